@@ -109,12 +109,12 @@ def print_rules(table: RuleTable, every: bool = False) -> None:
     columns = ("axis", "dtypes", "tier", "sizes", "cost", "served by")
     print_table(table.frame_title(), columns, rows)
     if every:
-        told = [
+        notes = [
             f"{rule.says} [{rule.basis}: {rule.source}]"
             for tier in table.tiers
             for rule in (*tier.rules, *tier.doubts)
         ]
-        say_notes(list(dict.fromkeys(told)))
+        say_notes(list(dict.fromkeys(notes)))
     say_notes(table.notes)
     say(f"cost: beside tier 1, published for K alone: {paper(table.target)}")
     if not every:

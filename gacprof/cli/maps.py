@@ -312,8 +312,8 @@ def _print_summary(loaded: CliffMap, brief: bool = False, faults: bool = True) -
     age = f", {_age(s['age_days'])} old" if s["age_days"] else ""
     say(f"{s['name']}: {s['device']} ({s['arch']}), {s['provenance']} {s['created'][:10]}{age}")
     stack = ", ".join(f"{name} {version}" for name, version in s["stack"].items() if version)
-    told = {"source": s["source"], "citation": s["citation"], "stack": stack}
-    for words, text in told.items() if not brief else ():
+    about = {"source": s["source"], "citation": s["citation"], "stack": stack}
+    for words, text in about.items() if not brief else ():
         if text:
             say(f"{words}: {text}")
     cliffs = f"{counted(s['cliffs'], 'cliff')}; noise floor {floor}"

@@ -195,9 +195,9 @@ class MeasuredView:
         why = f"the map '{self.map.name}' cannot tell the latency of linear N={n} K={k} at M={m}"
         axis = "N" if product.N.times else "K"
         flags = {**self.flags, "bias": product.bias}
-        told = str(MapLookupError(why, "linear", shape, self.dtype, flags, axis))
+        message = str(MapLookupError(why, "linear", shape, self.dtype, flags, axis))
         instead = rules_instead(self.map.environment)
-        return f"{told}; {instead}" if instead else told
+        return f"{message}; {instead}" if instead else message
 
     def _on_curves(self, products: Sequence[Product]) -> list[OnCurve]:
         """The curves that the dim is swept on. Empty where one of its products has none at one of

@@ -37,14 +37,14 @@ class Merge:
     of_us: float | None
 
     def __str__(self) -> str:
-        told = f"{self.saved_us:.1f} µs less ({self.low_us:.1f} to {self.high_us:.1f})"
+        saved = f"{self.saved_us:.1f} µs less ({self.low_us:.1f} to {self.high_us:.1f})"
         if self.of_us is not None:
             low, value, high = (
                 f"{-us / self.of_us:+.1%}" for us in (self.high_us, self.saved_us, self.low_us)
             )
-            told = f"{value} ({low} to {high}) of the time of all products"
+            saved = f"{value} ({low} to {high}) of the time of all products"
         return (
-            f"merge {len(self.weights)} of {counted(self.pairs, 'factor pair')}: {told} at "
+            f"merge {len(self.weights)} of {counted(self.pairs, 'factor pair')}: {saved} at "
             f"{counted(self.tokens, 'token')}; they are slower than the dense products in their "
             "place"
         )

@@ -83,8 +83,8 @@ def parse_preset(text: str) -> Preset:
         return Preset(text, setting)
     if name in BY_FFN_MULT:
         how = "; SGLang's --model-impl transformers takes them (preset sglang,transformers)"
-        told = f"a Nemotron-NAS config {NO_FACTORS}{how if name == 'sglang' else ''}"
-        return Preset(text, setting, True, told)
+        message = f"a Nemotron-NAS config {NO_FACTORS}{how if name == 'sglang' else ''}"
+        return Preset(text, setting, True, message)
     return Preset(text, setting, no_factors=PAIRS_ALONE if tp > 1 else "")
 
 

@@ -203,8 +203,8 @@ def _on_axis(
             for name, times in free.items():
                 yield name, Required(((multiple // gcd(multiple, times), demand),))
             if fixed % multiple:
-                told = _fixed(preset, gemm.weight, axis, fixed, demand, multiple)
-                unmet.setdefault(demand.why, []).append(told)
+                message = _fixed(preset, gemm.weight, axis, fixed, demand, multiple)
+                unmet.setdefault(demand.why, []).append(message)
 
 
 def _demanded(
@@ -227,8 +227,8 @@ def _demanded(
         if axis == "K" and product.kind == "vocab" and on == "global":
             continue
         why = demand.why.format(multiple=multiple) or f"{preset.setting.engine.name}: {demand.id}"
-        told = {"pads": "pads it with zeros", "falls_back": f"falls back to {demand.kernel}"}
-        gets_by = told.get(demand.outcome, "")
+        outcomes = {"pads": "pads it with zeros", "falls_back": f"falls back to {demand.kernel}"}
+        gets_by = outcomes.get(demand.outcome, "")
         otherwise = f"{preset.setting.engine.name} {gets_by}" if gets_by else ""
         made = Demand("N" if axis == "N" else "K", multiple, why, demand.source, otherwise)
         found.append((multiple * shards, made))

@@ -179,10 +179,10 @@ def _drawn(cliff_map: CliffMap, view: View, name: str, heading: str) -> tuple[Dr
     factor, _ = latency_unit(list(shown.values()))
     width, height = figure.bbox.size
     scale = 72 * figure.get_figwidth() / width  # SVG counts points from above
-    told, points = point_words(view.curve), []
+    texts, points = point_words(view.curve), []
     for d, us in shown.items():
         x, y = figure.axes[0].transData.transform((d, factor * us))
-        points.append((d, round(x * scale, 1), round((height - y) * scale, 1), told[d]))
+        points.append((d, round(x * scale, 1), round((height - y) * scale, 1), texts[d]))
     return Drawn(name, heading, words, svg, view.curve.axis, points), figure
 
 

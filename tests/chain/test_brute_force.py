@@ -234,11 +234,11 @@ def test_the_command_line_says_the_same(made, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", arguments)
     with pytest.raises(SystemExit) as stopped:
         main()
-    told = json.loads(capsys.readouterr().out)
-    dim = next(d for d in told["dims"] if d["name"] == made.case.dim)
+    message = json.loads(capsys.readouterr().out)
+    dim = next(d for d in message["dims"] if d["name"] == made.case.dim)
     safe = made.right.safe(made.case.size)
     assert dim["verdict"] == ("safe" if safe else "misaligned")
-    misaligned = told["totals"]["misaligned"]
+    misaligned = message["totals"]["misaligned"]
     assert stopped.value.code == (1 if misaligned else 0) and (safe or misaligned)
 
 

@@ -44,9 +44,9 @@ def test_the_budget_as_a_share_is_of_the_dense_weights(asvd, planted_map):
 
 
 def test_a_budget_that_nothing_meets_names_the_nearest_that_can_be_met(asvd, planted_map):
-    with pytest.raises(SolverError, match="nearest") as told:
+    with pytest.raises(SolverError, match="nearest") as message:
         plan(asvd, planted_map, tokens=TOKENS, budget=0.01)
-    assert any(character.isdigit() for character in str(told.value))
+    assert any(character.isdigit() for character in str(message.value))
 
 
 @pytest.mark.parametrize("aim", ["pad", "energy", "gac", "latency"])
@@ -139,13 +139,13 @@ def test_a_saved_plan_reads_back_and_a_changed_one_is_refused(asvd, planted_map,
     made.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == made
     data = json.loads((tmp_path / "plan.json").read_text())
-    for change, told in (
+    for change, message in (
         ({"schema": "gacprof.plan/9"}, "schema"),
         ({"surprise": 1}, "surprise"),
         ({"choices": [{"dim": "x"}]}, "choices"),
     ):
         (tmp_path / "bad.json").write_text(json.dumps(data | change))
-        with pytest.raises(PlanError, match=told):
+        with pytest.raises(PlanError, match=message):
             Plan.load(tmp_path / "bad.json")
     (tmp_path / "bad.json").write_text("{")
     with pytest.raises(PlanError, match="not a plan"):
@@ -168,6 +168,6 @@ def test_a_saved_plan_reads_back_and_a_changed_one_is_refused(asvd, planted_map,
     ],
 )
 def test_impossible_requests_are_refused_in_one_line(asvd, planted_map, settings):
-    with pytest.raises(GacprofError) as told:
+    with pytest.raises(GacprofError) as message:
         plan(asvd, planted_map, **({"tokens": TOKENS} | settings))
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(message.value)

@@ -20,8 +20,10 @@ def test_every_public_name_is_there():
 
 def test_importing_gacprof_imports_nothing_heavy():
     code = "import gacprof, sys; print({'torch', 'numpy', 'pandas', 'typer'} & set(sys.modules))"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == "set()"
+    message = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert message.stdout.strip() == "set()"
 
 
 @pytest.fixture

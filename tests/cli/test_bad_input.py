@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 
-def refused(result, *told: str) -> None:
+def refused(result, *message: str) -> None:
     assert result.code == 2, result
     assert result.err.startswith("gacprof: ") and result.err.count("\n") == 1, result.err
     assert "Traceback" not in result.err
-    for words in told:
+    for words in message:
         assert words in result.err
 
 
@@ -32,7 +32,7 @@ def copy(asvd, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "message"),
     [
         (lambda f: (f / "model.safetensors").unlink(), "model"),
         (lambda f: (f / "model.safetensors").write_bytes(b""), "model.safetensors"),
@@ -47,15 +47,15 @@ def copy(asvd, tmp_path):
     ],
 )
 def test_a_spoilt_checkpoint_is_refused_by_every_verb(
-    run, copy, planted_map, tmp_path, spoil, told
+    run, copy, planted_map, tmp_path, spoil, message
 ):
     spoil(copy)
     before = snapshot(copy)
-    refused(run("diagnose", copy, "--map", planted_map), told)
-    refused(run("plan", copy, "--map", planted_map, "--out", tmp_path / "plan.json"), told)
-    refused(run("realign", copy, "--strategy", "minimal", "--out", tmp_path / "out"), told)
-    refused(run("verify", copy, copy), told)
-    refused(run("sweep", "--for", copy, "--dry-run"), told)
+    refused(run("diagnose", copy, "--map", planted_map), message)
+    refused(run("plan", copy, "--map", planted_map, "--out", tmp_path / "plan.json"), message)
+    refused(run("realign", copy, "--strategy", "minimal", "--out", tmp_path / "out"), message)
+    refused(run("verify", copy, copy), message)
+    refused(run("sweep", "--for", copy, "--dry-run"), message)
     assert snapshot(copy) == before
     assert not (tmp_path / "plan.json").exists() and not (tmp_path / "out").exists()
 
@@ -77,20 +77,20 @@ def test_checkpoints_that_are_none(run, planted_map, tmp_path):
 def test_maps_that_are_none(run, asvd, planted_map, tmp_path):
     refused(run("diagnose", asvd, "--map", "nonesuch"), "nonesuch")
     data = json.loads(planted_map.read_text())
-    for change, told in (
+    for change, message in (
         ({"schema": "gacprof.cliffmap/4"}, "newer"),
         ({"schema": "gacprof.cliffmap/1"}, "of an earlier gacprof"),
         ({"schema": "something/1"}, "something/1"),
         ({"curves": 3}, "curves"),
     ):
         (tmp_path / "bad.json").write_text(json.dumps(data | change))
-        refused(run("map", "show", tmp_path / "bad.json"), told)
+        refused(run("map", "show", tmp_path / "bad.json"), message)
     (tmp_path / "bad.json").write_text("nonsense")
     refused(run("map", "show", tmp_path / "bad.json"), "bad.json")
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         ('"linear"', '"nonesuch"', "unknown operator 'nonesuch'"),
         ("values = [8, 16]", "values = []", "no values"),
@@ -99,7 +99,7 @@ def test_maps_that_are_none(run, asvd, planted_map, tmp_path):
         ("M = 4", "M = -4", "M"),
     ],
 )
-def test_suites_that_cannot_be_run(run, tmp_path, old, new, told):
+def test_suites_that_cannot_be_run(run, tmp_path, old, new, message):
     text = """name = "t"
 [[sweep]]
 operator = "linear"
@@ -108,7 +108,9 @@ values = [8, 16]
 dims = { M = 4, N = 8 }
 """
     (tmp_path / "t.toml").write_text(text.replace(old, new, 1))
-    refused(run("sweep", tmp_path / "t.toml", "--device", "cpu", "--out", tmp_path / "run"), told)
+    refused(
+        run("sweep", tmp_path / "t.toml", "--device", "cpu", "--out", tmp_path / "run"), message
+    )
     assert not (tmp_path / "run").exists()
 
 
@@ -130,11 +132,11 @@ def test_a_map_cannot_be_built_from_nothing(run, tmp_path):
 
 
 def test_a_budget_that_no_choice_meets_names_the_nearest(run, asvd, planted_map, tmp_path):
-    told = run(
+    message = run(
         "plan", asvd, "--map", planted_map, "--tokens", "1,64", "--budget", "0.05",
         "--out", tmp_path / "plan.json",
     )  # fmt: skip
-    refused(told, "nearest")
+    refused(message, "nearest")
     assert not (tmp_path / "plan.json").exists()
 
 
@@ -254,9 +256,9 @@ def test_ctrl_c_in_a_sweep_exits_130_and_the_sweep_goes_on(run, tmp_path, monkey
 def test_a_full_disk_is_one_line():
     command = [sys.executable, "-m", "gacprof", "map", "show", "a100-published", "--json"]
     with Path("/dev/full").open("w") as full:
-        told = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
-    assert told.returncode == 2 and told.stderr.count("\n") == 1, told.stderr
-    assert "Traceback" not in told.stderr
+        message = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert message.returncode == 2 and message.stderr.count("\n") == 1, message.stderr
+    assert "Traceback" not in message.stderr
 
 
 def test_a_reader_that_goes_away_is_no_error():
@@ -264,11 +266,11 @@ def test_a_reader_that_goes_away_is_no_error():
     for verb in (["map", "list"], ["map", "show", "a100-published"], ["map", "list", "--json"]):
         reader, writer = os.pipe()
         os.close(reader)
-        told = subprocess.run(
+        message = subprocess.run(
             [sys.executable, "-m", "gacprof", *verb], stdout=writer, stderr=subprocess.PIPE
         )
         os.close(writer)
-        assert (told.returncode, told.stderr) == (141, b""), verb
+        assert (message.returncode, message.stderr) == (141, b""), verb
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["diagnose", "--help"], ["map", "list"]])
@@ -284,9 +286,9 @@ def test_light_verbs_import_no_torch(arguments):
 
 @pytest.mark.parametrize("arguments", [(), ("map",), ("evidence",)])
 def test_no_arguments_give_the_help(run, arguments):
-    told = run(*arguments)
-    assert told.code == 0 and told.err == ""
-    assert "Commands:" in told.out and len(told.out.splitlines()) > 5
+    message = run(*arguments)
+    assert message.code == 0 and message.err == ""
+    assert "Commands:" in message.out and len(message.out.splitlines()) > 5
 
 
 def test_nothing_to_resume_is_told_and_nothing_begun(run, tmp_path):

@@ -24,10 +24,10 @@ def test_two_models_are_set_side_by_side(run, here):
     a, b = here / "a", here / "b"
     result = run("eval", a, b, "--text", here / "text.txt", "--window", 32)
     assert result.code == 0, result.err
-    told = " ".join(result.out.split())
+    message = " ".join(result.out.split())
     for words in ("perplexity", "difference", f"{len(TEXT) - 1:,} predicted, each once",
                   "32 by 16", "hold together with 95 %"):  # fmt: skip
-        assert words in told, words
+        assert words in message, words
 
 
 def test_json_alone_is_printed(run, here):
@@ -46,16 +46,16 @@ def test_numbers_that_are_not_finite_are_findings(run, here, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ([], "give a text (--text), or tasks (--tasks)"),
         (["--text", "nowhere.txt"], "cannot read the text nowhere.txt"),
         (["--tasks", "arc_easy", "--text", "x"], "--tasks goes without --text"),
     ],
 )
-def test_bad_input_is_one_line(run, here, arguments, told):
+def test_bad_input_is_one_line(run, here, arguments, message):
     result = run("eval", here / "a", *arguments)
-    assert result.code == 2 and told in result.err and result.err.count("\n") == 1
+    assert result.code == 2 and message in result.err and result.err.count("\n") == 1
 
 
 def test_tasks_without_the_harness_say_what_to_install(run, here, monkeypatch):

@@ -42,22 +42,22 @@ def points(folder: Path) -> list[Point]:
     return [sample.point for sample in read_samples(folder)]
 
 
-def refused(result, *told: str) -> None:
+def refused(result, *message: str) -> None:
     assert result.code == 2 and result.err.count("\n") == 1, result
-    assert all(words in result.err for words in told), result.err
+    assert all(words in result.err for words in message), result.err
 
 
 # explain -----------------------------------------------------------------------------------
 
 
 def test_explain_says_what_107_costs_and_why(run):
-    told = run("explain", "a100-published", "--op", "attention", "--d", "107", "--why")
-    assert told.code == 0
+    message = run("explain", "a100-published", "--op", "attention", "--d", "107", "--why")
+    assert message.code == 0
     for words in (
         "head_dim 107 takes 2.15 ms", "SDPA takes flash", "q, k, v padded to 112 by three kernels",
         "FlashAttention-2 template 128 with even_k=false", "+45 % over 128", "rules of SDPA",
     ):  # fmt: skip
-        assert words in told.out
+        assert words in message.out
     data = json.loads(
         run("explain", "a100-published", "--op", "attention", "--d", "107", "--json").out
     )
@@ -68,21 +68,21 @@ def test_explain_says_what_107_costs_and_why(run):
 
 def test_explain_picks_the_curve_that_was_asked_for(run):
     def curve(*more):
-        told = run("explain", "a100-published", "--op", "linear", "--json", *more)
-        assert told.code == 0, told.err
-        return json.loads(told.out)["curve"]
+        message = run("explain", "a100-published", "--op", "linear", "--json", *more)
+        assert message.code == 0, message.err
+        return json.loads(message.out)["curve"]
 
     assert "linear K (M=1 N=4096)" in curve("--d", "4095", "--axis", "K", "--fixed", "M=1")
     assert "linear M " in curve("--d", "1729", "--axis", "M")
-    told = run(
+    message = run(
         "explain", "a100-published", "--op", "attention", "--d", "104", "--flag",
         "backend=efficient", "--json",
     )  # fmt: skip
-    assert "backend=efficient" in json.loads(told.out)["curve"]
+    assert "backend=efficient" in json.loads(message.out)["curve"]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("a100-published", "--op", "conv", "--d", "8"), "has no such curve of conv"),
         (("a100-published", "--op", "attention", "--d", "161"), "161 was not measured"),
@@ -99,8 +99,8 @@ def test_explain_picks_the_curve_that_was_asked_for(run):
         (("nonesuch", "--op", "linear", "--d", "8"), "nonesuch"),
     ],
 )
-def test_explain_refuses_what_the_map_cannot_answer(run, arguments, told):
-    refused(run("explain", *arguments), told)
+def test_explain_refuses_what_the_map_cannot_answer(run, arguments, message):
+    refused(run("explain", *arguments), message)
 
 
 def test_explain_takes_counters_of_the_maps_own_device_only(run, tmp_path):
@@ -117,8 +117,8 @@ def test_explain_takes_counters_of_the_maps_own_device_only(run, tmp_path):
 def test_without_ncu_it_says_how_to_get_it_and_carries_on(run, tmp_path, monkeypatch):
     monkeypatch.setattr(collecting, "find_ncu", lambda: None)
     folder = swept(tmp_path / "run", GPU)
-    told = run("evidence", "ncu", folder, "--edges")
-    assert told.code == 0 and "install the CUDA toolkit" in told.out
+    message = run("evidence", "ncu", folder, "--edges")
+    assert message.code == 0 and "install the CUDA toolkit" in message.out
     data = json.loads(run("evidence", "ncu", folder, "--edges", "--json").out)
     assert data["launches"] == [] and "ncu" in data["problem"]
     assert sorted(p.name for p in folder.iterdir() if not p.name.startswith(".")) == [
@@ -140,8 +140,8 @@ def test_only_edges_and_their_neighbours_are_counted(run, tmp_path, monkeypatch)
 
 
 def test_a_report_is_read_without_a_gpu(run, report):
-    told = run("evidence", "ncu", "--report", report)
-    assert told.code == 0 and "daxpy" in told.out and "LDG.8×262,144" in told.out
+    message = run("evidence", "ncu", "--report", report)
+    assert message.code == 0 and "daxpy" in message.out and "LDG.8×262,144" in message.out
     launches = json.loads(run("evidence", "ncu", "--report", report, "--json").out)["launches"]
     assert len(launches) == 3 and launches[1]["values"]["duration_ns"] == 249216
     assert "collected without" in launches[0]["absent"]["dram_read_bytes"]
@@ -149,8 +149,8 @@ def test_a_report_is_read_without_a_gpu(run, report):
 
 def test_a_report_of_something_else_is_told_apart_from_the_sweep(run, tmp_path, report):
     folder = swept(tmp_path / "run", GPU)
-    told = run("evidence", "ncu", folder, "--report", report)
-    assert told.code == 0 and "no launch in" in told.out
+    message = run("evidence", "ncu", folder, "--report", report)
+    assert message.code == 0 and "no launch in" in message.out
     assert not (folder / "ncu.json").exists()
 
 
@@ -163,9 +163,9 @@ def test_counters_beside_a_map_are_evidence_of_its_causes(run, tmp_path):
     known = {p: launch("LDG.E.U16" if p.dim["K"] < 56 else "LDG.E.128") for p in points(folder)}
     write_counters(folder, {point: [counted] for point, counted in known.items()})
     assert run("map", "build", folder).code == 0
-    told = run("explain", folder / "cliffmap.json", "--op", "linear", "--d", "48", "--why")
-    assert "loads of 2 bytes (LDG.2) instead of 16 (LDG.16)" in told.out
-    assert "Nsight Compute counters" in told.out
+    message = run("explain", folder / "cliffmap.json", "--op", "linear", "--d", "48", "--why")
+    assert "loads of 2 bytes (LDG.2) instead of 16 (LDG.16)" in message.out
+    assert "Nsight Compute counters" in message.out
     ((cliff,),) = (
         c["cliffs"] for c in json.loads((folder / "cliffmap.json").read_text())["curves"]
     )
@@ -193,12 +193,12 @@ def test_ncu_needs_samples_of_a_gpu_with_cliffs(run, tmp_path):
 
 def test_cpu_implementations_name_the_tiers_of_the_next_map(run, tmp_path):
     folder = swept(tmp_path / "run", CPU)
-    told = json.loads(run("evidence", "cpu", folder, "--json").out)
-    assert len(told) == 6
-    assert all(one["mechanism"] or one["reason"] for one in told)
+    message = json.loads(run("evidence", "cpu", folder, "--json").out)
+    assert len(message) == 6
+    assert all(one["mechanism"] or one["reason"] for one in message)
     assert run("map", "build", folder).code == 0
     (curve,) = json.loads((folder / "cliffmap.json").read_text())["curves"]
-    assert set(curve["mechanisms"]) == {one["mechanism"] for one in told} - {None}
+    assert set(curve["mechanisms"]) == {one["mechanism"] for one in message} - {None}
     read = run("evidence", "cpu", folder, "--edges")
     assert read.code == 0 and "implementations.json" in read.out
 
@@ -221,8 +221,8 @@ def test_garbled_evidence_stops_the_map_with_a_line(run, tmp_path):
 @pytest.mark.slow
 @needs_triton
 def test_the_static_table_tells_loads_by_divisibility(run):
-    told = run("evidence", "static", "--probe", "row_copy", "--arch", "sm90", "--json")
-    rows = {row["divisible_by"]: row["sass_load"] for row in json.loads(told.out)}
+    message = run("evidence", "static", "--probe", "row_copy", "--arch", "sm90", "--json")
+    rows = {row["divisible_by"]: row["sass_load"] for row in json.loads(message.out)}
     assert rows == {16: "LDG.E.128", 8: "LDG.E.128", 4: "LDG.E.64", 2: "LDG.E", 1: "LDG.E.U16"}
     refused(run("evidence", "static", "--arch", "gfx90a"), "no architecture")
     refused(run("evidence", "static", "--probe", "conv"), "no probe 'conv'")
@@ -233,8 +233,8 @@ def test_the_static_table_as_a_person_reads_it(run, monkeypatch):
     row = static.CompiledProbe("gemm", "sm80", 1, *loads, "mma.sync", None, "why")
     monkeypatch.setattr(static, "table", lambda probes, architectures: (row,))
     monkeypatch.setattr(static, "version", lambda: "3")
-    told = run("evidence", "static")
-    assert told.code == 0 and "ld.global.b16" in told.out and "note: why" in told.out
+    message = run("evidence", "static")
+    assert message.code == 0 and "ld.global.b16" in message.out and "note: why" in message.out
 
 
 def test_without_triton_it_says_how_to_get_it(run, monkeypatch):
@@ -265,8 +265,8 @@ def test_control_characters_of_a_kernels_name_never_reach_the_terminal(run, more
 
 
 def test_sdpa_is_told_by_rules_for_any_chip(run):
-    told = run("evidence", "sdpa", "--head-dim", "107", "--arch", "sm80", "--torch", "2.9.1")
-    assert told.code == 0 and "SDPA takes flash; q, k and v are padded to 112" in told.out
+    message = run("evidence", "sdpa", "--head-dim", "107", "--arch", "sm80", "--torch", "2.9.1")
+    assert message.code == 0 and "SDPA takes flash; q, k and v are padded to 112" in message.out
     masked = run(
         "evidence", "sdpa", "--head-dim", "107", "--arch", "sm90", "--torch", "2.9.1",
         "--mask", "float", "--json",
@@ -276,7 +276,7 @@ def test_sdpa_is_told_by_rules_for_any_chip(run):
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "message"),
     [
         (("--arch", "gfx90a"), "no CUDA architecture"),
         (("--arch", "sm80", "--torch", "new"), "no torch version"),
@@ -285,8 +285,8 @@ def test_sdpa_is_told_by_rules_for_any_chip(run):
         (("--arch", "sm80", "--causal", "--mask", "bool"), "not both"),
     ],
 )
-def test_questions_about_sdpa_that_make_no_sense(run, more, told):
-    refused(run("evidence", "sdpa", "--head-dim", "64", *more), told)
+def test_questions_about_sdpa_that_make_no_sense(run, more, message):
+    refused(run("evidence", "sdpa", "--head-dim", "64", *more), message)
 
 
 def test_without_a_gpu_sdpa_asks_for_an_architecture(run, monkeypatch):
@@ -308,9 +308,9 @@ def test_templates_are_listed_from_records_or_a_binary(run, tmp_path):
 
 
 def test_tiers_are_listed_and_predicted_by_rules(run):
-    told = json.loads(run("evidence", "tiers", "--arch", "sm80", "--json").out)
-    assert [tier["elements"] for tier in told["tiers"]] == [8, 2, 1]
-    assert told["prediction"] is None
+    message = json.loads(run("evidence", "tiers", "--arch", "sm80", "--json").out)
+    assert [tier["elements"] for tier in message["tiers"]] == [8, 2, 1]
+    assert message["prediction"] is None
     odd = run("evidence", "tiers", "--arch", "sm80", "--row", "K=107", "--row", "N=4096")
     assert "K is no multiple of 2" in odd.out and "(by rules)" in odd.out
     assert "TMA" in run("evidence", "tiers", "--arch", "sm90").out
@@ -325,8 +325,8 @@ def test_tiers_are_of_dims_that_a_gemm_has(run):
 
 def test_names_come_from_stdin_too(run, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO("ampere_h1688gemm_128x64_sliced1x2_tn\n\n"))
-    told = run("evidence", "names", "-", "--json")
-    assert [group["main"]["name"] for group in json.loads(told.out)] == [
+    message = run("evidence", "names", "-", "--json")
+    assert [group["main"]["name"] for group in json.loads(message.out)] == [
         "ampere_h1688gemm_128x64_sliced1x2_tn"
     ]
     monkeypatch.setattr("sys.stdin", io.StringIO(""))

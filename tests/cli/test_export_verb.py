@@ -10,7 +10,7 @@ from decoders import write_decoder
 def test_bad_input_is_one_line_and_leaves_nothing(run, tmp_path):
     folder = write_decoder(tmp_path / "model")
     out = tmp_path / "out"
-    for arguments, told in (
+    for arguments, message in (
         (("--to", "onnx"), "formats are transformers, vllm"),
         (("--to", "vllm", "--type", "f16"), "--type goes with --to gguf"),
         (("--to", "gguf", "--blocks-of", "256"), "--blocks-of goes with --to vllm-native"),
@@ -18,7 +18,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(run, tmp_path):
         (("--to", "gguf", "--tokenizer", tmp_path / "no"), "there is no such folder"),
     ):
         result = run("export", folder, *arguments, "--out", out)
-        assert result.code == 2 and result.err.count("\n") == 1 and told in result.err
+        assert result.code == 2 and result.err.count("\n") == 1 and message in result.err
     assert not out.exists()
     inside = run("export", folder, "--to", "transformers", "--out", folder / "inside")
     assert inside.code == 2 and "lies in the checkpoint" in inside.err

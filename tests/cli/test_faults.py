@@ -110,7 +110,7 @@ def test_paths_that_are_no_utf8_are_read_written_and_shown(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("group", "code", "told"),
+    ("group", "code", "message"),
     [
         ("compressors", "one = 5", "it is of type int, Compressor is needed"),
         ("compressors", "def one(): raise ValueError('no')", "of type function, Compressor"),
@@ -121,7 +121,7 @@ def test_paths_that_are_no_utf8_are_read_written_and_shown(tmp_path):
         ("compressors", "raise SystemExit(3)", "cannot be loaded: 3"),
     ],
 )
-def test_a_plug_in_of_the_wrong_kind_is_named(group, code, told, tmp_path):
+def test_a_plug_in_of_the_wrong_kind_is_named(group, code, message, tmp_path):
     (tmp_path / "theirs.py").write_text(code)
     about = tmp_path / "theirs-1.0.dist-info"
     about.mkdir()
@@ -135,4 +135,4 @@ def test_a_plug_in_of_the_wrong_kind_is_named(group, code, told, tmp_path):
     }
     done = started(*asks[group], PYTHONPATH=str(tmp_path))
     assert done.returncode == 2, done.stderr
-    assert told in done.stderr.decode() and done.stderr.count(b"\n") == 1
+    assert message in done.stderr.decode() and done.stderr.count(b"\n") == 1

@@ -45,9 +45,9 @@ def test_a_map_of_an_unfinished_sweep_says_so_everywhere(run, tmp_path):
     folder = swept(tmp_path / "run")
     assert run("map", "build", folder).code == 0
     without_the_last_curve(folder)
-    told = run("map", "build", folder)
-    assert told.code == 1 and "1 curve of the suite not measured" in told.err
-    assert "N=64" in told.err and f"gacprof sweep --resume --out {folder}" in told.err
+    message = run("map", "build", folder)
+    assert message.code == 1 and "1 curve of the suite not measured" in message.err
+    assert "N=64" in message.err and f"gacprof sweep --resume --out {folder}" in message.err
     loaded = build_map_of(folder)
     assert len(loaded.file.unmeasured) == 1
     assert "incomplete" in run("map", "show", folder / "cliffmap.json").out
@@ -186,8 +186,8 @@ def test_a_huge_suite_file_is_not_parsed(tmp_path):
     ids=["pin", "fixed", "window", "budget"],
 )  # fmt: skip
 def test_numbers_of_thousands_of_digits_are_refused_in_a_line(run, arguments):
-    told = run(*arguments)
-    assert told.code == 2 and told.err.count("\n") == 1 and "Traceback" not in told.err
+    message = run(*arguments)
+    assert message.code == 2 and message.err.count("\n") == 1 and "Traceback" not in message.err
 
 
 def test_no_verb_replaces_a_file_that_is_not_its_own(run, tmp_path):
@@ -219,12 +219,12 @@ def test_a_resume_by_a_garbled_header_is_refused_in_a_line(run, tmp_path, damage
     folder = swept(tmp_path / "run")
     header = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps(header | damage))
-    for told in (
+    for message in (
         run("sweep", "--resume", "--device", "cpu", "--no-isolate", "--out", folder),
         run("evidence", "static", folder),
         run("explain", "a100-published", "--samples", folder),
     ):
-        assert told.code == 2 and told.err.count("\n") == 1, told
+        assert message.code == 2 and message.err.count("\n") == 1, message
 
 
 @pytest.mark.parametrize(

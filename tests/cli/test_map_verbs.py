@@ -63,10 +63,10 @@ def data(result):
     return json.loads(result.out)
 
 
-def refused(result, *told: str) -> None:
+def refused(result, *message: str) -> None:
     assert result.code == 2 and result.out == "", result
     assert result.err.startswith("gacprof: ") and result.err.count("\n") == 1, result.err
-    for words in told:
+    for words in message:
         assert words in result.err, result.err
 
 
@@ -107,12 +107,12 @@ def test_show_tells_noise_and_checks_and_what_is_undecided(run, folder):
     loaded = CliffMap.load(noisy)
     curve = loaded.curve("linear", "N")
     assert curve.undecided and 0.001 < loaded.floor < 0.02
-    told = run("map", "show", noisy, "--op", "linear", "--axis", "N").out
-    assert f"noise floor {100 * loaded.floor:.1f} % (26 A/A pairs, 2 processes)" in told
-    assert f"cliffs below {100 * curve.floor:.1f} % would not show" in told
+    message = run("map", "show", noisy, "--op", "linear", "--axis", "N").out
+    assert f"noise floor {100 * loaded.floor:.1f} % (26 A/A pairs, 2 processes)" in message
+    assert f"cliffs below {100 * curve.floor:.1f} % would not show" in message
     whole = run("map", "show", noisy).out
     assert "check: contention: 0.0%" in whole and "check: drift: " in whole
-    (line,) = (line for line in told.splitlines() if line.startswith("  undecided: "))
+    (line,) = (line for line in message.splitlines() if line.startswith("  undecided: "))
     assert f" {curve.undecided[0]}" in line and f"{curve.undecided[-1]} (penalties of" in line
 
 
@@ -181,7 +181,7 @@ def test_a_wish_outside_the_sweep_is_said_to_be(run, a):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("--near", 107), "--op linear --axis K"),
         ((*K, "--near", 107, "--fixed", "M"), "not 'M'"),
@@ -201,8 +201,8 @@ def test_a_wish_outside_the_sweep_is_said_to_be(run, a):
         ((*K, "--near", 107, "--map", "a100-published", "--fixed", "M=512,N=1024"), "M"),
     ],
 )
-def test_candidates_that_make_no_sense_are_refused(run, a, arguments, told):
-    refused(run("map", "candidates", a, *arguments), told)
+def test_candidates_that_make_no_sense_are_refused(run, a, arguments, message):
+    refused(run("map", "candidates", a, *arguments), message)
 
 
 def test_no_map_at_all_is_refused(run):
@@ -284,9 +284,9 @@ def test_a_map_of_this_machine_fits_and_another_is_stale(run, a, tmp_path):
 
 
 def test_a_table_of_the_constraints_and_one_of_the_classes(run, a):
-    told = run("map", "table", a)
-    assert told.code == 0 and told.out.startswith("**Constraints: device a")
-    assert "| K % 8 = 0 |" in told.out and "| none found |" in told.out
+    message = run("map", "table", a)
+    assert message.code == 0 and message.out.startswith("**Constraints: device a")
+    assert "| K % 8 = 0 |" in message.out and "| none found |" in message.out
     classes = data(run("map", "table", a, "--table", "classes", *K, "--json"))
     assert [row[1] for row in classes["rows"]] == ["K % 8 = 0", "K % 8 ≠ 0"]
 
@@ -304,8 +304,12 @@ def test_a_table_in_each_format_on_the_terminal_and_in_a_file(run, tmp_path, for
 
 
 def test_notes_that_csv_has_no_place_for_go_to_stderr(run):
-    told = run("map", "table", "a100-published", "--table", "classes", "--format", "csv")
-    assert told.code == 0 and "no kernel names" in told.err and "no kernel names" not in told.out
+    message = run("map", "table", "a100-published", "--table", "classes", "--format", "csv")
+    assert (
+        message.code == 0
+        and "no kernel names" in message.err
+        and "no kernel names" not in message.out
+    )
 
 
 def test_tables_that_make_no_sense_are_refused(run, a, tmp_path):
@@ -376,9 +380,9 @@ def test_a_figure_is_written_as_svg_and_png(run, a, tmp_path, what):
 
 
 def test_two_devices_side_by_side(run, a, b, tmp_path):
-    told = run("map", "figure", a, "--with", b, *K, "--out", tmp_path / "two.svg", "--json")
-    assert [Path(path).name for path in data(told)["files"]] == ["two.svg", "two.png"]
-    drawn(told, tmp_path / "two")
+    message = run("map", "figure", a, "--with", b, *K, "--out", tmp_path / "two.svg", "--json")
+    assert [Path(path).name for path in data(message)["files"]] == ["two.svg", "two.png"]
+    drawn(message, tmp_path / "two")
 
 
 def test_a_heat_map_over_two_dims(run, tmp_path):
@@ -394,7 +398,7 @@ def test_a_heat_map_over_two_dims(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ((), "--op linear --axis K"),
         (("--heat", "K"), "two dims"),
@@ -406,7 +410,7 @@ def test_a_heat_map_over_two_dims(run, tmp_path):
     ],
 )
 def test_figures_that_cannot_be_drawn_are_refused_and_nothing_is_written(
-    run, a, tmp_path, arguments, told
+    run, a, tmp_path, arguments, message
 ):
-    refused(run("map", "figure", a, *arguments, "--out", tmp_path / "fig"), told)
+    refused(run("map", "figure", a, *arguments, "--out", tmp_path / "fig"), message)
     assert list(tmp_path.iterdir()) == []

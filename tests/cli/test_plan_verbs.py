@@ -38,8 +38,8 @@ def planned(run, asvd, planted_map, tmp_path):
     ],
 )
 def test_a_plan_prints_what_it_changed_what_it_cost_and_the_proof(planned, asvd, aim, measures):
-    told = planned("--objective", aim, "--why")
-    assert told.code == 0 and told.out.startswith("The plan changes ")
+    message = planned("--objective", aim, "--why")
+    assert message.code == 0 and message.out.startswith("The plan changes ")
     before = f"{scan(asvd).parameters:,}"
     for words in (
         f"objective {aim}",
@@ -53,7 +53,7 @@ def test_a_plan_prints_what_it_changed_what_it_cost_and_the_proof(planned, asvd,
         "gap 0, proved optimal" if aim != "gac" else "gap 0",  # there its rounds do not settle
         "next: gacprof realign",
     ):
-        assert words in told.out, words
+        assert words in message.out, words
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_memory_holds_for_the_checkpoint_that_is_written(run, planned, asvd, tmp
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("--budget", "nan"), "nan"),
         (("--budget", "-1"), "-1"),
@@ -120,11 +120,11 @@ def test_memory_holds_for_the_checkpoint_that_is_written(run, planned, asvd, tmp
         (("--scores", "nonesuch.json"), "nonesuch.json"),
     ],
 )
-def test_bad_input_is_one_line_and_nothing_is_written(planned, tmp_path, arguments, told):
+def test_bad_input_is_one_line_and_nothing_is_written(planned, tmp_path, arguments, message):
     result = planned(*arguments)
     assert result.code == 2, result
     assert result.err.startswith("gacprof: ") and result.err.count("\n") == 1, result.err
-    assert told in result.err and "Traceback" not in result.err
+    assert message in result.err and "Traceback" not in result.err
     assert not list(tmp_path.iterdir())
 
 
@@ -160,14 +160,14 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_map_of_another_device_says_how_to_fill_it(run, asvd, tmp_path, elsewhere, name):
     cliff_map = elsewhere if name == "elsewhere" else name
     for verb in ("plan", "pareto"):
-        told = run(verb, asvd, "--map", cliff_map, "--out", tmp_path / "out")
-        assert told.code == 2 and told.err.count("\n") == 1
-        assert "gacprof sweep --for" in told.err
+        message = run(verb, asvd, "--map", cliff_map, "--out", tmp_path / "out")
+        assert message.code == 2 and message.err.count("\n") == 1
+        assert "gacprof sweep --for" in message.err
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (lambda c: c.update(dim="nonesuch"), "nonesuch"),
         (lambda c: c.update(before=77, after=80), "it is 76"),
@@ -185,7 +185,9 @@ def test_a_map_of_another_device_says_how_to_fill_it(run, asvd, tmp_path, elsewh
         (lambda c: c.update(kind="width"), "is a width, here it is a rank"),
     ],
 )
-def test_a_plan_edited_by_hand_into_nonsense_is_refused(run, planned, asvd, tmp_path, change, told):
+def test_a_plan_edited_by_hand_into_nonsense_is_refused(
+    run, planned, asvd, tmp_path, change, message
+):
     assert planned().code == 0
     data = json.loads((tmp_path / "plan.json").read_text())
     choice = next(c for c in data["choices"] if c["dim"] == ONE)
@@ -193,18 +195,18 @@ def test_a_plan_edited_by_hand_into_nonsense_is_refused(run, planned, asvd, tmp_
     change(choice)
     (tmp_path / "plan.json").write_text(json.dumps(data))
     result = run("realign", asvd, "--plan", tmp_path / "plan.json", "--out", tmp_path / "out")
-    assert result.code == 2 and result.err.count("\n") == 1 and told in result.err, result.err
+    assert result.code == 2 and result.err.count("\n") == 1 and message in result.err, result.err
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(("left", "told"), [(0, "has no choices"), (3, "the plan was edited")])
-def test_a_plan_whose_choices_were_cut_is_refused(run, planned, asvd, tmp_path, left, told):
+@pytest.mark.parametrize(("left", "message"), [(0, "has no choices"), (3, "the plan was edited")])
+def test_a_plan_whose_choices_were_cut_is_refused(run, planned, asvd, tmp_path, left, message):
     planned()
     data = json.loads((tmp_path / "plan.json").read_text())
     data["choices"] = data["choices"][:left]
     (tmp_path / "plan.json").write_text(json.dumps(data))
     result = run("realign", asvd, "--plan", tmp_path / "plan.json", "--out", tmp_path / "out")
-    assert result.code == 2 and told in result.err
+    assert result.code == 2 and message in result.err
     assert not (tmp_path / "out").exists()
 
 
@@ -233,10 +235,10 @@ def test_pareto_prints_a_table_and_writes_a_picture(run, asvd, planted_map, tmp_
         "pareto", asvd, "--map", planted_map, "--tokens", "1,64", "--budgets", "4",
         "--grid", "3", "--out", tmp_path / "picture",
     )  # fmt: skip
-    told = run(*arguments)
-    assert told.code == 0
+    message = run(*arguments)
+    assert message.code == 0
     for words in ("up to 8", "nearest to 64", "paper's DP", "gacprof energy", "energy lost within"):
-        assert words in told.out
+        assert words in message.out
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (tmp_path / "picture.svg").read_text()
     data = json.loads(run(*arguments[:-2], "--json").out)
@@ -257,11 +259,11 @@ def test_pareto_prints_a_table_and_writes_a_picture(run, asvd, planted_map, tmp_
     ],
 )
 def test_pareto_refuses_bad_input_in_one_line(run, asvd, planted_map, tmp_path, arguments):
-    told = run(
+    message = run(
         "pareto", asvd, "--map", planted_map, "--tokens", "1,64", "--out", tmp_path / "x",
         *arguments,
     )  # fmt: skip
-    assert told.code == 2 and told.err.count("\n") == 1 and "Traceback" not in told.err
+    assert message.code == 2 and message.err.count("\n") == 1 and "Traceback" not in message.err
     assert not list(tmp_path.iterdir())
 
 
@@ -295,10 +297,10 @@ def test_a_map_that_knows_no_weight_is_not_read_as_none_misaligned(run, asvd, pl
 
 
 def test_a_plan_for_an_engine_says_what_was_asked_of_the_sizes_and_by_whom(planned, tmp_path):
-    told = planned("--for", "gptq,group=16", "--why")
-    assert told.code == 0
-    assert "preset gptq,group=16: multiples of 16 for 17 dims" in told.out
-    assert "groups of 16 weights share a scale" in told.out and "vllm#21695" in told.out
+    message = planned("--for", "gptq,group=16", "--why")
+    assert message.code == 0
+    assert "preset gptq,group=16: multiples of 16 for 17 dims" in message.out
+    assert "groups of 16 weights share a scale" in message.out and "vllm#21695" in message.out
     made = json.loads((tmp_path / "plan.json").read_text())
     assert all(c["after"] is None or c["after"] % 16 == 0 for c in made["choices"])
     assert {demand["multiple"] for demand in made["preset"]["demands"]} == {8, 16}
@@ -307,6 +309,8 @@ def test_a_plan_for_an_engine_says_what_was_asked_of_the_sizes_and_by_whom(plann
 
 
 def test_an_engine_without_factor_pairs_is_refused_in_one_line(planned, tmp_path):
-    told = planned("--for", "gguf,q4_k")
-    assert told.code == 2 and told.err.count("\n") == 1 and not (tmp_path / "plan.json").exists()
-    assert "cannot express the factor pair of model.layers.0" in told.err
+    message = planned("--for", "gguf,q4_k")
+    assert (
+        message.code == 2 and message.err.count("\n") == 1 and not (tmp_path / "plan.json").exists()
+    )
+    assert "cannot express the factor pair of model.layers.0" in message.err

@@ -144,8 +144,8 @@ def test_a_piped_verb_says_every_half_minute_how_far_it_is(capsys):
     with progress("compress", lambda: next(times)) as advance:
         for done in range(1, 6):
             advance(done, 10)
-    told = capsys.readouterr().err.splitlines()
-    assert told == [
+    message = capsys.readouterr().err.splitlines()
+    assert message == [
         "gacprof: compress: 20 %, about 2 min left", "gacprof: compress: 40 %, about 93 s left",
     ]  # fmt: skip
 

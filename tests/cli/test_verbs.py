@@ -26,9 +26,9 @@ def suite(tmp_path):
 
 
 def test_doctor_says_what_is_here_and_what_follows(run):
-    told = run("doctor", "--json")
-    checks = {check["name"]: check for check in json.loads(told.out)}
-    assert told.code == 0
+    message = run("doctor", "--json")
+    checks = {check["name"]: check for check in json.loads(message.out)}
+    assert message.code == 0
     assert {"cpu", "torch", "cuda runtime", "cudnn", "cublas(Lt)", "triton", "ncu", "nvml"} <= set(
         checks
     )
@@ -67,8 +67,8 @@ def test_a_finished_sweep_is_resumed_as_finished(run, suite, tmp_path):
 
 def test_a_dry_run_measures_nothing(run, suite, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    told = run("sweep", suite, "--device", "cpu", "--dry-run", "--json")
-    assert told.code == 0 and json.loads(told.out)["points"] == 9
+    message = run("sweep", suite, "--device", "cpu", "--dry-run", "--json")
+    assert message.code == 0 and json.loads(message.out)["points"] == 9
     assert sorted(p.name for p in tmp_path.iterdir()) == ["tiny.toml"]
 
 
@@ -79,9 +79,9 @@ def test_shipped_maps_are_listed_with_provenance(run):
 
 
 def test_diagnose_exits_1_for_a_misaligned_model(run, asvd, planted_map):
-    told = run("diagnose", asvd, "--map", planted_map, "--tokens", "1,64", "--json")
-    data = json.loads(told.out)
-    assert told.code == 1 and data["totals"]["misaligned"] > 0
+    message = run("diagnose", asvd, "--map", planted_map, "--tokens", "1,64", "--json")
+    data = json.loads(message.out)
+    assert message.code == 1 and data["totals"]["misaligned"] > 0
     read = run("diagnose", asvd, "--map", planted_map, "--tokens", "1,64")
     assert read.code == 1 and "pad to" in read.out
 
@@ -117,15 +117,15 @@ def test_verify_exits_1_where_the_function_differs(run, asvd, planted_map, tmp_p
         "--budget-params", scan(asvd).parameters,
     )  # fmt: skip
     assert run("realign", asvd, "--plan", plan, "--out", out).code == 0
-    told = run("verify", asvd, out)
-    assert told.code == 1 and "failed" in told.out
+    message = run("verify", asvd, out)
+    assert message.code == 1 and "failed" in message.out
 
 
 def test_verify_tells_perplexity_on_a_text(run, tools_checkpoints, tmp_path):
     base = tools_checkpoints / "base_mha"
     (tmp_path / "text.txt").write_text("Return the number of items.\n" * 5)
-    told = run("verify", base, base, "--text", tmp_path / "text.txt")
-    assert told.code == 0 and "perplexity of base_mha (1)" in told.out
+    message = run("verify", base, base, "--text", tmp_path / "text.txt")
+    assert message.code == 0 and "perplexity of base_mha (1)" in message.out
 
 
 @pytest.mark.parametrize(("strategy", "multiple"), [("minimal", 8), ("optimal", 16)])
@@ -162,14 +162,14 @@ def test_fuse_and_base_on_the_command_line(run, asvd, tools_checkpoints, tmp_pat
     from gacprof.checkpoint import scan
 
     one = "model.layers.0.self_attn.v_proj"
-    told = run("realign", asvd, "--fuse", "--module", one, "--out", tmp_path / "one")
-    assert told.code == 0 and "1 modules fused" in told.out
+    message = run("realign", asvd, "--fuse", "--module", one, "--out", tmp_path / "one")
+    assert message.code == 0 and "1 modules fused" in message.out
     assert f"{one}.weight" in scan(tmp_path / "one").tensors
     base = tools_checkpoints / "base_mha"
-    told = run(
+    message = run(
         "realign", asvd, "--strategy", "optimal", "--base", base, "--out", tmp_path / "raised"
     )  # fmt: skip
-    assert told.code == 0 and "falls from" in told.out
+    assert message.code == 0 and "falls from" in message.out
     for wrong in (("--uniform", "--base", base), ("--uniform", "--module", one), ()):
         refused = run("realign", asvd, *wrong, "--out", tmp_path / "no")
         assert refused.code == 2 and len(refused.err.splitlines()) == 1

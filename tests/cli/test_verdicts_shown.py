@@ -51,10 +51,10 @@ def quiet(tmp_path_factory) -> Path:
 
 
 def test_a_map_too_noisy_to_judge_by_is_written_and_says_what_would_mend_it(run, loud):
-    told = run("map", "build", loud)
-    assert told.code == 1 and (loud / "cliffmap.json").is_file()
-    assert told.err.count("\n") == 1 and "too noisy to judge by" in told.err
-    assert f"gacprof sweep --resume --out {loud} --budget" in told.err
+    message = run("map", "build", loud)
+    assert message.code == 1 and (loud / "cliffmap.json").is_file()
+    assert message.err.count("\n") == 1 and "too noisy to judge by" in message.err
+    assert f"gacprof sweep --resume --out {loud} --budget" in message.err
     summary = json.loads(run("map", "build", loud, "--json").out)
     assert "A/A floor" in summary["too_noisy"] and summary["tolerances"] == [0.02]
     assert summary["undecided"] > summary["safe"]
@@ -62,15 +62,15 @@ def test_a_map_too_noisy_to_judge_by_is_written_and_says_what_would_mend_it(run,
 
 
 def test_a_quiet_map_is_fine(run, quiet):
-    told = run("map", "build", quiet)
-    assert told.code == 0 and told.err == ""
+    message = run("map", "build", quiet)
+    assert message.code == 0 and message.err == ""
     assert CliffMap.load(quiet / "cliffmap.json").too_noisy == ""
 
 
 def test_a_sweep_is_gone_on_with_by_its_folder_alone(run, quiet):
     """The suite is in the folder. What stops it here is the device, which is not at hand."""
-    told = run("sweep", "--resume", "--out", quiet, "--device", "cpu", "--no-isolate")
-    assert told.code == 2 and "was measured elsewhere" in told.err
+    message = run("sweep", "--resume", "--out", quiet, "--device", "cpu", "--no-isolate")
+    assert message.code == 2 and "was measured elsewhere" in message.err
 
 
 def test_map_show_and_candidates_tell_bounds_and_tolerance(run, loud):
@@ -104,16 +104,16 @@ def rough(asvd, tmp_path_factory) -> CliffMap:
 
 def test_diagnose_and_plan_tell_undecided_dims_with_their_bounds(run, asvd, rough, tmp_path):
     rough.save(tmp_path / "rough.json")
-    told = run("diagnose", asvd, "--map", tmp_path / "rough.json", "--all").out
-    assert "undecided" in told and "at most" in told and "tolerance 2.0 %" in told
-    assert "its dims are not why" not in told
+    message = run("diagnose", asvd, "--map", tmp_path / "rough.json", "--all").out
+    assert "undecided" in message and "at most" in message and "tolerance 2.0 %" in message
+    assert "its dims are not why" not in message
     found = diagnose(asvd, rough).as_dict()
     assert found["totals"]["undecided"] and found["tolerance"] == 0.02
     asked = ("--map", tmp_path / "rough.json", "--out", tmp_path / "p.json", "--why")
     planned = run("plan", asvd, *asked)
     assert planned.code == 0, planned.err
-    told = planned.out
-    assert "by a tolerance of 2.0 %" in told and "undecided" in told
+    message = planned.out
+    assert "by a tolerance of 2.0 %" in message and "undecided" in message
     made = json.loads((tmp_path / "p.json").read_text())
     assert made["tolerance"] == 0.02
     assert any(c["verdict"] == "undecided" and c["penalty_high"] > 0.02 for c in made["choices"])

@@ -390,6 +390,6 @@ def test_a_machine_that_slows_by_a_third_in_the_middle_is_told():
         replace(b, calls=tuple(replace(c, us=1.4 * c.us) for c in b.calls)) if b.number > 5 else b
         for b in blocks
     ]
-    told = {c.name: c for c in map_of(slowed).file.checks}["drift"]
-    assert not told.passed and told.effect == pytest.approx(0.4)
+    message = {c.name: c for c in map_of(slowed).file.checks}["drift"]
+    assert not message.passed and message.effect == pytest.approx(0.4)
     assert {c.name: c.passed for c in map_of(blocks).file.checks}["drift"]

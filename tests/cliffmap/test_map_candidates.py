@@ -150,7 +150,7 @@ def test_maps_without_a_common_dim_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("ask", "told"),
+    ("ask", "message"),
     [
         (lambda m: m.penalty("atention", "head_dim", 107), "unknown operator 'atention': the map"),
         (lambda m: m.penalty("attention", "head_dims", 107), "'head_dims' is no dim of attention"),
@@ -166,10 +166,10 @@ def test_maps_without_a_common_dim_are_refused():
         (lambda m: near_107(m, window=(1, 2, 3)), "a half-width or"),
     ],
 )
-def test_a_question_that_makes_no_sense_is_no_miss(a100, ask, told):
+def test_a_question_that_makes_no_sense_is_no_miss(a100, ask, message):
     with pytest.raises(MapError) as error:
         ask(a100)
-    assert told in str(error.value) and not isinstance(error.value, MapLookupError)
+    assert message in str(error.value) and not isinstance(error.value, MapLookupError)
 
 
 def near_107(cliff_map, **limits):

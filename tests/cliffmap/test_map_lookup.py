@@ -176,15 +176,15 @@ def test_held_out_points_of_the_published_curves(a100, operator, axis, fixed, lo
     curve = a100.curve(operator, axis, **fixed)
     latency = dict(zip(curve.points.d, curve.points.latency_us, strict=True))
     what = Axis(operator, axis, curve.fixed, curve.dtype, curve.flags, curve.timer)
-    errors, told = [], 0
+    errors, message = [], 0
     for seed in range(5):
         inner = sorted(set(curve.points.d[1:-1]) - lone_spikes)
         held = set(random.Random(seed).sample(inner, len(inner) // 10))
         rest = make_curve(what, [Measured(d, t) for d, t in latency.items() if d not in held])
         answers = {d: between(rest, d) for d in held}
         errors += [abs(a.latency_us / latency[d] - 1) for d, a in answers.items() if a]
-        told += sum(a is not None for a in answers.values())
-    assert told > len(inner) // 4  # of five tenths, at least half are answered at all
+        message += sum(a is not None for a in answers.values())
+    assert message > len(inner) // 4  # of five tenths, at least half are answered at all
     assert median(errors) <= 0.03
     assert max(errors) <= 0.1
 

@@ -42,8 +42,8 @@ def test_a_newer_version_asks_for_an_upgrade(data, refused):
 
 def test_an_older_version_names_the_command_that_makes_it_anew(data, refused):
     data["schema"] = "gacprof.cliffmap/1"
-    told = refused(data)
-    assert "gacprof sweep … --out RUN, then gacprof map build RUN" in told
+    shown = refused(data)
+    assert "gacprof sweep … --out RUN, then gacprof map build RUN" in shown
 
 
 def test_a_map_of_the_version_before_is_read(tmp_path):

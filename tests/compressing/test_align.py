@@ -124,7 +124,7 @@ def test_numbers_of_numpy_are_as_good_as_pythons():
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "message"),
     [
         ({"budget": float("nan")}, "the budget is nan"),
         ({"budget": float("inf")}, "the budget is inf"),
@@ -137,10 +137,10 @@ def test_numbers_of_numpy_are_as_good_as_pythons():
         ({"scores": ["abc"]}, "no number and no curve"),
     ],
 )
-def test_what_is_no_number_is_refused_in_one_line(asked, told):
+def test_what_is_no_number_is_refused_in_one_line(asked, message):
     from gacprof.core.errors import CompressionError
 
     given = {"dims": [40], "scores": [1.0], "costs": [(64, 64)], "cliff_map": "a100-published"}
-    with pytest.raises(CompressionError, match=told) as refusal:
+    with pytest.raises(CompressionError, match=message) as refusal:
         gacprof.align(**(given | asked))
     assert "\n" not in str(refusal.value)

@@ -94,7 +94,7 @@ def test_the_simulated_gpu_takes_no_more_than_torch():
 
 def test_a_graphs_reset_takes_workspaces_along_in_the_releases_that_are_simulated():
     cleared = TORCH["since"]["reset clears workspaces"]
-    since = next(version for version, told in cleared.items() if told)
+    since = next(version for version, message in cleared.items() if message)
     assert tuple(number(since)[:2]) == RESET_CLEARS_WORKSPACES
 
 
@@ -110,8 +110,8 @@ CAUSES = {
 @pytest.mark.parametrize("version", NVML["releases"])
 def test_n8_counters_have_the_numbers_of_the_drivers_own_bindings(version):
     """nvidia-ml-py 13.580.82 is made from the header of driver 580.82."""
-    told = {name: value(NVML["since"][CAUSES[name]], version) for name in CAUSES}
-    known = {name: number for name, number in told.items() if number is not None}
+    message = {name: value(NVML["since"][CAUSES[name]], version) for name in CAUSES}
+    known = {name: number for name, number in message.items() if number is not None}
     assert counters(version.partition(".")[2]) == {n: name for name, n in known.items()}
 
 

@@ -90,16 +90,16 @@ def trying(monkeypatch):
 
 
 def test_the_doctor_tries_a_trace_and_a_graph(gpu, monkeypatch):
-    told = trying(monkeypatch)
-    assert (told.why_not, told.no_graph) == ("", "") and told.batch_ms is not None
+    message = trying(monkeypatch)
+    assert (message.why_not, message.no_graph) == ("", "") and message.batch_ms is not None
 
 
 def test_the_doctor_tells_why_there_is_no_trace_or_no_graph(gpu, monkeypatch):
     gpu.loses = lambda events, traces: []
     gpu.refuses_capture = lambda name, operands: RuntimeError("not permitted")
-    told = trying(monkeypatch)
-    assert "gave no device events" in told.why_not and told.no_graph == "not permitted"
-    monkeypatch.setattr(doctor, "try_tracing", lambda index: told)
+    message = trying(monkeypatch)
+    assert "gave no device events" in message.why_not and message.no_graph == "not permitted"
+    monkeypatch.setattr(doctor, "try_tracing", lambda index: message)
     graph, kineto = doctor._timer(1)
     assert (graph.name, graph.available) == ("cuda-graph", False)
     assert graph.note == "calls are timed by events around their launches: not permitted"

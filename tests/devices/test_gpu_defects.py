@@ -189,8 +189,8 @@ def test_n7_dims_of_a_curve_are_timed_in_runs_of_one_length(gpu):
     )
     assert len({one.run.calls for one in session._captured.values()}) == 1
     gpu.jitter = 0.0
-    told = times(session, *range(64))
-    assert max(told.values()) - min(told.values()) < EVENT_NS / 1e3 / 2
+    text = times(session, *range(64))
+    assert max(text.values()) - min(text.values()) < EVENT_NS / 1e3 / 2
 
 
 @pytest.mark.parametrize("driver", ["575.51.03", "580.65.06", "580.159.04", "590.44.01"])
@@ -271,8 +271,8 @@ def test_n11_plans_are_made_before_anything_is_timed(gpu):
 
 def test_n12_a_process_traces_no_point_that_an_earlier_one_has_named(gpu):
     first = opened()
-    told = first.session(slots(64, 80)).kernels()
+    text = first.session(slots(64, 80)).kernels()
     later = opened()
-    later.learn({linear(k): told[place] for place, k in enumerate((64, 80))})
-    assert later.session(slots(64, 80)).kernels() == told and gpu.traces == 1
+    later.learn({linear(k): text[place] for place, k in enumerate((64, 80))})
+    assert later.session(slots(64, 80)).kernels() == text and gpu.traces == 1
     assert set(later.session(slots(64, 96)).kernels()) == {0, 1} and gpu.traces == 2

@@ -50,16 +50,16 @@ def test_a_lock_is_verified_under_load_and_undone():
 
 def test_a_clock_that_does_not_hold_is_an_error_and_undone():
     nvml = fake_nvml(held=1200)
-    told = pytest.raises(MeasurementError, match="runs at 1200 MHz under load")
-    with told, locked(nvml, "gpu", 1410, lambda: None):
+    message = pytest.raises(MeasurementError, match="runs at 1200 MHz under load")
+    with message, locked(nvml, "gpu", 1410, lambda: None):
         raise AssertionError("nothing is measured then")
     assert nvml.did == [("lock", 1410, 1410), ("reset",)]
 
 
 def test_a_lock_that_is_refused_changes_nothing():
     nvml = fake_nvml(refuses=True)
-    told = pytest.raises(MeasurementError, match=r"Insufficient Permissions.*needs root")
-    with told, locked(nvml, "gpu", 1410, lambda: None):
+    message = pytest.raises(MeasurementError, match=r"Insufficient Permissions.*needs root")
+    with message, locked(nvml, "gpu", 1410, lambda: None):
         raise AssertionError
     assert nvml.did == []
 
@@ -79,8 +79,8 @@ def test_a_lock_that_cannot_be_undone_is_told_with_what_undoes_it():
         raise NvmlError("GPU is lost")
 
     nvml.nvmlDeviceResetGpuLockedClocks = refused
-    told = pytest.raises(MeasurementError, match=r"GPU is lost.*nvidia-smi --reset-gpu-clocks")
-    with told, locked(nvml, "gpu", 1410, lambda: None):
+    message = pytest.raises(MeasurementError, match=r"GPU is lost.*nvidia-smi --reset-gpu-clocks")
+    with message, locked(nvml, "gpu", 1410, lambda: None):
         pass
 
 
@@ -204,8 +204,8 @@ def test_throttling_is_asked_by_its_newer_name_then_by_its_older_one():
 
 
 @pytest.mark.parametrize("listed", ["GPU-12ab", "MIG-12ab"])
-@pytest.mark.parametrize("told", ["12ab", None])
-def test_a_gpu_is_found_by_its_uuid_a_slice_of_one_too(monkeypatch, listed, told):
+@pytest.mark.parametrize("message", ["12ab", None])
+def test_a_gpu_is_found_by_its_uuid_a_slice_of_one_too(monkeypatch, listed, message):
     import torch
 
     nvml = fake_nvml()
@@ -217,7 +217,7 @@ def test_a_gpu_is_found_by_its_uuid_a_slice_of_one_too(monkeypatch, listed, told
 
     nvml.nvmlInit, nvml.nvmlDeviceGetHandleByUUID = lambda: None, by_uuid
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    properties = SimpleNamespace(uuid=told or listed)
+    properties = SimpleNamespace(uuid=message or listed)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
     assert open_nvml(0) == (nvml, "handle")
 

@@ -101,14 +101,14 @@ def test_kineto_can_be_kept_quiet():
         "import torch; from torch.autograd.profiler import profile\n"
         "with profile(use_kineto=True): torch.ones(2) + 1"
     )
-    told = subprocess.run(
+    message = subprocess.run(
         [sys.executable, "-c", script],
         env=os.environ | SETTINGS,
         capture_output=True,
         text=True,
         check=True,
     )
-    assert told.stderr == ""
+    assert message.stderr == ""
 
 
 def test_a_machine_that_cannot_trace_says_so():

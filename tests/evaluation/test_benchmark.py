@@ -309,10 +309,10 @@ def test_nonsense_is_refused(tiny):
 
 
 @pytest.mark.parametrize(
-    ("tokens", "steps", "told"), [((8, 2049), 0, "prefill 2049"), ((2048,), 9, "decode 2048")]
+    ("tokens", "steps", "message"), [((8, 2049), 0, "prefill 2049"), ((2048,), 9, "decode 2048")]
 )
-def test_more_tokens_than_the_model_has_positions_are_refused(tiny, tokens, steps, told):
-    with pytest.raises(CheckpointError, match=f"2048 positions.*{told} would take 2049"):
+def test_more_tokens_than_the_model_has_positions_are_refused(tiny, tokens, steps, message):
+    with pytest.raises(CheckpointError, match=f"2048 positions.*{message} would take 2049"):
         bench([tiny], tokens=tokens, decode_steps=steps, time_cap_s=0)
 
 

@@ -70,8 +70,8 @@ def test_tokens_per_second_are_of_the_latency_and_its_interval(model):
     assert middle == pytest.approx(8e6 / prefill.latency_us)
     assert low <= middle <= high
     assert found.tokens_per_s(decode)[1] == pytest.approx(1e6 / decode.latency_us)
-    told = json.loads(json.dumps(found.as_dict(), allow_nan=False))
-    assert told["timings"][0]["tokens_per_s"] == [low, middle, high]
+    message = json.loads(json.dumps(found.as_dict(), allow_nan=False))
+    assert message["timings"][0]["tokens_per_s"] == [low, middle, high]
 
 
 def test_every_prompt_is_new_and_all_models_get_the_same(model, tmp_path):
@@ -118,7 +118,7 @@ def test_an_untested_version_is_noted(model, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("config", "told"),
+    ("config", "message"),
     [
         ({"refuses": 1}, r"fake: cannot load this layout$"),
         ({"absent": 1}, r"fake is not in .* \(No module named 'a_module_that_is_not_there'\): now"),
@@ -127,8 +127,8 @@ def test_an_untested_version_is_noted(model, monkeypatch):
         ({"positions": 10}, r"has 10 positions: .* of \d+ tokens together do not fit"),
     ],
 )
-def test_what_goes_wrong_in_an_engine_is_one_line(model, config, told):
-    with pytest.raises(MeasurementError, match=told) as failed:
+def test_what_goes_wrong_in_an_engine_is_one_line(model, config, message):
+    with pytest.raises(MeasurementError, match=message) as failed:
         bench_engine([model("a", **config)], "fake", tokens=(4,), rounds=12)
     assert "\n" not in str(failed.value)
 
@@ -191,7 +191,7 @@ def test_transformers_writes_what_generate_writes(tiny):
     threads, grad = torch.get_num_threads(), torch.is_grad_enabled()
     try:
         served = Served()
-        told = served.open(str(tiny), threads, 64, None, False)
+        message = served.open(str(tiny), threads, 64, None, False)
         ids = list(range(1, 20))
         plain = transformers.LlamaForCausalLM.from_pretrained(tiny).generate(
             torch.tensor([ids]), max_new_tokens=12, min_new_tokens=12, do_sample=False,
@@ -199,7 +199,7 @@ def test_transformers_writes_what_generate_writes(tiny):
         )  # fmt: skip
         assert served.greedy(ids, 12) == plain[0, len(ids) :].tolist()
         assert served.prefill(ids) > 0 and served.decode(ids, 3) > 0
-        assert told["version"] == transformers.__version__ and told["vocabulary"] == 64
+        assert message["version"] == transformers.__version__ and message["vocabulary"] == 64
     finally:
         torch.set_grad_enabled(grad)
         transformers.logging.enable_progress_bar()
@@ -212,27 +212,27 @@ def test_the_verb_benches_in_an_engine(model, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["gacprof", *map(str, words), "--decode-steps", "2"])
     with pytest.raises(SystemExit) as ended:
         main()
-    told = capsys.readouterr().out
+    message = capsys.readouterr().out
     assert not ended.value.code
-    assert "fake 1.0 on" in told and "tokens/s" in told and "faster" in told
-    assert "A/A spread of decode 8" in told
+    assert "fake 1.0 on" in message and "tokens/s" in message and "faster" in message
+    assert "A/A spread of decode 8" in message
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--threads", "2"], "go with --engine"),
         (["--engine", "fake", "--batch", "2"], "with --engine the batch is 1"),
         (["--engine", "fake", "--device", "cpu"], "the device is the engine's own"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(tiny, monkeypatch, capsys, words, told):
+def test_options_that_do_not_go_together_are_refused(tiny, monkeypatch, capsys, words, message):
     from gacprof.cli import main
 
     monkeypatch.setattr(sys, "argv", ["gacprof", "bench", str(tiny), *words])
     with pytest.raises(SystemExit) as ended:
         main()
-    assert ended.value.code == 2 and told in capsys.readouterr().err
+    assert ended.value.code == 2 and message in capsys.readouterr().err
 
 
 def test_llama_cpp_serves_ragged_widths_and_reads_every_prompt_whole(tmp_path):
@@ -244,8 +244,8 @@ def test_llama_cpp_serves_ragged_widths_and_reads_every_prompt_whole(tmp_path):
     folder = write_decoder(tmp_path / "model", widths=(70, 96), tokenizer="bytes")
     gacprof.export(folder, "gguf", tmp_path / "gguf", type="f32", check="tensors")
     ids = list(range(2, 30))
-    told = greedy(tmp_path / "gguf", "llama.cpp", ids, 8)
-    assert told[0] == reference(str(folder), ids).tokens[0] and len(told) == 8
+    message = greedy(tmp_path / "gguf", "llama.cpp", ids, 8)
+    assert message[0] == reference(str(folder), ids).tokens[0] and len(message) == 8
     served = Llama()
     found = served.open(str(engine_of("llama.cpp").model(tmp_path / "gguf")), 1, 64, None, False)
     assert found["vocabulary"] == 288 and found["parameters"] == gacprof.scan(folder).parameters

@@ -114,7 +114,7 @@ def test_nan_logits_are_told_and_are_still_json(here):
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "message"),
     [
         ({"text": "nowhere.txt"}, "cannot read the text"),
         ({"text": "empty.txt"}, "is empty"),
@@ -128,12 +128,12 @@ def test_nan_logits_are_told_and_are_still_json(here):
         ({"text": "text.txt", "dtype": "int3"}, "dtype 'int3' is unknown"),
     ],
 )
-def test_what_cannot_be_evaluated_is_refused_in_one_line(here, monkeypatch, more, told):
+def test_what_cannot_be_evaluated_is_refused_in_one_line(here, monkeypatch, more, message):
     monkeypatch.chdir(here)
     (here / "empty.txt").write_text(" \n")
     (here / "one.txt").write_text("a")
     (here / "nothing").mkdir(exist_ok=True)
-    with pytest.raises(CheckpointError, match=told) as raised:
+    with pytest.raises(CheckpointError, match=message) as raised:
         gacprof.evaluate("a", **more)
     assert "\n" not in str(raised.value)
 
@@ -145,13 +145,13 @@ def test_another_models_tokenizer_is_refused(here, tmp_path):
 
 
 def test_progress_covers_all_models(here):
-    told = []
+    message = []
     gacprof.evaluate(
         [here / "a", here / "b"], text=here / "text.txt",
-        progress=lambda done, total, what: told.append((done, total, what)),
+        progress=lambda done, total, what: message.append((done, total, what)),
     )  # fmt: skip
     work = len(TEXT) - 1
-    assert told[-1] == (2 * work, 2 * work, "b") and told[0][2] == "a"
+    assert message[-1] == (2 * work, 2 * work, "b") and message[0][2] == "a"
 
 
 def test_a_forward_pass_that_fails_is_one_line_and_no_memory_is_no_finding(here, monkeypatch):

@@ -126,6 +126,6 @@ def test_what_is_not_finite_has_no_value(ids):
 
 
 def test_progress_counts_the_predictions(model, ids):
-    told = []
-    score(Scorer(model), ids, 32, 16, 2, told.append)
-    assert sum(told) == len(ids) - 1 and len(told) > 1
+    message = []
+    score(Scorer(model), ids, 32, 16, 2, message.append)
+    assert sum(message) == len(ids) - 1 and len(message) > 1

@@ -160,8 +160,8 @@ def test_models_of_inference_mode_stay_where_they_are_and_usable():
 def test_a_model_that_cannot_be_copied_is_its_own_replicate():
     model = llama()
     model.lock = threading.Lock()
-    told = bench([model], tokens=(8,), decode_steps=0, rounds=12, time_cap_s=0)
-    assert any("cannot be copied" in note for note in told.notes)
+    message = bench([model], tokens=(8,), decode_steps=0, rounds=12, time_cap_s=0)
+    assert any("cannot be copied" in note for note in message.notes)
 
 
 @pytest.mark.parametrize("model", [nn.ReLU(), nn.Linear(2, 2), 3])

@@ -96,7 +96,7 @@ def test_garbage_is_not_collected_meanwhile():
 
 
 def test_progress_is_told_to_the_end():
-    told = []
-    measured(12, progress=lambda done, total, what: told.append((done, total)))
+    message = []
+    measured(12, progress=lambda done, total, what: message.append((done, total)))
     total = 6 * WARM_UP_ROUNDS + 12 * 12
-    assert told == [(done, total) for done in range(total + 1)]
+    assert message == [(done, total) for done in range(total + 1)]

@@ -154,8 +154,8 @@ def test_what_is_not_finite_is_not_told_as_a_difference(asvd, capsys):
     model = load_model(asvd, "float32")
     model.lm_head.weight[0, 0] = float("nan")
     print_verification(verify(model, model))
-    told = " ".join(capsys.readouterr().out.split())
-    assert "outputs of both models are not finite" in told and "functions differ" not in told
+    message = " ".join(capsys.readouterr().out.split())
+    assert "outputs of both models are not finite" in message and "functions differ" not in message
 
 
 def test_a_model_that_cannot_be_run_is_refused_in_one_line(asvd, monkeypatch):

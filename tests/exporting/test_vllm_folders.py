@@ -93,7 +93,7 @@ def test_what_it_cannot_hold_is_refused_before_writing(make_decoder, tmp_path):
 def test_what_merging_would_cost_is_right(make_decoder, tmp_path):
     folder = make_decoder(ranks={"model.layers.0.self_attn.q_proj": 5})
     merged = gacprof.realign(folder, "fuse", tmp_path / "merged")
-    told = f"{merged.parameters_before:,} → {merged.parameters_after:,} parameters"
-    with pytest.raises(CheckpointError, match=told):
+    text = f"{merged.parameters_before:,} → {merged.parameters_after:,} parameters"
+    with pytest.raises(CheckpointError, match=text):
         gacprof.export(folder, "vllm-native", tmp_path / "out")
     gacprof.export(tmp_path / "merged", "vllm-native", tmp_path / "out")

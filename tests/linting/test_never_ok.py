@@ -116,8 +116,8 @@ BLOCK = {"num_bits": 8, "type": "float", "strategy": "block", "block_structure":
 
 
 def mixed(*groups):
-    told = {f"group_{n}": {"targets": t, "weights": w} for n, (t, w) in enumerate(groups)}
-    return {"quantization_config": {"quant_method": "compressed-tensors", "config_groups": told}}
+    message = {f"group_{n}": {"targets": t, "weights": w} for n, (t, w) in enumerate(groups)}
+    return {"quantization_config": {"quant_method": "compressed-tensors", "config_groups": message}}
 
 
 def test_each_group_of_a_mixed_checkpoint_has_its_own_modules(llama):

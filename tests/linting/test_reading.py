@@ -158,7 +158,7 @@ CT = {"quant_method": "compressed-tensors"}
 
 
 @pytest.mark.parametrize(
-    ("told", "kind", "group"),
+    ("message", "kind", "group"),
     [
         ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8_block", None),
         ({"quant_method": "fp8"}, "fp8_tensor", None),
@@ -172,8 +172,8 @@ CT = {"quant_method": "compressed-tensors"}
         ({"quant_method": "hqq"}, "unknown", None),
     ],
 )  # fmt: skip
-def test_the_configs_own_quantisation_is_read(told, kind, group):
-    found = of_config({"quantization_config": told})
+def test_the_configs_own_quantisation_is_read(message, kind, group):
+    found = of_config({"quantization_config": message})
     assert (found.kind, found.group) == (kind, group)
 
 
@@ -192,22 +192,22 @@ def test_an_unknown_quantisation_is_judged_unknown_not_ok(llama):
     ],
 )  # fmt: skip
 def test_ignored_modules_are_judged_as_bf16(llama, ignored):
-    told = {"quant_method": "fp8", "weight_block_size": [128, 128]}
-    config = llama | {"intermediate_size": 11008, "quantization_config": told}
+    message = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    config = llama | {"intermediate_size": 11008, "quantization_config": message}
 
     def down(one):
         return next(row for row in lint(one, tp=4, gpu="h100").products if row.name == "down")
 
     assert down(config).outcome == "refused"
-    told["modules_to_not_convert"] = ignored
+    message["modules_to_not_convert"] = ignored
     assert (down(config).outcome, down(config).quant) == ("ok", "none")
-    told["modules_to_not_convert"] = ["model.layers.0.mlp.down_proj", "lm_head", "mlp.gate"]
+    message["modules_to_not_convert"] = ["model.layers.0.mlp.down_proj", "lm_head", "mlp.gate"]
     assert down(config).outcome == "refused"
 
 
 def test_a_pattern_that_would_run_for_ever_matches_nothing(llama):
-    told = {"quant_method": "fp8", "ignore": ["re:(.*.*)+x", "re:" + ".*" * 50 + "x"]}
-    assert lint(llama | {"quantization_config": told}, gpu="h100").outcome == "ok"
+    message = {"quant_method": "fp8", "ignore": ["re:(.*.*)+x", "re:" + ".*" * 50 + "x"]}
+    assert lint(llama | {"quantization_config": message}, gpu="h100").outcome == "ok"
 
 
 @pytest.mark.parametrize(

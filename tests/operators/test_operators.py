@@ -80,7 +80,7 @@ def test_attention_counts_its_work():
 
 
 @pytest.mark.parametrize(
-    ("name", "dims", "dtype", "flags", "told"),
+    ("name", "dims", "dtype", "flags", "message"),
     [
         ("linear", {"M": 1, "N": 1}, "float32", {}, "needs a size for its dim 'K'"),
         ("linear", {"M": 1, "N": 1, "K": 2**31}, "float32", {}, "from 1 to"),
@@ -104,8 +104,8 @@ def test_attention_counts_its_work():
         ("nonesuch", {}, "float32", {}, "unknown operator"),
     ],
 )
-def test_impossible_points_are_refused_with_the_reason(name, dims, dtype, flags, told):
-    with pytest.raises(SuiteError, match=told):
+def test_impossible_points_are_refused_with_the_reason(name, dims, dtype, flags, message):
+    with pytest.raises(SuiteError, match=message):
         operators.point(name, dims, dtype, flags)
 
 
@@ -225,8 +225,8 @@ def test_a_refusal_tells_the_backends_own_reason_only():
             warnings.warn(f"{text} (Triggered internally at sdp_utils.cpp:679.)", stacklevel=1)
         raise RuntimeError("No available kernel. Aborting execution.")
 
-    told = refusal(flash, (), "flash")
-    assert told == (
+    message = refusal(flash, (), "flash")
+    assert message == (
         "the flash backend refuses: "
         "Flash attention requires q,k,v to have the same last dimension and to be ≤ 256."
     )

@@ -34,14 +34,14 @@ print(json.dumps(found))
 @pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 def test_interpreted_kernels_give_what_torch_gives():
     """In a process of its own: TRITON_INTERPRET is read when Triton is imported."""
-    told = subprocess.run(
+    message = subprocess.run(
         [sys.executable, "-c", INTERPRETED],
         env=os.environ | {"TRITON_INTERPRET": "1"},
         capture_output=True,
         text=True,
     )
-    assert told.returncode == 0, told.stderr
-    found = json.loads(told.stdout)
+    assert message.returncode == 0, message.stderr
+    found = json.loads(message.stdout)
     assert len(found) == 2 * 5 * 2
     assert [case for case in found if not case[-1]] == []
 

@@ -354,9 +354,9 @@ def test_without_a_gpu_the_script_says_what_is_settled_and_what_the_rest_need(
     run, monkeypatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    told = run(script, "--out", tmp_path)
-    assert told.code == 0 and "a rank pays no penalty" in told.out
-    assert "no GPU at hand" in told.out
+    message = run(script, "--out", tmp_path)
+    assert message.code == 0 and "a rank pays no penalty" in message.out
+    assert "no GPU at hand" in message.out
     assert "to settle it: an A100 80GB with torch 2.9.1" in (tmp_path / "disputes.md").read_text()
     verdicts = json.loads((tmp_path / "disputes.json").read_text())
     assert [v["number"] for v in verdicts] == list(range(1, 10))
@@ -364,9 +364,9 @@ def test_without_a_gpu_the_script_says_what_is_settled_and_what_the_rest_need(
 
 
 def test_on_a_gpu_the_script_measures_what_was_asked_for(gpu, run, tmp_path: Path) -> None:
-    told = run(script, "--device", "cuda", "--only", 7, "--out", tmp_path)
-    assert told.code == 0 and "128 is the fastest of 104, 112, 120 and 128" in told.out
-    assert "1 of 1 settled; an A100, noise floor" in told.out
+    message = run(script, "--device", "cuda", "--only", 7, "--out", tmp_path)
+    assert message.code == 0 and "128 is the fastest of 104, 112, 120 and 128" in message.out
+    assert "1 of 1 settled; an A100, noise floor" in message.out
     assert (tmp_path / "samples" / "samples.parquet").exists()
 
 
@@ -377,8 +377,13 @@ def test_on_a_gpu_the_script_measures_what_was_asked_for(gpu, run, tmp_path: Pat
 def test_what_is_no_gpu_and_no_dispute_is_refused_in_one_line(
     run, tmp_path: Path, arguments: tuple[object, ...], words: str
 ) -> None:
-    told = run(script, *arguments, "--out", tmp_path)
-    assert told.code == 2 and told.out == "" and words in told.err and told.err.count("\n") == 1
+    message = run(script, *arguments, "--out", tmp_path)
+    assert (
+        message.code == 2
+        and message.out == ""
+        and words in message.err
+        and message.err.count("\n") == 1
+    )
 
 
 def test_triton_tells_its_compiler_only_of_multiples_of_16() -> None:

@@ -58,7 +58,7 @@ def test_a_figure_the_map_cannot_draw(a100, other):
 
 def test_the_script_draws_what_the_map_has_and_names_the_rest(other, run, tmp_path):
     other.save(tmp_path / "map.json")
-    told = run(script, tmp_path / "map.json", "--out", tmp_path / "drawn")
-    assert told.code == 0 and "not drawn: figure 5 (attention)" in told.out
+    message = run(script, tmp_path / "map.json", "--out", tmp_path / "drawn")
+    assert message.code == 0 and "not drawn: figure 5 (attention)" in message.out
     drawn = {path.stem for path in (tmp_path / "drawn").glob("*.png")}
     assert drawn == {"figure-7-gemm-2k", "figure-8-tensor-cores"}

@@ -182,10 +182,10 @@ def test_latex_has_as_many_cells_a_row_as_columns_and_balanced_braces(a100, tiny
 
 
 def test_the_script_prints_tables_or_writes_them_all_beside_another_map(run, tmp_path):
-    told = run(script, "a100-published", "--table", "A2", "--format", "csv")
-    assert told.code == 0 and told.out.startswith("head_dim,widest")
-    told = run(script, "cpu-example", "--out", tmp_path)
-    assert told.code == 0 and "of 9 tables have rows" in told.out
+    message = run(script, "a100-published", "--table", "A2", "--format", "csv")
+    assert message.code == 0 and message.out.startswith("head_dim,widest")
+    message = run(script, "cpu-example", "--out", tmp_path)
+    assert message.code == 0 and "of 9 tables have rows" in message.out
     page = (tmp_path / "tables.md").read_text()
     assert "### NVIDIA A100 80GB (published)" in page and "not measured: this map" in page
     found = json.loads((tmp_path / "tables.json").read_text())["tables"]["A.2"]

@@ -271,6 +271,6 @@ def test_steps_share_a_budget_by_deadlines(tmp_path):
     ],
 )
 def test_what_cannot_be_surveyed_is_refused_in_one_line(tmp_path, run, arguments, words):
-    told = run(script, *arguments, "--out", tmp_path / "out")
-    assert told.code == 2 and words in told.err and told.err.count("\n") == 1
+    message = run(script, *arguments, "--out", tmp_path / "out")
+    assert message.code == 2 and words in message.err and message.err.count("\n") == 1
     assert not (tmp_path / "out").exists()

@@ -94,10 +94,10 @@ def test_where_dtypes_differ_bytes_are_a_resource_of_their_own(planted):
 def test_the_nearest_that_a_refusal_names_can_be_met_and_nothing_nearer(
     asvd, planted_map, asked, number, again
 ):
-    with pytest.raises(SolverError, match="nearest") as told:
+    with pytest.raises(SolverError, match="nearest") as message:
         plan(asvd, planted_map, tokens=TOKENS, **asked)
-    found = re.search(number, str(told.value))
-    assert found, str(told.value)
+    found = re.search(number, str(message.value))
+    assert found, str(message.value)
     nearest = float(found[1].replace(",", ""))
     plan(asvd, planted_map, tokens=TOKENS, **again(nearest))
     better = nearest * 1.001 if "quality_floor" in asked else nearest * 0.999
@@ -175,11 +175,11 @@ def test_the_fastest_cuts_nothing_unless_it_is_allowed_to(asvd, planted_map):
 
 
 @pytest.mark.parametrize(
-    ("count", "told"),
+    ("count", "message"),
     [(999, "999 B"), (1000, "1 kB"), (5_225_001, "5.226 MB"), (6_000_000_000, "6 GB")],
 )
-def test_bytes_are_told_so_that_they_suffice(count, told):
-    assert human_bytes(count) == told
+def test_bytes_are_told_so_that_they_suffice(count, message):
+    assert human_bytes(count) == message
 
 
 def test_the_options_of_all_classes_add_up_to_the_checkpoint(planted):
@@ -208,5 +208,7 @@ def test_a_dim_served_badly_does_not_hide_the_cliffs_of_the_other(planted):
     found = planted("slicegpt_mha_s0.22_r1")[1].latency(
         "linear", {"M": 64, "N": 200, "K": 200}, "float32"
     )
-    told = planted_latency(operators.point("linear", {"M": 64, "N": 200, "K": 200}, "float32", {}))
-    assert found.latency_us == pytest.approx(told, rel=0.01)
+    message = planted_latency(
+        operators.point("linear", {"M": 64, "N": 200, "K": 200}, "float32", {})
+    )
+    assert found.latency_us == pytest.approx(message, rel=0.01)

@@ -64,9 +64,9 @@ def test_a_limit_names_a_workload_and_a_time_or_a_change(text, tokens, amount, o
      float("nan"), float("inf"), True, [1]],
 )  # fmt: skip
 def test_what_is_no_limit_is_refused_in_one_line_that_shows_one(text):
-    with pytest.raises(PlanError) as told:
+    with pytest.raises(PlanError) as message:
         latency_limits(text)
-    assert "\n" not in str(told.value) and "decode=" in str(told.value)
+    assert "\n" not in str(message.value) and "decode=" in str(message.value)
 
 
 @given(st.text(max_size=30))
@@ -104,9 +104,9 @@ def test_a_change_is_against_the_model_as_it_is_or_the_uncompressed_one(asvd, pl
 
 
 def test_the_nearest_is_told_in_the_terms_of_the_limit_and_can_be_met(asvd, planted_map):
-    with pytest.raises(InfeasibleBudget, match=r"nearest is .* % of its own sizes") as told:
+    with pytest.raises(InfeasibleBudget, match=r"nearest is .* % of its own sizes") as message:
         plan(asvd, planted_map, tokens=TOKENS, latency_limit_us="prefill:64=own-90%")
-    change = str(told.value).rpartition("(")[2].partition(" %")[0]
+    change = str(message.value).rpartition("(")[2].partition(" %")[0]
     plan(asvd, planted_map, tokens=TOKENS, latency_limit_us=f"prefill:64=own{change}%")
 
 
@@ -167,9 +167,9 @@ def test_a_pair_slower_than_its_dense_product_is_never_chosen_under_a_limit(asvd
 
 def test_the_nearest_of_one_limit_is_within_the_others():
     values, sizes, times = [[0.0, 1.0, 2.0]], [[5, 6, 9]], [[9, 6, 2]]
-    with pytest.raises(InfeasibleBudget) as told:
+    with pytest.raises(InfeasibleBudget) as message:
         solve(values, [(sizes, 4), (times, 6)])
-    assert (told.value.resource, told.value.nearest) == (0, 6)
+    assert (message.value.resource, message.value.nearest) == (0, 6)
     assert solve(values, [(sizes, 6), (times, 6)]).choice == (1,)
 
 

@@ -94,10 +94,10 @@ def test_the_picture_names_everything_drawn_and_everything_left_out(found):
     drawn = {v.method for v in found.variants if v.latency_us is not None}
     assert {m for m in drawn if not m.startswith("gacprof")} <= named
     assert {"gacprof energy", "gacprof energy, today's budget"} <= named
-    told = legend.get_title().get_text()
+    message = legend.get_title().get_text()
     for variant in found.variants:
         if variant.latency_us is None or variant.energy_kept is None:
-            assert variant.method.partition(",")[0] in told
+            assert variant.method.partition(",")[0] in message
     labels = {panel.get_xlabel() for panel in figure.axes} | {
         panel.get_ylabel() for panel in figure.axes
     }

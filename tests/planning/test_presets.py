@@ -279,10 +279,10 @@ def test_a_map_without_such_sizes_names_the_layer_the_demand_and_the_sweep(prune
     constraints = Constraints(preset="vllm,tp=8,marlin")
     with pytest.raises(PlanError) as refused:
         plan(pruned, mapped(pruned), tokens=TOKENS, objective="pad", constraints=constraints)
-    told = str(refused.value)
-    assert "\n" not in told and "model.layers.0.mlp:width must be a multiple of 512" in told
-    assert "Marlin's tiles" in told and "8 shards" in told
-    assert "'gacprof sweep --for CHECKPOINT --preset vllm,tp=8,marlin' measures such" in told
+    message = str(refused.value)
+    assert "\n" not in message and "model.layers.0.mlp:width must be a multiple of 512" in message
+    assert "Marlin's tiles" in message and "8 shards" in message
+    assert "'gacprof sweep --for CHECKPOINT --preset vllm,tp=8,marlin' measures such" in message
 
 
 def test_bounds_that_hold_no_such_size_are_refused(pruned, mapped):
@@ -353,7 +353,7 @@ def test_a_dense_product_is_offered_only_where_the_engine_takes_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("vlm", "no preset is called 'vlm': there are transformers, vllm"),
         ("", "no preset is called ''"),
@@ -373,8 +373,8 @@ def test_a_dense_product_is_offered_only_where_the_engine_takes_it(tmp_path):
         ("trt-llm,marlin", "trt-llm has no option 'marlin'"),
     ],
 )
-def test_a_preset_that_there_is_not_is_refused_in_one_line(text, told):
-    with pytest.raises(PlanError, match=told) as refused:
+def test_a_preset_that_there_is_not_is_refused_in_one_line(text, message):
+    with pytest.raises(PlanError, match=message) as refused:
         parse_preset(text)
     assert "\n" not in str(refused.value)
 

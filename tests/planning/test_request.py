@@ -43,7 +43,7 @@ def test_a_pin_beyond_the_window_or_below_a_rank_is_obeyed(made):
 
 
 @pytest.mark.parametrize(
-    ("constraints", "told"),
+    ("constraints", "message"),
     [
         ({"pinned": {ONE: 64}, "least": {ONE: 80}}, "pinned to 64 and must be at least 80"),
         ({"pinned": {ONE: 64}, "most": {"*:rank": 56}}, "pinned to 64 and must be at most 56"),
@@ -59,8 +59,8 @@ def test_a_pin_beyond_the_window_or_below_a_rank_is_obeyed(made):
         ({"uniform": "*layers.0*"}, "share one size between"),
     ],
 )
-def test_constraints_that_cannot_be_met_are_refused_by_name(made, constraints, told):
-    with pytest.raises(PlanError, match=told) as refused:
+def test_constraints_that_cannot_be_met_are_refused_by_name(made, constraints, message):
+    with pytest.raises(PlanError, match=message) as refused:
         made(**constraints)
     assert "\n" not in str(refused.value)
 
@@ -153,7 +153,7 @@ def test_no_plan_asks_for_a_cut_that_realigning_refuses(planted, tmp_path, name,
 
 
 @pytest.mark.parametrize(
-    ("scores", "told"),
+    ("scores", "message"),
     [
         ({}, "17 of 17 dims have no score"),
         ({ONE: 1.0}, "16 of 17 dims have no score"),
@@ -163,8 +163,8 @@ def test_no_plan_asks_for_a_cut_that_realigning_refuses(planted, tmp_path, name,
         ({ONE: 10**400}, "huge integer"),
     ],
 )
-def test_importance_scores_are_for_every_dim_and_are_numbers(asvd, planted_map, scores, told):
-    with pytest.raises(GacprofError, match=told):
+def test_importance_scores_are_for_every_dim_and_are_numbers(asvd, planted_map, scores, message):
+    with pytest.raises(GacprofError, match=message):
         plan(asvd, planted_map, tokens=TOKENS, objective="gac", scores=scores)
 
 
@@ -192,7 +192,7 @@ def test_other_tokens_than_the_maps_are_refused_with_the_maps_own(asvd, planted_
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"tokens": 64}, "tokens are 64"),
         ({"window": "a"}, "window is 'a'"),
@@ -206,8 +206,8 @@ def test_other_tokens_than_the_maps_are_refused_with_the_maps_own(asvd, planted_
         ({"constraints": Constraints(most={ONE: "keep"})}, "size 'keep'"),
     ],
 )
-def test_what_is_no_number_is_refused_by_name(asvd, planted_map, settings, told):
-    with pytest.raises(PlanError, match=told):
+def test_what_is_no_number_is_refused_by_name(asvd, planted_map, settings, message):
+    with pytest.raises(PlanError, match=message):
         plan(asvd, planted_map, **({"tokens": [1, 64]} | settings))
 
 

@@ -140,15 +140,15 @@ def test_a_curve_answers_for_a_size_that_is_pointed_at_or_asked_for(pages, brows
     page = browser.new_page()
     page.goto(pages["demo"].as_uri())
     figure = page.locator("figure[data-axis=K]").first
-    told = figure.locator("output")
+    shown = figure.locator("output")
     points = json.loads(figure.locator("script").text_content())
     words = {point[0]: point[3] for point in points}
 
     figure.locator("input").fill("107")
-    assert told.text_content() == f"K = 107: {words[107]}"
+    assert shown.text_content() == f"K = 107: {words[107]}"
     assert "µs" in words[107] and "misaligned" in words[107]
     figure.locator("input").fill("117")
-    assert told.text_content().startswith("K = 117 was not measured; the nearest: K = 116: ")
+    assert shown.text_content().startswith("K = 117 was not measured; the nearest: K = 116: ")
 
     # Every point lies where the plot has a mark, and pointing at it tells of it.
     marks = figure.locator("svg use").evaluate_all(
@@ -164,7 +164,7 @@ def test_a_curve_answers_for_a_size_that_is_pointed_at_or_asked_for(pages, brows
         [x, y],
     )
     page.mouse.move(*at)
-    assert told.text_content() == f"K = {d}: {words[d]}"
+    assert shown.text_content() == f"K = {d}: {words[d]}"
     assert figure.locator("input").input_value() == str(d)
     assert figure.locator("circle.ring").count() == 1
 

@@ -94,8 +94,8 @@ WEIGHTS = (
 def test_rows_name_each_dim_once_and_no_other(sizes):
     dims = [(f"model.layers.{layer}.{end}", size) for (layer, end), size in sizes.items()]
     rows = group(dims, lambda d: d[0], lambda d: d[1])
-    told = [name for row in rows for name in expand(row.name)]
-    assert sorted(told) == sorted(name for name, _ in dims)
+    message = [name for row in rows for name in expand(row.name)]
+    assert sorted(message) == sorted(name for name, _ in dims)
     for row in rows:
         assert {name for name, _ in row.members} == expand(row.name)
         assert len({size for _, size in row.members}) == 1

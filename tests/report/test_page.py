@@ -100,9 +100,9 @@ def test_what_is_faster_is_told_before_what_is_not():
 def test_on_a_busy_machine_nothing_is_decided():
     busy = bench("no difference shown", [0.95, 1.0, 1.05])
     busy["notes"] = ["90 of 1152 timings were preempted: the machine is busy, and so on"]
-    told = headline(bench=busy)
-    assert "is not decided, 90 of 1152 timings were preempted" in told
-    assert "gains nothing" not in told
+    message = headline(bench=busy)
+    assert "is not decided, 90 of 1152 timings were preempted" in message
+    assert "gains nothing" not in message
 
 
 def test_a_failed_comparison_is_told():
@@ -126,8 +126,8 @@ def test_the_verdict_is_one_sentence_with_at_most_three_reasons_and_nothing_twic
     found = verdict(
         Contents("t", cliff_map=cpu, diagnosis=DIAGNOSED, bench=BENCH, verification=CHECK), views
     )
-    told = [found.headline, *found.reasons, *(line for of in found.rest.values() for line in of)]
-    assert len(found.reasons) == 3 and len(set(told)) == len(told)
+    message = [found.headline, *found.reasons, *(line for of in found.rest.values() for line in of)]
+    assert len(found.reasons) == 3 and len(set(message)) == len(message)
     assert any("2.11 ms of 19.64 ms (10.7 %) in matrix products" in line for line in found.reasons)
     assert headline(cliff_map=CliffMap.load("a100-published")).startswith("NVIDIA A100 80GB: 2,298")
 

@@ -204,8 +204,8 @@ def test_a_write_that_fails_leaves_nothing_and_says_so_in_one_line(make_factored
             realign(source, "minimal", tmp_path / "out")
         return str(refused.value)
 
-    told = told_by(on_a_full_disk)
-    assert "\n" not in told and "File too large" in told
+    message = told_by(on_a_full_disk)
+    assert "\n" not in message and "File too large" in message
     assert names(tmp_path) == ["source"]
 
 

@@ -228,8 +228,10 @@ def test_dims_that_fail_are_recorded_and_the_sweep_goes_on(tmp_path):
     summary = run_sweep(adaptive_suite(values), replaying(LONG[1]), tmp_path / "run")
     assert summary.failed > 0 and summary.points > 100
     failed = [s for s in read_samples(tmp_path / "run") if s.status == "failed"]
-    told = {LONG[1].points.d.count(s.point.dim["N"]) for s in failed if s.reason.startswith("the")}
-    assert told == {0}
+    message = {
+        LONG[1].points.d.count(s.point.dim["N"]) for s in failed if s.reason.startswith("the")
+    }
+    assert message == {0}
 
 
 def test_an_axis_of_which_nothing_can_be_prepared_ends_the_sweep(tmp_path):

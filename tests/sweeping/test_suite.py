@@ -53,7 +53,7 @@ flags = { bias = false }
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         ('"linear"', '"linaer"', "unknown operator 'linaer'"),
         ('axis = "K"', 'axis = "Q"', "axis 'Q' is no dim of 'linear'"),
@@ -89,10 +89,10 @@ flags = { bias = false }
         ),
     ],
 )
-def test_what_is_wrong_is_named(old: str, new: str, told: str):
+def test_what_is_wrong_is_named(old: str, new: str, message: str):
     text = GOOD.replace(old, new)
     assert text != GOOD
-    with pytest.raises(SuiteError, match=re.escape(told)):
+    with pytest.raises(SuiteError, match=re.escape(message)):
         parsed(text).points("cpu")
 
 
@@ -170,9 +170,9 @@ def test_a_dtype_goes_by_the_names_that_people_have_for_it(name, full):
 
 
 def test_what_pydantic_calls_a_type_is_not_told():
-    with pytest.raises(SuiteError) as told:
+    with pytest.raises(SuiteError) as message:
         parsed(GOOD.replace("values = [107,", "values = [0, -8,"))
-    assert "constrained" not in str(told.value) and "Range" not in str(told.value)
+    assert "constrained" not in str(message.value) and "Range" not in str(message.value)
 
 
 @pytest.mark.parametrize(

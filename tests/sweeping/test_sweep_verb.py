@@ -43,9 +43,9 @@ def sweep(*arguments):
 
 def test_a_sweep_of_the_cpu_runs_in_a_worker(tiny, tmp_path):
     out = tmp_path / "run"
-    told = sweep(tiny, "--device", "cpu", "--out", str(out))
-    assert told.exit_code == 0, told.output
-    assert "4 points on 1 curve" in told.output
+    message = sweep(tiny, "--device", "cpu", "--out", str(out))
+    assert message.exit_code == 0, message.output
+    assert "4 points on 1 curve" in message.output
     assert {s.point.dim["K"] for s in read_samples(out)} == {8, 9, 10, 11}
 
 
@@ -76,15 +76,15 @@ def test_a_budget_leaves_the_rest_to_a_resume(tiny, tmp_path):
 
 
 def test_nothing_to_resume_is_an_error(tiny, tmp_path):
-    told = sweep(tiny, "--device", "cpu", "--out", str(tmp_path / "none"), "--resume")
-    assert "nothing to resume" in str(told.exception)
+    message = sweep(tiny, "--device", "cpu", "--out", str(tmp_path / "none"), "--resume")
+    assert "nothing to resume" in str(message.exception)
 
 
 def test_a_dry_run_tells_points_and_time():
-    told = json.loads(sweep("full", "--dry-run", "--device", "cuda", "--json").stdout)
-    assert told["points"] == len(told["of"]) and told["refined_curves"] == 3
-    assert 0 < told["estimated_s"] <= told["longest_s"]
-    assert told["longest_s"] <= told["budget_s"] + 60 and told["budget_s"] <= 480
+    message = json.loads(sweep("full", "--dry-run", "--device", "cuda", "--json").stdout)
+    assert message["points"] == len(message["of"]) and message["refined_curves"] == 3
+    assert 0 < message["estimated_s"] <= message["longest_s"]
+    assert message["longest_s"] <= message["budget_s"] + 60 and message["budget_s"] <= 480
 
 
 @pytest.mark.parametrize(("name", "seconds"), [("quick", 60), ("full", 480)])
@@ -139,11 +139,11 @@ class Slow(RecordedDevice):
 def test_an_estimate_comes_true_within_a_factor_of_two(tmp_path, us, spread):
     """Where noise is as usual: how noisy the device is shows only in the sweep."""
     asked = suite_of(range(1, 41), most_blocks=100)
-    told = estimate(asked, "recorded", device=Slow(us, spread))
+    message = estimate(asked, "recorded", device=Slow(us, spread))
     device = Slow(us, spread)
     run_sweep(asked, device, tmp_path / "run")
-    assert told.calls > 0  # beside other work the sweep takes longer; the device's time does not
-    assert device.spent / 2.2 < told.seconds < 2.2 * device.spent + 1
+    assert message.calls > 0  # beside other work the sweep takes longer; the device's time does not
+    assert device.spent / 2.2 < message.seconds < 2.2 * device.spent + 1
 
 
 def test_a_device_on_which_all_calls_fail_leaves_a_guess():
@@ -155,7 +155,9 @@ def test_a_device_on_which_all_calls_fail_leaves_a_guess():
 
 
 def test_clocks_are_not_locked_on_a_cpu(tiny, tmp_path):
-    told = sweep(tiny, "--device", "cpu", "--lock-clocks", "1000", "--out", str(tmp_path / "run"))
-    assert isinstance(told.exception, MeasurementError)
-    assert "for GPUs" in str(told.exception)
+    message = sweep(
+        tiny, "--device", "cpu", "--lock-clocks", "1000", "--out", str(tmp_path / "run")
+    )
+    assert isinstance(message.exception, MeasurementError)
+    assert "for GPUs" in str(message.exception)
     assert not (tmp_path / "run").exists()

@@ -321,8 +321,8 @@ class Profile:
     def __exit__(self, *_):
         gpu = self._gpu
         events = gpu.loses(gpu.log[self._from :], gpu.traces)
-        told = [kineto_event(e.name, e.start_ns, e.end_ns - e.start_ns) for e in events]
-        self.kineto_results = SimpleNamespace(events=lambda: told)
+        message = [kineto_event(e.name, e.start_ns, e.end_ns - e.start_ns) for e in events]
+        self.kineto_results = SimpleNamespace(events=lambda: message)
         gpu._tracing = False
         if not gpu.remembers:
             gpu.log.clear()

@@ -152,7 +152,7 @@ def installed(gpu: SimulatedGpu, with_modes: bool = True):
         stack.enter_context(patch.object(torch.autograd.profiler, "profile", gpu.profile))
         stack.enter_context(
             patch.object(torch._C, "_cuda_endAllocateToPool", create=True,
-                         new=lambda *told: gpu.ended_allocations.append(told))
+                         new=lambda *message: gpu.ended_allocations.append(message))
         )  # fmt: skip
         for module in (cuda_session, cuda_slot):
             stack.enter_context(patch.object(module, "time", clock))
