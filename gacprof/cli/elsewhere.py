@@ -62,7 +62,9 @@ def gpus(
 def map_elsewhere(
     gpu: Annotated[str, Option(help="h100, b200, l40s … ('gacprof gpus' lists them).")],
     axis: Axis = "M",
-    operator: Annotated[str, Option("--op", help="linear or encoder-attention.")] = "linear",
+    operator: Annotated[
+        str, Option("--op", help="linear, attention, encoder-attention, experts.")
+    ] = "linear",
     fixed: Fixed = None,
     dtype: Annotated[str, Option(help="bf16, fp8, fp8_block, nvfp4 …")] = "bfloat16",
     engine: Annotated[str | None, Option(help="Only vllm, sglang or trtllm.")] = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +11,42 @@ import numpy as np
 
 from gacprof.core.errors import MapError
 from gacprof.core.files import Record
-from gacprof.elsewhere.data import Measurements, release
+from gacprof.elsewhere.data import ABSENT, Measurements, release
 from gacprof.elsewhere.levels import table_dtype
 
-TABLES: Mapping[str, tuple[str, str, Mapping[str, str]]] = {
-    "linear": ("gemm", "gemm_dtype", {"M": "m", "N": "n", "K": "k"}),
-    "encoder-attention": (
-        "encoder_attention", "attn_dtype",
-        {"batch": "batch_size", "q_len": "isl", "heads": "num_heads", "head_dim": "head_dim"},
+
+@dataclass(frozen=True)
+class Source:
+    """Where an operator's times are: the folder and file of its tables, the column of data types,
+    our dims by the tables' columns, and what other columns are fixed ``at``."""
+
+    folder: str
+    file: str
+    dtype: str
+    columns: Mapping[str, str]
+    at: Mapping[str, int | str] = field(default_factory=dict)
+
+
+HEADS = {"heads": "num_heads", "head_dim": "head_dim"}
+SOURCES: Mapping[str, Source] = {
+    "linear": Source("gemm", "gemm_perf", "gemm_dtype", {"M": "m", "N": "n", "K": "k"}),
+    "attention": Source(
+        "attention", "context_attention_perf", "attn_dtype",
+        {"batch": "batch_size", "q_len": "isl", "kv_heads": "num_key_value_heads", **HEADS},
+        {"window_size": 0, "kv_cache_dtype": "bfloat16"},
+    ),
+    "encoder-attention": Source(
+        "encoder_attention", "encoder_attention_perf", "attn_dtype",
+        {"batch": "batch_size", "q_len": "isl", **HEADS},
+    ),
+    "experts": Source(
+        "moe", "moe_perf", "moe_dtype",
+        {"tokens": "num_tokens", "hidden": "hidden_size", "width": "inter_size",
+         "experts": "num_experts", "topk": "topk", "tp": "moe_tp_size"},
+        {"moe_ep_size": 1},
     ),
 }  # fmt: skip
-"""Operator → its table, the column of data types, and our dims by the table's columns."""
+"""Operators that are shown; routed experts by the median routing, on one of ``tp`` ranks."""
 
 
 @dataclass(frozen=True)
@@ -90,9 +115,10 @@ def measured_curve(
     Raises :class:`MapError` for an operator, a dim, a data type or sizes that were not measured,
     naming what was.
     """
-    if operator not in TABLES:
-        raise MapError(f"no operator '{operator}' is read from elsewhere: {', '.join(TABLES)} are")
-    table, dtypes, columns = TABLES[operator]
+    if operator not in SOURCES:
+        raise MapError(f"no operator '{operator}' is read from elsewhere: {', '.join(SOURCES)} are")
+    source = SOURCES[operator]
+    columns = source.columns
     others = [dim for dim in columns if dim != axis]
     if axis not in columns or sorted(fixed) != sorted(others):
         asked = ",".join(f"{dim}=SIZE" for dim in others)
@@ -102,7 +128,8 @@ def measured_curve(
         )
     named, lines = table_dtype(dtype), dict[str, Line]()
     seen: dict[str, set[Any]] = {dim: set() for dim in others} | {"dtype": set()}
-    files = measured.files(measured.gpu(gpu), table)
+    files = measured.files(measured.gpu(gpu), source.folder)
+    files = [path for path in files if path.stem == source.file]
     engines = sorted({path.parts[-3] for path in files})
     if engine is not None and engine not in engines:
         there = _listed(engines) or "none"
@@ -110,7 +137,7 @@ def measured_curve(
     for path in sorted(files, key=lambda path: release(path.parent.name)):
         name, version = path.parts[-3:-1]
         if engine in (None, name):
-            rows = _rows(measured, path, dtypes, columns, seen)
+            rows = _rows(measured, path, source, seen)
             line = _line(name, version, rows, axis, {"dtype": named, **fixed})
             lines |= {name: line} if line else {}
     if not lines:
@@ -123,13 +150,17 @@ def measured_curve(
 def _rows(
     measured: Measurements,
     path: Path,
-    dtypes: str,
-    columns: Mapping[str, str],
+    source: Source,
     seen: Mapping[str, set[Any]],
 ) -> dict[str, np.ndarray]:
     """The table by our names of dims; what sizes it has is added to ``seen``."""
-    names = {"dtype": dtypes, **columns, "latency": "latency", "kernel": "kernel_source"}
-    table = measured.read(path, tuple(names.values()))
+    from pyarrow import compute
+
+    names = {"dtype": source.dtype, **source.columns, "latency": "latency"}
+    names["kernel"] = "kernel_source"
+    table = measured.read(path, (*names.values(), *source.at), ABSENT)
+    for name in (name for name in source.at if name in table.column_names):
+        table = table.filter(compute.equal(table[name], source.at[name]))
     rows = {ours: table[theirs].to_numpy(zero_copy_only=False) for ours, theirs in names.items()}
     for dim, sizes in seen.items():
         sizes |= set(np.unique(rows[dim].astype(str) if dim == "dtype" else rows[dim]).tolist())
