@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -153,28 +154,58 @@ def print_times(times: StepTimes, every: bool) -> None:
     print_table("", columns, rows)
     for i, total in enumerate(times.totals):
         known = [p for p in times.parts if p.costs[i].good is not None]
-        known.sort(key=lambda p: -_value(p.costs[i].good))
-        few = known if every else known[: MOST_ROWS // 2]
+        rows = [_row(p, i) for p in known] if every else _by_name(known, i)
+        rows.sort(key=lambda row: -row[0])
+        few = rows if every else rows[: MOST_ROWS // 2]
         title = f"a step of {counted(total.tokens, 'token')}"
         head = ("part", "size", "good", "at good sizes", "as it is", "saves")
-        print_table(title, head, [_row(p, i) for p in few])
-        if len(known) > len(few):
-            say(f"… and {len(known) - len(few)} more (--all shows each)")
-    why = list(
-        dict.fromkeys(c.missing for p in times.parts for c in p.costs if c.good and c.missing)
-    )
+        print_table(title, head, [row[1:] for row in few])
+        if len(rows) > len(few):
+            say(f"… and {len(rows) - len(few)} more (--all shows each)")
+    costs = [cost for part in times.parts for cost in part.costs]
+    why = list(dict.fromkeys(cost.missing for cost in costs if cost.good and cost.missing))
     if why:
         say_notes([f"open: {why[0]}" + (f" (and {len(why) - 1} more)" if why[1:] else "")])
     say_notes([*(f"without a time: {one}" for one in times.left_out), *times.notes])
 
 
 def _row(part: Part, i: int) -> tuple[Any, ...]:
+    """Its time to sort by, then the cells."""
     need, cost = part.need, part.costs[i]
     changed = part.good != need.shape
     return (
-        f"{need.name} ×{need.count:g}", _size(need.shape), _size(part.good) if changed else None,
+        _value(cost.good), f"{need.name} ×{need.count:g}", _size(need.shape),
+        _size(part.good) if changed else None,
         shown(cost.good), shown(cost.now), shown(cost.saved) if changed else None,
     )  # fmt: skip
+
+
+def _by_name(parts: Sequence[Part], i: int) -> list[tuple[Any, ...]]:
+    """Parts of one name together, as factor pairs of many ranks are; what one of them lacks is not
+    known of all."""
+    rows = []
+    for name in dict.fromkeys(part.need.name for part in parts):
+        alike = [part for part in parts if part.need.name == name]
+        if len(alike) == 1:
+            rows.append(_row(alike[0], i))
+            continue
+        costs = [part.costs[i] for part in alike]
+        good, now, saved = (
+            _sum([getattr(cost, which) for cost in costs]) for which in ("good", "now", "saved")
+        )
+        count = sum(part.need.count for part in alike)
+        cells = f"{name} ×{count:g}", f"{len(alike)} sizes", None, shown(good), shown(now)
+        rows.append((_value(good), *cells, shown(saved)))
+    return rows
+
+
+def _sum(times: Sequence[Interval | None]) -> Interval | None:
+    """Bounds of one table's times add up."""
+    known = [time for time in times if time is not None]
+    if len(known) < len(times):
+        return None
+    low, value, high = (sum(getattr(t, end) for t in known) for end in ("low", "value", "high"))
+    return replace(known[0], low=low, value=value, high=high)
 
 
 def _size(shape: Mapping[str, int]) -> str:

@@ -273,7 +273,7 @@ def print_diagnosis(found: Diagnosis, every: bool, why: bool) -> None:
     if found.layout == "config":
         say_notes(found.notes)
         return
-    say(verdict_of(totals, found.device, found.basis))
+    say(verdict_of(totals, found.device, found.basis, found.times is not None))
     if totals["judged"] and (left := left_open(totals)):
         say(left)
     for merge in found.merges:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gacprof.cliffmap.source import NOTHING, Estimate, Interval, Tokens, workload_of
 from gacprof.core.errors import MapError
 from gacprof.core.files import Record
-from gacprof.elsewhere.levels import Level, Levels
+from gacprof.elsewhere.levels import DIFFER, Level, Levels
 from gacprof.elsewhere.needs import CONTEXT, QUERIES, Found, Need
 from gacprof.elsewhere.table import MEASURE, ElsewhereTable
 
@@ -119,8 +119,16 @@ def step_times(
     return StepTimes(
         table.gpu, table.engine or "", tuple(sorted({need.dtype for need in needs})), tp,
         tuple(totals), tuple(parts), tuple(dict.fromkeys([*left_out, *gone])),
-        tuple(sorted(sources)), (table.provenance, *NOTES, table.published),
+        tuple(sorted(sources)), (table.provenance, *NOTES, *_apart(table, needs), table.published),
     )  # fmt: skip
+
+
+def _apart(table: ElsewhereTable, needs: Sequence[Need]) -> list[str]:
+    """Which data types engines serve by kernels of their own, so that their median says little."""
+    dtypes = sorted({need.dtype for need in needs if need.kind == "product"})
+    differ = {dtype: max(table.levels(dtype).differ) for dtype in dtypes}
+    wide = [dtype for dtype, error in differ.items() if error > DIFFER and not table.engine]
+    return [f"engines differ by more than {DIFFER:.0%} in {d}: name one (--engine)" for d in wide]
 
 
 def _good_shape(table: ElsewhereTable, need: Need) -> dict[str, int]:

@@ -151,12 +151,13 @@ def diagnosed(diagnosis: Mapping[str, Any]) -> list[str]:
     most = [f"{g.name} {g.first['size']}: {g.first['advice']}" for g in alike[:MOST_WORST]]
     more = f"; and {len(alike) - MOST_WORST} more" if len(alike) > MOST_WORST else ""
     where = f"{'Worst' if basis else 'Most is lost'} in {'; '.join(most)}{more}." if most else ""
-    said = (verdict_of(totals, diagnosis["device"], basis), where, left_open(totals))
+    timed = bool(diagnosis.get("times"))
+    said = (verdict_of(totals, diagnosis["device"], basis, timed), where, left_open(totals))
     return [sentence for sentence in said if sentence]
 
 
-def verdict_of(totals: Mapping[str, Any], device: str, basis: str = "") -> str:
-    """What a diagnosis' totals come to, in one sentence."""
+def verdict_of(totals: Mapping[str, Any], device: str, basis: str = "", timed: bool = False) -> str:
+    """What a diagnosis' totals come to, in one sentence; ``timed`` where whole steps are shown."""
     lost = f"{totals['misaligned']} of {totals['weights']} weights"
     if totals["weights"] and not totals["judged"]:
         return f"Not known: none of {totals['weights']} weights can be judged for {device}."
@@ -169,7 +170,7 @@ def verdict_of(totals: Mapping[str, Any], device: str, basis: str = "") -> str:
         return f"No weight is known to lose time on {device}{how}, of {judged} judged."
     if basis:
         served = f"{lost} have sizes that {device} serves worse, {basis}"
-        return f"{served}; the time it costs is not known."
+        return f"{served}." if timed else f"{served}; the time it costs is not known."
     recovers = _of(totals["recoverable_us"], totals["predicted_us"])
     return f"{lost} lose time on {device}: padding recovers {recovers} in matrix products."
 

@@ -61,7 +61,12 @@ def test_encoder_attention_is_shown_by_head_dim(write: Write) -> None:
 @pytest.mark.parametrize(
     ("operator", "axis", "fixed", "says"),
     [
-        ("moe", "M", {}, "no operator 'moe' is read from elsewhere: linear, attention, encoder-attention, experts are"),
+        (
+            "moe",
+            "M",
+            {},
+            "no operator 'moe' is read from elsewhere: linear, attention, encoder-attention, experts are",
+        ),
         ("linear", "head_dim", AT, "linear has the dims M, N, K: give --axis"),
         ("linear", "M", {"N": 512}, "--fixed N=SIZE,K=SIZE"),
         ("linear", "M", {"N": 500, "K": 512}, f"N=500 on h100: there is {N[0]}, {N[1]}"),
