@@ -36,7 +36,7 @@ SHARED_OUT = (
 )
 
 
-class Ranks:
+class LocalProducts:
     """How ``tp`` ranks share the products of a checkpoint, and what these are computed in.
 
     ``computed`` is the dtype that most products are computed in; ``notes`` say what that leaves

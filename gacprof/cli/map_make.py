@@ -65,7 +65,7 @@ def rules(
 
     It answers any size of any shape. Nothing is measured and no latency is given.
     """
-    from gacprof.checkpoint.products import Ranks
+    from gacprof.checkpoint.products import LocalProducts
     from gacprof.diagnosing.sources import NEWEST
     from gacprof.rules.table import RuleTable
     from gacprof.rules.target import target
@@ -76,7 +76,7 @@ def rules(
     if checkpoint is not None and not dtypes:
         from gacprof.checkpoint import inventory_for
 
-        held = Ranks(inventory_for(checkpoint)).dtypes
+        held = LocalProducts(inventory_for(checkpoint)).dtypes
         dtypes = [d for d in held if d in about.chip.tiers] or held
     made = RuleTable(about, dtypes, name or "")
     made.save(out)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from gacprof.checkpoint.inventory import Dim, Gemm, Inventory, Module
-from gacprof.checkpoint.products import Ranks
+from gacprof.checkpoint.products import LocalProducts
 from gacprof.cliffmap.source import (
     NOTHING,
     Answer,
@@ -49,7 +49,7 @@ class Predictor:
     ) -> None:
         self.source = source
         self.inventory = inventory
-        self.ranks = Ranks(inventory, tp)
+        self.ranks = LocalProducts(inventory, tp)
         self._gemms: MutableMapping[str, Gemm] = {
             g.weight: g for module in inventory.modules for g in module.gemms
         }

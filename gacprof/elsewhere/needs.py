@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.checkpoint.products import Ranks
+from gacprof.checkpoint.products import LocalProducts
 from gacprof.core.errors import MapError
 from gacprof.core.files import Record
 from gacprof.demands import model as demanded
 from gacprof.demands.configs import Config, config_of
-from gacprof.demands.products import Product, Size, Sizes
-from gacprof.demands.products import Ranks as Shared
+from gacprof.demands.products import Product, Ranks, Size, Sizes
 from gacprof.demands.quantisation import of_config
 from gacprof.elsewhere.data import Query
 from gacprof.elsewhere.levels import NAMES, table_dtype
@@ -82,7 +81,7 @@ def needs_of_config(config: Config, tp: int = 1, dtype: str | None = None) -> Fo
 def needs_of_weights(inventory: Inventory, tp: int = 1, dtype: str | None = None) -> Found:
     """The parts of a checkpoint, one product a weight, equal ones of a role together; attention and
     experts by its config."""
-    ranks, counts = Ranks(inventory, tp), dict[tuple[str, int, int, str, bool], int]()
+    ranks, counts = LocalProducts(inventory, tp), dict[tuple[str, int, int, str, bool], int]()
     left_out: dict[str, str] = {}
     for module in inventory.modules:
         if module.role.startswith("expert_"):
@@ -165,8 +164,8 @@ def _lacking(product: Product, tp: int, *sizes: Size) -> str:
     return f"{tp} ranks cannot share it out"
 
 
-def _ranks(tp: int) -> Shared:
-    return Shared(tp=tp, experts=tp, shared=tp)
+def _ranks(tp: int) -> Ranks:
+    return Ranks(tp=tp, experts=tp, shared=tp)
 
 
 def _kind(config: Config) -> str:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from gacprof import operators
 from gacprof.checkpoint.inventory import ALIGNED, NEIGHBOUR_MULTIPLES, Gemm
-from gacprof.checkpoint.products import Ranks
+from gacprof.checkpoint.products import LocalProducts
 from gacprof.core.dtypes import AUTO, BY_NAME
 from gacprof.core.errors import SuiteError
 from gacprof.core.points import MAX_DIM
@@ -73,7 +73,7 @@ def suite_for(
     """
     dtype = own_dtype(inventory) if dtype == AUTO else dtype
     _check_tokens(tokens)
-    ranks = Ranks(inventory, tp)
+    ranks = LocalProducts(inventory, tp)
     swept: dict[Key, set[int]] = defaultdict(set)
     products: dict[Key, int] = defaultdict(int)  # that the curve is of
     for m in tokens:
@@ -150,7 +150,7 @@ def sizes_near(size: int, window: float, periods: Mapping[int, int] | None = Non
 
 
 def _around(
-    inventory: Inventory, ranks: Ranks, dim: Dim, m: int, window: float, multiple: int
+    inventory: Inventory, ranks: LocalProducts, dim: Dim, m: int, window: float, multiple: int
 ) -> Iterable[tuple[Key, set[int]]]:
     """For each GEMM that the dim feeds: the axis and the sizes that the GEMM would have.
 
@@ -187,7 +187,7 @@ def _around(
 
 
 def _local(
-    ranks: Ranks, feed: Feed, m: int, gemm: Gemm, lengths: Iterable[int]
+    ranks: LocalProducts, feed: Feed, m: int, gemm: Gemm, lengths: Iterable[int]
 ) -> Iterable[tuple[Key, set[int]]]:
     """The axis and these lengths of it as one rank holds them, those that the shards divide."""
     on_n, on_k = ranks.shards(gemm.weight)
