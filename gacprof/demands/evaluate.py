@@ -6,7 +6,7 @@ are tried in the order of the table; padding changes the size that later ones se
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import gcd, lcm, prod
@@ -256,19 +256,10 @@ def _broken(
 ) -> Iterator[Finding]:
     """The sizes that break a demand; what holds is noted in ``asked``."""
     words = _words(product, scheme, ranks)
-    if demand.alternatives:
-        yield from _no_alternative(demand, product, sizes, words, asked)
-        return
-    pads = dict(demand.to)
-    for name, ask in demand.asks:
-        axis = _axis(name, product)
-        multiple = number(ask, words)
-        if multiple is None or (axis == "global" and _is_counted_elsewhere(product)):
-            continue
-        to = number(pads.get(name, ask), words) or multiple
+    for axis, least, multiple, to in _asks(demand, product, sizes, words):
         for shard, size in _measured(demand, product, axis, sizes):
-            if demand.relation in DIVIDING and multiple > 1:
-                asked[axis] = lcm(asked.get(axis, 1), multiple)
+            if demand.relation in DIVIDING and least > 1:
+                asked[axis] = lcm(asked.get(axis, 1), least)
             if size is None or _holds(demand, size, multiple, product):
                 continue
             target = -(-size // to) * to if demand.outcome == "pads" else None
@@ -276,6 +267,39 @@ def _broken(
                 target = next((value for value in sorted(demand.values) if value >= size), None)
             yield _finding(demand, axis, size, multiple, sizes, scheme, target, shard)
             break
+
+
+def _asks(
+    demand: Demand,
+    product: Product,
+    sizes: Mapping[str, int | None],
+    words: Mapping[str, int | None],
+) -> list[tuple[str, int, int, int]]:
+    """(axis, the least multiple that is ok, the one that is asked for, the one that is padded to).
+
+    Of alternatives it is the first that the sizes meet. Where they meet none, it is the cheapest to
+    pad to.
+    """
+
+    def resolved(option: Iterable[tuple[str, int | str]]) -> dict[str, int]:
+        found = ((_axis(name, product), number(ask, words)) for name, ask in option)
+        return {axis: m for axis, m in found if m is not None}
+
+    def cost(option: Mapping[str, int]) -> float:
+        given = ((sizes[axis], m) for axis, m in option.items())
+        return prod((-(-size // m) * m / size for size, m in given if size), start=1.0)
+
+    to = resolved(demand.to)
+    if not demand.alternatives:
+        one = {axis: m for axis, m in resolved(demand.asks).items()
+               if axis != "global" or not _is_counted_elsewhere(product)}  # fmt: skip
+        return [(axis, m, m, to.get(axis, m)) for axis, m in one.items()]
+    options = [resolved(option) for option in demand.alternatives]
+    met = (o for o in options if all((sizes[axis] or 0) % m == 0 for axis, m in o.items()))
+    nearest = next(met, None)
+    chosen = nearest or (to or min(options, key=cost))
+    nearest = nearest or min(options, key=cost)
+    return [(axis, nearest.get(axis, m), m, m) for axis, m in chosen.items()]
 
 
 def _axis(name: str, product: Product) -> str:
@@ -345,47 +369,6 @@ def _holds(demand: Demand, size: int, multiple: int, product: Product) -> bool:
         "within_128": abs(size - multiple) <= 128,
         "never": False,
     }[relation]
-
-
-def _no_alternative(
-    demand: Demand,
-    product: Product,
-    sizes: Mapping[str, int | None],
-    words: Mapping[str, int | None],
-    asked: dict[str, int],
-) -> Iterator[Finding]:
-    """Where no alternative holds, padded: to the cheapest; the axis that is padded is reported."""
-    options = [
-        {_axis(n, product): number(a, words) or 1 for n, a in one} for one in demand.alternatives
-    ]
-
-    def fits(one: Mapping[str, int]) -> bool:
-        return all(sizes[axis] is None or (sizes[axis] or 0) % m == 0 for axis, m in one.items())
-
-    best = next((one for one in options if fits(one)), None)
-    if best is not None:
-        for axis, multiple in best.items():
-            asked[axis] = lcm(asked.get(axis, 1), multiple)
-        return
-    targets = (
-        [{_axis(n, product): number(a, words) or 1 for n, a in demand.to}] if demand.to else options
-    )
-
-    def cost(one: Mapping[str, int]) -> float:
-        ratio = 1.0
-        for axis, multiple in one.items():
-            size = sizes[axis]
-            ratio *= -(-size // multiple) * multiple / size if size else 1.0
-        return ratio
-
-    chosen = min(targets, key=cost)
-    nearest = min(options, key=cost)
-    for axis, multiple in chosen.items():
-        size = sizes[axis]
-        asked[axis] = lcm(asked.get(axis, 1), nearest.get(axis, multiple))
-        if size is not None and size % multiple:
-            to = -(-size // multiple) * multiple if demand.outcome == "pads" else None
-            yield _finding(demand, axis, size, multiple, sizes, NONE, to, "")
 
 
 def _finding(
