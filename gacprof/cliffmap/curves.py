@@ -13,7 +13,7 @@ import numpy as np
 from gacprof.cliffmap import detect
 from gacprof.cliffmap.schema import Cliff, Coverage, Curve, Points, Tier
 from gacprof.core.points import Flag
-from gacprof.stats.findings import Period
+from gacprof.stats.findings import Period, classes_of
 from gacprof.stats.fit import Fit, Floats
 from gacprof.stats.judge import (
     TOLERANCE,
@@ -203,11 +203,6 @@ def make_curve(
             failed=failed,
         ),
     )  # fmt: skip
-
-
-def classes_of(period: Period | None) -> list[tuple[int, list[int]]]:
-    """(modulus, remainders) of each residue class; of all dims without a period."""
-    return [(period.modulus, c.remainders) for c in period.classes] if period else [(1, [0])]
 
 
 def _places(column: Sequence[Hashable], listed: Sequence[Hashable]) -> list[int | None]:

@@ -17,7 +17,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from gacprof.core.formatting import Framed
 from gacprof.core.points import Point
-from gacprof.stats.findings import Check, Fraction, Noise, Period, Strict, Verdict
+from gacprof.stats.findings import Check, Fraction, Noise, Period, Strict, Verdict, classes_of
 from gacprof.stats.judge import comparable_dims
 
 SCHEMA: Literal["gacprof.cliffmap/3"] = "gacprof.cliffmap/3"
@@ -233,6 +233,16 @@ class Curve(Strict, Framed):
                 if index is not None and not 0 <= index < named:
                     raise ValueError(f"'{where}' {index} is not among the {named} that are named")
         return self
+
+    @property
+    def classes(self) -> list[tuple[int, list[int]]]:
+        """(modulus, remainders) of each residue class, the fastest first."""
+        return classes_of(self.period)
+
+    @property
+    def latencies(self) -> dict[int, float]:
+        """Latency in microseconds by dim."""
+        return dict(zip(self.points.d, self.points.latency_us, strict=True))
 
     def comparable_among(self, sizes: Sequence[int]) -> list[bool]:
         """Which of these sizes, ascending, are comparable where only they are measured. One that

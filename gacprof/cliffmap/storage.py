@@ -213,7 +213,7 @@ def _of_verdicts(curve: Curve) -> Iterator[str]:
 
 
 def _of_cliffs(curve: Curve) -> Iterator[str]:
-    latency = dict(zip(curve.points.d, curve.points.latency_us, strict=True))
+    latency = curve.latencies
     for cliff in curve.cliffs:
         jump = latency[cliff.after] / latency[cliff.before] - 1
         if abs(jump - cliff.jump) > ROUNDING * (1 + abs(jump)):

@@ -141,7 +141,7 @@ class Case:
     @cached_property
     def latency(self) -> dict[int, float]:
         """Dim → median in µs, measured dims only."""
-        return dict(zip(self.curve.points.d, self.curve.points.latency_us, strict=True))
+        return self.curve.latencies
 
     def kernels(self, d: int) -> list[str]:
         """Names of the kernels that ran at ``d``; empty where none were recorded."""

@@ -43,7 +43,7 @@ def explain(
     Raises :class:`MapError` where ``d`` was not measured.
     """
     _check(curve, d)
-    latency = dict(zip(curve.points.d, curve.points.latency_us, strict=True))
+    latency = curve.latencies
     fastest = min((x for x in latency if x >= d), key=lambda x: (latency[x], x))
     return _explain(Case(curve, d, fastest, where or Where(), counters or {}))
 

@@ -30,7 +30,6 @@ from gacprof.report.figures_style import (
     new_figure,
     title,
 )
-from gacprof.report.tables import latencies
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -151,7 +150,7 @@ def measured_elsewhere(curve: MeasuredCurve) -> Figure:
 def draw_staircase(axes: Axes, curve: Curve, asked: Sequence[int] = ()) -> None:
     """Draw one curve into existing axes."""
     first, last = View(curve, asked).shown
-    within = [us for d, us in latencies(curve).items() if first <= d <= last]
+    within = [us for d, us in curve.latencies.items() if first <= d <= last]
     factor, unit = latency_unit(within)
     _draw_classes(axes, curve, factor)
     _draw_undecided(axes, curve, factor)
@@ -170,19 +169,12 @@ def draw_staircase(axes: Axes, curve: Curve, asked: Sequence[int] = ()) -> None:
     dim_ticks(axes, first, last)
 
 
-def classes_of(curve: Curve) -> list[tuple[int, list[int]]]:
-    """(modulus, remainders) of each residue class, the fastest first; one where all are alike."""
-    if curve.period is None:
-        return [(1, [0])]
-    return [(curve.period.modulus, c.remainders) for c in curve.period.classes]
-
-
 def _draw_classes(axes: Axes, curve: Curve, factor: float) -> None:
     """Each residue class in its colour and shape; its line breaks where a tier ends
     and across a wide gap."""
     size = 4.5 if len(curve.points.d) < 150 else 3.0 if len(curve.points.d) < 600 else 2.0
-    latency = latencies(curve)
-    for i, (modulus, remainders) in enumerate(classes_of(curve)):
+    latency = curve.latencies
+    for i, (modulus, remainders) in enumerate(curve.classes):
         colour, marker = OKABE_ITO[i % len(OKABE_ITO)], MARKERS[i % len(MARKERS)]
         members = [d for d in latency if d % modulus in remainders]
         tiers = [t for t in curve.tiers if (t.modulus, t.remainders) == (modulus, remainders)]
@@ -254,7 +246,7 @@ def _draw_frontier(axes: Axes, curve: Curve, factor: float, shown: tuple[int, in
         place: dict[str, Any] = {"xytext": (0, -6), "ha": "center", "va": "top"}
         if x == shown[1]:  # to the right, where no point is
             place = {"xytext": (8, 0), "ha": "left", "va": "center"}
-        elif at[x] < LOW * factor * max(us for y, us in latencies(curve).items() if y <= shown[1]):
+        elif at[x] < LOW * factor * max(us for y, us in curve.latencies.items() if y <= shown[1]):
             place = {"xytext": (0, 6), "ha": "center", "va": "bottom"}
         axes.annotate(
             str(x), (x, at[x]), textcoords="offset points", fontsize=9, color=INK,
@@ -287,14 +279,14 @@ def staircase_text(curve: Curve, width: int, asked: int | None = None) -> str:
     near = (
         (0, curve.points.d[-1]) if asked is None else (asked - BESIDE_ASKED, asked + BESIDE_ASKED)
     )
-    shown = [(d, us) for d, us in latencies(curve).items() if near[0] <= d <= near[1]]
+    shown = [(d, us) for d, us in curve.latencies.items() if near[0] <= d <= near[1]]
     if len(shown) < 2:
         return ""
     dims = [d for d, _ in shown]
     plotext.clear_figure()
     plotext.theme("clear")
     plotext.plotsize(width, HEIGHT)
-    for modulus, remainders in classes_of(curve):  # a line through all would zigzag
+    for modulus, remainders in curve.classes:  # a line through all would zigzag
         members = [(d, t) for d, t in shown if d % modulus in remainders]
         if members:
             plotext.plot(*zip(*members, strict=True), marker="braille")

@@ -100,7 +100,7 @@ def _pairs(
             kept = kept or settings
             if settings != kept:
                 continue
-            for d, t in zip(curve.points.d, curve.points.latency_us, strict=True):
+            for d, t in curve.latencies.items():
                 pair = (d, curve.fixed[other]) if swept == axes[0] else (curve.fixed[other], d)
                 found[pair] = t
     return found

@@ -22,7 +22,7 @@ from gacprof.report.figures import View, staircase
 from gacprof.report.figures_models import bench_figure, workloads
 from gacprof.report.figures_style import as_element, latency_unit, save
 from gacprof.report.grouping import group
-from gacprof.report.tables import constraints, latencies, rule_table, to_html
+from gacprof.report.tables import constraints, rule_table, to_html
 from gacprof.report.wording import FILTERS, caption, point_words, verdict
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def _drawn(cliff_map: CliffMap, view: View, name: str, heading: str) -> tuple[Dr
     words, axis = caption(view), f"{view.curve.operator} over {view.curve.axis}"
     svg = as_element(figure, f"Latency of {axis}. {words}")  # which also lays the axes out
     first, last = view.shown
-    shown = {d: us for d, us in latencies(view.curve).items() if first <= d <= last}
+    shown = {d: us for d, us in view.curve.latencies.items() if first <= d <= last}
     factor, _ = latency_unit(list(shown.values()))
     width, height = figure.bbox.size
     scale = 72 * figure.get_figwidth() / width  # SVG counts points from above

@@ -260,7 +260,7 @@ def class_rows(curve: Curve) -> list[tuple[Cell, ...]]:
     rows: list[tuple[Cell, ...]] = []
     for c in curve.period.classes:
         modulus = curve.period.modulus
-        members = {d: us for d, us in latencies(curve).items() if d % modulus in c.remainders}
+        members = {d: us for d, us in curve.latencies.items() if d % modulus in c.remainders}
         seen = Counter(
             (f"{k.family} {k.arch or ''}".strip(), "m{}n{}k{}".format(*k.mma) if k.mma else None,
              k.alignment)
@@ -270,11 +270,6 @@ def class_rows(curve: Curve) -> list[tuple[Cell, ...]]:
         words = label(curve.axis, modulus, c.remainders)
         rows.append((words, *served, median(members.values()), c.ratio))
     return rows
-
-
-def latencies(curve: Curve) -> dict[int, float]:
-    """Dim → median in µs."""
-    return dict(zip(curve.points.d, curve.points.latency_us, strict=True))
 
 
 def penalties(curve: Curve) -> dict[int, float]:
@@ -307,7 +302,7 @@ def _lost(curve: Curve, dims: list[int]) -> tuple[float | None, float | None]:
 
 
 def _largest_cliff(curve: Curve) -> tuple[float | None, str | None]:
-    best = curve.period.classes[0].remainders if curve.period else [0]
+    _, best = curve.classes[0]
     cliffs = [c for c in curve.cliffs if c.remainders == best]
     largest = max(cliffs, key=lambda c: abs(c.jump), default=None)
     return (largest.jump, f"{largest.before} → {largest.after}") if largest else (None, None)

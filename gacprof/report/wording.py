@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gacprof.cliffmap.detect import label
 from gacprof.cliffmap.storage import map_facts
 from gacprof.core import formatting
-from gacprof.report.figures import View, classes_of
+from gacprof.report.figures import View
 from gacprof.report.grouping import group
 from gacprof.report.tables import penalties
 
@@ -102,7 +102,7 @@ def cliffs(view: View) -> str:
     worst = max(slow, key=lost.__getitem__)
     best = [d for d in curve.frontier if d in lost]
     best = best if len(best) > 1 else []  # the last dim is always one: nothing larger is measured
-    modulus, remainders = classes_of(curve)[0]
+    modulus, remainders = curve.classes[0]
     steps = f"best where {label(curve.axis, modulus, remainders)}; " if modulus > 1 else ""
     steps += f"its steps end at {_few(best)}; " if best else ""
     return (

@@ -84,3 +84,9 @@ class Period(Strict):
         """The remainders of the class that ``d`` belongs to; None where none was measured."""
         found = (c.remainders for c in self.classes if d % self.modulus in c.remainders)
         return next(found, None)
+
+
+def classes_of(period: Period | None) -> list[tuple[int, list[int]]]:
+    """(modulus, remainders) of each residue class, the fastest first; without a period of all dims
+    as one."""
+    return [(period.modulus, c.remainders) for c in period.classes] if period else [(1, [0])]

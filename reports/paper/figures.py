@@ -22,7 +22,7 @@ from gacprof.cliffmap.detect import label
 from gacprof.cliffmap.schema import Curve
 from gacprof.core.errors import ReportError, first_line
 from gacprof.core.points import BYTES_PER_ELEMENT
-from gacprof.report.figures import classes_of, draw_staircase, staircase
+from gacprof.report.figures import draw_staircase, staircase
 from gacprof.report.figures_style import (
     HEADROOM,
     INK,
@@ -35,7 +35,6 @@ from gacprof.report.figures_style import (
     save,
     title,
 )
-from gacprof.report.tables import latencies
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -116,8 +115,8 @@ def _rate(curve: Curve, d: int, latency_us: float) -> float:
 
 
 def _draw_rate(axes: Axes, curve: Curve, unit: str) -> None:
-    rates = {d: _rate(curve, d, us) for d, us in latencies(curve).items()}
-    for i, (modulus, remainders) in enumerate(classes_of(curve)):
+    rates = {d: _rate(curve, d, us) for d, us in curve.latencies.items()}
+    for i, (modulus, remainders) in enumerate(curve.classes):
         members = {d: rate for d, rate in rates.items() if d % modulus in remainders}
         axes.plot(
             list(members), list(members.values()),

@@ -34,7 +34,6 @@ from gacprof.report.tables import (
     Table,
     class_rows,
     constraint_rows,
-    latencies,
     main_kernels,
     penalties,
     render,
@@ -104,7 +103,7 @@ def a2_templates(cliff_map: CliffMap) -> Table:
     curve = attention(cliff_map)
     if curve is None:
         return Table("A.2", name, columns, (), (lacking("attention over head_dim"),))
-    at = latencies(curve)
+    at = curve.latencies
     rows: list[tuple[Cell, ...]] = []
     below = 0
     for widest in curve.frontier:
@@ -174,7 +173,7 @@ def b1_backends(cliff_map: CliffMap) -> Table:
     def cell(curve: Curve | None, d: int) -> Cell:
         if curve is None or d in curve.coverage.failed:
             return None if curve is None else "fails"
-        latency = latencies(curve).get(d)
+        latency = curve.latencies.get(d)
         return None if latency is None else latency / 1000
 
     curves = [attention(cliff_map, flag) for flag in BACKENDS.values()]
@@ -237,7 +236,7 @@ def b3_hypotheses(cliff_map: CliffMap) -> Table:
         if curve is None:
             notes.append(f"{words}: " + lacking(f"{operator} over {axis}"))
             continue
-        rates = {d: d / latency for d, latency in latencies(curve).items()}  # work goes with d
+        rates = {d: d / latency for d, latency in curve.latencies.items()}  # work goes with d
         good = [rate for d, rate in rates.items() if d % aligned == 0]
         bad = [rate for d, rate in rates.items() if d % (2 if odd == 2 else aligned)]
         lost = 1 - median(bad) / median(good) if good and bad else None
@@ -269,7 +268,7 @@ def b4_load_width(cliff_map: CliffMap) -> Table:
     if curve is None:
         return Table("B.4", name, (Column("K"),), (), (lacking("linear over K"),))
     work = 2 * curve.fixed["M"] * curve.fixed["N"] / 1e6
-    rates = {d: work * d / latency for d, latency in latencies(curve).items()}  # TFLOPS
+    rates = {d: work * d / latency for d, latency in curve.latencies.items()}  # TFLOPS
     decimals = 0 if max(rates.values()) >= 10 else 3
     # A GPU thread's loads; a CPU's copy their operands into rows of their own first.
     loads = cliff_map.file.device.kind != "cpu"
@@ -297,7 +296,7 @@ def b5_rescue(cliff_map: CliffMap) -> Table:
     curve = attention(cliff_map)
     if curve is None:
         return Table("B.5", name, columns, (), (lacking("attention over head_dim"),))
-    at, lost = latencies(curve), penalties(curve)
+    at, lost = curve.latencies, penalties(curve)
     start = MISALIGNED if MISALIGNED in at else max(lost, key=lambda d: lost[d])
     next_class = [d for d in at if d > start and d % 8 == 0][:1]
     widest = [d for d in curve.frontier if d > start][:1]
@@ -311,7 +310,7 @@ def b5_rescue(cliff_map: CliffMap) -> Table:
 def b6_gemm(cliff_map: CliffMap) -> Table:
     """A square product over a narrow K: the shape of a low-rank factor."""
     curve = best(cliff_map.select("linear", "K", None, None, **B6_SHAPE))
-    at = latencies(curve) if curve else {}
+    at = curve.latencies if curve else {}
     note = condition(cliff_map, curve) if curve else lacking("linear over K at M = N = 4096")
     rows = tuple(
         (k, at[k] / 1000 if k in at else None, at[k] / at[128] if {k, 128} <= at.keys() else None)

@@ -141,7 +141,7 @@ def right_of(case: Case, cliff_map: CliffMap) -> Right:
     points: dict[tuple[int, int, int], float] = {}
     for curve in cliff_map.curves:
         if curve.operator == "linear":
-            for d, us in zip(curve.points.d, curve.points.latency_us, strict=True):
+            for d, us in curve.latencies.items():
                 dims = {**curve.fixed, curve.axis: d}
                 points[dims["M"], dims["N"], dims["K"]] = us
     found = {}

@@ -174,7 +174,7 @@ def test_a_missing_axis_names_the_sweep_and_what_there_is(a100):
 def test_held_out_points_of_the_published_curves(a100, operator, axis, fixed, lone_spikes):
     """A tenth held out, five times: 3 % in the median, a tenth at most, no cliff smoothed."""
     curve = a100.curve(operator, axis, **fixed)
-    latency = dict(zip(curve.points.d, curve.points.latency_us, strict=True))
+    latency = curve.latencies
     what = Axis(operator, axis, curve.fixed, curve.dtype, curve.flags, curve.timer)
     errors, message = [], 0
     for seed in range(5):

@@ -26,7 +26,7 @@ def tflops(curve, cls, first):
     """(lowest, highest) rate of a residue class from ``first`` on, from the latencies."""
     rates = [
         2 * 512 * 4096 * d / (latency * 1e6)
-        for d, latency in zip(curve.points.d, curve.points.latency_us, strict=True)
+        for d, latency in curve.latencies.items()
         if d >= first and d % curve.period.modulus in cls.remainders
     ]
     return min(rates), max(rates)

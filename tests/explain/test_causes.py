@@ -44,7 +44,7 @@ def test_padding_is_a_cause_below_each_multiple_of_8_and_only_there(d: int) -> N
     (cause,) = padding
     to = -(-d // 8) * 8
     assert f"to {to} and slicing" in cause.sentence
-    latency = dict(zip(ATTENTION.points.d, ATTENTION.points.latency_us, strict=True))
+    latency = ATTENTION.latencies
     # three pads and a slice cost 0.056 + 0.0049 · roundup8(d) ms, a line through these points
     assert cause.share == pytest.approx((latency[d] - latency[to]) / latency[d])
     assert cause.share * latency[d] / 1000 == pytest.approx(0.056 + 0.0049 * to, abs=0.045)

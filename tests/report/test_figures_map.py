@@ -74,7 +74,7 @@ def test_every_measured_point_is_drawn(a100):
         if line.get_marker() in ("o", "s") and line.get_label().startswith("head_dim %")
         for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True)
     )
-    assert drawn == sorted(zip(curve.points.d, curve.points.latency_us, strict=True))
+    assert drawn == sorted(curve.latencies.items())
 
 
 def test_undecided_dims_are_drawn_with_their_intervals(grid):

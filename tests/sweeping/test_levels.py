@@ -60,7 +60,7 @@ def test_latencies_are_those_in_turn_with_other_curves(tmp_path, noise):
     found = build_map_of(tmp_path / "run", "caching")
     for curve in found.curves:
         n = curve.fixed["N"]
-        for d, us in zip(curve.points.d, curve.points.latency_us, strict=True):
+        for d, us in curve.latencies.items():
             usual = 10.0 * n / 64 * (1.4 if d % 8 else 1.0)
             assert us == pytest.approx(usual * OUTSIDE[n], rel=4 * noise or 1e-5)
         assert list(curve.misaligned) == [100, 107]

@@ -76,7 +76,7 @@ def found_of(latency: dict[int, float], chosen: list[int], floor: float) -> tupl
 def test_every_published_tier_edge_is_found_with_a_quarter_of_the_points(curve):
     """Neighbours in a residue class of 16 between which the exhaustive data has an edge are both
     measured, so that the edge is found exactly where it is, in most classes that have it."""
-    latency = dict(zip(curve.points.d, curve.points.latency_us, strict=True))
+    latency = curve.latencies
     chosen = measured_by_refinement(latency)
     tiers, found, share = found_of(latency, chosen, curve.floor)
     assert len(chosen) <= len(latency) / 4
@@ -99,7 +99,7 @@ AXIS = dict(list(zip(LONG[1].points.d, LONG[1].points.latency_us, strict=True))[
 
 def replaying(curve):
     """The published curve as a device; dims that the figure does not tell fail."""
-    at = dict(zip(curve.points.d, curve.points.latency_us, strict=True))
+    at = curve.latencies
 
     def answer(point):
         if point.dim["N"] not in at:
