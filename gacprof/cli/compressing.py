@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
-from typer import Option
 
-from gacprof.cli.options import (
-    Checkpoint,
-    Fleet,
-    Tokenizer,
-    grouped,
-)
+from gacprof.cli.options import Fleet, grouped
 from gacprof.cli.printing import Json, emit, err, print_table, progress, say, say_notes
 from gacprof.core.formatting import counted, percent
 from gacprof.extras.compress.request import CompressRequest
+from gacprof.extras.serve.request import ExportRequest
 from gacprof.report.wording import gained
 
 if TYPE_CHECKING:
@@ -94,36 +88,13 @@ def print_compressed(result: CompressResult) -> None:
     say(f"checkpoint: {result.out}")
 
 
-def export(
-    checkpoint: Checkpoint,
-    to: Annotated[str, Option(help="transformers, vllm, vllm-native, gguf or uniform.")],
-    out: Annotated[
-        Path | None, Option(help="The new folder; default: MODEL-FORMAT in this one.")
-    ] = None,
-    type_: Annotated[
-        str | None, Option("--type", help="Of gguf: f32, f16 (the default), bf16, q8_0, q4_0.")
-    ] = None,
-    blocks_of: Annotated[
-        int | None, Option(help="Of vllm-native: 256 pads widths for SGLang, TensorRT-LLM, mlx.")
-    ] = None,
-    tokenizer: Tokenizer = None,
-    tokenizer_pre: Annotated[
-        str | None, Option(help="Of gguf: llama.cpp's name of the pre-tokenizer.")
-    ] = None,
-    check: Annotated[
-        str, Option(help="engine runs it, tensors reads it back; auto: the engine if it can.")
-    ] = "auto",
-    as_json: bool = Json,
-) -> None:
+@grouped
+def export(asked: ExportRequest, *, as_json: bool = Json) -> None:
     """Write the checkpoint for an engine, and check it. Exit code 1 if the check fails."""
     import gacprof
 
     with progress("export") as advance:
-        done = gacprof.export(
-            checkpoint, to, out, type=type_, blocks_of=blocks_of, tokenizer=tokenizer,
-            tokenizer_pre=tokenizer_pre, progress=advance,
-            check=check,  # type: ignore[arg-type]  # checked there, with a message
-        )  # fmt: skip
+        done = gacprof.export(replace(asked, progress=advance))
     emit(done, as_json, print_exported)
     if not done.check.passed:
         raise typer.Exit(1)

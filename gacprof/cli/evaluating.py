@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer import Argument, Option
+from typer import Option
 
 from gacprof.cli.options import Fleet, grouped
 from gacprof.cli.printing import Json, emit, labelled, print_table, progress, say, say_notes
 from gacprof.core.errors import CheckpointError
 from gacprof.core.formatting import interval
 from gacprof.evaluation.request import EvaluateRequest
+from gacprof.resizing.request import ImportRequest
 
 if TYPE_CHECKING:
     from gacprof.evaluation.evaluating import Quality
@@ -119,16 +120,12 @@ def print_task_scores(found: TaskScores) -> None:
     say(f"lm-evaluation-harness {found.version}")
 
 
-def import_gguf(
-    source: Annotated[str, Argument(metavar="GGUF", help="A *.gguf file, or a folder with one.")],
-    out: Annotated[Path, Option(help="The new checkpoint's folder; must not exist.")],
-    dtype: Annotated[str, Option(help="Of the weights written.")] = "bfloat16",
-    as_json: bool = Json,
-) -> None:
+@grouped
+def import_gguf(asked: ImportRequest, *, as_json: bool = Json) -> None:
     """Write a GGUF model as a plain Hugging Face folder: weights dequantised, tokenizer too."""
     import gacprof
 
-    emit(gacprof.import_gguf(source, out, dtype=dtype), as_json, _print_imported)
+    emit(gacprof.import_gguf(asked), as_json, _print_imported)
 
 
 def _print_imported(result: ImportResult) -> None:

@@ -17,8 +17,9 @@ from gacprof.cli.options import Axis, Dtype, Fixed, Flags, MapName
 from gacprof.cli.printing import Json, emit, plot_width, print_json, print_table, say, say_notes
 from gacprof.core import texts
 from gacprof.core.errors import MapError, MeasurementError
-from gacprof.core.formatting import percent, slug
+from gacprof.core.formatting import percent
 from gacprof.core.texts import sizes
+from gacprof.report.making import ReportRequest
 
 if TYPE_CHECKING:
     from gacprof.explain.causes import Explanation
@@ -335,32 +336,9 @@ def _print_explanation(found: Explanation, cliff_map: str, why: bool) -> None:
 
 
 @options.grouped
-def report(
-    model: Annotated[
-        str | None, Argument(help="A checkpoint, or a folder of the verbs' files.")
-    ] = None,
-    *,
-    source: options.Source,
-    out: Annotated[
-        Path | None, Option(help="The page's folder. Default: report-NAME, here.")
-    ] = None,
-    tokens: options.Tokens = None,
-    tp: options.Ranks = 1,
-    diagnosis: Annotated[Path | None, Option(help="What diagnose --json printed.")] = None,
-    plan: Annotated[Path | None, Option(help="A plan's file.")] = None,
-    realigned: Annotated[Path | None, Option(help="What realign --json printed.")] = None,
-    verified: Annotated[Path | None, Option(help="What verify --json printed.")] = None,
-    benched: Annotated[Path | None, Option(help="What bench --json printed.")] = None,
-    title: Annotated[str | None, Option(help="The page's heading.")] = None,
-) -> None:
+def report(asked: ReportRequest) -> None:
     """Write one HTML page, with figures as SVG and PNG: of a model, which is diagnosed and planned
     by a map (--map) or by the rules of a GPU (--gpu), or from what the other verbs left."""
     import gacprof
 
-    page = gacprof.write_report(
-        out or Path(f"report-{slug(Path(model or source.cliff_map or 'page').stem)}"), model=model,
-        cliff_map=source.cliff_map, gpu=source.gpu, torch=source.torch, tokens=tokens, tp=tp,
-        diagnosis=diagnosis, plan=plan, realigned=realigned, verification=verified, bench=benched,
-        title=title,
-    )  # fmt: skip
-    say(str(page))
+    say(str(gacprof.write_report(asked)))

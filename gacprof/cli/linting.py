@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,6 +21,7 @@ from gacprof.cli.options import grouped
 from gacprof.cli.printing import complain, print_json, print_table, say, say_notes
 from gacprof.core.errors import LintError
 from gacprof.core.formatting import counted, percent
+from gacprof.linting.request import LintRequest, Served
 
 if TYPE_CHECKING:
     from gacprof.linting import Lint
@@ -28,48 +29,6 @@ if TYPE_CHECKING:
     from gacprof.linting.judging import Degree
 
 MOST_DEGREES_SHOWN = 12
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What is asked about the model; several values of gpu, tp and quant go with --design."""
-
-    engine: Annotated[
-        str, Option(help="vllm, sglang, tensorrt-llm, transformers, llama.cpp; vllm==0.8.5.")
-    ] = "vllm"
-    version: Annotated[
-        str, Option(help="The engine's version; default: the newest that was read.")
-    ] = ""
-    gpu: Annotated[str, Option(help="h100, b200, rtx4090, …; any leaves it open.")] = "any"
-    tp: Annotated[str, Option(help="Tensor-parallel ranks.")] = "1"
-    ep: Annotated[
-        bool, Option("--ep", help="Expert parallelism: ranks share out whole experts.")
-    ] = False
-    ep_size: Annotated[
-        int | None, Option(help="Expert-parallel ranks, where they are not --tp.")
-    ] = None
-    dp: Annotated[int, Option(help="Data-parallel ranks.")] = 1
-    quant: Annotated[
-        str | None,
-        Option(help="bf16, fp8-block, nvfp4, awq-g128, gguf-q4_k, …; default: the config's."),
-    ] = None
-    lora_rank: Annotated[int | None, Option(help="An adapter's rank.")] = None
-    fully_sharded_loras: Annotated[
-        bool, Option("--fully-sharded-loras", help="Ranks share adapters out.")
-    ] = False
-    draft: Annotated[
-        str | None, Option(help="A draft model's config, for speculative decoding.")
-    ] = None
-    demands: Annotated[list[Path] | None, Option(help="A file of own demands (repeatable).")] = None
-
-    def request(self, source: Any) -> Any:
-        from gacprof.linting import LintRequest
-
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        given["tp"] = _degrees(self.tp)[-1]
-        if "," in f"{self.gpu}{self.tp}{self.quant or ''}":
-            raise LintError("several GPUs, degrees or quantisations go with --design")
-        return LintRequest(source, **{**given, "demands": tuple(self.demands or ())})
 
 
 @dataclass(frozen=True)
@@ -98,7 +57,7 @@ def lint(
         list[str] | None, Argument(help="config.json, a folder with one, or an id on the hub.")
     ] = None,
     *,
-    asked: Asked,
+    asked: Served,
     output: Output,
     fix: Annotated[
         bool, Option("--fix", help="Print the config with sizes moved to good ones.")
@@ -125,7 +84,11 @@ def lint(
     _lint(config, asked, output)
 
 
-def _lint(configs: Sequence[str], asked: Asked, output: Output) -> None:
+def _request(source: str, asked: Served) -> LintRequest:
+    return LintRequest(source, **vars(asked))
+
+
+def _lint(configs: Sequence[str], asked: Served, output: Output) -> None:
     from gacprof import linting
     from gacprof.linting import formats
 
@@ -135,7 +98,7 @@ def _lint(configs: Sequence[str], asked: Asked, output: Output) -> None:
             f"--format is one of text, json, {', '.join(formats.FORMATS)}, not '{style}'"
         )
     known = formats.read_baseline(output.baseline) if output.baseline else frozenset()
-    found = [linting.lint(asked.request(source)) for source in configs]
+    found = [linting.lint(_request(source, asked)) for source in configs]
     failing = [row for one in found for row in formats.failing(one, output.fail_on, known)]
     if output.write_baseline:
         formats.write_baseline(output.write_baseline, found)
@@ -282,12 +245,12 @@ def _full(gib: float, memory: int | None) -> str:
     return " (too much)" if gib > memory else " (weights alone nearly fill it)"
 
 
-def _fix(configs: Sequence[str], asked: Asked) -> None:
+def _fix(configs: Sequence[str], asked: Served) -> None:
     from gacprof import linting
 
     if len(configs) > 1:
         raise LintError("--fix changes one config: name one")
-    made = linting.fix(asked.request(configs[0]))
+    made = linting.fix(_request(configs[0], asked))
     if made is None:
         complain("no size of this config is to be moved")
         return
@@ -296,16 +259,18 @@ def _fix(configs: Sequence[str], asked: Asked) -> None:
     complain(f"{remedy.what}: {remedy.outcome.replace('_', ' ')}{_cost(remedy)}")
 
 
-def _design(text: str, params: str | None, asked: Asked, output: Output) -> None:
+def _design(text: str, params: str | None, asked: Served, output: Output) -> None:
     from gacprof.linting import design
 
     count = None if params is None else design.amount(params)
     gpus = ["h100"] if asked.gpu == "any" else asked.gpu.split(",")
     quants = (asked.quant or "bf16").split(",")
     engine = f"{asked.engine}=={asked.version}" if asked.version else asked.engine
-    shapes = design.design(
-        design.requested_sizes(text), gpus, _degrees(asked.tp), quants, count, engine
-    )[: design.SHOWN]
+    degrees: Any = asked.tp  # one, or several where the text had several
+    several = list(degrees) if isinstance(degrees, tuple) else [degrees]
+    shapes = design.design(design.requested_sizes(text), gpus, several, quants, count, engine)[
+        : design.SHOWN
+    ]
     if output.as_json or output.style == "json":
         print_json({"shapes": [shape.as_dict() for shape in shapes]}, "lint-design")
     else:
@@ -332,10 +297,3 @@ def design_words() -> dict[str, str]:
     from gacprof.linting.design import WORDS
 
     return WORDS
-
-
-def _degrees(text: str) -> list[int]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and len(part) <= 5 and int(part) for part in parts):
-        raise LintError(f"--tp {text[:40]}: give a whole number, with --design several: 1,2,4,8")
-    return [int(part) for part in parts]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Option
 
 from gacprof.cli.elsewhere import print_times
-from gacprof.cli.options import Checkpoint, grouped
+from gacprof.cli.options import grouped
 from gacprof.cli.printing import (
     MOST_ROWS,
     Json,
@@ -23,7 +22,7 @@ from gacprof.cli.printing import (
     say_notes,
 )
 from gacprof.core import formatting
-from gacprof.core.errors import MeasurementError, PlanError
+from gacprof.core.errors import MeasurementError
 from gacprof.core.formatting import at_most, interval, microseconds, percent
 from gacprof.diagnosing.request import DiagnoseRequest
 from gacprof.evaluation.request import (
@@ -35,6 +34,7 @@ from gacprof.evaluation.request import (
 )
 from gacprof.report.grouping import Group, group
 from gacprof.report.wording import left_open, measured, verdict_of
+from gacprof.resizing.request import RealignRequest
 
 if TYPE_CHECKING:
     from gacprof.diagnosing import Diagnosis
@@ -74,41 +74,14 @@ def diagnose(
         raise typer.Exit(1)
 
 
-def realign(
-    checkpoint: Checkpoint,
-    out: Annotated[Path, Option(help="The new checkpoint's folder; must not exist.")],
-    plan_file: Annotated[Path | None, Option("--plan", help="A plan's file.")] = None,
-    strategy: Annotated[
-        str | None, Option(help="Without a map: minimal pads to 8, optimal to 16.")
-    ] = None,
-    uniform: Annotated[bool, Option("--uniform", help="One common width: a plain config.")] = False,
-    fuse_all: Annotated[
-        bool, Option("--fuse", help="Multiply factor pairs out into dense weights.")
-    ] = False,
-    module: Annotated[
-        list[str] | None, Option(help="With --fuse: only this module (repeatable).")
-    ] = None,
-    base: Annotated[
-        str | None, Option(help="The dense original: raised ranks get what it has, not zeros.")
-    ] = None,
-    as_json: bool = Json,
-) -> None:
+@grouped
+def realign(asked: RealignRequest, *, as_json: bool = Json) -> None:
     """Write the checkpoint anew with the plan's sizes. The input is never changed."""
     import gacprof
 
-    if sum((plan_file is not None, strategy is not None, uniform, fuse_all)) != 1:
-        raise PlanError("give one of --plan FILE, --strategy minimal|optimal, --uniform and --fuse")
-    if base is not None and (uniform or fuse_all):
-        raise PlanError("--base raises ranks: it goes with --plan or --strategy")
-    if module and not fuse_all:
-        raise PlanError("--module names what --fuse fuses: give --fuse too")
-    if strategy not in (None, "minimal", "optimal"):
-        raise PlanError(f"unknown strategy '{strategy}': use minimal or optimal")
-    fused = gacprof.Fuse(tuple(module) if module else None)
-    asked = plan_file or strategy or (fused if fuse_all else gacprof.Uniform())
     with progress("realign") as advance:
-        result = gacprof.realign(checkpoint, asked, out, base=base, progress=advance)
-    emit(result, as_json, print_realigned, base)
+        result = gacprof.realign(replace(asked, progress=advance))
+    emit(result, as_json, print_realigned, asked.base)
 
 
 @grouped

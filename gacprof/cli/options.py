@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import wraps
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 from rich.markup import escape
@@ -15,7 +14,7 @@ from typer import Argument, Option
 from gacprof.core.errors import MapError
 from gacprof.core.request import OPTION, Request, given_texts, spelling
 from gacprof.core.request import Option as Known
-from gacprof.core.texts import flags, sizes, workload
+from gacprof.core.texts import flags, sizes
 
 if TYPE_CHECKING:
     from gacprof.cliffmap import CliffMap, Use
@@ -144,19 +143,9 @@ def chosen_curves(
     return curves
 
 
-Checkpoint = Annotated[str, Argument(help="A checkpoint's folder or weights file.")]
 Ranks = Annotated[
     int,
     Option("--tp", min=1, max=1024, help="Sizes as one of so many tensor-parallel ranks holds."),
-]
-Tokens = Annotated[
-    dict[int, float] | None,
-    Option(
-        parser=workload,
-        help="Token counts served, with weights: 1:0.9,1024:0.1. Default: those that the map's "
-        "products of this model were measured at.",
-        metavar="M[:W],…",
-    ),
 ]
 OneDevice = Annotated[
     str | None, Option(help="cpu, cuda or cuda:N. Default: the first GPU, else the CPU.")
@@ -185,34 +174,6 @@ Flags = Annotated[
         "--flag", metavar="NAME=VALUE", help="A flag, as bias=true or backend=flash; repeatable."
     ),
 ]
-Tokenizer = Annotated[
-    Path | None, Option(help="A folder with a tokenizer. Default: the models' own.")
-]
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where good sizes are known from: a map, or the rules of a GPU."""
-
-    cliff_map: Annotated[
-        str | None, Option("--map", help="A shipped map's name, or a map's or rule table's file.")
-    ] = None
-    gpu: Annotated[
-        str | None,
-        Option(help="Instead: the rules of this GPU (h100, l40s …), which need no measurement."),
-    ] = None
-    torch: Annotated[
-        str | None, Option(help="With --gpu: the PyTorch release, as 2.11. Default: the newest.")
-    ] = None
-
-    def open(self) -> SizeSource:
-        """Raises :class:`MapError` for none or two, and for a GPU or release without rules."""
-        from gacprof.diagnosing.sources import open_source
-
-        return open_source(self.cliff_map, gpu=self.gpu, torch=self.torch)
-
-    def open_if_named(self) -> SizeSource | None:
-        return self.open() if self.cliff_map or self.gpu or self.torch else None
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,8 @@ class Option:
 
     ``read`` is ``int``, ``float``, ``str``, ``Path``, or a function that makes the value of a text
     (with ``many`` of several); the field then takes such texts in Python too. ``least`` and
-    ``most`` bound a number, ``above`` does so exclusively; ``choices`` are all texts that it may
+    ``most`` bound a number, ``above`` does so exclusively, and ``whole`` says that it has no
+    fraction; ``choices`` are all texts that it may
     be, ``suggested`` those that completion offers. ``nested`` is a request whose fields are options
     of the same verb.
     """
@@ -59,6 +60,7 @@ class Option:
     least: float | None = None
     above: float | None = None
     most: float | None = None
+    whole: bool = False
     choices: tuple[str, ...] = ()
     suggested: Callable[[], list[str]] | None = None
     nested: type[Request] | None = None
@@ -73,9 +75,13 @@ class Option:
         bounds = (self.least, self.above, self.most)
         return self.read in (int, float) or any(bound is not None for bound in bounds)
 
+    @property
+    def is_whole(self) -> bool:
+        return self.whole or self.read is int
+
     def wanted(self) -> str:
         """What a number must be, in words."""
-        kind = "whole number" if self.read is int else "number"
+        kind = "whole number" if self.is_whole else "number"
         if self.above == 0 and self.most is None:
             return f"a positive {kind}"
         kind = f"a {kind}"
@@ -142,7 +148,9 @@ class Request:
             value = str(value).removeprefix("torch.")
         texts = isinstance(value, list | tuple) and all(isinstance(v, str) for v in value)
         if known.reads_text and (texts if known.many else isinstance(value, str)):
-            return known.read(value)
+            value = known.read(value)
+            if not isinstance(value, Real):
+                return value
         default = type(self).__dataclass_fields__[name].default
         if isinstance(default, bool):
             return self._flag(name, value)
@@ -163,7 +171,7 @@ class Request:
             value = value.item()  # NumPy's and torch's scalars
         real = isinstance(value, Real) and not isinstance(value, bool)
         fits = real and (isinstance(value, int) or isfinite(value))
-        if fits and known.read is int:
+        if fits and known.is_whole:
             fits = isinstance(value, Integral)
             value = int(value) if fits else value
         fits = fits and not (

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gacprof.core.errors import LintError
+from gacprof.core.request import Request, argument, option
 from gacprof.demands.configs import Config
 from gacprof.demands.evaluate import Setting
 from gacprof.demands.products import Ranks
@@ -16,10 +17,89 @@ from gacprof.demands.table import Engine, engine
 from gacprof.demands.targets import Gpu, gpu, version
 
 MOST_RANKS = 4096
+MODEL = "How the model is served"
+TEXTS = ("engine", "version", "gpu", "quant")
 
 
-@dataclass(frozen=True)
-class LintRequest:
+def degrees(text: str) -> int | tuple[int, ...]:
+    """``8`` as a number, ``1,2,4,8`` as several. Raises :class:`LintError`."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and len(part) <= 5 and int(part) for part in parts):
+        raise LintError(f"--tp {text[:40]}: give a whole number, with --design several: 1,2,4,8")
+    found = tuple(int(part) for part in parts)
+    return found if len(found) > 1 else found[0]
+
+
+class OnConfig(Request):
+    """A request on a config."""
+
+    source: str | Path | Mapping[str, Any] = argument(
+        kw_only=False, help="config.json, a folder with one, or an id on the hub."
+    )
+
+
+class Served(Request):
+    """How a model is served. Several values of ``gpu``, ``tp`` and ``quant`` (``1,2,4,8``) are for
+    a design."""
+
+    error = LintError
+
+    engine: str = option(
+        default="vllm", group=MODEL,
+        help="vllm, sglang, tensorrt-llm, transformers, llama.cpp; vllm==0.8.5.",
+    )  # fmt: skip
+    version: str = option(
+        default="", group=MODEL,
+        help="The engine's version; default: the newest that was read.",
+    )  # fmt: skip
+    gpu: str = option(
+        default="any", group=MODEL,
+        help="h100, b200, rtx4090, …; any leaves it open.",
+    )  # fmt: skip
+    tp: int = option(
+        default=1, read=degrees, whole=True, least=1, most=MOST_RANKS, group=MODEL,
+        help="Tensor-parallel ranks.",
+    )  # fmt: skip
+    ep: bool = option(
+        default=False, group=MODEL,
+        help="Expert parallelism: ranks share out whole experts.",
+    )  # fmt: skip
+    ep_size: int | None = option(
+        default=None, read=int, least=1, most=MOST_RANKS, group=MODEL,
+        help="Expert-parallel ranks, where they are not --tp.",
+    )  # fmt: skip
+    dp: int = option(
+        default=1, read=int, least=1, most=MOST_RANKS, group=MODEL,
+        help="Data-parallel ranks.",
+    )  # fmt: skip
+    quant: str | None = option(
+        default=None, group=MODEL,
+        help="bf16, fp8-block, nvfp4, awq-g128, gguf-q4_k, …; default: the config's.",
+    )  # fmt: skip
+    lora_rank: int | None = option(
+        default=None, read=int, least=1, most=MOST_RANKS, group=MODEL,
+        help="An adapter's rank.",
+    )  # fmt: skip
+    fully_sharded_loras: bool = option(default=False, group=MODEL, help="Ranks share adapters out.")
+    draft: str | Path | Mapping[str, Any] | None = option(
+        default=None, group=MODEL,
+        help="A draft model's config, for speculative decoding.",
+    )  # fmt: skip
+    demands: Sequence[str | Path] = option(
+        default=(), read=Path, many=True, group=MODEL,
+        help="A file of own demands (repeatable).",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in TEXTS:
+            text = getattr(self, name)
+            if not isinstance(text, str) and (name != "quant" or text is not None):
+                raise LintError(f"{name} is {text!r:.40}: give a text")
+        object.__setattr__(self, "demands", tuple(self.demands))
+
+
+class LintRequest(Served, OnConfig):
     """``source`` is a config.json, a folder with one, an id on the hub, or a config's values.
 
     ``engine`` may carry its version (``vllm==0.8.5``), else ``version`` says it, else the newest
@@ -29,33 +109,12 @@ class LintRequest:
     model. ``demands`` are files of own demands.
     """
 
-    source: str | Path | Mapping[str, Any]
-    engine: str = "vllm"
-    version: str = ""
-    gpu: str = "any"
-    tp: int = 1
-    ep: bool = False
-    ep_size: int | None = None
-    dp: int = 1
-    quant: str | None = None
-    lora_rank: int | None = None
-    fully_sharded_loras: bool = False
-    draft: str | Path | Mapping[str, Any] | None = None
-    demands: tuple[str | Path, ...] = field(default=())
-
     def __post_init__(self) -> None:
-        for name in ("engine", "version", "gpu", "quant"):
-            text = getattr(self, name)
-            if not isinstance(text, str) and (name != "quant" or text is not None):
-                raise LintError(f"{name} is {text!r:.40}: give a text")
+        super().__post_init__()
         if not isinstance(self.source, str | Path | Mapping):
             raise LintError("lint takes the path of a config, a folder's, or a config's values")
-        for name in ("tp", "dp", "ep_size", "lora_rank"):
-            value = getattr(self, name)
-            if value is not None and not (type(value) is int and 1 <= value <= MOST_RANKS):
-                raise LintError(
-                    f"{name} is {str(value)[:40]}: give a whole number from 1 to {MOST_RANKS}"
-                )
+        if isinstance(self.tp, tuple) or "," in f"{self.gpu}{self.quant or ''}":
+            raise LintError("several GPUs, degrees or quantisations go with --design")
         if self.ep_size is not None and (not self.ep or self.tp * self.dp % self.ep_size):
             raise LintError(
                 f"ep_size {self.ep_size} goes with ep, and divides the {self.tp * self.dp} ranks"

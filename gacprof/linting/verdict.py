@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from gacprof.core.errors import LintError
 from gacprof.core.files import Record
+from gacprof.core.request import verb
 from gacprof.demands.configs import Config
 from gacprof.demands.evaluate import Judged, with_shards
 from gacprof.demands.reading import config_named
@@ -91,14 +90,12 @@ class Lint(Record):
         return [row for row in self.products if row.outcome == "unknown"]
 
 
-def lint(source: LintRequest | str | Path | Mapping[str, Any], **asked: Any) -> Lint:
-    """Judge every product of a model as one rank runs it, from its config alone; ``asked`` are the
-    fields of :class:`LintRequest`.
+def _lint(request: LintRequest) -> Lint:
+    """Judge every product of a model as one rank runs it, from its config alone.
 
     Raises :class:`CheckpointError` for a config that cannot be read, and :class:`LintError` for a
     size that is none and for an engine, a GPU or a quantisation that is not known.
     """
-    request = request_of(source, asked)
     named, config, target = _prepared(request)
     extra = extras(request, config)
     judged = judge_all(config, request, target, extra=extra)
@@ -127,23 +124,17 @@ def lint(source: LintRequest | str | Path | Mapping[str, Any], **asked: Any) -> 
     )
 
 
-def fix(
-    source: LintRequest | str | Path | Mapping[str, Any], **asked: Any
-) -> tuple[dict[str, Any], Remedy] | None:
+lint = verb("lint", LintRequest, _lint)
+
+
+def _fix(request: LintRequest) -> tuple[dict[str, Any], Remedy] | None:
     """The config with its sizes moved to the nearest good ones, and what that costs; None where
     none is to be moved."""
-    request = request_of(source, asked)
     _, config, target = _prepared(request)
     return fixed(config, request, target, judge_all(config, request, target))
 
 
-def request_of(source: Any, asked: Mapping[str, Any]) -> LintRequest:
-    if isinstance(source, LintRequest):
-        return source
-    try:
-        return LintRequest(source, **asked)
-    except TypeError as error:
-        raise LintError(f"lint: {str(error).removeprefix('LintRequest.')}") from None
+fix = verb("fix", LintRequest, _fix)
 
 
 def _prepared(request: LintRequest) -> tuple[str, Config, Target]:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gacprof.core.errors import PlanError, ReportError, first_line, why_unreadable
 from gacprof.core.files import read_json
+from gacprof.core.formatting import slug
+from gacprof.core.request import Request, argument, option, verb
+from gacprof.diagnosing.request import WORKLOAD, OnSource
 
 if TYPE_CHECKING:
     from gacprof.cliffmap.source import SizeSource
+
+    Part = str | Path | Mapping[str, Any] | None
     from gacprof.diagnosing.predict import Tokens
 
+FILES = "What the other verbs left"
 ARTEFACTS = {
     "diagnosis": "totals",
     "plan": "choices",
@@ -24,30 +31,51 @@ ARTEFACTS = {
 """What a page is made of → a key that only its JSON has."""
 
 
-def write_report(
-    out: str | Path,
-    *,
-    model: str | Path | None = None,
-    cliff_map: str | Path | SizeSource | None = None,
-    gpu: str | None = None,
-    torch: str | None = None,
-    tokens: Tokens | None = None,
-    tp: int = 1,
-    diagnosis: str | Path | Mapping[str, Any] | None = None,
-    plan: str | Path | Mapping[str, Any] | None = None,
-    realigned: str | Path | Mapping[str, Any] | None = None,
-    verification: str | Path | Mapping[str, Any] | None = None,
-    bench: str | Path | Mapping[str, Any] | None = None,
-    title: str | None = None,
-    notes: Sequence[str] = (),
-) -> Path:
-    """One HTML page, with its figures, in the folder ``out``.
+class WrittenTo(Request):
+    """Where a page is written."""
 
-    A ``model`` is diagnosed and planned by a map or by the rules of a ``gpu``, at these
-    ``tokens``, with sizes as one of ``tp`` ranks holds them (planned as vLLM shares them out); a
-    folder without a model gives the files that are in it. Else, or beside it, what
-    the other verbs left: a map, a plan, and the JSON that they printed, as a file or as
-    ``as_dict()`` gives it. ``notes`` are lines of your own.
+    out: str | Path | None = option(
+        default=None, kw_only=False, read=Path,
+        help="The page's folder. Default: report-NAME, here.",
+    )  # fmt: skip
+
+
+class ReportRequest(OnSource, WrittenTo):
+    """What :func:`gacprof.write_report` is asked. A ``model`` is diagnosed and planned by a map or
+    by the rules of a ``gpu``, at these ``tokens``, with sizes as one of ``tp`` ranks holds them
+    (planned as vLLM shares them out); a folder without a model gives the files that are in it.
+    Else, or beside it, what the other verbs left: a map, a plan, and the JSON that they printed,
+    as a file or as ``as_dict()`` gives it. ``notes`` are lines of your own."""
+
+    error = ReportError
+
+    model: str | Path | None = argument(
+        default=None, help="A checkpoint, or a folder of the verbs' files."
+    )
+    tp: int = option(
+        default=1, read=int, least=1, most=1024, group=WORKLOAD,
+        help="Sizes as one of so many tensor-parallel ranks holds them.",
+    )  # fmt: skip
+    diagnosis: Part = option(
+        default=None, read=Path, group=FILES, help="What diagnose --json printed."
+    )
+    plan: Part = option(default=None, read=Path, group=FILES, help="A plan's file.")
+    realigned: Part = option(
+        default=None, read=Path, group=FILES, help="What realign --json printed."
+    )
+    verification: Part = option(
+        default=None, name="--verified", read=Path, group=FILES,
+        help="What verify --json printed.",
+    )  # fmt: skip
+    bench: Part = option(
+        default=None, name="--benched", read=Path, group=FILES, help="What bench --json printed."
+    )
+    title: str | None = option(default=None, help="The page's heading.")
+    notes: Sequence[str] = field(default=())
+
+
+def _write_report(request: ReportRequest) -> Path:
+    """One HTML page, with its figures, in the folder ``out``; its path.
 
     Raises :class:`ReportError`, and what the steps raise."""
     from jinja2 import UndefinedError
@@ -57,13 +85,11 @@ def write_report(
     from gacprof.report.page import Contents, write_page
     from gacprof.rules.table import RuleTable
 
-    given: dict[str, Any] = {
-        "diagnosis": diagnosis, "plan": plan, "realigned": realigned,
-        "verification": verification, "bench": bench,
-    }  # fmt: skip
+    given: dict[str, Any] = {name: getattr(request, name) for name in ARTEFACTS if name != "source"}
+    model, tokens, tp = request.model, request.tokens, request.tp
     found = _in_folder(Path(model)) if model is not None else {}
-    named = cliff_map if cliff_map is not None or gpu else found.pop("source", None)
-    source = open_source(named, gpu=gpu, torch=torch) if named is not None or gpu else None
+    beside = None if request.has_source else found.pop("source", None)
+    source = request.open_source() if request.has_source else beside and open_source(beside)
     parts: dict[str, Any] = {name: _read(found.get(name) if part is None else part, ARTEFACTS[name])
              for name, part in given.items()}  # fmt: skip
     if model is not None and not found and source is None:
@@ -77,14 +103,14 @@ def write_report(
     subject = source.environment.name if source else "a checkpoint"
     name = f"{Path(model).name} on {subject}" if model is not None and source else subject
     contents = Contents(
-        title=title or f"gacprof report: {name}",
+        title=request.title or f"gacprof report: {name}",
         cliff_map=source if isinstance(source, CliffMap) else None,
         rules=source if isinstance(source, RuleTable) else None,
-        notes=[*notes, *parts.pop("notes", ())],
+        notes=[*request.notes, *parts.pop("notes", ())],
         **parts,
     )
     try:
-        return write_page(contents, out)
+        return write_page(contents, request.out or _default(request))
     except (
         LookupError, TypeError, ValueError, AttributeError, ArithmeticError, UndefinedError,
     ) as error:  # fmt: skip
@@ -92,6 +118,13 @@ def write_report(
             f"a field of what is to be reported is missing or garbled ({first_line(error)}): give "
             "the files as the verbs wrote them"
         ) from None
+
+
+def _default(request: ReportRequest) -> Path:
+    return Path(f"report-{slug(Path(str(request.model or request.cliff_map or 'page')).stem)}")
+
+
+write_report = verb("write_report", ReportRequest, _write_report)
 
 
 def _steps(

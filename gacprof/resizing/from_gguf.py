@@ -16,11 +16,13 @@ from gacprof.checkpoint.gguf_headers import gguf_in
 from gacprof.checkpoint.scanning import scan
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import Record, make_readable, sync
+from gacprof.core.request import verb
 from gacprof.resizing.output import write_provenance
+from gacprof.resizing.request import ImportRequest
 from gacprof.resizing.workspace import refuse_existing, require_space, workspace
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 IMPORTED = "gacprof.imported/1"
 """Schema of the record that lies beside the model."""
@@ -40,9 +42,7 @@ class ImportResult(Record):
     notes: tuple[str, ...] = ()
 
 
-def import_gguf(
-    source: str | Path, out: str | Path, *, dtype: torch.dtype | str = "bfloat16"
-) -> ImportResult:
+def _import_gguf(request: ImportRequest) -> ImportResult:
     """Write the model of a GGUF file, or of the only one in a folder, as safetensors to ``out``.
 
     The whole model is in memory meanwhile, in ``dtype``. The folder appears whole or not at all.
@@ -52,7 +52,7 @@ def import_gguf(
     from gacprof.checkpoint.load import dtype_of, load_gguf, tokenizer_beside
     from gacprof.checkpoint.skeleton import quiet, require_transformers
 
-    source, out, numbers = Path(source), Path(out), dtype_of(dtype)
+    source, out, numbers = Path(request.source), Path(request.out), dtype_of(request.dtype)
     refuse_existing(out)
     file = gguf_in(source)
     if file is None:
@@ -77,3 +77,6 @@ def import_gguf(
     return ImportResult(
         str(file), str(out), name, inventory.parameters, tokenizer is not None, notes
     )
+
+
+import_gguf = verb("import_gguf", ImportRequest, _import_gguf)

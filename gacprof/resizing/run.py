@@ -11,6 +11,7 @@ from gacprof.checkpoint import Inventory, inventory_for, mirrored_files, open_te
 from gacprof.core import Progress
 from gacprof.core.dtypes import of_merging
 from gacprof.core.errors import PlanError
+from gacprof.core.request import verb
 from gacprof.planning.memory import footprint
 from gacprof.resizing.in_memory import realign_model
 from gacprof.resizing.output import (
@@ -22,8 +23,9 @@ from gacprof.resizing.output import (
     write_provenance,
     write_side_files,
 )
+from gacprof.resizing.request import RealignRequest
 from gacprof.resizing.result import RealignResult
-from gacprof.resizing.sizes import Asked, Requested, digest, requested, source_identity
+from gacprof.resizing.sizes import Requested, digest, requested, source_identity
 from gacprof.resizing.values import Resizer
 from gacprof.resizing.workspace import CUTS, finish, refuse_target, workspace
 from gacprof.resizing.writers import write_weights
@@ -31,37 +33,11 @@ from gacprof.resizing.writers import write_weights
 if TYPE_CHECKING:
     import torch
 
-    Base = str | Path | Inventory
 
+def _realign(request: RealignRequest) -> Any:
+    """Give a checkpoint other sizes: those of a plan, or by a word.
 
-@overload
-def realign(
-    checkpoint: str | Path | Inventory, asked: Asked, out: str | Path, *,
-    base: Base | None = None, progress: Progress | None = None,
-) -> RealignResult: ...  # fmt: skip
-@overload
-def realign(
-    checkpoint: torch.nn.Module, asked: Asked, *,
-    base: Base | torch.nn.Module | None = None, inplace: bool = False,
-) -> torch.nn.Module: ...  # fmt: skip
-
-
-def realign(
-    checkpoint: Any,
-    asked: Any,
-    out: str | Path | None = None,
-    *,
-    base: Any = None,
-    inplace: bool = False,
-    progress: Progress | None = None,
-) -> Any:
-    """Give ``checkpoint`` the sizes that are ``asked``: those of a plan or its file, or sizes by
-    dim name (None: multiply out). Without a map: ``minimal`` and ``optimal`` pad with zeros to
-    multiples of 8 and 16, ``uniform`` gives all layers one width that a plain config says, and
-    ``fuse`` multiplies factor pairs out; :class:`Padding`, :class:`Uniform` and :class:`Fuse` say
-    the same with other multiples or of some modules only.
-
-    ``checkpoint`` is a path or what :func:`gacprof.scan` made of it (with ``factors``, say): it
+    The checkpoint is a path or what :func:`gacprof.scan` made of it (with ``factors``, say): it
     is written anew to the folder ``out``. Or it is a model in memory: a resized copy is
     returned, or with ``inplace`` the model itself is changed.
 
@@ -74,14 +50,29 @@ def realign(
     Raises :class:`PlanError` for a plan of another checkpoint, :class:`CheckpointError` for a
     dim that may not change, an ``out`` that exists, or a full disk.
     """
+    checkpoint, out, base = request.checkpoint, request.out, request.base
     if not isinstance(checkpoint, str | Path | Inventory):
         if out is not None:
             raise PlanError("a model in memory is returned, not written: save what you get")
-        return realign_model(checkpoint, asked, base=base, inplace=inplace)
-    if out is None or inplace:
-        raise PlanError("a checkpoint is never changed in place: name a new folder as out")
+        return realign_model(checkpoint, request.sizes, base=base, inplace=request.inplace)
+    if out is None or request.inplace:
+        raise PlanError("a checkpoint is never changed in place: name a new folder as out (--out)")
     inventory = inventory_for(checkpoint)
-    return _write(inventory, requested(inventory, asked), Path(out), base, progress)
+    return _write(inventory, requested(inventory, request.sizes), Path(out), base, request.progress)
+
+
+if TYPE_CHECKING:
+
+    @overload
+    def realign(
+        checkpoint: RealignRequest | str | Path | Inventory, *given: Any, **asked: Any
+    ) -> RealignResult: ...
+    @overload
+    def realign(checkpoint: torch.nn.Module, *given: Any, **asked: Any) -> torch.nn.Module: ...
+    def realign(checkpoint: Any, *given: Any, **asked: Any) -> Any: ...
+
+else:
+    realign = verb("realign", RealignRequest, _realign)
 
 
 def _write(

@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.core import Progress
 from gacprof.core.files import Record
-
-CheckWith = Literal["auto", "engine", "tensors"]
-"""How to check: with the engine, by reading every tensor back, or the engine where it can be."""
 
 
 @dataclass(frozen=True)

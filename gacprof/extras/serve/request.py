@@ -1,0 +1,62 @@
+"""What an export is asked for, as one value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gacprof.core import Progress
+from gacprof.core.errors import CheckpointError
+from gacprof.core.request import hook, option
+from gacprof.diagnosing.request import OnCheckpoint
+
+NAMES = ("transformers", "vllm", "vllm-native", "gguf", "uniform")
+"""Of the formats."""
+CHECKS = ("auto", "engine", "tensors")
+ONLY = {"type": "gguf", "blocks_of": "vllm-native", "tokenizer_pre": "gguf"}
+"""Option → the format that has it."""
+
+
+class ExportRequest(OnCheckpoint):
+    """What :func:`gacprof.export` is asked.
+
+    ``to`` is ``transformers`` (factor pairs, widths and heads per layer, with its own model code),
+    ``vllm`` (the same for its Transformers backend), ``vllm-native`` (DeciLM: widths only;
+    ``blocks_of=256`` for SGLang, TensorRT-LLM, mlx-lm), ``gguf`` (llama.cpp; ``type`` is f32, f16,
+    bf16, q8_0 or q4_0) or ``uniform`` (a plain config). ``out`` defaults to MODEL-TO in the
+    current folder. ``check`` is ``engine`` (the same 32 greedy tokens), ``tensors`` (read back), or
+    ``auto``: the engine where it is installed and memory suffices.
+    """
+
+    error = CheckpointError
+
+    to: str = option(kw_only=False, choices=NAMES, help="The engine's format.")
+    out: str | Path | None = option(
+        default=None, kw_only=False, read=Path,
+        help="The new folder; default: MODEL-FORMAT in this one.",
+    )  # fmt: skip
+    type: str | None = option(
+        default=None, help="Of gguf: f32, f16 (the default), bf16, q8_0, q4_0."
+    )
+    blocks_of: int | None = option(
+        default=None, read=int, least=1,
+        help="Of vllm-native: 256 pads widths for SGLang, TensorRT-LLM, mlx.",
+    )  # fmt: skip
+    tokenizer: str | Path | None = option(
+        default=None, read=Path, help="A folder with a tokenizer. Default: the models' own."
+    )
+    tokenizer_pre: str | None = option(
+        default=None, help="Of gguf: llama.cpp's name of the pre-tokenizer."
+    )
+    check: str = option(
+        default="auto", choices=CHECKS,
+        help="engine runs it, tensors reads it back; auto: the engine if it can.",
+    )  # fmt: skip
+    progress: Progress | None = hook(default=None)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, only in ONLY.items():
+            if getattr(self, name) is not None and self.to != only:
+                raise CheckpointError(f"--{name.replace('_', '-')} goes with --to {only}")
+        if self.tokenizer is not None and not Path(self.tokenizer).is_dir():
+            raise CheckpointError(f"--tokenizer {self.tokenizer}: there is no such folder")
