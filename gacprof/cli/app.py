@@ -57,7 +57,7 @@ class Verbs(TyperGroup):
 @cache
 def _verb(name: str) -> Any:
     module = import_module(f"gacprof.cli.{VERBS[name]}")
-    verbs = typer.Typer(add_completion=False, rich_markup_mode=None)
+    verbs = typer.Typer(add_completion=False, rich_markup_mode="rich")
     if name in GROUPS:
         verbs.add_typer(module.app, name=name)
         return typer.main.get_command(verbs).commands[name]  # type: ignore[attr-defined]

@@ -79,7 +79,8 @@ def _parameter(name: str, default: Any, known: Known) -> inspect.Parameter:
     if not plain and not required and default not in (None, ()):
         shown = ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
     about: dict[str, Any] = {
-        "help": escape(known.help), "metavar": known.metavar, "show_default": shown,
+        "help": escape(known.help), "metavar": known.metavar or _kind(default, known),
+        "show_default": shown,
         "rich_help_panel": known.group or None, "autocompletion": _completion(known),
     }  # fmt: skip
     if known.argument:
@@ -94,6 +95,13 @@ def _parameter(name: str, default: Any, known: Known) -> inspect.Parameter:
         inspect.Parameter.KEYWORD_ONLY,
         default=inspect.Parameter.empty if given is ... else given,
         annotation=Annotated[kind if required or plain else kind | None, declared],
+    )
+
+
+def _kind(default: Any, known: Known) -> str | None:
+    """What help shows of the value: nothing of a flag, ``TEXT`` of one among several."""
+    return (
+        "" if isinstance(default, bool) else "TEXT" if known.many and not known.argument else None
     )
 
 

@@ -50,7 +50,7 @@ class RealignRequest(OnCheckpoint):
         default=False, group=ONE_OF, help="Multiply factor pairs out into dense weights."
     )
     module: Sequence[str] | None = option(
-        default=None, many=True, help="With --fuse: only this module (repeatable)."
+        default=None, many=True, group=ONE_OF, help="With --fuse: only this module (repeatable)."
     )
     base: Model | None = option(
         default=None, help="The dense original: raised ranks get what it has, not zeros."
