@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -57,7 +58,10 @@ def middle(measured: Measurements, gpu: str) -> Surface:
     found = [s for s in measured.surfaces(gpu) if s.dtype == "bfloat16"]
     most = max(found, key=lambda s: s.latency_us.size)
     alike = [s.latency_us for s in found if s.latency_us.shape == most.latency_us.shape]
-    return Surface("median", "", "bfloat16", most.m, most.n, most.k, np.nanmedian(alike, axis=0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # sizes that nobody measured stay NaN
+        times = np.nanmedian(alike, axis=0)
+    return Surface("median", "", "bfloat16", most.m, most.n, most.k, times)
 
 
 def pairs(surface: Surface, steps: Steps) -> Share:
