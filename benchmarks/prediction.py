@@ -1,93 +1,115 @@
-"""What a map predicts of a whole model, beside what the model takes, and where the rest goes.
+"""What is predicted of whole models, beside what they take: does the predicted interval hold?
 
-    python benchmarks/prediction.py            # about 5 minutes
+    python benchmarks/prediction.py --out runs/prediction            # about 15 minutes
 
-The demo's model dense, as compressed and realigned by a plan; prefill of 256 tokens and a decode
-step. The compressed one is swept for ``--seconds`` to plan by; then all three in one sweep of twice
-that. All models take turns for ``--rounds`` rounds, half before and half after that sweep, since a
-machine's level moves. In each round three things are timed one after the other: the whole step, the
-step with hooks around each linear layer (*in the model*), and those layers alone on the inputs that
-they had, back to back (*alone*). What the map predicts (*predicted*) is the sum of these products.
+Ten models of random weights, of SmolLM2-135M's shapes with fewer layers: the uncompressed one, and
+for each of three ways to choose ranks (uniform at 15 and 30 % removed, as SVD-LLM's; different
+ones at 15 %, many weights left dense, as ASVD's) the own ranks, these rounded down to multiples of
+8, and a plan at the own ranks' parameters. One sweep over all their shapes makes the map. A short
+bench of each own model is all that is known of whole steps; a long one of it with the others is
+what the predictions are held against. Latency does not need trained weights.
 
-A map's latencies are at the level of a fit's lower quartile: what a call takes where little
-disturbs it. So the layers' times are lower quartiles over the rounds, layer by layer, summed;
-*disturbed* is how much longer the sum of their medians is. The whole step is a median.
-
-- predicted beside alone is what the map is off by, the machine's level between the sweep and the
-  rounds included;
-- alone beside in the model is what their neighbours cost them, at the same level;
-- the rest of the step is attention, norms, activations, the cache and Python: no dim of a weight
-  changes it, and no map of products predicts it.
-
-The second table is free of the machine's level: each model beside the dense one. The third is of
-where an input lies: a sweep gives all calls one input, which stays in cache; a model's was just
-written by the layer before, or has moved out.
+The last line counts the predicted intervals that hold the measured change. Where the bench's own
+interval is wider than the predicted one it says little: such rows are marked.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
-import statistics
-import tempfile
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 import gacprof
-from gacprof.demo.models import write_demo_checkpoint
+from gacprof.checkpoint import scan
+from gacprof.checkpoint.inventory import Gemm
+from gacprof.core.files import write_json, write_tensors
+from gacprof.core.formatting import interval
 from gacprof.devices.environment import cpu_name, native_bfloat16
 from gacprof.devices.threads import short_waits
-from gacprof.evaluation.workloads import BenchWorkload, Clock, Runner, runner
+from gacprof.diagnosing.predict import Predictor
+from gacprof.diagnosing.whole import Change, benched
+from gacprof.evaluation.summary import BenchResult
 from gacprof.sweeping.for_checkpoint import suite_for
 
+HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, VOCABULARY = 576, 1536, 9, 3, 4096
 PREFILL = 256
+SHAPES = (
+    ("self_attn.q_proj", HIDDEN, HIDDEN), ("self_attn.k_proj", 192, HIDDEN),
+    ("self_attn.v_proj", 192, HIDDEN), ("self_attn.o_proj", HIDDEN, HIDDEN),
+    ("mlp.gate_proj", INTERMEDIATE, HIDDEN), ("mlp.up_proj", INTERMEDIATE, HIDDEN),
+    ("mlp.down_proj", HIDDEN, INTERMEDIATE),
+)  # fmt: skip
+"""(name, out features, in features) of a layer's projections."""
+
+Ranks = Mapping[str, int]
+"""By module name; one that is not there is dense."""
 
 
-class LinearClock:
-    """The time of each call of a model's linear layers, in order, while it is on."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.us: list[float] = []
-        self._start = 0
-        self._model = model
-
-    def __enter__(self) -> LinearClock:
-        self.us = []
-        self._hooks = []
-        for module in self._model.modules():
-            if isinstance(module, nn.Linear):
-                self._hooks.append(module.register_forward_pre_hook(self._begin))
-                self._hooks.append(module.register_forward_hook(self._end))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for hook in self._hooks:
-            hook.remove()
-
-    def _begin(self, *_: object) -> None:
-        self._start = time.perf_counter_ns()
-
-    def _end(self, *_: object) -> None:
-        self.us.append((time.perf_counter_ns() - self._start) / 1e3)
+def modules(layers: int) -> Iterator[tuple[str, int, int]]:
+    for i in range(layers):
+        for name, wide, deep in SHAPES:
+            yield f"model.layers.{i}.{name}", wide, deep
 
 
-def made(folder: Path) -> dict[str, Path]:
-    """The compressed checkpoint and the dense one that it stands for."""
-    model = write_demo_checkpoint(folder / "compressed")
-    gacprof.realign(model, "fuse", folder / "dense")
-    return {"dense": folder / "dense", "compressed": model}
+def uniform(layers: int, kept: float) -> Ranks:
+    return {n: int(w * d * kept / (w + d)) for n, w, d in modules(layers)}
 
 
-def swept(checkpoints: Iterable[Path], out: Path, seconds: float, dtype: str) -> str:
-    """The path of the map of all these checkpoints' own shapes, from one sweep."""
-    suites = [suite_for(gacprof.scan(path), (1, PREFILL), dtype=dtype) for path in checkpoints]
+def different(layers: int, kept: float) -> Ranks:
+    """Shares of ±40 % around the mean; what is not smaller as a pair is dense."""
+    draw, found = random.Random(0), {}
+    for name, wide, deep in modules(layers):
+        share = kept * draw.uniform(0.6, 1.4)
+        if share < 1:
+            found[name] = max(8, int(wide * deep * share / (wide + deep)))
+    return found
+
+
+def write(folder: Path, layers: int, ranks: Ranks) -> Path:
+    """The model in ASVD's layout, random weights."""
+    if folder.exists():
+        return folder
+    draw, tensors = np.random.default_rng(0), dict[str, torch.Tensor]()
+
+    def add(name: str, *shape: int) -> None:
+        values = draw.standard_normal(shape, dtype=np.float32) / np.float32(np.sqrt(shape[-1]))
+        tensors[f"{name}.weight"] = torch.from_numpy(values)
+
+    add("model.embed_tokens", VOCABULARY, HIDDEN)
+    add("lm_head", VOCABULARY, HIDDEN)
+    norms = [f"model.layers.{i}.{n}_layernorm" for i in range(layers)
+             for n in ("input", "post_attention")]  # fmt: skip
+    tensors |= {f"{name}.weight": torch.ones(HIDDEN) for name in ("model.norm", *norms)}
+    for name, wide, deep in modules(layers):
+        if name in ranks:
+            add(f"{name}.ALinear", wide, ranks[name])
+            add(f"{name}.BLinear", ranks[name], deep)
+        else:
+            add(name, wide, deep)
+    folder.mkdir(parents=True)
+    write_tensors(folder / "model.safetensors", tensors, {"format": "pt"})
+    config = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": HIDDEN,
+        "intermediate_size": INTERMEDIATE, "num_hidden_layers": layers,
+        "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS,
+        "head_dim": HIDDEN // HEADS, "vocab_size": VOCABULARY, "max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
+        "tie_word_embeddings": False, "torch_dtype": "float32",
+    }  # fmt: skip
+    write_json(folder / "config.json", config | ({"truncation_ranks": ranks} if ranks else {}))
+    return folder
+
+
+def swept(folders: list[Path], out: Path, seconds: float, dtype: str) -> str:
+    """The path of the map of all these models' shapes, of one sweep."""
+    suites = [suite_for(scan(folder), (1, PREFILL), dtype=dtype) for folder in folders]
     together = suites[0].model_copy(
         update={
             "sweep": [table for suite in suites for table in suite.sweep],
@@ -99,205 +121,112 @@ def swept(checkpoints: Iterable[Path], out: Path, seconds: float, dtype: str) ->
     return str(out / "cliffmap.json")
 
 
-def predicted(checkpoint: Path, map_path: str, tokens: int, dtype: str) -> float:
-    """µs of all linear layers. A sweep's own shapes are all in its map, if its time sufficed."""
-    found = gacprof.diagnose(checkpoint, map_path, tokens={tokens: 1.0}, dtype=dtype)
-    missing = [weight.name for weight in found.weights if weight.latency_us is None]
-    if missing:
-        raise SystemExit(f"{len(missing)} products were not swept ({missing[0]}): more --seconds")
-    return sum(weight.latency_us or 0.0 for weight in found.weights)
-
-
-Key = tuple[str, str]
-"""Model and kind of step."""
-
-
 @dataclass(frozen=True)
-class Measured:
-    """µs: of the whole step, of the linear layers in it and of these alone; and how much longer
-    the latter's medians are than their lower quartiles, as a fraction."""
+class Row:
+    """One model against its own ranks at one workload: the products alone, the predicted change of
+    the whole step, the measured one (low, ratio, high)."""
 
-    whole: float
-    inside: float
-    alone: float
-    disturbed: float
+    model: str
+    workload: str
+    products: float | None
+    predicted: Change | None
+    measured: tuple[float, float, float]
 
+    @property
+    def held(self) -> bool | None:
+        if self.predicted is None:
+            return None
+        return self.predicted.low <= self.measured[1] - 1 <= self.predicted.high
 
-class Rounds:
-    """Rounds in which all models take turns; whatever is asked of them, at any time."""
+    @property
+    def vague(self) -> bool:
+        """Whether the bench knows less than the prediction."""
+        known = self.predicted
+        return known is not None and self.measured[2] - self.measured[0] > known.high - known.low
 
-    def __init__(self, models: dict[str, nn.Module]) -> None:
-        self._clock, self._models = Clock(torch.device("cpu")), models
-        ids = torch.randint(0, 100, (1, PREFILL), generator=torch.Generator().manual_seed(0))
-        workloads = [BenchWorkload(kind, PREFILL, 1) for kind in ("prefill", "decode")]
-        self._runners: dict[Key, Runner] = {
-            (name, w.kind): runner(model, w, ids)
-            for name, model in models.items()
-            for w in workloads
-        }
-        self._layers = {
-            key: Layers(models[key[0]], partial(r.time, self._clock))
-            for key, r in self._runners.items()
-        }
-        self._whole: dict[Key, list[float]] = {key: [] for key in self._runners}
-        self._inside: dict[Key, list[list[float]]] = {key: [] for key in self._runners}
-        self._alone: dict[Key, list[list[float]]] = {key: [] for key in self._runners}
-
-    def add(self, rounds: int) -> None:
-        keys = list(self._runners)
-        for _ in range(rounds):
-            random.shuffle(keys)
-            for key in keys:
-                self._runners[key].time(self._clock)
-                self._whole[key].append(self._runners[key].time(self._clock).us)
-                with LinearClock(self._models[key[0]]) as hooked:
-                    self._runners[key].time(self._clock)
-                self._inside[key].append(hooked.us)
-                self._layers[key].times()
-                self._alone[key].append(self._layers[key].times())
-
-    def measured(self) -> dict[Key, Measured]:
-        return {
-            key: Measured(
-                statistics.median(self._whole[key]),
-                summed(self._inside[key], 0.25),
-                summed(self._alone[key], 0.25),
-                summed(self._alone[key], 0.5) / summed(self._alone[key], 0.25) - 1,
-            )
-            for key in self._runners
-        }
+    def __str__(self) -> str:
+        low, middle, high = (ratio - 1 for ratio in self.measured)
+        known = self.predicted
+        told = "unknown" if known is None else interval(known.low, known.value, known.high)
+        products = "unknown" if self.products is None else f"{self.products:+.1%}"
+        held = {None: "", True: "held", False: "**missed**"}[self.held]
+        held += ", the bench is vague" if self.vague else ""
+        return (
+            f"| {self.model} | {self.workload} | {products} | {told} | "
+            f"{interval(low, middle, high)} | {held} |"
+        )
 
 
-def summed(times: list[list[float]], quantile: float) -> float:
-    """Of [rounds, layers]: each layer's quantile over the rounds, summed."""
-    return float(np.quantile(np.array(times), quantile, axis=0).sum())
+def rows_of(
+    own: Path, others: list[Path], cliff_map: str, short: Path, timed: BenchResult
+) -> Iterator[Row]:
+    inventory, source = scan(own), gacprof.CliffMap.load(cliff_map)
+    for tokens in (1, PREFILL):
+        at = Predictor(source, inventory, {tokens: 1.0}, timed.dtype)
+        whole = benched(short, [inventory], at)
+        names = [module.name for module in inventory.modules if module.role != "head"]
+        before = _products(own, names)
+        for folder, name in zip(others, timed.models[1:], strict=True):
+            after = _products(folder, names)
+            workload = f"{'decode' if tokens == 1 else 'prefill'} {PREFILL}"
+            ratio = timed.of(name, workload).ratio
+            us = [at.gemms(each).latency_us for each in (before, after)]
+            products = us[1] / us[0] - 1 if us[0] and us[1] else None
+            assert ratio is not None
+            yield Row(folder.name, workload, products, whole.change(at, before, after), ratio)
 
 
-class Layers:
-    """A model's linear layers with the inputs that they are given in a step."""
-
-    def __init__(self, model: nn.Module, step: Callable[[], object]) -> None:
-        self._calls: list[tuple[nn.Module, torch.Tensor]] = []
-        step()  # the first decode step reads a prompt
-        layers = [m for m in model.modules() if isinstance(m, nn.Linear)]
-        hooks = [m.register_forward_pre_hook(self._keep) for m in layers]
-        step()
-        for hook in hooks:
-            hook.remove()
-
-    def _keep(self, layer: nn.Module, given: tuple[torch.Tensor, ...]) -> None:
-        self._calls.append((layer, given[0].detach().clone()))
-
-    def times(self) -> list[float]:
-        """µs of each, one after another."""
-        us = []
-        with torch.inference_mode():
-            for layer, given in self._calls:
-                start = time.perf_counter_ns()
-                layer(given)
-                us.append((time.perf_counter_ns() - start) / 1e3)
-        return us
-
-
-INPUTS = ("in cache", "moved out", "just written")
-WEIGHTS_OF = ((107, 1024), (1024, 107), (2816, 107), (107, 2816), (2816, 1024), (1024, 2816))
-
-
-def by_input(rounds: int, dtype: torch.dtype) -> dict[tuple[int, int], dict[str, float]]:
-    """By weight (out, in): µs with an input of 256 tokens in each of these states, lower quartiles.
-    Weights are cold, and what was not just written has lain for 100 MB of other calls."""
-    memory = torch.randn(64 << 20).to(dtype)
-
-    def view(*shape: int) -> torch.Tensor:
-        size = shape[0] * shape[1]
-        first = random.randrange(0, memory.numel() - size) // 64 * 64
-        return memory[first : first + size].view(shape)
-
-    times: dict[tuple[tuple[int, int], str], list[float]] = {
-        (shape, state): [] for shape in WEIGHTS_OF for state in INPUTS
-    }
-    order = list(times)
-    for _ in range(rounds):
-        random.shuffle(order)
-        for shape, state in order:
-            w = view(*shape)
-            x = view(PREFILL, shape[1])
-            if state == "in cache":
-                x = memory[: x.numel()].view(x.shape)
-                x.sum()
-            elif state == "just written":
-                x = x * 1.0
-            with torch.inference_mode():
-                start = time.perf_counter_ns()
-                nn.functional.linear(x, w)
-                times[shape, state].append((time.perf_counter_ns() - start) / 1e3)
-    return {
-        shape: {state: float(np.quantile(times[shape, state], 0.25)) for state in INPUTS}
-        for shape in WEIGHTS_OF
-    }
+def _products(folder: Path, names: list[str]) -> list[Gemm]:
+    return [g for m in scan(folder).modules if m.name in names for g in m.gemms]
 
 
 def main() -> None:
     ask = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    ask.add_argument("--seconds", type=float, default=45.0, help="of the first sweep")
-    ask.add_argument("--rounds", type=int, default=60)
+    ask.add_argument("--out", type=Path, required=True, help="A folder; what is there is kept.")
+    ask.add_argument("--layers", type=int, default=10)
+    ask.add_argument("--seconds", type=float, default=240.0, help="of the sweep")
+    ask.add_argument("--cap", type=float, default=120.0, help="seconds of each long bench")
     given = ask.parse_args()
-    seconds = given.seconds
     short_waits()
-    dtype = "bfloat16" if native_bfloat16() else "float32"
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        checkpoints = made(folder)
-        first = swept([checkpoints["compressed"]], folder / "first", seconds, dtype)
-        plan = gacprof.plan(checkpoints["compressed"], first)
-        gacprof.realign(checkpoints["compressed"], plan, folder / "realigned")
-        checkpoints["realigned"] = folder / "realigned"
-        rounds = Rounds(
-            {n: gacprof.load_model(path, dtype=dtype).eval() for n, path in checkpoints.items()}
+    dtype, out = "bfloat16" if native_bfloat16() else "float32", given.out
+    families = {
+        "uniform-15": uniform(given.layers, 0.85), "uniform-30": uniform(given.layers, 0.7),
+        "different-15": different(given.layers, 0.85),
+    }  # fmt: skip
+    dense = write(out / "dense", given.layers, {})
+    own = {name: write(out / f"{name}-own", given.layers, r) for name, r in families.items()}
+    rounded = {
+        name: write(
+            out / f"{name}-rounded", given.layers, {m: max(8, n // 8 * 8) for m, n in r.items()}
         )
-        rounds.add(given.rounds // 2)
-        all_three = swept(checkpoints.values(), folder / "all", 2 * seconds, dtype)
-        rounds.add(given.rounds - given.rounds // 2)
-        found = rounds.measured()
-        told = {
-            (name, kind): predicted(
-                checkpoints[name], all_three, PREFILL if kind == "prefill" else 1, dtype
-            )
-            for name, kind in found
-        }
-        states = by_input(4 * given.rounds, getattr(torch, dtype))
-    print(f"{cpu_name()}, {dtype}, a sweep of {2 * seconds:g} s, {given.rounds} rounds\n")
-    print(
-        "| model | step | whole | in the model | alone | predicted | predicted / alone "
-        "| alone / in the model | disturbed |\n|---|---|---|---|---|---|---|---|---|"
-    )
-    order = sorted(found, key=lambda key: key[::-1])
-    for key in order:
-        m, us = found[key], told[key]
-        print(
-            f"| {key[0]} | {key[1]} | {_ms(m.whole)} | {_ms(m.inside)} | {_ms(m.alone)} | "
-            f"{_ms(us)} | {us / m.alone - 1:+.1%} | {m.alone / m.inside - 1:+.1%} | "
-            f"{m.disturbed:+.1%} |"
-        )
-    print(
-        "\n| beside dense | step | whole | in the model | alone | predicted |\n"
-        "|---|---|---|---|---|---|"
-    )
-    for name, kind in (key for key in order if key[0] != "dense"):
-        m, dense = found[name, kind], found["dense", kind]
-        print(
-            f"| {name} | {kind} | {m.whole / dense.whole - 1:+.1%} | "
-            f"{m.inside / dense.inside - 1:+.1%} | {m.alone / dense.alone - 1:+.1%} | "
-            f"{told[name, kind] / told['dense', kind] - 1:+.1%} |"
-        )
-    print(f"\n| weight | input {' | '.join(INPUTS)} |\n|---|---|---|---|")
-    for (n, k), us_of in states.items():
-        beside = " | ".join(f"{us_of[state] / us_of[INPUTS[0]] - 1:+.1%}" for state in INPUTS[1:])
-        print(f"| {n} × {k} | {us_of[INPUTS[0]]:.0f} µs | {beside} |")
-
-
-def _ms(us: float) -> str:
-    return f"{us / 1e3:.2f} ms"
+        for name, r in families.items()
+    }
+    folders = [dense, *own.values(), *rounded.values()]
+    cliff_map = swept(folders, out / "sweep", given.seconds, dtype)
+    how: dict[str, Any] = {"tokens": (PREFILL,), "decode_steps": 8, "dtype": dtype, "device": "cpu"}
+    rows: list[Row] = []
+    for name, folder in own.items():
+        short = out / f"{name}-short.json"
+        timed = gacprof.bench([folder], rounds=24, time_cap_s=given.cap / 4, **how)
+        short.write_text(json.dumps(timed.as_dict()))
+        plan = gacprof.plan(
+            folder, cliff_map, tokens={1: 1.0, PREFILL: 1.0}, dtype=dtype, bench=short,
+            budget_parameters=scan(folder).parameters,
+        )  # fmt: skip
+        planned = out / f"{name}-planned"
+        if not planned.exists():
+            gacprof.realign(folder, plan, planned)
+        others = [dense, rounded[name], planned]
+        timed = gacprof.bench([folder, *others], rounds=96, time_cap_s=given.cap, **how)
+        (out / f"{name}-bench.json").write_text(json.dumps(timed.as_dict()))
+        rows += rows_of(folder, others, cliff_map, short, timed)
+    print(f"{cpu_name()}, {dtype}, {given.layers} layers, a sweep of {given.seconds:g} s\n")
+    print("| against own ranks | step | products | predicted | measured | |")
+    print("|---|---|---|---|---|---|")
+    for row in rows:
+        print(row)
+    judged = [row for row in rows if row.held is not None]
+    print(f"\n{sum(bool(row.held) for row in judged)} of {len(judged)} predicted intervals held")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ and values there are no more shards than heads. What a rank holds is what its GP
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from gacprof.checkpoint.inventory import Attention, Gemm, Inventory, Module
@@ -85,20 +85,31 @@ class LocalProducts:
         return gemm.N // on_n, gemm.K // on_k
 
 
-def check_heads(inventory: Inventory, tp: int) -> None:
-    """Raises :class:`PlanError` where ``tp`` ranks cannot share the attention's heads whole. Heads
-    of keys and values that are fewer than the ranks are held several times over."""
+def check_heads(
+    inventory: Inventory,
+    tp: int,
+    refused: Callable[[Attention, int], str | None] | None = None,
+    asked: str = "",
+) -> None:
+    """Raises :class:`PlanError` where ``tp`` ranks cannot share the attention's heads whole.
+
+    ``refused`` is an engine's rule: which heads so many ranks cannot share, and who says so. By
+    default heads of keys and values that are fewer than the ranks are held several times over.
+    """
+    refused = refused or _not_whole
     for a in inventory.attentions:
-        fits = [n for n in range(1, a.heads + 1) if _shared_whole(a, n)]
-        if tp not in fits:
+        heads = refused(a, tp)
+        if heads is not None:
+            fits = [str(n) for n in range(1, a.heads + 1) if refused(a, n) is None]
             raise PlanError(
-                f"{tp} ranks cannot share the {a.heads} heads of layer {a.layer} ({a.kv_heads} of "
-                f"keys and values): ask for tp of {', '.join(map(str, fits))}"
+                f"{asked}{tp} {'shards' if asked else 'ranks'} cannot share the {heads} of layer "
+                f"{a.layer}: ask for tp of {', '.join(fits)}"
             )
 
 
-def _shared_whole(a: Attention, tp: int) -> bool:
-    return a.heads % tp == 0 and (a.kv_heads % tp == 0 or tp % a.kv_heads == 0)
+def _not_whole(a: Attention, tp: int) -> str | None:
+    whole = a.heads % tp == 0 and (a.kv_heads % tp == 0 or tp % a.kv_heads == 0)
+    return None if whole else f"{a.heads} heads ({a.kv_heads} of keys and values)"
 
 
 def split_of(module: Module) -> Split:

@@ -17,14 +17,14 @@ break a demand.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import gcd, lcm
 from typing import Literal
 
-from gacprof.checkpoint.inventory import Dim, Feed, Inventory, Module
-from gacprof.checkpoint.products import shards_of, split_of
+from gacprof.checkpoint.inventory import Attention, Dim, Feed, Inventory, Module
+from gacprof.checkpoint.products import check_heads, shards_of, split_of
 from gacprof.core.errors import PlanError
-from gacprof.demands.evaluate import Setting, judge, multiples
+from gacprof.demands.evaluate import judge, multiples
 from gacprof.demands.model import count
 from gacprof.demands.products import Product, Ranks, Size
 from gacprof.demands.quantisation import NONE
@@ -105,7 +105,7 @@ def requirements(inventory: Inventory, text: str | None) -> Requirements:
         return Requirements()
     preset = parse_preset(text)
     _refuse_factors(inventory, preset)
-    _refuse_counts(inventory, preset)
+    refuse_counts(inventory, preset)
     by_dim: dict[str, Required] = {}
     unmet: dict[str, list[str]] = {}
     for module in inventory.modules:
@@ -140,19 +140,20 @@ def _refuse_factors(inventory: Inventory, preset: Preset) -> None:
         )
 
 
-def _refuse_counts(inventory: Inventory, preset: Preset) -> None:
-    """Heads are shared out whole; how heads of keys and values and the vocabulary are, the engine
-    says."""
-    for attention in inventory.attentions:
-        heads = {"heads": attention.heads, "heads of keys and values": attention.kv_heads}
-        refused = _uncounted(preset, heads, preset.tp)
-        if refused is None:
-            continue
-        fits = [n for n in range(1, attention.heads + 1) if _uncounted(preset, heads, n) is None]
-        raise PlanError(
-            f"the preset '{preset.text}': {preset.tp} shards cannot share the {refused[0]} of "
-            f"layer {attention.layer} ({refused[1]}): ask for tp of {', '.join(map(str, fits))}"
-        )
+def refuse_counts(inventory: Inventory, preset: Preset) -> None:
+    """Raise :class:`PlanError` for heads or a vocabulary that the engine's ranks cannot share."""
+
+    def refused(attention: Attention, tp: int) -> str | None:
+        setting = replace(preset.setting, scheme=NONE, ranks=Ranks(tp, tp, tp))
+        numbers = {"heads": attention.heads, "kv_heads": attention.kv_heads}
+        for role, number in numbers.items():
+            worst = judge(count(role, role, number, tp), setting).worst
+            if worst is not None and worst.outcome == "refused":
+                of = " of keys and values" if role == "kv_heads" else ""
+                return f"{number} heads{of} ({worst.demand.source})"
+        return None
+
+    check_heads(inventory, preset.tp, refused, f"the preset '{preset.text}': ")
     for module in inventory.modules:
         if module.role in ("embedding", "head") and len(module.gemms) == 1:
             n = Size(None, module.out_features, preset.tp)
@@ -163,17 +164,6 @@ def _refuse_counts(inventory: Inventory, preset: Preset) -> None:
                     f"the preset '{preset.text}': the vocabulary of {module.name}: {worst.why} "
                     f"({worst.demand.source})"
                 )
-
-
-def _uncounted(preset: Preset, heads: Mapping[str, int], tp: int) -> tuple[str, str] | None:
-    """(how many heads of which kind, source) that ``tp`` shards cannot share."""
-    ranks = Ranks(tp, tp, tp)
-    setting = Setting(preset.setting.engine, preset.setting.gpu, NONE, ranks)
-    for (kind, number), role in zip(heads.items(), ("heads", "kv_heads"), strict=True):
-        worst = judge(count(role, role, number, tp), setting).worst
-        if worst is not None and worst.outcome == "refused":
-            return f"{number} {kind}", worst.demand.source
-    return None
 
 
 def _on_axis(

@@ -236,3 +236,14 @@ def test_devices_that_are_not_there_and_ids_that_are_none(dense, ids, tmp_path):
         gacprof.compress(dense, tmp_path / "o", calib=ids + 0.5, **common)
     with pytest.raises(CompressionError, match="has the token -"):
         gacprof.compress(dense, tmp_path / "o", calib=ids - 500, **common)
+
+
+def test_heads_that_the_engines_ranks_cannot_share_are_refused_before_anything_is_worked_out(
+    dense, tmp_path
+):
+    lines = []
+    refused(
+        "cannot share", dense, tmp_path / "out", method="llm-pruner", ratio=0.2, preset="vllm,tp=7",
+        gpu="h100", score="magnitude", tell=lines.append,
+    )  # fmt: skip
+    assert not lines

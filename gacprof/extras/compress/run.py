@@ -49,7 +49,8 @@ from gacprof.extras.compress.writing import PLAN, inventory_of_output, write_fol
 from gacprof.planning import Plan
 from gacprof.planning.limits import References
 from gacprof.planning.memory import NewSizes
-from gacprof.planning.preset_text import parse_preset
+from gacprof.planning.preset_text import Preset, parse_preset
+from gacprof.planning.presets import refuse_counts
 from gacprof.resizing.output import PROVENANCE
 from gacprof.resizing.workspace import lies_in, refuse_existing
 
@@ -98,8 +99,11 @@ def _compress(request: CompressRequest) -> CompressResult:
         )  # fmt: skip
     where = present_device(request.device)
     chosen = method_named(request.method, dict(request.options))
-    if request.preset is not None and isinstance(chosen, LowRank):
-        _refuse_pairs(request.preset, chosen)
+    if request.preset is not None:
+        asked = parse_preset(request.preset)
+        if isinstance(chosen, LowRank):
+            _refuse_pairs(asked, chosen)
+        refuse_counts(inventory, asked)
     needs = needs_of(chosen, request, calibration is not None, loaded is not None)
     if not needs.text:
         calibration = None
@@ -151,12 +155,12 @@ def _refuse_all_but_dense(inventory: Inventory) -> None:
         )
 
 
-def _refuse_pairs(preset: str, method: LowRank) -> None:
+def _refuse_pairs(preset: Preset, method: LowRank) -> None:
     """Raises :class:`PlanError` before anything is worked out where the engine holds no pairs."""
-    why = parse_preset(preset).no_factors
-    if why:
+    if preset.no_factors:
         raise PlanError(
-            f"the preset '{preset}' cannot express the factor pairs that {method.name} makes: {why}"
+            f"the preset '{preset.text}' cannot express the factor pairs that {method.name} makes: "
+            f"{preset.no_factors}"
         )
 
 
