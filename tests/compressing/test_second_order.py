@@ -13,6 +13,8 @@ from gacprof.extras.compress.decomposing import Decompositions
 from gacprof.extras.compress.factoring import targets_of
 from gacprof.extras.compress.gradients import Gather
 from gacprof.extras.compress.methods import method_named
+from gacprof.extras.compress.methods.llmpruner import strongest
+from gacprof.extras.compress.pruning import Pruning
 from gacprof.extras.compress.state import State, Work
 
 
@@ -140,9 +142,43 @@ def test_a_text_shorter_than_a_layer_is_wide_is_said_and_used(dense, ids, tmp_pa
     assert torch.isfinite(model(ids[:1]).logits).all()
 
 
-def test_a_pruner_and_a_plan_without_a_text_refuse_the_loss(compress, own_map, unaligned, tmp_path):
-    with pytest.raises(CompressionError, match="llm-pruner has no estimate"):
-        compress("llm-pruner", tmp_path / "a", cliff_map=own_map("llm-pruner"), objective="loss")
+def test_of_pruned_units_the_curve_is_the_second_order_loss_of_their_columns(
+    dense, ids, measured, tmp_path
+):
+    reader = open_tensors(dense)
+    calibration = calibration_of(ids, reader.inventory, windows=12, length=32, tokenizer=None)
+    work = Work(reader, State(tmp_path), calibration, "cpu", lambda line: None, Tasks())
+    family = Pruning(work, method_named("llm-pruner", {}), "taylor", Gather(True, True, "whole"))
+    family.prepare()
+    widths = [group for group in family.pruned if not group.is_heads]
+    assert widths and set(family.lost) == {group.dim for group in widths}
+    for group in widths:
+        down = next(part.tensor for part in group.slices if part.axis == 1)
+        x, g = measured[down.removesuffix(".weight")]
+        for keep in (1, 90, group.count - 1, group.count):
+            delta = reader.torch(down).double()
+            delta[:, strongest(family._importance[group.dim], keep)] = 0
+            exact = torch.trace((g.T @ g / len(g)) @ delta @ (x.T @ x) @ delta.T)
+            assert family.lost[group.dim][keep] == pytest.approx(float(exact), rel=2e-3, abs=1e-9)
+
+
+def test_a_pruner_chooses_widths_by_the_loss_where_it_is_asked_for(compress, own_map, tmp_path):
+    found = {}
+    for objective in (None, "loss", "gscalar"):
+        out = tmp_path / str(objective)
+        m = own_map("llm-pruner")
+        found[objective] = compress("llm-pruner", out, cliff_map=m, objective=objective)
+        assert found[objective].removed >= 0.3 and found[objective].plan.certificate.proved
+    assert found[None].objective == "energy"
+    assert found["loss"].plan.objective == found["gscalar"].plan.objective == "loss"
+
+
+def test_what_has_no_estimate_of_the_loss_is_refused(compress, own_map, unaligned, tmp_path):
+    with pytest.raises(CompressionError, match="by magnitude has no estimate"):
+        compress(
+            "llm-pruner", tmp_path / "a", cliff_map=own_map("llm-pruner"), objective="loss",
+            score="magnitude",
+        )  # fmt: skip
     with pytest.raises(CompressionError, match="objective loss needs a calibration text"):
         compress("svd", tmp_path / "b", cliff_map=own_map("svd"), objective="loss", calib=None)
     with pytest.raises(PlanError, match="calibration text"):

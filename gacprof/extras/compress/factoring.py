@@ -112,10 +112,10 @@ class Factoring:
                     unknown.append((name, target.role))
                 else:
                     found[name] = curve.tolist()
-        known = [(found[n], t.role) for t in self.targets for n in t.dims if n in found]
+        known = [(found[n][0], t.role) for t in self.targets for n in t.dims if n in found]
         for name, role in unknown:
-            alike = [curve[0] for curve, of in known if of == role]
-            like = median(alike or [curve[0] for curve, _ in known])
+            alike = [most for most, of in known if of == role]
+            like = median(alike or [most for most, _ in known])
             found[name] = [like * (1 - share) for share in self.kept[name]]
         return found
 

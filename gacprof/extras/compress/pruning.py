@@ -7,10 +7,11 @@ a group's size is a multiple of the head_dim already. Widths are what a map can 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from statistics import median
 from typing import Any
 
 import torch
@@ -22,7 +23,13 @@ from gacprof.core.factors import COMPUTABLE, Stored, norms
 from gacprof.extras.compress.activations import enter, hidden, pass_on
 from gacprof.extras.compress.gradients import FILE, Found, Gather, back_through
 from gacprof.extras.compress.layered import LayeredModel
-from gacprof.extras.compress.methods.llmpruner import TaylorPruning, Units, strongest
+from gacprof.extras.compress.methods.llmpruner import (
+    TaylorPruning,
+    Units,
+    strongest,
+    strongest_first,
+)
+from gacprof.extras.compress.methods.low_rank import bent, loss_of_tails
 from gacprof.extras.compress.request import TAYLOR
 from gacprof.extras.compress.state import Work
 from gacprof.extras.compress.writing import NewTensor, unique
@@ -58,13 +65,15 @@ class Group:
 
 
 class Pruning:
-    """``score`` is ``taylor`` or ``magnitude``."""
+    """``score`` is ``taylor`` or ``magnitude``; ``gather`` is what a backward pass collects."""
 
     fuses, thin = True, ""
 
-    def __init__(self, work: Work, method: TaylorPruning, score: str) -> None:
+    def __init__(
+        self, work: Work, method: TaylorPruning, score: str, gather: Gather | None = None
+    ) -> None:
         self.reader, self.method, self.score = work.reader, method, score
-        self._work = work
+        self._work, self.gather = work, gather or Gather(scores=True)
         if score not in SCORES:
             raise CompressionError(
                 f"{method.name} ranks units by taylor (no --score) or magnitude, not '{score}'"
@@ -108,24 +117,61 @@ class Pruning:
 
         def take(index: int, found: Found, spent: Sequence[str]) -> None:
             if index < last:
-                state.save(FILE.format(index), found.scores)
+                state.save(FILE.format(index), found.scores | self._curves(index, found))
             for file in spent:
                 state.drop(file)
 
         back_through(
-            model, state, calibration.ids, [*self._watched(model.layers), {}], Gather(scores=True),
+            model, state, calibration.ids, [*self._watched(model.layers), {}], self.gather,
             lambda index: index == last or state.has(FILE.format(index)), take, tell,
         )  # fmt: skip
+        return {
+            group.dim: self._importance_of(group, state.load(FILE.format(group.layer)))
+            for group in self.groups
+        }
+
+    def _importance_of(self, group: Group, held: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """By unit, from the scores of the group's layer."""
+        total = torch.zeros(group.count, dtype=torch.float64)
+        for part in group.slices:
+            what = "taylor_columns" if part.axis == 1 else "taylor_rows"
+            key = f"{part.tensor.removesuffix('.weight')}/{what}"
+            if key in held:  # biases are not watched
+                total += _by_unit(held[key].double().cpu(), group, part)
+        return total
+
+    def _curves(self, layer: int, found: Found) -> dict[str, torch.Tensor]:
+        """What keeping 0 … all hidden units adds to the loss, the important ones kept first: the
+        second-order estimate for the layer that reads them, from whose weight columns go."""
+        curves = {}
+        for group in self.groups if self.gather.outputs else ():
+            down = next((p for p in group.slices if p.axis == 1), None)
+            if group.layer != layer or group.is_heads or down is None:
+                continue
+            name = down.tensor.removesuffix(".weight")
+            seen, slopes = found.seen.get(name), found.slopes.get(name)
+            if seen is None or slopes is None:  # an expert that no token was sent to
+                continue
+            order = strongest_first(self._importance_of(group, found.scores).tolist())
+            columns = self.reader.torch(down.tensor).double()[:, order]
+            moments = seen.as_mapping(name)["moments"].cpu()[order][:, order]
+            curvature = slopes.covariance(name).double().cpu()
+            curves[f"{group.dim}/loss"] = loss_of_tails(bent(columns, curvature), moments)
+        return curves
+
+    @cached_property
+    def lost(self) -> dict[str, list[float]]:
+        """By dim name of a width: what keeping 0 … all units adds to the loss, by its second order.
+        An expert that no token was sent to is taken for the median one."""
         found = {}
-        for group in self.groups:
-            held = state.load(FILE.format(group.layer))
-            total = torch.zeros(group.count, dtype=torch.float64)
-            for part in group.slices:
-                what = "taylor_columns" if part.axis == 1 else "taylor_rows"
-                key = f"{part.tensor.removesuffix('.weight')}/{what}"
-                if key in held:  # biases are not watched
-                    total += _by_unit(held[key].double(), group, part)
-            found[group.dim] = total
+        for group in self.pruned:
+            held = {} if group.is_heads else self._work.state.load(FILE.format(group.layer))
+            if f"{group.dim}/loss" in held:
+                found[group.dim] = held[f"{group.dim}/loss"].tolist()
+        like = median(curve[0] for curve in found.values()) if found else 0.0
+        for group in self.pruned:
+            if group.dim not in found and not group.is_heads:
+                found[group.dim] = [like * (1 - share) for share in self.kept[group.dim]]
         return found
 
     def _watched(self, layers: list[str]) -> list[dict[str, str]]:

@@ -127,7 +127,7 @@ def _compress(request: CompressRequest) -> CompressResult:
         setting = Work(reader, state, calibration, where, tell, request.tasks or Tasks())
         family: Family
         if isinstance(chosen, TaylorPruning):
-            family = Pruning(setting, chosen, needs.score or TAYLOR)
+            family = Pruning(setting, chosen, needs.score or TAYLOR, needs.gather)
         else:
             family = Factoring(setting, chosen, needs.score, needs.gather)
         family.prepare()
@@ -191,13 +191,16 @@ def needs_of(
     objective that the method does not know."""
     asked, score = request.objective, request.score
     if isinstance(method, TaylorPruning):
-        if asked in BY_LOSS:
-            raise CompressionError(
-                f"{method.name} has no estimate '{asked}': its importance is one of the loss, and "
-                "the objective energy keeps the most of it"
-            )
         score = score or TAYLOR
-        return Needs(asked or "energy", score, score == TAYLOR, None, method.name)
+        if asked not in BY_LOSS:
+            return Needs(asked or "energy", score, score == TAYLOR, None, method.name)
+        if score != TAYLOR:
+            raise CompressionError(
+                f"{method.name} by {score} has no estimate '{asked}': name no score, or the "
+                "objective energy"
+            )
+        of = Gather(True, True, "trace" if asked == "gscalar" else "whole")
+        return Needs(asked, score, True, of, f"the objective {asked}")
     by_loss = has_text and chooses and score is None
     objective = asked or ("loss" if by_loss else "energy")
     follows = score or method.scored or ("magnitude" if objective == "gac" else None)
@@ -310,7 +313,7 @@ def _planned(
         objective="loss" if by_loss else objective,
         budget_parameters=rest + family.budget(request.ratio, wish),
         kept=family.kept if by_loss else weighted(family.kept, family.weights(), names),
-        lost=family.lost if by_loss and isinstance(family, Factoring) else None,
+        lost=family.lost if by_loss else None,
         most=family.most,
         scores=None if scores is None else {name: scores[name] for name in names},
         fuse=family.fuses,
@@ -334,7 +337,7 @@ def _rounded(
 def _loss_added(family: Family, sizes: NewSizes, work: Work) -> float | None:
     """Half of Σ tr(G·ΔW·(Σ x·xᵀ)·ΔWᵀ) for each token of the text, in nats."""
     if isinstance(family, Pruning) or family.gather is None or not family.gather.outputs:
-        return None
+        return None  # of heads that are pruned nothing is estimated
     assert work.calibration is not None
     total = sum(family.lost[n][size] for n, size in sizes.items() if size is not None)
     return total / (2 * work.calibration.ids.numel())

@@ -100,7 +100,11 @@ def _global(units: Sequence[Units], removed: int) -> dict[str, int]:
     return found
 
 
+def strongest_first(importance: Sequence[float]) -> list[int]:
+    """The indices of the units, the most important first; the earlier of equals."""
+    return sorted(range(len(importance)), key=lambda i: (-importance[i], i))
+
+
 def strongest(importance: Sequence[float], keep: int) -> list[int]:
-    """The indices of the ``keep`` most important units, ascending; the earlier of equals."""
-    order = sorted(range(len(importance)), key=lambda i: (-importance[i], i))
-    return sorted(order[:keep])
+    """The indices of the ``keep`` most important units, ascending."""
+    return sorted(strongest_first(importance)[:keep])

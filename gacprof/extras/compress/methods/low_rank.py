@@ -95,12 +95,22 @@ def loss_of_cuts(
     the sum of (Uᵀ·G·U) ∘ (V·(Σ x·xᵀ)·Vᵀ) over the entries that are cut; where V is whitened the
     second is diag(σ) and each entry adds σᵢ²·(uᵢᵀ·G·uᵢ) for uᵢ of length 1.
     """
+    return loss_of_tails(bent(made.u, curvature), made.v @ moments @ made.v.T)
+
+
+def bent(columns: torch.Tensor, curvature: torch.Tensor) -> torch.Tensor:
+    """Cᵀ·G·C of the ``columns`` C [out, k]; ``curvature`` may be one number c for c·I."""
+    if not curvature.dim():
+        return curvature * (columns.T @ columns)
+    return columns.T @ curvature @ columns
+
+
+def loss_of_tails(slopes: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+    """[k + 1]: the sum of ``slopes`` ∘ ``inputs`` [k, k], both symmetric, over the entries from 0
+    on, 1 on … and none."""
     import torch
 
-    slopes = curvature * (made.u.T @ made.u) if not curvature.dim() else (
-        made.u.T @ curvature @ made.u
-    )  # fmt: skip
-    both = slopes * (made.v @ moments @ made.v.T)
+    both = slopes * inputs
     own = both.diagonal() + 2 * both.triu(1).sum(1)  # of an entry with all behind it
     lost = own.flip(0).cumsum(0).flip(0).clamp(min=0)
     return torch.cat([lost, lost.new_zeros(1)])
