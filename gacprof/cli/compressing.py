@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import typer
 
 from gacprof.cli.options import Fleet, grouped
-from gacprof.cli.printing import Json, emit, err, print_table, progress, say, say_notes
+from gacprof.cli.printing import (
+    SILENCE_S,
+    Json,
+    complain,
+    emit,
+    err,
+    print_table,
+    progress,
+    say,
+    say_notes,
+)
 from gacprof.core.formatting import counted, percent
 from gacprof.extras.compress.request import CompressRequest
 from gacprof.extras.serve.request import ExportRequest
@@ -35,14 +47,24 @@ def compress(asked: CompressRequest, *, fleet: Fleet = None, as_json: bool = Jso
     from gacprof.extras.fleet.on_ray import tasks_on
 
     with progress(asked.method), tasks_on(fleet, asked.device) as tasks:
-        result = gacprof.compress(replace(asked, tell=_step, tasks=tasks))
+        result = gacprof.compress(replace(asked, tell=steps(), tasks=tasks))
     emit(result, as_json, print_compressed)
 
 
-def _step(line: str) -> None:
-    """Says on a terminal's stderr what is being done."""
-    if err.is_terminal:
-        err.print(line, highlight=False)
+def steps(clock: Callable[[], float] = time.monotonic) -> Callable[[str], None]:
+    """Says what is being done: each step on a terminal's stderr, else one every
+    :data:`SILENCE_S`."""
+    said = clock()
+
+    def step(line: str) -> None:
+        nonlocal said
+        if err.is_terminal:
+            err.print(line, highlight=False)
+        elif clock() - said >= SILENCE_S:
+            said = clock()
+            complain(line)
+
+    return step
 
 
 def print_compressed(result: CompressResult) -> None:

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from gacprof.cli import main
+from gacprof.cli.compressing import steps
 
 
 @pytest.fixture
@@ -69,3 +70,13 @@ def test_bad_input_is_one_line_and_exit_code_two(run, dense, tmp_path, arguments
     code, said, complaint = run("compress", dense, "--out", tmp_path / "o", *arguments)
     assert code == 2 and message in complaint and complaint.count("\n") == 1
     assert not said and not list(tmp_path.iterdir())
+
+
+def test_a_long_run_that_is_piped_names_its_layer_every_half_minute(capsys):
+    now = iter([0.0, 10.0, 31.0, 31.0, 50.0, 62.0, 62.0])
+    say = steps(lambda: next(now))
+    for layer in range(1, 5):
+        say(f"layer {layer} of 4")
+    assert capsys.readouterr().err.splitlines() == [
+        "gacprof: layer 2 of 4", "gacprof: layer 4 of 4",
+    ]  # fmt: skip
