@@ -1,22 +1,18 @@
-"""What a choice of sizes changes, costs and saves, by the same map and the same spectra.
-
-:func:`summary` makes the plan of a solver's outcome; :class:`Evaluator` weighs any sizes, whoever
-chose them.
-"""
+"""What a solver's outcome changes, costs and saves: the plan."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
-from gacprof.checkpoint.inventory import ALIGNED, Dim, NewSizes
+from gacprof.checkpoint.inventory import ALIGNED, Dim, Gemm, NewSizes
 from gacprof.core.dtypes import of_merging
+from gacprof.core.texts import workload_name
 from gacprof.diagnosing.fixed import unchanged
+from gacprof.diagnosing.predict import Predictor
 from gacprof.planning.coupled import Axis, share_kept
 from gacprof.planning.limits import Limits
 from gacprof.planning.memory import footprint, planned
-from gacprof.planning.phases import phase_times
 from gacprof.planning.problem import Problem
 from gacprof.planning.schema import (
     Budget,
@@ -24,7 +20,9 @@ from gacprof.planning.schema import (
     EngineDemand,
     EnginePreset,
     Memory,
+    PhaseTimes,
     Plan,
+    StepChange,
     Workload,
     action,
 )
@@ -90,10 +88,49 @@ def summary(problem: Problem, outcome: Outcome, limits: Limits) -> Plan:
         predicted_before_us=now.latency_us,
         predicted_after_us=after.latency_us,
         saved_us=None if saved is None else (saved.low, saved.value, saved.high),
-        phases=phase_times(problem, changes),
-        energy_kept=_mean([c.energy_kept for c in choices]),
+        phases=_phases(problem, changes),
+        energy_kept=mean([c.energy_kept for c in choices]),
         warnings=warnings,
     )
+
+
+def _phases(problem: Problem, changes: NewSizes) -> list[PhaseTimes]:
+    """Of every token count of the workload and of the limits, where the source knows times."""
+    if not problem.predictor.source.timed:
+        return []
+    found = []
+    for tokens, at in problem.phases.items():
+        own, dense = (problem.references.products(at, of) for of in ("own", "dense"))
+        planned = at.planned(changes)
+        phase = PhaseTimes(
+            workload=workload_name(tokens),
+            tokens=tokens,
+            before_us=at.gemms(own).latency_us,
+            after_us=at.gemms(planned).latency_us,
+            dense_us=at.gemms(dense).latency_us,
+            steps=list(_steps(problem, at, own, dense, planned)),
+        )
+        found.append(phase)
+    return found
+
+
+def _steps(
+    problem: Problem, at: Predictor, own: list[Gemm], dense: list[Gemm], planned: list[Gemm]
+) -> Iterator[StepChange]:
+    """Against the checkpoint as it is, unless it does not exist, and the uncompressed model."""
+    whole, known = problem.whole, problem.references
+    if whole is None:
+        return
+    uncompressed = known.dense or whole.inventory
+    against = {problem.inventory.fingerprint: own} if known.given == "own" else {}
+    if uncompressed.fingerprint not in against:
+        against[uncompressed.fingerprint] = dense
+    for fingerprint, products in against.items():
+        change = whole.change(at, products, planned)
+        if change is not None:
+            yield StepChange(
+                against=fingerprint, low=change.low, value=change.value, high=change.high
+            )
 
 
 def _preset(problem: Problem) -> EnginePreset | None:
@@ -259,56 +296,6 @@ def _degenerate(axes: Sequence[Axis], chosen: NewSizes) -> list[str]:
     ]
 
 
-@dataclass(frozen=True)
-class Variant:
-    """One way to size the dims: of the whole checkpoint ``parameters`` and ``nbytes``, of the
-    workload ``latency_us`` in the planned weights' products, None where the map lacks one.
-
-    ``energy_kept`` is the mean share over all dims, 1 for padding, None where a dim is cut
-    that has no spectrum; ``aligned`` the share of dims on a safe size, None where the map
-    cannot tell. ``proved`` says of a solver's choice whether it is the best there is.
-    """
-
-    method: str
-    parameters: int
-    nbytes: int
-    latency_us: float | None
-    energy_kept: float | None
-    aligned: float | None
-    note: str = ""
-    proved: bool | None = None
-
-
-class Evaluator:
-    """Parameters, latency, energy and alignment of any choice of sizes."""
-
-    def __init__(self, problem: Problem) -> None:
-        self.dims = [dim for members, _ in problem.groups for dim in members]
-        self._problem, self._predictor = problem, problem.predictor
-        self._kept: Mapping[str, Sequence[float]] = problem.kept
-
-    def variant(
-        self, method: str, sizes: NewSizes, note: str = "", proved: bool | None = None
-    ) -> Variant:
-        takes = footprint(self._predictor.inventory, sizes)
-        after = [(dim, sizes.get(dim.name, dim.size)) for dim in self.dims]
-        return Variant(
-            method,
-            takes.parameters,
-            takes.nbytes,
-            self._predictor.weights(sizes).latency_us,
-            _mean([share_kept(dim, size, self._kept) for dim, size in after]),
-            _mean([size is None or self._is_safe(dim, size, sizes) for dim, size in after]),
-            note,
-            proved,
-        )
-
-    def _is_safe(self, dim: Dim, size: int, sizes: NewSizes) -> bool | None:
-        """The map's word on the size beside the new sizes of the dims that it meets."""
-        cost = self._problem.coupled.offer(dim, size, sizes).cost
-        return None if cost is None or cost.penalty_high is None else cost.verdict == "safe"
-
-
-def _mean(shares: Sequence[float | None]) -> float | None:
+def mean(shares: Sequence[float | None]) -> float | None:
     known = [share for share in shares if share is not None]
     return sum(known) / len(known) if known and len(known) == len(shares) else None

@@ -22,10 +22,18 @@ ROUNDING = 1e-12
 """Sums of doubles in another order differ by less than this share."""
 
 
-def rounded_down(dims: Sequence[Dim], multiple: int) -> dict[str, int | None]:
-    """Every dim at the multiple below, or at the first one."""
+ROUNDED: Mapping[str, Callable[[int, int], int]] = {
+    "up": lambda d, m: -(-d // m) * m,
+    "down": lambda d, m: max(m, d // m * m),
+    "nearest": lambda d, m: max(m, (d + m // 2) // m * m),
+}
+"""What the compressors' own flags make of a size d."""
+
+
+def rounded(dims: Sequence[Dim], multiple: int, way: str = "down") -> dict[str, int | None]:
+    """Every dim at a multiple; a rank at no more than is of use (:attr:`Dim.most`)."""
     return {
-        d.name: min(max(multiple, d.size // multiple * multiple), d.most or MAX_DIM)
+        d.name: min(ROUNDED[way](d.size, multiple), d.most or MAX_DIM)
         for d in dims
         if d.adjustable and d.padding == "exact"
     }

@@ -12,15 +12,17 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
 from gacprof.checkpoint import inventory_for
+from gacprof.checkpoint.inventory import Dim, NewSizes
 from gacprof.core import Progress
 from gacprof.core.errors import PlanError
 from gacprof.core.files import Record
 from gacprof.core.formatting import Framed
-from gacprof.core.points import MAX_DIM
 from gacprof.core.request import verb
 from gacprof.planning.classes import DimClass
-from gacprof.planning.evaluation import Evaluator, Variant
-from gacprof.planning.limits import Ceiling, Limits, TimeLimit
+from gacprof.planning.coupled import share_kept
+from gacprof.planning.evaluation import mean
+from gacprof.planning.limits import ROUNDED, Ceiling, Limits, TimeLimit, rounded
+from gacprof.planning.memory import footprint
 from gacprof.planning.objectives import objective
 from gacprof.planning.problem import Problem, problem_of
 from gacprof.planning.request import ParetoRequest
@@ -29,6 +31,51 @@ from gacprof.solver import InfeasibleBudget, solve_gac
 
 MULTIPLES = (8, 64)
 PAPER = "paper's DP, today's budget"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to size the dims: of the whole checkpoint ``parameters`` and ``nbytes``, of the
+    workload ``latency_us`` in the planned weights' products, None where the map lacks one.
+
+    ``energy_kept`` is the mean share over all dims, 1 for padding, None where a dim is cut
+    that has no spectrum; ``aligned`` the share of dims on a safe size, None where the map
+    cannot tell. ``proved`` says of a solver's choice whether it is the best there is.
+    """
+
+    method: str
+    parameters: int
+    nbytes: int
+    latency_us: float | None
+    energy_kept: float | None
+    aligned: float | None
+    note: str = ""
+    proved: bool | None = None
+
+
+def _variant(
+    problem: Problem, method: str, sizes: NewSizes, note: str = "", proved: bool | None = None
+) -> Variant:
+    """What any choice of sizes takes and keeps, whoever made it."""
+
+    def is_safe(dim: Dim, size: int) -> bool | None:
+        """The map's word on the size beside the new sizes of the dims that it meets."""
+        cost = problem.coupled.offer(dim, size, sizes).cost
+        return None if cost is None or cost.penalty_high is None else cost.verdict == "safe"
+
+    takes = footprint(problem.inventory, sizes)
+    dims = [dim for members, _ in problem.groups for dim in members]
+    after = [(dim, sizes.get(dim.name, dim.size)) for dim in dims]
+    return Variant(
+        method,
+        takes.parameters,
+        takes.nbytes,
+        problem.predictor.weights(sizes).latency_us,
+        mean([share_kept(dim, size, problem.kept) for dim, size in after]),
+        mean([size is None or is_safe(dim, size) for dim, size in after]),
+        note,
+        proved,
+    )
 
 
 @dataclass(frozen=True)
@@ -86,14 +133,13 @@ def _pareto(request: ParetoRequest) -> Pareto:
     problem = problem_of(inventory, source, request, all_spectra=True)
     predictor, limits = problem.predictor, replace(problem.limits(), break_even=False)
     classes = problem.classes(replace(limits, parameters=_ceiling(0)))
-    evaluator = Evaluator(problem)
-    variants = [evaluator.variant("as it is", {}), *_rounded(evaluator)]
-    variants += _papers(problem, evaluator)
+    variants = [_variant(problem, "as it is", {}), *_rounded(problem)]
+    variants += _papers(problem)
     ours = []
     for outcome, today in _ours(problem, classes, limits, request.budgets, progress):
         proof = outcome.certificate
         method = f"gacprof {request.objective}" + (", today's budget" if today else "")
-        ours.append(evaluator.variant(method, outcome.sizes, "; ".join(proof.notes), proof.proved))
+        ours.append(_variant(problem, method, outcome.sizes, "; ".join(proof.notes), proof.proved))
     if not ours:
         raise PlanError("no budget leaves a plan that meets the quality floor or latency limit")
     return Pareto(
@@ -104,7 +150,7 @@ def _pareto(request: ParetoRequest) -> Pareto:
         request.objective,
         predictor.tokens,
         (*variants, *ours),
-        _grid(problem, limits, evaluator, request.grid, progress) if request.grid else None,
+        _grid(problem, limits, request.grid, progress) if request.grid else None,
         tuple(predictor.view.notes),
     )
 
@@ -151,26 +197,15 @@ def _ceiling(room: int) -> Ceiling:
     return Ceiling(room, "parameters", amount(room), amount)
 
 
-def _rounded(evaluator: Evaluator) -> Iterator[Variant]:
-    """What the compressors' own flags do: every dim to a multiple, up, down or to the nearest.
-
-    A rank is raised to no more than is of use (:attr:`Dim.most`).
-    """
+def _rounded(problem: Problem) -> Iterator[Variant]:
+    """What the compressors' own flags do: every dim to a multiple, up, down or to the nearest."""
     for multiple in MULTIPLES:
-        for way, rounded in (
-            ("up", lambda d, m: -(-d // m) * m),
-            ("down", lambda d, m: max(m, d // m * m)),
-            ("nearest", lambda d, m: max(m, (d + m // 2) // m * m)),
-        ):
-            sizes = {
-                dim.name: min(rounded(dim.size, multiple), dim.most or MAX_DIM)
-                for dim in evaluator.dims
-                if dim.padding == "exact"
-            }
-            yield evaluator.variant(f"{way} to {multiple}", sizes)
+        for way in ROUNDED:
+            sizes = rounded(problem.inventory.dims, multiple, way)
+            yield _variant(problem, f"{way} to {multiple}", sizes)
 
 
-def _papers(problem: Problem, evaluator: Evaluator) -> Iterator[Variant]:
+def _papers(problem: Problem) -> Iterator[Variant]:
     """Algorithm 1 of arXiv 2604.09595: Eq. 4 by dynamic programming in units of 8·M_min, M_min
     the fewest rows of a weight. A cut whose loss is not known (of a width) is not offered to it,
     so that its choice can be evaluated."""
@@ -198,12 +233,10 @@ def _papers(problem: Problem, evaluator: Evaluator) -> Iterator[Variant]:
     pairs = zip(free, solution.choice, strict=True)
     sizes = {name: s for (g, row), j in pairs for name, s in g.sizes(row[j]).items()}
     note = f"{solution.overrun:,} parameters over its own budget" if solution.overrun else ""
-    yield evaluator.variant(PAPER, sizes, note)
+    yield _variant(problem, PAPER, sizes, note)
 
 
-def _grid(
-    problem: Problem, limits: Limits, evaluator: Evaluator, size: int, progress: Progress | None
-) -> Grid:
+def _grid(problem: Problem, limits: Limits, size: int, progress: Progress | None) -> Grid:
     """``size`` budgets by ``size`` latency limits. Raises :class:`PlanError` where latencies are
     not known."""
     slow = TimeLimit(problem.predictor, math.inf, str)
@@ -220,7 +253,7 @@ def _grid(
     slowest = sum(option.latency_us or 0.0 for option in best)
     steps = (k / (size - 1) for k in range(size - 1))
     ceilings = [*(fastest + (slowest - fastest) * step for step in steps), slowest]
-    rest = evaluator.variant("", {}).parameters - sum(g.untouched.cost for g in classes)
+    rest = _variant(problem, "", {}).parameters - sum(g.untouched.cost for g in classes)
 
     def cell(budget: int, most: float) -> Variant | None:
         if progress:
@@ -234,7 +267,7 @@ def _grid(
         proof = outcome.certificate
         if proof.interrupted:
             raise KeyboardInterrupt
-        return evaluator.variant(problem.goal.name, outcome.sizes, proved=proof.proved)
+        return _variant(problem, problem.goal.name, outcome.sizes, proved=proof.proved)
 
     return Grid(
         tuple(budget + rest for budget in budgets),

@@ -24,7 +24,7 @@ from gacprof.planning.limits import (
     References,
     TimeLimit,
     ceilings,
-    rounded_down,
+    rounded,
     time_limit,
 )
 from gacprof.planning.memory import footprint, planned
@@ -129,7 +129,7 @@ class Problem:
 
     def _dominated(self, baseline: str) -> tuple[Ceiling, list[TimeLimit]]:
         """No larger than the baseline, and no slower at any token count of the workload."""
-        sizes = self.references.rounded or rounded_down(self.inventory.dims, multiple_of(baseline))
+        sizes = self.references.rounded or rounded(self.inventory.dims, multiple_of(baseline))
         before, then = (footprint(self.inventory, each).parameters for each in ({}, sizes))
         weights = planned(self.inventory, [dim for dim in self.inventory.dims if dim.adjustable])
         rest = before - weights.parameters

@@ -11,7 +11,7 @@ from gacprof.core.errors import GacprofError, PlanError
 from gacprof.core.texts import latency_limits
 from gacprof.diagnosing.predict import Predictor
 from gacprof.planning import Constraints, plan
-from gacprof.planning.limits import References, rounded_down
+from gacprof.planning.limits import References, rounded
 from gacprof.planning.memory import footprint
 from gacprof.solver import InfeasibleBudget, solve
 
@@ -134,14 +134,14 @@ def test_a_plan_that_dominates_rounding_is_no_slower_no_larger_and_better(
     asvd, planted_map, multiple
 ):
     inventory = scan(asvd)
-    rounded = rounded_down(inventory.dims, multiple)
+    baseline = rounded(inventory.dims, multiple)
     made = plan(inventory, planted_map, tokens=TOKENS, dominate=f"rounded-{multiple}")
     for tokens in TOKENS:
         predictor = at(inventory, planted_map, tokens)
-        assert time_of(made, predictor) <= predictor.weights(rounded).latency_us * (1 + 1e-9)
-    assert made.budget.checkpoint_after <= footprint(inventory, rounded).parameters
+        assert time_of(made, predictor) <= predictor.weights(baseline).latency_us * (1 + 1e-9)
+    assert made.budget.checkpoint_after <= footprint(inventory, baseline).parameters
     kept = {c.dim: c.energy_kept for c in made.choices}
-    held = Constraints(pinned=rounded, fuse=False)
+    held = Constraints(pinned=baseline, fuse=False)
     down = plan(inventory, planted_map, tokens=TOKENS, constraints=held)
     assert sum(kept.values()) >= sum(c.energy_kept for c in down.choices) - 1e-9
 
