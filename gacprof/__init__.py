@@ -54,12 +54,17 @@ _NAMES = {
     "gacprof.extras.compress.request": ("CompressRequest",),
     "gacprof.extras.compress.run": ("compress",),
     "gacprof.core.errors": ("GacprofError",),
+    "gacprof.cliffmap.intersect": ("intersect",),
     "gacprof.diagnosing": ("diagnose",),
+    "gacprof.diagnosing.request": ("DiagnoseRequest",),
     "gacprof.diagnosing.ranks": ("safe_ranks",),
     "gacprof.diagnosing.sources": ("open_source", "rule_table"),
-    "gacprof.evaluation": ("bench", "evaluate", "verify"),
+    "gacprof.evaluation": (
+        "BenchRequest", "EvaluateRequest", "VerifyRequest", "bench", "evaluate", "verify",
+    ),
     "gacprof.extras.serve.engines": ("bench_engine",),
     "gacprof.extras.serve": ("export",),
+    "gacprof.extras.serve.request": ("ExportRequest",),
     "gacprof.linting": ("LintRequest", "lint"),
     "gacprof.operators.own": ("operator",),
     "gacprof.planning": ("Plan", "plan"),
@@ -67,18 +72,21 @@ _NAMES = {
     "gacprof.planning.request": ("Constraints", "ParetoRequest", "PlanRequest"),
     "gacprof.report.making": ("write_report",),
     "gacprof.resizing": ("Fuse", "Padding", "Uniform", "import_gguf", "realign"),
+    "gacprof.resizing.request": ("RealignRequest",),
     "gacprof.sweeping": ("Suite",),
+    "gacprof.sweeping.request": ("SweepRequest",),
 }  # fmt: skip
 """Public names by the module that has them; imported on first use."""
 
 _WHERE = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
-    "CliffMap", "CompressRequest", "Constraints", "Fuse", "GacprofError", "LintRequest",
-    "Padding", "ParetoRequest", "Plan", "PlanRequest", "Suite", "Uniform", "__version__",
-    "align", "bench", "bench_engine", "build_map", "compress", "diagnose", "evaluate",
-    "explain_dim", "export", "import_gguf", "lint", "load_model", "open_source", "operator",
-    "pareto", "plan", "realign", "rule_table",
+    "BenchRequest", "CliffMap", "CompressRequest", "Constraints", "DiagnoseRequest",
+    "EvaluateRequest", "ExportRequest", "Fuse", "GacprofError", "LintRequest", "Padding",
+    "ParetoRequest", "Plan", "PlanRequest", "RealignRequest", "Suite", "SweepRequest", "Uniform",
+    "VerifyRequest", "__version__", "align", "bench", "bench_engine", "build_map", "compress",
+    "diagnose", "evaluate", "explain_dim", "export", "import_gguf", "intersect", "lint",
+    "load_model", "open_source", "operator", "pareto", "plan", "realign", "rule_table",
     "safe_ranks", "scan", "shipped_maps", "sweep", "sweep_fleet", "verify", "write_report",
 ]  # fmt: skip
 
@@ -87,23 +95,35 @@ if TYPE_CHECKING:
     from gacprof.checkpoint import scan
     from gacprof.checkpoint.load import load_model
     from gacprof.cliffmap import CliffMap, shipped_maps
+    from gacprof.cliffmap.intersect import intersect
     from gacprof.core.errors import GacprofError
     from gacprof.diagnosing import diagnose
     from gacprof.diagnosing.ranks import safe_ranks
+    from gacprof.diagnosing.request import DiagnoseRequest
     from gacprof.diagnosing.sources import open_source, rule_table
-    from gacprof.evaluation import bench, evaluate, verify
+    from gacprof.evaluation import (
+        BenchRequest,
+        EvaluateRequest,
+        VerifyRequest,
+        bench,
+        evaluate,
+        verify,
+    )
     from gacprof.extras.compress.choosing import align
     from gacprof.extras.compress.request import CompressRequest
     from gacprof.extras.compress.run import compress
     from gacprof.extras.serve import export
     from gacprof.extras.serve.engines import bench_engine
+    from gacprof.extras.serve.request import ExportRequest
     from gacprof.linting import LintRequest, lint
     from gacprof.operators.own import operator
     from gacprof.planning import Plan, plan
     from gacprof.planning.pareto import pareto
     from gacprof.planning.request import Constraints, ParetoRequest, PlanRequest
     from gacprof.resizing import Fuse, Padding, Uniform, import_gguf, realign
+    from gacprof.resizing.request import RealignRequest
     from gacprof.sweeping import Suite
+    from gacprof.sweeping.request import SweepRequest
 
 
 def __getattr__(name: str) -> Any:

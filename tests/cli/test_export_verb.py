@@ -11,7 +11,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(run, tmp_path):
     folder = write_decoder(tmp_path / "model")
     out = tmp_path / "out"
     for arguments, message in (
-        (("--to", "onnx"), "formats are transformers, vllm"),
+        (("--to", "onnx"), "it is one of transformers, vllm"),
         (("--to", "vllm", "--type", "f16"), "--type goes with --to gguf"),
         (("--to", "gguf", "--blocks-of", "256"), "--blocks-of goes with --to vllm-native"),
         (("--to", "gguf", "--check", "often"), "--check often"),
