@@ -365,6 +365,8 @@ def _of_group(first: Any) -> Scheme:
             return replace(made, kind="fp8_block", block=size)
         if group == 32:
             return replace(made, kind="mxfp8")
+        if not inputs:  # engines multiply these in 16 bits, by kernels whose demands nobody read
+            return replace(made, name="compressed-tensors FP8 of weights alone")
         return replace(made, kind="fp8_tensor" if strategy == "tensor" else "fp8_channel")
     if kind == "float" and bits == 4:
         return replace(made, kind="mxfp4" if group == 32 else "nvfp4")

@@ -154,6 +154,7 @@ def test_a_quantisation_is_known_by_any_spelling(name, kind, group):
 
 
 CT_WEIGHTS = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}
+FP8 = {"num_bits": 8, "type": "float", "strategy": "channel"}
 CT = {"quant_method": "compressed-tensors"}
 
 
@@ -168,6 +169,9 @@ CT = {"quant_method": "compressed-tensors"}
         ({"quant_method": "mxfp4"}, "mxfp4", None),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bnb", None),
         (CT | {"config_groups": {"g": {"weights": CT_WEIGHTS}}}, "int4", 32),
+        (CT | {"config_groups": {"g": {"weights": FP8, "input_activations": {}}}},
+         "fp8_channel", None),
+        (CT | {"config_groups": {"g": {"weights": FP8}}}, "unknown", None),  # products in 16 bits
         (CT, "unknown", None),
         ({"quant_method": "hqq"}, "unknown", None),
     ],
