@@ -15,12 +15,9 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
+from typing import Any, BinaryIO, ClassVar
 
 from gacprof.core.errors import ReportError
-
-if TYPE_CHECKING:
-    import torch
 
 
 @contextlib.contextmanager
@@ -79,23 +76,6 @@ def _remove_abandoned(path: Path) -> None:
         if ours.fullmatch(found.name):
             with contextlib.suppress(OSError), held(found):
                 found.unlink()
-
-
-def write_tensors(
-    path: Path, tensors: Mapping[str, torch.Tensor], metadata: dict[str, str] | None = None
-) -> None:
-    """A safetensors file. A disk that is full is an ``OSError`` here as anywhere."""
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
-    with replacing(path) as temporary:
-        try:
-            save_file(dict(tensors), temporary, metadata)
-        except SafetensorError as error:
-            code = re.search(r"os error (\d+)", str(error))
-            if code is None:
-                raise
-            raise OSError(int(code[1]), os.strerror(int(code[1])), str(path)) from None
 
 
 def write_text(path: Path, text: str) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gacprof.core.files import write_json, write_tensors, write_text
+from gacprof.core.files import write_json, write_text
+from gacprof.resizing.writers import save_tensors
 
 LAYERS, HIDDEN, INTERMEDIATE, HEADS, VOCABULARY = 4, 1024, 2816, 8, 2048
 
@@ -65,7 +66,7 @@ def write_demo_checkpoint(folder: Path, seed: int = 0, dtype: str = "float32") -
             module = f"model.layers.{i}.{name}"
             random(f"{module}.ALinear.weight", wide, chosen[module])
             random(f"{module}.BLinear.weight", chosen[module], deep)
-    write_tensors(folder / "model.safetensors", tensors, {"format": "pt"})
+    save_tensors(folder / "model.safetensors", tensors, {"format": "pt"})
     config = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": HIDDEN,
         "intermediate_size": INTERMEDIATE, "num_hidden_layers": LAYERS,

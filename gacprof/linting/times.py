@@ -4,6 +4,7 @@ installed: at its padded sizes, in all of its layers."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from gacprof.core.errors import GacprofError, MapError
@@ -27,7 +28,8 @@ Times = Callable[[Judged], "RowTimes | None"]
 def times(gpu: Gpu, engine: str) -> Times:
     """What gives a row's times; None where nothing was measured of the GPU or the engine, where it
     is not installed, and for experts, which run together."""
-    if gpu.is_open or gpu.amd or engine not in ENGINES:
+    nothing = gpu.is_open or gpu.amd or engine not in ENGINES
+    if nothing or find_spec("aiconfigurator_core") is None:  # then nothing heavy is imported
         return lambda judged: None
     from gacprof.elsewhere import data
     from gacprof.elsewhere.needs import SCHEMES

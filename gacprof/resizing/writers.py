@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from gacprof.resizing.changes import NewTensor
 from gacprof.resizing.segments import Array
 from gacprof.resizing.values import Resizer
 from gacprof.resizing.workspace import CUTS, finish, is_finished, require_space
+
+if TYPE_CHECKING:
+    import torch
 
 Advance = Callable[[int], None]
 """Called with the bytes written since the last call."""
@@ -55,7 +58,7 @@ def write_safetensors(
     path: Path,
     tensors: Sequence[T],
     metadata: Mapping[str, str],
-    write: Callable[[BinaryIO, T], None],
+    write: Callable[[BinaryIO, T], object],
 ) -> None:
     """A file of ``tensors``, each of which ``write`` appends; it appears when it is on the disk.
 
@@ -68,6 +71,33 @@ def write_safetensors(
         file.write(safetensors_header(ordered, metadata))
         for tensor in ordered:
             write(file, tensor)
+
+
+class _Held(NamedTuple):
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    value: torch.Tensor
+
+
+def save_tensors(
+    path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None
+) -> None:
+    """A safetensors file of tensors in memory."""
+    held = [
+        _Held(name, str(t.dtype).removeprefix("torch."), tuple(t.shape), t.nbytes, t)
+        for name, t in tensors.items()
+    ]
+    write_safetensors(path, held, metadata or {}, lambda file, t: file.write(bytes_of(t.value)))
+
+
+def bytes_of(tensor: torch.Tensor) -> memoryview:
+    """A tensor's bytes in row-major order."""
+    import torch
+
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().data
 
 
 def safetensors_header(tensors: Sequence[Described], metadata: Mapping[str, str]) -> bytes:

@@ -19,9 +19,9 @@ from gacprof.core.files import (
     read_text,
     refuse_to_replace,
     replacing,
-    write_tensors,
     write_text,
 )
+from gacprof.resizing.writers import save_tensors
 
 
 def test_what_a_killed_process_left_is_removed_by_the_next_and_nothing_else(tmp_path):
@@ -50,7 +50,7 @@ def test_tensors_on_a_full_disk_are_an_error_of_the_system(tmp_path):
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
         with pytest.raises(OSError, match="File too large") as refused:
-            write_tensors(path, {"a": torch.zeros(9999)})
+            save_tensors(path, {"a": torch.zeros(9999)})
         return refused.value.filename
 
     assert told_by(on_a_full_disk) == str(path)

@@ -7,7 +7,7 @@ import pytest
 
 from gacprof.checkpoint import open_tensors, scan
 from gacprof.resizing.values import Resizer
-from gacprof.resizing.writers import WeightsFile
+from gacprof.resizing.writers import WeightsFile, save_tensors
 
 torch = pytest.importorskip("torch")
 
@@ -30,6 +30,22 @@ def test_torch_reads_what_we_write(make_factored, tmp_path, mmap):
     for name, tensor in state.items():
         np.testing.assert_array_equal(tensor.numpy(), reader.read(name))
         assert tensor.is_contiguous()
+
+
+def test_tensors_in_memory_are_written_as_the_library_reads_them(tmp_path):
+    from safetensors.torch import load_file
+
+    state = {
+        "w": torch.arange(12).reshape(3, 4).bfloat16().T,
+        "scalar": torch.tensor(2.5),
+        "empty": torch.empty(0, 4),
+        "bool": torch.tensor([True, False]),
+    }
+    save_tensors(tmp_path / "m.safetensors", state, {"format": "pt"})
+    found = load_file(tmp_path / "m.safetensors")
+    assert found.keys() == state.keys()
+    for name, tensor in state.items():
+        assert found[name].dtype == tensor.dtype and torch.equal(found[name], tensor), name
 
 
 def test_all_the_types_that_torch_save_knows(tmp_path):

@@ -20,11 +20,12 @@ import gacprof
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.tensors import TensorReader
 from gacprof.core.errors import CompressionError
-from gacprof.core.files import read_json, remove_unheld, replacing, write_json, write_tensors
+from gacprof.core.files import read_json, remove_unheld, replacing, write_json
 from gacprof.core.tasks import Tasks
 from gacprof.extras.compress.calibration import Calibration
 from gacprof.resizing.sizes import digest, source_identity
 from gacprof.resizing.workspace import holding
+from gacprof.resizing.writers import save_tensors
 
 if TYPE_CHECKING:
     import torch
@@ -48,8 +49,7 @@ class State:
         self.path(name).unlink(missing_ok=True)
 
     def save(self, name: str, tensors: Mapping[str, torch.Tensor]) -> None:
-        plain = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
-        write_tensors(self.path(name), plain)
+        save_tensors(self.path(name), tensors)
 
     def load(self, name: str) -> dict[str, torch.Tensor]:
         from safetensors.torch import load_file

@@ -12,7 +12,6 @@ from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-import numpy as np
 import torch
 
 from gacprof.checkpoint.inventory import Contents, Inventory, TensorInfo
@@ -22,7 +21,7 @@ from gacprof.core.dtypes import element_type
 from gacprof.core.errors import CompressionError
 from gacprof.core.files import copy, write_json, write_text
 from gacprof.resizing.workspace import require_space, workspace
-from gacprof.resizing.writers import INDEX, index_of, write_safetensors
+from gacprof.resizing.writers import INDEX, bytes_of, index_of, write_safetensors
 
 SHARD_BYTES = 4 << 30
 """Larger models are written in several files."""
@@ -115,10 +114,10 @@ def _append(reader: TensorReader, file: BinaryIO, tensor: NewTensor) -> None:
 
 def _bytes_of(tensor: NewTensor) -> memoryview:
     assert tensor.make is not None
-    value = tensor.make().detach().cpu()
+    value = tensor.make()
     if tuple(value.shape) != tensor.shape:
         raise ValueError(f"{tensor.name} has shape {tuple(value.shape)}, not {tensor.shape}")
-    narrow = value.to(getattr(torch, tensor.dtype)).contiguous()
+    narrow = value.to(getattr(torch, tensor.dtype))
     if not torch.isfinite(narrow).all():
         raise CompressionError(f"'{tensor.name}' does not fit {tensor.dtype}: it overflows")
-    return narrow.view(torch.uint8).numpy().reshape(-1).view(np.uint8).data
+    return bytes_of(narrow)
