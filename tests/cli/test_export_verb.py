@@ -14,7 +14,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(run, tmp_path):
         (("--to", "onnx"), "it is one of transformers, vllm"),
         (("--to", "vllm", "--type", "f16"), "--type goes with --to gguf"),
         (("--to", "gguf", "--blocks-of", "256"), "--blocks-of goes with --to vllm-native"),
-        (("--to", "gguf", "--check", "often"), "--check often"),
+        (("--to", "gguf", "--check", "often"), "check is 'often'"),
         (("--to", "gguf", "--tokenizer", tmp_path / "no"), "there is no such folder"),
     ):
         result = run("export", folder, *arguments, "--out", out)
