@@ -154,14 +154,14 @@ def print_times(times: StepTimes, every: bool) -> None:
     print_table("", columns, rows)
     for i, total in enumerate(times.totals):
         known = [p for p in times.parts if p.costs[i].good is not None]
-        rows = [_row(p, i) for p in known] if every else _by_name(known, i)
-        rows.sort(key=lambda row: -row[0])
-        few = rows if every else rows[: MOST_ROWS // 2]
+        lines = [_row(p, i) for p in known] if every else _by_name(known, i)
+        lines.sort(key=lambda row: -row[0])
+        few = lines if every else lines[: MOST_ROWS // 2]
         title = f"a step of {counted(total.tokens, 'token')}"
         head = ("part", "size", "good", "at good sizes", "as it is", "saves")
         print_table(title, head, [row[1:] for row in few])
-        if len(rows) > len(few):
-            say(f"… and {len(rows) - len(few)} more (--all shows each)")
+        if len(lines) > len(few):
+            say(f"… and {len(lines) - len(few)} more (--all shows each)")
     costs = [cost for part in times.parts for cost in part.costs]
     why = list(dict.fromkeys(cost.missing for cost in costs if cost.good and cost.missing))
     if why:

@@ -222,8 +222,8 @@ def _warnings(problem: Problem, outcome: Outcome, choices: Sequence[Choice]) -> 
         now = predictor.dim(problem.inventory.dim(one.dim), one.before)
         warnings.append(
             f"{len(unmeasured)} dims have sizes that the map has not measured, the first is "
-            f"{one.dim} with {one.before}: they move to safe sizes ({one.after}), but what "
-            f"that gains is not known: {now.missing}"
+            f"{one.dim} with {one.before}: they move to safe sizes ({one.after or 'dense'}), but "
+            f"what that gains is not known: {now.missing}"
         )
     if problem.goal.name == "gac":
         warnings += _degenerate(axes, outcome.sizes)
