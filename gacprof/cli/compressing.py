@@ -24,7 +24,6 @@ from gacprof.cli.printing import (
 from gacprof.core.formatting import counted, percent
 from gacprof.extras.compress.request import CompressRequest
 from gacprof.extras.serve.request import ExportRequest
-from gacprof.report.wording import gained
 
 if TYPE_CHECKING:
     from gacprof.extras.compress.outcome import CompressResult
@@ -95,8 +94,8 @@ def print_compressed(result: CompressResult) -> None:
         )
         for time in result.predicted:
             say(f"predicted for {counted(time.tokens, 'token')}: {times_of(time)}")
-        if result.plan.basis:
-            say(gained(result.plan.as_dict()))
+        if result.plan.basis and not result.predicted:
+            say(f"{result.plan.basis}: what that gains is not known")
     if result.loss_added is not None:
         say(
             f"loss added, estimated: {result.loss_added:.4g} nats a token "

@@ -220,11 +220,15 @@ def gained(plan: Mapping[str, Any]) -> str:
             f"their products should take {microseconds(after)} instead of {microseconds(before)} "
             f"({_signed(after / before - 1)}){basis}"
         )
-    low, value, high = plan["saved_us"]
-    change = formatting.interval(-high / before, -value / before, -low / before)
-    if low <= 0 <= high:
-        return f"whether their products gain time is not sure: {change} of it{basis}"
-    return f"of {microseconds(before)} their products should change by {change}{basis}"
+    change = change_of(plan["saved_us"], before)
+    return f"of their products' {microseconds(before)}, {change}{basis}"
+
+
+def change_of(saved_us: tuple[float, float, float], before_us: float) -> str:
+    """A change of estimated times, with its bounds; it is not sure where these hold zero."""
+    low, value, high = saved_us
+    change = formatting.interval(-high / before_us, -value / before_us, -low / before_us)
+    return f"{change}; whether time is gained is not sure" if low <= 0 <= high else change
 
 
 def by_phase(plan: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ import gacprof
 from gacprof.cliffmap.source import NOTHING, Asked, Estimate, Product, Side
 from gacprof.core.errors import GacprofError, MapError, PlanError
 from gacprof.elsewhere.data import Measurements
+from gacprof.extras.compress.outcome import PhaseTime, times_of
 from gacprof.report.wording import gained
 
 Run = Callable[..., tuple[int, str, str]]
@@ -106,9 +107,9 @@ def test_a_front_needs_times_and_has_them(measured: Measurements, asvd: Path) ->
 @pytest.mark.parametrize(
     ("saved", "says"),
     [
-        ((-5.0, 10.0, 20.0), "whether their products gain time is not sure: -10.0 %"),
-        ((5.0, 10.0, 20.0), "their products should change by -10.0 % (-20.0 to -5.0)"),
-        ((-20.0, -10.0, -5.0), "their products should change by +10.0 % (+5.0 to +20.0)"),
+        ((-5.0, 10.0, 20.0), "-10.0 % (-20.0 to +5.0); whether time is gained is not sure"),
+        ((5.0, 10.0, 20.0), "of their products' 100.0 µs, -10.0 % (-20.0 to -5.0)"),
+        ((-20.0, -10.0, -5.0), "of their products' 100.0 µs, +10.0 % (+5.0 to +20.0)"),
     ],
 )
 def test_no_gain_is_claimed_whose_bounds_hold_zero(
@@ -139,3 +140,17 @@ def test_bounds_hold_the_value_add_up_and_a_difference_turned_round_is_its_negat
     )
     assert here.low <= here.value <= here.high
     assert (a + NOTHING).interval.high == pytest.approx(a.interval.high)
+
+
+@pytest.mark.parametrize(
+    ("saved", "says"),
+    [
+        ((2.0, 10.0, 20.0), "of the uncompressed model's 100.0 µs, -10.0 % (-20.0 to -2.0)"),
+        ((-2.0, 10.0, 20.0), "whether time is gained is not sure"),
+        (None, "90.0 µs (the method's own sizes 95.0 µs, uncompressed 100.0 µs)"),
+    ],
+)
+def test_a_compression_says_what_it_gains_of_the_uncompressed_model(
+    saved: tuple[float, float, float] | None, says: str
+) -> None:
+    assert says in times_of(PhaseTime(1024, 100.0, 95.0, 90.0, saved))

@@ -15,7 +15,7 @@ from gacprof.extras.compress.request import CompressRequest
 from gacprof.planning import Plan
 from gacprof.planning.evaluation import CUT
 from gacprof.planning.memory import NewSizes
-from gacprof.report.wording import gained
+from gacprof.report.wording import change_of
 from gacprof.resizing.output import PROVENANCE
 
 SCHEMA = "gacprof.compressed/1"
@@ -25,12 +25,14 @@ SCHEMA = "gacprof.compressed/1"
 class PhaseTime:
     """Predicted time (µs) of ``tokens`` tokens once through the products of the compressed layers:
     in the uncompressed model, at the method's own sizes, and as written. None where the map does
-    not know a product."""
+    not know a product. ``saved_us`` is (low, value, high) of what the written ones save of the
+    uncompressed, where times are estimates with errors of their own."""
 
     tokens: int
     uncompressed_us: float | None
     own_us: float | None
     written_us: float | None
+    saved_us: tuple[float, float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,8 @@ class CompressResult:
 
 def _no_gain(time: PhaseTime) -> bool:
     dense, written = time.uncompressed_us, time.written_us
+    if time.saved_us is not None:
+        return time.saved_us[2] <= 0
     return dense is not None and written is not None and dense <= written
 
 
@@ -231,10 +235,12 @@ def _map_rows(result: CompressResult, request: CompressRequest) -> list[tuple[st
             ("rounding", f"the method's own, to {request.round_to}" if request.round_to else "none")
         ]
     of_all, by = f"{result.aligned} of {len(plan.choices)}", ("chosen by", result.objective or "")
+    times = [
+        (f"time predicted, {counted(t.tokens, 'token')}", times_of(t)) for t in result.predicted
+    ]
     if plan.basis:
         basis = f"{plan.map} ({plan.device}), {plan.basis}"
-        time = ("time", gained(plan.as_dict()))
-        return [("map", basis), ("sizes of the best tier", of_all), by, time]
+        return [("map", basis), ("sizes of the best tier", of_all), by, *times]
     known = [c.penalty_high for c in plan.choices if c.penalty_high is not None]
     worst = at_most(max(known)) if known and len(known) == len(plan.choices) else "open"
     judged = f"{of_all}, {result.undecided} undecided; penalties at most {worst}"
@@ -242,12 +248,16 @@ def _map_rows(result: CompressResult, request: CompressRequest) -> list[tuple[st
         ("map", f"{plan.map} ({plan.device})"),
         ("sizes that the map calls safe", judged),
         by,
-        *((f"time predicted, {counted(t.tokens, 'token')}", times_of(t)) for t in result.predicted),
+        *times,
     ]
 
 
 def times_of(time: PhaseTime) -> str:
-    """``12.3 ms (the method's own sizes 13.1 ms, uncompressed 11.9 ms)``"""
+    """``12.3 ms (the method's own sizes 13.1 ms, uncompressed 11.9 ms)``; of estimates no gain is
+    claimed whose bounds hold zero."""
+    if time.saved_us is not None and time.uncompressed_us:
+        change = change_of(time.saved_us, time.uncompressed_us)
+        return f"of the uncompressed model's {microseconds(time.uncompressed_us)}, {change}"
     written, own, dense = (
         microseconds(us) or "unknown" for us in (time.written_us, time.own_us, time.uncompressed_us)
     )

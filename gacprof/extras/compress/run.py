@@ -27,7 +27,7 @@ from gacprof.core.request import verb
 from gacprof.core.tasks import Tasks
 from gacprof.core.texts import multiple_of
 from gacprof.devices.device import present_device
-from gacprof.diagnosing.predict import Predictor
+from gacprof.diagnosing.predict import Estimate, Predictor
 from gacprof.extras.compress.calibration import calibration_of
 from gacprof.extras.compress.choosing import choose, multiples, only, weighted
 from gacprof.extras.compress.decomposing import BACK
@@ -350,8 +350,8 @@ def _times(
     own: Inventory,
     written: Inventory,
 ) -> tuple[PhaseTime, ...]:
-    """What a measured map predicts of the layers that were changed, a token count by itself."""
-    if plan is None or cliff_map is None or plan.basis:
+    """What the source predicts of the layers that were changed, a token count by itself."""
+    if plan is None or cliff_map is None or not cliff_map.timed:
         return ()
     shapes = [
         {m.name: tuple((g.N, g.K, g.bias) for g in m.gemms) for m in each.modules if m.gemms}
@@ -361,16 +361,17 @@ def _times(
         name for name, shape in shapes[0].items() if any(s.get(name) != shape for s in shapes)
     }
 
-    def predicted(inventory: Inventory, count: int) -> float | None:
+    def predicted(inventory: Inventory, count: int) -> Estimate:
         by = Predictor(cliff_map, inventory, {count: 1.0}, plan.workload.dtype)
-        return by.gemms(
-            [g for m in inventory.modules if m.name in changed for g in m.gemms]
-        ).latency_us
+        return by.gemms([g for m in inventory.modules if m.name in changed for g in m.gemms])
 
-    return tuple(
-        PhaseTime(count, *(predicted(inventory, count) for inventory in (dense, own, written)))
-        for count in sorted(plan.workload.tokens)
-    )
+    found = []
+    for count in sorted(plan.workload.tokens):
+        each = [predicted(inventory, count) for inventory in (dense, own, written)]
+        saved = each[0].saved(each[2]) if plan.basis else None
+        bounds = None if saved is None else (saved.low, saved.value, saved.high)
+        found.append(PhaseTime(count, *(time.latency_us for time in each), saved_us=bounds))
+    return tuple(found)
 
 
 def _mean_kept(kept: dict[str, list[float]], sizes: NewSizes) -> float:
