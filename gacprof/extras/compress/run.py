@@ -367,10 +367,11 @@ def _times(
 
     found = []
     for count in sorted(plan.workload.tokens):
-        each = [predicted(inventory, count) for inventory in (dense, own, written)]
-        saved = each[0].saved(each[2]) if plan.basis else None
+        before, wished, after = (predicted(each, count) for each in (dense, own, written))
+        saved = before.saved(after) if plan.basis else None
         bounds = None if saved is None else (saved.low, saved.value, saved.high)
-        found.append(PhaseTime(count, *(time.latency_us for time in each), saved_us=bounds))
+        us = before.latency_us, wished.latency_us, after.latency_us
+        found.append(PhaseTime(count, us[0], us[1], us[2], bounds))
     return tuple(found)
 
 
