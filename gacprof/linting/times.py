@@ -3,6 +3,7 @@ installed: at its padded sizes, in all of its layers."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -29,8 +30,9 @@ def times(gpu: Gpu, engine: str) -> Times:
     """What gives a row's times; None where nothing was measured of the GPU or the engine, where it
     is not installed, and for experts, which run together."""
     nothing = gpu.is_open or gpu.amd or engine not in ENGINES
-    if nothing or find_spec("aiconfigurator_core") is None:  # then nothing heavy is imported
-        return lambda judged: None
+    loaded = "gacprof.elsewhere.data" in sys.modules
+    if nothing or not (loaded or find_spec("aiconfigurator_core")):
+        return lambda judged: None  # numpy is not imported to find that nothing was measured
     from gacprof.elsewhere import data
     from gacprof.elsewhere.needs import SCHEMES
     from gacprof.elsewhere.table import ElsewhereTable
