@@ -27,7 +27,7 @@ ChangeKind = Literal["gone", "new", "moved", "larger", "smaller", "unknown"]
 
 @dataclass(frozen=True)
 class CliffChange:
-    """What became of one cliff. Jumps are fractions, with bounds from the medians' intervals.
+    """What became of one cliff. Jumps are fractions, with bounds from the latencies' intervals.
 
     ``significant`` is whether the bounds of the two jumps, widened by both noise floors, do
     not overlap. For ``moved``, ``before`` and ``after`` are the old place, ``to`` the new.

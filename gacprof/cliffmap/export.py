@@ -32,10 +32,10 @@ class Modulus:
     """A modulus as a rounding rule on one curve.
 
     ``penalty`` and ``worst_penalty`` are the mean and largest penalty left at its multiples;
-    ``safe_share`` is how many of them are safe. ``loses`` is the mean of latency at the next
-    multiple over the best latency any measured dim ≥ the wish has, minus 1, over all wishes
-    (measured dims, or every dim between them): what rounding up to it costs against the full
-    candidate set. ``unreached`` counts the safe dims that are no multiple of it.
+    ``safe_share`` is how many of them are safe. ``loses`` is the mean, over all
+    measured dims, of latency at the next multiple over the best latency of any dim at least as
+    large, minus 1: what rounding up to it costs against the full candidate set. ``unreached``
+    counts the safe dims that are no multiple of it.
     """
 
     modulus: int
@@ -76,16 +76,15 @@ TOOLS = (
 
 def moduli(curve: Curve) -> list[Modulus]:
     """Every modulus that the curve can judge, ascending. 1 stands for no rounding at all."""
-    d, latency, compares = curve.points.d, curve.points.latency_us, curve.coverage.compares
-    at = dict(zip(d, latency, strict=True))
-    best = dict(zip(d, detect.envelope(latency), strict=True))
+    at, known = curve.latencies, [d for d in curve.points.d if curve.coverage.compares(d)]
+    best = dict(zip(at, detect.envelope(list(at.values())), strict=True))
     found = []
     for modulus in range(1, LARGEST_MODULUS + 1):
-        multiples = [size for size in d if size % modulus == 0 and compares(size)]
+        multiples = [d for d in known if d % modulus == 0]
         if len(multiples) < LEAST_MULTIPLES:
             continue
-        rounded = ((wish, -(-wish // modulus) * modulus) for wish in d if compares(wish))
-        penalties = [at[size] / best[size] - 1 for size in multiples]
+        rounded = ((d, -(-d // modulus) * modulus) for d in known)
+        penalties = [at[d] / best[d] - 1 for d in multiples]
         found.append(
             Modulus(
                 modulus=modulus,
@@ -93,7 +92,7 @@ def moduli(curve: Curve) -> list[Modulus]:
                 penalty=round(fmean(penalties), 4),
                 worst_penalty=round(max(penalties), 4),
                 safe_share=round(len(set(curve.safe) & set(multiples)) / len(multiples), 4),
-                loses=round(fmean(at[up] / best[wish] - 1 for wish, up in rounded if up in at), 4),
+                loses=round(fmean(at[up] / best[d] - 1 for d, up in rounded if up in at), 4),
                 unreached=sum(size % modulus != 0 for size in curve.safe),
             )
         )

@@ -64,7 +64,7 @@ class Cliff(Strict):
     """An edge between two neighbouring measured dims where latency jumps.
 
     ``jump`` is latency(after) / latency(before) − 1, negative where the larger dim is
-    faster. ``low`` and ``high`` bound it by the intervals of both medians. Where the curve
+    faster. ``low`` and ``high`` bound it by the intervals of both latencies. Where the curve
     has a period, neighbours are taken within a residue class (``modulus``, ``remainders``):
     the jumps between classes are what the period says.
     """

@@ -34,7 +34,7 @@ NAMES = {
 """What has been renamed since."""
 
 ROUNDING = 2e-4
-"""Jumps are kept with four decimals, medians with six digits."""
+"""Jumps are kept with four decimals, latencies with six digits."""
 
 DISAGREE = 0.1
 """Published curves come from separate runs (1.3 % apart at most). A tenth is more, and more than

@@ -140,7 +140,7 @@ class Case:
 
     @cached_property
     def latency(self) -> dict[int, float]:
-        """Dim → median in µs, measured dims only."""
+        """Latency in microseconds by measured dim."""
         return self.curve.latencies
 
     def kernels(self, d: int) -> list[str]:
