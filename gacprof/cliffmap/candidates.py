@@ -1,4 +1,4 @@
-"""Safe dims on both sides of a requested one: of one curve, or of several uses of a dim together."""
+"""Safe dims on both sides of a requested one: of a curve, or of several uses of one dim together."""
 
 from __future__ import annotations
 
