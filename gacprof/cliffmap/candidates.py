@@ -1,4 +1,4 @@
-"""Safe dims on both sides of a requested one: of a curve, or of several uses of one dim together."""
+"""Safe dims on both sides of a requested one: of a curve, or of several uses of one dim."""
 
 from __future__ import annotations
 
