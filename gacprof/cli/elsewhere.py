@@ -13,7 +13,7 @@ from typer import Option
 from gacprof.cli.options import Axis, Fixed
 from gacprof.cli.printing import MOST_ROWS, Json, emit, print_json, print_table, say, say_notes
 from gacprof.core.errors import MapError
-from gacprof.core.formatting import counted, microseconds, percent
+from gacprof.core.formatting import bounded_time, counted, microseconds, percent
 from gacprof.core.texts import sizes
 
 if TYPE_CHECKING:
@@ -220,16 +220,4 @@ def _value(time: Interval | None) -> float:
 
 
 def shown(time: Interval | None) -> str | None:
-    """``4.31 ms (4.02 to 4.61)``."""
-    if time is None:
-        return None
-    if time.low == time.value == time.high == 0.0:
-        return "0"
-    unit, size = ("ms", 1e3) if max(abs(time.value), abs(time.high)) >= 1e3 else ("µs", 1.0)
-    low, value, high = (_digits(end / size) for end in (time.low, time.value, time.high))
-    return f"{value} {unit} ({low} to {high})"
-
-
-def _digits(number: float) -> str:
-    """Three of them, and all before the point."""
-    return f"{number:,.0f}" if abs(number) >= 100 else f"{number:.3g}"
+    return None if time is None else bounded_time(time.low, time.value, time.high)

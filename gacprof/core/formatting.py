@@ -46,6 +46,16 @@ def microseconds(value: float | None) -> str | None:
     return f"{value / 1e3:.2f} ms" if value < 1e6 else f"{value / 1e6:.2f} s"
 
 
+def bounded_time(low: float, value: float, high: float) -> str:
+    """A time in µs with its bounds: ``4.31 ms (4.02 to 4.61)``."""
+    if low == value == high == 0.0:
+        return "0"
+    unit, size = ("ms", 1e3) if max(abs(value), abs(high)) >= 1e3 else ("µs", 1.0)
+    ends = (end / size for end in (low, value, high))
+    low_, value_, high_ = (f"{e:,.0f}" if abs(e) >= 100 else f"{e:.3g}" for e in ends)
+    return f"{value_} {unit} ({low_} to {high_})"
+
+
 def duration(seconds: float) -> str:
     """A duration given in seconds, for a person who waits: ``41 s``, ``12 min``."""
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"

@@ -22,7 +22,7 @@ from gacprof.report.figures import View, staircase
 from gacprof.report.figures_models import bench_figure, workloads
 from gacprof.report.figures_style import as_element, latency_unit, save
 from gacprof.report.grouping import group
-from gacprof.report.tables import constraints, rule_table, to_html
+from gacprof.report.tables import constraints, rule_table, step_table, to_html
 from gacprof.report.wording import FILTERS, caption, point_words, verdict
 
 if TYPE_CHECKING:
@@ -113,6 +113,7 @@ def write_page(contents: Contents, folder: str | Path) -> Path:
     curves = telling_curves(contents.cliff_map, contents.diagnosis) if contents.cliff_map else []
     views = [View(curve, sizes_asked(curve, contents.diagnosis)) for curve in curves]
     figures = list(_figures(contents, views))
+    times = contents.diagnosis and contents.diagnosis.get("times")
     page = environment.get_template("page.html.j2").render(
         c=contents,
         figures=[drawn for drawn, _ in figures],
@@ -121,6 +122,7 @@ def write_page(contents: Contents, folder: str | Path) -> Path:
         choices=_alike(contents.plan["choices"], "dim", CHOICE_SHOWN) if contents.plan else [],
         bench_rows=workloads(contents.bench) if contents.bench else [],
         map_facts=map_facts(contents.cliff_map) if contents.cliff_map else None,
+        steps=to_html(step_table(times)) if times else "",
         tiers=to_html(rule_table(contents.rules)) if contents.rules else "",
         constraints=to_html(constraints(contents.cliff_map, curves)) if contents.cliff_map else "",
     )

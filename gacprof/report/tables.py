@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from functools import reduce
 from math import gcd
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gacprof.cliffmap import CliffMap, detect
 from gacprof.cliffmap.detect import label
 from gacprof.cliffmap.schema import Curve
 from gacprof.core.errors import ReportError
 from gacprof.core.files import Record
-from gacprof.core.formatting import percent
+from gacprof.core.formatting import bounded_time, counted, percent
 from gacprof.kernels import Kernel, attach
 
 if TYPE_CHECKING:
@@ -231,6 +231,31 @@ def rule_table(table: RuleTable) -> Table:
     return Table(
         "", f"Tiers, {table.basis}: {table.environment.name}", columns, rows, tuple(sources)
     )
+
+
+def step_table(times: Mapping[str, Any]) -> Table:
+    """What whole steps take by others' measurements (``StepTimes`` as JSON): the sums, then each
+    part, at good sizes with what these save."""
+
+    def cells(cost: Mapping[str, Any]) -> tuple[str | None, str | None]:
+        good, saved = (cost[which] and bounded_time(**cost[which]) for which in ("good", "saved"))
+        return good, saved
+
+    totals = times["totals"]
+    columns = [Column("part"), Column("size")]
+    for total in totals:
+        when = counted(total["tokens"], "token")
+        columns += [Column(f"{when}, at good sizes"), Column("good sizes save")]
+    rows: list[tuple[Cell, ...]] = [("all", None, *(c for total in totals for c in cells(total)))]
+    for part in times["parts"]:
+        need = part["need"]
+        size = ", ".join(f"{name} {length}" for name, length in need["shape"].items())
+        every = (cell for cost in part["costs"] for cell in cells(cost))
+        rows.append((f"{need['name']} ×{need['count']:g}", size, *every))
+    notes = [f"by {', '.join(times['sources'])}", *times["notes"]]
+    notes += [f"without a time: {one}" for one in times["left_out"]]
+    title = f"Whole steps on {times['gpu']}, by others' measurements"
+    return Table("", title, tuple(columns), tuple(rows), tuple(notes))
 
 
 def constraint_rows(curve: Curve) -> list[tuple[Cell, ...]]:

@@ -175,6 +175,17 @@ def test_diagnose_of_weights_adds_the_times_to_the_rules(
     assert "no times: no measurements of 'l4'" in run("diagnose", model, "--gpu", "l4")[1]
 
 
+def test_a_page_has_the_steps_with_bounds_and_sources(
+    measured: Measurements, tmp_path: Path
+) -> None:
+    page = gacprof.write_report(tmp_path / "page", model=weights(tmp_path), gpu="h100")
+    text = page.read_text()
+    assert 'href="#steps"' in text
+    assert "Whole steps on h100_sxm, by others&#x27; measurements" in text
+    assert "vllm 0.24.0" in text
+    assert "1,024 tokens, at good sizes" in text
+
+
 def test_bad_requests_are_one_line(
     measured: Measurements,
     run: Run,
