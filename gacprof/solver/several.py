@@ -102,6 +102,7 @@ class _Search:
             return
         self.bound = best * self.scale + self.offset
         self._round(relaxed, loss)
+        self.top = self._first(loss == 0)
         count = min(len(self.classes.lengths) + FIRST, int(self.fits.sum()))
         first = float(np.sort(loss[self.fits])[count - 1])
         if self.items is None or first < self._lost():
@@ -165,8 +166,12 @@ class _Search:
 
     def _chosen(self, shares: Floats) -> Ints:
         top = np.maximum.reduceat(shares, self.classes.starts)
-        at = np.flatnonzero(shares == np.repeat(top, self.classes.lengths))
-        return at[np.searchsorted(self.classes.owner[at], np.arange(len(top)))]
+        return self._first(shares == np.repeat(top, self.classes.lengths))
+
+    def _first(self, marked: Any) -> Ints:
+        """The first marked candidate of each class."""
+        at = np.flatnonzero(marked)
+        return at[np.searchsorted(self.classes.owner[at], np.arange(len(self.classes.lengths)))]
 
     def _round(self, shares: Floats, loss: Floats) -> None:
         """A first incumbent: the classes that the relaxation splits, rounded in many ways."""
@@ -193,6 +198,10 @@ class _Search:
         each = self._constraints(places)
         if (each.sum(axis=1) == 0).any():
             return
+        # Against the best at the prices: what could never be chosen is no measure of small gaps.
+        base = self.values[self.top]
+        worth = self.values[places] - base[self.classes.owner[places]]
+        scale = float(np.abs(worth).max()) or 1.0
         for back in KEEP:
             rows = [LinearConstraint(each, 1, 1)]
             if len(self.rows):
@@ -202,7 +211,7 @@ class _Search:
                 return
             with _quiet():
                 found = milp(
-                    -self.values[places] / self.scale,
+                    -worth / scale,
                     constraints=rows,
                     integrality=np.ones(len(places)),
                     bounds=Bounds(0, 1),
@@ -210,7 +219,8 @@ class _Search:
                 )
             if whole and not back and found.mip_dual_bound is not None:
                 reached = -math.inf if self.items is None else self.classes.value(self.items)
-                bound = -float(found.mip_dual_bound) * self.scale + self.offset
+                above = math.fsum(base.tolist()) + self.offset
+                bound = above - float(found.mip_dual_bound) * scale
                 self.bound = min(self.bound, max(bound, reached))
             if found.x is None:
                 self.infeasible = whole and found.status == 2 and self.items is None

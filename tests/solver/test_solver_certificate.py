@@ -143,7 +143,7 @@ def test_budget_and_limit_below_the_minima():
     with pytest.raises(InfeasibleBudget, match="the least of every class takes 8") as refusal:
         solved([[5, 9], [3, 4]], [[1, 2], [1, 2]], 7)
     assert (refusal.value.resource, refusal.value.nearest) == (0, 8)
-    with pytest.raises(InfeasibleBudget, match=r"takes 1\.5") as refusal:
+    with pytest.raises(InfeasibleBudget, match=r"least is 1\.5") as refusal:
         solved([[5, 9], [3, 4]], [[1, 2], [1, 2]], 9, [[1.0, 2.0], [0.5, 2.0]], 1.25)
     assert (refusal.value.resource, refusal.value.nearest) == (1, 1.5)
 
