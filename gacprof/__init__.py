@@ -43,7 +43,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _NAMES = {
     "gacprof.api": ("build_map", "explain_dim", "sweep", "sweep_fleet"),
