@@ -9,8 +9,8 @@ ones at 15 %, many weights left dense, as ASVD's) the own ranks, these rounded d
 bench of each own model is all that is known of whole steps; a long one of it with the others is
 what the predictions are held against. Latency does not need trained weights.
 
-The last line counts the predicted intervals that hold the measured change. Where the bench's own
-interval is wider than the predicted one it says little: such rows are marked.
+The last line counts the predicted intervals that hold the measured change. Where one does not, and
+the bench's own interval has a part in common with it, whether it held is open.
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ import torch
 import gacprof
 from gacprof.checkpoint import scan
 from gacprof.checkpoint.inventory import Gemm
-from gacprof.core.files import write_json, write_tensors
+from gacprof.core.files import write_json
 from gacprof.core.formatting import interval
 from gacprof.devices.environment import cpu_name, native_bfloat16
 from gacprof.devices.threads import short_waits
 from gacprof.diagnosing.predict import Predictor
 from gacprof.diagnosing.whole import Change, benched
+from gacprof.evaluation.foretold import held
 from gacprof.evaluation.summary import BenchResult
+from gacprof.resizing.writers import save_tensors
 from gacprof.sweeping.for_checkpoint import suite_for
 
 HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, VOCABULARY = 576, 1536, 9, 3, 4096
@@ -94,7 +96,7 @@ def write(folder: Path, layers: int, ranks: Ranks) -> Path:
         else:
             add(name, wide, deep)
     folder.mkdir(parents=True)
-    write_tensors(folder / "model.safetensors", tensors, {"format": "pt"})
+    save_tensors(folder / "model.safetensors", tensors, {"format": "pt"})
     config = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": HIDDEN,
         "intermediate_size": INTERMEDIATE, "num_hidden_layers": layers,
@@ -133,27 +135,18 @@ class Row:
     measured: tuple[float, float, float]
 
     @property
-    def held(self) -> bool | None:
-        if self.predicted is None:
-            return None
-        return self.predicted.low <= self.measured[1] - 1 <= self.predicted.high
-
-    @property
-    def vague(self) -> bool:
-        """Whether the bench knows less than the prediction."""
+    def held(self) -> str:
         known = self.predicted
-        return known is not None and self.measured[2] - self.measured[0] > known.high - known.low
+        return "" if known is None else held((known.low, known.value, known.high), self.measured)
 
     def __str__(self) -> str:
         low, middle, high = (ratio - 1 for ratio in self.measured)
         known = self.predicted
         told = "unknown" if known is None else interval(known.low, known.value, known.high)
         products = "unknown" if self.products is None else f"{self.products:+.1%}"
-        held = {None: "", True: "held", False: "**missed**"}[self.held]
-        held += ", the bench is vague" if self.vague else ""
         return (
             f"| {self.model} | {self.workload} | {products} | {told} | "
-            f"{interval(low, middle, high)} | {held} |"
+            f"{interval(low, middle, high)} | {self.held} |"
         )
 
 
@@ -169,7 +162,10 @@ def rows_of(
         for folder, name in zip(others, timed.models[1:], strict=True):
             after = _products(folder, names)
             workload = f"{'decode' if tokens == 1 else 'prefill'} {PREFILL}"
-            ratio = timed.of(name, workload).ratio
+            timing = timed.of(name, workload)
+            ratio = timing.ratio
+            if timing.verdict == "identical":
+                continue
             us = [at.gemms(each).latency_us for each in (before, after)]
             products = us[1] / us[0] - 1 if us[0] and us[1] else None
             assert ratio is not None
@@ -225,8 +221,9 @@ def main() -> None:
     print("|---|---|---|---|---|---|")
     for row in rows:
         print(row)
-    judged = [row for row in rows if row.held is not None]
-    print(f"\n{sum(bool(row.held) for row in judged)} of {len(judged)} predicted intervals held")
+    told = [row.held for row in rows if row.held]
+    count = {word: told.count(word) for word in dict.fromkeys(told)}
+    print(f"\n{len(told)} predictions: {', '.join(f'{n} × {word}' for word, n in count.items())}")
 
 
 if __name__ == "__main__":

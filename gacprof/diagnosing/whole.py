@@ -13,7 +13,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import hypot, sqrt
+from math import hypot, isfinite, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +57,15 @@ class Change:
 
 @dataclass(frozen=True)
 class Whole:
-    """A model that was benched: its steps (low, middle, high µs) by the rows of its products."""
+    """A model that was benched: its steps (low, middle, high µs) by the rows of its products.
+    ``disturbed``: other programs had the cores meanwhile. A step takes longer then than the short
+    calls of a sweep tell, so that its products' share is between what the bench says and all."""
 
     name: str
     inventory: Inventory
     kind: str
     steps: Mapping[int, tuple[float, float, float]]
+    disturbed: bool = False
 
     def products(self, names: Sequence[str]) -> list[Gemm]:
         """Those of the modules of these names."""
@@ -93,7 +96,16 @@ class Whole:
         low, middle, high = self.steps[next(iter(at.tokens))]
         value = moved[0] / base
         half = hypot(moved[1] / base, UNTOLD, value * (high - low) / 2 / middle)
-        return Change(value - half, value, value + half)
+        found = [value - half, value + half]
+        if self.disturbed:
+            rest = [g for m in at.inventory.modules if not m.dims for g in m.gemms]
+            least = at.gemms([*before, *rest]).latency_us
+            if least is None:
+                return None
+            share, least = moved[0] / min(least, base), min(least, base)
+            half = hypot(moved[1] / least, UNTOLD)
+            found += [share - half, share + half]
+        return Change(min(found), value, max(found))
 
     def _moved(
         self, at: Predictor, before: Sequence[Gemm], after: Sequence[Gemm], step_us: float
@@ -105,10 +117,12 @@ class Whole:
         one = {_shape(gemm): gemm for gemm in (*before, *after)}
         us, variance = 0.0, 0.0
         for shape, count in counts.items():
+            if not count:
+                continue
             time = at.gemms([one[shape]])
-            if count and time.latency_us is None:
+            if time.latency_us is None or not isfinite(time.variance or 0.0):
                 return None
-            us += count * (time.latency_us or 0.0)
+            us += count * time.latency_us
             variance += count**2 * (time.variance or 0.0)
         others = {_shape(g) for m in at.inventory.modules if not m.dims for g in m.gemms}
         shapes = [len(others | set(map(_shape, each))) for each in (before, after)]
@@ -155,7 +169,8 @@ def benched(path: str | Path, models: Sequence[Inventory], predictor: Predictor)
         for t in data["timings"]
         if t["model"] == data["models"][first]
     }  # fmt: skip
-    return Whole(data["models"][first], model, place.kind, steps)
+    busy = any("machine is busy" in str(note) for note in data.get("notes") or ())
+    return Whole(data["models"][first], model, place.kind, steps, busy)
 
 
 def _read(path: Path) -> dict[str, Any]:

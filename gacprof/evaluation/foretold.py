@@ -18,13 +18,14 @@ from gacprof.evaluation.summary import BenchResult, ModelTiming
 from gacprof.resizing.output import PROVENANCE
 
 PLAN = "plan.json"
+Bounds = tuple[float, float, float]
+"""(low, value, high)."""
 
 
 def foretold(timed: BenchResult) -> Iterator[str]:
     """A sentence for each timing that a plan predicted: by how much, and whether that held.
 
-    It *held* where the measured change lies within the predicted interval, and was *missed* where
-    the two intervals have nothing in common; else the bench leaves it open.
+    A model whose folder keeps no plan, or one made for other models, has none.
     """
     try:
         reference = scan(timed.sources[0]).fingerprint if timed.sources else ""
@@ -35,25 +36,25 @@ def foretold(timed: BenchResult) -> Iterator[str]:
         for timing in (t for t in timed.timings if t.model == name):
             rows = timed.batch * (timing.tokens if timing.kind == "prefill" else 1)
             step = _step(phases, rows, reference)
-            if step is not None and timing.ratio is not None:
+            if step is not None and timing.ratio is not None and timing.verdict != "identical":
                 yield _sentence(timing, step, timing.ratio)
 
 
-def _sentence(
-    timing: ModelTiming, step: tuple[float, float, float], ratio: tuple[float, float, float]
-) -> str:
-    low, value, high = step
+def _sentence(timing: ModelTiming, step: Bounds, ratio: Bounds) -> str:
     least, middle, most = (each - 1 for each in ratio)
-    if low <= middle <= high:
-        held = "it held"
-    elif most < low or least > high:
-        held = "it was missed"
-    else:
-        held = "whether it held is open"
     return (
-        f"{timing.workload} of {timing.model}: predicted {interval(low, value, high)}, measured "
-        f"{interval(least, middle, most)}: {held}"
+        f"{timing.workload} of {timing.model}: predicted {interval(*step)}, measured "
+        f"{interval(least, middle, most)}: {held(step, ratio)}"
     )
+
+
+def held(step: Bounds, ratio: Bounds) -> str:
+    """Whether the measured ``ratio`` lies within the predicted change; *missed* only where the two
+    intervals have nothing in common."""
+    least, middle, most = (each - 1 for each in ratio)
+    if step[0] <= middle <= step[2]:
+        return "it held"
+    return "it was missed" if most < step[0] or least > step[2] else "whether it held is open"
 
 
 def _phases(folder: Path) -> Sequence[Mapping[str, Any]]:
@@ -70,9 +71,7 @@ def _phases(folder: Path) -> Sequence[Mapping[str, Any]]:
     return []
 
 
-def _step(
-    phases: Sequence[Mapping[str, Any]], rows: int, against: str
-) -> tuple[float, float, float] | None:
+def _step(phases: Sequence[Mapping[str, Any]], rows: int, against: str) -> Bounds | None:
     for phase in phases:
         for step in phase.get("steps") or () if phase.get("tokens") == rows else ():
             try:

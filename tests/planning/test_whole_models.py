@@ -1,6 +1,7 @@
 """Predictions of whole steps: products from a map, the rest from one bench."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from planted import PLANTED, TOKENS, planted_latency
@@ -139,3 +140,19 @@ def test_a_bench_says_whether_what_was_predicted_held(asvd, planted_map, bench, 
     (left,) = foretold(bench_of([asvd, out], timings=(wide,)))
     assert left.endswith("is open")
     assert not list(foretold(bench_of([out, asvd])))  # against another model nothing was predicted
+
+
+def test_a_bench_of_a_busy_machine_bounds_the_products_share_alone(asvd, planted_map, tmp_path):
+    """Products take the same, whatever disturbed the step: the change is between their share of
+    what was timed and that of all of them."""
+    path = tmp_path / "b.json"
+    slow = [replace(t, **{n: 5 * getattr(t, n) for n in ("low_us", "latency_us", "high_us")})
+            for t in bench_of([asvd]).timings]  # fmt: skip
+    note = "the machine is busy, and differences hide in that"
+    path.write_text(json.dumps(bench_of([asvd], timings=tuple(slow), notes=(note,)).as_dict()))
+    made = plan(asvd, planted_map, tokens=TOKENS, bench=path)
+    realign(asvd, made, tmp_path / "out")
+    for phase in made.phases:
+        (step,) = phase.steps
+        before, after = (step_us(f, phase.tokens) for f in (asvd, tmp_path / "out"))
+        assert step.low <= after / before - 1 <= step.high
