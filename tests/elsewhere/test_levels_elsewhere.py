@@ -129,3 +129,12 @@ def test_unknown_engines_and_dtypes_are_answered_with_those_that_there_are(
         Levels(surfaces, "bfloat16", "tgi")
     with pytest.raises(MapError, match=r"no times of nvfp4 in vllm .* bfloat16, fp8"):
         Levels(surfaces, "nvfp4", "vllm")
+
+
+def test_of_one_engine_how_engines_differ_is_no_error_but_how_one_repeats_is() -> None:
+    engines = [surface(1.0, "vllm"), surface(4.0, "sglang")]
+    together = Levels(engines, "bfloat16", None, [0.03] * 3)
+    alone = Levels(engines, "bfloat16", "vllm", [0.03] * 3)
+    assert level(together, 1, 512, 512).differ == pytest.approx(log(2.0))
+    assert level(alone, 1, 512, 512).differ == 0.03
+    assert level(alone, 1, 512, 512).us == pytest.approx(planted_us(1, 512, 512))
