@@ -85,22 +85,9 @@ def run_demo(
     )
     if cliff_map.too_noisy:
         say(f"the map is too noisy to judge by: {cliff_map.too_noisy}")
-    try:
-        if model is None:
-            raise CompressionError("factors of random weights")
-        done = _compress(here, PLANNED, device, cliff_map=cliff_map, tokens=TOKENS)
-        assert done.plan is not None
-        plan, made = done.plan, dict[str, Any]()
-        dense = sum(size is None for size in done.sizes.values())
-        say(
-            f"{PLANNED}: by the loss that cuts add, {len(plan.choices) - dense} weights get ranks "
-            f"that are safe by the map and {dense} stay dense, of as many parameters "
-            f"({done.parameters_after:,})"
-        )
-    except CompressionError as error:  # the map may decide too little
-        plan, made = _realign(here, cliff_map)
-        say(f"{PLANNED}: padded, not compressed anew ({error}); {len(plan.changes)} dims change")
-    plan.save(here / "plan.json")
+    made = (
+        _padded(here, cliff_map, say) if model is None else _planned(here, device, cliff_map, say)
+    )
     models = [here / name for name in (OWN, ROUNDED, PLANNED, DENSE)]
     if model is not None:
         quality = gacprof.evaluate(models, text=here / "evaluation.txt", device=device, **TEXT)
@@ -115,7 +102,7 @@ def run_demo(
     say(f"the same model twice differs by at most {percent(timed.spread)}")
     page = gacprof.write_report(
         here / "report", cliff_map=here / "cliffmap.json", diagnosis=found.as_dict(),
-        plan=here / "plan.json", bench=timed.as_dict(), notes=notes, **made,
+        bench=timed.as_dict(), notes=notes, **made,
         title=f"Realigning a model on {timed.environment.name}",
     )  # fmt: skip
     for name, result in (("diagnosis", found), ("bench", timed)):
@@ -193,13 +180,40 @@ def _compress(here: Path, name: str, device: str | None, **sizes: Any) -> Any:
     )  # fmt: skip
 
 
-def _realign(here: Path, cliff_map: gacprof.CliffMap) -> tuple[gacprof.Plan, dict[str, Any]]:
-    """Padded by a plan, so that it computes the same."""
+def _planned(
+    here: Path, device: str | None, cliff_map: gacprof.CliffMap, say: Say
+) -> dict[str, Any]:
+    """Compressed at sizes that add least loss, of those that the map calls safe; of multiples of 8
+    where it decides too little. What the report shows of it."""
+    try:
+        done = _compress(here, PLANNED, device, cliff_map=cliff_map, tokens=TOKENS)
+        which = "ranks that are safe by the map"
+    except CompressionError as error:
+        done = _compress(here, PLANNED, device, round_to=8, objective="loss")
+        which = f"multiples of 8 as ranks ({error})"
+    dense = sum(size is None for size in done.sizes.values())
+    say(
+        f"{PLANNED}: by the loss that cuts add, {len(done.sizes) - dense} weights get {which} and "
+        f"{dense} stay dense; {done.parameters_after:,} parameters in all"
+    )
+    if done.plan is None:
+        return {}
+    done.plan.save(here / "plan.json")
+    return {"plan": here / "plan.json"}
+
+
+def _padded(here: Path, cliff_map: gacprof.CliffMap, say: Say) -> dict[str, Any]:
+    """Padded by a plan, so that it computes the same: factors of random weights are not compressed
+    anew. What the report shows of it."""
     fixed = gacprof.Constraints(fuse=False, untouched=True)
     plan = gacprof.plan(here / OWN, cliff_map, objective="pad", tokens=TOKENS, constraints=fixed)
     done = gacprof.realign(here / OWN, plan, here / PLANNED)
     check = gacprof.verify(here / OWN, here / PLANNED)
-    return plan, {"realigned": done.as_dict(), "verification": check.as_dict()}
+    plan.save(here / "plan.json")
+    say(f"{PLANNED}: padded, {len(plan.changes)} dims change")
+    return {
+        "plan": here / "plan.json", "realigned": done.as_dict(), "verification": check.as_dict(),
+    }  # fmt: skip
 
 
 def _refuse_unusable(model: Path) -> None:
