@@ -137,11 +137,13 @@ def perplexities(quality: Quality) -> str:
     """The models, the best first, each with its change against the method's own sizes."""
     lines = []
     for one in sorted(quality.models, key=lambda m: m.perplexity.value or float("inf")):
-        change, against = one.perplexity_change, "the reference"
+        change, value = one.perplexity_change, one.perplexity.value
+        against = ""
         if change is not None:
-            against = interval(change.low, change.value, change.high)
-        value = one.perplexity.value
-        lines.append(f"{one.model} {value:.2f} ({against})" if value else f"{one.model} not finite")
+            against = f" ({interval(change.low, change.value, change.high)})"
+        elif one is quality.models[0]:
+            against = " (the reference)"
+        lines.append(f"{one.model} {value:.2f}{against}" if value else f"{one.model} not finite")
     return ", ".join(lines)
 
 

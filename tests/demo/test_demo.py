@@ -10,7 +10,17 @@ import pytest
 from gacprof.checkpoint import scan
 from gacprof.core.errors import GacprofError
 from gacprof.demo.models import ranks, write_demo_checkpoint, write_texts
-from gacprof.demo.run import DENSE, MARKER, OWN, PLANNED, ROUNDED, _fresh, run_demo, standings
+from gacprof.demo.run import (
+    DENSE,
+    MARKER,
+    OWN,
+    PLANNED,
+    ROUNDED,
+    _fresh,
+    perplexities,
+    run_demo,
+    standings,
+)
 
 
 def test_the_model_is_a_llama_with_the_published_ranks(tmp_path):
@@ -97,4 +107,20 @@ def test_where_a_compressed_model_is_surely_faster_it_comes_first():
     prefill, decode = standings(timed)
     assert prefill.startswith(f"prefill 256: {PLANNED}") and decode.endswith(
         "(+20.0 % (+10.0 to +30.0))"
+    )
+
+
+def test_perplexities_stand_with_their_change_the_best_first():
+    ends = ("low", "value", "high")
+
+    def model(name, value, change=None):
+        return SimpleNamespace(
+            model=name, perplexity=SimpleNamespace(value=value),
+            perplexity_change=change and SimpleNamespace(**dict(zip(ends, change, strict=True))),
+        )  # fmt: skip
+
+    models = [model(OWN, 40.0), model(PLANNED, 19.5, (-0.55, -0.5125, -0.47)), model(DENSE, None)]
+    assert perplexities(SimpleNamespace(models=models)) == (
+        f"{PLANNED} 19.50 (-51.2 % (-55.0 to -47.0)), {OWN} 40.00 (the reference), "
+        f"{DENSE} not finite"
     )
