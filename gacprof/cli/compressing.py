@@ -27,7 +27,7 @@ from gacprof.extras.serve.request import ExportRequest
 
 if TYPE_CHECKING:
     from gacprof.extras.compress.outcome import CompressResult
-    from gacprof.extras.serve import Check, Exported
+    from gacprof.extras.serve import Check, ExportResult
 
 
 SHOWN = 12
@@ -121,7 +121,7 @@ def export(asked: ExportRequest, *, as_json: bool = Json) -> None:
         raise typer.Exit(1)
 
 
-def print_exported(done: Exported) -> None:
+def print_exported(done: ExportResult) -> None:
     say(
         f"{done.to}: {done.parameters:,} parameters, {done.bytes_written:,} bytes in "
         f"{len(done.files)} files"

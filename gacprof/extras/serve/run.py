@@ -26,7 +26,7 @@ FORMATS: dict[str, Prepare] = {
 
 
 @dataclass(frozen=True)
-class Exported(Record):
+class ExportResult(Record):
     """What was written, how it was checked, and how to serve it."""
 
     source: str
@@ -40,7 +40,7 @@ class Exported(Record):
     notes: tuple[str, ...] = ()
 
 
-def _export(request: ExportRequest) -> Exported:
+def _export(request: ExportRequest) -> ExportResult:
     """Write a checkpoint as a folder that an engine loads, and check what was written.
 
     Peak memory of writing is about the largest tensor; checking by an engine loads the model
@@ -66,7 +66,7 @@ def _export(request: ExportRequest) -> Exported:
     written = prepared.write(target, request.progress)
     checked = prepared.run(target) if check != "tensors" and not why else prepared.compare(target)
     notes = (why,) if check == "auto" and why else ()
-    return Exported(
+    return ExportResult(
         **vars(written) | {"notes": (*written.notes, *notes, *checked.notes)},
         source=inventory.path,
         out=str(target),
