@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import sys
@@ -90,7 +91,16 @@ def tools_checkpoints(
         return of_shared("fixtures/checkpoints")
     from tool_checkpoints import write_all
 
-    return write_all(fixtures / "checkpoints", tmp_path_factory.mktemp("tools"))
+    folder = tmp_path_factory.mktemp("tools")
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker is None:
+        return write_all(fixtures / "checkpoints", folder)
+    shared = tmp_path_factory.getbasetemp().parent / "tools"  # no worker makes them again
+    with (shared.parent / "tools.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not shared.exists():
+            write_all(fixtures / "checkpoints", folder).rename(shared)
+    return shared
 
 
 @pytest.fixture(scope="session", params=["made", ORIGINAL])

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Environment, Point
 from gacprof.devices.recorded import RecordedDevice
-from gacprof.extras.evidence import collecting, static
+from gacprof.extras.evidence import collecting
 from gacprof.kernels.evidence import METRICS, KernelCounters, write_counters
 from gacprof.kernels.names import Kernel
 from gacprof.sweeping import Suite, read_samples, run_sweep
@@ -172,14 +171,6 @@ def test_counters_beside_a_map_are_evidence_of_its_causes(run, tmp_path):
     assert cliff["cause"] == "at 48: loads of 2 bytes (LDG.2) instead of 16 (LDG.16)"
 
 
-def test_reports_that_are_none_are_refused(run, tmp_path, report):
-    (tmp_path / "cut.ncu-rep").write_bytes(report.read_bytes()[:-100])
-    (tmp_path / "foreign.ncu-rep").write_bytes(b"\x7fELF" * 9)
-    refused(run("evidence", "ncu", "--report", tmp_path / "cut.ncu-rep"), "is cut short")
-    refused(run("evidence", "ncu", "--report", tmp_path / "foreign.ncu-rep"), "is not an Nsight")
-    refused(run("evidence", "ncu", "--report", tmp_path / "absent.ncu-rep"), "cannot be read")
-
-
 def test_ncu_needs_samples_of_a_gpu_with_cliffs(run, tmp_path):
     refused(run("evidence", "ncu"), "sweep's folder")
     refused(run("evidence", "ncu", tmp_path, "--edges"), "not a sweep's folder")
@@ -226,23 +217,6 @@ def test_the_static_table_tells_loads_by_divisibility(run):
     assert rows == {16: "LDG.E.128", 8: "LDG.E.128", 4: "LDG.E.64", 2: "LDG.E", 1: "LDG.E.U16"}
     refused(run("evidence", "static", "--arch", "gfx90a"), "no architecture")
     refused(run("evidence", "static", "--probe", "conv"), "no probe 'conv'")
-
-
-def test_the_static_table_as_a_person_reads_it(run, monkeypatch):
-    loads = ("ld.global.b16", None, 2, False)
-    row = static.CompiledProbe("gemm", "sm80", 1, *loads, "mma.sync", None, "why")
-    monkeypatch.setattr(static, "table", lambda probes, architectures: (row,))
-    monkeypatch.setattr(static, "version", lambda: "3")
-    message = run("evidence", "static")
-    assert message.code == 0 and "ld.global.b16" in message.out and "note: why" in message.out
-
-
-def test_without_triton_it_says_how_to_get_it(run, monkeypatch):
-    def absent():
-        raise MeasurementError("static evidence needs Triton: pip install 'gacprof[triton]'")
-
-    monkeypatch.setattr(static, "_triton", absent)
-    refused(run("evidence", "static"), "pip install 'gacprof[triton]'")
 
 
 def test_names_are_read_and_unknown_ones_kept(run):

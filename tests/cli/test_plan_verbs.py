@@ -8,7 +8,6 @@ import pytest
 from planted_blocks import linear, planted
 
 from gacprof.checkpoint import scan
-from gacprof.cli.planning import window
 from gacprof.cliffmap.build import build_map
 from gacprof.core.points import Environment
 
@@ -26,48 +25,6 @@ def planned(run, asvd, planted_map, tmp_path):
         )  # fmt: skip
 
     return plan
-
-
-@pytest.mark.parametrize(
-    ("aim", "measures"),
-    [
-        ("pad", "parameters of the planned weights, negated"),
-        ("energy", "shares of energy kept"),
-        ("gac", "Eq. 4"),
-        ("latency", "predicted µs"),
-    ],
-)
-def test_a_plan_prints_what_it_changed_what_it_cost_and_the_proof(planned, asvd, aim, measures):
-    message = planned("--objective", aim, "--why")
-    assert message.code == 0 and message.out.startswith("The plan changes ")
-    before = f"{scan(asvd).parameters:,}"
-    for words in (
-        f"objective {aim}",
-        "self_attn.v_proj",
-        f"parameters in all: {before} → ",
-        "bytes of weights: ",
-        "predicted time in the planned weights' products, 1 token × 1, 64 tokens × 1: ",
-        "energy kept, mean over 17 dims: 1.0",
-        "in their windows: ",
-        measures,
-        "gap 0, proved optimal" if aim != "gac" else "gap 0",  # there its rounds do not settle
-        "next: gacprof realign",
-    ):
-        assert words in message.out, words
-
-
-@pytest.mark.parametrize(
-    ("candidates", "chosen", "fusable", "shown"),
-    [
-        ([64, 72, 80, 88], 80, False, "64 72 [80] 88"),
-        ([64, 72], None, True, "64 72 [dense]"),
-        ([8, 16, 24, 32, 40, 48, 56, 64], 32, True, "8 16 24 [32] 40 48 … dense"),
-        ([8, 16, 24, 32, 40], 8, False, "[8] 16 24 … 40"),
-        ([], 76, False, "nothing on offer"),
-    ],
-)
-def test_a_window_shows_where_the_choice_sits_in_it(candidates, chosen, fusable, shown):
-    assert window(candidates, chosen, fusable) == shown
 
 
 def test_memory_holds_for_the_checkpoint_that_is_written(run, planned, asvd, tmp_path):

@@ -109,18 +109,6 @@ def test_a_table_cuts_no_cell(columns, monkeypatch, capsys):
     assert {"no", "difference", "shown"} <= {word for line in lines for word in line.split()}
 
 
-def test_long_names_are_numbered_above_the_table(capsys):
-    assert printing.labelled(["small", "dense"]) == ["small", "dense"]
-    assert capsys.readouterr().out == ""
-    assert printing.labelled(["small", "SmolLM2-135M-svd-llm-15"]) == ["1", "2"]
-    assert capsys.readouterr().out.splitlines() == ["1: small", "2: SmolLM2-135M-svd-llm-15"]
-
-
-def test_a_pipe_gets_whole_lines(run, model):
-    shown = run("diagnose", model, "--map", "cpu-example").out
-    assert "layers 2–3 self_attn.k_proj   rank 102 ×2  pad to 112" in shown
-
-
 def test_diagnose_shows_alike_dims_once_and_all_on_demand(run, model):
     few = run("diagnose", model, "--map", "cpu-example").out
     every = run("diagnose", model, "--map", "cpu-example", "--all").out
@@ -167,23 +155,6 @@ def test_the_command_that_an_error_names_can_be_pasted(run):
     assert half.code == 2 and "--op linear --axis K --range 64:128" in half.err
 
 
-def test_show_draws_the_worst_curves_and_caps_what_it_lists(run):
-    asked = ("map", "show", "a100-published", "--op", "linear", "--axis", "N")
-    few, every = run(*asked).out, run(*asked, "--all").out
-    assert few.count("µs over N") == 2 and every.count("µs over N") == 4
-    assert few.count("  cliff ") <= 12 < every.count("  cliff ")
-    assert "… and 89 cliffs of at most 9.2 % (--all)" in few and "cliffs of at most" not in every
-    assert "… 884 in all (--all)" in few and "in all" not in every
-    (one,) = {line for line in few.splitlines() if line.startswith("  --fixed")}
-    narrowed = run(*asked, "--fixed", one.split()[1].rstrip(")")).out
-    assert narrowed.count("µs over N") == 2  # the fine and the coarse sweep of one shape
-
-
-def test_a_map_does_not_differ_from_itself(run):
-    shown = run("map", "diff", "cpu-example", "cpu-example")
-    assert shown.code == 0 and "33 of 33 curves in common have the same cliffs" in shown.out
-
-
 def test_an_error_is_json_too_where_json_was_asked_for(run, tmp_path):
     shown = run("diagnose", tmp_path / "none", "--map", "a100-published", "--json")
     error = json.loads(shown.out)
@@ -218,10 +189,6 @@ def test_every_json_has_its_schema(run, verb, schema):
     assert entries and {entry["schema"].partition("/")[0] for entry in entries} == {
         f"gacprof.{schema}"
     }
-
-
-def test_a_usage_error_names_the_verbs_own_help(run):
-    assert "see 'gacprof map list --help'" in run("map", "list", "--nope").err
 
 
 def test_the_staircase_marks_frontier_and_the_asked_dim():

@@ -65,19 +65,6 @@ def test_a_finished_sweep_is_resumed_as_finished(run, suite, tmp_path):
     assert again["seconds"] < first["seconds"]
 
 
-def test_a_dry_run_measures_nothing(run, suite, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    message = run("sweep", suite, "--device", "cpu", "--dry-run", "--json")
-    assert message.code == 0 and json.loads(message.out)["points"] == 9
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["tiny.toml"]
-
-
-def test_shipped_maps_are_listed_with_provenance(run):
-    listed = {m["name"]: m for m in json.loads(run("map", "list", "--json").out)}
-    assert listed["a100-published"]["provenance"] == "published"
-    assert "a100-published" in run("map", "list").out
-
-
 def test_diagnose_exits_1_for_a_misaligned_model(run, asvd, planted_map):
     message = run("diagnose", asvd, "--map", planted_map, "--tokens", "1,64", "--json")
     data = json.loads(message.out)

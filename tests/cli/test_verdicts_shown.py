@@ -13,8 +13,6 @@ from gacprof.cliffmap import CliffMap
 from gacprof.core.points import Point
 from gacprof.devices.recorded import RecordedDevice
 from gacprof.diagnosing import diagnose
-from gacprof.planning import plan
-from gacprof.report.page import Contents, write_page
 from gacprof.sweeping import build_map_of, run_sweep
 from gacprof.sweeping.for_checkpoint import suite_for
 from gacprof.sweeping.suite import parse_suite
@@ -73,19 +71,6 @@ def test_a_sweep_is_gone_on_with_by_its_folder_alone(run, quiet):
     assert message.code == 2 and "was measured elsewhere" in message.err
 
 
-def test_map_show_and_candidates_tell_bounds_and_tolerance(run, loud):
-    run("map", "build", loud)
-    shown = run("map", "show", loud / "cliffmap.json", "--op", "linear").out
-    assert "undecided:" in shown and "tolerance of 2 %" in shown and "at most" in shown
-    asked = ("map", "candidates", loud / "cliffmap.json", "--op", "linear", "--axis", "K")
-    table = run(*asked, "--near", 80, "--unsafe").out
-    assert "undecided" in table and "at most" in table and "penalty of at most 2.0 %" in table
-    entries = json.loads(run(*asked, "--near", 80, "--unsafe", "--json").out)
-    assert {e["tolerance"] for e in entries} == {0.02} and "undecided" in {
-        e["verdict"] for e in entries
-    }
-
-
 @pytest.fixture(scope="module")
 def rough(asvd, tmp_path_factory) -> CliffMap:
     """A map of the checkpoint's shapes that decides what costs 40 % and leaves the rest open."""
@@ -117,15 +102,3 @@ def test_diagnose_and_plan_tell_undecided_dims_with_their_bounds(run, asvd, roug
     made = json.loads((tmp_path / "p.json").read_text())
     assert made["tolerance"] == 0.02
     assert any(c["verdict"] == "undecided" and c["penalty_high"] > 0.02 for c in made["choices"])
-
-
-def test_the_page_tells_them_too(asvd, rough, tmp_path):
-    contents = Contents(
-        "a title",
-        cliff_map=rough,
-        diagnosis=diagnose(asvd, rough).as_dict(),
-        plan=plan(asvd, rough).as_dict(),
-    )
-    page = write_page(contents, tmp_path).read_text()
-    for words in ("undecided", "at most", "Tolerance 2.0 %", "by a tolerance of 2.0 %"):
-        assert words in page, words

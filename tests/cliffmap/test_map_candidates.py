@@ -21,13 +21,6 @@ def dims(candidates):
     return [c.d for c in candidates]
 
 
-def test_three_lines_are_enough():
-    m = CliffMap.load("a100-published")
-    found = m.candidates("linear", axis="K", near=107, dtype="float16")
-    assert dims(found) == [64, 72, 80, 88, 96, 104, 112, 120, 128]
-    assert all(c.safe and c.penalty <= 0.02 and c.latency_us > 0 for c in found)
-
-
 def test_both_sides_window_and_count(a100):
     def near(**options):
         return dims(a100.candidates("attention", axis="head_dim", near=107, **options))
@@ -41,12 +34,6 @@ def test_both_sides_window_and_count(a100):
     assert near(window=(97, 100)) == []
 
 
-def test_the_dim_itself_is_a_candidate_if_it_is_safe(a100):
-    assert dims(a100.candidates("attention", axis="head_dim", near=128, below=1, above=1)) == [
-        96, 128, 160,
-    ]  # fmt: skip
-
-
 def test_unsafe_dims_can_be_seen_with_their_penalty(a100):
     found = a100.candidates("attention", axis="head_dim", near=107, window=1, safe_only=False)
     assert [(c.d, c.safe) for c in found] == [(106, False), (107, False), (108, False)]
@@ -56,15 +43,6 @@ def test_unsafe_dims_can_be_seen_with_their_penalty(a100):
 def test_the_penalty_of_an_unmeasured_dim_is_a_miss(a100):
     with pytest.raises(MapLookupError, match="head_dim=161 was not measured"):
         a100.penalty("attention", "head_dim", 161)
-
-
-def test_a_candidate_prints_as_json(a100):
-    (c,) = a100.candidates("attention", axis="head_dim", near=128, count=1)
-    assert json.loads(json.dumps(c.as_dict())) == {
-        "d": 128, "latency_us": 1484.74, "penalty": 0.0, "penalty_low": 0.0, "penalty_high": 0.0,
-        "verdict": "safe", "safe": True, "on_frontier": True, "curve": c.curve,
-        "tolerance": 0.02,
-    }  # fmt: skip
 
 
 def pair(latency_k, latency_n, name="planted"):

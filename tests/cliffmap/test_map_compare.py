@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pytest
 from planted_blocks import linear, planted
 
-from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.build import build_map
 from gacprof.cliffmap.compare import check, diff
-from gacprof.cliffmap.storage import map_facts
 from gacprof.core.points import Environment
 
 STACK = {"torch": "2.13.0+cu130", "cublas": "13.1.0.3", "cudnn": "91501", "driver": "580.65"}
@@ -113,13 +110,3 @@ def test_another_device_makes_it_stale(a100):
     fit = check(a100, H200)
     assert fit.stale and "device: the map is of NVIDIA A100 80GB, here is NVIDIA H200" in fit.lines
     assert json.dumps(fit.as_dict())
-
-
-def test_the_list_of_maps_tells_provenance_and_age(tmp_path):
-    measured(step(128), "mine").save(tmp_path / "mine.json")
-    today = datetime(2026, 5, 9, tzinfo=UTC)
-    published = map_facts(CliffMap.load("a100-published"), today)
-    assert published["provenance"] == "published"
-    assert published["age_days"] == 10
-    mine = map_facts(CliffMap.load(tmp_path / "mine.json"))
-    assert mine["provenance"] == "measured" and mine["points"] == 128

@@ -23,10 +23,6 @@ def test_the_planted_modulus_is_the_best_one(modulus):
     assert (best.penalty, best.safe_share, best.unreached) == (0.0, 1.0, 0)
 
 
-def test_where_nothing_is_gained_by_rounding_the_best_modulus_is_one():
-    assert best_modulus(curve(lambda d: 10.0 + d / 100)).modulus == 1
-
-
 def test_what_no_single_modulus_can_give_is_told():
     """Full speed at multiples of 32 and at 72: rounding up to 32 never finds 72."""
     c = curve(lambda d: (10.0 if d % 32 == 0 or d == 72 else 15.0) * (2 if d > 72 else 1))

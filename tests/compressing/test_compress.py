@@ -187,14 +187,6 @@ def test_what_the_map_predicts_is_told_for_each_count_of_tokens_by_itself(
     assert any("as fast or faster for 1 token: " in note for note in slower.notes)
 
 
-def test_more_energy_is_kept_than_by_rounding_within_the_same_ratio(compress, own_map, tmp_path):
-    ours = compress("svd-llm", tmp_path / "ours", cliff_map=own_map("svd-llm"))
-    rounded = compress("svd-llm", tmp_path / "rounded", round_to=8)
-    assert all(size % 8 == 0 for size in rounded.sizes.values())
-    assert ours.energy_kept > rounded.energy_kept
-    assert rounded.removed >= 0.3
-
-
 @pytest.mark.parametrize("method", [ASVD, "palu", "llm-pruner"])
 def test_rounding_is_the_tools_own(compress, tmp_path, method):
     result = compress(method, tmp_path / "8", round_to=8)

@@ -6,7 +6,6 @@ import sys
 import pytest
 
 from gacprof.cli import main
-from gacprof.cli.compressing import steps
 
 
 @pytest.fixture
@@ -43,18 +42,6 @@ def test_json_has_every_size(run, dense, unaligned, map_of, tmp_path):
     assert found["aligned"] == len(found["plan"]["choices"])
 
 
-def test_with_a_map_it_says_how_much_is_aligned(run, dense, unaligned, map_of, tmp_path):
-    path = tmp_path / "map.json"
-    map_of(unaligned("svd")).save(path)
-    arguments = ("--method", "svd", "--ratio", 0.3, "--map", path, "--out", tmp_path / "out")
-    code, said, _ = run("compress", dense, *arguments)
-    assert code == 0
-    assert "21 of 21 dims are safe, 0 undecided, none misaligned" in said
-    assert "moved from the method's own" in said
-    assert "predicted for 1 token: " in said and "predicted for 64 tokens: " in said
-    assert "uncompressed" in said, "how fast the model was, or how to find out"
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -70,13 +57,3 @@ def test_bad_input_is_one_line_and_exit_code_two(run, dense, tmp_path, arguments
     code, said, complaint = run("compress", dense, "--out", tmp_path / "o", *arguments)
     assert code == 2 and message in complaint and complaint.count("\n") == 1
     assert not said and not list(tmp_path.iterdir())
-
-
-def test_a_long_run_that_is_piped_names_its_layer_every_half_minute(capsys):
-    now = iter([0.0, 10.0, 31.0, 31.0, 50.0, 62.0, 62.0])
-    say = steps(lambda: next(now))
-    for layer in range(1, 5):
-        say(f"layer {layer} of 4")
-    assert capsys.readouterr().err.splitlines() == [
-        "gacprof: layer 2 of 4", "gacprof: layer 4 of 4",
-    ]  # fmt: skip

@@ -110,13 +110,6 @@ def test_a_second_copy_that_has_no_room_is_the_same_process(model, tmp_path, mon
     assert any("the reference's own process" in note for note in found.notes)
 
 
-def test_an_untested_version_is_noted(model, monkeypatch):
-    other = Engine("fake", FAKE.file, ("0.9",), "folder", "nowhere")
-    monkeypatch.setattr(engine, "ENGINES", {"fake": other})
-    found = bench_engine([model("a")], "fake", tokens=(4,), decode_steps=0, rounds=12)
-    assert "fake 1.0 was not tested with gacprof, 0.9 was" in found.notes
-
-
 @pytest.mark.parametrize(
     ("config", "message"),
     [

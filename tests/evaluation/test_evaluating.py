@@ -144,16 +144,6 @@ def test_another_models_tokenizer_is_refused(here, tmp_path):
         gacprof.evaluate(tmp_path / "small", text=here / "text.txt")
 
 
-def test_progress_covers_all_models(here):
-    message = []
-    gacprof.evaluate(
-        [here / "a", here / "b"], text=here / "text.txt",
-        progress=lambda done, total, what: message.append((done, total, what)),
-    )  # fmt: skip
-    work = len(TEXT) - 1
-    assert message[-1] == (2 * work, 2 * work, "b") and message[0][2] == "a"
-
-
 def test_a_forward_pass_that_fails_is_one_line_and_no_memory_is_no_finding(here, monkeypatch):
     model = tiny_model()
     for error, kind, said in (

@@ -123,9 +123,3 @@ def test_what_is_not_finite_has_no_value(ids):
     found = perplexity_by(Scorer(model), ids, 32, 32)
     assert found.value is None and found.tokens == len(ids) - 1
     assert perplexity_of([1e6], 10).value is None
-
-
-def test_progress_counts_the_predictions(model, ids):
-    message = []
-    score(Scorer(model), ids, 32, 16, 2, message.append)
-    assert sum(message) == len(ids) - 1 and len(message) > 1

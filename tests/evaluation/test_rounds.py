@@ -54,13 +54,6 @@ def test_orders_of_models_and_of_workloads_are_drawn_anew():
     assert {timed[i][0][0] + timed[i + 3][0][0] for i in range(0, len(timed), 4)} == {"pd", "dp"}
 
 
-def test_a_round_holds_one_prefill_and_every_decode_step():
-    rounds, _ = measured(12)
-    prefill, decode = rounds.tables
-    assert prefill.us.shape == (12, 3) and decode.us.shape == (36, 3)
-    assert prefill.rounds == list(range(12)) and decode.rounds[:4] == [0, 0, 0, 1]
-
-
 def test_it_ends_at_the_look_where_all_is_decided():
     asked = []
     rounds, _ = measured(96, lambda: asked.append(1) or len(asked) == 2)
@@ -93,10 +86,3 @@ def test_garbage_is_not_collected_meanwhile():
     assert gc.isenabled()
     measured(12, time_cap_s=0.0, progress=lambda *_: seen.append(gc.isenabled()))
     assert not any(seen[:-1]) and gc.isenabled()
-
-
-def test_progress_is_told_to_the_end():
-    message = []
-    measured(12, progress=lambda done, total, what: message.append((done, total)))
-    total = 6 * WARM_UP_ROUNDS + 12 * 12
-    assert message == [(done, total) for done in range(total + 1)]

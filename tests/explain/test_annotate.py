@@ -93,13 +93,6 @@ def test_the_published_a100_steps_are_templates_at_64_96_128_160_192() -> None:
     }
 
 
-def test_below_each_template_the_published_cause_is_that_it_is_not_filled() -> None:
-    falls = {c.before: c.cause for c in staircase().cliffs if c.jump < 0 and c.remainders == [0]}
-    assert falls == {
-        d: f"at {d}: template {d + 8} is not filled (by rules)" for d in (88, 120, 152, 184, 248)
-    }
-
-
 def test_the_published_107_is_padded_and_sliced() -> None:
     every = annotate(CliffMap.load("a100-published")).curves
     (curve,) = (c for c in every if (104, 107) in edges(c))

@@ -24,11 +24,6 @@ def test_every_real_name_is_known(fixtures: Path, file: str) -> None:
     assert [name for name in names(fixtures, file) if not parse(name).known] == []
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_the_name_itself_is_always_kept(fixtures: Path, file: str) -> None:
-    assert all(parse(name).name == name for name in names(fixtures, file))
-
-
 def test_providers_are_never_mixed_up(fixtures: Path) -> None:
     expected = {
         "cublas": {"cublas", "cutlass"},  # cuBLAS ships CUTLASS kernels under CUTLASS's names

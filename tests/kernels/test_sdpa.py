@@ -106,15 +106,6 @@ def test_what_the_rules_cannot_know_is_said() -> None:
     assert choose(asked(128)).doubts == ()
 
 
-def test_the_explanation_names_padding_and_the_refusals_before_it() -> None:
-    assert choose(asked(107)).explanation == (
-        "SDPA takes flash; q, k and v are padded to 112 and the output is sliced"
-    )
-    text = choose(asked(107, mask="float")).explanation
-    assert text.startswith("SDPA takes math (refused by flash: an explicit attn_mask")
-    assert "efficient: head_dim 107 of q and k is no multiple of 8" in text
-
-
 def test_switching_flash_off_leaves_math_for_unaligned_dims() -> None:
     choice = choose(asked(107), disabled=("flash",))
     assert (choice.backend, choice.refusals["flash"]) == ("math", "switched off")

@@ -121,11 +121,3 @@ def test_without_nvml_the_state_is_unknown_not_good(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     (mark,) = marks()
     assert mark.startswith("NVML cannot be read") and "unknown" in mark
-
-
-def test_a_cpu_busy_with_other_work_is_marked(monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    monkeypatch.setattr(os, "getloadavg", lambda: (0.5, 0.5, 0.5))
-    assert marks("cpu") == ()
-    monkeypatch.setattr(os, "getloadavg", lambda: (6.0, 5.0, 4.0))
-    assert "load 6.0 on 2 cores" in marks("cpu")[0]

@@ -13,7 +13,7 @@ from random import Random
 
 import experiments as ex
 import pytest
-from disputes import Verdict, chosen, measure, script, settle, suite_of
+from disputes import Verdict, chosen, measure, script, settle
 from experiments import DISPUTES, Dispute, Results, jit_divisibility
 
 from gacprof import operators
@@ -198,31 +198,6 @@ def test_head_dim_64_is_one_or_the_other_or_neither(us: float, status: str) -> N
     assert ex.how_long_64_takes(results({ex.D64: us}))[0] == status
 
 
-def test_128_may_also_lose_or_tie() -> None:
-    def outcome(last: float) -> str:
-        latency = dict(zip(ex.NEAR_128, (1000, 1000, 1010, last), strict=True))
-        return ex.does_128_beat_its_neighbours(results(latency))[1]
-
-    assert outcome(950).startswith("128 is the fastest")
-    assert outcome(1200).startswith("a smaller multiple of 8 is faster")
-    assert outcome(1005).startswith("they differ by less")
-
-
-def test_growth_alone_is_no_jump() -> None:
-    grows = {p: p.dim["N"] / 100 for p in ex.PLATEAU}
-    assert ex.is_a_multiple_of_8_safe(results(grows))[0] == "undecided"
-
-
-def test_aligned_slower_than_misaligned_blames_the_timer_only_where_it_happens() -> None:
-    a, b, c, d = ex.SMALL
-    fine = results({a: 12, b: 9, c: 12, d: 9, ex.SMALL_GEMV[0]: 8, ex.SMALL_GEMV[1]: 7}, H200)
-    assert "never slower" in ex.is_aligned_ever_slower(fine)[1]
-    odd = results({a: 9, b: 12}, H200)
-    status, finding, evidence = ex.is_aligned_ever_slower(odd)
-    assert (status, "CUPTI" in finding) == ("undecided", True)
-    assert evidence[1] == "timer: cupti"
-
-
 @pytest.mark.parametrize(
     "half, odd, finding",
     [
@@ -282,12 +257,6 @@ def by_number(disputes: Sequence[Dispute], folder: Path) -> dict[int, Verdict]:
     return {v.number: v for v in settle(disputes, measure(disputes, "cuda", folder))}
 
 
-def test_every_point_of_every_dispute_goes_through_a_suite_unchanged() -> None:
-    points = points_of(DISPUTES)
-    assert set(suite_of(points).points("cuda")) == set(points)
-    assert {p.operator for p in points} == {"attention", "linear", "row_sum"}
-
-
 def test_the_published_a100_settles_what_it_can(gpu, tmp_path: Path) -> None:
     verdicts = by_number(DISPUTES, tmp_path / "run")
     assert len(verdicts) == len(DISPUTES)
@@ -340,27 +309,7 @@ def test_the_floor_is_what_hidden_replicates_differ_by(gpu, tmp_path: Path) -> N
     assert measure(chosen([7]), "cuda", tmp_path / "none").floor == 0.05  # assumed
 
 
-def test_the_experiment_on_sectors_withholds_tritons_knowledge() -> None:
-    points = points_of(chosen([2]))
-    assert {p.flag["specialise"] for p in points} == {True, False}
-    assert all(operators.get("row_sum").problem(p) is None for p in points)
-
-
 # the script ----------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_without_a_gpu_the_script_says_what_is_settled_and_what_the_rest_need(
-    run, monkeypatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    message = run(script, "--out", tmp_path)
-    assert message.code == 0 and "a rank pays no penalty" in message.out
-    assert "no GPU at hand" in message.out
-    assert "to settle it: an A100 80GB with torch 2.9.1" in (tmp_path / "disputes.md").read_text()
-    verdicts = json.loads((tmp_path / "disputes.json").read_text())
-    assert [v["number"] for v in verdicts] == list(range(1, 10))
-    assert all(v["needs"] for v in verdicts if v["status"] == "open")
 
 
 def test_on_a_gpu_the_script_measures_what_was_asked_for(gpu, run, tmp_path: Path) -> None:

@@ -34,16 +34,6 @@ def test_no_point_is_cut_off_at_the_top(a100, number):
         assert axes.get_ylim()[1] > 1.03 * highest
 
 
-def test_a_map_of_other_shapes_draws_the_papers_figures_at_its_own(other):
-    figure = paper_figure(other, 7)
-    assert [axes.get_title(loc="left") for axes in figure.axes] == [
-        "GEMM over M", "GEMM over N", "GEMM over K",
-    ]  # fmt: skip
-    words = [text.get_text() for text in figure.axes[0].texts]
-    assert any("linear over M" in text and "gacprof sweep paper" in text for text in words)
-    assert any("M=512" in text.get_text() for text in figure.axes[2].texts)
-
-
 @pytest.mark.parametrize(("number", "panels"), [(5, 1), (6, 2), (7, 3), (8, 3)])
 def test_the_papers_figures_come_from_the_map(a100, number, panels):
     assert len(paper_figure(a100, number).axes) == panels

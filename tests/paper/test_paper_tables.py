@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 
 import pytest
 from planted_blocks import linear, notes, numbered, planted
@@ -13,7 +12,7 @@ from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.build import build_map
 from gacprof.core.errors import ReportError
 from gacprof.core.points import Environment
-from gacprof.report.tables import FORMS, Table, render
+from gacprof.report.tables import Table, render
 from gacprof.sweeping import load_suite
 
 
@@ -116,16 +115,6 @@ def test_an_unknown_table_and_an_unknown_form_are_refused(a100):
         render(paper_table(a100, "A4"), "docx")
 
 
-@pytest.mark.parametrize("name", TABLES)
-@pytest.mark.parametrize("form", FORMS)
-def test_every_table_renders_in_every_form_even_when_empty(a100, tiny, name, form):
-    for m in (a100, tiny):
-        table = paper_table(m, name)
-        text = render(table, form)
-        assert text.endswith("\n") and "None" not in text and "nan" not in text
-        assert json.dumps(table.as_dict())
-
-
 @pytest.fixture(scope="module")
 def cpu() -> CliffMap:
     """Curves at one token and at many, in float32: what a CPU's first sweep gives."""
@@ -148,37 +137,11 @@ def test_rows_are_taken_from_curves_of_their_own_regime_and_no_curve_twice(cpu):
     assert len(set(found)) == len(found)
 
 
-def test_rates_of_a_slow_device_and_loads_of_its_own_dtype_are_told(cpu):
-    table = paper_table(in_float32(Environment("cuda", "gpu", "sm80")), "B4")
-    loads = dict(zip(column(table, "K"), column(table, "widest load [bytes]"), strict=True))
-    assert loads["K % 2 = 1"] == 4 and loads["K % 4 = 0, K % 8 ≠ 0"] == 16
-    slow = paper_table(cpu, "B4")
-    assert "widest load [bytes]" not in slow.headings  # of a GPU's threads
-    lowest = [row[1] for row in slow.texts()]
-    assert all(float(text) > 0 for text in lowest)
-
-
 def test_the_suite_named_for_a_missing_row_does_sweep_it():
     swept = {(sweep.operator, sweep.axis) for sweep in load_suite("paper").sweep}
     assert {(operator, axis) for _, operator, axis, _ in A4_ROWS} <= swept
     flags = [sweep.flags.get("backend", []) for sweep in load_suite("paper").sweep]
     assert {"auto", *flags[1]} == set(BACKENDS.values())
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_latex_has_as_many_cells_a_row_as_columns_and_balanced_braces(a100, tiny, cpu, name):
-    for m in (a100, tiny, cpu):
-        text = render(paper_table(m, name), "latex")
-        (spec,) = re.findall(r"\\begin\{tabular\}\{([lr]+)\}", text)
-        body = text[text.index(r"\toprule") : text.index(r"\bottomrule")]
-        rows = [line for line in body.splitlines() if line.endswith(r" \\")]
-        assert rows and all(len(re.findall(r"(?<!\\)&", row)) == len(spec) - 1 for row in rows)
-        plain = re.sub(r"\\[{}]", "", text)
-        depths = [plain[:i].count("{") - plain[:i].count("}") for i in range(len(plain) + 1)]
-        assert min(depths) == 0 == depths[-1]
-        begun, ended = (re.findall(rf"\\{w}\{{(\w+)\}}", text) for w in ("begin", "end"))
-        assert sorted(begun) == sorted(ended) and text.count("$") % 2 == 0
-        assert not re.search(r"[≠≥≤×→–µ·≈]", text)
 
 
 def test_the_script_prints_tables_or_writes_them_all_beside_another_map(run, tmp_path):

@@ -233,20 +233,6 @@ def test_no_time_and_no_tolerance_is_none(llama: Make) -> None:
     assert {c.tolerance for c in gacprof.safe_ranks((512, 384), h100())} == {None}
 
 
-def test_the_head_of_ranks_counts_once_and_says_why(llama: Make, run: Run) -> None:
-    model = llama(hidden=1024, width=1536, heads=8, vocab=50257)
-    _, out, _ = run("diagnose", model, "--gpu", "h100", "--tp", 8)
-    assert "of 14 judged" in out
-    assert "1 not judged (engines pad the vocabulary before ranks share it)" in out
-
-
-def test_a_plan_says_what_it_cannot_change(llama: Make, run: Run, tmp_path: Path) -> None:
-    model = llama(hidden=848, heads=8, width=1408, vocab=50257)
-    code, out, _ = run("plan", model, "--gpu", "h100", "--out", tmp_path / "plan.json")
-    assert code == 0 and "no plan changes lm_head.weight:N, 50257" in out
-    assert "head_dim, 106, which is misaligned" in out and "128 would be served well" in out
-
-
 def test_beside_rules_a_map_s_curve_is_asked_for(run: Run, tmp_path: Path) -> None:
     table = tmp_path / "h100.json"
     gacprof.rule_table("h100", "2.11", ("bfloat16",)).save(table)
@@ -297,12 +283,6 @@ def test_a_published_cost_is_shown_with_where_it_was_measured(llama: Make, run: 
     assert width[0] == 2.1 and "4 bytes" in str(width[1]) and "of K alone" in width[2]
 
 
-def test_what_no_kernel_serves_says_what_the_type_takes(llama: Make, run: Run) -> None:
-    model = llama(dtype="float8_e4m3fn", scheme=FP8)
-    code, out, _ = run("diagnose", model, "--gpu", "h100")
-    assert code == 1 and "nothing: float8_e4m3 takes multiples of 16" in out
-
-
 def test_a_rule_table_is_of_the_newest_release_unless_one_is_named(
     run: Run, tmp_path: Path
 ) -> None:
@@ -311,19 +291,6 @@ def test_a_rule_table_is_of_the_newest_release_unless_one_is_named(
     assert code == 2 and "h101" in err
     code, out, _ = run("map", "show", tmp_path / "h100.json")
     assert code == 0 and "×3.3 (K)" in out and "published for K alone" in out
-
-
-def test_no_wider_window_is_advised_where_none_helps(run: Run, tmp_path: Path) -> None:
-    h100().save(tmp_path / "h100.json")
-    asked = ("--op", "linear", "--axis", "M", "--near", 100)
-    _, out, _ = run("map", "candidates", tmp_path / "h100.json", *asked)
-    assert "all are undecided" in out and "--window" not in out
-
-
-def test_what_a_map_lacks_is_swept_in_the_sizes_of_a_rank(run: Run) -> None:
-    asked = ("--op", "linear", "--axis", "K", "--near", 4050, "--tp", 8)
-    code, _, err = run("map", "candidates", "h100-published", *asked)
-    assert code == 2 and "--range 490:522" in err and "on one of 8 ranks" in err
 
 
 def test_pairs_that_an_engine_cannot_hold_are_refused_before_any_work(

@@ -15,11 +15,9 @@ import pytest
 
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Environment
-from gacprof.devices.device import Slot
 from gacprof.devices.recorded import RecordedDevice
 from gacprof.devices.worker import WorkerLostError
 from gacprof.sweeping import build_map_of, read_blocks, store
-from gacprof.sweeping.curve import CurveState
 from gacprof.sweeping.results import environment_of, read_frame, read_samples, suite_of
 from gacprof.sweeping.run import run_sweep
 from gacprof.sweeping.store import (
@@ -28,7 +26,7 @@ from gacprof.sweeping.store import (
     RunFolder,
     read_notes,
 )
-from gacprof.sweeping.suite import load_suite, parse_suite
+from gacprof.sweeping.suite import parse_suite
 
 
 def suite(values=(96, 104, 107, 112), **timing):
@@ -127,13 +125,6 @@ def test_a_curve_that_is_decided_takes_no_more_blocks(tmp_path):
     assert (summary.blocks, summary.undecided, summary.unfinished) == (FEWEST, 0, 0)
 
 
-def test_every_process_adds_its_share_even_where_the_first_decided_all(tmp_path):
-    """What one process says of a dim may be a quirk of where its memory lies."""
-    run_sweep(suite(blocks=6, processes=3), device(), tmp_path / "run")
-    processes = [block.process for block in read_blocks(tmp_path / "run")]
-    assert [processes.count(number) for number in range(3)] == [6, 2, 2]
-
-
 def test_an_undecided_curve_is_spread_evenly_over_the_processes(tmp_path):
     from random import Random
 
@@ -186,15 +177,6 @@ def test_blocks_after_a_batch_that_cost_its_worker_are_of_another_process(tmp_pa
     processes = [block.process for block in read_blocks(tmp_path / "run")]
     assert losing.lost and summary.failed == 0
     assert set(processes) == {0, 1} and processes == sorted(processes)
-
-
-def test_callable_slots_follow_slots_that_are_given_up_and_added():
-    (plan,) = suite().curves("cpu")
-    state = CurveState(plan, suite().timing)
-    before = state.callable_slots
-    state.fail(before[0], for_good=True)
-    state.slots.append(Slot(plan.points[96], replicate=True))
-    assert state.callable_slots == [*before[1:], len(state.slots) - 1]
 
 
 def test_a_long_curve_is_dealt_out_in_partial_blocks_and_every_dim_is_called(tmp_path):
@@ -419,15 +401,6 @@ def test_a_small_parquet_of_endless_rows_is_refused_before_it_is_unfolded(tmp_pa
         read_blocks(tmp_path / "run")
 
 
-@pytest.mark.parametrize("name", ["run.json", "points.json", JOURNAL, PARQUET])
-def test_what_is_no_regular_file_is_not_waited_for(tmp_path, name):
-    run_sweep(suite(), device(), tmp_path / "run")
-    (tmp_path / "run" / name).unlink(missing_ok=True)
-    os.mkfifo(tmp_path / "run" / name)
-    with pytest.raises(MeasurementError):
-        build_map_of(tmp_path / "run")
-
-
 def test_a_folder_with_a_sweep_is_not_overwritten(tmp_path):
     run_sweep(suite(), device(), tmp_path / "run")
     with pytest.raises(MeasurementError, match="--resume"):
@@ -448,15 +421,6 @@ def test_a_changed_suite_is_refused_and_told_key_by_key(tmp_path, new, told):
     with pytest.raises(MeasurementError) as error:
         run_sweep(new, device(), tmp_path / "run", resume=True)
     assert told in str(error.value)
-
-
-def test_another_suite_is_told_by_its_name_first(tmp_path):
-    run_sweep(load_suite("quick"), RecordedDevice(lambda p: 1.0, CUDA), tmp_path, budget_s=1e-9)
-    other = suite().model_copy(update={"name": "mine"})
-    with pytest.raises(MeasurementError) as error:
-        run_sweep(other, RecordedDevice(lambda p: 1.0, CUDA), tmp_path, resume=True)
-    assert "holds another suite: name was 'quick', now 'mine'; " in str(error.value)
-    assert "more differences" in str(error.value)
 
 
 CUDA = Environment("cuda", "NVIDIA H200", "sm90", {}, {"torch": "2.13.0"})
