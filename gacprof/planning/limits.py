@@ -145,7 +145,7 @@ def ceilings(inventory: Inventory, request: SizesRequest) -> tuple[Ceiling | Non
     parameters = memory = None
     if request.budget_parameters is not None:
         wanted = request.budget_parameters
-        parameters = _of_all(wanted, now.parameters, weights.parameters, "parameters")
+        parameters = of_all(wanted, now.parameters, weights.parameters, "parameters")
     elif request.budget is not None:
         dense = dense_parameters(inventory)
         parameters = Ceiling(
@@ -155,11 +155,11 @@ def ceilings(inventory: Inventory, request: SizesRequest) -> tuple[Ceiling | Non
             lambda cost: f"{ceil(cost / dense * 1e4) / 1e4:g} of the dense size",
         )
     if request.memory is not None:
-        memory = _of_all(request.memory, now.nbytes, weights.nbytes, "bytes")
+        memory = of_all(request.memory, now.nbytes, weights.nbytes, "bytes")
     return parameters, memory
 
 
-def _of_all(wanted: float, now: int, weights: int, unit: str) -> Ceiling:
+def of_all(wanted: float, now: int, weights: int, unit: str) -> Ceiling:
     """A limit on the whole checkpoint: it holds ``now``, ``weights`` of it in planned weights."""
     amount = "{:,}".format if unit == "parameters" else human_bytes
     noun, less = ("parameters", "fewer") if unit == "parameters" else ("of weights", "less")

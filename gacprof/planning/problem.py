@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from gacprof.checkpoint.inventory import Dim, Inventory, NewSizes
@@ -24,6 +24,7 @@ from gacprof.planning.limits import (
     References,
     TimeLimit,
     ceilings,
+    of_all,
     rounded,
     time_limit,
 )
@@ -130,19 +131,16 @@ class Problem:
     def _dominated(self, baseline: str) -> tuple[Ceiling, list[TimeLimit]]:
         """No larger than the baseline, and no slower at any token count of the workload."""
         sizes = self.references.rounded or rounded(self.inventory.dims, multiple_of(baseline))
-        before, then = (footprint(self.inventory, each).parameters for each in ({}, sizes))
+        now, then = (footprint(self.inventory, each).parameters for each in ({}, sizes))
         weights = planned(self.inventory, [dim for dim in self.inventory.dims if dim.adjustable])
-        rest = before - weights.parameters
-        room = Ceiling(
-            then - rest, "parameters", f"{then:,} parameters in all ({baseline})",
-            lambda cost: f"{cost + rest:,} parameters in all",
-        )  # fmt: skip
+        room = of_all(then, now, weights.parameters, "parameters")
+        room = replace(room, basis=f"{room.basis}, as {baseline} has")
         times = []
         for count, predictor in self.phases.items():
             took = predictor.weights(sizes)
             if took.latency_us is None:
-                raise PlanError(f"how long {baseline} takes at {count} tokens is not known: "
-                                f"{took.missing}")  # fmt: skip
+                told = f"how long {baseline} takes at {count} tokens is not known"
+                raise PlanError(f"{told}: {took.missing}")
             told = f"{{:.1f}} µs at {count} tokens, where {baseline} takes {took.latency_us:.1f} µs"
             times.append(TimeLimit(predictor, took.latency_us * (1 + ROUNDING), told.format))
         return room, times
