@@ -60,60 +60,6 @@ def test_a_spoilt_checkpoint_is_refused_by_every_verb(
     assert not (tmp_path / "plan.json").exists() and not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("shard", ["missing.safetensors", "../outside.safetensors", "/etc/passwd"])
-def test_an_index_that_names_a_missing_shard_or_leaves_the_folder(run, copy, planted_map, shard):
-    (copy / "model.safetensors").unlink()
-    (copy.parent / "outside.safetensors").write_bytes(b"x")
-    index = {"metadata": {}, "weight_map": {"lm_head.weight": shard}}
-    (copy / "model.safetensors.index.json").write_text(json.dumps(index))
-    refused(run("diagnose", copy, "--map", planted_map), shard)
-
-
-def test_checkpoints_that_are_none(run, planted_map, tmp_path):
-    refused(run("diagnose", tmp_path / "nonesuch", "--map", planted_map), "nonesuch")
-    refused(run("diagnose", tmp_path, "--map", planted_map))
-
-
-def test_maps_that_are_none(run, asvd, planted_map, tmp_path):
-    refused(run("diagnose", asvd, "--map", "nonesuch"), "nonesuch")
-    data = json.loads(planted_map.read_text())
-    for change, message in (
-        ({"schema": "gacprof.cliffmap/4"}, "newer"),
-        ({"schema": "gacprof.cliffmap/1"}, "of an earlier gacprof"),
-        ({"schema": "something/1"}, "something/1"),
-        ({"curves": 3}, "curves"),
-    ):
-        (tmp_path / "bad.json").write_text(json.dumps(data | change))
-        refused(run("map", "show", tmp_path / "bad.json"), message)
-    (tmp_path / "bad.json").write_text("nonsense")
-    refused(run("map", "show", tmp_path / "bad.json"), "bad.json")
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ('"linear"', '"nonesuch"', "unknown operator 'nonesuch'"),
-        ("values = [8, 16]", "values = []", "no values"),
-        ("values = [8, 16]", "values = [0]", "values[0]"),
-        ("name", "nmae", "nmae"),
-        ("M = 4", "M = -4", "M"),
-    ],
-)
-def test_suites_that_cannot_be_run(run, tmp_path, old, new, message):
-    text = """name = "t"
-[[sweep]]
-operator = "linear"
-axis = "K"
-values = [8, 16]
-dims = { M = 4, N = 8 }
-"""
-    (tmp_path / "t.toml").write_text(text.replace(old, new, 1))
-    refused(
-        run("sweep", tmp_path / "t.toml", "--device", "cpu", "--out", tmp_path / "run"), message
-    )
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_maps_name_is_no_path(run, planted_map):
     before = planted_map.read_bytes()
     refused(run("map", "build", planted_map.parent, "--name", "../x"), "a map's name")
@@ -131,15 +77,6 @@ def test_a_map_cannot_be_built_from_nothing(run, tmp_path):
     refused(run("map", "build", tmp_path), "not a sweep's folder")
 
 
-def test_a_budget_that_no_choice_meets_names_the_nearest(run, asvd, planted_map, tmp_path):
-    message = run(
-        "plan", asvd, "--map", planted_map, "--tokens", "1,64", "--budget", "0.05",
-        "--out", tmp_path / "plan.json",
-    )  # fmt: skip
-    refused(message, "nearest")
-    assert not (tmp_path / "plan.json").exists()
-
-
 def test_an_output_folder_that_exists_is_left_alone(run, asvd, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("mine")
@@ -147,15 +84,6 @@ def test_an_output_folder_that_exists_is_left_alone(run, asvd, tmp_path):
     assert snapshot(tmp_path / "out") == {"mine.txt": b"mine"}
     refused(run("demo", "--out", tmp_path / "out"), "holds no demo")
     assert snapshot(tmp_path / "out") == {"mine.txt": b"mine"}
-
-
-def test_a_plan_of_another_checkpoint_is_refused(run, asvd, planted_map, tmp_path):
-    plan = tmp_path / "plan.json"
-    run("plan", asvd, "--map", planted_map, "--tokens", "1,64", "--out", plan)
-    data = json.loads(plan.read_text())
-    plan.write_text(json.dumps(data | {"fingerprint": "0" * 16}))
-    refused(run("realign", asvd, "--plan", plan, "--out", tmp_path / "out"), "plan")
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

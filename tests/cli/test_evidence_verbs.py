@@ -232,12 +232,6 @@ def test_names_are_read_and_unknown_ones_kept(run):
 # evidence sdpa and fa2 ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("more", [(), ("--json",)])
-def test_control_characters_of_a_kernels_name_never_reach_the_terminal(run, more):
-    shown = run("evidence", "names", "my_kernel\x1b[2J\x9b31m\u202e", *more).out
-    assert all(letter.isprintable() or letter == "\n" for letter in shown)
-
-
 def test_sdpa_is_told_by_rules_for_any_chip(run):
     message = run("evidence", "sdpa", "--head-dim", "107", "--arch", "sm80", "--torch", "2.9.1")
     assert message.code == 0 and "SDPA takes flash; q, k and v are padded to 112" in message.out

@@ -188,16 +188,6 @@ def test_intersect_lists_what_is_safe_on_all(run, a, b):
     assert "safe on all" in run("map", "intersect", a, b, *K).out
 
 
-def test_maps_that_cannot_be_intersected_are_refused(run, a):
-    refused(run("map", "intersect", a, *K), "two different maps")
-    refused(run("map", "intersect", a, a, *K), "two different maps")
-    refused(run("map", "intersect", a, "a100-published", "--op", "attention", "--axis", "head_dim"))
-    beyond = ("--near", 4050)
-    refused(
-        run("map", "intersect", a, "a100-published", *K, *beyond, "--fixed", "M=512"), "in common"
-    )
-
-
 # diff
 
 

@@ -56,15 +56,6 @@ def test_sweep_then_map_then_candidates_on_this_cpu(run, suite, tmp_path):
     )
 
 
-def test_a_finished_sweep_is_resumed_as_finished(run, suite, tmp_path):
-    folder = tmp_path / "run"
-    asked = ("sweep", suite, "--device", "cpu", "--no-isolate", "--out", folder, "--json")
-    first, again = (json.loads(run(*asked, *more).out) for more in ((), ("--resume",)))
-    assert first["blocks"] == 6 and first["calls"] >= 6 * (9 + 4)  # four A/A replicates
-    assert (again["blocks"], again["calls"]) == (first["blocks"], first["calls"])
-    assert again["seconds"] < first["seconds"]
-
-
 def test_diagnose_exits_1_for_a_misaligned_model(run, asvd, planted_map):
     message = run("diagnose", asvd, "--map", planted_map, "--tokens", "1,64", "--json")
     data = json.loads(message.out)

@@ -113,16 +113,6 @@ def test_a_shape_that_the_map_does_not_hold_names_the_sweep(cliff_map):
     assert "gacprof sweep --ranks 333x444" in getattr(caught.value, "command", str(caught.value))
 
 
-def test_numbers_of_numpy_are_as_good_as_pythons():
-    import numpy as np
-
-    from gacprof.extras.compress.choosing import plain
-
-    given = [np.int64(3), np.array([0.5, 1.0]), (np.int32(4), 8), 2.0]
-    assert plain(given) == [3, [0.5, 1.0], (4, 8), 2.0]
-    assert plain(np.array([[4, 8]])) == [[4, 8]]
-
-
 @pytest.mark.parametrize(
     ("asked", "message"),
     [

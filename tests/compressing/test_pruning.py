@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from compressing_models import logits_of, make_model, make_phi3
+from compressing_models import logits_of, make_phi3
 
 import gacprof
 from gacprof.checkpoint import open_tensors, scan
@@ -129,10 +129,4 @@ def test_a_fused_mlp_is_pruned_in_both_halves(tmp_path, ids):
         tmp_path / "phi", tmp_path / "out", method="llm-pruner", ratio=0.2, calib=ids
     )
     assert "q, k, v and o are not plain layers" in result.left["attention of layer 0"]
-    assert torch.isfinite(logits_of(tmp_path / "out", ids[:1])).all()
-
-
-def test_ratios_close_to_all_leave_a_working_model(tmp_path, ids):
-    model = make_model(tmp_path / "model")
-    gacprof.compress(model, tmp_path / "out", method="llm-pruner", ratio=0.64, calib=ids)
     assert torch.isfinite(logits_of(tmp_path / "out", ids[:1])).all()

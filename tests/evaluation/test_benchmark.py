@@ -268,12 +268,6 @@ def test_a_contended_machine_shows_no_absence_of_differences():
     assert not found.decided() and found.timings()[1].verdict == "undecided"
 
 
-def test_timings_that_waited_for_a_core_are_counted():
-    found = summary(times(24, 1.0, 1.0, 1.0))
-    found.rounds.tables[0].rows[3][1] = CallTime(100.0, waited_us=3.0)
-    assert "during 1 of 72 timings other programs had a core" in next(found.notes())
-
-
 def test_the_time_cap_ends_it_early(tiny):
     result = bench([tiny], tokens=(8,), decode_steps=0, time_cap_s=0.0)
     assert result.rounds == 4 and any("time cap" in note for note in result.notes)

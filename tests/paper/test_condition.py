@@ -105,12 +105,6 @@ def test_a_fault_marks_the_numbers(nvml, fault, value, words):
     assert words in mark
 
 
-def test_little_memory_is_said_but_spoils_nothing(nvml):
-    nvml.memory = 8 * GIB
-    assert marks() == ()
-    assert any("8 GiB of memory" in finding.words for finding in look("cuda:0"))
-
-
 def test_one_unreadable_value_does_not_hide_the_others(nvml):
     nvml.ecc, nvml.throttle = RuntimeError("Not Supported"), 0x4
     assert marks() == ("running below its clock: software power cap",)

@@ -87,25 +87,6 @@ def test_impossible_requests_are_refused(asvd, planted_map, asked, settings):
         pareto(scan(asvd), planted_map, tokens=TOKENS, **asked, **settings)
 
 
-def test_the_picture_names_everything_drawn_and_everything_left_out(found):
-    figure = pareto_figure(found.as_dict())
-    (legend,) = figure.legends
-    named = {text.get_text() for text in legend.get_texts()}
-    drawn = {v.method for v in found.variants if v.latency_us is not None}
-    assert {m for m in drawn if not m.startswith("gacprof")} <= named
-    assert {"gacprof energy", "gacprof energy, today's budget"} <= named
-    message = legend.get_title().get_text()
-    for variant in found.variants:
-        if variant.latency_us is None or variant.energy_kept is None:
-            assert variant.method.partition(",")[0] in message
-    labels = {panel.get_xlabel() for panel in figure.axes} | {
-        panel.get_ylabel() for panel in figure.axes
-    }
-    assert {"parameters [million]", "energy lost [%]"} <= labels
-    assert any("latency [" in label for label in labels)
-    assert len(figure.axes) == 4
-
-
 def test_a_picture_of_a_map_that_predicts_nothing_is_still_drawn(found):
     data = found.as_dict()
     unmeasured = [v | {"latency_us": None} for v in data["variants"]]

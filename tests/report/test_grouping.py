@@ -33,10 +33,6 @@ def test_projections_are_joined_only_where_their_layers_are_the_same():
     assert names(dims) == ["h layers 0–1 q", "h layer 1 k"]
 
 
-def test_names_without_a_layer_stand_alone():
-    assert names([("lm_head", 8)]) == ["lm_head"]
-
-
 def test_experts_are_ranges():
     dims = [
         (f"model.layers.{layer}.mlp.experts.{e}.{p}_proj", 9)

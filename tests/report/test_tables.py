@@ -10,7 +10,6 @@ from html.parser import HTMLParser
 import pytest
 
 from gacprof.cliffmap import CliffMap
-from gacprof.core.errors import ReportError
 from gacprof.report.tables import FORMS, TABLES, Column, Table, map_table, render
 
 
@@ -39,11 +38,6 @@ def test_every_residue_class_has_a_row_the_fastest_first(a100):
     ratios = [row[-1] for row in table.rows]
     assert ratios == sorted(ratios) and ratios[0] == 1.0
     assert "no kernel names" in table.notes[0]
-
-
-def test_an_unknown_table_is_refused(a100):
-    with pytest.raises(ReportError, match=r"no table 'A4' .there are constraints, classes"):
-        map_table(a100, "A4", a100.curves)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -47,10 +47,6 @@ def class_edges(latency: dict[int, float], floor: float) -> set[tuple[int, int]]
     return found
 
 
-def test_the_published_map_has_two_long_axes():
-    assert [(c.axis, len(c.points.d)) for c in LONG] == [("M", 928), ("N", 979)]
-
-
 def tier_edges(found: set[tuple[int, int]]) -> list[set[tuple[int, int]]]:
     """Edges of classes that overlap are one edge of the axis."""
     together: list[set[tuple[int, int]]] = []

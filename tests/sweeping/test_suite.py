@@ -169,21 +169,6 @@ def test_a_dtype_goes_by_the_names_that_people_have_for_it(name, full):
     assert sweep.dtype == full
 
 
-def test_what_pydantic_calls_a_type_is_not_told():
-    with pytest.raises(SuiteError) as message:
-        parsed(GOOD.replace("values = [107,", "values = [0, -8,"))
-    assert "constrained" not in str(message.value) and "Range" not in str(message.value)
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [('"linear"', '"linaer"'), ('axis = "K"', 'axis = "Q"'), ("N = 32", "N = 32, K = 8")],
-)
-def test_what_is_wrong_with_a_sweep_names_the_file_and_the_sweep(old, new):
-    with pytest.raises(SuiteError, match=r"^t\.toml: sweep\[0\]: "):
-        parsed(GOOD.replace(old, new))
-
-
 def test_a_refined_range_beside_dims_that_are_all_measured():
     """Both are one curve: dims named twice are measured, the others refined."""
     text = """

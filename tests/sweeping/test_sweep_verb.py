@@ -67,19 +67,6 @@ def test_isolation_is_decided_in_one_place(tiny, tmp_path, monkeypatch, isolate)
     assert asked == [("cpu", isolate, 1)] * 2
 
 
-def test_a_budget_leaves_the_rest_to_a_resume(tiny, tmp_path):
-    where = ("--device", "cpu", "--out", str(tmp_path / "run"), "--json", "--no-isolate")
-    first = json.loads(sweep(tiny, *where, "--budget", "0.001").stdout)
-    rest = json.loads(sweep(tiny, *where, "--resume").stdout)
-    assert (first["blocks"], first["unfinished"]) == (0, 1)
-    assert rest["blocks"] >= 4 and rest["unfinished"] == 0
-
-
-def test_nothing_to_resume_is_an_error(tiny, tmp_path):
-    message = sweep(tiny, "--device", "cpu", "--out", str(tmp_path / "none"), "--resume")
-    assert "nothing to resume" in str(message.exception)
-
-
 def test_a_dry_run_tells_points_and_time():
     message = json.loads(sweep("full", "--dry-run", "--device", "cuda", "--json").stdout)
     assert message["points"] == len(message["of"]) and message["refined_curves"] == 3
