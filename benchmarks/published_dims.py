@@ -1,6 +1,6 @@
 """The published dims of Llama-3-8B, aligned four ways within the budget that they came with.
 
-    python benchmarks/published_dims.py > docs/published-dims.md
+    python benchmarks/published_dims.py > reports/published-dims.md
 
 Every (score, ratio) of the paper's figures 2 and 11 is one knapsack: 128 projections, each at
 multiples of 8 between half and twice its dim; the budget is what the published dims take. A dim

@@ -1,4 +1,4 @@
-"""How far the rules hold beside times that others measured: the tables of docs/rules.md.
+"""How far the rules hold beside times that others measured: the tables of reports/rules.md.
 
     python benchmarks/rules_by_evidence.py [--gpu h100 ...] [--vidur FOLDER]
 

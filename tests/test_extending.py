@@ -1,5 +1,5 @@
 """One package adds an operator, a device, a compressor and a GPU generation, by entry points alone
-(docs/extending.md)."""
+(docs/extend.md)."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ TOOLS = (
     # ModelOpt Minitron: hidden 256, ffn 512 by default.
     ToolOption("ModelOpt Minitron", "hidden_size / ffn_hidden_size divisor", "down", 256),
 )
-"""Options by tool, from their sources (docs/feed-your-compressor.md)."""
+"""Options by tool, from their sources (docs/write-a-compressor.md)."""
 
 
 def moduli(curve: Curve) -> list[Modulus]:

@@ -7,13 +7,13 @@ It is undone on leaving, since child processes would inherit it.
 
 Where the system permits it (root, or CAP_SYS_NICE), these threads also come before other programs:
 beside one and two busy processes the floor of a sweep of 45 s is then 2 to 3 %, else 4 to 6 %
-(docs/sweeping.md). What the user set with ``nice`` stays.
+(reports/noise.md). What the user set with ``nice`` stays.
 
 A thread that spins while it waits for one that has lost its core uses up its own time slice, and
 has lost its core when the other one is back. So threads wait asleep, after a short spin: beside
 two busy processes the floor of a sweep of 30 s is then 7 % instead of 27 to 145 %. Too short a spin
 costs as well: between two products of a model there is other work, and waking a thread takes longer
-than a small product (docs/sweeping.md has the figures).
+than a small product (reports/noise.md has the figures).
 """
 
 from __future__ import annotations

@@ -230,7 +230,7 @@ def move(tensors: Sequence[Sequence[torch.Tensor]], draw: np.random.Generator) -
 
     Where in memory weights lie decides which of them share a line of a cache, and so a model's
     speed: of equal models one may decode 2 % slower, for as long as its weights stay where they
-    are (docs/realign.md).
+    are (docs/evaluating.md).
     """
     with torch.inference_mode(False), torch.no_grad():
         for number in draw.permutation(len(tensors)):

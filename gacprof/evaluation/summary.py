@@ -60,7 +60,7 @@ class WorkloadTimes:
     @property
     def disturbed(self) -> int:
         """Timings that were disturbed. They are kept: taken again they would belong to no block
-        (docs/realign.md)."""
+        (docs/evaluating.md)."""
         return sum(call.disturbed for row in self.rows for call in row)
 
     @property

@@ -282,7 +282,7 @@ def architecture(name: str) -> Architecture:
             return chip
     raise MapError(
         f"there are no alignment rules for '{name}' (there are {', '.join(architectures())}): "
-        "measure it, or bring its tiers from a package (docs/extending.md)"
+        "measure it, or bring its tiers from a package (docs/extend.md)"
     )
 
 

@@ -135,7 +135,7 @@ def test_a_range_that_is_none_is_refused(ranks):
 def test_the_loop_in_the_docs_runs(ranks_map, monkeypatch):
     """Every python block of the section, one after another, on a map of its own shapes."""
     pytest.importorskip("torch")
-    text = (Path(__file__).parents[2] / "docs" / "feed-your-compressor.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "write-a-compressor.md").read_text()
     section = text.split("## Inside the loop")[1].split("\n## ")[0]
     blocks = re.findall(r"```python\n(.*?)```", section, re.S)
     assert len(blocks) >= 4

@@ -18,7 +18,7 @@ def docs(pytestconfig) -> Path:
     return Path(pytestconfig.rootpath) / "docs"
 
 
-@pytest.mark.parametrize("page", ["cliff-map.md", "feed-your-compressor.md"])
+@pytest.mark.parametrize("page", ["cliff-map.md", "write-a-compressor.md"])
 def test_the_python_of_the_page_runs_and_prints_what_its_comments_say(docs, page):
     text = (docs / page).read_text()
     # Of a sweep that was not made; tests/chain/test_safe_ranks.py makes one.
@@ -48,7 +48,7 @@ def test_the_table_of_moduli_is_the_maps(docs):
         "GEMV K near 4096": m.curve("linear", "K", M=1, N=4096),
     }
     rows = re.findall(r"^\| (.+?) \| (\d+) \| ([\d.]+) % \| (\d+) % \|$",
-                      (docs / "feed-your-compressor.md").read_text(), flags=re.M)  # fmt: skip
+                      (docs / "write-a-compressor.md").read_text(), flags=re.M)  # fmt: skip
     assert {name for name, *_ in rows} == set(curves)
     for name, modulus, loses, without in rows:
         best = best_modulus(curves[name])

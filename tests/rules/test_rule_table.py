@@ -308,4 +308,5 @@ def test_the_page_of_safe_sizes_is_current(pytestconfig: pytest.Config) -> None:
 
     root = Path(pytestconfig.rootpath)
     made = runpy.run_path(str(root / "tools" / "safe_dims.py"))["page"]()
-    assert (root / "docs" / "safe-dims.md").read_text() == made
+    assert (root / "docs" / "safe-dims.html").read_text() == made
+    assert "<td>1024</td>" in made and "https://" not in made.split("<script>")[1]

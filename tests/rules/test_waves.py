@@ -105,7 +105,7 @@ def test_the_gate_counts_steps_that_were_foretold_and_those_that_came(
 def test_ends_of_waves_are_steps_as_others_measured_them(
     evidence: dict[str, Any], gpu: str, least: float, tmp_path: Path
 ) -> None:
-    """The second gate: precision as docs/rules.md says, better than before, of a sixth of steps."""
+    """The second gate: precision as in reports/rules.md, better than before, of a sixth."""
     found = find_spec("aiconfigurator_core")
     assert found is not None and found.submodule_search_locations
     root = Path(found.submodule_search_locations[0]) / "systems" / "data"

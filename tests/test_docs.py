@@ -1,0 +1,57 @@
+"""Every relative link and anchor of the documents leads somewhere, and every page can be found."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted(ROOT.glob("reports/**/*.md"))]
+LINK = re.compile(r"\]\(([^()\s]+)\)")
+
+
+def prose(page: Path) -> str:
+    """The page without fenced code, in which brackets are no links."""
+    return re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub and the site make of a page's headings."""
+    made = set()
+    for heading in re.findall(r"^#+ (.+)$", prose(page), flags=re.M):
+        words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()
+        made.add(re.sub(r"[^\w\- ]", "", words).strip().replace(" ", "-"))
+    return made
+
+
+def links(page: Path) -> list[str]:
+    return [to for to in LINK.findall(prose(page)) if not re.match(r"[a-z]+:", to)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_to_a_file_and_to_a_heading_in_it(page: Path) -> None:
+    for link in links(page):
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists(), f"{link}: no such file"
+        assert target.is_relative_to(ROOT), f"{link} leads out of the repository"
+        assert not anchor or anchor in anchors(target), f"{link}: no such heading"
+
+
+def test_every_page_is_in_the_index() -> None:
+    linked = {link.partition("#")[0] for link in links(DOCS / "index.md")}
+    assert {page.name for page in DOCS.glob("*.md")} - {"index.md"} <= linked
+
+
+def test_files_that_code_names_exist() -> None:
+    """Messages and docstrings send readers to pages by their path."""
+    sources = [
+        p for folder in ("gacprof", "tools", "benchmarks") for p in ROOT.glob(f"{folder}/**/*")
+    ]
+    for source in sources:
+        if source.suffix in (".py", ".toml"):
+            for named in re.findall(r"\b(?:docs|reports)/[\w-]+\.md", source.read_text("utf-8")):
+                assert (ROOT / named).is_file(), f"{source.relative_to(ROOT)} names {named}"
