@@ -11,6 +11,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gacprof.cliffmap.request import ExplainRequest
 from gacprof.core.errors import (
     MapError,
     MeasurementError,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from gacprof.checkpoint import Inventory
     from gacprof.cliffmap import CliffMap
     from gacprof.core import Progress
-    from gacprof.core.points import Flag
     from gacprof.devices.device import Device
     from gacprof.devices.forecast import Forecast
     from gacprof.explain.causes import Explanation
@@ -340,17 +340,7 @@ def map_target(samples: str | Path, out: str | Path | None = None) -> Path:
     return Path(out) if out else folder / "cliffmap.json"
 
 
-def explain_dim(
-    cliff_map: CliffMap | str | Path,
-    operator: str,
-    d: int,
-    *,
-    axis: str | None = None,
-    dtype: str | None = None,
-    fixed: Mapping[str, int] | None = None,
-    flags: Mapping[str, Flag] | None = None,
-    samples: str | Path | None = None,
-) -> Explanation:
+def _explain_dim(request: ExplainRequest) -> Explanation:
     """Why a dim of a map is slow: what serves it, what each cause costs, on what evidence.
 
     Counters are read from the sweep's folder ``samples``, by default from beside the map's file.
@@ -360,14 +350,21 @@ def explain_dim(
     from gacprof.explain.causes import explain_map
     from gacprof.kernels.evidence import read_counters
 
+    cliff_map = request.cliff_map
     loaded = CliffMap.load(cliff_map)
-    folder = None if samples is None else Path(samples)
+    folder = None if request.samples is None else Path(request.samples)
     if folder is not None:
         _check_counters(folder, loaded)
     elif not isinstance(cliff_map, CliffMap) and Path(cliff_map).is_file():
         folder = Path(cliff_map).parent
     counters = read_counters(folder) if folder else {}
-    return explain_map(loaded.file, operator, d, axis, dtype, fixed or {}, flags, counters)
+    return explain_map(
+        loaded.file, request.operator, request.d, request.axis, request.dtype,
+        request.fixed or {}, request.flags, counters,
+    )  # fmt: skip
+
+
+explain_dim = verb("explain_dim", ExplainRequest, _explain_dim)
 
 
 def _check_counters(folder: Path, loaded: CliffMap) -> None:

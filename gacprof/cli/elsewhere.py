@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from gacprof.cli.options import Axis, Fixed
 from gacprof.cli.printing import MOST_ROWS, Json, emit, print_json, print_table, say, say_notes
 from gacprof.core.errors import MapError
 from gacprof.core.formatting import bounded_time, counted, microseconds, percent
@@ -62,11 +61,14 @@ def gpus(
 
 def map_elsewhere(
     gpu: Annotated[str, Option(help="h100, b200, l40s … ('gacprof gpus' lists them).")],
-    axis: Axis = "M",
+    axis: Annotated[str, Option(help="The operator's axis, such as K, N, M or head_dim.")] = "M",
     operator: Annotated[
         str, Option("--op", help="linear, attention, encoder-attention, experts.")
     ] = "linear",
-    fixed: Fixed = None,
+    fixed: Annotated[
+        list[str] | None,
+        Option(metavar="DIM=SIZE", help="Another dim of the operator, as M=1024; repeatable."),
+    ] = None,
     dtype: Annotated[str, Option(help="bf16, fp8, fp8_block, nvfp4 …")] = "bfloat16",
     engine: Annotated[str | None, Option(help="Only vllm, sglang or trtllm.")] = None,
     out: Annotated[Path | None, Option(help="Stem: OUT.svg and OUT.png are drawn.")] = None,
@@ -77,7 +79,7 @@ def map_elsewhere(
     from gacprof.elsewhere.data import installed
 
     curve = measured_curve(
-        installed(), gpu, operator, axis or "M", sizes(fixed), dtype=dtype, engine=engine
+        installed(), gpu, operator, axis, sizes(fixed), dtype=dtype, engine=engine
     )
     written = []
     if out is not None:

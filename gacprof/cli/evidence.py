@@ -13,9 +13,8 @@ import typer
 from typer import Argument, Option
 
 from gacprof.cli import options
-from gacprof.cli.options import Axis, Dtype, Fixed, Flags, MapName
 from gacprof.cli.printing import Json, emit, plot_width, print_json, print_table, say, say_notes
-from gacprof.core import texts
+from gacprof.cliffmap.request import ExplainRequest
 from gacprof.core.errors import MapError, MeasurementError
 from gacprof.core.formatting import percent
 from gacprof.core.texts import sizes
@@ -289,28 +288,17 @@ def tiers(
         say_notes(chip.notes)
 
 
+@options.grouped
 def explain(
-    cliff_map: MapName,
-    d: Annotated[int, Option("--d", min=1, help="The dim.")],
-    operator: Annotated[str, Option("--op", help="linear, attention …")],
-    axis: Axis = None,
-    fixed: Fixed = None,
-    dtype: Dtype = None,
-    flag: Flags = None,
-    samples: Annotated[
-        Path | None, Option(help="A sweep's folder with counters. Default: the map's own.")
-    ] = None,
+    asked: ExplainRequest,
+    *,
     why: Annotated[bool, Option("--why", help="Print the evidence of each cause.")] = False,
     as_json: bool = Json,
 ) -> None:
     """Say why a dim is slow: what serves it, what each cause costs, on what evidence."""
     import gacprof
 
-    found = gacprof.explain_dim(
-        cliff_map, operator, d, axis=axis, dtype=dtype, fixed=texts.sizes(fixed),
-        flags=texts.flags(flag), samples=samples,
-    )  # fmt: skip
-    emit(found, as_json, _print_explanation, cliff_map, why)
+    emit(gacprof.explain_dim(asked), as_json, _print_explanation, str(asked.cliff_map), why)
 
 
 def _print_explanation(found: Explanation, cliff_map: str, why: bool) -> None:

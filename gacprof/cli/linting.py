@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,6 +20,7 @@ from gacprof.cli.options import grouped
 from gacprof.cli.printing import complain, print_json, print_table, say, say_notes
 from gacprof.core.errors import LintError
 from gacprof.core.formatting import counted, percent
+from gacprof.core.request import Request, option
 from gacprof.linting.request import LintRequest, Served
 
 if TYPE_CHECKING:
@@ -31,23 +31,28 @@ if TYPE_CHECKING:
 MOST_DEGREES_SHOWN = 12
 
 
-@dataclass(frozen=True)
-class Output:
+class Output(Request):
     """How findings are printed, and which of them fail the run."""
 
-    style: Annotated[
-        str, Option("--format", help="text, json, markdown, github, junit, sarif.")
-    ] = "text"
-    fail_on: Annotated[
-        str, Option(help="Exit code 1 from here on: unknown, pads, falls_back, wrong, refused.")
-    ] = "pads"
-    baseline: Annotated[Path | None, Option(help="Known findings, which fail no run.")] = None
-    write_baseline: Annotated[Path | None, Option(help="Write the findings there as known.")] = None
-    every: Annotated[
-        bool, Option("--all", help="Print every product and degree, good ones too.")
-    ] = False
-    as_json: Annotated[bool, Option("--json", help="Print JSON and nothing else on stdout.")] = (
-        False
+    error = LintError
+
+    style: str = option(
+        default="text", name="--format", help="text, json, markdown, github, junit, sarif."
+    )
+    fail_on: str = option(
+        default="pads", help="Exit code 1 from here on: unknown, pads, falls_back, wrong, refused."
+    )
+    baseline: Path | None = option(
+        default=None, read=Path, help="Known findings, which fail no run."
+    )
+    write_baseline: Path | None = option(
+        default=None, read=Path, help="Write the findings there as known."
+    )
+    every: bool = option(
+        default=False, name="--all", help="Print every product and degree, good ones too."
+    )
+    as_json: bool = option(
+        default=False, name="--json", help="Print JSON and nothing else on stdout."
     )
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
-
-from typer import Argument, Option
+from typing import TYPE_CHECKING, Any
 
 from gacprof.cli import options
-from gacprof.cli.options import CurveOptions, grouped
+from gacprof.cli.options import grouped
 from gacprof.cli.printing import Json, emit, print_json, print_table, say
-from gacprof.core import texts
+from gacprof.cliffmap.request import EACH_SIDE, CandidatesRequest, IntersectRequest
 from gacprof.core.errors import MapError
 from gacprof.core.formatting import at_most, microseconds, percent
 
@@ -19,42 +17,9 @@ if TYPE_CHECKING:
     from gacprof.cliffmap.intersect import Intersection, SharedDim
     from gacprof.cliffmap.schema import Curve
 
-EACH_SIDE = 3
-"""Candidates shown on either side where nothing is asked for."""
-
-Maps = Annotated[
-    list[str] | None, Argument(metavar="[MAP]…", help="Shipped maps' names, or files.")
-]
-MoreMaps = Annotated[list[str] | None, Option("--map", help="The same; repeatable.")]
-
 
 @grouped
-def candidates(
-    near: Annotated[int, Option(min=1, help="The dim that a compressor chose.")],
-    maps: Maps = None,
-    more: MoreMaps = None,
-    *,
-    which: CurveOptions,
-    uses: Annotated[
-        list[str] | None,
-        Option(
-            "--use",
-            metavar="OP:AXIS:DIM=SIZE,…",
-            help="Instead of --op and --axis, once for each operator that the dim takes part in: "
-            "a rank is linear:N:M=512,K=4096 and linear:K:M=512,N=4096.",
-        ),
-    ] = None,
-    window: Annotated[
-        str | None, Option(help="Only within ±16, or from 96:160.", metavar="D|FIRST:LAST")
-    ] = None,
-    below: Annotated[int | None, Option(min=0, help="At most so many below.")] = None,
-    above: Annotated[int | None, Option(min=0, help="At most so many above.")] = None,
-    count: Annotated[int | None, Option(min=1, help="The so many nearest.")] = None,
-    tp: options.Ranks = 1,
-    every: Annotated[bool, Option("--all", help="All safe dims.")] = False,
-    unsafe: Annotated[bool, Option("--unsafe", help="Dims that are not safe too.")] = False,
-    as_json: bool = Json,
-) -> None:
+def candidates(asked: CandidatesRequest, *, as_json: bool = Json) -> None:
     """Print the safe dims near one, below and above, with latency and penalty.
 
     With several maps: dims safe on all of them; where a side has none, its least worst one.
@@ -63,26 +28,18 @@ def candidates(
     from gacprof.cliffmap.intersect import intersect as common
     from gacprof.cliffmap.intersect import intersect_uses
 
-    loaded = options.load_sources(*_names(maps, more, least=1))
-    limits: dict[str, Any] = {
-        "window": texts.window(window), "below": below, "above": above, "count": count,
-    }  # fmt: skip
-    if not every and all(limit is None for limit in limits.values()):
-        limits |= {"below": EACH_SIDE, "above": EACH_SIDE}
-    limits["safe_only"] = not unsafe
-    words, one = f"{which.axis} of {which.operator}", loaded[0] if len(loaded) == 1 else None
-    if uses:
-        if which.operator or which.axis or which.fixed or which.flag:
-            raise MapError("--use says operator, axis and dims itself: leave out --op and the like")
-        words = " and ".join(uses)
-        wanted = [options.use(text, which.dtype, loaded, tp) for text in uses]
+    loaded = options.load_sources(*_names((*asked.maps, *asked.more), least=1))
+    near, tp, limits = asked.near, asked.tp, asked.limits
+    words, one = f"{asked.axis} of {asked.operator}", loaded[0] if len(loaded) == 1 else None
+    if asked.uses:
+        words, wanted = " and ".join(asked.uses), asked.uses_on(loaded)
         found: Sequence[Any] = (
             one.joint_candidates(wanted, near, **limits)
             if one
             else intersect_uses(loaded, wanted).choose(near, **limits)
         )
     else:
-        op, ax, about = which.of(loaded)
+        op, ax, about = asked.of(loaded)
         found = (
             one.candidates(op, axis=ax, near=near, shards=tp, **limits, **about)
             if one
@@ -91,14 +48,14 @@ def candidates(
         for m in loaded if not as_json else ():
             if isinstance(m, CliffMap):
                 _say_curve(m, m.curve(op, ax, near=max(1, near // tp), **about), near, tp)
-    if not found and one and one.basis and not uses and not as_json:
+    if not found and one and one.basis and not asked.uses and not as_json:
         limits["safe_only"] = False
         known = one.candidates(op, axis=ax, near=near, shards=tp, **limits, **about)
         if known and all(c.verdict == "undecided" for c in known):
             say(f"no {words} is safe {one.basis}: rules know no steps along it, all are undecided")
             return
     names = [m.name for m in loaded]
-    emit(found, as_json, _print_found, names, f"{words} near {near}", unsafe)
+    emit(found, as_json, _print_found, names, f"{words} near {near}", asked.unsafe)
 
 
 def _say_curve(cliff_map: CliffMap, curve: Curve, near: int, tp: int) -> None:
@@ -109,18 +66,13 @@ def _say_curve(cliff_map: CliffMap, curve: Curve, near: int, tp: int) -> None:
 
 
 @grouped
-def intersect(
-    maps: Annotated[list[str], Argument(metavar="MAP MAP…", help="Two maps or more.")],
-    *,
-    which: CurveOptions,
-    near: Annotated[int | None, Option(min=1, help="Only around this dim.")] = None,
-    as_json: bool = Json,
-) -> None:
+def intersect(asked: IntersectRequest, *, as_json: bool = Json) -> None:
     """Print the dims that are safe on all maps; where there is none, the least worst ones."""
     from gacprof.cliffmap.intersect import intersect as common
 
-    loaded = options.load_sources(*_names(maps, None, least=2))
-    op, ax, about = which.of(loaded)
+    loaded = options.load_sources(*_names(asked.maps, least=2))
+    op, ax, about = asked.of(loaded)
+    near = asked.near
     both = common(loaded, op, ax, near=near, **about)
     shown = _shown(both, near)
     if as_json:
@@ -143,8 +95,8 @@ def _shown(both: Intersection, near: int | None) -> list[SharedDim]:
     return sorted(both.least_worst(2 * EACH_SIDE), key=lambda dim: dim.d)
 
 
-def _names(maps: Sequence[str] | None, more: Sequence[str] | None, least: int) -> list[str]:
-    names = list(dict.fromkeys([*(maps or ()), *(more or ())]))
+def _names(maps: Sequence[str], least: int) -> list[str]:
+    names = list(dict.fromkeys(maps))
     if len(names) < least:
         raise MapError(
             "name a map: gacprof map list tells those that ship"

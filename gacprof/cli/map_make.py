@@ -11,17 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from gacprof.cli.options import (
-    Axis,
-    CurveOptions,
-    MapName,
-    Operator,
-    chosen_curves,
-    grouped,
-    load_maps,
-    load_sources,
-)
+from gacprof.cli.options import MapName, grouped, load_maps, load_sources
 from gacprof.cli.printing import Json, emit, print_json, print_table, say, say_notes
+from gacprof.cliffmap.request import CurveRequest, FigureRequest
 from gacprof.core.errors import MapError, ReportError
 from gacprof.core.files import beginning, refuse_to_replace
 from gacprof.core.formatting import percent
@@ -189,13 +181,14 @@ def _print_counter_examples(curve: CurveAgreement) -> None:
 Out = Annotated[Path | None, Option(help="Write there instead of printing.")]
 
 
+@grouped
 def table(
     cliff_map: MapName,
+    which: CurveRequest,
+    *,
     name: Annotated[
         str, Option("--table", help="constraints, or classes: residue classes and their kernels.")
     ] = "constraints",
-    operator: Operator = None,
-    axis: Axis = None,
     form: Annotated[str, Option("--format", help="markdown, latex, csv or html.")] = "markdown",
     out: Out = None,
     as_json: bool = Json,
@@ -208,7 +201,7 @@ def table(
     if isinstance(loaded, RuleTable):
         made = rule_table(loaded)
     else:
-        made = map_table(loaded, name, chosen_curves(loaded, operator, axis))
+        made = map_table(loaded, name, which.chosen(loaded))
     text = render(made, form)
     if out is not None:
         _write(text, out, form, quiet=as_json)
@@ -295,36 +288,23 @@ def _print_settings(loaded: CliffMap) -> None:
 
 
 @grouped
-def figure(
-    cliff_map: MapName,
-    *,
-    out: Annotated[Path, Option(help="Stem: OUT.svg and OUT.png are written.")],
-    which: CurveOptions,
-    beside: Annotated[
-        list[str] | None, Option("--with", metavar="MAP", help="Another map beside it; repeatable.")
-    ] = None,
-    heat: Annotated[
-        str | None, Option(metavar="X,Y", help="Instead: penalty over two dims, as K,N.")
-    ] = None,
-    as_json: bool = Json,
-) -> None:
+def figure(asked: FigureRequest, *, as_json: bool = Json) -> None:
     """Draw a map: the staircase of one axis, two devices side by side, or a heat map. Writes SVG
     and PNG."""
     from gacprof.report.figures import side_by_side, staircase
     from gacprof.report.figures_style import save
 
-    maps = load_maps(cliff_map, *(beside or ()))
-    if heat is not None:
-        drawn = _heat(maps, heat, which)
+    maps = load_maps(asked.cliff_map, *asked.others)
+    if asked.heat is not None:
+        drawn = _heat(maps, asked.heat, asked)
     else:
-        operator, axis, about = which.of(maps)
+        operator, axis, about = asked.of(maps)
         if len(maps) > 1:
             drawn = side_by_side(maps, operator, axis, **about)
         else:
             drawn = staircase(maps[0], maps[0].curve(operator, axis, **about))
-    if out.suffix in (".svg", ".png"):
-        out = out.with_suffix("")
-    written = save(drawn, out)
+    stem = asked.out.with_suffix("") if asked.out.suffix in (".svg", ".png") else asked.out
+    written = save(drawn, stem)
     if as_json:
         print_json({"files": [str(path) for path in written]}, "figures")
         return
@@ -332,7 +312,7 @@ def figure(
         say(str(path))
 
 
-def _heat(maps: list[CliffMap], heat: str, which: CurveOptions) -> Figure:
+def _heat(maps: list[CliffMap], heat: str, which: FigureRequest) -> Figure:
     from gacprof.report.heat_map import heat_map
 
     across, _, up = (part.strip() for part in heat.partition(","))

@@ -12,7 +12,7 @@ from typer import Argument, Option
 
 from gacprof.cli import map_choose, map_make
 from gacprof.cli.elsewhere import map_elsewhere
-from gacprof.cli.options import Fixed, MapName, chosen_curves, load_maps, load_sources
+from gacprof.cli.options import MapName, grouped, load_maps, load_sources
 from gacprof.cli.printing import (
     MOST_ROWS,
     Json,
@@ -24,9 +24,9 @@ from gacprof.cli.printing import (
     say,
     say_notes,
 )
+from gacprof.cliffmap.request import CurveRequest
 from gacprof.core.errors import MapError
 from gacprof.core.formatting import at_most, counted, dims, percent
-from gacprof.core.texts import sizes
 
 if TYPE_CHECKING:
     from gacprof.cliffmap import CliffMap
@@ -93,11 +93,11 @@ def _unmeasured(curves: Sequence[str]) -> str:
 
 
 @app.command()
+@grouped
 def show(
     cliff_map: MapName,
-    operator: Annotated[str | None, Option("--op", help="Only this operator.")] = None,
-    axis: Annotated[str | None, Option(help="Only this axis.")] = None,
-    fixed: Fixed = None,
+    which: CurveRequest,
+    *,
     every: Annotated[bool, Option("--all", help="Every curve, dim and cliff.")] = False,
     as_json: bool = Json,
 ) -> None:
@@ -112,9 +112,7 @@ def show(
         else:
             map_make.print_rules(loaded, every)
         return
-    asked = sizes(fixed)
-    curves = chosen_curves(loaded, operator, axis, asked)
-    narrowed = bool(operator or axis or asked)
+    curves, narrowed = which.chosen(loaded), which.narrowed
     if as_json:
         data = loaded.as_dict()
         wanted = {c.identity for c in curves}

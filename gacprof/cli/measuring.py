@@ -14,13 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from gacprof.cli.options import (
-    Axis,
-    OneDevice,
-    Operator,
-    grouped,
-    load_maps,
-)
+from gacprof.cli.options import OneDevice, grouped, load_maps
 from gacprof.cli.printing import (
     MOST_ROWS,
     Json,
@@ -33,6 +27,7 @@ from gacprof.cli.printing import (
     say,
     say_notes,
 )
+from gacprof.cliffmap.request import OnAxis
 from gacprof.core.errors import MapError, SuiteError
 from gacprof.core.formatting import counted, dims, duration, percent
 from gacprof.core.texts import flags, sizes
@@ -238,10 +233,11 @@ def fleet_sweep(asked: FleetRequest, *, as_json: bool = Json) -> None:
 
 
 @app.command()
+@grouped
 def compare(
     maps: Annotated[list[str], Argument(metavar="MAP MAP…", help="One map a kind of device.")],
-    operator: Operator = None,
-    axis: Axis = None,
+    which: OnAxis,
+    *,
     price: Annotated[
         list[str] | None,
         Option("--price", metavar="MAP=USD", help="Of a device an hour; repeatable, * allowed."),
@@ -251,7 +247,7 @@ def compare(
     """Print which sizes are safe on all kinds of device, and what each kind loses by that."""
     from gacprof.extras.fleet.compare import compare as compared
 
-    found = compared(load_maps(*maps), _prices(price), operator, axis)
+    found = compared(load_maps(*maps), _prices(price), which.operator, which.axis)
     emit(found, as_json, _print_compared)
 
 

@@ -3,58 +3,45 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from collections.abc import Callable
+from dataclasses import MISSING, fields
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 from rich.markup import escape
 from typer import Argument, Option
 
-from gacprof.core.errors import MapError
 from gacprof.core.request import OPTION, Request, given_texts, spelling
 from gacprof.core.request import Option as Known
-from gacprof.core.texts import flags, sizes
 
 if TYPE_CHECKING:
-    from gacprof.cliffmap import CliffMap, Use
-    from gacprof.cliffmap.schema import Curve
-    from gacprof.cliffmap.source import SizeSource
+    from gacprof.cliffmap import CliffMap
 
 
 def grouped(verb: Callable[..., None]) -> Callable[..., None]:
-    """A verb as typer takes it, where some parameters are requests, or dataclasses of options:
-    each of their fields is an option of its own."""
-    groups: dict[str, Any] = {}
+    """A verb as typer takes it, where some parameters are requests: each of their fields is an
+    option of its own."""
+    requests: dict[str, type[Request]] = {}
     options: list[inspect.Parameter] = []
-    for p in _declared(verb):
-        if not is_dataclass(p.annotation):
-            options.append(p)
-            continue
-        kind: Any = p.annotation
-        groups[p.name] = kind
-        options += request_options(kind) if issubclass(kind, Request) else _declared(kind)
+    hints = get_type_hints(verb, include_extras=True)
+    for p in inspect.signature(verb).parameters.values():
+        kind: Any = hints[p.name]
+        if inspect.isclass(kind) and issubclass(kind, Request):
+            requests[p.name] = kind
+            options += request_options(kind)
+        else:
+            options.append(p.replace(annotation=kind, kind=p.KEYWORD_ONLY))
 
     @wraps(verb)
     def run(**given: Any) -> None:
-        for name, group in groups.items():
-            if issubclass(group, Request):
-                names = [option.name for option in request_options(group)]
-                texts = {option: given.pop(option) for option in names}
-                given[name] = group(**given_texts(group, texts))
-            else:
-                given[name] = group(**{f.name: given.pop(f.name) for f in fields(group)})
+        for name, request in requests.items():
+            names = [option.name for option in request_options(request)]
+            given[name] = request(**given_texts(request, {n: given.pop(n) for n in names}))
         verb(**given)
 
     run.__annotations__ = {option.name: option.annotation for option in options}
     run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
     return run
-
-
-def _declared(owner: Callable[..., object]) -> list[inspect.Parameter]:
-    hints = get_type_hints(owner, include_extras=True)
-    found = inspect.signature(owner).parameters.values()
-    return [p.replace(annotation=hints[p.name], kind=p.KEYWORD_ONLY) for p in found]
 
 
 def request_options(request: type[Request]) -> list[inspect.Parameter]:
@@ -135,29 +122,10 @@ def load_sources(*names: str) -> list[Any]:
     return [open_source(name) for name in names]
 
 
-def chosen_curves(
-    loaded: CliffMap, operator: str | None, axis: str | None, fixed: Mapping[str, int] | None = None
-) -> list[Curve]:
-    """A map's curves, or those of this operator, axis and other dims. Raises :class:`MapError`
-    where there is none."""
-    curves = [
-        curve for curve in loaded.curves
-        if operator in (None, curve.operator) and axis in (None, curve.axis)
-        and (fixed or {}).items() <= curve.fixed.items()
-    ]  # fmt: skip
-    if not curves and (operator or axis or fixed):
-        held = sorted({f"{c.operator} over {c.axis}" for c in loaded.curves})
-        raise MapError(f"the map '{loaded.name}' has no such curve; it has {', '.join(held)}")
-    return curves
-
-
-Ranks = Annotated[
-    int,
-    Option("--tp", min=1, max=1024, help="Sizes as one of so many tensor-parallel ranks holds."),
-]
 OneDevice = Annotated[
     str | None, Option(help="cpu, cuda or cuda:N. Default: the first GPU, else the CPU.")
 ]
+MapName = Annotated[str, Argument(metavar="MAP", help="A shipped map's name, or a file.")]
 Fleet = Annotated[
     str | None,
     Option(
@@ -166,64 +134,3 @@ Fleet = Annotated[
         metavar="ADDRESS",
     ),
 ]
-MapName = Annotated[str, Argument(metavar="MAP", help="A shipped map's name, or a file.")]
-Operator = Annotated[str | None, Option("--op", help="linear, attention …")]
-Axis = Annotated[str | None, Option(help="The operator's axis, such as K, N, M or head_dim.")]
-Dtype = Annotated[str | None, Option(help="Default: what the map holds.")]
-Fixed = Annotated[
-    list[str] | None,
-    Option(
-        "--fixed", metavar="DIM=SIZE", help="Another dim of the operator, as M=1024; repeatable."
-    ),
-]
-Flags = Annotated[
-    list[str] | None,
-    Option(
-        "--flag", metavar="NAME=VALUE", help="A flag, as bias=true or backend=flash; repeatable."
-    ),
-]
-
-
-@dataclass(frozen=True)
-class CurveOptions:
-    """Which curve of a map."""
-
-    operator: Operator = None
-    axis: Axis = None
-    dtype: Dtype = None
-    fixed: Fixed = None
-    flag: Flags = None
-
-    def of(self, maps: Sequence[Any]) -> tuple[str, str, dict[str, Any]]:
-        """Operator, axis, and the other keywords of :meth:`CliffMap.curve`. Raises
-        :class:`MapError` where operator or axis is missing, and for a dim that the operator has in
-        none of the maps."""
-        if self.operator is None or self.axis is None:
-            raise MapError("say which curve: --op linear --axis K, for example")
-        return self.operator, self.axis, self.about(maps, self.operator, self.axis)
-
-    def about(self, maps: Sequence[Any], operator: str, axis: str) -> dict[str, Any]:
-        found = sizes(self.fixed)
-        held = [curve for m in maps for curve in getattr(m, "curves", ())]
-        curves = [curve for curve in held if curve.operator == operator]
-        dims = {name for curve in curves for name in (*curve.fixed, curve.axis)}
-        for name in found:
-            if name == axis:
-                raise MapError(f"--fixed {name} is the axis itself; give the other dims")
-            if dims and name not in dims:
-                raise MapError(f"{operator} has no dim '{name}' (it has {', '.join(sorted(dims))})")
-        return {"dtype": self.dtype, "flags": flags(self.flag), **found}
-
-
-def use(text: str, dtype: str | None, maps: Sequence[SizeSource], shards: int = 1) -> Use:
-    """``linear:K:M=512,N=4096`` as a use; without a dtype the first source's own is taken."""
-    from gacprof.cliffmap import Use
-
-    operator, _, rest = text.partition(":")
-    axis, _, dims = rest.partition(":")
-    if not operator or not axis or not dims:
-        raise MapError(
-            f"--use takes OPERATOR:AXIS:DIM=SIZE,… as linear:K:M=512,N=4096, not '{text}'"
-        )
-    taken = dtype or next(iter(maps[0].dtypes), "float16")
-    return Use(operator, sizes([dims], "--use"), axis, taken, shards=shards)

@@ -195,7 +195,6 @@ def _of_attention(shape: Mapping[str, int], tokens: int) -> Place | str:
     length = tokens if tokens > 1 else CONTEXT
     if shape.get("window", length) < length:
         return f"a sliding window of {shape['window']} tokens is not read from the tables"
-        return
     fixed = (
         ("batch_size", 1), ("num_key_value_heads", shape["kv_heads"]),
         ("head_dim", shape["head_dim"]), ("window_size", 0), ("kv_cache_dtype", "bfloat16"),

@@ -11,6 +11,7 @@ import pytest
 
 import gacprof
 from gacprof.cli.app import _verb
+from gacprof.cliffmap.request import ExplainRequest
 from gacprof.core.errors import GacprofError
 from gacprof.core.request import Option, Request, given_texts, option, options_of, spelling
 from gacprof.diagnosing.request import DiagnoseRequest
@@ -28,13 +29,14 @@ VERBS = {
     "diagnose": DiagnoseRequest, "verify": VerifyRequest, "bench": BenchRequest,
     "evaluate": EvaluateRequest, "sweep": SweepRequest, "sweep_fleet": FleetRequest,
     "export": ExportRequest, "realign": RealignRequest, "import_gguf": ImportRequest,
-    "write_report": ReportRequest, "lint": LintRequest,
+    "write_report": ReportRequest, "lint": LintRequest, "explain_dim": ExplainRequest,
 }  # fmt: skip
 ON_THE_COMMAND_LINE = {
     "evaluate": "eval",
     "sweep_fleet": "fleet sweep",
     "import_gguf": "import-gguf",
     "write_report": "report",
+    "explain_dim": "explain",
 }
 """Verbs of another name there."""
 
@@ -84,7 +86,7 @@ def test_every_option_of_a_verb_has_a_help_text(verb):
 def test_numbers_out_of_range_are_one_line_on_the_command_line_and_an_error_of_ours(verb, run):
     known_of = {name: (known, default) for name, known, default in flattened(VERBS[verb])}
     needed = {
-        name: 0.5 if known.read is float else (*known.choices, "x")[0]
+        name: {float: 0.5, int: 1}.get(known.read, (*known.choices, "x")[0])
         for name, (known, default) in known_of.items() if default is MISSING
     }  # fmt: skip
     words = [
@@ -97,7 +99,7 @@ def test_numbers_out_of_range_are_one_line_on_the_command_line_and_an_error_of_o
             continue
         bad = -7 if known.read is int else below - 7.5
         with pytest.raises(GacprofError, match=f"^{name}.* is -7.*: it must be "):
-            getattr(gacprof, verb)(**needed, **{name: bad})
+            getattr(gacprof, verb)(**needed | {name: bad})
         result = run(
             *ON_THE_COMMAND_LINE.get(verb, verb).split(), *words, f"{spelling(name, known)}={bad}"
         )

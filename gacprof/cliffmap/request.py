@@ -1,0 +1,179 @@
+"""What the verbs that read a map are asked: which curve, and what about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gacprof.cliffmap.candidates import Use
+from gacprof.core import texts
+from gacprof.core.errors import MapError
+from gacprof.core.request import Request, argument, option
+
+if TYPE_CHECKING:
+    from gacprof.cliffmap.map import CliffMap
+    from gacprof.cliffmap.schema import Curve
+    from gacprof.core.points import Flag
+
+EACH_SIDE = 3
+"""Candidates on either side where nothing is asked for."""
+
+
+class OnAxis(Request):
+    """A request on the curves of an operator and one of its axes."""
+
+    error = MapError
+
+    operator: str | None = option(default=None, name="--op", help="linear, attention …")
+    axis: str | None = option(
+        default=None, help="The operator's axis, such as K, N, M or head_dim."
+    )
+
+
+class CurveRequest(OnAxis):
+    """Which curve of a map. ``fixed`` are sizes of the operator's other dims."""
+
+    dtype: str | None = option(default=None, help="Default: what the map holds.")
+    fixed: Mapping[str, int] | None = option(
+        default=None, read=texts.sizes, many=True, metavar="DIM=SIZE",
+        help="Another dim of the operator, as M=1024; repeatable.",
+    )  # fmt: skip
+    flags: Mapping[str, Flag] | None = option(
+        default=None, name="--flag", read=texts.flags, many=True, metavar="NAME=VALUE",
+        help="A flag, as bias=true or backend=flash; repeatable.",
+    )  # fmt: skip
+
+    @property
+    def narrowed(self) -> bool:
+        return any((self.operator, self.axis, self.dtype, self.fixed, self.flags))
+
+    def chosen(self, loaded: CliffMap) -> list[Curve]:
+        """The map's curves that fit all that was said. Raises :class:`MapError` for none."""
+        fixed, flags = (self.fixed or {}).items(), (self.flags or {}).items()
+        curves = [
+            curve for curve in loaded.curves
+            if self.operator in (None, curve.operator) and self.axis in (None, curve.axis)
+            and self.dtype in (None, curve.dtype)
+            and fixed <= curve.fixed.items() and flags <= curve.flags.items()
+        ]  # fmt: skip
+        if not curves and self.narrowed:
+            held = sorted({f"{c.operator} over {c.axis}" for c in loaded.curves})
+            raise MapError(f"the map '{loaded.name}' has no such curve; it has {', '.join(held)}")
+        return curves
+
+    def of(self, maps: Sequence[Any]) -> tuple[str, str, dict[str, Any]]:
+        """Operator, axis, and the other keywords of :meth:`CliffMap.curve`. Raises
+        :class:`MapError` where operator or axis is missing, and for a dim that the operator has in
+        none of the maps."""
+        if self.operator is None or self.axis is None:
+            raise MapError("say which curve: --op linear --axis K, for example")
+        return self.operator, self.axis, self.about(maps, self.operator, self.axis)
+
+    def about(self, maps: Sequence[Any], operator: str, axis: str) -> dict[str, Any]:
+        """The keywords of :meth:`CliffMap.curve` beside operator and axis."""
+        held = [curve for m in maps for curve in getattr(m, "curves", ())]
+        curves = [curve for curve in held if curve.operator == operator]
+        dims = {name for curve in curves for name in (*curve.fixed, curve.axis)}
+        for name in self.fixed or ():
+            if name == axis:
+                raise MapError(f"--fixed {name} is the axis itself; give the other dims")
+            if dims and name not in dims:
+                raise MapError(f"{operator} has no dim '{name}' (it has {', '.join(sorted(dims))})")
+        return {"dtype": self.dtype, "flags": self.flags, **(self.fixed or {})}
+
+
+class CandidatesRequest(CurveRequest):
+    """Sizes near the one that a compressor chose, of one map or safe on several."""
+
+    near: int = option(read=int, least=1, help="The dim that a compressor chose.")
+    maps: Sequence[str] = argument(
+        default=(), many=True, metavar="[MAP]…", help="Shipped maps' names, or files."
+    )
+    more: Sequence[str] = option(default=(), name="--map", many=True, help="The same; repeatable.")
+    uses: Sequence[str] = option(
+        default=(), name="--use", many=True, metavar="OP:AXIS:DIM=SIZE,…",
+        help="Instead of --op and --axis, once for each operator that the dim takes part in: "
+        "a rank is linear:N:M=512,K=4096 and linear:K:M=512,N=4096.",
+    )  # fmt: skip
+    window: int | tuple[int, int] | None = option(
+        default=None, read=texts.window, metavar="D|FIRST:LAST",
+        help="Only within ±16, or from 96:160.",
+    )  # fmt: skip
+    below: int | None = option(default=None, read=int, least=0, help="At most so many below.")
+    above: int | None = option(default=None, read=int, least=0, help="At most so many above.")
+    count: int | None = option(default=None, read=int, least=1, help="The so many nearest.")
+    tp: int = option(
+        default=1, read=int, least=1, most=1024,
+        help="Sizes as one of so many tensor-parallel ranks holds.",
+    )  # fmt: skip
+    every: bool = option(default=False, name="--all", help="All safe dims.")
+    unsafe: bool = option(default=False, help="Dims that are not safe too.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.uses and (self.operator or self.axis or self.fixed or self.flags):
+            raise MapError("--use says operator, axis and dims itself: leave out --op and the like")
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """The keywords of :meth:`CliffMap.candidates` that say how many."""
+        limits: dict[str, Any] = {
+            name: getattr(self, name) for name in ("window", "below", "above", "count")
+        }
+        if not self.every and all(limit is None for limit in limits.values()):
+            limits |= {"below": EACH_SIDE, "above": EACH_SIDE}
+        return limits | {"safe_only": not self.unsafe}
+
+    def uses_on(self, maps: Sequence[Any]) -> list[Use]:
+        """``linear:K:M=512,N=4096`` as a use; without a dtype the first map's own is taken."""
+        dtype = self.dtype or next(iter(maps[0].dtypes), "float16")
+        found = []
+        for text in self.uses:
+            operator, axis, dims = (*text.split(":", 2), "", "")[:3]
+            if not operator or not axis or not dims:
+                raise MapError(
+                    f"--use takes OPERATOR:AXIS:DIM=SIZE,… as linear:K:M=512,N=4096, not '{text}'"
+                )
+            sizes = texts.sizes([dims], "--use")
+            found.append(Use(operator, sizes, axis, dtype, shards=self.tp))
+        return found
+
+
+class IntersectRequest(CurveRequest):
+    """Sizes that are safe on all of several maps."""
+
+    maps: Sequence[str] = argument(many=True, metavar="MAP MAP…", help="Two maps or more.")
+    near: int | None = option(default=None, read=int, least=1, help="Only around this dim.")
+
+
+class FigureRequest(CurveRequest):
+    """A drawing of one curve, of the same on several maps, or of a penalty over two dims."""
+
+    cliff_map: str = argument(metavar="MAP", help="A shipped map's name, or a file.")
+    out: Path = option(read=Path, help="Stem: OUT.svg and OUT.png are written.")
+    others: Sequence[str] = option(
+        default=(), name="--with", many=True, metavar="MAP",
+        help="Another map beside it; repeatable.",
+    )  # fmt: skip
+    heat: str | None = option(
+        default=None, metavar="X,Y", help="Instead: penalty over two dims, as K,N."
+    )
+
+
+class OnMap(Request):
+    """A request on one measured map."""
+
+    cliff_map: CliffMap | str | Path = argument(
+        kw_only=False, metavar="MAP", help="A shipped map's name, or a file."
+    )
+
+
+class ExplainRequest(CurveRequest, OnMap):
+    """Why the dim ``d`` is slow, by counters of the sweep's folder ``samples``."""
+
+    operator: str = option(kw_only=False, name="--op", help="linear, attention …")
+    d: int = option(kw_only=False, read=int, least=1, help="The dim.")
+    samples: str | Path | None = option(
+        default=None, read=Path, help="A sweep's folder with counters. Default: the map's own."
+    )
