@@ -94,7 +94,7 @@ def test_explain_picks_the_curve_that_was_asked_for(run):
         (("a100-published", "--op", "linear", "--d", "64", "--fixed", "M=3"), "none has M = 3"),
         (("a100-published", "--op", "linear", "--d", "64", "--samples", "nonesuch"), "nonesuch"),
         (("a100-published", "--op", "linear", "--d", "64", "--fixed", "M"), "--fixed takes"),
-        (("a100-published", "--op", "linear", "--d", "0"), "--d"),
+        (("a100-published", "--op", "linear", "--d", "0"), "d is 0"),
         (("nonesuch", "--op", "linear", "--d", "8"), "nonesuch"),
     ],
 )
