@@ -14,6 +14,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from gacprof.cliffmap import CliffMap, detect
+from gacprof.cliffmap.candidates import Use
 from gacprof.cliffmap.detect import label
 from gacprof.cliffmap.schema import Curve
 from gacprof.core.errors import ReportError
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from gacprof.elsewhere.curves import MeasuredCurve
+    from gacprof.rules.table import RuleTable
 
 WIDE_GAP = 4
 """Neighbours further apart than this many median distances are not joined by a line."""
@@ -96,6 +98,38 @@ def staircase(
     figure, (axes,) = new_figure(width, 4.6)
     draw_staircase(axes, curve, asked)
     title(axes, f"{curve.operator}: latency over {curve.axis}", _conditions(cliff_map, curve))
+    legend(axes)
+    return figure
+
+
+TIER_SPANS = {("linear", "K"): (64, 128), ("attention", "head_dim"): (64, 256)}
+"""Sizes that show the tiers of an axis: two periods of the coarsest multiple, and all head_dims."""
+
+OF_VERDICT = {"safe": 2, "undecided": 0, "misaligned": 1}
+"""Colour and marker of a verdict, by their place in ``OKABE_ITO`` and ``MARKERS``."""
+
+
+def tier_picture(
+    table: RuleTable, operator: str, axis: str, dtype: str, width: float = 10.0
+) -> Figure:
+    """The tier of each size by the rules of a GPU, the best lowest: a scale without times."""
+    judged = table.judge_jointly([Use(operator, {}, axis, dtype)], *TIER_SPANS[operator, axis])
+    figure, (axes,) = new_figure(width, 2.6)
+    for verdict, place in OF_VERDICT.items():
+        of = [(one.d, one.tier) for one in judged if one.verdict == verdict]
+        if of:
+            axes.plot(
+                *zip(*of, strict=True), linestyle="none", marker=MARKERS[place], markersize=4.5,
+                color=OKABE_ITO[place], label=verdict,
+            )  # fmt: skip
+    last = max(one.tier or 1 for one in judged)
+    axes.set_yticks(
+        range(1, last + 1), ["best" if i == 1 else f"tier {i}" for i in range(1, last + 1)]
+    )
+    axes.set_ylim(0.5, last + 0.5)
+    axes.set_xlabel(axis, color=INK)
+    dim_ticks(axes, judged[0].d, judged[-1].d)
+    title(axes, f"{operator} {axis}: tiers", f"{table.environment.name} · {dtype} · {table.basis}")
     legend(axes)
     return figure
 
@@ -233,7 +267,7 @@ def _draw_frontier(axes: Axes, curve: Curve, factor: float, shown: tuple[int, in
     axes.step(d, envelope, where="pre", color=INK, linewidth=1.1, zorder=2.6, label="envelope")
     axes.fill_between(
         d, envelope, [t * (1 + width) for t in envelope], step="pre", color=INK, alpha=0.22,
-        linewidth=0, zorder=2.5, label=f"safe: within {percent(width, decimals=0)} of it",
+        linewidth=0, zorder=2.5, label=f"safe: {percent(width, decimals=0)} above the envelope",
     )  # fmt: skip
     at = dict(zip(d, envelope, strict=True))
     axes.plot(

@@ -18,7 +18,7 @@ from gacprof.cliffmap.storage import map_facts
 from gacprof.core.errors import ReportError
 from gacprof.core.files import write_text
 from gacprof.operators import OPERATORS
-from gacprof.report.figures import View, staircase
+from gacprof.report.figures import TIER_SPANS, View, staircase, tier_picture
 from gacprof.report.figures_models import bench_figure, workloads
 from gacprof.report.figures_style import as_element, latency_unit, save
 from gacprof.report.grouping import group
@@ -45,13 +45,14 @@ PAGE_WIDTH = 5.6
 """Inches of a figure, so narrow that a phone shows its text in a size that can be read."""
 
 DIM_SHOWN = ("size", "verdict", "penalty", "penalty_high", "latency_us", "advice")
+BY_RULES_SHOWN = ("size", "verdict", "advice")
 CHOICE_SHOWN = (
     "before", "after", "action", "latency_before_us", "latency_after_us", "verdict", "penalty_high"
 )  # fmt: skip
 """What a row shows besides its name: those alike in all of it are one row."""
 
 _AXIS = "|".join(f"{name}-(?:{'|'.join(op.dims)})" for name, op in OPERATORS.items())
-_OURS = re.compile(rf"(?:bench|example|\d+-(?:{_AXIS}))\.(?:svg|png)", re.ASCII)
+_OURS = re.compile(rf"(?:bench|example|tiers-(?:{_AXIS})|\d+-(?:{_AXIS}))\.(?:svg|png)", re.ASCII)
 """Every name that this module gives a figure."""
 
 
@@ -154,7 +155,8 @@ def _alike(
 def _dims(diagnosis: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The diagnosed dims: by verdict, those that lose most first."""
     order = ("misaligned", "undecided", "unknown", "safe")
-    rows = _alike(diagnosis["dims"], "name", DIM_SHOWN)
+    shown = BY_RULES_SHOWN if diagnosis.get("basis") else DIM_SHOWN
+    rows = _alike(diagnosis["dims"], "name", shown)
     return sorted(rows, key=lambda row: (order.index(row["verdict"]), -row["lost_us"]))
 
 
@@ -167,9 +169,24 @@ def _figures(contents: Contents, views: Sequence[View]) -> Iterator[tuple[Drawn,
         for i, view in enumerate(views):
             name = f"{i + 1}-{view.curve.operator}-{view.curve.axis}"
             yield _drawn(contents.cliff_map, view, name, view.curve.shape)
+    if contents.rules is not None:
+        yield from _tiers(contents.rules, contents.diagnosis)
     if contents.example is not None:
         heading = f"For comparison, not this device: {contents.example.environment.name}"
         yield _drawn(contents.example, View(contents.example.curves[0]), "example", heading)
+
+
+def _tiers(rules: RuleTable, diagnosis: Mapping[str, Any] | None) -> Iterator[tuple[Drawn, Figure]]:
+    """The tiers of products and of attention, in the model's dtype."""
+    dtype = diagnosis["dtype"] if diagnosis else ""
+    dtype = dtype if dtype in rules.dtypes else rules.dtypes[0]
+    held = {(tier.operator, part) for tier in rules.tiers if tier.dtype == dtype
+            for part in tier.axis.split(", ")}  # fmt: skip
+    for operator, axis in (place for place in TIER_SPANS if place in held):
+        figure = tier_picture(rules, operator, axis, dtype, PAGE_WIDTH)
+        words = f"By rules, in {dtype}: an order of what serves a size, no times."
+        svg = as_element(figure, f"Tiers of {operator} over {axis}. {words}")
+        yield Drawn(f"tiers-{operator}-{axis}", f"{operator} {axis}", words, svg, axis), figure
 
 
 def _drawn(cliff_map: CliffMap, view: View, name: str, heading: str) -> tuple[Drawn, Figure]:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 
 Cell = str | int | float | None
+LONG_CELL = 30
+"""Letters of a cell above which a page breaks it into lines."""
 
 
 @dataclass(frozen=True)
@@ -127,10 +129,14 @@ def to_csv(table: Table) -> str:
 def to_html(table: Table) -> str:
     """A ``table`` element, text flush left by the class ``text``; notes follow, folded."""
 
+    def side(cell: str, right: bool) -> str:
+        return "" if right else ' class="wrap"' if len(cell) > LONG_CELL else ' class="text"'
+
     def line(tag: str, cells: Sequence[str]) -> str:
-        sides = ["" if right else ' class="text"' for right in table.numeric]
-        pairs = zip(cells, sides, strict=True)
-        shown = "".join(f"<{tag}{side}>{html.escape(cell)}</{tag}>" for cell, side in pairs)
+        pairs = zip(cells, table.numeric, strict=True)
+        shown = "".join(
+            f"<{tag}{side(cell, right)}>{html.escape(cell)}</{tag}>" for cell, right in pairs
+        )
         return f"<tr>{shown}</tr>\n"
 
     rows = line("th", table.headings) + "".join(line("td", cells) for cells in table.texts())
@@ -212,15 +218,17 @@ def map_table(cliff_map: CliffMap, name: str, curves: Sequence[Curve]) -> Table:
 
 def rule_table(table: RuleTable) -> Table:
     """A row a tier: costs are known only where they were published."""
+    dtypes: dict[tuple[Cell, ...], list[str]] = {}
+    for tier in table.tiers:
+        axis = f"{tier.operator} {tier.axis}"
+        same = (tier.tier, axis, tier.sizes, tier.mechanism, tier.relative)
+        dtypes.setdefault(same, []).append(tier.dtype)
     rows = tuple(
-        (
-            tier.dtype, f"{tier.operator} {tier.axis}", tier.tier, tier.sizes, tier.mechanism,
-            tier.relative,
-        )
-        for tier in table.tiers
-    )  # fmt: skip
+        (tier, axis, sizes, ", ".join(of), *more)
+        for (tier, axis, sizes, *more), of in dtypes.items()
+    )
     columns = (
-        Column("dtype"), Column("axis"), Column("tier", 0), Column("sizes"), Column("served by"),
+        Column("tier", 0), Column("axis"), Column("sizes"), Column("dtype"), Column("served by"),
         Column("published cost ×, of K alone", 1),
     )  # fmt: skip
     sources = dict.fromkeys(
@@ -238,23 +246,24 @@ def step_table(times: Mapping[str, Any]) -> Table:
     part, at good sizes with what these save."""
 
     def cells(cost: Mapping[str, Any]) -> tuple[str | None, str | None]:
-        good, saved = (cost[which] and bounded_time(**cost[which]) for which in ("good", "saved"))
-        return good, saved
+        saved, good = (cost[which] and bounded_time(**cost[which]) for which in ("saved", "good"))
+        return saved, good
 
     totals = times["totals"]
-    columns = [Column("part"), Column("size")]
+    columns = [Column("part")]
     for total in totals:
         when = counted(total["tokens"], "token")
-        columns += [Column(f"{when}, at good sizes"), Column("good sizes save")]
-    rows: list[tuple[Cell, ...]] = [("all", None, *(c for total in totals for c in cells(total)))]
+        columns += [Column(f"{when}: saved"), Column("of, at good sizes")]
+    columns.append(Column("size"))
+    rows: list[tuple[Cell, ...]] = [("all", *(c for total in totals for c in cells(total)), None)]
     for part in times["parts"]:
         need = part["need"]
         size = ", ".join(f"{name} {length}" for name, length in need["shape"].items())
         every = (cell for cost in part["costs"] for cell in cells(cost))
-        rows.append((f"{need['name']} ×{need['count']:g}", size, *every))
+        rows.append((f"{need['name']} ×{need['count']:g}", *every, size))
     notes = [f"by {', '.join(times['sources'])}", *times["notes"]]
     notes += [f"without a time: {one}" for one in times["left_out"]]
-    title = f"Whole steps on {times['gpu']}, by others' measurements"
+    title = f"Whole steps on {times['gpu']} by others' measurements, and what good sizes save"
     return Table("", title, tuple(columns), tuple(rows), tuple(notes))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -272,7 +273,7 @@ def measured(bench: Mapping[str, Any]) -> list[str]:
     """A sentence a model against the first, what is faster before what is not, the last one first:
     it is what the bench is about."""
     first, sentences = bench["models"][0], []
-    busy = next((note for note in bench["notes"] if "machine is busy" in note), None)
+    busy = any("machine is busy" in note for note in bench["notes"])
     shown = {t["model"]: 1 - t["ratio"][1] for t in bench["timings"] if t["verdict"] == "faster"}
     for model in sorted(bench["models"][:0:-1], key=lambda m: -shown.get(m, 0.0)):
         of_model = {t["workload"]: t for t in bench["timings"] if t["model"] == model}
@@ -289,12 +290,25 @@ def measured(bench: Mapping[str, Any]) -> list[str]:
             )
         elif "faster" in verdicts or "slower" in verdicts:
             sentences.append(f"{model} is {max(verdicts & FASTER)} than {first}: {parts}.")
-        elif busy:
-            why = busy.partition(":")[0]
-            sentences.append(f"{model} against {first} is not decided, {why}: {parts}.")
+        elif busy or "undecided" in verdicts:
+            sentences.append(
+                f"{model} against {first} is not decided: {_why_open(bench)}; {parts}."
+            )
         else:
             sentences.append(f"{model} gains nothing that can be shown over {first}: {parts}.")
     return sentences
+
+
+def _why_open(bench: Mapping[str, Any]) -> str:
+    """``machine busy, 5 of 12 rounds``: why a bench has no verdict, from its own notes."""
+    notes = " ".join(bench["notes"])
+    few = re.search(r"a verdict takes (\d+)", notes)
+    reasons = {
+        "machine busy": "machine is busy" in notes,
+        "the host limits the GPU": "the host limits it" in notes,
+    }
+    said = [reason for reason, holds in reasons.items() if holds]
+    return ", ".join([*said, f"{bench['rounds']}{f' of {few[1]}' if few else ''} rounds"])
 
 
 FASTER = {"faster", "slower"}

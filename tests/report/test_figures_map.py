@@ -56,7 +56,8 @@ def test_a_staircase_shows_classes_frontier_and_tolerance(a100):
     curve = a100.curve("attention", "head_dim")
     (axes,) = staircase(a100, curve).axes
     assert legend(axes) == [
-        "head_dim % 8 = 0", "head_dim % 8 ≠ 0", "envelope", "safe: within 2 % of it", "frontier",
+        "head_dim % 8 = 0", "head_dim % 8 ≠ 0", "envelope", "safe: 2 % above the envelope",
+        "frontier",
     ]  # fmt: skip
     assert [t.get_text() for t in axes.texts if t.get_text().isdigit()] == [
         "64", "96", "128", "160", "192", "256",

@@ -82,8 +82,16 @@ def test_on_a_busy_machine_nothing_is_decided():
     busy = bench("no difference shown", [0.95, 1.0, 1.05])
     busy["notes"] = ["90 of 1152 timings were preempted: the machine is busy, and so on"]
     message = headline(bench=busy)
-    assert "is not decided, 90 of 1152 timings were preempted" in message
+    assert "is not decided: machine busy, 3 rounds; prefill" in message
     assert "gains nothing" not in message
+    busy["notes"].append("the time cap was reached after 3 rounds, a verdict takes 12")
+    assert "is not decided: machine busy, 3 of 12 rounds; prefill" in headline(bench=busy)
+
+
+def test_too_few_rounds_decide_nothing_on_a_quiet_machine_either():
+    few = bench("undecided", [0.95, 1.0, 1.05])
+    few["notes"] = ["the time cap was reached after 3 rounds, a verdict takes 12"]
+    assert "is not decided: 3 of 12 rounds; prefill" in headline(bench=few)
 
 
 def test_a_failed_comparison_is_told():
