@@ -6,9 +6,9 @@ import fcntl
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from hypothesis import settings
@@ -50,6 +50,31 @@ def _without_others_measurements() -> Iterator[None]:
         yield
 
 
+class Ended(NamedTuple):
+    """How a command line ended, and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Ended]:
+    """Run ``gacprof`` with these arguments, in this process."""
+    from gacprof.cli.app import main
+
+    def run(*arguments: object) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["gacprof", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        code = stopped.value.code
+        return Ended(code if isinstance(code, int) else 0, *capsys.readouterr())
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def fixtures() -> Path:
     """Small real files that travel with the repository."""
@@ -60,6 +85,14 @@ def fixtures() -> Path:
 def asvd(fixtures: Path) -> Path:
     """A real checkpoint with its factors: hidden 256, 4 layers, ranks as ASVD chose them."""
     return fixtures / "checkpoints" / "asvd_mha_r1"
+
+
+@pytest.fixture(scope="session")
+def a100() -> CliffMap:
+    """The published map of an A100, loaded once."""
+    from gacprof.cliffmap import CliffMap
+
+    return CliffMap.load("a100-published")
 
 
 @pytest.fixture(scope="session")

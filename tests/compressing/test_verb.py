@@ -1,25 +1,8 @@
 """``gacprof compress`` at the command line: what it prints, and what it exits with."""
 
 import json
-import sys
 
 import pytest
-
-from gacprof.cli import main
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """(exit code, stdout, stderr) of a command line."""
-
-    def call(*argv):
-        monkeypatch.setattr(sys, "argv", ["gacprof", *map(str, argv)])
-        with pytest.raises(SystemExit) as left:
-            main()
-        out, err = capsys.readouterr()
-        return left.value.code or 0, out, err
-
-    return call
 
 
 def test_it_says_what_was_removed_and_where_the_model_is(run, dense, tmp_path):

@@ -1,9 +1,7 @@
-"""Tables in the form of others' measurements, as if they were installed; verbs in this process."""
+"""Tables in the form of others' measurements, as if they were installed."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +10,7 @@ import pytest
 from planted_elsewhere import FACTORS, Write, rows_of
 from pyarrow import parquet
 
-from gacprof.cli.app import main
 from gacprof.elsewhere.data import Measurements
-
-
-@pytest.fixture
-def run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str, str]]:
-    """Run ``gacprof`` with these arguments: its exit code, and what it said on both streams."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["gacprof", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        streams = capsys.readouterr()
-        code = stopped.value.code
-        return code if isinstance(code, int) else 0, streams.out, streams.err
-
-    return run
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -198,17 +197,10 @@ def test_transformers_writes_what_generate_writes(tiny):
         transformers.logging.enable_progress_bar()
 
 
-def test_the_verb_benches_in_an_engine(model, monkeypatch, capsys):
-    from gacprof.cli import main
-
-    words = ["bench", model("a"), model("b", speed=0.5), "--engine", "fake", "--tokens", "8"]
-    monkeypatch.setattr(sys, "argv", ["gacprof", *map(str, words), "--decode-steps", "2"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    message = capsys.readouterr().out
-    assert not ended.value.code
-    assert "fake 1.0 on" in message and "tokens/s" in message and "faster" in message
-    assert "A/A spread of decode 8" in message
+def test_the_verb_benches_in_an_engine(model, run):
+    asked = ("--engine", "fake", "--tokens", 8, "--decode-steps", 2)
+    ended = run("bench", model("a"), model("b", speed=0.5), *asked)
+    assert ended.code == 0 and "fake 1.0 on" in ended.out and "faster" in ended.out
 
 
 @pytest.mark.parametrize(
@@ -219,13 +211,9 @@ def test_the_verb_benches_in_an_engine(model, monkeypatch, capsys):
         (["--engine", "fake", "--device", "cpu"], "the device is the engine's own"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(tiny, monkeypatch, capsys, words, message):
-    from gacprof.cli import main
-
-    monkeypatch.setattr(sys, "argv", ["gacprof", "bench", str(tiny), *words])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2 and message in capsys.readouterr().err
+def test_options_that_do_not_go_together_are_refused(tiny, run, words, message):
+    ended = run("bench", tiny, *words)
+    assert ended.code == 2 and message in ended.err
 
 
 def test_llama_cpp_serves_ragged_widths_and_reads_every_prompt_whole(tmp_path):

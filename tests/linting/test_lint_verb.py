@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from xml.etree import ElementTree
@@ -13,7 +14,6 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
-from gacprof.cli.app import main
 from gacprof.core.errors import LintError
 from gacprof.linting import fix, lint
 from gacprof.linting.design import design, requested_sizes
@@ -29,15 +29,8 @@ def config(tmp_path, qwen):
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["gacprof", "lint", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        streams = capsys.readouterr()
-        return stopped.value.code or 0, streams.out, streams.err
-
-    return run
+def run(run):
+    return partial(run, "lint")
 
 
 FP8 = ("--gpu", "h100", "--quant", "fp8-block")

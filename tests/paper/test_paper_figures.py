@@ -14,11 +14,6 @@ from gacprof.core.points import Environment
 
 
 @pytest.fixture(scope="module")
-def a100() -> CliffMap:
-    return CliffMap.load("a100-published")
-
-
-@pytest.fixture(scope="module")
 def other() -> CliffMap:
     """A map of one curve, at none of the paper's shapes."""
     blocks = planted(linear("K", range(96, 129, 4), M=512, N=1024), "K", lambda k: k / 4)

@@ -17,11 +17,6 @@ from gacprof.sweeping import load_suite
 
 
 @pytest.fixture(scope="module")
-def a100() -> CliffMap:
-    return CliffMap.load("a100-published")
-
-
-@pytest.fixture(scope="module")
 def tiny() -> CliffMap:
     """A map with a single curve, of two kernels whose names are known."""
     native = "ampere_fp16_s16816gemm_fp16_128x64_ldg8_f2f_stages_32x6_nn"

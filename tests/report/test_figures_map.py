@@ -19,12 +19,6 @@ from gacprof.report.figures import runs, side_by_side, staircase
 from gacprof.report.figures_style import OKABE_ITO, save, to_svg
 from gacprof.report.heat_map import grid_penalty, heat_map
 
-
-@pytest.fixture(scope="module")
-def a100() -> CliffMap:
-    return CliffMap.load("a100-published")
-
-
 WIDTHS = (1000, 1024, 1100, 1152)
 DEPTHS = range(96, 129, 4)
 

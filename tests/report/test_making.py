@@ -15,11 +15,6 @@ from gacprof.core.errors import GacprofError, ReportError
 MEASURED = Path(__file__).parents[2] / "reports/cpu-example"
 
 
-@pytest.fixture(scope="module")
-def asvd(fixtures: Path) -> Path:
-    return fixtures / "checkpoints" / "asvd_mha_r1"
-
-
 def test_a_model_is_diagnosed_and_planned_by_rules(asvd: Path, tmp_path: Path) -> None:
     page = gacprof.write_report(tmp_path / "page", model=asvd, gpu="h100").read_text()
     assert "12 of 29 weights have sizes that NVIDIA H100 SXM serves worse" in page
@@ -61,16 +56,11 @@ def test_a_file_of_another_verb_is_refused(tmp_path: Path) -> None:
         gacprof.write_report(tmp_path / "page", diagnosis=tmp_path / "x.json")
 
 
-def test_the_command_runs_the_steps_too(asvd, tmp_path, monkeypatch, capsys) -> None:  # type: ignore[no-untyped-def]
-    from gacprof.cli import main
-
+def test_the_command_runs_the_steps_too(asvd, tmp_path, monkeypatch, run) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", ["gacprof", "report", str(asvd), "--gpu", "h100"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code in (0, None)
+    ended = run("report", asvd, "--gpu", "h100")
+    assert ended.code == 0 and "report-asvd-mha-r1" in ended.out
     assert (tmp_path / "report-asvd-mha-r1" / "index.html").is_file()
-    assert "report-asvd-mha-r1" in capsys.readouterr().out
 
 
 def test_a_path_that_is_no_utf8_is_reported(asvd: Path, tmp_path: Path) -> None:

@@ -9,13 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from gacprof.cliffmap import CliffMap
 from gacprof.report.tables import FORMS, TABLES, Column, Table, map_table, render
-
-
-@pytest.fixture(scope="module")
-def a100() -> CliffMap:
-    return CliffMap.load("a100-published")
 
 
 def test_every_curve_has_its_constraint(a100):

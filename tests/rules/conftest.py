@@ -1,4 +1,4 @@
-"""Points, targets, and the command line."""
+"""Points and targets."""
 
 from __future__ import annotations
 
@@ -30,24 +30,3 @@ def tier() -> Tier:
         return serve(made, target(gpu, torch)).tier
 
     return of
-
-
-@pytest.fixture(scope="session")
-def asvd(fixtures: Path) -> Path:
-    return fixtures / "checkpoints" / "asvd_mha_r1"
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
-    """(exit code, stdout, stderr) of a command line."""
-    from gacprof.cli import main
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["gacprof", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            main()
-        out, err = capsys.readouterr()
-        code = left.value.code
-        return code if isinstance(code, int) else 0, out, err
-
-    return call
