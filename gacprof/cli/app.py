@@ -144,7 +144,7 @@ def _drop_output() -> None:
 
 
 def _code_of(error: BaseException, name: object) -> int:
-    """The exit code, once the failure was told."""
+    """The exit code, once the failure was printed."""
     match error:
         case GacprofError():
             _failed(type(error).__name__, str(error))

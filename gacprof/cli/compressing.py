@@ -69,11 +69,13 @@ def steps(clock: Callable[[], float] = time.monotonic) -> Callable[[str], None]:
 def print_compressed(result: CompressResult) -> None:
     from gacprof.extras.compress.outcome import times_of
 
-    changed = [(n, result.wish[n], s) for n, s in result.sizes.items() if s != result.wish[n]]
+    changed = [
+        (n, result.requested[n], s) for n, s in result.sizes.items() if s != result.requested[n]
+    ]
     if changed:
         rows = [
-            (name.removeprefix("model.layers."), wish, "dense" if size is None else size)
-            for name, wish, size in changed[:SHOWN]
+            (name.removeprefix("model.layers."), requested, "dense" if size is None else size)
+            for name, requested, size in changed[:SHOWN]
         ]
         print_table("", ("dim", "own", "now"), rows)
         more = f", of which {SHOWN} are shown" if len(changed) > SHOWN else ""
@@ -99,11 +101,11 @@ def print_compressed(result: CompressResult) -> None:
     if result.loss_added is not None:
         say(
             f"loss added, estimated: {result.loss_added:.4g} nats a token "
-            f"({result.loss_of_wish:.4g} at the method's own sizes)"
+            f"({result.loss_of_requested:.4g} at the method's own sizes)"
         )
     say(
         f"energy kept, mean over {len(result.sizes)} dims: {result.energy_kept:.6f} "
-        f"({result.energy_of_wish:.6f} at the method's own sizes)"
+        f"({result.energy_of_requested:.6f} at the method's own sizes)"
     )
     say_notes(result.notes)
     say(f"checkpoint: {result.out}")
@@ -141,7 +143,9 @@ def check_lines(check: Check) -> list[str]:
     if check.engine:
         verdict = "passed" if check.passed else "FAILED"
         verdict = verdict if check.judged else "another element type, not judged"
-        told = f"checked by {check.engine}: {check.same} of {check.tokens} greedy tokens are ours"
+        checked = (
+            f"checked by {check.engine}: {check.same} of {check.tokens} greedy tokens are ours"
+        )
         tie = "; they part where our two best logits tie" if check.near_tie else ""
-        lines.append(f"{told}{tie}, largest difference {check.error:.2g}: {verdict}")
+        lines.append(f"{checked}{tie}, largest difference {check.error:.2g}: {verdict}")
     return lines

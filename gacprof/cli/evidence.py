@@ -117,7 +117,7 @@ def _print_implementations(found: Sequence[CpuImplementation], samples: Path) ->
 
     groups: dict[str, list[str]] = {}
     for one in found:
-        groups.setdefault(one.mechanism or f"not told: {one.reason}", []).append(str(one.point))
+        groups.setdefault(one.mechanism or f"unknown: {one.reason}", []).append(str(one.point))
     rows = [(name, len(listed), listed[0]) for name, listed in groups.items()]
     print_table("", ("implementation", "points", "such as"), rows)
     say(f"kept: {samples / IMPLEMENTATIONS}    next: gacprof map build {samples}")

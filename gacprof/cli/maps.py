@@ -40,7 +40,7 @@ MOST_CURVES = 16
 """Curves listed before the rest is summed up; two lines each in a narrow terminal."""
 
 MOST_DRAWN, MOST_CLIFFS = 2, 6
-"""Curves drawn, and the largest cliffs told of each, before the rest is summed up."""
+"""Curves drawn, and the largest cliffs printed of each, before the rest is summed up."""
 
 MOST_LETTERS = 300
 """Of a list of dims."""
@@ -296,7 +296,7 @@ def _age(days: int | None) -> str | None:
 
 def _print_summary(loaded: CliffMap, brief: bool = False, faults: bool = True) -> None:
     """Where a map is from, what it holds; ``brief`` leaves out sources, notes and
-    checks that it passed. Without ``faults`` what makes it unusable is told elsewhere."""
+    checks that it passed. Without ``faults`` what makes it unusable is printed elsewhere."""
     from gacprof.cliffmap.storage import map_facts
 
     s = map_facts(loaded)

@@ -117,8 +117,8 @@ def _print_plan(made: Plan, target: Path, checkpoint: str, every: bool, why: boo
     """What the plan comes to and what changes; ``why`` adds limits, verdicts, proof and notes."""
     from gacprof.diagnosing.fixed import UNCHANGED
 
-    told = made.as_dict()
-    for sentence in filter(None, (planned(told), "" if made.basis else by_phase(told))):
+    data = made.as_dict()
+    for sentence in filter(None, (planned(data), "" if made.basis else by_phase(data))):
         say(sentence)
     if every:
         _print_choices(made)

@@ -41,7 +41,7 @@ MOST_ROWS = 20
 SILENCE_S = 30.0
 """Seconds after which a long verb says how far it is, where no bar can be shown."""
 LEAST_SHARE = 0.05
-"""Of a task done, from which the time left is told: before that the first part stands for all."""
+"""Of a task done, from which the time left is shown: before that the first part stands for all."""
 
 _seen = sys.stdout.isatty() or "COLUMNS" in os.environ
 out = Console(width=None if _seen else WIDTH_UNSEEN)

@@ -270,7 +270,7 @@ class CliffMap(Framed):
         if not found.sizes:
             use = uses[0]
             raise MapLookupError(
-                f"the map '{self.name}' holds no size at which all {len(uses)} uses can be told",
+                f"the map '{self.name}' holds no size at which all {len(uses)} uses are known",
                 use.operator, use.fixed, use.dtype, use.flags, use.axis,
             )  # fmt: skip
         names = " + ".join(dict.fromkeys(place.curve.identity for place in along))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gacprof.cliffmap.candidates import Use
 from gacprof.core import texts
+from gacprof.core.dtypes import full_name
 from gacprof.core.errors import MapError
 from gacprof.core.request import Request, argument, option
 
@@ -34,7 +35,7 @@ class OnAxis(Request):
 class CurveRequest(OnAxis):
     """Which curve of a map. ``fixed`` are sizes of the operator's other dims."""
 
-    dtype: str | None = option(default=None, help="Default: what the map holds.")
+    dtype: str | None = option(default=None, read=full_name, help="Default: what the map holds.")
     fixed: Mapping[str, int] | None = option(
         default=None, read=texts.sizes, many=True, metavar="DIM=SIZE",
         help="Another dim of the operator, as M=1024; repeatable.",

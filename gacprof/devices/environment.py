@@ -191,7 +191,7 @@ def memory_bytes() -> int:
 
 
 def free_bytes(device: str) -> int | None:
-    """Memory that models on that torch device may use now; None where it cannot be told."""
+    """Memory that models on that torch device may use now; None where it is unknown."""
     if device.startswith("cuda"):
         import torch
 

@@ -275,7 +275,7 @@ def _judged(
     their dims have a size and a verdict each, and the ``sides`` that no dim feeds a verdict."""
     verdicts = {verdict for _, verdict in own}
     verdict = next((v for v in ("misaligned", "unknown", "undecided") if v in verdicts), "safe")
-    if not own:  # nothing adjustable: it is told where it surely loses time, else not judged
+    if not own:  # nothing adjustable: it is reported where it surely loses time, else not judged
         unknown = total.latency_us is None and set(sides) <= {"unknown"}
         verdict = "unknown" if unknown else "fixed"
         verdict = "safe" if sides and set(sides) == {"safe"} else verdict

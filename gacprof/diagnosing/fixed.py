@@ -1,7 +1,7 @@
 """Sizes that no plan changes: a vocabulary, a hidden size, a head_dim.
 
 Nothing pads them here, but what they cost is the user's to know: they are judged as any other size
-and told where they are misaligned, with the nearest size that is served well.
+and reported where they are misaligned, with the nearest size that is served well.
 """
 
 from __future__ import annotations

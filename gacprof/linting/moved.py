@@ -165,9 +165,9 @@ def _changed(
     except LintError:
         return
     share = after / before - 1 if after and before else None
-    told = ", ".join(f"{key} {value}" for key, value in changes.items())
+    change = ", ".join(f"{key} {value}" for key, value in changes.items())
     tier = worst_tier(judged, tiers(target.gpu))
-    yield Remedy("size", told, told, overall(judged), dict(changes), share, tier=tier)
+    yield Remedy("size", change, change, overall(judged), dict(changes), share, tier=tier)
 
 
 def _equal_experts(

@@ -162,9 +162,9 @@ class Target:
 def target_of(request: LintRequest, config: Config) -> Target:
     """Raises :class:`LintError` for an engine, a GPU or a quantisation that is not known, naming
     those that there are."""
-    name, _, told = request.engine.partition("==")
-    if told and request.version and told != request.version:
-        raise LintError(f"two versions are given: {told} and {request.version}")
+    name, _, pinned = request.engine.partition("==")
+    if pinned and request.version and pinned != request.version:
+        raise LintError(f"two versions are given: {pinned} and {request.version}")
     found = engine(name, [Path(path) for path in request.demands])
     own = of_config(config.whole) or of_config(config.values)
     given = scheme(request.quant) if request.quant is not None else None
@@ -176,7 +176,7 @@ def target_of(request: LintRequest, config: Config) -> Target:
         chosen, source = own, "config"  # it says groups and ignored modules too
     else:
         chosen, source = given, "asked"
-    return Target(found.of(version(told or request.version)), gpu(request.gpu), chosen, source)
+    return Target(found.of(version(pinned or request.version)), gpu(request.gpu), chosen, source)
 
 
 def _is_method(given: Scheme, own: Scheme) -> bool:

@@ -170,7 +170,7 @@ def _kept(reader: TensorReader, dim: Dim) -> list[float]:
         if not np.isfinite(here).all():
             raise CheckpointError(
                 f"{reader.inventory.path}: '{place.tensor}' holds NaN or infinity: what "
-                f"'{dim.name}' keeps of its energy cannot be told; mend the tensor, or plan with "
+                f"'{dim.name}' keeps of its energy is unknown; mend the tensor, or plan with "
                 "the objective pad"
             )
         strengths = strengths * here

@@ -141,8 +141,10 @@ class Problem:
             if took.latency_us is None:
                 told = f"how long {baseline} takes at {count} tokens is not known"
                 raise PlanError(f"{told}: {took.missing}")
-            told = f"{{:.1f}} µs at {count} tokens, where {baseline} takes {took.latency_us:.1f} µs"
-            times.append(TimeLimit(predictor, took.latency_us * (1 + ROUNDING), told.format))
+            message = (
+                f"{{:.1f}} µs at {count} tokens, where {baseline} takes {took.latency_us:.1f} µs"
+            )
+            times.append(TimeLimit(predictor, took.latency_us * (1 + ROUNDING), message.format))
         return room, times
 
 

@@ -134,7 +134,7 @@ class StepChange(_Strict):
 class PhaseTimes(_Strict):
     """One token count by itself: predicted µs of the planned weights' products as they are, as
     planned and uncompressed, null where the map lacks one. ``steps`` are changes of the whole step,
-    where a bench told what else it holds."""
+    where a bench says what else it holds."""
 
     workload: str
     tokens: Annotated[int, Field(gt=0)]

@@ -68,7 +68,7 @@ def opened(store: RunFolder, header: dict[str, Any], resume: bool) -> Iterator[N
             "what was measured is kept, mend it and use --resume"
         ) from None
     finally:
-        with suppress(OSError):  # of a full disk: what could not be written was told
+        with suppress(OSError):  # of a full disk: what could not be written was reported
             store.close()
 
 

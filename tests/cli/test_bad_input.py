@@ -46,7 +46,7 @@ def copy(asvd, tmp_path):
         (lambda f: (f / "config.json").write_text("{"), "config.json"),
     ],
 )
-def test_a_spoilt_checkpoint_is_refused_by_every_verb(
+def test_a_damaged_checkpoint_is_refused_by_every_verb(
     run, copy, planted_map, tmp_path, spoil, message
 ):
     spoil(copy)

@@ -208,7 +208,7 @@ def test_residue_classes_in_words(modulus, remainders, words):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_dims_measured_here_and_there_feign_no_period(seed):
+def test_dims_measured_here_and_there_show_no_period(seed):
     """As 'sweep --for' visits them: around several sizes, multiples of powers of two beside them.
     Multiples of 8 are served well, all else is 40 % slower."""
     rng = np.random.default_rng(seed)

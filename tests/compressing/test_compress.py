@@ -120,7 +120,7 @@ def test_palus_latents_stay_within_the_ratio(compress, own_map, tmp_path):
     """Its factors may be larger than the weights: dense is cheaper, and holds no latent."""
     result = compress("palu", tmp_path / "out", cliff_map=own_map("palu"))
     assert None not in result.sizes.values()
-    assert sum(result.sizes.values()) <= sum(result.wish.values())
+    assert sum(result.sizes.values()) <= sum(result.requested.values())
 
 
 def test_a_limit_on_latency_is_kept(compress, own_map, tmp_path):
@@ -190,7 +190,7 @@ def test_what_the_map_predicts_is_told_for_each_count_of_tokens_by_itself(
 @pytest.mark.parametrize("method", [ASVD, "palu", "llm-pruner"])
 def test_rounding_is_the_tools_own(compress, tmp_path, method):
     result = compress(method, tmp_path / "8", round_to=8)
-    for name, size in result.wish.items():
+    for name, size in result.requested.items():
         if size is None or name.endswith(":heads"):
             expected = size
         elif method == "asvd":

@@ -91,7 +91,7 @@ def test_with_a_text_sizes_are_chosen_by_the_loss_and_add_less_of_it(
         found[objective] = compress(method, out, cliff_map=own_map(method), objective=objective)
     ours = found[None]
     assert ours.objective == ours.plan.objective == "loss"
-    assert ours.loss_added <= ours.loss_of_wish
+    assert ours.loss_added <= ours.loss_of_requested
     assert ours.aligned == len(ours.plan.choices) and ours.plan.certificate.proved
     assert ours.parameters_after <= found["energy"].parameters_after * 1.02
     assert found["gscalar"].loss_added is not None
@@ -118,7 +118,7 @@ def test_without_a_map_an_objective_chooses_among_multiples(compress, tmp_path, 
     if objective == "energy":
         assert ours.energy_kept >= rounded.energy_kept
     else:
-        assert ours.loss_added < ours.loss_of_wish
+        assert ours.loss_added < ours.loss_of_requested
     assert scan(ours.out).parameters == ours.parameters_after
 
 

@@ -62,7 +62,7 @@ OUT_OF_MEMORY = torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to alloca
         (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
     ],
 )
-def test_only_a_spoilt_context_is_unusable(gpu, monkeypatch, error, usable):
+def test_only_a_lost_context_is_unusable(gpu, monkeypatch, error, usable):
     def synchronise():
         if error:
             raise error

@@ -50,7 +50,7 @@ def test_a_version_that_was_not_tested_is_said(monkeypatch):
     assert "4.51.3 is not the version" in checking.untested("transformers")[0]
 
 
-def test_what_was_spoilt_on_the_way_is_noticed(make_decoder, tmp_path, monkeypatch):
+def test_what_was_damaged_on_the_way_is_noticed(make_decoder, tmp_path, monkeypatch):
     from gacprof.extras.serve.folder import FolderExport
 
     write = FolderExport.write

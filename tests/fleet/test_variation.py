@@ -53,12 +53,12 @@ def checks_of(cliff_map):
     return {check.name: check for check in cliff_map.file.checks}
 
 
-def test_a_card_that_is_slower_than_its_sisters_is_named():
+def test_a_card_that_is_slower_than_the_others_is_named():
     check = checks_of(map_of(5, slower={3: 1.04}))["devices"]
     assert not check.passed and check.effect == pytest.approx(0.04, abs=0.004)
     assert "gpu3 takes +4." in check.message and "gpu1" not in check.message
 
 
-def test_equal_sisters_pass_and_a_single_device_is_not_asked():
+def test_equal_cards_pass_and_a_single_device_is_not_asked():
     assert checks_of(map_of(5))["devices"].passed
     assert "devices" not in checks_of(map_of(1))

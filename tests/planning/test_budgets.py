@@ -124,7 +124,7 @@ def test_a_limit_on_dims_that_meet_is_kept_to_the_last_microsecond(planted):
         assert made.certificate.value <= free.certificate.value
 
 
-def test_a_limit_that_the_map_cannot_vouch_for_is_refused(planted):
+def test_a_limit_that_the_map_does_not_know_is_refused(planted):
     """SliceGPT's hidden sizes meet in products, which are measured beside aligned neighbours and
     not beside every size that these may take."""
     inventory, cliff_map = planted("slicegpt_mha_s0.22_r1")

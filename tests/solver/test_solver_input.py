@@ -122,4 +122,4 @@ def test_many_identical_classes_end_within_the_work_cap():
     solution = solved(costs, values, 3 * count + 37_457, work=2_000_000)
     assert solution.takes[0] <= 3 * count + 37_457
     assert 0 <= solution.gap < 3.1
-    assert solved(costs[:, :2], values[:, :2], count).proved  # settled by their common measure
+    assert solved(costs[:, :2], values[:, :2], count).proved  # decided by their common measure

@@ -196,22 +196,22 @@ def align(
     dtype: str | None = None,
     most: Sequence[int] | None = None,
 ) -> list[int]:
-    """One dim for each of a compressor's wishes that the device serves well, in its order.
+    """One dim for each of a compressor's own sizes that the device serves well, in its order.
 
-    ``dims`` are the wishes d*, of ranks or widths. ``costs`` are what they are dims of: the
+    ``dims`` are these sizes d*, of ranks or widths. ``costs`` are what they are dims of: the
     weight's shape (out, in) for a rank, whose unit then costs in + out parameters; or the
     parameters of one more unit, with ``uses`` to say which products the dim takes part in.
-    ``budget`` is the most parameters that all dims may take; by default what the wishes take.
+    ``budget`` is the most parameters that all dims may take; by default what ``dims`` take.
 
     ``scores`` say what a dim is worth. A number s is the importance in the paper's Eq. 4: the
-    choice maximises Σ s·cost·(d − d*) among the two safe dims on either side of each wish (it is
+    choice maximises Σ s·cost·(d − d*) among the two safe dims on either side of each d* (it is
     linear: a wider window would only send every dim to an end of it). A sequence is the share of
     quality kept at the sizes 0, 1, 2 …, such as the cumulated squared singular values: the choice
-    then keeps the most, among all safe dims within ± ``window`` of the wish. ``most`` bounds the
+    then keeps the most, among all safe dims within ± ``window`` of d*. ``most`` bounds the
     dims.
 
     Raises :class:`MapError` with the sweep to run where the map does not hold a product,
-    :class:`CompressionError` for arrays that do not fit each other or a wish without a safe dim,
+    :class:`CompressionError` for arrays that do not fit each other or a size without a safe dim,
     :class:`SolverError` naming the nearest budget where none fits.
     """
     dims, scores, costs, most = (plain(given) for given in (dims, scores, costs, most))
@@ -222,18 +222,20 @@ def align(
     units = [cost if isinstance(cost, int) else sum(cost) for cost in costs]
     known: dict[str, list[Candidate]] = {}
     offered = []
-    for i, wish in enumerate(dims):
+    for i, requested in enumerate(dims):
         where: Any = uses[i] if uses is not None else costs[i]
         key = repr(where)
         if key not in known:
             known[key] = _judged(where, loaded, tokens, dtype, _reach(dims, window))
         allowed = [c for c in known[key] if most is None or c.d <= most[i]]
-        found = _offered(allowed, wish, scores[i], window)
+        found = _offered(allowed, requested, scores[i], window)
         if not found:
-            raise CompressionError(f"dim {i}, wanted at {wish}: {_nothing_near(loaded, allowed)}")
+            raise CompressionError(
+                f"dim {i}, wanted at {requested}: {_nothing_near(loaded, allowed)}"
+            )
         offered.append(found)
-    wished = sum(wish * unit for wish, unit in zip(dims, units, strict=True))
-    room = wished if budget is None else int(budget)
+    requested_cost = sum(requested * unit for requested, unit in zip(dims, units, strict=True))
+    room = requested_cost if budget is None else int(budget)
     weights = [[d * unit for d in row] for row, unit in zip(offered, units, strict=True)]
     values = [
         [_value(scores[i], units[i], dims[i], d) for d in row] for i, row in enumerate(offered)
@@ -242,7 +244,8 @@ def align(
         chosen = solve(values, [(weights, room)]).choice
     except InfeasibleBudget as error:
         raise InfeasibleBudget(
-            f"no aligned dims fit {room:,} parameters (the wishes take {wished:,}); the nearest "
+            f"no aligned dims fit {room:,} parameters (the sizes asked for take "
+            f"{requested_cost:,}); the nearest "
             f"budget is {int(error.nearest):,}",
             error.resource,
             error.nearest,
@@ -288,9 +291,9 @@ def _check(
             raise CompressionError(f"{len(dims)} dims and {len(array)} {name}: give one for each")
     if not len(dims):
         raise CompressionError("no dims were given")
-    for i, (wish, score, cost) in enumerate(zip(dims, scores, costs, strict=True)):
-        if not is_number(wish, int) or wish < 1:
-            raise CompressionError(f"dim {i} is {wish!r}: dims are positive whole numbers")
+    for i, (requested, score, cost) in enumerate(zip(dims, scores, costs, strict=True)):
+        if not is_number(requested, int) or requested < 1:
+            raise CompressionError(f"dim {i} is {requested!r}: dims are positive whole numbers")
         values: Sequence[Any] = [score] if isinstance(score, int | float) else score
         if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
             raise CompressionError(f"the score of dim {i} is {score!r}: no number and no curve")
@@ -327,25 +330,29 @@ def _judged(
 
 
 def _reach(dims: Sequence[int], window: float) -> tuple[int, int]:
-    """The first and the last size that any of the wishes may become."""
-    reach = [max(4 * LEAST_REACH, round(wish * window)) for wish in dims]
-    low = min(wish - far for wish, far in zip(dims, reach, strict=True))
-    return max(1, low), max(wish + far for wish, far in zip(dims, reach, strict=True))
+    """The first and the last size that any of the sizes may become."""
+    reach = [max(4 * LEAST_REACH, round(requested * window)) for requested in dims]
+    low = min(requested - far for requested, far in zip(dims, reach, strict=True))
+    return max(1, low), max(requested + far for requested, far in zip(dims, reach, strict=True))
 
 
-def _offered(allowed: Sequence[Candidate], wish: int, score: Score, window: float) -> list[int]:
+def _offered(
+    allowed: Sequence[Candidate], requested: int, score: Score, window: float
+) -> list[int]:
     """The dims to choose from, ascending."""
     if is_number(score):
-        exact = any(c.d == wish for c in allowed)  # the wish itself is one of those above
+        exact = any(c.d == requested for c in allowed)  # it is one of those above
         above = GAC_NEIGHBOURS - exact
-        found = candidates.choose(allowed, wish, below=GAC_NEIGHBOURS, above=above)
+        found = candidates.choose(allowed, requested, below=GAC_NEIGHBOURS, above=above)
     else:
-        reach = max(LEAST_REACH, round(wish * window))
-        found = candidates.choose(allowed, wish, window=(max(1, wish - reach), wish + reach))
+        reach = max(LEAST_REACH, round(requested * window))
+        found = candidates.choose(
+            allowed, requested, window=(max(1, requested - reach), requested + reach)
+        )
     return [c.d for c in found]
 
 
-def _value(score: Score, unit: int, wish: int, d: int) -> float:
+def _value(score: Score, unit: int, requested: int, d: int) -> float:
     if isinstance(score, int | float):
-        return float(score) * unit * (d - wish)
+        return float(score) * unit * (d - requested)
     return float(score[min(d, len(score) - 1)])

@@ -61,7 +61,7 @@ class Factoring:
         is smaller beyond."""
         return {n: t.even if self.fuses else t.full for t in self.targets for n in t.dims}
 
-    def wish(self, ratio: float) -> dict[str, int | None]:
+    def requested_sizes(self, ratio: float) -> dict[str, int | None]:
         """The ranks that the method would choose by itself."""
         scores = self.scores() if self.method.scored else {}
         return self.method.ranks(self.targets, ratio, Evidence(scores, self._found.losses()))
@@ -78,10 +78,10 @@ class Factoring:
                 )
         return rounded
 
-    def budget(self, ratio: float, wish: NewSizes) -> int:
+    def budget(self, ratio: float, requested: NewSizes) -> int:
         """Parameters that the targets may have together."""
         if self.method.counts == "latents":
-            return sum(t.unit * (wish[name] or 0) for t in self.targets for name in t.dims)
+            return sum(t.unit * (requested[name] or 0) for t in self.targets for name in t.dims)
         return int(self.parameters * (1 - ratio))
 
     @cached_property

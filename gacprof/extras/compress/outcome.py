@@ -37,13 +37,13 @@ class PhaseTime:
 
 @dataclass(frozen=True)
 class CompressResult:
-    """``wish`` are the method's own sizes by dim name, ``sizes`` those written (None: dense).
+    """``requested`` are the method's own sizes by dim name, ``sizes`` those written (None: dense).
 
     ``compressed_before`` are the dense parameters of the layers that the method compresses.
     ``energy_kept`` is the mean share over dims of what the method ranks by (squared singular
-    values, or importance) that ``sizes`` keep, ``energy_of_wish`` that of ``wish``. ``loss_added``
-    is the second-order estimate of what the cuts add to the loss of a token (nats), where it was
-    made, ``loss_of_wish`` that of the method's own sizes: it compares sizes, and foretells the
+    values, or importance) that ``sizes`` keep, ``energy_of_requested`` that of ``requested``.
+    ``loss_added`` is the second-order estimate of what the cuts add to the loss of a token (nats),
+    where it was made, ``loss_of_requested`` that of the method's own sizes: it predicts the
     loss of small cuts only. ``objective`` is what chose the sizes, None where they are the
     method's own or its rounding; ``thin`` a note on a text that is short for the model. ``left``
     names the layers that stay as they are, with the reason. ``predicted`` is by the map, each count
@@ -58,16 +58,16 @@ class CompressResult:
     parameters_before: int
     parameters_after: int
     compressed_before: int
-    wish: NewSizes
+    requested: NewSizes
     sizes: NewSizes
     energy_kept: float
-    energy_of_wish: float
+    energy_of_requested: float
     left: dict[str, str]
     plan: Plan | None = None
     predicted: tuple[PhaseTime, ...] = ()
     objective: str | None = None
     loss_added: float | None = None
-    loss_of_wish: float | None = None
+    loss_of_requested: float | None = None
     thin: str = ""
 
     @property
@@ -141,15 +141,15 @@ class CompressResult:
             "parameters": {"before": self.parameters_before, "after": self.parameters_after},
             "compressed": {"before": self.compressed_before, "after": self.compressed_after},
             "energy_kept": self.energy_kept,
-            "energy_of_wish": self.energy_of_wish,
+            "energy_of_wish": self.energy_of_requested,
             "objective": self.objective,
             "loss_added": self.loss_added,
-            "loss_of_wish": self.loss_of_wish,
+            "loss_of_wish": self.loss_of_requested,
             "dims": len(self.sizes),
             "aligned": self.aligned,
             "undecided": self.undecided,
             "left_dense": sum(size is None for size in self.sizes.values()),
-            "wish": dict(self.wish),
+            "wish": dict(self.requested),
             "sizes": dict(self.sizes),
             "left": self.left,
             "predicted": [vars(time) for time in self.predicted],
@@ -207,11 +207,11 @@ def card_of(
             f"({percent(-result.removed, signed=True)})",
         ),
         ("energy kept, mean over dims", f"{result.energy_kept:.4f}"),
-        ("the same at the method's own sizes", f"{result.energy_of_wish:.4f}"),
+        ("the same at the method's own sizes", f"{result.energy_of_requested:.4f}"),
     ]
     if result.loss_added is not None:
         rows.append(("loss added, estimated", f"{result.loss_added:.4g} nats a token"))
-        rows.append(("the same at the method's own sizes", f"{result.loss_of_wish:.4g}"))
+        rows.append(("the same at the method's own sizes", f"{result.loss_of_requested:.4g}"))
     if calibration is not None:
         windows, length = calibration.ids.shape
         text = f"{windows} × {length} tokens of {calibration.source}"

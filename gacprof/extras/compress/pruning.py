@@ -199,7 +199,7 @@ class Pruning:
     def most(self) -> dict[str, int]:
         return {group.dim: group.count for group in self.pruned}
 
-    def wish(self, ratio: float) -> dict[str, int | None]:
+    def requested_sizes(self, ratio: float) -> dict[str, int | None]:
         units = [
             Units(g.dim, g.count, g.parameters, self._importance[g.dim], g.is_heads)
             for g in self.pruned
@@ -214,7 +214,7 @@ class Pruning:
             for group in self.pruned
         }
 
-    def budget(self, ratio: float, wish: NewSizes) -> int:
+    def budget(self, ratio: float, requested: NewSizes) -> int:
         return int(self.parameters * (1 - ratio))
 
     @cached_property

@@ -227,18 +227,18 @@ def _finish(
     work: Work,
 ) -> CompressResult:
     """Choose the sizes and write the model."""
-    wish = family.wish(request.ratio)
+    requested = family.requested_sizes(request.ratio)
     source = family.reader.inventory
-    plan, sizes, wished = None, dict(wish), source
+    plan, sizes, as_requested = None, dict(requested), source
     if request.round_to is not None:
         if request.objective is None:
-            sizes = family.rounded(wish, request.round_to)
+            sizes = family.rounded(requested, request.round_to)
         else:
-            sizes = dict(_of_multiples(family, request, objective, wish))
+            sizes = dict(_of_multiples(family, request, objective, requested))
     elif cliff_map is not None:
-        plan, wished = _planned(family, request, objective, cliff_map, wish)
+        plan, as_requested = _planned(family, request, objective, cliff_map, requested)
         work.tell("sizes are chosen")
-        sizes = dict(wish) | {choice.dim: choice.after for choice in plan.choices}
+        sizes = dict(requested) | {choice.dim: choice.after for choice in plan.choices}
     tensors, config = family.tensors(sizes), family.config(sizes)
     inventory = inventory_of_output(str(out), tensors, config)
     result = CompressResult(
@@ -250,17 +250,17 @@ def _finish(
         parameters_before=source.parameters,
         parameters_after=inventory.parameters,
         compressed_before=family.parameters,
-        wish=wish,
+        requested=requested,
         sizes=sizes,
         energy_kept=_mean_kept(family.kept, sizes),
-        energy_of_wish=_mean_kept(family.kept, wish),
+        energy_of_requested=_mean_kept(family.kept, requested),
         left=family.left,
         plan=plan,
-        predicted=_times(cliff_map, plan, source, wished, inventory),
+        predicted=_times(cliff_map, plan, source, as_requested, inventory),
         objective=objective if cliff_map is not None or request.objective else None,
         thin=family.thin,
         loss_added=_loss_added(family, sizes, work),
-        loss_of_wish=_loss_added(family, wish, work),
+        loss_of_requested=_loss_added(family, requested, work),
     )
     record = record_of(result, request, work.calibration, source)
     files: dict[str, Any] = {"config.json": config, PROVENANCE: record}
@@ -272,7 +272,7 @@ def _finish(
 
 
 def _of_multiples(
-    family: Family, request: CompressRequest, objective: str, wish: NewSizes
+    family: Family, request: CompressRequest, objective: str, requested: NewSizes
 ) -> NewSizes:
     """By the objective among the multiples of ``round_to``, whatever the device."""
     if isinstance(family, Pruning) or objective == "gac":
@@ -286,21 +286,25 @@ def _of_multiples(
     dense = by_loss and family.fuses
     multiple = request.round_to or 1
     return multiples(
-        family.targets, lost, family.most, multiple, family.budget(request.ratio, wish), dense
+        family.targets, lost, family.most, multiple, family.budget(request.ratio, requested), dense
     )
 
 
 def _planned(
-    family: Family, request: CompressRequest, objective: str, cliff_map: SizeSource, wish: NewSizes
+    family: Family,
+    request: CompressRequest,
+    objective: str,
+    cliff_map: SizeSource,
+    requested: NewSizes,
 ) -> tuple[Plan, Inventory]:
     """The plan, and the inventory at the method's own sizes."""
     path = f"{family.reader.inventory.path} at the method's own sizes"
-    wished = inventory_of_output(path, family.tensors(wish), family.config(wish))
+    as_requested = inventory_of_output(path, family.tensors(requested), family.config(requested))
     rest = family.reader.inventory.parameters - family.parameters
     wide = objective in BY_LOSS and request.window is None
-    start, base = wish, wished
-    if wide and any(size is None for size in wish.values()):  # what it leaves dense may be cut too
-        start = {n: family.most[n] if size is None else size for n, size in wish.items()}
+    start, base = requested, as_requested
+    if wide and any(size is None for size in requested.values()):  # the dense may be cut
+        start = {n: family.most[n] if size is None else size for n, size in requested.items()}
         base = inventory_of_output(path, family.tensors(start), family.config(start))
     moved = {name for name, size in start.items() if size is not None}
     names = [dim.name for dim in base.dims if dim.name in moved]
@@ -311,26 +315,29 @@ def _planned(
         cliff_map,
         request,
         objective="loss" if by_loss else objective,
-        budget_parameters=rest + family.budget(request.ratio, wish),
+        budget_parameters=rest + family.budget(request.ratio, requested),
         kept=family.kept if by_loss else weighted(family.kept, family.weights(), names),
         lost=family.lost if by_loss else None,
         most=family.most,
         scores=None if scores is None else {name: scores[name] for name in names},
         fuse=family.fuses,
         references=References(
-            "dense", family.reader.inventory, wished, _rounded(family, request, wish, names)
+            "dense",
+            family.reader.inventory,
+            as_requested,
+            _rounded(family, request, requested, names),
         ),
     )
-    return plan, wished
+    return plan, as_requested
 
 
 def _rounded(
-    family: Family, request: CompressRequest, wish: NewSizes, names: Sequence[str]
+    family: Family, request: CompressRequest, requested: NewSizes, names: Sequence[str]
 ) -> NewSizes | None:
     """The method's own rounding that the model is to dominate; None where it is not asked for."""
     if request.dominate is None:
         return None
-    rounded = family.rounded(wish, multiple_of(request.dominate))
+    rounded = family.rounded(requested, multiple_of(request.dominate))
     return {name: rounded[name] for name in names}
 
 
@@ -367,10 +374,10 @@ def _times(
 
     found = []
     for count in sorted(plan.workload.tokens):
-        before, wished, after = (predicted(each, count) for each in (dense, own, written))
+        before, as_requested, after = (predicted(each, count) for each in (dense, own, written))
         saved = before.saved(after) if plan.basis else None
         bounds = None if saved is None else (saved.low, saved.value, saved.high)
-        us = before.latency_us, wished.latency_us, after.latency_us
+        us = before.latency_us, as_requested.latency_us, after.latency_us
         found.append(PhaseTime(count, us[0], us[1], us[2], bounds))
     return tuple(found)
 

@@ -79,7 +79,7 @@ class State:
 @dataclass(frozen=True)
 class Work:
     """What a method works with: the model, where results are kept, the text (None where none is
-    run), the device, who is told of progress, and where layers are decomposed."""
+    run), the device, what is called with progress, and where layers are decomposed."""
 
     reader: TensorReader
     state: State

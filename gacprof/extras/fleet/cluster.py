@@ -28,7 +28,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 class Hello(NamedTuple):
     """What a worker opened. ``version`` is gacprof's there; ``gpu`` names a GPU as its node does,
-    empty where that cannot be told."""
+    empty where that is unknown."""
 
     environment: Environment
     timer: str

@@ -212,13 +212,13 @@ class SimulatedGpu:
         self.synchronisations += 1
         if self._graph is not None:
             raise RuntimeError("operation not permitted when stream is capturing")
-        self._refuse_if_spoilt()
+        self._refuse_if_lost()
         idle = self.host - self.device
         if idle > 0:
             self._power *= exp(-idle / SETTLING_NS)
         self.host = max(self.host, self.device)
 
-    def _refuse_if_spoilt(self):
+    def _refuse_if_lost(self):
         if self.context_lost is True:
             raise RuntimeError("CUDA error: device-side assert triggered\nfor debugging …")
         if self.context_lost:
