@@ -53,6 +53,8 @@ def make_suite(request: SweepRequest) -> Suite:
     that goes on in ``out``."""
     suite, model, ranks_of, ranks = request.suite, request.model, request.ranks_of, request.ranks
     tokens, dtype = request.tokens, request.dtype
+    if request.operator is not None:
+        suite, ranks = request.own_curve, None
     if request.resume and request.out is not None and suite is model is ranks_of is None:
         suite = suite_of(request.out)
     if sum(given is not None for given in (suite, model, ranks_of)) != 1:

@@ -30,7 +30,6 @@ from gacprof.cli.printing import (
 from gacprof.cliffmap.request import OnAxis
 from gacprof.core.errors import MapError, SuiteError
 from gacprof.core.formatting import counted, dims, duration, percent
-from gacprof.core.texts import flags, sizes
 from gacprof.sweeping.request import FleetRequest, SweepRequest
 
 if TYPE_CHECKING:
@@ -48,8 +47,6 @@ app = typer.Typer(no_args_is_help=True, help="Many devices: sweep them (on Ray),
 
 SHOWN = 16
 """Devices that the view of a sweep lists; of the others the kinds are summed up."""
-
-OWN_CURVE = "A curve of your own in place of a suite"
 
 
 def doctor(as_json: bool = Json) -> None:
@@ -69,28 +66,6 @@ def _print_checks(checks: Sequence[Component]) -> None:
 def sweep(
     asked: SweepRequest,
     *,
-    operator: Annotated[
-        str | None,
-        Option("--op", help="This operator's curve over --axis.", rich_help_panel=OWN_CURVE),
-    ] = None,
-    axis: Annotated[
-        str | None,
-        Option(help="Its axis, such as K, N, M or head_dim.", rich_help_panel=OWN_CURVE),
-    ] = None,
-    fixed: Annotated[
-        list[str] | None,
-        Option(
-            metavar="DIM=SIZE", help="Another dim of it, as M=1024; repeatable.",
-            rich_help_panel=OWN_CURVE,
-        ),
-    ] = None,
-    flag: Annotated[
-        list[str] | None,
-        Option(
-            metavar="NAME=VALUE", help="A flag, as bias=true or backend=flash; repeatable.",
-            rich_help_panel=OWN_CURVE,
-        ),
-    ] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Say what would be measured.")] = False,
     gpu: Annotated[
         str | None,
@@ -104,8 +79,6 @@ def sweep(
     """Measure a suite's curves on a device, block by block; samples go to a folder as they come."""
     from gacprof import api
 
-    if operator is not None:
-        asked = _own_curve(asked, operator, axis, fixed, flag)
     chosen = api.make_suite(asked)
     if exhaustive:
         chosen = chosen.exhaustive()
@@ -123,28 +96,6 @@ def sweep(
         measure: Any = api.sweep_all_gpus if everywhere else api.sweep_suite
         done = measure(chosen, replace(asked, progress=advance))
     emit(done, as_json, print_fleet if everywhere else _print_swept)
-
-
-def _own_curve(
-    asked: SweepRequest,
-    operator: str,
-    axis: str | None,
-    fixed: Sequence[str] | None,
-    flag: Sequence[str] | None,
-) -> SweepRequest:
-    """The request with a suite of this one curve."""
-    if asked.suite is not None:
-        raise SuiteError(f"give one of a suite ('{asked.suite}') and a curve of your own (--op)")
-    if axis is None or asked.ranks is None:
-        raise SuiteError("--op goes with --axis and --range: --op linear --axis K --range 64:128")
-    first, last = asked.ranks
-    curve: dict[str, Any] = {
-        "operator": operator, "axis": axis, "values": [{"from": first, "to": last}],
-        "dims": sizes(fixed), "flags": dict(flags(flag) or {}),
-    }  # fmt: skip
-    if asked.dtype != "auto":
-        curve["dtype"] = asked.dtype
-    return replace(asked, suite={"name": f"{operator}-{axis}", "sweep": [curve]}, ranks=None)
 
 
 def _print_estimate(planned: dict[str, Any]) -> None:

@@ -10,18 +10,27 @@ from gacprof.cliffmap.source import Tokens
 from gacprof.core import Progress
 from gacprof.core.errors import SuiteError
 from gacprof.core.request import Request, argument, hook, option
-from gacprof.core.texts import budget_seconds, first_and_last, shapes_or_name, workload
+from gacprof.core.texts import (
+    budget_seconds,
+    first_and_last,
+    flags,
+    shapes_or_name,
+    sizes,
+    workload,
+)
 from gacprof.devices.worker import BLOCK_TIMEOUT_S
 
 if TYPE_CHECKING:
     import torch
 
     from gacprof.checkpoint import Inventory
+    from gacprof.core.points import Flag
     from gacprof.extras.fleet.driver import Watch
     from gacprof.sweeping.suite import Suite
 
     Model = str | Path | Inventory | torch.nn.Module
 
+OWN_CURVE = "A curve of your own in place of a suite"
 SHAPES = "A model's shapes in place of a suite"
 RUN = "Run"
 
@@ -63,6 +72,9 @@ class SweepRequest(Running):
     Or, before compression, the factor pairs that the linear layers of the dense model
     ``ranks_of`` (or weights of these (out, in) shapes) would be cut into, over ``ranks`` from
     the first to the last: what :func:`gacprof.safe_ranks` needs.
+
+    Or the curve of one ``operator`` over one ``axis``, ``ranks`` its first and last dim, the other
+    dims ``fixed``.
     """
 
     suite: Suite | Mapping[str, Any] | str | Path | None = argument(
@@ -86,6 +98,20 @@ class SweepRequest(Running):
         default=None, read=workload, metavar="M,M,…", group=SHAPES,
         help="Token counts to serve, with --for and --ranks. Default: 1,1024.",
     )  # fmt: skip
+    operator: str | None = option(
+        default=None, name="--op", group=OWN_CURVE, help="This operator's curve over --axis."
+    )
+    axis: str | None = option(
+        default=None, group=OWN_CURVE, help="Its axis, such as K, N, M or head_dim."
+    )
+    fixed: Mapping[str, int] | None = option(
+        default=None, read=sizes, many=True, metavar="DIM=SIZE", group=OWN_CURVE,
+        help="Another dim of it, as M=1024; repeatable.",
+    )  # fmt: skip
+    flags: Mapping[str, Flag] | None = option(
+        default=None, name="--flag", read=flags, many=True, metavar="NAME=VALUE", group=OWN_CURVE,
+        help="A flag, as bias=true or backend=flash; repeatable.",
+    )  # fmt: skip
     dtype: str = option(
         default="auto", group=SHAPES, help="Compute dtype, with --for, --ranks, --op."
     )
@@ -108,6 +134,24 @@ class SweepRequest(Running):
         default=None, name="--lock-clocks", read=int, least=1, metavar="MHZ", group=RUN,
         help="Lock the SM clock meanwhile (needs root).",
     )  # fmt: skip
+
+    @property
+    def own_curve(self) -> dict[str, Any]:
+        """The suite of the one curve of ``operator``. Raises :class:`SuiteError`."""
+        if self.suite is not None:
+            raise SuiteError(f"give one of a suite ('{self.suite}') and a curve of your own (--op)")
+        if self.axis is None or self.ranks is None:
+            raise SuiteError(
+                "--op goes with --axis and --range: --op linear --axis K --range 64:128"
+            )
+        first, last = self.ranks
+        curve: dict[str, Any] = {
+            "operator": self.operator, "axis": self.axis, "values": [{"from": first, "to": last}],
+            "dims": dict(self.fixed or {}), "flags": dict(self.flags or {}),
+        }  # fmt: skip
+        if self.dtype != "auto":
+            curve["dtype"] = self.dtype
+        return {"name": f"{self.operator}-{self.axis}", "sweep": [curve]}
 
 
 class FleetRequest(Running):

@@ -4,12 +4,13 @@ the same defaults, and refuse the same values."""
 from __future__ import annotations
 
 import inspect
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from typing import Any
 
 import pytest
 
 import gacprof
+from gacprof.api import make_suite
 from gacprof.cli.app import _verb
 from gacprof.cliffmap.request import ExplainRequest
 from gacprof.core.errors import GacprofError
@@ -151,3 +152,18 @@ def test_python_is_told_of_arguments_that_a_verb_does_not_take():
     with pytest.raises(GacprofError, match="pareto: got an unexpected keyword argument 'budget'"):
         gacprof.pareto("m", "map", budget=0.5)
     assert "--budget-params" in gacprof.plan.__doc__
+
+
+def test_a_curve_of_ones_own_is_the_same_suite_in_python_and_on_the_command_line():
+    texts = {
+        "operator": "linear", "axis": "K", "ranks": "8:24", "fixed": ["M=16,N=16"],
+        "flags": ["bias=true"],
+    }  # fmt: skip
+    asked = SweepRequest(
+        operator="linear", axis="K", ranks=(8, 24), fixed={"M": 16, "N": 16}, flags={"bias": True}
+    )
+    assert SweepRequest(**given_texts(SweepRequest, texts)) == asked
+    (plan,) = make_suite(asked).curves("cpu")
+    assert plan.points[8].dim == {"M": 16, "N": 16, "K": 8}
+    with pytest.raises(GacprofError, match="tokens go with a model"):
+        make_suite(replace(asked, tokens=[1]))
