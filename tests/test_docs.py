@@ -9,7 +9,11 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(DOCS.glob("**/*.md")), *sorted(ROOT.glob("reports/**/*.md"))]
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted(DOCS.glob("**/*.md")),
+    *sorted(ROOT.glob("reports/**/*.md")),
+]
 LINK = re.compile(r"\]\(([^()\s]+)\)")
 
 

@@ -39,7 +39,7 @@ def envelope(latency: Sequence[float]) -> list[float]:
 
 
 def penalty(latency: Sequence[float]) -> list[float]:
-    """latency / envelope − 1: the time that padding would recover, as a fraction. Never < 0."""
+    """latency / envelope − 1: how much longer a dim takes than the best it could be padded to."""
     return [t / e - 1 for t, e in zip(latency, envelope(latency), strict=True)]
 
 
