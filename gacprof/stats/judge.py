@@ -1,8 +1,8 @@
 """Safe, misaligned or undecided: the one judge of latencies over a dim.
 
 A dim's penalty is its latency over the least latency of any dim at least as large, minus 1: how
-much longer it takes than the best that it could be padded to. Both are known with an error, so the penalty has an interval, and
-the verdict follows from that, never from the estimate alone:
+much longer it takes than the best that it could be padded to. Both are known with an error,
+so the penalty has an interval, and the verdict follows from that, never from the estimate alone:
 
 - *safe*: the interval lies at or below the tolerance,
 - *misaligned*: it lies above,
