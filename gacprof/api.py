@@ -17,7 +17,7 @@ from gacprof.core.errors import (
     MeasurementError,
     SuiteError,
 )
-from gacprof.core.files import refuse_to_replace
+from gacprof.core.files import path_of, refuse_to_replace
 from gacprof.core.formatting import counted, notebook_progress, slug
 from gacprof.core.request import verb
 from gacprof.sweeping import (
@@ -329,9 +329,10 @@ def build_map(
     from gacprof.cliffmap.storage import is_map
     from gacprof.explain.annotate import build_explained
 
+    samples = path_of(samples, MapError, "a sweep's folder")
     target = map_target(samples, out)
     refuse_to_replace(target, "cliff map", is_map)
-    built = build_explained(Path(samples), name)
+    built = build_explained(samples, name)
     built.save(target)
     return built
 

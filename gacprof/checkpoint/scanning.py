@@ -12,6 +12,7 @@ from gacprof.checkpoint.folder import Folder, HubFolder, LocalFolder, is_hub_id,
 from gacprof.checkpoint.inventory import Contents, Inventory, TensorInfo
 from gacprof.checkpoint.layouts import recognise
 from gacprof.core.errors import CheckpointError
+from gacprof.core.files import path_of
 from gacprof.core.tasks import no_collection
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def scan(path: str | Path, *, factors: tuple[str, str] | None = None) -> Invento
     patterns (outer ``[out, r]``, inner ``[r, in]``) with ``{module}`` in each, for a factored
     layout that is not recognised by itself. Raises :class:`CheckpointError`.
     """
-    folder, name = _locate(Path(path))
+    folder, name = _locate(path_of(path, CheckpointError, "a checkpoint's folder or file"))
     return inventory_of(str(path), folder, name, factors)
 
 

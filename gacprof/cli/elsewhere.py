@@ -138,8 +138,11 @@ def _known(held: Sequence[Held]) -> list[dict[str, Any]]:
     ]
 
 
-def print_times(times: StepTimes, every: bool) -> None:
-    """Totals with bounds, then the parts that take longest, and what has no time."""
+def print_times(
+    times: StepTimes, every: bool, *, parts: bool = False, method: bool = False
+) -> None:
+    """Totals with bounds and what has no time; with ``parts`` those that take longest, with
+    ``method`` how the times came about."""
     say(
         f"whole steps on {times.gpu}, in {', '.join(times.dtypes)}"
         f"{f', on one of {times.tp} ranks' if times.tp > 1 else ''}, measured elsewhere by "
@@ -154,7 +157,7 @@ def print_times(times: StepTimes, every: bool) -> None:
     ]  # fmt: skip
     columns = ("step of", "at good sizes", "as they are", "good sizes save", "open", "no time")
     print_table("", columns, rows)
-    for i, total in enumerate(times.totals):
+    for i, total in enumerate(times.totals if parts else ()):
         known = [p for p in times.parts if p.costs[i].good is not None]
         lines = [_row(p, i) for p in known] if every else _by_name(known, i)
         lines.sort(key=lambda row: -row[0])
@@ -168,7 +171,11 @@ def print_times(times: StepTimes, every: bool) -> None:
     why = list(dict.fromkeys(cost.missing for cost in costs if cost.good and cost.missing))
     if why:
         say_notes([f"open: {why[0]}" + (f" (and {len(why) - 1} more)" if why[1:] else "")])
-    say_notes([*(f"without a time: {one}" for one in times.left_out), *times.notes])
+    say_notes([f"without a time: {one}" for one in times.left_out])
+    if method:
+        say_notes(times.notes)
+    elif parts:
+        say("--why prints how these times came about")
 
 
 def _row(part: Part, i: int) -> tuple[Any, ...]:

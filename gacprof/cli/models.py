@@ -241,9 +241,9 @@ def print_diagnosis(found: Diagnosis, every: bool, why: bool) -> None:
     """The verdict, what it leaves open, and what to do with the dims that lose most; ``why`` adds
     the other dims, the time lost, and the notes, ``every`` shows each dim on its own."""
     totals = found.totals()
-    if found.times is not None:
-        print_times(found.times, every)
     if found.layout == "config":
+        if found.times is not None:
+            print_times(found.times, every, parts=True, method=why or every)
         say_notes(found.notes)
         return
     say(verdict_of(totals, found.device, found.basis, found.times is not None))
@@ -257,6 +257,8 @@ def print_diagnosis(found: Diagnosis, every: bool, why: bool) -> None:
     if not (why or every):
         if dims["misaligned"]:
             _print_section("", dims["misaligned"], every, found.basis, FEW_ROWS)
+        if found.times is not None:
+            print_times(found.times, every)
         if not totals["misaligned"]:
             say_notes(found.notes)  # how to have it judged, or why this may not hold elsewhere
         say("--why prints the other dims too, how sizes were judged, and notes")
@@ -266,7 +268,10 @@ def print_diagnosis(found: Diagnosis, every: bool, why: bool) -> None:
             title = f"{verdict} {found.basis}" if found.basis else SECTIONS[verdict]
             _print_section(title, members, every, found.basis, MOST_ROWS)
     _print_totals(found)
-    say_notes(found.notes)
+    if found.times is not None:
+        print_times(found.times, every, parts=True, method=True)
+    shown = found.times.notes if found.times is not None else ()
+    say_notes(note for note in found.notes if note not in shown)
 
 
 def _print_section(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
@@ -13,6 +13,7 @@ from gacprof.cliffmap.selection import best, refuse_ambiguity
 from gacprof.cliffmap.source import SizeSource
 from gacprof.core.errors import MapError
 from gacprof.core.files import Record
+from gacprof.core.formatting import Framed
 from gacprof.core.points import Flag
 from gacprof.stats.findings import Verdict
 
@@ -44,7 +45,7 @@ class SharedDim(JudgedDim):
 
 
 @dataclass(frozen=True)
-class Intersection(Record):
+class Intersection(Record, Framed):
     """One axis on several maps; only dims that each of them measured. ``curves`` by map name."""
 
     derived: ClassVar = ("safe",)
@@ -53,6 +54,12 @@ class Intersection(Record):
     axis: str
     curves: dict[str, str]
     dims: list[SharedDim]
+
+    def frame_rows(self) -> Iterator[dict[str, Any]]:
+        return (dim.as_dict() for dim in self.dims)
+
+    def frame_title(self) -> str:
+        return f"{self.operator} {self.axis} on {', '.join(self.curves)}"
 
     @property
     def safe(self) -> list[int]:

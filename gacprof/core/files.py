@@ -17,7 +17,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
-from gacprof.core.errors import ReportError
+from gacprof.core.errors import GacprofError, ReportError, short
 
 
 @contextlib.contextmanager
@@ -128,6 +128,14 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(one) for one in value]
     return str(value) if isinstance(value, Path) else value
+
+
+def path_of(given: Any, error: type[GacprofError], what: str) -> Path:
+    """A path as it was given; ``error`` for what is none."""
+    try:
+        return Path(given)
+    except TypeError:
+        raise error(f"{short(repr(given))} is no path: give {what}") from None
 
 
 MOST_BYTES = 1 << 30

@@ -33,6 +33,11 @@ class OnModels(Request):
         kw_only=False, many=True, help="Checkpoints; the first is the reference."
     )
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.models, list | tuple):  # one model: a path or a module
+            object.__setattr__(self, "models", (self.models,))
+        super().__post_init__()
+
 
 class OnText(Request):
     """A request that reads a text."""

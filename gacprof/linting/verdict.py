@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gacprof.core.files import Record
+from gacprof.core.formatting import Framed
 from gacprof.core.request import verb
 from gacprof.demands.configs import Config
 from gacprof.demands.evaluate import Judged, with_shards
@@ -57,7 +58,7 @@ class Row(Record):
 
 
 @dataclass(frozen=True)
-class Lint(Record):
+class Lint(Record, Framed):
     """What :func:`lint` found. ``outcome`` is the worst of the products that are known."""
 
     model: str
@@ -74,6 +75,12 @@ class Lint(Record):
     tp_table: tuple[Degree, ...]
     remedies: tuple[Remedy, ...]
     notes: tuple[str, ...]
+
+    def frame_rows(self) -> Iterable[dict[str, Any]]:
+        return (row.as_dict() for row in self.products)
+
+    def frame_title(self) -> str:
+        return f"{self.model}: {self.engine} {self.version}, {self.tp} ranks, {self.gpu}"
 
     @property
     def findings(self) -> list[Row]:

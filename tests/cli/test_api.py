@@ -5,10 +5,12 @@ import sys
 from contextlib import nullcontext
 
 import pytest
+import torch
 from planted import planted_device
 
 import gacprof
-from gacprof.core.errors import SuiteError
+from gacprof import BenchRequest
+from gacprof.core.errors import CheckpointError, MapError, SuiteError
 
 
 def test_every_public_name_is_there():
@@ -56,3 +58,22 @@ def test_ranks_of_shapes(planted):
     summary = gacprof.sweep(ranks_of=[(64, 48)], ranks=(8, 12), tokens=[4], dtype="float32")
     found = gacprof.safe_ranks((64, 48), gacprof.build_map(summary.folder))
     assert found
+
+
+def test_frames_of_lints_and_intersections(asvd):
+    found = gacprof.lint(asvd / "config.json", gpu="h100")
+    assert list(found.to_frame()["name"]) == [row.name for row in found.products]
+    both = gacprof.intersect(["a100-published", "h100-published"], "attention", "head_dim")
+    assert list(both.to_frame()["d"]) == [dim.d for dim in both.dims]
+
+
+def test_what_is_no_path_is_refused_in_a_line():
+    with pytest.raises(CheckpointError, match="is no path: give a checkpoint's folder"):
+        gacprof.scan(torch.nn.Parameter(torch.zeros(2, 2)))
+    with pytest.raises(MapError, match="3 is no path: give a sweep's folder"):
+        gacprof.build_map(3)
+
+
+def test_one_model_stands_for_a_list_of_one():
+    assert BenchRequest("model").models == ("model",)
+    assert BenchRequest(["a", "b"]).models == ["a", "b"]

@@ -175,6 +175,18 @@ def test_diagnose_of_weights_adds_the_times_to_the_rules(
     assert "no times: no measurements of 'l4'" in run("diagnose", model, "--gpu", "l4")[1]
 
 
+def test_the_verdict_is_printed_before_the_times_and_the_method_after_why(
+    measured: Measurements, run: Run, tmp_path: Path
+) -> None:
+    model = weights(tmp_path)
+    lines = run("diagnose", model, "--gpu", "h100")[1].splitlines()
+    steps = next(i for i, line in enumerate(lines) if line.startswith("whole steps on"))
+    assert "weight" in lines[0] and steps > 0
+    assert not any("normalisation" in line or "a step of" in line for line in lines)
+    why = run("diagnose", model, "--gpu", "h100", "--why")[1]
+    assert why.count("no normalisation") == 1 and "a step of 1,024 tokens" in why
+
+
 def test_a_page_has_the_steps_with_bounds_and_sources(
     measured: Measurements, tmp_path: Path
 ) -> None:

@@ -13,13 +13,12 @@ from gacprof.core.formatting import notebook_progress
 
 SECONDS = re.compile(r"(budget_s=15|time_cap_s=20)")
 """Of the cells whose result no other cell needs; a plan needs a map that can tell."""
-SLOW = {"quickstart", "why-is-my-model-slow"}
+SLOW = {"no-gpu", "this-machine"}
 MOST_BYTES = 200_000
 SHOWN = {
-    "quickstart": ["[64, 96, 128, 160, 192, 256]", "passed"],
-    "compare-two-gpus": ["[64, 96, 128, 160, 192, 256]", "3.3168", "89.7 ms pruned"],
-    "feed-your-compressor": ["[80, 88, 90, 96, 112, 128]", "aligned"],
-    "why-is-my-model-slow": ["misaligned", "128 with even_k=false", "safe"],
+    "no-gpu": ["27 of 29 weights", "[64, 96, 128, 160, 192, 256]", "128 with even_k=false", "same: True"],
+    "this-machine": ["[64, 96, 128, 160, 192, 256]", "passed"],
+    "write-a-compressor": ["[80, 88, 90, 96, 112, 128]", "aligned"],
 }
 """What each notebook is there to show."""
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
