@@ -11,6 +11,7 @@ from gacprof.core.errors import CompressionError, GacprofError
 from gacprof.solver import InfeasibleBudget
 
 Q, K = (4096, 4096), (1024, 4096)
+CURVE = [r / 4096 for r in range(4097)]
 SHAPES = {"q": Q, "k": K, "v": K, "o": Q}
 
 
@@ -82,6 +83,23 @@ def test_a_bound_is_kept(cliff_map):
     assert gacprof.align([107], [1.0], [Q], cliff_map, 10**9, most=[104]) == [104]
 
 
+def test_a_bound_below_every_safe_dim_is_named_with_the_least_of_these(cliff_map):
+    with pytest.raises(CompressionError, match=r"most\[0\] is 5, and the least safe dim .* is \d+"):
+        gacprof.align([107], [1.0], [Q], cliff_map, most=[5])
+
+
+def test_arrays_of_whole_floats_and_of_token_counts_are_read(cliff_map):
+    np = pytest.importorskip("numpy")
+    plain = gacprof.align([107], [CURVE], [Q], cliff_map, tokens=[1])
+    arrays = (np.array([107.0]), np.array([CURVE]), np.array([Q]))
+    assert gacprof.align(*arrays, cliff_map, tokens=np.array([1])) == plain
+
+
+def test_no_dim_beyond_the_end_of_its_curve_is_chosen(cliff_map):
+    (found,) = gacprof.align([107], [CURVE[:110]], [Q], cliff_map, 10**9)
+    assert found == 104
+
+
 def test_a_budget_that_nothing_fits_names_the_nearest(cliff_map):
     with pytest.raises(InfeasibleBudget, match="the nearest budget is 786,432"):
         gacprof.align([107], [1.0], [Q], cliff_map, 5)
@@ -97,12 +115,15 @@ def test_a_budget_that_nothing_fits_names_the_nearest(cliff_map):
         (([5], [float("nan")], [Q]), "the score of dim 0"),
         (([5], [1.0], [8192]), "give uses"),
         (([5], [1.0], [(1, 2, 3)]), "no shape"),
-        (([5000], [1.0], [Q]), "knows no safe dim near it"),
+        (([3000], [CURVE], [Q]), "knows no safe dim near it"),
+        (([5000], [1.0], [Q]), r"beyond the full rank 4096 of a weight of shape \(4096, 4096\)"),
+        (([59, 59], [CURVE, 1.0], [Q, Q]), "dim 1 is a number and that of dim 0 a curve"),
+        (([59], [CURVE[:10]], [Q]), "ends at 9, before the 59"),
+        (([5], [[0.0, 5.0, *[5.0] * 9]], [Q]), "the curve of dim 0 is 5.0 at 1: it is the share"),
+        (([5], [[0.0, float("nan"), *[1.0] * 9]], [Q]), "the curve of dim 0 is nan at 1"),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused(cliff_map, arrays, match):
-    if arrays[0] == [5000]:
-        arrays = ([5000], [[0.0, 1.0]], [Q])
     with pytest.raises(CompressionError, match=match):
         gacprof.align(*arrays, cliff_map)
 
@@ -123,7 +144,7 @@ def test_a_shape_that_the_map_does_not_hold_names_the_sweep(cliff_map):
         ({"tokens": []}, "no token counts"),
         ({"scores": [[]]}, "no number and no curve"),
         ({"scores": [[0.0, 1.0, 0.5]]}, "falls"),
-        ({"scores": [[0.0, "x"]]}, "score of dim 0"),
+        ({"scores": [[0.0, "x"]]}, "the curve of dim 0 is 'x' at 1"),
         ({"scores": ["abc"]}, "no number and no curve"),
     ],
 )

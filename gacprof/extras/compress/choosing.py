@@ -178,6 +178,9 @@ def how_to_measure(cliff_map: SizeSource, inventory: Inventory, counts: Iterable
     return f"{how}; {instead}" if instead else how
 
 
+SHARE_ERROR = 1e-3
+"""By how much a share may pass 1: cumulated in half precision, a sum is off by about as much."""
+
 Shape = tuple[int, int]
 Score = float | Sequence[float]
 Where = Shape | Sequence[Use]
@@ -206,16 +209,16 @@ def align(
     ``scores`` say what a dim is worth. A number s is the importance in the paper's Eq. 4: the
     choice maximises Σ s·cost·(d − d*) among the two safe dims on either side of each d* (it is
     linear: a wider window would only send every dim to an end of it). A sequence is the share of
-    quality kept at the sizes 0, 1, 2 …, such as the cumulated squared singular values: the choice
-    then keeps the most, among all safe dims within ± ``window`` of d*. ``most`` bounds the
-    dims.
+    quality kept at the sizes 0, 1, 2 …, such as the cumulated squared singular values over their
+    sum: the choice then keeps the most, among all safe dims within ± ``window`` of d* that
+    the sequence reaches. All scores are numbers or all are sequences. ``most`` bounds the dims.
 
     Raises :class:`MapError` with the sweep to run where the map does not hold a product,
     :class:`CompressionError` for arrays that do not fit each other or a size without a safe dim,
     :class:`SolverError` naming the nearest budget where none fits.
     """
-    dims, scores, costs, most = (plain(given) for given in (dims, scores, costs, most))
-    window, budget = plain(window), plain(budget)
+    dims, most, tokens = (whole(plain(given)) for given in (dims, most, tokens))
+    scores, costs, window, budget = (plain(given) for given in (scores, costs, window, budget))
     _check(dims, scores, costs, uses, most)
     _check_numbers(budget, window, tokens)
     loaded = open_source(cliff_map)
@@ -230,6 +233,11 @@ def align(
         allowed = [c for c in known[key] if most is None or c.d <= most[i]]
         found = _offered(allowed, requested, scores[i], window)
         if not found:
+            if known[key] and not allowed and most is not None:
+                raise CompressionError(
+                    f"most[{i}] is {most[i]}, and the least safe dim that '{loaded.name}' knows is "
+                    f"{known[key][0].d}: raise it, or leave dim {i} out"
+                )
             raise CompressionError(
                 f"dim {i}, wanted at {requested}: {_nothing_near(loaded, allowed)}"
             )
@@ -269,6 +277,13 @@ def plain(given: Any) -> Any:
     return given
 
 
+def whole(given: Any) -> Any:
+    """Floats that are whole as ints, such as those of ``np.array([59.0])``; the rest as it is."""
+    if isinstance(given, list | tuple):
+        return type(given)(whole(each) for each in given)
+    return int(given) if isinstance(given, float) and given.is_integer() else given
+
+
 def _check_numbers(budget: Any, window: Any, tokens: Any) -> None:
     if budget is not None and not (is_number(budget) and 0 < budget < float("inf")):
         raise CompressionError(f"the budget is {budget!r}: it must be a number of parameters")
@@ -294,22 +309,54 @@ def _check(
     for i, (requested, score, cost) in enumerate(zip(dims, scores, costs, strict=True)):
         if not is_number(requested, int) or requested < 1:
             raise CompressionError(f"dim {i} is {requested!r}: dims are positive whole numbers")
-        values: Sequence[Any] = [score] if isinstance(score, int | float) else score
-        if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
-            raise CompressionError(f"the score of dim {i} is {score!r}: no number and no curve")
-        for value in values:
-            if not is_number(value) or not 0 <= value <= MAX_SCORE:
-                raise CompressionError(f"the score of dim {i} is {value!r}: it must be 0 or more")
-        if any(a > b for a, b in pairwise(values)):
-            raise CompressionError(f"the curve of dim {i} falls: it is the share kept at 0, 1, 2 …")
+        if isinstance(score, int | float):
+            if not is_number(score) or not 0 <= score <= MAX_SCORE:
+                raise CompressionError(f"the score of dim {i} is {score!r}: it must be 0 or more")
+        else:
+            _check_curve(i, requested, score)
         if is_number(cost, int):
             if uses is None:
                 raise CompressionError(
                     f"the cost of dim {i} is a number: give uses, which say what products it is "
                     "in, or the weight's shape (out, in) in its place"
                 )
-        elif len(cost) != 2 or min(cost) < 1:  # type: ignore[arg-type]
-            raise CompressionError(f"the cost of dim {i} is {cost!r}, no shape (out, in)")
+        else:
+            _check_shape(i, requested, cost, uses is None)
+    numbers = [isinstance(score, int | float) for score in scores]
+    if len(set(numbers)) > 1:
+        raise CompressionError(
+            f"the score of dim {numbers.index(True)} is a number and that of dim "
+            f"{numbers.index(False)} a curve, which cannot be added: give all as one of these"
+        )
+
+
+def _check_shape(i: int, requested: int, shape: Any, is_rank: bool) -> None:
+    if len(shape) != 2 or min(shape) < 1:
+        raise CompressionError(f"the cost of dim {i} is {shape!r}, no shape (out, in)")
+    if is_rank and requested > min(shape):
+        raise CompressionError(
+            f"dim {i}, wanted at {requested}, is beyond the full rank {min(shape)} of a weight of shape "
+            f"{tuple(shape)}"
+        )
+
+
+def _check_curve(i: int, requested: int, curve: Any) -> None:
+    """The share kept at 0, 1, 2 …, up to what is wanted of dim ``i`` at least."""
+    if isinstance(curve, str) or not isinstance(curve, Sequence) or not len(curve):
+        raise CompressionError(f"the score of dim {i} is {curve!r}: no number and no curve")
+    for at, value in enumerate(curve):
+        if not is_number(value) or not 0 <= value <= 1 + SHARE_ERROR:
+            raise CompressionError(
+                f"the curve of dim {i} is {value!r} at {at}: it is the share kept, from 0 to 1 "
+                "(divide by the sum over all)"
+            )
+    if any(a > b for a, b in pairwise(curve)):
+        raise CompressionError(f"the curve of dim {i} falls: it is the share kept at 0, 1, 2 …")
+    if len(curve) <= requested:
+        raise CompressionError(
+            f"the curve of dim {i} ends at {len(curve) - 1}, before the {requested} that is wanted: "
+            "give the share kept at every size from 0 to the full one"
+        )
 
 
 def _judged(
@@ -340,7 +387,7 @@ def _offered(
     allowed: Sequence[Candidate], requested: int, score: Score, window: float
 ) -> list[int]:
     """The dims to choose from, ascending."""
-    if is_number(score):
+    if isinstance(score, int | float):
         exact = any(c.d == requested for c in allowed)  # it is one of those above
         above = GAC_NEIGHBOURS - exact
         found = candidates.choose(allowed, requested, below=GAC_NEIGHBOURS, above=above)
@@ -349,10 +396,11 @@ def _offered(
         found = candidates.choose(
             allowed, requested, window=(max(1, requested - reach), requested + reach)
         )
+        found = [c for c in found if c.d < len(score)]
     return [c.d for c in found]
 
 
 def _value(score: Score, unit: int, requested: int, d: int) -> float:
     if isinstance(score, int | float):
         return float(score) * unit * (d - requested)
-    return float(score[min(d, len(score) - 1)])
+    return float(score[d])
