@@ -335,8 +335,8 @@ def _check_shape(i: int, requested: int, shape: Any, is_rank: bool) -> None:
         raise CompressionError(f"the cost of dim {i} is {shape!r}, no shape (out, in)")
     if is_rank and requested > min(shape):
         raise CompressionError(
-            f"dim {i}, wanted at {requested}, is beyond the full rank {min(shape)} of a weight of shape "
-            f"{tuple(shape)}"
+            f"dim {i}, wanted at {requested}, is beyond the full rank {min(shape)} of a weight of "
+            f"shape {tuple(shape)}"
         )
 
 
@@ -354,8 +354,8 @@ def _check_curve(i: int, requested: int, curve: Any) -> None:
         raise CompressionError(f"the curve of dim {i} falls: it is the share kept at 0, 1, 2 …")
     if len(curve) <= requested:
         raise CompressionError(
-            f"the curve of dim {i} ends at {len(curve) - 1}, before the {requested} that is wanted: "
-            "give the share kept at every size from 0 to the full one"
+            f"the curve of dim {i} ends at {len(curve) - 1}, before the {requested} that is "
+            "wanted: give the share kept at every size from 0 to the full one"
         )
 
 
