@@ -91,7 +91,7 @@ def test_an_output_folder_that_exists_is_left_alone(run, asvd, tmp_path):
     [
         ("sweep",),
         ("sweep", "quick", "--for", "x"),
-        ("sweep", "quick", "--device", "tpu"),
+        ("sweep", "quick", "--device", "tpu", "--no-isolate"),
         ("sweep", "nonesuch"),
         ("sweep", "--for", "nonesuch", "--tokens", "one"),
         ("realign", "x", "--out", "y"),

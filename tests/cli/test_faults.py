@@ -73,7 +73,7 @@ def test_a_disk_that_fills_in_mid_sweep_names_place_and_resume(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, 12_000))
 
     words = ["sweep", "--op", "linear", "--axis", "K", "--range", "8:24", "--fixed", "M=16,N=16",
-             "--device", "cpu", "--out", tmp_path / "run"]  # fmt: skip
+             "--device", "cpu", "--no-isolate", "--out", tmp_path / "run"]  # fmt: skip
     plain = command(*words, PYTHONDONTWRITEBYTECODE="1")  # the limit would cut what is cached, too
     done = subprocess.run(**plain, preexec_fn=limited, capture_output=True)
     assert done.returncode == 2, done.stderr
@@ -127,9 +127,10 @@ def test_a_plug_in_of_the_wrong_kind_is_named(group, code, message, tmp_path):
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
     (about / "entry_points.txt").write_text(f"[gacprof.{group}]\nmine = theirs:one\n")
+    quick = ("sweep", "quick", "--no-isolate")
     asks = {
         "compressors": ["diagnose", write_decoder(tmp_path / "model"), "--map", "cpu-example"],
-        "devices": ["sweep", "quick", "--device", "mine:0", "--out", tmp_path / "run"],
+        "devices": [*quick, "--device", "mine:0", "--out", tmp_path / "run"],
         "operators": ["sweep", "--op", "other", "--axis", "K", "--range", "8:9", "--dry-run"],
         "tiers": ["map", "rules", "--gpu", "h100", "--torch", "2.11", "--out", tmp_path / "m.json"],
     }

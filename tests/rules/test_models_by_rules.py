@@ -268,21 +268,6 @@ def test_a_rule_table_takes_a_dtype_by_any_name() -> None:
     assert found == named
 
 
-def test_a_published_cost_is_shown_with_where_it_was_measured(llama: Make, run: Run) -> None:
-    """It is of K: what the row shows beside it is what serves down_proj, whose K the width is."""
-    _, out, _ = run("diagnose", llama(width=1362), "--gpu", "h100")
-    assert "×2.1 †" in out and "† beside the best tier, of K alone" in out
-    assert "K around 4000 at M=512, N=4096, float16" in out
-    _, out, _ = run("diagnose", llama(width=1362), "--gpu", "h100", "--tokens", "1")
-    assert "×" not in out.replace("×6", "").replace("×2", "") and "K around 4000" not in out
-    (width,) = {
-        (d.relative, d.tier, d.relative_from)
-        for d in gacprof.diagnose(llama(width=1362 * 2), h100(), tp=2).findings
-        if d.kind == "width"
-    }
-    assert width[0] == 2.1 and "4 bytes" in str(width[1]) and "of K alone" in width[2]
-
-
 def test_a_rule_table_is_of_the_newest_release_unless_one_is_named(
     run: Run, tmp_path: Path
 ) -> None:
