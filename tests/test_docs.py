@@ -1,11 +1,18 @@
-"""Every relative link and anchor of the documents leads somewhere, and every page can be found."""
+"""Links, anchors, commands and short examples of the documents are what exists."""
 
 from __future__ import annotations
 
+import doctest
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
+
+import gacprof
+from gacprof.cli.app import app
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -71,3 +78,37 @@ def test_files_that_code_names_exist() -> None:
         if source.suffix in (".py", ".toml"):
             for named in re.findall(r"\b(?:docs|reports)/[\w-]+\.md", source.read_text("utf-8")):
                 assert (ROOT / named).is_file(), f"{source.relative_to(ROOT)} names {named}"
+
+
+def commands(page: Path) -> Iterator[tuple[Any, str]]:
+    """The verb and the text of every ``gacprof`` command of a page."""
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    fenced = "\n".join(re.findall(r"^```.*?^```", text, flags=re.M | re.S))
+    found = re.findall(r"(?:\$ |^|&& )gacprof ([a-z][^\n&|#]*)", fenced, flags=re.M)
+    inline = re.findall(r"`gacprof ([a-z][^`]*)`", prose(page))
+    for words in [*found, *inline]:
+        verb = typer.main.get_command(app)
+        for word in words.split():
+            if not hasattr(verb, "list_commands"):
+                break
+            verb = verb.get_command(None, word)
+            assert verb is not None, f"gacprof {words}: no such verb"
+        yield verb, words
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_has_a_verb_and_options_that_exist(page: Path) -> None:
+    for verb, words in commands(page):
+        known = {name for p in verb.params for name in [*p.opts, *p.secondary_opts]}
+        asked = set(re.findall(r"(?<!\S)(--[a-z-]+)", words)) - {"--help"}
+        assert asked <= known, f"gacprof {words}: no {asked - known}"
+
+
+@pytest.mark.parametrize("name", ["kernels.md", "write-a-compressor.md"])
+def test_sessions_print_what_they_show(name: str) -> None:
+    blocks = re.findall(r"^```py\w+\n(>>>.*?)^```", (DOCS / name).read_text("utf-8"), re.M | re.S)
+    assert blocks
+    parsed = doctest.DocTestParser().get_doctest(
+        "\n".join(blocks), {"gacprof": gacprof}, name, None, 0
+    )
+    assert not doctest.DocTestRunner().run(parsed).failed
