@@ -87,7 +87,7 @@ def commands(page: Path) -> Iterator[tuple[Any, str]]:
     found = re.findall(r"(?:\$ |^|&& )gacprof ([a-z][^\n&|#]*)", fenced, flags=re.M)
     inline = re.findall(r"`gacprof ([a-z][^`]*)`", prose(page))
     for words in [*found, *inline]:
-        verb = typer.main.get_command(app)
+        verb: Any = typer.main.get_command(app)
         for word in words.split():
             if not hasattr(verb, "list_commands"):
                 break
