@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -34,8 +34,13 @@ SHOWN = 12
 """Dims listed; ``gacprof.json`` has them all."""
 
 
+Every = Annotated[bool, typer.Option("--all", help="Print every size that moved.")]
+
+
 @grouped
-def compress(asked: CompressRequest, *, fleet: Fleet = None, as_json: bool = Json) -> None:
+def compress(
+    asked: CompressRequest, *, fleet: Fleet = None, every: Every = False, as_json: bool = Json
+) -> None:
     """Compress a dense model by a published method, with every size one that the map knows to be
     good.
 
@@ -47,7 +52,7 @@ def compress(asked: CompressRequest, *, fleet: Fleet = None, as_json: bool = Jso
 
     with progress(asked.method), tasks_on(fleet, asked.device) as tasks:
         result = gacprof.compress(replace(asked, tell=steps(), tasks=tasks))
-    emit(result, as_json, print_compressed)
+    emit(result, as_json, print_compressed, every)
 
 
 def steps(clock: Callable[[], float] = time.monotonic) -> Callable[[str], None]:
@@ -66,7 +71,7 @@ def steps(clock: Callable[[], float] = time.monotonic) -> Callable[[str], None]:
     return step
 
 
-def print_compressed(result: CompressResult) -> None:
+def print_compressed(result: CompressResult, every: bool = False) -> None:
     from gacprof.extras.compress.outcome import times_of
 
     changed = [
@@ -75,10 +80,11 @@ def print_compressed(result: CompressResult) -> None:
     if changed:
         rows = [
             (name.removeprefix("model.layers."), requested, "dense" if size is None else size)
-            for name, requested, size in changed[:SHOWN]
+            for name, requested, size in changed[: None if every else SHOWN]
         ]
         print_table("", ("dim", "own", "now"), rows)
-        more = f", of which {SHOWN} are shown" if len(changed) > SHOWN else ""
+        more = f", of which {SHOWN} are shown (--all: every one)"
+        more = more if len(changed) > SHOWN and not every else ""
         say(f"{len(changed)} of {len(result.sizes)} sizes moved from the method's own{more}")
     gone = f"{percent(result.removed)} are gone"
     if result.removed < 0:
@@ -88,6 +94,9 @@ def print_compressed(result: CompressResult) -> None:
         f"of the {result.compressed_before:,} in the layers that it compresses "
         f"{gone} ({percent(result.ratio)} were asked for)"
     )
+    if result.method != "llm-pruner":  # whose sizes are of heads and neurons
+        dense = sum(size is None for size in result.sizes.values())
+        say(f"{dense} of {counted(len(result.sizes), 'weight')} stay dense")
     if result.plan is not None:
         count = len(result.plan.choices)
         say(

@@ -57,6 +57,9 @@ def summary(problem: Problem, outcome: Outcome, limits: Limits) -> Plan:
             "'gacprof sweep --for OUT' measures them"
         )
         proof = proof.model_copy(update={"notes": [*proof.notes, note], "proved": False})
+    if problem.baseline:
+        beside = _beside_baseline(problem, changes)
+        proof = proof.model_copy(update={"notes": [*proof.notes, beside]})
     saved = predictor.saved(changes) if changes and predictor.source.basis else None
     if after.latency_us is not None and predictor.source.basis:
         by_times = problem.goal.name == "latency" or limits.times
@@ -92,6 +95,19 @@ def summary(problem: Problem, outcome: Outcome, limits: Limits) -> Plan:
         energy_kept=mean([c.energy_kept for c in choices]),
         warnings=warnings,
     )
+
+
+def _beside_baseline(problem: Problem, changes: NewSizes) -> str:
+    """Parameters of the whole and times of the planned weights' products, beside the baseline."""
+    told = []
+    for sizes in (problem.baseline, changes):
+        times = [
+            f"{workload_name(tokens)} {at.weights(sizes).latency_us or 0:.1f} µs"
+            for tokens, at in problem.phases.items()
+        ]
+        parameters = footprint(problem.inventory, sizes).parameters
+        told.append(f"{parameters:,} parameters, {', '.join(times)}")
+    return f"{problem.request.dominate}: {told[0]} of these products; the plan: {told[1]}"
 
 
 def _phases(problem: Problem, changes: NewSizes) -> list[PhaseTimes]:
@@ -228,7 +244,12 @@ def _warnings(problem: Problem, outcome: Outcome, choices: Sequence[Choice]) -> 
     if problem.goal.name == "gac":
         warnings += _degenerate(axes, outcome.sizes)
     fused = [c for c in choices if c.after is None]
-    if fused:
+    if fused and problem.references.given == "dense":
+        warnings.append(
+            f"{len(fused)} weights stay dense, which are {_faster(problem, fused)} than the factor "
+            "pairs of the method's own sizes"
+        )
+    elif fused:
         warnings.append(
             f"{len(fused)} factor pairs are multiplied out to dense weights, which are "
             f"{_faster(problem, fused)}; rounding them may move a logit by "

@@ -8,12 +8,13 @@ from math import ceil
 from typing import Literal
 
 from gacprof.checkpoint.inventory import Dim, Gemm, Inventory, NewSizes
+from gacprof.cliffmap.source import SizeSource
 from gacprof.core.errors import PlanError
 from gacprof.core.points import MAX_DIM
-from gacprof.core.texts import LatencyLimit, Reference
+from gacprof.core.texts import LatencyLimit, Reference, latency_limits
 from gacprof.diagnosing.predict import Predictor
 from gacprof.planning.memory import dense_parameters, footprint, human_bytes, planned
-from gacprof.planning.request import PlanRequest, SizesRequest
+from gacprof.planning.request import OnTimes, PlanRequest, SizesRequest
 
 REFERENCES: Mapping[Reference, str] = {
     "given": "the model as given", "own": "its own sizes", "dense": "the uncompressed model",
@@ -42,10 +43,12 @@ def rounded(dims: Sequence[Dim], multiple: int, way: str = "down") -> dict[str, 
 @dataclass(frozen=True)
 class TimeLimit:
     """The most that the products of the planned weights may take at a workload, of which
-    ``predictor`` tells the times. ``within`` says such a time in the terms of the request."""
+    ``predictor`` tells the times. ``asked`` is the limit as the user set it, ``within`` says a time
+    in its terms."""
 
     predictor: Predictor
     most_us: float
+    asked: str
     within: Callable[[float], str]
 
 
@@ -116,7 +119,7 @@ def time_limit(
     known.
     """
     if limit.of is None:
-        return TimeLimit(predictor, limit.amount, "{:.1f} µs".format)
+        return TimeLimit(predictor, limit.amount, limit.text, "{:.1f} µs".format)
     of = known.given if limit.of == "given" else limit.of
     reference = predictor.gemms(known.products(predictor, of))
     if reference.latency_us is None:
@@ -129,10 +132,36 @@ def time_limit(
 
     def within(us: float) -> str:
         change = ceil(((us + (rest_us or 0.0)) / base - 1) * 1e4) / 1e2
-        return f"{us:.1f} µs ({change:+.2f} % of {REFERENCES[of]})"
+        return f"{us:.1f} µs ({change:+.2f} % against {REFERENCES[of]})"
 
     most = (reference.latency_us + limit.amount * base) * (1 + ROUNDING)
-    return TimeLimit(predictor, most, within)
+    asked = f"{limit.text} ({limit.amount * 100:+.4g} % against {REFERENCES[of]}, {most:.1f} µs)"
+    return TimeLimit(predictor, most, asked, within)
+
+
+def refuse_unmeasured(
+    source: SizeSource, inventory: Inventory, request: OnTimes, by: str = "--for"
+) -> None:
+    """Raise :class:`PlanError` for limits on time at token counts that the source was not measured
+    at, with the sweep (``by`` ``--for`` or ``--ranks``) of all counts that are asked for."""
+    limits = latency_limits(request.latency_limit_us)
+    tokens, dtype = getattr(request, "tokens", None), getattr(request, "dtype", None)
+    absent = [
+        limit
+        for limit in limits
+        if limit.tokens is not None
+        and Predictor(source, inventory, {limit.tokens: 1.0}, dtype).tokens_note
+    ]
+    if not absent:
+        return
+    workload = Predictor(source, inventory, tokens, dtype).tokens
+    counts = ",".join(map(str, sorted({*workload, *(x.tokens for x in limits if x.tokens)})))
+    absent_counts = " and ".join(str(x.tokens) for x in absent)
+    raise PlanError(
+        f"the map '{source.name}' was not measured at {absent_counts} tokens, "
+        f"which the latency limit '{absent[0].text}' needs: 'gacprof sweep {by} {inventory.path} "
+        f"--tokens {counts}' measures all"
+    )
 
 
 def ceilings(inventory: Inventory, request: SizesRequest) -> tuple[Ceiling | None, Ceiling | None]:

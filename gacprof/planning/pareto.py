@@ -239,7 +239,7 @@ def _papers(problem: Problem) -> Iterator[Variant]:
 def _grid(problem: Problem, limits: Limits, size: int, progress: Progress | None) -> Grid:
     """``size`` budgets by ``size`` latency limits. Raises :class:`PlanError` where latencies are
     not known."""
-    slow = TimeLimit(problem.predictor, math.inf, str)
+    slow = TimeLimit(problem.predictor, math.inf, "no limit", str)
     limits = replace(limits, parameters=_ceiling(0), times=(*limits.times, slow))
     classes = problem.classes(limits)
     best = solve_classes(problem, classes, replace(limits, parameters=None)).chosen

@@ -25,6 +25,7 @@ from gacprof.planning.limits import (
     TimeLimit,
     ceilings,
     of_all,
+    refuse_unmeasured,
     rounded,
     time_limit,
 )
@@ -128,9 +129,17 @@ class Problem:
         step, products = self.whole.step_us(at, own), at.gemms(own).latency_us
         return None if step is None or products is None else max(0.0, step - products)
 
+    @property
+    def baseline(self) -> NewSizes:
+        """The sizes that the plan is to dominate; empty where that is not asked for."""
+        asked = self.request.dominate
+        if asked is None:
+            return {}
+        return self.references.rounded or rounded(self.inventory.dims, multiple_of(asked))
+
     def _dominated(self, baseline: str) -> tuple[Ceiling, list[TimeLimit]]:
         """No larger than the baseline, and no slower at any token count of the workload."""
-        sizes = self.references.rounded or rounded(self.inventory.dims, multiple_of(baseline))
+        sizes = self.baseline
         now, then = (footprint(self.inventory, each).parameters for each in ({}, sizes))
         weights = planned(self.inventory, [dim for dim in self.inventory.dims if dim.adjustable])
         room = of_all(then, now, weights.parameters, "parameters")
@@ -144,7 +153,11 @@ class Problem:
             message = (
                 f"{{:.1f}} µs at {count} tokens, where {baseline} takes {took.latency_us:.1f} µs"
             )
-            times.append(TimeLimit(predictor, took.latency_us * (1 + ROUNDING), message.format))
+            most, asked = (
+                took.latency_us * (1 + ROUNDING),
+                f"--dominate {baseline} ({count} tokens)",
+            )
+            times.append(TimeLimit(predictor, most, asked, message.format))
         return room, times
 
 
@@ -176,6 +189,8 @@ def problem_of(
             f"'{source.name}' is {source.basis} and knows no latency: ask for the objective pad, "
             "energy or gac, without a limit on latency"
         )
+    if limited:
+        refuse_unmeasured(source, inventory, request)
     required = requirements(inventory, request.constraints.preset)
     tp = 1 if required.preset is None else required.preset.tp
     predictor = Predictor(source, inventory, request.tokens, request.dtype, tp)

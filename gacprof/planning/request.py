@@ -104,7 +104,8 @@ class OnTimes(Request):
     latency_limit_us: float | str | None = option(
         default=None, name="--latency-limit", metavar="WORKLOAD=AMOUNT,…", group=LIMITS,
         help="Most predicted time of the planned weights, by workload: prefill:256=-5%,decode=own "
-        "or decode=1.2ms; µs over --tokens where it is a number.",
+        "or decode=1.2ms; µs over --tokens where it is a number. -5% is against the model given: "
+        "in compress the uncompressed one; dense-5% and own-5% say which.",
     )  # fmt: skip
     dominate: str | None = option(
         default=None, metavar="rounded-8", group=LIMITS,

@@ -203,8 +203,8 @@ def _latency(classes: Sequence[DimClass], place: int, limit: TimeLimit) -> _Limi
 
     def refused(nearest: float) -> InfeasibleBudget:
         least = math.ceil(nearest * 10) / 10  # as said, it can be met
-        asked, found = limit.within(limit.most_us), limit.within(least)
-        return InfeasibleBudget(f"no plan is within {asked}; the nearest is {found}", 0, least)
+        message = f"no plan is within {limit.asked}; the nearest is {limit.within(least)}"
+        return InfeasibleBudget(message, 0, least)
 
     return _Limit(rows, limit.most_us, refused)
 

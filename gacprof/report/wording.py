@@ -248,7 +248,7 @@ def by_phase(plan: Mapping[str, Any]) -> str:
     if not told:
         return ""
     of = "of the whole step" if whole else "a bench of the model (--bench) tells of whole steps"
-    return f"By workload: {', '.join(told)}; {of}."
+    return f"By workload, against the model given: {', '.join(told)}; {of}."
 
 
 def _sure(contents: Contents) -> list[str]:

@@ -114,6 +114,19 @@ def test_a_map_that_does_not_hold_the_shapes_names_the_sweep(dense, ids, tmp_pat
     assert not (tmp_path / "o").exists()
 
 
+def test_a_limit_at_tokens_that_the_map_lacks_is_refused_before_anything_is_worked_out(
+    dense, own_map, tmp_path
+):
+    lines = []
+    m = own_map("svd")
+    refused(
+        r"not measured at 300 tokens.*sweep --ranks .* --tokens [\d,]*300' measures all", dense,
+        tmp_path / "o", method="svd", ratio=0.3, cliff_map=m, latency_limit_us="prefill:300=-5%",
+        tell=lines.append,
+    )  # fmt: skip
+    assert not lines
+
+
 @pytest.mark.slow
 def test_what_a_layout_cannot_name_stays_and_is_named(tmp_path, ids):
     make_phi3(tmp_path / "phi")

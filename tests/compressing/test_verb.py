@@ -25,6 +25,19 @@ def test_json_has_every_size(run, dense, unaligned, map_of, tmp_path):
     assert found["aligned"] == len(found["plan"]["choices"])
 
 
+def test_all_prints_every_size_that_moved_and_the_dense_weights_are_counted(
+    run, dense, unaligned, map_of, tmp_path
+):
+    path = tmp_path / "map.json"
+    map_of(unaligned("svd")).save(path)
+    asked = ("compress", dense, "--method", "svd", "--ratio", 0.3, "--map", path, "--out")
+    _, some, _ = run(*asked, tmp_path / "some")
+    _, every, _ = run(*asked, tmp_path / "every", "--all")
+    assert "of which 12 are shown (--all" in some and "are shown" not in every
+    assert len(every.splitlines()) > len(some.splitlines())
+    assert "of 21 weights stay dense" in some
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

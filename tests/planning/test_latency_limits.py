@@ -104,15 +104,25 @@ def test_a_change_is_against_the_model_as_it_is_or_the_uncompressed_one(asvd, pl
 
 
 def test_the_nearest_is_told_in_the_terms_of_the_limit_and_can_be_met(asvd, planted_map):
-    with pytest.raises(InfeasibleBudget, match=r"nearest is .* % of its own sizes") as message:
+    with pytest.raises(InfeasibleBudget, match=r"nearest is .* % against its own sizes") as message:
         plan(asvd, planted_map, tokens=TOKENS, latency_limit_us="prefill:64=own-90%")
     change = str(message.value).rpartition("(")[2].partition(" %")[0]
     plan(asvd, planted_map, tokens=TOKENS, latency_limit_us=f"prefill:64=own{change}%")
 
 
 def test_a_limit_relative_to_what_was_not_measured_says_so(asvd, planted_map):
-    with pytest.raises(PlanError, match=r"prefill:300=-5%.*not known"):
+    with pytest.raises(PlanError, match=r"300 tokens.*'prefill:300=-5%'") as message:
         plan(asvd, planted_map, tokens=TOKENS, latency_limit_us="prefill:300=-5%")
+    assert f"sweep --for {asvd} --tokens {','.join(map(str, sorted((*TOKENS, 300))))}'" in str(
+        message.value
+    )
+
+
+def test_of_several_limits_the_one_that_cannot_be_met_is_named_as_it_was_asked(asvd, planted_map):
+    with pytest.raises(InfeasibleBudget, match=r"within prefill:64=-60% \(-60 % against its own"):
+        plan(
+            asvd, planted_map, tokens=TOKENS, latency_limit_us="decode=+50%,prefill:64=-60%",
+        )  # fmt: skip
 
 
 def test_limits_hold_where_the_sizes_as_they_are_were_not_measured(asvd, tmp_path):
@@ -140,6 +150,9 @@ def test_a_plan_that_dominates_rounding_is_no_slower_no_larger_and_better(
         predictor = at(inventory, planted_map, tokens)
         assert time_of(made, predictor) <= predictor.weights(baseline).latency_us * (1 + 1e-9)
     assert made.budget.checkpoint_after <= footprint(inventory, baseline).parameters
+    (line,) = (note for note in made.certificate.notes if note.startswith("rounded-"))
+    assert f": {footprint(inventory, baseline).parameters:,} parameters" in line
+    assert f"the plan: {made.budget.checkpoint_after:,} parameters" in line
     kept = {c.dim: c.energy_kept for c in made.choices}
     held = Constraints(pinned=baseline, fuse=False)
     down = plan(inventory, planted_map, tokens=TOKENS, constraints=held)

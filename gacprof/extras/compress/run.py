@@ -47,7 +47,7 @@ from gacprof.extras.compress.request import BACKWARD, BY_LOSS, TAYLOR, CompressR
 from gacprof.extras.compress.state import Work, key_of, remove_leftovers, state_for
 from gacprof.extras.compress.writing import PLAN, inventory_of_output, write_folder
 from gacprof.planning import Plan
-from gacprof.planning.limits import References
+from gacprof.planning.limits import References, refuse_unmeasured
 from gacprof.planning.memory import NewSizes
 from gacprof.planning.preset_text import Preset, parse_preset
 from gacprof.planning.presets import refuse_counts
@@ -99,6 +99,9 @@ def _compress(request: CompressRequest) -> CompressResult:
         )  # fmt: skip
     where = present_device(request.device)
     chosen = method_named(request.method, dict(request.options))
+    if loaded is not None:
+        by = "--ranks" if isinstance(chosen, LowRank) else "--for"
+        refuse_unmeasured(loaded, inventory, request, by)
     if request.preset is not None:
         asked = parse_preset(request.preset)
         if isinstance(chosen, LowRank):
