@@ -160,6 +160,10 @@ def beside_the_sheet(gpu: str, surfaces: Sequence[Surface]) -> str:
     )
 
 
+def _sum(times: list[Interval]) -> Interval:
+    return Interval(*(sum(getattr(t, end) for t in times) for end in ("low", "value", "high")))
+
+
 def end_to_end() -> Iterator[str]:
     """Figure 14's prefills, products and attention by the chain."""
     source = gacprof.open_source(gpu="h100")
@@ -168,7 +172,9 @@ def end_to_end() -> Iterator[str]:
     def steps(layers: int, **sizes: int) -> list[Interval]:
         config = LLAMA_3_8B | {"num_hidden_layers": layers, "head_dim": 128} | sizes
         times = gacprof.diagnose(config, source, tokens=tokens).times
-        return [total.good for total in times.totals]
+        assert times is not None
+        timed = [[part.costs[i].good for part in times.parts] for i in range(len(tokens))]
+        return [_sum([one for one in step if one]) for step in timed]  # the head has no time
 
     dense = steps(32)
     parts = zip(steps(5), steps(27, **PRUNED), strict=True)

@@ -12,14 +12,14 @@ from typer import Option
 
 from gacprof.cli.printing import MOST_ROWS, Json, emit, print_json, print_table, say, say_notes
 from gacprof.core.errors import MapError
-from gacprof.core.formatting import bounded_time, counted, microseconds, percent
+from gacprof.core.formatting import at_least_time, bounded_time, counted, microseconds, percent
 from gacprof.core.texts import sizes
 
 if TYPE_CHECKING:
     from gacprof.cliffmap.source import Interval
     from gacprof.elsewhere.curves import MeasuredCurve
     from gacprof.elsewhere.data import Held
-    from gacprof.elsewhere.model import Part, StepTimes
+    from gacprof.elsewhere.model import Part, StepTimes, Total
 
 
 def gpus(
@@ -150,7 +150,7 @@ def print_times(
     )
     rows = [
         (
-            counted(total.tokens, "token"), shown(total.good), shown(total.now),
+            counted(total.tokens, "token"), shown_whole(total), shown(total.now),
             shown(total.saved), total.open or None, total.unknown or None,
         )
         for total in times.totals
@@ -226,6 +226,13 @@ def _size(shape: Mapping[str, int]) -> str:
 
 def _value(time: Interval | None) -> float:
     return 0.0 if time is None else time.value
+
+
+def shown_whole(total: Total) -> str | None:
+    """A step's time; where parts have none, what the others take at least."""
+    if total.good or total.at_least is None:
+        return shown(total.good)
+    return f"{at_least_time(total.at_least)} (parts with a time)"
 
 
 def shown(time: Interval | None) -> str | None:

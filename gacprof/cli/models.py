@@ -62,13 +62,16 @@ def diagnose(
     measurements; a config.json alone is enough for that.
 
     Exit code 1 if any is misaligned, sizes that no plan changes too, or if too little is known to
-    judge any. Undecided dims are no finding: they are listed, and the exit code is 0.
+    judge any, or to give any step of a config.json a time. Undecided dims are no finding: they are
+    listed, and the exit code is 0.
     """
     import gacprof
 
     found = gacprof.diagnose(asked)
     emit(found, as_json, print_diagnosis, every, why)
     if found.layout == "config":
+        if found.times and all(total.unknown for total in found.times.totals):
+            raise typer.Exit(1)
         return
     if found.findings or not found.knows_any:
         raise typer.Exit(1)

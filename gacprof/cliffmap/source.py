@@ -11,7 +11,7 @@ of the model is on one or both of its sides, and the others are as they are, or 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, hypot, log, sqrt
 from numbers import Real
 from typing import TYPE_CHECKING, Protocol
@@ -87,7 +87,8 @@ class Estimate:
     no error for a part. Errors of a table have one sign more often than not, and their variances
     would average out what does not: such a source gives ``own``, the bounds in µs by errors that
     differ from size to size, which add up; and ``shared``, the relative error (of the logarithm)
-    that all its times have in common, which leaves a difference's sign as it is.
+    that all its times have in common, which leaves a difference's sign as it is. ``least`` is what
+    the device needs at its peak rates, in µs: no bound is below it.
     """
 
     latency_us: float | None
@@ -96,6 +97,7 @@ class Estimate:
     variance: float | None = None
     own: tuple[float, float] | None = None
     shared: float = 0.0
+    least: float = 0.0
 
     @property
     def error(self) -> float | None:
@@ -115,14 +117,24 @@ class Estimate:
         scaled, total = self.scaled or other.scaled, self.latency_us + other.latency_us
         common = self.shared * self.latency_us + other.shared * other.latency_us
         shared = common / total if total else 0.0
-        return Estimate(total, "", scaled, variance, own, shared)
+        return Estimate(total, "", scaled, variance, own, shared, self.least + other.least)
 
     def times(self, weight: float) -> Estimate:
         if self.latency_us is None:
             return self
         variance = None if self.variance is None else self.variance * weight**2
         own = None if self.own is None else (self.own[0] * weight, self.own[1] * weight)
-        return Estimate(self.latency_us * weight, "", self.scaled, variance, own, self.shared)
+        return Estimate(
+            self.latency_us * weight, "", self.scaled, variance, own, self.shared,
+            self.least * weight,
+        )  # fmt: skip
+
+    def at_least(self, least: float) -> Estimate:
+        """The same where neither the time nor its bounds are below ``least`` µs."""
+        if self.latency_us is None:
+            return self
+        own = self.own and (max(self.own[0], least), max(self.own[1], least))
+        return replace(self, latency_us=max(self.latency_us, least), own=own, least=least)
 
     @property
     def interval(self) -> Interval | None:
@@ -132,7 +144,7 @@ class Estimate:
             return None
         if self.own and value > 0:
             low, high = (hypot(log(end / value), self.shared) for end in self.own)
-            return Interval(value * exp(-low), value, value * exp(high))
+            return Interval(max(value * exp(-low), self.least), value, value * exp(high))
         if self.own or self.variance is None:
             return Interval(value, value, value) if self.own else None
         return Interval(value - self._half, value, value + self._half)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gacprof.cliffmap.source import NOTHING, Estimate, Interval, Tokens, workload_of
 from gacprof.core.errors import MapError
 from gacprof.core.files import Record
+from gacprof.elsewhere.least import least_us
 from gacprof.elsewhere.levels import DIFFER, Level, Levels
 from gacprof.elsewhere.needs import CONTEXT, QUERIES, Found, Need
 from gacprof.elsewhere.table import MEASURE, ElsewhereTable
@@ -18,6 +19,8 @@ NOTES = (
     f"attention is that of one sequence: a prefill of so many tokens, a decode step after "
     f"{CONTEXT:,}; routed experts share tokens out as the tables' median routing does",
     "no normalisation, sampling, communication or gaps between launches",
+    "no bound is below FLOPs at the data sheet's peak or weights at its bandwidth: those of the "
+    "experts of one token, or of even routing once tokens times top-k reach their number",
     "the head is taken at one row, that of the last token",
 )
 
@@ -48,11 +51,13 @@ class Part(Record):
 @dataclass(frozen=True)
 class Total(Record):
     """Sums over the parts at one token count. ``open`` parts have sizes of an unknown cost: ``now``
-    is None then, and ``saved`` is what the others save. ``unknown`` parts have no time, and are
-    left out."""
+    is None then, and ``saved`` is what the others save. ``unknown`` parts have no time: ``good``
+    and ``now`` are None then, and the step takes ``at_least`` µs, the lower bound of the parts
+    with a time (None where no part has one)."""
 
     tokens: int
-    good: Interval
+    good: Interval | None
+    at_least: float | None
     now: Interval | None
     saved: Interval
     open: int
@@ -115,7 +120,7 @@ def step_times(
         for need, good, row in zip(needs, shapes, priced, strict=True)
     ]
     gone = [f"{p.need.name}: {c.missing}" for p in parts for c in p.costs if c.good is None]
-    totals = [_total([row[i] for row in priced], m) for i, m in enumerate(counts)]
+    totals = [_total([row[i] for row in priced], m, len(left_out)) for i, m in enumerate(counts)]
     return StepTimes(
         table.gpu, table.engine or "", tuple(sorted({need.dtype for need in needs})), tp,
         tuple(totals), tuple(parts), tuple(dict.fromkeys([*left_out, *gone])),
@@ -141,7 +146,8 @@ def _priced(
     table: ElsewhereTable, need: Need, good: dict[str, int], tokens: int, sources: set[str]
 ) -> _Priced:
     if need.kind != "product":
-        one = _of_query(table, need, tokens, sources).times(need.count)
+        found = _of_query(table, need, tokens, sources)
+        one = found.at_least(least_us(table.target.sheet, need, tokens)).times(need.count)
         return _Priced(one, one)
     rows = 1 if need.one_row else tokens
     at_good = table.time(need.dtype, rows, good["N"], good["K"])
@@ -174,12 +180,15 @@ def _of_query(table: ElsewhereTable, need: Need, tokens: int, sources: set[str])
     return level.estimate
 
 
-def _total(priced: Sequence[_Priced], tokens: int) -> Total:
+def _total(priced: Sequence[_Priced], tokens: int, refused: int) -> Total:
+    """``refused`` parts of the step have no shape to be priced at."""
     known = [one for one in priced if one.known]
     is_open = sum(one.now.latency_us is None for one in known)
-    good = sum((one.good for one in known), NOTHING).interval or _NONE
+    unknown = len(priced) - len(known) + refused
+    every = sum((one.good for one in known), NOTHING).interval if known else None
     changed = [one for one in known if one.now != one.good and one.now.latency_us is not None]
     before, after = (sum((getattr(one, e) for one in changed), NOTHING) for e in ("now", "good"))
-    now = None if is_open else sum((one.now for one in known), NOTHING).interval
+    now = None if is_open or unknown else sum((one.now for one in known), NOTHING).interval
     saved = before.saved(after) or _NONE
-    return Total(tokens, good, now, saved, is_open, len(priced) - len(known))
+    good, least = None if unknown else every, every.low if every else None
+    return Total(tokens, good, least, now, saved, is_open, unknown)

@@ -17,6 +17,7 @@ from gacprof.core.errors import MapError
 from gacprof.core.files import Record
 from gacprof.demands import model as demanded
 from gacprof.demands.configs import Config, config_of
+from gacprof.demands.evaluate import scheme_of
 from gacprof.demands.products import Product, Ranks, Size, Sizes
 from gacprof.demands.quantisation import of_config
 from gacprof.elsewhere.data import Query
@@ -59,7 +60,7 @@ def needs_of_config(config: Config, tp: int = 1, dtype: str | None = None) -> Fo
     Raises :class:`MapError` for a quantisation that no table has, unless a ``dtype`` is given.
     """
     linear = table_dtype(dtype) if dtype else _scheme(config)
-    found, left_out = _beside_products(config, tp, linear)
+    found, left_out = _beside_products(config, tp, linear, asked=bool(dtype))
     needs: list[Need] = []
     for product in demanded.products(config, _ranks(tp)):
         if product.kind in ("count", "expert") or product.role == "embedding":
@@ -69,10 +70,13 @@ def needs_of_config(config: Config, tp: int = 1, dtype: str | None = None) -> Fo
             if n and product.k.value:
                 shape = {"N": n, "K": product.k.value}
                 needs.append(Need("lm_head", "product", shape, 1, "bfloat16", one_row=True))
+            else:
+                left_out.append(f"lm_head: {_lacking(product, tp, product.n, product.k)}")
         elif product.n.value and product.k.value and product.layers is not None:
             count = product.layers * (product.copies or 1)
             shape = {"N": product.n.value, "K": product.k.value}
-            needs.append(Need(product.name, "product", shape, count, linear))
+            used = linear if dtype else _stored(config, product, linear)
+            needs.append(Need(product.name, "product", shape, count, used))
         else:
             left_out.append(f"{product.name}: {_lacking(product, tp, product.n, product.k)}")
     return [need for need in (*needs, *found) if need.count], left_out
@@ -103,18 +107,25 @@ def needs_of_weights(inventory: Inventory, tp: int = 1, dtype: str | None = None
     ]
     config = config_of(inventory.config)
     linear = table_dtype(dtype) if dtype else SCHEMES.get(_kind(config), "")
-    others, also = _beside_products(config, tp, linear)
+    others, also = _beside_products(config, tp, linear, asked=bool(dtype))
     return [*needs, *others], [*left_out.values(), *also]
 
 
-def _beside_products(config: Config, tp: int, linear: str) -> Found:
-    """Attention, in bf16, and routed experts."""
+def _stored(config: Config, product: Product, linear: str) -> str:
+    """The data type of a product as the checkpoint stores it: bf16 where it is unquantised."""
+    scheme = of_config(config.whole)
+    return SCHEMES.get(scheme_of(product, scheme).kind, linear) if scheme else linear
+
+
+def _beside_products(config: Config, tp: int, linear: str, asked: bool) -> Found:
+    """Attention, in bf16, and routed experts; of these the data type is that ``asked`` for or
+    the config's."""
     sizes, needs, left_out = Sizes(config, _ranks(tp)), list[Need](), list[str]()
     for product in demanded.products(config, _ranks(tp)):
         of = {"o": _attention, "mla.o": _latent, "moe.w2": _experts}.get(product.name)
         if of is None:
             continue
-        made = of(sizes, product, tp, linear)
+        made = of(sizes, product, tp, linear if asked else _stored(config, product, linear))
         if isinstance(made, Need):
             needs.append(made)
         else:

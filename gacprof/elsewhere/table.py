@@ -13,6 +13,7 @@ from gacprof.cliffmap.source import NOTHING, SURELY, Asked, Estimate
 from gacprof.core.errors import MapError
 from gacprof.core.formatting import percent
 from gacprof.elsewhere.data import Measurements, Surface
+from gacprof.elsewhere.least import product_us
 from gacprof.elsewhere.levels import OUR_NAMES, Levels, apart, table_dtype
 from gacprof.rules import gemm
 from gacprof.rules.table import RuleTable
@@ -81,7 +82,8 @@ class ElsewhereTable(RuleTable):
         relative = self._relative(OUR_NAMES.get(table_dtype(dtype), ""), m, n, k)
         if isinstance(relative, str):
             return Estimate(None, relative)
-        return _slower(level.estimate, relative, m * n * k)
+        least = product_us(self.target.sheet, table_dtype(dtype), m, n, k)
+        return _slower(level.estimate, relative, m * n * k).at_least(least)
 
     def good(self, dtype: str, size: int) -> int:
         """The next size of the best tier; of 32 where rules say nothing of the type, as of all that

@@ -20,7 +20,7 @@ from gacprof.cliffmap.detect import label
 from gacprof.cliffmap.schema import Curve
 from gacprof.core.errors import ReportError
 from gacprof.core.files import Record
-from gacprof.core.formatting import bounded_time, counted, percent
+from gacprof.core.formatting import at_least_time, bounded_time, counted, percent
 from gacprof.kernels import Kernel, attach
 
 if TYPE_CHECKING:
@@ -247,6 +247,8 @@ def step_table(times: Mapping[str, Any]) -> Table:
 
     def cells(cost: Mapping[str, Any]) -> tuple[str | None, str | None]:
         saved, good = (cost[which] and bounded_time(**cost[which]) for which in ("saved", "good"))
+        if good is None and cost.get("at_least") is not None:
+            good = f"{at_least_time(cost['at_least'])} (parts with a time)"
         return saved, good
 
     totals = times["totals"]

@@ -196,3 +196,59 @@ def test_no_time_is_below_what_the_data_sheet_allows(
         below = (one.latency_us < least) & known
         assert below.sum() <= known.sum() / 1000, (one.framework, below.sum())
         assert (one.latency_us[known] > 0.8 * least[known]).all()
+
+
+def test_a_step_with_parts_missing_has_no_total_but_a_lower_bound(
+    tables: Measurements, run: Run, tmp_path: Path
+) -> None:
+    """Three ranks cannot share eight heads out: the head's product alone is no whole step."""
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(GQA))
+    code, out, _ = run("diagnose", config, "--gpu", "h100", "--tp", "3")
+    assert code == 1
+    assert "(parts with a time)" in out
+    for total in times_of(GQA, tp=3).totals:
+        assert total.good is None and total.now is None
+        assert total.unknown == 5  # qkv, o, gate_up, down and attention
+        assert total.at_least > 0
+
+
+def test_a_step_of_which_no_part_has_a_time_takes_nothing_known(tables: Measurements) -> None:
+    (total,) = times_of(GQA | {"vocab_size": 10**7}, tokens=[1_000_000]).totals
+    assert (total.good, total.at_least, total.now) == (None, None, None)
+    assert total.unknown == len(times_of(GQA).parts)
+
+
+@pytest.mark.parametrize(("tokens", "read"), [(1, 2), (2, 2), (4, 5), (1024, 8)])
+def test_no_bound_is_below_what_the_device_needs(
+    tables: Measurements, write: Any, tokens: int, read: int
+) -> None:
+    """The experts' weights at the bandwidth, or the FLOPs at the peak rate of the data sheet."""
+    rows = [row | {"latency": 1e-6 * row["num_tokens"]} for row in expert_rows()]
+    write(rows, operator="moe", name="moe")
+    about, one = sheet("h100"), 3 * 512 * 1024
+    moved = 3 * read * one * 2 / (about.values["gb_s"] * 1e3)
+    flops = 3 * 2 * one * 2 * tokens / (about.rates["bfloat16"] * 1e6)
+    time = part(times_of(MOE, tokens=[tokens]), "routed experts").costs[0].good
+    assert time.low >= 0.999 * max(moved, flops)
+    assert time.low <= time.value <= time.high
+
+
+def test_what_a_config_leaves_unquantised_is_timed_in_bf16(tables: Measurements) -> None:
+    """gpt-oss as published: experts in mxfp4, attention and head as they are."""
+    stated = {
+        "quant_method": "mxfp4",
+        "modules_to_not_convert": [
+            "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens",
+            "lm_head",
+        ],
+    }  # fmt: skip
+    oss = GQA | {
+        "model_type": "gpt_oss", "num_local_experts": 8, "num_experts_per_tok": 2,
+        "quantization_config": stated,
+    }  # fmt: skip
+    times = times_of(oss, tokens=[256])
+    assert part(times, "o").need.dtype == "bfloat16"
+    assert part(times, "o").costs[0].good is not None
+    assert part(times, "routed experts").need.dtype == "w4a16_mxfp4"
+    assert times.totals[0].good is None  # the tables have no experts in mxfp4
