@@ -121,8 +121,9 @@ def _known(held: Sequence[Held]) -> list[dict[str, Any]]:
 
     counts: Counter[str] = Counter()
     engines: dict[str, dict[str, None]] = {}
+    keys = {short_name(key): key for key in sheets()}
     for one in held:
-        name = short_name(one.gpu)
+        name = keys.get(short_name(one.gpu), short_name(one.gpu))
         counts[name] += one.rows
         engines.setdefault(name, {})[one.framework] = None
     maps = shipped_maps()

@@ -22,6 +22,7 @@ import numpy as np
 
 from gacprof.core.errors import MapError, first_line
 from gacprof.core.files import Record, read_json, replacing, write_json
+from gacprof.devices.datasheet import sheets
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -114,7 +115,11 @@ class Measurements:
         ]
         if not found:
             there = ", ".join(map(short_name, self.gpus))
-            raise MapError(f"no measurements of '{name}' are known: there are some of {there}")
+            short = next((k for k in sheets() if short_name(k) == short_name(name)), "")
+            rules = f" ('gacprof lint --gpu {short}' has its rules)" if short else ""
+            raise MapError(
+                f"no measurements of '{name}' are known: there are some of {there}{rules}"
+            )
         return found[0]
 
     def files(self, gpu: str, operator: str = "*") -> list[Path]:

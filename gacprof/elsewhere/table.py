@@ -83,7 +83,8 @@ class ElsewhereTable(RuleTable):
         if isinstance(relative, str):
             return Estimate(None, relative)
         least = product_us(self.target.sheet, table_dtype(dtype), m, n, k)
-        return _slower(level.estimate, relative, m * n * k).at_least(least)
+        most = gemm.relative_most(self.target, relative)
+        return _slower(level.estimate, relative, most, m * n * k).at_least(least)
 
     def good(self, dtype: str, size: int) -> int:
         """The next size of the best tier; of 32 where rules say nothing of the type, as of all that
@@ -157,13 +158,14 @@ class ElsewhereView(RuleView):
         ]
 
 
-def _slower(aligned: Estimate, relative: float, work: int) -> Estimate:
-    """The time of a product of a worse tier, of its level and what was published of the tier."""
+def _slower(aligned: Estimate, relative: float, most: float, work: int) -> Estimate:
+    """The time of a product of a worse tier, of its level and what was published of the tier: it
+    costs ``relative``, and at most ``most``."""
     if relative == 1.0 or aligned.latency_us is None or aligned.own is None:
         return aligned
     least = relative if work >= PUBLISHED_WORK else 1.0
     low, high = aligned.own
     value = aligned.latency_us * relative
-    spread = max(value - low * least, (high - aligned.latency_us) * relative) / SURELY
+    spread = max(value - low * least, high * most - value) / SURELY
     variance = spread**2 + (aligned.shared * value / SURELY) ** 2
-    return Estimate(value, "", False, variance, (low * least, high * relative), aligned.shared)
+    return Estimate(value, "", False, variance, (low * least, high * most), aligned.shared)

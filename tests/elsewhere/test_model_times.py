@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from checkpoint_making import checkpoint
-from planted_elsewhere import FACTORS, planted_us
+from planted_elsewhere import FACTORS, planted_us, rows_of
 
 import gacprof
 from gacprof.core.errors import MapError
@@ -233,3 +233,21 @@ def test_gpus_without_the_measurements_names_the_command_that_installs_them(run:
     code, out, _ = run("gpus")
     assert code == 0
     assert "pip install 'gacprof[elsewhere]'" in out
+
+
+def test_a_published_cost_that_the_host_may_bound_is_an_interval(measured: Measurements) -> None:
+    """H100: odd K costs x3.3 as published, x5.7 beside the time that others measured."""
+    wide = {"hidden_size": 4096, "intermediate_size": 14335, "num_attention_heads": 32}
+    (cost,) = by_name(times_on(CONFIG | wide, "h100", tokens=[1024]))["down"].costs
+    assert cost.now.value == pytest.approx(3.3 * cost.good.value, rel=0.01)
+    assert cost.now.high >= 5.6 * cost.good.value
+    assert cost.now.low < 3.4 * cost.good.value
+
+
+def test_gpus_has_one_row_a_gpu_and_says_which_have_rules_alone(
+    measured: Measurements, write: Any, run: Run
+) -> None:
+    write(rows_of(), gpu="rtx_pro_6000_server")
+    names = [row["gpu"] for row in json.loads(run("gpus", "--json")[1])["gpus"]]
+    assert [name for name in names if "6000" in name] == ["rtx-pro-6000"]
+    assert "'gacprof lint --gpu a10' has its rules" in run("gpus", "--gpu", "a10")[2]
