@@ -50,8 +50,12 @@ def compress(
     import gacprof
     from gacprof.extras.fleet.on_ray import tasks_on
 
-    with progress(asked.method), tasks_on(fleet, asked.device) as tasks:
-        result = gacprof.compress(replace(asked, tell=steps(), tasks=tasks))
+    try:
+        with progress(asked.method), tasks_on(fleet, asked.device) as tasks:
+            result = gacprof.compress(replace(asked, tell=steps(), tasks=tasks))
+    except KeyboardInterrupt as interrupt:
+        complain(": ".join(["interrupted", *getattr(interrupt, "__notes__", [])]))
+        raise typer.Exit(130) from None
     emit(result, as_json, print_compressed, every)
 
 

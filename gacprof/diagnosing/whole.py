@@ -176,8 +176,15 @@ def benched(path: str | Path, models: Sequence[Inventory], predictor: Predictor)
 def _read(path: Path) -> dict[str, Any]:
     try:
         data = read_json(path)
+        if not isinstance(data, dict):
+            raise ValueError("it is no JSON object")
+        if str(data.get("schema", "")).startswith("gacprof.error/"):
+            raise PlanError(
+                f"{path} is of a bench that failed ({data.get('message')}): run it again"
+            )
         for name in ("environment", "dtype", "batch", "models", "sources", "timings"):
-            data[name]
+            if name not in data:
+                raise ValueError(f"it has no '{name}'")
         for timing in data["timings"]:
             known = [timing[name] for name in ("low_us", "latency_us", "high_us", "tokens")]
             if not all(isinstance(each, int | float) and each > 0 for each in known):

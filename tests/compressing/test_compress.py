@@ -159,6 +159,9 @@ def test_dominating_the_methods_own_rounding_is_no_slower_no_larger_and_keeps_mo
     rounded = compress("svd-llm", tmp_path / "rounded", round_to=8)
     ours = compress("svd-llm", tmp_path / "ours", cliff_map=m, dominate="rounded-8")
     assert ours.parameters_after <= rounded.parameters_after
+    (line,) = (note for note in ours.notes if note.startswith("rounded-8"))
+    assert f": {rounded.parameters_after:,} parameters" in line
+    assert f"the plan: {ours.parameters_after:,} parameters" in line
     assert ours.energy_kept >= rounded.energy_kept
     for phase in ours.plan.phases:
         took = gacprof.diagnose(tmp_path / "rounded", m, tokens={phase.tokens: 1.0})

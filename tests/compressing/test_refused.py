@@ -12,6 +12,7 @@ import gacprof
 from gacprof.core.errors import CompressionError, GacprofError
 from gacprof.extras.compress import decomposing, gradients, sensitivity
 from gacprof.extras.compress.layered import LayeredModel
+from gacprof.extras.compress.state import state_for
 
 
 def refused(match, *args, **kwargs):
@@ -73,6 +74,22 @@ def test_a_text_shorter_than_a_window(tmp_path, dense):
     result = gacprof.compress(dense, tmp_path / "o", length=32, windows=8, **common)
     assert '"windows": 3' in (tmp_path / "o" / "gacprof.json").read_text()
     assert result.removed >= 0.2
+
+
+def test_a_text_too_short_for_a_layer_names_its_matrices_and_the_windows_read(dense, ids, tmp_path):
+    done = gacprof.compress(dense, tmp_path / "o", method="kfac-svd", ratio=0.3, calib=ids[:1])
+    assert "1 window of 32 tokens" in done.thin
+    assert "rows of A (inputs) and the" in done.thin and "rows of G (output grad" in done.thin
+
+
+def test_a_work_folder_in_use_says_what_to_do(dense, tmp_path):
+    first = state_for(tmp_path / "o", tmp_path / "w", "k")
+    with (
+        first,
+        pytest.raises(CompressionError, match=r"in use .* wait .*--work"),
+        state_for(tmp_path / "p", tmp_path / "w", "k"),
+    ):
+        pass
 
 
 def test_nan_in_a_weight_is_named(dense, ids, tmp_path):

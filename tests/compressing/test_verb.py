@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from gacprof.extras.compress import decomposing
+
 
 def test_it_says_what_was_removed_and_where_the_model_is(run, dense, tmp_path):
     out = tmp_path / "out"
@@ -36,6 +38,16 @@ def test_all_prints_every_size_that_moved_and_the_dense_weights_are_counted(
     assert "of which 12 are shown (--all" in some and "are shown" not in every
     assert len(every.splitlines()) > len(some.splitlines())
     assert "of 21 weights stay dense" in some
+
+
+def test_an_interrupt_says_that_the_same_command_goes_on(run, dense, tmp_path, monkeypatch):
+    def stop(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(decomposing, "_decompose", stop)
+    asked = ("compress", dense, "--method", "svd", "--ratio", 0.3, "--out", tmp_path / "out")
+    code, _, complaint = run(*asked)
+    assert code == 130 and "interrupted: the same command goes on from" in complaint
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,19 @@ def test_a_file_that_is_no_bench_is_refused(asvd, planted_map, tmp_path, text):
         plan(asvd, planted_map, tokens=TOKENS, bench=tmp_path / "b.json")
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{}", "it has no 'environment'"),
+        ('{"schema": "gacprof.error/1", "message": "no GPU"}', r"a bench that failed \(no GPU\)"),
+    ],
+)
+def test_what_a_file_lacks_is_said_in_words(asvd, planted_map, tmp_path, text, said):
+    (tmp_path / "b.json").write_text(text)
+    with pytest.raises(PlanError, match=said):
+        plan(asvd, planted_map, tokens=TOKENS, bench=tmp_path / "b.json")
+
+
 def test_a_bench_says_whether_what_was_predicted_held(asvd, planted_map, bench, tmp_path):
     made = plan(asvd, planted_map, tokens=TOKENS, bench=bench)
     out = tmp_path / "out"

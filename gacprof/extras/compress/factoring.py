@@ -18,6 +18,7 @@ from gacprof.checkpoint.layouts.names import in_tower
 from gacprof.checkpoint.tensors import TensorReader
 from gacprof.core.errors import CompressionError
 from gacprof.core.factors import COMPUTABLE
+from gacprof.core.formatting import counted
 from gacprof.extras.compress.calibration import Calibration
 from gacprof.extras.compress.decomposing import Decompositions, entries_kept
 from gacprof.extras.compress.gradients import Gather
@@ -203,16 +204,24 @@ def _thin(
     calibration: Calibration | None,
     gather: Gather | None,
 ) -> str:
-    """Says so where the text has fewer tokens than a matrix that it estimates has rows."""
+    """Says so where the text has fewer tokens than a matrix that it estimates has rows: A, the
+    covariance of a layer's inputs, or G, that of its output gradients."""
     inputs = method.reads == "moments" or bool(gather and gather.inputs)
     outputs = bool(gather and gather.outputs == "whole")
-    rows = max(max(t.in_features * inputs, t.rows * outputs) for t in targets)
-    if calibration is None or calibration.ids.numel() >= rows:
+    if calibration is None:
+        return ""
+    (windows, length), tokens = calibration.ids.shape, calibration.ids.numel()
+    rows = {
+        "A (inputs)": max(t.in_features for t in targets) * inputs,
+        "G (output gradients)": max(t.rows for t in targets) * outputs,
+    }
+    short = [f"the {count:,} rows of {name}" for name, count in rows.items() if count > tokens]
+    if not short:
         return ""
     return (
-        f"the calibration text has {calibration.ids.numel():,} tokens, fewer than the {rows:,} "
-        "features of a layer: its statistics are made regular by a ridge, and more text "
-        "(--windows) is better"
+        f"{counted(windows, 'window')} of {length} tokens were read of the calibration text, "
+        f"{tokens:,} in all, fewer than {' and '.join(short)}: a ridge makes these "
+        "regular, and more text (--windows) is better"
     )
 
 

@@ -110,7 +110,11 @@ def state_for(out: Path, work: Path | None, key: str) -> Iterator[State]:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CompressionError(f"{folder}: cannot be made: {error.strerror or error}") from None
-    with holding(folder, CompressionError(f"{folder} is in use by another process")):
+    in_use = (
+        f"{folder} is in use by another process: wait until it ends, or name another folder "
+        f"({'--out' if work is None else '--work'})"
+    )
+    with holding(folder, CompressionError(in_use)):
         if work is None:
             remove_leftovers(out, folder)
         try:
