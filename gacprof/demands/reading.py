@@ -6,6 +6,7 @@ from layer to layer are judged each.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -95,8 +96,18 @@ def _with_headers(named: Named, folder: Folder) -> Named:
     except CheckpointError as error:
         return replace(named, notes=(*named.notes, f"headers are not used: {error}"))
     shapes = {name: one.shape for name, one in tensors.items() if one.dtype in PLAIN}
+    factor = next(filter(FACTOR.search, sorted(shapes)), None)
+    if factor is not None:
+        raise LintError(
+            f"{named.name}: its weights are factor pairs ({factor}), whose sizes its config does "
+            "not say; 'gacprof diagnose' judges them (--gpu, --tp), and lint a config.json alone"
+        )
     return replace(named, config=with_shapes(named.config, shapes))
 
+
+FACTOR = re.compile(r"_proj\.(?!lora_|base_layer)\w+\.weight$|_[uv]_proj\.weight$")
+"""Names of low-rank factors: q_proj.ALinear.weight (ASVD), k_proj.VT.weight (PaLU), q_u_proj.weight
+(SVD-LLM)."""
 
 PLAIN = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 """Element types of weights that are stored in their own shape: 4-bit ones are packed."""

@@ -36,6 +36,13 @@ def test_an_unknown_family_is_judged_by_field_names_and_said(qwen):
     assert found.outcome == "falls_back"
 
 
+def test_factor_pairs_are_not_judged_by_the_sizes_of_their_config(fixtures):
+    folder = fixtures / "checkpoints" / "asvd_mha_r1"
+    with pytest.raises(LintError, match="weights are factor pairs"):
+        lint(folder)
+    assert lint(folder / "config.json").outcome == "ok"
+
+
 @pytest.mark.parametrize(
     ("key", "value", "named"),
     [
