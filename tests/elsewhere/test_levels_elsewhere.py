@@ -3,6 +3,7 @@ across a step."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import exp, log
 
 import numpy as np
@@ -138,3 +139,17 @@ def test_of_one_engine_how_engines_differ_is_no_error_but_how_one_repeats_is() -
     assert level(together, 1, 512, 512).differ == pytest.approx(log(2.0))
     assert level(alone, 1, 512, 512).differ == 0.03
     assert level(alone, 1, 512, 512).us == pytest.approx(planted_us(1, 512, 512))
+
+
+def test_times_that_the_host_bounds_are_not_in_the_median(measured: Measurements) -> None:
+    """One engine is flat at few rows, at over five times what others take: they answer."""
+    surfaces = [s for s in measured.surfaces("h100") if s.dtype == "fp8"]
+    flat = [
+        replace(s, latency_us=np.maximum(s.latency_us, 500.0)) if s.framework == "vllm" else s
+        for s in surfaces
+    ]
+    found = Levels(flat, "fp8").at(1, 512, 512)
+    assert isinstance(found, Level)
+    assert found.us < 5 and "vllm 0.24.0" not in found.sources
+    alone = Levels(flat, "fp8", "vllm").at(1, 512, 512)
+    assert isinstance(alone, Level) and alone.us == pytest.approx(500.0)
