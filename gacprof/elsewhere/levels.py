@@ -167,6 +167,13 @@ class Levels:
         return None if worst == float("inf") else (worst, self.differ[_rows(m)])
 
     @cached_property
+    def by_host(self) -> bool:
+        """Whether the host bounds some of the times that are used."""
+        cleaned = (without_host(s, self.all).latency_us for s in self.used)
+        pairs = zip(self.used, cleaned, strict=True)
+        return any(np.isnan(c).sum() > np.isnan(s.latency_us).sum() for s, c in pairs)
+
+    @cached_property
     def errors(self) -> dict[str, list[dict[str, tuple[float, float]]]]:
         """By framework and class of rows, for each axis: the errors between and beyond sizes."""
         return {s.framework: [self._errors(s, i) for i in range(len(ROWS) + 1)] for s in self.used}

@@ -153,3 +153,4 @@ def test_times_that_the_host_bounds_are_not_in_the_median(measured: Measurements
     assert found.us < 5 and "vllm 0.24.0" not in found.sources
     alone = Levels(flat, "fp8", "vllm").at(1, 512, 512)
     assert isinstance(alone, Level) and alone.us == pytest.approx(500.0)
+    assert Levels(flat, "fp8", "vllm").by_host and not Levels(flat, "fp8").by_host
