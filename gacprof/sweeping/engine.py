@@ -156,7 +156,8 @@ class Engine:
         Each process measures its share of the fewest blocks, even where earlier ones decided
         everything: they may all have had the same quirk. Of a decided curve these are blocks of a
         sample of its slots (:meth:`.CurveState.begin`). Of an undecided curve it measures its
-        share of the most blocks; with a budget, what fits into its share of the time.
+        share of the most blocks, so that blocks are left for later processes; with a budget, what
+        of them fits into its share of the time.
         """
         if state.finished:
             return True
@@ -164,8 +165,7 @@ class Engine:
             return False
         if state.decided:
             return True
-        share = part / parts * self._timing.most_blocks
-        return self._budget_s is None and state.blocks >= share
+        return state.blocks >= part / parts * self._timing.most_blocks
 
     def _interleaved(self, states: Sequence[CurveState]) -> None:
         """A block of each curve, one right after the other; one at a time where the worker does
