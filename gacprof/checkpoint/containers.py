@@ -164,6 +164,10 @@ def _read_file(folder: Folder, name: str) -> Contents:
         return read_torch_legacy(folder, name)
     if head.startswith(b"GGUF"):  # before safetensors: byte 8 counts the tensors, and 123 is "{"
         return read_gguf(folder, name)
+    if head and name.endswith(".json"):
+        raise CheckpointError(
+            f"{where}: a config has no weights: 'gacprof lint' and 'gacprof diagnose --gpu' take it"
+        )
     if name.endswith(".safetensors") or head[8:9] == b"{":
         return read_safetensors(folder, name)
     if not head:

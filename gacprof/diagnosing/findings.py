@@ -102,16 +102,32 @@ class Diagnosis(Framed, Record):
     """Factor pairs that the map shows to be slower than their dense products, by token count."""
 
     def __repr__(self) -> str:
+        if self._of_config and self.times is not None:
+            counts = self.times.counts()
+            return (
+                f"<Diagnosis of {self.checkpoint}, a config, by {self.map}: {counts['misaligned']} "
+                f"of {counts['judged']} products have sizes that are not of the best tier, "
+                f"{counts['open']} parts of the step at an open cost, {counts['unknown']} without "
+                "a time>"
+            )
         return (
             f"<Diagnosis of {self.checkpoint} by the map {self.map}: {self.misaligned} of "
             f"{len(self.weights)} weights misaligned, {self.unknown} unknown>"
         )
 
     def frame_rows(self) -> Iterator[dict[str, Any]]:
+        """The dims; of a config, which has none, the parts of the step by token count."""
+        return iter(self.times.frame_rows()) if self._of_config and self.times else self._dim_rows()
+
+    def _dim_rows(self) -> Iterator[dict[str, Any]]:
         return (asdict(dim) | {"lost_us": dim.lost_us} for dim in self.dims)
 
     def frame_title(self) -> str:
         return repr(self)[1:-1]
+
+    @property
+    def _of_config(self) -> bool:
+        return self.layout == "config"
 
     @property
     def tolerances(self) -> tuple[float, float] | None:
@@ -121,7 +137,10 @@ class Diagnosis(Framed, Record):
 
     @property
     def misaligned(self) -> int:
-        """Weights with a dim whose measured penalty is above the tolerance."""
+        """Weights with a dim whose measured penalty is above the tolerance; of a config products
+        with sizes that are not of the best tier."""
+        if self._of_config and self.times is not None:
+            return self.times.counts()["misaligned"]
         return self._counts["misaligned"]
 
     @property
@@ -141,6 +160,9 @@ class Diagnosis(Framed, Record):
 
     @property
     def unknown(self) -> int:
+        """Weights that nothing is known of; of a config parts of the step without a time."""
+        if self._of_config and self.times is not None:
+            return self.times.counts()["unknown"]
         return self._counts["unknown"]
 
     @property
@@ -179,7 +201,10 @@ class Diagnosis(Framed, Record):
 
     def totals(self) -> dict[str, Any]:
         """Weights by verdict, those with a dim that is no multiple of 8 (the papers' count), and
-        times; ``undecided_penalty_high`` is the most that an undecided dim may lose."""
+        times; ``undecided_penalty_high`` is the most that an undecided dim may lose. Of a
+        config, which has no weights, what its step's parts are (:meth:`StepTimes.counts`)."""
+        if self._of_config and self.times is not None:
+            return dict(self.times.counts())
         counts, count = self._counts, len(self.weights) or 1
         odd = sum(not weight.divisible_by_8 for weight in self.weights)
         return {
@@ -212,7 +237,7 @@ class Diagnosis(Framed, Record):
     def as_dict(self) -> dict[str, Any]:
         data = super().as_dict() | {
             "tokens": {str(m): weight for m, weight in self.tokens.items()},
-            "dims": list(self.frame_rows()),
+            "dims": list(self._dim_rows()),
         }
         del data["parameters"]  # is among the totals
         if self.tp == 1:

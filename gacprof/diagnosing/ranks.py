@@ -55,6 +55,8 @@ def safe_ranks(
     :class:`MapError` for shapes that are none, and where rules cannot call any rank safe.
     """
     shapes = _shapes(layers)
+    if within is not None and not 1 <= within[0] <= within[1]:
+        raise MapError(f"within={within} is no range of ranks: give the first and the last one")
     source = open_source(source)
     named = _dtype(dtype, layers, source)
     asked = Asked("CHECKPOINT", frozenset(_sides(shapes)), named, None, named)

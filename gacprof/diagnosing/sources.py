@@ -78,5 +78,8 @@ def open_source(
         return RuleTable.load(path)
     known = {sheet.key for sheet in sheets().values()}
     if not path.exists() and str(source) in known and str(source) not in shipped_maps():
-        raise MapError(f"'{source}' is a GPU, not a map: --gpu {source} takes its rules")
+        raise MapError(
+            f"'{source}' is a GPU, not a map: --gpu {source} takes its rules; in Python "
+            f"gpu='{source}', or rule_table('{source}') as the source"
+        )
     return CliffMap.load(source)

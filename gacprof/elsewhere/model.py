@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gacprof.cliffmap.source import NOTHING, Estimate, Interval, Tokens, workload_of
 from gacprof.core.errors import MapError
 from gacprof.core.files import Record
 from gacprof.elsewhere.least import least_us
-from gacprof.elsewhere.levels import DIFFER, Level, Levels
+from gacprof.elsewhere.levels import DIFFER, OUR_NAMES, Level, Levels
 from gacprof.elsewhere.needs import CONTEXT, QUERIES, Found, Need
 from gacprof.elsewhere.table import MEASURE, ElsewhereTable
 
@@ -47,6 +48,16 @@ class Part(Record):
     good: dict[str, int]
     costs: tuple[Cost, ...]
 
+    @property
+    def judged(self) -> bool:
+        """Whether rules say which sizes are good: of products in the data types that they know."""
+        return self.need.kind == "product" and self.need.dtype in OUR_NAMES
+
+    @property
+    def misaligned(self) -> bool:
+        """Whether its sizes are not of the best tier, whatever that costs."""
+        return self.judged and dict(self.need.shape) != self.good
+
 
 @dataclass(frozen=True)
 class Total(Record):
@@ -79,6 +90,29 @@ class StepTimes(Record):
     sources: tuple[str, ...]
     notes: tuple[str, ...]
 
+    def counts(self) -> dict[str, int]:
+        """Parts of the step: those that rules judge, those with sizes that are not of the best
+        tier, those with a cost that is open at some token count, and those without a time."""
+        known = [part for part in self.parts if all(cost.good for cost in part.costs)]
+        return {
+            "judged": sum(part.judged for part in self.parts),
+            "misaligned": sum(part.misaligned for part in self.parts),
+            "open": sum(any(cost.now is None for cost in part.costs) for part in known),
+            "unknown": len(self.left_out),
+        }
+
+    def frame_rows(self) -> Iterator[dict[str, Any]]:
+        """Each part at each token count; times in µs, None where not known."""
+        for part in self.parts:
+            for cost in part.costs:
+                yield {
+                    "part": part.need.name, "count": part.need.count, "dtype": part.need.dtype,
+                    "shape": _said(part.need.shape), "good": _said(part.good),
+                    "misaligned": part.misaligned if part.judged else None, "tokens": cost.tokens,
+                    "good_us": cost.good and cost.good.value, "us": cost.now and cost.now.value,
+                    "saved_us": cost.saved and cost.saved.value, "missing": cost.missing,
+                }  # fmt: skip
+
 
 @dataclass(frozen=True)
 class _Priced:
@@ -100,6 +134,10 @@ class _Priced:
 
 
 _NONE = Interval(0.0, 0.0, 0.0)
+
+
+def _said(shape: Mapping[str, int]) -> str:
+    return ", ".join(f"{axis}={size}" for axis, size in shape.items())
 
 
 def step_times(

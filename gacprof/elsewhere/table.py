@@ -24,6 +24,9 @@ BASIS = "by rules; times are others' measurements"
 PUBLISHED_WORK = 512 * 4096 * 4000
 """M · N · K of the product whose misaligned K was published (:data:`gemm.PAPER`). A smaller one may
 be bound by its launch or by memory, and lose nothing: its bounds begin at its level."""
+LAUNCH_US = 10.0
+"""Below it a product's time is mostly its launch, the same at any size. What was published is of a
+product of tens of µs (:data:`gemm.PAPER`) and says nothing of shorter ones."""
 MEASURE = "measure it there: gacprof sweep --for MODEL"
 
 
@@ -82,6 +85,12 @@ class ElsewhereTable(RuleTable):
         relative = self._relative(OUR_NAMES.get(table_dtype(dtype), ""), m, n, k)
         if isinstance(relative, str):
             return Estimate(None, relative)
+        if relative != 1.0 and level.us < LAUNCH_US:
+            return Estimate(
+                None,
+                f"N={n}, K={k}: {level.us:.2g} µs at good sizes, mostly the launch: what worse "
+                f"sizes cost there was not published; {MEASURE}",
+            )
         least = product_us(self.target.sheet, table_dtype(dtype), m, n, k)
         most = gemm.relative_most(self.target, relative)
         return _slower(level.estimate, relative, most, m * n * k).at_least(least)

@@ -236,10 +236,15 @@ def _warnings(problem: Problem, outcome: Outcome, choices: Sequence[Choice]) -> 
     if unmeasured and predictor.source.timed:
         one = unmeasured[0]
         now = predictor.dim(problem.inventory.dim(one.dim), one.before)
+        by_rules = predictor.source.basis
+        what = "whose cost is not known" if by_rules else "that the map has not measured"
+        to = "sizes of the best tier" if by_rules else "better sizes"
+        if all(c.safe for c in unmeasured):
+            to = "safe sizes"
         warnings.append(
-            f"{len(unmeasured)} dims have sizes that the map has not measured, the first is "
-            f"{one.dim} with {one.before}: they move to safe sizes ({one.after or 'dense'}), but "
-            f"what that gains is not known: {now.missing}"
+            f"{len(unmeasured)} dims have sizes {what}, the first is {one.dim} with {one.before}: "
+            f"they move to {to} ({one.after or 'dense'}), but what that gains is not known: "
+            f"{now.missing}"
         )
     if problem.goal.name == "gac":
         warnings += _degenerate(axes, outcome.sizes)

@@ -66,6 +66,12 @@ def test_a_layer_is_as_good_as_its_shape(ranks_map):
     assert gacprof.safe_ranks(both, ranks_map) == gacprof.safe_ranks(SHAPES, ranks_map)
 
 
+@pytest.mark.parametrize("within", [(80, 32), (0, 32)])
+def test_a_range_of_ranks_that_is_none_is_refused_and_not_answered_by_no_rank(ranks_map, within):
+    with pytest.raises(MapError, match="no range of ranks"):
+        gacprof.safe_ranks((512, 256), ranks_map, within=within)
+
+
 def test_no_rank_is_above_the_weights_own(ranks_map):
     assert max(c.d for c in gacprof.safe_ranks((128, 256), ranks_map)) <= 128
 

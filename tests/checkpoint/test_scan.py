@@ -184,3 +184,12 @@ def test_a_link_to_itself_is_no_file_of_the_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(CheckpointError, match="no such folder or file"):
         scan(tmp_path / "loop")
+
+
+def test_a_config_that_is_given_for_a_model_is_called_one_and_sent_to_its_verbs(
+    tmp_path: Path,
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_text('{"model_type": "llama", "hidden_size": 4096}')
+    with pytest.raises(CheckpointError, match=r"a config has no weights.*lint.*diagnose"):
+        scan(config)

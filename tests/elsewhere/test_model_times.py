@@ -251,3 +251,29 @@ def test_gpus_has_one_row_a_gpu_and_says_which_have_rules_alone(
     names = [row["gpu"] for row in json.loads(run("gpus", "--json")[1])["gpus"]]
     assert [name for name in names if "6000" in name] == ["rtx-pro-6000"]
     assert "'gacprof lint --gpu a10' has its rules" in run("gpus", "--gpu", "a10")[2]
+
+
+def test_a_configs_diagnosis_says_in_python_what_its_parts_say(measured: Measurements) -> None:
+    found = gacprof.diagnose(CONFIG | {"intermediate_size": 1001}, gpu="h100")
+    assert found.times is not None
+    odd = [p.need.name for p in found.times.parts if p.misaligned]
+    assert odd == ["gate_up", "down"]
+    assert "2 of 5 products have sizes that are not of the best tier" in repr(found)
+    totals = found.as_dict()["totals"]
+    assert totals == {"judged": 5, "misaligned": 2, "open": 2, "unknown": 1}
+    assert found.misaligned == 2
+    frame = found.to_frame()
+    assert list(frame[frame["misaligned"].eq(True)]["part"].unique()) == odd
+    assert found.as_dict()["dims"] == []
+
+
+def test_a_product_that_is_mostly_its_launch_has_an_open_cost(measured: Measurements) -> None:
+    """The published factor is of a product of tens of µs: it does not multiply launches."""
+    small = {"hidden_size": 128, "intermediate_size": 129, "num_attention_heads": 2}
+    times = times_on(CONFIG | small | {"num_key_value_heads": 2}, "h100", tokens=[512])
+    (cost,) = by_name(times)["down"].costs
+    assert planted_us(512, 128, 136) < 10
+    assert cost.good is not None
+    assert cost.now is None
+    assert "mostly the launch" in cost.missing
+    assert times.totals[0].saved.value == 0

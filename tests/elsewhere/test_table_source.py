@@ -94,6 +94,9 @@ def test_a_plan_of_sizes_whose_cost_is_open_claims_nothing(
     assert code == 0
     assert "the time it gains is not known" in said  # N of a factor was never published
     assert "faster" not in said
+    (open_one,) = [w for w in json.loads(out.read_text())["warnings"] if "they move to" in w]
+    assert "dims have sizes whose cost is not known" in open_one  # there is no map here
+    assert "they move to sizes of the best tier" in open_one  # which are undecided, not safe
     assert json.loads(out.read_text())["saved_us"] is None
 
 
