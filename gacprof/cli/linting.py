@@ -240,11 +240,9 @@ def _degree(one: Degree, memory: int | None) -> tuple[object, ...]:
     )
 
 
-NEARLY_FULL = 0.9
-"""Share of a GPU's memory that vLLM takes by default (gpu_memory_utilization)."""
-
-
 def _full(gib: float, memory: int | None) -> str:
+    from gacprof.linting.verdict import NEARLY_FULL
+
     if not memory or gib <= NEARLY_FULL * memory:
         return ""
     return " (too much)" if gib > memory else " (weights alone nearly fill it)"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from gacprof.checkpoint import inventory_for
 from gacprof.checkpoint.inventory import Dim
 from gacprof.checkpoint.products import check_heads
 from gacprof.cliffmap.source import SizeCost, SizeSource, rules_instead
-from gacprof.core.errors import MapError
+from gacprof.core.errors import LintError, MapError
 from gacprof.core.request import verb
 from gacprof.core.tasks import no_collection
 from gacprof.demands.reading import config_named, is_config
@@ -36,6 +37,7 @@ from gacprof.elsewhere import data
 from gacprof.elsewhere.model import StepTimes, step_times
 from gacprof.elsewhere.needs import Found, needs_of_config, needs_of_weights
 from gacprof.elsewhere.table import ElsewhereTable
+from gacprof.linting import LintRequest, lint
 from gacprof.rules.table import RuleTable
 
 WINDOW = 0.25
@@ -102,10 +104,15 @@ def _of_config(
         )
     needs = needs_of_config(named.config, request.tp, request.dtype)
     times = _steps(source, needs, request)
-    notes = (*named.notes, "a config alone: 'gacprof lint' judges its sizes for an engine")
+    notes = [*named.notes, "a config alone: 'gacprof lint' judges its sizes for an engine"]
+    if request.dtype is None:
+        gpu = source.target.sheet.key
+        with suppress(LintError):  # a model that lint cannot judge: its size is not known
+            too_large = lint(LintRequest(config, gpu=gpu, tp=request.tp)).too_large
+            notes += [f"{gpu}: {too_large}"] * bool(too_large)
     return Diagnosis(
         named.name, "config", source.name, source.environment.name, ", ".join(times.dtypes),
-        workload_of(request.tokens), None, 0, (), (), notes, source.basis, request.tp, times,
+        workload_of(request.tokens), None, 0, (), (), tuple(notes), source.basis, request.tp, times,
     )  # fmt: skip
 
 

@@ -174,6 +174,32 @@ class Levels:
         return any(np.isnan(c).sum() > np.isnan(s.latency_us).sum() for s, c in pairs)
 
     @cached_property
+    def _without_host(self) -> dict[str, np.ndarray]:
+        """Of each surface that is used, the logarithms without times at the host's floor."""
+        found = {}
+        for s in self.used:
+            floor = np.array([_floor(s, int(m)) for m in s.m])[:, None, None]
+            host = np.isnan(without_host(s, self.all).latency_us)
+            host &= s.latency_us <= HOST_FLAT * floor
+            found[s.framework] = np.where(host, np.nan, self._logs[s.framework])
+        return found
+
+    def host_bound(self, m: int, n: int, k: int) -> bool:
+        """Whether the host bounds the time of y[m, n] = x[m, k] · Wᵀ in one that is used."""
+        if not self.by_host:
+            return False
+        for surface in self.used:
+            places = self._places(surface, {"M": m, "N": n, "K": k})
+            if (
+                isinstance(places, str)
+                or _interpolated(self._logs[surface.framework], places) is None
+            ):
+                continue
+            if _interpolated(self._without_host[surface.framework], places) is None:
+                return True
+        return False
+
+    @cached_property
     def errors(self) -> dict[str, list[dict[str, tuple[float, float]]]]:
         """By framework and class of rows, for each axis: the errors between and beyond sizes."""
         return {s.framework: [self._errors(s, i) for i in range(len(ROWS) + 1)] for s in self.used}

@@ -36,6 +36,10 @@ def verdict(row: Row) -> str:
 
 def headline(found: Lint) -> str:
     """The outcome in a few words, and what is behind it."""
+    return _outcome(found) + (f", but {found.too_large}" if found.too_large else "")
+
+
+def _outcome(found: Lint) -> str:
     if found.misaligned and found.outcome == "ok":
         return f"ok for the engine, misaligned on {found.gpu}"
     if found.unknown and found.outcome == "ok":

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from gacprof.core.errors import GacprofError, MapError
+from gacprof.core.formatting import counted
 from gacprof.demands.evaluate import Judged
 from gacprof.demands.targets import Gpu
 from gacprof.linting.judging import TORCH, padded_shape
@@ -21,14 +22,20 @@ ENGINES = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "trtllm"}
 ROWS = (1, 1024)
 """Tokens of a decode step and of a prefill."""
 
+HOST = (
+    "{engine} in {dtype}: no times at {tokens}, the host bounds those that were measured, "
+    "whatever the size"
+)
+
 RowTimes = Mapping[str, "Interval"]
 """By token count. The head runs at one row, whatever the count."""
 Times = Callable[[Judged], "RowTimes | None"]
 
 
-def times(gpu: Gpu, engine: str) -> Times:
+def times(gpu: Gpu, engine: str, notes: list[str]) -> Times:
     """What gives a row's times; None where nothing was measured of the GPU or the engine, where it
-    is not installed, and for experts, which run together."""
+    is not installed, and for experts, which run together. A time that the host bounds says nothing
+    of the product: it is left out, and ``notes`` gets a line."""
     nothing = gpu.is_open or gpu.amd or engine not in ENGINES
     loaded = "gacprof.elsewhere.data" in sys.modules
     if nothing or not (loaded or find_spec("aiconfigurator_core")):
@@ -55,6 +62,13 @@ def times(gpu: Gpu, engine: str) -> Times:
         for m in ROWS:
             rows = 1 if is_head else m
             try:
+                if table.levels(SCHEMES[dtype]).host_bound(rows, *shape):
+                    note = HOST.format(
+                        engine=engine, dtype=SCHEMES[dtype], tokens=counted(rows, "token")
+                    )
+                    if note not in notes:
+                        notes.append(note)
+                    continue
                 time = table.time(SCHEMES[dtype], rows, *shape).times(count).interval
             except MapError:  # the engine was not measured in this data type
                 return None

@@ -21,6 +21,9 @@ from gacprof.linting.request import LintRequest, Target, target_of
 from gacprof.linting.times import RowTimes, times
 from gacprof.rules.head_dims import judge, vision_kernel
 
+NEARLY_FULL = 0.9
+"""Share of a GPU's memory that vLLM takes by default (gpu_memory_utilization)."""
+
 
 @dataclass(frozen=True)
 class Row(Record):
@@ -93,6 +96,25 @@ class Lint(Record, Framed):
         return [row for row in self.products if row.outcome == "ok" and (row.tier or 1) > 1]
 
     @property
+    def too_large(self) -> str:
+        """What is wrong where a rank's weights leave an engine no room in the GPU's memory, and the
+        least degree that starts and leaves some. Empty where there is room, or it is not known."""
+        room = NEARLY_FULL * (self.memory_gib or 0) * 2**30
+        alike = [(d, d.bytes_per_rank) for d in self.tp_table if d.ep == self.ep]
+        held = next((weights for d, weights in alike if d.tp == self.tp), None)
+        if not held or not self.memory_gib or held <= room:
+            return ""
+        gib = held / 2**30
+        what = "does not fit" if gib > self.memory_gib else "leaves no room for the cache"
+        fit = [
+            d.tp
+            for d, weights in alike
+            if d.starts and d.tp > self.tp and (weights or held) <= room
+        ]
+        then = f"--tp {min(fit)} fits" if fit else "no degree that was judged fits"
+        return f"{what}: {gib:.1f} GiB of {self.memory_gib} a rank; {then}"
+
+    @property
     def unknown(self) -> list[Row]:
         return [row for row in self.products if row.outcome == "unknown"]
 
@@ -106,7 +128,8 @@ def _lint(request: LintRequest) -> Lint:
     named, config, target = _prepared(request)
     extra = extras(request, config)
     judged = judge_all(config, request, target, extra=extra)
-    tier, time = tiers(target.gpu), times(target.gpu, target.engine.name)
+    hosted: list[str] = []
+    tier, time = tiers(target.gpu), times(target.gpu, target.engine.name, hosted)
     table = tuple(degrees(config, request, target, extra, tier))
     rows = [
         row_of(one, tier(each) if one is each else None, time(each) if one is each else None)
@@ -127,7 +150,7 @@ def _lint(request: LintRequest) -> Lint:
         tuple(rows),
         table,
         tuple(remedies(config, request, target, judged, table)),
-        tuple(_notes(config, target, judged)),
+        (*_notes(config, target, judged), *hosted),
     )
 
 

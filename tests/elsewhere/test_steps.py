@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from gacprof.devices.datasheet import sheet
 from gacprof.elsewhere import data
 from gacprof.elsewhere.data import Measurements
 from gacprof.elsewhere.model import StepTimes
+from gacprof.elsewhere.table import ElsewhereTable
 
 Run = Callable[..., tuple[int, str, str]]
 REAL = data.PACKAGE
@@ -174,6 +176,25 @@ def test_lint_shows_what_rows_take_where_the_engine_was_measured(
     assert "1,024 tokens †" in run("lint", config, "--gpu", "h100", "--all")[1]
     assert "†" not in run("lint", config, "--gpu", "h100", "--engine", "sglang", "--all")[1]
     assert all(row.times_us is None for row in gacprof.lint(config).products)
+
+
+def test_lint_leaves_out_times_that_the_host_bounds_and_says_so(
+    tables: Measurements, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    products = [s for s in tables.surfaces("h100") if s.dtype == "bfloat16"]
+    flat = [
+        replace(s, framework="vllm", latency_us=np.maximum(s.latency_us, 500.0)) for s in products
+    ]
+    surfaces = [*flat, *(replace(s, framework="sglang") for s in products)]
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(GQA | {"architectures": ["LlamaForCausalLM"]}))
+    before = {row.name: row for row in gacprof.lint(config, gpu="h100").products}
+    assert "1" in before["o"].times_us
+    monkeypatch.setattr(ElsewhereTable, "surfaces", surfaces)
+    found = gacprof.lint(config, gpu="h100")
+    rows = {row.name: row for row in found.products}
+    assert "1" not in (rows["o"].times_us or {})
+    assert any("vllm in bfloat16: no times at 1 token, the host bounds" in n for n in found.notes)
 
 
 @pytest.mark.skipif(find_spec(REAL) is None, reason="needs gacprof[elsewhere]")

@@ -248,3 +248,14 @@ def test_a_vision_tower_s_head_dim_is_judged_in_the_engine_s_kernel(
     for part, size in (({"embed_dim": 1280, "hidden_size": 3584}, 80), ({"head_dim": 64}, 64)):
         rows = lint(config | {"vision_config": vision | part}, engine=engine, gpu="h100")
         assert {r.size for r in rows.products if r.role == "vision_head_dim"} == {size}
+
+
+def test_weights_that_do_not_fit_are_said_in_the_headline_with_the_least_degree(run, config, llama):
+    config.write_text(json.dumps(llama), encoding="utf-8")
+    assert run(config, "--gpu", "h100")[1].splitlines()[0].endswith("h100: ok")
+    config.write_text(json.dumps(llama | {"num_hidden_layers": 220}), encoding="utf-8")
+    code, out, _ = run(config, "--gpu", "h100")
+    first = out.splitlines()[0]
+    assert code == 0 and "ok, but does not fit: " in first and first.endswith("; --tp 2 fits")
+    assert json.loads(run(config, "--gpu", "h100", "--json")[1])["outcome"] == "ok"
+    assert run(config, "--gpu", "h100", "--tp", 2)[1].splitlines()[0].endswith("h100: ok")
