@@ -33,7 +33,7 @@ from gacprof.report.wording import by_phase, planned
 
 if TYPE_CHECKING:
     from gacprof import Plan
-    from gacprof.planning.pareto import Grid, Pareto
+    from gacprof.planning.pareto import Grid, Pareto, Variant
     from gacprof.planning.schema import Choice
 
 AROUND = 2
@@ -300,19 +300,30 @@ def _print_certificate(made: Plan) -> None:
 def _print_pareto(found: Pareto, files: Sequence[Path]) -> None:
     rows = [
         (
-            v.method, f"{v.parameters:,}", f"{v.nbytes / 1e6:,.2f} MB", microseconds(v.latency_us),
+            v.method, f"{v.parameters:,}", f"{v.nbytes / 1e6:,.2f} MB", _time(v),
             f"{1 - v.energy_kept:.4f}" if v.energy_kept is not None else None, percent(v.aligned),
             v.note if v.proved is not False else f"not proved optimal; {v.note}",
         )
         for v in found.variants
     ]  # fmt: skip
-    columns = ("method", "parameters", "weights", "predicted", "energy lost", "aligned", "note")
+    columns = (
+        "method", "parameters", "weights", "planned products",
+        "energy lost", "aligned", "note",
+    )  # fmt: skip
     print_table(f"{found.checkpoint} on {found.device}", columns, rows)
     if found.grid is not None:
         _print_grid(found.grid)
     say_notes(found.notes)
     for file in files:
         say(str(file))
+
+
+def _time(v: Variant) -> str | None:
+    """The predicted time, an estimated one with its bounds."""
+    if v.latency_us is None or v.bounds_us is None:
+        return microseconds(v.latency_us)
+    low, high = map(microseconds, v.bounds_us)
+    return f"{microseconds(v.latency_us)} ({low} to {high})"
 
 
 def _print_grid(grid: Grid) -> None:

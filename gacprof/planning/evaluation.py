@@ -60,6 +60,9 @@ def summary(problem: Problem, outcome: Outcome, limits: Limits) -> Plan:
     if problem.baseline:
         beside = _beside_baseline(problem, changes)
         proof = proof.model_copy(update={"notes": [*proof.notes, beside]})
+    if predictor.source.basis:
+        told = [each.bounds(changes) for each in limits.times]
+        proof = proof.model_copy(update={"notes": [*proof.notes, *filter(None, told)]})
     saved = predictor.saved(changes) if changes and predictor.source.basis else None
     if after.latency_us is not None and predictor.source.basis:
         by_times = problem.goal.name == "latency" or limits.times

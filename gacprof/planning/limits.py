@@ -10,6 +10,7 @@ from typing import Literal
 from gacprof.checkpoint.inventory import Dim, Gemm, Inventory, NewSizes
 from gacprof.cliffmap.source import SizeSource
 from gacprof.core.errors import PlanError
+from gacprof.core.formatting import microseconds
 from gacprof.core.points import MAX_DIM
 from gacprof.core.texts import LatencyLimit, Reference, latency_limits
 from gacprof.diagnosing.predict import Predictor
@@ -50,6 +51,17 @@ class TimeLimit:
     most_us: float
     asked: str
     within: Callable[[float], str]
+
+    def bounds(self, changes: NewSizes) -> str:
+        """The estimated time of these sizes, which alone is held to the limit, with its bounds."""
+        took = self.predictor.weights(changes).interval
+        if took is None:
+            return ""
+        beyond = "; it may exceed the limit" if took.high > self.most_us else ""
+        return (
+            f"limit {self.asked}: {microseconds(took.value)} is an estimate, bounds "
+            f"{microseconds(took.low)} to {microseconds(took.high)}{beyond}"
+        )
 
 
 @dataclass(frozen=True)

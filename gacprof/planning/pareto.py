@@ -36,7 +36,8 @@ PAPER = "paper's DP, today's budget"
 @dataclass(frozen=True)
 class Variant:
     """One way to size the dims: of the whole checkpoint ``parameters`` and ``nbytes``, of the
-    workload ``latency_us`` in the planned weights' products, None where the map lacks one.
+    workload ``latency_us`` in the planned weights' products, None where the map lacks one;
+    ``bounds_us`` are an estimated time's.
 
     ``energy_kept`` is the mean share over all dims, 1 for padding, None where a dim is cut
     that has no spectrum; ``aligned`` the share of dims on a safe size, None where the map
@@ -51,6 +52,7 @@ class Variant:
     aligned: float | None
     note: str = ""
     proved: bool | None = None
+    bounds_us: tuple[float, float] | None = None
 
 
 def _variant(
@@ -64,17 +66,20 @@ def _variant(
         return None if cost is None or cost.penalty_high is None else cost.verdict == "safe"
 
     takes = footprint(problem.inventory, sizes)
+    time = problem.predictor.weights(sizes)
+    bounds = time.interval if problem.predictor.source.basis else None
     dims = [dim for members, _ in problem.groups for dim in members]
     after = [(dim, sizes.get(dim.name, dim.size)) for dim in dims]
     return Variant(
         method,
         takes.parameters,
         takes.nbytes,
-        problem.predictor.weights(sizes).latency_us,
+        time.latency_us,
         mean([share_kept(dim, size, problem.kept) for dim, size in after]),
         mean([size is None or is_safe(dim, size) for dim, size in after]),
         note,
         proved,
+        bounds and (bounds.low, bounds.high),
     )
 
 

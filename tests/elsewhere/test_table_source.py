@@ -80,6 +80,10 @@ def test_a_plan_by_latency_proves_its_choice_and_calls_its_times_estimates(
     fastest = made.predicted_after_us
     kept = gacprof.plan(asvd, latency_limit_us=2 * fastest, **asked)
     assert kept.predicted_after_us <= 2 * fastest
+    assert any("is an estimate, bounds" in note for note in kept.certificate.notes)
+    assert not any("may exceed" in note for note in kept.certificate.notes)
+    tight = gacprof.plan(asvd, latency_limit_us=1.0001 * fastest, **asked)
+    assert any(note.endswith("it may exceed the limit") for note in tight.certificate.notes)
     with pytest.raises(GacprofError, match="no plan is within"):
         gacprof.plan(asvd, latency_limit_us=fastest / 10, **asked)
 
