@@ -89,7 +89,7 @@ def test_what_verbs_print_of_maps_is_valid(printed, words, name):
     [
         (("diagnose", "MODEL", "--map", "MAP"), "diagnosis/1"),
         (("diagnose", "MODEL", "--gpu", "h100"), "diagnosis/1"),
-        (("lint", "MODEL", "--gpu", "h100"), "lint/1"),
+        (("lint", "CONFIG", "--gpu", "h100"), "lint/1"),
         (("plan", "MODEL", "--map", "MAP", "--out", "OUT.json"), "plan/1"),
         (("pareto", "MODEL", "--map", "MAP", "--objective", "pad"), "pareto/1"),
         (("realign", "MODEL", "--out", "OUT", "--strategy", "minimal"), "realign-result/1"),
@@ -99,6 +99,7 @@ def test_what_verbs_print_of_models_is_valid(printed, asvd, planted_map, tmp_pat
     at = tmp_path / "cliffmap.json"
     planted_map.save(at)
     places = {"MODEL": asvd, "MAP": at, "OUT": tmp_path / "out", "OUT.json": tmp_path / "p.json"}
+    places["CONFIG"] = asvd / "config.json"  # lint refuses the factor pairs beside it
     assert {check(one) for one in printed(*(places.get(word, word) for word in words))} == {name}
     for left in (tmp_path / "p.json", tmp_path / "out/gacprof.json"):
         if left.exists():
