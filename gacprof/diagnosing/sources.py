@@ -15,6 +15,7 @@ from gacprof.core.errors import MapError
 from gacprof.core.files import beginning
 from gacprof.devices.datasheet import sheets
 from gacprof.elsewhere import data
+from gacprof.elsewhere.data import short_name
 from gacprof.elsewhere.table import ElsewhereTable
 from gacprof.kernels import fa2
 from gacprof.rules.table import SCHEMA, RuleTable
@@ -38,13 +39,31 @@ def rule_table(gpu: str, torch: str | None = None, dtypes: tuple[str, ...] = ())
 def gpu_source(gpu: str, torch: str | None = None, engine: str | None = None) -> RuleTable:
     """The rules of a GPU, with times where others' measurements of it are installed. Raises as
     :func:`open_source`."""
-    rules = rule_table(gpu, torch)
+    try:
+        rules = rule_table(gpu, torch)
+    except MapError as error:
+        raise MapError(_without_rules(gpu) or str(error)) from None
     try:
         return ElsewhereTable(rules.target, data.installed(), engine)
     except MapError:
         if engine is not None:
             raise
         return rules
+
+
+def _without_rules(gpu: str) -> str:
+    """What to say of a GPU that others measured and that has no rules; empty for any other."""
+    if short_name(gpu) in {short_name(known) for known in sheets()}:
+        return ""
+    try:
+        data.installed().gpu(gpu)
+    except MapError:
+        return ""
+    return (
+        f"others measured '{gpu}', but it has no rules, so its sizes are not judged: "
+        f"'gacprof map elsewhere --gpu {gpu} --fixed N=4096,K=4096' shows its times; there "
+        f"are rules of {', '.join(sheets())}"
+    )
 
 
 def open_source(

@@ -74,7 +74,13 @@ class ElsewhereTable(RuleTable):
         """The products in a data type. Raises :class:`MapError` where none were measured."""
         named = table_dtype(dtype)
         if named not in self._levels:
-            self._levels[named] = Levels(self.surfaces, named, self.engine, self.repeated)
+            try:
+                self._levels[named] = Levels(self.surfaces, named, self.engine, self.repeated)
+            except MapError as error:
+                if named != "fp8" or OUR_NAMES[named] in self.target.chip.tiers:
+                    raise
+                sheet = self.target.sheet
+                raise MapError(f"{sheet.name} ({sheet.arch}) has no fp8: {error}") from None
         return self._levels[named]
 
     def time(self, dtype: str, m: int, n: int, k: int) -> Estimate:

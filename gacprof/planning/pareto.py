@@ -79,7 +79,7 @@ def _variant(
         mean([size is None or is_safe(dim, size) for dim, size in after]),
         note,
         proved,
-        bounds and (bounds.low, bounds.high),
+        None if bounds is None else (bounds.low, bounds.high),
     )
 
 

@@ -116,6 +116,8 @@ def test_combinations_that_contradict_each_other(dense, tmp_path, fixtures):
     refused("needs a map", dense, tmp_path / "o", latency_limit_us=5.0, **common)
     refused("unknown method", dense, tmp_path / "o", method="zip", ratio=0.2)
     refused("objective", dense, tmp_path / "o", objective="pad", **common)
+    refused("'gacprof plan --objective latency' has it", dense, tmp_path / "o",
+            objective="latency", **common)  # fmt: skip
     refused("score", dense, tmp_path / "o", score="luck", **common)
     refused("lies in the model's folder", dense, dense / "o", **common)
     (tmp_path / "there").mkdir()

@@ -273,3 +273,14 @@ def test_what_a_config_leaves_unquantised_is_timed_in_bf16(tables: Measurements)
     assert part(times, "o").costs[0].good is not None
     assert part(times, "routed experts").need.dtype == "w4a16_mxfp4"
     assert times.totals[0].good is None  # the tables have no experts in mxfp4
+
+
+def test_a_diagnosis_of_a_config_says_that_its_weights_do_not_fit(tables: Measurements) -> None:
+    wide = GQA | {
+        "architectures": ["LlamaForCausalLM"],
+        "num_hidden_layers": 16_384,
+        "intermediate_size": 4096,
+    }
+    assert any("h100: does not fit: " in note for note in gacprof.diagnose(wide, gpu="h100").notes)
+    fits = gacprof.diagnose(wide | {"num_hidden_layers": 3}, gpu="h100")
+    assert not any("fit" in note for note in fits.notes)

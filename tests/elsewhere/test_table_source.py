@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planted_elsewhere import FACTORS, planted_us
+from planted_elsewhere import FACTORS, Write, planted_us, rows_of
 
 import gacprof
 from gacprof.cliffmap.source import NOTHING, Asked, Estimate, Product, Side
@@ -161,3 +161,21 @@ def test_a_compression_says_what_it_gains_of_the_uncompressed_model(
     saved: tuple[float, float, float] | None, says: str
 ) -> None:
     assert says in times_of(PhaseTime(1024, 100.0, 95.0, 90.0, saved))
+
+
+def test_a_gpu_with_tables_alone_is_said_to_have_no_rules(
+    write: Write, measured: Measurements
+) -> None:
+    write(rows_of(), gpu="b60")
+    with pytest.raises(MapError, match="others measured 'b60', but it has no rules"):
+        gacprof.open_source(gpu="b60")
+    with pytest.raises(MapError, match="no GPU 'v100' is known"):
+        gacprof.open_source(gpu="v100")
+
+
+def test_a_gpu_without_fp8_is_said_to_have_none(write: Write, measured: Measurements) -> None:
+    write(rows_of(), gpu="a100_sxm")
+    with pytest.raises(MapError, match=r"A100.* has no fp8: no times of fp8"):
+        gacprof.open_source(gpu="a100").levels("fp8")
+    with pytest.raises(MapError, match=r"^no times of nvfp4"):
+        gacprof.open_source(gpu="a100").levels("nvfp4")

@@ -163,6 +163,11 @@ class CompressRequest(OnTimes, OnSource, OnDense):
         object.__setattr__(self, "options", {**own, **self.options})
         for name in OWN:
             object.__setattr__(self, name, self.options.get(name))
+        if self.objective in ("latency", "pad"):
+            raise CompressionError(
+                f"compress has no objective {self.objective}: 'gacprof plan --objective "
+                f"{self.objective}' has it; --latency-limit holds compress to a time"
+            )
         super().__post_init__()
         object.__setattr__(self, "out", Path(self.out))
         if not 0 < self.ratio < 1:
