@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from planted_blocks import linear, numbered, planted
 
+from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.build import build_map
 from gacprof.core.points import Block, Environment
 
@@ -101,6 +102,20 @@ def test_show_gives_curves_in_a_line_each_and_one_in_full(run, a):
     assert [curve["axis"] for curve in only["curves"]] == ["K"]
 
 
+def test_show_tells_noise_and_checks_and_what_is_undecided(run, folder):
+    noisy = made(folder, "noisy", spread=0.01)
+    loaded = CliffMap.load(noisy)
+    curve = loaded.curve("linear", "N")
+    assert curve.undecided and 0.001 < loaded.floor < 0.02
+    message = run("map", "show", noisy, "--op", "linear", "--axis", "N").out
+    assert f"noise floor {100 * loaded.floor:.1f} % (26 A/A pairs, 2 processes)" in message
+    assert f"cliffs below {100 * curve.floor:.1f} % would not show" in message
+    whole = run("map", "show", noisy).out
+    assert "check: contention: 0.0%" in whole and "check: drift: " in whole
+    (line,) = (line for line in message.splitlines() if line.startswith("  undecided: "))
+    assert f" {curve.undecided[0]}" in line and f"{curve.undecided[-1]} (penalties of" in line
+
+
 # candidates
 
 
@@ -140,6 +155,12 @@ def test_candidates_of_several_maps_are_safe_on_all(run, a, b):
     assert [c["d"] for c in found] == [72, 96, 120, 144, 160]
     assert all(c["safe"] and set(c["latencies_us"]) == {"a", "b"} for c in found)
     assert "B, %" in run("map", "candidates", a, b, *K, "--near", 107).out
+
+
+def test_candidates_of_a_rank_on_several_maps(run, a, b):
+    found = data(run("map", "candidates", a, b, *BOTH, "--near", 107, "--json"))
+    assert [c["d"] for c in found if c["safe"]] == [72, 96, 120, 144, 160]
+    assert found[0]["latencies_us"] == {"a": 40.0, "b": 40.0}
 
 
 def test_a_wish_outside_the_sweep_is_said_to_be(run, a):

@@ -155,6 +155,14 @@ def test_the_command_that_an_error_names_can_be_pasted(run):
     assert half.code == 2 and "--op linear --axis K --range 64:128" in half.err
 
 
+def test_show_draws_a_few_curves_and_all_on_demand(run):
+    asked = ("map", "show", "a100-published", "--op", "linear", "--axis", "N")
+    few, every = run(*asked).out, run(*asked, "--all").out
+    assert few.count("µs over N") == 2 and every.count("µs over N") == 4
+    assert few.count("  cliff ") <= 12 < every.count("  cliff ")
+    assert "--all" in few and "--all" not in every
+
+
 def test_an_error_is_json_too_where_json_was_asked_for(run, tmp_path):
     shown = run("diagnose", tmp_path / "none", "--map", "a100-published", "--json")
     error = json.loads(shown.out)

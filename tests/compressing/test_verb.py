@@ -65,3 +65,15 @@ def test_bad_input_is_one_line_and_exit_code_two(run, dense, tmp_path, arguments
     code, said, complaint = run("compress", dense, "--out", tmp_path / "o", *arguments)
     assert code == 2 and message in complaint and complaint.count("\n") == 1
     assert not said and not list(tmp_path.iterdir())
+
+
+def test_with_a_map_it_says_how_much_is_aligned(run, dense, unaligned, map_of, tmp_path):
+    path = tmp_path / "map.json"
+    map_of(unaligned("svd")).save(path)
+    arguments = ("--method", "svd", "--ratio", 0.3, "--map", path, "--out", tmp_path / "out")
+    code, said, _ = run("compress", dense, *arguments)
+    assert code == 0
+    assert "21 of 21 dims are safe, 0 undecided, none misaligned" in said
+    assert "moved from the method's own" in said
+    assert "predicted for 1 token: " in said and "predicted for 64 tokens: " in said
+    assert "uncompressed" in said, "how fast the model was, or how to find out"

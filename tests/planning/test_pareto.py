@@ -80,7 +80,8 @@ def test_constraints_and_limits_bind_ours(asvd, planted_map):
 @pytest.mark.parametrize(
     ("asked", "settings"),
     [({}, {"budgets": 0}), ({}, {"grid": 1}), ({"objective": "nonesuch"}, {}),
-     ({"scores": {"x": 1.0}}, {}), ({"quality_floor": 2.0}, {}), ({"budget": 0.5}, {})],
+     ({"scores": {"x": 1.0}}, {}), ({"quality_floor": 2.0}, {}), ({"budget": 0.5}, {}),
+     ({"latency_limit_us": 0.001}, {})],
 )  # fmt: skip
 def test_impossible_requests_are_refused(asvd, planted_map, asked, settings):
     with pytest.raises(GacprofError):
