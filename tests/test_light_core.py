@@ -40,7 +40,7 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("lint", CHECKPOINT, "--gpu", "h100", "--tp", "2"),
+        ("lint", CHECKPOINT / "config.json", "--gpu", "h100", "--tp", "2"),
         ("lint", "--design", "hidden=512,layers=2,heads=8,vocab=1024"),
         ("diagnose", CHECKPOINT, "--gpu", "h100"),
         ("diagnose", CHECKPOINT, "--map", "h100-published"),

@@ -164,7 +164,7 @@ def _read_file(folder: Folder, name: str) -> Contents:
         return read_torch_legacy(folder, name)
     if head.startswith(b"GGUF"):  # before safetensors: byte 8 counts the tensors, and 123 is "{"
         return read_gguf(folder, name)
-    if head and name.endswith(".json"):
+    if head[8:9] != b"{" and head and name.endswith(".json"):  # not a shard under such a name
         raise CheckpointError(
             f"{where}: a config has no weights: 'gacprof lint' and 'gacprof diagnose --gpu' take it"
         )
