@@ -58,7 +58,6 @@ TYPED = {
     "agreement/1": "rules.agreement:Agreement",
     "measured-curve/1": "elsewhere.curves:MeasuredCurve",
     "fleet-run/1": "extras.fleet.driver:FleetRun",
-    "comparison/1": "extras.fleet.compare:Comparison",
     "table/1": "report.tables:Table",
 }
 """Schema → where its type is, below ``gacprof``."""

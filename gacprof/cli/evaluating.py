@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
-from gacprof.cli.options import Fleet, grouped
+from gacprof.cli.options import grouped
 from gacprof.cli.printing import Json, emit, labelled, print_table, progress, say, say_notes
 from gacprof.core.errors import CheckpointError
 from gacprof.core.formatting import interval
@@ -43,7 +43,6 @@ def evaluate(
         int | None,
         Option(min=1, rich_help_panel=HARNESS, help="With --tasks: examples of each."),
     ] = None,
-    fleet: Fleet = None,
     as_json: bool = Json,
 ) -> None:  # fmt: skip
     """Perplexity on a text, or tasks of lm-evaluation-harness, of several models side by side.
@@ -51,11 +50,8 @@ def evaluate(
     Exit code 1 if a model's perplexity is not finite.
     """
     import gacprof
-    from gacprof.extras.fleet.on_ray import tasks_on
 
     if tasks is not None:
-        if fleet is not None:
-            raise CheckpointError("--tasks runs on this machine: leave out --fleet")
         if asked.text is not None:
             raise CheckpointError("--tasks goes without --text")
         from gacprof.evaluation.harness import run_tasks
@@ -66,9 +62,8 @@ def evaluate(
         )  # fmt: skip
         emit(scores, as_json, print_task_scores)
         return
-    device = None if asked.device is None else str(asked.device)
-    with progress("eval") as advance, tasks_on(fleet, device) as elsewhere:
-        found = gacprof.evaluate(replace(asked, progress=advance, tasks=elsewhere))
+    with progress("eval") as advance:
+        found = gacprof.evaluate(replace(asked, progress=advance))
     emit(found, as_json, print_quality)
     if not found.finite:
         raise typer.Exit(1)

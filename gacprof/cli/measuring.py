@@ -1,5 +1,4 @@
-"""Verbs that measure: ``doctor``, ``sweep``, ``demo``; on many devices ``fleet sweep`` (on Ray) and
-``fleet compare``."""
+"""Verbs that measure: ``doctor``, ``sweep``, ``demo``; on many devices ``fleet sweep`` (on Ray)."""
 
 from __future__ import annotations
 
@@ -12,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer import Argument, Option
+from typer import Option
 
-from gacprof.cli.options import OneDevice, grouped, load_maps
+from gacprof.cli.options import OneDevice, grouped
 from gacprof.cli.printing import (
-    MOST_ROWS,
     Json,
     emit,
     err,
@@ -27,9 +25,8 @@ from gacprof.cli.printing import (
     say,
     say_notes,
 )
-from gacprof.cliffmap.request import OnAxis
-from gacprof.core.errors import MapError, SuiteError
-from gacprof.core.formatting import counted, dims, duration, percent
+from gacprof.core.errors import SuiteError
+from gacprof.core.formatting import counted, duration
 from gacprof.sweeping.request import FleetRequest, SweepRequest
 
 if TYPE_CHECKING:
@@ -37,13 +34,12 @@ if TYPE_CHECKING:
 
     from gacprof.devices.doctor import Component
     from gacprof.devices.forecast import Forecast
-    from gacprof.extras.fleet.compare import Comparison
     from gacprof.extras.fleet.driver import FleetRun, Watch
     from gacprof.extras.fleet.members import Member
     from gacprof.sweeping import RunSummary
 
 
-app = typer.Typer(no_args_is_help=True, help="Many devices: sweep them (on Ray), compare kinds.")
+app = typer.Typer(no_args_is_help=True, help="Many devices, on Ray.")
 
 SHOWN = 16
 """Devices that the view of a sweep lists; of the others the kinds are summed up."""
@@ -181,69 +177,6 @@ def fleet_sweep(asked: FleetRequest, *, as_json: bool = Json) -> None:
     with _view(f"fleet sweep {asked.suite}") as watch:
         done = api.sweep_fleet(replace(asked, watch=watch))
     emit(done, as_json, print_fleet)
-
-
-@app.command()
-@grouped
-def compare(
-    maps: Annotated[list[str], Argument(metavar="MAP MAP…", help="One map a kind of device.")],
-    which: OnAxis,
-    *,
-    price: Annotated[
-        list[str] | None,
-        Option("--price", metavar="MAP=USD", help="Of a device an hour; repeatable, * allowed."),
-    ] = None,
-    as_json: bool = Json,
-) -> None:
-    """Print which sizes are safe on all kinds of device, and what each kind loses by that."""
-    from gacprof.extras.fleet.compare import compare as compared
-
-    found = compared(load_maps(*maps), _prices(price), which.operator, which.axis)
-    emit(found, as_json, _print_compared)
-
-
-def _prices(texts: Sequence[str] | None) -> dict[str, float]:
-    """``["h100*=2.5"]`` as a dict. Raises :class:`MapError`."""
-    found: dict[str, float] = {}
-    for text in texts or ():
-        name, _, usd = text.rpartition("=")
-        try:
-            found[name] = float(usd)
-        except ValueError:
-            name = ""
-        if not name or not 0 < found[name] < 1e6:
-            raise MapError(f"--price {text}: write it as MAP=USD an hour, such as h100=2.5")
-    return found
-
-
-def _print_compared(found: Comparison) -> None:
-    letters = {kind: chr(ord("A") + i) for i, kind in enumerate(found.kinds)}
-    columns = ["", "kind", "device", "loses, mean", "worst"]
-    priced = ["USD a million tokens"] if found.prices else []
-    rows: list[list[Any]] = [
-        [letters[k], k, found.devices[k], percent(found.loss(k)), percent(found.worst(k))]
-        + [_usd(found.usd(k)) for _ in priced]
-        for k in found.kinds
-    ]
-    print_table("sizes safe on all, against each kind's own", columns + priced, rows)
-    columns = ["curve", "safe on all"]
-    columns += [f"{x}, {what}" for x in letters.values() for what in ("safe", "loses")]
-    rows = []
-    for c in found.curves[:MOST_ROWS]:
-        of_kinds = [(c.kinds[k].safe, percent(c.kinds[k].loss)) for k in found.kinds]
-        own = [cell for cells in of_kinds for cell in cells]
-        rows.append([c.curve, f"{len(c.safe)} of {c.dims}", *own, dims(c.safe) or "none"])
-    print_table("", [*columns, "sizes"], rows)
-    if len(found.curves) > MOST_ROWS:
-        say(f"{len(found.curves) - MOST_ROWS} more curves: --json has them, --op and --axis choose")
-    if found.left:
-        say(f"{len(found.left)} curves are not in every map and are left out")
-    if found.prices:
-        say("a million tokens once through each of these products, at sizes safe on all")
-
-
-def _usd(value: float | None) -> str | None:
-    return None if value is None else f"{value:.4g}"
 
 
 @contextmanager

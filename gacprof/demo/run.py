@@ -1,35 +1,38 @@
 """The whole chain on one small model, by functions that anybody can call.
 
-A dense model is compressed by a published method at its own sizes and at multiples of 8, its shapes
-are swept, and it is compressed again at sizes that the map calls good and that add least loss. All
-are benched beside the model that they were made from: a compressed model need not be faster.
+A dense model is compressed by a published method at its own sizes and at multiples of 8, its
+shapes are swept, and it is compressed again at sizes that the map calls good, that add least loss
+and are no slower than the multiples of 8. All others are compared with that one, the uncompressed
+model too: a compressed model need not be faster.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import gacprof
-from gacprof.core.errors import CompressionError, GacprofError
+from gacprof.core.errors import CompressionError, GacprofError, PlanError, SolverError
 from gacprof.core.files import Record, write_json
 from gacprof.core.formatting import interval, microseconds, percent
 from gacprof.demo.models import DESCRIBED, write_demo_checkpoint, write_texts
 from gacprof.devices.environment import native_bfloat16
 from gacprof.evaluation.evaluating import Quality
 from gacprof.evaluation.models import device_of
-from gacprof.evaluation.summary import BenchResult, ModelTiming
+from gacprof.evaluation.summary import BenchResult
 
-TOKENS = {1: 1.0, 256: 1.0}
-"""A decode step, and a prefill short enough for a laptop's CPU."""
+PREFILL = 128
+"""Tokens: short enough for a laptop's CPU."""
+TOKENS = {1: 1.0, PREFILL: 1.0}
 METHOD: dict[str, Any] = {"method": "svd-llm", "ratio": 0.15, "windows": 4}
 """Four windows of 512 tokens of calibration text: a real compression reads more."""
-TEXT: dict[str, Any] = {"window": 512, "stride": 512, "limit_tokens": 6_000}
-SWEEP_S, BENCH_S = 40.0, 60.0
-OWN, ROUNDED, PLANNED, DENSE = "model", "rounded-to-8", "planned", "uncompressed"
+TEXT: dict[str, Any] = {"window": 256, "stride": 256, "limit_tokens": 3_073}
+"""Twelve windows: differences are paired by window."""
+SWEEP_S, BENCH_S = 40.0, 50.0
+OWN, ROUNDED, PLANNED, DENSE = "own", "rounded-8", "planned", "uncompressed"
 MARKER = ".gacprof-demo"
 
 Say = Callable[[str], None]
@@ -88,16 +91,18 @@ def run_demo(
     made = (
         _padded(here, cliff_map, say) if model is None else _planned(here, device, cliff_map, say)
     )
-    models = [here / name for name in (OWN, ROUNDED, PLANNED, DENSE)]
+    models = [here / name for name in (PLANNED, ROUNDED, OWN, DENSE)]
     if model is not None:
         quality = gacprof.evaluate(models, text=here / "evaluation.txt", device=device, **TEXT)
         write_json(here / "quality.json", quality.as_dict())
-        say(f"perplexity on Python's reference: {perplexities(quality)}")
+        for line in quality_lines(quality):
+            say(line)
     tell("bench: four models and a hidden A/A replicate, interleaved …")
     timed = gacprof.bench(
-        models, tokens=[256], decode_steps=2, device=device, time_cap_s=BENCH_S, progress=advance
-    )
-    for line in standings(timed):
+        models, tokens=[PREFILL], decode_steps=2, device=device, time_cap_s=BENCH_S,
+        progress=advance,
+    )  # fmt: skip
+    for line in bench_lines(timed):
         say(line)
     say(f"the same model twice differs by at most {percent(timed.spread)}")
     page = gacprof.write_report(
@@ -110,48 +115,43 @@ def run_demo(
     return Demo(here, page, made.get("verification", {}).get("passed", True))
 
 
-def standings(timed: BenchResult) -> list[str]:
-    """Where no compressed model is surely faster than the uncompressed one, a line that says so;
-    then for each workload its models, the fastest first. Workloads are never added up."""
-    lines: dict[str, str] = {}
-    first, none = list[str](), list[str]()
+def quality_lines(quality: Quality) -> Iterator[str]:
+    """Each model's perplexity, the others' beside the planned one's, and what is sure of that."""
+    shown, found = [], {}
+    for one in quality.models:
+        value, change = one.perplexity.value, one.perplexity_change
+        beside = f" ({interval(change.low, change.value, change.high)})" if change else ""
+        shown.append(f"{one.model} {value:.2f}{beside}" if value else f"{one.model} not finite")
+        found[one.model] = change.finding if change else ""
+    yield f"perplexity on Python's reference: {', '.join(shown)}"
+    yield from beside_planned("perplexity", found)
+
+
+def bench_lines(timed: BenchResult) -> Iterator[str]:
+    """The same of the times of each workload; workloads are never added up."""
     for workload in dict.fromkeys(t.workload for t in timed.timings):
         times = [t for t in timed.timings if t.workload == workload]
-        low, _, high = timed.of(DENSE, workload).ratio or (1.0, 1.0, 1.0)
-        others = [t.ratio or (1.0, 1.0, 1.0) for t in times if t.model != DENSE]
-        if high < min(ratio[0] for ratio in others):
-            first.append(workload)
-        elif not any(ratio[2] < low for ratio in others):
-            none.append(workload)
-        each = [
-            f"{t.model} {microseconds(t.latency_us)} ({_against(t)})"
-            for t in sorted(times, key=lambda t: t.latency_us)
-        ]
-        lines[workload] = f"{workload}: {', '.join(each)}"
-    said = [f"the {DENSE} model is surely the fastest in {name}" for name in first]
-    said += [f"no model is shown to be faster than the {DENSE} one in {name}" for name in none]
-    return [*said, *lines.values()]
+        shown = []
+        for one in times:
+            change = [ratio - 1 for ratio in one.ratio or ()]
+            beside = f" ({interval(*change)})" if change else ""
+            shown.append(f"{one.model} {microseconds(one.latency_us)}{beside}")
+        yield f"{workload}: {', '.join(shown)}"
+        yield from beside_planned(workload, {t.model: t.verdict for t in times})
 
 
-def perplexities(quality: Quality) -> str:
-    """The models, the best first, each with its change against the method's own sizes."""
-    lines = []
-    for one in sorted(quality.models, key=lambda m: m.perplexity.value or float("inf")):
-        change, value = one.perplexity_change, one.perplexity.value
-        against = ""
-        if change is not None:
-            against = f" ({interval(change.low, change.value, change.high)})"
-        elif one is quality.models[0]:
-            against = " (the reference)"
-        lines.append(f"{one.model} {value:.2f}{against}" if value else f"{one.model} not finite")
-    return ", ".join(lines)
+SURE = {"worse": "better", "better": "worse", "slower": "faster", "faster": "slower"}
+"""What another model is found to be → what the planned one is beside it."""
 
 
-def _against(timing: ModelTiming) -> str:
-    if timing.ratio is None:
-        return "the reference"
-    low, ratio, high = (one - 1 for one in timing.ratio)
-    return interval(low, ratio, high)
+def beside_planned(what: str, found: Mapping[str, str]) -> Iterator[str]:
+    """A line for each thing that the planned model surely is, and one for what is open."""
+    others = [name for name in found if name != PLANNED]
+    for finding, word in SURE.items():
+        if names := [name for name in others if found[name] == finding]:
+            yield f"{what}: {PLANNED} is surely {word} than {' and '.join(names)}"
+    if names := [name for name in others if found[name] not in SURE]:
+        yield f"{what}: no difference is shown between {PLANNED} and {' or '.join(names)}"
 
 
 def _begin(here: Path, model: str | Path | None, device: str | None, say: Say) -> None:
@@ -185,11 +185,18 @@ def _compress(here: Path, name: str, device: str | None, **sizes: Any) -> Any:
 def _planned(
     here: Path, device: str | None, cliff_map: gacprof.CliffMap, say: Say
 ) -> dict[str, Any]:
-    """Compressed at sizes that add least loss, of those that the map calls safe; of multiples of 8
-    where it decides too little. What the report shows of it."""
+    """Compressed at sizes that add least loss, of those that the map calls safe, and no slower than
+    the rounded model by its times; of multiples of 8 where it decides too little. What the report
+    shows of it."""
+    by_map: dict[str, Any] = {"cliff_map": cliff_map, "tokens": TOKENS}
+    which = "ranks that are safe by the map"
     try:
-        done = _compress(here, PLANNED, device, cliff_map=cliff_map, tokens=TOKENS)
-        which = "ranks that are safe by the map"
+        try:
+            done = _compress(here, PLANNED, device, dominate=ROUNDED, **by_map)
+            which += f", no slower than {ROUNDED} by its times,"
+        except (PlanError, SolverError) as error:
+            say(f"no plan is known to be as fast as {ROUNDED} everywhere: {error}")
+            done = _compress(here, PLANNED, device, **by_map)
     except CompressionError as error:
         done = _compress(here, PLANNED, device, round_to=8, objective="loss")
         which = f"multiples of 8 as ranks ({error})"

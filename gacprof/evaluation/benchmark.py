@@ -11,9 +11,8 @@ models differ.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
-from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -22,21 +21,20 @@ from torch import nn
 
 from gacprof.checkpoint.load import dtype_of
 from gacprof.checkpoint.skeleton import require_transformers
-from gacprof.core import Progress
 from gacprof.core.errors import CheckpointError, MeasurementError
 from gacprof.core.formatting import notebook_progress
 from gacprof.core.points import Environment
 from gacprof.devices.device import open_device
-from gacprof.devices.environment import free_bytes
+from gacprof.devices.environment import native_bfloat16
 from gacprof.devices.threads import bound_threads
 from gacprof.evaluation.models import (
     LoadedModels,
-    Model,
     common_dtype,
     device_of,
     distinct_names,
     identical,
     load_models,
+    modes_kept,
     name_of,
     refuse_other_than_models,
     running,
@@ -45,7 +43,7 @@ from gacprof.evaluation.models import (
     vocabulary,
 )
 from gacprof.evaluation.request import BenchRequest
-from gacprof.evaluation.summary import BenchResult, BenchSummary, Rounds, conditions
+from gacprof.evaluation.summary import BenchResult, BenchSummary, Rounds
 from gacprof.evaluation.workloads import (
     BenchWorkload,
     CapturedStep,
@@ -63,35 +61,34 @@ def bench_models(request: BenchRequest) -> BenchResult:
     models, dtype, batch = request.models, request.dtype, request.batch
     workloads = workloads_of(request.tokens, request.decode_steps, batch)
     refuse_other_than_models(models)
-    with as_found(models) as held:
-        where = device_of(request.device)
-        numbers = dtype_of(dtype) if dtype is not None else common_dtype(models)
+    where = device_of(request.device)
+    numbers = dtype_of(dtype) if dtype is not None else common_dtype(models)
+    sources = tuple(name_of(model) for model in models)
+    names = distinct_names(sources)
+    with modes_kept(models):
         loaded = load_models(models, numbers, where)
-        sources = tuple(name_of(model) for model in models)
         _refuse_too_long(sources, loaded.models, workloads)
-        names = distinct_names(sources)
         # A GPU's host thread is left alone.
         with bound_threads() if where.type == "cpu" else nullcontext() as threads:
-            shown, clock = request.progress or notebook_progress("bench"), Clock(where, threads)
-            weights = _movable(loaded, held)
-            found = _measure(names, loaded, workloads, clock, request, shown, weights)
-        bound = threads is not None and threads.bound
-        return BenchResult(
-            models=names,
-            sources=sources,
-            parameters=tuple(sum(p.numel() for p in m.parameters()) for m in loaded.models),
-            dtype=str(numbers).removeprefix("torch."),
-            batch=batch,
-            decode_steps=request.decode_steps,
-            rounds=found.rounds.count,
-            timings=found.timings(),
-            replicates=found.replicates(),
-            environment=_environment(where),
-            timer=clock.name,
-            threads_bound=bound,
-            busy=found.busy,
-            notes=(*conditions(where, numbers, bound, loaded.shared), *found.notes()),
-        )
+            clock = Clock(where, threads)
+            found = _measure(names, loaded, workloads, clock, request)
+    is_bound = threads is not None and threads.bound
+    return BenchResult(
+        models=names,
+        sources=sources,
+        parameters=tuple(sum(p.numel() for p in m.parameters()) for m in loaded.models),
+        dtype=str(numbers).removeprefix("torch."),
+        batch=batch,
+        decode_steps=request.decode_steps,
+        rounds=found.rounds.count,
+        timings=found.timings(),
+        replicates=found.replicates(),
+        environment=_environment(where),
+        timer=clock.name,
+        threads_bound=is_bound,
+        busy=found.busy,
+        notes=(*_conditions(where, numbers, is_bound, loaded.shared), *found.notes()),
+    )
 
 
 def _measure(
@@ -100,17 +97,19 @@ def _measure(
     workloads: Sequence[BenchWorkload],
     clock: Clock,
     request: BenchRequest,
-    progress: Progress | None,
-    weights: Sequence[Sequence[torch.Tensor]],
 ) -> BenchSummary:
     ids = _token_ids(loaded.models, workloads).to(clock.device)
     columns = (*loaded.models, loaded.replicate)
     runners = [[runner(model, workload, ids) for model in columns] for workload in workloads]
-    same = [identical(loaded.models[0], model) for model in loaded.models]
-    draw = np.random.default_rng(SEED)
+    first = request.models[0]
+    same = [
+        given is first or identical(loaded.models[0], model)
+        for given, model in zip(request.models, loaded.models, strict=True)
+    ]
+    draw, weights = np.random.default_rng(SEED), weights_of(columns) if loaded.movable else []
     rounds = Rounds(
-        workloads, runners, clock, request.rounds, request.time_cap_s, progress,
-        anew=lambda: move(weights, draw),
+        workloads, runners, clock, request.rounds, request.time_cap_s,
+        request.progress or notebook_progress("bench"), anew=lambda: move(weights, draw),
     )  # fmt: skip
     found = BenchSummary(names, workloads, same, rounds)
     with running("bench", "fewer tokens, models, or a smaller batch or dtype"):
@@ -126,15 +125,6 @@ def _launched(steps: Mapping[str, Runner]) -> dict[str, str]:
     """Models whose decode steps no CUDA graph holds, and why."""
     captured = {n: step for n, step in steps.items() if isinstance(step, CapturedStep)}
     return {name: step.why_not for name, step in captured.items() if step.why_not}
-
-
-def _movable(loaded: LoadedModels, held: int) -> list[list[torch.Tensor]]:
-    """The weights that change their place. None where there is no room to keep those of the caller
-    meanwhile, of ``held`` bytes."""
-    free = free_bytes("cpu")
-    if free is not None and held > free:
-        return []
-    return movable((*loaded.models, loaded.replicate))
 
 
 def workloads_of(tokens: Sequence[int], decode_steps: int, batch: int) -> tuple[BenchWorkload, ...]:
@@ -174,58 +164,37 @@ def _environment(device: torch.device) -> Environment:
     return replace(found, stack={**found.stack, "transformers": require_transformers().__version__})
 
 
-@contextmanager
-def as_found(models: Sequence[Model]) -> Iterator[int]:
-    """What belongs to the caller is given back as it was: afterwards each model in memory is in its
-    own mode again, and its tensors lie where they lay, with all that shares their memory. Yields
-    how many bytes these are."""
-    own = [model for model in models if isinstance(model, nn.Module)]
-    modes = [(module, module.training) for model in own for module in model.modules()]
-    tensors = {id(t): t for model in own for _, t in tensors_of(model) if _in_memory(t)}.values()
-    places = [(tensor, tensor.data) for tensor in tensors]
-    try:
-        yield sum({place.data_ptr(): place.nbytes for _, place in places}.values())
-    finally:
-        for module, training in modes:
-            module.training = training
-        with torch.inference_mode(False):
-            for tensor, place in places:
-                if tensor.data_ptr() != place.data_ptr():
-                    tensor.data = place
+def _conditions(
+    device: torch.device, dtype: torch.dtype, bound: bool, shared: str
+) -> Iterator[str]:
+    """What was not as it should be before anything was timed. ``shared``: why the A/A replicate
+    has no weights of its own."""
+    if shared:
+        yield (
+            f"the A/A replicate is the same object as the reference ({shared}): what different "
+            "addresses do to the time does not show in the A/A spread"
+        )
+    if device.type == "cpu" and not bound:
+        yield "compute threads could not be bound to cores: timings scatter more on a busy machine"
+    if device.type == "cpu" and dtype == torch.bfloat16 and not native_bfloat16():
+        yield "this CPU has no instructions for products in bfloat16: it would hardly be run so"
 
 
-def _in_memory(tensor: torch.Tensor) -> bool:
-    """Whether it is plain numbers in the CPU's memory, which may lie elsewhere. A tensor made in
-    inference mode may not: PyTorch would no longer know it as such."""
-    plain = type(tensor) in (torch.Tensor, nn.Parameter) and tensor.layout == torch.strided
-    return plain and tensor.device.type == "cpu" and not tensor.is_inference()
-
-
-def movable(models: Sequence[nn.Module]) -> list[list[torch.Tensor]]:
+def weights_of(models: Sequence[nn.Module]) -> list[list[torch.Tensor]]:
     """The models' tensors in the CPU's memory, those that are one and the same (tied weights)
-    together. Left out are views with gaps, partial overlaps and packed kinds of tensor."""
+    together. Packed kinds of tensor are left out, and those of inference mode, which PyTorch would
+    no longer know as such elsewhere."""
     found: dict[tuple[Any, ...], list[torch.Tensor]] = {}
     for tensor in {id(t): t for model in models for _, t in tensors_of(model)}.values():
-        if _in_memory(tensor) and tensor.numel():
-            held = tensor.data_ptr(), _reach(tensor), tensor.dtype, tensor.shape, tensor.stride()
-            found.setdefault(held, []).append(tensor)
-    ordered, end, kept = sorted(found, key=lambda held: held[:2]), 0, []
-    for held, after in zip_longest(ordered, ordered[1:]):
-        apart = end <= held[0] and (after is None or held[0] + held[1] <= after[0])
-        end = max(end, held[0] + held[1])
-        if apart and held[1] == found[held][0].nbytes:
-            kept.append(found[held])
-    return kept
-
-
-def _reach(tensor: torch.Tensor) -> int:
-    """Bytes from a tensor's first number to its last."""
-    last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return (last + 1) * tensor.element_size()
+        plain = type(tensor) in (torch.Tensor, nn.Parameter) and tensor.layout == torch.strided
+        if plain and tensor.device.type == "cpu" and not tensor.is_inference() and tensor.numel():
+            place = tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+            found.setdefault(place, []).append(tensor)
+    return list(found.values())
 
 
 def move(tensors: Sequence[Sequence[torch.Tensor]], draw: np.random.Generator) -> None:
-    """Copy tensors (:func:`movable`) to other memory, one after the other, in random order: the
+    """Copy tensors (:func:`weights_of`) to other memory, one after the other, in random order: the
     last ones are in the caches then.
 
     Where in memory weights lie decides which of them share a line of a cache, and so a model's

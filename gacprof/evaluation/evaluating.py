@@ -12,9 +12,7 @@ import gc
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,10 +21,8 @@ from torch import nn
 from gacprof.checkpoint import scan
 from gacprof.checkpoint.config import config_of_part
 from gacprof.checkpoint.load import dtype_of
-from gacprof.core import Progress
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import Record
-from gacprof.core.tasks import Tasks
 from gacprof.evaluation.comparison import LEVEL, Change, perplexity_change
 from gacprof.evaluation.models import (
     Model,
@@ -113,14 +109,15 @@ def evaluate_models(request: EvaluateRequest) -> Quality:
     size, step = _window(given, request)
     ids = _token_ids(given, text, request.tokenizer, request.limit_tokens)
     asked = _Text(request.batch, ids, windows(len(ids), size, step))
-    names = distinct_names([name_of(model) for model in given])
-    shares = [_share(request.progress, i, len(given), asked, name) for i, name in enumerate(names)]
-    found = [
-        _scored(_Subject(model, name, numbers, where), asked, advance, request.tasks or Tasks())
-        for model, name, advance in zip(given, names, shares, strict=True)
-    ]
+    counts, found = [w.predictions for w in asked.windows], list[ModelQuality]()
+    for model, name in zip(given, distinct_names([name_of(m) for m in given]), strict=True):
+
+        def advance(more: int, name: str = name, done: int = len(found) * sum(counts)) -> None:
+            if request.progress:
+                request.progress(done + more, len(given) * sum(counts), name)
+
+        found.append(_scored(model, name, numbers, where, asked, advance))
     level = LEVEL / max(1, len(given) - 1)
-    counts = tuple(w.predictions for w in asked.windows)
     return Quality(
         models=_compared(found, counts, level),
         dtype=str(numbers).removeprefix("torch."),
@@ -129,7 +126,7 @@ def evaluate_models(request: EvaluateRequest) -> Quality:
         stride=step,
         text=str(text),
         tokens=len(ids),
-        window_tokens=counts,
+        window_tokens=tuple(counts),
         level=level,
         notes=tuple(_notes(given, len(ids), size)),
     )
@@ -174,93 +171,40 @@ def _token_ids(
     return encode(common_tokenizer(folders, tokenizer, content), content, limit)
 
 
-def _share(
-    progress: Progress | None, index: int, models: int, asked: _Text, name: str
-) -> Callable[[int], None]:
-    """Progress of one model as progress of all."""
-    done = index * asked.work
-
-    def advance(more: int) -> None:
-        nonlocal done
-        done += more
-        if progress:
-            progress(done, models * asked.work, name)
-
-    return advance
-
-
 @dataclass(frozen=True)
 class _Text:
-    """Token ids [tokens], and windows of them, ``batch`` at once: what every model is asked, or a
-    part of it."""
+    """Token ids [tokens], and windows of them, ``batch`` at once: what every model is asked."""
 
     batch: int
     ids: torch.Tensor
     windows: Sequence[Window]
 
-    @property
-    def work(self) -> int:
-        """Predictions."""
-        return sum(w.predictions for w in self.windows)
-
-    def parts(self, count: int) -> list[_Text]:
-        """At most so many parts of nearly equal size, of whole batches: which windows run together
-        does not depend on ``count``, and so nor does any result."""
-        batches = -(-len(self.windows) // self.batch)
-        count = max(1, min(count, batches))
-        ends = [i * batches // count * self.batch for i in range(count + 1)]
-        return [replace(self, windows=self.windows[a:b]) for a, b in pairwise(ends)]
-
-
-class _Subject(NamedTuple):
-    """A model that is evaluated, and how it runs."""
-
-    model: Model
-    name: str
-    dtype: torch.dtype
-    device: torch.device
-
 
 def _scored(
-    one: _Subject, asked: _Text, advance: Callable[[int], None], tasks: Tasks
+    model: Model,
+    name: str,
+    dtype: torch.dtype,
+    device: torch.device,
+    asked: _Text,
+    advance: Callable[[int], None],
 ) -> ModelQuality:
-    """One model's scores, a part of the text a task."""
-    if isinstance(one.model, nn.Module):
-        tasks = Tasks()  # what is in memory here stays here
-    if tasks.ahead:
-        parts = asked.parts(tasks.ahead)
-        wanted = [tasks.submit(_answer, one, part) for part in parts]
-    else:
-        parts, wanted = [asked], [tasks.submit(_answer, one, asked, advance)]
-    nll: list[float] = []
-    for part, result in zip(parts, wanted, strict=True):
-        parameters, own = result()
-        nll += own
-        if tasks.ahead:
-            advance(part.work)
-    perplexity = perplexity_of(nll, asked.work)
+    """The model's nats by window. One that was loaded for it is let go."""
+    with running(name, "a smaller window, batch or dtype"):
+        loaded = ready(model, dtype, device)
+        scorer, largest = Scorer(loaded), int(asked.ids.max())
+        if largest >= scorer.vocabulary:
+            raise CheckpointError(
+                f"{name_of(model)} knows {scorer.vocabulary} tokens, the text has {largest}: that "
+                "is another model's tokenizer"
+            )
+        nll = score_windows(scorer, asked.ids, asked.windows, asked.batch, advance)
+    parameters = sum(p.numel() for p in loaded.parameters())
+    if not isinstance(model, nn.Module):
+        del loaded, scorer
+        gc.collect()  # the next model needs the memory
+    perplexity = perplexity_of(nll, sum(w.predictions for w in asked.windows))
     finite = tuple(value if math.isfinite(value) else None for value in nll)
-    return ModelQuality(one.name, name_of(one.model), parameters, perplexity, finite)
-
-
-def _answer(
-    one: _Subject, part: _Text, advance: Callable[[int], object] = lambda more: None
-) -> tuple[int, list[float]]:
-    """The model's parameters, and its nats by window. A model that was loaded for it is let go."""
-    try:
-        with running(one.name, "a smaller window, batch or dtype"):
-            model = ready(one.model, one.dtype, one.device)
-            scorer, largest = Scorer(model), int(part.ids.max())
-            if largest >= scorer.vocabulary:
-                raise CheckpointError(
-                    f"{name_of(one.model)} knows {scorer.vocabulary} tokens, the text has "
-                    f"{largest}: that is another model's tokenizer"
-                )
-            nll = score_windows(scorer, part.ids, part.windows, part.batch, advance)
-            return sum(p.numel() for p in model.parameters()), nll
-    finally:
-        if not isinstance(one.model, nn.Module):
-            gc.collect()  # the next model needs the memory
+    return ModelQuality(name, name_of(model), parameters, perplexity, finite)
 
 
 def _compared(

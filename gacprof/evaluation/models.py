@@ -30,10 +30,6 @@ from gacprof.devices.environment import free_bytes
 Model = str | Path | nn.Module
 """A checkpoint's folder or file, or a transformers causal language model."""
 
-CPU_BF16 = frozenset({"amx_bf16", "avx512_bf16", "avx_ne_convert", "bf16"})
-CPU_FP16 = frozenset({"amx_fp16", "avx512_fp16", "fphp", "asimdhp"})
-"""Flags in Linux's /proc/cpuinfo; the last ones are Arm's."""
-
 
 def name_of(model: Model) -> str:
     return type(model).__name__ if isinstance(model, nn.Module) else str(model)
@@ -90,18 +86,32 @@ def running(name: str, smaller: str) -> Iterator[None]:
         raise CheckpointError(f"{name}: its forward pass fails ({said})") from None
 
 
+@contextmanager
+def modes_kept(models: Sequence[Model]) -> Iterator[None]:
+    """Models in memory are afterwards in the modes (training or not) that they were in."""
+    modules = [part for model in models if isinstance(model, nn.Module) for part in model.modules()]
+    modes = [module.training for module in modules]
+    try:
+        yield
+    finally:
+        for module, training in zip(modules, modes, strict=True):
+            module.training = training
+
+
 @dataclass(frozen=True)
 class LoadedModels:
     """``replicate`` is the reference once more. It has weights of its own, unless ``shared`` says
-    why it is the very same object."""
+    why it is the very same object. ``movable``: nobody else holds any of their weights."""
 
     models: tuple[nn.Module, ...]
     replicate: nn.Module
-    shared: str = ""
+    shared: str
+    movable: bool
 
 
 def load_models(models: Sequence[Model], dtype: torch.dtype, device: torch.device) -> LoadedModels:
-    """All models on the device. Raises :class:`MeasurementError` where they do not fit."""
+    """All models on the device; on a CPU, copies of those that were given in memory, where there is
+    room. Raises :class:`MeasurementError` where the models do not fit."""
     paths = [model for model in models if not isinstance(model, nn.Module)]
     needed = sum(scan(path).parameters * dtype.itemsize for path in paths)
     free = free_bytes(str(device))
@@ -110,26 +120,28 @@ def load_models(models: Sequence[Model], dtype: torch.dtype, device: torch.devic
             f"the {len(models)} models need {needed / 1e9:.1f} GB together in {dtype}, {device} "
             f"has {free / 1e9:.1f} GB free: measure fewer at once, or in a smaller dtype"
         )
-    loaded = tuple(ready(model, dtype, device) for model in models)
-    first, shared = models[0], _why_shared(loaded[0], device)
-    if not shared and not isinstance(first, nn.Module):
-        return LoadedModels(loaded, ready(first, dtype, device))
-    if not shared:
-        try:
-            return LoadedModels(loaded, copy.deepcopy(loaded[0]).eval())
-        except Exception as error:  # whatever a module's own attributes raise
-            shared = f"it cannot be copied: {first_line(error)}"
-    return LoadedModels(loaded, loaded[0], shared)
+    loaded = [ready(model, dtype, device) for model in models]
+    on_cpu = device.type == "cpu"
+    if on_cpu:
+        pairs = zip(loaded, models, strict=True)
+        loaded = [_copied(one)[0] if one is given else one for one, given in pairs]
+    held = any(one is given for one, given in zip(loaded, models, strict=True))
+    replicate, shared = _copied(loaded[0])
+    return LoadedModels(tuple(loaded), replicate, shared, on_cpu and not held)
 
 
-def _why_shared(reference: nn.Module, device: torch.device) -> str:
-    """Why the reference cannot be held twice; empty where it can."""
-    if getattr(reference, "_compiled_call_impl", None) is not None:
-        return "a compiled model's copy would not be compiled"
-    size, free = sum(p.nbytes for p in reference.parameters()), free_bytes(str(device))
+def _copied(model: nn.Module) -> tuple[nn.Module, str]:
+    """A copy; or the model itself, and why it cannot be held twice."""
+    if getattr(model, "_compiled_call_impl", None) is not None:
+        return model, "a compiled model's copy would not be compiled"
+    device = next(model.parameters()).device
+    size, free = sum(p.nbytes for p in model.parameters()), free_bytes(str(device))
     if free is not None and size > free:
-        return f"a second copy needs {size / 1e9:.1f} GB, {free / 1e9:.1f} GB are free"
-    return ""
+        return model, f"a second copy needs {size / 1e9:.1f} GB, {free / 1e9:.1f} GB are free"
+    try:
+        return copy.deepcopy(model), ""
+    except Exception as error:  # whatever a module's own attributes raise
+        return model, f"it cannot be copied: {first_line(error)}"
 
 
 def common_dtype(models: Sequence[Model]) -> torch.dtype:
@@ -170,18 +182,6 @@ def device_of(name: torch.device | str | None) -> torch.device:
     return torch.device("cpu") if kind == "cpu" else torch.device(kind, int(index or 0))
 
 
-def multiplies(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether the device has instructions for products in ``dtype``; true where unknown."""
-    wanted = {torch.bfloat16: CPU_BF16, torch.float16: CPU_FP16}.get(dtype)
-    if device.type != "cpu" or wanted is None:
-        return True
-    try:
-        flags = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
-    except OSError:
-        return True
-    return bool(flags & wanted)
-
-
 def vocabulary(models: Sequence[nn.Module]) -> int:
     """How many token ids all the models know."""
     return min(int(text_config(model).vocab_size) for model in models)
@@ -194,11 +194,8 @@ def text_config(model: nn.Module) -> Any:
 
 def identical(a: nn.Module, b: nn.Module) -> bool:
     """Same classes, same config, same tensors by name, dtype, shape, layout and bytes: then no
-    timing can tell them apart.
-
-    Compared tensor by tensor, without copies, up to the first difference. A model whose
-    ``forward`` was replaced, that has hooks or is compiled is identical only to itself.
-    """
+    timing can tell them apart. A compiled model, or one with hooks or another ``forward``, is
+    identical only to itself."""
     if a is b:
         return True
     if any(_altered(module) for module in chain(a.modules(), b.modules())):

@@ -258,12 +258,14 @@ def score_windows(
     progress: Callable[[int], object] = lambda predictions: None,
 ) -> list[float]:
     """The negative log-likelihood of each window of the text of token ids [tokens], ``batch``
-    windows at once. ``progress`` is called with the number of predictions that were made."""
+    windows at once. ``progress`` is called with the number of predictions so far."""
     sums: list[float] = []
+    done = 0
     for first in range(0, len(plan), batch):
         group = plan[first : first + batch]
         inputs, targets, wanted = padded([(ids[w.start : w.end + 1], w.first) for w in group])
         counts = [w.predictions for w in group]
         sums += [-float(part.sum()) for part in scorer(inputs, targets, wanted).split(counts)]
-        progress(sum(counts))
+        done += sum(counts)
+        progress(done)
     return sums

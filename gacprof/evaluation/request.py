@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from gacprof.core import Progress
 from gacprof.core.errors import CheckpointError, MeasurementError
 from gacprof.core.request import Request, argument, hook, option
-from gacprof.core.tasks import Tasks
 from gacprof.core.texts import token_counts
 
 if TYPE_CHECKING:
@@ -124,8 +123,7 @@ class EvaluateRequest(OnDevice, OnText, OnModels):
     """Models, and the text whose perplexity is measured. ``models`` may be one.
 
     ``window`` is how many tokens a model sees at once, by default 1024 or what it has positions
-    for; ``stride`` how far windows are apart, by default half a window. ``tasks`` score parts of
-    the text elsewhere, as :mod:`gacprof.extras.fleet.on_ray` does; every number stays the same.
+    for; ``stride`` how far windows are apart, by default half a window.
     """
 
     error = CheckpointError
@@ -149,7 +147,6 @@ class EvaluateRequest(OnDevice, OnText, OnModels):
         default=None, group=WHERE, help="Computed in. Default: as stored."
     )
     progress: Progress | None = hook(default=None)
-    tasks: Tasks | None = hook(default=None)
 
 
 class OnEngine(Request):

@@ -33,7 +33,6 @@ from gacprof.evaluation.comparison import (
     level_of_one,
     looks,
 )
-from gacprof.evaluation.models import multiplies
 from gacprof.evaluation.request import FIRST_LOOK
 from gacprof.evaluation.workloads import BenchWorkload, CallTime, Clock, Runner
 from gacprof.stats.fit import FEWEST_BLOCKS, Floats
@@ -367,18 +366,3 @@ class BenchSummary:
             verdict=self._verdict(w, m),
             ratio=self._ratio(w, m).as_ratio() if m else None,
         )
-
-
-def conditions(device: torch.device, dtype: torch.dtype, bound: bool, shared: str) -> Iterator[str]:
-    """What was not as it should be before anything was timed. ``shared``: why the A/A replicate
-    has no weights of its own."""
-    if shared:
-        yield (
-            f"the A/A replicate is the same object as the reference ({shared}): what different "
-            "addresses do to the time does not show in the A/A spread"
-        )
-    if device.type == "cpu" and not bound:
-        yield "compute threads could not be bound to cores: timings scatter more on a busy machine"
-    if not multiplies(dtype, device):
-        short = str(dtype).removeprefix("torch.")
-        yield f"this CPU has no instructions for products in {short}: it would hardly be run so"

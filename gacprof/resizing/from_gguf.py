@@ -8,7 +8,10 @@ weights keep what the quantisation lost.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +25,7 @@ from gacprof.resizing.request import ImportRequest
 from gacprof.resizing.workspace import refuse_existing, require_space, workspace
 
 if TYPE_CHECKING:
-    pass
+    import torch
 
 IMPORTED = "gacprof.imported/1"
 """Schema of the record that lies beside the model."""
@@ -49,14 +52,39 @@ def _import_gguf(request: ImportRequest) -> ImportResult:
     Raises :class:`CheckpointError` for a file that transformers cannot read, and where ``out``
     exists.
     """
-    from gacprof.checkpoint.load import dtype_of, load_gguf, tokenizer_beside
-    from gacprof.checkpoint.skeleton import quiet, require_transformers
+    from gacprof.checkpoint.load import dtype_of
 
     source, out, numbers = Path(request.source), Path(request.out), dtype_of(request.dtype)
     refuse_existing(out)
     file = gguf_in(source)
     if file is None:
         raise CheckpointError(f"{source}: no *.gguf file, and no folder that holds a single one")
+    with _parsed_once():
+        return _imported(file, out, numbers)
+
+
+@contextmanager
+def _parsed_once() -> Iterator[None]:
+    """The header of a GGUF file is parsed once: transformers opens the file for its config, its
+    tokenizer and its weights anew, and a vocabulary takes seconds each time."""
+    try:
+        import gguf
+    except ImportError:  # the first to read the file says so
+        yield
+        return
+    reader = gguf.GGUFReader
+    parsed = cache(reader)
+    gguf.GGUFReader = lambda path: parsed(str(path))
+    try:
+        yield
+    finally:
+        gguf.GGUFReader = reader
+
+
+def _imported(file: Path, out: Path, numbers: torch.dtype) -> ImportResult:
+    from gacprof.checkpoint.load import load_gguf, tokenizer_beside
+    from gacprof.checkpoint.skeleton import quiet, require_transformers
+
     inventory = scan(file)
     tokenizer = tokenizer_beside(file)
     name = str(numbers).removeprefix("torch.")

@@ -17,9 +17,9 @@ from gacprof.demo.run import (
     PLANNED,
     ROUNDED,
     _fresh,
-    perplexities,
+    bench_lines,
+    quality_lines,
     run_demo,
-    standings,
 )
 
 
@@ -69,58 +69,44 @@ def test_a_model_that_cannot_be_used_is_refused_and_nothing_is_removed(tmp_path,
     assert old.exists()
 
 
-def bench(**ratios):
-    """Two workloads of these ratios to the reference: (low, middle, high), prefill and decode."""
+def test_times_stand_beside_the_planned_models_and_each_verdict_has_its_line():
+    found = {
+        PLANNED: (None, "reference"),
+        ROUNDED: ((0.98, 1.0, 1.02), "no difference shown"),
+        OWN: ((1.05, 1.1, 1.15), "slower"),
+        DENSE: ((0.8, 0.85, 0.9), "faster"),
+    }
     timings = [
         SimpleNamespace(
-            model=name, workload=workload, ratio=ratio, latency_us=1e4 * (ratio or (1, 1, 1))[1]
+            model=name, workload="decode 128", ratio=ratio, verdict=verdict, latency_us=1e4
         )
-        for name, own in {OWN: (None, None), **ratios}.items()
-        for workload, ratio in zip(("prefill 256", "decode 256"), own, strict=True)
+        for name, (ratio, verdict) in found.items()
     ]
-    of = {(t.model, t.workload): t for t in timings}
-    return SimpleNamespace(timings=timings, of=lambda model, workload: of[model, workload])
+    times, *sure = bench_lines(SimpleNamespace(timings=timings))
+    assert times.startswith(f"decode 128: {PLANNED} 10.00 ms, {ROUNDED} 10.00 ms (+0.0 % (-2.0 to")
+    assert sure == [
+        f"decode 128: {PLANNED} is surely faster than {OWN}",
+        f"decode 128: {PLANNED} is surely slower than {DENSE}",
+        f"decode 128: no difference is shown between {PLANNED} and {ROUNDED}",
+    ]
 
 
-def test_the_uncompressed_model_is_told_of_first_where_it_wins_and_phases_stay_apart():
-    timed = bench(
-        **{
-            ROUNDED: ((0.94, 0.95, 0.96), (0.96, 0.97, 0.98)),
-            PLANNED: ((0.80, 0.82, 0.84), (1.01, 1.03, 1.05)),
-            DENSE: ((0.76, 0.78, 0.79), (0.78, 0.96, 1.2)),
-        }
-    )
-    first, none, prefill, decode = standings(timed)
-    assert first == f"the {DENSE} model is surely the fastest in prefill 256"
-    assert none == f"no model is shown to be faster than the {DENSE} one in decode 256"
-    assert prefill.startswith(f"prefill 256: {DENSE} 7.80 ms (-22.0 % (-24.0 to -21.0)), {PLANNED}")
-    assert f"{OWN} 9.99 ms" not in decode and decode.index(DENSE) < decode.index(ROUNDED)
-
-
-def test_where_a_compressed_model_is_surely_faster_it_comes_first():
-    timed = bench(
-        **{
-            PLANNED: ((0.70, 0.72, 0.74), (0.80, 0.82, 0.84)),
-            DENSE: ((0.76, 0.78, 0.80), (1.1, 1.2, 1.3)),
-        }
-    )
-    prefill, decode = standings(timed)
-    assert prefill.startswith(f"prefill 256: {PLANNED}") and decode.endswith(
-        "(+20.0 % (+10.0 to +30.0))"
-    )
-
-
-def test_perplexities_stand_with_their_change_the_best_first():
-    ends = ("low", "value", "high")
-
+def test_perplexities_stand_beside_the_planned_models():
     def model(name, value, change=None):
+        ends = ("low", "value", "high", "finding")
         return SimpleNamespace(
             model=name, perplexity=SimpleNamespace(value=value),
             perplexity_change=change and SimpleNamespace(**dict(zip(ends, change, strict=True))),
         )  # fmt: skip
 
-    models = [model(OWN, 40.0), model(PLANNED, 19.5, (-0.55, -0.5125, -0.47)), model(DENSE, None)]
-    assert perplexities(SimpleNamespace(models=models)) == (
-        f"{PLANNED} 19.50 (-51.2 % (-55.0 to -47.0)), {OWN} 40.00 (the reference), "
-        f"{DENSE} not finite"
-    )
+    models = [
+        model(PLANNED, 20.0), model(OWN, 40.0, (0.9, 1.0, 1.1, "worse")),
+        model(ROUNDED, 42.0, (1.0, 1.1, 1.2, "worse")), model(DENSE, None),
+    ]  # fmt: skip
+    shown, *sure = quality_lines(SimpleNamespace(models=models))
+    assert f"{PLANNED} 20.00, {OWN} 40.00 (+100.0 % (+90.0 to +110.0))" in shown
+    assert shown.endswith(f"{DENSE} not finite")
+    assert sure == [
+        f"perplexity: {PLANNED} is surely better than {OWN} and {ROUNDED}",
+        f"perplexity: no difference is shown between {PLANNED} and {DENSE}",
+    ]

@@ -166,18 +166,3 @@ def test_a_tokenizer_that_fails_on_the_text_is_named(here, tmp_path):
     (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"model_max_length": "x"}))
     with pytest.raises(CheckpointError, match="its tokenizer fails on the text"):
         gacprof.evaluate(folder, text=here / "text.txt")
-
-
-def test_parts_for_several_machines_cover_every_window_once(here):
-    from gacprof.evaluation.evaluating import _Text
-    from gacprof.evaluation.perplexity import windows
-
-    whole = _Text(3, torch.zeros(100, dtype=torch.long), windows(100, 8, 4))
-    for count in (1, 2, 5, 100):
-        parts = whole.parts(count)
-        assert [w for part in parts for w in part.windows] == list(whole.windows)
-        assert all(len(part.windows) % 3 == 0 for part in parts[:-1])
-        assert (
-            max(map(len, (p.windows for p in parts)))
-            <= -(-len(whole.windows) // count // 3) * 3 + 3
-        )

@@ -13,10 +13,8 @@ transformers = pytest.importorskip("transformers")
 from torch import nn  # noqa: E402
 
 from gacprof.core.errors import CheckpointError, MeasurementError  # noqa: E402
-from gacprof.evaluation import bench, benchmark  # noqa: E402
-from gacprof.evaluation.benchmark import movable, move  # noqa: E402
-from gacprof.evaluation.summary import Rounds  # noqa: E402
-from gacprof.evaluation.workloads import Clock  # noqa: E402
+from gacprof.evaluation import bench, benchmark, models  # noqa: E402
+from gacprof.evaluation.benchmark import move, weights_of  # noqa: E402
 
 DRAW = np.random.default_rng(0)
 
@@ -35,7 +33,7 @@ def addresses(model: nn.Module) -> list[int]:
 def test_every_weight_moves_and_the_model_computes_the_same():
     model, ids = llama(), torch.arange(8)[None]
     before, logits = addresses(model), model(input_ids=ids).logits
-    move(movable([model]), DRAW)
+    move(weights_of([model]), DRAW)
     assert all(old != new for old, new in zip(before, addresses(model), strict=True))
     assert torch.equal(model(input_ids=ids).logits, logits)
 
@@ -43,7 +41,7 @@ def test_every_weight_moves_and_the_model_computes_the_same():
 def test_a_moved_weight_can_still_be_trained():
     model = llama()
     with torch.inference_mode():
-        move(movable([model]), DRAW)
+        move(weights_of([model]), DRAW)
     model(input_ids=torch.arange(8)[None]).logits.sum().backward()
     assert all(p.grad is not None for p in model.parameters())
 
@@ -52,30 +50,15 @@ def test_tied_weights_stay_tied_also_across_models():
     model, other = llama(tied=True), nn.Linear(32, 64, bias=False)
     other.weight = nn.Parameter(model.lm_head.weight.data)
     before = other.weight.data_ptr()
-    move(movable([model, other]), DRAW)
+    move(weights_of([model, other]), DRAW)
     one = {m.weight.data_ptr() for m in (model.lm_head, model.model.embed_tokens, other)}
     assert len(one) == 1 and before not in one
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        (lambda x: x[:6], lambda x: x[4:]),  # overlap
-        (lambda x: x, lambda x: x[2:4]),  # one within the other
-        (lambda x: x[:, :4], lambda x: x[:, 4:]),  # gaps
-        (lambda x: x, lambda x: x.t()),  # the same numbers in another order
-    ],
-)
-def test_what_cannot_move_alone_stays(first, second):
-    held, whole = nn.Module(), torch.randn(8, 8)
-    held.a, held.b = nn.Parameter(first(whole)), nn.Parameter(second(whole))
-    assert movable([held]) == []
-
-
-def test_views_side_by_side_move_with_their_strides():
+def test_views_of_one_storage_move_with_their_strides():
     held, whole = nn.Module(), torch.randn(8, 8)
     held.a, held.b = nn.Parameter(whole[:4].t()), nn.Parameter(whole[4:])
-    move(movable([held]), DRAW)
+    move(weights_of([held]), DRAW)
     assert torch.equal(held.a, whole[:4].t()) and held.a.stride() == whole[:4].t().stride()
     assert torch.equal(held.b, whole[4:])
     assert held.a.untyped_storage().data_ptr() != held.b.untyped_storage().data_ptr()
@@ -84,84 +67,61 @@ def test_views_side_by_side_move_with_their_strides():
 def test_nothing_without_bytes_and_no_other_device_moves():
     held = nn.Module()
     held.a, held.b = nn.Parameter(torch.empty(0, 4)), nn.Parameter(torch.empty(4, device="meta"))
-    assert movable([held]) == []
+    assert weights_of([held]) == []
 
 
-def test_rounds_begin_anew():
-    calls: list[int] = []
-    rounds = Rounds([], [], Clock(torch.device("cpu")), 12, anew=lambda: calls.append(rounds.count))
-    rounds.run(lambda: False)
-    assert calls == list(range(12))
+def bench_moving(monkeypatch, given) -> set[int]:
+    """How many weights a bench of these models moved in each round."""
+    moved: list[int] = []
+    monkeypatch.setattr(benchmark, "move", lambda weights, draw: moved.append(len(weights)))
+    bench(given, tokens=(8,), decode_steps=0, rounds=12, time_cap_s=0)
+    assert len(moved) == 4
+    return set(moved)
 
 
 def test_a_bench_moves_the_weights_of_all_models_and_of_the_replicate(monkeypatch):
-    moved: list[int] = []
-    monkeypatch.setattr(benchmark, "move", lambda weights, draw: moved.append(len(weights)))
-    models = [llama(0), llama(1)]
-    bench(models, tokens=(8,), decode_steps=0, rounds=12, time_cap_s=0)
-    tensors = sum(1 for _ in models[0].parameters()) + sum(1 for _ in models[0].buffers())
-    assert moved == [3 * tensors] * 4
+    given = [llama(0), llama(1)]
+    tensors = sum(1 for _ in given[0].parameters()) + sum(1 for _ in given[0].buffers())
+    assert bench_moving(monkeypatch, given) == {3 * tensors}
 
 
-def tied_by_storage():
+def locked():
     model = llama()
-    model.lm_head.weight = nn.Parameter(model.model.embed_tokens.weight.data)
+    model.lock = threading.Lock()
     return model
 
 
-@pytest.mark.parametrize("cap", [0, None])
-def test_a_callers_model_is_left_as_it_was(cap):
-    """Its mode, its tensors' places, and no hook is left, also where it is interrupted."""
-    model, other = tied_by_storage().train(), llama(1)
+@pytest.mark.parametrize("why", ["no room", "no copy"])
+def test_a_callers_weights_stay_where_they_cannot_be_copied(why, monkeypatch):
+    if why == "no room":
+        monkeypatch.setattr(models, "free_bytes", lambda device: 1000)
+    assert bench_moving(monkeypatch, [locked() if why == "no copy" else llama()]) == {0}
+
+
+@pytest.mark.parametrize("make", [llama, locked])
+def test_a_callers_model_is_left_as_it_was_also_where_it_is_interrupted(make):
+    model, other = make().train(), llama(1)
     model.lm_head.eval()
-    model.share_memory()
-    before, alias = addresses(model), model.lm_head.weight.detach()
-    seen = torch.get_rng_state()
+    before, seen = addresses(model), torch.get_rng_state()
 
     def stop(done, total, what):
-        if done > 40 and cap is None:
+        if done > 40:
             raise KeyboardInterrupt
 
-    try:
-        bench([model, other], tokens=(8,), decode_steps=1, time_cap_s=cap, progress=stop)
-    except KeyboardInterrupt:
-        assert cap is None
-    assert addresses(model) == before and all(p.is_shared() for p in model.parameters())
-    assert alias.data_ptr() == model.model.embed_tokens.weight.data_ptr()
+    with pytest.raises(KeyboardInterrupt):
+        bench([model, other], tokens=(8,), decode_steps=1, time_cap_s=None, progress=stop)
+    assert addresses(model) == before and torch.equal(torch.get_rng_state(), seen)
     assert model.training and not model.lm_head.training and model.model.training
-    assert not any(module._forward_pre_hooks for module in model.modules())
-    assert torch.equal(torch.get_rng_state(), seen)
 
 
-@pytest.mark.parametrize("in_memory", [True, False])
-def test_without_room_for_the_callers_weights_none_moves(in_memory, monkeypatch, tmp_path):
-    moved: list[int] = []
-    monkeypatch.setattr(benchmark, "move", lambda weights, draw: moved.append(len(weights)))
-    monkeypatch.setattr(benchmark, "free_bytes", lambda device: 0)
-    model = llama()
-    model.save_pretrained(tmp_path)
-    given = model if in_memory else tmp_path
-    bench([given], tokens=(8,), decode_steps=0, rounds=12, time_cap_s=0)
-    assert all(count == 0 if in_memory else count > 0 for count in moved) and moved
-
-
-def test_models_of_inference_mode_stay_where_they_are_and_usable():
+def test_models_of_inference_mode_stay_usable():
     ids = torch.arange(8)[None]
     with torch.inference_mode():
         model = llama()
         bench([model], tokens=(8,), decode_steps=0, rounds=12, time_cap_s=0)
     ordinary = llama()
-    with torch.inference_mode():
-        bench([ordinary, model], tokens=(8,), decode_steps=0, rounds=12, time_cap_s=0)
     with torch.no_grad():
         assert torch.equal(model(input_ids=ids).logits, ordinary(input_ids=ids).logits)
-
-
-def test_a_model_that_cannot_be_copied_is_its_own_replicate():
-    model = llama()
-    model.lock = threading.Lock()
-    message = bench([model], tokens=(8,), decode_steps=0, rounds=12, time_cap_s=0)
-    assert any("cannot be copied" in note for note in message.notes)
 
 
 @pytest.mark.parametrize("model", [nn.ReLU(), nn.Linear(2, 2), 3])

@@ -108,19 +108,15 @@ def test_a_killed_driver_and_a_lost_node_cost_only_what_was_under_way(cluster, t
     assert 0 <= made - kept <= 3 * 2 * 16, "two batches a worker are under way"
 
 
-def test_layers_and_windows_computed_as_tasks_give_the_same_bits(local, tmp_path):
+def test_layers_computed_as_tasks_give_the_same_bits(local, tmp_path):
     import torch
     from compressing_models import make_model
-    from tiny_models import TEXT, write_tiny
 
     import gacprof
     from gacprof.extras.fleet.on_ray import tasks_on
 
     dense = make_model(tmp_path / "dense")
     ids = torch.randint(0, 128, (12, 32), generator=torch.Generator().manual_seed(3))
-    write_tiny(tmp_path / "a")
-    (tmp_path / "text.txt").write_text(TEXT)
-    found = []
     for name, address in (("here", None), ("ray", "local")):
         with tasks_on(address, "cpu") as tasks:
             assert bool(tasks.ahead) == (name == "ray")
@@ -129,12 +125,6 @@ def test_layers_and_windows_computed_as_tasks_give_the_same_bits(local, tmp_path
                     dense, tmp_path / f"{name}-{method}", method=method, ratio=0.3, calib=ids,
                     device="cpu", tasks=tasks,
                 )  # fmt: skip
-            quality = gacprof.evaluate(
-                tmp_path / "a", text=tmp_path / "text.txt", batch=2, window=32, device="cpu",
-                tasks=tasks,
-            )  # fmt: skip
-        found.append(quality)
-    assert found[0] == found[1] and len(found[0].window_tokens) > 4
     for method in ("svd-llm", "palu"):
         here, ray = (tmp_path / f"{name}-{method}" for name in ("here", "ray"))
         weights = sorted(here.glob("*.safetensors"))
@@ -165,7 +155,7 @@ def test_a_kind_of_device_that_there_is_not_is_refused(ray):
 
 
 LISTENING = """
-import os, signal, sys
+import os
 from pathlib import Path
 from gacprof.extras.fleet.on_ray import connected
 with connected("local"):
@@ -189,22 +179,14 @@ with connected("local"):
             cells = line.split()
             if cells[3] == "0A" and f"socket:[{cells[9]}]" in sockets:
                 print(cells[1].rpartition(":")[0])
-    print("processes", *ours - {str(os.getpid())})
-    sys.stdout.flush()
-    os.kill(os.getpid(), signal.SIGKILL)
 """
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
 
 
-def test_a_local_ray_listens_on_the_loopback_address_and_ends_with_its_driver():
+def test_a_local_ray_listens_on_the_loopback_address_alone():
     done = subprocess.run(
         [sys.executable, "-c", LISTENING], capture_output=True, text=True, timeout=300
     )
     assert done.stdout, done.stderr[-2000:]
-    *listening, last = done.stdout.splitlines()
+    listening = done.stdout.split()
     assert listening and set(listening) <= LOOPBACK, done.stderr
-    processes = last.split()[1:]
-    until = time.monotonic() + 30
-    while left := [p for p in processes if Path(f"/proc/{p}/exe").exists()]:
-        assert time.monotonic() < until, left
-        time.sleep(0.5)

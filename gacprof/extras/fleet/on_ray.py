@@ -3,21 +3,18 @@
 Nothing large goes through Ray's object store: a batch of blocks is some kilobytes, and Ray sends
 those from process to process. The store that a local Ray begins with is bounded (:data:`STORE`).
 
-Layers of a model are decomposed, and parts of an evaluation scored, as Ray tasks. The functions are
-those that run on one machine, and so are their results, to the last bit: a task runs only on nodes
-whose processor or GPU, libraries and number of threads are this machine's.
+Layers of a model are decomposed as Ray tasks. The functions are those that run on one machine, and
+so are their results, to the last bit: a task runs only on nodes whose processor or GPU, libraries
+and number of threads are this machine's.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from itertools import cycle
-from pathlib import Path
 from secrets import token_hex
 from typing import Any, TypeVar
 
@@ -85,49 +82,9 @@ def connected(address: str) -> Iterator[None]:
             "'ray start --head', or use --address local"
         ) from None
     try:
-        with _ended_with_us() if local else nullcontext():
-            yield
-    finally:
-        ray.shutdown()
-
-
-@contextmanager
-def _ended_with_us() -> Iterator[None]:
-    """Ray's agents end with this process, however that ends. A driver's SIGKILL takes Ray's other
-    processes at once; its agents would go on for a minute."""
-    mine, agents = str(os.getpid()), []
-    parents = {stat.parent.name: _parent(stat) for stat in Path("/proc").glob("[0-9]*/stat")}
-    for process, parent in parents.items():
-        if parents.get(parent) == mine and parent != mine:
-            agents.append(process)
-    guard = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _GUARD, *agents], stdin=subprocess.PIPE,
-        start_new_session=True,
-    )  # fmt: skip
-    try:
         yield
     finally:
-        guard.kill()
-        guard.communicate()
-
-
-_GUARD = """\
-import os, sys
-sys.stdin.read()  # until the other end is closed: by the system, where the driver is killed
-for process in map(int, sys.argv[1:]):
-    try:
-        os.kill(process, 9)
-    except OSError:
-        pass
-"""
-
-
-def _parent(stat: Path) -> str:
-    """The parent of a process (proc(5)); empty where it is gone."""
-    try:
-        return stat.read_text().rpartition(")")[2].split()[1]
-    except (OSError, IndexError):
-        return ""
+        ray.shutdown()
 
 
 class RayCluster:
