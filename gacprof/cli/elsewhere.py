@@ -139,11 +139,9 @@ def _known(held: Sequence[Held]) -> list[dict[str, Any]]:
     ]
 
 
-def print_times(
-    times: StepTimes, every: bool, *, parts: bool = False, method: bool = False
-) -> None:
-    """Totals with bounds and what has no time; with ``parts`` those that take longest, with
-    ``method`` how the times came about."""
+def print_times(times: StepTimes, every: bool) -> None:
+    """Totals with bounds, the parts that take longest, what has no time, and how the times came
+    about."""
     say(
         f"whole steps on {times.gpu}, in {', '.join(times.dtypes)}"
         f"{f', on one of {times.tp} ranks' if times.tp > 1 else ''}, measured elsewhere by "
@@ -158,7 +156,7 @@ def print_times(
     ]  # fmt: skip
     columns = ("step of", "at good sizes", "as they are", "good sizes save", "open", "no time")
     print_table("", columns, rows)
-    for i, total in enumerate(times.totals if parts else ()):
+    for i, total in enumerate(times.totals):
         known = [p for p in times.parts if p.costs[i].good is not None]
         lines = [_row(p, i) for p in known] if every else _by_name(known, i)
         lines.sort(key=lambda row: -row[0])
@@ -173,10 +171,7 @@ def print_times(
     if why:
         say_notes([f"open: {why[0]}" + (f" (and {len(why) - 1} more)" if why[1:] else "")])
     say_notes([f"without a time: {one}" for one in times.left_out])
-    if method:
-        say_notes(times.notes)
-    elif parts:
-        say("--why prints how these times came about")
+    say_notes(times.notes)
 
 
 def _row(part: Part, i: int) -> tuple[Any, ...]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +21,7 @@ from gacprof.core.errors import LintError
 from gacprof.core.formatting import counted, percent
 from gacprof.core.request import Request, option
 from gacprof.linting.request import LintRequest, Served
+from gacprof.report.grouping import ranges
 
 if TYPE_CHECKING:
     from gacprof.linting import Lint
@@ -127,8 +127,12 @@ def print_lint(found: Lint, every: bool = False, known: frozenset[str] = frozens
 
     ranks = f"{found.tp} rank{'s' * (found.tp > 1)}{' with expert parallelism' if found.ep else ''}"
     named = f" ({found.model_type})" if found.model_type else ""
-    asked = f"{found.model}{named}, {found.quant}, {found.engine} {found.version}, {ranks}, "
-    say(one_line(f"{asked}{found.gpu}: {headline(found)}"))
+    quant = "unquantised" if found.quant == "none" else found.quant
+    gpu = "whatever the GPU" if found.gpu == "any" else found.gpu
+    asked = f"{found.model}{named}, {quant}, {found.engine} {found.version}, {ranks}, {gpu}"
+    say(one_line(f"{asked}: {headline(found)}"))
+    if found.gpu == "any":
+        say("which sizes a GPU serves well is judged with its name (--gpu h100)")
     rows = found.products if every else (*found.findings, *found.misaligned)
     if rows:
         timed = sorted({int(m) for r in rows for m in r.times_us or ()})
@@ -139,7 +143,7 @@ def print_lint(found: Lint, every: bool = False, known: frozenset[str] = frozens
                     r.name,
                     r.local["N"],
                     r.local["K"],
-                    f"{_told(r, verdict(r))}{' (known)' if fingerprint(found, r) in known else ''}",
+                    _verdict(r, verdict(r)) + " (known)" * (fingerprint(found, r) in known),
                     one_line(r.why) or None,
                     r.tier,
                 )[: len(columns)],
@@ -170,7 +174,7 @@ def print_lint(found: Lint, every: bool = False, known: frozenset[str] = frozens
     say_notes(map(one_line, found.notes))
 
 
-def _told(row: Any, verdict: str) -> str:
+def _verdict(row: Any, verdict: str) -> str:
     return "misaligned" if row.outcome == "ok" and (row.tier or 1) > 1 else verdict
 
 
@@ -215,13 +219,11 @@ def print_degrees(found: Lint, every: bool) -> None:
 
 
 def _folded(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Rows that follow each other and say the same of other degrees, as one."""
-    folded = []
-    for _, same in groupby(rows, key=lambda row: row[1:]):
-        found = list(same)
-        degrees = [str(row[0]) for row in found]
-        folded.append((", ".join(degrees), *found[0][1:]))
-    return folded
+    """Degrees of which the same is said, as one row: ``3, 5–7, 9–15``."""
+    degrees: dict[tuple[Any, ...], list[int]] = {}
+    for degree, *said in rows:
+        degrees.setdefault(tuple(said), []).append(degree)
+    return [(ranges(alike), *said) for said, alike in degrees.items()]
 
 
 def _runs(degree: Degree | None) -> bool:

@@ -33,7 +33,7 @@ from gacprof.evaluation.request import (
     VerifyRequest,
 )
 from gacprof.report.grouping import Group, group
-from gacprof.report.wording import left_open, measured, verdict_of
+from gacprof.report.wording import MOST_REASONS, diagnosed, measured
 from gacprof.resizing.request import RealignRequest
 
 if TYPE_CHECKING:
@@ -241,38 +241,31 @@ SECTIONS = {
 
 
 def print_diagnosis(found: Diagnosis, every: bool, why: bool) -> None:
-    """The verdict, what it leaves open, and what to do with the dims that lose most; ``why`` adds
-    the other dims, the time lost, and the notes, ``every`` shows each dim on its own."""
-    totals = found.totals()
-    if found.layout == "config":
-        if found.times is not None:
-            print_times(found.times, every, parts=True, method=why or every)
-        say_notes(found.notes)
-        return
-    say(verdict_of(totals, found.device, found.basis, found.times is not None))
-    if totals["judged"] and (left := left_open(totals)):
-        say(left)
-    for merge in found.merges:
-        say(str(merge))
+    """The verdict, at most three reasons, and what to do with the dims that lose most; ``why`` adds
+    the rest, ``every`` shows each dim on its own."""
+    headline, *reasons = diagnosed(found.summary())
+    say(headline)
+    full = why or every
+    for reason in reasons if full else reasons[:MOST_REASONS]:
+        say(reason)
     dims = {verdict: [d for d in found.dims if d.verdict == verdict] for verdict in SECTIONS}
     for advice in [d.advice for d in dims["unknown"][:1]]:
         say(f"the first unknown dim: {advice}")
-    if not (why or every):
+    if not full:
         if dims["misaligned"]:
             _print_section("", dims["misaligned"], every, found.basis, FEW_ROWS)
-        if found.times is not None:
-            print_times(found.times, every)
-        if not totals["misaligned"]:
+        if not found.misaligned or found.layout == "config":
             say_notes(found.notes)  # how to have it judged, or why this may not hold elsewhere
-        say("--why prints the other dims too, how sizes were judged, and notes")
+        say("--why prints the rest: other dims, parts of steps, how sizes were judged, notes")
         return
     for verdict, members in dims.items():
         if members and (every or verdict != "safe"):
-            title = f"{verdict} {found.basis}" if found.basis else SECTIONS[verdict]
+            title = f"{verdict} by rules" if found.basis else SECTIONS[verdict]
             _print_section(title, members, every, found.basis, MOST_ROWS)
-    _print_totals(found)
+    if found.layout != "config":
+        _print_totals(found)
     if found.times is not None:
-        print_times(found.times, every, parts=True, method=True)
+        print_times(found.times, every)
     shown = found.times.notes if found.times is not None else ()
     say_notes(note for note in found.notes if note not in shown)
 
@@ -359,8 +352,5 @@ def _print_totals(found: Diagnosis) -> None:
         f"tolerance {percent(found.tolerance)}: safe is a penalty of at most that, misaligned one "
         "surely above, undecided one that the map's errors leave open"
     )
-    when = formatting.workload(found.tokens)
-    predicted, lost = (
-        microseconds(totals[name]) or "unknown" for name in ("predicted_us", "lost_us")
-    )
-    say(f"predicted time in matrix products, {when}: {predicted}; lost to penalties {lost}")
+    lost = microseconds(totals["lost_us"]) or "unknown"
+    say(f"times are sums over {formatting.workload(found.tokens)}; lost to penalties {lost}")

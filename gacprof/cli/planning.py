@@ -116,6 +116,7 @@ def _is_plan(path: Path) -> bool:
 def _print_plan(made: Plan, target: Path, checkpoint: str, every: bool, why: bool) -> None:
     """What the plan comes to and what changes; ``why`` adds limits, verdicts, proof and notes."""
     from gacprof.diagnosing.fixed import UNCHANGED
+    from gacprof.diagnosing.merging import MERGING
 
     data = made.as_dict()
     for sentence in filter(None, (planned(data), "" if made.basis else by_phase(data))):
@@ -129,7 +130,7 @@ def _print_plan(made: Plan, target: Path, checkpoint: str, every: bool, why: boo
     else:
         if not made.certificate.proved:
             _print_certificate(made)
-        beyond = [warning for warning in made.warnings if warning.startswith(UNCHANGED)]
+        beyond = [note for note in made.warnings if note.startswith((MERGING, UNCHANGED))]
         say_notes([*beyond, *made.certificate.notes])
         say("--why prints what was asked for, how sizes were judged, the proof, and notes")
     say(f"plan: {target}    next: gacprof realign {checkpoint} --plan {target} --out DIR")

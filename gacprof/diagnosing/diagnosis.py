@@ -17,6 +17,7 @@ from typing import Any
 from gacprof.checkpoint import inventory_for
 from gacprof.checkpoint.inventory import Dim
 from gacprof.checkpoint.products import check_heads
+from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.source import SizeCost, SizeSource, rules_instead
 from gacprof.core.errors import LintError, MapError
 from gacprof.core.request import verb
@@ -82,7 +83,14 @@ def _diagnose(request: DiagnoseRequest) -> Diagnosis:
         inventory.path, inventory.layout, source.name, source.environment.name,
         predictor.dtype, dict(predictor.tokens), predictor.tolerance or None, inventory.parameters,
         weights, found, tuple(notes), source.basis, tp, times, tuple(merges(predictor)),
+        _busy(source),
     )  # fmt: skip
+
+
+def _busy(source: SizeSource) -> str:
+    """What a map's own check says of other programs; empty where they did not disturb its sweep."""
+    checks = source.file.checks if isinstance(source, CliffMap) else ()
+    return next((c.message for c in checks if c.name == "contention" and not c.passed), "")
 
 
 def _steps(source: RuleTable, found: Found, request: DiagnoseRequest) -> StepTimes:
@@ -103,10 +111,14 @@ def _of_config(
             "GPU ('gacprof gpus' lists them), 'gacprof lint' judges its sizes"
         )
     needs = needs_of_config(named.config, request.tp, request.dtype)
-    times = _steps(source, needs, request)
+    gpu = source.target.sheet.key
+    try:
+        times = _steps(source, needs, request)
+    except MapError as error:
+        instead = f"; 'gacprof lint {named.name} --gpu {gpu}' judges its sizes without times"
+        raise MapError(f"{error}{'' if 'gacprof lint' in str(error) else instead}") from None
     notes = [*named.notes, "a config alone: 'gacprof lint' judges its sizes for an engine"]
     if request.dtype is None:
-        gpu = source.target.sheet.key
         with suppress(LintError):  # a model that lint cannot judge: its size is not known
             too_large = lint(LintRequest(config, gpu=gpu, tp=request.tp)).too_large
             notes += [f"{gpu}: {too_large}"] * bool(too_large)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gacprof.core.files import Record
@@ -100,6 +100,8 @@ class Diagnosis(Framed, Record):
     """Whole steps on a GPU that others measured (``--gpu``); None where nothing is known of any."""
     merges: tuple[Merge, ...] = ()
     """Factor pairs that the map shows to be slower than their dense products, by token count."""
+    busy: str = ""
+    """How far other programs disturbed the map's sweep, where that leaves dims undecided."""
 
     def __repr__(self) -> str:
         if self._of_config and self.times is not None:
@@ -178,6 +180,12 @@ class Diagnosis(Framed, Record):
         return None if any(t is None for t in known) else sum(t for t in known if t is not None)
 
     @property
+    def plannable_us(self) -> float | None:
+        """The part of it in the weights that a plan can change."""
+        known = [w.latency_us for w in self.weights if w.dims]
+        return None if any(t is None for t in known) else sum(t for t in known if t is not None)
+
+    @property
     def judged(self) -> tuple[DimFinding, ...]:
         """The dims that the map knows enough of to judge."""
         return tuple(dim for dim in self.dims if dim.verdict != "unknown")
@@ -230,9 +238,15 @@ class Diagnosis(Framed, Record):
             "not_divisible_by_8": odd,
             "not_divisible_by_8_share": odd / count,
             "predicted_us": self.predicted_us,
+            "plannable_us": self.plannable_us,
             "lost_us": self.lost_us,
             "recoverable_us": self.recoverable_us,
         }
+
+    def summary(self) -> dict[str, Any]:
+        """What its sentences say: :meth:`as_dict` without weights and dims."""
+        few = replace(self, weights=(), dims=()).as_dict()
+        return few | {"totals": self.totals()}
 
     def as_dict(self) -> dict[str, Any]:
         data = super().as_dict() | {

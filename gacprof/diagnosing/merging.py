@@ -7,12 +7,12 @@ its call costs, so that the dense product may be the faster one long before it i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
 from gacprof.checkpoint.inventory import Inventory, Module
-from gacprof.core.formatting import counted
+from gacprof.core.formatting import bounded_time, counted, percent
 from gacprof.diagnosing.predict import Estimate, Predictor
 
 SURELY = 3.0
@@ -35,19 +35,6 @@ class Merge:
     saved_us: float
     high_us: float
     of_us: float | None
-
-    def __str__(self) -> str:
-        saved = f"{self.saved_us:.1f} µs less ({self.low_us:.1f} to {self.high_us:.1f})"
-        if self.of_us is not None:
-            low, value, high = (
-                f"{-us / self.of_us:+.1%}" for us in (self.high_us, self.saved_us, self.low_us)
-            )
-            saved = f"{value} ({low} to {high}) of the time of all products"
-        return (
-            f"merge {len(self.weights)} of {counted(self.pairs, 'factor pair')}: {saved} at "
-            f"{counted(self.tokens, 'token')}; they are slower than the dense products in their "
-            "place"
-        )
 
 
 def pairs_of(inventory: Inventory) -> Iterator[Module]:
@@ -101,3 +88,26 @@ def _merge(
     every = at.gemms([gemm for module in at.inventory.modules for gemm in module.gemms])
     names = tuple(module.name for module, _, _ in slower)
     return Merge(tokens, names, pairs, saved - half, saved, saved + half, every.latency_us)
+
+
+MERGING = "merging factor pairs into dense weights saves "
+
+
+def merging(found: Sequence[Merge]) -> str:
+    """What merging saves at each token count, in a clause; empty where nothing is sure."""
+    said = []
+    for merge in found:
+        us = merge.low_us, merge.saved_us, merge.high_us
+        saved = bounded_time(*us)
+        if merge.of_us is not None:
+            low, value, high = (percent(each / merge.of_us) for each in us)
+            saved = f"{value} ({low} to {high}) of all products"
+        pairs = f"{len(merge.weights)} of {counted(merge.pairs, 'pair')}"
+        said.append(f"{saved} at {counted(merge.tokens, 'token')} ({pairs})")
+    return f"{MERGING}{', '.join(said)}: 'plan --objective latency' does so" if said else ""
+
+
+def left_apart(predictor: Predictor, changes: Mapping[str, int | None]) -> list[str]:
+    """What a plan with these ``changes`` has to say of merging, where it merges nothing."""
+    said = "" if None in changes.values() else merging(tuple(merges(predictor)))
+    return [said] if said else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,8 @@ class Line(Record):
 
 @dataclass(frozen=True)
 class Step(Record):
-    """From ``after`` to the next whole size one engine's time changes by the share ``change``."""
+    """From ``after`` to the next whole size one engine's time changes by the share ``change``,
+    at least so much beside the measured sizes before and behind too."""
 
     engine: str
     after: int
@@ -90,13 +92,17 @@ class MeasuredCurve(Record):
 
     @property
     def steps(self) -> list[Step]:
-        """Where a size and the next whole one were both measured."""
-        return [
-            Step(line.engine, a, line.latency_us[i + 1] / line.latency_us[i] - 1)
-            for line in self.lines
-            for i, (a, b) in enumerate(zip(line.sizes, line.sizes[1:], strict=False))
-            if b == a + 1
-        ]
+        """Where a size and the next whole one were both measured, and the change holds beside their
+        neighbours: one time off between equal ones is no step."""
+        found = []
+        for line in self.lines:
+            for i in (i for i, (a, b) in enumerate(pairwise(line.sizes)) if b == a + 1):
+                us = line.latency_us
+                before, after = us[max(0, i - 1) : i + 1], us[i + 1 : i + 3]
+                rise, fall = min(after) / max(before) - 1, max(after) / min(before) - 1
+                if rise > 0 or fall < 0:
+                    found.append(Step(line.engine, line.sizes[i], rise if rise > 0 else fall))
+        return found
 
 
 def measured_curve(

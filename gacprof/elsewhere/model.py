@@ -44,6 +44,8 @@ class Part(Record):
     """A part of the step, the shape at which it is of the best tier, and its costs by token
     count."""
 
+    derived = ("misaligned",)
+
     need: Need
     good: dict[str, int]
     costs: tuple[Cost, ...]

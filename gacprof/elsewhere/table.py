@@ -20,7 +20,7 @@ from gacprof.rules.table import RuleTable
 from gacprof.rules.target import Target
 from gacprof.rules.view import RuleView
 
-BASIS = "by rules; times are others' measurements"
+BASIS = "sizes by rules, times by others' measurements"
 PUBLISHED_WORK = 512 * 4096 * 4000
 """M · N · K of the product whose misaligned K was published (:data:`gemm.PAPER`). A smaller one may
 be bound by its launch or by memory, and lose nothing: its bounds begin at its level."""
@@ -92,11 +92,9 @@ class ElsewhereTable(RuleTable):
         if isinstance(relative, str):
             return Estimate(None, relative)
         if relative != 1.0 and level.us < LAUNCH_US:
-            return Estimate(
-                None,
-                f"N={n}, K={k}: {level.us:.2g} µs at good sizes, mostly the launch: what worse "
-                f"sizes cost there was not published; {MEASURE}",
-            )
+            what = gemm.held_by(self.target, OUR_NAMES[table_dtype(dtype)], n, k)
+            launch = f"{level.us:.2g} µs at good sizes, mostly the launch"
+            return Estimate(None, f"{what}, {launch}: what it costs was not published; {MEASURE}")
         least = product_us(self.target.sheet, table_dtype(dtype), m, n, k)
         most = gemm.relative_most(self.target, relative)
         return _slower(level.estimate, relative, most, m * n * k).at_least(least)
@@ -120,8 +118,8 @@ class ElsewhereTable(RuleTable):
             return 1.0
         cost = gemm.relative_cost(self.target, dtype, m, n, k)
         if tier is None or cost is None:
-            what = f"tier {tier}" if tier else "no kernel"
-            return f"N={n}, K={k} are of {what}: what that costs was not published; {MEASURE}"
+            what = gemm.held_by(self.target, dtype, n, k)
+            return f"{what}: what that costs was not published; {MEASURE}"
         return cost
 
     @property

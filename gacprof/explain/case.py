@@ -109,7 +109,9 @@ class Explanation(Record):
         """The causes, a line each, largest share first."""
         shares = [percent(cause.share, decimals=0) for cause in self.causes]
         return tuple(
-            f"{share} of it: {cause.sentence}" if share else cause.sentence
+            f"{share} of these {microseconds(self.latency_us)}: {cause.sentence}"
+            if share
+            else cause.sentence
             for share, cause in zip(shares, self.causes, strict=True)
         )
 

@@ -9,6 +9,7 @@ from gacprof.checkpoint.inventory import ALIGNED, Dim, Gemm, NewSizes
 from gacprof.core.dtypes import of_merging
 from gacprof.core.texts import workload_name
 from gacprof.diagnosing.fixed import unchanged
+from gacprof.diagnosing.merging import left_apart
 from gacprof.diagnosing.predict import Predictor
 from gacprof.planning.coupled import Axis, share_kept
 from gacprof.planning.limits import Limits
@@ -68,7 +69,7 @@ def summary(problem: Problem, outcome: Outcome, limits: Limits) -> Plan:
         by_times = problem.goal.name == "latency" or limits.times
         proof = proof.model_copy(update={"estimated": BY_TIMES if by_times else ESTIMATED})
     warnings = [*_warnings(problem, outcome, choices), *problem.required.unmet]
-    warnings += [*problem.request.notes, *unchanged(predictor)]
+    warnings += [*problem.request.notes, *unchanged(predictor), *left_apart(predictor, changes)]
     if limits.times and not limits.break_even:
         warnings.append(
             "no plan within the limits has all factor pairs as fast as the dense products in their "

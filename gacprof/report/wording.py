@@ -1,14 +1,17 @@
-"""Findings as words: what the page says, kept apart from how it looks."""
+"""Findings as sentences, for pages and the terminal: what is said, apart from how it looks."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gacprof.cliffmap.detect import label
 from gacprof.cliffmap.storage import map_facts
 from gacprof.core import formatting
+from gacprof.core.formatting import at_least_time, bounded_time, counted
+from gacprof.diagnosing.merging import Merge, merging
 from gacprof.report.figures import View
 from gacprof.report.grouping import group
 from gacprof.report.tables import penalties
@@ -22,13 +25,15 @@ MOST_FRONTIER = 8
 """Dims of a frontier that a sentence holds."""
 
 MOST_CLIFFS = 2
-"""Curves that the page's words tell of."""
+"""Curves that the page's words are about."""
 
 MOST_WORST = 3
 """Groups of dims that a sentence names."""
 
 MOST_REASONS = 3
 """Sentences below the headline; the rest is unfolded."""
+
+BY_RULES = ", by rules, not measured"
 
 Sections = dict[str, list[str]]
 
@@ -43,30 +48,32 @@ class Verdict(NamedTuple):
 
 
 def verdict(contents: Contents, views: Sequence[View] = ()) -> Verdict:
-    """What was measured comes first, then what was found, then what was planned. No gain is said
-    as such. ``views`` are the curves that the page shows: the first of each axis is told of."""
+    """What was measured comes first, then what was found, then what was planned: the first sentence
+    of each, then the second. ``views`` are the curves that the page shows: the first of each axis
+    has a sentence."""
     axes = {(v.curve.operator, v.curve.axis): v for v in reversed(views)}
     first = [v for v in views if v in axes.values()][:MOST_CLIFFS]
+    diagnosis = contents.diagnosis
     main: Sections = {
         "Measured": measured(contents.bench) if contents.bench else [],
-        "This model": diagnosed(contents.diagnosis) if contents.diagnosis else [],
+        "This model": [*diagnosed(diagnosis), *worst(diagnosis)] if diagnosis else [],
         "The plan": [planned(contents.plan)] if contents.plan else [],
         "The same function": [_function(contents.verification)] if contents.verification else [],
         "Cliffs": [f"{view.curve.shape}: {cliffs(view)}" for view in first],
     }
     if contents.cliff_map and not any(main[about] for about in ("Measured", "This model")):
-        main["Cliffs"] = [_of_map(contents.cliff_map), *main["Cliffs"]]
-    told = [
-        (about, sentences[i])
-        for i in range(max(map(len, main.values())))
-        for about, sentences in main.items()
-        if i < len(sentences)
+        main["Cliffs"].insert(0, _of_map(contents.cliff_map))
+    in_turn = [
+        (about, sentence)
+        for row in zip_longest(*main.values())
+        for about, sentence in zip(main, row, strict=True)
+        if sentence
     ]
+    headline, *reasons = [sentence for _, sentence in in_turn[: 1 + MOST_REASONS]] or [""]
     rest: Sections = {}
-    for about, sentence in told[1 + MOST_REASONS :]:
+    for about, sentence in in_turn[1 + MOST_REASONS :]:
         rest.setdefault(about, []).append(sentence)
     rest |= {"Device": _device(contents), "How sure": _sure(contents)}
-    headline, *reasons = [sentence for _, sentence in told[: 1 + MOST_REASONS]] or [""]
     return Verdict(headline, reasons, {about: lines for about, lines in rest.items() if lines})
 
 
@@ -79,6 +86,24 @@ def _device(contents: Contents) -> list[str]:
     dtypes = ", ".join(sorted({curve.dtype for curve in file.curves}))
     where = f"{file.device.name} ({file.device.arch})"
     return [f"{where}, {file.provenance.kind} {file.provenance.created[:10]} in {dtypes}."]
+
+
+def _sure(contents: Contents) -> list[str]:
+    said, cliff_map, bench = [], contents.cliff_map, contents.bench
+    if cliff_map is not None:
+        noise = cliff_map.file.noise
+        said.append(
+            f"The map's noise is not known: {noise.reason}."
+            if noise.floor is None
+            else f"{noise.pairs} points were measured twice: 95 % of them differ by less than "
+            f"{percent(noise.floor)}, the A/A floor."
+        )
+        if cliff_map.too_noisy:
+            said.append(f"Too noisy to judge by: {cliff_map.too_noisy}.")
+    if bench and bench["replicates"]:
+        spread = percent(max(r["spread"] for r in bench["replicates"]))
+        said.append(f"The bench claims no difference below {spread}, its own A/A spread.")
+    return said
 
 
 def _of_map(cliff_map: CliffMap) -> str:
@@ -121,12 +146,12 @@ def caption(view: View) -> str:
     """What a curve's picture shows, in sentences."""
     words = cliffs(view)
     mine = f" Triangles mark the sizes of this model: {formatting.dims(view.asked)}."
-    return f"{view.curve.settings}. {words[0].upper()}{words[1:]}{mine if view.asked else ''}"
+    return f"{view.curve.settings}. {_capital(words)}{mine if view.asked else ''}"
 
 
 def point_words(curve: Curve) -> dict[int, str]:
     """Of each measured dim its latency with interval, verdict and kernel."""
-    p, told = curve.points, {}
+    p, said = curve.points, {}
     lost, cheapest = penalties(curve), len(p.d) - 1
     verdicts = dict.fromkeys(curve.safe, "safe") | dict.fromkeys(curve.misaligned, "misaligned")
     for i in reversed(range(len(p.d))):
@@ -139,47 +164,103 @@ def point_words(curve: Curve) -> dict[int, str]:
             verdict += f", {percent(lost[p.d[i]])} more than {p.d[cheapest]}"
         by = p.mechanism[i] if p.mechanism else None
         kernel = "" if by is None else f"; {curve.mechanisms[by]}"
-        told[p.d[i]] = f"{microseconds(p.latency_us[i])}{interval}: {verdict}{kernel}"
-    return told
+        said[p.d[i]] = f"{microseconds(p.latency_us[i])}{interval}: {verdict}{kernel}"
+    return said
 
 
 def diagnosed(diagnosis: Mapping[str, Any]) -> list[str]:
-    """A diagnosis (``as_dict()``) in sentences: the verdict, where most is lost, what is open."""
-    totals, basis = diagnosis["totals"], diagnosis.get("basis") or ""
-    worst = [dim for dim in diagnosis["dims"] if dim["verdict"] == "misaligned"]
-    alike = group(worst, lambda d: d["name"], lambda d: (d["size"], d["advice"]))
+    """A diagnosis (``summary()`` or ``as_dict()``) in sentences: what gains most is the first, then
+    what whole steps take, and what is open."""
+    totals, times = diagnosis["totals"], diagnosis.get("times")
+    merges = [Merge(**merge) for merge in diagnosis.get("merges") or ()]
+    merged = sum(m.saved_us * diagnosis["tokens"].get(str(m.tokens), 0.0) for m in merges)
+    levers = [verdict_of(diagnosis), f"{_capital(merging(merges))}." if merges else ""]
+    if merged > (totals.get("recoverable_us") or 0.0):
+        levers.reverse()
+    steps = [_step(total) for total in times["totals"]] if times else [_no_time(diagnosis)]
+    moved = _moved(times) if times and diagnosis["layout"] == "config" else ""
+    return [sentence for sentence in (*levers, moved, *steps, left_open(diagnosis)) if sentence]
+
+
+def verdict_of(diagnosis: Mapping[str, Any]) -> str:
+    """What a diagnosis' totals come to, in one sentence."""
+    totals, device, by_rules = diagnosis["totals"], diagnosis["device"], diagnosis.get("basis")
+    how, misaligned = BY_RULES if by_rules else "", totals["misaligned"]
+    if diagnosis["layout"] == "config":
+        judged = totals["judged"]
+        if misaligned:
+            return f"{misaligned} of {judged} products have sizes that {device} serves worse{how}."
+        return f"No size is known that {device} serves worse{how}, of {judged} products judged."
+    weights, judged = totals["weights"], totals["judged"] - totals["fixed"]
+    if weights and not totals["judged"]:
+        return f"Not known: none of {weights} weights can be judged for {device}."
+    if not misaligned:
+        but = ", but attention does" if totals.get("heads_misaligned") else f", of {judged} judged"
+        return f"No weight is known to lose time on {device}{how}{but}."
+    if by_rules:
+        return f"{misaligned} of {weights} weights have sizes that {device} serves worse{how}."
+    part, whole = totals["recoverable_us"], totals.get("plannable_us")
+    share = f" ({percent(part / whole)})" if part is not None and whole else ""
+    return (
+        f"{misaligned} of {weights} weights lose time on {device}: padding recovers "
+        f"{microseconds(part)} of {microseconds(whole)}{share} in the weights that a plan can "
+        f"change; all products take {microseconds(totals['predicted_us'])}."
+    )
+
+
+def _moved(times: Mapping[str, Any]) -> str:
+    """The good sizes of a config's products."""
+    moved = []
+    for part in (part for part in times["parts"] if part["misaligned"]):
+        now, good = part["need"]["shape"], part["good"]
+        sizes = (f"{axis} {now[axis]} → {good[axis]}" for axis in now if now[axis] != good[axis])
+        moved.append(f"{part['need']['name']} {', '.join(sizes)}")
+    more = f"; and {len(moved) - MOST_WORST} more" if len(moved) > MOST_WORST else ""
+    return f"Good sizes: {'; '.join(moved[:MOST_WORST])}{more}." if moved else ""
+
+
+def _step(total: Mapping[str, Any]) -> str:
+    """What a step takes by others' measurements, and what good sizes save of it."""
+    step = f"By others' measurements a step of {counted(total['tokens'], 'token')}"
+    saved, least = total["saved"], total["at_least"]
+    if least is None:
+        return f"{step} takes a time that is not known."
+    takes = at_least_time(least) if total["good"] is None else bounded_time(**total["good"])
+    save = "save" if saved["low"] > 0 else "may save"
+    said = [f"takes {takes}"]
+    if saved["value"]:
+        said[0] += f" at good sizes, which {save} {bounded_time(**saved)}"
+    if total["unknown"]:
+        said.append(f"{counted(total['unknown'], 'part has', 'parts have')} no time")
+    if total["open"]:
+        said.append(f"what {counted(total['open'], 'part loses', 'parts lose')} is not known")
+    return f"{step} {'; '.join(said)}."
+
+
+def _no_time(diagnosis: Mapping[str, Any]) -> str:
+    """Why there are no times where rules judge."""
+    why = next((note for note in diagnosis.get("notes", ()) if note.startswith("no times: ")), "")
+    lost = diagnosis.get("basis") and diagnosis["totals"]["misaligned"]
+    return f"The time it costs is not known ({why.removeprefix('no times: ')})." if lost else ""
+
+
+def worst(diagnosis: Mapping[str, Any]) -> list[str]:
+    """Where most is lost, in a sentence; none where nothing is."""
+    slow = [dim for dim in diagnosis["dims"] if dim["verdict"] == "misaligned"]
+    alike = group(slow, lambda d: d["name"], lambda d: (d["size"], d["advice"]))
     alike.sort(key=lambda g: -sum(dim["lost_us"] or 0 for dim in g.members))
     most = [f"{g.name} {g.first['size']}: {g.first['advice']}" for g in alike[:MOST_WORST]]
     more = f"; and {len(alike) - MOST_WORST} more" if len(alike) > MOST_WORST else ""
-    where = f"{'Worst' if basis else 'Most is lost'} in {'; '.join(most)}{more}." if most else ""
-    timed = bool(diagnosis.get("times"))
-    said = (verdict_of(totals, diagnosis["device"], basis, timed), where, left_open(totals))
-    return [sentence for sentence in said if sentence]
+    where = "Worst" if diagnosis.get("basis") else "Most is lost"
+    return [f"{where} in {'; '.join(most)}{more}."] if most else []
 
 
-def verdict_of(totals: Mapping[str, Any], device: str, basis: str = "", timed: bool = False) -> str:
-    """What a diagnosis' totals come to, in one sentence; ``timed`` where whole steps are shown."""
-    lost = f"{totals['misaligned']} of {totals['weights']} weights"
-    if totals["weights"] and not totals["judged"]:
-        return f"Not known: none of {totals['weights']} weights can be judged for {device}."
-    how = f", {basis}" if basis else ""
-    judged = totals["judged"] - totals["fixed"]
-    heads = totals.get("heads_misaligned")
-    if not totals["misaligned"] and heads:
-        return f"No weight is known to lose time on {device}{how}, but attention does."
-    if not totals["misaligned"]:
-        return f"No weight is known to lose time on {device}{how}, of {judged} judged."
-    if basis:
-        served = f"{lost} have sizes that {device} serves worse, {basis}"
-        return f"{served}." if timed else f"{served}; the time it costs is not known."
-    recovers = _of(totals["recoverable_us"], totals["predicted_us"])
-    return f"{lost} lose time on {device}: padding recovers {recovers} in matrix products."
-
-
-def left_open(totals: Mapping[str, Any]) -> str:
+def left_open(diagnosis: Mapping[str, Any]) -> str:
     """What the verdict does not hold for; empty where it holds for all."""
-    most = totals["undecided_penalty_high"]
-    padded = totals.get("fixed_by_engines", 0)
+    totals = diagnosis["totals"]
+    if diagnosis["layout"] == "config":
+        return ""
+    most, padded = totals["undecided_penalty_high"], totals.get("fixed_by_engines", 0)
     by = "" if most is None else f" (by at most {percent(most)})"
     counts = {
         f"undecided{by}": totals["undecided"],
@@ -188,41 +269,44 @@ def left_open(totals: Mapping[str, Any]) -> str:
         "not judged (engines pad the vocabulary before ranks share it)": padded,
     }
     listed = ", ".join(f"{count} {words}" for words, count in counts.items() if count)
+    listed = listed if totals["judged"] else ""
     heads = ", ".join(map(str, totals.get("head_dims_undecided") or ()))
-    told = [f"Of the rest {listed}." if listed else ""]
-    told += [f"Attention's head_dim {heads} is undecided." if heads else ""]
-    return " ".join(filter(None, told))
-
-
-def _of(part: float | None, whole: float | None) -> str:
-    """``2.11 ms of 19.64 ms (10.7 %)``: a time beside the whole that it is part of."""
-    share = f" ({percent(part / whole)})" if part is not None and whole else ""
-    return f"{microseconds(part)} of {microseconds(whole)}{share}"
+    busy = diagnosis.get("busy") and totals["undecided"]
+    said = [
+        f"Of the rest {listed}." if listed else "",
+        f"Machine busy during the sweep: {diagnosis['busy']}." if busy else "",
+        f"Attention's head_dim {heads} is undecided." if heads else "",
+    ]
+    return " ".join(filter(None, said))
 
 
 def planned(plan: Mapping[str, Any]) -> str:
+    """What a plan changes and gains, in a sentence."""
     changed = sum(choice["after"] != choice["before"] for choice in plan["choices"])
     if not changed:
         return f"The plan changes none of {len(plan['choices'])} dims."
     budget = plan["budget"]
     whole = [budget.get(f"checkpoint_{when}") for when in ("before", "after")]
     size = f", {_signed(whole[1] / whole[0] - 1)} parameters" if all(whole) else ""
-    return f"The plan changes {changed} of {len(plan['choices'])} dims{size}; {gained(plan)}."
+    how = BY_RULES if plan.get("basis") else ""
+    return f"The plan changes {changed} of {len(plan['choices'])} dims{size}{how}; {gained(plan)}."
 
 
 def gained(plan: Mapping[str, Any]) -> str:
     """What a plan's products gain; no gain is claimed whose bounds hold zero."""
     before, after = plan["predicted_before_us"], plan["predicted_after_us"]
-    basis = f", {plan['basis']}" if plan.get("basis") else ""
     if not before or not after:
-        return f"the time it gains is not known{basis}"
+        return "the time it gains is not known"
     if plan.get("saved_us") is None:
         return (
-            f"their products should take {microseconds(after)} instead of {microseconds(before)} "
-            f"({_signed(after / before - 1)}){basis}"
+            f"the weights that it can change should take {microseconds(after)} instead of "
+            f"{microseconds(before)} ({_signed(after / before - 1)})"
         )
     change = change_of(plan["saved_us"], before)
-    return f"of their products' {microseconds(before)}, {change}{basis}"
+    return (
+        f"by others' measurements, of {microseconds(before)} in the weights that it can change, "
+        f"{change}"
+    )
 
 
 def change_of(saved_us: tuple[float, float, float], before_us: float) -> str:
@@ -235,91 +319,70 @@ def change_of(saved_us: tuple[float, float, float], before_us: float) -> str:
 def by_phase(plan: Mapping[str, Any]) -> str:
     """What a plan makes of each workload: of the whole step where that is known, else of the
     planned weights' products; empty where no time is known."""
-    told, whole = [], True
+    said, whole = [], True
     for phase in plan.get("phases") or ():
         steps = [s for s in phase["steps"] if s["against"] == plan["fingerprint"]]
         before, after = phase["before_us"], phase["after_us"]
         if steps:
             low, value, high = (steps[0][each] for each in ("low", "value", "high"))
-            told.append(f"{phase['workload']} {formatting.interval(low, value, high)}")
+            said.append(f"{phase['workload']} {formatting.interval(low, value, high)}")
         elif before and after:
             whole = False
-            told.append(f"{phase['workload']} {_signed(after / before - 1)} of the products")
-    if not told:
+            said.append(f"{phase['workload']} {_signed(after / before - 1)} of these weights")
+    if not said:
         return ""
-    of = "of the whole step" if whole else "a bench of the model (--bench) tells of whole steps"
-    return f"By workload, against the model given: {', '.join(told)}; {of}."
+    of = "of the whole step" if whole else "a bench of the model (--bench) gives whole steps"
+    return f"By workload, against the model given: {', '.join(said)}; {of}."
 
 
-def _sure(contents: Contents) -> list[str]:
-    told = []
-    if contents.cliff_map is not None:
-        noise = contents.cliff_map.file.noise
-        told.append(
-            f"The map's noise is not known: {noise.reason}."
-            if noise.floor is None
-            else f"{noise.pairs} points were measured twice: 95 % of them differ by less than "
-            f"{percent(noise.floor)}, the A/A floor."
-        )
-        if contents.cliff_map.too_noisy:
-            told.append(f"Too noisy to judge by: {contents.cliff_map.too_noisy}.")
-    if contents.bench and contents.bench["replicates"]:
-        spread = max(r["spread"] for r in contents.bench["replicates"])
-        told.append(f"The bench claims no difference below {percent(spread)}, its own A/A spread.")
-    return told
+FASTER = {"faster", "slower"}
 
 
 def measured(bench: Mapping[str, Any]) -> list[str]:
     """A sentence a model against the first, what is faster before what is not, the last one first:
     it is what the bench is about."""
-    first, sentences = bench["models"][0], []
-    busy = any("machine is busy" in note for note in bench["notes"])
-    shown = {t["model"]: 1 - t["ratio"][1] for t in bench["timings"] if t["verdict"] == "faster"}
+    first, timings = bench["models"][0], bench["timings"]
+    shown = {t["model"]: 1 - t["ratio"][1] for t in timings if t["verdict"] == "faster"}
+    of_first = {t["workload"]: t for t in timings if t["model"] == first}
+    sentences = []
     for model in sorted(bench["models"][:0:-1], key=lambda m: -shown.get(m, 0.0)):
-        of_model = {t["workload"]: t for t in bench["timings"] if t["model"] == model}
-        of_first = {t["workload"]: t for t in bench["timings"] if t["model"] == first}
-        verdicts = {t["verdict"] for t in of_model.values()}
-        parts = "; ".join(
-            f"{name} tokens {_change(t, of_first[name])}" for name, t in of_model.items()
-        )
+        own = [t for t in timings if t["model"] == model]
+        verdicts = {t["verdict"] for t in own}
         if verdicts == {"identical"}:
             sentences.append(f"{model} is identical to {first}, byte for byte.")
-        elif {"faster", "slower"} <= verdicts:
-            sentences.append(
-                f"{model} is faster than {first} somewhere, slower elsewhere: {parts}."
-            )
-        elif "faster" in verdicts or "slower" in verdicts:
-            sentences.append(f"{model} is {max(verdicts & FASTER)} than {first}: {parts}.")
-        elif busy or "undecided" in verdicts:
-            sentences.append(
-                f"{model} against {first} is not decided: {_why_open(bench)}; {parts}."
-            )
+            continue
+        if verdicts >= FASTER:
+            found = f"{model} is faster than {first} somewhere, slower elsewhere:"
+        elif verdicts & FASTER:
+            found = f"{model} is {max(verdicts & FASTER)} than {first}:"
+        elif "undecided" in verdicts or _is_busy(bench):
+            found = f"{model} against {first} is not decided: {_why_open(bench)};"
         else:
-            sentences.append(f"{model} gains nothing that can be shown over {first}: {parts}.")
+            found = f"{model} gains nothing that can be shown over {first}:"
+        parts = (f"{t['workload']} tokens {_change(t, of_first[t['workload']])}" for t in own)
+        sentences.append(f"{found} {'; '.join(parts)}.")
     return sentences
+
+
+def _is_busy(bench: Mapping[str, Any]) -> bool:
+    return any("machine is busy" in note for note in bench["notes"])
 
 
 def _why_open(bench: Mapping[str, Any]) -> str:
     """``machine busy, 5 of 12 rounds``: why a bench has no verdict, from its own notes."""
     notes = " ".join(bench["notes"])
     few = re.search(r"a verdict takes (\d+)", notes)
-    reasons = {
-        "machine busy": "machine is busy" in notes,
-        "the host limits the GPU": "the host limits it" in notes,
-    }
-    said = [reason for reason, holds in reasons.items() if holds]
+    said = ["machine busy"] * _is_busy(bench)
+    said += ["the host limits the GPU"] * ("the host limits it" in notes)
     return ", ".join([*said, f"{bench['rounds']}{f' of {few[1]}' if few else ''} rounds"])
 
 
-FASTER = {"faster", "slower"}
-
-
 def _change(timing: Mapping[str, Any], of: Mapping[str, Any]) -> str:
-    low, middle, high = timing["ratio"]
+    low, middle, high = (_signed(ratio - 1) for ratio in timing["ratio"])
     if timing["verdict"] in ("no difference shown", "undecided"):
-        return f"{timing['verdict']} ({_signed(low - 1)} to {_signed(high - 1)})"
+        return f"{timing['verdict']} ({low} to {high})"
     took = f"{microseconds(timing['latency_us'])} instead of {microseconds(of['latency_us'])}"
-    return f"{_signed(middle - 1)} ({_signed(low - 1)} to {_signed(high - 1)}; {took})"
+    return f"{middle} ({low} to {high}; {took})"
 
 
 def _function(check: Mapping[str, Any]) -> str:
@@ -346,12 +409,13 @@ def _signed(value: float | None) -> str:
     return (formatting.percent(value, signed=True) or "–").replace("-", "−")
 
 
+def _capital(clause: str) -> str:
+    return clause[:1].upper() + clause[1:]
+
+
 def between(ends: Sequence[float]) -> str:
     """``2.0 % to 3.7 %``; one of them where both read the same."""
-    if not ends:
-        return "unknown"
-    first, last = percent(ends[0]), percent(ends[-1])
-    return first if first == last else f"{first} to {last}"
+    return " to ".join(dict.fromkeys(map(percent, (ends[0], ends[-1])))) if ends else "unknown"
 
 
 def bound(judged: Mapping[str, Any]) -> str:

@@ -172,6 +172,17 @@ def tier(target: Target, dtype: str, m: int, n: int, k: int) -> int | None:
     return worst + len(found) if _unsplit(target, dtype, m, n, k) else worst
 
 
+def held_by(target: Target, dtype: str, n: int, k: int) -> str:
+    """Which of N and K holds a product back: ``N=22938 is of tier 2 (product 22938×4096)``. Raises
+    as :func:`tier`."""
+    bad = [
+        f"{axis}={size} " + (f"is of tier {alone}" if alone else "has no kernel")
+        for axis, size in (("N", n), ("K", k))
+        if (alone := tier(target, dtype, ROWS_OF_PAPER, size, 4096)) != 1
+    ]
+    return f"{' and '.join(bad) or 'K is not split'} (product {n}×{k})"
+
+
 def _level(found: Sequence[Level], size: int) -> int | None:
     return next((i for i, level in enumerate(found) if size % level.elements == 0), None)
 

@@ -10,7 +10,7 @@ import pytest
 from planted_elsewhere import FACTORS, STEP, M, N, Write, planted_us
 
 from gacprof.core.errors import MapError
-from gacprof.elsewhere.curves import measured_curve
+from gacprof.elsewhere.curves import Line, MeasuredCurve, measured_curve
 from gacprof.elsewhere.data import Measurements
 
 Run = Callable[..., tuple[int, str, str]]
@@ -32,6 +32,23 @@ def test_steps_are_where_a_size_and_the_next_were_measured(measured: Measurement
     changes = {step.after: step.change for step in curve.steps}
     assert set(changes) == {1, 16, 256}
     assert changes[256] == pytest.approx(STEP * (257 / 256) ** 0.5 - 1)
+
+
+@pytest.mark.parametrize(
+    ("times", "steps"),
+    [
+        ((10.0, 10.0, 15.0, 15.0, 16.0), {256: 0.5}),
+        ((10.0, 10.0, 15.0, 10.0, 10.0), {}),  # one time off
+        ((10.0, 7.0, 10.0, 10.0, 10.0), {}),
+        ((10.0, 10.0, 8.0, 8.0, 8.0), {256: -0.2}),
+    ],
+)
+def test_one_time_off_between_equal_ones_is_no_step(
+    times: tuple[float, ...], steps: dict[int, float]
+) -> None:
+    line = Line("vllm", "1", (), (128, 256, 257, 512, 1024), times)
+    curve = MeasuredCurve("h100", "linear", "M", {}, "bfloat16", "made", (line,))
+    assert {s.after: s.change for s in curve.steps} == pytest.approx(steps)
 
 
 def test_the_newest_version_that_has_the_sizes_counts(write: Write) -> None:

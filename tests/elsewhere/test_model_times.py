@@ -13,7 +13,7 @@ from planted_elsewhere import FACTORS, planted_us, rows_of
 
 import gacprof
 from gacprof.core.errors import MapError
-from gacprof.elsewhere.data import Measurements
+from gacprof.elsewhere.data import Measurements, installed
 from gacprof.elsewhere.model import StepTimes
 
 Run = Callable[..., tuple[int, str, str]]
@@ -156,8 +156,10 @@ def test_diagnose_of_a_config_prints_bounds_and_sources(
 ) -> None:
     code, out, _ = run("diagnose", config_file, "--gpu", "h100", "--engine", "vllm")
     assert code == 1  # no attention in these tables: no whole step has a time
-    assert "measured elsewhere by vllm 0.24.0" in out
-    assert "1,024 tokens" in out
+    assert out.startswith("No size is known that NVIDIA H100 SXM serves worse, by rules")
+    assert "By others' measurements a step of 1,024 tokens takes at least" in out
+    why = run("diagnose", config_file, "--gpu", "h100", "--engine", "vllm", "--why")[1]
+    assert "measured elsewhere by vllm 0.24.0" in why
     given = json.loads(run("diagnose", config_file, "--gpu", "h100", "--json")[1])
     assert given["schema"] == "gacprof.diagnosis/1"
     total = given["times"]["totals"][0]
@@ -179,16 +181,27 @@ def test_diagnose_of_weights_adds_the_times_to_the_rules(
     assert "no times: no measurements of 'l4'" in run("diagnose", model, "--gpu", "l4")[1]
 
 
-def test_the_verdict_is_printed_before_the_times_and_the_method_after_why(
-    measured: Measurements, run: Run, tmp_path: Path
+def test_the_headline_is_that_of_rules_alone_and_method_comes_after_why(
+    measured: Measurements, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = weights(tmp_path)
-    lines = run("diagnose", model, "--gpu", "h100")[1].splitlines()
-    steps = next(i for i, line in enumerate(lines) if line.startswith("whole steps on"))
-    assert "weight" in lines[0] and steps > 0
-    assert not any("normalisation" in line or "a step of" in line for line in lines)
+    shown = run("diagnose", model, "--gpu", "h100")[1]
+    assert "By others' measurements a step of 1 token" in shown
+    assert "normalisation" not in shown
     why = run("diagnose", model, "--gpu", "h100", "--why")[1]
-    assert why.count("no normalisation") == 1 and "a step of 1,024 tokens" in why
+    assert why.count("no normalisation") == 1
+    assert "a step of 1,024 tokens" in why
+    monkeypatch.setattr("gacprof.elsewhere.data.installed", installed)
+    assert run("diagnose", model, "--gpu", "h100")[1].splitlines()[0] == shown.splitlines()[0]
+
+
+def test_a_config_without_measurements_is_refused_with_the_verb_that_judges_it(
+    run: Run, config_file: Path
+) -> None:
+    code, _, err = run("diagnose", config_file, "--gpu", "h100")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "pip install 'gacprof[elsewhere]'" in err
+    assert f"'gacprof lint {config_file} --gpu h100' judges its sizes" in err
 
 
 def test_a_page_has_the_steps_with_bounds_and_sources(

@@ -115,8 +115,14 @@ def test_a_front_needs_times_and_has_them(measured: Measurements, asvd: Path) ->
     ("saved", "says"),
     [
         ((-5.0, 10.0, 20.0), "-10.0 % (-20.0 to +5.0); whether time is gained is not sure"),
-        ((5.0, 10.0, 20.0), "of their products' 100.0 µs, -10.0 % (-20.0 to -5.0)"),
-        ((-20.0, -10.0, -5.0), "of their products' 100.0 µs, +10.0 % (+5.0 to +20.0)"),
+        (
+            (5.0, 10.0, 20.0),
+            "of 100.0 µs in the weights that it can change, -10.0 % (-20.0 to -5.0)",
+        ),
+        (
+            (-20.0, -10.0, -5.0),
+            "of 100.0 µs in the weights that it can change, +10.0 % (+5.0 to +20.0)",
+        ),
     ],
 )
 def test_no_gain_is_claimed_whose_bounds_hold_zero(

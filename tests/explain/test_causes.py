@@ -71,8 +71,8 @@ def test_107_in_a_headline_and_its_reasons() -> None:
         "112 by three kernels; FlashAttention-2 template 128 with even_k=false"
     )
     assert found.reasons == (
-        "28 % of it: padding q, k and v to 112 and slicing the output",
-        "3 % of it: template 128 is not filled",
+        "28 % of these 2.15 ms: padding q, k and v to 112 and slicing the output",
+        "3 % of these 2.15 ms: template 128 is not filled",
     )
 
 
