@@ -40,6 +40,7 @@ from gacprof.devices.cpu import CpuDevice
 from gacprof.devices.device import Slot
 from gacprof.devices.environment import cpu_name, native_bfloat16
 from gacprof.devices.worker import sweeper
+from gacprof.stats.blocks import CurveBlocks
 from gacprof.stats.fit import two_way
 from gacprof.stats.noise import aa_floor
 from gacprof.sweeping.curve import CurveState
@@ -69,8 +70,6 @@ def states_of(suite: Suite) -> list[CurveState]:
 
 def by_blocks(suite: Suite, seconds: float) -> Found:
     """gacprof's sweep, its changes of process included; importing torch is left out for all."""
-    from gacprof.cliffmap.build import curve_blocks
-
     with tempfile.TemporaryDirectory() as folder:
         with sweeper("cpu", processes=suite.timing.processes) as device:
             run_sweep(suite, device, Path(folder) / "run", budget_s=seconds)
@@ -79,9 +78,8 @@ def by_blocks(suite: Suite, seconds: float) -> Found:
     blocks = [block for block in blocks if block.axis != LEVEL]
     keys = {curve_key(b.calls[0].point, b.axis) for b in blocks}
     for key in keys:
-        curve = curve_blocks([b for b in blocks if curve_key(b.calls[0].point, b.axis) == key])
-        slots = [Slot(point, replicate) for point, replicate in curve.slots]
-        found[key] = dict(zip(slots, curve.fit.effect.tolist(), strict=True))
+        curve = CurveBlocks(b for b in blocks if curve_key(b.calls[0].point, b.axis) == key)
+        found[key] = dict(zip(curve.slots, curve.fit.effect.tolist(), strict=True))
     return found
 
 

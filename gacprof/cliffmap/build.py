@@ -5,29 +5,22 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from gacprof.cliffmap.curves import Axis, Measured, make_curve, pooled
+from gacprof.cliffmap.curves import Axis, Measured, make_curve, measured_of
 from gacprof.cliffmap.map import CliffMap
 from gacprof.cliffmap.schema import KIND, SCHEMA, Curve, Device, IsolatedPoint, MapFile, Provenance
 from gacprof.core.errors import MapError
-from gacprof.core.points import LEVEL, Block, Call, Environment, Point, PointNote, Sample, curve_key
-from gacprof.stats.fit import FEWEST_BLOCKS, block_row, contended, fit_blocks, log_matrix
+from gacprof.core.points import LEVEL, Block, Environment, Point, PointNote, Sample, curve_key
+from gacprof.stats.blocks import CurveBlocks
+from gacprof.stats.fit import FEWEST_BLOCKS
 from gacprof.stats.judge import TOLERANCE
-from gacprof.stats.noise import (
-    Column,
-    CurveBlocks,
-    checks,
-    device_variance,
-    levels_of,
-    noise_of,
-    units_of,
-)
+from gacprof.stats.noise import checks, device_variance, levels_of, noise_of
 
 MechanismOf = Callable[[Sample], str | None]
 
@@ -89,14 +82,9 @@ def build_map(
     for (key, curve), shift in sorted(
         zip(curves.items(), moved, strict=True), key=lambda each: str(each[0][0])
     ):
-        measured = pooled(
-            [point.dim[key.axis] for point, _ in curve.slots],
-            curve.fit,
-            moved=shift,
-            inflation=noise.inflation,
-            unseen=across if len(curve.devices) < 2 else 0.0,
-        )
-        measured = [_named(m, key, curve.contended, about, mechanism_of) for m in measured]
+        unseen = across if len(curve.devices) < 2 else 0.0
+        found = measured_of(curve, key.axis, shift, noise.inflation, unseen)
+        measured = [_named(m, key, about, mechanism_of) for m in found]
         if len(measured) < 2:
             isolated |= {key.point(m.d): _isolated(m, key, timer) for m in reversed(measured)}
             continue
@@ -161,10 +149,17 @@ def _by_curve(blocks: Iterable[Block], timer: str) -> tuple[dict[_Key, CurveBloc
     """The curves by what they are of, and the names of those that were timed otherwise only.
 
     A curve is of the blocks that did not run throttled; of those that did where it has too few
-    others to know any error, such as a prefill at the power limit.
+    others to know any error, such as a prefill at the power limit. Raises :class:`MapError` for a
+    time that is no positive number.
     """
     found: dict[_Key, list[Block]] = defaultdict(list)
     for block in blocks:
+        for call in block.calls:
+            if not 0 < call.us < inf:
+                raise MapError(
+                    f"a time of {call.point} (block {block.number}) is not a positive number; "
+                    "the samples are damaged: sweep this point again"
+                )
         if block.calls and block.axis != LEVEL:
             found[_Key.of(block.calls[0].point, block.axis)].append(block)
     curves: dict[_Key, CurveBlocks] = {}
@@ -177,9 +172,9 @@ def _by_curve(blocks: Iterable[Block], timer: str) -> tuple[dict[_Key, CurveBloc
         slowed = [block for block in timed if block.throttled]
         if slowed and len(timed) - len(slowed) < FEWEST_BLOCKS:
             why = Counter(block.throttled for block in slowed).most_common(1)[0][0]
-            curves[key] = curve_blocks(slowed, why)
+            curves[key] = CurveBlocks(slowed, why)
         else:
-            curves[key] = curve_blocks([block for block in timed if not block.throttled])
+            curves[key] = CurveBlocks(block for block in timed if not block.throttled)
     return curves, left_out
 
 
@@ -192,50 +187,17 @@ def _throttle_notes(blocks: Sequence[Block], curves: Sequence[CurveBlocks]) -> l
     ] * (slowed > 0)
 
 
-def curve_blocks(blocks: Sequence[Block], throttled: str = "") -> CurveBlocks:
-    """One curve's blocks as a matrix, and their fit; ``throttled`` says why all ran slowed.
-
-    Raises :class:`MapError` for a time that is no positive number.
-    """
-    place: dict[Column, int] = {}
-    rows = [
-        block_row(
-            (place.setdefault((call.point, call.replicate), len(place)), call.us, call.disturbed)
-            for call in _checked(block)
-        )
-        for block in blocks
-    ]
-    matrix = log_matrix(rows, len(place))
-    flags = [disturbed for row in rows for _, disturbed in row.values()]
-    fit = fit_blocks(matrix, units_of(blocks))
-    busy = contended(rows, len(place))
-    share = sum(flags) / len(flags)
-    return CurveBlocks(blocks, list(place), matrix, share, busy, fit, throttled)
-
-
-def _checked(block: Block) -> Iterator[Call]:
-    for call in block.calls:
-        if not 0 < call.us < inf:
-            raise MapError(
-                f"a time of {call.point} (block {block.number}) is not a positive number; "
-                "the samples are damaged: sweep this point again"
-            )
-        yield call
-
-
 def _named(
     m: Measured,
     key: _Key,
-    contended: bool,
     notes: Mapping[Point, PointNote],
     mechanism_of: MechanismOf,
 ) -> Measured:
-    """With what served the dim; without an error where the curve was contended throughout."""
+    """With what served the dim."""
     point = key.point(m.d)
     kernels = notes[point].kernels if point in notes else ()
     served = mechanism_of(Sample(point, (), (), "", kernels=kernels))
-    error = inf if contended else m.error
-    return replace(m, error=error, mechanism=served, kernels=kernels)
+    return replace(m, mechanism=served, kernels=kernels)
 
 
 def _failed_by_curve(

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, hypot, inf, isfinite, isinf
 from statistics import median
 
@@ -13,6 +13,7 @@ import numpy as np
 from gacprof.cliffmap import detect
 from gacprof.cliffmap.schema import Cliff, Coverage, Curve, Points, Tier
 from gacprof.core.points import Flag
+from gacprof.stats.blocks import CurveBlocks
 from gacprof.stats.findings import Period, classes_of
 from gacprof.stats.fit import Fit, Floats
 from gacprof.stats.judge import (
@@ -66,6 +67,12 @@ class JudgedCurve:
     floor: float
 
     @property
+    def half_width(self) -> float:
+        """Half of what the interval of a comparable dim's penalty spans, the median."""
+        width = (self.judged.high - self.judged.low)[self.comparable]
+        return float(np.median(width)) / 2 if len(width) else inf
+
+    @property
     def undecided(self) -> int:
         """Dims that more blocks could decide and that are not decided: ones that are comparable
         once all errors are known."""
@@ -105,10 +112,22 @@ def judge_curve(measured: Sequence[Measured], tolerance: float = TOLERANCE) -> J
     )
 
 
+def measured_of(
+    curve: CurveBlocks,
+    axis: str,
+    moved: Floats | float = 0.0,
+    inflation: float = 1.0,
+    unseen: float = 0.0,
+) -> list[Measured]:
+    """The dims of a curve (:func:`pooled`); without an error where it was contended throughout."""
+    dims = [slot.point.dim[axis] for slot in curve.slots]
+    found = pooled(dims, curve.fit, moved, inflation, unseen)
+    return [replace(m, error=inf) for m in found] if curve.contended else found
+
+
 def pooled(
     dims: Sequence[int],
     fit: Fit,
-    *,
     moved: Floats | float = 0.0,
     inflation: float = 1.0,
     unseen: float = 0.0,

@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from gacprof.core.files import Record
 
@@ -101,15 +101,27 @@ def curve_key(point: Point, axis: str) -> str:
     return f"{point.operator} {axis} {fixed} {point.dtype} {flags}".strip()
 
 
-@dataclass(frozen=True)
+class Slot(NamedTuple):
+    """One entry of a curve's blocks. A ``replicate`` is a hidden A/A replicate: the same point
+    again, at another address."""
+
+    point: Point
+    replicate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
-    """One timed call. A ``replicate`` is a hidden A/A replicate of the point, at another address.
-    A ``disturbed`` call waited for a core meanwhile, which other work had."""
+    """One timed call of a slot (µs). A ``disturbed`` one waited for a core meanwhile, which other
+    work had."""
 
     point: Point
     replicate: bool
     us: float
     disturbed: bool = False
+
+    @property
+    def slot(self) -> Slot:
+        return Slot(self.point, self.replicate)
 
 
 LEVEL = ""

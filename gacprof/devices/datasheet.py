@@ -16,7 +16,10 @@ from typing import Any
 
 from gacprof import operators
 from gacprof.core.errors import MapError
-from gacprof.core.points import DTYPES, Environment, Sample
+from gacprof.core.points import DTYPES, Environment, Point, Sample
+
+REACHED = 0.4
+"""The share of the roof that a call is taken to reach."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,15 @@ class Roof:
         if dtype not in self.tflops:
             return None
         return max(flops / self.tflops[dtype] / 1e6, moved_bytes / self.gb_s / 1e3)
+
+    def call_us(self, point: Point) -> float:
+        """About how long a call takes: at :data:`REACHED` of the roof, that of the fastest dtype
+        for one that is not known."""
+        fastest = max(self.tflops, key=self.tflops.__getitem__)
+        dtype = point.dtype if point.dtype in self.tflops else fastest
+        operator = operators.get(point.operator)
+        least = self.least_us(operator.flops(point), operator.bytes_moved(point), dtype)
+        return (least or 0.0) / REACHED
 
 
 ROOFS: Mapping[str, Roof] = {

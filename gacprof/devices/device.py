@@ -13,16 +13,7 @@ from typing import Any, NamedTuple, Self
 
 from gacprof.core.errors import MeasurementError
 from gacprof.core.plugins import brought, instance, naming
-from gacprof.core.points import Environment, Point
-
-
-@dataclass(frozen=True)
-class Slot:
-    """One entry of a curve's blocks. A ``replicate`` is a hidden A/A replicate: the same point
-    again, at another address."""
-
-    point: Point
-    replicate: bool = False
+from gacprof.core.points import Environment, Point, Slot
 
 
 class TimedCall(NamedTuple):

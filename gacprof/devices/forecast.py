@@ -1,7 +1,7 @@
 """What a sweep would ask of a GPU that is not here: memory, graphs, plans, seconds.
 
 Operands are asked of the operators themselves, as shapes without memory; times are the data
-sheet's roof, of which a call is taken to reach :data:`REACHED`. What :mod:`.cuda_session` does with
+sheet's roof, of which a call is taken to reach a share. What :mod:`.cuda_session` does with
 a curve is counted, not run: these numbers are for choosing a suite and a machine, not for results.
 """
 
@@ -19,14 +19,14 @@ from gacprof.core.points import Point
 from gacprof.devices.cuda import ASSUMED_L2_BYTES, L2_FACTOR
 from gacprof.devices.cuda_session import ASSUMED_KERNELS, NODES_BESIDE, TWICE_EVERY
 from gacprof.devices.cuda_slot import LONGEST_US, MOST_CALLS, ROUGH_CALLS, TARGET_US, WARM_UP_CALLS
-from gacprof.devices.datasheet import Sheet
+from gacprof.devices.datasheet import Roof, Sheet
 from gacprof.operators.base import itemsize, operands_from
 
 if TYPE_CHECKING:
     import torch
 
-REACHED, SHORTEST_US = 0.4, 3.0
-"""The share of the roof that a call is taken to reach, and the shortest call."""
+SHORTEST_US, ASSUMED_GB_S = 3.0, 1000.0
+"""The shortest call; the memory's bandwidth where the sheet has none."""
 START_S = 8.0
 """A fresh process: importing torch, opening the device, cuBLAS's first call. Not measured."""
 GRAPH_S, NODE_S, TRACE_S, SLOT_S = 0.005, 50e-6, 0.2, 0.003
@@ -122,10 +122,8 @@ _WARM = WARM_UP_CALLS + 2 * ROUGH_CALLS
 
 def call_us(point: Point, sheet: Sheet) -> float:
     """About how long a call takes, by the data sheet."""
-    operator, rates = operators.get(point.operator), sheet.rates
-    arithmetic = operator.flops(point) / (rates.get(point.dtype) or max(rates.values())) / 1e6
-    memory = operator.bytes_moved(point) / sheet.values.get("gb_s", 1000.0) / 1e3
-    return max(SHORTEST_US, max(arithmetic, memory) / REACHED)
+    roof = Roof(sheet.rates, sheet.values.get("gb_s", ASSUMED_GB_S))
+    return max(SHORTEST_US, roof.call_us(point))
 
 
 def _calls(us: Sequence[float]) -> int:

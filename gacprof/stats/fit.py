@@ -22,7 +22,7 @@ Jarrett, JASA 73 (1978), 194; Smyth, Stat. Appl. Genet. Mol. Biol. 3 (2004), 1.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -41,9 +41,6 @@ SWEEPS = 10
 below 10⁻³ of the noise by then (benchmarks/estimators.py)."""
 FEWEST_BLOCKS = 4
 """Below that a slot's spread is unknown: its standard error is infinite."""
-CONTENDED = 0.5
-"""Where more of a curve's slots have too few undisturbed calls, its times are those of the
-scheduler: all dims then look alike, and nothing looks noisy."""
 QUARTILE_DEGREES = 1.2
 """Degrees of freedom of the estimated variance of a quartile of n values, over √n: of normal
 samples of 6 to 24 values 1.25 to 1.42, of 48 to 400 1.1 to 0.9 (from the variance of its log)."""
@@ -53,52 +50,6 @@ strikes single slots is not seen on few of them."""
 LEAST_EXCESS = 1e-4
 """Of the variance of log variances beyond chance: the prior's degrees of freedom are 20,000 there,
 as good as infinite."""
-
-BlockRow = dict[int, tuple[float, bool]]
-"""A block by slot: the log of its time (µs), and whether the call was disturbed."""
-
-
-def block_row(calls: Iterable[tuple[int, float, bool]]) -> BlockRow:
-    """A block from its calls (slot, µs, disturbed) in the order made: of a slot's calls the first
-    undisturbed one counts, else the last."""
-    row: BlockRow = {}
-    for slot, us, disturbed in calls:
-        if slot not in row or row[slot][1]:
-            row[slot] = log(us), disturbed
-    return row
-
-
-def log_matrix(rows: Sequence[BlockRow], slots: int) -> Floats:
-    """Blocks as a matrix of log times [blocks, slots]; NaN where a block did not hold a slot.
-
-    Disturbed calls are left out too: on a busy machine half of the calls may be of several times
-    their length. A slot that has no others keeps its first ones, so few that its error stays
-    unknown. Where that is most slots' case, all calls stay.
-    """
-    matrix, disturbed = np.full((len(rows), slots), np.nan), np.zeros((len(rows), slots), bool)
-    for number, row in enumerate(rows):
-        if row:
-            matrix[number, list(row)], disturbed[number, list(row)] = zip(
-                *row.values(), strict=True
-            )
-    if contended(rows, slots):
-        return matrix
-    for slot in np.flatnonzero((_undisturbed(rows, slots) == 0) & disturbed.any(axis=0)):
-        disturbed[np.flatnonzero(disturbed[:, slot])[: FEWEST_BLOCKS - 1], slot] = False
-    matrix[disturbed] = np.nan
-    return matrix
-
-
-def contended(rows: Sequence[BlockRow], slots: int) -> bool:
-    """Whether disturbed calls have left too few others to most slots."""
-    disturbed = any(flag for row in rows for _, flag in row.values())
-    return disturbed and bool(np.mean(_undisturbed(rows, slots) < FEWEST_BLOCKS) > CONTENDED)
-
-
-def _undisturbed(rows: Sequence[BlockRow], slots: int) -> Ints:
-    """How many undisturbed calls each slot has."""
-    found = (slot for row in rows for slot, (_, disturbed) in row.items() if not disturbed)
-    return np.bincount(np.fromiter(found, np.int64), minlength=slots)
 
 
 @dataclass(frozen=True)

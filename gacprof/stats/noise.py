@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 
 from gacprof.core.points import Block, Point
+from gacprof.stats.blocks import CONTENDED, CurveBlocks, block_row, log_matrix, units_of
 from gacprof.stats.findings import Check, CheckName, Noise
-from gacprof.stats.fit import (
-    CONTENDED,
-    Fit,
-    Floats,
-    Ints,
-    block_row,
-    fit_blocks,
-    gaps,
-    log_matrix,
-    lower_quartile,
-    two_way,
-)
+from gacprof.stats.fit import Floats, Ints, fit_blocks, gaps, lower_quartile, two_way
 from gacprof.stats.judge import quantiles
 
 FLOOR_QUANTILE = 0.95
@@ -37,44 +26,6 @@ DEVICES_BOUND = 0.01
 """Equal devices whose levels differ by less pass for equally fast."""
 LEVELS_BOUND = 0.5
 """How far curves' levels may move by being called in turn: caches explain a third."""
-
-Column = tuple[Point, bool]
-"""What a column of the blocks' table holds: a point, and whether it is the A/A replicate."""
-
-
-@dataclass(frozen=True)
-class CurveBlocks:
-    """The blocks of one curve as a matrix of log times [blocks, slots], and their fit.
-    ``disturbed`` is the share of its calls that were, ``contended`` whether most slots have
-    hardly any others; ``throttled`` says why the device ran below its clock, if it did in all."""
-
-    blocks: Sequence[Block]
-    slots: list[Column]
-    log_us: Floats
-    disturbed: float
-    contended: bool
-    fit: Fit
-    throttled: str = ""
-
-    @property
-    def pairs(self) -> list[tuple[int, int]]:
-        """(slot, its replicate) by their columns."""
-        place = {slot: i for i, slot in enumerate(self.slots)}
-        found = ((i, place.get((p, True))) for (p, doubled), i in place.items() if not doubled)
-        return [(i, j) for i, j in found if j is not None]
-
-    @property
-    def devices(self) -> list[str]:
-        """The devices that measured it, of several equal ones."""
-        return sorted({block.device for block in self.blocks})
-
-
-def units_of(blocks: Sequence[Block]) -> list[int]:
-    """The number of each block's process; of its device, where several measured the curve: what
-    processes of one device have in common would pass for certain otherwise."""
-    names = sorted({block.device for block in blocks})
-    several = len(names) > 1
-    return [names.index(block.device) if several else block.process for block in blocks]
 
 
 def noise_of(curves: Sequence[CurveBlocks]) -> Noise:
@@ -190,7 +141,7 @@ def levels_of(blocks: Sequence[Block], curves: Sequence[CurveBlocks]) -> list[Fl
     ]
     moved = np.zeros(len(column))
     if any(rows):
-        fit = fit_blocks(log_matrix(rows, len(column)), units_of(blocks))
+        fit = fit_blocks(log_matrix(rows, len(column))[0], units_of(blocks))
         known = fit.counts >= LEAST_CALLS
         if known.any():
             moved = np.where(known, fit.effect, np.median(fit.effect[known]))
@@ -233,10 +184,9 @@ def _carry_over(curves: Sequence[CurveBlocks]) -> Result | None:
     """How much longer a call takes after a slow dim of its curve than after a fast one."""
     before, rest = [], []
     for curve in curves:
-        place = {slot: i for i, slot in enumerate(curve.slots)}
         relative = curve.fit.effect - np.nanmedian(curve.fit.effect)
         for row, block in enumerate(curve.blocks):
-            columns = [place[call.point, call.replicate] for call in block.calls]
+            columns = [curve.column(call.slot) for call in block.calls]
             before += relative[columns[:-1]].tolist()
             rest += curve.fit.residual[row, columns[1:]].tolist()
     x, y = np.array(before), np.array(rest)

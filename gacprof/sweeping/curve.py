@@ -1,25 +1,23 @@
-"""One curve while it is swept: its slots, which of them the next block calls, and its decision."""
+"""One curve while it is swept: which slots the next block calls, and whether it is decided."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import inf
-from typing import TypeVar
+from statistics import median
 
 import numpy as np
 
-from gacprof.cliffmap.curves import Measured, judge_curve, pooled
-from gacprof.core.points import Block, Call, Point
-from gacprof.devices.device import BlockTimes, Session, Slot
-from gacprof.stats.fit import BlockRow, Fit, block_row, contended, fit_blocks, log_matrix
+from gacprof.cliffmap.curves import Measured, judge_curve, measured_of, pooled
+from gacprof.core.points import Block, Call, Point, Slot
+from gacprof.devices.device import Session, TimedCall
+from gacprof.stats.blocks import CurveBlocks
 from gacprof.stats.judge import LOOKS
 from gacprof.sweeping.refine import Known, next_dims
 from gacprof.sweeping.suite import CurvePlan, Schedule
-
-T = TypeVar("T")
 
 BLOCK_MS = 60.0
 """What a block should take: the machine's state hardly changes within tens of milliseconds."""
@@ -39,46 +37,36 @@ GIVE_UP = 3
 """Failures of a slot after which it is no longer called."""
 
 
-@dataclass(frozen=True)
-class Decision:
-    """The share of a curve's dims without a verdict, half the width of penalty intervals, and what
-    a process may add to a dim at most (the bound of a standard deviation, log)."""
-
-    open_share: float
-    half_width: float
-    process_effect: float = inf
-
-
 class CurveState:
-    """The slots and calls of a curve so far. With a ``salt`` the orders of its blocks are others,
-    its replicates the same."""
+    """A curve so far: its blocks (``held``), and how it was judged at the last look. With a
+    ``salt`` the orders of its blocks are others, its replicates the same."""
 
     def __init__(self, plan: CurvePlan, timing: Schedule, salt: str = "") -> None:
         self.plan, self._timing = plan, timing
-        first = [d for d in plan.dims if d not in plan.refined]
-        self._refining = bool(plan.refined)
-        if plan.refined:
-            first += next_dims(sorted(plan.refined), {}, SMALLEST_CLIFF)
-        self._draw = random.Random(f"{timing.seed}:{plan.key}")
-        self.slots: list[Slot] = []
-        self._place: dict[Slot, int] = {}
+        self.held = CurveBlocks()
+        self.slots, self.counts = self.held.slots, self.held.counts
+        self.kernels: Mapping[Point, tuple[str, ...]] = {}
         self._failures: dict[int, int] = {}
-        self._rows: list[tuple[int, BlockRow]] = []
         self._calls_in: defaultdict[int, Counter[int]] = defaultdict(Counter)
         """By process and slot."""
         self._sample: frozenset[int] = frozenset()
         """The slots that this process calls of a decided curve; empty: all."""
-        self.counts: list[int] = []
-        self.kernels: Mapping[Point, tuple[str, ...]] = {}
-        self._add(first)
-        if salt:
-            self._draw = random.Random(f"{timing.seed}:{plan.key}:{salt}")
         self.looked_at = self.losses = 0
         self.noise: float | None = None
         """The standard error (log) that one block would leave, by the last look."""
         self.judged_in: int | None = None
         """The process after whose share it was judged."""
-        self.decision = Decision(1.0, inf)
+        self.open_share, self.half_width, self.process_effect = 1.0, inf, inf
+        """Of its dims without a verdict, of penalty intervals, and what a process may add to a dim
+        at most (the bound of a standard deviation, log)."""
+        first = [d for d in plan.dims if d not in plan.refined]
+        self._refining = bool(plan.refined)
+        if plan.refined:
+            first += next_dims(sorted(plan.refined), {}, SMALLEST_CLIFF)
+        self._draw = random.Random(f"{timing.seed}:{plan.key}")
+        self._add(first)
+        if salt:
+            self._draw = random.Random(f"{timing.seed}:{plan.key}:{salt}")
 
     def _add(self, dims: Sequence[int]) -> None:
         """New dims with their A/A replicates: a share of them, a few at least, spread evenly."""
@@ -88,16 +76,14 @@ class CurveState:
         offset = self._draw.random()
         doubled = {int((i + offset) * len(points) / number) for i in range(number)}
         fresh = [Slot(point) for point in points]
-        fresh += [Slot(points[i], replicate=True) for i in sorted(doubled)]
-        for slot in fresh:
-            self._placed(slot)
+        for slot in fresh + [Slot(points[i], replicate=True) for i in sorted(doubled)]:
+            self.held.column(slot)
 
     @property
     def callable_slots(self) -> list[int]:
-        whole = range(len(self.slots))
         if not self._failures:
-            return list(whole)
-        return [i for i in whole if self._failures.get(i, 0) < GIVE_UP]
+            return list(range(len(self.slots)))
+        return [i for i in range(len(self.slots)) if self._failures.get(i, 0) < GIVE_UP]
 
     @property
     def live(self) -> list[int]:
@@ -113,7 +99,7 @@ class CurveState:
             return
         twins = [i for i in live if self.slots[i].replicate]
         twins = self._draw.sample(twins, min(len(twins), FEWEST_SLOTS // 2))
-        pairs = {*twins, *(self._place[Slot(self.slots[i].point)] for i in twins)}
+        pairs = {*twins, *(self.held.column(Slot(self.slots[i].point)) for i in twins)}
         others = [i for i in live if i not in pairs]
         self._sample = frozenset(pairs.union(self._draw.sample(others, FEWEST_SLOTS - len(pairs))))
 
@@ -147,48 +133,23 @@ class CurveState:
     @property
     def typical_us(self) -> float | None:
         """A call's usual time by the latest block."""
-        if not self._rows or not self._rows[-1][1]:
-            return None
-        return float(np.exp(np.median([y for y, _ in self._rows[-1][1].values()])))
+        return median(c.us for c in self.held.blocks[-1].calls) if self.held.blocks else None
 
     @property
     def block_ms(self) -> float:
         """What the next block will take; infinite where none was measured."""
         typical_us = self.typical_us
         size = min(len(self.live), self._block_size())
-        return float("inf") if typical_us is None else typical_us * size / 1e3
+        return inf if typical_us is None else typical_us * size / 1e3
 
-    def record(self, process: int, times: BlockTimes) -> None:
-        """Take in a block."""
-        self._take(process, times.calls)
-        for place in times.failed:
-            self.fail(place)
-
-    def replay(self, block: Block) -> None:
-        """Take in a block of an earlier call of the sweep, dims that it adds included."""
-        placed = (self._placed(Slot(call.point, call.replicate)) for call in block.calls)
-        calls = zip(placed, block.calls, strict=True)
-        self._take(block.process, ((place, call.us, call.disturbed) for place, call in calls))
-
-    def _take(self, process: int, calls: Iterable[tuple[int, float, bool]]) -> None:
-        row = block_row(calls)
-        self._rows.append((process, row))
-        self._calls_in[process].update(row.keys())
-        for place in row:
-            self.counts[place] += 1
-
-    def _placed(self, slot: Slot) -> int:
-        """The slot's place on the curve, a new one where it has none."""
-        if slot not in self._place:
-            self._place[slot] = len(self.slots)
-            self.slots.append(slot)
-            self.counts.append(0)
-        return self._place[slot]
+    def take(self, block: Block) -> None:
+        """Take in a block, of an earlier call of the sweep too, dims that it adds included."""
+        self._calls_in[block.process].update(self.held.add(block))
 
     def refined(self) -> bool:
         """Ask a refined axis for more dims, once all have calls enough; whether it gave any."""
         waiting = any(self.counts[i] < COARSE_BLOCKS for i in self.callable_slots)
-        if not self._refining or not self._rows or waiting:
+        if not self._refining or not self.held.blocks or waiting:
             return False
         wanted = next_dims(sorted(self.plan.refined), self._known(), SMALLEST_CLIFF)
         self._add(wanted)
@@ -197,22 +158,14 @@ class CurveState:
 
     def _known(self) -> Known:
         """What was measured of the refined dims; None of those without any time."""
-        measured = {m.d: m for m in self._measured(self.fit())}
+        dims = [slot.point.dim[self.plan.axis] for slot in self.slots]
+        measured = {m.d: m for m in pooled(dims, self.held.fit)}
         known: dict[int, Measured | None] = {}
-        for slot in self.slots:
-            d = slot.point.dim[self.plan.axis]
+        for d, slot in zip(dims, self.slots, strict=True):
             if d in self.plan.refined:
                 found, kernels = measured.get(d), self.kernels.get(slot.point, ())
                 known[d] = found and replace(found, kernels=kernels)
         return known
-
-    def _measured(self, fit: Fit) -> list[Measured]:
-        """The curve's dims, each by its slots."""
-        return pooled([slot.point.dim[self.plan.axis] for slot in self.slots], fit)
-
-    def fit(self) -> Fit:
-        processes, rows = zip(*self._rows, strict=True)
-        return fit_blocks(log_matrix(rows, len(self.slots)), processes)
 
     def catch_up(self) -> None:
         """After a replay: the rounds of refinement that are past, and the looks, made as one."""
@@ -231,14 +184,14 @@ class CurveState:
     @property
     def decided(self) -> bool:
         """Whether no dim was open at the last look, or its penalties were known finely enough."""
-        if self._refining:
-            return False
-        return not self.decision.open_share or self.decision.half_width <= self._timing.finest
+        return not self._refining and (
+            not self.open_share or self.half_width <= self._timing.finest
+        )
 
     @property
     def undecided(self) -> bool:
         """Whether a dim was neither safe nor misaligned at the last look."""
-        return bool(self.decision.open_share)
+        return bool(self.open_share)
 
     @property
     def finished(self) -> bool:
@@ -249,7 +202,7 @@ class CurveState:
         if not self.decided:
             return False
         whole = sum(self.blocks_in(process) >= self.share for process in self._calls_in)
-        alike = whole > 1 and self.decision.process_effect <= self._timing.finest
+        alike = whole > 1 and self.process_effect <= self._timing.finest
         return alike or whole >= self._timing.processes
 
     @property
@@ -261,7 +214,7 @@ class CurveState:
             return max(1.0, self.share * self._timing.processes - self.blocks)
         likely = self._timing.usual_blocks
         if self.looked_at:
-            likely = self._timing.blocks_until(self.decision.half_width, self.blocks)
+            likely = self._timing.blocks_until(self.half_width, self.blocks)
         next_look = min(self._timing.blocks << self.looked_at, self._timing.most_blocks)
         return max(1.0, max(likely, next_look) - self.blocks)
 
@@ -281,70 +234,34 @@ class CurveState:
         self.looked_at += 1
         own = [i for i, s in enumerate(self.slots) if not s.replicate and self.counts[i]]
         if len(own) < 2:  # nothing to compare it with
-            self.decision = Decision(0.0, 0.0)
+            self.open_share = self.half_width = 0.0
             return
-        fit = self.fit()
+        fit = self.held.fit
         known = fit.error[np.isfinite(fit.error)]
         if len(known):
             self.noise = float(np.median(known)) * max(1, self.blocks) ** 0.5
-        measured = self._measured(fit)
-        if contended([row for _, row in self._rows], len(self.slots)):
-            measured = [replace(m, error=inf) for m in measured]
-        found = judge_curve(measured, self._timing.tolerance)
-        width = (found.judged.high - found.judged.low)[found.comparable]
-        half = float(np.median(width)) / 2 if len(width) else inf
-        self.decision = Decision(
-            found.undecided / max(1, len(measured)), half, fit.between_most**0.5
-        )
+        found = judge_curve(measured_of(self.held, self.plan.axis), self._timing.tolerance)
+        self.open_share = found.undecided / max(1, len(found.d))
+        self.half_width, self.process_effect = found.half_width, fit.between_most**0.5
         if self._sample and not self.decided:
             self._sample, self.judged_in = frozenset(), None
 
 
-class PartSession:
-    """A session of some of a curve's slots, addressed by their places on the curve."""
+class OpenSlots:
+    """A device's session of some of a curve's slots, by their ``places`` on the curve."""
 
-    def __init__(self, session: Session, places: Sequence[int]) -> None:
-        self.session, self.places = session, list(places)
+    def __init__(self, state: CurveState, session: Session, places: Sequence[int]) -> None:
+        self.state, self.session, self.places = state, session, list(places)
         self._at = {place: i for i, place in enumerate(places)}
-        self.failed = self._by_place(session.failed)
 
     def order(self, places: Sequence[int]) -> list[int]:
         """These places as the session's own slots, without those that it does not hold."""
         return [self._at[place] for place in places if place in self._at]
 
-    def by_place(self, times: BlockTimes) -> BlockTimes:
-        """A block of the session's as one of the curve's places."""
-        calls = tuple(timed._replace(slot=self.places[timed.slot]) for timed in times.calls)
-        return replace(times, calls=calls, failed=self._by_place(times.failed))
-
-    def kernels(self) -> Mapping[int, tuple[str, ...]]:
-        return self._by_place(self.session.kernels())
-
-    def remarks(self) -> Mapping[int, str]:
-        return self._by_place(self.session.remarks())
-
-    def close(self) -> None:
-        self.session.close()
-
-    def _by_place(self, by_slot: Mapping[int, T]) -> dict[int, T]:
-        return {self.places[i]: value for i, value in by_slot.items()}
-
-
-def calls_of(slots: Sequence[Slot], times: BlockTimes) -> tuple[Call, ...]:
-    """A block's calls as they are stored."""
-    return tuple(
-        Call(slots[t.slot].point, slots[t.slot].replicate, t.us, t.disturbed) for t in times.calls
-    )
-
-
-def together(pieces: Sequence[BlockTimes]) -> BlockTimes:
-    """One block of what was called one right after the other; the device's state is the last's."""
-    return replace(
-        pieces[-1],
-        calls=tuple(call for piece in pieces for call in piece.calls),
-        failed={i: why for piece in pieces for i, why in piece.failed.items()},
-        throttled=next((piece.throttled for piece in pieces if piece.throttled), ""),
-    )
+    def call(self, timed: TimedCall) -> Call:
+        """A call of the session's as it is stored."""
+        slot = self.state.slots[self.places[timed.slot]]
+        return Call(slot.point, slot.replicate, timed.us, timed.disturbed)
 
 
 def shares(states: Sequence[CurveState]) -> Iterator[float]:

@@ -20,11 +20,9 @@ from gacprof.sweeping.curve import (
     BLOCK_MS,
     GIVE_UP,
     CurveState,
-    PartSession,
+    OpenSlots,
     batches,
-    calls_of,
     shares,
-    together,
 )
 from gacprof.sweeping.suite import CurvePlan, Schedule
 
@@ -90,7 +88,7 @@ class Engine:
         self._states = [CurveState(plan, timing, salt) for plan in curves]
         self._started = time.monotonic()
         self._draw = random.Random(timing.seed)
-        self._sessions: dict[str, list[PartSession]] = {}
+        self._sessions: dict[str, list[OpenSlots]] = {}
         self._noted: dict[Point, PointNote] = dict(notes or {})
         self._calls = self._blocks = self._next = self._process = 0
         self._levelling_s, self._levelled, self._levels = 0.0, 0, True
@@ -102,7 +100,7 @@ class Engine:
         for block in blocks:
             state = by_key.get(curve_key(block.calls[0].point, block.axis)) if block.calls else None
             if state is not None:
-                state.replay(block)
+                state.take(block)
             self._next, self._process = block.number + 1, max(self._process, block.process + 1)
             self._blocks += 1
             self._calls += len(block.calls)
@@ -186,23 +184,26 @@ class Engine:
             state.refined()
 
     def _measure(self, states: Sequence[CurveState]) -> None:
-        wanted = [(state, part, own) for state in states for part, own in self._pieces(state)]
-        times = self._device.blocks([(part.session, own) for _, part, own in wanted])
-        pieces: dict[str, list[BlockTimes]] = {}
-        for (state, part, _), taken in zip(wanted, times, strict=True):
-            pieces.setdefault(state.plan.key, []).append(part.by_place(taken))
+        wanted = [piece for state in states for piece in self._pieces(state)]
+        times = self._device.blocks([(held.session, own) for held, own in wanted])
         blocks = []
-        for state in (state for state in states if state.plan.key in pieces):
-            found = together(pieces[state.plan.key])
-            state.record(self._process, found)
-            self._note_failures(state, found.failed)
-            if found.calls:
-                calls = calls_of(state.slots, found)
-                blocks.append(self._block(state.plan.axis, found, calls))
+        for state in states:
+            pieces = [
+                (held, taken)
+                for (held, _), taken in zip(wanted, times, strict=True)
+                if held.state is state
+            ]
+            for held, taken in pieces:
+                self._fail(held, taken.failed)
+            calls = tuple(held.call(timed) for held, taken in pieces for timed in taken.calls)
+            if calls:
+                block = self._block(state.plan.axis, calls, [taken for _, taken in pieces])
+                state.take(block)
+                blocks.append(block)
         if blocks:
             self._sink.append(*blocks)
 
-    def _pieces(self, state: CurveState) -> list[tuple[PartSession, list[int]]]:
+    def _pieces(self, state: CurveState) -> list[tuple[OpenSlots, list[int]]]:
         """The next block's slots by the sessions that hold them, in random order: dims that were
         added later are in sessions of their own, so that what is prepared stays so."""
         parts, order = self._open(state), state.order()
@@ -216,17 +217,11 @@ class Engine:
         enough = self._levelling_s > LEVEL_SHARE * (begun - self._started)
         if not self._levels or (enough and self._levelled >= FEWEST_LEVEL_BLOCKS):
             return
-        chosen = self._drawn([s for s in self._states if s.plan.key in self._sessions])
-        if len(chosen) < 2:
+        wanted = self._drawn()
+        if len(wanted) < 2:
             return
-        wanted = [
-            (part.session, part.order([place])[0])
-            for state, place in chosen
-            for part in self._sessions[state.plan.key]
-            if part.order([place])
-        ]
         try:
-            times = self._device.mixed(wanted)
+            times = self._device.mixed([(held.session, own) for held, own in wanted])
         except WorkerLostError:  # a curve's own block will tell which slot it was
             self._sessions.clear()
             self._process += 1
@@ -235,16 +230,18 @@ class Engine:
         self._levelled += 1
         self._levels = times is not None
         if times is not None and times.calls:
-            slots = [state.slots[place] for state, place in chosen]
-            self._sink.append(self._block(LEVEL, times, calls_of(slots, times)))
+            placed = ((*wanted[timed.slot], timed) for timed in times.calls)
+            calls = tuple(held.call(timed._replace(slot=own)) for held, own, timed in placed)
+            self._sink.append(self._block(LEVEL, calls, [times]))
 
-    def _drawn(self, states: Sequence[CurveState]) -> list[tuple[CurveState, int]]:
-        """Curves and the place on each that the next level block calls."""
-        chosen: list[tuple[CurveState, int]] = []
+    def _drawn(self) -> list[tuple[OpenSlots, int]]:
+        """What the next level block calls: one slot of each curve, by the session that holds it."""
+        chosen: list[tuple[OpenSlots, int]] = []
         tokens, left_us = None, BLOCK_MS * 1e3
+        states = [s for s in self._states if s.plan.key in self._sessions]
         for state in self._draw.sample(states, len(states)):
-            held = {place for part in self._sessions[state.plan.key] for place in part.places}
-            places = [i for i in state.live if i in held]
+            holder = {i: part for part in self._sessions[state.plan.key] for i in part.places}
+            places = [i for i in state.live if i in holder]
             if tokens is not None:
                 places = [i for i in places if state.slots[i].point.tokens == tokens]
             if not places:
@@ -254,7 +251,7 @@ class Engine:
                 break
             place = self._draw.choice(places)
             tokens = state.slots[place].point.tokens
-            chosen.append((state, place))
+            chosen.append((holder[place], holder[place].order([place])[0]))
         return chosen
 
     def _look(self, state: CurveState, added: bool) -> None:
@@ -267,44 +264,36 @@ class Engine:
         elif state.due:
             state.look()
 
-    def _block(self, axis: str, times: BlockTimes, calls: tuple[Call, ...]) -> Block:
-        """The next block of the run."""
+    def _block(self, axis: str, calls: tuple[Call, ...], times: Sequence[BlockTimes]) -> Block:
+        """The next block of the run, of what was called one right after the other; the device's
+        state is the last's."""
+        last = times[-1]
         block = Block(
-            self._next,
-            self._process,
-            axis,
-            self._device.timer,
-            calls,
-            time.time(),
-            times.throttled,
-            times.sm_clock_mhz,
-            times.mem_clock_mhz,
-            times.temperature_c,
-            times.power_w,
-        )
+            self._next, self._process, axis, self._device.timer, calls, time.time(),
+            next((each.throttled for each in times if each.throttled), ""),
+            last.sm_clock_mhz, last.mem_clock_mhz, last.temperature_c, last.power_w,
+        )  # fmt: skip
         self._next += 1
         self._blocks += 1
         self._calls += len(calls)
         return block
 
-    def _open(self, state: CurveState) -> list[PartSession]:
+    def _open(self, state: CurveState) -> list[OpenSlots]:
         """The curve's sessions, with one opened now for slots that are in none. Slots that were
         given up are left out: they may have cost a process."""
         parts = self._sessions.setdefault(state.plan.key, [])
         held = {place for part in parts for place in part.places}
         fresh = [place for place in state.live if place not in held]
         if fresh:
-            self._note([PointNote(state.slots[i].point) for i in fresh])
-            reuse = self._timing.reuse_mib << 20
-            opened = self._device.session([state.slots[place] for place in fresh], reuse)
-            session = PartSession(opened, fresh)
-            parts.append(session)
-            for place in session.failed:
-                state.fail(place, for_good=True)
-            self._note_failures(state, session.failed)
-            named = {state.slots[i].point: names for i, names in session.kernels().items()}
+            points = [state.slots[place].point for place in fresh]
+            self._note([PointNote(point) for point in points])
+            slots, reuse = [state.slots[place] for place in fresh], self._timing.reuse_mib << 20
+            opened = OpenSlots(state, self._device.session(slots, reuse), fresh)
+            parts.append(opened)
+            self._fail(opened, opened.session.failed, for_good=True)
+            named = {points[i]: names for i, names in opened.session.kernels().items()}
+            remarks = {points[i]: text for i, text in opened.session.remarks().items()}
             state.kernels = {**state.kernels, **named}
-            remarks = {state.slots[i].point: text for i, text in session.remarks().items()}
             self._note(
                 PointNote(p, named.get(p, ()), remark=remarks.get(p, ""))
                 for p in {**named, **remarks}
@@ -332,8 +321,11 @@ class Engine:
                 state.fail(place, for_good=True)
                 self._note([PointNote(state.slots[place].point, failed=why)])
 
-    def _note_failures(self, state: CurveState, failed: Mapping[int, str]) -> None:
-        self._note([PointNote(state.slots[i].point, failed=why) for i, why in failed.items()])
+    def _fail(self, held: OpenSlots, failed: Mapping[int, str], for_good: bool = False) -> None:
+        """Slots of a session that raised, or could not be prepared at all."""
+        for own, why in failed.items():
+            held.state.fail(held.places[own], for_good=for_good)
+            self._note([PointNote(held.state.slots[held.places[own]].point, failed=why)])
 
     def _note(self, notes: Iterable[PointNote]) -> None:
         """Keep what is new. Blocks of the journal refer to points by the ids noted before."""
@@ -350,7 +342,7 @@ class Engine:
 
     def _renew(self) -> None:
         for part in chain.from_iterable(self._sessions.values()):
-            part.close()
+            part.session.close()
         self._sessions.clear()
         self._levelled = 0
         self._device.renew()

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from math import inf
 from statistics import median
 
-from gacprof import operators
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Point
 from gacprof.devices.datasheet import ROOFS, Roof
@@ -21,8 +20,6 @@ START_S = {"cuda": 8.0, "cpu": 4.0}
 CALL_US, BLOCK_US = 60.0, 1_500.0
 """A call beside what is timed, and a block: the engine's share, its line on disk."""
 PROBE_S, PROBED_CALLS = 3.0, 4
-REACHED = 0.4
-"""The share of the roof that a call is taken to reach."""
 SLOWEST = 5.0
 """How many times as long as guessed a call may take: what is called fits the time left even so."""
 ASSUMED = {
@@ -117,8 +114,4 @@ def _middle(plan: CurvePlan) -> Point:
 
 def _guess_us(plan: CurvePlan, roof: Roof) -> float:
     """A call of the curve's middle dim."""
-    point = _middle(plan)
-    operator = operators.get(point.operator)
-    dtype = point.dtype if point.dtype in roof.tflops else next(iter(roof.tflops))
-    least = roof.least_us(operator.flops(point), operator.bytes_moved(point), dtype)
-    return max(1.0, (least or 0.0) / REACHED)
+    return max(1.0, roof.call_us(_middle(plan)))

@@ -124,48 +124,44 @@ def _check_same_device(path: Path, there: Environment, here: Environment) -> Non
             )
 
 
-def _differences(old: Any, new: Any, key: str = "") -> Iterator[str]:
-    """Each key that differs with both values, as ``timing.passes was 2, now 3``."""
-    if old == new:
-        return
-    if isinstance(old, dict) and isinstance(new, dict):
-        for name in sorted(old.keys() | new.keys()):
-            yield from _differences(old.get(name), new.get(name), f"{key}.{name}" if key else name)
-    elif isinstance(old, list) and isinstance(new, list):
-        if not all(isinstance(entry, dict) for entry in (*old, *new)):
-            yield f"{key} {_of_lists(old, new)}"
-            return
-        for number, (was, now) in enumerate(zip(old, new, strict=False)):
-            yield from _differences(was, now, f"{key}[{number}]")
-        if len(old) != len(new):
-            yield f"{key} had {len(old)} tables, now {len(new)}"
+def _differences(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
+    """Each setting that differs with both values, as ``timing.blocks was 12, now 8``."""
+    before, now = dict(_settings(old)), dict(_settings(new))
+    for key in sorted(before.keys() | now.keys()):
+        was, is_now = before.get(key), now.get(key)
+        if was == is_now:
+            continue
+        if isinstance(was, list) and isinstance(is_now, list):
+            gone, come = [v for v in was if v not in is_now], [v for v in is_now if v not in was]
+            lost = f"lost {_listed(gone)}" if gone else ""
+            gained = f"gained {_listed(come)}" if come else ""
+            yield f"{key} {' and '.join(filter(None, (lost, gained))) or 'has another order'}"
+        else:
+            yield f"{key} was {_value(was)}, now {_value(is_now)}"
+
+
+def _settings(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """The settings of a table with their places, those of tables in it too."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _settings(inner, f"{key}.{name}" if key else name)
+    elif isinstance(value, list) and value and all(isinstance(entry, dict) for entry in value):
+        for number, entry in enumerate(value):
+            yield from _settings(entry, f"{key}[{number}]")
     else:
-        yield f"{key} was {_value(old)}, now {_value(new)}"
-
-
-def _of_lists(old: list[Any], new: list[Any]) -> str:
-    """What one list has and the other has not; both, where they differ in order only."""
-    gone, come = [v for v in old if v not in new], [v for v in new if v not in old]
-    lost = f"lost {_listed(gone)}" if gone else ""
-    gained = f"gained {_listed(come)}" if come else ""
-    both = " and ".join(filter(None, (lost, gained)))
-    return both or f"was {_listed(old)}, now {_listed(new)}"
+        yield key, value
 
 
 def _listed(values: list[Any]) -> str:
     more = f" and {len(values) - SHOWN} more" if len(values) > SHOWN else ""
-    return ", ".join(_value(value) for value in values[:SHOWN]) + more
+    return ", ".join(map(_value, values[:SHOWN])) + more
 
 
 def _value(value: Any) -> str:
-    """``unset`` for a key that is not there; a range as suites write it."""
-    if value is None:
-        return "unset"
+    """``unset`` for a key that is not there."""
     if isinstance(value, list):
         return f"[{_listed(value)}]"
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{name} = {_value(v)}" for name, v in value.items()) + " }"
-    return repr(value) if isinstance(value, str) else str(value)
+    return "unset" if value is None else repr(value)
 
 
 def run_sweep(

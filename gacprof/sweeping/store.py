@@ -44,6 +44,8 @@ STATE = ("throttled", "sm_clock_mhz", "mem_clock_mhz", "temperature_c", "power_w
 """Columns of a block's state; the last is not in tables of earlier versions."""
 POINT = ("operator", "dims", "dtype", "flags")
 """Columns of a point."""
+CALL = ("point", "replicate", "us", "disturbed")
+"""Columns of a call, in the order of the journal's."""
 COLUMNS = (
     "block", "process", "axis", "timer", "taken_at", "position", "point", "replicate",
     "predecessor", "us", "disturbed", *STATE, *POINT,
@@ -389,33 +391,25 @@ def frame_of(blocks: Iterable[Block]) -> pd.DataFrame:
 
 
 def blocks_of_frame(frame: pd.DataFrame) -> Iterator[Block]:
-    """The blocks of :func:`frame_of`. Raises ``KeyError``, ``ValueError`` for another table."""
+    """The blocks of :func:`frame_of`, read as lines of the journal are. Raises ``KeyError``,
+    ``TypeError``, ``ValueError`` for another table."""
+    import pandas as pd
+
     if "device" not in frame:
         frame = frame.assign(device="")
-    columns = {name: frame[name].tolist() for name in COLUMNS}
     points: dict[str, Point] = {}
-
-    def call(row: int) -> Call:
-        name = columns["point"][row]
-        if name not in points:
-            points[name] = point_of({key: columns[key][row] for key in POINT})
-            if points[name].id != name:
-                raise ValueError(f"the sample of {points[name]} is filed as another point")
-        us, disturbed = _time(columns["us"][row]), bool(columns["disturbed"][row])
-        return Call(points[name], bool(columns["replicate"][row]), us, disturbed)
-
-    for number, group in groupby(range(len(frame)), key=columns["block"].__getitem__):
-        rows = list(group)
-        process, axis, timer, taken_at, throttled, device = (
-            columns[name][rows[0]]
-            for name in ("process", "axis", "timer", "taken_at", "throttled", "device")
-        )
-        yield Block(
-            int(number), int(process), str(axis), str(timer), tuple(map(call, rows)),
-            float(taken_at), str(throttled),
-            **{name: _present(columns[name][rows[0]]) for name in STATE[1:-1]},
-            device=str(device),
-        )  # fmt: skip
+    named = frame.drop_duplicates("point")
+    for name, *row in zip(named["point"], *(named[key] for key in POINT), strict=True):
+        point = points[name] = point_of(dict(zip(POINT, row, strict=True)))
+        if point.id != name:
+            raise ValueError(f"the sample of {point} is filed as another point")
+    calls = list(zip(*(frame[name].tolist() for name in CALL), strict=True))
+    heads = frame.drop_duplicates("block")[["process", "axis", "timer", "taken_at", *STATE]]
+    of_block = frame["block"].tolist()
+    groups = groupby(range(len(frame)), key=of_block.__getitem__)
+    for head, (number, rows) in zip(heads.to_dict("records"), groups, strict=True):
+        known = {str(name): value for name, value in head.items() if not pd.isna(value)}
+        yield block_of(known | {"number": number, "calls": [calls[row] for row in rows]}, points)
 
 
 def _time(value: Any) -> float:
@@ -424,10 +418,3 @@ def _time(value: Any) -> float:
     if not 0 < us < LONGEST_US:
         raise ValueError(f"a time of {us} µs is no duration")
     return us
-
-
-def _present(value: Any) -> Any:
-    """None for pandas' missing values."""
-    import pandas as pd
-
-    return None if pd.isna(value) else value

@@ -14,7 +14,7 @@ from gacprof import operators
 from gacprof.core.errors import MeasurementError
 from gacprof.devices import threads
 from gacprof.devices.cpu import CpuDevice
-from gacprof.devices.device import Slot, device_kind, device_name, open_device
+from gacprof.devices.device import Slot, device_kind, device_name, local_gpus, open_device
 from gacprof.devices.memory import PAGE, Arena
 from gacprof.devices.threads import (
     PRIORITY,
@@ -24,6 +24,9 @@ from gacprof.devices.threads import (
     goes_first,
     longest_wait_us,
 )
+from gacprof.devices.worker import sweeper
+from gacprof.sweeping import run_sweep
+from gacprof.sweeping.suite import parse_suite
 from tests.support.forked import forked
 
 TASKS = Path("/proc/self/task")
@@ -260,3 +263,19 @@ def test_which_calls_count_does_not_depend_on_how_long_they_took(monkeypatch):
     times = session.block([2, 0, 1])
     assert [(call.slot, call.us) for call in times.calls] == [(2, 1000.0), (0, 10.0), (1, 100.0)]
     assert {call.disturbed for call in times.calls} == {True}
+
+
+def test_a_sweep_in_the_calling_process_leaves_its_threads_free(tmp_path):
+    axis = {"operator": "linear", "axis": "K", "values": [8, 9], "dims": {"M": 1, "N": 8}}
+    timing = {"blocks": 4, "most_blocks": 6, "processes": 1}
+    tiny = parse_suite({"name": "t", "timing": timing, "sweep": [axis]}, "t")
+    before = os.sched_getaffinity(0)
+    with sweeper("cpu", isolate=False) as device:
+        run_sweep(tiny, device, tmp_path / "run")
+    assert os.sched_getaffinity(0) == before
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
+def test_all_devices_of_a_machine_without_gpus_is_refused():
+    with pytest.raises(MeasurementError, match="there is none"):
+        local_gpus()

@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import t as student
 
+from gacprof.stats.blocks import block_row, log_matrix
 from gacprof.stats.fit import (
-    block_row,
     fit_blocks,
-    log_matrix,
     moderated,
     quartile_variance,
     two_way,
@@ -191,7 +190,7 @@ def test_calls_that_waited_for_a_core_move_nothing_even_where_most_did():
     log_us, process = blocks(3, count=40, processes=4)
     waited = np.random.default_rng(4).random(log_us.shape) < 0.7
     slow = log_us + waited * np.log(4)
-    told = fit_blocks(log_matrix(rows_of(slow, waited), SLOTS), process)
+    told = fit_blocks(log_matrix(rows_of(slow, waited), SLOTS)[0], process)
     assert contrasts(told.effect) == pytest.approx(contrasts(EFFECT), abs=0.03)
     without = fit_blocks(slow, process)
     assert np.abs(contrasts(without.effect) - contrasts(EFFECT)).max() > 0.1
@@ -202,7 +201,7 @@ def test_a_slot_of_which_every_call_waited_is_not_judged():
     waited = np.zeros(log_us.shape, bool)
     waited[:, 7] = True
     log_us[:, 7] += np.linspace(1, 2, len(log_us))
-    found = fit_blocks(log_matrix(rows_of(log_us, waited), SLOTS), process)
+    found = fit_blocks(log_matrix(rows_of(log_us, waited), SLOTS)[0], process)
     assert np.isinf(found.error[7]) and np.isfinite(np.delete(found.error, 7)).all()
     assert EFFECT[7] + 0.5 < found.effect[7] < EFFECT[7] + 2  # the least disturbed tell most
 
@@ -210,4 +209,4 @@ def test_a_slot_of_which_every_call_waited_is_not_judged():
 def test_where_most_slots_have_waited_all_calls_stay():
     log_us, _ = blocks(6)
     waited = np.ones(log_us.shape, bool)
-    assert np.allclose(log_matrix(rows_of(log_us, waited), SLOTS), log_us)
+    assert np.allclose(log_matrix(rows_of(log_us, waited), SLOTS)[0], log_us)
