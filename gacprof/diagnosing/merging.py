@@ -7,11 +7,11 @@ its call costs, so that the dense product may be the faster one long before it i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
-from gacprof.checkpoint.inventory import Inventory, Module
+from gacprof.checkpoint.inventory import Gemm, Inventory, Module, NewSizes
 from gacprof.core.formatting import bounded_time, counted, percent
 from gacprof.diagnosing.predict import Estimate, Predictor
 
@@ -46,48 +46,67 @@ def pairs_of(inventory: Inventory) -> Iterator[Module]:
             yield module
 
 
-def merges(predictor: Predictor) -> Iterator[Merge]:
-    """What merging pairs would save, at each token count of the workload, where that is sure.
+def merges(predictor: Predictor, changes: NewSizes | None = None) -> Iterator[Merge]:
+    """What merging pairs would save, at each token count of the workload, where that is sure: of
+    the model as it is, or with these dims resized.
 
     Only of times that the device itself was measured for, none of them interpolated, and of a model
     that one rank holds whole.
     """
-    source, pairs = predictor.source, list(pairs_of(predictor.inventory))
+    source, sizes, inventory = predictor.source, dict(changes or {}), predictor.inventory
+    fused = {name for name, size in sizes.items() if size is None}
+    pairs = [pair for pair in pairs_of(inventory) if not fused.intersection(pair.dims)]
     if not pairs or not source.timed or source.basis or predictor.ranks.tp > 1:
         return
+    ranks = {n: None for pair in pairs for n in pair.dims if inventory.dim(n).kind == "rank"}
     for tokens in sorted(predictor.tokens):
         at = predictor.at(tokens)
-        known = [(pair, at.gemms(pair.gemms), at.dense(pair)) for pair in pairs]
-        known = [each for each in known if _exact(each[1]) and _exact(each[2])]
-        slower = [each for each in known if _lost(*each[1:]) > 0]
+        factors, dense = at.planned(sizes, pairs), at.planned({**sizes, **ranks}, pairs)
+        known = [
+            _Pair(pair.name, (first, last), at.gemms([first, last]), at.gemms([one]))
+            for pair, first, last, one in zip(
+                pairs, factors[::2], factors[1::2], dense, strict=True
+            )
+        ]
+        known = [pair for pair in known if _exact(pair.factors) and _exact(pair.dense)]
+        slower = [pair for pair in known if pair.lost_us > SURELY * pair.error_us]
         if slower:
-            yield _merge(at, tokens, slower, len(known))
+            rest = [gemm for m in inventory.modules if not m.dims for gemm in m.gemms]
+            every = at.gemms([*at.planned(sizes), *rest])
+            yield _merge(tokens, slower, len(known), every.latency_us)
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A factor pair's time, and that of the dense product in its place."""
+
+    name: str
+    products: tuple[Gemm, Gemm]
+    factors: Estimate
+    dense: Estimate
+
+    @property
+    def lost_us(self) -> float:
+        return (self.factors.latency_us or 0.0) - (self.dense.latency_us or 0.0)
+
+    @property
+    def error_us(self) -> float:
+        return sqrt((self.factors.variance or 0.0) + (self.dense.variance or 0.0))
 
 
 def _exact(time: Estimate) -> bool:
     return time.latency_us is not None and time.variance is not None and not time.scaled
 
 
-def _lost(pair: Estimate, dense: Estimate) -> float:
-    """µs by which the pair surely takes longer; negative where that is not sure."""
-    assert pair.latency_us is not None and dense.latency_us is not None
-    error = sqrt((pair.variance or 0.0) + (dense.variance or 0.0))
-    return pair.latency_us - dense.latency_us - SURELY * error
-
-
-def _merge(
-    at: Predictor, tokens: int, slower: Sequence[tuple[Module, Estimate, Estimate]], pairs: int
-) -> Merge:
-    saved, errors = 0.0, dict[object, float]()
-    for module, pair, dense in slower:
-        saved += (pair.latency_us or 0.0) - (dense.latency_us or 0.0)
-        shape = tuple((gemm.N, gemm.K, gemm.bias) for gemm in module.gemms)
+def _merge(tokens: int, slower: Sequence[_Pair], pairs: int, every_us: float | None) -> Merge:
+    saved, errors = sum(pair.lost_us for pair in slower), dict[object, float]()
+    for pair in slower:
+        shape = tuple((gemm.N, gemm.K, gemm.bias) for gemm in pair.products)
         # Equal pairs share the errors of one measurement: these add up as they are.
-        errors[shape] = errors.get(shape, 0.0) + sqrt((pair.variance or 0) + (dense.variance or 0))
+        errors[shape] = errors.get(shape, 0.0) + pair.error_us
     half = WITHIN * sqrt(sum(error**2 for error in errors.values()))
-    every = at.gemms([gemm for module in at.inventory.modules for gemm in module.gemms])
-    names = tuple(module.name for module, _, _ in slower)
-    return Merge(tokens, names, pairs, saved - half, saved, saved + half, every.latency_us)
+    names = tuple(pair.name for pair in slower)
+    return Merge(tokens, names, pairs, saved - half, saved, saved + half, every_us)
 
 
 MERGING = "merging factor pairs into dense weights saves "
@@ -107,7 +126,7 @@ def merging(found: Sequence[Merge]) -> str:
     return f"{MERGING}{', '.join(said)}: 'plan --objective latency' does so" if said else ""
 
 
-def left_apart(predictor: Predictor, changes: Mapping[str, int | None]) -> list[str]:
-    """What a plan with these ``changes`` has to say of merging, where it merges nothing."""
-    said = "" if None in changes.values() else merging(tuple(merges(predictor)))
+def left_apart(predictor: Predictor, changes: NewSizes) -> list[str]:
+    """What merging the pairs that a plan with these ``changes`` leaves would save."""
+    said = merging(tuple(merges(predictor, changes)))
     return [said] if said else []

@@ -1,10 +1,11 @@
-"""What a plan chooses from: which sizes each dim may have, and which joint sizes of coupled dims.
+"""What a plan chooses from: classes of coupled dims, each with the joint sizes it may have.
 
-A class is one choice of the plan. Its options are joint sizes of all its axes
-(:mod:`gacprof.planning.coupled`), each with what it costs, takes and keeps. An objective that asks
-for safe sizes gets only options in which
+Axes whose dims meet in a product, or are written in one tensor, are *coupled*: what one costs
+depends on the others. They are one class, whose options are joint sizes with what all its weights
+cost, take and keep. Classes share nothing, so that costs and times of several add up exactly. An
+objective that asks for safe sizes gets only options in which
 
-- every dim is of a size that the map calls safe beside the others' sizes (or that seems so),
+- every dim is of a size that the map calls safe at the others' sizes (or that seems so),
 - no larger joint sizes are surely faster: a rank and a width that are both odd hide each other's
   cliffs, and each looks as good as it can be,
 - nothing takes longer than as it is, where that may stay.
@@ -12,7 +13,8 @@ for safe sizes gets only options in which
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
@@ -21,22 +23,29 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gacprof.checkpoint.inventory import NEIGHBOUR_MULTIPLES, Dim, NewSizes
+from gacprof.checkpoint.inventory import (
+    NEIGHBOUR_MULTIPLES,
+    Dim,
+    Inventory,
+    Module,
+    TensorInfo,
+)
 from gacprof.core.errors import PlanError
-from gacprof.planning.coupled import (
-    Axis,
+from gacprof.planning.axes import Axis, axis_of, nothing_safe
+from gacprof.planning.costs import (
     Component,
     Floats,
-    Grown,
+    Footprint,
+    Growth,
     Size,
     Tables,
-    components,
+    growth,
+    stored,
 )
 from gacprof.planning.limits import ROUNDING, Limits
-from gacprof.planning.on_offer import also_of, axis_of, nothing_safe
 
 if TYPE_CHECKING:
-    from gacprof.planning.problem import Problem
+    from gacprof.planning.solving import Problem
 
 CELLS = 1 << 17
 """Joint sizes that are looked at; of more coupled dims than that fewer sizes each are on offer."""
@@ -66,12 +75,12 @@ class Option:
 
 @dataclass(frozen=True)
 class DimClass:
-    """One choice of the plan. ``untouched`` is all of it as it is now; ``narrowed`` says what keeps
-    the options from being of all joint sizes."""
+    """One choice of the plan. ``now`` is what its weights take as they are; ``narrowed`` says what
+    keeps the options from being of all joint sizes."""
 
     axes: tuple[Axis, ...]
     options: tuple[Option, ...]
-    untouched: Option
+    now: Footprint
     narrowed: str = ""
 
     @property
@@ -95,9 +104,60 @@ def build_classes(problem: Problem, limits: Limits) -> list[DimClass]:
         for component in large:
             axes = _narrowed(problem, axes, component, narrowed)
         found = components(problem.inventory, axes)
-    fixed = {d.name: axis.sizes[0] for axis in axes if not axis.free for d in axis.members}
-    grown = Grown(axes)
-    return [build_class(problem, c, fixed, grown, limits, narrowed) for c in found]
+    fixed = {d: axis.sizes[0] for axis in axes if not axis.free for d in axis.members}
+    grown = growth((dim, size) for dim, size in fixed.items() if size != dim.size)
+    sizes = {dim.name: size for dim, size in fixed.items()}
+    return [
+        DimClass(
+            c.axes,
+            _options_of(problem, c, sizes, grown, limits),
+            Footprint(*stored(problem.inventory, c.modules, c.tensors, lambda *_: 0, {})),
+            next((narrowed[axis.name] for axis in c.axes if axis.name in narrowed), ""),
+        )
+        for c in found
+    ]
+
+
+def components(inventory: Inventory, axes: Sequence[Axis]) -> list[Component]:
+    """The axes in groups that are coupled. One of a single size decides nothing, so that it couples
+    no others; every weight belongs to one group."""
+    touched = [_touched(inventory, axis) for axis in axes]
+    leader = list(range(len(axes)))
+
+    def find(i: int) -> int:
+        while leader[i] != i:
+            leader[i] = leader[leader[i]]
+            i = leader[i]
+        return i
+
+    owner: dict[object, int] = {}
+    for i in sorted(range(len(axes)), key=lambda i: not axes[i].free):
+        for key in touched[i]:
+            first = owner.setdefault(key, i)
+            if axes[first].free and axes[i].free:
+                leader[find(i)] = find(first)
+    own: dict[int, tuple[list[Axis], list[Module], list[TensorInfo]]] = {}
+    for i, axis in enumerate(axes):
+        own.setdefault(find(i), ([], [], []))[0].append(axis)
+    for key, i in owner.items():
+        what = touched[i][key]
+        if isinstance(what, Module):
+            own[find(i)][1].append(what)
+        else:
+            own[find(i)][2].append(what)
+    return [Component(tuple(a), tuple(m), tuple(t)) for a, m, t in own.values()]
+
+
+def _touched(inventory: Inventory, axis: Axis) -> dict[object, Module | TensorInfo]:
+    """The modules that the dims of an axis take part in, and the tensors that they are written in,
+    each stored one once."""
+    found: dict[object, Module | TensorInfo] = {}
+    for dim in axis.members:
+        found |= {("module", m.name): m for m in inventory.modules_of(dim.name)}
+        for place in dim.places:
+            info = inventory.tensors[place.tensor]
+            found.setdefault(info.stored_at, info)
+    return found
 
 
 def _narrowed(
@@ -111,7 +171,7 @@ def _narrowed(
         why = f"of {len(free)} dims that meet, {count} sizes each were looked at"
     else:
         hub = max(free, key=lambda axis: sum(len(problem.coupled.of(d)) for d in axis.members))
-        changed = {hub.name: replace(hub, sizes=(_alone(problem, hub),))}
+        changed = {hub.name: replace(hub, sizes=(_first_size(problem, hub),))}
         why = f"{len(free)} dims meet each other: some of them were decided before the others"
     notes |= dict.fromkeys((axis.name for axis in free), why)
     return [changed.get(axis.name, axis) for axis in axes]
@@ -126,101 +186,105 @@ def _thinned(axis: Axis, count: int) -> Axis:
     return replace(axis, sizes=(*sorted({*near, *some}), *dense)[-count:])
 
 
-def _alone(problem: Problem, axis: Axis) -> Size:
-    """The least size on offer that nothing is cut by, beside the others at their next multiples."""
+def _first_size(problem: Problem, axis: Axis) -> Size:
+    """The least size on offer that nothing is cut by, with the others at their next multiples."""
     near, others = problem.coupled, dict[str, Size]()
     for dim in axis.members:
         others |= near.rounded(dim, max(NEIGHBOUR_MULTIPLES))
     for size in axis.sizes:
         if size is not None and size >= axis.now:
-            beside = others | {dim.name: size for dim in axis.members}
-            offers = (near.offer(dim, size, beside, also_of(axis)) for dim in axis.members)
-            if all(offer.offered for offer in offers):
+            sizes = others | {dim.name: size for dim in axis.members}
+            if all(near.offer(dim, size, sizes, axis.shared).offered for dim in axis.members):
                 return size
     return axis.now if axis.may_stay else axis.sizes[-1]
+
+
+def _options_of(
+    problem: Problem, component: Component, fixed: dict[str, Size], grown: Growth, limits: Limits
+) -> tuple[Option, ...]:
+    """The options of a class, worked out once for equal experts."""
+
+    def make() -> tuple[Option, ...]:
+        return options_of(problem, component, fixed, grown, limits)
+
+    like = component.axes[0].like
+    if len(component.axes) > 1 or like is None or grown:
+        return make()
+    timed = (str(each.predictor.tokens) for each in limits.times)
+    return problem.predictor.once(
+        ("options", like, *limits.active, limits.break_even, *timed), make
+    )
+
+
+def options_of(
+    problem: Problem, component: Component, fixed: dict[str, Size], grown: Growth, limits: Limits
+) -> tuple[Option, ...]:
+    """What may be chosen of coupled dims, where others are ``fixed``.
+
+    Raises :class:`PlanError` where the dims cannot stay as they are and nothing else is safe.
+    """
+    timed = tuple(each.predictor for each in limits.times)
+    tables = Tables(problem.predictor, component, grown, problem.kept, timed)
+    joint = Joint(problem, tables, fixed, limits)
+    cells = joint.chosen()
+    if not cells and joint.own is None:
+        first = component.axes[0]
+        raise PlanError(
+            f"{first.name} has no size together with what it meets: {nothing_safe(problem, first)}"
+        )
+    values = problem.goal.values(tables)
+    return tuple(_option(tables, values, cell) for cell in cells or [joint.own or ()])
+
+
+def _option(tables: Tables, values: Floats, cell: tuple[int, ...]) -> Option:
+    kept = float(tables.kept()[cell])
+    latency, *limited = (
+        None if np.isnan(us[cell]) else float(us[cell])
+        for us in (tables.latency_us, *tables.limited_us)
+    )
+    return Option(
+        tuple(axis.sizes[j] for axis, j in zip(tables.axes, cell, strict=True)),
+        int(tables.costs[0][cell]),
+        int(tables.costs[1][cell]),
+        latency,
+        None if np.isnan(kept) else kept,
+        float(values[cell]),
+        tuple(limited),
+    )
 
 
 class Joint:
     """The joint sizes of one component, and which of them may be chosen."""
 
-    def __init__(self, problem: Problem, tables: Tables, fixed: NewSizes, limits: Limits) -> None:
+    def __init__(
+        self, problem: Problem, tables: Tables, fixed: dict[str, Size], limits: Limits
+    ) -> None:
         self.problem, self.axes, self.tables, self.fixed = problem, tables.axes, tables, fixed
         self.limits = limits
         self.own = tables.unchanged()
         self._place = {dim.name: i for i, axis in enumerate(self.axes) for dim in axis.members}
 
-    def sizes(self, cell: Sequence[int]) -> dict[str, Size]:
-        """By dim name."""
-        return {
-            dim.name: axis.sizes[j]
-            for axis, j in zip(self.axes, cell, strict=True)
-            for dim in axis.members
-        }
+    def chosen(self) -> list[tuple[int, ...]]:
+        """The joint sizes worth offering to the solver: of those that may be chosen, the ones that
+        no other equals in value and undercuts in all that is limited."""
+        goal = self.problem.goal
+        stay = self.problem.request.constraints.untouched
+        for may_stay in (stay,) if stay or not goal.safe else (False, True):
+            allowed, left = self._faster_than_dense(), list[int]()
+            for us in (self.tables.latency_us, *self.tables.limited_us):
+                known = ~np.isnan(us)
+                if known.any():  # no plan rests on products that were not measured, if others were
+                    allowed &= known
+            if goal.safe:
+                allowed, left = self._judged(allowed & self._unbeaten(), may_stay)
+            if stay and self.own is not None:
+                allowed[self.own] = True
+            found = self._undominated(allowed, left, may_stay)
+            if found:
+                return found
+        return []
 
-    def offers(self, i: int, cell: Sequence[int]) -> bool:
-        """Whether the size of one axis may be chosen beside those of the others."""
-        axis, size = self.axes[i], self.axes[i].sizes[cell[i]]
-        if size is None or not axis.free:
-            return True
-        sizes, also = {**self.fixed, **self.sizes(cell)}, also_of(axis)
-        offer = self.problem.coupled.offer
-        return all(offer(dim, size, sizes, also).offered for dim in axis.members)
-
-    def meets(self, i: int) -> list[int]:
-        """The other axes that have a say in that."""
-        near = {d.name for dim in self.axes[i].members for d in self.problem.coupled.of(dim)}
-        return sorted({self._place[name] for name in near if name in self._place} - {i})
-
-    def allowed(self) -> NDArray[np.bool_]:
-        """Where nothing larger is surely faster, nor all of it as it is at no less value."""
-        latency, variance = self.tables.times
-        allowed = np.ones(latency.shape, np.bool_)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            error = SURELY * np.sqrt(variance) / np.where(latency > 0, latency, 1.0)
-            least = np.log(latency) - error
-            most = np.nan_to_num(np.log(latency) + error, nan=np.inf)
-            for i, axis in enumerate(self.axes):
-                part = [slice(None)] * latency.ndim
-                part[i] = slice(0, len(axis.sizes) - (None in axis.sizes))
-                where = tuple(part)
-                flipped = np.flip(most[where], i)
-                most[where] = np.flip(np.minimum.accumulate(flipped, i), i)
-            allowed &= ~(least - most > np.log1p(self.problem.predictor.tolerance))
-            if self.own is not None:
-                grown = np.ones(latency.shape, np.bool_)
-                for i, axis in enumerate(self.axes):
-                    larger = [size is None or size >= axis.now for size in axis.sizes]
-                    grown &= self.tables.along(i, larger) > 0
-                values = self.problem.goal.values(self.tables)
-                slower = latency > latency[self.own] * (1 + ROUNDING)
-                allowed &= ~(grown & slower & (values <= values[self.own]))
-        return allowed
-
-    def judged(self, allowed: NDArray[np.bool_], stay: bool) -> tuple[NDArray[np.bool_], list[int]]:
-        """Without the sizes of dims that few others meet, where they may not be chosen; and the
-        axes that are left to be judged one by one. ``stay``: any dim may stay as it is."""
-        left = []
-        for i, axis in enumerate(self.axes):
-            meets = self.meets(i)
-            shape = [len(self.axes[j].sizes) for j in meets]
-            if np.prod(shape, dtype=np.int64) > FEW:
-                left.append(i)
-                continue
-            cell = [0] * len(self.axes)
-            for others in product(*(range(count) for count in shape)):
-                for j, at in zip(meets, others, strict=True):
-                    cell[j] = at
-                for k, size in enumerate(axis.sizes):
-                    cell[i] = k
-                    here = [slice(None)] * len(self.axes)
-                    for j in (*meets, i):
-                        here[j] = slice(cell[j], cell[j] + 1)
-                    stays = stay and size == axis.now
-                    if not stays and allowed[tuple(here)].any() and not self.offers(i, cell):
-                        allowed[tuple(here)] = False
-        return allowed, left
-
-    def break_even(self) -> NDArray[np.bool_]:
+    def _faster_than_dense(self) -> NDArray[np.bool_]:
         """Where no factor pair is slower than the dense product in its place at every workload that
         is limited: the device's break-even, not that of parameters."""
         fair = np.ones(self.tables.shape, np.bool_)
@@ -233,26 +297,65 @@ class Joint:
                 fair &= ~slower
         return fair
 
-    def chosen(self) -> list[tuple[int, ...]]:
-        """The joint sizes worth offering to the solver: of those that may be chosen, the ones that
-        no other equals in value and undercuts in all that is limited."""
-        goal = self.problem.goal
-        stay = self.problem.request.constraints.untouched
-        for may_stay in (stay,) if stay or not goal.safe else (False, True):
-            allowed, left = np.ones(self.tables.shape, np.bool_), list[int]()
-            for us in (self.tables.latency_us, *self.tables.limited_us):
-                known = ~np.isnan(us)
-                if known.any():  # no plan rests on products that were not measured, if others were
-                    allowed &= known
-            allowed &= self.break_even()
-            if goal.safe:
-                allowed, left = self.judged(allowed & self.allowed(), may_stay)
-            if stay and self.own is not None:
-                allowed[self.own] = True
-            found = self._undominated(allowed, left, may_stay)
-            if found:
-                return found
-        return []
+    def _unbeaten(self) -> NDArray[np.bool_]:
+        """Where nothing larger is surely faster, nor all of it as it is at no less value."""
+        latency, variance = self.tables.times
+        with np.errstate(invalid="ignore", divide="ignore"):
+            error = SURELY * np.sqrt(variance) / np.where(latency > 0, latency, 1.0)
+            least = np.log(latency) - error
+            most = np.nan_to_num(np.log(latency) + error, nan=np.inf)
+            for i, axis in enumerate(self.axes):  # of each place the least of all larger sizes
+                where: list[slice] = [slice(None)] * latency.ndim
+                where[i] = slice(0, len(axis.sizes) - (None in axis.sizes))
+                flipped = np.flip(most[tuple(where)], i)
+                most[tuple(where)] = np.flip(np.minimum.accumulate(flipped, i), i)
+            allowed = ~(least - most > np.log1p(self.problem.predictor.tolerance))
+            if self.own is not None:
+                grown = np.ones(latency.shape, np.bool_)
+                for i, axis in enumerate(self.axes):
+                    larger = (size is None or size >= axis.now for size in axis.sizes)
+                    grown &= self.tables.along(i, larger, np.bool_)
+                values = self.problem.goal.values(self.tables)
+                slower = latency > latency[self.own] * (1 + ROUNDING)
+                allowed &= ~(grown & slower & (values <= values[self.own]))
+        return allowed
+
+    def _judged(
+        self, allowed: NDArray[np.bool_], stay: bool
+    ) -> tuple[NDArray[np.bool_], list[int]]:
+        """Without the sizes of dims that few others meet, where they may not be chosen; and the
+        axes that are left to be judged one by one. ``stay``: any dim may stay as it is."""
+        left = []
+        for i, axis in enumerate(self.axes):
+            meets = self._meets(i)
+            shape = [len(self.axes[j].sizes) for j in meets]
+            if prod(shape) > FEW:
+                left.append(i)
+                continue
+            cell = [0] * len(self.axes)
+            here = [slice(None)] * len(self.axes)
+            for at in product(*map(range, shape), range(len(axis.sizes))):
+                for j, place in zip((*meets, i), at, strict=True):
+                    cell[j], here[j] = place, slice(place, place + 1)
+                stays = stay and axis.sizes[at[-1]] == axis.now
+                if not stays and allowed[tuple(here)].any() and not self._offers(i, cell):
+                    allowed[tuple(here)] = False
+        return allowed, left
+
+    def _meets(self, i: int) -> list[int]:
+        """The other axes that an axis meets."""
+        near = {d.name for dim in self.axes[i].members for d in self.problem.coupled.of(dim)}
+        return sorted({self._place[name] for name in near if name in self._place} - {i})
+
+    def _offers(self, i: int, cell: Sequence[int]) -> bool:
+        """Whether the size of one axis may be chosen at those of the others."""
+        axis, size = self.axes[i], self.axes[i].sizes[cell[i]]
+        if size is None or not axis.free:
+            return True
+        own = {d.name: a.sizes[j] for a, j in zip(self.axes, cell, strict=True) for d in a.members}
+        sizes = ChainMap(own, self.fixed)
+        offer = self.problem.coupled.offer
+        return all(offer(dim, size, sizes, axis.shared).offered for dim in axis.members)
 
     def _undominated(
         self, allowed: NDArray[np.bool_], left: Sequence[int], stay: bool
@@ -281,95 +384,10 @@ class Joint:
             first, order = int(order[0]), order[1:]
             cell = tuple(cells[first].tolist())
             if all(
-                (stay and self.axes[i].sizes[cell[i]] == self.axes[i].now) or self.offers(i, cell)
+                (stay and self.axes[i].sizes[cell[i]] == self.axes[i].now) or self._offers(i, cell)
                 for i in left
             ):
                 taken.append(first)
                 undercut = (limited[:, order] < limited[:, [first]]).any(axis=0)
                 order = order[undercut]
         return [tuple(cells[i].tolist()) for i in taken]
-
-
-def build_class(
-    problem: Problem,
-    component: Component,
-    fixed: NewSizes,
-    grown: Grown,
-    limits: Limits,
-    notes: Mapping[str, str],
-) -> DimClass:
-    """The class of coupled dims, beside those that are ``fixed``.
-
-    Raises :class:`PlanError` where the dims cannot stay as they are and nothing else is safe.
-    """
-
-    def make() -> tuple[Option, ...]:
-        return _options(problem, component, fixed, grown, limits)
-
-    like = _equal(problem, component, grown)
-    timed = tuple(each.predictor for each in limits.times)
-    apart = (*limits.active, limits.break_even, *(str(each.tokens) for each in timed))
-    options = problem.predictor.once((*like, *apart), make) if like else make()
-    before = Tables(problem.predictor, replace(component, axes=()), Grown(), {}, timed)
-    untouched = replace(
-        _option(before, np.zeros(()), ()),
-        kept=float(sum(1 for a in component.axes for _ in a.members)),
-    )
-    narrowed = next((notes[axis.name] for axis in component.axes if axis.name in notes), "")
-    return DimClass(component.axes, options, untouched, narrowed)
-
-
-def _equal(problem: Problem, component: Component, grown: Grown) -> tuple[object, ...]:
-    """What a class's options follow from, the same for equal experts; empty for one of its own."""
-    if len(component.axes) > 1 or problem.goal.scores:
-        return ()
-    axis, (dim, *others) = component.axes[0], component.axes[0].members
-    if others or dim.name in problem.kept or problem.coupled.of(dim) or grown.by:
-        return ()
-    shapes = tuple((t.shape, t.nbytes) for t in component.tensors)
-    places = tuple((place.axis, place.start) for place in dim.places)
-    products = problem.predictor.shape_of(dim)
-    return (
-        "options",
-        problem.goal.name,
-        axis.sizes,
-        axis.bounds,
-        products,
-        dim.params_per_unit,
-        shapes,
-        places,
-    )
-
-
-def _options(
-    problem: Problem, component: Component, fixed: NewSizes, grown: Grown, limits: Limits
-) -> tuple[Option, ...]:
-    timed = tuple(each.predictor for each in limits.times)
-    tables = Tables(problem.predictor, component, grown, problem.kept, timed)
-    joint = Joint(problem, tables, fixed, limits)
-    cells = joint.chosen()
-    if not cells and joint.own is None:
-        first = component.axes[0]
-        raise PlanError(
-            f"{first.name} has no size together with what it meets: {nothing_safe(problem, first)}"
-        )
-    values = problem.goal.values(tables)
-    return tuple(_option(tables, values, cell) for cell in cells or [joint.own or ()])
-
-
-def _option(tables: Tables, values: Floats, cell: tuple[int, ...]) -> Option:
-    parameters, nbytes = tables.costs
-    kept = float(tables.kept()[cell])
-    latency, *limited = (
-        None if np.isnan(us[cell]) else float(us[cell])
-        for us in (tables.latency_us, *tables.limited_us)
-    )
-    return Option(
-        tuple(axis.sizes[j] for axis, j in zip(tables.axes, cell, strict=True)),
-        int(parameters[cell]),
-        int(nbytes[cell]),
-        latency,
-        None if np.isnan(kept) else kept,
-        float(values[cell]),
-        tuple(limited),
-    )

@@ -11,10 +11,9 @@ from gacprof.core.texts import workload_name
 from gacprof.diagnosing.fixed import unchanged
 from gacprof.diagnosing.merging import left_apart
 from gacprof.diagnosing.predict import Predictor
-from gacprof.planning.coupled import Axis, share_kept
-from gacprof.planning.limits import Limits
-from gacprof.planning.memory import footprint, planned
-from gacprof.planning.problem import Problem
+from gacprof.planning.axes import Axis
+from gacprof.planning.costs import footprint, planned, share_kept
+from gacprof.planning.limits import Limits, baseline
 from gacprof.planning.schema import (
     Budget,
     Choice,
@@ -27,7 +26,7 @@ from gacprof.planning.schema import (
     Workload,
     action,
 )
-from gacprof.planning.solving import Outcome
+from gacprof.planning.solving import Outcome, Problem
 from gacprof.stats.findings import Verdict
 
 CUT = "cut: the model's function changes"
@@ -36,61 +35,50 @@ BY_TIMES = f"the choice is exact by these times; {ESTIMATED}"
 
 
 def summary(problem: Problem, outcome: Outcome, limits: Limits) -> Plan:
-    """The plan of an outcome, every dim judged beside the sizes chosen for the others."""
+    """The plan of an outcome, every dim judged at the sizes chosen for the others."""
     inventory, predictor = problem.inventory, problem.predictor
-    sizes, inexact = outcome.sizes, list[str]()
-    choices = [
-        _choice(problem, axis, dim, sizes, inexact)
-        for group in outcome.classes
-        for axis in group.axes
+    source, inexact = predictor.source, list[str]()
+    axes = [axis for group in outcome.classes for axis in group.axes]
+    found = {
+        dim.name: _choice(problem, axis, dim, outcome.sizes, inexact)
+        for axis in axes
         for dim in axis.members
-    ]
-    order = {dim.name: place for place, dim in enumerate(inventory.dims)}
-    choices.sort(key=lambda choice: order[choice.dim])
+    }
+    choices = [found[dim.name] for dim in inventory.dims if dim.name in found]
     changes = {c.dim: c.after for c in choices if c.after != c.before}
     now, after = predictor.weights({}), predictor.weights(changes)
     budget, memory = _costs(problem, limits, changes)
-    proof = outcome.certificate
-    if inexact:
-        note = (
-            f"the map does not hold {len(inexact)} dims beside the new sizes of those that they "
-            f"meet, the first is {inexact[0]}: they were judged beside others. After realigning, "
-            "'gacprof sweep --for OUT' measures them"
-        )
-        proof = proof.model_copy(update={"notes": [*proof.notes, note], "proved": False})
-    if problem.baseline:
-        beside = _beside_baseline(problem, changes)
-        proof = proof.model_copy(update={"notes": [*proof.notes, beside]})
-    if predictor.source.basis:
-        told = [each.bounds(changes) for each in limits.times]
-        proof = proof.model_copy(update={"notes": [*proof.notes, *filter(None, told)]})
-    saved = predictor.saved(changes) if changes and predictor.source.basis else None
-    if after.latency_us is not None and predictor.source.basis:
-        by_times = problem.goal.name == "latency" or limits.times
-        proof = proof.model_copy(update={"estimated": BY_TIMES if by_times else ESTIMATED})
-    warnings = [*_warnings(problem, outcome, choices), *problem.required.unmet]
-    warnings += [*problem.request.notes, *unchanged(predictor), *left_apart(predictor, changes)]
+    saved = predictor.saved(changes) if changes and source.basis else None
+    warnings = [*_warnings(problem, outcome, choices, changes), *problem.required.unmet]
+    warnings += [*problem.request.notes, *unchanged(predictor)]
     if limits.times and not limits.break_even:
         warnings.append(
             "no plan within the limits has all factor pairs as fast as the dense products in their "
             "place: some are slower"
         )
-    if after.latency_us is None and predictor.source.timed:
+    if after.latency_us is None and source.timed:
         warnings.append(f"the time of the planned sizes together is not known: {after.missing}")
+    proof = outcome.certificate
+    notes = [*proof.notes, *_notes(problem, limits, changes, inexact)]
+    estimated = ""
+    if after.latency_us is not None and source.basis:
+        estimated = BY_TIMES if problem.goal.name == "latency" or limits.times else ESTIMATED
     return Plan(
         checkpoint=inventory.path,
         fingerprint=inventory.fingerprint,
         layout=inventory.layout,
-        map=predictor.source.name,
-        device=predictor.source.environment.name,
+        map=source.name,
+        device=source.environment.name,
         objective=problem.goal.name,
         workload=Workload(tokens=predictor.tokens, dtype=predictor.dtype),
         tolerance=predictor.tolerance or None,
-        basis=predictor.source.basis,
+        basis=source.basis,
         budget=budget,
         memory=memory,
         choices=choices,
-        certificate=proof,
+        certificate=proof.model_copy(
+            update={"notes": notes, "estimated": estimated, "proved": proof.proved and not inexact}
+        ),
         preset=_preset(problem),
         predicted_before_us=now.latency_us,
         predicted_after_us=after.latency_us,
@@ -101,10 +89,26 @@ def summary(problem: Problem, outcome: Outcome, limits: Limits) -> Plan:
     )
 
 
-def _beside_baseline(problem: Problem, changes: NewSizes) -> str:
-    """Parameters of the whole and times of the planned weights' products, beside the baseline."""
+def _notes(
+    problem: Problem, limits: Limits, changes: NewSizes, inexact: Sequence[str]
+) -> Iterator[str]:
+    """What the proof rests on: sizes judged elsewhere, a baseline, estimated times."""
+    if inexact:
+        yield (
+            f"the map does not hold {len(inexact)} dims beside the new sizes of those that they "
+            f"meet, the first is {inexact[0]}: they were judged beside others. After realigning, "
+            "'gacprof sweep --for OUT' measures them"
+        )
+    if problem.request.dominate is not None:
+        yield _with_baseline(problem, changes)
+    if problem.predictor.source.basis:
+        yield from filter(None, (each.bounds(changes) for each in limits.times))
+
+
+def _with_baseline(problem: Problem, changes: NewSizes) -> str:
+    """Parameters of the whole and times of the planned weights' products, and the baseline's."""
     told = []
-    for sizes in (problem.baseline, changes):
+    for sizes in (baseline(problem), changes):
         times = [
             f"{workload_name(tokens)} {at.weights(sizes).latency_us or 0:.1f} µs"
             for tokens, at in problem.phases.items()
@@ -160,7 +164,7 @@ def _preset(problem: Problem) -> EnginePreset | None:
     count = Counter(
         each
         for found in by_dim.values()
-        for each in {(multiple, d.why, d.source): None for multiple, d in found.apart}
+        for each in dict.fromkeys((d.multiple, d.why, d.source) for d in found.demands)
     )
     demands = [
         EngineDemand(multiple=multiple, why=why, source=source, dims=dims)
@@ -188,8 +192,8 @@ def _costs(problem: Problem, limits: Limits, changes: NewSizes) -> tuple[Budget,
 
 
 def _choice(problem: Problem, axis: Axis, dim: Dim, chosen: NewSizes, inexact: list[str]) -> Choice:
-    """What becomes of a dim; its name goes to ``inexact`` where it was judged beside other sizes
-    than those chosen."""
+    """What becomes of a dim; its name goes to ``inexact`` where it was judged at other sizes than
+    those chosen."""
     predictor, after = problem.predictor, chosen[dim.name]
     on_offer = () if axis.held else axis.sizes
     sizes = [size for size in on_offer if size is not None]
@@ -199,11 +203,11 @@ def _choice(problem: Problem, axis: Axis, dim: Dim, chosen: NewSizes, inexact: l
     if after is None:
         verdict, high = "safe", 0.0
     elif not axis.held or predictor.noisy:
-        offer = problem.offer(axis, dim, chosen)
+        offer = problem.coupled.offer(dim, after, chosen, axis.shared)
         if offer.cost is not None:
             verdict, high = offer.cost.verdict, offer.cost.penalty_high
             unchanged = after == dim.size and dim.size % ALIGNED == 0
-            if not offer.exact and not unchanged:  # beside odd ones too it shows what it costs
+            if not offer.exact and not unchanged:  # at odd ones too it shows what it costs
                 inexact.append(dim.name)
     return Choice(
         dim=dim.name,
@@ -224,7 +228,9 @@ def _choice(problem: Problem, axis: Axis, dim: Dim, chosen: NewSizes, inexact: l
     )
 
 
-def _warnings(problem: Problem, outcome: Outcome, choices: Sequence[Choice]) -> list[str]:
+def _warnings(
+    problem: Problem, outcome: Outcome, choices: Sequence[Choice], changes: NewSizes
+) -> list[str]:
     predictor = problem.predictor
     warnings = list(predictor.view.notes)
     refused = [d for d in problem.inventory.dims if not d.adjustable]
@@ -238,18 +244,7 @@ def _warnings(problem: Problem, outcome: Outcome, choices: Sequence[Choice]) -> 
         warnings.append(f"{count}, {first}{held[0].name}: {held[0].held}")
     unmeasured = [c for c in choices if c.latency_before_us is None and c.after != c.before]
     if unmeasured and predictor.source.timed:
-        one = unmeasured[0]
-        now = predictor.dim(problem.inventory.dim(one.dim), one.before)
-        by_rules = predictor.source.basis
-        what = "whose cost is not known" if by_rules else "that the map has not measured"
-        to = "sizes of the best tier" if by_rules else "better sizes"
-        if all(c.safe for c in unmeasured):
-            to = "safe sizes"
-        warnings.append(
-            f"{len(unmeasured)} dims have sizes {what}, the first is {one.dim} with {one.before}: "
-            f"they move to {to} ({one.after or 'dense'}), but what that gains is not known: "
-            f"{now.missing}"
-        )
+        warnings.append(_unmeasured(problem, unmeasured))
     if problem.goal.name == "gac":
         warnings += _degenerate(axes, outcome.sizes)
     fused = [c for c in choices if c.after is None]
@@ -259,11 +254,15 @@ def _warnings(problem: Problem, outcome: Outcome, choices: Sequence[Choice]) -> 
             "pairs of the method's own sizes"
         )
     elif fused:
+        named = {choice.dim for choice in fused}
+        merged = (m.dtype for m in problem.inventory.modules if named.intersection(m.dims))
         warnings.append(
             f"{len(fused)} factor pairs are multiplied out to dense weights, which are "
             f"{_faster(problem, fused)}; rounding them may move a logit by "
-            f"{_rounding(problem, [c.dim for c in fused]):.1e} of the largest"
+            f"{of_merging(merged):.1e} of the largest"
         )
+    if problem.goal.name != "latency" and problem.references.given == "own":
+        warnings += left_apart(predictor, changes)
     pinned = {d.name for axis in axes if axis.bounds.pin is not None for d in axis.members}
     unsafe = [c for c in choices if c.dim in pinned and not c.safe]
     if unsafe:
@@ -273,9 +272,23 @@ def _warnings(problem: Problem, outcome: Outcome, choices: Sequence[Choice]) -> 
     warnings += _undecided(choices, predictor.tolerance)
     cut = sum(c.action == "truncate" for c in choices)
     if cut:
-        dims = "1 dim is" if cut == 1 else f"{cut} dims are"
-        warnings.append(f"{dims} {CUT}")
+        warnings.append(f"{'1 dim is' if cut == 1 else f'{cut} dims are'} {CUT}")
     return warnings
+
+
+def _unmeasured(problem: Problem, moved: Sequence[Choice]) -> str:
+    """Of dims whose time as they are is not known."""
+    predictor, one = problem.predictor, moved[0]
+    by_rules = predictor.source.basis
+    what = "whose cost is not known" if by_rules else "that the map has not measured"
+    to = "sizes of the best tier" if by_rules else "better sizes"
+    to = "safe sizes" if all(choice.safe for choice in moved) else to
+    now = predictor.dim(problem.inventory.dim(one.dim), one.before)
+    return (
+        f"{len(moved)} dims have sizes {what}, the first is {one.dim} with {one.before}: "
+        f"they move to {to} ({one.after or 'dense'}), but what that gains is not known: "
+        f"{now.missing}"
+    )
 
 
 def _faster(problem: Problem, fused: Sequence[Choice]) -> str:
@@ -291,11 +304,6 @@ def _faster(problem: Problem, fused: Sequence[Choice]) -> str:
     else:
         faster = sum((c.latency_before_us or 0) - (c.latency_after_us or 0) for c in fused)
     return f"{faster:.1f} µs faster" if faster >= 0 else f"{-faster:.1f} µs slower"
-
-
-def _rounding(problem: Problem, names: Sequence[str]) -> float:
-    modules = (m for m in problem.inventory.modules if set(names).intersection(m.dims))
-    return of_merging(m.dtype for m in modules)
 
 
 def _undecided(choices: Sequence[Choice], tolerance: float) -> list[str]:

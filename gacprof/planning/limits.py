@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from gacprof.checkpoint.inventory import Dim, Gemm, Inventory, NewSizes
-from gacprof.cliffmap.source import SizeSource
+from gacprof.cliffmap.source import Interval, SizeSource
 from gacprof.core.errors import PlanError
-from gacprof.core.formatting import microseconds
+from gacprof.core.formatting import microseconds, percent
 from gacprof.core.points import MAX_DIM
-from gacprof.core.texts import LatencyLimit, Reference, latency_limits
+from gacprof.core.texts import LatencyLimit, Reference, latency_limits, multiple_of
 from gacprof.diagnosing.predict import Predictor
-from gacprof.planning.memory import dense_parameters, footprint, human_bytes, planned
+from gacprof.planning.costs import dense_parameters, footprint, human_bytes, planned
 from gacprof.planning.request import OnTimes, PlanRequest, SizesRequest
+from gacprof.solver import InfeasibleBudget
+
+if TYPE_CHECKING:
+    from gacprof.planning.solving import Problem
 
 REFERENCES: Mapping[Reference, str] = {
     "given": "the model as given", "own": "its own sizes", "dense": "the uncompressed model",
 }  # fmt: skip
 ROUNDING = 1e-12
 """Sums of doubles in another order differ by less than this share."""
-
-
 ROUNDED: Mapping[str, Callable[[int, int], int]] = {
     "up": lambda d, m: -(-d // m) * m,
     "down": lambda d, m: max(m, d // m * m),
@@ -42,37 +45,85 @@ def rounded(dims: Sequence[Dim], multiple: int, way: str = "down") -> dict[str, 
 
 
 @dataclass(frozen=True)
+class Ceiling:
+    """The most that the planned weights may take, parameters or bytes, and how it was arrived at.
+    ``as_given`` says such a sum in the terms that the user set the ceiling in."""
+
+    most: int
+    basis: str
+    as_given: Callable[[int], str]
+
+    def refused(self, nearest: float) -> InfeasibleBudget:
+        least = self.as_given(ceil(nearest))
+        message = f"no plan fits {self.basis}; the nearest budget that can be met is {least}"
+        return InfeasibleBudget(message, 0, ceil(nearest))
+
+
+@dataclass(frozen=True)
 class TimeLimit:
     """The most that the products of the planned weights may take at a workload, of which
     ``predictor`` tells the times. ``asked`` is the limit as the user set it, ``within`` says a time
-    in its terms."""
+    in its terms. A relative limit is on the change ``amount`` ``against`` these products and
+    ``rest_us`` besides."""
 
     predictor: Predictor
     most_us: float
     asked: str
     within: Callable[[float], str]
+    against: Sequence[Gemm] | None = None
+    amount: float = 0.0
+    rest_us: float = 0.0
+
+    def refused(self, nearest: float) -> InfeasibleBudget:
+        least = ceil(nearest * 10) / 10  # as said, it can be met
+        message = f"no plan is within {self.asked}; the nearest is {self.within(least)}"
+        return InfeasibleBudget(message, 0, least)
 
     def bounds(self, changes: NewSizes) -> str:
-        """The estimated time of these sizes, which alone is held to the limit, with its bounds."""
-        took = self.predictor.weights(changes).interval
-        if took is None:
+        """The estimate with these sizes, which alone is held to the limit, with its bounds: of the
+        change, where the limit is relative."""
+        after = self.predictor.planned(changes)
+        if self.against is None:
+            found, most, shown = self.predictor.gemms(after).interval, self.most_us, microseconds
+        else:
+            found = change(self.predictor, self.against, after, self.rest_us)
+            most, shown = self.amount + ROUNDING, lambda share: percent(share, signed=True)
+        if found is None:
             return ""
-        beyond = "; it may exceed the limit" if took.high > self.most_us else ""
+        beyond = "; it may exceed the limit" if found.high > most else ""
         return (
-            f"limit {self.asked}: {microseconds(took.value)} is an estimate, bounds "
-            f"{microseconds(took.low)} to {microseconds(took.high)}{beyond}"
+            f"limit {self.asked}: {shown(found.value)} is an estimate, bounds "
+            f"{shown(found.low)} to {shown(found.high)}{beyond}"
         )
 
 
-@dataclass(frozen=True)
-class Ceiling:
-    """The most that the planned weights may take, ``unit`` ``parameters`` or ``bytes``, and how it
-    was arrived at. ``as_given`` says such a sum in the terms that the user set the ceiling in."""
+def change(
+    at: Predictor, before: Sequence[Gemm], after: Sequence[Gemm], rest_us: float = 0.0
+) -> Interval | None:
+    """What products and ``rest_us`` gain where they change, as a share, with bounds by errors that
+    differ from size to size: those of equal products cancel, and those that all times share. None
+    where a time or its error is not known."""
+    of = {(*at.ranks.key(g), g.N, g.K, g.bias): g for g in (*before, *after)}
+    counts = [
+        Counter((*at.ranks.key(g), g.N, g.K, g.bias) for g in each) for each in (before, after)
+    ]
+    parts = counts[0] & counts[1], counts[0] - counts[1], counts[1] - counts[0]
+    both, gone, new = (at.gemms([of[key] for key in part.elements()]) for part in parts)
+    if both.latency_us is None or gone.latency_us is None or new.latency_us is None:
+        return None
+    if not (both.own and gone.own and new.own):
+        return None
+    base = both.latency_us + rest_us
 
-    most: int
-    unit: str
-    basis: str
-    as_given: Callable[[int], str]
+    def share(was: float, becomes: float, stays: float) -> float:
+        return (becomes - was) / (stays + was) if stays + was else 0.0
+
+    stay = [us + rest_us for us in both.own]
+    return Interval(
+        min(share(gone.own[1], new.own[0], us) for us in stay),
+        share(gone.latency_us, new.latency_us, base),
+        max(share(gone.own[0], new.own[1], us) for us in stay),
+    )
 
 
 @dataclass(frozen=True)
@@ -121,34 +172,77 @@ class References:
         return at.planned(fused)
 
 
-def time_limit(
-    limit: LatencyLimit, predictor: Predictor, known: References, rest_us: float | None = None
-) -> TimeLimit:
-    """The limit in µs of the planned weights' products, at the workload of ``predictor``.
+def limits_of(problem: Problem) -> Limits:
+    """The request's limits. Raises :class:`PlanError` where a limit is relative to what is not
+    known, or the weights that no plan changes exceed it."""
+    asked = problem.request
+    parameters, memory = _ceilings(problem.inventory, asked)
+    times = [
+        _time_limit(limit, at, problem.references, _rest_us(problem, at))
+        for limit in problem.limited
+        for at in (problem.phases.get(limit.tokens or 0, problem.predictor),)
+    ]
+    if asked.dominate is not None:
+        room = _whole(footprint(problem.inventory, baseline(problem)).parameters, problem.inventory)
+        room = replace(room, basis=f"{room.basis}, as {asked.dominate} has")
+        parameters = min(filter(None, (parameters, room)), key=lambda each: each.most)
+        times += [_as_fast(problem, asked.dominate, *each) for each in problem.phases.items()]
+    return Limits(parameters, memory, tuple(times), asked.least_kept, break_even=bool(times))
 
-    ``rest_us`` is what the rest of the model takes, where it was measured: a relative limit is on
-    the whole model then. Raises :class:`PlanError` where the time that it is relative to is not
-    known.
-    """
+
+def baseline(problem: Problem) -> NewSizes:
+    """The sizes that the plan is to dominate; empty where that is not asked for."""
+    asked = problem.request.dominate
+    if asked is None:
+        return {}
+    return problem.references.rounded or rounded(problem.inventory.dims, multiple_of(asked))
+
+
+def _as_fast(problem: Problem, name: str, tokens: int, at: Predictor) -> TimeLimit:
+    products = at.planned(baseline(problem))
+    took = at.gemms(products)
+    if took.latency_us is None:
+        raise PlanError(f"how long {name} takes at {tokens} tokens is not known: {took.missing}")
+    within = f"{{:.1f}} µs at {tokens} tokens, where {name} takes {took.latency_us:.1f} µs"
+    most, asked = took.latency_us * (1 + ROUNDING), f"--dominate {name} ({tokens} tokens)"
+    return TimeLimit(at, most, asked, within.format, products)
+
+
+def _rest_us(problem: Problem, at: Predictor) -> float:
+    """What the step takes besides the planned weights' products, where a bench tells."""
+    if problem.whole is None or len(at.tokens) > 1:
+        return 0.0
+    own = at.planned({})
+    step, products = problem.whole.step_us(at, own), at.gemms(own).latency_us
+    return 0.0 if step is None or products is None else max(0.0, step - products)
+
+
+def _time_limit(
+    limit: LatencyLimit, predictor: Predictor, known: References, rest_us: float
+) -> TimeLimit:
+    """The limit in µs of the planned weights' products, at the workload of ``predictor``; a
+    relative one is on them and on ``rest_us``. Raises :class:`PlanError` where the time that it is
+    relative to is not known."""
     if limit.of is None:
         return TimeLimit(predictor, limit.amount, limit.text, "{:.1f} µs".format)
     of = known.given if limit.of == "given" else limit.of
-    reference = predictor.gemms(known.products(predictor, of))
+    products = known.products(predictor, of)
+    reference = predictor.gemms(products)
     if reference.latency_us is None:
         instead = "dense" if of == "own" else "own"
         raise PlanError(
             f"the latency limit '{limit.text}' is relative to {REFERENCES[of]}, whose time is not "
             f"known: {reference.missing}; sweep it, or give a time in µs or a limit of {instead}"
         )
-    base = reference.latency_us + (rest_us or 0.0)
+    base = reference.latency_us + rest_us
 
     def within(us: float) -> str:
-        change = ceil(((us + (rest_us or 0.0)) / base - 1) * 1e4) / 1e2
-        return f"{us:.1f} µs ({change:+.2f} % against {REFERENCES[of]})"
+        share = ceil(((us + rest_us) / base - 1) * 1e4) / 1e2
+        return f"{us:.1f} µs ({share:+.2f} % against {REFERENCES[of]})"
 
     most = (reference.latency_us + limit.amount * base) * (1 + ROUNDING)
     asked = f"{limit.text} ({limit.amount * 100:+.4g} % against {REFERENCES[of]}, {most:.1f} µs)"
-    return TimeLimit(predictor, most, asked, within)
+    return TimeLimit(predictor, most, asked, within, products, limit.amount, rest_us)
 
 
 def refuse_unmeasured(
@@ -156,18 +250,16 @@ def refuse_unmeasured(
 ) -> None:
     """Raise :class:`PlanError` for limits on time at token counts that the source was not measured
     at, with the sweep (``by`` ``--for`` or ``--ranks``) of all counts that are asked for."""
-    limits = latency_limits(request.latency_limit_us)
+    limits = [x for x in latency_limits(request.latency_limit_us) if x.tokens is not None]
     tokens, dtype = getattr(request, "tokens", None), getattr(request, "dtype", None)
     absent = [
-        limit
-        for limit in limits
-        if limit.tokens is not None
-        and Predictor(source, inventory, {limit.tokens: 1.0}, dtype).tokens_note
-    ]
+        limit for limit in limits
+        if Predictor(source, inventory, {limit.tokens or 0: 1.0}, dtype).tokens_note
+    ]  # fmt: skip
     if not absent:
         return
     workload = Predictor(source, inventory, tokens, dtype).tokens
-    counts = ",".join(map(str, sorted({*workload, *(x.tokens for x in limits if x.tokens)})))
+    counts = ",".join(map(str, sorted({*workload, *(x.tokens or 0 for x in limits)})))
     absent_counts = " and ".join(str(x.tokens) for x in absent)
     raise PlanError(
         f"the map '{source.name}' was not measured at {absent_counts} tokens, "
@@ -176,34 +268,35 @@ def refuse_unmeasured(
     )
 
 
-def ceilings(inventory: Inventory, request: SizesRequest) -> tuple[Ceiling | None, Ceiling | None]:
+def _ceilings(inventory: Inventory, request: SizesRequest) -> tuple[Ceiling | None, Ceiling | None]:
     """The request's limits on parameters and on bytes, of the weights that adjustable dims are
-    written in. Raises :class:`PlanError` for one that the rest alone exceeds."""
+    written in."""
     if not isinstance(request, PlanRequest):
         return None, None
-    now = footprint(inventory, {})
-    weights = planned(inventory, [dim for dim in inventory.dims if dim.adjustable])
     parameters = memory = None
     if request.budget_parameters is not None:
-        wanted = request.budget_parameters
-        parameters = of_all(wanted, now.parameters, weights.parameters, "parameters")
+        parameters = _whole(request.budget_parameters, inventory)
     elif request.budget is not None:
         dense = dense_parameters(inventory)
         parameters = Ceiling(
             int(min(request.budget * dense, 2.0**100)),
-            "parameters",
             f"{request.budget:g} of {dense:,} dense parameters",
             lambda cost: f"{ceil(cost / dense * 1e4) / 1e4:g} of the dense size",
         )
     if request.memory is not None:
-        memory = of_all(request.memory, now.nbytes, weights.nbytes, "bytes")
+        memory = _whole(request.memory, inventory, "nbytes")
     return parameters, memory
 
 
-def of_all(wanted: float, now: int, weights: int, unit: str) -> Ceiling:
-    """A limit on the whole checkpoint: it holds ``now``, ``weights`` of it in planned weights."""
-    amount = "{:,}".format if unit == "parameters" else human_bytes
-    noun, less = ("parameters", "fewer") if unit == "parameters" else ("of weights", "less")
+def _whole(
+    wanted: float, inventory: Inventory, what: Literal["parameters", "nbytes"] = "parameters"
+) -> Ceiling:
+    """A limit on the whole checkpoint. Raises :class:`PlanError` for one that the weights which no
+    plan changes exceed."""
+    now: int = getattr(footprint(inventory, {}), what)
+    weights: int = getattr(planned(inventory, [d for d in inventory.dims if d.adjustable]), what)
+    amount = "{:,}".format if what == "parameters" else human_bytes
+    noun, less = ("parameters", "fewer") if what == "parameters" else ("of weights", "less")
     limit, rest = int(wanted), now - weights
     if limit <= rest:
         raise PlanError(
@@ -212,7 +305,6 @@ def of_all(wanted: float, now: int, weights: int, unit: str) -> Ceiling:
         )
     return Ceiling(
         limit - rest,
-        unit,
         f"{amount(limit)} {noun} in all ({amount(now)} as it is)",
         lambda cost: f"{amount(cost + rest)} {noun} in all",
     )

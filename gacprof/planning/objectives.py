@@ -27,7 +27,7 @@ from gacprof.checkpoint.tensors import TensorReader, open_tensors
 from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.core.factors import Stored, norms
 from gacprof.diagnosing.predict import is_number
-from gacprof.planning.coupled import Floats, Tables
+from gacprof.planning.costs import Floats, Tables
 
 GAC_NEIGHBOURS = 2
 """Eq. 4 is linear in cost, so its optimum puts all but one class at an end of its window

@@ -19,14 +19,12 @@ from gacprof.core.files import Record
 from gacprof.core.formatting import Framed
 from gacprof.core.request import verb
 from gacprof.planning.classes import DimClass
-from gacprof.planning.coupled import share_kept
+from gacprof.planning.costs import footprint, share_kept
 from gacprof.planning.evaluation import mean
-from gacprof.planning.limits import ROUNDED, Ceiling, Limits, TimeLimit, rounded
-from gacprof.planning.memory import footprint
+from gacprof.planning.limits import ROUNDED, Ceiling, Limits, TimeLimit, limits_of, rounded
 from gacprof.planning.objectives import objective
-from gacprof.planning.problem import Problem, problem_of
 from gacprof.planning.request import ParetoRequest
-from gacprof.planning.solving import Outcome, solve_classes
+from gacprof.planning.solving import Outcome, Problem, problem_of, solve_classes
 from gacprof.solver import InfeasibleBudget, solve_gac
 
 MULTIPLES = (8, 64)
@@ -136,7 +134,7 @@ def _pareto(request: ParetoRequest) -> Pareto:
             "'gacprof plan' makes a plan for one budget"
         )
     problem = problem_of(inventory, source, request, all_spectra=True)
-    predictor, limits = problem.predictor, replace(problem.limits(), break_even=False)
+    predictor, limits = problem.predictor, replace(limits_of(problem), break_even=False)
     classes = problem.classes(replace(limits, parameters=_ceiling(0)))
     variants = [_variant(problem, "as it is", {}), *_rounded(problem)]
     variants += _papers(problem)
@@ -178,7 +176,7 @@ def _ours(
         return
     least = sum(min(option.cost for option in group.options) for group in classes)
     most = sum(option.cost for option in unbound.chosen)
-    today = sum(group.untouched.cost for group in classes)
+    today = sum(group.now.parameters for group in classes)
     steps = [least + (most - least) * k // max(1, budgets - 1) for k in range(budgets)]
     seen: set[tuple[int | None, ...]] = set()
     for number, room in enumerate(sorted({*steps, today})):
@@ -199,7 +197,7 @@ def _ours(
 
 def _ceiling(room: int) -> Ceiling:
     amount = "{:,} parameters in the planned dims".format
-    return Ceiling(room, "parameters", amount(room), amount)
+    return Ceiling(room, amount(room), amount)
 
 
 def _rounded(problem: Problem) -> Iterator[Variant]:
@@ -225,7 +223,7 @@ def _papers(problem: Problem) -> Iterator[Variant]:
         return
     written = {dim.name for group, _ in free for dim in group.members}
     rows = [m.out_features for m in problem.inventory.modules if written & set(m.dims)]
-    today = sum(group.untouched.cost for group, _ in free)
+    today = sum(group.now.parameters for group, _ in free)
     try:
         solution = solve_gac(
             [[option.cost for option in row] for _, row in free],
@@ -258,7 +256,7 @@ def _grid(problem: Problem, limits: Limits, size: int, progress: Progress | None
     slowest = sum(option.latency_us or 0.0 for option in best)
     steps = (k / (size - 1) for k in range(size - 1))
     ceilings = [*(fastest + (slowest - fastest) * step for step in steps), slowest]
-    rest = _variant(problem, "", {}).parameters - sum(g.untouched.cost for g in classes)
+    rest = _variant(problem, "", {}).parameters - sum(g.now.parameters for g in classes)
 
     def cell(budget: int, most: float) -> Variant | None:
         if progress:

@@ -1,34 +1,155 @@
-"""Making a plan: the choices there are, the best of them by the solver, and what they come to.
-
-Classes share no weights and no products, so that their costs and times add up to those of the plan,
-all of its dims resized together.
-"""
+"""Making a plan: the request on one checkpoint and one source, its choices, the best of them."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from gacprof.checkpoint import inventory_for
-from gacprof.checkpoint.inventory import Inventory
-from gacprof.checkpoint.tensors import ModelReader
+from gacprof.checkpoint.inventory import Dim, Inventory
+from gacprof.checkpoint.tensors import ModelReader, TensorReader
+from gacprof.cliffmap.source import SizeSource
 from gacprof.core import Progress
 from gacprof.core.errors import PlanError
-from gacprof.planning.classes import DimClass, Option
-from gacprof.planning.coupled import Kept, Size
-from gacprof.planning.limits import ROUNDING, Ceiling, Limits, References, TimeLimit
-from gacprof.planning.objectives import Lost
-from gacprof.planning.problem import Problem, problem_of
-from gacprof.planning.request import PlanRequest
+from gacprof.core.texts import LatencyLimit, latency_limits
+from gacprof.diagnosing.predict import NOTHING, Predictor
+from gacprof.diagnosing.profiles import CoupledDims
+from gacprof.diagnosing.whole import Whole, benched
+from gacprof.planning.axes import Bounds, Dims, grouped
+from gacprof.planning.classes import DimClass, Option, build_classes
+from gacprof.planning.costs import Kept, Size
+from gacprof.planning.limits import (
+    ROUNDING,
+    Ceiling,
+    Limits,
+    References,
+    TimeLimit,
+    limits_of,
+    refuse_unmeasured,
+)
+from gacprof.planning.objectives import Lost, Objective, check_scores, energy_kept, objective
+from gacprof.planning.presets import Requirements, requirements
+from gacprof.planning.request import PlanRequest, SizesRequest
 from gacprof.planning.schema import Certificate, Plan
 from gacprof.solver import InfeasibleBudget, solve
 
 TIE = 1e-7
 """All parameters of a plan count as much against it as this part of the largest value of an
 option, so that of plans worth the same the smallest is chosen."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is known before any size is chosen. ``kept`` are the shares of energy that each rank
+    keeps, empty where no spectra were read; ``groups`` the dims that take one size, and their
+    bounds; ``required`` what an engine asks; ``limited`` the limits on time, ``references`` what
+    they may be relative to, and ``whole`` a bench of the model or of the uncompressed one."""
+
+    request: SizesRequest
+    predictor: Predictor
+    goal: Objective
+    kept: Kept
+    groups: Sequence[tuple[Dims, Bounds]]
+    required: Requirements
+    limited: tuple[LatencyLimit, ...] = ()
+    references: References = field(default_factory=References)
+    whole: Whole | None = None
+
+    @property
+    def inventory(self) -> Inventory:
+        return self.predictor.inventory
+
+    @cached_property
+    def coupled(self) -> CoupledDims:
+        return CoupledDims(self.predictor, self.request.window)
+
+    def dense_us(self, dim: Dim) -> float | None:
+        """The time of the dim's modules multiplied out."""
+        modules = self.inventory.modules_of(dim.name)
+        return sum((self.predictor.dense(module) for module in modules), NOTHING).latency_us
+
+    def classes(self, limits: Limits) -> list[DimClass]:
+        """The choices of the plan, their options kept apart for what is limited.
+
+        Raises :class:`PlanError` where nothing is on offer at all.
+        """
+        classes = build_classes(self, limits)
+        held = [axis for group in classes for axis in group.axes if axis.held]
+        if len(held) == len(self.groups) and not self.predictor.noisy:
+            why = self.predictor.tokens_note or f"({held[0].held})"
+            sweep = "'gacprof sweep --for CHECKPOINT' measures what a plan needs "
+            colon = ": " if self.predictor.tokens_note else f"; {sweep}"
+            raise PlanError(
+                f"the map knows no safe size for any dim of this checkpoint{colon}{why}"
+            )
+        return classes
+
+    @cached_property
+    def phases(self) -> dict[int, Predictor]:
+        """The workload's token counts and those of the limits, each by itself."""
+        named = [each.tokens for each in self.limited if each.tokens is not None]
+        counts = sorted({*self.predictor.tokens, *named})
+        return {count: self.predictor.at(count) for count in counts}
+
+    @property
+    def timed(self) -> tuple[Predictor, ...]:
+        """Of every workload that is limited in time."""
+        if self.request.dominate is not None:
+            return tuple(self.phases.values())
+        each = (self.phases.get(limit.tokens or 0, self.predictor) for limit in self.limited)
+        return tuple({id(predictor): predictor for predictor in each}.values())
+
+
+def problem_of(
+    inventory: Inventory,
+    source: SizeSource,
+    request: SizesRequest,
+    *,
+    reader: TensorReader | None = None,
+    all_spectra: bool = False,
+    kept: Kept | None = None,
+    references: References | None = None,
+    lost: Lost | None = None,
+) -> Problem:
+    """Check the request against the checkpoint and the map, and read the spectra that the
+    objective needs, or ``all_spectra``; ``reader`` reads tensors that are not on disk. Where the
+    original weights are at hand, ``kept`` are the spectra, and reach beyond a dim's size; ``lost``
+    is what sizes add to the loss, for the objective ``loss``.
+
+    Raises :class:`PlanError`, or :class:`CheckpointError` for factors that cannot be read.
+    """
+    dims, constraints = inventory.dims, request.constraints
+    if not dims:
+        raise PlanError(f"{inventory.path} has no adjustable dims: there is nothing to plan")
+    goal = objective(request.objective, request.scores, lost)
+    limited = latency_limits(request.latency_limit_us)
+    if not source.timed and (goal.name == "latency" or limited or request.dominate):
+        raise PlanError(
+            f"'{source.name}' is {source.basis} and knows no latency: ask for the objective pad, "
+            "energy or gac, without a limit on latency"
+        )
+    if limited:
+        refuse_unmeasured(source, inventory, request)
+    required = requirements(inventory, constraints.preset)
+    tp = 1 if required.preset is None else required.preset.tp
+    predictor = Predictor(source, inventory, request.tokens, request.dtype, tp)
+    references = references or References()
+    models = [inventory, *([references.dense] if references.dense else [])]
+    whole = None if request.bench is None else benched(request.bench, models, predictor)
+    free = [dim for dim in dims if dim.adjustable]
+    if not free:
+        raise PlanError(f"no dim of this checkpoint can be changed: {dims[0].why}")
+    groups = grouped(free, constraints, required)
+    unpinned = [dim.name for members, bounds in groups if bounds.pin is None for dim in members]
+    check_scores(request.scores, [dim.name for dim in dims], unpinned)
+    spectra = all_spectra or goal.name in ("energy", "latency") or request.least_kept is not None
+    if kept is None:
+        kept = energy_kept(inventory, dims, reader) if spectra else {}
+    return Problem(request, predictor, goal, kept, groups, required, limited, references, whole)
 
 
 @dataclass(frozen=True)
@@ -44,18 +165,6 @@ class Outcome:
         """By dim name; None where the factors are multiplied out."""
         pairs = zip(self.classes, self.chosen, strict=True)
         return {name: size for group, o in pairs for name, size in group.sizes(o).items()}
-
-
-@dataclass(frozen=True)
-class _Limit:
-    """One resource of the solver: what each option takes of it, and the most that all may take.
-    ``refused`` says in the user's terms what would do; ``is_value``: less of it is what the
-    objective itself is after."""
-
-    rows: Sequence[Sequence[float]]
-    most: float
-    refused: Callable[[float], InfeasibleBudget]
-    is_value: bool = False
 
 
 def make_plan(
@@ -95,13 +204,22 @@ def make_plan(
         )
         return summary(problem, outcome, limits)
 
-    limits = problem.limits()
+    limits = limits_of(problem)
     try:
         return solved(limits)
     except InfeasibleBudget:
         if not limits.break_even:
             raise
         return solved(replace(limits, break_even=False))
+
+
+def refuse_unreachable(request: PlanRequest, references: References | None = None) -> None:
+    """Raise :class:`InfeasibleBudget` where no sizes on offer meet the request's limits, whatever
+    they lose. Sizes alone are looked at, no weights: it is known before any long work."""
+    inventory = inventory_for(request.checkpoint)
+    everything = {d.name: [1.0] * ((d.most or d.size) + 1) for d in inventory.dims}
+    asked = replace(request, objective="energy", scores=None, quality_floor=None)
+    make_plan(asked, kept=everything, references=references)
 
 
 def solve_classes(
@@ -119,21 +237,17 @@ def solve_classes(
     Raises :class:`PlanError` where the map does not hold the products that would show that a limit
     is kept; :class:`InfeasibleBudget` naming the nearest budget or limit that can be met.
     """
-    every = _limits(problem, classes, limits)
-    resources = [each for each in every if not each.is_value]
+    every = _resources(problem, classes, limits)
     options = [group.options for group in classes]
     scale = max(abs(option.value) for row in options for option in row)
     per_unit = TIE * scale / sum(max(option.cost for option in row) + 1 for row in options)
+    values = [[option.value - per_unit * option.cost for option in row] for row in options]
+    others = [(each.rows, each.most) for each in every if not each.is_value]
     left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
     try:
-        solution = solve(
-            [[option.value - per_unit * option.cost for option in row] for row in options],
-            [(resource.rows, resource.most) for resource in resources],
-            seconds=left,
-            progress=progress,
-        )
-    except InfeasibleBudget as error:
-        raise resources[error.resource].refused(error.nearest) from None
+        solution = solve(values, others, seconds=left, progress=progress)
+    except InfeasibleBudget:
+        raise _nearest(values, every) from None
     for each in every:
         takes = math.fsum(row[j] for row, j in zip(each.rows, solution.choice, strict=True))
         if each.is_value and takes > each.most:
@@ -142,6 +256,7 @@ def solve_classes(
     value = math.fsum(option.value for option in chosen)
     gap = 0.0 if solution.proved else solution.gap + TIE * scale
     narrowed = dict.fromkeys(group.narrowed for group in classes if group.narrowed)
+    notes = [f"{why}: the proof is not over all joint sizes" for why in narrowed]
     certificate = Certificate(
         solver="exact multi-choice knapsack",
         measures=problem.goal.measures,
@@ -150,42 +265,66 @@ def solve_classes(
         gap=gap,
         proved=solution.proved and not narrowed,
         interrupted=solution.interrupted,
-        notes=[
-            *solution.notes,
-            *(f"{why}: the proof is not over all joint sizes" for why in narrowed),
-        ],
+        notes=[*solution.notes, *notes],
     )
     return Outcome(classes, chosen, certificate)
 
 
-def _limits(problem: Problem, classes: Sequence[DimClass], limits: Limits) -> list[_Limit]:
-    options = [group.options for group in classes]
-    found = []
-    for ceiling, rows in (
-        (limits.parameters, [[option.cost for option in row] for row in options]),
-        (limits.memory, [[option.nbytes for option in row] for row in options]),
-    ):
-        if ceiling is not None:
-            found.append(_Limit(rows, ceiling.most, _over(ceiling)))
-    for place, each in enumerate(limits.times):
-        is_value = problem.goal.name == "latency" and each.predictor is problem.predictor
-        found.append(replace(_latency(classes, place, each), is_value=is_value))
+@dataclass(frozen=True)
+class _Resource:
+    """What each option takes of what is limited, and the most that all may take. ``is_value``: less
+    of it is what the objective itself is after."""
+
+    rows: Sequence[Sequence[float]]
+    most: float
+    limit: Ceiling | TimeLimit | _Floor
+    is_value: bool = False
+
+    def refused(self, nearest: float) -> InfeasibleBudget:
+        return self.limit.refused(nearest)
+
+
+@dataclass(frozen=True)
+class _Floor:
+    """The least mean share of energy over so many dims."""
+
+    kept: float
+    dims: int
+
+    def refused(self, nearest: float) -> InfeasibleBudget:
+        kept = math.floor((1 - nearest / self.dims) * 1e4) / 1e4
+        message = f"no plan keeps {self.kept:.4f} of the energy; the nearest is {kept:.4f}"
+        return InfeasibleBudget(message, 0, kept)
+
+
+def _nearest(values: Sequence[Sequence[float]], every: Sequence[_Resource]) -> InfeasibleBudget:
+    """The nearest that would do of one limit within all others, the value's own among them."""
+    try:
+        solve(values, [(each.rows, each.most) for each in every])
+    except InfeasibleBudget as error:
+        return every[error.resource].refused(error.nearest)
+    raise AssertionError("fewer limits cannot be harder to keep")
+
+
+def _resources(problem: Problem, classes: Sequence[DimClass], limits: Limits) -> list[_Resource]:
+    rows = [group.options for group in classes]
+    goal, found = problem.goal.name, list[_Resource]()
+    if (room := limits.parameters) is not None:
+        found.append(_Resource([[o.cost for o in row] for row in rows], room.most, room))
+    if (room := limits.memory) is not None:
+        found.append(_Resource([[o.nbytes for o in row] for row in rows], room.most, room))
+    for place, limit in enumerate(limits.times):
+        times = _times(classes, place, limit)
+        is_value = goal == "latency" and limit.predictor is problem.predictor
+        found.append(_Resource(times, limit.most_us, limit, is_value))
     if limits.energy_kept is not None:
-        energy = _energy(classes, limits.energy_kept)
-        found.append(replace(energy, is_value=problem.goal.name == "energy"))
+        lost, dims = _lost(classes)
+        most = (1 - limits.energy_kept) * dims * (1 + ROUNDING) + ROUNDING
+        found.append(_Resource(lost, most, _Floor(limits.energy_kept, dims), goal == "energy"))
     return found
 
 
-def _over(ceiling: Ceiling) -> Callable[[float], InfeasibleBudget]:
-    def refused(nearest: float) -> InfeasibleBudget:
-        least = ceiling.as_given(math.ceil(nearest))
-        message = f"no plan fits {ceiling.basis}; the nearest budget that can be met is {least}"
-        return InfeasibleBudget(message, 0, math.ceil(nearest))
-
-    return refused
-
-
-def _latency(classes: Sequence[DimClass], place: int, limit: TimeLimit) -> _Limit:
+def _times(classes: Sequence[DimClass], place: int, limit: TimeLimit) -> list[list[float]]:
     """µs of all products of the planned weights at the workload of one limit."""
     rows = []
     for group in classes:
@@ -200,17 +339,11 @@ def _latency(classes: Sequence[DimClass], place: int, limit: TimeLimit) -> _Limi
                 f"a product with others (--pin '*:width=keep'){why}"
             )
         rows.append(known)
-
-    def refused(nearest: float) -> InfeasibleBudget:
-        least = math.ceil(nearest * 10) / 10  # as said, it can be met
-        message = f"no plan is within {limit.asked}; the nearest is {limit.within(least)}"
-        return InfeasibleBudget(message, 0, least)
-
-    return _Limit(rows, limit.most_us, refused)
+    return rows
 
 
-def _energy(classes: Sequence[DimClass], floor: float) -> _Limit:
-    """The shares of energy lost, summed over dims."""
+def _lost(classes: Sequence[DimClass]) -> tuple[list[list[float]], int]:
+    """The shares of energy lost, summed over dims, and how many these are."""
     rows, members = [], 0
     for group in classes:
         count = len(list(group.members))
@@ -220,11 +353,4 @@ def _energy(classes: Sequence[DimClass], floor: float) -> _Limit:
             raise PlanError(f"what {name} would keep is not known: no quality floor can be kept")
         rows.append([count - each for each in kept])
         members += count
-
-    def refused(nearest: float) -> InfeasibleBudget:
-        kept = math.floor((1 - nearest / members) * 1e4) / 1e4
-        return InfeasibleBudget(
-            f"no plan keeps {floor:.4f} of the energy; the nearest is {kept:.4f}", 0, kept
-        )
-
-    return _Limit(rows, (1 - floor) * members * (1 + ROUNDING) + ROUNDING, refused)
+    return rows, members

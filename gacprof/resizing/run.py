@@ -12,7 +12,7 @@ from gacprof.core import Progress
 from gacprof.core.dtypes import of_merging
 from gacprof.core.errors import PlanError
 from gacprof.core.request import verb
-from gacprof.planning.memory import footprint
+from gacprof.planning.costs import footprint
 from gacprof.resizing.in_memory import realign_model
 from gacprof.resizing.output import (
     notes_on,

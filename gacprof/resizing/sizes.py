@@ -14,7 +14,7 @@ from gacprof.checkpoint.inventory import Inventory, NewSizes
 from gacprof.checkpoint.layouts.declared import width_keys
 from gacprof.core.errors import CheckpointError, PlanError, short
 from gacprof.planning import Plan
-from gacprof.planning.memory import footprint
+from gacprof.planning.costs import footprint
 
 AGAIN = "the plan was edited: plan again (--pin holds a size)"
 

@@ -7,7 +7,8 @@ from planted import TOKENS, planted_map_of
 
 from gacprof.checkpoint import scan
 from gacprof.diagnosing import diagnose
-from gacprof.diagnosing.merging import pairs_of
+from gacprof.diagnosing.merging import MERGING, merges, pairs_of
+from gacprof.diagnosing.predict import Predictor
 from gacprof.planning import plan
 
 
@@ -58,6 +59,26 @@ def test_a_plan_merges_what_the_diagnosis_names(asvd, slow):
     made = plan(asvd, slow, tokens=TOKENS, objective="latency")
     merged = {c.dim.rpartition(":")[0] for c in made.choices if c.after is None}
     assert {name for merge in found.merges for name in merge.weights} == merged
+
+
+def test_a_plan_says_what_merging_the_pairs_that_it_leaves_would_save(asvd, slow):
+    made = plan(asvd, slow, tokens=TOKENS)
+    inventory = scan(asvd)
+    left = [c for c in made.choices if c.kind == "rank" and c.after is not None]
+    (said,) = [warning for warning in made.warnings if warning.startswith(MERGING)]
+    assert left and said.count(f"({len(left)} of {len(left)} pairs)") == len(TOKENS)
+    assert "--objective latency" in said
+    for merge in merges(Predictor(slow, inventory, TOKENS), made.changes):
+        by_hand = 0.0
+        for choice in left:
+            (pair,) = inventory.modules_of(choice.dim)
+            first, last = pair.gemms
+            by_hand += slow_calls(at(merge.tokens, choice.after, first.K))
+            by_hand += slow_calls(at(merge.tokens, last.N, choice.after))
+            by_hand -= slow_calls(at(merge.tokens, pair.out_features, pair.in_features))
+        assert merge.saved_us == pytest.approx(by_hand, rel=0.01)
+    fastest = plan(asvd, slow, tokens=TOKENS, objective="latency")
+    assert not any(w.startswith(MERGING) for w in fastest.warnings)
 
 
 def test_nothing_is_claimed_where_pairs_are_faster_or_times_are_not_known(asvd, tmp_path):

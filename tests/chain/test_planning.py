@@ -10,7 +10,7 @@ from gacprof.core.errors import GacprofError, PlanError, SolverError
 from gacprof.diagnosing import diagnose
 from gacprof.evaluation import verify
 from gacprof.planning import Constraints, Plan, plan
-from gacprof.planning.memory import dense_parameters
+from gacprof.planning.costs import dense_parameters
 from gacprof.planning.pareto import pareto
 from gacprof.resizing import realign
 

@@ -146,6 +146,17 @@ def test_a_limit_at_tokens_that_the_map_lacks_is_refused_before_anything_is_work
     assert not lines
 
 
+def test_a_limit_that_no_ranks_meet_is_refused_before_anything_is_worked_out(
+    dense, own_map, tmp_path
+):
+    lines = []
+    refused(
+        r"no plan is within -98%.*the nearest is", dense, tmp_path / "o", method="svd", ratio=0.3,
+        cliff_map=own_map("svd"), latency_limit_us="-98%", tell=lines.append,
+    )  # fmt: skip
+    assert not lines
+
+
 @pytest.mark.slow
 def test_what_a_layout_cannot_name_stays_and_is_named(tmp_path, ids):
     make_phi3(tmp_path / "phi")

@@ -9,8 +9,9 @@ from gacprof import operators
 from gacprof.cliffmap import CliffMap
 from gacprof.core.errors import PlanError, SolverError
 from gacprof.planning import Constraints, PlanRequest, plan
-from gacprof.planning.memory import footprint, human_bytes
-from gacprof.planning.problem import problem_of
+from gacprof.planning.costs import footprint, human_bytes
+from gacprof.planning.limits import Limits
+from gacprof.planning.solving import problem_of
 
 
 def test_a_unit_of_a_dim_costs_its_parameters(planted):
@@ -188,14 +189,14 @@ def test_the_options_of_all_classes_add_up_to_the_checkpoint(planted):
         inventory, cliff_map = planted(name)
         request = PlanRequest(inventory, cliff_map, objective="pad", tokens=TOKENS, dtype="float32")
         problem = problem_of(inventory, cliff_map, request)
-        classes = problem.classes()
+        classes = problem.classes(Limits())
         now = footprint(inventory, {})
         for pick in (0, -1):
             chosen = [(group, group.options[pick]) for group in classes]
             sizes = {n: s for group, option in chosen for n, s in group.sizes(option).items()}
             then = footprint(inventory, sizes)
-            grown = sum(option.cost - group.untouched.cost for group, option in chosen)
-            stored = sum(option.nbytes - group.untouched.nbytes for group, option in chosen)
+            grown = sum(option.cost - group.now.parameters for group, option in chosen)
+            stored = sum(option.nbytes - group.now.nbytes for group, option in chosen)
             assert grown == then.parameters - now.parameters
             assert stored == then.nbytes - now.nbytes
             times = [option.latency_us for _, option in chosen]

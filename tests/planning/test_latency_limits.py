@@ -1,18 +1,25 @@
 """Limits on time by workload: what is written, what it is relative to, and that it holds."""
 
+import re
+from types import SimpleNamespace
+
 import pytest
+from checkpoint_making import checkpoint
 from hypothesis import given
 from hypothesis import strategies as st
 from planted import TOKENS, planted_map_of
 
 from gacprof.checkpoint import scan
+from gacprof.checkpoint.inventory import Gemm
 from gacprof.cliffmap import CliffMap
+from gacprof.cliffmap.source import NOTHING, Estimate, Interval
 from gacprof.core.errors import PlanError
 from gacprof.core.texts import latency_limits
 from gacprof.diagnosing.predict import Predictor
-from gacprof.planning import Constraints, plan
-from gacprof.planning.limits import References, rounded
-from gacprof.planning.memory import footprint
+from gacprof.planning import Constraints, PlanRequest, plan, solving
+from gacprof.planning.costs import footprint
+from gacprof.planning.limits import References, change, rounded
+from gacprof.planning.solving import refuse_unreachable
 from gacprof.solver import InfeasibleBudget, solve
 
 
@@ -176,6 +183,75 @@ def test_a_pair_slower_than_its_dense_product_is_never_chosen_under_a_limit(asvd
             (module,) = inventory.modules_of(dim.name)
             assert decode.dim(dim, choice.after).latency_us <= decode.dense(module).latency_us
     assert any(c.after is None for c in made.choices)
+
+
+def test_a_padded_pair_that_is_slower_than_its_dense_product_is_not_chosen_either(tmp_path):
+    """At rank 100 the pair is faster than the dense product; at 108, which is asked for, slower."""
+    q = "model.layers.0.self_attn.q_proj"
+    shapes = {f"{q}.BLinear.weight": (100, 256), f"{q}.ALinear.weight": (256, 100)}
+    source = checkpoint(tmp_path / "source", shapes, {"truncation_ranks": {q: 100}})
+
+    def latency(point):
+        m, n, k = (point.dim[axis] for axis in "MNK")
+        return 71.0 + m * n * k / 1e4 * (1.4 if n % 4 or k % 4 else 1.0)
+
+    cliff_map = planted_map_of(source, tmp_path / "run", {64: 1.0}, latency, dtype="float16")
+    asked = {"tokens": [64], "constraints": Constraints(least={"*": 108}), "objective": "pad"}
+    assert plan(source, cliff_map, **asked).choices[0].after == 108
+    (choice,) = plan(source, cliff_map, latency_limit_us="own+20%", **asked).choices
+    assert choice.after is None
+
+
+class Priced:
+    """A source of times that are off by 20 % each, by size, and all by one factor."""
+
+    ranks = SimpleNamespace(key=lambda gemm: ())
+
+    def gemms(self, gemms):
+        each = (Estimate(10.0 * g.N, own=(8.0 * g.N, 12.0 * g.N), shared=0.5) for g in gemms)
+        return sum(each, NOTHING)
+
+
+def products(sizes):
+    return [Gemm(f"weight.{i}", n, 64, False) for i, n in enumerate(sizes)]
+
+
+def test_the_errors_of_products_in_both_models_cancel_in_a_relative_limit():
+    before, after = products([640] * 9 + [10]), products([8] + [640] * 9)
+    found = change(Priced(), before, after)
+    assert found.value == pytest.approx(-20 / 57_700)
+    assert found.high - found.low < 0.003 < 0.2  # a tenth of a percent, where all are off by 20
+    assert change(Priced(), before, before) == Interval(0.0, 0.0, 0.0)
+
+
+sizes = st.lists(st.integers(1, 6), min_size=1, max_size=6)
+
+
+@given(sizes, sizes, st.lists(st.floats(0.8, 1.2), min_size=7, max_size=7), st.floats(0.1, 10))
+def test_whatever_is_right_within_the_bounds_of_each_size_is_within_those_of_the_change(
+    before, after, errors, common
+):
+    right = [sum(common * 10 * n * errors[n] for n in each) for each in (before, after)]
+    found = change(Priced(), products(before), products(after))
+    assert found.low - 1e-9 <= right[1] / right[0] - 1 <= found.high + 1e-9
+
+
+def test_what_no_sizes_meet_is_known_before_any_weight_is_read(asvd, planted_map, monkeypatch):
+    monkeypatch.setattr(solving, "energy_kept", None)
+    asked = {"tokens": TOKENS, "latency_limit_us": "prefill:64=dense-70%"}
+    with pytest.raises(InfeasibleBudget, match="no plan is within prefill:64"):
+        refuse_unreachable(PlanRequest(asvd, planted_map, **asked))
+    refuse_unreachable(PlanRequest(asvd, planted_map, tokens=TOKENS, latency_limit_us="decode=own"))
+
+
+def test_the_nearest_budget_of_the_fastest_plan_is_within_its_limit_on_time(asvd, planted_map):
+    """The objective is the limit's own amount: it holds for the nearest budget all the same."""
+    asked = {"tokens": TOKENS, "objective": "latency", "quality_floor": 0.0}
+    limit = 0.98 * plan(asvd, planted_map, **asked, budget=0.75).predicted_after_us
+    with pytest.raises(InfeasibleBudget, match="nearest budget") as message:
+        plan(asvd, planted_map, **asked, budget=0.01, latency_limit_us=limit)
+    share = float(re.search(r"met is ([\d.]+) of the dense size", str(message.value))[1])
+    plan(asvd, planted_map, **asked, budget=share, latency_limit_us=limit)
 
 
 def test_the_nearest_of_one_limit_is_within_the_others():

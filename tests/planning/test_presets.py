@@ -17,10 +17,9 @@ from gacprof.checkpoint import scan
 from gacprof.core.errors import PlanError
 from gacprof.core.points import Point
 from gacprof.planning import Constraints, plan
-from gacprof.planning.bounds import bounds_of
+from gacprof.planning.axes import bounds_of
 from gacprof.planning.pareto import pareto
-from gacprof.planning.preset_text import ENGINES, parse_preset
-from gacprof.planning.presets import requirements
+from gacprof.planning.presets import ENGINES, parse_preset, requirements
 from gacprof.solver import InfeasibleBudget
 
 TWO = "vllm,tp=2"

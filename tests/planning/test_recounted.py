@@ -8,7 +8,7 @@ from planted import TOKENS
 from gacprof.checkpoint import scan
 from gacprof.core.errors import PlanError
 from gacprof.planning import Plan, plan
-from gacprof.planning.memory import dense_parameters, footprint, planned
+from gacprof.planning.costs import dense_parameters, footprint, planned
 from gacprof.planning.objectives import objective
 from gacprof.resizing import realign
 

@@ -5,7 +5,7 @@ from planted import TOKENS
 
 from gacprof.core.errors import GacprofError, PlanError
 from gacprof.planning import Constraints, plan
-from gacprof.planning.bounds import bounds_of, grouped
+from gacprof.planning.axes import bounds_of, grouped
 
 ONE = "model.layers.0.self_attn.v_proj:rank"  # 76 of 256
 

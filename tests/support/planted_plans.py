@@ -28,7 +28,7 @@ from gacprof.checkpoint import Inventory, scan
 from gacprof.cliffmap import CliffMap
 from gacprof.core.points import Point
 from gacprof.planning import Constraints, Plan, plan
-from gacprof.planning.memory import footprint
+from gacprof.planning.costs import footprint
 from gacprof.resizing import realign
 
 STEPS = (8, 16, 24, 32, 48)

@@ -8,26 +8,27 @@ ratio allows; it moves every size to one that the map knows to be served well.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.inventory import Inventory, NewSizes
 from gacprof.cliffmap import candidates
 from gacprof.cliffmap.candidates import Candidate, Use
 from gacprof.cliffmap.source import SizeSource, rules_instead
 from gacprof.core.errors import CompressionError, PlanError
+from gacprof.core.texts import latency_limits
 from gacprof.diagnosing.predict import Predictor, is_number
 from gacprof.diagnosing.profiles import LEAST_REACH
 from gacprof.diagnosing.sources import open_source
 from gacprof.extras.compress.methods.method import Target
 from gacprof.planning import Constraints, Plan, PlanRequest
 from gacprof.planning.limits import References
-from gacprof.planning.memory import NewSizes
 from gacprof.planning.objectives import GAC_NEIGHBOURS, MAX_SCORE, Lost
 from gacprof.planning.request import WINDOW
-from gacprof.planning.solving import make_plan
+from gacprof.planning.solving import make_plan, refuse_unreachable
 from gacprof.solver import InfeasibleBudget, solve
 
 if TYPE_CHECKING:
@@ -123,6 +124,36 @@ def choose(
             f"{how_to_measure(cliff_map, inventory, plan.workload.tokens)}"
         )
     return plan
+
+
+def refuse_unreachable_limits(
+    inventory: Inventory,
+    dense: Inventory,
+    cliff_map: SizeSource,
+    request: CompressRequest,
+    most: Mapping[str, int],
+    budget_parameters: int | None,
+    fuse: bool,
+) -> None:
+    """Raise :class:`InfeasibleBudget` where no sizes meet the request's limits on time, before
+    anything is worked out. ``inventory`` is the model at its ``most``. Limits against the method's
+    own sizes are left for later: these are not known yet."""
+    given = request.latency_limit_us
+    limits = [limit for limit in latency_limits(given) if limit.of != "own"]
+    if not limits or not cliff_map.timed:
+        return
+    asked = PlanRequest(
+        only(inventory, list(most)),
+        cliff_map,
+        budget_parameters=budget_parameters,
+        tokens=request.tokens,
+        window=1.0,
+        latency_limit_us=",".join(x.text for x in limits) if isinstance(given, str) else given,
+        bench=request.bench,
+        constraints=Constraints(most=most, fuse=fuse, preset=request.preset, dense=True),
+    )
+    with suppress(PlanError):  # what the map lacks of other sizes than those chosen is no matter
+        refuse_unreachable(asked, References("dense", dense))
 
 
 def multiples(

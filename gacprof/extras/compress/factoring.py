@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from gacprof.checkpoint.inventory import Inventory, Module
+from gacprof.checkpoint.inventory import Inventory, Module, NewSizes
 from gacprof.checkpoint.layouts.names import in_tower
 from gacprof.checkpoint.tensors import TensorReader
 from gacprof.core.errors import CompressionError
@@ -25,7 +25,6 @@ from gacprof.extras.compress.gradients import Gather
 from gacprof.extras.compress.methods.method import Evidence, LowRank, Target, uniform_rank
 from gacprof.extras.compress.state import Work
 from gacprof.extras.compress.writing import NewTensor, unique
-from gacprof.planning.memory import NewSizes
 
 
 class Factoring:

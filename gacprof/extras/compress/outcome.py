@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import gacprof
-from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.inventory import Inventory, NewSizes
 from gacprof.core.files import read_json
 from gacprof.core.formatting import at_most, counted, microseconds, percent
 from gacprof.extras.compress.calibration import Calibration
 from gacprof.extras.compress.request import CompressRequest
 from gacprof.planning import Plan
 from gacprof.planning.evaluation import CUT
-from gacprof.planning.memory import NewSizes
 from gacprof.report.wording import change_of
 from gacprof.resizing.output import PROVENANCE
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from gacprof.checkpoint.inventory import Attention, Dim, Inventory, Module
+from gacprof.checkpoint.inventory import Attention, Dim, Inventory, Module, NewSizes
 from gacprof.checkpoint.layouts.declared import with_widths
 from gacprof.core.errors import CompressionError
 from gacprof.core.factors import COMPUTABLE, Stored, norms
@@ -33,7 +33,6 @@ from gacprof.extras.compress.methods.low_rank import bent, loss_of_tails
 from gacprof.extras.compress.request import TAYLOR
 from gacprof.extras.compress.state import Work
 from gacprof.extras.compress.writing import NewTensor, unique
-from gacprof.planning.memory import NewSizes
 
 SCORES = (TAYLOR, "magnitude")
 """By what units are ranked: Taylor unless the magnitude of their weights is asked for."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.inventory import Inventory, NewSizes
 from gacprof.checkpoint.tensors import tensors_of
 from gacprof.cliffmap.source import SizeSource
 from gacprof.core.errors import (
@@ -29,7 +29,13 @@ from gacprof.core.texts import multiple_of
 from gacprof.devices.device import present_device
 from gacprof.diagnosing.predict import Estimate, Predictor
 from gacprof.extras.compress.calibration import calibration_of
-from gacprof.extras.compress.choosing import choose, multiples, only, weighted
+from gacprof.extras.compress.choosing import (
+    choose,
+    multiples,
+    only,
+    refuse_unreachable_limits,
+    weighted,
+)
 from gacprof.extras.compress.decomposing import BACK
 from gacprof.extras.compress.factoring import Factoring
 from gacprof.extras.compress.gradients import Gather
@@ -48,9 +54,7 @@ from gacprof.extras.compress.state import Work, key_of, remove_leftovers, state_
 from gacprof.extras.compress.writing import PLAN, inventory_of_output, write_folder
 from gacprof.planning import Plan
 from gacprof.planning.limits import References, refuse_unmeasured
-from gacprof.planning.memory import NewSizes
-from gacprof.planning.preset_text import Preset, parse_preset
-from gacprof.planning.presets import refuse_counts
+from gacprof.planning.presets import Preset, parse_preset, refuse_counts
 from gacprof.resizing.output import PROVENANCE
 from gacprof.resizing.workspace import lies_in, refuse_existing
 
@@ -133,6 +137,8 @@ def _compress(request: CompressRequest) -> CompressResult:
             family = Pruning(setting, chosen, needs.score or TAYLOR, needs.gather)
         else:
             family = Factoring(setting, chosen, needs.score, needs.gather)
+            if loaded is not None:
+                _refuse_limits(family, request, loaded)
         family.prepare()
         return _finish(family, request, needs.objective, loaded, out, key, setting)
 
@@ -165,6 +171,17 @@ def _refuse_pairs(preset: Preset, method: LowRank) -> None:
             f"the preset '{preset.text}' cannot express the factor pairs that {method.name} makes: "
             f"{preset.no_factors}"
         )
+
+
+def _refuse_limits(family: Factoring, request: CompressRequest, source: SizeSource) -> None:
+    """Raises :class:`SolverError` for limits on time that no ranks meet, whatever they lose."""
+    dense, most = family.reader.inventory, family.most
+    tensors = family.tensors(dict(most))
+    inventory = inventory_of_output(dense.path, tensors, family.config(dict(most)))
+    room = None
+    if family.fuses:  # what latents count for follows from the method's own sizes
+        room = dense.parameters - family.parameters + family.budget(request.ratio, {})
+    refuse_unreachable_limits(inventory, dense, source, request, most, room, family.fuses)
 
 
 @dataclass(frozen=True)

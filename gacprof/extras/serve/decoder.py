@@ -17,7 +17,7 @@ from gacprof.checkpoint.foreign import effective_config
 from gacprof.checkpoint.inventory import Attention, Inventory, Module
 from gacprof.core.errors import CheckpointError
 from gacprof.extras.serve.carried import decoder_settings, refuse_unless, rope_scaling
-from gacprof.planning.memory import footprint
+from gacprof.planning.costs import footprint
 from gacprof.resizing.sizes import Fuse
 
 FAMILIES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}

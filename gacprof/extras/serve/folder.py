@@ -19,13 +19,13 @@ import numpy as np
 import gacprof
 from gacprof.checkpoint import open_tensors, scan
 from gacprof.checkpoint.config import without_heads
+from gacprof.checkpoint.inventory import NewSizes
 from gacprof.core import Progress
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import write_json, write_text
 from gacprof.extras.serve.carried import files_along, write_along
 from gacprof.extras.serve.checking import check_in_transformers, prompt_of
 from gacprof.extras.serve.format import Check, Export, Written
-from gacprof.planning.memory import NewSizes
 from gacprof.resizing.changes import NewTensor
 from gacprof.resizing.output import weights_files, write_provenance
 from gacprof.resizing.sizes import digest, source_identity

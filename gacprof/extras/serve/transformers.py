@@ -19,7 +19,7 @@ from gacprof.core.errors import CheckpointError
 from gacprof.extras.serve.decoder import FAMILIES, Decoder, read_decoder
 from gacprof.extras.serve.folder import FolderExport, remote_code
 from gacprof.extras.serve.format import Request
-from gacprof.planning.memory import footprint
+from gacprof.planning.costs import footprint
 from gacprof.resizing.output import notes_on
 from gacprof.resizing.sizes import Uniform
 

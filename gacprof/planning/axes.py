@@ -1,0 +1,414 @@
+"""Dims that take one common size, and the sizes that such an axis may have: what the source of
+sizes knows, and the user's constraints, an engine's demands and the objective allow.
+
+Here a size counts whatever the dims that it meets become; :mod:`gacprof.planning.classes` judges
+it at their sizes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from gacprof.checkpoint.inventory import NEIGHBOUR_MULTIPLES, Dim
+from gacprof.core.errors import PlanError
+from gacprof.core.points import MAX_DIM
+from gacprof.diagnosing.predict import Estimate, is_number
+from gacprof.diagnosing.profiles import LEAST_REACH, around
+from gacprof.planning.costs import Kept, Size, share_kept
+from gacprof.planning.presets import Requirements
+from gacprof.planning.request import Constraints, Pin
+from gacprof.stats.judge import judge
+
+if TYPE_CHECKING:
+    from gacprof.planning.solving import Problem
+
+Dims = tuple[Dim, ...]
+UNIFORM = ("none", "module", "role", "kind")
+"""Ways to share sizes that have a name; anything else is a pattern over dim names."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What one size may be: ``pin`` exactly, or from ``least`` to ``most`` a multiple of
+    ``multiple``, which ``demanded`` says who asks for."""
+
+    pin: int | None = None
+    least: int = 1
+    most: int | None = None
+    multiple: int = 1
+    demanded: str = ""
+
+    def allow(self, size: int) -> bool:
+        if self.pin is not None:
+            return size == self.pin
+        return self.within(size) and size % self.multiple == 0
+
+    def within(self, size: int) -> bool:
+        """Whether the size is neither below ``least`` nor above ``most``."""
+        return self.least <= size and (self.most is None or size <= self.most)
+
+    def __str__(self) -> str:
+        if self.pin is not None:
+            return f"pinned to {self.pin}"
+        low = f"at least {self.least}" if self.least > 1 else ""
+        high = f"at most {self.most}" if self.most is not None else ""
+        step = f"a multiple of {self.multiple} ({self.demanded})" if self.multiple > 1 else ""
+        return " and ".join(part for part in (low, high, step) if part)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Dims that take one size. ``sizes`` are on offer, ascending, and None last; ``held`` says why
+    there is no choice (nothing safe is known). All of an axis follows from ``like``, which equal
+    experts share; None for an axis of its own."""
+
+    members: Dims
+    bounds: Bounds
+    sizes: tuple[Size, ...] = ()
+    held: str = ""
+    like: object = None
+
+    @property
+    def name(self) -> str:
+        first = self.members[0].name
+        return first if len(self.members) == 1 else f"{first} and {len(self.members) - 1} more"
+
+    @property
+    def now(self) -> int:
+        """The largest of their sizes."""
+        return max(dim.size for dim in self.members)
+
+    @property
+    def alike(self) -> bool:
+        return all(dim.size == self.now for dim in self.members)
+
+    @property
+    def free(self) -> bool:
+        """Whether it decides anything."""
+        return len(self.sizes) > 1 or None in self.sizes
+
+    @property
+    def may_stay(self) -> bool:
+        """Whether the size that they have is allowed."""
+        return self.alike and self.bounds.allow(self.now)
+
+    @property
+    def shared(self) -> tuple[int, ...]:
+        """Sizes that were measured of one of several dims, and may be looked up for another."""
+        return tuple(s for s in self.sizes if s is not None) if len(self.members) > 1 else ()
+
+
+def grouped(
+    dims: Sequence[Dim], constraints: Constraints, required: Requirements | None = None
+) -> list[tuple[Dims, Bounds]]:
+    """Dims that take one common size, together, and what is left to them; in the order given.
+    ``required`` is what an engine asks of them.
+
+    Raises :class:`PlanError` for constraints that contradict each other, match no dim or are
+    none.
+    """
+    _check_patterns(dims, constraints)
+    given = constraints.uniform
+    ways = [given] if isinstance(given, str) else list(given)
+    for way in ways:
+        _check_way(way, dims)
+    groups: dict[object, list[Dim]] = {}
+    for dim in dims:
+        groups.setdefault(_group(dim, ways), []).append(dim)
+    return [(tuple(group), bounds_of(group, constraints, required)) for group in groups.values()]
+
+
+def _check_way(way: str, dims: Sequence[Dim]) -> None:
+    if way in UNIFORM:
+        return
+    if not any(mark in way for mark in "*?[:"):
+        raise PlanError(
+            f"uniform is {way!r}: it must be one of {', '.join(UNIFORM)}, or a pattern over dim "
+            "names such as '*:width'"
+        )
+    kinds = sorted({dim.kind for dim in dims if fnmatchcase(dim.name, way)})
+    if not kinds:
+        raise _no_match("uniform", way, dims)
+    if len(kinds) > 1:
+        raise PlanError(
+            f"the pattern '{way}' would share one size between {' and '.join(kinds)}s: name one "
+            f"kind, such as '*:{kinds[0]}*'"
+        )
+
+
+def _group(dim: Dim, ways: Sequence[str]) -> object:
+    for way in ways:
+        if way == "module":
+            return "module", dim.kind, dim.name.partition(":")[0]
+        if way == "role":
+            return "role", dim.kind, dim.role
+        if way == "kind":
+            return "kind", dim.kind
+        if way != "none" and fnmatchcase(dim.name, way):
+            return "pattern", way
+    return "alone", dim.name
+
+
+def _check_patterns(dims: Sequence[Dim], constraints: Constraints) -> None:
+    for what in ("pinned", "least", "most"):
+        for pattern, size in (getattr(constraints, what) or {}).items():
+            whole = is_number(size, int) and size > 0
+            if not whole and (what, size) != ("pinned", "keep"):
+                raise PlanError(
+                    f"the constraint '{what}' gives '{pattern}' the size {size!r}: sizes are "
+                    "positive whole numbers"
+                )
+            if not any(fnmatchcase(dim.name, pattern) for dim in dims):
+                raise _no_match(what, pattern, dims)
+
+
+def _no_match(what: str, pattern: str, dims: Sequence[Dim]) -> PlanError:
+    like = f"; dims are named like '{dims[0].name}'" if dims else ""
+    return PlanError(f"the constraint '{what}' names '{pattern}', which is no dim here{like}")
+
+
+def bounds_of(
+    members: Sequence[Dim], constraints: Constraints, required: Requirements | None = None
+) -> Bounds:
+    """What is left to dims that share one size.
+
+    Raises :class:`PlanError` for constraints that contradict each other, naming the dims.
+    """
+    pins: dict[int, str] = {}
+    least, most = [1], list[int]()
+    for dim in members:
+        for size in _matching(dim, constraints.pinned):
+            pins.setdefault(dim.size if size == "keep" else int(size), dim.name)
+        least += map(int, _matching(dim, constraints.least))
+        most += map(int, _matching(dim, constraints.most))
+    name = members[0].name
+    if len(pins) > 1:
+        (one, first), (two, second), *_ = pins.items()
+        which = first if first == second else f"{first} and {second}, which share one size,"
+        raise PlanError(f"{which} cannot be pinned to {one} and to {two}")
+    asked = (required or Requirements()).of(members)
+    demanded = f"{required.preset.text}: {asked.reasons}" if required and required.preset else ""
+    free = Bounds(None, max(least), min(most, default=None), asked.multiple, demanded)
+    if free.most is not None and free.most // asked.multiple * asked.multiple < free.least:
+        raise PlanError(f"{name} cannot be {free}")
+    pin = next(iter(pins), None)
+    if pin is not None and not free.allow(pin):
+        raise PlanError(f"{name} is pinned to {pin} and must be {free}")
+    return replace(free, pin=pin)
+
+
+def _matching(dim: Dim, patterns: Mapping[str, Pin] | Mapping[str, int] | None) -> list[Pin]:
+    return [size for name, size in (patterns or {}).items() if fnmatchcase(dim.name, name)]
+
+
+def axis_of(problem: Problem, members: Dims, bounds: Bounds) -> Axis:
+    """The dims with the sizes on offer to them. Raises :class:`PlanError` for a size that a dim
+    cannot have."""
+    like = _likeness(problem, members, bounds)
+    if bounds.pin is not None:
+        refused = _refusal(members, bounds.pin, pinned=True)
+        if refused:
+            raise PlanError(f"{members[0].name} cannot be pinned to {bounds.pin}: {refused}")
+        return Axis(members, bounds, (bounds.pin,), like=like)
+    if like is None:
+        return _axis(problem, members, bounds)
+    found: Axis = problem.predictor.once(("axis", like), lambda: _axis(problem, members, bounds))
+    return replace(found, members=members, like=like)
+
+
+def _likeness(problem: Problem, members: Dims, bounds: Bounds) -> object:
+    """All that the sizes and options of a dim follow from; None where others take its size or meet
+    it, or it has a spectrum or a score."""
+    dim, inventory = members[0], problem.inventory
+    own = dim.name in problem.kept or problem.goal.scores
+    if len(members) > 1 or own or problem.coupled.of(dim):
+        return None
+    written = (
+        (place.axis, place.start, inventory.tensors[place.tensor].shape,
+         inventory.tensors[place.tensor].nbytes)
+        for place in dim.places
+    )  # fmt: skip
+    dense = (
+        (m.out_features, m.in_features, len(m.gemms), problem.required.allows_dense(m.name))
+        for m in inventory.modules_of(dim.name)
+    )
+    about = dim.kind, dim.ordered, dim.padding, dim.why, dim.dense_size, dim.params_per_unit
+    shape = problem.predictor.shape_of(dim)
+    return problem.goal.name, bounds, shape, about, tuple(written), tuple(dense)
+
+
+def _axis(problem: Problem, members: Dims, bounds: Bounds) -> Axis:
+    goal, request = problem.goal, problem.request
+    axis = Axis(members, bounds)
+    found = _known_sizes(problem, members, bounds)
+    whole = request.least_kept == 1.0 and not request.has_budget  # nothing may be lost of any dim
+    offered = sorted(
+        size
+        for size, verdicts in found.items()
+        if (True in verdicts.values() or not goal.safe)
+        and (size >= axis.now or not goal.pads)
+        and (not goal.weighs or all(_keeps(d, size, problem.kept, whole) for d in members))
+    )
+    if goal.nearest is not None:
+        below = [size for size in offered if size < axis.now]
+        offered = below[-goal.nearest :] + offered[len(below) :][: goal.nearest]
+    fuses = request.constraints.fuse and goal.nearest is None and not problem.predictor.noisy
+    dense: tuple[None, ...] = ()
+    if fuses and len(members) == 1 and _may_be_dense(problem, axis, offered):
+        dense = (None,)
+    held = "" if offered or dense else _why_held(problem, members, found)
+    if not axis.may_stay and held:
+        which = (
+            "have no common size" if not axis.alike and bounds == Bounds() else f"must be {bounds}"
+        )
+        raise PlanError(f"{axis.name} {which}: {nothing_safe(problem, axis)}")
+    meets = any(problem.coupled.of(dim) for dim in members)  # others may have to decide
+    stays = axis.may_stay and (meets or held or request.constraints.untouched)
+    sizes = sorted({*offered, axis.now} if stays else {*offered})
+    return replace(axis, sizes=(*sizes, *dense), held=held)
+
+
+def _keeps(dim: Dim, size: int, kept: Kept, whole: bool) -> bool:
+    """Whether what the size keeps of a dim's energy is known, or is all of it."""
+    share = share_kept(dim, size, kept)
+    return share == 1.0 if whole else share is not None
+
+
+def _known_sizes(
+    problem: Problem, members: Dims, bounds: Bounds
+) -> Mapping[int, Mapping[str, bool]]:
+    """The sizes within reach that the source knows of all members, with the others as they are or
+    at multiples: by verdict, whether the size may be chosen by it."""
+    if problem.predictor.noisy:
+        return {}
+    low, high = _reach(members, problem.request.window, bounds)
+    coupled, now = problem.coupled, max(dim.size for dim in members)
+    found: dict[int, dict[str, bool]] = {}
+    for multiple in (1, *NEIGHBOUR_MULTIPLES):
+        pairs = [(dim, coupled.rounded(dim, multiple)) for dim in members]
+        nears = [coupled.profile_at(dim, at, (), (low, high)) for dim, at in pairs]
+        tried = set[int]().union(*(near.on_offer for near in nears)) | {now}
+        if len(members) > 1:  # a size that was measured of one may be looked up for another
+            also = tuple(sorted(tried))
+            nears = [coupled.profile_at(dim, at, also, (low, high)) for dim, at in pairs]
+        for size in tried if all(near.on_offer for near in nears) else ():
+            costs = [near.profile.costs.get(size) for near in nears]
+            known = [cost.verdict for cost in costs if cost is not None]
+            allowed = low <= size <= high and bounds.allow(size) and not _refusal(members, size)
+            if allowed and len(known) == len(costs):
+                worst = min(known, key=("misaligned", "undecided", "safe").index)
+                offers = all(near.profile.offers(size, near.dim.size) for near in nears)
+                verdicts = found.setdefault(size, {})
+                verdicts[worst] = verdicts.get(worst, False) or offers
+        if not any(coupled.of(dim) for dim in members):
+            break
+    return found
+
+
+def _reach(members: Dims, window: float, bounds: Bounds) -> tuple[int, int]:
+    """The window, moved to what is allowed where the two do not meet. The nearest multiples that
+    an engine takes are in it whatever its width."""
+    low, high = around(members, window)
+    if bounds.multiple > 1:
+        sizes = [dim.size for dim in members]
+        low = min(low, max(1, min(sizes) // bounds.multiple) * bounds.multiple)
+        high = max(high, -(-max(sizes) // bounds.multiple) * bounds.multiple)
+    if bounds.least > high:
+        low = bounds.least
+        high = low + max(LEAST_REACH, round(low * window))
+    if bounds.most is not None and bounds.most < low:
+        high = bounds.most
+        low = max(1, high - max(LEAST_REACH, round(high * window)))
+    return low, high
+
+
+def _refusal(members: Dims, size: int, pinned: bool = False) -> str:
+    """Why the dims cannot have the size; empty where they can.
+
+    A rank whose directions are in no order can be cut, by an SVD, but what that loses is not
+    known here: only a pin asks for it.
+    """
+    for dim in members:
+        cut = size < dim.size and not dim.ordered
+        if cut and (dim.kind == "hidden" or (dim.kind == "rank" and not pinned)):
+            return f"its {dim.size} entries are in no order of importance, so none can be cut"
+        if size > dim.size and dim.padding == "refused":
+            return dim.why
+        if dim.most is not None and size > dim.most:
+            return f"the dense weight's rank is {dim.dense_size}"
+    return ""
+
+
+def _may_be_dense(problem: Problem, axis: Axis, offered: Sequence[int]) -> bool:
+    """Whether the dense weight in place of the pair is on offer: where the rank is its module's
+    only one, and, for an objective that asks for safe sizes, where it is surely no slower than the
+    pair as it is, or than one that is ``offered`` at a workload with a limit on time. A request for
+    ``dense`` weights asks neither for that nor for less work."""
+    (dim,), asked = axis.members, problem.request.constraints.dense
+    modules = problem.inventory.modules_of(dim.name)
+    if dim.kind != "rank" or dim.padding == "refused" or not modules:
+        return False
+    module = modules[0]
+    full = dim.dense_size or min(module.out_features, module.in_features)
+    within = axis.bounds.within(max(full, dim.size)) or asked
+    ranks = [name for name in module.dims if problem.inventory.dim(name).kind == "rank"]
+    if not within or len(ranks) > 1 or not problem.required.allows_dense(module.name):
+        return False
+    if problem.predictor.dense(module).latency_us is None:  # known are no times, but less work
+        smaller = module.out_features * module.in_features <= dim.size * dim.params_per_unit
+        return (smaller or asked) and problem.predictor.served_well(module)
+    largest = max((dim.size, *offered))
+    pairs = [(problem.predictor, dim.size), *((by, largest) for by in problem.timed)]
+    return (
+        asked
+        or not problem.goal.safe
+        or any(_no_slower(by.dense(module), by.dim(dim, r), by.tolerance) for by, r in pairs)
+    )
+
+
+def _no_slower(dense: Estimate, pair: Estimate, tolerance: float) -> bool:
+    """Whether the dense weight surely takes no longer than the factor pair, if that is known."""
+    if dense.latency_us is None or pair.latency_us is None:
+        return True
+    known = None if dense.error is None or pair.error is None else [dense.error, pair.error]
+    return judge([dense.latency_us, pair.latency_us], known, tolerance).verdict[0] == "safe"
+
+
+def _why_held(problem: Problem, members: Dims, found: Mapping[int, Mapping[str, bool]]) -> str:
+    """What leaves dims without a size to choose."""
+    if problem.predictor.noisy:
+        return next(note for note in problem.predictor.view.notes if "noisy" in note)
+    missing = _missing(problem, members)
+    if missing or not found:
+        return missing or "the map knows no size near it"
+    order = ("safe", "undecided", "misaligned")
+    best = Counter(next(v for v in order if v in verdicts) for verdicts in found.values())
+    counted = ", ".join(f"{count} {verdict}" for verdict, count in best.items())
+    none = f"none suits the objective '{problem.goal.name}'" if best["safe"] else "none is safe"
+    return f"of the sizes near it that the map knows {none} ({counted})"
+
+
+def _missing(problem: Problem, members: Dims) -> str:
+    """Which product of theirs the map lacks, where it lacks one."""
+    profiles = (problem.coupled.profile_at(dim, {}).profile for dim in members)
+    return next((profile.missing for profile in profiles if profile.missing), "")
+
+
+def nothing_safe(problem: Problem, axis: Axis) -> str:
+    bounds, dim = axis.bounds, axis.members[0]
+    for each in axis.members:
+        if each.most is not None and max(bounds.least, bounds.multiple) > each.most:
+            return f"the dense weight's rank is {each.dense_size}"
+    if bounds.multiple > 1:
+        engine = bounds.demanded.partition(":")[0]
+        why = f"'gacprof sweep --for CHECKPOINT --preset {engine}' measures such sizes"
+        return f"the map knows no such size that suits the objective ({why})"
+    known, wider = problem.predictor.sizes(dim, 1, MAX_DIM), "a wider --window offers more sizes"
+    if known and not known[0] <= dim.size <= known[-1]:
+        wider = f"its sizes of {dim.name} are from {known[0]} to {known[-1]}"
+    why = _missing(problem, axis.members) or wider
+    return f"the map knows no such size that suits the objective ({why})"
