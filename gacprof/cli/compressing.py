@@ -98,7 +98,11 @@ def print_compressed(result: CompressResult, every: bool = False) -> None:
         f"of the {result.compressed_before:,} in the layers that it compresses "
         f"{gone} ({percent(result.ratio)} were asked for)"
     )
-    if result.method != "llm-pruner":  # whose sizes are of heads and neurons
+    if result.dropped:
+        names = ", ".join(name.rpartition(".")[2] for name in result.dropped)
+        say(f"{len(result.dropped)} of {counted(len(result.sizes), 'layer')} go: {names}")
+        say(f"loss added to the calibration text: {result.loss_added:.4g} nats a token")
+    elif result.method != "llm-pruner":  # whose sizes are of heads and neurons
         dense = sum(size is None for size in result.sizes.values())
         say(f"{dense} of {counted(len(result.sizes), 'weight')} stay dense")
     if result.plan is not None:
@@ -111,15 +115,16 @@ def print_compressed(result: CompressResult, every: bool = False) -> None:
             say(f"predicted for {counted(time.tokens, 'token')}: {times_of(time)}")
         if result.plan.basis and not result.predicted:
             say(f"{result.plan.basis}: what that gains is not known")
-    if result.loss_added is not None:
+    if result.loss_added is not None and not result.dropped:
         say(
             f"loss added, estimated: {result.loss_added:.4g} nats a token "
             f"({result.loss_of_requested:.4g} at the method's own sizes)"
         )
-    say(
-        f"energy kept, mean over {len(result.sizes)} dims: {result.energy_kept:.6f} "
-        f"({result.energy_of_requested:.6f} at the method's own sizes)"
-    )
+    if not result.dropped:
+        say(
+            f"energy kept, mean over {len(result.sizes)} dims: {result.energy_kept:.6f} "
+            f"({result.energy_of_requested:.6f} at the method's own sizes)"
+        )
     say_notes(result.notes)
     say(f"checkpoint: {result.out}")
 

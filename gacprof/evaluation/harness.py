@@ -23,13 +23,15 @@ from gacprof.evaluation.perplexity import common_tokenizer
 
 @dataclass(frozen=True)
 class TaskScore:
-    """One metric of one task, as the harness names it (``acc,none``), with its standard error."""
+    """One metric of one task, as the harness names it (``acc,none``), with its standard error and
+    its value for every example."""
 
     model: str
     task: str
     metric: str
     value: float
     error: float | None
+    examples: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ def run_tasks(
             )
         except Exception as error:  # the harness raises whatever its tasks and data sets do
             raise CheckpointError(f"lm-evaluation-harness: {first_line(error)}") from None
-        scores += _scores(name, found["results"])
+        scores += _scores(name, found["results"], found.get("samples") or {})
     return TaskScores(tuple(scores), str(lm_eval.__version__))
 
 
@@ -89,7 +91,9 @@ def _harness() -> tuple[Any, Any]:
     return lm_eval, HFLM
 
 
-def _scores(model: str, results: dict[str, dict[str, Any]]) -> list[TaskScore]:
+def _scores(
+    model: str, results: dict[str, dict[str, Any]], samples: dict[str, list[dict[str, Any]]]
+) -> list[TaskScore]:
     found = []
     for task, metrics in results.items():
         for metric, value in metrics.items():
@@ -97,5 +101,10 @@ def _scores(model: str, results: dict[str, dict[str, Any]]) -> list[TaskScore]:
                 name, _, filtered = metric.partition(",")
                 error = metrics.get(f"{name}_stderr,{filtered}")
                 spread = float(error) if isinstance(error, int | float) else None
-                found.append(TaskScore(model, task, metric, float(value), spread))
+                each = tuple(
+                    float(one[name])
+                    for one in samples.get(task, ())
+                    if one.get("filter") == filtered and name in one
+                )
+                found.append(TaskScore(model, task, metric, float(value), spread, each))
     return found

@@ -43,10 +43,10 @@ class CompressResult:
     values, or importance) that ``sizes`` keep, ``energy_of_requested`` that of ``requested``.
     ``loss_added`` is the second-order estimate of what the cuts add to the loss of a token (nats),
     where it was made, ``loss_of_requested`` that of the method's own sizes: it predicts the
-    loss of small cuts only. ``objective`` is what chose the sizes, None where they are the
-    method's own or its rounding; ``thin`` a note on a text that is short for the model. ``left``
-    names the layers that stay as they are, with the reason. ``predicted`` is by the map, each count
-    of tokens by itself.
+    loss of small cuts only. Where whole layers go, whose size is then 0, both are measured.
+    ``objective`` is what chose the sizes, None where they are the method's own or its rounding;
+    ``thin`` a note on a text that is short for the model. ``left`` names the layers that stay as
+    they are, with the reason. ``predicted`` is by the map, each count of tokens by itself.
     """
 
     source: str
@@ -74,6 +74,11 @@ class CompressResult:
         return self.compressed_before - (self.parameters_before - self.parameters_after)
 
     @property
+    def dropped(self) -> list[str]:
+        """The layers that are gone as a whole."""
+        return [name for name, size in self.sizes.items() if size == 0]
+
+    @property
     def removed(self) -> float:
         """The share of the compressed layers' parameters that is gone."""
         return 1 - self.compressed_after / self.compressed_before
@@ -94,12 +99,12 @@ class CompressResult:
     def notes(self) -> list[str]:
         """What the user should know."""
         notes = []
-        if self.plan is None:
+        if self.plan is None and not self.dropped:
             notes.append(
                 "no map was given: no size is known to be served well (--map; 'gacprof sweep --for "
                 f"{self.out}' measures what one needs)"
             )
-        else:
+        elif self.plan is not None:
             # Every compression changes the function.
             notes += [w for w in self.plan.warnings if not w.endswith(CUT)]
             notes += self.plan.certificate.notes
@@ -205,17 +210,22 @@ def card_of(
             f"{result.compressed_before:,} → {result.compressed_after:,} "
             f"({percent(-result.removed, signed=True)})",
         ),
-        ("energy kept, mean over dims", f"{result.energy_kept:.4f}"),
-        ("the same at the method's own sizes", f"{result.energy_of_requested:.4f}"),
     ]
-    if result.loss_added is not None:
-        rows.append(("loss added, estimated", f"{result.loss_added:.4g} nats a token"))
-        rows.append(("the same at the method's own sizes", f"{result.loss_of_requested:.4g}"))
+    own = "the same at the method's own sizes"
+    if result.dropped:
+        rows.append(("layers removed", ", ".join(result.dropped)))
+        rows.append(("loss added to the calibration text", f"{result.loss_added:.4g} nats a token"))
+    else:
+        rows.append(("energy kept, mean over dims", f"{result.energy_kept:.4f}"))
+        rows.append((own, f"{result.energy_of_requested:.4f}"))
+        if result.loss_added is not None:
+            rows.append(("loss added, estimated", f"{result.loss_added:.4g} nats a token"))
+            rows.append((own, f"{result.loss_of_requested:.4g}"))
+        rows += _map_rows(result, request)
     if calibration is not None:
         windows, length = calibration.ids.shape
         text = f"{windows} × {length} tokens of {calibration.source}"
         rows.append(("calibration", text))
-    rows += _map_rows(result, request)
     table = "\n".join(f"| {name} | {value} |" for name, value in rows)
     notes = "\n".join(f"- {note}" for note in result.notes)
     return (

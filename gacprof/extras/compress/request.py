@@ -93,8 +93,9 @@ class CompressRequest(OnTimes, OnSource, OnDense):
     error = CompressionError
 
     method: str = option(
-        group=METHOD, suggested=_methods, help="asvd, svd-llm, kfac-svd, palu, llm-pruner or svd."
-    )
+        group=METHOD, suggested=_methods,
+        help="asvd, svd-llm, kfac-svd, palu, llm-pruner, drop-layers or svd.",
+    )  # fmt: skip
     ratio: float = option(
         group=METHOD, read=float,
         help="Share of the parameters to remove from the layers it compresses.",

@@ -37,9 +37,10 @@ from gacprof.extras.compress.choosing import (
     weighted,
 )
 from gacprof.extras.compress.decomposing import BACK
+from gacprof.extras.compress.depth import Depth, DropLayers, refuse_sizes
 from gacprof.extras.compress.factoring import Factoring
 from gacprof.extras.compress.gradients import Gather
-from gacprof.extras.compress.methods import method_named
+from gacprof.extras.compress.methods import Method, method_named
 from gacprof.extras.compress.methods.llmpruner import TaylorPruning
 from gacprof.extras.compress.methods.method import LowRank
 from gacprof.extras.compress.outcome import (
@@ -103,6 +104,8 @@ def _compress(request: CompressRequest) -> CompressResult:
         )  # fmt: skip
     where = present_device(request.device)
     chosen = method_named(request.method, dict(request.options))
+    if isinstance(chosen, DropLayers):
+        refuse_sizes(request)
     if loaded is not None:
         by = "--ranks" if isinstance(chosen, LowRank) else "--for"
         refuse_unmeasured(loaded, inventory, request, by)
@@ -132,8 +135,10 @@ def _compress(request: CompressRequest) -> CompressResult:
     tell = request.tell or (lambda line: None)
     with _memory_errors(where), state_for(out, work, key) as state:
         setting = Work(reader, state, calibration, where, tell, request.tasks or Tasks())
-        family: Family
-        if isinstance(chosen, TaylorPruning):
+        family: Family | Depth
+        if isinstance(chosen, DropLayers):
+            family = Depth(setting)
+        elif isinstance(chosen, TaylorPruning):
             family = Pruning(setting, chosen, needs.score or TAYLOR, needs.gather)
         else:
             family = Factoring(setting, chosen, needs.score, needs.gather)
@@ -204,12 +209,12 @@ class Needs:
         return f"backward {self.gather}"
 
 
-def needs_of(
-    method: LowRank | TaylorPruning, request: CompressRequest, has_text: bool, chooses: bool
-) -> Needs:
+def needs_of(method: Method, request: CompressRequest, has_text: bool, chooses: bool) -> Needs:
     """``chooses`` says whether a source of sizes is given. Raises :class:`CompressionError` for an
     objective that the method does not know."""
     asked, score = request.objective, request.score
+    if isinstance(method, DropLayers):
+        return Needs("energy", None, True, None, method.name)
     if isinstance(method, TaylorPruning):
         score = score or TAYLOR
         if asked not in BY_LOSS:
@@ -238,7 +243,7 @@ def needs_of(
 
 
 def _finish(
-    family: Family,
+    family: Family | Depth,
     request: CompressRequest,
     objective: str,
     cliff_map: SizeSource | None,
@@ -250,7 +255,9 @@ def _finish(
     requested = family.requested_sizes(request.ratio)
     source = family.reader.inventory
     plan, sizes, as_requested = None, dict(requested), source
-    if request.round_to is not None:
+    if isinstance(family, Depth):
+        pass  # no size changes
+    elif request.round_to is not None:
         if request.objective is None:
             sizes = family.rounded(requested, request.round_to)
         else:
@@ -361,8 +368,11 @@ def _rounded(
     return {name: rounded[name] for name in names}
 
 
-def _loss_added(family: Family, sizes: NewSizes, work: Work) -> float | None:
-    """Half of Σ tr(G·ΔW·(Σ x·xᵀ)·ΔWᵀ) for each token of the text, in nats."""
+def _loss_added(family: Family | Depth, sizes: NewSizes, work: Work) -> float | None:
+    """Half of Σ tr(G·ΔW·(Σ x·xᵀ)·ΔWᵀ) for each token of the text, in nats; without whole layers it
+    is measured."""
+    if isinstance(family, Depth):
+        return family.loss_added(sizes)
     if isinstance(family, Pruning) or family.gather is None or not family.gather.outputs:
         return None  # of heads that are pruned nothing is estimated
     assert work.calibration is not None

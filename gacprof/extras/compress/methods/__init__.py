@@ -9,24 +9,28 @@ from typing import Any
 
 from gacprof.checkpoint.layouts.layout import Compressor
 from gacprof.core.errors import CompressionError
+from gacprof.extras.compress.depth import DropLayers
 from gacprof.extras.compress.methods.asvd import ActivationAware
 from gacprof.extras.compress.methods.llmpruner import TaylorPruning
 from gacprof.extras.compress.methods.method import LowRank, PlainSvd, TwoSided, Whitened
 from gacprof.extras.compress.methods.palu import GroupedHeads
 
-__all__ = ["METHODS", "Compressor", "method_named"]
+__all__ = ["METHODS", "Compressor", "Method", "method_named"]
 
-METHODS: dict[str, Callable[..., LowRank | TaylorPruning]] = {
+Method = LowRank | TaylorPruning | DropLayers
+
+METHODS: dict[str, Callable[..., Method]] = {
     "asvd": ActivationAware,
     "svd-llm": Whitened,
     "kfac-svd": TwoSided,
     "palu": GroupedHeads,
     "llm-pruner": TaylorPruning,
+    "drop-layers": DropLayers,
     "svd": PlainSvd,
 }
 
 
-def method_named(name: str, options: dict[str, Any]) -> LowRank | TaylorPruning:
+def method_named(name: str, options: dict[str, Any]) -> Method:
     """The method of that name with its own options. Raises :class:`CompressionError`."""
     if name not in METHODS:
         raise CompressionError(f"unknown method '{name}' (there are {', '.join(METHODS)})")

@@ -1,0 +1,270 @@
+"""Depth pruning: whole decoder layers go, one by one the one whose absence costs the least loss.
+
+The loss is measured on the calibration text, without those that are gone already: SLEB (arXiv
+2402.09025). Shortened LLaMA (2402.02834) measures every layer once; ShortGPT (2403.03853) compares
+what a layer gives with what it is given instead. No size changes, so no map is asked.
+
+A layer is measured again only where what its absence cost before lets it be the next one to go: it
+is taken to cost no less once others are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from math import inf, isfinite
+from typing import Any
+
+import torch
+from torch import nn
+
+from gacprof.checkpoint.config import config_of_part
+from gacprof.checkpoint.skeleton import build_skeleton
+from gacprof.core.errors import CheckpointError, CompressionError
+from gacprof.extras.compress.layered import LayeredModel, batch_of
+from gacprof.extras.compress.request import CompressRequest
+from gacprof.extras.compress.state import Work
+from gacprof.extras.compress.writing import NewTensor, inventory_of_output, unique
+from gacprof.planning.memory import NewSizes
+
+LOSSES = "losses.json"
+"""Of the text, by the layers that are gone."""
+
+AT_ONCE = 4
+"""Layers that are left out by turns in one pass: so many hidden states of the whole text are in
+memory besides those of the model without any of them."""
+
+DEPTHS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+"""What families call the number of layers in their configs."""
+BY_NUMBER = ("scale_attn_by_inverse_layer_idx", "num_kv_shared_layers")
+"""What makes a layer's function follow from its number as it runs (GPT-2, Gemma 3n)."""
+
+Gone = frozenset[int]
+
+
+class DropLayers:
+    """The method: its one choice is made by measurement."""
+
+    name = "drop-layers"
+
+
+def refuse_sizes(request: CompressRequest) -> None:
+    """Raises :class:`CompressionError` for what chooses sizes: none changes."""
+    given = (request.round_to, request.score, request.objective)
+    if request.has_source or any(one is not None for one in given):
+        raise CompressionError(
+            f"{DropLayers.name} removes whole layers and changes no size: leave out --map, --gpu, "
+            "--round, --score and --objective"
+        )
+
+
+class Depth:
+    """Layers as sizes: None where one stays, 0 where it goes."""
+
+    fuses, thin, gather = False, "", None
+
+    def __init__(self, work: Work) -> None:
+        self.reader, self._work = work.reader, work
+        self.model = LayeredModel(work.reader, work.device)
+        self.layers = self.model.layers
+        self.left: dict[str, str] = {}
+        self._of = {info.name: self._layer_of(info.name) for info in unique(work.reader)}
+        self._counts = [0] * len(self.layers)
+        for name, index in self._of.items():
+            if index is not None:
+                self._counts[index] += torch.Size(work.reader.info(name).shape).numel()
+        self._losses: dict[Gone, float] = {}
+        self._cost: dict[int, float] = {}
+
+    def _layer_of(self, tensor: str) -> int | None:
+        found = (i for i, name in enumerate(self.layers) if tensor.startswith(f"{name}."))
+        return next(found, None)
+
+    def prepare(self) -> None:
+        """Refuse before anything is measured a model whose layers cannot be renumbered; take up
+        what was measured before."""
+        if len(self.layers) > 1:
+            self._refuse_other_layers(range(1, len(self.layers), 2))
+        if self._work.state.has(LOSSES):
+            held = self._work.state.load_json(LOSSES)
+            self._losses = {frozenset(gone): loss for gone, loss in held}
+
+    # --- which layers
+
+    @property
+    def parameters(self) -> int:
+        """Of all decoder layers."""
+        return sum(self._counts)
+
+    def requested_sizes(self, ratio: float) -> dict[str, int | None]:
+        """Layers go until at least ``ratio`` of the parameters are gone.
+
+        Raises :class:`CompressionError` where no layer would be left.
+        """
+        gone: list[int] = []
+        while sum(self._counts[i] for i in gone) < int(self.parameters * ratio):
+            if len(gone) == len(self.layers) - 1:
+                raise CompressionError(
+                    f"the ratio {ratio:g} cannot be met: of {len(self.layers)} layers one must stay"
+                )
+            gone.append(self._next(gone))
+            more = self._loss(gone) - self._loss([])
+            self._work.tell(f"{self.layers[gone[-1]]} goes: the loss is {more:+.4f} nats a token")
+        self._refuse_other_layers([i for i in range(len(self.layers)) if i not in gone])
+        return {name: 0 if i in gone else None for i, name in enumerate(self.layers)}
+
+    def _next(self, gone: Sequence[int]) -> int:
+        """The layer whose absence costs the least besides those that are ``gone``."""
+        self._measure([gone])
+        fresh: dict[int, float] = {}
+        while True:
+            rest = [i for i in range(len(self.layers)) if i not in gone and i not in fresh]
+            rest.sort(key=lambda i: self._cost.get(i, -inf))
+            least = min(fresh.values(), default=inf)
+            if not rest or least <= self._cost.get(rest[0], -inf):
+                self._cost |= fresh
+                return min(fresh, key=lambda i: fresh[i])
+            batch = rest[:AT_ONCE]
+            self._measure([[*gone, i] for i in batch])
+            fresh |= {i: self._loss([*gone, i]) - self._loss(gone) for i in batch}
+
+    def _loss(self, gone: Collection[int]) -> float:
+        return self._losses[frozenset(gone)]
+
+    def _measure(self, choices: Sequence[Collection[int]]) -> None:
+        new = [gone for gone in map(frozenset, choices) if gone not in self._losses]
+        if new:
+            assert self._work.calibration is not None
+            found = losses_without(self.model, self._work.calibration.ids, new)
+            self._losses |= dict(zip(new, found, strict=True))
+            held = [[sorted(gone), loss] for gone, loss in self._losses.items()]
+            self._work.state.save_json(LOSSES, held)
+
+    def loss_added(self, sizes: NewSizes) -> float:
+        """What was measured on the calibration text, in nats a token."""
+        gone = [i for i, name in enumerate(self.layers) if sizes[name] == 0]
+        return self._loss(gone) - self._loss([])
+
+    @property
+    def kept(self) -> dict[str, list[float]]:
+        """The share of a layer that is left at 0."""
+        return {name: [0.0] for name in self.layers}
+
+    # --- what is written
+
+    def tensors(self, sizes: NewSizes) -> list[NewTensor]:
+        return self._tensors([i for i, name in enumerate(self.layers) if sizes[name] is None])
+
+    def config(self, sizes: NewSizes) -> dict[str, Any]:
+        return self._config([i for i, name in enumerate(self.layers) if sizes[name] is None])
+
+    def _tensors(self, kept: Sequence[int]) -> list[NewTensor]:
+        """Layer ``kept[i]`` as layer i."""
+        places = {old: place for place, old in enumerate(kept)}
+        made = []
+        for name, old in self._of.items():
+            info = self.reader.info(name)
+            if old is None or places.get(old) == old:
+                made.append(NewTensor(name, info.dtype, info.shape))
+            elif old in places:
+                renamed = self.layers[places[old]] + name.removeprefix(self.layers[old])
+                read = partial(self.reader.torch, name)
+                made.append(NewTensor(renamed, info.dtype, info.shape, read))
+        return made
+
+    def _config(self, kept: Sequence[int]) -> dict[str, Any]:
+        """With fewer layers, and every list that has an entry a layer cut likewise."""
+        source, layers = self.reader.inventory, len(self.layers)
+        part = dict(config_of_part(source.config))
+        key = next((key for key in DEPTHS if part.get(key) == layers), None)
+        by_number = next((key for key in BY_NUMBER if part.get(key)), None)
+        if key is None or by_number is not None:
+            why = f"its layers differ by their numbers ({by_number})" if by_number else (
+                f"no entry of its config says that there are {layers}"
+            )  # fmt: skip
+            raise CompressionError(f"{source.path}: its layers cannot be renumbered: {why}")
+        text: Any = self.model.model.config
+        types = getattr(text.get_text_config(), "layer_types", None)
+        if types is not None:  # also where they follow from a pattern that a cut would shift
+            part["layer_types"] = list(types)
+        new = {
+            name: [value[i] for i in kept] if _is_by_layer(name, value, layers) else value
+            for name, value in part.items()
+        } | {key: len(kept)}
+        whole = {k: v for k, v in source.config.items() if k != "auto_map"}
+        inner = next((k for k, v in whole.items() if v is config_of_part(source.config)), None)
+        new.pop("auto_map", None)
+        return new if inner is None else whole | {inner: new}
+
+    def _refuse_other_layers(self, kept: Sequence[int]) -> None:
+        """Raises :class:`CompressionError` unless transformers builds of the new config the very
+        layers that are ``kept``: same modules, shapes and settings."""
+        path = self.reader.inventory.path
+        config, cannot = self._config(kept), f"{path}: its layers cannot be renumbered"
+        try:
+            shorter = inventory_of_output(path, self._tensors(kept), config)
+            model, _ = build_skeleton(shorter, torch.float32)
+        except CheckpointError as error:
+            raise CompressionError(f"{cannot}: {error}") from None
+        for place, old in enumerate(kept):
+            was = settings_of(self.model.model.get_submodule(self.layers[old]), old)
+            now = settings_of(model.eval().get_submodule(self.layers[place]), place)
+            other = next((k for k in {**was, **now} if was.get(k) != now.get(k)), None)
+            if other is not None:
+                raise CompressionError(
+                    f"{cannot}: as layer {place} layer {old} has {other} {now.get(other)}, not "
+                    f"{was.get(other)}"
+                )
+
+
+def _is_by_layer(name: str, value: Any, layers: int) -> bool:
+    return isinstance(value, list) and len(value) == layers and "token" not in name
+
+
+def settings_of(layer: nn.Module, index: int) -> Mapping[str, Any]:
+    """What a layer computes besides its weights' values: classes, shapes, plain attributes. Its own
+    number among them is called so."""
+    found: dict[str, Any] = {name: p.shape for name, p in layer.named_parameters()}
+    for path, module in layer.named_modules():
+        found[path] = type(module).__name__
+        for key, value in vars(module).items():
+            if isinstance(value, int | float | str | None):
+                named = "layer" in key or "idx" in key
+                own = named and type(value) is int and value == index
+                found[f"{path}.{key}"] = "its number" if own else value
+    return found
+
+
+@torch.no_grad()
+def losses_without(model: LayeredModel, ids: torch.Tensor, choices: Sequence[Gone]) -> list[float]:
+    """The mean loss of a token (nats) without the layers of each choice; what choices have in
+    common is computed once, and a layer is read once for all.
+
+    Raises :class:`CompressionError` for a loss that is not finite.
+    """
+    streams = {Gone(): torch.cat([*model.embed(ids)])}  # by what is gone so far
+    for index in range(len(model.layers)):
+        ahead = {Gone(i for i in choice if i <= index) for choice in choices}
+        passed = {gone: streams[gone - {index}] for gone in ahead if index in gone}
+        if len(passed) < len(ahead):
+            with model.holding(index) as layer:
+                for gone in ahead - passed.keys():
+                    parts = streams[gone].split(batch_of(ids.shape[1]))
+                    passed[gone] = torch.cat([model.run(index, layer, part) for part in parts])
+        streams = passed
+    with model.head() as logits:
+        found = [_mean_loss(logits, streams[choice], ids) for choice in choices]
+    if not all(isfinite(loss) for loss in found):
+        raise CompressionError(
+            "the loss on the calibration text is not finite: the model overflows, or its weights "
+            "hold NaN"
+        )
+    return found
+
+
+def _mean_loss(logits: Any, hidden: torch.Tensor, ids: torch.Tensor) -> float:
+    losses = []
+    for i, window in enumerate(hidden):
+        scores = logits(window[None], ids[i : i + 1])[0, :-1].float()
+        losses.append(nn.functional.cross_entropy(scores, ids[i, 1:].to(scores.device)))
+    return float(torch.stack(losses).double().mean())
