@@ -25,7 +25,6 @@ from gacprof.extras.compress.layered import LayeredModel, batch_of
 from gacprof.extras.compress.request import CompressRequest
 from gacprof.extras.compress.state import Work
 from gacprof.extras.compress.writing import NewTensor, inventory_of_output, unique
-from gacprof.planning.memory import NewSizes
 
 LOSSES = "losses.json"
 """Of the text, by the layers that are gone."""
