@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from gacprof.checkpoint.config import config_of_part
+from gacprof.checkpoint.inventory import NewSizes
 from gacprof.checkpoint.skeleton import build_skeleton
 from gacprof.core.errors import CheckpointError, CompressionError
 from gacprof.extras.compress.layered import LayeredModel, batch_of
