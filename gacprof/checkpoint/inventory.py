@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gacprof.core.errors import CheckpointError
+from gacprof.demands.quantisation import Scheme, of_config
 
 NewSizes = Mapping[str, int | None]
 """New sizes by dim name. A dim not named keeps its size; ``None`` means that the dim is gone
@@ -87,6 +88,14 @@ class Contents:
 
     def shape(self, tensor: str) -> tuple[int, ...]:
         return self.tensors[tensor].shape
+
+    @cached_property
+    def scheme(self) -> Scheme | None:
+        """How the config says that weights are quantised; None where it does not.
+
+        Raises :class:`LintError` for a ``quantization_config`` that is malformed.
+        """
+        return of_config(self.config)
 
 
 @dataclass(frozen=True)
@@ -249,6 +258,11 @@ class Inventory(Contents):
             info = self.tensors[name]
             digest.update(f"{name}\0{info.dtype}\0{info.shape}\n".encode("utf-8", "surrogatepass"))
         return digest.hexdigest()
+
+    @property
+    def is_quantised(self) -> bool:
+        """Whether weights are packed, or the config says so."""
+        return self.layout == "quantised" or bool(self.config.get("quantization_config"))
 
     @property
     def main_dtype(self) -> str | None:

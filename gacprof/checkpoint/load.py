@@ -111,11 +111,10 @@ def dtype_of(name: torch.dtype | str) -> torch.dtype:
 
 
 def _refuse_packed(inventory: Inventory) -> None:
-    scheme = inventory.config.get("quantization_config")
-    if scheme is not None or inventory.layout == "quantised":
-        method = scheme.get("quant_method") if isinstance(scheme, dict) else scheme
+    if inventory.is_quantised:
+        method = inventory.scheme and inventory.scheme.name
         raise CheckpointError(
-            f"{inventory.path} is quantised ({str(method or 'packed weights')[:40]}): it runs in "
+            f"{inventory.path} is quantised ({method or 'packed weights'}): it runs in "
             "its own library only; scan and diagnose work"
         )
 

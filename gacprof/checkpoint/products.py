@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from gacprof.checkpoint.inventory import Attention, Gemm, Inventory, Module
 from gacprof.core.dtypes import full_name
 from gacprof.core.errors import PlanError
 from gacprof.core.points import DTYPES
+from gacprof.demands.quantisation import Scheme
 
 Split = Literal["column", "row", "replicated"]
 SPLITS: Mapping[str, Split] = {
@@ -47,7 +48,7 @@ class LocalProducts:
         self.tp = tp
         self._shards: dict[str, tuple[int, int]] = {}
         self._dtypes: dict[str, str] = {}
-        scheme = _scheme(inventory.config)
+        scheme = inventory.scheme
         plain = _plain_dtype(inventory)
         for module in inventory.modules:
             split = shards_of(module, tp, inventory.attentions)
@@ -55,7 +56,7 @@ class LocalProducts:
             for gemm in module.gemms:
                 self._shards[gemm.weight] = split
                 self._dtypes[gemm.weight] = dtype
-        self.notes = [BY_BLOCKS] if scheme.get("weight_block_size") else []
+        self.notes = [BY_BLOCKS] if scheme and scheme.kind == "fp8_block" else []
         self.notes += [SHARED_OUT] if tp > 1 else []
         counts = Counter(self._dtypes.values())
         self.computed = max(counts, key=lambda dtype: counts[dtype], default=plain)
@@ -131,45 +132,36 @@ def shards_of(module: Module, tp: int, attentions: Iterable[Attention]) -> tuple
 
 EIGHT_BIT = {"float8_e4m3fn": "float8_e4m3", "int8": "int8"}
 """Stored dtypes whose products are computed in 8 bits too, where the activations are quantised."""
+_ACTIVATIONS_TOO = {"fp8_tensor", "fp8_channel", "fp8_block", "mxfp8", "int8_w8a8"}
+"""Kinds of schemes that quantise activations with the weights (transformers: FineGrainedFP8Config,
+FbgemmFp8Config; compressed-tensors: ``input_activations``)."""
 
 
-def _computed(stored: str, scheme: Mapping[str, Any], plain: str) -> str:
+def _computed(stored: str, scheme: Scheme | None, plain: str) -> str:
     """What a product of weights of this stored dtype is computed in.
 
-    8-bit weights are multiplied as they are where the checkpoint's quantisation quantises the
-    activations too (transformers: FineGrainedFP8Config, FbgemmFp8Config; compressed-tensors:
-    ``input_activations``; bitsandbytes' LLM.int8); all other packed weights are turned into
-    ``plain`` first.
+    8-bit weights are multiplied as they are where the activations are quantised too; all other
+    packed weights are turned into ``plain`` first. Where the checkpoint does not say, float8 is
+    multiplied as it is, and int8 is not.
     """
-    if stored in EIGHT_BIT:
-        too = _activations_too(scheme)
-        return plain if too is False or (too is None and stored == "int8") else EIGHT_BIT[stored]
-    return stored if stored in DTYPES else plain
-
-
-def _activations_too(scheme: Mapping[str, Any]) -> bool | None:
-    """Whether activations are quantised with the weights; None where the scheme does not say."""
-    groups = scheme.get("config_groups")
-    if isinstance(groups, Mapping):
-        found = [group for group in groups.values() if isinstance(group, Mapping)]
-        return any(group.get("input_activations") for group in found)
-    method = str(scheme.get("quant_method", "")).lower()
-    return True if method in ("fp8", "fbgemm_fp8", "bitsandbytes", "int8") else None
-
-
-def _scheme(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The checkpoint's own word on its quantisation; empty where it has none."""
-    scheme = config.get("quantization_config") or config.get("compression_config")
-    return scheme if isinstance(scheme, Mapping) else {}
+    if stored not in EIGHT_BIT:
+        return stored if stored in DTYPES else plain
+    kinds = (
+        {each.kind for each in (scheme, *(one for _, one in scheme.groups))} if scheme else set()
+    )
+    too = bool(kinds & _ACTIVATIONS_TOO)
+    if scheme and scheme.name in ("bitsandbytes", "bnb"):  # LLM.int8
+        too = True
+    elif not (scheme and scheme.tool == "ct"):
+        too = too or stored != "int8"
+    return EIGHT_BIT[stored] if too else plain
 
 
 def _plain_dtype(inventory: Inventory) -> str:
-    """What is not quantised is computed in: the config's word, or most tensors' own."""
-    said = inventory.config.get("dtype") or inventory.config.get("torch_dtype")
-    named = full_name(said) if isinstance(said, str) else ""
+    """What is not quantised is computed in: most tensors' own dtype, else the config's word."""
     counts = Counter(m.dtype for m in inventory.modules if m.gemms and m.dtype in DTYPES)
     counts.pop("int8", None)
+    said = inventory.config.get("dtype") or inventory.config.get("torch_dtype")
+    named = full_name(said) if isinstance(said, str) else ""
     most = max(counts, key=lambda dtype: counts[dtype], default="")
-    if named in DTYPES and not most:
-        return named
-    return most or "bfloat16"
+    return most or (named if named in DTYPES else "bfloat16")

@@ -143,7 +143,7 @@ def print_lint(found: Lint, every: bool = False, known: frozenset[str] = frozens
                     r.name,
                     r.local["N"],
                     r.local["K"],
-                    _verdict(r, verdict(r)) + " (known)" * (fingerprint(found, r) in known),
+                    verdict(r) + " (known)" * (fingerprint(found, r) in known),
                     one_line(r.why) or None,
                     r.tier,
                 )[: len(columns)],
@@ -172,10 +172,6 @@ def print_lint(found: Lint, every: bool = False, known: frozenset[str] = frozens
         named = ", ".join(dict.fromkeys(r.name for r in found.unknown))
         say(f"\nnot judged: {named} (--all says why)")
     say_notes(map(one_line, found.notes))
-
-
-def _verdict(row: Any, verdict: str) -> str:
-    return "misaligned" if row.outcome == "ok" and (row.tier or 1) > 1 else verdict
 
 
 def _cost(remedy: Any) -> str:

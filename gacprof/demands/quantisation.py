@@ -45,8 +45,8 @@ class Scheme:
     """``group`` weights along K share a scale (−1: a whole row), ``block`` weights both ways;
     ``tool`` wrote them where that matters (``ct`` is compressed-tensors); ``ignored`` are the
     modules that stay unquantised, as the config names them. ``stored``: the checkpoint holds
-    quantised weights, they are not quantised while loading. ``groups`` are (targets, scheme) of a
-    checkpoint that is stored in several ways."""
+    quantised weights, they are not quantised while loading. ``weight_bits`` are compressed-tensors'
+    own word. ``groups`` are (targets, scheme) of a checkpoint that is stored in several ways."""
 
     kind: str
     name: str
@@ -58,6 +58,7 @@ class Scheme:
     symmetric: bool = True
     stored: bool = True
     ignored: tuple[str, ...] = ()
+    weight_bits: int | None = None
     groups: tuple[tuple[tuple[str, ...], Scheme], ...] = ()
 
     @property
@@ -357,6 +358,7 @@ def _of_group(first: Any) -> Scheme:
     strategy, group = str(weights.get("strategy")), _whole(weights, "group_size")
     inputs = isinstance(first.get("input_activations"), Mapping)
     made = Scheme("unknown", "compressed-tensors", tool="ct",
+                  weight_bits=bits if type(bits) is int and 0 < bits <= 8 else None,
                   symmetric=weights.get("symmetric", True) is not False)  # fmt: skip
     if kind == "float" and bits == 8:
         if strategy == "block":

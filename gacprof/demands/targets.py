@@ -1,16 +1,18 @@
 """What a demand depends on besides a size: the GPU's compute capability, and the engine's version.
 
-GPUs are known by name for their compute capability and memory in GiB (B200 and B300: the data
-sheet's 192 and 288 GB converted) (NVIDIA's CUDA GPU table and data
-sheets; ``mi300x`` from AMD's, without a compute capability). ``any`` leaves the GPU open.
+GPUs are those of the data sheets (``devices/datasheet.toml``); ``any`` leaves the GPU open.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 
-from gacprof.core.errors import LintError
+from gacprof.core.errors import LintError, MapError
+from gacprof.devices.datasheet import chips, sheet
 
 CAPABILITIES = (75, 80, 86, 89, 90, 100, 103, 120)
 """What an open GPU may be: Turing to Blackwell, as engines still build for them."""
@@ -32,14 +34,15 @@ class Gpu:
 
 ANY_GPU = Gpu("any", None, None)
 
-_GPUS = {
-    "v100": (70, 32), "t4": (75, 16), "a100": (80, 80), "a800": (80, 80), "a30": (80, 24),
-    "a10": (86, 24), "a10g": (86, 24), "a40": (86, 48), "a6000": (86, 48), "rtx3090": (86, 24),
-    "l4": (89, 24), "l20": (89, 48), "l40": (89, 48), "l40s": (89, 48), "rtx4090": (89, 24),
-    "rtx6000ada": (89, 48), "h20": (90, 96), "h100": (90, 80), "h800": (90, 80),
-    "h200": (90, 141), "gh200": (90, 96), "b200": (100, 178), "gb200": (100, 178),
-    "b300": (103, 268), "gb300": (103, 268), "rtx5090": (120, 32), "rtxpro6000": (120, 96),
-}  # fmt: skip
+
+@cache
+def _known() -> Mapping[str, Gpu]:
+    return {
+        name.replace("-", ""): Gpu(
+            name, int(arch[2:]) if arch.startswith("sm") else None, memory, arch == "amd"
+        )
+        for name, (arch, memory) in chips().items()
+    }
 
 
 def gpu(name: str) -> Gpu:
@@ -49,20 +52,20 @@ def gpu(name: str) -> Gpu:
     plain = "".join(words)
     if plain in ("", "any"):
         return ANY_GPU
-    if plain in ("mi300x", "mi300"):
-        return Gpu("mi300x", None, 192, amd=True)
     if plain in ("cpu", "cpuamx"):
         return Gpu("cpu-amx" if "amx" in plain else "cpu", None, None)
     own = re.fullmatch(r"sm(\d{2,3})a?", plain)
-    if own and int(own[1]) in {sm for sm, _ in _GPUS.values()} | set(CAPABILITIES):
+    if own and int(own[1]) in {chip.sm for chip in _known().values()} | set(CAPABILITIES):
         return Gpu(plain, int(own[1]), None)
+    with suppress(MapError):
+        return _known()[sheet(name).key.replace("-", "")]
     for length in (3, 2, 1):  # NVIDIA RTX PRO 6000, RTX 4090, H100
         for first in range(len(words)):
             found = "".join(words[first : first + length])
             for known in (found, f"rtx{found}"):
-                if known in _GPUS:
-                    return Gpu(known, *_GPUS[known])
-    raise LintError(f"no GPU '{name}' is known: there are {', '.join(_GPUS)}, mi300x, any")
+                if known in _known():
+                    return _known()[known]
+    raise LintError(f"no GPU '{name}' is known: there are {', '.join(chips())}, any")
 
 
 Version = tuple[int, ...]

@@ -24,8 +24,9 @@ REACHED = 0.4
 
 @dataclass(frozen=True)
 class Sheet:
-    """One GPU. ``values`` are by key: ``sms``, ``l2_mib``, ``gb_s`` and dense TFLOPS by dtype;
-    ``sources`` says where each is from. ``drivers`` are the names that a driver gives the chip."""
+    """One GPU. ``values`` are by key: ``sms``, ``l2_mib``, ``gb_s``, ``memory_gib``, and
+    dense TFLOPS by dtype; ``sources`` says where each is from. ``drivers`` are the names that a
+    driver gives the chip."""
 
     key: str
     name: str
@@ -40,18 +41,34 @@ class Sheet:
         return int(self.values["sms"]) if "sms" in self.values else None
 
     @property
+    def memory_gib(self) -> int | None:
+        return int(self.values["memory_gib"]) if "memory_gib" in self.values else None
+
+    @property
     def rates(self) -> dict[str, float]:
         """Dense TFLOPS (TOPS for int8) by compute dtype."""
         return {name: rate for name, rate in self.values.items() if name in DTYPES}
 
 
 @cache
-def sheets() -> Mapping[str, Sheet]:
-    """Every GPU of the table, by its short name."""
+def _tables() -> Mapping[str, Any]:
     text = (resources.files("gacprof.devices") / "datasheet.toml").read_text(encoding="utf-8")
-    data = tomllib.loads(text)
-    sources = data.pop("sources")
-    return {key: _sheet(key, _inherited(data, key), sources) for key in data}
+    return tomllib.loads(text)
+
+
+@cache
+def sheets() -> Mapping[str, Sheet]:
+    """Every GPU of the table that has a sheet, by its short name."""
+    data = {key: table for key, table in _tables().items() if "name" in table}
+    return {key: _sheet(key, _inherited(data, key), _tables()["sources"]) for key in data}
+
+
+@cache
+def chips() -> Mapping[str, tuple[str, int | None]]:
+    """Architecture and GiB of memory of every GPU of the table, by its short name; those without a
+    sheet too."""
+    found = {key: (one.arch, one.memory_gib) for key, one in sheets().items()}
+    return found | {key: (arch, gib) for key, (arch, gib) in _tables()["no-sheet"].items()}
 
 
 def sheet(name: str) -> Sheet:

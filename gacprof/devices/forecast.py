@@ -66,7 +66,7 @@ class Forecast(Record):
     nodes: int
     plans: int
     peak_gib: float
-    memory_gib: float | None
+    memory_gib: int | None
     seconds: dict[str, float]
     too_large: tuple[str, ...]
 
@@ -77,8 +77,8 @@ class Forecast(Record):
 
 def forecast(loads: Sequence[Load], sheet: Sheet, reuse_bytes: int, processes: int) -> Forecast:
     """What the curves would take on that GPU."""
-    memory = sheet.values.get("memory_gb")
-    room = None if memory is None else USABLE * memory * 1e9
+    memory = sheet.memory_gib
+    room = None if memory is None else USABLE * memory * 2**30
     held: dict[tuple[int, str], int] = {}
     seconds = dict.fromkeys(("start", "warm up", "plans", "traces", "captures", "blocks"), 0.0)
     cache = int(L2_FACTOR * sheet.values.get("l2_mib", ASSUMED_L2_BYTES >> 20)) << 20
@@ -112,7 +112,7 @@ def forecast(loads: Sequence[Load], sheet: Sheet, reuse_bytes: int, processes: i
         sheet.name, sum(len(load.points) for load in loads),
         sum(len(load.points) + load.replicates for load in loads),
         sum(load.blocks for load in loads), graphs, nodes, planned, round(peak / 2**30, 2),
-        None if memory is None else round(memory * 1e9 / 2**30, 1),
+        memory,
         {part: round(s, 1) for part, s in seconds.items()}, tuple(too_large),
     )  # fmt: skip
 

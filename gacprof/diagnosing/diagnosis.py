@@ -22,7 +22,6 @@ from gacprof.cliffmap.source import SizeCost, SizeSource, rules_instead
 from gacprof.core.errors import LintError, MapError
 from gacprof.core.request import verb
 from gacprof.core.tasks import no_collection
-from gacprof.demands.reading import config_named, is_config
 from gacprof.diagnosing.findings import (
     Diagnosis,
     DimFinding,
@@ -39,6 +38,7 @@ from gacprof.elsewhere.model import StepTimes, step_times
 from gacprof.elsewhere.needs import Found, needs_of_config, needs_of_weights
 from gacprof.elsewhere.table import ElsewhereTable
 from gacprof.linting import LintRequest, lint
+from gacprof.linting.reading import config_named, is_config
 from gacprof.rules.table import RuleTable
 
 WINDOW = 0.25

@@ -6,9 +6,9 @@ And what continuous integration needs: which findings fail a run, and a baseline
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from xml.etree import ElementTree as Xml
 
 from gacprof.core.errors import LintError, why_unreadable
@@ -19,7 +19,10 @@ from gacprof.linting.verdict import Lint, Row
 
 FAIL_ON = ("unknown", "pads", "falls_back", "wrong", "refused")
 BASELINE = "gacprof.lint-baseline/1"
-LEVELS = {"pads": "note", "falls_back": "warning", "wrong": "error", "refused": "error"}
+LEVELS = {
+    "pads": "note", "misaligned": "note", "falls_back": "warning", "memory": "warning",
+    "wrong": "error", "refused": "error",
+}  # fmt: skip
 """SARIF's levels (SARIF 2.1.0, §3.27.10)."""
 GITHUB = {"note": "notice", "warning": "warning", "error": "error"}
 
@@ -31,20 +34,19 @@ def verdict(row: Row) -> str:
         return f"pads to {to} ({percent(row.extra, signed=True)})"
     if row.outcome == "falls_back":
         return f"falls back to {row.kernel}" if row.kernel else "falls back"
+    if row.outcome == "ok" and (row.tier or 1) > 1:
+        return "misaligned"
     return {"wrong": "loads but wrong"}.get(row.outcome, row.outcome)
 
 
 def headline(found: Lint) -> str:
     """The outcome in a few words, and what is behind it."""
-    return _outcome(found) + (f", but {found.too_large}" if found.too_large else "")
-
-
-def _outcome(found: Lint) -> str:
+    said = found.outcome.replace("_", " ")
     if found.misaligned and found.outcome == "ok":
-        return f"ok for the engine, misaligned on {found.gpu}"
-    if found.unknown and found.outcome == "ok":
-        return "ok as far as the config says"
-    return found.outcome.replace("_", " ")
+        said = f"ok for the engine, misaligned on {found.gpu}"
+    elif found.unknown and found.outcome == "ok":
+        said = "ok as far as the config says"
+    return said + (f", but {found.too_large}" if found.too_large else "")
 
 
 def one_line(text: str) -> str:
@@ -52,19 +54,61 @@ def one_line(text: str) -> str:
     return visible(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
-def message(found: Lint, row: Row) -> str:
-    """One line that stands by itself."""
-    ranks = f"tp {found.tp}{' with expert parallelism' if found.ep else ''}"
-    where = f"{found.engine} {found.version}, {found.quant}, {ranks}, {found.gpu}"
-    return f"{row.name}: {verdict(row)} ({where}): {row.why}"
-
-
 def fingerprint(found: Lint, row: Row) -> str:
     """What a finding is recognised by in a baseline: not by the config's folder, nor the engine's
     version or words."""
+    return _fingerprint(found, row.name, row.axis, row.size, row.outcome)
+
+
+def _fingerprint(found: Lint, *parts: object) -> str:
     ranks = f"tp{found.tp}{'+ep' if found.ep else ''}"
     asked = (Path(found.model).name, found.engine, found.gpu, found.quant, ranks)
-    return "|".join(map(str, (*asked, row.name, row.axis, row.size, row.outcome)))
+    return "|".join(map(str, (*asked, *parts)))
+
+
+class Item(NamedTuple):
+    """A finding for other programs. ``kind`` is an outcome, ``misaligned`` or ``memory``; ``text``
+    is one line that stands by itself."""
+
+    name: str
+    kind: str
+    text: str
+    rule: str
+    source: str
+    fingerprint: str
+
+
+def _item(found: Lint, row: Row) -> Item | None:
+    """A product's finding; None where nothing is wrong with it, or nothing is known of it."""
+    told = verdict(row)
+    kind = told if told == "misaligned" else row.outcome
+    if kind not in LEVELS:
+        return None
+    why = f": {row.why}" if row.why else ""
+    text = one_line(f"{row.name}: {told} ({_asked(found)}){why}")
+    rule = f"{found.engine}/{row.demand}" if row.demand else f"{found.gpu}/tier"
+    return Item(one_line(row.name), kind, text, rule, row.source, fingerprint(found, row))
+
+
+def _asked(found: Lint) -> str:
+    ranks = f"tp {found.tp}{' with expert parallelism' if found.ep else ''}"
+    return f"{found.engine} {found.version}, {found.quant}, {ranks}, {found.gpu}"
+
+
+def _memory(found: Lint) -> list[Item]:
+    """The finding that a rank's weights leave no room in the GPU's memory, where they do not."""
+    if not found.too_large:
+        return []
+    text = one_line(f"memory: {found.too_large} ({_asked(found)})")
+    return [
+        Item("memory", "memory", text, f"{found.gpu}/memory", "", _fingerprint(found, "memory"))
+    ]
+
+
+def items(found: Lint) -> Iterator[Item]:
+    """All findings, in the order of the products; that of the memory last."""
+    yield from (item for row in found.products if (item := _item(found, row)))
+    yield from _memory(found)
 
 
 def failing(found: Lint, fail_on: str, known: frozenset[str] = frozenset()) -> list[Row]:
@@ -104,9 +148,8 @@ def _markdown(found: Lint) -> Iterable[str]:
     def cell(text: object) -> str:
         return one_line(str("–" if text is None else text)).replace("|", "\\|")
 
-    ranks = f"tp {found.tp}{', ep' if found.ep else ''}"
-    yield f"### {cell(found.model)}: {found.outcome}\n"
-    yield f"{found.engine} {found.version}, {cell(found.quant)}, {ranks}, {found.gpu}\n"
+    yield f"### {cell(found.model)}: {cell(headline(found))}\n"
+    yield f"{cell(_asked(found))}\n"
     yield "| product | N | K | verdict | why |"
     yield "|---|---|---|---|---|"
     for row in found.products:
@@ -128,37 +171,33 @@ def github(all_found: Sequence[Lint]) -> str:
         return text.replace(":", "%3A").replace(",", "%2C") if of_property else text
 
     lines = [
-        f"::{GITHUB[LEVELS[row.outcome]]} file={escaped(one_line(found.model), True)},"
-        f"title={escaped(f'gacprof lint: {row.name}', True)}::"
-        f"{escaped(one_line(message(found, row)))}"
+        f"::{GITHUB[LEVELS[item.kind]]} file={escaped(one_line(found.model), True)},"
+        f"title={escaped(f'gacprof lint: {item.name}', True)}::{escaped(item.text)}"
         for found in all_found
-        for row in found.findings
+        for item in items(found)
     ]
     return "\n".join(lines)
 
 
 def junit(all_found: Sequence[Lint]) -> str:
-    """A test suite a config, a test case a product."""
+    """A test suite a config, a test case a product, and one for a memory that is too small."""
     root = Xml.Element("testsuites", name="gacprof lint")
     for found in all_found:
-        bad = found.findings
+        model, memory = one_line(found.model), _memory(found)
+        cases = [(row.name, row.outcome, row.why, _item(found, row)) for row in found.products]
+        cases += [(item.name, item.kind, "", item) for item in memory]
         suite = Xml.SubElement(
-            root,
-            "testsuite",
-            name=one_line(found.model),
-            tests=str(len(found.products)),
-            failures=str(len(bad)),
+            root, "testsuite", name=model, tests=str(len(cases)),
+            failures=str(sum(item is not None for *_, item in cases)),
             skipped=str(len(found.unknown)),
-        )
-        for row in found.products:
-            case = Xml.SubElement(
-                suite, "testcase", classname=one_line(found.model), name=one_line(row.name)
-            )
-            if row in bad:
-                text = one_line(message(found, row))
-                Xml.SubElement(case, "failure", type=row.outcome, message=text).text = row.source
-            elif row.outcome == "unknown":
-                Xml.SubElement(case, "skipped", message=one_line(row.why))
+        )  # fmt: skip
+        for name, outcome, why, item in cases:
+            case = Xml.SubElement(suite, "testcase", classname=model, name=one_line(name))
+            if item:
+                failure = Xml.SubElement(case, "failure", type=item.kind, message=item.text)
+                failure.text = item.source
+            elif outcome == "unknown":
+                Xml.SubElement(case, "skipped", message=one_line(why))
     Xml.indent(root)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + Xml.tostring(root, encoding="unicode")
 
@@ -170,27 +209,25 @@ def sarif(all_found: Sequence[Lint]) -> str:
     rules: dict[str, dict[str, Any]] = {}
     results = []
     for found in all_found:
-        for row in found.findings:
-            rule = f"{found.engine}/{row.demand}"
-            rules[rule] = {
-                "id": rule,
-                "shortDescription": {"text": f"{row.outcome}: {row.name}"},
-                "help": {"text": f"source: {row.source}"},
+        place = {"physicalLocation": {"artifactLocation": {"uri": one_line(found.model)}}}
+        for item in items(found):
+            rules[item.rule] = {
+                "id": item.rule,
+                "shortDescription": {"text": f"{item.kind}: {item.name}"},
+                **({"help": {"text": f"source: {item.source}"}} if item.source else {}),
             }
-            place = {"artifactLocation": {"uri": one_line(found.model)}}
             results.append(
                 {
-                    "ruleId": rule,
-                    "level": LEVELS[row.outcome],
-                    "message": {"text": one_line(message(found, row))},
-                    "locations": [{"physicalLocation": place}],
-                    "partialFingerprints": {"gacprofLint/1": fingerprint(found, row)},
+                    "ruleId": item.rule,
+                    "level": LEVELS[item.kind],
+                    "message": {"text": item.text},
+                    "locations": [place],
+                    "partialFingerprints": {"gacprofLint/1": item.fingerprint},
                 }
             )
     driver = {"name": "gacprof", "version": gacprof.__version__, "rules": list(rules.values())}
-    schema = "https://json.schemastore.org/sarif-2.1.0.json"
     whole = {
-        "$schema": schema,
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",
         "runs": [{"tool": {"driver": driver}, "results": results}],
     }

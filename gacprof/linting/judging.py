@@ -19,10 +19,10 @@ from gacprof.demands.configs import Config, whole_number
 from gacprof.demands.evaluate import Judged, judge
 from gacprof.demands.model import counts, products
 from gacprof.demands.products import Product, Ranks, Size, Sizes
-from gacprof.demands.reading import config_named
 from gacprof.demands.table import OUTCOMES, Outcome
 from gacprof.demands.targets import Gpu
 from gacprof.kernels.tiers import FP4
+from gacprof.linting.reading import config_named
 from gacprof.linting.request import LintRequest, Target
 from gacprof.rules.target import NoRuleError
 

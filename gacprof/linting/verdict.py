@@ -11,11 +11,11 @@ from gacprof.core.formatting import Framed
 from gacprof.core.request import verb
 from gacprof.demands.configs import Config
 from gacprof.demands.evaluate import Judged, with_shards
-from gacprof.demands.reading import config_named
 from gacprof.demands.table import Outcome
 from gacprof.demands.targets import version
 from gacprof.linting.judging import Degree, degrees, extras, judge_all, overall, tiers
 from gacprof.linting.moved import Remedy, fixed
+from gacprof.linting.reading import config_named
 from gacprof.linting.remedies import remedies
 from gacprof.linting.request import LintRequest, Target, target_of
 from gacprof.linting.times import RowTimes, times

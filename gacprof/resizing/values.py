@@ -8,7 +8,7 @@ sign.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,12 +67,15 @@ class Resizer:
             self.changes = self.originals.inform(self.changes)
         self.tensors = new_tensors(inventory, self.changes, self.merged)
         self.not_finite: list[str] = []
-        self._kept: _InMemory | _InFolder = _InMemory()
+        self._kept: dict[str, Decomposition] = {}
+        self._files: dict[str, Path] = {}
+        self._finished: Callable[[Path], None] = lambda path: None
 
     def work_in(self, folder: Path, finished: Callable[[Path], None]) -> None:
-        """Keep decompositions as files of ``folder``, and say ``finished`` of each."""
-        numbers = {change.dim.name: i for i, change in enumerate(self.changes)}
-        self._kept = _InFolder(folder, numbers, finished)
+        """Keep decompositions as files of ``folder``, the latest in memory too; say ``finished`` of
+        each."""
+        self._files = {c.dim.name: folder / f"{i}.npz" for i, c in enumerate(self.changes)}
+        self._finished = finished
 
     def blocks(self, tensor: NewTensor) -> Iterator[Array]:
         """The new elements as consecutive C-contiguous blocks along axis 0."""
@@ -152,7 +155,22 @@ class Resizer:
         return (Mix(start, found["left"] if axis == 1 else found["right"].T),)
 
     def _decomposition(self, change: Change) -> Decomposition:
-        return self._kept.get(change.dim.name, lambda: self._decompose(change))
+        name = change.dim.name
+        if name not in self._kept:
+            if self._files:
+                self._kept = {name: self._stored(self._files[name], change)}
+            else:
+                self._kept[name] = self._decompose(change)
+        return self._kept[name]
+
+    def _stored(self, path: Path, change: Change) -> Decomposition:
+        """The decomposition from its file, which is made first unless a killed run left it."""
+        if not path.exists():
+            with replacing(path) as temporary, temporary.open("wb") as file:
+                np.savez(file, allow_pickle=False, **self._decompose(change))
+            self._finished(path)
+        with np.load(path, allow_pickle=False) as stored:
+            return dict(stored)
 
     def _decompose(self, change: Change) -> Decomposition:
         matrices = self._matrices(change)
@@ -201,41 +219,6 @@ class Resizer:
             values = values[stretch] if place.axis == 0 else values[:, stretch]
             found.append((place.axis, factors.Stored(values, info.dtype)))
         return found
-
-
-class _InMemory:
-    """Decompositions by dim."""
-
-    def __init__(self) -> None:
-        self._found: dict[str, Decomposition] = {}
-
-    def get(self, dim: str, make: Callable[[], Decomposition]) -> Decomposition:
-        if dim not in self._found:
-            self._found[dim] = make()
-        return self._found[dim]
-
-
-class _InFolder:
-    """Decompositions as files, which a run that was killed leaves to the next; the latest is in
-    memory."""
-
-    def __init__(
-        self, folder: Path, numbers: Mapping[str, int], finished: Callable[[Path], None]
-    ) -> None:
-        self._folder, self._numbers, self._finished = folder, numbers, finished
-        self._latest: tuple[str, Decomposition] = ("", {})
-
-    def get(self, dim: str, make: Callable[[], Decomposition]) -> Decomposition:
-        if self._latest[0] != dim:
-            path = self._folder / f"{self._numbers[dim]}.npz"
-            if not path.exists():
-                found = make()
-                with replacing(path) as temporary, temporary.open("wb") as file:
-                    np.savez(file, allow_pickle=False, **found)
-                self._finished(path)
-            with np.load(path, allow_pickle=False) as stored:
-                self._latest = dim, dict(stored)
-        return self._latest[1]
 
 
 class BaseWeights:

@@ -6,9 +6,7 @@ needed. A state dict as SliceGPT's own loader wants it is torch's to write.
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +14,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, Protocol, 
 
 import numpy as np
 
-from gacprof.checkpoint.inventory import TensorInfo
 from gacprof.core import Progress
 from gacprof.core.dtypes import element_type
 from gacprof.core.errors import CheckpointError
@@ -31,9 +28,6 @@ if TYPE_CHECKING:
 
 Advance = Callable[[int], None]
 """Called with the bytes written since the last call."""
-
-COPY_BYTES = 16 << 20
-"""Copied at a time: progress stays visible, the calls cost nothing."""
 
 INDEX = "model.safetensors.index.json"
 
@@ -146,13 +140,10 @@ class WeightsFile:
             return True
         as_torch = self.kind == "torch"
         target = folder / CUTS / f"{path.name}.safetensors" if as_torch else path
-        source = Path(resizer.reader.inventory.folder)
         # as the source has them, so that it is read front to back
         tensors = sorted(self.tensors, key=lambda t: (t.sources[0].offset or 0, t.name))
 
         def write(file: BinaryIO, tensor: NewTensor) -> None:
-            if tensor.unchanged and _copy(file, source, tensor.sources[0], advance):
-                return
             for block in resizer.blocks(tensor):
                 file.write(_bytes(block))
                 advance(block.nbytes)
@@ -196,33 +187,6 @@ def index_of(files: Iterable[Shard]) -> dict[str, dict[str, Any]]:
         "metadata": {"total_size": sum(nbytes for _, nbytes in placed.values())},
         "weight_map": {name: placed[name][0] for name in sorted(placed)},
     }
-
-
-def _copy(file: BinaryIO, folder: Path, info: TensorInfo, advance: Advance) -> bool:
-    """Let the kernel copy a stored tensor's bytes; returns whether it could."""
-    if info.offset is None or info.stride is not None or not hasattr(os, "copy_file_range"):
-        return False
-    file.flush()
-    done = 0
-    with (folder / info.file).open("rb") as source:
-        while done < info.nbytes:
-            count = min(info.nbytes - done, COPY_BYTES)
-            try:
-                copied = os.copy_file_range(
-                    source.fileno(), file.fileno(), count, info.offset + done
-                )
-            except OSError:
-                if done:
-                    raise
-                return False  # not between these two files
-            if not copied and not done:
-                return False  # some file systems say so by copying nothing
-            if not copied:
-                raise OSError(errno.EIO, "the source ended early: was it changed meanwhile?")
-            advance(copied)
-            done += copied
-    file.seek(0, os.SEEK_END)
-    return True
 
 
 def _bytes(block: Array) -> memoryview:

@@ -108,6 +108,12 @@ def test_gpus_are_known_by_name(name, sm):
     assert found.memory_gib or found.is_open or name.startswith("sm")
 
 
+def test_cards_of_one_chip_differ_by_their_memory():
+    assert gpu("a100").memory_gib == 80
+    for name in ("a100-40gb", "NVIDIA A100-PCIE-40GB"):
+        assert (gpu(name).sm, gpu(name).memory_gib) == (80, 40)
+
+
 def test_what_is_not_known_names_what_there_is(llama):
     for asked, there in (
         ({"gpu": "h1000"}, "h100"),

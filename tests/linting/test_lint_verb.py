@@ -259,3 +259,17 @@ def test_weights_that_do_not_fit_are_said_in_the_headline_with_the_least_degree(
     assert code == 0 and "ok, but does not fit: " in first and first.endswith("; --tp 2 fits")
     assert json.loads(run(config, "--gpu", "h100", "--json")[1])["outcome"] == "ok"
     assert run(config, "--gpu", "h100", "--tp", 2)[1].splitlines()[0].endswith("h100: ok")
+    sarif = json.loads(run(config, "--gpu", "h100", "--format", "sarif")[1])["runs"][0]["results"]
+    assert [(one["ruleId"], one["level"]) for one in sarif] == [("h100/memory", "warning")]
+    suite = ElementTree.fromstring(run(config, "--gpu", "h100", "--format", "junit")[1])
+    failed = [one.get("name") for one in suite.iter("testcase") if one.find("failure") is not None]
+    assert failed == ["memory"] and suite.find("testsuite").get("failures") == "1"
+    shown = run(config, "--gpu", "h100", "--format", "markdown")[1].splitlines()[0]
+    assert "ok, but does not fit: " in shown
+    assert "does not fit: " in run(config, "--gpu", "h100", "--format", "github")[1]
+
+
+@pytest.mark.parametrize("style", ["github", "junit", "sarif", "markdown"])
+def test_a_misaligned_product_that_fails_a_run_is_shown_to_other_programs(run, ragged, style):
+    code, out, _ = run(ragged, "--gpu", "h100", "--format", style)
+    assert code == 1 and "misaligned" in out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
@@ -149,18 +148,6 @@ def test_another_plan_does_not_go_on_with_what_the_killed_one_left(make_factored
     left = kill_after(1, source, tmp_path / "out")
     result = realign(source, "optimal", tmp_path / "out")
     assert result.resumed == () and not left.exists()
-
-
-def test_where_the_kernel_cannot_copy_the_bytes_are_the_same(make_factored, tmp_path, monkeypatch):
-    def refuse(*_):
-        raise OSError(errno.EXDEV, "not between these two files")
-
-    source = make_factored([13])  # its bias and its norm stay as they are
-    realign(source, "minimal", tmp_path / "fresh")
-    for name, copy in (("refused", refuse), ("nothing", lambda *_: 0)):
-        monkeypatch.setattr(os, "copy_file_range", copy, raising=False)
-        realign(source, "minimal", tmp_path / name)
-        assert contents(tmp_path / name) == contents(tmp_path / "fresh")
 
 
 def test_an_output_that_exists_is_refused_and_untouched(make_factored, tmp_path):

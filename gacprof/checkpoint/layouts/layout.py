@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -83,7 +84,8 @@ class Layout:
         if dims and not any(dim.adjustable for dim in dims):
             notes.append(f"nothing to realign: {dims[0].why}")
         return Inventory(
-            **vars(contents) | {"notes": tuple(notes)},
+            **{f.name: getattr(contents, f.name) for f in fields(contents)}
+            | {"notes": tuple(notes)},
             path=path,
             layout=self.name,
             modules=tuple(modules),

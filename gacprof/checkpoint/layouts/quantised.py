@@ -18,8 +18,7 @@ Where a weight is packed flat its sides are the config's, if their product is wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 from gacprof.checkpoint.config import config_of_part, count
 from gacprof.checkpoint.inventory import Contents
@@ -93,21 +92,9 @@ def _compressed(contents: Contents, module: str) -> Packed | None:
         return Packed(shape[0], shape[1] * 2, "fp4", "compressed-tensors fp4")
     expected = _sides(contents, module)
     fitting = [b for b in (2, 4, 8) if expected == (shape[0], shape[1] * 32 // b)]
-    bits = _declared_bits(contents.config) or (fitting[0] if fitting else 4)
+    bits = (contents.scheme and contents.scheme.weight_bits) or (fitting[0] if fitting else 4)
     n_in = expected[1] if fitting and expected else shape[1] * 32 // bits
     return Packed(shape[0], n_in, f"int{bits}", f"compressed-tensors int{bits}")
-
-
-def _declared_bits(config: Mapping[str, Any]) -> int | None:
-    """``quantization_config.config_groups.*.weights.num_bits`` of compressed-tensors."""
-    scheme = config.get("quantization_config")
-    groups = scheme.get("config_groups") if isinstance(scheme, Mapping) else None
-    for group in groups.values() if isinstance(groups, Mapping) else ():
-        weights = group.get("weights") if isinstance(group, Mapping) else None
-        bits = weights.get("num_bits") if isinstance(weights, Mapping) else None
-        if type(bits) is int and 1 <= bits <= 8:
-            return bits
-    return None
 
 
 def _plain_weight(contents: Contents, module: str) -> Packed | None:

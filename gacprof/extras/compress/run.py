@@ -159,7 +159,7 @@ def _refuse_all_but_dense(inventory: Inventory) -> None:
             f"{inventory.path} is compressed already ('{done}' is a factor pair, layout "
             f"{inventory.layout}): give the dense model that it was made from"
         )
-    if inventory.layout == "quantised" or inventory.config.get("quantization_config"):
+    if inventory.is_quantised:
         raise CompressionError(
             f"{inventory.path} is quantised: compress the model before, then quantise it again"
         )

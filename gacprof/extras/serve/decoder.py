@@ -144,7 +144,7 @@ def _linears(layers: int) -> Iterator[str]:
 
 
 def _refuse_layout(inventory: Inventory) -> None:
-    if inventory.layout == "quantised" or inventory.config.get("quantization_config"):
+    if inventory.is_quantised:
         raise CheckpointError(
             f"{inventory.path} is quantised: export the checkpoint that it was made from"
         )
