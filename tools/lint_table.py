@@ -13,8 +13,7 @@ from pathlib import Path
 from gacprof.demands.configs import config_of
 from gacprof.demands.table import OUTCOMES
 from gacprof.linting import LintRequest
-from gacprof.linting.judging import judge_all, overall
-from gacprof.linting.request import target_of
+from gacprof.linting.judging import case_of, overall
 
 MODELS = Path(__file__).with_name("lint_models.toml")
 GPUS, QUANTS, DEGREES = ("h100", "b200"), ("bf16", "fp8-block", "nvfp4"), (1, 2, 4, 8)
@@ -45,10 +44,8 @@ def table() -> Iterator[str]:
 def letters(values: dict[str, object], gpu: str, quant: str) -> str:
     config = config_of(values)
     request = LintRequest(values, gpu=gpu, quant=quant)
-    target = target_of(request, config)
-    return "".join(
-        LETTERS[overall(judge_all(config, request, target, tp=degree))] for degree in DEGREES
-    )
+    case = case_of(request, config)
+    return "".join(LETTERS[overall(case.judge(degree))] for degree in DEGREES)
 
 
 if __name__ == "__main__":

@@ -23,8 +23,7 @@ from gacprof.core.files import write_text
 from gacprof.demands.configs import config_of
 from gacprof.devices.datasheet import sheets
 from gacprof.linting import LintRequest
-from gacprof.linting.judging import judge_all, overall
-from gacprof.linting.request import target_of
+from gacprof.linting.judging import case_of, overall
 from gacprof.rules import Target, gemm, serve, target
 
 TORCH = ("2.9.1", "2.11.0")
@@ -135,7 +134,7 @@ def engine_width(gpu: str, engine: str, quant: str, ranks: int, model: Model, wa
             LintRequest(values, engine=engine, gpu=gpu, quant=quant),
             config_of(values),
         )
-        outcome = overall(judge_all(config, request, target_of(request, config), tp=ranks))
+        outcome = overall(case_of(request, config).judge(ranks))
         if outcome == "ok" and (quant != "bf16" or is_safe(known(gpu), model, width // ranks)):
             return str(width)
     return outcome.replace("_", " ")

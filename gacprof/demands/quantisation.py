@@ -8,36 +8,22 @@ files (``gguf_q4_K``), and plain ones that say everything (``fp8_block_128``, ``
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import translate
 from functools import cache, cached_property
+from importlib import resources
 from typing import Any
 
 from gacprof.core.errors import LintError
 
-KINDS = (
-    "none", "fp8_tensor", "fp8_channel", "fp8_block", "nvfp4", "mxfp4", "mxfp8", "int8_w8a8",
-    "awq", "gptq", "int4", "int8_w8a16", "bnb", "gguf", "unknown",
-)  # fmt: skip
-"""Kinds of schemes: ``int4`` is compressed-tensors' pack of 4-bit weights, ``int8_w8a16`` the
-same of 8-bit ones, ``unknown`` a scheme whose demands nobody has read."""
-
-BITS = {
-    "none": 16.0, "fp8_tensor": 8.0, "fp8_channel": 8.0, "fp8_block": 8.0, "nvfp4": 4.5,
-    "mxfp4": 4.25, "mxfp8": 8.25, "int8_w8a8": 8.0, "awq": 4.0, "gptq": 4.0, "int4": 4.0,
-    "int8_w8a16": 8.0, "bnb": 4.125, "unknown": 16.0,
-}  # fmt: skip
-"""Bits a weight takes with its scales (NVFP4: 16 share 8 bits; MXFP: 32 share 8)."""
-
-GGUF_BITS = {
-    "q4_0": 4.5, "q4_1": 5.0, "q5_0": 5.5, "q5_1": 6.0, "q8_0": 8.5, "iq4_nl": 4.5, "mxfp4": 4.25,
-    "nvfp4": 4.5, "q2_k": 2.625, "q3_k": 3.4375, "q4_k": 4.5, "q5_k": 5.5, "q6_k": 6.5625,
-    "iq1_s": 1.5625, "iq1_m": 1.75, "iq2_xxs": 2.0625, "iq2_xs": 2.3125, "iq2_s": 2.5625,
-    "iq3_xxs": 3.0625, "iq3_s": 3.4375, "iq4_xs": 4.25, "tq1_0": 1.6875, "tq2_0": 2.0625,
-    "f16": 16.0, "bf16": 16.0, "f32": 32.0,
-}  # fmt: skip
-"""Bits a weight takes by GGUF type (block bytes over block length, ggml-common.h)."""
+_TABLES = tomllib.loads((resources.files("gacprof.demands") / "schemes.toml").read_text("utf-8"))
+KINDS = tuple(_TABLES["schemes"])
+"""Kinds of schemes. ``gguf`` has types of its own, ``unknown`` demands that nobody has read."""
+_NAMES = {name: kind for kind, row in _TABLES["schemes"].items() for name in row["names"]}
+GGUF: Mapping[str, tuple[float, int]] = {k: (bits, n) for k, (bits, n) in _TABLES["gguf"].items()}
+"""Bits a weight takes, and weights in a block, by GGUF type."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,9 +50,10 @@ class Scheme:
     @property
     def bits(self) -> float:
         if self.kind == "gguf":
-            return GGUF_BITS[self.gguf_type]
-        grouped = self.kind in ("awq", "gptq", "int4") and self.group and self.group > 0
-        return BITS[self.kind] + (16 / self.group if grouped and self.group else 0)
+            return GGUF[self.gguf_type][0]
+        bits = float(_TABLES["schemes"][self.kind]["bits"])
+        group = self.group or 0
+        return bits + (16 / group if self.kind in GROUPED and group > 0 else 0)
 
     def leaves(self, modules: Sequence[str], layers: int | None) -> bool:
         """Whether these modules stay unquantised in every layer that has them: names with {} for
@@ -176,27 +163,6 @@ def _pattern(text: str) -> re.Pattern[str]:
 NONE = Scheme("none", "none")
 MIXED = Scheme("unknown", "modules that no one group of the config names", tool="ct")
 
-_PLAIN = {
-    "none": "none", "bf16": "none", "bfloat16": "none", "fp16": "none", "float16": "none",
-    "half": "none", "f16": "none", "unquantized": "none", "unquantised": "none",
-    "fp8": "fp8_tensor", "fp8_tensor": "fp8_tensor", "fp8_per_tensor": "fp8_tensor",
-    "modelopt": "fp8_tensor", "modelopt_fp8": "fp8_tensor", "fp8_e4m3": "fp8_tensor",
-    "fp8_channel": "fp8_channel", "fp8_per_channel": "fp8_channel", "fbgemm_fp8": "fp8_channel",
-    "ptpc_fp8": "fp8_channel", "fp8_per_token": "fp8_channel", "w8a8_fp8": "fp8_channel",
-    "fp8_dynamic": "fp8_channel", "fp8_pb_wo": "fp8_block",
-    "deepseek_fp8": "fp8_block", "nvfp4": "nvfp4", "modelopt_fp4": "nvfp4", "fp4": "nvfp4",
-    "petit_nvfp4": "nvfp4", "mxfp4": "mxfp4", "mxfp8": "mxfp8", "modelopt_mxfp8": "mxfp8",
-    "w8a8_int8": "int8_w8a8", "int8_w8a8": "int8_w8a8", "w8a8": "int8_w8a8",
-    "smoothquant": "int8_w8a8", "int8_sq": "int8_w8a8", "int8": "int8_w8a8",
-    "int8_w8a16": "int8_w8a16", "w8a16": "int8_w8a16", "int8_wo": "int8_w8a16",
-    "int8_weight_only": "int8_w8a16", "gptq_int8": "int8_w8a16",
-    "awq": "awq", "awq_marlin": "awq", "awq_int4": "awq", "w4a16_awq": "awq", "gptq": "gptq",
-    "gptq_marlin": "gptq", "gptq_int4": "gptq", "auto_round": "gptq", "int4": "int4",
-    "w4a16": "int4", "int4_w4a16": "int4", "wna16": "int4", "moe_wna16": "int4",
-    "int4_wo": "int4", "bnb": "bnb", "bnb_nf4": "bnb", "bnb_4bit": "bnb", "bnb_int4": "bnb",
-    "nf4": "bnb", "bitsandbytes": "bnb", "bitsandbytes_4bit": "bnb",
-}  # fmt: skip
-
 EXAMPLES = (
     "none, bf16, fp8, fp8-channel, fp8-block, nvfp4, mxfp4, mxfp8, w8a8-int8, int8-w8a16, "
     "awq-g128, gptq-g64, ct-int4-g128, bnb-nf4, gguf-q4_k, "
@@ -205,6 +171,9 @@ EXAMPLES = (
 DEFAULT_GROUP = 128
 """Group size of GPTQ and AWQ by default, as GPTQModel, AutoAWQ and llm-compressor have it."""
 GROUPED = ("awq", "gptq", "int4")
+MAY_GROUP = (
+    *GROUPED, "int8_w8a16", "nvfp4", "mxfp4", "mxfp8", "fp8_channel", "int8_w8a8",
+)  # fmt: skip
 
 
 def scheme(text: str) -> Scheme:
@@ -218,8 +187,7 @@ def scheme(text: str) -> Scheme:
     if found_block := re.search(
         r"_?block(?:_?wise)?(?:_?(\d{1,4}))?(?:[x_]\d{1,4})?(?=_|$)", plain
     ):
-        block = int(found_block[1] or 128)
-        plain = plain.replace(found_block[0], "", 1)
+        block, plain = int(found_block[1] or 128), plain.replace(found_block[0], "", 1)
     tool = ""
     parts = [p for p in plain.split("_") if p]
     for words in (("compressed", "tensors"), ("ct",), ("llm", "compressor")):
@@ -227,14 +195,15 @@ def scheme(text: str) -> Scheme:
             tool, parts = "ct", parts[len(words) :]
     channel = [p for p in parts if p in ("channel", "channelwise", "perchannel")]
     by_name = "_".join(parts)
-    if by_name not in _PLAIN and channel:
+    if by_name not in _NAMES and channel:
         by_name = "_".join(p for p in parts if p not in channel and p != "per")
         group = -1 if group is None else group
     by_name = by_name or ("unknown" if tool else "")
-    kind = _PLAIN.get(by_name, "unknown" if by_name == "unknown" else "")
+    kind = _NAMES.get(by_name, "")
+    may_group = group is None or (kind in MAY_GROUP and (group == -1 or group > 0))
     if kind.startswith("fp8") and (block or kind == "fp8_block"):
         kind, block = "fp8_block", block or 128
-    elif block is not None or not kind or (group is not None and not _may_group(kind, group)):
+    elif block is not None or not kind or not may_group:
         raise LintError(f"no quantisation '{text}' is known: there are {EXAMPLES}")
     if kind in GROUPED and group is None:
         group = DEFAULT_GROUP
@@ -244,34 +213,12 @@ def scheme(text: str) -> Scheme:
     return Scheme(kind, text, group, block or 128, tool, stored=stored)
 
 
-def _may_group(kind: str, group: int) -> bool:
-    return kind in (
-        *GROUPED,
-        "int8_w8a16",
-        "nvfp4",
-        "mxfp4",
-        "mxfp8",
-        "fp8_channel",
-        "int8_w8a8",
-    ) and (group == -1 or group > 0)
-
-
 def _gguf(plain: str) -> Scheme | None:
-    """A GGUF type, its mixtures too (``q4_k_m``); ``mxfp4_moe`` is mxfp4 experts, q8_0 else."""
+    """A GGUF type, its mixtures too (``q4_k_m``)."""
     name = re.sub(r"^gguf_?", "", plain)
     kind = re.sub(r"(q\d_k)_(xs|s|m|l|xl)$", r"\1", re.sub(r"^(q[23456])k", r"\1_k", name))
-    kind = {
-        "mxfp4_moe": "mxfp4",
-        "iq4_nl_xl": "iq4_nl",
-        "iq3_m": "iq3_s",
-        "iq2_m": "iq2_s",
-        "iq3_xs": "iq3_s",
-        "q8": "q8_0",
-        "q4": "q4_0",
-        "q5": "q5_0",
-        "q2_k_s": "q2_k",
-    }.get(kind, kind)
-    if kind not in GGUF_BITS or (name == plain and kind in ("mxfp4", "nvfp4", "f16", "bf16")):
+    kind = _TABLES["gguf-names"].get(kind, kind)
+    if kind not in GGUF or (name == plain and kind in ("mxfp4", "nvfp4", "f16", "bf16")):
         return None
     return Scheme("gguf", name, gguf_type=kind)
 
@@ -321,8 +268,9 @@ def _by_method(method: str, stated: Mapping[str, Any]) -> Scheme:
         return Scheme(kind, algo, tool="modelopt")
     if method in ("bitsandbytes", "bnb"):
         return Scheme("bnb" if stated.get("load_in_4bit", True) else "unknown", method)
-    if method in _PLAIN:
-        return Scheme(_PLAIN[method], method, group if _PLAIN[method] in GROUPED else None)
+    if method in _NAMES:
+        kind = _NAMES[method]
+        return Scheme(kind, method, group if kind in GROUPED else None)
     return Scheme("unknown", method[:40] or "without a name")
 
 

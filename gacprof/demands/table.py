@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from gacprof.core.errors import LintError, why_unreadable
 from gacprof.core.files import read_text
-from gacprof.demands.quantisation import GGUF_BITS, KINDS
+from gacprof.demands.quantisation import GGUF, KINDS
 from gacprof.demands.targets import Range, Version, version
 
 Outcome = Literal["ok", "unknown", "pads", "falls_back", "wrong", "refused"]
@@ -31,16 +31,6 @@ RELATIONS = (
 )  # fmt: skip
 """How a size has to stand to ``multiple``: divided by it; divided by it or dividing it; divided by
 it or one; and so on. ``blocks_fit``: shards in whole blocks take no more blocks than together."""
-
-BLOCK_OF_32 = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "mxfp4")
-WHOLE = ("f16", "bf16", "f32")
-
-
-def gguf_block(name: str) -> str:
-    """Weights in a block of a GGUF type, as a word of the tables (ggml-common.h)."""
-    if name in WHOLE:
-        return "1"
-    return "32" if name in BLOCK_OF_32 else "64" if name == "nvfp4" else "256"
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,9 +74,8 @@ class Conditions:
         if isinstance(asked, Range):
             return name == "version" if fact is None else asked.holds(fact)
         if name == "gguf":
-            return bool(fact) and (
-                fact in asked if isinstance(asked, tuple) else gguf_block(fact) == asked
-            )
+            held = fact if isinstance(asked, tuple) or not fact else str(GGUF[fact][1])
+            return held in asked if isinstance(asked, tuple) else held == asked
         return fact in asked if isinstance(asked, tuple) else fact == asked
 
 
@@ -116,20 +105,15 @@ class Demand:
     sure: str = "high"
 
     def applies(self, facts: Mapping[str, Any]) -> bool:
-        if not self.where.hold(facts):
-            return False
-        return self.but is None or not (
-            self.but.asked.keys() <= facts.keys() and self.but.hold(facts)
-        )
+        but = self.but
+        excepted = but and but.asked.keys() <= facts.keys() and but.hold(facts)
+        return self.where.hold(facts) and not excepted
 
     @property
     def since(self) -> str:
         """The first version that does this; empty where nobody knows an earlier one."""
-        return (
-            self.version.partition(",")[0].removeprefix(">=")
-            if self.version.startswith(">=")
-            else ""
-        )
+        first = self.version.partition(",")[0]
+        return first.removeprefix(">=") if first.startswith(">=") else ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,6 +147,7 @@ _TERM = rf"(?:\d{{1,6}}|{'|'.join(WORDS)})"
 _WORD = re.compile(rf"{_TERM}(?:\*{_TERM})*|max\({_TERM}(?:,{_TERM})+\)")
 KNOWN = {
     "quant": KINDS,
+    "gguf": tuple(GGUF),
     "kind": ("dense", "expert", "vocab", "count"),
     "split": ("column", "row", "replicated", "none"),
 }
@@ -175,14 +160,19 @@ PLACEHOLDERS = ("size", "multiple", "axis", "n", "k", "block", "gcd", "next", "s
 """What words of an engine may name in braces."""
 
 
+def _require(holds: object, message: str) -> None:
+    if not holds:
+        raise LintError(message)
+
+
 def _multiples(table: Any, where: str) -> tuple[tuple[str, int | str], ...]:
-    if not isinstance(table, Mapping) or not table or not set(table) <= set(_AXES):
-        raise LintError(f"{where}: multiples are a table of {', '.join(_AXES)}")
+    is_table = isinstance(table, Mapping) and table and set(table) <= set(_AXES)
+    _require(is_table, f"{where}: multiples are a table of {', '.join(_AXES)}")
     for axis, value in table.items():
-        number = type(value) is int and 0 < value < 1 << 20
-        if not number and not (isinstance(value, str) and _WORD.fullmatch(value)):
-            words = ", ".join(WORDS)
-            raise LintError(f"{where}: {axis} is {value!r}: give a positive number or {words}")
+        known = type(value) is int and 0 < value < 1 << 20
+        known = known or (isinstance(value, str) and _WORD.fullmatch(value) is not None)
+        words = f"give a positive number or {', '.join(WORDS)}"
+        _require(known, f"{where}: {axis} is {value!r}: {words}")
     return tuple(table.items())
 
 
@@ -190,7 +180,7 @@ def _conditions(table: Mapping[str, Any], where: str) -> Conditions:
     made: dict[str, Any] = {}
     kinds = {f.name: str(f.type) for f in fields(Conditions)}
     for name, value in table.items():
-        wanted = kinds[name]
+        wanted = kinds.get(name, "")
         if "Range" in wanted and isinstance(value, str):
             made[name] = Range(value)
         elif "bool" in wanted and isinstance(value, bool):
@@ -202,42 +192,37 @@ def _conditions(table: Mapping[str, Any], where: str) -> Conditions:
         else:
             raise LintError(f"{where}: {name} = {value!r} is not understood")
     for name, known in KNOWN.items():
-        if not set(made.get(name, ())) <= set(known):
-            raise LintError(f"{where}: {name} is one of {', '.join(known)}")
-    if isinstance(made.get("gguf"), tuple) and not set(made["gguf"]) <= GGUF_BITS.keys():
-        raise LintError(f"{where}: gguf is one of {', '.join(GGUF_BITS)}")
+        listed = made.get(name, ())
+        if isinstance(listed, tuple):
+            _require(set(listed) <= set(known), f"{where}: {name} is one of {', '.join(known)}")
     return Conditions(**made)
 
 
 def _demand(entry: Any, file: str) -> Demand:
-    if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
-        raise LintError(f"{file}: a demand is a table with an id")
+    is_named = isinstance(entry, dict) and isinstance(entry.get("id"), str)
+    _require(is_named, f"{file}: a demand is a table with an id")
     where = f"{file}: demand '{entry['id'][:80]}'"
     for key in ("outcome", "source", "version"):
-        if not isinstance(entry.get(key), str) or not entry[key]:
-            raise LintError(f"{where} has no {key}")
+        _require(entry.get(key) and isinstance(entry[key], str), f"{where} has no {key}")
     names = {f.name for f in fields(Conditions)}
-    rest = set(entry) - _OWN - names - set(_AXES) - {"alternatives", "to", "except"}
-    if rest:
-        raise LintError(f"{where}: nothing is called {', '.join(sorted(rest))}")
-    if entry["outcome"] not in OUTCOMES or entry.get("relation", "multiple") not in RELATIONS:
-        raise LintError(
-            f"{where}: outcomes are {', '.join(OUTCOMES)}; relations {', '.join(RELATIONS)}"
-        )
+    rest = sorted(set(entry) - _OWN - names - set(_AXES) - {"alternatives", "to", "except"})
+    _require(not rest, f"{where}: nothing is called {', '.join(rest)}")
+    _require(
+        entry["outcome"] in OUTCOMES and entry.get("relation", "multiple") in RELATIONS,
+        f"{where}: outcomes are {', '.join(OUTCOMES)}; relations {', '.join(RELATIONS)}",
+    )
     try:
         for key in ("says", "kernel", "why"):
             str(entry.get(key, "")).format_map(dict.fromkeys(PLACEHOLDERS, 1))
     except (KeyError, ValueError, IndexError, AttributeError) as error:
-        raise LintError(
-            f"{where}: {key} may name {', '.join(PLACEHOLDERS)} in braces: {error}"
-        ) from None
-    values = entry.get("values", [])
-    if not isinstance(values, list) or not all(type(value) is int for value in values):
-        raise LintError(f"{where}: values are a list of whole numbers")
+        named = ", ".join(PLACEHOLDERS)
+        raise LintError(f"{where}: {key} may name {named} in braces: {error}") from None
+    values, alternatives = entry.get("values", []), entry.get("alternatives", [])
+    whole = isinstance(values, list) and all(type(value) is int for value in values)
+    _require(whole, f"{where}: values are a list of whole numbers")
     asks = {axis: entry[axis] for axis in _AXES if axis in entry}
-    alternatives = entry.get("alternatives", [])
-    if not asks and not alternatives:
-        raise LintError(f"{where} asks for nothing: give {', '.join(_AXES)} or alternatives")
+    asked = f"give {', '.join(_AXES)} or alternatives"
+    _require(asks or alternatives, f"{where} asks for nothing: {asked}")
     return Demand(
         **{key: entry[key] for key in _OWN & entry.keys() if key != "values"},
         version=entry["version"],
@@ -256,21 +241,21 @@ def parse_engine(text: str, file: str) -> Engine:
         data = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise LintError(f"{file}: not valid TOML: {error}") from None
-    if not isinstance(data.get("name"), str) or not isinstance(data.get("demand", []), list):
-        raise LintError(f"{file}: give the engine's name, and [[demand]] entries")
+    name, listed = data.get("name"), data.get("demand", [])
+    is_engine = isinstance(name, str) and isinstance(listed, list)
+    _require(is_engine, f"{file}: give the engine's name, and [[demand]] entries")
     known = {"name", "read", "splits", "experts", "fused", "uneven", "covers", "demand", "oldest"}
-    if not data.keys() <= known:
-        raise LintError(f"{file}: nothing is called {', '.join(sorted(data.keys() - known))}")
-    lists = {key: data.get(key, []) for key in ("fused", "uneven", "covers")}
+    rest = sorted(data.keys() - known)
+    _require(not rest, f"{file}: nothing is called {', '.join(rest)}")
     return Engine(
-        data["name"],
-        str(data.get("read", "")),
-        str(data.get("splits", "tensors")),
-        str(data.get("experts", "tp / ep")),
-        frozenset(lists["fused"]),
-        frozenset(lists["uneven"]),
-        frozenset(lists["covers"]) | {"none"},
-        tuple(_demand(entry, file) for entry in data.get("demand", [])),
+        name=str(name),
+        read=str(data.get("read", "")),
+        splits=str(data.get("splits", "tensors")),
+        experts=str(data.get("experts", "tp / ep")),
+        fused=frozenset(data.get("fused", ())),
+        uneven=frozenset(data.get("uneven", ())),
+        covers=frozenset(data.get("covers", ())) | {"none"},
+        demands=tuple(_demand(entry, file) for entry in listed),
         oldest=version(str(data.get("oldest", ""))),
     )
 

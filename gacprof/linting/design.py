@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product as combinations
 from math import gcd
 from typing import Any
@@ -17,9 +17,8 @@ from gacprof.core.errors import LintError
 from gacprof.core.files import Record
 from gacprof.demands.configs import config_of
 from gacprof.demands.table import OUTCOMES, Outcome
-from gacprof.linting.judging import judge_all, overall, tiers, weight, worst_tier
-from gacprof.linting.moved import parameters
-from gacprof.linting.request import LintRequest, Target, target_of
+from gacprof.linting.judging import Case, case_of, held, parameters
+from gacprof.linting.request import LintRequest
 
 WORDS = {
     "hidden": "hidden_size", "layers": "num_hidden_layers", "heads": "num_attention_heads",
@@ -98,7 +97,13 @@ def design(
     ``params`` is how many parameters the model is to have; the width of the MLP follows from it.
     """
     asked = {**requested, "model_type": "qwen3_moe" if "num_experts" in requested else "llama"}
-    targets = list(_targets(asked, gpus, degrees, quants, engine))
+    targets: list[tuple[str, Case]] = []
+    for gpu, quant in combinations(gpus, quants):
+        request = LintRequest(asked, engine=engine, gpu=gpu, quant=quant)
+        case = case_of(request, config_of(asked))
+        for tp in degrees:
+            on = replace(case, request=replace(request, tp=tp))
+            targets.append((f"{gpu} tp{tp} {quant}", on))
     start = _filled(asked, params)
     shapes: list[Shape] = []
     for distance, fields in sorted(_near(start, params), key=lambda one: one[0])[:MOST]:
@@ -110,24 +115,6 @@ def design(
     )
 
 
-Aim = tuple[str, LintRequest, Target]
-
-
-def _targets(
-    asked: Mapping[str, Any],
-    gpus: Sequence[str],
-    degrees: Sequence[int],
-    quants: Sequence[str],
-    engine: str,
-) -> Iterator[Aim]:
-    for gpu, quant in combinations(gpus, quants):
-        target = None
-        for tp in degrees:
-            request = LintRequest(asked, engine=engine, gpu=gpu, tp=tp, quant=quant)
-            target = target or target_of(request, config_of(asked))
-            yield f"{gpu} tp{tp} {quant}", request, target
-
-
 def _filled(asked: Mapping[str, Any], params: float | None) -> dict[str, Any]:
     """The request with head_dim, heads of keys and values and the MLP's width filled in."""
     made = dict(asked)
@@ -135,9 +122,8 @@ def _filled(asked: Mapping[str, Any], params: float | None) -> dict[str, Any]:
     made.setdefault("num_key_value_heads", gcd(8, made["num_attention_heads"]))
     field = "moe_intermediate_size" if "num_experts" in made else "intermediate_size"
     if field not in made and params is None:
-        made[field] = max(
-            STEP, round(made["hidden_size"] * 8 / 3 / STEP) * STEP
-        )  # SwiGLU at 4 · hidden
+        like_swiglu = made["hidden_size"] * 8 / 3  # as many weights as an MLP of 4 · hidden
+        made[field] = max(STEP, round(like_swiglu / STEP) * STEP)
     if params is not None:
         made[field] = STEP
         least, more = parameters(config_of(made)), parameters(config_of({**made, field: 2 * STEP}))
@@ -156,22 +142,16 @@ def _near(start: Mapping[str, Any], params: float | None) -> Iterator[tuple[floa
     """(distance, shape) around the start. Moved are the hidden size, head_dim, heads of keys and
     values, the vocabulary, the layers where the parameters are given, and the widths."""
     heads, hidden, vocab = (start[f] for f in ("num_attention_heads", "hidden_size", "vocab_size"))
+    more_layers = (-2, 2) if params else ()
     fixed = {
-        "hidden_size": {
-            hidden,
-            *(round(hidden / m) * m for m in (256, 512)),
-            hidden - 256,
-            hidden + 256,
-        },
+        "hidden_size": {hidden, hidden - 256, hidden + 256,
+                        *(round(hidden / m) * m for m in (256, 512))},
         "head_dim": {start["head_dim"], 128},
-        "num_key_value_heads": {
-            start["num_key_value_heads"],
-            *(n for n in (4, 8) if heads % n == 0),
-        },
+        "num_key_value_heads": {start["num_key_value_heads"],
+                                *(n for n in (4, 8) if heads % n == 0)},
         "vocab_size": {vocab, *(-(-vocab // m) * m for m in (64, 512))},
-        "num_hidden_layers": {start["num_hidden_layers"]}
-        | ({start["num_hidden_layers"] + n for n in (-2, 2)} if params else set()),
-    }
+        "num_hidden_layers": {start["num_hidden_layers"] + n for n in (0, *more_layers)},
+    }  # fmt: skip
     for values in combinations(*map(sorted, fixed.values())):
         outer = dict(zip(fixed, values, strict=True))
         if outer["hidden_size"] < STEP or outer["num_hidden_layers"] < 1:
@@ -201,22 +181,22 @@ def _distance(made: Mapping[str, Any], start: Mapping[str, Any], params: float |
     return moved + (4 * abs(count / params - 1) if count and params else 0.0)
 
 
-def _judged(fields: Mapping[str, Any], distance: float, aims: Iterable[Aim]) -> Shape:
+def _judged(
+    fields: Mapping[str, Any], distance: float, targets: Iterable[tuple[str, Case]]
+) -> Shape:
     config = config_of(fields)
     worst: Outcome = "ok"
     not_ok, most, worse = [], 0.0, 1
-    for name, request, target in aims:
-        judged = judge_all(config, request, target)
-        outcome = overall(judged)
-        weights = [w for one in judged if (w := weight(one)) is not None]
-        plain = sum(w[0] for w in weights)
-        most = max(most, sum(w[1] for w in weights) / plain - 1 if plain else 0.0)
-        tier = worst_tier(judged, tiers(target.gpu))
-        worse = max(worse, tier or 1)
-        if outcome != "ok" or (tier or 1) > 1:
+    for name, target in targets:
+        case = replace(target, config=config)
+        plain, padded, _ = held(case.judged)
+        most = max(most, padded / plain - 1 if plain else 0.0)
+        tier = case.worst_tier or 1
+        worse = max(worse, tier)
+        if case.rank > (0, 1):
             misaligned = f"tier {tier}, misaligned"
-            not_ok.append(f"{name}: {misaligned if outcome == 'ok' else outcome}")
-        worst = max(worst, outcome, key=OUTCOMES.index)
+            not_ok.append(f"{name}: {misaligned if case.outcome == 'ok' else case.outcome}")
+        worst = max(worst, case.outcome, key=OUTCOMES.index)
     sizes = {key: value for key, value in fields.items() if isinstance(value, int)}
     return Shape(
         sizes, worst, tuple(not_ok), round(most, 4), parameters(config), round(distance, 4), worse

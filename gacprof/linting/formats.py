@@ -184,7 +184,9 @@ def junit(all_found: Sequence[Lint]) -> str:
     root = Xml.Element("testsuites", name="gacprof lint")
     for found in all_found:
         model, memory = one_line(found.model), _memory(found)
-        cases = [(row.name, row.outcome, row.why, _item(found, row)) for row in found.products]
+        cases: list[tuple[str, str, str, Item | None]] = [
+            (row.name, row.outcome, row.why, _item(found, row)) for row in found.products
+        ]
         cases += [(item.name, item.kind, "", item) for item in memory]
         suite = Xml.SubElement(
             root, "testsuite", name=model, tests=str(len(cases)),

@@ -9,21 +9,23 @@ judged by its heads alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from pathlib import Path
 
-from gacprof.core.errors import GacprofError
+from gacprof.core.errors import GacprofError, LintError
 from gacprof.core.files import Record
 from gacprof.demands.configs import Config, whole_number
-from gacprof.demands.evaluate import Judged, judge
+from gacprof.demands.evaluate import Judged, Setting, judge
 from gacprof.demands.model import counts, products
 from gacprof.demands.products import Product, Ranks, Size, Sizes
-from gacprof.demands.table import OUTCOMES, Outcome
-from gacprof.demands.targets import Gpu
+from gacprof.demands.quantisation import NONE, Scheme, of_config, scheme
+from gacprof.demands.table import OUTCOMES, Engine, Outcome, engine
+from gacprof.demands.targets import Gpu, gpu, version
 from gacprof.kernels.tiers import FP4
 from gacprof.linting.reading import config_named
-from gacprof.linting.request import LintRequest, Target
+from gacprof.linting.request import LintRequest
 from gacprof.rules.target import NoRuleError
 
 TORCH = "2.11"
@@ -35,6 +37,138 @@ DTYPES = {
 }  # fmt: skip
 
 Tiers = Callable[[Judged], "int | None"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model's config, and what it is judged under: a request whose names are looked up."""
+
+    config: Config
+    request: LintRequest
+    engine: Engine
+    gpu: Gpu
+    scheme: Scheme
+
+    def judge(self, tp: int | None = None, ep: bool | None = None) -> list[Judged]:
+        """Every product, judged on ``tp`` ranks, by default the request's."""
+        ranks = self.ranks(tp, ep)
+        made = [*self._whole(ranks), *products(self.config, ranks), *self._extras]
+        return self._judge(made, ranks)
+
+    def judge_counts(self, tp: int, ep: bool) -> list[Judged]:
+        """What ranks share out whole: enough to see that most degrees do not start."""
+        ranks = self.ranks(tp, ep)
+        return self._judge(counts(Sizes(self.config, ranks)), ranks)
+
+    def _judge(self, made: Iterable[Product], ranks: Ranks) -> list[Judged]:
+        family = self.config.model_type.removesuffix("_text")
+        setting = Setting(self.engine, self.gpu, self.scheme, ranks, family)
+        return [judge(product, setting) for product in made]
+
+    @cached_property
+    def judged(self) -> list[Judged]:
+        """Every product on the request's ranks."""
+        return self.judge()
+
+    @property
+    def outcome(self) -> Outcome:
+        return overall(self.judged)
+
+    @property
+    def tier(self) -> Tiers:
+        return tiers(self.gpu)
+
+    @property
+    def worst_tier(self) -> int | None:
+        return worst_tier(self.judged, self.tier)
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Less is better: the outcome, then the tier."""
+        return rank(self.outcome, self.worst_tier)
+
+    def with_sizes(self, changes: Mapping[str, int]) -> Case:
+        return replace(self, config=Config({**self.config.values, **changes}, self.config.whole))
+
+    def ranks(self, tp: int | None = None, ep: bool | None = None) -> Ranks:
+        """Who holds what with ``tp`` ranks, by default the request's."""
+        request = self.request
+        tp = request.tp if tp is None else tp
+        ep = request.ep if ep is None else ep
+        if self.engine.splits == "layers":
+            return Ranks(fused=self.engine.fused)
+        if self.engine.experts == "whole under EP":
+            parallel = tp * request.dp if ep else 1
+            experts = 1 if ep else tp * request.dp
+            shared = 1 if ep and request.dp > 1 else tp
+        else:
+            asked = request.ep_size if tp == request.tp else None
+            parallel = (asked or tp) if ep else 1
+            experts, shared = max(1, tp // parallel), tp
+        by_blocks = self.scheme.kind == "mxfp4"
+        return Ranks(
+            tp, experts, shared, parallel, self.engine.fused, by_blocks, self.engine.uneven
+        )
+
+    def _whole(self, ranks: Ranks) -> Iterator[Product]:
+        """What an engine asks of a scheme as a whole."""
+        if self.scheme.kind == "bnb":
+            yield _count("every quantised linear", "model", ranks.tp)
+
+    @cached_property
+    def _extras(self) -> list[Product]:
+        """An adapter's rank and a draft's vocabulary, where they are asked about."""
+        request, made = self.request, list[Product]()
+        if rank := request.lora_rank or _lora_rank(self.config):
+            if request.lora_rank:
+                made.append(_count("lora rank", "lora_adapter", rank))
+            else:
+                made.append(_count("lora max_lora_rank", "lora", rank))
+            if request.fully_sharded_loras:
+                name, parts = "lora rank, fully sharded", request.tp
+                local = None if rank % parts else rank // parts
+                made.append(_count(name, "lora_fully_sharded", rank, parts, local))
+        if request.draft is not None:
+            draft = config_named(request.draft).config.get("vocab_size")
+            own = self.config.get("vocab_size")
+            if draft and own:
+                made.append(_count("draft vocabulary", "draft_vocab", draft, own, draft))
+        return made
+
+
+def _count(name: str, role: str, whole: int, parts: int = 1, local: int | None = None) -> Product:
+    size = Size(whole if parts == 1 else local, whole, parts)
+    return Product(name, role, "count", "none", size, Size(None))
+
+
+def _lora_rank(config: Config) -> int | None:
+    """The rank that an adapter's own config says."""
+    adapter = config.whole.get("lora")
+    if not isinstance(adapter, dict):
+        adapter = config.whole if config.whole.get("peft_type") else {}
+    return whole_number(adapter, "r", "rank", "lora_rank")
+
+
+def case_of(request: LintRequest, config: Config) -> Case:
+    """Raises :class:`LintError` for an engine, a GPU or a quantisation that is not known, naming
+    those that there are."""
+    name, _, pinned = request.engine.partition("==")
+    if pinned and request.version and pinned != request.version:
+        raise LintError(f"two versions are given: {pinned} and {request.version}")
+    found = engine(name, [Path(path) for path in request.demands])
+    own = of_config(config.whole) or of_config(config.values)
+    given = scheme(request.quant) if request.quant is not None else None
+    if given is None or (own is not None and _names(given, own)):
+        given = own or NONE  # it says groups and ignored modules too
+    at = version(pinned or request.version)
+    return Case(config, request, found.of(at), gpu(request.gpu), given)
+
+
+def _names(given: Scheme, own: Scheme) -> bool:
+    """Whether a name that was asked for means the config's own scheme: ``--quant fp8`` of a config
+    whose FP8 is in blocks names the method, not another scheme."""
+    is_method = given.name.lower() in ("fp8", "modelopt") and own.kind.startswith("fp8")
+    return own.kind == given.kind or given.kind == "unknown" or is_method
 
 
 @cache
@@ -82,69 +216,9 @@ def worst_tier(judged: Iterable[Judged], tier: Tiers) -> int | None:
     return max(each for _, each in found if each)
 
 
-MOST_DEGREES = 256
-
-
-def judge_all(
-    config: Config,
-    request: LintRequest,
-    target: Target,
-    tp: int | None = None,
-    ep: bool | None = None,
-    extra: Sequence[Product] = (),
-) -> list[Judged]:
-    """Every product, judged on ``tp`` ranks, by default the request's."""
-    ranks = target.ranks(request, tp, ep)
-    setting = target.setting(ranks, config.model_type.removesuffix("_text"))
-    made = [*_model(target, ranks), *products(config, ranks), *extra]
-    return [judge(product, setting) for product in made]
-
-
-def judge_counts(
-    config: Config, request: LintRequest, target: Target, tp: int, ep: bool
-) -> list[Judged]:
-    """What ranks share out whole: enough to see that most degrees do not start."""
-    ranks = target.ranks(request, tp, ep)
-    setting = target.setting(ranks, config.model_type.removesuffix("_text"))
-    return [judge(product, setting) for product in counts(Sizes(config, ranks))]
-
-
-def _model(target: Target, ranks: Ranks) -> Iterable[Product]:
-    """What an engine asks of a scheme as a whole."""
-    if target.scheme.kind == "bnb":
-        size = Size(ranks.tp, ranks.tp)
-        yield Product("every quantised linear", "model", "count", "none", size, Size(None))
-
-
-def extras(request: LintRequest, config: Config) -> list[Product]:
-    """An adapter's rank and a draft's vocabulary, where they are asked about."""
-    made: list[Product] = []
-
-    def count(name: str, role: str, size: Size) -> None:
-        made.append(Product(name, role, "count", "none", size, Size(None)))
-
-    if rank := request.lora_rank or _lora_rank(config):
-        if request.lora_rank:
-            count("lora rank", "lora_adapter", Size(rank, rank))
-        else:
-            count("lora max_lora_rank", "lora", Size(rank, rank))
-        if request.fully_sharded_loras:
-            local = None if rank % request.tp else rank // request.tp
-            count("lora rank, fully sharded", "lora_fully_sharded", Size(local, rank, request.tp))
-    if request.draft is not None:
-        draft = config_named(request.draft).config.get("vocab_size")
-        target = config.get("vocab_size")
-        if draft and target:
-            count("draft vocabulary", "draft_vocab", Size(draft, draft, target))
-    return made
-
-
-def _lora_rank(config: Config) -> int | None:
-    """The rank that an adapter's own config says."""
-    adapter = config.whole.get("lora")
-    if not isinstance(adapter, dict):
-        adapter = config.whole if config.whole.get("peft_type") else {}
-    return whole_number(adapter, "r", "rank", "lora_rank")
+def rank(outcome: Outcome, tier: int | None) -> tuple[int, int]:
+    """What outcomes are compared by, then tiers: less is better."""
+    return OUTCOMES.index(outcome), tier or 1
 
 
 def overall(judged: Iterable[Judged]) -> Outcome:
@@ -157,13 +231,15 @@ def overall(judged: Iterable[Judged]) -> Outcome:
     return "unknown" if worst == "ok" and is_open else worst
 
 
+MOST_DEGREES = 256
+
+
 @dataclass(frozen=True)
 class Degree(Record):
     """One row of the table of degrees: what comes of ``tp`` ranks. ``product`` is the
     first with that outcome, ``stopped_by`` the same where it is refused; ``padded_share`` what
-    padding adds to all weights;
-    ``bytes_per_rank`` are the weights', None where the config does not say;
-    ``worst_tier`` by the rules of the GPU, 1 the best."""
+    padding adds to all weights; ``bytes_per_rank`` are the weights', None where the config does not
+    say; ``worst_tier`` by the rules of the GPU, 1 the best."""
 
     tp: int
     ep: bool
@@ -178,32 +254,26 @@ class Degree(Record):
     worst_tier: int | None
 
 
-def degrees(
-    config: Config, request: LintRequest, target: Target, extra: Sequence[Product], tier: Tiers
-) -> Iterator[Degree]:
+def degrees(case: Case) -> Iterator[Degree]:
     """Each degree of tensor parallelism from 1 to the heads, of a model with experts also with
     expert parallelism."""
+    config, request = case.config, case.request
     heads = config.get("heads") or config.get("mamba_heads") or request.tp
-    last = min(max(heads, request.tp), MOST_DEGREES)
-    if target.engine.splits == "layers":
-        last = 1
-    has_experts = bool(config.get("experts")) and target.engine.experts != "whole"
+    last = 1 if case.engine.splits == "layers" else min(max(heads, request.tp), MOST_DEGREES)
+    has_experts = bool(config.get("experts")) and case.engine.experts != "whole"
     for tp in range(1, last + 1):
         for ep in (False, True) if has_experts and tp > 1 else (request.ep,):
-            judged = judge_counts(config, request, target, tp, ep)
+            judged = case.judge_counts(tp, ep)
             if overall(judged) != "refused" or tp == request.tp:
-                judged = judge_all(config, request, target, tp, ep, extra)
-            yield degree(tp, ep, judged, tier)
+                judged = case.judge(tp, ep)
+            yield _degree(tp, ep, judged, case.tier)
 
 
-def degree(tp: int, ep: bool, judged: Sequence[Judged], tier: Tiers) -> Degree:
+def _degree(tp: int, ep: bool, judged: Sequence[Judged], tier: Tiers) -> Degree:
     outcome = overall(judged)
     first = next((one for one in judged if one.findings and one.outcome == outcome), None)
     name, starts = first.product.name if first else "", outcome != "refused"
-    weights = [weight(one) for one in judged]
-    plain = sum(w[0] for w in weights if w is not None)
-    padded = sum(w[1] for w in weights if w is not None)
-    known = all(w is not None for w in weights) and plain > 0
+    plain, padded, known = held(judged)
     return Degree(
         tp,
         ep,
@@ -214,24 +284,53 @@ def degree(tp: int, ep: bool, judged: Sequence[Judged], tier: Tiers) -> Degree:
         first.worst.why if first and first.worst else "",
         round(padded / plain - 1, 4) if plain else 0.0,
         sum(one.outcome == "falls_back" for one in judged),
-        round(padded) if known else None,
+        round(padded) if known and plain else None,
         worst_tier(judged, tier) if starts else None,
     )
 
 
-def weight(judged: Judged) -> tuple[float, float] | None:
+def held(judged: Iterable[Judged]) -> tuple[float, float, bool]:
+    """Bytes that a rank holds of all products whose size is known, the same padded, and whether
+    these are all products."""
+    weights = [_weight(one) for one in judged]
+    known = [weight for weight in weights if weight is not None]
+    plain, padded = (sum(weight[i] for weight in known) for i in (0, 1))
+    return plain, padded, len(known) == len(weights)
+
+
+def _weight(judged: Judged) -> tuple[float, float] | None:
     """(bytes, bytes when padded) that a rank holds of a product in all layers; None where the
     config does not say."""
     product = judged.product
     if product.kind == "count" or product.layers == 0:
         return 0.0, 0.0
-    n, k = product.n.value, product.k.value
+    n = product.n.value
     if product.kind == "vocab":
         n = -(-(product.n.whole or 0) // product.n.parts)
-    if judged.scheme.kind == "unknown" or product.layers is None or product.copies is None:
+    elements = _elements(product, n)
+    if judged.scheme.kind == "unknown" or elements is None:
         return None
-    if not n or not k:
-        return None
-    shards = 2 if product.role == "expert_gate_up" else 1
-    plain = n * k * shards * product.layers * product.copies * judged.scheme.bits / 8
+    plain = elements * judged.scheme.bits / 8
     return plain, plain * (1 + judged.extra)
+
+
+def _elements(product: Product, n: int | None) -> float | None:
+    """Weights of a product with ``n`` outputs in all of its layers."""
+    if not n or not product.k.value or product.layers is None or product.copies is None:
+        return None
+    gate = 2 if product.role == "expert_gate_up" else 1
+    return n * product.k.value * gate * product.layers * product.copies
+
+
+def parameters(config: Config) -> float | None:
+    """Weights in all products; None where the config does not say."""
+    total = 0.0
+    for product in products(config, Ranks()):
+        if product.kind == "count" or product.layers == 0:
+            continue
+        n = product.n.whole if product.kind == "vocab" else product.n.value
+        elements = _elements(product, n)
+        if elements is None:
+            return None
+        total += elements
+    return total or None

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gacprof.core.errors import LintError
 from gacprof.core.request import Request, argument, option
-from gacprof.demands.configs import Config
-from gacprof.demands.evaluate import Setting
-from gacprof.demands.products import Ranks
-from gacprof.demands.quantisation import NONE, Scheme, of_config, scheme
-from gacprof.demands.table import Engine, engine
-from gacprof.demands.targets import Gpu, gpu, version
 
 MOST_RANKS = 4096
 MODEL = "How the model is served"
@@ -119,66 +112,3 @@ class LintRequest(Served, OnConfig):
             raise LintError(
                 f"ep_size {self.ep_size} goes with ep, and divides the {self.tp * self.dp} ranks"
             )
-
-
-@dataclass(frozen=True)
-class Target:
-    """A request's names looked up: what does not depend on the number of ranks."""
-
-    engine: Engine
-    gpu: Gpu
-    scheme: Scheme
-    quant_source: str
-
-    def ranks(self, request: LintRequest, tp: int | None = None, ep: bool | None = None) -> Ranks:
-        """Who holds what with ``tp`` ranks."""
-        tp = request.tp if tp is None else tp
-        ep = request.ep if ep is None else ep
-        if self.engine.splits == "layers":
-            return Ranks(fused=self.engine.fused)
-        dp, whole_under_ep = request.dp, self.engine.experts == "whole under EP"
-        if whole_under_ep:
-            parallel = tp * dp if ep else 1
-            experts = 1 if ep else tp * dp
-            shared = 1 if ep and dp > 1 else tp
-        else:
-            asked = request.ep_size if tp == request.tp else None
-            parallel = (asked or tp) if ep else 1
-            experts, shared = max(1, tp // parallel), tp
-        return Ranks(
-            tp,
-            experts,
-            shared,
-            parallel,
-            self.engine.fused,
-            self.scheme.kind == "mxfp4",
-            self.engine.uneven,
-        )
-
-    def setting(self, ranks: Ranks, family: str) -> Setting:
-        return Setting(self.engine, self.gpu, self.scheme, ranks, family)
-
-
-def target_of(request: LintRequest, config: Config) -> Target:
-    """Raises :class:`LintError` for an engine, a GPU or a quantisation that is not known, naming
-    those that there are."""
-    name, _, pinned = request.engine.partition("==")
-    if pinned and request.version and pinned != request.version:
-        raise LintError(f"two versions are given: {pinned} and {request.version}")
-    found = engine(name, [Path(path) for path in request.demands])
-    own = of_config(config.whole) or of_config(config.values)
-    given = scheme(request.quant) if request.quant is not None else None
-    if given is None:
-        chosen, source = own or NONE, "config" if own else "none"
-    elif own is not None and (
-        own.kind == given.kind or given.kind == "unknown" or _is_method(given, own)
-    ):
-        chosen, source = own, "config"  # it says groups and ignored modules too
-    else:
-        chosen, source = given, "asked"
-    return Target(found.of(version(pinned or request.version)), gpu(request.gpu), chosen, source)
-
-
-def _is_method(given: Scheme, own: Scheme) -> bool:
-    """``--quant fp8`` of a config whose FP8 is in blocks names the method, not another scheme."""
-    return given.name.lower() in ("fp8", "modelopt") and own.kind.startswith("fp8")

@@ -2,27 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
+from gacprof.core.errors import GacprofError, MapError
 from gacprof.core.files import Record
-from gacprof.core.formatting import Framed
+from gacprof.core.formatting import Framed, counted
 from gacprof.core.request import verb
-from gacprof.demands.configs import Config
 from gacprof.demands.evaluate import Judged, with_shards
 from gacprof.demands.table import Outcome
-from gacprof.demands.targets import version
-from gacprof.linting.judging import Degree, degrees, extras, judge_all, overall, tiers
-from gacprof.linting.moved import Remedy, fixed
+from gacprof.demands.targets import Gpu, version
+from gacprof.linting.judging import TORCH, Case, Degree, case_of, degrees, padded_shape
 from gacprof.linting.reading import config_named
-from gacprof.linting.remedies import remedies
-from gacprof.linting.request import LintRequest, Target, target_of
-from gacprof.linting.times import RowTimes, times
+from gacprof.linting.remedies import Remedy, fixed, remedies
+from gacprof.linting.request import LintRequest
 from gacprof.rules.head_dims import judge, vision_kernel
+
+if TYPE_CHECKING:
+    from gacprof.cliffmap.source import Interval
 
 NEARLY_FULL = 0.9
 """Share of a GPU's memory that vLLM takes by default (gpu_memory_utilization)."""
+
+
+ENGINES = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "trtllm"}
+"""Engines of the demands by the names of the measurements; of others nothing was measured."""
+ROWS = (1, 1024)
+"""Tokens of a decode step and of a prefill."""
+
+HOST = (
+    "{engine} in {dtype}: no times at {tokens}, the host bounds those that were measured, "
+    "whatever the size"
+)
+
+RowTimes = Mapping[str, "Interval"]
+"""By token count. The head runs at one row, whatever the count."""
+Times = Callable[[Judged], "RowTimes | None"]
 
 
 @dataclass(frozen=True)
@@ -125,32 +143,30 @@ def _lint(request: LintRequest) -> Lint:
     Raises :class:`CheckpointError` for a config that cannot be read, and :class:`LintError` for a
     size that is none and for an engine, a GPU or a quantisation that is not known.
     """
-    named, config, target = _prepared(request)
-    extra = extras(request, config)
-    judged = judge_all(config, request, target, extra=extra)
+    name, case = _prepared(request)
     hosted: list[str] = []
-    tier, time = tiers(target.gpu), times(target.gpu, target.engine.name, hosted)
-    table = tuple(degrees(config, request, target, extra, tier))
+    tier, time = case.tier, _times(case.gpu, case.engine.name, hosted)
+    table = tuple(degrees(case))
     rows = [
         row_of(one, tier(each) if one is each else None, time(each) if one is each else None)
-        for each in judged
+        for each in case.judged
         for one in with_shards(each)
-    ] + list(_vision(config, target))
+    ]
     return Lint(
-        named,
-        config.model_type,
-        target.engine.name,
-        ".".join(map(str, target.engine.at or ())),
-        target.gpu.name,
-        target.gpu.memory_gib,
-        target.scheme.name,
+        name,
+        case.config.model_type,
+        case.engine.name,
+        ".".join(map(str, case.engine.at or ())),
+        case.gpu.name,
+        case.gpu.memory_gib,
+        case.scheme.name,
         request.tp,
         request.ep,
-        overall(judged),
-        tuple(rows),
+        case.outcome,
+        (*rows, *_vision(case)),
         table,
-        tuple(remedies(config, request, target, judged, table)),
-        (*_notes(config, target, judged), *hosted),
+        tuple(remedies(case, table)),
+        (*_notes(case), *hosted),
     )
 
 
@@ -160,16 +176,62 @@ lint = verb("lint", LintRequest, _lint)
 def _fix(request: LintRequest) -> tuple[dict[str, Any], Remedy] | None:
     """The config with its sizes moved to the nearest good ones, and what that costs; None where
     none is to be moved."""
-    _, config, target = _prepared(request)
-    return fixed(config, request, target, judge_all(config, request, target))
+    return fixed(_prepared(request)[1])
 
 
 fix = verb("fix", LintRequest, _fix)
 
 
-def _prepared(request: LintRequest) -> tuple[str, Config, Target]:
+def _prepared(request: LintRequest) -> tuple[str, Case]:
     named = config_named(request.source)
-    return named.name, named.config, target_of(request, named.config)
+    return named.name, case_of(request, named.config)
+
+
+def _times(gpu: Gpu, engine: str, notes: list[str]) -> Times:
+    """What gives a row's times; None where nothing was measured of the GPU or the engine, where it
+    is not installed, and for experts, which run together. A time that the host bounds says nothing
+    of the product: it is left out, and ``notes`` gets a line."""
+    nothing = gpu.is_open or gpu.amd or engine not in ENGINES
+    loaded = "gacprof.elsewhere.data" in sys.modules
+    if nothing or not (loaded or find_spec("aiconfigurator_core")):
+        return lambda judged: None  # numpy is not imported to find that nothing was measured
+    from gacprof.elsewhere import data
+    from gacprof.elsewhere.needs import SCHEMES
+    from gacprof.elsewhere.table import ElsewhereTable
+    from gacprof.rules import target
+
+    try:
+        table = ElsewhereTable(target(gpu.name, TORCH), data.installed(), ENGINES[engine])
+    except GacprofError:
+        return lambda judged: None
+
+    def of(judged: Judged) -> RowTimes | None:
+        shape, product = padded_shape(judged), judged.product
+        is_head = product.role == "head"
+        dtype = "none" if is_head else judged.scheme.kind
+        layers = 1 if is_head else product.layers  # a tied head is computed too
+        if shape is None or dtype not in SCHEMES or not layers:
+            return None
+        found: dict[str, Interval] = {}
+        count = layers * (product.copies or 1)
+        for m in ROWS:
+            rows = 1 if is_head else m
+            try:
+                if table.levels(SCHEMES[dtype]).host_bound(rows, *shape):
+                    note = HOST.format(
+                        engine=engine, dtype=SCHEMES[dtype], tokens=counted(rows, "token")
+                    )
+                    if note not in notes:
+                        notes.append(note)
+                    continue
+                time = table.time(SCHEMES[dtype], rows, *shape).times(count).interval
+            except MapError:  # the engine was not measured in this data type
+                return None
+            if time is not None:
+                found[str(m)] = time
+        return found or None
+
+    return of
 
 
 def row_of(judged: Judged, tier: int | None, times_us: RowTimes | None = None) -> Row:
@@ -231,10 +293,10 @@ def _judged_on(judged: Judged) -> tuple[str | None, int | None, int | None]:
     return " and ".join(axes), size[first], judged.asked[first]
 
 
-def _vision(config: Config, target: Target) -> Iterable[Row]:
+def _vision(case: Case) -> Iterable[Row]:
     """The head_dim of a vision tower, in the kernel that others measured the engine to take."""
-    head_dim, arch = config.vision_head_dim, f"sm{target.gpu.sm}"
-    kernel = vision_kernel(target.engine.name, arch)
+    head_dim, arch = case.config.vision_head_dim, f"sm{case.gpu.sm}"
+    kernel = vision_kernel(case.engine.name, arch)
     if head_dim is None or kernel is None:
         return
     found = judge(kernel, arch, head_dim)
@@ -250,7 +312,8 @@ def _vision(config: Config, target: Target) -> Iterable[Row]:
     )  # fmt: skip
 
 
-def _notes(config: Config, target: Target, judged: Sequence[Judged]) -> Iterable[str]:
+def _notes(case: Case) -> Iterable[str]:
+    config, engine, judged = case.config, case.engine, case.judged
     if config.family is None:
         named = f"'{config.model_type}'" if config.model_type else "without a name"
         yield f"the model type {named} is not known: sizes are read by the names of fields"
@@ -258,13 +321,12 @@ def _notes(config: Config, target: Target, judged: Sequence[Judged]) -> Iterable
         yield "layers of Mamba-1 are not judged"
     if config.values.get("linear_attn_config"):
         yield "layers of linear attention as linear_attn_config describes them are not judged"
-    engine = target.engine
     if engine.at is not None and engine.at > (version(engine.read) or ()):
         yield f"{engine.name}'s demands were read at {engine.read}: a newer version may differ"
     head_dim = config.get("head_dim") or 0
     if not head_dim and (heads := config.get("heads")):
         head_dim = (config.get("hidden_size") or 0) // heads
-    if head_dim % 8 and not target.gpu.is_open:
+    if head_dim % 8 and not case.gpu.is_open:
         yield f"head_dim {head_dim} is no multiple of 8: which kernel takes it is not judged"
     judged = [one for one in judged if one.product.role != "mamba1"]
     gone = sorted({m for one in judged for m in (*one.product.n.missing, *one.product.k.missing)})

@@ -11,7 +11,7 @@ from gacprof.demands.configs import config_of
 from gacprof.demands.model import products
 from gacprof.demands.products import Ranks
 from gacprof.linting import lint
-from gacprof.linting.moved import parameters
+from gacprof.linting.judging import parameters
 
 FILE = Path(__file__).parents[2] / "tools" / "lint_models.toml"
 MODELS = tomllib.loads(FILE.read_text(encoding="utf-8"))
