@@ -26,7 +26,8 @@ from gacprof.core.errors import LintError, PlanError
 from gacprof.demands.evaluate import Setting, judge, multiples
 from gacprof.demands.model import count
 from gacprof.demands.products import Product, Ranks, Size
-from gacprof.demands.quantisation import GGUF_BITS, NONE, Scheme, scheme
+from gacprof.demands.quantisation import GGUF as GGUF_TYPES
+from gacprof.demands.quantisation import NONE, Scheme, scheme
 from gacprof.demands.table import Engine, engine
 from gacprof.demands.targets import gpu, version
 
@@ -129,7 +130,7 @@ def _options(text: str, name: str, words: Sequence[str]) -> dict[str, str]:
                 both = f"{options['quant']} and {word}"
                 raise PlanError(f"the preset '{text}' names two {kind}: {both}")
             if _quantisation(name, word, taken) is None:
-                listed = ", ".join(GGUF_BITS) if name in GGUF else ", ".join(taken) or "none"
+                listed = ", ".join(GGUF_TYPES) if name in GGUF else ", ".join(taken) or "none"
                 listed = f"one type: {listed}" if name in GGUF else listed
                 raise PlanError(
                     f"the preset '{text}': {name} has no option '{option}' (it has {listed})"
