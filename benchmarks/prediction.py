@@ -5,9 +5,10 @@
 Ten models of random weights, of SmolLM2-135M's shapes with fewer layers: the uncompressed one, and
 for each of three ways to choose ranks (uniform at 15 and 30 % removed, as SVD-LLM's; different
 ones at 15 %, many weights left dense, as ASVD's) the own ranks, these rounded down to multiples of
-8, and a plan at the own ranks' parameters. One sweep over all their shapes makes the map. A short
-bench of each own model is all that is known of whole steps; a long one of it with the others is
-what the predictions are held against. Latency does not need trained weights.
+8, and the fastest plan with no more parameters that keeps 95 % of the factors' energy. One sweep
+over all their shapes makes the map. A short bench of each own model is all that is known of whole
+steps; a long one of it with the others is what the predictions are held against. Latency does not
+need trained weights.
 
 The last line counts the predicted intervals that hold the measured change. Where one does not, and
 the bench's own interval has a part in common with it, whether it held is open.
@@ -76,8 +77,6 @@ def different(layers: int, kept: float) -> Ranks:
 
 def write(folder: Path, layers: int, ranks: Ranks) -> Path:
     """The model in ASVD's layout, random weights."""
-    if folder.exists():
-        return folder
     draw, tensors = np.random.default_rng(0), dict[str, torch.Tensor]()
 
     def add(name: str, *shape: int) -> None:
@@ -169,7 +168,9 @@ def rows_of(
             us = [at.gemms(each).latency_us for each in (before, after)]
             products = us[1] / us[0] - 1 if us[0] and us[1] else None
             assert ratio is not None
-            yield Row(folder.name, workload, products, whole.change(at, before, after), ratio)
+            family = own.name.removesuffix("-own")
+            shown = f"{family}, {folder.name.removeprefix(f'{family}-')}"
+            yield Row(shown, workload, products, whole.change(at, before, after), ratio)
 
 
 def _products(folder: Path, names: list[str]) -> list[Gemm]:
@@ -178,7 +179,7 @@ def _products(folder: Path, names: list[str]) -> list[Gemm]:
 
 def main() -> None:
     ask = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    ask.add_argument("--out", type=Path, required=True, help="A folder; what is there is kept.")
+    ask.add_argument("--out", type=Path, required=True, help="A new folder.")
     ask.add_argument("--layers", type=int, default=10)
     ask.add_argument("--seconds", type=float, default=240.0, help="of the sweep")
     ask.add_argument("--cap", type=float, default=120.0, help="seconds of each long bench")
@@ -207,11 +208,10 @@ def main() -> None:
         short.write_text(json.dumps(timed.as_dict()))
         plan = gacprof.plan(
             folder, cliff_map, tokens={1: 1.0, PREFILL: 1.0}, dtype=dtype, bench=short,
-            budget_parameters=scan(folder).parameters,
+            objective="latency", quality_floor=0.95, budget_parameters=scan(folder).parameters,
         )  # fmt: skip
         planned = out / f"{name}-planned"
-        if not planned.exists():
-            gacprof.realign(folder, plan, planned)
+        gacprof.realign(folder, plan, planned)
         others = [dense, rounded[name], planned]
         timed = gacprof.bench([folder, *others], rounds=96, time_cap_s=given.cap, **how)
         (out / f"{name}-bench.json").write_text(json.dumps(timed.as_dict()))

@@ -33,17 +33,20 @@ on two CPU threads), and of +0.9 % for the other decode step once its shapes are
 
 @dataclass(frozen=True)
 class StepCosts:
-    """What every further call takes, in µs, and every further distinct shape, as a share of the
-    step: within 0 and these, the middle being what is expected."""
+    """What every further call takes, in µs, and in µs for each row of x, and every further distinct
+    shape, as a share of the step: within 0 and these, the middle being what is expected."""
 
     call_us: float
+    row_us: float
     shape: float
 
 
-COSTS = {"cpu": StepCosts(6.0, 0.0023), "cuda": StepCosts(2.0, 0.0)}
+COSTS = {"cpu": StepCosts(6.0, 0.3, 0.0023), "cuda": StepCosts(2.0, 0.0, 0.0)}
 """By kind of device. CPU: a call of ``nn.Linear`` takes 3 µs longer than the ``F.linear`` that a
-sweep times (5.0 and 2.2 µs, PyTorch 2.11, one thread of an EPYC); 16 more shapes cost a decode step
-of SmolLM2-135M 0.77 of 42 ms, 0.115 % each. CUDA: the gap between kernels of a graph, assumed."""
+sweep times (5.0 and 2.2 µs, PyTorch 2.11, one thread of an EPYC); with 256 rows 70 factor pairs
+took 44 and 32 µs more a further call than their products alone tell against 70 dense weights
+(benchmarks/prediction.py); 16 more shapes cost a decode step of SmolLM2-135M 0.77 of 42 ms, 0.115 %
+each. CUDA: the gap between kernels of a graph, assumed."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,8 @@ class Whole:
         others = {_shape(g) for m in at.inventory.modules if not m.dims for g in m.gemms}
         shapes = [len(others | set(map(_shape, each))) for each in (before, after)]
         costs = COSTS.get(self.kind, COSTS["cpu"])
-        calls = (len(after) - len(before)) * costs.call_us / 2
+        (rows,) = at.tokens
+        calls = (len(after) - len(before)) * (costs.call_us + costs.row_us * rows) / 2
         distinct = (shapes[1] - shapes[0]) * costs.shape * step_us / 2
         return us + calls + distinct, hypot(WITHIN * sqrt(variance), calls, distinct)
 
