@@ -29,7 +29,8 @@ from exported_smollm2 import dense_model, ragged_model
 import gacprof
 from gacprof.core.errors import GacprofError
 from gacprof.core.files import write_json
-from gacprof.extras.serve.engines import ENGINES, greedy
+from gacprof.extras.serve.engines.bench import greedy
+from gacprof.extras.serve.engines.engine import ENGINES
 
 MODELS = ("ragged", "realigned", "dense")
 """The first is the reference of every ratio."""

@@ -62,7 +62,7 @@ _NAMES = {
     "gacprof.evaluation": (
         "BenchRequest", "EvaluateRequest", "VerifyRequest", "bench", "evaluate", "verify",
     ),
-    "gacprof.extras.serve.engines": ("bench_engine",),
+    "gacprof.extras.serve.engines.bench": ("bench_engine",),
     "gacprof.extras.serve": ("export",),
     "gacprof.extras.serve.request": ("ExportRequest",),
     "gacprof.linting": ("LintRequest", "lint"),
@@ -113,7 +113,7 @@ if TYPE_CHECKING:
     from gacprof.extras.compress.request import CompressRequest
     from gacprof.extras.compress.run import compress
     from gacprof.extras.serve import export
-    from gacprof.extras.serve.engines import bench_engine
+    from gacprof.extras.serve.engines.bench import bench_engine
     from gacprof.extras.serve.request import ExportRequest
     from gacprof.linting import LintRequest, lint
     from gacprof.operators.own import operator

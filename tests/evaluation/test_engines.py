@@ -14,7 +14,8 @@ from gacprof.core.errors import CheckpointError, MeasurementError
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from gacprof.extras.serve.engines import bench_engine, engine, greedy  # noqa: E402
+from gacprof.extras.serve.engines import engine  # noqa: E402
+from gacprof.extras.serve.engines.bench import bench_engine, greedy  # noqa: E402
 from gacprof.extras.serve.engines.engine import Engine, engine_of  # noqa: E402
 from gacprof.extras.serve.engines.in_transformers import Served  # noqa: E402
 

@@ -10,7 +10,7 @@ pytest.importorskip("transformers")
 
 from tiny_models import write_llama
 
-from gacprof.extras.serve.engines import bench_engine, greedy
+from gacprof.extras.serve.engines.bench import bench_engine, greedy
 
 PYTHON = os.environ.get("GACPROF_VLLM_PYTHON")
 pytestmark = [

@@ -11,7 +11,6 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,9 @@ from numpy.typing import NDArray
 
 from gacprof.checkpoint.folder import is_inside
 from gacprof.core.errors import CheckpointError, MeasurementError
-from gacprof.extras.serve.format import Check
+from gacprof.devices.environment import free_bytes, installed
+from gacprof.extras.serve.engines.engine import SPARE_POSITIONS, EngineProcess, engine_of
+from gacprof.extras.serve.request import Check
 
 if TYPE_CHECKING:
     from gacprof.checkpoint.inventory import Inventory
@@ -59,29 +60,8 @@ class Reference:
         return float(best[1] - best[0])
 
 
-def installed(package: str) -> str | None:
-    """The version of a package, or None."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def untested(package: str) -> tuple[str, ...]:
-    """A note where the installed version of an engine is not the one that was tested."""
-    from gacprof.extras.serve.engines.engine import TESTED
-
-    found = installed(package)
-    if found is None or found.split(".")[:2] == TESTED[package].split(".")[:2]:
-        return ()
-    return (f"{package} {found} is not the version that exports were tested with "
-            f"({TESTED[package]}): read the check's result, or install that one",)  # fmt: skip
-
-
 def cannot_run(inventory: Inventory, package: str) -> str:
     """Why the engine cannot be asked here; empty where it can."""
-    from gacprof.devices.environment import free_bytes
-
     for needed in dict.fromkeys(("transformers", package)):
         if installed(needed) is None:
             extra = "models" if needed == "transformers" else "engines"
@@ -148,7 +128,7 @@ def check_in_transformers(
     error = float(np.abs(theirs - ours.logits).max() / np.abs(ours.logits).max())
     return _judged(
         ours, said, error, LOGIT_TOLERANCE, f"transformers {said['version']}",
-        untested("transformers"), error * float(np.abs(ours.logits).max()),
+        error * float(np.abs(ours.logits).max()),
     )  # fmt: skip
 
 
@@ -165,9 +145,8 @@ def check_in_llama_cpp(
         error = max([error, *(abs(float(known[int(i)]) - p) for i, p in theirs.items())])
     tolerance = PROBABILITY_TOLERANCE if exact else float("inf")
     return _judged(
-        ours, said, error, tolerance, f"llama.cpp (xllamacpp {said['version']})",
-        untested("xllamacpp"), 2 * error,
-    )  # fmt: skip
+        ours, said, error, tolerance, f"llama.cpp (xllamacpp {said['version']})", 2 * error
+    )
 
 
 def ask_llama_cpp(
@@ -192,7 +171,6 @@ def _judged(
     error: float,
     tolerance: float,
     engine: str,
-    notes: tuple[str, ...],
     slack: float,
 ) -> Check:
     """Passed where the error is small and the tokens are ours, or part where ours nearly tie."""
@@ -205,21 +183,21 @@ def _judged(
     near_tie = exact and near and same < len(tokens) and ours.margin(same) <= slack
     agrees = same == len(tokens) > 0 or near_tie
     passed = near and (agrees or not exact)
-    return Check(passed, 0, engine, len(tokens), same, error, near_tie, exact, notes)
+    return Check(passed, 0, engine, len(tokens), same, error, near_tie, exact, said["notes"])
 
 
 def _probed(
     name: str, what: Path, positions: int, more: Mapping[str, str], own_code: bool, **asked: Any
 ) -> dict[str, Any]:
     """What an engine's process, without gacprof, answers of what was written, in float32."""
-    from gacprof.extras.serve.engines.engine import SPARE_POSITIONS, EngineProcess, engine_of
-
     engine, threads = engine_of(name), len(os.sched_getaffinity(0))
     try:
         with EngineProcess(engine, Path(sys.executable), threads, more) as process:
             process.open(what.resolve(), positions + SPARE_POSITIONS, "float32", own_code)
             found: dict[str, Any] = process.ask("probe", TIMEOUT_S, **asked)
-            return found | {"version": process.facts["version"]}
+            version = process.facts["version"]
+            note = engine.version_note(version)
+            return found | {"version": version, "notes": (note,) if note else ()}
     except MeasurementError as error:
         raise CheckpointError(
             f"{what} was written, and {error}; please report this (--check tensors reads it back)"

@@ -1,4 +1,10 @@
-"""A Hugging Face folder: renamed weights, config, code, tokenizer; and the same read back.
+"""Hugging Face folders: renamed weights, config, code, tokenizer; and the same read back.
+
+``AutoModelForCausalLM.from_pretrained(DIR, trust_remote_code=True)`` loads the one with model code
+of its own without gacprof: factor pairs, widths and heads layer by layer. Its base model is a
+subclass of transformers' own, so that vLLM's and SGLang's Transformers backends take it too; those
+have one head count for all layers. The plain one has every layer padded to the same width and a
+config for every server.
 
 The bytes come from gacprof.resizing: streamed tensor by tensor, padded with zeros where a format
 asks for it, into a hidden folder that is renamed when all is written.
@@ -17,18 +23,21 @@ from typing import Any
 import numpy as np
 
 import gacprof
-from gacprof.checkpoint import open_tensors, scan
-from gacprof.checkpoint.config import without_heads
-from gacprof.checkpoint.inventory import NewSizes
+from gacprof.checkpoint import mirrored_files, open_tensors, scan
+from gacprof.checkpoint.config import refuse_oversized, without_heads
+from gacprof.checkpoint.foreign import carried_config
+from gacprof.checkpoint.inventory import Inventory, NewSizes
 from gacprof.core import Progress
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import write_json, write_text
 from gacprof.extras.serve.carried import files_along, write_along
 from gacprof.extras.serve.checking import check_in_transformers, prompt_of
-from gacprof.extras.serve.format import Check, Export, Written
+from gacprof.extras.serve.decoder import FAMILIES, Decoder, read_decoder
+from gacprof.extras.serve.request import Check, Export, ExportRequest, Written
+from gacprof.planning.costs import footprint
 from gacprof.resizing.changes import NewTensor
-from gacprof.resizing.output import weights_files, write_provenance
-from gacprof.resizing.sizes import digest, source_identity
+from gacprof.resizing.output import notes_on, weights_files, write_provenance
+from gacprof.resizing.sizes import Uniform, digest, source_identity
 from gacprof.resizing.values import Resizer
 from gacprof.resizing.workspace import workspace
 from gacprof.resizing.writers import INDEX, index_of, write_weights
@@ -119,3 +128,81 @@ def remote_code(name: str, **words: str) -> str:
     for word, other in words.items():
         text = text.replace(word, other)
     return text
+
+
+MODULE = "modeling_gacprof"
+
+
+def prepare(inventory: Inventory, request: ExportRequest) -> FolderExport:
+    """A folder for transformers. Raises :class:`CheckpointError` for a bias its class lacks."""
+    serve = "AutoModelForCausalLM.from_pretrained('{out}', trust_remote_code=True)"
+    return with_code("transformers", serve, read_decoder(inventory), request)
+
+
+def with_code(to: str, serve: str, decoder: Decoder, request: ExportRequest) -> FolderExport:
+    """The folder with the model's own code."""
+    for module in decoder.factored:
+        expected = _bias_of(decoder, module.name)
+        has = any(gemm.bias for gemm in module.gemms)
+        if has != expected:
+            raise CheckpointError(
+                f"{decoder.path}: {module.name} is stored {'with' if has else 'without'} a "
+                f"bias, a {decoder.family} computes {'without' if has else 'with'} one"
+            )
+    words = {"Llama": FAMILIES[decoder.family], "llama": decoder.family}
+    return FolderExport(
+        to=to,
+        serve=serve,
+        inventory=decoder.inventory,
+        names=decoder.names,
+        config=_config(decoder),
+        code={f"{MODULE}.py": remote_code("remote_llama.py", **words)},
+        tokenizer=request.tokenizer_folder(decoder.inventory),
+    )
+
+
+def _bias_of(decoder: Decoder, module: str) -> bool:
+    """Whether transformers' class has a bias there."""
+    part = module.rsplit(".", 1)[-1]
+    if part == "lm_head" or decoder.family == "mistral":
+        return False
+    if decoder.family == "qwen2":
+        return part in ("q_proj", "k_proj", "v_proj")
+    key = "mlp_bias" if part in ("gate_proj", "up_proj", "down_proj") else "attention_bias"
+    return bool(decoder.config.get(key, False))
+
+
+def _config(decoder: Decoder) -> dict[str, Any]:
+    family = FAMILIES[decoder.family]
+    # transformers warns of a rope_scaling, None too
+    config = {k: v for k, v in decoder.config.items() if (k, v) != ("rope_scaling", None)}
+    kinds = {"AutoConfig": "Config", "AutoModel": "Model", "AutoModelForCausalLM": "ForCausalLM"}
+    ranks = {m.name: [gemm.K for gemm in m.gemms[1:]] for m in decoder.factored}
+    return config | {
+        "model_type": f"gacprof_{decoder.family}",
+        "architectures": [f"Gacprof{family}ForCausalLM"],
+        "auto_map": {auto: f"{MODULE}.Gacprof{family}{kind}" for auto, kind in kinds.items()},
+        "factor_ranks": {name: r[0] if len(r) == 1 else r for name, r in ranks.items()},
+        "layer_widths": list(decoder.widths),
+        "layer_heads": [[a.heads, a.kv_heads] for a in decoder.attentions],
+    }
+
+
+def prepare_uniform(inventory: Inventory, request: ExportRequest) -> FolderExport:
+    """A plain folder, as ``gacprof realign --uniform`` writes it. Raises :class:`CheckpointError`
+    where no plain config describes it."""
+    refuse_oversized(inventory.config, inventory)
+    chosen = Uniform().request(inventory)
+    mirrored = mirrored_files(inventory, chosen.sizes)
+    before, after = inventory.parameters, footprint(inventory, chosen.sizes).parameters
+    cost = f"padding cost {after - before:,} parameters ({after / before - 1:+.1%})"
+    return FolderExport(
+        to="uniform",
+        serve="vllm serve {out}",
+        inventory=inventory,
+        names={name: name for name in inventory.tensors},
+        config=carried_config(mirrored.get("config.json", {}), inventory.path),
+        sizes=chosen.sizes,
+        tokenizer=request.tokenizer_folder(inventory),
+        notes=(cost, *chosen.notes, *notes_on(inventory, chosen.sizes, mirrored)),
+    )

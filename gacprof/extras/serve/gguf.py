@@ -22,10 +22,10 @@ from gacprof.checkpoint.inventory import Inventory
 from gacprof.core import Progress, factors
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import sync
-from gacprof.extras.serve.checking import check_in_llama_cpp, prompt_of, untested
+from gacprof.extras.serve.checking import check_in_llama_cpp, prompt_of
 from gacprof.extras.serve.decoder import Decoder, read_decoder
 from gacprof.extras.serve.folder import EXPORTED, NO_TOKENIZER
-from gacprof.extras.serve.format import Check, Export, Request, Written
+from gacprof.extras.serve.request import Check, Export, ExportRequest, Written
 from gacprof.extras.serve.tokenizer import Vocabulary, read_tokenizer
 from gacprof.resizing.output import write_provenance
 from gacprof.resizing.sizes import digest
@@ -79,7 +79,7 @@ class GgufExport(Export):
             sync(folder / self.file)
             write_provenance(folder, self.inventory, EXPORTED, to="gguf")
         parameters = sum(self.inventory.tensors[name].numel for name in self.decoder.names)
-        notes = (*untested("gguf"), *(() if self.vocabulary else (NO_TOKENIZER,)))
+        notes = () if self.vocabulary else (NO_TOKENIZER,)
         return Written((self.file,), parameters, (out / self.file).stat().st_size, notes)
 
     def run(self, out: Path) -> Check:
@@ -169,7 +169,7 @@ class GgufExport(Export):
         return np.concatenate(blocks)
 
 
-def prepare(inventory: Inventory, request: Request) -> GgufExport:
+def prepare(inventory: Inventory, request: ExportRequest) -> GgufExport:
     """A GGUF file. Raises :class:`CheckpointError` for what llama.cpp's Llama cannot compute."""
     try:
         import gguf  # noqa: F401
@@ -189,14 +189,14 @@ def prepare(inventory: Inventory, request: Request) -> GgufExport:
         raise CheckpointError(f"{decoder.path}: {reason}: export --to transformers")
     if not TYPES[kind].stored:
         _refuse_blocks(decoder, kind)
-    size = int(decoder.config["vocab_size"])
-    vocabulary = read_tokenizer(request.tokenizer, size, request.tokenizer_pre)
+    size, tokenizer = int(decoder.config["vocab_size"]), request.tokenizer_folder(inventory)
+    vocabulary = read_tokenizer(tokenizer, size, request.tokenizer_pre)
     return GgufExport(
         inventory=inventory,
         decoder=decoder,
         kind=kind,
         vocabulary=vocabulary,
-        tokenizer=request.tokenizer,
+        tokenizer=tokenizer,
         serve=f"llama-server -m {{out}}/model-{kind}.gguf",
         engine="xllamacpp",
         no_engine="" if vocabulary else "llama.cpp does not serve a file without a vocabulary",

@@ -9,19 +9,18 @@ from gacprof.checkpoint import inventory_for, open_tensors
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import Record
 from gacprof.core.request import verb
-from gacprof.extras.serve import gguf, transformers, vllm
+from gacprof.extras.serve import folder, gguf, vllm
 from gacprof.extras.serve.checking import cannot_run
-from gacprof.extras.serve.format import Check, Prepare, Request
-from gacprof.extras.serve.request import ExportRequest
+from gacprof.extras.serve.request import Check, ExportRequest, Prepare
 from gacprof.resizing.output import refuse_incomplete
 from gacprof.resizing.workspace import refuse_target
 
 FORMATS: dict[str, Prepare] = {
-    "transformers": transformers.prepare,
+    "transformers": folder.prepare,
     "vllm": vllm.prepare,
     "vllm-native": vllm.prepare_native,
     "gguf": gguf.prepare,
-    "uniform": transformers.prepare_uniform,
+    "uniform": folder.prepare_uniform,
 }
 
 
@@ -47,7 +46,7 @@ def _export(request: ExportRequest) -> ExportResult:
     twice in float32, one after the other. Raises :class:`CheckpointError`, before anything is
     written, for a model that the format cannot express, with what to do.
     """
-    to, check, tokenizer = request.to, request.check, request.tokenizer
+    to, check = request.to, request.check
     inventory = inventory_for(request.checkpoint)
     open_tensors(inventory)  # refused here where they are not on this machine
     refuse_incomplete(inventory)
@@ -57,9 +56,7 @@ def _export(request: ExportRequest) -> ExportResult:
         else Path(request.out)
     )
     refuse_target(target, inventory)
-    folder = Path(inventory.folder if tokenizer is None else tokenizer)
-    asked = Request(request.type, request.blocks_of, folder, request.tokenizer_pre)
-    prepared = FORMATS[to](inventory, asked)
+    prepared = FORMATS[to](inventory, request)
     why = prepared.no_engine or cannot_run(inventory, prepared.engine)
     if check == "engine" and why:
         raise CheckpointError(f"--check engine: {why}; --check tensors reads the output back")

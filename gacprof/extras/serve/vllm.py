@@ -14,9 +14,8 @@ from typing import Any
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.core.errors import CheckpointError
 from gacprof.extras.serve.decoder import Decoder, read_decoder
-from gacprof.extras.serve.folder import FolderExport, remote_code
-from gacprof.extras.serve.format import Request
-from gacprof.extras.serve.transformers import with_code
+from gacprof.extras.serve.folder import FolderExport, remote_code, with_code
+from gacprof.extras.serve.request import ExportRequest
 
 MODULE = "configuration_nemotron_nas"
 NO_ENGINE = "vLLM is not run from here (it has an environment of its own)"
@@ -24,7 +23,7 @@ FFN_MULTIPLE = 256
 """DeciLM's formula rounds ⌊2 · ffn_mult · hidden / 3⌋ up to a multiple of this."""
 
 
-def prepare(inventory: Inventory, request: Request) -> FolderExport:
+def prepare(inventory: Inventory, request: ExportRequest) -> FolderExport:
     """A folder for vLLM's and SGLang's Transformers backends."""
     decoder = read_decoder(inventory)
     if not decoder.has_equal_heads:
@@ -44,7 +43,7 @@ def prepare(inventory: Inventory, request: Request) -> FolderExport:
     return with_code("vllm", serve, decoder, request)
 
 
-def prepare_native(inventory: Inventory, request: Request) -> FolderExport:
+def prepare_native(inventory: Inventory, request: ExportRequest) -> FolderExport:
     """A folder for vLLM's DeciLMForCausalLM."""
     decoder = read_decoder(inventory)
     decoder.refuse_factors("vLLM's DeciLM")
@@ -67,7 +66,7 @@ def prepare_native(inventory: Inventory, request: Request) -> FolderExport:
         config=_config(decoder, widths, as_multiples=request.blocks_of is not None),
         code={f"{MODULE}.py": remote_code("remote_nemotron_nas.py")},
         sizes=sizes,
-        tokenizer=request.tokenizer,
+        tokenizer=request.tokenizer_folder(inventory),
     )
 
 
