@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from math import exp, hypot, log, sqrt
-from numbers import Real
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Protocol
 
 from gacprof.core.errors import PlanError
@@ -345,5 +345,5 @@ def workload_of(tokens: Tokens | None) -> dict[int, float]:
 
 
 def is_number(value: object, kind: type = Real) -> bool:
-    """Whether the value is a number of that kind; True and False are none."""
-    return isinstance(value, kind) and not isinstance(value, bool)
+    """Whether the value is a number of that kind, NumPy's too; True and False are none."""
+    return isinstance(value, Integral if kind is int else kind) and not isinstance(value, bool)

@@ -209,7 +209,7 @@ class Tables:
     @cached_property
     def _out(self) -> dict[str, NDArray[Any]]:
         """By name of each module that may be multiplied out: 1 where it is."""
-        found = {}
+        found: dict[str, NDArray[Any]] = {}
         for i, axis in enumerate(self.axes):
             if axis.sizes and axis.sizes[-1] is None:
                 out = self.along(i, (size is None for size in axis.sizes), np.int64)

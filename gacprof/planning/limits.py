@@ -84,10 +84,14 @@ class TimeLimit:
         change, where the limit is relative."""
         after = self.predictor.planned(changes)
         if self.against is None:
-            found, most, shown = self.predictor.gemms(after).interval, self.most_us, microseconds
+            found, most = self.predictor.gemms(after).interval, self.most_us
         else:
             found = change(self.predictor, self.against, after, self.rest_us)
-            most, shown = self.amount + ROUNDING, lambda share: percent(share, signed=True)
+            most = self.amount + ROUNDING
+
+        def shown(value: float) -> str | None:
+            return microseconds(value) if self.against is None else percent(value, signed=True)
+
         if found is None:
             return ""
         beyond = "; it may exceed the limit" if found.high > most else ""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from numbers import Real
 from typing import Any
 
 from gacprof.core import Progress
@@ -48,7 +49,7 @@ def solve(
 
     Raises :class:`InfeasibleBudget` if nothing fits, :class:`SolverError` for bad input.
     """
-    if seconds is not None and not seconds >= 0:
+    if seconds is not None and not (isinstance(seconds, Real) and seconds >= 0):
         raise SolverError(f"seconds must be a number from 0, not {seconds!r}")
     classes = read(values, limits)
     caps = Caps(work, None if seconds is None else time.monotonic() + seconds, progress)

@@ -131,15 +131,20 @@ class Classes:
         return best[np.searchsorted(self.owner[best], np.arange(len(items)))]
 
 
-def read(values: Any, resources: Sequence[tuple[Any, Any]], names: Sequence[str] = ()) -> Classes:
+def read(values: Any, resources: Sequence[tuple[Any, Any]]) -> Classes:
     """Check and flatten. Raises :class:`SolverError` naming the first thing wrong."""
+    pairs = isinstance(resources, list | tuple) and all(
+        isinstance(each, list | tuple) and len(each) == 2 for each in resources
+    )
+    if not pairs:
+        raise SolverError("limits are pairs: what every candidate takes, and the most of it")
     flat, lengths = _flatten("values", values)
     if not lengths.all():
         raise SolverError(f"class {int(np.argmin(lengths))} has no candidate: drop it or fill it")
     worth = _reals("values", flat, lengths, lengths)
     found = []
     for i, (rows, most) in enumerate(resources):
-        name = names[i] if names else f"resource {i}"
+        name = f"resource {i}"
         if not isinstance(most, Real) or math.isnan(most):
             raise SolverError(f"the limit of {name} must be a number, not {most!r}")
         taken, own = _flatten(name, rows)

@@ -146,6 +146,14 @@ def test_a_shape_that_the_map_does_not_hold_names_the_sweep(cliff_map):
         ({"scores": [[0.0, 1.0, 0.5]]}, "falls"),
         ({"scores": [[0.0, "x"]]}, "the curve of dim 0 is 'x' at 1"),
         ({"scores": ["abc"]}, "no number and no curve"),
+        ({"dims": None}, "the dims are None"),
+        ({"dims": 40}, "the dims are 40"),
+        ({"costs": None}, "the costs are None"),
+        ({"costs": ["ab"]}, "the cost of dim 0 is 'ab', no shape"),
+        ({"costs": [(float("nan"), 64)]}, "no shape"),
+        ({"costs": [None]}, "no shape"),
+        ({"most": [float("nan")]}, r"most\[0\] is nan"),
+        ({"most": ["a"]}, r"most\[0\] is 'a'"),
     ],
 )
 def test_what_is_no_number_is_refused_in_one_line(asked, message):

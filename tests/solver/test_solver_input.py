@@ -7,7 +7,7 @@ import pytest
 from knapsack_reference import certify, solved
 
 from gacprof.core.errors import SolverError
-from gacprof.solver import InfeasibleBudget
+from gacprof.solver import InfeasibleBudget, solve
 
 NAN, INF = float("nan"), float("inf")
 
@@ -54,6 +54,18 @@ def test_bad_classes_are_refused_in_one_line(costs, values, message):
 def test_a_budget_is_a_number(budget):
     with pytest.raises(SolverError, match="must be a number"):
         solved([[1]], [[1.0]], budget)
+
+
+@pytest.mark.parametrize("limits", [5, [5], [([[1]], 1, 1)], "ab"])
+def test_limits_are_pairs(limits):
+    with pytest.raises(SolverError, match="limits are pairs"):
+        solve([[1.0]], limits)
+
+
+@pytest.mark.parametrize("seconds", [NAN, -1, "a"])
+def test_a_time_limit_is_a_number_of_seconds(seconds):
+    with pytest.raises(SolverError, match="seconds must be a number from 0"):
+        solve([[1.0]], [], seconds=seconds)
 
 
 def test_a_second_resource_is_checked_too():

@@ -248,8 +248,8 @@ def align(
     :class:`CompressionError` for arrays that do not fit each other or a size without a safe dim,
     :class:`SolverError` naming the nearest budget where none fits.
     """
-    dims, most, tokens = (whole(plain(given)) for given in (dims, most, tokens))
-    scores, costs, window, budget = (plain(given) for given in (scores, costs, window, budget))
+    dims, costs, most, tokens = (whole(plain(given)) for given in (dims, costs, most, tokens))
+    scores, window, budget = (plain(given) for given in (scores, window, budget))
     _check(dims, scores, costs, uses, most)
     _check_numbers(budget, window, tokens)
     loaded = open_source(cliff_map)
@@ -304,14 +304,14 @@ def plain(given: Any) -> Any:
     if hasattr(given, "tolist"):
         return given.tolist()
     if isinstance(given, list | tuple):
-        return type(given)(plain(each) for each in given)
+        return [plain(each) for each in given]
     return given
 
 
 def whole(given: Any) -> Any:
     """Floats that are whole as ints, such as those of ``np.array([59.0])``; the rest as it is."""
     if isinstance(given, list | tuple):
-        return type(given)(whole(each) for each in given)
+        return [whole(each) for each in given]
     return int(given) if isinstance(given, float) and given.is_integer() else given
 
 
@@ -320,7 +320,7 @@ def _check_numbers(budget: Any, window: Any, tokens: Any) -> None:
         raise CompressionError(f"the budget is {budget!r}: it must be a number of parameters")
     if not (is_number(window) and 0 <= window < float("inf")):
         raise CompressionError(f"the window is {window!r}: it must be a share, such as 0.25")
-    if tokens is not None and not len(tokens):
+    if isinstance(tokens, list | Mapping) and not tokens:
         raise CompressionError("no token counts were given: leave tokens out, or name some")
 
 
@@ -331,12 +331,18 @@ def _check(
     uses: Sequence[Sequence[Use]] | None,
     most: Sequence[int] | None,
 ) -> None:
-    arrays: dict[str, Any] = {"scores": scores, "costs": costs, "uses": uses, "most": most}
-    for name, array in arrays.items():
-        if array is not None and len(array) != len(dims):
+    given: dict[str, Any] = {"dims": dims, "scores": scores, "costs": costs}
+    given |= {name: each for name, each in (("uses", uses), ("most", most)) if each is not None}
+    for name, array in given.items():
+        if isinstance(array, str) or not isinstance(array, Sequence):
+            raise CompressionError(f"the {name} are {array!r}: give a sequence, one for each dim")
+        if len(array) != len(dims):
             raise CompressionError(f"{len(dims)} dims and {len(array)} {name}: give one for each")
     if not len(dims):
         raise CompressionError("no dims were given")
+    for i, bound in enumerate(most or ()):
+        if not is_number(bound, int) or bound < 1:
+            raise CompressionError(f"most[{i}] is {bound!r}: bounds are positive whole numbers")
     for i, (requested, score, cost) in enumerate(zip(dims, scores, costs, strict=True)):
         if not is_number(requested, int) or requested < 1:
             raise CompressionError(f"dim {i} is {requested!r}: dims are positive whole numbers")
@@ -362,7 +368,8 @@ def _check(
 
 
 def _check_shape(i: int, requested: int, shape: Any, is_rank: bool) -> None:
-    if len(shape) != 2 or min(shape) < 1:
+    sides = shape if isinstance(shape, list) else ()
+    if len(sides) != 2 or not all(is_number(side, int) and side > 0 for side in sides):
         raise CompressionError(f"the cost of dim {i} is {shape!r}, no shape (out, in)")
     if is_rank and requested > min(shape):
         raise CompressionError(
@@ -401,7 +408,7 @@ def _judged(
     from gacprof.diagnosing.ranks import safe_ranks
 
     if len(where) == 2 and all(is_number(size, int) for size in where):  # a shape
-        return safe_ranks(where, cliff_map, tokens=tokens, dtype=dtype)  # type: ignore[arg-type]
+        return safe_ranks(tuple(where), cliff_map, tokens=tokens, dtype=dtype)  # type: ignore[arg-type]
     uses: Iterable[Use] = where  # type: ignore[assignment]
     given = [use if dtype is None else replace(use, dtype=dtype) for use in uses]
     return [c for c in cliff_map.judge_jointly(given, *within) if c.safe]
