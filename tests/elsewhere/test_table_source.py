@@ -84,6 +84,9 @@ def test_a_plan_by_latency_proves_its_choice_and_calls_its_times_estimates(
     assert not any("may exceed" in note for note in kept.certificate.notes)
     tight = gacprof.plan(asvd, latency_limit_us=1.0001 * fastest, **asked)
     assert any(note.endswith("it may exceed the limit") for note in tight.certificate.notes)
+    against = gacprof.plan(asvd, latency_limit_us="dense+20%", **asked)
+    (bounds,) = (n for n in against.certificate.notes if "is an estimate, bounds" in n)
+    assert "% is an estimate, bounds" in bounds  # of the change, whose shared errors cancel
     with pytest.raises(GacprofError, match="no plan is within"):
         gacprof.plan(asvd, latency_limit_us=fastest / 10, **asked)
 
