@@ -33,7 +33,7 @@ from gacprof.report.wording import by_phase, planned
 
 if TYPE_CHECKING:
     from gacprof import Plan
-    from gacprof.planning.pareto import Grid, Pareto, Variant
+    from gacprof.planning.pareto import Pareto, Variant
     from gacprof.planning.schema import Choice
 
 AROUND = 2
@@ -312,8 +312,6 @@ def _print_pareto(found: Pareto, files: Sequence[Path]) -> None:
         "energy lost", "aligned", "note",
     )  # fmt: skip
     print_table(f"{found.checkpoint} on {found.device}", columns, rows)
-    if found.grid is not None:
-        _print_grid(found.grid)
     say_notes(found.notes)
     for file in files:
         say(str(file))
@@ -325,18 +323,3 @@ def _time(v: Variant) -> str | None:
         return microseconds(v.latency_us)
     low, high = map(microseconds, v.bounds_us)
     return f"{microseconds(v.latency_us)} ({low} to {high})"
-
-
-def _print_grid(grid: Grid) -> None:
-    def shown(cell: Any) -> str | None:
-        if cell is None:
-            return None
-        kept = cell.energy_kept
-        return f"{cell.parameters:,}" if kept is None else f"{1 - kept:.4f}"
-
-    columns = ("within", *(f"≤ {microseconds(limit)}" for limit in grid.latency_us))
-    rows = [
-        (f"≤ {budget:,}", *map(shown, line))
-        for budget, line in zip(grid.parameters, grid.cells, strict=True)
-    ]
-    print_table("energy lost within so many parameters and so much time", columns, rows)

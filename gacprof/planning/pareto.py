@@ -6,7 +6,6 @@ budget, naive rounding, and the checkpoint as it is; all evaluated by the same m
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
@@ -21,7 +20,7 @@ from gacprof.core.request import verb
 from gacprof.planning.classes import DimClass
 from gacprof.planning.costs import footprint, share_kept
 from gacprof.planning.evaluation import mean
-from gacprof.planning.limits import ROUNDED, Ceiling, Limits, TimeLimit, limits_of, rounded
+from gacprof.planning.limits import ROUNDED, Ceiling, Limits, limits_of, rounded
 from gacprof.planning.objectives import objective
 from gacprof.planning.request import ParetoRequest
 from gacprof.planning.solving import Outcome, Problem, problem_of, solve_classes
@@ -82,18 +81,8 @@ def _variant(
 
 
 @dataclass(frozen=True)
-class Grid:
-    """``cells[i][j]`` is the best within ``parameters[i]`` of the whole checkpoint and
-    ``latency_us[j]`` of the planned products, None where there is none."""
-
-    parameters: tuple[int, ...]
-    latency_us: tuple[float, ...]
-    cells: tuple[tuple[Variant | None, ...], ...]
-
-
-@dataclass(frozen=True)
 class Pareto(Record, Framed):
-    """``grid`` holds exact cells over budgets and latency limits, where it was asked for."""
+    """Many ways to size one checkpoint, all judged by one map."""
 
     schema: ClassVar = "gacprof.pareto/1"
     derived: ClassVar = ("schema",)
@@ -105,7 +94,6 @@ class Pareto(Record, Framed):
     objective: str
     tokens: dict[int, float]
     variants: tuple[Variant, ...]
-    grid: Grid | None = None
     notes: tuple[str, ...] = ()
 
     def frame_rows(self) -> Iterator[dict[str, Any]]:
@@ -153,7 +141,6 @@ def _pareto(request: ParetoRequest) -> Pareto:
         request.objective,
         predictor.tokens,
         (*variants, *ours),
-        _grid(problem, limits, request.grid, progress) if request.grid else None,
         tuple(predictor.view.notes),
     )
 
@@ -237,43 +224,3 @@ def _papers(problem: Problem) -> Iterator[Variant]:
     sizes = {name: s for (g, row), j in pairs for name, s in g.sizes(row[j]).items()}
     note = f"{solution.overrun:,} parameters over its own budget" if solution.overrun else ""
     yield _variant(problem, PAPER, sizes, note)
-
-
-def _grid(problem: Problem, limits: Limits, size: int, progress: Progress | None) -> Grid:
-    """``size`` budgets by ``size`` latency limits. Raises :class:`PlanError` where latencies are
-    not known."""
-    slow = TimeLimit(problem.predictor, math.inf, "no limit", str)
-    limits = replace(limits, parameters=_ceiling(0), times=(*limits.times, slow))
-    classes = problem.classes(limits)
-    best = solve_classes(problem, classes, replace(limits, parameters=None)).chosen
-    times = [[o.latency_us for o in g.options if o.latency_us is not None] for g in classes]
-    if any(len(row) < len(g.options) for row, g in zip(times, classes, strict=True)):
-        raise PlanError("the map lacks some of the planned products: no grid over latency")
-    least = sum(min(option.cost for option in group.options) for group in classes)
-    most = sum(option.cost for option in best)
-    budgets = sorted({least + (most - least) * k // (size - 1) for k in range(size)})
-    fastest = sum(min(row) for row in times)
-    slowest = sum(option.latency_us or 0.0 for option in best)
-    steps = (k / (size - 1) for k in range(size - 1))
-    ceilings = [*(fastest + (slowest - fastest) * step for step in steps), slowest]
-    rest = _variant(problem, "", {}).parameters - sum(g.now.parameters for g in classes)
-
-    def cell(budget: int, most: float) -> Variant | None:
-        if progress:
-            progress(0, size * size, "cell")
-        fast = (*limits.times[:-1], replace(slow, most_us=most))
-        within = replace(limits, parameters=_ceiling(budget), times=fast)
-        try:
-            outcome = solve_classes(problem, classes, within)
-        except InfeasibleBudget:
-            return None
-        proof = outcome.certificate
-        if proof.interrupted:
-            raise KeyboardInterrupt
-        return _variant(problem, problem.goal.name, outcome.sizes, proved=proof.proved)
-
-    return Grid(
-        tuple(budget + rest for budget in budgets),
-        tuple(ceilings),
-        tuple(tuple(cell(budget, most) for most in ceilings) for budget in budgets),
-    )

@@ -222,17 +222,8 @@ class PlanRequest(SizesRequest):
 
 class ParetoRequest(SizesRequest):
     """What a front of plans is asked for: ``budgets`` from the least that can be had to what never
-    binds, and ``grid`` budgets by as many limits on latency, each cell solved exactly."""
+    binds."""
 
     budgets: int = option(
         default=15, read=int, least=1, most=1000, group=LIMITS, help="How many budgets of ours."
     )
-    grid: int = option(
-        default=0, read=int, least=0, most=64, group=LIMITS,
-        help="N budgets by N latency limits, each cell exact.",
-    )  # fmt: skip
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.grid == 1:
-            raise PlanError("ask for a grid of at least 2 by 2, or none")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import isnan, nan
 from typing import TYPE_CHECKING, Any
 
 from gacprof.core.formatting import percent
@@ -30,9 +29,6 @@ Variant = Mapping[str, Any]
 
 WAYS = {"up": "^", "down": "v", "nearest": "s"}
 """Markers of rounding."""
-
-MANY_CELLS = 8
-"""A grid of more lines than this has no room for its numbers."""
 
 
 def bench_figure(bench: Mapping[str, Any], width: float = 8.0) -> Figure:
@@ -94,10 +90,9 @@ def workloads(bench: Mapping[str, Any]) -> list[tuple[str, dict[str, Mapping[str
 
 
 def pareto_figure(found: Mapping[str, Any]) -> Figure:
-    """Time and quality over the parameter count, and quality over time; a fourth panel where a
-    grid was asked for. ``found`` is a pareto's ``as_dict()``."""
-    grid = found.get("grid")
-    figure, panels = new_figure(11.5, 9.6, 2, 2) if grid else new_figure(15.5, 5.4, 1, 3)
+    """Time and quality over the parameter count, and quality over time. ``found`` is a pareto's
+    ``as_dict()``."""
+    figure, panels = new_figure(15.5, 5.4, 1, 3)
     times = [v["latency_us"] for v in found["variants"] if v["latency_us"] is not None]
     factor, unit = latency_unit(times) if times else (1.0, "µs")
     size, time, loss = "parameters [million]", f"predicted latency [{unit}]", "energy lost [%]"
@@ -110,7 +105,7 @@ def pareto_figure(found: Mapping[str, Any]) -> Figure:
         return _lost(v) if axis == loss else None if us is None else factor * us
 
     handles: dict[str, Any] = {}
-    for panel, (x, y) in zip(panels, drawn, strict=False):
+    for panel, (x, y) in zip(panels, drawn, strict=True):
         for method, variants in _families(found["variants"]).items():
             points = [(value(x, v), value(y, v), v) for v in variants]
             known = [(a, b, v) for a, b, v in points if a is not None and b is not None]
@@ -123,8 +118,6 @@ def pareto_figure(found: Mapping[str, Any]) -> Figure:
     title(panels[0], "Time", conditions)
     title(panels[1], "Quality", "tail of squared singular values, mean over dims; padding loses 0")
     title(panels[2], "Quality for time", "down and left is better")
-    if grid:
-        _draw_grid(panels[3], grid, factor, unit)
     shown = {method: handle for method, handle in handles.items() if handle is not None}
     below = figure.legend(
         shown.values(), shown.keys(), loc="outside lower center", ncols=5,
@@ -206,25 +199,3 @@ def _missing(variants: Sequence[Variant]) -> str:
         if names:
             reasons.append(f"{why}: {', '.join(names)}")
     return " · ".join(reasons)
-
-
-def _draw_grid(panel: Axes, grid: Mapping[str, Any], factor: float, unit: str) -> None:
-    """Each cell's loss, the darker the more; empty where nothing fits."""
-    lines = grid["cells"]
-    losses = [[nan if c is None or (x := _lost(c)) is None else x for c in line] for line in lines]
-    worst = max((x for line in losses for x in line if not isnan(x)), default=0.0)
-    panel.imshow(losses, origin="lower", cmap="Blues", aspect="auto")
-    panel.grid(False)
-    for i, line in enumerate(losses):
-        for j, loss in enumerate(line):
-            if len(lines) <= MANY_CELLS and not isnan(loss):
-                panel.text(
-                    j, i, f"{loss:.2f}", ha="center", va="center", fontsize=8,
-                    color="white" if loss > 0.6 * worst else INK,
-                )  # fmt: skip
-    columns, rows = range(len(grid["latency_us"])), range(len(grid["parameters"]))
-    panel.set_xticks(columns, [f"{t * factor:.3g}" for t in grid["latency_us"]])
-    panel.set_yticks(rows, [f"{p / 1e6:.4g}" for p in grid["parameters"]])
-    panel.set_xlabel(f"predicted latency at most [{unit}]", color=INK)
-    panel.set_ylabel("parameters at most [million]", color=INK)
-    title(panel, "Best within both", "energy lost [%], each cell solved exactly")

@@ -1,4 +1,4 @@
-"""Every way to size a checkpoint, side by side, and the exact grid behind it."""
+"""Every way to size a checkpoint, side by side."""
 
 import pytest
 from planted import TOKENS
@@ -12,7 +12,7 @@ from gacprof.report.figures_models import pareto_figure
 
 @pytest.fixture(scope="module")
 def found(asvd, planted_map):
-    return pareto(scan(asvd), planted_map, tokens=TOKENS, budgets=6, grid=4)
+    return pareto(scan(asvd), planted_map, tokens=TOKENS, budgets=6)
 
 
 def ours(found):
@@ -47,21 +47,6 @@ def test_a_variant_takes_what_a_plan_of_its_sizes_takes(found, asvd, planted_map
     assert made.memory.after == variant.nbytes
 
 
-def test_each_cell_of_the_grid_is_the_best_within_its_lines(found):
-    grid = found.grid
-    assert len(grid.cells) == len(grid.parameters) == len(grid.latency_us) == 4
-    for i, budget in enumerate(grid.parameters):
-        for j, limit in enumerate(grid.latency_us):
-            cell = grid.cells[i][j]
-            if cell is None:
-                continue
-            assert cell.proved and cell.parameters <= budget
-            assert cell.latency_us <= limit * (1 + 1e-9)
-            for less in (grid.cells[i - 1][j] if i else None, grid.cells[i][j - 1] if j else None):
-                assert less is None or less.energy_kept <= cell.energy_kept + 1e-12
-    assert grid.cells[-1][-1] is not None
-
-
 def test_constraints_and_limits_bind_ours(asvd, planted_map):
     inventory = scan(asvd)
 
@@ -79,7 +64,7 @@ def test_constraints_and_limits_bind_ours(asvd, planted_map):
 
 @pytest.mark.parametrize(
     ("asked", "settings"),
-    [({}, {"budgets": 0}), ({}, {"grid": 1}), ({"objective": "nonesuch"}, {}),
+    [({}, {"budgets": 0}), ({"objective": "nonesuch"}, {}),
      ({"scores": {"x": 1.0}}, {}), ({"quality_floor": 2.0}, {}), ({"budget": 0.5}, {}),
      ({"latency_limit_us": 0.001}, {})],
 )  # fmt: skip
@@ -91,5 +76,5 @@ def test_impossible_requests_are_refused(asvd, planted_map, asked, settings):
 def test_a_picture_of_a_map_that_predicts_nothing_is_still_drawn(found):
     data = found.as_dict()
     unmeasured = [v | {"latency_us": None} for v in data["variants"]]
-    figure = pareto_figure(data | {"variants": unmeasured, "grid": None})
+    figure = pareto_figure(data | {"variants": unmeasured})
     assert "no predicted time" in figure.legends[0].get_title().get_text()

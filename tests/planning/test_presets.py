@@ -18,7 +18,6 @@ from gacprof.core.errors import PlanError
 from gacprof.core.points import Point
 from gacprof.planning import Constraints, plan
 from gacprof.planning.axes import bounds_of
-from gacprof.planning.pareto import pareto
 from gacprof.planning.presets import ENGINES, parse_preset, requirements
 from gacprof.solver import InfeasibleBudget
 
@@ -232,15 +231,6 @@ def test_a_limit_that_the_map_cannot_show_names_the_product_that_it_lacks(mapped
             constraints=Constraints(preset=TWO),
         )  # fmt: skip
     assert "4100" in str(refused.value) and "683" not in str(refused.value)
-
-
-def test_a_grid_over_latency_needs_times_of_the_options_only(pruned, mapped):
-    found = pareto(
-        scan(pruned), mapped(pruned, TWO), tokens=TOKENS, budgets=2, grid=2,
-        constraints=Constraints(preset=TWO),
-    )  # fmt: skip
-    assert next(v for v in found.variants if v.method == "as it is").latency_us is None
-    assert found.grid.cells[-1][-1].latency_us <= found.grid.latency_us[-1]
 
 
 def test_a_budget_under_a_preset_is_kept_by_the_best_of_all_combinations(factored, mapped):
