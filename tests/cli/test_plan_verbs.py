@@ -184,16 +184,16 @@ def test_a_plan_that_names_a_dim_twice_is_refused(run, planned, asvd, tmp_path):
 def test_pareto_prints_a_table_and_writes_a_picture(run, asvd, planted_map, tmp_path):
     arguments = (
         "pareto", asvd, "--map", planted_map, "--tokens", "1,64", "--budgets", "4",
-        "--grid", "3", "--out", tmp_path / "picture",
+        "--out", tmp_path / "picture",
     )  # fmt: skip
     message = run(*arguments)
     assert message.code == 0
-    for words in ("up to 8", "nearest to 64", "paper's DP", "gacprof energy", "energy lost within"):
+    for words in ("up to 8", "nearest to 64", "paper's DP", "gacprof energy"):
         assert words in message.out
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (tmp_path / "picture.svg").read_text()
     data = json.loads(run(*arguments[:-2], "--json").out)
-    assert data["schema"] == "gacprof.pareto/1" and len(data["grid"]["cells"]) == 3
+    assert data["schema"] == "gacprof.pareto/1"
 
 
 @pytest.mark.parametrize(

@@ -14,34 +14,6 @@ from gacprof.planning.limits import Limits
 from gacprof.planning.solving import problem_of
 
 
-def test_a_unit_of_a_dim_costs_its_parameters(planted):
-    for name in ("asvd_mha_r1", "svdllm_mha_0.6", "slicegpt_mha_s0.22_r1"):
-        inventory, _ = planted(name)
-        now = footprint(inventory, {})
-        assert now.parameters == inventory.parameters
-        for dim in inventory.dims:
-            then = footprint(inventory, {dim.name: dim.size + 1})
-            assert then.parameters - now.parameters == dim.params_per_unit
-
-
-def test_two_dims_that_share_a_weight_cost_their_product_too(planted):
-    inventory, _ = planted("asvd_mha_r1")
-    rank = inventory.dim("model.layers.0.mlp.gate_proj:rank")
-    width = inventory.dim("model.layers.0.mlp:width")
-    alone = [footprint(inventory, {d.name: d.size + 8}).parameters for d in (rank, width)]
-    both = footprint(inventory, {d.name: d.size + 8 for d in (rank, width)}).parameters
-    assert both - sum(alone) + inventory.parameters == 8 * 8
-
-
-def test_memory_in_bytes_is_a_parameter_budget_where_dtypes_agree(asvd, planted_map):
-    limit = 2_700_000
-    in_parameters = plan(asvd, planted_map, tokens=TOKENS, budget_parameters=limit)
-    in_bytes = plan(asvd, planted_map, tokens=TOKENS, memory=2 * limit)
-    assert in_bytes.changes == in_parameters.changes
-    assert in_bytes.memory.after == 2 * in_bytes.budget.checkpoint_after <= 2 * limit
-    assert in_bytes.memory.limit == 2 * limit and in_bytes.budget.limit is None
-
-
 @pytest.mark.parametrize(("parameters", "memory"), [(2_650_000, 5_500_000), (2_750_000, 5_300_000)])
 def test_both_budgets_hold_whichever_is_tighter(asvd, planted_map, parameters, memory):
     made = plan(
@@ -106,19 +78,12 @@ def test_the_nearest_that_a_refusal_names_can_be_met_and_nothing_nearer(
         plan(asvd, planted_map, tokens=TOKENS, **again(better))
 
 
-@pytest.mark.parametrize("cut", [0.995, 0.985, 0.97])
-def test_a_latency_limit_holds_with_all_dims_resized_together(asvd, planted_map, cut):
-    limit = cut * plan(asvd, planted_map, tokens=TOKENS).predicted_after_us
-    made = plan(asvd, planted_map, tokens=TOKENS, latency_limit_us=limit)
-    assert made.predicted_after_us <= limit * (1 + 1e-9)
-
-
 def test_a_limit_on_dims_that_meet_is_kept_to_the_last_microsecond(planted):
     """PaLU's groups add up in one product: their joint sizes are what is counted."""
     inventory, cliff_map = planted("palu_mha_gs4_block1")
     settings = {"objective": "gac", "tokens": TOKENS, "dtype": "float32"}
     free = plan(inventory, cliff_map, **settings)
-    for share in (0.999, 0.997, 0.995, 0.99):
+    for share in (0.999, 0.99):
         limit = share * free.predicted_after_us
         made = plan(inventory, cliff_map, latency_limit_us=limit, **settings)
         assert made.predicted_after_us <= limit * (1 + 1e-9)

@@ -6,10 +6,7 @@ from published_dims import ranks_map, rows_of
 
 from gacprof.planning import Constraints, plan
 
-SCORES = ("activation", "fisher", "gradient", "magnitude")
-RATIOS = ("0.5", "0.6", "0.7", "0.8", "0.9")
-PAIRS = [(s, r) for i, s in enumerate(SCORES) for j, r in enumerate(RATIOS) if (i + j) % 3 == 0]
-"""Every score and every ratio, at least once each."""
+PAIRS = [("activation", "0.5"), ("fisher", "0.7"), ("magnitude", "0.9")]
 
 
 @pytest.fixture(scope="module")
