@@ -77,7 +77,6 @@ class Restarting(SimulatedDevice):
     def renew(self) -> None:
         self.starts += 1
         self.forget()
-        self.traced.clear()
         self.open_sessions = 0
         for held in ("arenas", "tracer", "_other_memory", "_stream"):
             self.__dict__.pop(held, None)

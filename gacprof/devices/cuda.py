@@ -15,7 +15,7 @@ from gacprof.devices.cuda_session import CudaSession, Key
 from gacprof.devices.cuda_slot import Captured
 from gacprof.devices.device import Device, Session, Slot
 from gacprof.devices.environment import cuda_environment
-from gacprof.devices.kineto import Traced, Tracer, mark
+from gacprof.devices.kineto import Tracer, mark
 from gacprof.devices.memory import Arenas
 from gacprof.devices.nvml import Telemetry
 
@@ -63,8 +63,6 @@ class CudaDevice(Device):
         self.telemetry = Telemetry(index)
         self.timer = EVENTS if timer == EVENTS else GRAPH
         self.falls_back = timer == AUTO
-        self.traced: dict[Point, Sequence[Traced]] = {}
-        """What one call of a point does, of points traced so far."""
         self.names: dict[Point, tuple[str, ...]] = {}
         """Of the kernels of points, traced here or by another process."""
         self.captured: dict[Key, Captured] = {}

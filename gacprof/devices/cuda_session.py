@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from statistics import median, median_low
+from statistics import median_low
 from typing import TYPE_CHECKING, TypeVar
 
 from gacprof import operators
@@ -23,7 +23,6 @@ from gacprof.core.tasks import no_collection
 from gacprof.devices.cuda_graph import GRAPH, GraphRun, LaunchedRun, TimedRun, Work, reason
 from gacprof.devices.cuda_slot import Captured, Ready, calls_of_runs, prepare
 from gacprof.devices.device import BlockTimes, Session, Slot, TimedCall
-from gacprof.devices.kineto import span_us
 
 if TYPE_CHECKING:
     from gacprof.devices.cuda import CudaDevice
@@ -35,26 +34,20 @@ Key = tuple[Slot, int, int]
 MOST_LAUNCHED = 8
 """Calls of a run that the host launches: it must keep ahead of the device."""
 NODE_BUDGET, DEVICE_NODES = 48_000, 500_000
-"""Kernels in all graphs of a session, under 50,000 with those captured twice; and in all graphs
-of the device, since each takes about a kilobyte of its memory. A session takes at most half of
-what is left."""
+"""Kernels in all graphs of a session; and in all graphs of the device, since each takes about a
+kilobyte of its memory. A session takes at most half of what is left."""
 NODES_BESIDE, ASSUMED_KERNELS = 6, 2
 """Nodes of a graph that are no calls, and kernels of a call that was not traced."""
-TWICE_EVERY = 20
-"""One slot in so many is captured with two numbers of calls."""
 
 
 class CudaSession(Session):
-    """``half_duty`` are the slots that rest as long as they work; ``traced_us`` is what a tracer
-    saw one call take by itself, by slot, beside which a call in a graph may be faster."""
+    """A curve's slots, captured."""
 
     def __init__(self, device: CudaDevice, slots: Sequence[Slot], reuse_bytes: int) -> None:
         self._device, self._slots, self._reuse_bytes = device, slots, reuse_bytes
         self._failures: dict[int, str] = {}
         self.failed: Mapping[int, str] = self._failures
-        self.traced_us: dict[int, float] = {}
         self._names: dict[int, tuple[str, ...]] = {}
-        self._constants_us: list[float] = []
         self._context_lost = self._closed = False
         self._keys = _keys(slots, reuse_bytes)
         self._captured = device.open_with(self._keys)
@@ -62,10 +55,6 @@ class CudaSession(Session):
             ready = self._prepare_all()
             if not self._context_lost:
                 self._capture_all(ready)
-
-    @property
-    def half_duty(self) -> set[int]:
-        return {place for place, one in self._captured.items() if one.ready.heavy}
 
     # --- preparing
 
@@ -120,8 +109,7 @@ class CudaSession(Session):
         if not before or self._device.nodes + nodes > DEVICE_NODES:
             calls = self._affordable(ready, calls)
         for place, one in ready.items():
-            twice = len(self._captured) % TWICE_EVERY == 0
-            made = self._guarded(place, partial(self._capture, place, one, calls, twice))
+            made = self._guarded(place, partial(self._capture, place, one, calls))
             if self._context_lost:
                 return
             if made is None:
@@ -156,13 +144,10 @@ class CudaSession(Session):
         found = device.tracer.typical_calls([once(one) for one in unknown.values()])
         for point, traced in zip(unknown, found, strict=False):
             if traced is not None:
-                device.traced[point] = traced
                 device.names[point] = tuple(event.name for event in traced)
         for place, slot in enumerate(self._slots):
             if names := device.names.get(slot.point):
                 self._names[place] = names
-            if traced := device.traced.get(slot.point):
-                self.traced_us[place] = span_us(traced)
 
     def _kernels(self, place: int) -> int:
         return len(self._names.get(place, ())) or ASSUMED_KERNELS
@@ -173,7 +158,7 @@ class CudaSession(Session):
         nodes = budget // max(1, len(ready)) - NODES_BESIDE
         return max(1, min([calls, *(nodes // self._kernels(place) for place in ready)]))
 
-    def _capture(self, place: int, ready: Ready, calls: int, twice: bool) -> Captured:
+    def _capture(self, place: int, ready: Ready, calls: int) -> Captured:
         """The slot's run in a graph, or launched by the host where that is asked for or all that
         works."""
         import torch
@@ -184,10 +169,7 @@ class CudaSession(Session):
             try:
                 run: TimedRun = self._in_graph(ready, calls)
                 device.nodes += self._kernels(place) * calls + NODES_BESIDE
-                half = None
-                if twice and calls > 1 and not ready.cold:  # what a graph adds is the same for both
-                    half = self._in_graph(ready, calls // 2)
-                return Captured(ready, run, half, calls, "", ready.placement.growths)
+                return Captured(ready, run, calls, "", ready.placement.growths)
             except torch.cuda.OutOfMemoryError:
                 raise
             except Exception as error:
@@ -197,7 +179,7 @@ class CudaSession(Session):
                 remark = f"timed by events, no CUDA graph can capture it: {why_not}"
         work = self._work(ready, min(calls, MOST_LAUNCHED))
         run = self._tried(LaunchedRun(work, ready.enqueue_us))
-        return Captured(ready, run, None, calls, remark, ready.placement.growths)
+        return Captured(ready, run, calls, remark, ready.placement.growths)
 
     def _in_graph(self, ready: Ready, calls: int) -> TimedRun:
         device = self._device
@@ -258,18 +240,12 @@ class CudaSession(Session):
         try:
             one.ready.precision()
             one.run.launch()
-            if one.half is not None:
-                one.half.launch()
         except torch.cuda.OutOfMemoryError as error:
             failed[slot] = reason(error)
 
     def _timed(self, slot: int) -> TimedCall:
-        run, half = self._captured[slot].run, self._captured[slot].half
-        total = run.total_us()
-        if half is not None:
-            each = (total - half.total_us()) / (run.calls - half.calls)
-            self._constants_us.append(total - run.calls * each)
-        return TimedCall(slot, total / run.calls)
+        run = self._captured[slot].run
+        return TimedCall(slot, run.total_us() / run.calls)
 
     # --- reporting
 
@@ -282,12 +258,6 @@ class CudaSession(Session):
         unnamed = f"kernels have no names: {why_not}" if why_not else ""
         each = {place: (one.remark, unnamed) for place, one in self._captured.items()}
         return {place: "; ".join(filter(None, said)) for place, said in each.items() if any(said)}
-
-    @property
-    def constant_us(self) -> float | None:
-        """What a run's events and its first call add to all its calls together; None before the
-        first block. A call's own latency is its time less this, divided by its run's calls."""
-        return median(self._constants_us) if self._constants_us else None
 
     def close(self) -> None:
         """What was captured stays the device's: see :meth:`.CudaDevice.forget`."""

@@ -61,11 +61,10 @@ class Ready:
 @dataclass(frozen=True)
 class Captured:
     """A slot that can be launched, in runs of ``calls`` calls, fewer where the host launches them.
-    ``half`` holds half as many; ``growths`` says in which memory the operands lie."""
+    ``growths`` says in which memory the operands lie."""
 
     ready: Ready
     run: TimedRun
-    half: TimedRun | None
     calls: int
     remark: str
     growths: int

@@ -17,7 +17,7 @@ from gacprof import operators
 from gacprof.core.files import Record
 from gacprof.core.points import Point
 from gacprof.devices.cuda import ASSUMED_L2_BYTES, L2_FACTOR
-from gacprof.devices.cuda_session import ASSUMED_KERNELS, NODES_BESIDE, TWICE_EVERY
+from gacprof.devices.cuda_session import ASSUMED_KERNELS, NODES_BESIDE
 from gacprof.devices.cuda_slot import LONGEST_US, MOST_CALLS, ROUGH_CALLS, TARGET_US, WARM_UP_CALLS
 from gacprof.devices.datasheet import Roof, Sheet
 from gacprof.operators.base import itemsize, operands_from
@@ -99,11 +99,11 @@ def forecast(loads: Sequence[Load], sheet: Sheet, reuse_bytes: int, processes: i
                 too_large.append(str(point))
             output = max(output, _output_bytes(point))
         plans = sum(_planned(point, sheet.arch) for point in load.points)
-        captured, inside = slots + -(-slots // TWICE_EVERY), ASSUMED_KERNELS * calls + NODES_BESIDE
-        planned, graphs, nodes = planned + plans, graphs + captured, nodes + slots * inside
+        inside = ASSUMED_KERNELS * calls + NODES_BESIDE
+        planned, graphs, nodes = planned + plans, graphs + slots, nodes + slots * inside
         seconds["warm up"] += prepared * (slots * SLOT_S + share * sum(us) * _WARM / 1e6)
         seconds["plans"] += prepared * PLAN_S * plans
-        seconds["captures"] += prepared * (GRAPH_S * captured + NODE_S * slots * inside)
+        seconds["captures"] += prepared * (GRAPH_S * slots + NODE_S * slots * inside)
         seconds["traces"] += TRACE_S
         seconds["blocks"] += load.blocks * share * sum(u * (calls + 1) for u in us) / 1e6
     seconds["start"] = START_S * processes

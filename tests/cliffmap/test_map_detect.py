@@ -152,11 +152,11 @@ def test_steps_that_are_no_powers_of_two_are_no_period(step, monotone):
     assert find_period(d, noisy(np.array(latency), 0.002, step), 0.01) is None
 
 
-def test_noise_makes_a_period_of_one_curve_in_a_thousand_at_most():
+def test_noise_makes_hardly_ever_a_period():
     draw = np.random.default_rng(5)
     d = list(range(64, 164))
-    found = [find_period(d, np.exp(draw.normal(0, 0.01, 100)).tolist()) for _ in range(1000)]
-    assert sum(period is not None for period in found) <= 3
+    found = [find_period(d, np.exp(draw.normal(0, 0.01, 100)).tolist()) for _ in range(300)]
+    assert sum(period is not None for period in found) <= 1
 
 
 def test_three_nested_classes_are_told_apart():

@@ -111,9 +111,7 @@ def test_graphs_events_and_traces_agree_on_a_large_product(device: CudaDevice) -
     (in_graph,) = medians(made).values()
     (by_events,) = typical_us(CudaDevice(0, "cuda-events"), point)
     assert in_graph / 1.5 < by_events < in_graph * 1.5
-    if made.traced_us:
-        assert in_graph / 1.5 < made.traced_us[0] < in_graph * 1.5
-    print(in_graph, by_events, made.traced_us, made.constant_us)
+    print(in_graph, by_events)
 
 
 def test_events_inside_a_graph_and_around_it_agree(
@@ -133,13 +131,6 @@ def test_more_work_takes_longer(timer: str) -> None:
         CudaDevice(0, timer), linear(1024, 1024, 1024), linear(4096, 4096, 4096)
     )
     assert small < large
-
-
-def test_what_a_graph_adds_to_its_calls_is_little(device: CudaDevice) -> None:
-    made = session(device, linear(16, 256, 256))
-    medians(made)
-    assert made.constant_us is not None and abs(made.constant_us) < 20
-    print(made.constant_us)
 
 
 def test_weights_out_of_the_cache_take_longer_than_weights_in_it(device: CudaDevice) -> None:

@@ -2,10 +2,7 @@
 
 import json
 import os
-import signal
-import subprocess
-import sys
-import textwrap
+import shutil
 from dataclasses import replace
 from math import exp
 from pathlib import Path
@@ -111,23 +108,12 @@ def test_few_dims_do_not_spare_a_process(tmp_path):
     assert list(slots_by_process(tmp_path / "run")) == [0, 1, 2]
 
 
-def test_blocks_are_spread_over_the_processes_that_the_suite_asks_for(tmp_path):
-    device = Quirky(0.005)
-    run_sweep(suite(processes=4), device, tmp_path / "run")
-    blocks = read_blocks(tmp_path / "run")
-    assert device.renewed == 3
-    assert {b.process for b in blocks} == {0, 1, 2, 3}
-    assert [b.number for b in blocks] == list(range(len(blocks)))
-
-
 def test_a_curve_that_is_decided_takes_no_more_blocks(tmp_path):
     summary = run_sweep(suite(), device(), tmp_path / "run")
     assert (summary.blocks, summary.undecided, summary.unfinished) == (FEWEST, 0, 0)
 
 
 def test_an_undecided_curve_is_spread_evenly_over_the_processes(tmp_path):
-    from random import Random
-
     draw = Random(1)
     noisy = device(lambda point: 100.0 * draw.lognormvariate(0, 0.2))
     run_sweep(suite(most_blocks=60), noisy, tmp_path / "run")
@@ -137,8 +123,6 @@ def test_an_undecided_curve_is_spread_evenly_over_the_processes(tmp_path):
 
 def test_a_curve_that_stays_undecided_stops_at_its_most_blocks(tmp_path):
     """K=104 takes 2.1 % more than the dims above it, at a tolerance of 2 %, and noise is 3 %."""
-    from random import Random
-
     draw = Random(1)
 
     def latency(point):
@@ -251,7 +235,7 @@ class Interrupting:
         return float(point.dim["K"])
 
 
-@pytest.mark.parametrize("at", [1, 2, 25, 60, 100])
+@pytest.mark.parametrize("at", [1, 60])
 def test_an_interrupt_loses_no_block_but_the_one_under_way(tmp_path, at):
     wanted = suite(range(64, 84), least_replicates=0, replicates=0)
     with pytest.raises(KeyboardInterrupt):
@@ -289,33 +273,18 @@ def test_a_budget_leaves_a_valid_folder_that_resumes(tmp_path):
     assert (rest.blocks, rest.unfinished) == (FEWEST, 0)
 
 
-def test_sigkill_loses_at_most_the_block_under_way(tmp_path):
-    script = textwrap.dedent(
-        f"""
-        import sys, time
-        sys.path.insert(0, {str(Path(__file__).parent)!r})
-        from test_run import device, suite
-        from gacprof.sweeping.run import run_sweep
-        def progress(done, total, point):
-            print(int(done), flush=True)
-            time.sleep(0.02)
-        wanted = suite(range(64, 80), blocks=300)
-        run_sweep(wanted, device(), {str(tmp_path / "run")!r}, progress=progress)
-        """
-    )
-    child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    assert child.stdout is not None
-    for line in child.stdout:
-        begun = int(line)
-        if begun >= 15:
-            break
-    os.kill(child.pid, signal.SIGKILL)
-    child.wait()
-    kept = read_blocks(tmp_path / "run")
-    assert len(kept) >= begun
-    summary = run_sweep(suite(range(64, 80), blocks=300), device(), tmp_path / "run", resume=True)
-    blocks = read_blocks(tmp_path / "run")
-    assert blocks[: len(kept)] == kept and len(blocks) == summary.blocks
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """A folder of a finished sweep."""
+    folder = tmp_path_factory.mktemp("measured") / "run"
+    run_sweep(suite(), device(), folder)
+    return folder
+
+
+@pytest.fixture
+def finished(measured, tmp_path):
+    """A copy of it."""
+    return Path(shutil.copytree(measured, tmp_path / "run"))
 
 
 def stopped_after(folder, blocks, wanted=None):
@@ -326,7 +295,7 @@ def stopped_after(folder, blocks, wanted=None):
         )
 
 
-@pytest.mark.parametrize("cut", [1, 10, 40])
+@pytest.mark.parametrize("cut", [1, 40])
 def test_a_torn_last_line_is_dropped_and_its_block_measured_again(tmp_path, cut):
     folder = tmp_path / "run"
     stopped_after(folder, 6)
@@ -338,44 +307,41 @@ def test_a_torn_last_line_is_dropped_and_its_block_measured_again(tmp_path, cut)
     assert [b.number for b in read_blocks(folder)][:6] == list(range(6))
 
 
-def test_a_line_garbled_in_the_middle_is_told_with_its_number(tmp_path):
-    folder = tmp_path / "run"
-    stopped_after(folder, 4)
-    lines = (folder / JOURNAL).read_text().splitlines()
-    (folder / JOURNAL).write_text("\n".join([*lines[:2], lines[2][:-9], *lines[3:]]) + "\n")
-    with pytest.raises(MeasurementError, match="line 3 is garbled: delete that line"):
-        read_blocks(folder)
+def garbled(lines):
+    return [*lines[:2], lines[2][:-9], *lines[3:]]
 
 
-def test_a_block_that_lacks_a_field_or_names_an_unknown_point_is_told(tmp_path):
-    folder = tmp_path / "run"
-    stopped_after(folder, 2)
-    whole = (folder / JOURNAL).read_text()
-    (folder / JOURNAL).write_text(whole.replace('"process"', '"protest"'))
-    with pytest.raises(MeasurementError, match="lacks or garbles a field"):
-        read_blocks(folder)
-    (folder / JOURNAL).write_text(whole.replace('"calls": [["', '"calls": [["0'))
-    with pytest.raises(MeasurementError, match="lacks or garbles a field"):
-        read_blocks(folder)
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (garbled, "line 3 is garbled: delete that line"),
+        (lambda lines: [line.replace('"process"', '"protest"') for line in lines], "lacks or garb"),
+        (lambda lines: [line.replace('[["', '[["0') for line in lines], "lacks or garbles a field"),
+    ],
+)
+def test_a_damaged_journal_is_refused(tmp_path, damage, message):
+    stopped_after(tmp_path / "run", 4)
+    journal = tmp_path / "run" / JOURNAL
+    journal.write_text("\n".join(damage(journal.read_text().splitlines())) + "\n")
+    with pytest.raises(MeasurementError, match=message):
+        read_blocks(tmp_path / "run")
 
 
-def test_a_parquet_cut_short_is_told_not_guessed(tmp_path):
-    run_sweep(suite(), device(), tmp_path / "run")
-    file = tmp_path / "run" / PARQUET
+def test_a_parquet_cut_short_is_refused(finished):
+    file = finished / PARQUET
     file.write_bytes(file.read_bytes()[:-20])
     with pytest.raises(MeasurementError, match="not readable as samples"):
-        read_samples(tmp_path / "run")
+        read_samples(finished)
 
 
 @pytest.mark.parametrize("name", [store.RUN, store.POINTS, JOURNAL, PARQUET])
 @pytest.mark.parametrize("special", ["fifo", "link to an endless device"])
-def test_what_is_no_regular_file_is_told_and_neither_waited_for_nor_read(tmp_path, name, special):
-    run_sweep(suite(), device(), tmp_path / "run")
-    file = tmp_path / "run" / name
+def test_what_is_no_regular_file_is_told_and_neither_waited_for_nor_read(finished, name, special):
+    file = finished / name
     file.unlink(missing_ok=True)
     os.mkfifo(file) if special == "fifo" else file.symlink_to("/dev/zero")
     with pytest.raises(MeasurementError, match="no regular file"):
-        build_map_of(tmp_path / "run")
+        build_map_of(finished)
 
 
 def test_a_lock_is_not_written_through_a_link(tmp_path):
@@ -387,24 +353,22 @@ def test_a_lock_is_not_written_through_a_link(tmp_path):
     assert (tmp_path / "mine").read_text() == "mine"
 
 
-def test_a_small_parquet_of_endless_rows_is_refused_before_it_is_unfolded(tmp_path):
+def test_a_small_parquet_of_endless_rows_is_refused_before_it_is_unfolded(finished):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    run_sweep(suite(), device(), tmp_path / "run")
-    file = tmp_path / "run" / PARQUET
+    file = finished / PARQUET
     table = pq.read_table(file)
-    many = table.slice(0, 1).take(pa.array([0] * 3_000_000, pa.int32()))
+    many = table.slice(0, 1).take(pa.array([0] * 700_000, pa.int32()))
     pq.write_table(many, file, compression="zstd")
     assert file.stat().st_size < 300_000
-    with pytest.raises(MeasurementError, match="would unfold to 3,000,000 rows"):
-        read_blocks(tmp_path / "run")
+    with pytest.raises(MeasurementError, match="would unfold to 700,000 rows"):
+        read_blocks(finished)
 
 
-def test_a_folder_with_a_sweep_is_not_overwritten(tmp_path):
-    run_sweep(suite(), device(), tmp_path / "run")
+def test_a_folder_with_a_sweep_is_not_overwritten(finished):
     with pytest.raises(MeasurementError, match="--resume"):
-        run_sweep(suite(), device(), tmp_path / "run")
+        run_sweep(suite(), device(), finished)
 
 
 @pytest.mark.parametrize(
@@ -416,10 +380,9 @@ def test_a_folder_with_a_sweep_is_not_overwritten(tmp_path):
         (suite(range(1, 99)), "gained 1, 2, 3, 4, 5 and "),
     ],
 )
-def test_a_changed_suite_is_refused_and_told_key_by_key(tmp_path, new, told):
-    run_sweep(suite(), device(), tmp_path / "run")
+def test_a_changed_suite_is_refused_and_told_key_by_key(finished, new, told):
     with pytest.raises(MeasurementError) as error:
-        run_sweep(new, device(), tmp_path / "run", resume=True)
+        run_sweep(new, device(), finished, resume=True)
     assert told in str(error.value)
 
 
@@ -480,13 +443,12 @@ def test_header_suite_and_device_are_kept_with_the_run(tmp_path):
     assert header["schema"] == "gacprof.run/2" and header["suite"]["name"] == "t"
 
 
-def test_a_folder_of_an_earlier_gacprof_names_the_command(tmp_path):
-    run_sweep(suite(), device(), tmp_path / "run")
-    header = tmp_path / "run" / "run.json"
+def test_a_folder_of_an_earlier_gacprof_names_the_command(finished):
+    header = finished / "run.json"
     header.write_text(header.read_text().replace("gacprof.run/2", "gacprof.run/1"))
     for ask in (environment_of, build_map_of):
         with pytest.raises(MeasurementError, match=r"sweep again into another folder \(gacprof"):
-            ask(tmp_path / "run")
+            ask(finished)
 
 
 def test_kernels_are_noted_once_a_point(tmp_path):
@@ -508,41 +470,23 @@ def test_samples_read_as_a_table(tmp_path):
     assert frame["roof_share"].isna().all()
 
 
-def test_calls_read_as_a_table_with_position_and_predecessor(tmp_path):
+def test_calls_read_as_a_table_with_position_and_predecessor(finished):
     import pandas as pd
 
-    run_sweep(suite(), device(), tmp_path / "run")
-    frame = pd.read_parquet(tmp_path / "run" / PARQUET)
+    frame = pd.read_parquet(finished / PARQUET)
     first = frame[frame["block"] == 0]
     assert first["position"].tolist() == list(range(len(first)))
     assert first["predecessor"].isna().tolist() == [True] + [False] * (len(first) - 1)
     assert first["predecessor"].tolist()[1:] == first["point"].tolist()[:-1]
 
 
-def test_many_blocks_fold_into_parquet_while_the_sweep_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(store, "FOLD_AT_LEAST", 500)
-    seen = []
-
-    def progress(done, total, point):
-        if done == 600:
-            seen.append((tmp_path / "run" / PARQUET).exists())
-            lines = (tmp_path / "run" / JOURNAL).read_text().splitlines()
-            seen.append(sum('"block"' in line for line in lines))
-
-    asked = suite((8, 9), blocks=700, most_blocks=700)
-    run_sweep(asked, device(), tmp_path / "run", progress=progress)
-    assert seen == [True, 100]
-    assert len(read_blocks(tmp_path / "run")) == 700
-
-
-def test_samples_without_their_header_are_not_gone_on_with(tmp_path):
-    run_sweep(suite(), device(), tmp_path / "run")
-    (tmp_path / "run" / "run.json").unlink()
-    before = (tmp_path / "run" / PARQUET).read_bytes()
+def test_samples_without_their_header_are_not_gone_on_with(finished):
+    (finished / "run.json").unlink()
+    before = (finished / PARQUET).read_bytes()
     for resume in (False, True):
         with pytest.raises(MeasurementError, match=r"samples without their run\.json"):
-            run_sweep(suite((1, 2)), device(), tmp_path / "run", resume=resume)
-    assert (tmp_path / "run" / PARQUET).read_bytes() == before
+            run_sweep(suite((1, 2)), device(), finished, resume=resume)
+    assert (finished / PARQUET).read_bytes() == before
 
 
 def test_a_folder_of_something_else_is_refused_and_left_as_it_is(tmp_path):
