@@ -239,15 +239,13 @@ def forecast_sweep(suite: Suite, gpu: str) -> Forecast:
     from gacprof.devices.datasheet import sheet
     from gacprof.devices.forecast import Load, forecast
     from gacprof.sweeping.curve import FEWEST_SLOTS
-    from gacprof.sweeping.refine import LARGEST_SHARE, MEASURE_ALL_BELOW
+    from gacprof.sweeping.estimate import likely_points
 
     timing, loads = suite.timing, []
     for plan in suite.curves("cuda"):
-        step = LARGEST_SHARE if len(plan.refined) >= MEASURE_ALL_BELOW else 1
-        chosen = {*sorted(plan.refined, reverse=True)[::step], *plan.points.keys() - plan.refined}
-        points = tuple(point for dim, point in plan.points.items() if dim in chosen)
-        wanted = max(timing.least_replicates, round(timing.replicates * len(points)))
-        loads.append(Load(points, min(len(points), wanted), timing.blocks, FEWEST_SLOTS))
+        points = tuple(likely_points(plan))
+        replicates = timing.replicates_of(len(points))
+        loads.append(Load(points, replicates, timing.blocks, FEWEST_SLOTS))
     found = forecast(loads, sheet(gpu), timing.reuse_mib << 20, timing.processes)
     if found.too_large:
         raise MeasurementError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections import defaultdict
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib import resources
@@ -19,7 +18,6 @@ from gacprof.cliffmap import detect
 from gacprof.cliffmap.schema import SCHEMA, Curve, MapFile
 from gacprof.core.errors import MapError
 from gacprof.core.files import beginning, read_text, write_text
-from gacprof.core.points import Point
 from gacprof.operators import OPERATORS
 
 if TYPE_CHECKING:
@@ -36,15 +34,6 @@ NAMES = {
 ROUNDING = 2e-4
 """Jumps are kept with four decimals, latencies with six digits."""
 
-DISAGREE = 0.1
-"""Published curves come from separate runs (1.3 % apart at most). A tenth is more, and more than
-three noise floors is noise."""
-
-LEVELS_DISAGREE = 2.0
-"""Of a sweep's own curves: the levels of those with few blocks hold what the machine did then."""
-SPREAD_KNOWN = ("cpu-monotonic", "cuda-graph", "cuda-events", "recorded")
-"""Timers of our own sweeps, in whose maps a point without bounds was measured too seldom."""
-
 
 def read_map(name_or_path: str | Path) -> MapFile:
     """A shipped map by its name, or a file by its path.
@@ -59,7 +48,7 @@ def read_map(name_or_path: str | Path) -> MapFile:
         file = MapFile.model_validate_json(text)
     except ValidationError as error:
         raise MapError(f"{where} is no cliff map: {_reason(text, error)}") from None
-    fault = next(chain(_contradictions(file), _disagreements(file)), None)
+    fault = next(_contradictions(file), None)
     if fault is not None:
         raise MapError(f"{where} contradicts itself: {fault}")
     return file
@@ -181,34 +170,30 @@ def _place(loc: tuple[int | str, ...], data: Any) -> str:
 def _contradictions(file: MapFile) -> Iterator[str]:
     """Findings that the points of their curve contradict, in words."""
     for number, curve in enumerate(file.curves):
-        for fault in chain(_of_dims(curve), _of_verdicts(curve), _of_cliffs(curve)):
+        for fault in chain(_of_dims(curve), _of_cliffs(curve)):
             yield f"curves[{number}] ({curve.identity}): {fault}"
 
 
 def _of_dims(curve: Curve) -> Iterator[str]:
-    """The axis and the fixed dims are all that a known operator has."""
-    known, dims, coverage = OPERATORS.get(curve.operator), curve.points.d, curve.coverage
+    """The axis and the fixed dims are all that a known operator has; verdicts follow from the
+    penalties' bounds, and these hold the penalty itself."""
+    known, p, coverage = OPERATORS.get(curve.operator), curve.points, curve.coverage
     if known is not None and {curve.axis, *curve.fixed} != set(known.dims):
         yield f"{curve.operator} has the dims {', '.join(known.dims)}"
-    if coverage.measured != len(dims):
-        yield f"'coverage' says {coverage.measured} dims were measured, there are {len(dims)}"
-    for d in coverage.failed:
-        if d in dims:
-            yield f"{d} is among the measured and the failed dims"
-
-
-def _of_verdicts(curve: Curve) -> Iterator[str]:
-    """Verdicts follow from the penalties' bounds, and these hold the penalty itself."""
-    p, most = curve.points, curve.tolerance
+    if coverage.measured != len(p.d):
+        yield f"'coverage' says {coverage.measured} dims were measured, there are {len(p.d)}"
+    most = curve.tolerance
     columns = (p.d, curve.verdicts, detect.penalty(p.latency_us), p.penalty_low, p.penalty_high)
     for d, verdict, penalty, low, high in zip(*columns, strict=True):
+        if d in coverage.failed:
+            yield f"{d} is among the measured and the failed dims"
         if not low - ROUNDING <= penalty or (high is not None and penalty > high + ROUNDING):
             yield f"the penalty of {d} is {penalty:.1%}, its bounds are {low} and {high}"
         if verdict == "safe" and (high is None or high > most + ROUNDING):
             yield f"'safe' names {d}, whose penalty may be {high or penalty:.1%}"
         if verdict == "misaligned" and low <= most - ROUNDING:
             yield f"'misaligned' names {d}, whose penalty may be as low as {low:.1%}"
-        if verdict == "safe" and not curve.coverage.compares(d):
+        if verdict == "safe" and not coverage.compares(d):
             yield f"'safe' names {d}, but what it would be padded to was not measured"
 
 
@@ -221,28 +206,6 @@ def _of_cliffs(curve: Curve) -> Iterator[str]:
                 f"the cliff {cliff.before} → {cliff.after} says {cliff.jump:+.1%}, "
                 f"the points say {jump:+.1%}"
             )
-
-
-def _disagreements(file: MapFile) -> Iterator[str]:
-    """Points of which two curves say different things, in words."""
-    least = LEVELS_DISAGREE if file.provenance.kind == "measured" else DISAGREE
-    allowed = max(least, 3 * (file.noise.floor or 0.0))
-    crossed = {size for curve in file.curves for size in curve.fixed.items()}
-    said: dict[Point, list[tuple[float, str]]] = defaultdict(list)
-    for curve in file.curves:
-        p = curve.points
-        for d, us, low in zip(p.d, p.latency_us, p.low_us, strict=True):
-            if (curve.axis, d) not in crossed or (low is None and curve.timer in SPREAD_KNOWN):
-                continue
-            point = curve.point(d)
-            for other, axis in said[point]:
-                if abs(us - other) / min(us, other) > allowed:
-                    dims = " ".join(f"{name}={value}" for name, value in point.dims)
-                    yield (
-                        f"two curves disagree at {curve.operator} {dims} {curve.dtype}: "
-                        f"{other} µs over {axis}, {us} µs over {curve.axis}"
-                    )
-            said[point].append((us, curve.axis))
 
 
 def map_facts(cliff_map: CliffMap, today: datetime | None = None) -> dict[str, Any]:

@@ -99,7 +99,8 @@ class CudaSession(Session):
         """Trace what is new, then capture it, and anew what lies in memory that an arena left."""
         before = [one.calls for one in self._captured.values()]
         before = before or self._device.calls_on_curve(self._slots)
-        calls = median_low(before) if before else calls_of_runs(list(ready.values()))
+        new, most = list(ready.values()), min((r.most_calls for r in ready.values()), default=1)
+        calls = median_low(before or [calls_of_runs([r.us for r in new], most) if new else 1])
         for one in ready.values():
             self._reserve(one, calls)
         stale = {i: one.ready for i, one in self._captured.items() if not one.current}

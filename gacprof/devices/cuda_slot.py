@@ -98,16 +98,14 @@ def prepare(device: CudaDevice, slot: Slot) -> Ready:
     )  # fmt: skip
 
 
-def calls_of_runs(ready: Sequence[Ready]) -> int:
-    """How many calls each run of a curve holds: the same number for all. A run's events and its
-    first call add a microsecond or two, so that runs of one and of two calls would differ by their
-    number. As many as the shorter calls need, and no more than the longest allow."""
-    if not ready:
-        return 1
-    by_time = sorted(one.us for one in ready)
+def calls_of_runs(us: Sequence[float], most: int = MOST_CALLS) -> int:
+    """How many calls each run of a curve holds, ``most`` at most, of slots that take about so long:
+    the same number for all. A run's events and its first call add a microsecond or two, so that
+    runs of one and of two calls would differ by their number. As many as the shorter calls need,
+    and no more than the longest allow."""
+    by_time = sorted(us)
     wanted = round(TARGET_US / by_time[len(by_time) // 4])
-    bounds = (LONGEST_US / by_time[-1], *(one.most_calls for one in ready))
-    return max(1, int(min(wanted, *bounds)))
+    return max(1, int(min(wanted, LONGEST_US / by_time[-1], most)))
 
 
 def _enqueued_us(device: CudaDevice, call: Prepared) -> float:

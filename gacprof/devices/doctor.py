@@ -14,8 +14,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,7 +34,7 @@ from gacprof.devices.threads import goes_first
 if TYPE_CHECKING:
     from gacprof.devices.cuda import CudaDevice
 
-TRACES, CALLS = 10, 10
+CALLS = 10
 LONGEST_S = 120.0
 """For importing torch from a cold disk, opening the device and tracing a little."""
 
@@ -60,7 +59,6 @@ def examine() -> list[Component]:
         Component("torch", True, torch.__version__, _torch_note(gpus)),
         *_gpus(gpus),
         *_timer(gpus),
-        *_attention(gpus),
         *_libraries(gpus),
         _ncu(),
         _nvml(gpus),
@@ -137,21 +135,8 @@ def _timer(gpus: int) -> Iterator[Component]:
     if lacking := tracing.why_not:
         note = f"kernels have no names: {lacking}"
     else:
-        note = f"names of kernels; {tracing.batch_ms} ms to trace ten small calls"
+        note = "kernels have names"
     yield Component("kineto", not lacking, None, note)
-
-
-def _attention(gpus: int) -> Iterator[Component]:
-    """Which backends of SDPA this process may use at all; the dims decide the rest."""
-    if not gpus:
-        return
-    import torch
-
-    names = ("flash", "mem_efficient", "math", "cudnn")
-    enabled = [n for n in names if getattr(torch.backends.cuda, f"{n}_sdp_enabled")()]
-    listed = ", ".join(name.removeprefix("mem_") for name in enabled)
-    note = f"{listed}; 'gacprof evidence sdpa --head-dim N' says which serves N, and why not others"
-    yield Component("attention", bool(enabled), None, note)
 
 
 def _libraries(gpus: int) -> Iterator[Component]:
@@ -210,12 +195,10 @@ def _nvml(gpus: int) -> Component:
 
 @dataclass(frozen=True)
 class Tracing:
-    """``why_not`` is empty where tracing works; ``batch_ms`` is what tracing ten small calls takes.
-    ``no_graph`` is empty where calls can be timed in CUDA graphs."""
+    """Why calls cannot be traced, and why not timed in CUDA graphs; empty where they can."""
 
     why_not: str
-    batch_ms: float | None = None
-    no_graph: str = ""
+    no_graph: str
 
 
 def try_tracing(index: int) -> Tracing:
@@ -235,34 +218,22 @@ def try_tracing(index: int) -> Tracing:
 
 
 def _nothing(why_not: str) -> Tracing:
-    return Tracing(why_not, no_graph=why_not)
+    return Tracing(why_not, why_not)
 
 
 def _try(index: int) -> Tracing:
+    import torch
+
     from gacprof.devices.cuda import CudaDevice
 
     try:
         device = CudaDevice(index)
         with device.active():
-            why_not, batch_ms = _traced(device)
-            return Tracing(why_not, batch_ms, _no_graph(device))
+            x = torch.ones(1 << 16, device=device.torch_device)
+            device.tracer.typical_calls([lambda: x + x] * CALLS)
+            return Tracing(device.tracer.why_not, _no_graph(device))
     except (RuntimeError, MeasurementError) as error:
         return _nothing(first_line(error))
-
-
-def _traced(device: CudaDevice) -> tuple[str, float | None]:
-    """Why small calls cannot be traced, and what tracing ten of them takes."""
-    import torch
-
-    x = torch.ones(1 << 16, device=device.torch_device)
-    batch: list[Callable[[], object]] = [lambda: x + x] * (CALLS // 2)  # each is called twice
-    device.tracer.typical_calls(batch)
-    started = time.perf_counter()
-    for _ in range(TRACES):
-        device.tracer.typical_calls(batch)
-    if device.tracer.why_not:
-        return device.tracer.why_not, None
-    return "", round((time.perf_counter() - started) / TRACES * 1e3, 2)
 
 
 def _no_graph(device: CudaDevice) -> str:

@@ -18,7 +18,7 @@ from gacprof.core.files import Record
 from gacprof.core.points import Point
 from gacprof.devices.cuda import ASSUMED_L2_BYTES, L2_FACTOR
 from gacprof.devices.cuda_session import ASSUMED_KERNELS, NODES_BESIDE
-from gacprof.devices.cuda_slot import LONGEST_US, MOST_CALLS, ROUGH_CALLS, TARGET_US, WARM_UP_CALLS
+from gacprof.devices.cuda_slot import ROUGH_CALLS, WARM_UP_CALLS, calls_of_runs
 from gacprof.devices.datasheet import Roof, Sheet
 from gacprof.operators.base import itemsize, operands_from
 
@@ -86,7 +86,7 @@ def forecast(loads: Sequence[Load], sheet: Sheet, reuse_bytes: int, processes: i
     nodes = graphs = planned = output = flushed = 0
     for load in loads:
         us = [call_us(point, sheet) for point in load.points]
-        calls, largest = _calls(us), max(load.points, key=_moved)
+        calls, largest = calls_of_runs(us), max(load.points, key=_moved)
         cold = largest.flag.get("cache") == "cold"
         between = max(reuse_bytes, cache, calls * _moved(largest)) if cold else 0
         flushed = max(flushed, cache if cold else 0)
@@ -124,13 +124,6 @@ def call_us(point: Point, sheet: Sheet) -> float:
     """About how long a call takes, by the data sheet."""
     roof = Roof(sheet.rates, sheet.values.get("gb_s", ASSUMED_GB_S))
     return max(SHORTEST_US, roof.call_us(point))
-
-
-def _calls(us: Sequence[float]) -> int:
-    """As :func:`.cuda_slot.calls_of_runs` chooses."""
-    by_time = sorted(us)
-    wanted = min(TARGET_US / by_time[len(by_time) // 4], LONGEST_US / by_time[-1], MOST_CALLS)
-    return max(1, int(wanted))
 
 
 def _moved(point: Point) -> int:

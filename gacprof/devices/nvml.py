@@ -42,15 +42,6 @@ FIRST_SLOWDOWN = {(580, 82): 269, (575, 0): 251}
 12.575.51 and 13.580.65 have 251, 13.580.82 and later 269); what the number means to other drivers
 is a setting of power smoothing. Older drivers count no such thing."""
 
-VIOLATIONS = {0: POLICIES[74], 1: POLICIES[75]}
-"""The same by nvmlDeviceGetViolationStatus, for drivers that have none of the fields."""
-
-REASONS = (
-    "nvmlDeviceGetCurrentClocksEventReasons",
-    "nvmlDeviceGetCurrentClocksThrottleReasons",
-)
-"""The same call by its name since NVML 12 (driver 535), and by the one it had before."""
-
 READING_S = 0.1
 """How long a reading stands for: NVML renews power at this pace and averages it over longer,
 and temperature changes slower still, while a block takes some milliseconds."""
@@ -87,17 +78,6 @@ def open_nvml(index: int) -> tuple[Any, Any]:
         except pynvml.NVMLError as error:
             refused.append(error)
     raise refused[0]
-
-
-def slowdown_bits(nvml: Any, handle: Any) -> int:
-    """Why the clocks are held down now, as NVML's bits. Raises ``NVMLError``."""
-    refused: Exception = AttributeError("this NVML has no call for throttle reasons")
-    for name in REASONS:
-        try:
-            return int(getattr(nvml, name)(handle))
-        except (AttributeError, nvml.NVMLError) as error:
-            refused = error
-    raise refused
 
 
 def counters(driver: str | None) -> dict[int, str]:
@@ -163,18 +143,9 @@ class Telemetry:
         loaded; empty where NVML does not count."""
         if self.handle is None:
             return {}
-        try:
-            fields = self._counters
-            values = self.nvml.nvmlDeviceGetFieldValues(self.handle, list(fields))
-            counted = {fields[v.fieldId]: int(v.value.ullVal) for v in values if not v.nvmlReturn}
-        except (AttributeError, self.nvml.NVMLError):
-            counted = {}
-        if counted:
-            return counted
-        found = {
-            name: self._read("nvmlDeviceGetViolationStatus", i) for i, name in VIOLATIONS.items()
-        }
-        return {name: int(status.violationTime) for name, status in found.items() if status}
+        fields = self._counters
+        values = self._read("nvmlDeviceGetFieldValues", list(fields)) or ()
+        return {fields[v.fieldId]: int(v.value.ullVal) for v in values if not v.nvmlReturn}
 
     def slowed_since(self, before: Mapping[str, int], seconds: float) -> str:
         """What has held the clock down for :data:`THROTTLED_SHARE` of the ``seconds`` since
@@ -199,13 +170,7 @@ class Telemetry:
         }
 
     def throttle_reason(self) -> str:
-        if self.handle is None:
-            return ""
-        try:
-            bits = slowdown_bits(self.nvml, self.handle)
-        except (AttributeError, self.nvml.NVMLError) as error:
-            self.why_not = str(error)
-            return ""
+        bits = self._read("nvmlDeviceGetCurrentClocksEventReasons") or 0
         return ", ".join(name for bit, name in SLOWED_BY.items() if bits & bit)
 
     def _read(self, function: str, *arguments: Any, needs_handle: bool = True) -> Any:

@@ -71,8 +71,7 @@ class CurveState:
     def _add(self, dims: Sequence[int]) -> None:
         """New dims with their A/A replicates: a share of them, a few at least, spread evenly."""
         points = [self.plan.points[d] for d in sorted(dims)]
-        number = min(len(points), max(self._timing.least_replicates,
-                                      round(self._timing.replicates * len(points))))  # fmt: skip
+        number = self._timing.replicates_of(len(points))
         offset = self._draw.random()
         doubled = {int((i + offset) * len(points) / number) for i in range(number)}
         fresh = [Slot(point) for point in points]

@@ -80,12 +80,16 @@ def _roof(kind: str, name: str) -> Roof:
     return ROOFS.get(name) or ASSUMED.get(kind) or ASSUMED["cpu"]
 
 
+def likely_points(plan: CurvePlan) -> list[Point]:
+    """What is measured of a curve: all its points, of a refined axis a share at most."""
+    step = LARGEST_SHARE if len(plan.refined) >= MEASURE_ALL_BELOW else 1
+    chosen = {*sorted(plan.refined, reverse=True)[::step], *(plan.points.keys() - plan.refined)}
+    return [point for d, point in plan.points.items() if d in chosen]
+
+
 def _slots(plan: CurvePlan, timing: Schedule) -> int:
-    """Dims of a curve with their replicates; a refined axis has a share of them."""
-    dims = len(plan.points)
-    if len(plan.refined) >= MEASURE_ALL_BELOW:
-        dims -= len(plan.refined) - len(plan.refined) // LARGEST_SHARE
-    return dims + min(dims, max(timing.least_replicates, round(timing.replicates * dims)))
+    dims = len(likely_points(plan))
+    return dims + timing.replicates_of(dims)
 
 
 def _probed(

@@ -43,20 +43,17 @@ def suite_of(folder: str | Path) -> Suite:
 
 
 def read_samples(path: Path) -> list[Sample]:
-    """What a run folder knows of each point, ordered by when it was first called.
+    """What a run folder knows of each point, ordered by when it was first called. Disturbed calls
+    are left out where there are others.
 
     Raises :class:`MeasurementError` for an unreadable folder.
     """
-    return samples_of(read_blocks(path), read_notes(path))
-
-
-def samples_of(blocks: Iterable[Block], notes: dict[Point, PointNote]) -> list[Sample]:
-    """Blocks by point. Disturbed calls are left out where there are others."""
+    notes = read_notes(path)
     calls: dict[Point, list[tuple[Block, Call]]] = {}
-    for block in (block for block in blocks if block.axis != LEVEL):
+    for block in (block for block in read_blocks(path) if block.axis != LEVEL):
         for call in block.calls:
             calls.setdefault(call.point, []).append((block, call))
-    points = [*calls, *(p for p in notes if p not in calls)]
+    points = dict.fromkeys([*calls, *notes])
     return [_sample(p, calls.get(p, []), notes.get(p) or PointNote(p)) for p in points]
 
 
@@ -69,18 +66,10 @@ def _sample(point: Point, calls: list[tuple[Block, Call]], note: PointNote) -> S
     kept = kept or calls
     last = kept[-1][0]
     return Sample(
-        point,
-        tuple(dict.fromkeys(b.axis for b, _ in calls)),
-        tuple(c.us for _, c in kept),
-        last.timer,
-        "throttled" if throttled else "ok",
-        throttled or note.failed or note.remark,
-        note.kernels,
-        last.sm_clock_mhz,
-        last.mem_clock_mhz,
-        last.temperature_c,
-        last.power_w,
-    )
+        point, tuple(dict.fromkeys(b.axis for b, _ in calls)), tuple(c.us for _, c in kept),
+        last.timer, "throttled" if throttled else "ok", throttled or note.failed or note.remark,
+        note.kernels, last.sm_clock_mhz, last.mem_clock_mhz, last.temperature_c, last.power_w,
+    )  # fmt: skip
 
 
 def read_frame(path: Path) -> pd.DataFrame:

@@ -32,6 +32,7 @@ import itertools
 import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from math import prod
@@ -109,6 +110,10 @@ class Schedule(_Strict):
         added = (self.processes - 1) * self.blocks // self.processes
         return min(self.most_blocks, decided + added)
 
+    def replicates_of(self, dims: int) -> int:
+        """How many of so many dims have a hidden A/A replicate."""
+        return min(dims, max(self.least_replicates, round(self.replicates * dims)))
+
     @property
     def usual_blocks(self) -> int:
         """Of a curve that was not looked at yet."""
@@ -144,6 +149,15 @@ class CurvePlan:
         return curve_key(next(iter(self.points.values())), self.axis)
 
 
+@contextmanager
+def _as_value_error() -> Iterator[None]:
+    """pydantic adds the key to these alone."""
+    try:
+        yield
+    except SuiteError as error:
+        raise ValueError(str(error)) from None
+
+
 class Sweep(_Strict):
     """One axis of one operator, at every combination of the other settings."""
 
@@ -160,27 +174,26 @@ class Sweep(_Strict):
     @field_validator("dtype")
     @classmethod
     def _dtype_by_its_full_name(cls, given: str | list[str]) -> str | list[str]:
-        try:
+        with _as_value_error():
             if isinstance(given, str):
                 return dtype_named(given)
             return [dtype_named(name) for name in given]
-        except SuiteError as error:
-            raise ValueError(str(error)) from None  # pydantic then adds the key
 
     @model_validator(mode="after")
     def _names_are_known(self) -> Sweep:
-        kind = operators.get(self.operator)
+        with _as_value_error():
+            kind = operators.get(self.operator)
         if self.axis not in kind.dims:
-            raise SuiteError(
+            raise ValueError(
                 f"axis '{self.axis}' is no dim of '{self.operator}' (it has {', '.join(kind.dims)})"
             )
         if self.axis in self.dims:
-            raise SuiteError(f"axis '{self.axis}' stands in 'dims' too; give it in 'values' only")
+            raise ValueError(f"axis '{self.axis}' stands in 'dims' too; give it in 'values' only")
         _check_values(self.axis, self.values)
         settings = [self.dtype, *self.dims.values(), *self.flags.values()]
         combined = prod(len(value) for value in settings if isinstance(value, list))
         if combined * len(self.axis_values) > MAX_POINTS:
-            raise SuiteError(
+            raise ValueError(
                 f"{combined:,} combinations of settings at {len(self.axis_values):,} values are "
                 f"more than {MAX_POINTS:,} points: split the suite"
             )
@@ -292,14 +305,6 @@ def load_suite(name: str | Path) -> Suite:
 
 def parse_suite(data: Mapping[str, Any], source: str) -> Suite:
     """A suite from plain data. Raises :class:`SuiteError` that names the source and the key."""
-    tables = data.get("sweep")
-    for number, table in enumerate(tables if isinstance(tables, list) else ()):
-        try:
-            Sweep.model_validate(table)
-        except SuiteError as error:
-            raise SuiteError(f"{source}: sweep[{number}]: {error}") from None
-        except ValidationError:
-            pass  # reported below, with the keys around it
     try:
         return Suite.model_validate(data)
     except ValidationError as error:
@@ -327,22 +332,23 @@ def _find(name: str) -> tuple[str, str]:
 
 
 def _check_values(axis: str, values: Sequence[int | Range]) -> None:
-    """Some, and not too many: looked at before a range is spelt out, for that takes memory."""
+    """Some, and not too many: looked at before a range is spelt out, for that takes memory.
+    Raises ``ValueError``."""
     ranges = [value for value in values if isinstance(value, Range)]
     count = len(values) - len(ranges)
     for each in ranges:
         if each.last > MAX_DIM:
-            raise SuiteError(
+            raise ValueError(
                 f"axis '{axis}': a range to {each.last}, but the largest dim is {MAX_DIM}"
             )
         count += len(each.dims)
     if count > MAX_POINTS:
-        raise SuiteError(
+        raise ValueError(
             f"axis '{axis}' has {count} values, more than {MAX_POINTS}: use a larger step"
         )
     if not count:
         empty = [f"from = {r.first} is above to = {r.last}" for r in ranges]
-        raise SuiteError(f"axis '{axis}' has no values{': ' if empty else ''}{', '.join(empty)}")
+        raise ValueError(f"axis '{axis}' has no values{': ' if empty else ''}{', '.join(empty)}")
 
 
 def _combinations(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

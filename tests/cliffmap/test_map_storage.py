@@ -47,11 +47,6 @@ def turned_round(data: dict) -> None:
     cliff["before"], cliff["after"] = cliff["after"], cliff["before"]
 
 
-def slower(data: dict) -> None:
-    over_k = next(c for c in data["curves"] if c["axis"] == "K" and c["fixed"].get("M") == 512)
-    over_k["points"]["latency_us"] = [1.5 * t for t in over_k["points"]["latency_us"]]
-
-
 def one_point(data: dict) -> None:
     first(data)["points"] = {name: column[:1] for name, column in first(data)["points"].items()}
 
@@ -79,7 +74,6 @@ DAMAGED = [
     (lambda m: first(m)["points"]["count"].pop(), "differ in length"),
     (lambda m: first(m).update(speed=1), "curves[0]"),
     (lambda m: m["curves"].append(first(m)), "two curves are the same one"),
-    (slower, "two curves disagree at linear K=4096 M=512 N=4096"),
 ]
 
 

@@ -18,7 +18,6 @@ from gacprof.devices.nvml import counters
 
 TABLE = json.loads((Path(__file__).parents[1] / "fixtures" / "torch_contract.json").read_text())
 TORCH, NVML = TABLE["torch"], TABLE["nvidia_ml_py"]
-SITE_PACKAGES = Path(torch.__file__).parents[1]
 
 STUB, OPS, GRAPHS = (
     "torch/_C/__init__.pyi",
@@ -60,11 +59,14 @@ def test_the_table_holds_every_minor_release_that_is_supported():
     ]  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def here():
+    return torch_contract(in_folder(Path(torch.__file__).parents[1]))
+
+
 @pytest.mark.parametrize("fact", TORCH["since"])
-def test_the_installed_torch_is_as_its_release_in_the_table(fact):
-    assert torch_contract(in_folder(SITE_PACKAGES))[fact] == value(
-        TORCH["since"][fact], torch.__version__
-    )
+def test_the_installed_torch_is_as_its_release_in_the_table(here, fact):
+    assert here[fact] == value(TORCH["since"][fact], torch.__version__)
 
 
 @pytest.mark.parametrize("fact", CALLED)

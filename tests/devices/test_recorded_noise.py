@@ -12,8 +12,8 @@ STATES = (
     "loaded-1-threads",
     "overloaded-2-threads",
 )
-CURVES = 40
-"""Of each state: 200 together. benchmarks/planted.py does ten times as many."""
+CURVES = 20
+"""Of each state: 100 together. benchmarks/planted.py does twenty times as many."""
 
 
 @pytest.fixture(scope="module")

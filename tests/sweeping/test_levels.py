@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from gacprof.cliffmap.storage import read_map
 from gacprof.core.points import LEVEL
 from gacprof.devices.device import BlockTimes, TimedCall
 from gacprof.devices.recorded import RecordedDevice
@@ -109,21 +108,3 @@ def test_a_sweep_of_one_curve_has_none(tmp_path):
     )  # fmt: skip
     run_sweep(one, Caching(), tmp_path / "run")
     assert all(block.axis == "K" for block in read_blocks(tmp_path / "run"))
-
-
-def test_a_map_whose_levels_differ_can_be_read(tmp_path):
-    """Two curves hold one point; a disturbed curve may be 60 % off, and that is no damage."""
-    both = {"operator": "linear", "dims": {"M": 1}}
-    over_k = both | {"axis": "K", "values": [96, 104, 112], "dims": {"M": 1, "N": 64}}
-    over_n = both | {"axis": "N", "values": [64, 72, 80], "dims": {"M": 1, "K": 96}}
-
-    class Torn(RecordedDevice):
-        def session(self, slots, reuse_bytes=0):
-            alike = len({slot.point.dim["N"] for slot in slots}) == 1
-            self._answer = lambda point: 16.0 if alike else 10.0
-            return super().session(slots, reuse_bytes)
-
-    run_sweep(parse_suite({"name": "t", "sweep": [over_k, over_n]}, "t"), Torn(own_us),
-              tmp_path / "run")  # fmt: skip
-    build_map_of(tmp_path / "run", "torn").save(tmp_path / "map.json")
-    assert len(read_map(tmp_path / "map.json").curves) == 2

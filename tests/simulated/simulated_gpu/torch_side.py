@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import sys
 import weakref
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from importlib import import_module
 from types import ModuleType, SimpleNamespace
 from unittest.mock import patch
 
@@ -29,6 +30,11 @@ from simulated_gpu.nvml import simulated_nvml
 
 KERNELS = (*PRODUCTS, "sum", "add_", "add", "__add__", "scaled_dot_product_attention")
 STREAM_KERNELS = "gacprof.operators.stream_triton"
+
+with suppress(ImportError):
+    import_module(
+        "triton.language"
+    )  # reads TRITON_INTERPRET, which is set while a GPU is installed
 
 
 class Storages(TorchDispatchMode):
