@@ -160,12 +160,9 @@ def _shares(share: Share) -> tuple[str, str]:
 
 
 def _print_counter_examples(curve: CurveAgreement) -> None:
-    if not curve.counter_examples and not curve.cliffs:
+    if not curve.counter_examples:
         return
-    say(
-        f"{curve.curve}: {len(curve.counter_examples)} of {curve.compared} dims disagree; of "
-        f"{curve.cliffs} cliffs within tier 1 {len(curve.unexplained)} are unexplained"
-    )
+    say(f"{curve.curve}: {len(curve.counter_examples)} of {curve.compared} dims disagree")
     for one in curve.counter_examples[:SHOWN]:
         say(
             f"  {one.d}: {one.by_rules} by rules (tier {one.tier}), {one.measured} as measured, "
@@ -174,8 +171,6 @@ def _print_counter_examples(curve: CurveAgreement) -> None:
     left = len(curve.counter_examples) - SHOWN
     if left > 0:
         say(f"  … and {left} more (--json has all)")
-    for before, after, jump in curve.unexplained[:SHOWN]:
-        say(f"  unexplained cliff {before} → {after}: {percent(jump, signed=True)}")
 
 
 Out = Annotated[Path | None, Option(help="Write there instead of printing.")]

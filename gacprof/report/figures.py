@@ -129,7 +129,7 @@ def tier_picture(
     axes.set_ylim(0.5, last + 0.5)
     axes.set_xlabel(axis, color=INK)
     dim_ticks(axes, judged[0].d, judged[-1].d)
-    title(axes, f"{operator} {axis}: tiers", f"{table.environment.name} · {dtype} · {table.basis}")
+    title(axes, f"{operator} {axis}: tiers", f"{table.environment.name} · {dtype} · by rules")
     legend(axes)
     return figure
 

@@ -236,9 +236,7 @@ def rule_table(table: RuleTable) -> Table:
         for tier in table.tiers
         for rule in (*tier.rules, *tier.doubts)
     )
-    return Table(
-        "", f"Tiers, {table.basis}: {table.environment.name}", columns, rows, tuple(sources)
-    )
+    return Table("", f"Tiers by rules: {table.environment.name}", columns, rows, tuple(sources))
 
 
 def step_table(times: Mapping[str, Any]) -> Table:
@@ -246,27 +244,24 @@ def step_table(times: Mapping[str, Any]) -> Table:
     part, at good sizes with what these save."""
 
     def cells(cost: Mapping[str, Any]) -> tuple[str | None, str | None]:
-        saved, good = (cost[which] and bounded_time(**cost[which]) for which in ("saved", "good"))
-        if good is None and cost.get("at_least") is not None:
-            good = f"{at_least_time(cost['at_least'])} (parts with a time)"
-        return saved, good
+        good, saved = (cost[which] and bounded_time(**cost[which]) for which in ("good", "saved"))
+        least = cost.get("at_least")
+        return at_least_time(least) if good is None and least is not None else good, saved
 
-    totals = times["totals"]
-    columns = [Column("part")]
-    for total in totals:
-        when = counted(total["tokens"], "token")
-        columns += [Column(f"{when}: saved"), Column("of, at good sizes")]
-    columns.append(Column("size"))
-    rows: list[tuple[Cell, ...]] = [("all", *(c for total in totals for c in cells(total)), None)]
+    whens = [counted(total["tokens"], "token") for total in times["totals"]]
+    columns = [Column(text) for when in whens for text in (f"{when}, at good sizes", "these save")]
+    rows: list[tuple[Cell, ...]] = [
+        ("all", None, *(cell for total in times["totals"] for cell in cells(total)))
+    ]
     for part in times["parts"]:
         need = part["need"]
         size = ", ".join(f"{name} {length}" for name, length in need["shape"].items())
-        every = (cell for cost in part["costs"] for cell in cells(cost))
-        rows.append((f"{need['name']} ×{need['count']:g}", *every, size))
+        each = (cell for cost in part["costs"] for cell in cells(cost))
+        rows.append((f"{need['name']} ×{need['count']:g}", size, *each))
     notes = [f"by {', '.join(times['sources'])}", *times["notes"]]
     notes += [f"without a time: {one}" for one in times["left_out"]]
-    title = f"Whole steps on {times['gpu']} by others' measurements, and what good sizes save"
-    return Table("", title, tuple(columns), tuple(rows), tuple(notes))
+    title = f"Whole steps on {times['gpu']} by others' measurements"
+    return Table("", title, (Column("part"), Column("size"), *columns), tuple(rows), tuple(notes))
 
 
 def constraint_rows(curve: Curve) -> list[tuple[Cell, ...]]:

@@ -8,19 +8,18 @@ named by them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, ClassVar
 
 from gacprof.cliffmap import CliffMap, detect
-from gacprof.cliffmap.schema import Cliff, Curve
+from gacprof.cliffmap.schema import Curve
 from gacprof.core.errors import MapError
 from gacprof.core.files import Record
 from gacprof.rules import step
 from gacprof.rules.table import RuleTable
 from gacprof.rules.target import NoRuleError, Target
-from gacprof.rules.view import Verdicts, judged
-from gacprof.rules.waves import Edge, wave_edges
+from gacprof.rules.view import judged
 
 
 @dataclass(frozen=True)
@@ -62,8 +61,7 @@ class CounterExample:
 
 @dataclass(frozen=True)
 class CurveAgreement(Record):
-    """One curve. ``cliffs`` are those measured within the best class, ``explained`` those of them
-    that lie where a template or a known tile's wave ends and are no larger than it allows."""
+    """One curve, of which so many dims were ``compared``."""
 
     operator: str
     axis: str
@@ -72,8 +70,6 @@ class CurveAgreement(Record):
     safe: Share
     frontier: Share
     counter_examples: list[CounterExample]
-    cliffs: int
-    unexplained: list[tuple[int, int, float]]
 
 
 @dataclass(frozen=True)
@@ -154,9 +150,6 @@ def _compared(measured: Curve, target: Target) -> CurveAgreement:
         for d in decided
         if (ruled[d][0] == "safe") != (verdict[d] == "safe")
     ]
-    cliffs = [c for c in measured.cliffs if at.keys() >= {c.before, c.after}]
-    cliffs = [c for c in cliffs if at[c.before][1] == at[c.after][1] == 1]
-    edges = wave_edges(measured.point(p.d[0]), axis, target, p.d)
     safe = {d for d, found in ruled.items() if found[0] == "safe"}
     return CurveAgreement(
         operator=measured.operator,
@@ -166,22 +159,9 @@ def _compared(measured: Curve, target: Target) -> CurveAgreement:
         safe=_share(safe, set(measured.safe), measured_too),
         frontier=_share(set(widest.values()), set(measured.frontier), comparable),
         counter_examples=wrong,
-        cliffs=len(cliffs),
-        unexplained=[(c.before, c.after, c.jump) for c in _unexplained(cliffs, at, edges)],
     )
 
 
 def _share(by_rules: set[int], measured: set[int], dims: Sequence[int]) -> Share:
     a, b = by_rules & set(dims), measured & set(dims)
     return Share(len(a & b), len(a), len(b))
-
-
-def _unexplained(
-    cliffs: Sequence[Cliff], at: Mapping[int, Verdicts], edges: Sequence[Edge]
-) -> Iterator[Cliff]:
-    """Cliffs at which no wave ends and no mechanism changes, or larger than a wave allows."""
-    for cliff in cliffs:
-        within = [e for e in edges if cliff.before <= e.after < cliff.after]
-        allowed = max((e.at_most for e in within), default=0.0)
-        if at[cliff.before][3] == at[cliff.after][3] and not 0 < cliff.jump <= allowed:
-            yield cliff

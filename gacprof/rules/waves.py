@@ -9,8 +9,6 @@ wave is where a step is likely, never where a size is surely good: docs/rules.md
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 from gacprof.core.points import BYTES_PER_ELEMENT, Point
@@ -25,12 +23,6 @@ LEAST = 0.15
 TILE = 128
 """All edges lie at multiples of it."""
 
-SMALL = (
-    (64, 64), (64, 128), (128, 64), (128, 128), (64, 256), (256, 64), (128, 256), (256, 128),
-)  # fmt: skip
-"""Tiles of cuBLAS's 16-bit kernels for sm80, which sm86 and sm89 run too; either way round, since
-cuBLAS computes the transpose of a row-major product. From the names of ampere_*16816gemm kernels in
-libcublasLt."""
 MOST_WAVES = 8
 """The end of the ninth wave costs less than an eighth."""
 OLD = ("sm80", "sm86", "sm89")
@@ -42,24 +34,24 @@ def step(point: Point, axis: str, target: Target) -> int:
     if sheet.sms is None or point.operator not in ("linear", "quantised", "bmm"):
         return -(-size // TILE)
     rate, gb_s = sheet.values.get(point.dtype), sheet.values.get("gb_s")
-    beside = point.dim["N" if axis == "M" else "M"] * point.dim.get("batch", 1)
+    across = point.dim["N" if axis == "M" else "M"] * point.dim.get("batch", 1)
     bytes_each = BYTES_PER_ELEMENT[point.dtype]
     # N · K elements are read in the time of so many of an SM's products of K, per column of N
     per_column = bytes_each * rate * 1e3 / (2 * sheet.sms * gb_s) if rate and gb_s else 0.0
-    return bisect_left(likely_edges(axis == "M", beside, sheet.sms, per_column), size)
+    return bisect_left(likely_edges(axis == "M", across, sheet.sms, per_column), size)
 
 
 @lru_cache(maxsize=4096)
-def likely_edges(along_m: bool, beside: int, sms: int, per_column: float) -> tuple[int, ...]:
+def likely_edges(along_m: bool, across: int, sms: int, per_column: float) -> tuple[int, ...]:
     """The sizes after which the time of the best tile rises by :data:`LEAST` or more, ascending.
 
-    ``beside`` is the other of M and N; ``per_column`` what reading one column of the weights takes,
+    ``across`` is the other of M and N; ``per_column`` what reading one column of the weights takes,
     in products of an SM. Beyond :data:`MOST_WAVES` waves of the largest tile there are none.
     """
-    last = TILE * (2 * MOST_WAVES * sms // max(1, -(-beside // 256)) + 1)
+    last = TILE * (2 * MOST_WAVES * sms // max(1, -(-across // 256)) + 1)
     found, before = [], 0.0
     for after in range(0, last, TILE):
-        m, n = (after + 1, beside) if along_m else (beside, after + 1)
+        m, n = (after + 1, across) if along_m else (across, after + 1)
         now = max(_work(m, n, sms), n * per_column)
         if before and now > before * (1 + LEAST):
             found.append(after)
@@ -75,36 +67,3 @@ def _work(m: int, n: int, sms: int) -> float:
         -(-(-(-m // rows) * -(-n // columns)) // sms) * rows * columns / rate
         for (rows, columns), rate in TILES
     )
-
-
-@dataclass(frozen=True)
-class Edge:
-    """``after`` this dim a wave of ``tile`` ends: the next costs at most the share ``at_most``
-    more."""
-
-    after: int
-    tile: str
-    at_most: float
-
-
-def wave_edges(point: Point, axis: str, target: Target, dims: Sequence[int]) -> list[Edge]:
-    """Where a step over M or N may be at all, by every tile that is known and the GPU's SMs.
-
-    Empty where the tiles are too many to say anything (nvjet's), or the SMs are not known.
-    """
-    sms = target.sheet.sms
-    if target.arch not in OLD or sms is None or axis not in ("M", "N"):
-        return []
-    if point.operator not in ("linear", "bmm") or BYTES_PER_ELEMENT[point.dtype] != 2:
-        return []
-    across = point.dim["N" if axis == "M" else "M"]
-    batch = point.dim.get("batch", 1) if point.operator == "bmm" else 1
-    largest: dict[int, Edge] = {}
-    for along, other in SMALL:
-        beside = batch * -(-across // other)
-        for waves in range(1, MOST_WAVES + 1):
-            edge = Edge(along * (waves * sms // beside), f"{along}×{other}", round(1 / waves, 4))
-            known = largest.get(edge.after)
-            if dims[0] <= edge.after < dims[-1] and (not known or known.at_most < edge.at_most):
-                largest[edge.after] = edge
-    return [largest[after] for after in sorted(largest)]

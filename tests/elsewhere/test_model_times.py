@@ -212,7 +212,7 @@ def test_a_page_has_the_steps_with_bounds_and_sources(
     assert 'href="#steps"' in text
     assert "Whole steps on h100_sxm by others&#x27; measurements" in text
     assert "vllm 0.24.0" in text
-    assert "1,024 tokens: saved" in text
+    assert "1,024 tokens, at good sizes" in text
 
 
 def test_bad_requests_are_one_line(

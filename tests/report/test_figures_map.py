@@ -7,6 +7,7 @@ import sys
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
 from planted_blocks import linear, numbered, planted
@@ -113,10 +114,10 @@ def test_two_devices_share_the_dims_and_keep_their_own_times(a100):
 
 
 def test_the_penalty_over_two_dims_looks_at_both():
-    latency = {(1, 1): 4.0, (2, 1): 3.0, (1, 2): 5.0, (2, 2): 2.0}
-    assert grid_penalty(latency) == {(1, 1): 1.0, (2, 1): 0.5, (1, 2): 1.5, (2, 2): 0.0}
-    del latency[2, 2]
-    assert grid_penalty(latency)[1, 1] == pytest.approx(1 / 3)
+    latency = pd.DataFrame([[4.0, 3.0], [5.0, 2.0]], index=[1, 2], columns=[1, 2])
+    assert grid_penalty(latency).to_numpy().tolist() == [[1.0, 0.5], [1.5, 0.0]]
+    latency.loc[2, 2] = float("nan")
+    assert grid_penalty(latency).loc[1, 1] == pytest.approx(1 / 3)
 
 
 def test_a_heat_map_has_a_cell_a_pair(grid):

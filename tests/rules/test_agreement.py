@@ -77,18 +77,6 @@ def test_ends_of_waves_are_on_the_published_frontier(found: dict[str, Agreement]
     assert along_n.precision == 1.0 and along_n.recall is not None and along_n.recall >= 0.75
 
 
-def test_the_cliff_after_1664_is_explained_by_a_wave_and_that_after_1088_is_not(
-    found: dict[str, Agreement],
-) -> None:
-    by_axis = {
-        c.axis: c for c in found["a100"].curves if "=2048) float16" in c.curve and "128" in c.curve
-    }
-    n, m = by_axis["N"], by_axis["M"]
-    assert n.cliffs > len(n.unexplained) and 1664 not in {before for before, *_ in n.unexplained}
-    assert 1728 not in {before for before, *_ in m.unexplained}
-    assert (1088, 1089) in {(before, after) for before, after, _ in m.unexplained}
-
-
 def test_undecided_dims_count_for_neither() -> None:
     made = gacprof.rule_table("a100", "2.9.1")
     published = CliffMap.load("a100-published")

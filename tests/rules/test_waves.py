@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gacprof import operators
 from gacprof.elsewhere.data import Measurements, Surface
 from gacprof.rules import step, target
-from gacprof.rules.waves import TILE, likely_edges, wave_edges
+from gacprof.rules.waves import TILE, likely_edges
 
 SMS = {"a100": 108, "h100": 132, "b200": 148, "l40s": 142}
 
@@ -25,20 +25,6 @@ def steps(gpu: str, axis: str, sizes: list[int], **fixed: int) -> list[object]:
     about = target(gpu, "2.11.0")
     points = (operators.point("linear", fixed | {axis: size}, "bfloat16") for size in sizes)
     return [step(point, axis, about) for point in points]
-
-
-def test_a_wave_ends_where_the_papers_a100_has_its_cliff_after_1664() -> None:
-    """N 1664 → 1672 costs 40 % (figure 7, M=2048, K=128) though both are multiples of 8."""
-    point = operators.point("linear", {"M": 2048, "N": 1664, "K": 128}, "float16")
-    edges = wave_edges(point, "N", target("a100", "2.9.1"), range(1024, 2049))
-    assert {e.after: e.at_most for e in edges}[1664] >= 0.4
-    assert all(0 < e.at_most <= 1 for e in edges)
-
-
-def test_no_wave_is_foretold_without_the_number_of_sms_or_with_tiles_of_every_width() -> None:
-    point = operators.point("linear", {"M": 2048, "N": 1664, "K": 128}, "float16")
-    for gpu in ("l4", "h100"):
-        assert wave_edges(point, "N", target(gpu, "2.11.0"), range(1024, 2049)) == []
 
 
 def test_an_edge_is_where_the_tiles_of_one_wave_are_used_up() -> None:
@@ -57,13 +43,13 @@ def test_without_the_number_of_sms_only_tiles_are_known() -> None:
 
 
 @given(
-    along_m=st.booleans(), beside=st.integers(1, 70_000), sms=st.sampled_from(sorted(SMS.values())),
+    along_m=st.booleans(), across=st.integers(1, 70_000), sms=st.sampled_from(sorted(SMS.values())),
     per_column=st.floats(0, 2000),
 )  # fmt: skip
 def test_edges_ascend_at_whole_tiles(
-    along_m: bool, beside: int, sms: int, per_column: float
+    along_m: bool, across: int, sms: int, per_column: float
 ) -> None:
-    edges = likely_edges(along_m, beside, sms, per_column)
+    edges = likely_edges(along_m, across, sms, per_column)
     assert list(edges) == sorted(set(edges)) and all(e > 0 and e % TILE == 0 for e in edges)
 
 
