@@ -87,7 +87,7 @@ class Levels:
     ) -> None:
         named = table_dtype(dtype)
         alike = [s for s in surfaces if s.dtype == named]
-        self.all = alike if engine else [without_host(s, alike) for s in alike]
+        self.all = [without_host(s, alike) for s in alike]
         of_engine = [s for s in surfaces if engine in (None, s.framework)]
         self.used = [s for s in self.all if engine in (None, s.framework)]
         if not of_engine:
@@ -103,6 +103,12 @@ class Levels:
         self.steps = sorted({m for grid in grids for m in grid if m > 16 and m + 1 in grid}
                             | {16 for grid in grids if 17 in grid})  # fmt: skip
         self._logs = {s.framework: np.log(s.latency_us) for s in self.used}
+        self._by_host = {
+            s.framework: s.m[
+                np.isnan(s.latency_us).sum((1, 2)) > np.isnan(b.latency_us).sum((1, 2))
+            ]
+            for s, b in zip(self.all, alike, strict=True)
+        }
         self._known: dict[tuple[int, int, int], Level | str] = {}
 
     def at(self, m: int, n: int, k: int) -> Level | str:
@@ -122,7 +128,9 @@ class Levels:
                 continue
             value = _interpolated(self._logs[surface.framework], places)
             if value is None:
-                why = f"M={m}, N={n}, K={k} is not among what was measured"
+                by_host = m in self._by_host.get(surface.framework, ())
+                why = BY_HOST if by_host else "is not among what was measured"
+                why = f"M={m}, N={n}, K={k} {why}"
                 continue
             found[f"{surface.framework} {surface.version}"] = value
             errors.append(self._left_out(surface, m, places))
@@ -167,39 +175,6 @@ class Levels:
         return None if worst == float("inf") else (worst, self.differ[_rows(m)])
 
     @cached_property
-    def by_host(self) -> bool:
-        """Whether the host bounds some of the times that are used."""
-        cleaned = (without_host(s, self.all).latency_us for s in self.used)
-        pairs = zip(self.used, cleaned, strict=True)
-        return any(np.isnan(c).sum() > np.isnan(s.latency_us).sum() for s, c in pairs)
-
-    @cached_property
-    def _without_host(self) -> dict[str, np.ndarray]:
-        """Of each surface that is used, the logarithms without times at the host's floor."""
-        found = {}
-        for s in self.used:
-            floor = np.array([_floor(s, int(m)) for m in s.m])[:, None, None]
-            host = np.isnan(without_host(s, self.all).latency_us)
-            host &= s.latency_us <= HOST_FLAT * floor
-            found[s.framework] = np.where(host, np.nan, self._logs[s.framework])
-        return found
-
-    def host_bound(self, m: int, n: int, k: int) -> bool:
-        """Whether the host bounds the time of y[m, n] = x[m, k] · Wᵀ in one that is used."""
-        if not self.by_host:
-            return False
-        for surface in self.used:
-            places = self._places(surface, {"M": m, "N": n, "K": k})
-            if (
-                isinstance(places, str)
-                or _interpolated(self._logs[surface.framework], places) is None
-            ):
-                continue
-            if _interpolated(self._without_host[surface.framework], places) is None:
-                return True
-        return False
-
-    @cached_property
     def errors(self) -> dict[str, list[dict[str, tuple[float, float]]]]:
         """By framework and class of rows, for each axis: the errors between and beyond sizes."""
         return {s.framework: [self._errors(s, i) for i in range(len(ROWS) + 1)] for s in self.used}
@@ -224,6 +199,7 @@ def apart(surfaces: Sequence[Surface]) -> list[float]:
     return [_quantile(each) if each.size else DIFFER for each in errors]
 
 
+BY_HOST = "was measured where the host bounds the time, whatever the size"
 HOST_TIMES = 5.0
 """A time so often that of other engines, over a factor of :data:`HOST_BYTES` of weights the same
 within :data:`HOST_FLAT`, is the host's: vLLM's fp8_block on H100 takes 57 to 65 µs at few rows

@@ -173,9 +173,6 @@ def _apart(table: ElsewhereTable, needs: Sequence[Need]) -> list[str]:
     dtypes = sorted({need.dtype for need in needs if need.kind == "product"})
     differ = {dtype: max(table.levels(dtype).differ) for dtype in dtypes}
     wide = [dtype for dtype, error in differ.items() if error > DIFFER and not table.engine]
-    if table.engine:
-        hosts = [dtype for dtype in dtypes if table.levels(dtype).by_host]
-        return [f"{table.engine} in {d}: bound by the host at few rows, as measured" for d in hosts]
     return [f"engines differ by more than {DIFFER:.0%} in {d}: name one (--engine)" for d in wide]
 
 

@@ -196,6 +196,7 @@ def _times(gpu: Gpu, engine: str, notes: list[str]) -> Times:
     if nothing or not (loaded or find_spec("aiconfigurator_core")):
         return lambda judged: None  # numpy is not imported to find that nothing was measured
     from gacprof.elsewhere import data
+    from gacprof.elsewhere.levels import BY_HOST
     from gacprof.elsewhere.needs import SCHEMES
     from gacprof.elsewhere.table import ElsewhereTable
     from gacprof.rules import target
@@ -217,17 +218,13 @@ def _times(gpu: Gpu, engine: str, notes: list[str]) -> Times:
         for m in ROWS:
             rows = 1 if is_head else m
             try:
-                if table.levels(SCHEMES[dtype]).host_bound(rows, *shape):
-                    note = HOST.format(
-                        engine=engine, dtype=SCHEMES[dtype], tokens=counted(rows, "token")
-                    )
-                    if note not in notes:
-                        notes.append(note)
-                    continue
-                time = table.time(SCHEMES[dtype], rows, *shape).times(count).interval
+                one = table.time(SCHEMES[dtype], rows, *shape)
             except MapError:  # the engine was not measured in this data type
                 return None
-            if time is not None:
+            note = HOST.format(engine=engine, dtype=SCHEMES[dtype], tokens=counted(rows, "token"))
+            if one.missing.endswith(BY_HOST) and note not in notes:
+                notes.append(note)
+            if (time := one.times(count).interval) is not None:
                 found[str(m)] = time
         return found or None
 

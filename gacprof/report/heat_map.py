@@ -59,7 +59,8 @@ def grid_penalty(latency: pd.DataFrame) -> pd.DataFrame:
     """latency(x, y) / min over x' ≥ x, y' ≥ y − 1, over the measured pairs: columns are x, rows y,
     ascending, NaN is not measured."""
     us = latency.to_numpy()
-    return latency / np.fmin.accumulate(np.fmin.accumulate(us[::-1, ::-1], 0), 1)[::-1, ::-1] - 1
+    least = np.fmin.accumulate(np.fmin.accumulate(us[::-1, ::-1], 0), 1)[::-1, ::-1]
+    return latency.div(least) - 1
 
 
 def _grid(

@@ -141,7 +141,7 @@ def test_of_one_engine_how_engines_differ_is_no_error_but_how_one_repeats_is() -
     assert level(alone, 1, 512, 512).us == pytest.approx(planted_us(1, 512, 512))
 
 
-def test_times_that_the_host_bounds_are_not_in_the_median(measured: Measurements) -> None:
+def test_times_that_the_host_bounds_say_nothing_of_products(measured: Measurements) -> None:
     """One engine is flat at few rows, at over five times what others take: they answer."""
     surfaces = [s for s in measured.surfaces("h100") if s.dtype == "fp8"]
     flat = [
@@ -152,5 +152,6 @@ def test_times_that_the_host_bounds_are_not_in_the_median(measured: Measurements
     assert isinstance(found, Level)
     assert found.us < 5 and "vllm 0.24.0" not in found.sources
     alone = Levels(flat, "fp8", "vllm").at(1, 512, 512)
-    assert isinstance(alone, Level) and alone.us == pytest.approx(500.0)
-    assert Levels(flat, "fp8", "vllm").by_host and not Levels(flat, "fp8").by_host
+    assert (
+        alone == "M=1, N=512, K=512 was measured where the host bounds the time, whatever the size"
+    )
