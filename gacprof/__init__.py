@@ -33,7 +33,10 @@ Around it: ``scan`` and ``load_model`` read a checkpoint; without a map ``realig
 ``pareto`` sets plans over many budgets side by side, under the same ``Constraints``;
 ``explain_dim`` says why a dim is slow; ``shipped_maps`` names the maps that come along;
 ``operator`` makes a function of yours one that sweeps know; ``write_report`` makes a page of what
-the others left. What the caller can mend is raised as a :class:`GacprofError`.
+the others left. ``gpus`` and ``doctor`` say what is known and what is here; ``candidates``,
+``intersect``, ``diff_maps``, ``check_map``, ``map_table``, ``export_map`` and ``draw_map`` read
+maps. Each takes a request, or its arguments; each command is one of them. What the caller can mend
+is raised as a :class:`GacprofError`.
 
 Nothing heavy is imported before it is used.
 """
@@ -46,7 +49,16 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.2.0"
 
 _NAMES = {
-    "gacprof.api": ("build_map", "explain_dim", "sweep", "sweep_fleet"),
+    "gacprof.api.evidence": (
+        "alignment_tiers", "ask_cpu_libraries", "compile_probes", "count_kernels", "explain_dim",
+        "flash_templates", "read_kernel_names", "sdpa_backend",
+    ),
+    "gacprof.api.gpus": ("compare_rules", "doctor", "gpus", "measured_elsewhere", "rule_table"),
+    "gacprof.api.maps": (
+        "build_map", "candidates", "check_map", "diff_maps", "draw_map",
+        "export_map", "intersect", "list_maps", "map_table",
+    ),
+    "gacprof.api.sweeps": ("estimate_sweep", "sweep", "sweep_fleet"),
     "gacprof.checkpoint": ("scan",),
     "gacprof.checkpoint.load": ("load_model",),
     "gacprof.cliffmap": ("CliffMap", "shipped_maps"),
@@ -54,14 +66,15 @@ _NAMES = {
     "gacprof.extras.compress.request": ("CompressRequest",),
     "gacprof.extras.compress.run": ("compress",),
     "gacprof.core.errors": ("GacprofError",),
-    "gacprof.cliffmap.intersect": ("intersect",),
     "gacprof.diagnosing": ("diagnose",),
     "gacprof.diagnosing.request": ("DiagnoseRequest",),
     "gacprof.diagnosing.ranks": ("safe_ranks",),
-    "gacprof.diagnosing.sources": ("open_source", "rule_table"),
+    "gacprof.diagnosing.sources": ("open_source",),
+    "gacprof.demo.run": ("run_demo",),
     "gacprof.evaluation": (
         "BenchRequest", "EvaluateRequest", "VerifyRequest", "bench", "evaluate", "verify",
     ),
+    "gacprof.evaluation.harness": ("run_tasks",),
     "gacprof.extras.serve.engines.bench": ("bench_engine",),
     "gacprof.extras.serve": ("export",),
     "gacprof.extras.serve.request": ("ExportRequest",),
@@ -83,24 +96,50 @@ _WHERE = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = [
     "BenchRequest", "CliffMap", "CompressRequest", "Constraints", "DiagnoseRequest",
     "EvaluateRequest", "ExportRequest", "Fuse", "GacprofError", "LintRequest", "Padding",
-    "ParetoRequest", "Plan", "PlanRequest", "RealignRequest", "Suite", "SweepRequest", "Uniform",
-    "VerifyRequest", "__version__", "align", "bench", "bench_engine", "build_map", "compress",
-    "diagnose", "evaluate", "explain_dim", "export", "import_gguf", "intersect", "lint",
-    "load_model", "open_source", "operator", "pareto", "plan", "realign", "rule_table",
-    "safe_ranks", "scan", "shipped_maps", "sweep", "sweep_fleet", "verify", "write_report",
+    "ParetoRequest", "Plan", "PlanRequest", "RealignRequest", "Suite", "SweepRequest",
+    "Uniform", "VerifyRequest", "__version__", "align", "alignment_tiers", "ask_cpu_libraries",
+    "bench", "bench_engine", "build_map", "candidates", "check_map",
+    "compare_rules", "compile_probes", "compress", "count_kernels", "diagnose", "diff_maps",
+    "doctor", "draw_map", "estimate_sweep", "evaluate", "explain_dim", "export", "export_map",
+    "flash_templates", "gpus", "import_gguf", "intersect", "lint", "list_maps", "load_model",
+    "map_table", "measured_elsewhere", "open_source", "operator", "pareto", "plan",
+    "read_kernel_names", "realign", "rule_table", "run_demo", "run_tasks", "safe_ranks", "scan",
+    "sdpa_backend", "shipped_maps", "sweep", "sweep_fleet", "verify", "write_report",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from gacprof.api import build_map, explain_dim, sweep, sweep_fleet
+    from gacprof.api.evidence import (
+        alignment_tiers,
+        ask_cpu_libraries,
+        compile_probes,
+        count_kernels,
+        explain_dim,
+        flash_templates,
+        read_kernel_names,
+        sdpa_backend,
+    )
+    from gacprof.api.gpus import compare_rules, doctor, gpus, measured_elsewhere, rule_table
+    from gacprof.api.maps import (
+        build_map,
+        candidates,
+        check_map,
+        diff_maps,
+        draw_map,
+        export_map,
+        intersect,
+        list_maps,
+        map_table,
+    )
+    from gacprof.api.sweeps import estimate_sweep, sweep, sweep_fleet
     from gacprof.checkpoint import scan
     from gacprof.checkpoint.load import load_model
     from gacprof.cliffmap import CliffMap, shipped_maps
-    from gacprof.cliffmap.intersect import intersect
     from gacprof.core.errors import GacprofError
+    from gacprof.demo.run import run_demo
     from gacprof.diagnosing import diagnose
     from gacprof.diagnosing.ranks import safe_ranks
     from gacprof.diagnosing.request import DiagnoseRequest
-    from gacprof.diagnosing.sources import open_source, rule_table
+    from gacprof.diagnosing.sources import open_source
     from gacprof.evaluation import (
         BenchRequest,
         EvaluateRequest,
@@ -109,6 +148,7 @@ if TYPE_CHECKING:
         evaluate,
         verify,
     )
+    from gacprof.evaluation.harness import run_tasks
     from gacprof.extras.compress.choosing import align
     from gacprof.extras.compress.request import CompressRequest
     from gacprof.extras.compress.run import compress

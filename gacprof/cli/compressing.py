@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from gacprof.cli.options import Fleet, grouped
+from gacprof.cli.options import Fleet, Output, Rows, from_requests
 from gacprof.cli.printing import (
     SILENCE_S,
-    Json,
     complain,
     emit,
     err,
@@ -34,13 +33,8 @@ SHOWN = 12
 """Dims listed; ``gacprof.json`` has them all."""
 
 
-Every = Annotated[bool, typer.Option("--all", help="Print every size that moved.")]
-
-
-@grouped
-def compress(
-    asked: CompressRequest, *, fleet: Fleet = None, every: Every = False, as_json: bool = Json
-) -> None:
+@from_requests
+def compress(asked: CompressRequest, where: Fleet, output: Rows) -> None:
     """Compress a dense model by a published method, with every size one that the map knows to be
     good.
 
@@ -51,12 +45,12 @@ def compress(
     from gacprof.extras.fleet.on_ray import tasks_on
 
     try:
-        with progress(asked.method), tasks_on(fleet, asked.device) as tasks:
+        with progress(asked.method), tasks_on(where.fleet, asked.device) as tasks:
             result = gacprof.compress(replace(asked, tell=steps(), tasks=tasks))
     except KeyboardInterrupt as interrupt:
         complain(": ".join(["interrupted", *getattr(interrupt, "__notes__", [])]))
         raise typer.Exit(130) from None
-    emit(result, as_json, print_compressed, every)
+    emit(result, output.as_json, print_compressed, output.every)
 
 
 def steps(clock: Callable[[], float] = time.monotonic) -> Callable[[str], None]:
@@ -129,14 +123,14 @@ def print_compressed(result: CompressResult, every: bool = False) -> None:
     say(f"checkpoint: {result.out}")
 
 
-@grouped
-def export(asked: ExportRequest, *, as_json: bool = Json) -> None:
+@from_requests
+def export(asked: ExportRequest, output: Output) -> None:
     """Write the checkpoint for an engine, and check it. Exit code 1 if the check fails."""
     import gacprof
 
     with progress("export") as advance:
         done = gacprof.export(replace(asked, progress=advance))
-    emit(done, as_json, print_exported)
+    emit(done, output.as_json, print_exported)
     if not done.check.passed:
         raise typer.Exit(1)
 

@@ -2,93 +2,70 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from typer import Option
-
-from gacprof.cli.printing import MOST_ROWS, Json, emit, print_json, print_table, say, say_notes
-from gacprof.core.errors import MapError
+from gacprof.api.gpus import ElsewhereRequest, GpusRequest
+from gacprof.cli.options import Output, from_requests
+from gacprof.cli.printing import MOST_ROWS, emit, print_table, say, say_notes
 from gacprof.core.formatting import at_least_time, bounded_time, counted, microseconds, percent
-from gacprof.core.texts import sizes
+from gacprof.core.request import option
 
 if TYPE_CHECKING:
+    from gacprof.api.gpus import Gpus
     from gacprof.cliffmap.source import Interval
     from gacprof.elsewhere.curves import MeasuredCurve
-    from gacprof.elsewhere.data import Held
     from gacprof.elsewhere.model import Part, StepTimes, Total
 
 
-def gpus(
-    gpu: Annotated[
-        str | None, Option(help="Only this one, with what there is of each operator and engine.")
-    ] = None,
-    as_json: bool = Json,
-) -> None:
+@from_requests
+def gpus(asked: GpusRequest, output: Output) -> None:
     """List the GPUs that something is known of: rules, data sheets, shipped maps, measurements."""
-    from gacprof.elsewhere.data import installed
+    import gacprof
 
-    note = ""
-    held: Sequence[Held] = ()
-    try:
-        measured = installed()
-        held = measured.held()
-        if gpu is not None:
-            held = [one for one in held if one.gpu == measured.gpu(gpu)]
-    except MapError as error:
-        if gpu is not None:
-            raise
-        note = str(error)
-    rows = _known(held)
-    if as_json:
-        listed = [] if gpu else rows
-        print_json({"gpus": listed, "measured": [one.as_dict() for one in held]}, "gpus")
-        return
-    if gpu is None:
-        print_table("", list(rows[0]), [list(row.values()) for row in rows])
+    emit(gacprof.gpus(asked), output.as_json, _print_gpus, asked.gpu is None)
+
+
+def _print_gpus(found: Gpus, every: bool) -> None:
+    if every:
+        columns = ("gpu", "rules and data sheet", "shipped map", "measured elsewhere", "by")
+        print_table("", columns, [
+            (one.gpu, one.arch, one.shipped_map, f"{one.rows:,} rows" if one.rows else None,
+             ", ".join(one.engines) or None)
+            for one in found.gpus
+        ])  # fmt: skip
         say("--gpu NAME lists its operators, engines and data types")
     else:
         columns = ("operator", "engine", "version", "data types", "rows")
         print_table("", columns, [
             (one.operator, one.framework, one.version, ", ".join(one.dtypes), f"{one.rows:,}")
-            for one in held
+            for one in found.measured
         ])  # fmt: skip
-    say_notes([note] if note else [f"measured elsewhere: aiconfigurator-core {measured.version}"])
+    say_notes([found.note])
 
 
-def map_elsewhere(
-    gpu: Annotated[str, Option(help="h100, b200, l40s … ('gacprof gpus' lists them).")],
-    axis: Annotated[str, Option(help="The operator's axis, such as K, N, M or head_dim.")] = "M",
-    operator: Annotated[
-        str, Option("--op", help="linear, attention, encoder-attention, experts.")
-    ] = "linear",
-    fixed: Annotated[
-        list[str] | None,
-        Option(metavar="DIM=SIZE", help="Another dim of the operator, as M=1024; repeatable."),
-    ] = None,
-    dtype: Annotated[str, Option(help="bf16, fp8, fp8_block, nvfp4 …")] = "bfloat16",
-    engine: Annotated[str | None, Option(help="Only vllm, sglang or trtllm.")] = None,
-    out: Annotated[Path | None, Option(help="Stem: OUT.svg and OUT.png are drawn.")] = None,
-    as_json: bool = Json,
-) -> None:
+class Drawing(Output):
+    """Where a drawing goes, if one is wanted."""
+
+    out: Path | None = option(default=None, read=Path, help="Stem: OUT.svg and OUT.png are drawn.")
+
+
+@from_requests
+def map_elsewhere(asked: ElsewhereRequest, output: Drawing) -> None:
     """Show one axis of an operator as others measured it on a GPU that is not at hand."""
-    from gacprof.elsewhere.curves import measured_curve
-    from gacprof.elsewhere.data import installed
+    import gacprof
 
-    curve = measured_curve(
-        installed(), gpu, operator, axis, sizes(fixed), dtype=dtype, engine=engine
-    )
+    curve = gacprof.measured_elsewhere(asked)
     written = []
-    if out is not None:
+    if output.out is not None:
         from gacprof.report.figures import measured_elsewhere
         from gacprof.report.figures_style import save
 
-        written = save(measured_elsewhere(curve), out)
-    emit(curve, as_json, _print_curve)
-    for path in () if as_json else written:
+        written = save(measured_elsewhere(curve), output.out)
+    emit(curve, output.as_json, _print_curve)
+    for path in () if output.as_json else written:
         say(str(path))
 
 
@@ -111,32 +88,6 @@ def _print_curve(curve: MeasuredCurve) -> None:
     say_notes([
         f"measured elsewhere, once a size: {curve.package}", f"by the table's words, {kernels}"
     ])  # fmt: skip
-
-
-def _known(held: Sequence[Held]) -> list[dict[str, Any]]:
-    """One row a GPU: those of the data sheet, which have rules, then those measured alone."""
-    from gacprof.cliffmap import shipped_maps
-    from gacprof.devices.datasheet import sheets
-    from gacprof.elsewhere.data import short_name
-
-    counts: Counter[str] = Counter()
-    engines: dict[str, dict[str, None]] = {}
-    keys = {short_name(key): key for key in sheets()}
-    for one in held:
-        name = keys.get(short_name(one.gpu), short_name(one.gpu))
-        counts[name] += one.rows
-        engines.setdefault(name, {})[one.framework] = None
-    maps = shipped_maps()
-    return [
-        {
-            "gpu": name,
-            "rules and data sheet": sheets()[name].arch if name in sheets() else None,
-            "shipped map": next((m for m in maps if m.startswith(f"{name}-")), None),
-            "measured elsewhere": f"{counts[name]:,} rows" if counts[name] else None,
-            "by": ", ".join(engines.get(name, ())) or None,
-        }
-        for name in dict.fromkeys([*sheets(), *sorted(counts)])
-    ]
 
 
 def print_times(times: StepTimes, every: bool) -> None:

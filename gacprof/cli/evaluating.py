@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
-from typer import Option
 
-from gacprof.cli.options import grouped
-from gacprof.cli.printing import Json, emit, labelled, print_table, progress, say, say_notes
+from gacprof.cli.options import Output, from_requests
+from gacprof.cli.printing import emit, labelled, print_table, progress, say, say_notes
 from gacprof.core.errors import CheckpointError
 from gacprof.core.formatting import interval
-from gacprof.evaluation.request import EvaluateRequest
+from gacprof.evaluation.request import EvaluateRequest, OnTasks, TasksRequest
 from gacprof.resizing.request import ImportRequest
 
 if TYPE_CHECKING:
@@ -22,49 +20,29 @@ if TYPE_CHECKING:
     from gacprof.evaluation.perplexity import Perplexity
     from gacprof.resizing import ImportResult
 
-HARNESS = "lm-evaluation-harness"
+
+SHARED = ("models", "tokenizer", "batch", "dtype", "device")
+"""What both ways of evaluating are asked."""
 
 
-@grouped
-def evaluate(
-    asked: EvaluateRequest,
-    *,
-    tasks: Annotated[
-        str | None,
-        Option(
-            rich_help_panel=HARNESS, metavar="TASK,…",
-            help="Tasks of lm-evaluation-harness instead.",
-        ),
-    ] = None,
-    task_folder: Annotated[
-        Path | None, Option(rich_help_panel=HARNESS, help="With --tasks: where yours are.")
-    ] = None,
-    limit: Annotated[
-        int | None,
-        Option(min=1, rich_help_panel=HARNESS, help="With --tasks: examples of each."),
-    ] = None,
-    as_json: bool = Json,
-) -> None:  # fmt: skip
+@from_requests
+def evaluate(asked: EvaluateRequest, harness: OnTasks, output: Output) -> None:
     """Perplexity on a text, or tasks of lm-evaluation-harness, of several models side by side.
 
     Exit code 1 if a model's perplexity is not finite.
     """
     import gacprof
 
-    if tasks is not None:
+    if harness.tasks is not None:
         if asked.text is not None:
             raise CheckpointError("--tasks goes without --text")
-        from gacprof.evaluation.harness import run_tasks
-
-        scores = run_tasks(
-            asked.models, tasks.split(","), task_folder=task_folder, tokenizer=asked.tokenizer,
-            limit=limit, batch=asked.batch, dtype=asked.dtype, device=asked.device,
-        )  # fmt: skip
-        emit(scores, as_json, print_task_scores)
+        shared = {name: getattr(asked, name) for name in SHARED}
+        scores = gacprof.run_tasks(TasksRequest(**shared | vars(harness)))
+        emit(scores, output.as_json, print_task_scores)
         return
     with progress("eval") as advance:
         found = gacprof.evaluate(replace(asked, progress=advance))
-    emit(found, as_json, print_quality)
+    emit(found, output.as_json, print_quality)
     if not found.finite:
         raise typer.Exit(1)
 
@@ -115,12 +93,12 @@ def print_task_scores(found: TaskScores) -> None:
     say(f"lm-evaluation-harness {found.version}")
 
 
-@grouped
-def import_gguf(asked: ImportRequest, *, as_json: bool = Json) -> None:
+@from_requests
+def import_gguf(asked: ImportRequest, output: Output) -> None:
     """Write a GGUF model as a plain Hugging Face folder: weights dequantised, tokenizer too."""
     import gacprof
 
-    emit(gacprof.import_gguf(asked), as_json, _print_imported)
+    emit(gacprof.import_gguf(asked), output.as_json, _print_imported)
 
 
 def _print_imported(result: ImportResult) -> None:

@@ -9,17 +9,16 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
-from typer import Argument, Option
 
 from gacprof.cli.elsewhere import shown
-from gacprof.cli.options import grouped
+from gacprof.cli.options import PRINTED, Rows, from_requests
 from gacprof.cli.printing import complain, print_json, print_table, say, say_notes
 from gacprof.core.errors import LintError
 from gacprof.core.formatting import counted, percent
-from gacprof.core.request import Request, option
+from gacprof.core.request import Request, argument, option
 from gacprof.linting.request import LintRequest, Served
 from gacprof.report.grouping import ranges
 
@@ -31,69 +30,66 @@ if TYPE_CHECKING:
 MOST_DEGREES_SHOWN = 12
 
 
-class Output(Request):
+class LintOutput(Rows):
     """How findings are printed, and which of them fail the run."""
 
     error = LintError
 
     style: str = option(
-        default="text", name="--format", help="text, json, markdown, github, junit, sarif."
-    )
+        default="text", name="--format", group=PRINTED,
+        help="text, json, markdown, github, junit, sarif.",
+    )  # fmt: skip
     fail_on: str = option(
-        default="pads", help="Exit code 1 from here on: unknown, pads, falls_back, wrong, refused."
-    )
+        default="pads", group=PRINTED,
+        help="Exit code 1 from here on: unknown, pads, falls_back, wrong, refused.",
+    )  # fmt: skip
     baseline: Path | None = option(
-        default=None, read=Path, help="Known findings, which fail no run."
+        default=None, read=Path, group=PRINTED, help="Known findings, which fail no run."
     )
     write_baseline: Path | None = option(
-        default=None, read=Path, help="Write the findings there as known."
-    )
-    every: bool = option(
-        default=False, name="--all", help="Print every product and degree, good ones too."
-    )
-    as_json: bool = option(
-        default=False, name="--json", help="Print JSON and nothing else on stdout."
+        default=None, read=Path, group=PRINTED, help="Write the findings there as known."
     )
 
 
-@grouped
-def lint(
-    config: Annotated[
-        list[str] | None, Argument(help="config.json, a folder with one, or an id on the hub.")
-    ] = None,
-    *,
-    asked: Served,
-    output: Output,
-    fix: Annotated[
-        bool, Option("--fix", help="Print the config with sizes moved to good ones.")
-    ] = False,
-    design: Annotated[
-        str | None, Option(help="Start from hidden=4096,layers=32,heads=32,vocab=151552,…")
-    ] = None,
-    params: Annotated[str | None, Option(help="With --design: the parameters, 8B or 700M.")] = None,
-) -> None:
+class Configs(Request):
+    """What is linted: configs as they are, or sizes that a config is yet to have."""
+
+    error = LintError
+
+    config: Sequence[str] = argument(
+        default=(), many=True, help="config.json, a folder with one, or an id on the hub."
+    )
+    fix: bool = option(default=False, help="Print the config with sizes moved to good ones.")
+    design: str | None = option(
+        default=None, help="Start from hidden=4096,layers=32,heads=32,vocab=151552,…"
+    )
+    params: str | None = option(default=None, help="With --design: the parameters, 8B or 700M.")
+
+
+@from_requests
+def lint(of: Configs, asked: Served, output: LintOutput) -> None:
     """Say what an engine will do with a model's sizes on each rank, from its config alone.
 
     Exit code 1 where anything is not ok, or where nothing could be judged; --fail-on narrows it.
     """
-    if design is not None:
-        if config or fix:
+    if of.design is not None:
+        if of.config or of.fix:
             raise LintError("--design needs no config: give the sizes alone")
-        return _design(design, params, asked, output)
-    if not config:
+        return _design(of.design, of.params, asked, output)
+    if not of.config:
         raise LintError(
             "name a config.json, a folder with one, or an id on the hub (or use --design)"
         )
-    if fix:
-        return _fix(config, asked)
-    _lint(config, asked, output)
+    if of.fix:
+        return _fix(of.config, asked)
+    _lint(of.config, asked, output)
 
 
 def _request(source: str, asked: Served) -> LintRequest:
     return LintRequest(source, **vars(asked))
 
 
-def _lint(configs: Sequence[str], asked: Served, output: Output) -> None:
+def _lint(configs: Sequence[str], asked: Served, output: LintOutput) -> None:
     from gacprof import linting
     from gacprof.linting import formats
 
@@ -260,7 +256,7 @@ def _fix(configs: Sequence[str], asked: Served) -> None:
     complain(f"{remedy.what}: {remedy.outcome.replace('_', ' ')}{_cost(remedy)}")
 
 
-def _design(text: str, params: str | None, asked: Served, output: Output) -> None:
+def _design(text: str, params: str | None, asked: Served, output: LintOutput) -> None:
     from gacprof.linting import design
 
     count = None if params is None else design.amount(params)

@@ -5,17 +5,15 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
 import typer
-from typer import Argument, Option
 
 from gacprof.cli import map_choose, map_make
 from gacprof.cli.elsewhere import map_elsewhere
-from gacprof.cli.options import MapName, grouped, load_maps, load_sources
+from gacprof.cli.options import Output, Rows, from_requests
 from gacprof.cli.printing import (
     MOST_ROWS,
-    Json,
     complain,
     emit,
     plot_width,
@@ -24,14 +22,20 @@ from gacprof.cli.printing import (
     say,
     say_notes,
 )
-from gacprof.cliffmap.request import CurveRequest
-from gacprof.core.errors import MapError
+from gacprof.cliffmap.request import (
+    BuildRequest,
+    CheckRequest,
+    DiffRequest,
+    ListRequest,
+    ShowRequest,
+)
 from gacprof.core.formatting import at_most, counted, dims, percent
 
 if TYPE_CHECKING:
     from gacprof.cliffmap import CliffMap
-    from gacprof.cliffmap.compare import CliffChange, CurveDiff, MapDiff
+    from gacprof.cliffmap.compare import CliffChange, Compatibility, CurveDiff, MapDiff
     from gacprof.cliffmap.schema import Curve
+    from gacprof.cliffmap.storage import MapFacts
 
 MORE = "30m"
 """Time to go on with a sweep for, where more blocks may decide."""
@@ -52,26 +56,22 @@ app = typer.Typer(help="Build, read and compare cliff maps.", no_args_is_help=Tr
 
 
 @app.command()
-def build(
-    samples: Annotated[Path, Argument(help="A sweep's folder.")],
-    out: Annotated[Path | None, Option(help="Default: cliffmap.json in it.")] = None,
-    name: Annotated[str | None, Option(help="Default: the device's name.")] = None,
-    as_json: bool = Json,
-) -> None:
+@from_requests
+def build(asked: BuildRequest, output: Output) -> None:
     """Build the cliff map of a finished or interrupted sweep.
 
     Exit code 1 where it is written but incomplete (curves of its suite were not measured) or too
     noisy to judge by: an A/A floor above 10 %, or more than half of its dims undecided with
     penalties of up to more than 5 tolerances.
     """
-    from gacprof import api
+    from gacprof.api.maps import build_map, map_target
     from gacprof.cliffmap.storage import map_facts
 
-    target = api.map_target(samples, out)
-    built = api.build_map(samples, name, out)
+    built, target = build_map(asked), map_target(asked)
+    samples = Path(asked.samples)
     folder = samples if samples.is_dir() else samples.parent
-    if as_json:
-        print_json({"map": str(target)} | map_facts(built), "map-facts")
+    if output.as_json:
+        print_json({"map": str(target)} | map_facts(built).as_dict(), "map-facts")
     else:
         _print_summary(built, faults=False)
         say(f"map: {target}")
@@ -93,27 +93,23 @@ def _unmeasured(curves: Sequence[str]) -> str:
 
 
 @app.command()
-@grouped
-def show(
-    cliff_map: MapName,
-    which: CurveRequest,
-    *,
-    every: Annotated[bool, Option("--all", help="Every curve, dim and cliff.")] = False,
-    as_json: bool = Json,
-) -> None:
+@from_requests
+def show(asked: ShowRequest, output: Rows) -> None:
     """Print a map: its provenance, and per axis its frontier, safe dims and cliffs. Of a rule table
     its sizes by tier."""
-    from gacprof.rules.table import RuleTable
+    import gacprof
+    from gacprof.cliffmap import CliffMap
 
-    (loaded,) = load_sources(cliff_map)
-    if isinstance(loaded, RuleTable):
-        if as_json:
+    loaded: Any = gacprof.open_source(asked.cliff_map)
+    every = output.every
+    if not isinstance(loaded, CliffMap):
+        if output.as_json:
             print_json(loaded.as_dict())
         else:
             map_make.print_rules(loaded, every)
         return
-    curves, narrowed = which.chosen(loaded), which.narrowed
-    if as_json:
+    curves, narrowed = asked.chosen(loaded), asked.narrowed
+    if output.as_json:
         data = loaded.as_dict()
         wanted = {c.identity for c in curves}
         pairs = zip(loaded.curves, data["curves"], strict=True)
@@ -144,25 +140,19 @@ def _fixed(curve: Curve) -> str:
 
 
 @app.command("list")
-def list_maps(
-    files: Annotated[
-        list[str] | None, Argument(metavar="[FILE]…", help="Maps of your own, listed too.")
-    ] = None,
-    as_json: bool = Json,
-) -> None:
+@from_requests
+def list_maps(asked: ListRequest, output: Output) -> None:
     """List the maps that ship with gacprof, with provenance and age."""
-    from gacprof.cliffmap import shipped_maps
-    from gacprof.cliffmap.storage import map_facts
+    import gacprof
 
-    names = dict.fromkeys([*shipped_maps(), *(files or ())])
-    found = [map_facts(loaded) for loaded in load_maps(*names)]
-    if as_json:
-        print_json(found, "map-facts")
-        return
+    emit(gacprof.list_maps(asked), output.as_json, _print_maps)
+
+
+def _print_maps(found: Sequence[MapFacts]) -> None:
     rows = [
         (
-            s["name"], s["device"], s["provenance"], _age(s["age_days"]), s["curves"], s["points"],
-            percent(s["noise_floor"]),
+            s.name, s.device, s.provenance, _age(s.age_days), s.curves, s.points,
+            percent(s.noise_floor),
         )
         for s in found
     ]  # fmt: skip
@@ -171,26 +161,17 @@ def list_maps(
 
 
 @app.command()
-def diff(
-    a: Annotated[str, Argument(metavar="A", help="The older map, or one device's.")],
-    b: Annotated[str, Argument(metavar="B", help="The newer map, or another device's.")],
-    as_json: bool = Json,
-) -> None:
+@from_requests
+def diff(asked: DiffRequest, output: Output) -> None:
     """Print which cliffs are gone, new, moved or of another size from A to B.
 
     Exit code 1 if any of them is significant: beyond both maps' intervals and noise floors; 2 if
     the maps have no curve in common.
     """
-    from gacprof.cliffmap.compare import diff as compare
+    import gacprof
 
-    old, new = load_maps(a, b)
-    found = compare(old, new)
-    if not found.curves:
-        raise MapError(
-            f"{found.a} and {found.b} have no curve in common (operator, axis, dtype, flags and "
-            "the other dims must agree): nothing can be compared; gacprof map show lists theirs"
-        )
-    emit(found, as_json, _print_diff)
+    found = gacprof.diff_maps(asked)
+    emit(found, output.as_json, _print_diff)
     if found.differs:
         raise typer.Exit(1)
 
@@ -261,33 +242,26 @@ def _place(change: CliffChange) -> str:
 
 
 @app.command()
-def check(
-    cliff_map: MapName,
-    device: Annotated[
-        str | None, Option(help="cpu, cuda or cuda:N. Default: the map's kind, if it is here.")
-    ] = None,
-    as_json: bool = Json,
-) -> None:
+@from_requests
+def check(asked: CheckRequest, output: Output) -> None:
     """Say whether a map holds for this machine's device and libraries. Exit code 1 if not."""
-    from gacprof.cliffmap.compare import check as fit
-    from gacprof.devices.device import open_device
+    import gacprof
 
-    (loaded,) = load_maps(cliff_map)
-    here = open_device(device or ("cpu" if loaded.environment.kind == "cpu" else None)).environment
-    found = fit(loaded, here)
-    if as_json:
-        print_json({**found.as_dict(), "here": here.as_dict()}, "compatibility")
-    else:
-        say(f"{found.map} ({found.provenance}): {loaded.environment.name}; here: {here.name}")
-        for line in found.lines:
-            say(f"  {line}")
-        say(
-            "stale: it does not tell about this machine; measure it: gacprof sweep quick"
-            if found.stale
-            else "it fits this machine"
-        )
+    found = gacprof.check_map(asked)
+    emit(found, output.as_json, _print_compatibility)
     if found.stale:
         raise typer.Exit(1)
+
+
+def _print_compatibility(found: Compatibility) -> None:
+    say(f"{found.map} ({found.provenance}): {found.device}; here: {found.here.name}")
+    for line in found.lines:
+        say(f"  {line}")
+    say(
+        "stale: it does not tell about this machine; measure it: gacprof sweep quick"
+        if found.stale
+        else "it fits this machine"
+    )
 
 
 def _age(days: int | None) -> str | None:
@@ -307,24 +281,24 @@ def _print_summary(loaded: CliffMap, brief: bool = False, faults: bool = True) -
         else f"{percent(noise.floor)} ({counted(noise.pairs, 'A/A pair')}, "
         f"{counted(noise.processes, 'process', 'processes')})"
     )
-    age = f", {_age(s['age_days'])} old" if s["age_days"] else ""
-    say(f"{s['name']}: {s['device']} ({s['arch']}), {s['provenance']} {s['created'][:10]}{age}")
-    stack = ", ".join(f"{name} {version}" for name, version in s["stack"].items() if version)
-    about = {"source": s["source"], "citation": s["citation"], "stack": stack}
+    age = f", {_age(s.age_days)} old" if s.age_days else ""
+    say(f"{s.name}: {s.device} ({s.arch}), {s.provenance} {s.created[:10]}{age}")
+    stack = ", ".join(f"{name} {version}" for name, version in s.stack.items() if version)
+    about = {"source": s.source, "citation": s.citation, "stack": stack}
     for words, text in about.items() if not brief else ():
         if text:
             say(f"{words}: {text}")
-    cliffs = f"{counted(s['cliffs'], 'cliff')}; noise floor {floor}"
-    say(f"{counted(s['curves'], 'curve')}, {counted(s['points'], 'point')}, {cliffs}")
-    tolerance = " or ".join(f"{100 * t:g} %" for t in s["tolerances"]) or "unknown"
+    cliffs = f"{counted(s.cliffs, 'cliff')}; noise floor {floor}"
+    say(f"{counted(s.curves, 'curve')}, {counted(s.points, 'point')}, {cliffs}")
+    tolerance = " or ".join(f"{100 * t:g} %" for t in s.tolerances) or "unknown"
     say(
-        f"dims, by a tolerance of {tolerance}: {s['safe']} safe, {s['misaligned']} misaligned, "
-        f"{s['undecided']} undecided"
+        f"dims, by a tolerance of {tolerance}: {s.safe} safe, {s.misaligned} misaligned, "
+        f"{s.undecided} undecided"
     )
     if faults and loaded.file.unmeasured:
         say(f"incomplete: {_unmeasured(loaded.file.unmeasured)}")
-    if faults and s["too_noisy"]:
-        say(f"too noisy to judge by: {s['too_noisy']}")
+    if faults and s.too_noisy:
+        say(f"too noisy to judge by: {s.too_noisy}")
     if not brief:
         say_notes(loaded.file.provenance.notes)
     for check in loaded.file.checks:

@@ -7,19 +7,16 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
-from typer import Option
 
-from gacprof.cli.options import OneDevice, grouped
+from gacprof.api.gpus import DoctorRequest
+from gacprof.cli.options import Output, from_requests
 from gacprof.cli.printing import (
-    Json,
     emit,
     err,
     interruptible,
-    print_json,
     print_table,
     progress,
     say,
@@ -27,11 +24,14 @@ from gacprof.cli.printing import (
 )
 from gacprof.core.errors import SuiteError
 from gacprof.core.formatting import counted, duration
-from gacprof.sweeping.request import FleetRequest, SweepRequest
+from gacprof.core.request import option
+from gacprof.demo import DemoRequest
+from gacprof.sweeping.request import EstimateRequest, FleetRequest, OnGpu, SweepRequest
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from gacprof.api.sweeps import SweepEstimate
     from gacprof.devices.doctor import Component
     from gacprof.devices.forecast import Forecast
     from gacprof.extras.fleet.driver import FleetRun, Watch
@@ -45,11 +45,12 @@ SHOWN = 16
 """Devices that the view of a sweep lists; of the others the kinds are summed up."""
 
 
-def doctor(as_json: bool = Json) -> None:
+@from_requests
+def doctor(asked: DoctorRequest, output: Output) -> None:
     """Say what can be measured on this machine, what not, and why."""
-    from gacprof.devices.doctor import examine
+    import gacprof
 
-    emit(examine(), as_json, _print_checks)
+    emit(gacprof.doctor(asked), output.as_json, _print_checks)
 
 
 def _print_checks(checks: Sequence[Component]) -> None:
@@ -58,57 +59,47 @@ def _print_checks(checks: Sequence[Component]) -> None:
     print_table("", ("component", "here", "version", "what follows"), rows)
 
 
-@grouped
-def sweep(
-    asked: SweepRequest,
-    *,
-    dry_run: Annotated[bool, Option("--dry-run", help="Say what would be measured.")] = False,
-    gpu: Annotated[
-        str | None,
-        Option(help="With --dry-run: what it takes of this GPU (h100 …), which need not be here."),
-    ] = None,
-    exhaustive: Annotated[
-        bool, Option("--exhaustive", help="Measure every point, refine nothing.")
-    ] = False,
-    as_json: bool = Json,
-) -> None:  # fmt: skip
+class DryRun(OnGpu):
+    """Whether a sweep is only estimated."""
+
+    dry_run: bool = option(default=False, help="Say what would be measured.")
+
+
+@from_requests
+def sweep(asked: SweepRequest, dry: DryRun, output: Output) -> None:
     """Measure a suite's curves on a device, block by block; samples go to a folder as they come."""
-    from gacprof import api
+    from gacprof.api import sweeps
 
-    chosen = api.make_suite(asked)
-    if exhaustive:
-        chosen = chosen.exhaustive()
-    if gpu is not None:
-        if not dry_run:
-            raise SuiteError("--gpu goes with --dry-run: a sweep measures the --device at hand")
-        emit(api.forecast_sweep(chosen, gpu), as_json, _print_forecast)
+    if dry.gpu is not None and not dry.dry_run:
+        raise SuiteError("--gpu goes with --dry-run: a sweep measures the --device at hand")
+    if dry.dry_run:
+        planned = sweeps.estimate_sweep(EstimateRequest(**vars(asked), gpu=dry.gpu))
+        show = _print_estimate if dry.gpu is None else _print_forecast
+        emit(planned, output.as_json, show)
         return
-    if dry_run:
-        planned = api.estimate_sweep(chosen, asked.device, asked.budget_s)
-        print_json(planned, "sweep-estimate") if as_json else _print_estimate(planned)
-        return
-    everywhere = asked.device == "all"
+    chosen, everywhere = sweeps.make_suite(asked), asked.device == "all"
     with progress(f"sweep {chosen.name}") as advance:
-        measure: Any = api.sweep_all_gpus if everywhere else api.sweep_suite
+        measure: Any = sweeps.sweep_all_gpus if everywhere else sweeps.sweep_suite
         done = measure(chosen, replace(asked, progress=advance))
-    emit(done, as_json, print_fleet if everywhere else _print_swept)
+    emit(done, output.as_json, print_fleet if everywhere else _print_swept)
 
 
-def _print_estimate(planned: dict[str, Any]) -> None:
-    most = "at most " if planned["refined_curves"] else ""
+def _print_estimate(planned: SweepEstimate) -> None:
+    most = "at most " if planned.refined_curves else ""
     say(
-        f"suite {planned['suite']} on {planned['device']}: {most}"
-        f"{counted(planned['points'], 'point')} on {counted(planned['curves'], 'curve')}"
+        f"suite {planned.suite} on {planned.device}: {most}"
+        f"{counted(planned.points, 'point')} on {counted(planned.curves, 'curve')}"
     )
-    calls = planned["estimated_from_calls"]
+    calls = planned.estimated_from_calls
     basis = f"from {calls} calls" if calls else "a guess, nothing measured"
-    longest = duration(planned["longest_s"])
-    say(f"about {duration(planned['estimated_s'])} ({basis}), at most {longest}")
-    if planned["device"] == "cpu" and os.getloadavg()[0] > 0.5:
+    longest = duration(planned.longest_s)
+    say(f"about {duration(planned.estimated_s)} ({basis}), at most {longest}")
+    if planned.device == "cpu" and os.getloadavg()[0] > 0.5:
         say("other work runs here: calls that it disturbs take longer")
-    if planned["budget_s"]:
-        say(f"the budget of {planned['budget_s']:g} s ends it; --resume goes on with what is "
-            "undecided")  # fmt: skip
+    if planned.budget_s:
+        say(
+            f"the budget of {planned.budget_s:g} s ends it; --resume goes on with what is undecided"
+        )
 
 
 def _print_forecast(found: Forecast) -> None:
@@ -148,35 +139,28 @@ def print_fleet(done: FleetRun) -> None:
     say_notes(done.notes)
 
 
-def demo(
-    out: Annotated[Path, Option(help="The demo's folder; an earlier demo is replaced.")],
-    model: Annotated[
-        Path | None,
-        Option(help="A small dense model to compress. Default: factors of random weights."),
-    ] = None,
-    device: OneDevice = None,
-    as_json: bool = Json,
-) -> None:
+@from_requests
+def demo(asked: DemoRequest, output: Output) -> None:
     """Run the whole chain once on this machine, and print the report's path last."""
-    from gacprof.demo import run_demo
+    import gacprof
 
-    tell = (lambda line: None) if as_json else say
+    tell = None if output.as_json else say
     with progress("measuring") as advance:
-        done = run_demo(out, device=device, model=model, tell=tell, advance=advance)
-    emit(done, as_json, lambda done: say(f"report: {done.page}"))
+        done = gacprof.run_demo(replace(asked, tell=tell, progress=advance))
+    emit(done, output.as_json, lambda done: say(f"report: {done.page}"))
     if not done.verified:
         raise typer.Exit(1)
 
 
 @app.command("sweep")
-@grouped
-def fleet_sweep(asked: FleetRequest, *, as_json: bool = Json) -> None:
+@from_requests
+def fleet_sweep(asked: FleetRequest, output: Output) -> None:
     """Measure a suite on every kind of device of a Ray cluster; equal devices split its curves."""
-    from gacprof import api
+    import gacprof
 
     with _view(f"fleet sweep {asked.suite}") as watch:
-        done = api.sweep_fleet(replace(asked, watch=watch))
-    emit(done, as_json, print_fleet)
+        done = gacprof.sweep_fleet(replace(asked, watch=watch))
+    emit(done, output.as_json, print_fleet)
 
 
 @contextmanager

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
-from typer import Option
 
 from gacprof.cli.elsewhere import print_times
-from gacprof.cli.options import grouped
+from gacprof.cli.options import Output, Reasons, from_requests
 from gacprof.cli.printing import (
     MOST_ROWS,
-    Json,
     emit,
     labelled,
     print_table,
@@ -24,6 +22,7 @@ from gacprof.cli.printing import (
 from gacprof.core import formatting
 from gacprof.core.errors import MeasurementError
 from gacprof.core.formatting import at_most, interval, microseconds, percent
+from gacprof.core.request import option
 from gacprof.diagnosing.request import DiagnoseRequest
 from gacprof.evaluation.request import (
     BenchRequest,
@@ -44,18 +43,8 @@ if TYPE_CHECKING:
     from gacprof.resizing import RealignResult
 
 
-@grouped
-def diagnose(
-    asked: DiagnoseRequest,
-    *,
-    every: Annotated[
-        bool, Option("--all", help="Print every dim, safe ones too, a line each.")
-    ] = False,
-    why: Annotated[
-        bool, Option("--why", help="Print other dims too, how they were judged, and notes.")
-    ] = False,
-    as_json: bool = Json,
-) -> None:
+@from_requests
+def diagnose(asked: DiagnoseRequest, output: Reasons) -> None:
     """Say what each weight's dims cost on a device: by a map, or by the rules of a GPU (--gpu).
 
     With --gpu and the extra "elsewhere", also what the model's products take there, from others'
@@ -68,7 +57,7 @@ def diagnose(
     import gacprof
 
     found = gacprof.diagnose(asked)
-    emit(found, as_json, print_diagnosis, every, why)
+    emit(found, output.as_json, print_diagnosis, output.every, output.why)
     if found.layout == "config":
         if found.times and all(total.unknown for total in found.times.totals):
             raise typer.Exit(1)
@@ -77,56 +66,53 @@ def diagnose(
         raise typer.Exit(1)
 
 
-@grouped
-def realign(asked: RealignRequest, *, as_json: bool = Json) -> None:
+@from_requests
+def realign(asked: RealignRequest, output: Output) -> None:
     """Write the checkpoint anew with the plan's sizes. The input is never changed."""
     import gacprof
 
     with progress("realign") as advance:
         result = gacprof.realign(replace(asked, progress=advance))
-    emit(result, as_json, print_realigned, asked.base)
+    emit(result, output.as_json, print_realigned, asked.base)
 
 
-@grouped
-def verify(asked: VerifyRequest, *, as_json: bool = Json) -> None:
+@from_requests
+def verify(asked: VerifyRequest, output: Output) -> None:
     """Run both models on the same inputs and report the error. Exit code 1 above tolerance."""
     import gacprof
 
     check = gacprof.verify(asked)
-    emit(check, as_json, print_verification)
+    emit(check, output.as_json, print_verification)
     if not check.passed:
         raise typer.Exit(1)
 
 
-@grouped
-def bench(
-    asked: BenchRequest,
-    *,
-    engine: Annotated[
-        str | None,
-        Option(
-            rich_help_panel="Engine",
-            help="Time them in this engine: transformers, vllm or llama.cpp.",
-        ),
-    ] = None,
-    of_engine: OnEngine,
-    as_json: bool = Json,
-) -> None:
+class InEngine(OnEngine):
+    """Which engine times the models, and how it is run."""
+
+    engine: str | None = option(
+        default=None, group="Engine",
+        help="Time them in this engine: transformers, vllm or llama.cpp.",
+    )  # fmt: skip
+
+
+@from_requests
+def bench(asked: BenchRequest, within: InEngine, output: Output) -> None:
     """Measure prefill and decode latency of models, interleaved, on the device at hand."""
     import gacprof
 
-    if engine is None and of_engine != OnEngine():
+    if within.engine is None and within != InEngine():
         raise MeasurementError("--engine-python, --threads, --trust-remote-code go with --engine")
-    if engine is not None and (asked.batch > 1 or asked.device is not None):
+    if within.engine is not None and (asked.batch > 1 or asked.device is not None):
         raise MeasurementError("with --engine the batch is 1 and the device is the engine's own")
     with progress("bench") as advance:
-        if engine is None:
+        if within.engine is None:
             timed = gacprof.bench(replace(asked, progress=advance))
         else:
             shared = {field.name: getattr(asked, field.name) for field in fields(TimedModels)}
-            made = EngineBenchRequest(engine=engine, **shared | vars(of_engine))
-            timed = gacprof.bench_engine(replace(made, progress=advance))
-    emit(timed, as_json, print_timings)
+            made = EngineBenchRequest(**shared | vars(within) | {"progress": advance})
+            timed = gacprof.bench_engine(made)
+    emit(timed, output.as_json, print_timings)
 
 
 def print_realigned(result: RealignResult, base: str | None) -> None:

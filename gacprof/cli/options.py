@@ -1,4 +1,4 @@
-"""Options that several verbs share, and how their texts are read."""
+"""How a request becomes the options of a verb, and the requests that say how a verb prints."""
 
 from __future__ import annotations
 
@@ -11,36 +11,74 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 from rich.markup import escape
 from typer import Argument, Option
 
-from gacprof.core.request import OPTION, Request, given_texts, spelling
+from gacprof.core.request import OPTION, Request, given_texts, option, spelling
 from gacprof.core.request import Option as Known
 
 if TYPE_CHECKING:
     from gacprof.cliffmap import CliffMap
 
+PRINTED = "What is printed"
 
-def grouped(verb: Callable[..., None]) -> Callable[..., None]:
-    """A verb as typer takes it, where some parameters are requests: each of their fields is an
-    option of its own."""
-    requests: dict[str, type[Request]] = {}
-    options: list[inspect.Parameter] = []
-    hints = get_type_hints(verb, include_extras=True)
-    for p in inspect.signature(verb).parameters.values():
-        kind: Any = hints[p.name]
-        if inspect.isclass(kind) and issubclass(kind, Request):
-            requests[p.name] = kind
-            options += request_options(kind)
-        else:
-            options.append(p.replace(annotation=kind, kind=p.KEYWORD_ONLY))
+
+class Output(Request):
+    """How a verb prints what it found."""
+
+    as_json: bool = option(
+        default=False, name="--json", group=PRINTED,
+        help="Print JSON and nothing else on stdout.",
+    )  # fmt: skip
+
+
+class Rows(Output):
+    """Of a verb that prints the first rows of a table."""
+
+    every: bool = option(
+        default=False, name="--all", group=PRINTED, help="Print everything, a line each."
+    )
+
+
+class Why(Output):
+    """Of a verb that prints its verdict first."""
+
+    why: bool = option(
+        default=False, group=PRINTED, help="Print what that rests on too, and all notes."
+    )
+
+
+class Reasons(Why, Rows):
+    """Of a verb that prints its verdict first, and then the first rows of a table."""
+
+
+class Fleet(Request):
+    """Of a verb whose work can be spread over machines."""
+
+    fleet: str | None = option(
+        default=None, metavar="ADDRESS", group="Run",
+        help="Spread the work over a Ray cluster: auto, local or ray://HOST:10001. "
+        "The result is the same.",
+    )  # fmt: skip
+
+
+def from_requests(verb: Callable[..., None]) -> Callable[..., None]:
+    """A verb as typer takes it: each of its parameters is a request, and each field of those an
+    option or an argument."""
+    hints = get_type_hints(verb)
+    requests: dict[str, type[Request]] = {
+        name: hints[name] for name in inspect.signature(verb).parameters
+    }
+    options = {name: request_options(request) for name, request in requests.items()}
 
     @wraps(verb)
     def run(**given: Any) -> None:
-        for name, request in requests.items():
-            names = [option.name for option in request_options(request)]
-            given[name] = request(**given_texts(request, {n: given.pop(n) for n in names}))
-        verb(**given)
+        made = {
+            name: request(**given_texts(request, {o.name: given[o.name] for o in options[name]}))
+            for name, request in requests.items()
+        }
+        verb(**made)
 
-    run.__annotations__ = {option.name: option.annotation for option in options}
-    run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    every = [each for of_one in options.values() for each in of_one]
+    run.__annotations__ = {each.name: each.annotation for each in every}
+    run.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
     return run
 
 
@@ -120,17 +158,3 @@ def load_sources(*names: str) -> list[Any]:
     from gacprof.diagnosing.sources import open_source
 
     return [open_source(name) for name in names]
-
-
-OneDevice = Annotated[
-    str | None, Option(help="cpu, cuda or cuda:N. Default: the first GPU, else the CPU.")
-]
-MapName = Annotated[str, Argument(metavar="MAP", help="A shipped map's name, or a file.")]
-Fleet = Annotated[
-    str | None,
-    Option(
-        help="Spread the work over a Ray cluster: auto, local or ray://HOST:10001. "
-        "The result is the same.",
-        metavar="ADDRESS",
-    ),
-]

@@ -6,15 +6,13 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
-from typer import Option
 
-from gacprof.cli.options import grouped
+from gacprof.cli.options import Output, Reasons, from_requests
 from gacprof.cli.printing import (
     MOST_ROWS,
-    Json,
     complain,
     emit,
     print_table,
@@ -27,6 +25,7 @@ from gacprof.core import formatting
 from gacprof.core.errors import PlanError
 from gacprof.core.files import read_json, refuse_to_replace
 from gacprof.core.formatting import at_most, counted, microseconds, percent
+from gacprof.core.request import option
 from gacprof.planning import ParetoRequest, PlanRequest
 from gacprof.report.grouping import group
 from gacprof.report.wording import by_phase, planned
@@ -40,19 +39,14 @@ AROUND = 2
 """Sizes of a window shown on either side of the chosen one, besides its ends."""
 
 
-@grouped
-def plan(
-    asked: PlanRequest,
-    *,
-    out: Annotated[Path | None, Option(help="Default: plan.json here.")] = None,
-    every: Annotated[
-        bool, Option("--all", help="Print every dim, with the sizes on offer, a line each.")
-    ] = False,
-    why: Annotated[
-        bool, Option("--why", help="Print limits, how sizes were judged, the proof, and notes.")
-    ] = False,
-    as_json: bool = Json,
-) -> None:
+class PlanFile(Reasons):
+    """Where a plan is written, and what is printed of it."""
+
+    out: Path = option(default=Path("plan.json"), read=Path, help="The plan's file.")
+
+
+@from_requests
+def plan(asked: PlanRequest, output: PlanFile) -> None:
     """Choose a size for every adjustable dim, within a budget; the plan is a JSON file.
 
     Ctrl-C ends a long search: the best plan so far is written and printed with its gap, and
@@ -60,24 +54,25 @@ def plan(
     """
     import gacprof
 
-    checkpoint, target = str(asked.checkpoint), out or Path("plan.json")
+    checkpoint, target = str(asked.checkpoint), output.out
     _refuse_to_replace(target, checkpoint)
     with search_line(asked.objective) as report:
         made = gacprof.plan(replace(asked, progress=report))
     made.save(target)
-    emit(made, as_json, _print_plan, target, checkpoint, every, why)
+    emit(made, output.as_json, _print_plan, target, checkpoint, output.every, output.why)
     if made.certificate.interrupted:
         complain(f"interrupted: {target} holds the best plan found, not proved to be the best")
         raise typer.Exit(130)
 
 
-@grouped
-def pareto(
-    asked: ParetoRequest,
-    *,
-    out: Annotated[Path | None, Option(help="A stem: writes STEM.svg and STEM.png.")] = None,
-    as_json: bool = Json,
-) -> None:
+class ParetoFigure(Output):
+    """Where the figure goes, if one is wanted."""
+
+    out: Path | None = option(default=None, read=Path, help="A stem: writes STEM.svg and STEM.png.")
+
+
+@from_requests
+def pareto(asked: ParetoRequest, output: ParetoFigure) -> None:
     """Set plans over many budgets beside naive rounding and the paper's choice.
 
     Constraints and limits bind our plans only: rounding knows of none.
@@ -88,8 +83,8 @@ def pareto(
 
     with progress("pareto") as advance:
         found = gacprof.pareto(replace(asked, progress=advance))
-    files = save(pareto_figure(found.as_dict()), out) if out else []
-    emit(found, as_json, _print_pareto, files)
+    files = save(pareto_figure(found.as_dict()), output.out) if output.out else []
+    emit(found, output.as_json, _print_pareto, files)
 
 
 def _refuse_to_replace(target: Path, checkpoint: str) -> None:

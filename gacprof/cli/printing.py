@@ -16,7 +16,6 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from typer import Option
 
 from gacprof.core import Progress
 from gacprof.core.files import json_text
@@ -46,8 +45,6 @@ LEAST_SHARE = 0.05
 _seen = sys.stdout.isatty() or "COLUMNS" in os.environ
 out = Console(width=None if _seen else WIDTH_UNSEEN)
 err = Console(stderr=True)
-
-Json = Option(False, "--json", help="Print JSON and nothing else on stdout.")
 
 
 def complain(message: str) -> None:

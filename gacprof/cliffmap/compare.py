@@ -190,13 +190,15 @@ class Mismatch:
 
 @dataclass(frozen=True)
 class Compatibility(Record):
-    """Whether a map holds for a machine: what differs between the two."""
+    """Whether a map of ``device`` holds for the machine ``here``: what differs between the two."""
 
     derived: ClassVar = ("stale",)
 
     map: str
     provenance: str
+    device: str
     mismatches: list[Mismatch]
+    here: Environment
 
     @property
     def stale(self) -> bool:
@@ -227,7 +229,8 @@ def check(cliff_map: CliffMap, here: Environment) -> Compatibility:
         of_map, at_hand = there.stack.get(name), here.stack.get(name)
         if of_map and _release(name, of_map) != _release(name, at_hand):
             found.append(Mismatch(name, of_map, at_hand, name in DECISIVE))
-    return Compatibility(cliff_map.name, cliff_map.file.provenance.kind, found)
+    kind = cliff_map.file.provenance.kind
+    return Compatibility(cliff_map.name, kind, there.name, found, here)
 
 
 def _release(component: str, version: str | None) -> tuple[int, ...] | None:

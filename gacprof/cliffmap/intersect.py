@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Unpack
 
 from gacprof.cliffmap.candidates import Candidate, JudgedDim, Limits, Use, choose, of_curve
 from gacprof.cliffmap.map import CliffMap
+from gacprof.cliffmap.request import EACH_SIDE
 from gacprof.cliffmap.selection import best, refuse_ambiguity
 from gacprof.cliffmap.source import SizeSource
 from gacprof.core.errors import MapError
@@ -46,14 +47,16 @@ class SharedDim(JudgedDim):
 
 @dataclass(frozen=True)
 class Intersection(Record, Framed):
-    """One axis on several maps; only dims that each of them measured. ``curves`` by map name."""
+    """One axis on several maps; only dims that each of them measured. ``curves`` by map name.
+    ``found`` are those to choose from: around ``near`` where that was asked."""
 
-    derived: ClassVar = ("safe",)
+    derived: ClassVar = ("safe", "found")
 
     operator: str
     axis: str
     curves: dict[str, str]
     dims: list[SharedDim]
+    near: int | None = None
 
     def frame_rows(self) -> Iterator[dict[str, Any]]:
         return (dim.as_dict() for dim in self.dims)
@@ -71,9 +74,14 @@ class Intersection(Record, Framed):
         ranked = [dim for dim in self.dims if _ranked(dim)]
         return sorted(ranked, key=lambda dim: (*_badness(dim), -dim.d))[:count]
 
-    def near(self, d: int, below: int = 2, above: int = 2) -> list[SharedDim]:
-        """Dims safe on all maps around ``d``; on a side without any, the least worst one."""
-        return self.choose(d, below=below, above=above)
+    @property
+    def found(self) -> list[SharedDim]:
+        """Dims safe on all maps; around ``near`` a few, on a side without any the least worst one.
+        Where none is safe, those with the least worst case."""
+        if self.near is not None:
+            return self.choose(self.near, below=EACH_SIDE, above=EACH_SIDE)
+        safe = [dim for dim in self.dims if dim.safe]
+        return safe or sorted(self.least_worst(2 * EACH_SIDE), key=lambda dim: dim.d)
 
     def choose(self, near: int, **limits: Unpack[Limits]) -> list[SharedDim]:
         """As :func:`gacprof.cliffmap.candidates.choose`; on a side that has no dim safe on all
@@ -158,7 +166,7 @@ def intersect(
             other = "" if one.dtype in source.dtypes else f", the table is of {held}"
             identities[source.name] = f"{source.basis}, judged in {one.dtype}{other}"
     ordered = {m.name: judged[m.name] for m in sources}
-    return _together(operator, axis, {name: identities[name] for name in ordered}, ordered)
+    return _together(operator, axis, {name: identities[name] for name in ordered}, ordered, near)
 
 
 def intersect_uses(maps: Sequence[SizeSource], uses: Sequence[Use]) -> Intersection:
@@ -187,8 +195,9 @@ def check_different(maps: Sequence[SizeSource], what: str) -> None:
 
 
 def _together(
-    operator: str, axis: str, curves: dict[str, str], judged: Mapping[str, Sequence[Candidate]]
-) -> Intersection:
+    operator: str, axis: str, curves: dict[str, str], judged: Mapping[str, Sequence[Candidate]],
+    near: int | None = None,
+) -> Intersection:  # fmt: skip
     by_dim = {name: {c.d: c for c in candidates} for name, candidates in judged.items()}
     common = sorted(set.intersection(*(set(known) for known in by_dim.values())))
     if not common:
@@ -197,7 +206,7 @@ def _together(
             f"{' and '.join(curves)} measured no {axis} of {operator} in common: {', '.join(spans)}"
         )
     dims = [_shared({name: known[d] for name, known in by_dim.items()}) for d in common]
-    return Intersection(operator, axis, curves, dims)
+    return Intersection(operator, axis, curves, dims, near)
 
 
 def _shared(candidates: Mapping[str, Candidate]) -> SharedDim:

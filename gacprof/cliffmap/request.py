@@ -15,10 +15,50 @@ from gacprof.core.request import Request, argument, option
 if TYPE_CHECKING:
     from gacprof.cliffmap.map import CliffMap
     from gacprof.cliffmap.schema import Curve
+    from gacprof.cliffmap.source import SizeSource
     from gacprof.core.points import Flag
 
 EACH_SIDE = 3
 """Candidates on either side where nothing is asked for."""
+
+
+def map_names() -> list[str]:
+    """The shipped maps, for completion."""
+    from gacprof.cliffmap.storage import shipped_maps
+
+    return shipped_maps()
+
+
+class OnMap(Request):
+    """A request on one measured map."""
+
+    error = MapError
+
+    cliff_map: CliffMap | str | Path = argument(
+        kw_only=False, metavar="MAP", suggested=map_names, help="A shipped map's name, or a file."
+    )
+
+
+class OnSizes(Request):
+    """A request on one map or rule table."""
+
+    error = MapError
+
+    cliff_map: SizeSource | str | Path = argument(
+        kw_only=False, metavar="MAP", suggested=map_names,
+        help="A shipped map's name, or the file of a map or rule table.",
+    )  # fmt: skip
+
+
+class OnMaps(Request):
+    """A request on several maps."""
+
+    error = MapError
+
+    maps: Sequence[SizeSource | str | Path] = argument(
+        kw_only=False, many=True, metavar="MAP MAP…", suggested=map_names,
+        help="Two maps or more.",
+    )  # fmt: skip
 
 
 class OnAxis(Request):
@@ -88,8 +128,12 @@ class CandidatesRequest(CurveRequest):
     """Sizes near the one that a compressor chose, of one map or safe on several."""
 
     near: int = option(read=int, least=1, help="The dim that a compressor chose.")
-    maps: Sequence[str] = argument(
-        default=(), many=True, metavar="[MAP]…", help="Shipped maps' names, or files."
+    maps: Sequence[SizeSource | str | Path] = argument(
+        default=(),
+        many=True,
+        metavar="[MAP]…",
+        suggested=map_names,
+        help="Shipped maps' names, or files.",
     )
     more: Sequence[str] = option(default=(), name="--map", many=True, help="The same; repeatable.")
     uses: Sequence[str] = option(
@@ -141,19 +185,24 @@ class CandidatesRequest(CurveRequest):
         return found
 
 
-class IntersectRequest(CurveRequest):
-    """Sizes that are safe on all of several maps."""
+class IntersectRequest(CurveRequest, OnMaps):
+    """Sizes that are safe on all of several maps and rule tables, ``fixed`` at these sizes of the
+    operator's other dims; where they are left open, at sizes that every map has a curve of."""
 
-    maps: Sequence[str] = argument(many=True, metavar="MAP MAP…", help="Two maps or more.")
+    operator: str | None = option(
+        default=None, kw_only=False, name="--op", help="linear, attention …"
+    )
+    axis: str | None = option(
+        default=None, kw_only=False, help="The operator's axis, such as K, N, M or head_dim."
+    )
     near: int | None = option(default=None, read=int, least=1, help="Only around this dim.")
 
 
-class FigureRequest(CurveRequest):
+class FigureRequest(CurveRequest, OnMap):
     """A drawing of one curve, of the same on several maps, or of a penalty over two dims."""
 
-    cliff_map: str = argument(metavar="MAP", help="A shipped map's name, or a file.")
-    out: Path = option(read=Path, help="Stem: OUT.svg and OUT.png are written.")
-    others: Sequence[str] = option(
+    out: str | Path = option(read=Path, help="Stem: OUT.svg and OUT.png are written.")
+    others: Sequence[CliffMap | str | Path] = option(
         default=(), name="--with", many=True, metavar="MAP",
         help="Another map beside it; repeatable.",
     )  # fmt: skip
@@ -162,11 +211,74 @@ class FigureRequest(CurveRequest):
     )
 
 
-class OnMap(Request):
-    """A request on one measured map."""
+class ShowRequest(CurveRequest, OnSizes):
+    """A map's curves, or a rule table's tiers."""
 
-    cliff_map: CliffMap | str | Path = argument(
-        kw_only=False, metavar="MAP", help="A shipped map's name, or a file."
+
+class TableRequest(CurveRequest, OnSizes):
+    """A table of a map's curves, or of a rule table's tiers."""
+
+    name: str = option(
+        default="constraints", name="--table",
+        help="constraints, or classes: residue classes and their kernels.",
+    )  # fmt: skip
+    form: str = option(
+        default="markdown", name="--format", help="markdown, latex, csv or html.",
+    )  # fmt: skip
+    out: Path | None = option(default=None, read=Path, help="Write there instead of printing.")
+
+
+class MapExportRequest(OnSizes):
+    """What a compressor can be fed of a map."""
+
+    form: str = option(
+        default="json", name="--format", choices=("json", "csv", "settings"),
+        help="json: everything; csv: one row a dim; settings: the compressors' options.",
+    )  # fmt: skip
+    out: Path | None = option(default=None, read=Path, help="Write there instead of printing.")
+
+
+class BuildRequest(Request):
+    """What :func:`gacprof.build_map` is asked."""
+
+    error = MapError
+
+    samples: str | Path = argument(kw_only=False, read=Path, help="A sweep's folder.")
+    name: str | None = option(default=None, kw_only=False, help="Default: the device's name.")
+    out: str | Path | None = option(
+        default=None, kw_only=False, read=Path, help="Default: cliffmap.json in the folder."
+    )
+
+
+class ListRequest(Request):
+    """The maps that ship, and these."""
+
+    error = MapError
+
+    files: Sequence[CliffMap | str | Path] = argument(
+        default=(), kw_only=False, many=True, metavar="[FILE]…",
+        help="Maps of your own, listed too.",
+    )  # fmt: skip
+
+
+class DiffRequest(Request):
+    """Two maps: of one device at two times, or of two devices."""
+
+    error = MapError
+
+    a: CliffMap | str | Path = argument(
+        kw_only=False, suggested=map_names, help="The older map, or one device's."
+    )
+    b: CliffMap | str | Path = argument(
+        kw_only=False, suggested=map_names, help="The newer map, or another device's."
+    )
+
+
+class CheckRequest(OnMap):
+    """Whether a map holds for a device of this machine."""
+
+    device: str | None = option(
+        default=None, help="cpu, cuda or cuda:N. Default: the map's kind, if it is here."
     )
 
 

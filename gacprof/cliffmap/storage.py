@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -17,7 +18,7 @@ from pydantic import ValidationError
 from gacprof.cliffmap import detect
 from gacprof.cliffmap.schema import SCHEMA, Curve, MapFile
 from gacprof.core.errors import MapError
-from gacprof.core.files import beginning, read_text, write_text
+from gacprof.core.files import Record, beginning, read_text, write_text
 from gacprof.operators import OPERATORS
 
 if TYPE_CHECKING:
@@ -208,34 +209,55 @@ def _of_cliffs(curve: Curve) -> Iterator[str]:
             )
 
 
-def map_facts(cliff_map: CliffMap, today: datetime | None = None) -> dict[str, Any]:
-    """Where a map is from, what it holds, how its dims were judged.
+@dataclass(frozen=True)
+class MapFacts(Record):
+    """Where a map is from, what it holds, how its dims were judged. ``age_days`` counts from its
+    creation, None for an unreadable date."""
 
-    ``age_days`` counts from its creation, None for an unreadable date.
-    """
+    name: str
+    device: str
+    arch: str
+    provenance: str
+    source: str
+    citation: str
+    created: str
+    age_days: int | None
+    stack: Mapping[str, str | None]
+    noise_floor: float | None
+    too_noisy: str
+    tolerances: list[float]
+    curves: int
+    points: int
+    cliffs: int
+    safe: int
+    misaligned: int
+    undecided: int
+
+
+def map_facts(cliff_map: CliffMap, today: datetime | None = None) -> MapFacts:
     file = cliff_map.file
     verdicts = {
         verdict: sum(len(getattr(curve, verdict)) for curve in file.curves)
         for verdict in ("safe", "misaligned", "undecided")
     }
-    return {
-        "name": file.name,
-        "device": file.device.name,
-        "arch": file.device.arch,
-        "provenance": file.provenance.kind,
-        "source": file.provenance.source,
-        "citation": file.provenance.citation,
-        "created": file.provenance.created,
-        "age_days": _age(file.provenance.created, today or datetime.now(UTC)),
-        "stack": dict(file.provenance.stack),
-        "noise_floor": file.noise.floor,
-        "too_noisy": cliff_map.too_noisy,
-        "tolerances": sorted({curve.tolerance for curve in file.curves}),
-        "curves": len(file.curves),
-        "points": sum(len(curve.points.d) for curve in file.curves) + len(file.isolated),
-        "cliffs": sum(len(curve.cliffs) for curve in file.curves),
+    return MapFacts(
+        name=file.name,
+        device=file.device.name,
+        arch=file.device.arch,
+        provenance=file.provenance.kind,
+        source=file.provenance.source,
+        citation=file.provenance.citation,
+        created=file.provenance.created,
+        age_days=_age(file.provenance.created, today or datetime.now(UTC)),
+        stack=dict(file.provenance.stack),
+        noise_floor=file.noise.floor,
+        too_noisy=cliff_map.too_noisy,
+        tolerances=sorted({curve.tolerance for curve in file.curves}),
+        curves=len(file.curves),
+        points=sum(len(curve.points.d) for curve in file.curves) + len(file.isolated),
+        cliffs=sum(len(curve.cliffs) for curve in file.curves),
         **verdicts,
-    }
+    )
 
 
 def _age(created: str, today: datetime) -> int | None:

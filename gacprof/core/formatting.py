@@ -8,12 +8,14 @@ import time
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gacprof.core import Progress
 
 if TYPE_CHECKING:
     import pandas as pd
+
+T = TypeVar("T")
 
 
 def visible(text: str) -> str:
@@ -158,3 +160,17 @@ class Framed:
     def _repr_html_(self) -> str:
         table = self.to_frame().to_html(max_rows=SHOWN_ROWS, float_format="{:.4g}".format)
         return f"<p>{escape(self.frame_title())}</p>{table}"
+
+
+class Listed(Framed, list[T]):
+    """Results of one kind, each with ``as_dict``: a list that is a table too."""
+
+    def __init__(self, rows: Iterable[T] = (), title: str = "") -> None:
+        super().__init__(rows)
+        self.title = title
+
+    def frame_rows(self) -> Iterable[Mapping[str, Any]]:
+        return (one.as_dict() for one in self)  # type: ignore[attr-defined]
+
+    def frame_title(self) -> str:
+        return self.title

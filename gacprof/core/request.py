@@ -207,6 +207,8 @@ def options_of(request: type[Request]) -> Iterator[tuple[str, Option]]:
 class Verb(Protocol[P, R, T]):
     """A verb as Python calls it: by a request, or by the arguments of one."""
 
+    request: type[Request]
+
     @overload
     def __call__(self, request: R, /) -> T: ...
     @overload
@@ -237,7 +239,8 @@ def verb(name: str, request: Callable[P, R], run: Callable[[R], T]) -> Verb[P, R
     call.__doc__ = f"{inspect.getdoc(run)}\n\nArguments:\n" + "\n".join(described(made))
     call.__signature__ = signature  # type: ignore[attr-defined]
     call.__wrapped__ = run  # type: ignore[attr-defined]
-    return call
+    call.request = made  # type: ignore[attr-defined]
+    return call  # type: ignore[return-value]
 
 
 def described(request: type[Request]) -> Iterator[str]:

@@ -18,6 +18,8 @@ import gacprof
 from gacprof.core.errors import CompressionError, GacprofError, PlanError, SolverError
 from gacprof.core.files import Record, write_json
 from gacprof.core.formatting import interval, microseconds, percent
+from gacprof.core.request import verb
+from gacprof.demo import DemoRequest
 from gacprof.demo.models import DESCRIBED, write_demo_checkpoint, write_texts
 from gacprof.devices.environment import native_bfloat16
 from gacprof.evaluation.evaluating import Quality
@@ -36,7 +38,6 @@ OWN, ROUNDED, PLANNED, DENSE = "own", "rounded-8", "planned", "uncompressed"
 MARKER = ".gacprof-demo"
 
 Say = Callable[[str], None]
-Advance = Callable[[float, float, object], None]
 
 
 @dataclass(frozen=True)
@@ -48,25 +49,17 @@ class Demo(Record):
     verified: bool
 
 
-def run_demo(
-    folder: str | Path,
-    *,
-    device: str | None = None,
-    model: str | Path | None = None,
-    tell: Say = lambda line: None,
-    advance: Advance = lambda done, total, what: None,
-) -> Demo:
-    """Run the whole chain in ``folder``, anew each time; an earlier demo's folder is replaced.
-
-    ``model`` is a small trained model's folder with its tokenizer; without one the demo makes
-    factors of random weights, and pads them in place of compressing anew.
+def _run_demo(request: DemoRequest) -> Demo:
+    """Run the whole chain in the folder ``out``, anew each time; an earlier demo is replaced.
 
     Raises :class:`GacprofError` for a folder that holds anything else, and, before anything is
     removed, for a ``model`` that is not there, compressed already, or has no tokenizer.
     """
+    model, device, progress = request.model, request.device, request.progress
     if model is not None:
         _refuse_unusable(Path(model))
-    here, notes = _fresh(Path(folder)), list[str]()
+    here, notes = _fresh(Path(request.out)), list[str]()
+    tell = request.tell or (lambda line: None)
 
     def say(line: str) -> None:
         tell(line)
@@ -76,7 +69,7 @@ def run_demo(
     tell(f"sweep: {SWEEP_S:g} s over the shapes of {OWN} and what they could become …")
     gacprof.sweep(
         model=here / OWN, tokens=TOKENS, device=device, out=here / "sweep", budget_s=SWEEP_S,
-        progress=advance,
+        progress=progress,
     )  # fmt: skip
     cliff_map = gacprof.build_map(here / "sweep")
     cliff_map.save(here / "cliffmap.json")
@@ -100,7 +93,7 @@ def run_demo(
     tell("bench: four models and a hidden A/A replicate, interleaved …")
     timed = gacprof.bench(
         models, tokens=[PREFILL], decode_steps=2, device=device, time_cap_s=BENCH_S,
-        progress=advance,
+        progress=progress,
     )  # fmt: skip
     for line in bench_lines(timed):
         say(line)
@@ -113,6 +106,9 @@ def run_demo(
     for name, result in (("diagnosis", found), ("bench", timed)):
         write_json(here / f"{name}.json", result.as_dict())
     return Demo(here, page, made.get("verification", {}).get("passed", True))
+
+
+run_demo = verb("run_demo", DemoRequest, _run_demo)
 
 
 def quality_lines(quality: Quality) -> Iterator[str]:

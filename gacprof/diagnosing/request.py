@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gacprof.cliffmap.request import map_names
 from gacprof.cliffmap.source import SizeSource, Tokens
 from gacprof.core.dtypes import full_name
 from gacprof.core.errors import PlanError
@@ -23,13 +24,8 @@ SOURCE = "Where good sizes are known from"
 WORKLOAD = "Workload"
 
 
-def _maps() -> list[str]:
-    from gacprof.cliffmap import shipped_maps
-
-    return list(shipped_maps())
-
-
-def _gpus() -> list[str]:
+def gpu_names() -> list[str]:
+    """The GPUs that have rules, for completion."""
     from gacprof.devices.datasheet import sheets
 
     return list(sheets())
@@ -45,11 +41,11 @@ class OnSource(Request):
     """A request that rests on a source of sizes: a map, a rule table, or a GPU's rules."""
 
     cliff_map: SizeSource | str | Path | None = option(
-        default=None, kw_only=False, name="--map", group=SOURCE, suggested=_maps,
+        default=None, kw_only=False, name="--map", group=SOURCE, suggested=map_names,
         help="A shipped map's name, or a map's or rule table's file.",
     )  # fmt: skip
     gpu: str | None = option(
-        default=None, group=SOURCE, suggested=_gpus,
+        default=None, group=SOURCE, suggested=gpu_names,
         help="Instead: the rules of this GPU (h100, l40s …), which need no measurement; with times "
         "by others' measurements where the extra 'elsewhere' is installed.",
     )  # fmt: skip

@@ -7,6 +7,7 @@ takes what it returns.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from gacprof.cliffmap import CliffMap, shipped_maps
@@ -25,7 +26,9 @@ NEWEST = tuple(fa2.RECORDS)[-1]
 """The newest PyTorch release whose wheel was read: taken where a GPU is named without one."""
 
 
-def rule_table(gpu: str, torch: str | None = None, dtypes: tuple[str, ...] = ()) -> RuleTable:
+def rule_table(
+    gpu: str, torch: str | None = None, dtypes: Sequence[str] = (), name: str = ""
+) -> RuleTable:
     """The rules of a GPU that is not at hand (``h100``) with a PyTorch release (``2.11``; default:
     the newest one known).
 
@@ -33,7 +36,7 @@ def rule_table(gpu: str, torch: str | None = None, dtypes: tuple[str, ...] = ())
     for name, text in (("gpu", gpu), ("torch", torch)):
         if not isinstance(text, str | None) or (name == "gpu" and text is None):
             raise MapError(f"{name} must be a name such as 'h100' or '2.11', not {text!r}")
-    return RuleTable(target(gpu, torch or NEWEST), dtypes)
+    return RuleTable(target(gpu, torch or NEWEST), dtypes, name)
 
 
 def gpu_source(gpu: str, torch: str | None = None, engine: str | None = None) -> RuleTable:

@@ -6,19 +6,18 @@ is ours and everything else is the harness's own. Most of its tasks fetch their 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from gacprof.checkpoint.load import dtype_of
 from gacprof.core.errors import CheckpointError, first_line
 from gacprof.core.files import Record
-from gacprof.evaluation.models import Model, common_dtype, device_of, distinct_names, name_of, ready
+from gacprof.core.request import verb
+from gacprof.evaluation.models import common_dtype, device_of, distinct_names, name_of, ready
 from gacprof.evaluation.perplexity import common_tokenizer
+from gacprof.evaluation.request import TasksRequest
 
 
 @dataclass(frozen=True)
@@ -42,40 +41,35 @@ class TaskScores(Record):
     version: str
 
 
-def run_tasks(
-    models: Sequence[Model],
-    tasks: Sequence[str],
-    *,
-    task_folder: str | Path | None = None,
-    tokenizer: str | Path | None = None,
-    limit: int | None = None,
-    batch: int = 1,
-    dtype: torch.dtype | str | None = None,
-    device: torch.device | str | None = None,
-) -> TaskScores:
-    """Run tasks of the harness, one model in memory after the other.
+def _run_tasks(request: TasksRequest) -> TaskScores:
+    """Run tasks of lm-evaluation-harness, one model in memory after the other.
 
-    ``task_folder`` holds tasks of your own; ``limit`` is how many examples of a task to take.
     Raises :class:`CheckpointError` where the harness is not installed, has no such task, or fails.
     """
     lm_eval, wrapper = _harness()
-    where = device_of(device)
+    if not request.tasks:
+        raise CheckpointError("name tasks of the harness (--tasks arc_easy,hellaswag)")
+    models, folder, dtype = request.models, request.task_folder, request.dtype
+    where = device_of(request.device)
     numbers = dtype_of(dtype) if dtype is not None else common_dtype(models)
     folders = [model for model in models if not isinstance(model, nn.Module)]
-    chosen = common_tokenizer(folders, tokenizer, "")
+    chosen = common_tokenizer(folders, request.tokenizer, "")
     scores: list[TaskScore] = []
     for model, name in zip(models, distinct_names([name_of(m) for m in models]), strict=True):
         loaded = ready(model, numbers, where)
         try:
-            manager = lm_eval.tasks.TaskManager(include_path=task_folder and str(task_folder))
-            wrapped = wrapper(pretrained=loaded, tokenizer=chosen, batch_size=batch)
+            manager = lm_eval.tasks.TaskManager(include_path=folder and str(folder))
+            wrapped = wrapper(pretrained=loaded, tokenizer=chosen, batch_size=request.batch)
             found = lm_eval.simple_evaluate(
-                model=wrapped, tasks=list(tasks), limit=limit, task_manager=manager
+                model=wrapped, tasks=list(request.tasks), limit=request.limit, task_manager=manager
             )
         except Exception as error:  # the harness raises whatever its tasks and data sets do
             raise CheckpointError(f"lm-evaluation-harness: {first_line(error)}") from None
         scores += _scores(name, found["results"], found.get("samples") or {})
     return TaskScores(tuple(scores), str(lm_eval.__version__))
+
+
+run_tasks = verb("run_tasks", TasksRequest, _run_tasks)
 
 
 def _harness() -> tuple[Any, Any]:

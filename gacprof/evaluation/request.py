@@ -23,6 +23,7 @@ ROUNDS = 384
 """At most, by default: looks after 12, 24, 48, 96, 192 and 384."""
 WHERE = "Run"
 TEXT = "Text"
+HARNESS = "lm-evaluation-harness"
 
 
 class OnModels(Request):
@@ -119,7 +120,16 @@ class BenchRequest(OnDevice, TimedModels):
     batch: int = option(default=1, read=int, least=1, help="Sequences at once.")
 
 
-class EvaluateRequest(OnDevice, OnText, OnModels):
+class OnBatch(Request):
+    """A request that computes several sequences at once."""
+
+    batch: int = option(default=1, read=int, least=1, help="Sequences at once.")
+    dtype: torch.dtype | str | None = option(
+        default=None, group=WHERE, help="Computed in. Default: as stored."
+    )
+
+
+class EvaluateRequest(OnBatch, OnDevice, OnText, OnModels):
     """Models, and the text whose perplexity is measured. ``models`` may be one.
 
     ``window`` is how many tokens a model sees at once, by default 1024 or what it has positions
@@ -142,11 +152,33 @@ class EvaluateRequest(OnDevice, OnText, OnModels):
     limit_tokens: int | None = option(
         default=None, read=int, least=2, group=TEXT, help="Take only the first tokens of the text."
     )
-    batch: int = option(default=1, read=int, least=1, help="Windows at once.")
-    dtype: torch.dtype | str | None = option(
-        default=None, group=WHERE, help="Computed in. Default: as stored."
-    )
     progress: Progress | None = hook(default=None)
+
+
+def _names(text: str) -> list[str]:
+    return text.split(",")
+
+
+class OnTasks(Request):
+    """Which tasks of lm-evaluation-harness are run. ``task_folder`` holds tasks of your own,
+    ``limit`` is how many examples of a task to take."""
+
+    error = CheckpointError
+
+    tasks: Sequence[str] | None = option(
+        default=None, kw_only=False, read=_names, group=HARNESS, metavar="TASK,…",
+        help="Tasks of lm-evaluation-harness instead.",
+    )  # fmt: skip
+    task_folder: str | Path | None = option(
+        default=None, read=Path, group=HARNESS, help="With --tasks: where yours are."
+    )
+    limit: int | None = option(
+        default=None, read=int, least=1, group=HARNESS, help="With --tasks: examples of each."
+    )
+
+
+class TasksRequest(OnTasks, OnBatch, OnDevice, OnText, OnModels):
+    """What :func:`gacprof.run_tasks` is asked."""
 
 
 class OnEngine(Request):

@@ -108,8 +108,8 @@ def _sure(contents: Contents) -> list[str]:
 
 def _of_map(cliff_map: CliffMap) -> str:
     facts = map_facts(cliff_map)
-    slow, points = facts["misaligned"], facts["points"]
-    return f"{facts['device']}: {slow:,} of {points:,} sizes are slower than a larger one."
+    slow, points = facts.misaligned, facts.points
+    return f"{facts.device}: {slow:,} of {points:,} sizes are slower than a larger one."
 
 
 def cliffs(view: View) -> str:

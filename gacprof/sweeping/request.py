@@ -130,6 +130,7 @@ class SweepRequest(Running):
     out: str | Path | None = option(
         default=None, read=Path, group=RUN, help="Folder for the samples. Default: one in runs/."
     )
+    exhaustive: bool = option(default=False, group=RUN, help="Measure every point, refine nothing.")
     lock_clocks_mhz: int | None = option(
         default=None, name="--lock-clocks", read=int, least=1, metavar="MHZ", group=RUN,
         help="Lock the SM clock meanwhile (needs root).",
@@ -152,6 +153,19 @@ class SweepRequest(Running):
         if self.dtype != "auto":
             curve["dtype"] = self.dtype
         return {"name": f"{self.operator}-{self.axis}", "sweep": [curve]}
+
+
+class OnGpu(Request):
+    """A request on a GPU that need not be here."""
+
+    gpu: str | None = option(
+        default=None, help="With --dry-run: what it takes of this GPU (h100 …), which need not be "
+        "here.",
+    )  # fmt: skip
+
+
+class EstimateRequest(OnGpu, SweepRequest):
+    """What :func:`gacprof.estimate_sweep` is asked."""
 
 
 class FleetRequest(Running):

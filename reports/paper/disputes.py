@@ -19,7 +19,7 @@ import typer
 from experiments import DISPUTES, OPEN, SETTLED, UNDECIDED, Dispute, Results
 from typer import Option
 
-from gacprof import api
+import gacprof
 from gacprof.cli.app import main
 from gacprof.cli.printing import progress as bar
 from gacprof.cli.printing import say
@@ -98,7 +98,7 @@ def measure(
     """
     points = list(dict.fromkeys(point for dispute in disputes for point in dispute.points))
     begun = folder.is_dir() and any(folder.iterdir())
-    api.sweep(
+    gacprof.sweep(
         suite_of(points), device=device, out=folder, resume=begun, budget_s=budget_s,
         progress=progress,
     )  # fmt: skip

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from tables import PAPER_ATTENTION, lacking, of_regime
-from typer import Option
+from typer import Argument, Option
 
 from gacprof.cli.app import main
-from gacprof.cli.options import MapName
 from gacprof.cli.printing import say
 from gacprof.cliffmap import CliffMap, MapLookupError
 from gacprof.cliffmap.detect import label
@@ -155,7 +154,8 @@ script = typer.Typer(name="figures.py", add_completion=False, rich_markup_mode=N
 
 @script.command(help=__doc__)
 def figures(
-    cliff_map: MapName, out: Annotated[Path, Option(help="The folder for the figures.")]
+    cliff_map: Annotated[str, Argument(metavar="MAP", help="A shipped map's name, or a file.")],
+    out: Annotated[Path, Option(help="The folder for the figures.")],
 ) -> None:
     drawn, missing = draw_all(CliffMap.load(cliff_map), out)
     for line in missing:

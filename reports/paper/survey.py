@@ -31,9 +31,7 @@ from typer import Option
 from variants import Variant, all_variants, candidate_suite, shapes_suite
 
 import gacprof
-from gacprof import api
 from gacprof.cli.app import main
-from gacprof.cli.options import OneDevice
 from gacprof.cli.printing import progress, say
 from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.storage import map_facts
@@ -142,7 +140,7 @@ class Survey:
         folder, left = self.folder / "sweeps" / name, self.clock.left_s()
         if self.clock.is_up:
             raise SkippedError(f"the time was up before the sweep of {name}: go on with --resume")
-        done = api.sweep(
+        done = gacprof.sweep(
             suite, device=self.device, out=folder,
             resume=folder.is_dir() and any(folder.iterdir()),
             budget_s=left, progress=self.progress,
@@ -159,15 +157,15 @@ class Survey:
         samples = self.folder / "sweeps" / name
         if not samples.exists() or not read_blocks(samples):
             raise SkippedError(f"the sweep of {name} measured nothing yet: go on with --resume")
-        return api.build_map(samples)
+        return gacprof.build_map(samples)
 
     def map(self) -> str:
         made = self._map_of("suite")
         made.save(self.folder / MAP)
         facts = map_facts(made)
         return (
-            f"{facts['curves']} curves, {facts['points']} points, {facts['cliffs']} cliffs, "
-            f"{facts['undecided']} dims undecided; A/A floor {percent(made.floor) or 'unknown'}"
+            f"{facts.curves} curves, {facts.points} points, {facts.cliffs} cliffs, "
+            f"{facts.undecided} dims undecided; A/A floor {percent(made.floor) or 'unknown'}"
         )
 
     def shapes(self) -> str:
@@ -311,7 +309,9 @@ script = typer.Typer(name="survey.py", add_completion=False, rich_markup_mode=No
 @script.command(help=__doc__)
 def survey(
     out: Annotated[Path, Option(help="The survey's folder.")],
-    device: OneDevice = None,
+    device: Annotated[
+        str | None, Option(help="cpu, cuda or cuda:N. Default: the first GPU.")
+    ] = None,
     budget: Annotated[
         float | None, Option(parser=budget_seconds, metavar="8m", help="How long it may take.")
     ] = None,

@@ -15,10 +15,9 @@ from statistics import median
 from typing import Annotated, Any
 
 import typer
-from typer import Option
+from typer import Argument, Option
 
 from gacprof.cli.app import main
-from gacprof.cli.options import MapName
 from gacprof.cli.printing import say
 from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.schema import Curve
@@ -365,7 +364,7 @@ script = typer.Typer(name="tables.py", add_completion=False, rich_markup_mode=No
 
 @script.command(help=__doc__)
 def tables(
-    cliff_map: MapName,
+    cliff_map: Annotated[str, Argument(metavar="MAP", help="A shipped map's name, or a file.")],
     table: Annotated[list[str] | None, Option(help="A2, A3, A4, B1 … B6; repeatable.")] = None,
     form: Annotated[str, Option("--format", help="markdown, latex, csv or html.")] = "markdown",
     out: Annotated[Path | None, Option(help="Instead: write all of them there.")] = None,

@@ -19,7 +19,9 @@ README = Path(__file__).parents[2] / "README.md"
 
 @pytest.fixture
 def planted(monkeypatch, tmp_path):
-    monkeypatch.setattr("gacprof.api.sweeper", lambda *_, **__: nullcontext(planted_device()))
+    monkeypatch.setattr(
+        "gacprof.api.sweeps.sweeper", lambda *_, **__: nullcontext(planted_device())
+    )
     monkeypatch.chdir(tmp_path)
 
 

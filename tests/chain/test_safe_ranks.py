@@ -98,7 +98,7 @@ def run_dry(monkeypatch, capsys):
     def run(command: str) -> str:
         argv = [*command.split(), "--dry-run", "--device", "cpu", "--json"]
         monkeypatch.setattr(sys, "argv", argv)
-        monkeypatch.setattr("gacprof.api._if_here", lambda device: None)
+        monkeypatch.setattr("gacprof.api.sweeps._if_here", lambda device: None)
         with pytest.raises(SystemExit):
             main()
         out = capsys.readouterr().out

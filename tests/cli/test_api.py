@@ -30,7 +30,9 @@ def test_importing_gacprof_imports_nothing_heavy():
 
 @pytest.fixture
 def planted(monkeypatch, tmp_path):
-    monkeypatch.setattr("gacprof.api.sweeper", lambda *_, **__: nullcontext(planted_device()))
+    monkeypatch.setattr(
+        "gacprof.api.sweeps.sweeper", lambda *_, **__: nullcontext(planted_device())
+    )
     monkeypatch.chdir(tmp_path)
 
 

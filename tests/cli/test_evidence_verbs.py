@@ -249,7 +249,7 @@ def test_sdpa_is_told_by_rules_for_any_chip(run):
         (("--arch", "gfx90a"), "no CUDA architecture"),
         (("--arch", "sm80", "--torch", "new"), "no torch version"),
         (("--arch", "sm80", "--mask", "round"), "mask is 'round'"),
-        (("--arch", "sm80", "--dtype", "int8"), "--dtype int8"),
+        (("--arch", "sm80", "--dtype", "int8"), "dtype is 'int8'"),
         (("--arch", "sm80", "--causal", "--mask", "bool"), "not both"),
     ],
 )

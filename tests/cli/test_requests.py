@@ -4,42 +4,70 @@ the same defaults, and refuse the same values."""
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from dataclasses import MISSING, fields, replace
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
+import typer
 
 import gacprof
-from gacprof.api import make_suite
-from gacprof.cli.app import _verb
-from gacprof.cliffmap.request import ExplainRequest
+from gacprof.api.sweeps import make_suite
+from gacprof.cli.app import app
 from gacprof.core.errors import GacprofError
 from gacprof.core.request import Option, Request, given_texts, option, options_of, spelling
-from gacprof.diagnosing.request import DiagnoseRequest
-from gacprof.evaluation.request import BenchRequest, EvaluateRequest, VerifyRequest
-from gacprof.extras.compress.request import CompressRequest
-from gacprof.extras.serve.request import ExportRequest
-from gacprof.linting import LintRequest
-from gacprof.planning import Constraints, ParetoRequest, PlanRequest
-from gacprof.report.making import ReportRequest
-from gacprof.resizing.request import ImportRequest, RealignRequest
-from gacprof.sweeping.request import FleetRequest, SweepRequest
+from gacprof.planning import Constraints, PlanRequest
+from gacprof.sweeping.request import SweepRequest
 
-VERBS = {
-    "plan": PlanRequest, "pareto": ParetoRequest, "compress": CompressRequest,
-    "diagnose": DiagnoseRequest, "verify": VerifyRequest, "bench": BenchRequest,
-    "evaluate": EvaluateRequest, "sweep": SweepRequest, "sweep_fleet": FleetRequest,
-    "export": ExportRequest, "realign": RealignRequest, "import_gguf": ImportRequest,
-    "write_report": ReportRequest, "lint": LintRequest, "explain_dim": ExplainRequest,
+FUNCTIONS = {
+    "bench": "bench", "compress": "compress", "demo": "run_demo", "diagnose": "diagnose",
+    "doctor": "doctor", "eval": "evaluate", "explain": "explain_dim", "export": "export",
+    "gpus": "gpus", "import-gguf": "import_gguf", "lint": "lint", "pareto": "pareto",
+    "plan": "plan", "realign": "realign", "report": "write_report", "sweep": "sweep",
+    "verify": "verify", "fleet sweep": "sweep_fleet",
+    "evidence cpu": "ask_cpu_libraries", "evidence fa2": "flash_templates",
+    "evidence names": "read_kernel_names", "evidence ncu": "count_kernels",
+    "evidence sdpa": "sdpa_backend", "evidence static": "compile_probes",
+    "evidence tiers": "alignment_tiers", "map agree": "compare_rules", "map build": "build_map",
+    "map candidates": "candidates", "map check": "check_map", "map diff": "diff_maps",
+    "map elsewhere": "measured_elsewhere", "map export": "export_map", "map figure": "draw_map",
+    "map intersect": "intersect", "map list": "list_maps", "map rules": "rule_table",
+    "map show": "open_source", "map table": "map_table",
 }  # fmt: skip
-ON_THE_COMMAND_LINE = {
-    "evaluate": "eval",
-    "sweep_fleet": "fleet sweep",
-    "import_gguf": "import-gguf",
-    "write_report": "report",
-    "explain_dim": "explain",
-}
-"""Verbs of another name there."""
+"""The function of each command."""
+OTHERWISE = {"lint": {"source"}}
+"""Fields that the command line takes in another way: several configs."""
+
+
+def commands(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if not hasattr(command, "list_commands"):
+        yield path, command
+        return
+    for name in command.list_commands(None):
+        yield from commands(command.get_command(None, name), f"{path} {name}".strip())
+
+
+COMMANDS = dict(commands(typer.main.get_command(app)))
+VERBS = [path for path, name in FUNCTIONS.items() if hasattr(getattr(gacprof, name), "request")]
+
+
+def function(path: str) -> Any:
+    return getattr(gacprof, FUNCTIONS[path])
+
+
+def test_every_command_is_a_function_too():
+    assert COMMANDS.keys() == FUNCTIONS.keys()
+    assert set(FUNCTIONS.values()) <= set(gacprof.__all__)
+    assert set(FUNCTIONS) - set(VERBS) == {"map show"}  # whose request chooses what is printed
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_no_command_has_an_option_outside_of_its_requests(path):
+    requests = list(get_type_hints(inspect.unwrap(COMMANDS[path].callback)).values())[:-1]
+    assert requests and all(issubclass(request, Request) for request in requests)
+    known = [name for request in requests for name, _, _ in flattened(request)]
+    assert [parameter.name for parameter in COMMANDS[path].params] == known
+    assert all(getattr(parameter, "help", "") for parameter in COMMANDS[path].params)
 
 
 def flattened(request: type[Request]) -> list[tuple[str, Option, object]]:
@@ -52,40 +80,28 @@ def flattened(request: type[Request]) -> list[tuple[str, Option, object]]:
     return found
 
 
-def parameters(verb: str) -> list[Any]:
-    first, *rest = ON_THE_COMMAND_LINE.get(verb, verb).split()
-    command = _verb(first)
-    for name in rest:
-        command = command.commands[name]
-    return command.params
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_field_is_an_option_and_a_parameter_with_the_same_default(verb):
-    request = VERBS[verb]
-    offered = {parameter.name: parameter for parameter in parameters(verb)}
+@pytest.mark.parametrize("path", VERBS)
+def test_every_field_is_an_option_and_a_parameter_with_the_same_default(path):
+    request = function(path).request
+    offered = {parameter.name: parameter for parameter in COMMANDS[path].params}
     for name, known, default in flattened(request):
-        if (verb, name) == ("lint", "source"):
-            continue  # the command line takes several
+        if name in OTHERWISE.get(path, ()):
+            continue
         parameter = offered[name]
         if not known.argument:
             assert spelling(name, known) in parameter.opts
         if isinstance(default, bool | int | float | str) and not known.many:
             assert parameter.default == default
-    in_python = inspect.signature(getattr(gacprof, verb)).parameters
+    in_python = inspect.signature(function(path)).parameters
     assert list(in_python) == list(inspect.signature(request).parameters)
-    for each in fields(request):
-        assert each.name in in_python
+    assert {each.name for each in fields(request)} <= set(in_python)
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_option_of_a_verb_has_a_help_text(verb):
-    assert [p.name for p in parameters(verb) if not getattr(p, "help", "")] == []
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_numbers_out_of_range_are_one_line_on_the_command_line_and_an_error_of_ours(verb, run):
-    known_of = {name: (known, default) for name, known, default in flattened(VERBS[verb])}
+@pytest.mark.parametrize("path", VERBS)
+def test_numbers_out_of_range_are_one_line_on_the_command_line_and_an_error_of_ours(path, run):
+    known_of = {
+        name: (known, default) for name, known, default in flattened(function(path).request)
+    }
     needed = {
         name: {float: 0.5, int: 1}.get(known.read, (*known.choices, "x")[0])
         for name, (known, default) in known_of.items() if default is MISSING
@@ -99,11 +115,9 @@ def test_numbers_out_of_range_are_one_line_on_the_command_line_and_an_error_of_o
         if below is None or known.reads_text:
             continue
         bad = -7 if known.read is int else below - 7.5
-        with pytest.raises(GacprofError, match=f"^{name}.* is -7.*: it must be "):
-            getattr(gacprof, verb)(**needed | {name: bad})
-        result = run(
-            *ON_THE_COMMAND_LINE.get(verb, verb).split(), *words, f"{spelling(name, known)}={bad}"
-        )
+        with pytest.raises(GacprofError, match=f"^{name}.* is -[67].*: it must be "):
+            function(path)(**needed | {name: bad})
+        result = run(*path.split(), *words, f"{spelling(name, known)}={bad}")
         assert result.code == 2 and result.err.count("\n") == 1 and "it must be" in result.err
 
 

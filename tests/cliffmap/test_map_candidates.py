@@ -94,7 +94,7 @@ def test_an_intersection_is_safe_on_every_map():
     b = pair(lambda d: 10.0 if d % 12 == 0 else 13.0, lambda d: 1.0, "b")
     both = intersect([a, b], "linear", "K")
     assert both.safe == [96, 120, 144, 160]
-    assert [d.d for d in both.near(107)] == [96, 120, 144]
+    assert [d.d for d in both.choose(107, below=2, above=2)] == [96, 120, 144]
     worst = {d.d: d for d in both.dims}[104]
     assert worst.penalties == {"a": 0.0, "b": pytest.approx(0.3)}
     assert worst.verdict == "misaligned" and not worst.safe
@@ -106,7 +106,10 @@ def test_where_nothing_is_safe_on_all_the_least_worst_case_is_offered():
     b = pair(lambda d: 10.0 if d == 160 else 15.0 if d > 100 else 14.0, lambda d: 1.0, "b")
     both = intersect([a, b], "linear", "K")
     assert both.safe == [160]
-    assert [(d.d, d.safe) for d in both.near(107)] == [(100, False), (160, True)]
+    assert [(d.d, d.safe) for d in both.choose(107, below=2, above=2)] == [
+        (100, False),
+        (160, True),
+    ]
 
 
 def test_intersections_that_make_no_sense_are_refused(a100):
@@ -182,7 +185,7 @@ def test_maps_that_end_elsewhere_are_not_asked_together_either():
     maps = [CliffMap.load(name) for name in ("a100-published", "h100-published")]
     both = intersect(maps, "attention", "head_dim")
     with pytest.raises(MapError, match="in common from 64 to 256, not near 9999"):
-        both.near(9999)
+        both.choose(9999)
 
 
 @pytest.mark.parametrize("weight", [0, -1, float("nan"), float("inf")])

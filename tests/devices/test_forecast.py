@@ -6,7 +6,8 @@ from simulated_gpu.device import SimulatedH100
 from simulated_gpu.torch_side import opened
 from typer.testing import CliRunner
 
-from gacprof import api, operators
+from gacprof import operators
+from gacprof.api import sweeps
 from gacprof.cli.app import app
 from gacprof.core.errors import MeasurementError, SuiteError
 from gacprof.devices.datasheet import sheet
@@ -79,6 +80,6 @@ def test_the_verb_tells_it_and_refuses_what_cannot_fit():
 
 
 def test_n3_the_suite_of_every_mechanism_fits_80_gb():
-    told = api.forecast_sweep(load_suite("full"), "h100")
+    told = sweeps.forecast_sweep(load_suite("full"), "h100")
     assert told.fits and told.peak_gib < 10
     assert told.points < len(load_suite("full").points("cuda"))  # of refined axes a share

@@ -243,7 +243,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Point], float]],
 
     def answers(answer: Callable[[Point], float]) -> None:
         opened = RecordedDevice(answer, DEVICE)
-        monkeypatch.setattr("gacprof.api.sweeper", lambda name, **_: nullcontext(opened))
+        monkeypatch.setattr("gacprof.api.sweeps.sweeper", lambda name, **_: nullcontext(opened))
 
     answers(latency_us)
     return answers

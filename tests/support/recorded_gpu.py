@@ -62,7 +62,7 @@ class Gpu:
 
     def answers(self, answer=latency_us) -> None:
         device = RecordedDevice(answer, H200)
-        self._patch.setattr("gacprof.api.sweeper", lambda name, **_: nullcontext(device))
+        self._patch.setattr("gacprof.api.sweeps.sweeper", lambda name, **_: nullcontext(device))
 
     def survey(self, folder, *, resume=False, budget_s=None, shape=TOY) -> Survey:
         begin(folder, {"device": H200.name}, resume)

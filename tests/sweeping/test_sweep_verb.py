@@ -59,7 +59,7 @@ def test_isolation_is_decided_in_one_place(tiny, tmp_path, monkeypatch, isolate)
         asked.append((name, options["isolate"], options["processes"]))
         return nullcontext(RecordedDevice(lambda point: 5.0))
 
-    monkeypatch.setattr("gacprof.api.sweeper", sweeper)
+    monkeypatch.setattr("gacprof.api.sweeps.sweeper", sweeper)
     flag = () if isolate else ("--no-isolate",)
     assert sweep(tiny, "--device", "cpu", "--out", str(tmp_path / "a"), *flag).exit_code == 0
     gacprof.sweep(tiny, device="cpu", out=tmp_path / "b", **({} if isolate else {"isolate": False}))

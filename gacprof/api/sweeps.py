@@ -1,46 +1,35 @@
-"""The verbs that join rooms, each once: the command line and ``import gacprof`` call the same.
-
-What one room does alone (``diagnose``, ``plan``, ``realign``, ``verify``, ``bench``) is exported
-from there by :mod:`gacprof`.
-"""
+"""Sweeps: what one is of, how long it takes, and the sweep itself, here or on many devices."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gacprof.cliffmap.request import ExplainRequest
-from gacprof.core.errors import (
-    MapError,
-    MeasurementError,
-    SuiteError,
-)
-from gacprof.core.files import path_of, refuse_to_replace
+from gacprof.core.errors import MeasurementError, SuiteError
+from gacprof.core.files import Record
 from gacprof.core.formatting import counted, notebook_progress, slug
 from gacprof.core.request import verb
 from gacprof.sweeping import (
     RunSummary,
     Suite,
-    environment_of,
     load_suite,
     run_sweep,
     suite_of,
     sweeper,
 )
-from gacprof.sweeping.request import FleetRequest, Running, SweepRequest
+from gacprof.sweeping.request import EstimateRequest, FleetRequest, Running, SweepRequest
 from gacprof.sweeping.suite import parse_suite
 
 if TYPE_CHECKING:
     import torch
 
     from gacprof.checkpoint import Inventory
-    from gacprof.cliffmap import CliffMap
     from gacprof.core import Progress
     from gacprof.devices.device import Device
     from gacprof.devices.forecast import Forecast
-    from gacprof.explain.causes import Explanation
     from gacprof.extras.fleet.cluster import Cluster
     from gacprof.extras.fleet.driver import FleetRun, Watch
     from gacprof.extras.fleet.members import Member
@@ -51,6 +40,11 @@ if TYPE_CHECKING:
 def make_suite(request: SweepRequest) -> Suite:
     """What a sweep measures, as a suite. Where nothing else is named it is the suite of the sweep
     that goes on in ``out``."""
+    chosen = _suite(request)
+    return chosen.exhaustive() if request.exhaustive else chosen
+
+
+def _suite(request: SweepRequest) -> Suite:
     suite, model, ranks_of, ranks = request.suite, request.model, request.ranks_of, request.ranks
     tokens, dtype = request.tokens, request.dtype
     if request.operator is not None:
@@ -204,29 +198,53 @@ def _summed(progress: Progress | None) -> Watch:
     return watch
 
 
-def estimate_sweep(
-    suite: Suite, device: str | None = None, budget_s: float | None = None
-) -> dict[str, Any]:
+@dataclass(frozen=True)
+class SweepEstimate(Record):
+    """What a sweep would measure. ``of`` lists the points; of ``refined_curves`` only some are
+    measured. ``estimated_s`` rests on ``estimated_from_calls`` calls, with 0 it is a guess."""
+
+    suite: str
+    device: str
+    curves: int
+    points: int
+    refined_curves: int
+    processes: int
+    estimated_s: float
+    estimated_from_calls: int
+    budget_s: float | None
+    longest_s: float
+    of: list[str]
+
+
+def _estimate_sweep(request: EstimateRequest) -> SweepEstimate | Forecast:
     """What a sweep would measure, and how long it may take: a few blocks tell, where the device
-    is here."""
+    is here. Of a ``gpu`` that need not be here: memory, graphs, plans and seconds.
+
+    Raises what :func:`sweep` raises, :class:`MapError` for a GPU that is not known, and
+    :class:`MeasurementError` where the sweep cannot fit its memory.
+    """
     from gacprof.sweeping.estimate import estimate
 
+    suite, device = make_suite(request), request.device
+    if request.gpu is not None:
+        return forecast_sweep(suite, request.gpu)
     kind = _kind(device)
     curves, points, timing = suite.curves(kind), suite.points(kind), suite.timing
-    budget_s = budget_s or timing.budget_s
+    budget_s = request.budget_s or timing.budget_s
     opened = _if_here(device)
     if opened is None:
         found = estimate(suite, kind, "", None, budget_s)
     else:
         with closing(opened):
             found = estimate(suite, kind, opened.environment.name, opened, budget_s)
-    return {
-        "suite": suite.name, "device": kind, "curves": len(curves), "points": len(points),
-        "refined_curves": sum(bool(curve.refined) for curve in curves),
-        "processes": timing.processes, "estimated_s": round(found.seconds, 1),
-        "estimated_from_calls": found.calls, "budget_s": budget_s,
-        "longest_s": round(found.longest_s, 1), "of": [str(point) for point in points],
-    }  # fmt: skip
+    return SweepEstimate(
+        suite.name, kind, len(curves), len(points), sum(bool(curve.refined) for curve in curves),
+        timing.processes, round(found.seconds, 1), found.calls, budget_s,
+        round(found.longest_s, 1), [str(point) for point in points],
+    )  # fmt: skip
+
+
+estimate_sweep = verb("estimate_sweep", EstimateRequest, _estimate_sweep)
 
 
 def forecast_sweep(suite: Suite, gpu: str) -> Forecast:
@@ -313,72 +331,3 @@ def _clocks(device: str | None, mhz: int | None) -> Iterator[None]:
         raise MeasurementError(f"clocks cannot be locked without NVML: {telemetry.why_not}")
     with locked(telemetry.nvml, telemetry.handle, mhz, gpu.burn_in):
         yield
-
-
-def build_map(
-    samples: str | Path, name: str | None = None, out: str | Path | None = None
-) -> CliffMap:
-    """The cliff map of a sweep's folder, its cliffs' causes named where evidence tells them; also
-    written to ``out``, by default ``cliffmap.json`` in that folder.
-
-    Evidence is the kernels recorded with the samples, and what ``gacprof evidence`` left
-    beside them. Raises :class:`MeasurementError` or :class:`MapError`.
-    """
-    from gacprof.cliffmap.storage import is_map
-    from gacprof.explain.annotate import build_explained
-
-    samples = path_of(samples, MapError, "a sweep's folder")
-    target = map_target(samples, out)
-    refuse_to_replace(target, "cliff map", is_map)
-    built = build_explained(samples, name)
-    built.save(target)
-    return built
-
-
-def map_target(samples: str | Path, out: str | Path | None = None) -> Path:
-    """Where :func:`build_map` writes."""
-    folder = Path(samples) if Path(samples).is_dir() else Path(samples).parent
-    return Path(out) if out else folder / "cliffmap.json"
-
-
-def _explain_dim(request: ExplainRequest) -> Explanation:
-    """Why a dim of a map is slow: what serves it, what each cause costs, on what evidence.
-
-    Counters are read from the sweep's folder ``samples``, by default from beside the map's file.
-    Raises :class:`MapError` where the map holds no such dim or the folder is of another device.
-    """
-    from gacprof.cliffmap import CliffMap
-    from gacprof.explain.causes import explain_map
-    from gacprof.kernels.evidence import read_counters
-
-    cliff_map = request.cliff_map
-    loaded = CliffMap.load(cliff_map)
-    folder = None if request.samples is None else Path(request.samples)
-    if folder is not None:
-        _check_counters(folder, loaded)
-    elif not isinstance(cliff_map, CliffMap) and Path(cliff_map).is_file():
-        folder = Path(cliff_map).parent
-    counters = read_counters(folder) if folder else {}
-    return explain_map(
-        loaded.file, request.operator, request.d, request.axis, request.dtype,
-        request.fixed or {}, request.flags, counters,
-    )  # fmt: skip
-
-
-explain_dim = verb("explain_dim", ExplainRequest, _explain_dim)
-
-
-def _check_counters(folder: Path, loaded: CliffMap) -> None:
-    """Counters of another device say nothing about this map's cliffs."""
-    from gacprof.kernels.evidence import COUNTERS
-
-    of, device = environment_of(folder), loaded.environment
-    if (of.kind, of.name, of.arch) != (device.kind, device.name, device.arch):
-        raise MapError(
-            f"{folder} was measured on {of.name} ({of.arch}), the map '{loaded.name}' is of "
-            f"{device.name} ({device.arch}): give a sweep of that device with --samples"
-        )
-    if not (folder / COUNTERS).exists():
-        raise MapError(
-            f"{folder} holds no counters ({COUNTERS}): gacprof evidence ncu {folder} collects them"
-        )
