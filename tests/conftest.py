@@ -62,7 +62,10 @@ class Ended(NamedTuple):
 def run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., Ended]:
-    """Run ``gacprof`` with these arguments, in this process."""
+    """Run ``gacprof`` with these arguments, in this process. What it prints as JSON is what the
+    published schema says."""
+    from schemas import check_printed
+
     from gacprof.cli.app import main
 
     def run(*arguments: object) -> Ended:
@@ -70,7 +73,10 @@ def run(
         with pytest.raises(SystemExit) as stopped:
             main()
         code = stopped.value.code
-        return Ended(code if isinstance(code, int) else 0, *capsys.readouterr())
+        ended = Ended(code if isinstance(code, int) else 0, *capsys.readouterr())
+        if "--json" in arguments:
+            check_printed(ended.out)
+        return ended
 
     return run
 

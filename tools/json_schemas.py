@@ -1,8 +1,9 @@
 """JSON Schemas of all files and ``--json`` outputs: ``python tools/json_schemas.py docs/schemas``.
 
 A schema is made of the type that is written, as :class:`gacprof.core.files.Record` writes it.
-Results that reshape themselves (``as_dict`` of their own) and records without a type stand in
-``RESHAPED`` and ``WRITTEN``. A test keeps docs/schemas current and validates real outputs.
+Results that reshape themselves (``as_dict`` of their own) stand in ``RESHAPED``, the types of what
+is written as mappings here, in ``WRITTEN``. A test keeps docs/schemas current; what the tests have
+the command line print as JSON is validated.
 """
 
 from __future__ import annotations
@@ -18,11 +19,29 @@ import typing
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Literal,
+    TypedDict,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 from pydantic import BaseModel
 
+from gacprof.cliffmap.export import Modulus
 from gacprof.core.files import Record, write_json
+from gacprof.core.points import Environment
+from gacprof.extras.compress.outcome import PhaseTime
+from gacprof.kernels.names import Kernel
+from gacprof.kernels.onednn import LibraryCall
+from gacprof.linting.design import Shape
+from gacprof.planning import Plan
+from gacprof.resizing.result import Resized
+from gacprof.rules.table import Tier
 
 Schema = dict[str, Any]
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
@@ -33,80 +52,243 @@ PLAIN = {
     int: {"type": "integer"}, float: {"type": "number"}, type(None): {"type": "null"},
     Any: {}, object: {}, dict: {"type": "object"}, list: {"type": "array"},
 }  # fmt: skip
-TEXT, COUNT, NUMBER, ARRAY, OBJECT = (PLAIN[kind] for kind in (str, int, float, list, dict))
+NUMBER, OBJECT = PLAIN[float], PLAIN[dict]
 OR_NONE: Callable[[Schema], Schema] = lambda one: {"anyOf": [one, PLAIN[type(None)]]}  # noqa: E731
 
 TYPED = {
-    "cliffmap/3": "cliffmap.schema:MapFile",
-    "plan/1": "planning.schema:Plan",
-    "diagnosis/1": "diagnosing.findings:Diagnosis",
-    "pareto/1": "planning.pareto:Pareto",
-    "lint/1": "linting.verdict:Lint",
-    "realign-result/1": "resizing.result:RealignResult",
-    "import-result/1": "resizing.from_gguf:ImportResult",
-    "export-result/1": "extras.serve.run:ExportResult",
-    "verification/1": "evaluation.verification:Verification",
-    "bench-result/1": "evaluation.summary:BenchResult",
-    "quality/1": "evaluation.evaluating:Quality",
-    "task-scores/1": "evaluation.harness:TaskScores",
-    "explanation/1": "explain.case:Explanation",
-    "run-summary/1": "sweeping.engine:RunSummary",
-    "forecast/1": "devices.forecast:Forecast",
-    "component/1": "devices.doctor:Component",
-    "map-diff/1": "cliffmap.compare:MapDiff",
-    "candidate/1": "cliffmap.candidates:Candidate",
     "agreement/1": "rules.agreement:Agreement",
-    "measured-curve/1": "elsewhere.curves:MeasuredCurve",
+    "backend-choice/1": "kernels.sdpa:BackendChoice",
+    "bench-result/1": "evaluation.summary:BenchResult",
+    "candidate/1": "cliffmap.candidates:Candidate",
+    "cliffmap/3": "cliffmap.schema:MapFile",
+    "compatibility/1": "cliffmap.compare:Compatibility",
+    "compiled-probe/1": "extras.evidence.static:CompiledProbe",
+    "component/1": "devices.doctor:Component",
+    "demo/1": "demo.run:Demo",
+    "diagnosis/1": "diagnosing.findings:Diagnosis",
+    "explanation/1": "explain.case:Explanation",
+    "export-result/1": "extras.serve.run:ExportResult",
+    "figures/1": "api.maps:Figures",
+    "flash-templates/1": "kernels.fa2:FlashTemplates",
     "fleet-run/1": "extras.fleet.driver:FleetRun",
+    "forecast/1": "devices.forecast:Forecast",
+    "gpus/1": "api.gpus:Gpus",
+    "group/1": "kernels.names:Group",
+    "import-result/1": "resizing.from_gguf:ImportResult",
+    "intersection/1": "cliffmap.intersect:Intersection",
+    "lint/1": "linting.verdict:Lint",
+    "map-diff/1": "cliffmap.compare:MapDiff",
+    "map-facts/1": "cliffmap.storage:MapFacts",
+    "measured-curve/1": "elsewhere.curves:MeasuredCurve",
+    "pareto/1": "planning.pareto:Pareto",
+    "plan/1": "planning.schema:Plan",
+    "quality/1": "evaluation.evaluating:Quality",
+    "realign-result/1": "resizing.result:RealignResult",
+    "run-summary/1": "sweeping.engine:RunSummary",
+    "shared-dim/1": "cliffmap.intersect:SharedDim",
+    "sweep-estimate/1": "api.sweeps:SweepEstimate",
     "table/1": "report.tables:Table",
+    "task-scores/1": "evaluation.harness:TaskScores",
+    "tiers/1": "api.evidence:Tiers",
+    "verification/1": "evaluation.verification:Verification",
 }
 """Schema → where its type is, below ``gacprof``."""
 
-SOURCE = {"gacprof": TEXT, "source": OBJECT}
-WRITTEN: dict[str, Schema] = {
-    "run/2": {"suite": OBJECT, "stack": OBJECT},
-    "rules/1": {
-        "name": TEXT, "gpu": TEXT, "arch": TEXT, "torch": TEXT, "cudnn": {}, "created": TEXT,
-        "basis": TEXT, "dtypes": ARRAY, "notes": ARRAY, "tiers": ARRAY,
-    },
-    "realigned/1": SOURCE | {
-        "origin": OBJECT, "layout": TEXT, "exact": PLAIN[bool], "parameters": OBJECT,
-        "resized": ARRAY, "fused": ARRAY, "notes": ARRAY,
-    },
-    "imported/1": SOURCE,
-    "exported/1": SOURCE,
-    "compressed/1": SOURCE | {
-        "request": OBJECT, "map": OR_NONE(TEXT), "device": OR_NONE(TEXT), "method": TEXT,
-        "layout": TEXT, "ratio": NUMBER, "parameters": OBJECT, "sizes": OBJECT, "notes": ARRAY,
-    },
-    "compress-result/1": {
-        "source": TEXT, "out": TEXT, "method": TEXT, "layout": TEXT, "ratio": NUMBER,
-        "removed": NUMBER, "parameters": OBJECT, "energy_kept": NUMBER, "dims": COUNT,
-        "wish": OBJECT, "sizes": OBJECT, "left": OBJECT, "predicted": ARRAY,
-        "plan": OR_NONE(OBJECT), "notes": ARRAY,
-    },
-    "safedims/1": {
-        "map": TEXT, "device": TEXT, "provenance": TEXT, "citation": OR_NONE(TEXT), "axes": ARRAY,
-        "settings": ARRAY,
-    },
-    "lint-baseline/1": {"findings": ARRAY},
-    "lint-design/1": {"shapes": ARRAY},
-    "map-facts/1": {
-        "name": TEXT, "device": TEXT, "provenance": TEXT, "created": TEXT, "stack": OBJECT,
-        "noise_floor": OR_NONE(NUMBER), "curves": COUNT, "points": COUNT, "safe": COUNT,
-        "misaligned": COUNT, "undecided": COUNT,
-    },
-    "compatibility/1": {"here": OBJECT, "stale": {}},
-    "intersection/1": {"operator": TEXT, "axis": TEXT, "dims": ARRAY, "safe": ARRAY},
-    "gpus/1": {"gpus": ARRAY, "measured": ARRAY},
-    "figures/1": {"files": ARRAY},
-    "error/1": {"kind": TEXT, "message": TEXT},
-}  # fmt: skip
-"""Files and outputs that are made of parts, with what they always hold."""
+
+class Change(TypedDict):
+    before: int
+    after: int
+
+
+class Source(TypedDict):
+    path: str
+    fingerprint: str
+
+
+class Origin(TypedDict):
+    """What the record beside any output says."""
+
+    gacprof: str
+    source: Source
+
+
+class Realigned(Origin):
+    origin: dict[str, Any]
+    layout: str
+    exact: bool
+    parameters: Change
+    resized: list[Resized]
+    fused: list[str]
+    notes: list[str]
+
+
+class RealignedAgain(Realigned, total=False):
+    earlier: dict[str, Any] | None
+
+
+class Imported(Origin):
+    dtype: str
+    notes: list[str]
+
+
+class Exported(Origin):
+    to: str
+
+
+class Compression(TypedDict):
+    """What was compressed, to which sizes, and what that is predicted to bring."""
+
+    method: str
+    layout: str
+    ratio: float
+    removed: float
+    parameters: Change
+    compressed: Change
+    energy_kept: float
+    objective: str | None
+    loss_added: float | None
+    dims: int
+    aligned: int | None
+    undecided: int
+    left_dense: int
+    wish: dict[str, int]
+    sizes: dict[str, int | None]
+    left: dict[str, str]
+    predicted: list[PhaseTime]
+    notes: list[str]
+
+
+class CompressionResult(Compression):
+    source: str
+    out: str
+    plan: Plan | None
+
+
+class Dense(TypedDict):
+    name: str
+    fingerprint: str
+
+
+class Compressed(Compression):
+    gacprof: str
+    source: Dense
+    earlier: dict[str, Any] | None
+    request: dict[str, Any]
+    calibration: dict[str, Any] | None
+    map: str | None
+    device: str | None
+
+
+class SafeAxis(TypedDict):
+    operator: str
+    axis: str
+    dtype: str
+    fixed: dict[str, int]
+    flags: dict[str, Any]
+    first: int
+    last: int
+    safe: list[int]
+    undecided: list[int]
+    frontier: list[int]
+    best_modulus: Modulus | None
+
+
+class ToolSetting(TypedDict):
+    tool: str
+    option: str
+    value: int
+    rounds: str
+    penalty: float
+    loses: float
+    unreached: int
+    default: int
+    default_penalty: float | None
+    default_loses: float | None
+
+
+class ToolSettings(TypedDict):
+    dtype: str
+    M: int
+    axes: list[str]
+    curves: list[str]
+    tools: list[ToolSetting]
+
+
+class SafeDims(TypedDict):
+    map: str
+    device: str
+    provenance: str
+    citation: str
+    axes: list[SafeAxis]
+    settings: list[ToolSettings]
+
+
+class Rules(TypedDict):
+    name: str
+    gpu: str
+    arch: str
+    torch: str
+    cudnn: int | None
+    created: str
+    basis: str
+    dtypes: list[str]
+    notes: list[str]
+    tiers: list[Tier]
+
+
+class Run(TypedDict):
+    suite: dict[str, Any]
+    suite_hash: str
+    environment: Environment
+    timer: str
+
+
+class Implementation(TypedDict):
+    point: str
+    mechanism: str | None
+    calls: list[LibraryCall]
+    reason: str
+
+
+class Launches(TypedDict):
+    launches: list[dict[str, Any]]
+    problem: str
+
+
+class Baseline(TypedDict):
+    findings: list[str]
+
+
+class Designs(TypedDict):
+    shapes: list[Shape]
+
+
+class Failure(TypedDict):
+    kind: str
+    message: str
+
+
+WRITTEN: dict[str, Any] = {
+    "compress-result/1": CompressionResult,
+    "compressed/1": Compressed,
+    "cpu-implementation/1": Implementation,
+    "error/1": Failure,
+    "exported/1": Exported,
+    "imported/1": Imported,
+    "kernel-launches/1": Launches,
+    "lint-baseline/1": Baseline,
+    "lint-design/1": Designs,
+    "realigned/1": RealignedAgain,
+    "rules/1": Rules,
+    "run/2": Run,
+    "safedims/1": SafeDims,
+}
+"""Files and outputs that are made of parts, with their types."""
 
 OPTIONAL = {
     "Candidate": {"latency_us", "penalty", "penalty_low", "penalty_high", "tolerance", "tier"},
     "SharedDim": {"tiers"},
+    "Kernel": {one.name for one in dataclasses.fields(Kernel)} - {"name", "provider"},
 }
 """Fields that ``as_dict`` of a class leaves out where they mean nothing."""
 
@@ -137,6 +319,10 @@ def schema_of(hint: Any, defs: dict[str, Schema]) -> Schema:
         made = hint.model_json_schema(by_alias=True, ref_template=REF, mode="serialization")
         defs |= made.pop("$defs", {})
         defs[hint.__name__] = made
+    elif is_typeddict(hint):
+        fields = {name: schema_of(one, defs) for name, one in get_type_hints(hint).items()}
+        required = [name for name in fields if name in hint.__required_keys__]
+        defs[hint.__name__] = {"type": "object", "properties": fields, "required": required}
     elif dataclasses.is_dataclass(hint):
         if hint.__name__ not in defs:
             defs[hint.__name__] = {}  # it may hold itself
@@ -194,17 +380,17 @@ RESHAPED: dict[str, Callable[[Schema, dict[str, Schema]], None]] = {
 
 def json_schemas() -> dict[str, Schema]:
     """``cliffmap/3`` … → its schema."""
-    made = {}
+    types_of = dict(WRITTEN)
     for name, place in TYPED.items():
         module, cls = place.split(":")
-        of = getattr(importlib.import_module(f"gacprof.{module}"), cls)
+        types_of[name] = getattr(importlib.import_module(f"gacprof.{module}"), cls)
+    made = {}
+    for name, of in sorted(types_of.items()):
         defs: dict[str, Schema] = {}
         schema_of(of, defs)
-        whole = defs.pop(cls)
+        whole = defs.pop(of.__name__)
         RESHAPED.get(name, lambda *_: None)(whole, defs)
         made[name] = _named(name, whole | ({"$defs": defs} if defs else {}))
-    for name, held in WRITTEN.items():
-        made[name] = _named(name, {"type": "object", "properties": held, "required": list(held)})
     return made
 
 

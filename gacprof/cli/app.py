@@ -24,15 +24,23 @@ from gacprof.cli.printing import complain, print_json
 from gacprof.core.errors import GacprofError, first_line, is_out_of_memory
 from gacprof.devices.threads import short_waits
 
-VERBS = {
-    "lint": "linting", "gpus": "elsewhere", "doctor": "measuring", "sweep": "measuring",
-    "diagnose": "models",
-    "plan": "planning", "pareto": "planning", "realign": "models", "verify": "models",
-    "bench": "models", "compress": "compressing", "export": "compressing",
-    "import-gguf": "evaluating", "report": "evidence", "explain": "evidence", "demo": "measuring",
-    "eval": "evaluating", "map": "maps", "evidence": "evidence", "fleet": "measuring",
+GROUPED = {
+    "Without a GPU at hand": {"lint": "linting", "gpus": "elsewhere"},
+    "Measure": {
+        "doctor": "measuring", "sweep": "measuring", "map": "maps", "explain": "evidence",
+        "evidence": "evidence", "fleet": "measuring",
+    },
+    "Compressed models": {
+        "diagnose": "models", "plan": "planning", "pareto": "planning", "realign": "models",
+        "report": "evidence", "demo": "measuring",
+    },
+    "Proof": {"verify": "models", "bench": "models", "eval": "evaluating"},
+    "Compress and serve": {
+        "compress": "compressing", "export": "compressing", "import-gguf": "evaluating",
+    },
 }  # fmt: skip
 """Verb → the module of ``gacprof.cli`` that has it, imported when it is asked for."""
+VERBS = {verb: module for verbs in GROUPED.values() for verb, module in verbs.items()}
 GROUPS = ("map", "evidence", "fleet")
 """Verbs with verbs of their own: their module's ``app``."""
 NAMED = {"eval": "evaluate"}
@@ -52,6 +60,13 @@ class Verbs(TyperGroup):
 
     def get_command(self, ctx: object, cmd_name: str) -> Any:
         return _verb(cmd_name) if cmd_name in VERBS else None
+
+    def format_commands(self, ctx: object, formatter: Any) -> None:
+        """The verbs by what they are for, each with the first sentence of its help."""
+        for title, verbs in GROUPED.items():
+            with formatter.section(title):
+                meanings = [(name, _verb(name).get_short_help_str(limit=100)) for name in verbs]
+                formatter.write_dl(meanings, col_max=12)
 
 
 @cache

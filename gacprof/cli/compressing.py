@@ -35,8 +35,9 @@ SHOWN = 12
 
 @from_requests
 def compress(asked: CompressRequest, where: Fleet, output: Rows) -> None:
-    """Compress a dense model by a published method, with every size one that the map knows to be
-    good.
+    """Compress a dense model to sizes that a GPU serves well.
+
+    By a published method; a map (--map) or a GPU's rules (--gpu) say which sizes are good.
 
     Without --map, --gpu or --round the sizes are the method's own. After Ctrl-C the same command
     goes on.

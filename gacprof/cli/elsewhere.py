@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 @from_requests
 def gpus(asked: GpusRequest, output: Output) -> None:
-    """List the GPUs that something is known of: rules, data sheets, shipped maps, measurements."""
+    """List the GPUs that something is known of.
+
+    There are rules, data sheets, shipped maps, and measurements by others."""
     import gacprof
 
     emit(gacprof.gpus(asked), output.as_json, _print_gpus, asked.gpu is None)
@@ -54,7 +56,7 @@ class Drawing(Output):
 
 @from_requests
 def map_elsewhere(asked: ElsewhereRequest, output: Drawing) -> None:
-    """Show one axis of an operator as others measured it on a GPU that is not at hand."""
+    """Show what others measured on a GPU that is not at hand."""
     import gacprof
 
     curve = gacprof.measured_elsewhere(asked)

@@ -27,7 +27,9 @@ SHARED = ("models", "tokenizer", "batch", "dtype", "device")
 
 @from_requests
 def evaluate(asked: EvaluateRequest, harness: OnTasks, output: Output) -> None:
-    """Perplexity on a text, or tasks of lm-evaluation-harness, of several models side by side.
+    """Measure perplexity or tasks of several models.
+
+    On a text, or by lm-evaluation-harness; the first model is the reference.
 
     Exit code 1 if a model's perplexity is not finite.
     """
@@ -95,7 +97,9 @@ def print_task_scores(found: TaskScores) -> None:
 
 @from_requests
 def import_gguf(asked: ImportRequest, output: Output) -> None:
-    """Write a GGUF model as a plain Hugging Face folder: weights dequantised, tokenizer too."""
+    """Write a GGUF model as a Hugging Face folder.
+
+    Weights are dequantised; the tokenizer comes along."""
     import gacprof
 
     emit(gacprof.import_gguf(asked), output.as_json, _print_imported)

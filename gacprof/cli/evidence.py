@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 app = typer.Typer(
-    help="Gather evidence of what served a dim: counters, compilers, CPU libraries, names.",
+    help="Show what served a size: counters, compilers, libraries.",
     no_args_is_help=True,
 )
 
@@ -47,7 +47,7 @@ app = typer.Typer(
 @app.command()
 @from_requests
 def ncu(asked: CountRequest, output: Output) -> None:
-    """Count with Nsight Compute at a sweep's points, or read a report that exists.
+    """Count with Nsight Compute, or read a report that exists.
 
     Counters are kept in the folder, where 'map build' and 'explain' find them. Without ncu or
     permission it says how to get them, and that is no failure.
@@ -224,7 +224,7 @@ def _print_tiers(found: Tiers) -> None:
 
 @from_requests
 def explain(asked: ExplainRequest, output: Why) -> None:
-    """Say why a dim is slow: what serves it, what each cause costs, on what evidence."""
+    """Say why a size is slow, and on what evidence."""
     import gacprof
 
     found = gacprof.explain_dim(asked)
@@ -255,8 +255,10 @@ def _print_explanation(found: Explanation, cliff_map: str, why: bool) -> None:
 
 @from_requests
 def report(asked: ReportRequest) -> None:
-    """Write one HTML page, with figures as SVG and PNG: of a model, which is diagnosed and planned
-    by a map (--map) or by the rules of a GPU (--gpu), or from what the other verbs left."""
+    """Write an HTML page of a model, or of what other verbs left.
+
+    A model is diagnosed and planned by a map (--map) or by the rules of a GPU (--gpu). Figures
+    are written as SVG and PNG too."""
     import gacprof
 
     say(str(gacprof.write_report(asked)))

@@ -68,7 +68,7 @@ class Configs(Request):
 
 @from_requests
 def lint(of: Configs, asked: Served, output: LintOutput) -> None:
-    """Say what an engine will do with a model's sizes on each rank, from its config alone.
+    """Say what an engine does with a config's sizes on each rank.
 
     Exit code 1 where anything is not ok, or where nothing could be judged; --fail-on narrows it.
     """

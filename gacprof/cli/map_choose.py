@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @from_requests
 def candidates(asked: CandidatesRequest, output: Output) -> None:
-    """Print the safe dims near one, below and above, with latency and penalty.
+    """Print the safe sizes near one, with latency and penalty.
 
     With several maps: dims safe on all of them; where a side has none, its least worst one.
     """
@@ -38,7 +38,9 @@ def _print_offers(found: Offers, unsafe: bool) -> None:
 
 @from_requests
 def intersect(asked: IntersectRequest, output: Output) -> None:
-    """Print the dims that are safe on all maps; where there is none, the least worst ones."""
+    """Print the sizes that are safe on all of several maps.
+
+    Where there is none, the least worst ones."""
     import gacprof
 
     emit(gacprof.intersect(asked), output.as_json, _print_intersection)

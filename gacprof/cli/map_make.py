@@ -33,10 +33,10 @@ class RulesFile(Output):
 
 @from_requests
 def rules(asked: RulesRequest, output: RulesFile) -> None:
-    """Write the rule table of a GPU that is not at hand: which sizes its kernels serve, in tiers,
-    each with rule, source and basis.
+    """Write the rule table of a GPU that is not at hand.
 
-    It answers any size of any shape. Nothing is measured and no latency is given.
+    It has the sizes that the GPU's kernels serve, in tiers, with rule, source and basis, and
+    answers any size of any shape. Nothing is measured and no latency is given.
     """
     import gacprof
 
@@ -91,8 +91,10 @@ def _relative(ratio: float | None) -> str | None:
 
 @from_requests
 def agree(asked: AgreeRequest, output: Output) -> None:
-    """Say how far rules hold beside a measured map of the same architecture: precision and recall
-    of the safe dims and of the frontier, and every counter-example."""
+    """Say how far rules hold beside a measured map.
+
+    Both are of one architecture: precision and recall of safe dims and of the frontier, and
+    every counter-example."""
     import gacprof
 
     emit(gacprof.compare_rules(asked), output.as_json, _print_agreement)
@@ -142,7 +144,7 @@ def _print_counter_examples(curve: CurveAgreement) -> None:
 
 @from_requests
 def table(asked: TableRequest, output: Output) -> None:
-    """Print what the map's curves ask of their dims, and what it costs not to comply."""
+    """Print what a map asks of sizes, as a table."""
     import gacprof
     from gacprof.report.tables import render
 
@@ -160,7 +162,7 @@ def table(asked: TableRequest, output: Output) -> None:
 
 @from_requests
 def export(asked: MapExportRequest, output: Output) -> None:
-    """Print what a compressor can be fed: safe dims by axis, and ready values for its option."""
+    """Print safe sizes and settings that compressors take."""
     import gacprof
 
     form, out = "json" if output.as_json else asked.form, asked.out
@@ -197,8 +199,9 @@ def _print_settings(loaded: CliffMap) -> None:
 
 @from_requests
 def figure(asked: FigureRequest, output: Output) -> None:
-    """Draw a map: the staircase of one axis, two devices side by side, or a heat map. Writes SVG
-    and PNG."""
+    """Draw a map, as SVG and PNG.
+
+    The staircase of one axis, several devices side by side, or a heat map."""
     import gacprof
 
     emit(gacprof.draw_map(asked), output.as_json, print_files)

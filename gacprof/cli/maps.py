@@ -95,8 +95,9 @@ def _unmeasured(curves: Sequence[str]) -> str:
 @app.command()
 @from_requests
 def show(asked: ShowRequest, output: Rows) -> None:
-    """Print a map: its provenance, and per axis its frontier, safe dims and cliffs. Of a rule table
-    its sizes by tier."""
+    """Print a map: provenance, safe sizes and cliffs by axis.
+
+    Of a rule table its sizes by tier."""
     import gacprof
     from gacprof.cliffmap import CliffMap
 
@@ -142,7 +143,7 @@ def _fixed(curve: Curve) -> str:
 @app.command("list")
 @from_requests
 def list_maps(asked: ListRequest, output: Output) -> None:
-    """List the maps that ship with gacprof, with provenance and age."""
+    """List the maps that ship with gacprof."""
     import gacprof
 
     emit(gacprof.list_maps(asked), output.as_json, _print_maps)
@@ -163,7 +164,7 @@ def _print_maps(found: Sequence[MapFacts]) -> None:
 @app.command()
 @from_requests
 def diff(asked: DiffRequest, output: Output) -> None:
-    """Print which cliffs are gone, new, moved or of another size from A to B.
+    """Print how the cliffs of two maps differ.
 
     Exit code 1 if any of them is significant: beyond both maps' intervals and noise floors; 2 if
     the maps have no curve in common.
@@ -244,7 +245,9 @@ def _place(change: CliffChange) -> str:
 @app.command()
 @from_requests
 def check(asked: CheckRequest, output: Output) -> None:
-    """Say whether a map holds for this machine's device and libraries. Exit code 1 if not."""
+    """Say whether a map holds for this machine.
+
+    Device and libraries are compared. Exit code 1 if not."""
     import gacprof
 
     found = gacprof.check_map(asked)

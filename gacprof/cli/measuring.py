@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from gacprof.sweeping import RunSummary
 
 
-app = typer.Typer(no_args_is_help=True, help="Many devices, on Ray.")
+app = typer.Typer(no_args_is_help=True, help="Sweep many devices, on Ray.")
 
 SHOWN = 16
 """Devices that the view of a sweep lists; of the others the kinds are summed up."""
@@ -67,7 +67,9 @@ class DryRun(OnGpu):
 
 @from_requests
 def sweep(asked: SweepRequest, dry: DryRun, output: Output) -> None:
-    """Measure a suite's curves on a device, block by block; samples go to a folder as they come."""
+    """Measure the latency of sizes: a suite's, or a model's own.
+
+    Samples go to a folder block by block; --resume goes on with what an interrupt left."""
     from gacprof.api import sweeps
 
     if dry.gpu is not None and not dry.dry_run:
@@ -141,7 +143,7 @@ def print_fleet(done: FleetRun) -> None:
 
 @from_requests
 def demo(asked: DemoRequest, output: Output) -> None:
-    """Run the whole chain once on this machine, and print the report's path last."""
+    """Run the whole chain once on this machine."""
     import gacprof
 
     tell = None if output.as_json else say

@@ -45,10 +45,11 @@ if TYPE_CHECKING:
 
 @from_requests
 def diagnose(asked: DiagnoseRequest, output: Reasons) -> None:
-    """Say what each weight's dims cost on a device: by a map, or by the rules of a GPU (--gpu).
+    """Say what each size of a model costs on a GPU.
 
-    With --gpu and the extra "elsewhere", also what the model's products take there, from others'
-    measurements; a config.json alone is enough for that.
+    It goes by a map (--map), or by the rules of a GPU (--gpu). With --gpu and the extra
+    "elsewhere", also what the model's products take there, from others' measurements; a
+    config.json alone is enough for that.
 
     Exit code 1 if any is misaligned, sizes that no plan changes too, or if too little is known to
     judge any, or to give any step of a config.json a time. Undecided dims are no finding: they are
@@ -68,7 +69,9 @@ def diagnose(asked: DiagnoseRequest, output: Reasons) -> None:
 
 @from_requests
 def realign(asked: RealignRequest, output: Output) -> None:
-    """Write the checkpoint anew with the plan's sizes. The input is never changed."""
+    """Write the checkpoint anew with a plan's sizes.
+
+    The input is never changed."""
     import gacprof
 
     with progress("realign") as advance:
@@ -78,7 +81,9 @@ def realign(asked: RealignRequest, output: Output) -> None:
 
 @from_requests
 def verify(asked: VerifyRequest, output: Output) -> None:
-    """Run both models on the same inputs and report the error. Exit code 1 above tolerance."""
+    """Say whether two models are the same function.
+
+    Both run on the same inputs. Exit code 1 where the error is above the tolerance."""
     import gacprof
 
     check = gacprof.verify(asked)
@@ -98,7 +103,7 @@ class InEngine(OnEngine):
 
 @from_requests
 def bench(asked: BenchRequest, within: InEngine, output: Output) -> None:
-    """Measure prefill and decode latency of models, interleaved, on the device at hand."""
+    """Time prefill and decoding of models, interleaved."""
     import gacprof
 
     if within.engine is None and within != InEngine():

@@ -47,7 +47,9 @@ class PlanFile(Reasons):
 
 @from_requests
 def plan(asked: PlanRequest, output: PlanFile) -> None:
-    """Choose a size for every adjustable dim, within a budget; the plan is a JSON file.
+    """Choose a good size for every dim, within limits.
+
+    The plan is a JSON file, which realign takes.
 
     Ctrl-C ends a long search: the best plan so far is written and printed with its gap, and
     the exit code is 130.
@@ -73,7 +75,9 @@ class ParetoFigure(Output):
 
 @from_requests
 def pareto(asked: ParetoRequest, output: ParetoFigure) -> None:
-    """Set plans over many budgets beside naive rounding and the paper's choice.
+    """Set plans over many budgets side by side.
+
+    Naive rounding and the paper's choice stand beside them.
 
     Constraints and limits bind our plans only: rounding knows of none.
     """

@@ -103,6 +103,7 @@ def _text(name_or_path: str | Path) -> tuple[str, str]:
     named = isinstance(name_or_path, str) and not name.endswith(".json") and "/" not in name
     if named and not place.is_file():
         why = "it is no regular file" if os.path.lexists(name) else "no such file"
+        why = "it is a folder, a sweep's has its map in cliffmap.json" if place.is_dir() else why
         place = resources.files("gacprof.maps") / f"{name}.json"
         if name not in shipped_maps():
             raise MapError(

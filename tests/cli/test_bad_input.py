@@ -216,7 +216,7 @@ def test_light_verbs_import_no_torch(arguments):
 def test_no_arguments_give_the_help(run, arguments):
     message = run(*arguments)
     assert message.code == 0 and message.err == ""
-    assert "Commands" in message.out and len(message.out.splitlines()) > 5
+    assert "Usage" in message.out and len(message.out.splitlines()) > 5
 
 
 def test_nothing_to_resume_is_told_and_nothing_begun(run, tmp_path):

@@ -176,29 +176,6 @@ def test_a_usage_error_is_json_too(run):
     assert error["schema"] == "gacprof.error/1" and error["kind"] == "UsageError"
 
 
-@pytest.mark.parametrize(
-    ("verb", "schema"),
-    [
-        (["map", "list"], "map-facts"),
-        (["map", "show", "h100-published"], "cliffmap"),
-        (["map", "diff", "a100-published", "h100-published"], "map-diff"),
-        (["map", "candidates", "h100-published", *HIDDEN, "--near", 107], "candidate"),
-        (["map", "intersect", "a100-published", "h100-published", *HIDDEN], "intersection"),
-        (["map", "table", "h100-published"], "table"),
-        (["map", "export", "h100-published"], "safedims"),
-        (["doctor"], "component"),
-        (["explain", "h100-published", "--op", "attention", "--d", 107], "explanation"),
-    ],
-    ids=lambda part: part if isinstance(part, str) else "",
-)
-def test_every_json_has_its_schema(run, verb, schema):
-    found = json.loads(run(*verb, "--json").out)
-    entries = found if isinstance(found, list) else [found]
-    assert entries and {entry["schema"].partition("/")[0] for entry in entries} == {
-        f"gacprof.{schema}"
-    }
-
-
 def test_the_staircase_marks_frontier_and_the_asked_dim():
     curve = CliffMap.load("h100-published").curve("attention", "head_dim")
     whole, around = staircase_text(curve, 80), staircase_text(curve, 80, asked=107)

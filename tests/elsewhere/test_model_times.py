@@ -232,12 +232,12 @@ def test_bad_requests_are_one_line(
 
 
 def test_gpus_lists_rules_maps_and_measurements(measured: Measurements, run: Run) -> None:
-    given = json.loads(run("gpus", "--json")[1])
-    rows = {row["gpu"]: row for row in given["gpus"]}
-    assert rows["h100"]["shipped map"] == "h100-published"
-    assert rows["h100"]["by"] == "sglang, trtllm, vllm"
-    assert rows["b300"]["by"] == "vllm"
-    assert rows["l4"]["measured elsewhere"] is None
+    rows = {row["gpu"]: row for row in json.loads(run("gpus", "--json")[1])["gpus"]}
+    assert rows["h100"]["shipped_map"] == "h100-published"
+    assert rows["h100"]["engines"] == ["sglang", "trtllm", "vllm"]
+    assert rows["b300"]["engines"] == ["vllm"]
+    assert rows["l4"]["rows"] == 0
+    assert list(gacprof.gpus().to_frame()["gpu"]) == list(rows)
     assert "0.24.0" in run("gpus", "--gpu", "h100")[1]
     assert run("gpus", "--gpu", "z9")[0] == 2
 
