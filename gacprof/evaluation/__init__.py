@@ -27,16 +27,12 @@ def _verify(request: VerifyRequest) -> Verification:
 
 
 def _bench(request: BenchRequest) -> BenchResult:
-    """Prefill latency at every length of ``tokens``, decode latency after the shortest.
-
-    A round holds one prefill of each length and ``decode_steps`` decode steps of every model; 0
-    leaves decoding out. ``rounds`` are measured at most. It ends earlier when every verdict is
-    decided, looked at after 12, 24, 48 … rounds, or after ``time_cap_s`` seconds and at least 4
-    rounds; with fewer than 12 all verdicts are ``undecided``.
+    """Prefill latency at every length of ``tokens``, decode latency after the shortest, as
+    :class:`TimedModels` says.
 
     ``dtype`` defaults to the stored one (the widest of all models). The models are in memory
-    together, the reference twice where there is room for it. Models that were given in memory are
-    left in the mode and with the tensors in which they came; on a CPU they need their room twice.
+    together, the reference twice where there is room for it; on a CPU those given in memory are
+    copied.
 
     Raises :class:`MeasurementError` for a device that is not there or too small,
     :class:`CheckpointError` for a model that cannot be loaded or has no positions for a length.

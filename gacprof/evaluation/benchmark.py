@@ -101,11 +101,11 @@ def _measure(
     ids = _token_ids(loaded.models, workloads).to(clock.device)
     columns = (*loaded.models, loaded.replicate)
     runners = [[runner(model, workload, ids) for model in columns] for workload in workloads]
-    first = request.models[0]
-    same = [
-        given is first or identical(loaded.models[0], model)
-        for given, model in zip(request.models, loaded.models, strict=True)
-    ]
+    first, *_ = given = request.models
+    same = [one is first for one in given]  # models in memory may have hooks, or be compiled
+    for m, one in enumerate(given):
+        if not isinstance(one, nn.Module) and not isinstance(first, nn.Module):
+            same[m] = same[m] or identical(loaded.models[0], loaded.models[m])
     draw, weights = np.random.default_rng(SEED), weights_of(columns) if loaded.movable else []
     rounds = Rounds(
         workloads, runners, clock, request.rounds, request.time_cap_s,

@@ -193,34 +193,20 @@ def text_config(model: nn.Module) -> Any:
 
 
 def identical(a: nn.Module, b: nn.Module) -> bool:
-    """Same classes, same config, same tensors by name, dtype, shape, layout and bytes: then no
-    timing can tell them apart. A compiled model, or one with hooks or another ``forward``, is
-    identical only to itself."""
-    if a is b:
-        return True
-    if any(_altered(module) for module in chain(a.modules(), b.modules())):
-        return False
-    return _structure(a) == _structure(b) and all(
-        _same_bytes(x, y) for (_, x), (_, y) in zip(tensors_of(a), tensors_of(b), strict=True)
-    )
-
-
-def _altered(module: nn.Module) -> bool:
-    hooks = (module._forward_hooks, module._forward_pre_hooks)
-    compiled = getattr(module, "_compiled_call_impl", None) is not None
-    return compiled or "forward" in vars(module) or any(hooks)
-
-
-def _structure(model: nn.Module) -> tuple[Any, ...]:
-    """What a model is but for its values; of the config, not where it was read from."""
-    config: Any = getattr(model, "config", None)
-    keys = config.to_dict() if hasattr(config, "to_dict") else {}
+    """Same class, same config, same tensors by name, dtype, shape and bytes, of models as they were
+    loaded: then no timing can tell them apart."""
+    first, second = dict(tensors_of(a)), dict(tensors_of(b))
     return (
-        [(name, type(module)) for name, module in model.named_modules()],
-        [(name, t.dtype, t.shape, t.stride()) for name, t in tensors_of(model)],
-        {k: v for k, v in keys.items() if k not in ("_name_or_path", "transformers_version")},
-        getattr(config, "_attn_implementation", None),
-    )
+        (type(a), _settings(a), first.keys()) == (type(b), _settings(b), second.keys())
+        and all(_same_bytes(tensor, second[name]) for name, tensor in first.items())
+    )  # fmt: skip
+
+
+def _settings(model: nn.Module) -> dict[str, Any]:
+    """The config, but for where it was read from."""
+    config: Any = model.config
+    left_out = ("_name_or_path", "transformers_version")
+    return {k: v for k, v in config.to_dict().items() if k not in left_out}
 
 
 def tensors_of(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -230,7 +216,5 @@ def tensors_of(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 def _same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
     """NaN is equal to itself here, and −0 is not 0."""
-    if a.device != b.device:
-        return False
     flat = (t.detach().contiguous().reshape(-1).view(torch.uint8) for t in (a, b))
-    return torch.equal(*flat)
+    return (a.dtype, a.shape) == (b.dtype, b.shape) and torch.equal(*flat)

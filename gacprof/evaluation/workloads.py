@@ -188,19 +188,13 @@ class CapturedStep(DecodeStep):
 
 def _tensors(cache: Any) -> Iterator[torch.Tensor]:
     """Keys and values of a cache of growing layers."""
-    layers = getattr(cache, "layers", None)
-    if layers is None:  # transformers before 4.54
-        yield from (*cache.key_cache, *cache.value_cache)
-    else:
-        yield from (tensor for layer in layers for tensor in (layer.keys, layer.values))
+    yield from (tensor for layer in cache.layers for tensor in (layer.keys, layer.values))
 
 
 def _crops(cache: Any) -> bool:
     """Whether the newest token can be taken off again. Full sliding windows and recurrent states
     cannot give back what they forgot: only plain growing layers are trusted to."""
-    layers = getattr(cache, "layers", None)  # transformers before 4.54 has none
-    kinds = {type(part).__name__ for part in ([cache] if layers is None else layers)}
-    if not kinds <= {"DynamicCache", "DynamicLayer"}:
+    if any(type(layer).__name__ != "DynamicLayer" for layer in getattr(cache, "layers", [cache])):
         return False
     trial = copy.deepcopy(cache)
     trial.crop(-1)

@@ -55,7 +55,7 @@ def test_two_columns_of_the_reference_tell_more_than_one():
                 fit_workload(np.exp(noisy(s)), range(24), replicate=two).error
                 for two in (False, True)
             ]
-            for s in range(8)
+            for s in range(4)
         ]
     )
     one, two = errors.mean(axis=0)

@@ -24,24 +24,19 @@ def test_the_value_is_the_quotient_of_the_perplexities():
     ratio = np.exp(a.sum() / tokens.sum()) / np.exp(b.sum() / tokens.sum())
     assert found.value == pytest.approx(ratio - 1)
     assert found.low < found.value < found.high
+    better, worse = (perplexity_change(b + by * tokens, b, tokens, 0.05) for by in (-0.1, 0.1))
+    assert (better.finding, worse.finding) == ("better", "worse")
 
 
 def test_an_interval_of_95_percent_holds_the_truth_in_95_percent():
     draw = np.random.default_rng(2)
-    tokens, held, tries = np.full(20, 512.0), 0, 400
+    tokens, held, tries = np.full(20, 512.0), 0, 200
     for _ in range(tries):
         hard = draw.normal(2.5, 0.5, 20)  # how hard each window is, for both alike
         a = (hard + 0.01 + draw.normal(0, 0.02, 20)) * tokens
         found = perplexity_change(a, hard * tokens, tokens, 0.05)
         held += found.low <= np.expm1(0.01) <= found.high
     assert 0.92 <= held / tries <= 0.98
-
-
-def test_findings_know_which_way_is_better():
-    tokens, base = np.full(30, 512.0), np.linspace(800, 1000, 30)
-    noise = np.random.default_rng(3).normal(0, 1, 30)
-    assert perplexity_change(base - 10 + noise, base, tokens, 0.05).finding == "better"
-    assert perplexity_change(base + 10 + noise, base, tokens, 0.05).finding == "worse"
 
 
 def test_a_stricter_level_is_wider():

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from tiny_models import POSITIONS, tiny_model  # noqa: E402
+from tiny_models import tiny_model  # noqa: E402
 
 from gacprof.evaluation import perplexity  # noqa: E402
 from gacprof.evaluation.perplexity import (  # noqa: E402
@@ -76,14 +76,6 @@ def test_it_is_the_definition_computed_token_by_token(model, ids, window, stride
     assert sum(found) == pytest.approx(expected, rel=1e-5)
     value = perplexity_by(Scorer(model), ids, window, stride).value
     assert value == pytest.approx(math.exp(expected / (len(ids) - 1)), rel=1e-5)
-
-
-def test_a_text_within_one_window_has_the_models_own_loss(model, ids):
-    short = ids[:POSITIONS]
-    loss = float(model(short[None], labels=short[None]).loss)
-    assert len(windows(len(short), POSITIONS, POSITIONS // 2)) == 1
-    found = perplexity_by(Scorer(model), short, POSITIONS, POSITIONS // 2)
-    assert found.value == pytest.approx(math.exp(loss), rel=1e-5)
 
 
 def test_chunks_of_logits_change_nothing(model, ids, monkeypatch):

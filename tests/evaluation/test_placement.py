@@ -38,14 +38,6 @@ def test_every_weight_moves_and_the_model_computes_the_same():
     assert torch.equal(model(input_ids=ids).logits, logits)
 
 
-def test_a_moved_weight_can_still_be_trained():
-    model = llama()
-    with torch.inference_mode():
-        move(weights_of([model]), DRAW)
-    model(input_ids=torch.arange(8)[None]).logits.sum().backward()
-    assert all(p.grad is not None for p in model.parameters())
-
-
 def test_tied_weights_stay_tied_also_across_models():
     model, other = llama(tied=True), nn.Linear(32, 64, bias=False)
     other.weight = nn.Parameter(model.lm_head.weight.data)
@@ -62,12 +54,6 @@ def test_views_of_one_storage_move_with_their_strides():
     assert torch.equal(held.a, whole[:4].t()) and held.a.stride() == whole[:4].t().stride()
     assert torch.equal(held.b, whole[4:])
     assert held.a.untyped_storage().data_ptr() != held.b.untyped_storage().data_ptr()
-
-
-def test_nothing_without_bytes_and_no_other_device_moves():
-    held = nn.Module()
-    held.a, held.b = nn.Parameter(torch.empty(0, 4)), nn.Parameter(torch.empty(4, device="meta"))
-    assert weights_of([held]) == []
 
 
 def bench_moving(monkeypatch, given) -> set[int]:

@@ -71,16 +71,6 @@ def test_a_time_cap_leaves_enough_rounds_for_a_spread():
     assert rounds.count == FEWEST_ROUNDS and not rounds.early
 
 
-def test_a_call_that_waited_is_counted_and_stays_in_its_block():
-    log: list[str] = []
-    waited = [*[0.0] * WARM_UP_ROUNDS, *[50.0] * 99]
-    runners = [[Recorded("a", log), Recorded("b", log, waited), Recorded("c", log)]]
-    rounds = Rounds([PREFILL], runners, CLOCK, 12)
-    rounds.run(lambda: False)
-    assert len(log) == 3 * (WARM_UP_ROUNDS + 12)
-    assert rounds.tables[0].disturbed == 12 and not rounds.tables[0].contended
-
-
 def test_garbage_is_not_collected_meanwhile():
     seen = []
     assert gc.isenabled()

@@ -30,12 +30,6 @@ def test_the_uniform_folder_is_checked_by_transformers_and_foreign_code_is_not_r
     assert not trap.exists()
 
 
-def test_the_uniform_folder_is_read_back(make_decoder, tmp_path):
-    folder = make_decoder(widths=(70, 33))
-    done = gacprof.export(folder, "uniform", tmp_path / "out", check="tensors")
-    assert done.check.tensors == len(gacprof.scan(folder).tensors)
-
-
 def test_an_engine_that_is_missing_is_said_before_writing(make_decoder, tmp_path, monkeypatch):
     monkeypatch.setattr(checking, "installed", lambda package: None)
     folder = make_decoder()
@@ -110,14 +104,6 @@ def test_a_tensor_without_a_place_is_refused(make_decoder, tmp_path):
     save_file(tensors, folder / "model.safetensors")
     with pytest.raises(CheckpointError, match=r"no place for model\.layers\.0\.adapter\.scale"):
         gacprof.export(folder, "transformers", tmp_path / "out")
-
-
-def test_code_of_the_source_is_not_carried_along(make_decoder, tmp_path):
-    folder = make_decoder()
-    for name in ("modeling_theirs.py", "tokenizer_theirs.py"):
-        (folder / name).write_text("raise SystemExit\n")
-    gacprof.export(folder, "vllm", tmp_path / "out", check="tensors")
-    assert [path.name for path in (tmp_path / "out").glob("*.py")] == ["modeling_gacprof.py"]
 
 
 @pytest.mark.parametrize("to", ["transformers", "gguf"])

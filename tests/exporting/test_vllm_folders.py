@@ -10,7 +10,6 @@ import pytest
 
 import gacprof
 from gacprof.core.errors import CheckpointError
-from gacprof.extras.serve.vllm import _width
 
 transformers = pytest.importorskip("transformers")
 
@@ -60,13 +59,6 @@ def test_multiples_of_256_are_padded_with_zeros(make_decoder, tmp_path):
     assert not np.asarray(reader.read("model.layers.0.mlp.gate_proj.weight"))[70:].any()
 
 
-def test_the_multiplier_gives_the_width_back():
-    for hidden in (576, 2048, 4096, 5120):
-        for width in range(256, 8 * hidden, 256):
-            found = int(2 * _width(width, hidden)["ffn_mult"] * hidden / 3)
-            assert -(-found // 256) * 256 == width
-
-
 def test_what_it_cannot_hold_is_refused_before_writing(make_decoder, tmp_path):
     factored = make_decoder("factored", ranks={"model.layers.0.self_attn.q_proj": 5})
     ragged = make_decoder("ragged", heads=((4, 2), (2, 1)))
@@ -88,12 +80,3 @@ def test_what_it_cannot_hold_is_refused_before_writing(make_decoder, tmp_path):
     with pytest.raises(CheckpointError, match="--blocks-of 64"):
         gacprof.export(make_decoder("plain"), "vllm-native", tmp_path / "out", blocks_of=64)
     assert not (tmp_path / "out").exists()
-
-
-def test_what_merging_would_cost_is_right(make_decoder, tmp_path):
-    folder = make_decoder(ranks={"model.layers.0.self_attn.q_proj": 5})
-    merged = gacprof.realign(folder, "fuse", tmp_path / "merged")
-    text = f"{merged.parameters_before:,} → {merged.parameters_after:,} parameters"
-    with pytest.raises(CheckpointError, match=text):
-        gacprof.export(folder, "vllm-native", tmp_path / "out")
-    gacprof.export(tmp_path / "merged", "vllm-native", tmp_path / "out")

@@ -82,20 +82,6 @@ def test_each_curve_is_measured_by_one_device_and_link_curves_by_all(tmp_path):
     assert {d for devices in on.values() for d in devices} == set(FIRST)
 
 
-def test_processes_of_different_devices_are_told_apart_and_orders_differ(tmp_path):
-    run = one_run(fleet(Inline(FIRST), tmp_path / "out", curves=1))
-    blocks = read_blocks(run.folder)
-    owners = {}
-    for block in blocks:
-        owners.setdefault(block.process, set()).add(block.device)
-    assert all(len(devices) == 1 for devices in owners.values())
-    processes = Counter(device for devices in owners.values() for device in devices)
-    assert len(processes) == 3 and min(processes.values()) >= 2
-    orders = [tuple(c.point.id for c in b.calls) for b in blocks]
-    assert len(set(orders)) == len(orders)
-    assert [b.number for b in blocks] == list(range(len(blocks)))
-
-
 def test_unlike_devices_are_never_in_one_run(tmp_path):
     def opener_on(place):
         return {"n0/cpu": partial(open_one, "A"), "n1/cpu": partial(open_one, "B"),
@@ -109,7 +95,7 @@ def test_unlike_devices_are_never_in_one_run(tmp_path):
         assert len(read_samples(run.folder)) == 6 * 33
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_workers_lost_at_random_cost_their_batch_and_nothing_else(tmp_path, alone, seed):
     deadly = set(Random(seed).sample(range(3, 25), 4))
     kept = []
@@ -238,12 +224,6 @@ def test_a_worker_of_another_version_is_not_used(tmp_path, monkeypatch):
 
     with pytest.raises(MeasurementError, match=f"0.0.9 there and {gacprof.__version__} here"):
         fleet(Older(FIRST[:1]), tmp_path / "out")
-
-
-def test_every_worker_is_stopped_once(tmp_path):
-    cluster = Inline(FIRST)
-    fleet(cluster, tmp_path / "out")
-    assert cluster.stopped == len(cluster.started) == 3
 
 
 def test_a_suite_that_holds_nothing_for_a_device_is_refused(tmp_path):

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gacprof.checkpoint.folder import is_inside
+from gacprof.core import Progress
 from gacprof.core.errors import CheckpointError, MeasurementError
 from gacprof.devices.environment import free_bytes, installed
 from gacprof.extras.serve.engines.engine import SPARE_POSITIONS, EngineProcess, engine_of
@@ -89,8 +90,8 @@ def prompt_of(tokenizer: Path, vocabulary: int) -> tuple[int, ...]:
     return tuple(int(i) for i in rng.integers(vocabulary, size=8))
 
 
-def reference(path: str, prompt: Sequence[int]) -> Reference:
-    """Continue ``prompt`` greedily by gacprof.load_model in float32."""
+def reference(path: str, prompt: Sequence[int], progress: Progress | None = None) -> Reference:
+    """Continue ``prompt`` greedily by gacprof.load_model in float32: half of a check's work."""
     import torch
 
     from gacprof.checkpoint.load import load_model
@@ -106,17 +107,16 @@ def reference(path: str, prompt: Sequence[int]) -> Reference:
             steps.append(logits[-1])
             tokens.append(int(logits[-1].argmax()))
             ids = torch.tensor([tokens[-1:]])
+            if progress is not None:
+                progress(len(tokens), 2 * TOKENS, "tokens of the check")
     return Reference(tuple(prompt), tuple(tokens), first, np.stack(steps))
 
 
-def check_in_transformers(
-    inventory: Inventory, prompt: Sequence[int], out: Path, *, own_code: bool
-) -> Check:
+def check_in_transformers(ours: Reference, out: Path, *, own_code: bool) -> Check:
     """Load ``out`` by AutoModelForCausalLM in a process that cannot import gacprof.
 
     Code in the folder is run only if it is ours (``own_code``), never a foreign checkpoint's.
     """
-    ours = reference(inventory.path, prompt)
     with tempfile.TemporaryDirectory(prefix="gacprof-") as folder:
         logits = Path(folder) / "logits.npy"
         more = {"HF_MODULES_CACHE": folder, "HF_HUB_OFFLINE": "1"}
@@ -132,12 +132,9 @@ def check_in_transformers(
     )  # fmt: skip
 
 
-def check_in_llama_cpp(
-    inventory: Inventory, prompt: Sequence[int], file: Path, exact: bool
-) -> Check:
+def check_in_llama_cpp(ours: Reference, file: Path, exact: bool) -> Check:
     """Continue the prompt in llama.cpp. Of a type that is not ``exact`` (F32) the tokens and the
     error are reported and nothing is asked of them."""
-    ours = reference(inventory.path, prompt)
     said = ask_llama_cpp(file, ours.prompt, TOKENS, forced=ours.tokens)
     error = 0.0
     for step, theirs in zip(ours.steps, said["logprobs"], strict=True):

@@ -31,7 +31,7 @@ from gacprof.core import Progress
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import write_json, write_text
 from gacprof.extras.serve.carried import files_along, write_along
-from gacprof.extras.serve.checking import check_in_transformers, prompt_of
+from gacprof.extras.serve.checking import check_in_transformers, prompt_of, reference
 from gacprof.extras.serve.decoder import FAMILIES, Decoder, read_decoder
 from gacprof.extras.serve.request import Check, Export, ExportRequest, Written
 from gacprof.planning.costs import footprint
@@ -96,10 +96,11 @@ class FolderExport(Export):
         parameters = sum(math.prod(tensor.shape) for tensor in self._tensors.values())
         return Written(names, parameters, sum(file.nbytes for file in files), notes)
 
-    def run(self, out: Path) -> Check:
+    def run(self, out: Path, progress: Progress | None) -> Check:
         tables = [m.in_features for m in self.inventory.modules if m.kind == "embedding"]
         prompt = prompt_of(self.tokenizer, min(tables, default=1))
-        return check_in_transformers(self.inventory, prompt, out, own_code=bool(self.code))
+        ours = reference(self.inventory.path, prompt, progress)
+        return check_in_transformers(ours, out, own_code=bool(self.code))
 
     def compare(self, out: Path) -> Check:
         reader = open_tensors(scan(out))

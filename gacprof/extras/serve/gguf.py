@@ -22,7 +22,7 @@ from gacprof.checkpoint.inventory import Inventory
 from gacprof.core import Progress, factors
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import sync
-from gacprof.extras.serve.checking import check_in_llama_cpp, prompt_of
+from gacprof.extras.serve.checking import check_in_llama_cpp, prompt_of, reference
 from gacprof.extras.serve.decoder import Decoder, read_decoder
 from gacprof.extras.serve.folder import EXPORTED, NO_TOKENIZER
 from gacprof.extras.serve.request import Check, Export, ExportRequest, Written
@@ -82,11 +82,12 @@ class GgufExport(Export):
         notes = () if self.vocabulary else (NO_TOKENIZER,)
         return Written((self.file,), parameters, (out / self.file).stat().st_size, notes)
 
-    def run(self, out: Path) -> Check:
+    def run(self, out: Path, progress: Progress | None) -> Check:
         """Every tensor is read back too: of a quantised file tokens alone would say little."""
         back, file = self.compare(out), out / self.file
         prompt = prompt_of(self.tokenizer, int(self.decoder.config["vocab_size"]))
-        check = check_in_llama_cpp(self.inventory, prompt, file, self.kind == "f32")
+        ours = reference(self.inventory.path, prompt, progress)
+        check = check_in_llama_cpp(ours, file, self.kind == "f32")
         return replace(check, tensors=back.tensors)
 
     def _write(self, path: Path, total: int, progress: Progress | None) -> None:

@@ -122,7 +122,7 @@ class Export:
         """Write the folder ``out`` whole or not at all."""
         raise NotImplementedError
 
-    def run(self, out: Path) -> Check:
+    def run(self, out: Path, progress: Progress | None) -> Check:
         """Compare what the engine computes with what the checkpoint does."""
         raise NotImplementedError
 

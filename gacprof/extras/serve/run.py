@@ -61,7 +61,8 @@ def _export(request: ExportRequest) -> ExportResult:
     if check == "engine" and why:
         raise CheckpointError(f"--check engine: {why}; --check tensors reads the output back")
     written = prepared.write(target, request.progress)
-    checked = prepared.run(target) if check != "tensors" and not why else prepared.compare(target)
+    by_engine = check != "tensors" and not why
+    checked = prepared.run(target, request.progress) if by_engine else prepared.compare(target)
     notes = (why,) if check == "auto" and why else ()
     return ExportResult(
         **vars(written) | {"notes": (*written.notes, *notes, *checked.notes)},
