@@ -129,8 +129,10 @@ def bench_lines(timed: BenchResult) -> Iterator[str]:
         times = [t for t in timed.timings if t.workload == workload]
         shown = []
         for one in times:
-            change = [ratio - 1 for ratio in one.ratio or ()]
-            beside = f" ({interval(*change)})" if change else ""
+            beside = ""
+            if one.ratio is not None:
+                low, middle, high = (ratio - 1 for ratio in one.ratio)
+                beside = f" ({interval(low, middle, high)})"
             shown.append(f"{one.model} {microseconds(one.latency_us)}{beside}")
         yield f"{workload}: {', '.join(shown)}"
         yield from beside_planned(workload, {t.model: t.verdict for t in times})
