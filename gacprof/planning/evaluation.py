@@ -37,11 +37,11 @@ BY_TIMES = f"the choice is exact by these times; {ESTIMATED}"
 def summary(problem: Problem, outcome: Outcome, limits: Limits) -> Plan:
     """The plan of an outcome, every dim judged at the sizes chosen for the others."""
     inventory, predictor = problem.inventory, problem.predictor
-    source, inexact = predictor.source, list[str]()
-    axes = [axis for group in outcome.classes for axis in group.axes]
+    source, sizes, inexact = predictor.source, outcome.sizes, list[str]()
     found = {
-        dim.name: _choice(problem, axis, dim, outcome.sizes, inexact)
-        for axis in axes
+        dim.name: _choice(problem, axis, dim, sizes, inexact)
+        for group in outcome.classes
+        for axis in group.axes
         for dim in axis.members
     }
     choices = [found[dim.name] for dim in inventory.dims if dim.name in found]

@@ -214,12 +214,20 @@ def make_plan(
 
 
 def refuse_unreachable(request: PlanRequest, references: References | None = None) -> None:
-    """Raise :class:`InfeasibleBudget` where no sizes on offer meet the request's limits, whatever
+    """Raise :class:`InfeasibleBudget` for a limit on time that no sizes on offer meet, whatever
     they lose. Sizes alone are looked at, no weights: it is known before any long work."""
     inventory = inventory_for(request.checkpoint)
     everything = {d.name: [1.0] * ((d.most or d.size) + 1) for d in inventory.dims}
     asked = replace(request, objective="energy", scores=None, quality_floor=None)
-    make_plan(asked, kept=everything, references=references)
+    problem = problem_of(
+        inventory, request.open_source(), asked, kept=everything, references=references
+    )
+    limits = replace(limits_of(problem), break_even=False)
+    classes = problem.classes(limits)
+    for place, limit in enumerate(limits.times):
+        fastest = math.fsum(min(row) for row in _times(classes, place, limit))
+        if fastest > limit.most_us:
+            raise limit.refused(fastest)
 
 
 def solve_classes(

@@ -132,7 +132,6 @@ def refuse_unreachable_limits(
     cliff_map: SizeSource,
     request: CompressRequest,
     most: Mapping[str, int],
-    budget_parameters: int | None,
     fuse: bool,
 ) -> None:
     """Raise :class:`InfeasibleBudget` where no sizes meet the request's limits on time, before
@@ -145,7 +144,6 @@ def refuse_unreachable_limits(
     asked = PlanRequest(
         only(inventory, list(most)),
         cliff_map,
-        budget_parameters=budget_parameters,
         tokens=request.tokens,
         window=1.0,
         latency_limit_us=",".join(x.text for x in limits) if isinstance(given, str) else given,

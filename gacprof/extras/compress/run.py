@@ -183,10 +183,7 @@ def _refuse_limits(family: Factoring, request: CompressRequest, source: SizeSour
     dense, most = family.reader.inventory, family.most
     tensors = family.tensors(dict(most))
     inventory = inventory_of_output(dense.path, tensors, family.config(dict(most)))
-    room = None
-    if family.fuses:  # what latents count for follows from the method's own sizes
-        room = dense.parameters - family.parameters + family.budget(request.ratio, {})
-    refuse_unreachable_limits(inventory, dense, source, request, most, room, family.fuses)
+    refuse_unreachable_limits(inventory, dense, source, request, most, family.fuses)
 
 
 @dataclass(frozen=True)
