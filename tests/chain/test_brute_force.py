@@ -77,10 +77,19 @@ CASES = {
     ),
     "asvd": Case(ASVD, {"truncation_ranks": {Q: 107}}, RANK, 107, pair(256), most=256),
     "asvd, config without ranks": Case(ASVD, {}, RANK, 107, pair(256), most=256),
+    "asvd, of full rank": Case(
+        {f"{Q}.BLinear.weight": (131, 256), f"{Q}.ALinear.weight": (131, 131)},
+        {"truncation_ranks": {Q: 131}}, RANK, 131, pair(131),
+    ),
     "svd-llm": Case(SVD, {"hidden_size": 999}, RANK, 51, pair(256), most=256),
     "palu": Case(
         PALU, {"head_wise_ranks": {Q: [41, 32]}}, f"{RANK}.0", 41,
         lambda s: [(32 + s, 256), (64, s)], most=64, plain_axes=False,
+    ),
+    "palu, a group of full rank": Case(
+        {f"{Q}.VT.weight": (73, 256), f"{Q}.U.0.weight": (41, 41), f"{Q}.U.1.weight": (41, 32)},
+        {"head_wise_ranks": {Q: [41, 32]}}, f"{RANK}.0", 41,
+        lambda s: [(32 + s, 256), (41, s)], plain_axes=False,
     ),
     "factor pairs": Case(
         {f"{Q}.V.weight": (51, 256), f"{Q}.U.weight": (256, 51)}, {}, RANK, 51, pair(256), most=256,

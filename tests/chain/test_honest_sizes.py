@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from checkpoint_making import checkpoint
 from planted import TOKENS, planted_map_of, swept_map
 
 from gacprof.checkpoint import Inventory, scan
-from gacprof.cliffmap import CliffMap
 from gacprof.core.points import Point
 from gacprof.diagnosing import diagnose
 from gacprof.diagnosing.profiles import LatencyProfile, SizeCost
 from gacprof.planning import plan
-from gacprof.resizing import realign
 from gacprof.sweeping.suite import parse_suite
 
 LAYER = "model.layers.0"
@@ -41,86 +38,6 @@ def sliced(hidden: int) -> dict[str, tuple[int, ...]]:
         f"{LAYER}.mlp_shortcut_Q": (256, 256),
         "lm_head.weight": (64, 256),
     }
-
-
-HONEST: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-    # layout: (shapes, a config that says what is stored, the one odd dim)
-    "plain": (gated(MLP, 683), {"intermediate_size": 683}, f"{MLP}:width"),
-    "gate and up fused": (
-        {f"{MLP}.gate_up_proj.weight": (2 * 683, 64), f"{MLP}.down_proj.weight": (64, 683)},
-        {"intermediate_size": 683},
-        f"{MLP}:width",
-    ),
-    "moe": (
-        gated(f"{MLP}.experts.0", 683),
-        {"moe_intermediate_size": 683, "intermediate_size": 5632},
-        f"{MLP}.experts.0:width",
-    ),
-    "asvd, of full rank": (
-        {f"{Q}.BLinear.weight": (131, 256), f"{Q}.ALinear.weight": (131, 131)},
-        {"truncation_ranks": {Q: 131}},
-        f"{Q}:rank",
-    ),
-    "asvd, just below full rank": (
-        {f"{Q}.BLinear.weight": (130, 256), f"{Q}.ALinear.weight": (131, 130)},
-        {"truncation_ranks": {Q: 130}},
-        f"{Q}:rank",
-    ),
-    "svd-llm": (
-        {f"{Q[:-4]}v_proj.weight": (51, 256), f"{Q[:-4]}u_proj.weight": (256, 51)},
-        {},
-        f"{Q}:rank",
-    ),
-    "factor pairs": (
-        {f"{Q}.V.weight": (51, 256), f"{Q}.U.weight": (256, 51)},
-        {},
-        f"{Q}:rank",
-    ),
-    "palu, a group of full rank": (
-        {
-            f"{Q}.VT.weight": (41 + 32, 256),
-            f"{Q}.U.0.weight": (41, 41),
-            f"{Q}.U.1.weight": (41, 32),
-        },
-        {"head_wise_ranks": {Q: [41, 32]}},
-        f"{Q}:rank.0",
-    ),
-    "slicegpt, not sliced": (sliced(251), {"hidden_size": 251}, "embedding:hidden"),
-}
-
-
-@pytest.fixture(scope="module", params=HONEST)
-def odd(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Inventory, CliffMap, str]:
-    shapes, config, name = HONEST[request.param]
-    folder = tmp_path_factory.mktemp("odd")
-    inventory = scan(checkpoint(folder / "source", shapes, config))
-    return inventory, planted_map_of(inventory, folder / "run", dtype="float32"), name
-
-
-def test_an_odd_size_is_misaligned_though_the_config_agrees_with_it(odd):
-    inventory, cliff_map, name = odd
-    found = diagnose(inventory, cliff_map, tokens=TOKENS)
-    judged = next(d for d in found.dims if d.name == name)
-    assert judged.verdict == "misaligned" and judged.penalty > 0.1
-    assert judged.best_size == -(-judged.size // 8) * 8
-    assert judged.advice == f"pad to {judged.best_size}" and judged.lost_us > 0
-    assert found.misaligned > 0
-
-
-def test_the_plan_does_what_the_diagnosis_says_and_then_nothing_more(odd, tmp_path):
-    inventory, cliff_map, name = odd
-    settings: dict[str, Any] = {"objective": "pad", "tokens": TOKENS}
-    made = plan(inventory, cliff_map, **settings)
-    choice = next(c for c in made.choices if c.dim == name)
-    assert choice.after is None or (choice.after % 8 == 0 and choice.after > choice.before)
-    sizes = {name: -(-choice.before // 8) * 8}
-    realign(inventory, sizes, tmp_path / "padded")
-    padded = scan(tmp_path / "padded")
-    found = diagnose(padded, cliff_map, tokens=TOKENS)
-    assert next(d for d in found.dims if d.name == name).verdict in ("safe", "unknown")
-    again = plan(padded, planted_map_of(padded, tmp_path / "again", dtype="float32"), **settings)
-    kept = next(c for c in again.choices if c.dim == name)
-    assert kept.after is None or kept.after == kept.before
 
 
 def test_a_rank_that_may_grow_no_further_is_not_safe_for_that(tmp_path):

@@ -7,15 +7,13 @@ every size is tried against them.
 from __future__ import annotations
 
 from itertools import product
-from math import prod
 
 import pytest
 from checkpoint_making import checkpoint
-from planted import TOKENS, planted_latency, planted_map_of
+from planted import TOKENS, planted_map_of
 
 from gacprof.checkpoint import scan
 from gacprof.core.errors import PlanError
-from gacprof.core.points import Point
 from gacprof.planning import Constraints, plan
 from gacprof.planning.axes import bounds_of
 from gacprof.planning.presets import ENGINES, parse_preset, requirements
@@ -164,35 +162,6 @@ def test_a_demand_on_both_axes_of_a_width_is_listed_once(pruned, mapped, text):
     listed = [(d["multiple"], d["why"], d["source"]) for d in made.as_dict()["preset"]["demands"]]
     assert listed and len(listed) == len(set(listed))
     assert all(demand.dims <= len(LAYERS) for demand in made.preset.demands)
-
-
-def test_under_a_latency_budget_it_is_the_best_of_all_combinations(pruned, mapped):
-    """Every combination of measured sizes that both take, by enumeration."""
-    text = "gptq,group=16"
-    cliff_map = mapped(pruned)
-    request = {"tokens": TOKENS, "objective": "pad", "dtype": "float16"}
-    offered = plan(pruned, cliff_map, **request)
-
-    def us(width):
-        shapes = [(width, HIDDEN), (width, HIDDEN), (HIDDEN, width)]
-        points = (
-            Point.of("linear", {"M": m, "N": n, "K": k}, "float16")
-            for m in TOKENS
-            for n, k in shapes
-        )
-        return sum(map(planted_latency, points))
-
-    sizes = [
-        [s for s in choice.candidates if s % 16 == 0 and s >= width]
-        for choice, width in zip(offered.choices, LAYERS, strict=True)
-    ]
-    assert prod(map(len, sizes)) > 15
-    limit = 1.02 * sum(us(min(row)) for row in sizes)
-    best = min(sum(c) for c in product(*sizes) if sum(map(us, c)) <= limit)
-    made = plan(
-        pruned, cliff_map, constraints=Constraints(preset=text), latency_limit_us=limit, **request
-    )
-    assert made.certificate.proved and sum(c.after for c in made.choices) == best
 
 
 def test_a_size_is_safe_only_as_one_rank_holds_it(pruned, mapped):
