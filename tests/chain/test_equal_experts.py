@@ -30,13 +30,13 @@ def experts(folder: Path, widths: list[int]) -> Path:
 
 def test_equal_experts_are_weighed_once_and_others_by_themselves(tmp_path, monkeypatch):
     weighed: list[str] = []
-    real = classes._options
+    real = classes.options_of
 
     def counted(problem, component, *rest):
         weighed.append(component.axes[0].name)
         return real(problem, component, *rest)
 
-    monkeypatch.setattr(classes, "_options", counted)
+    monkeypatch.setattr(classes, "options_of", counted)
     inventory = scan(experts(tmp_path / "source", [WIDTH] * 4 + [WIDTH + 2]))
     run_sweep(
         suite_for(inventory, sorted(TOKENS), dtype="float32"), planted_device(), tmp_path / "run"

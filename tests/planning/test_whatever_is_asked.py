@@ -99,7 +99,7 @@ def test_a_dim_without_a_safe_size_stays_and_the_plan_says_why(planted):
         constraints=Constraints(fuse=False, **only),
     )  # fmt: skip
     assert {c.dim: c.after for c in made.choices}[rank.name] == rank.size
-    assert made.warnings[-1] == (
+    assert (
         f"1 dim stays as it is, {rank.name}: of the sizes near it that the map knows none is safe "
         "(3 misaligned)"
-    )
+    ) in made.warnings
