@@ -109,7 +109,7 @@ class Depth:
                 )
             gone.append(self._next(gone))
             more = self._loss(gone) - self._loss([])
-            self._work.tell(f"{self.layers[gone[-1]]} goes: the loss is {more:+.4f} nats a token")
+            self._work.tell(f"{self.layers[gone[-1]]} goes: loss {more:+.4f} nats a token")
         self._refuse_other_layers([i for i in range(len(self.layers)) if i not in gone])
         return {name: 0 if i in gone else None for i, name in enumerate(self.layers)}
 
@@ -124,6 +124,7 @@ class Depth:
             if not rest or least <= self._cost.get(rest[0], -inf):
                 self._cost |= fresh
                 return min(fresh, key=lambda i: fresh[i])
+            self._work.tell(f"{len(gone)} layers are gone, {len(rest)} may be tried")
             batch = rest[:AT_ONCE]
             self._measure([[*gone, i] for i in batch])
             fresh |= {i: self._loss([*gone, i]) - self._loss(gone) for i in batch}
