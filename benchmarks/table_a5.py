@@ -2,7 +2,8 @@
 
     python benchmarks/table_a5.py --model DENSE --calib TEXT --text TEXT [--text TEXT …]
         [--out runs/table_a5] [--only models,quality,tasks,timing] [--ratios 0.15,0.3,0.5]
-        [--methods svd-llm,kfac-svd,asvd,palu,llm-pruner,drop-layers] [--map MAP | --gpu GPU]
+        [--methods svd-llm,kfac-svd,asvd,palu,llm-pruner,drop-layers] [--variants ours,own,rounded]
+        [--map MAP | --gpu GPU]
 
 For every method and ratio three variants: *own* (the method's own sizes), *rounded* (the tool's own
 rounding to 8) and *ours* (sizes by the second-order loss, of those that the map or the GPU's rules
@@ -57,6 +58,7 @@ class Setting:
     texts: tuple[Path, ...]
     out: Path
     methods: tuple[str, ...] = METHODS
+    variants: tuple[str, ...] = tuple(VARIANTS)
     ratios: tuple[float, ...] = (0.15, 0.3, 0.5)
     source: dict[str, Any] = field(default_factory=lambda: {"round_to": 8})
     only: tuple[str, ...] = PHASES
@@ -85,7 +87,7 @@ class Cell:
 def cells(setting: Setting) -> Iterator[Cell]:
     for ratio in setting.ratios:
         for method in setting.methods:
-            for variant in ("own",) if method == DEPTH else VARIANTS:
+            for variant in ("own",) if method == DEPTH else setting.variants:
                 yield Cell(method, ratio, variant)
 
 
@@ -197,6 +199,7 @@ def _parsed() -> Setting:
     parser.add_argument("--out", type=Path, default=Path("runs/table_a5"))
     parser.add_argument("--only", default=",".join(PHASES))
     parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--variants", default=",".join(VARIANTS))
     parser.add_argument("--ratios", default="0.15,0.3,0.5")
     parser.add_argument("--map")
     parser.add_argument("--gpu")
@@ -211,7 +214,8 @@ def _parsed() -> Setting:
     source = {"cliff_map": asked.pop("map"), "gpu": asked.pop("gpu")}
     given = {name: value for name, value in source.items() if value is not None}
     asked["source"] = given or {"round_to": 8}
-    for name, read in {"only": str, "methods": str, "ratios": float, "tokens": int}.items():
+    for name in ("only", "methods", "variants", "ratios", "tokens"):
+        read = {"ratios": float, "tokens": int}.get(name, str)
         asked[name] = tuple(map(read, asked[name].split(",")))
     asked["texts"] = tuple(asked["texts"])
     return Setting(**asked)
