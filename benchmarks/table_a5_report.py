@@ -61,7 +61,6 @@ def _row(out: Path, name: str, level: float) -> Row:
     if "sizes" in made:
         sizes = [size for size in made["sizes"].values() if size]
         row |= {
-            "removed": 1 - made["parameters"]["after"] / made["parameters"]["before"],
             "parameters": made["parameters"]["after"],
             "by_8": sum(size % 8 == 0 for size in sizes) / len(sizes) if sizes else None,
             "dense": made["left_dense"],
@@ -122,17 +121,18 @@ def _timing(out: Path, name: str) -> Row:
 
 def _lines(rows: list[Row]) -> list[str]:
     measures = [key for key in dict.fromkeys(k for row in rows for k in row) if _is_pair(rows, key)]
-    heads = ["method", "sizes", "removed", "parameters", "÷ 8", "left dense", *measures]
+    heads = ["ratio", "method", "sizes", "parameters", "÷ 8", "left dense", *measures]
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for row in rows:
-        method, variant = "dense", None
+        method, ratio, variant = ["dense", "", ""]
         if row["name"] != "dense":
-            method, _, variant = row["name"].rsplit("-", 2)
+            method, ratio, variant = row["name"].rsplit("-", 2)
         left = None if "dims" not in row else f"{row['dense']} of {row['dims']}"
         cells = [
-            method, "whole layers" if method == "drop-layers" else LABELS.get(variant or ""),
-            _percent(row.get("removed")), _count(row.get("parameters")), _percent(row.get("by_8")),
-            left, *(_pair(key, row.get(key)) for key in measures),
+            ratio and f"{ratio} %", method,
+            "whole layers" if method == "drop-layers" else LABELS.get(variant),
+            _count(row.get("parameters")), _percent(row.get("by_8")), left,
+            *(_pair(key, row.get(key)) for key in measures),
         ]  # fmt: skip
         lines.append("| " + " | ".join(cell or "–" for cell in cells) + " |")
     return lines
