@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +21,7 @@ from gacprof.cli.printing import (
     say,
     say_notes,
 )
-from gacprof.core.formatting import counted, percent
+from gacprof.core.formatting import counted, duration, percent
 from gacprof.extras.compress.request import CompressRequest
 from gacprof.extras.serve.request import ExportRequest
 
@@ -54,18 +55,30 @@ def compress(asked: CompressRequest, where: Fleet, output: Rows) -> None:
     emit(result, output.as_json, print_compressed, output.every)
 
 
+LAYER = re.compile(r"(\D*)\d+ of (\d+)")
+"""A step that is one of several: of which pass over the layers, and how many it has."""
+
+
 def steps(clock: Callable[[], float] = time.monotonic) -> Callable[[str], None]:
-    """Says what is being done: each step on a terminal's stderr, else one every
-    :data:`SILENCE_S`."""
-    said = clock()
+    """Says what is being done: each step on a terminal's stderr, else one every :data:`SILENCE_S`
+    with the time that is left of its pass."""
+    said = began = clock()
+    current, done = "", 0
 
     def step(line: str) -> None:
-        nonlocal said
+        nonlocal said, began, current, done
+        now, of = clock(), LAYER.match(line)
+        if of is not None and of[1] == current:
+            done += 1
+        else:
+            began, current, done = now, of[1] if of is not None else "", 0
         if err.is_terminal:
             err.print(line, highlight=False)
-        elif clock() - said >= SILENCE_S:
-            said = clock()
-            complain(line)
+        elif now - said >= SILENCE_S:
+            said, left = now, ""
+            if of is not None and done:
+                left = f", about {duration((now - began) / done * (int(of[2]) - done))} left"
+            complain(f"{line}{left}")
 
     return step
 

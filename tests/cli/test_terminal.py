@@ -138,6 +138,20 @@ def test_a_piped_verb_says_every_half_minute_how_far_it_is(capsys):
     ]  # fmt: skip
 
 
+def test_a_piped_compression_says_which_layer_and_how_long_its_pass_takes(capsys):
+    from gacprof.cli.compressing import steps
+
+    times = iter([0.0, 1.0, 16.0, 31.0, 46.0, 62.0])
+    step = steps(lambda: next(times))
+    for line in ("layer 1 of 2", "layer 2 of 2", *(f"gradients of layer {i} of 9" for i in (9, 8))):
+        step(line)
+    step("gradients of layer 7 of 9")
+    assert capsys.readouterr().err.splitlines() == [
+        "gacprof: gradients of layer 9 of 9",
+        "gacprof: gradients of layer 7 of 9, about 2 min left",
+    ]
+
+
 def test_the_version(run):
     shown = run("--version")
     assert shown.code == 0 and shown.out.startswith("gacprof ")
