@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from itertools import product
@@ -29,8 +30,7 @@ from exported_smollm2 import dense_model, ragged_model
 import gacprof
 from gacprof.core.errors import GacprofError
 from gacprof.core.files import write_json
-from gacprof.extras.serve.engines.bench import greedy
-from gacprof.extras.serve.engines.engine import ENGINES
+from gacprof.extras.serve.engines.engine import ENGINES, EngineProcess
 
 MODELS = ("ragged", "realigned", "dense")
 """The first is the reference of every ratio."""
@@ -108,15 +108,16 @@ def check(out: Path, python: Path | None, engines: Sequence[str]) -> None:
     import transformers
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(out / "dense")
-    ids = tokenizer(PROMPT)["input_ids"]
+    ids, dtypes = tokenizer(PROMPT)["input_ids"], {"llama.cpp": None}
     for model in MODELS:
         first: list[int] = []
         for engine in engines:
-            tokens = greedy(
-                exported(out, model, engine, "f32"), engine, ids, GREEDY,
-                dtype=None if engine == "llama.cpp" else "float32", trust_remote_code=True,
-                python=python if ENGINES[engine].own_python else None,
-            )  # fmt: skip
+            kind = ENGINES[engine]
+            interpreter = kind.python(python if kind.own_python else None)
+            file = kind.model(exported(out, model, engine, "f32"))
+            with EngineProcess(kind, interpreter, len(os.sched_getaffinity(0))) as process:
+                process.open(file, len(ids) + GREEDY + 8, dtypes.get(engine, "float32"), True)
+                tokens = process.ask("greedy", ids=ids, count=GREEDY)
             first = first or tokens
             same = next((i for i in range(GREEDY) if tokens[i] != first[i]), GREEDY)
             text = tokenizer.decode(tokens).replace("\n", " ")

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from gacprof.extras.serve.engines import engine  # noqa: E402
-from gacprof.extras.serve.engines.bench import bench_engine, greedy  # noqa: E402
+from gacprof.extras.serve.engines.bench import bench_engine  # noqa: E402
 from gacprof.extras.serve.engines.engine import Engine, engine_of  # noqa: E402
 from gacprof.extras.serve.engines.in_transformers import Served  # noqa: E402
 
@@ -148,10 +148,6 @@ def test_engines_and_models_that_are_not_there_are_named(tmp_path, model):
         bench_engine([tmp_path / "a.gguf"], "llama.cpp", dtype="float32")
 
 
-def test_greedy_tokens_come_back(model):
-    assert greedy(model("a"), "fake", [1, 2, 3], 4) == [3, 4, 5, 6]
-
-
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
     return write_llama(
@@ -207,10 +203,9 @@ def test_llama_cpp_serves_ragged_widths_and_reads_every_prompt_whole(tmp_path):
     folder = write_decoder(tmp_path / "model", widths=(70, 96), tokenizer="bytes")
     gacprof.export(folder, "gguf", tmp_path / "gguf", type="f32", check="tensors")
     ids = list(range(2, 30))
-    message = greedy(tmp_path / "gguf", "llama.cpp", ids, 8)
-    assert message[0] == reference(str(folder), ids).tokens[0] and len(message) == 8
     served = Llama()
     found = served.open(str(engine_of("llama.cpp").model(tmp_path / "gguf")), 1, 64, None, False)
     assert found["vocabulary"] == 288 and found["parameters"] == gacprof.scan(folder).parameters
+    assert served.greedy(ids, 8)[0] == reference(str(folder), ids).tokens[0]
     for _ in range(2):  # the same prompt again: no cache may shorten it
         assert served.prefill(ids) > 0 and served.decode(ids, 3) > 0

@@ -10,7 +10,8 @@ pytest.importorskip("transformers")
 
 from tiny_models import write_llama
 
-from gacprof.extras.serve.engines.bench import bench_engine, greedy
+from gacprof.extras.serve.engines.bench import bench_engine
+from gacprof.extras.serve.engines.engine import EngineProcess, engine_of
 
 PYTHON = os.environ.get("GACPROF_VLLM_PYTHON")
 pytestmark = [
@@ -28,9 +29,14 @@ def tiny(tmp_path_factory):
 
 
 def test_vllm_writes_the_same_tokens_as_transformers(tiny):
-    ids = list(range(3, 40))
-    ours = greedy(tiny, "transformers", ids, 32, dtype="float32")
-    assert greedy(tiny, "vllm", ids, 32, python=PYTHON, dtype="float32") == ours
+    written = []
+    for name in ("transformers", "vllm"):
+        engine = engine_of(name)
+        python = engine.python(PYTHON if engine.own_python else None)
+        with EngineProcess(engine, python, 1) as process:
+            process.open(tiny, 80, "float32", False)
+            written.append(process.ask("greedy", ids=list(range(3, 40)), count=32))
+    assert written[0] == written[1]
 
 
 def test_vllm_is_benched(tiny):

@@ -181,32 +181,6 @@ def _setting(
     return _Setting(found, interpreter, count, dtype, how.trust_remote_code), paths
 
 
-def greedy(
-    model: str | Path,
-    engine: str,
-    ids: Sequence[int],
-    count: int,
-    *,
-    python: str | Path | None = None,
-    threads: int | None = None,
-    dtype: str | None = None,
-    trust_remote_code: bool = False,
-) -> list[int]:
-    """The ``count`` likeliest tokens after ``ids``, one after another, as the engine says them.
-
-    Raises as :func:`bench_engine`.
-    """
-    how = EngineBenchRequest(
-        [model], engine, python=python, threads=threads, dtype=dtype,
-        trust_remote_code=trust_remote_code,
-    )  # fmt: skip
-    setting, (path,) = _setting([model], engine, how)
-    with ExitStack() as stack:
-        process = setting.one(stack, path, len(ids) + count)
-        tokens: list[int] = process.ask("greedy", ids=list(ids), count=count)
-    return tokens
-
-
 def _no_room(process: EngineProcess) -> bool:
     """Whether the reference cannot be held a second time, by what its process takes."""
     takes, free = process.ask("memory"), free_bytes("cpu")
