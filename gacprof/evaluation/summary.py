@@ -40,6 +40,7 @@ from gacprof.stats.fit import FEWEST_BLOCKS, Floats
 MOST_DISTURBED = 0.5
 """Of a workload's timings. Where more are disturbed the machine is busy throughout."""
 WARM_UP_ROUNDS = 2
+SEED = 0
 FEWEST_ROUNDS = FEWEST_BLOCKS
 """Measured whatever the time cap: fewer give no spread."""
 
@@ -69,6 +70,7 @@ class WorkloadTimes:
         return self.disturbed > MOST_DISTURBED * sum(len(row) for row in self.rows)
 
 
+@dataclass
 class Rounds:
     """Takes timings of ``runners`` [workload][model] into :attr:`tables`, one a workload.
 
@@ -77,27 +79,22 @@ class Rounds:
     before that.
     """
 
-    def __init__(
-        self,
-        workloads: Sequence[BenchWorkload],
-        runners: Sequence[Sequence[Runner]],
-        clock: Clock,
-        most: int,
-        time_cap_s: float | None = None,
-        progress: Progress | None = None,
-        seed: int = 0,
-        anew: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.tables = [WorkloadTimes() for _ in workloads]
-        self.count, self.most = 0, most
-        self.early = False
-        self._workloads, self._runners, self._clock = workloads, runners, clock
-        self._time_cap_s = time_cap_s
-        self._progress = progress or (lambda done, total, what: None)
-        self._draw, self._anew = np.random.default_rng(seed), anew
-        calls = sum(w.calls * len(r) for w, r in zip(workloads, runners, strict=True))
-        self._done = 0
-        self._total = WARM_UP_ROUNDS * sum(map(len, runners)) + most * calls
+    workloads: Sequence[BenchWorkload]
+    runners: Sequence[Sequence[Runner]]
+    clock: Clock
+    most: int
+    time_cap_s: float | None = None
+    progress: Progress | None = None
+    anew: Callable[[], None] = lambda: None
+    count: int = 0
+    early: bool = False
+
+    def __post_init__(self) -> None:
+        self.tables = [WorkloadTimes() for _ in self.workloads]
+        self._draw, self._done = np.random.default_rng(SEED), 0
+        each = zip(self.workloads, self.runners, strict=True)
+        self._total = self.most * sum(w.calls * len(r) for w, r in each)
+        self._total += WARM_UP_ROUNDS * sum(map(len, self.runners))
 
     def run(self, decided: Callable[[], bool]) -> None:
         """Measure until ``decided`` says so at a look (12, 24, 48 … rounds) or a limit is met."""
@@ -106,7 +103,7 @@ class Rounds:
             self._warm_up()
             self.early = True
             while True:
-                cap, spent = self._time_cap_s, time.monotonic() - began
+                cap, spent = self.time_cap_s, time.monotonic() - began
                 capped = cap is not None and spent > cap and self.count >= FEWEST_ROUNDS
                 if capped or self.count == self.most:
                     self.early = False
@@ -114,7 +111,7 @@ class Rounds:
                 self._round()
                 if self.count in looks(self.most)[:-1] and decided():
                     break
-        self._progress(self._total, self._total, "")
+        self._advance(self._total)
 
     def _warm_up(self) -> None:
         for _ in range(WARM_UP_ROUNDS):
@@ -122,7 +119,7 @@ class Rounds:
                 self._block(number)
 
     def _round(self) -> None:
-        self._anew()
+        self.anew()
         for number in self._blocks():
             self.tables[number].rows.append(self._block(number))
             self.tables[number].rounds.append(self.count)
@@ -131,19 +128,23 @@ class Rounds:
     def _blocks(self, once: bool = False) -> Iterator[int]:
         """The workload of each block of one round. Blocks of a workload follow each other,
         so that a decode step finds in the processor's caches what decoding leaves there."""
-        for number in self._draw.permutation(len(self._workloads)):
-            for _ in range(1 if once else self._workloads[number].calls):
+        for number in self._draw.permutation(len(self.workloads)):
+            for _ in range(1 if once else self.workloads[number].calls):
                 yield int(number)
 
     def _block(self, number: int) -> list[CallTime]:
         """Call all models once."""
-        runners = self._runners[number]
+        runners = self.runners[number]
         row = [CallTime(0.0)] * len(runners)
         for m in self._draw.permutation(len(runners)):
-            self._progress(self._done, self._total, self._workloads[number].name)
-            row[m] = runners[m].time(self._clock)
+            self._advance(self._done, self.workloads[number].name)
+            row[m] = runners[m].time(self.clock)
             self._done += 1
         return row
+
+    def _advance(self, done: int, what: str = "") -> None:
+        if self.progress is not None:
+            self.progress(done, self._total, what)
 
 
 BenchVerdict = Difference | Literal["reference", "identical", "undecided"]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gc
 import math
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,9 +154,8 @@ class _Run:
         with running(self.name, "a smaller dtype or inputs"):
             loaded = ready(model, dtype, device)
             self._run(loaded, ids, text)
-        alive = weakref.ref(loaded)
-        del loaded
-        if alive() is not None and not isinstance(model, nn.Module):
+        if not isinstance(model, nn.Module):
+            del loaded
             gc.collect()  # the next model needs the memory
 
     def _run(self, loaded: nn.Module, ids: torch.Tensor | None, text: torch.Tensor | None) -> None:
