@@ -6,7 +6,7 @@ found from the map, with what it still loses against the full candidate set.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any, Literal
@@ -74,29 +74,46 @@ TOOLS = (
 """Options by tool, from their sources (docs/write-a-compressor.md)."""
 
 
-def moduli(curve: Curve) -> list[Modulus]:
+def moduli(curve: Curve) -> dict[int, Modulus]:
     """Every modulus that the curve can judge, ascending. 1 stands for no rounding at all."""
     at, known = curve.latencies, [d for d in curve.points.d if curve.coverage.compares(d)]
     best = dict(zip(at, detect.envelope(list(at.values())), strict=True))
-    found = []
+    found = {}
     for modulus in range(1, LARGEST_MODULUS + 1):
         multiples = [d for d in known if d % modulus == 0]
         if len(multiples) < LEAST_MULTIPLES:
             continue
         rounded = ((d, -(-d // modulus) * modulus) for d in known)
         penalties = [at[d] / best[d] - 1 for d in multiples]
-        found.append(
-            Modulus(
-                modulus=modulus,
-                multiples=len(multiples),
-                penalty=round(fmean(penalties), 4),
-                worst_penalty=round(max(penalties), 4),
-                safe_share=round(len(set(curve.safe) & set(multiples)) / len(multiples), 4),
-                loses=round(fmean(at[up] / best[d] - 1 for d, up in rounded if up in at), 4),
-                unreached=sum(size % modulus != 0 for size in curve.safe),
-            )
+        found[modulus] = Modulus(
+            modulus=modulus,
+            multiples=len(multiples),
+            penalty=round(fmean(penalties), 4),
+            worst_penalty=round(max(penalties), 4),
+            safe_share=round(len(set(curve.safe) & set(multiples)) / len(multiples), 4),
+            loses=round(fmean(at[up] / best[d] - 1 for d, up in rounded if up in at), 4),
+            unreached=sum(size % modulus != 0 for size in curve.safe),
         )
     return found
+
+
+def _shared(curves: Sequence[Curve]) -> dict[int, Modulus]:
+    """The moduli that all of them can judge, each with the worst of every figure."""
+    tables = [moduli(curve) for curve in curves]
+    common = set.intersection(*map(set, tables)) if tables else set[int]()
+    return {modulus: _worst([table[modulus] for table in tables]) for modulus in sorted(common)}
+
+
+def _worst(several: Sequence[Modulus]) -> Modulus:
+    return Modulus(
+        modulus=several[0].modulus,
+        multiples=min(m.multiples for m in several),
+        penalty=max(m.penalty for m in several),
+        worst_penalty=max(m.worst_penalty for m in several),
+        safe_share=min(m.safe_share for m in several),
+        loses=max(m.loses for m in several),
+        unreached=max(m.unreached for m in several),
+    )
 
 
 def best_modulus(*curves: Curve) -> Modulus:
@@ -106,20 +123,14 @@ def best_modulus(*curves: Curve) -> Modulus:
     are judged on the worst of them. Raises :class:`MapError` where no modulus has three measured
     multiples on each.
     """
-    return _best([_by_modulus(curve) for curve in curves])
+    return _best(_shared(curves))
 
 
-def _by_modulus(curve: Curve) -> dict[int, Modulus]:
-    return {m.modulus: m for m in moduli(curve)}
-
-
-def _best(tables: Sequence[dict[int, Modulus]]) -> Modulus:
-    common = sorted(set.intersection(*(set(table) for table in tables))) if tables else []
-    if not common:
+def _best(judged: Mapping[int, Modulus]) -> Modulus:
+    if not judged:
         raise MapError("too few dims were measured to judge any modulus here: sweep more of them")
-    joint = [_worst([table[modulus] for table in tables]) for modulus in common]
-    least = min(m.loses for m in joint)
-    return next(m for m in joint if m.loses <= least + WORTH)
+    least = min(m.loses for m in judged.values())
+    return next(m for m in judged.values() if m.loses <= least + WORTH)
 
 
 def settings(curves: Sequence[Curve]) -> list[dict[str, Any]]:
@@ -128,12 +139,11 @@ def settings(curves: Sequence[Curve]) -> list[dict[str, Any]]:
     Each entry names tool, option, value, the tool's default, and the loss of both against
     the full candidate set (None where the default cannot be judged).
     """
-    tables = [_by_modulus(curve) for curve in curves]
-    best = _best(tables)
+    judged = _shared(curves)
+    best = _best(judged)
     found = []
     for tool in TOOLS:
-        judged = all(tool.default in table for table in tables)
-        default = _worst([table[tool.default] for table in tables]) if judged else None
+        default = judged.get(tool.default)
         found.append(
             {
                 "tool": tool.tool, "option": tool.option, "value": best.modulus,
@@ -218,8 +228,8 @@ def _pairs(values: dict[str, Any]) -> str:
 
 
 def _axis(curve: Curve) -> dict[str, Any]:
-    judged = _by_modulus(curve)
-    best = asdict(_best([judged])) if judged else None
+    judged = moduli(curve)
+    best = asdict(_best(judged)) if judged else None
     return {
         "operator": curve.operator, "axis": curve.axis, "dtype": curve.dtype,
         "fixed": curve.fixed, "flags": curve.flags,
@@ -227,16 +237,3 @@ def _axis(curve: Curve) -> dict[str, Any]:
         "safe": curve.safe, "undecided": curve.undecided, "frontier": curve.frontier,
         "best_modulus": best,
     }  # fmt: skip
-
-
-def _worst(several: Sequence[Modulus]) -> Modulus:
-    """One modulus on several curves: the worst of each figure."""
-    return Modulus(
-        modulus=several[0].modulus,
-        multiples=min(m.multiples for m in several),
-        penalty=max(m.penalty for m in several),
-        worst_penalty=max(m.worst_penalty for m in several),
-        safe_share=min(m.safe_share for m in several),
-        loses=max(m.loses for m in several),
-        unreached=max(m.unreached for m in several),
-    )

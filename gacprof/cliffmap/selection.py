@@ -11,6 +11,7 @@ from typing import Any
 from gacprof.cliffmap.schema import Curve
 from gacprof.core.dtypes import full_name
 from gacprof.core.errors import MapError
+from gacprof.core.formatting import listed
 from gacprof.core.points import Flag
 from gacprof.operators import OPERATORS
 
@@ -131,11 +132,10 @@ def refuse_ambiguity(curves: Sequence[Curve], near: int | None) -> None:
     for name in dict.fromkeys(name for held in settings for name in held):
         values = sorted({held.get(name) for held in settings}, key=lambda v: (str(type(v)), v))
         if len(values) > 1:
-            listed = ", ".join(map(str, values[:SHOWN])) + (" …" if values[SHOWN:] else "")
             option = f"--dtype {values[0]}" if name == "dtype" else f"--fixed {name}={values[0]}"
             raise MapError(
                 f"the map has curves of {covering[0].operator} over {covering[0].axis}{at} "
-                f"for several {name}: {listed}; say which ({option})"
+                f"for several {name}: {listed(values, SHOWN)}; say which ({option})"
             )
 
 
@@ -169,9 +169,7 @@ def why_none(
         left = [settings for settings in left if settings.get(name) == value]
         if not left:
             there = sorted(held, key=lambda v: (v if type(v) is int else 0, str(v)))
-            listed = ", ".join(map(str, there[:SHOWN]))
-            more = f" and {len(there) - SHOWN} more" if len(there) > SHOWN else ""
-            values = f"there are {listed}{more}" if there else "they have none"
+            values = f"there are {listed(there, SHOWN)}" if there else "they have none"
             return f"none has {name} = {value} ({values})"
     return None
 

@@ -27,6 +27,7 @@ from gacprof.cliffmap.source import (
     workload_of,
 )
 from gacprof.core.dtypes import choose_dtype
+from gacprof.core.formatting import listed
 from gacprof.core.points import MAX_DIM, Flag
 from gacprof.stats.judge import TOLERANCE
 
@@ -79,10 +80,11 @@ class MeasuredView:
         absent = [m for m in asked if m not in measured]
         if not measured or not absent:
             return ""
+        held, wanted = ",".join(map(str, measured[:4])), ",".join(map(str, asked))
         return (
-            f"the map was measured at {_listed(measured)} tokens, not at {_listed(absent)}: ask "
-            f"for those (--tokens {','.join(map(str, measured[:4]))}), or measure these with "
-            f"'gacprof sweep --for {self._model} --tokens {','.join(map(str, asked))}'"
+            f"the map was measured at {listed(measured, 4)} tokens, not at {listed(absent, 4)}: ask "
+            f"for those (--tokens {held}), or measure these with 'gacprof sweep --for {self._model} "
+            f"--tokens {wanted}'"
         )
 
     def latency(self, n: int, k: int, bias: bool, dtype: str = "") -> Estimate:
@@ -262,7 +264,3 @@ def _token_counts(
         elif sides.get(curve.axis, set()) & curve.fixed.items():
             swept.add(curve.fixed["M"])
     return sorted(swept), sorted(swept | along_m)
-
-
-def _listed(counts: Sequence[int]) -> str:
-    return ", ".join(map(str, counts[:4])) + (f" … ({len(counts)} counts)" if counts[4:] else "")

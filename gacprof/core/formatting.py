@@ -74,6 +74,12 @@ def counted(number: int, word: str, plural: str = "") -> str:
     return f"{number:,} {word if number == 1 else plural or word + 's'}"
 
 
+def listed(values: Sequence[object], most: int, between: str = ", ") -> str:
+    """The first of them, and how many more there are."""
+    more = f" and {len(values) - most} more" if len(values) > most else ""
+    return between.join(map(str, values[:most])) + more
+
+
 def percent(value: float | None, signed: bool = False, decimals: int = 1) -> str | None:
     """A share as ``2.0 %`` or ``+2.0 %``."""
     return None if value is None else f"{value * 100:{'+' if signed else ''}.{decimals}f} %"

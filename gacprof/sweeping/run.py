@@ -12,6 +12,7 @@ from typing import Any
 
 from gacprof.core import Progress
 from gacprof.core.errors import MeasurementError
+from gacprof.core.formatting import listed
 from gacprof.core.points import Environment
 from gacprof.devices.device import Device
 from gacprof.sweeping.engine import Engine, RunSummary
@@ -94,9 +95,8 @@ def _check_resumable(path: Path, header: dict[str, Any], resume: bool) -> None:
     if old["suite_hash"] != header["suite_hash"]:
         found = list(_differences(old["suite"], header["suite"]))
         found.sort(key=lambda text: not text.startswith("name "))
-        more = f"; and {len(found) - SHOWN} more differences" if len(found) > SHOWN else ""
         raise MeasurementError(
-            f"{path} holds another suite: {'; '.join(found[:SHOWN])}{more}. Use another --out"
+            f"{path} holds another suite: {listed(found, SHOWN, '; ')}. Use another --out"
         )
     _check_same_device(path, *(Environment.from_dict(h["environment"]) for h in (old, header)))
     if old["timer"] != header["timer"]:
@@ -133,8 +133,8 @@ def _differences(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
             continue
         if isinstance(was, list) and isinstance(is_now, list):
             gone, come = [v for v in was if v not in is_now], [v for v in is_now if v not in was]
-            lost = f"lost {_listed(gone)}" if gone else ""
-            gained = f"gained {_listed(come)}" if come else ""
+            lost = f"lost {listed(gone, SHOWN)}" if gone else ""
+            gained = f"gained {listed(come, SHOWN)}" if come else ""
             yield f"{key} {' and '.join(filter(None, (lost, gained))) or 'has another order'}"
         else:
             yield f"{key} was {_value(was)}, now {_value(is_now)}"
@@ -152,15 +152,10 @@ def _settings(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
         yield key, value
 
 
-def _listed(values: list[Any]) -> str:
-    more = f" and {len(values) - SHOWN} more" if len(values) > SHOWN else ""
-    return ", ".join(map(_value, values[:SHOWN])) + more
-
-
 def _value(value: Any) -> str:
     """``unset`` for a key that is not there."""
     if isinstance(value, list):
-        return f"[{_listed(value)}]"
+        return f"[{listed(list(map(_value, value)), SHOWN)}]"
     return "unset" if value is None else repr(value)
 
 

@@ -14,7 +14,7 @@ from planted_blocks import linear, notes, numbered, planted
 from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.build import build_map
 from gacprof.core.errors import MapError
-from gacprof.core.points import Block, Call, Environment, Point, PointNote
+from gacprof.core.points import Block, Environment, Point, PointNote
 from gacprof.sweeping.for_checkpoint import sizes_near
 
 DEVICE = Environment("recorded", "planted", "none", {"sm_count": 108}, {"torch": "2.13.0"})
@@ -31,32 +31,6 @@ def only_curve(blocks, **options):
 
 def over_k(dims, latency, **options) -> list[Block]:
     return planted(linear("K", dims), "K", latency, **options)
-
-
-def test_a_machine_that_slows_block_by_block_leaves_the_ratios_alone():
-    curve = only_curve(over_k(range(8, 33), lambda d: 10.0 + d, level=0.3, count=8))
-    latency = np.array(curve.points.latency_us)
-    wanted = np.array([10.0 + d for d in range(8, 33)])
-    assert np.ptp(np.log(latency / wanted)) < 1e-4
-    assert not curve.undecided
-
-
-@given(slowed=st.sets(st.integers(8, 31), max_size=17), factor=st.floats(1.05, 20.0))
-@settings(max_examples=10, deadline=None)
-def test_calls_disturbed_in_a_third_of_the_blocks_change_nothing(slowed, factor):
-    """Of fewer than three quarters of the dims: of more, the block's own level is theirs."""
-    quiet = over_k(range(8, 32), lambda d: 10.0 + d, count=12)
-    disturbed = [
-        replace(block, calls=tuple(_slower(call, factor, slowed) for call in block.calls))
-        if block.number % 3 == 0
-        else block
-        for block in quiet
-    ]
-    assert only_curve(disturbed).points.latency_us == only_curve(quiet).points.latency_us
-
-
-def _slower(call: Call, factor: float, slowed: set[int]) -> Call:
-    return replace(call, us=call.us * factor) if call.point.dim["K"] in slowed else call
 
 
 def test_of_a_slots_calls_in_a_block_the_undisturbed_one_counts():
@@ -162,15 +136,6 @@ def test_failed_points_are_in_the_coverage_with_their_reason():
     )
     assert curve.coverage.failed == {24: "out of memory"}
     assert (curve.coverage.first, curve.coverage.last, curve.coverage.measured) == (8, 24, 2)
-
-
-def test_a_point_that_failed_in_some_blocks_only_keeps_its_times():
-    points = linear("K", [8, 16])
-    curve = only_curve(
-        planted(points, "K", lambda d: 1.0),
-        point_notes={points[1]: PointNote(points[1], failed="out of memory")},
-    )
-    assert curve.points.d == [8, 16] and curve.coverage.failed == {}
 
 
 def test_throttled_blocks_are_left_out_and_said_so():
@@ -344,7 +309,7 @@ def test_a_planted_device_is_recovered(modulus, slow, cliff, jump, seed):
 
 
 def test_a_full_map_stays_small_and_comes_back_the_same(tmp_path):
-    axes = {axis: linear(axis, range(1, 1500)) for axis in "MNK"}
+    axes = {axis: linear(axis, range(1, 500)) for axis in "MNK"}
     many = numbered(
         *(
             planted(points, axis, lambda d: 10.0 + (d % 8 > 0), count=4)
@@ -354,17 +319,8 @@ def test_a_full_map_stays_small_and_comes_back_the_same(tmp_path):
     named = notes(chain.from_iterable(axes.values()), lambda point: NATIVE)
     built = map_of(many, name="large", point_notes=named)
     built.save(tmp_path / "large.json")
-    assert (tmp_path / "large.json").stat().st_size < 350_000
+    assert (tmp_path / "large.json").stat().st_size < 120_000
     assert CliffMap.load(tmp_path / "large.json").file == built.file
-
-
-def test_pure_noise_gives_no_cliffs_through_the_whole_chain():
-    dims = range(1000, 1800)
-    curve = only_curve(
-        over_k(dims, lambda d: 20.0, count=12, spread=0.02, level=0.2, replicates=dims[::10])
-    )
-    assert curve.cliffs == [] and curve.period is None and len(curve.tiers) == 1
-    assert curve.misaligned == []
 
 
 def test_a_predecessor_that_slows_the_next_call_is_told():

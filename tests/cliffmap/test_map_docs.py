@@ -54,4 +54,4 @@ def test_the_table_of_moduli_is_the_maps(docs):
         best = best_modulus(curves[name])
         assert best.modulus == int(modulus)
         assert best.loses == pytest.approx(float(loses) / 100, abs=0.0006)
-        assert moduli(curves[name])[0].loses == pytest.approx(int(without) / 100, abs=0.006)
+        assert moduli(curves[name])[1].loses == pytest.approx(int(without) / 100, abs=0.006)

@@ -12,7 +12,7 @@ from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Point
 from gacprof.extras.evidence import collecting, ncu
 from gacprof.extras.evidence.ncu import read_report, requested
-from gacprof.kernels.evidence import METRICS, KernelCounters, _load_kind
+from gacprof.kernels.evidence import METRICS, KernelCounters
 from gacprof.kernels.names import Kernel
 
 POINT = Point.of("linear", {"M": 64, "N": 128, "K": 107}, "float16", {"bias": False})
@@ -82,27 +82,19 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         read_report(tmp_path / "absent.ncu-rep")
 
 
-@pytest.mark.parametrize(
-    "opcode, kind",
-    [
-        ("LDG.E.128", "LDG.16"),
-        ("LDG.E.128.CONSTANT", "LDG.16"),
-        ("LDG.E", "LDG.4"),
-        ("LDG.E.U16", "LDG.2"),
-        ("LDGSTS.E.BYPASS.128", "LDGSTS.16"),
-        ("LDGSTS.E", "LDGSTS.4"),
-        ("UTMALDG.2D", "TMA"),
-        ("LDS.128", None),
-        ("STG.E.64", None),
-    ],
-)
-def test_load_widths(opcode: str, kind: str | None) -> None:
-    assert _load_kind(opcode) == kind
-
-
-def counters(arch: str, **values: float) -> KernelCounters:
+def counters(arch: str, opcodes: dict[str, int] | None = None, **values: float) -> KernelCounters:
     full: dict[str, float | None] = dict.fromkeys((metric.key for metric in METRICS), None)
-    return KernelCounters(Kernel("k"), arch, "a GPU", (), full | values, {}, {})
+    return KernelCounters(Kernel("k"), arch, "a GPU", (), full | values, {}, opcodes or {})
+
+
+def test_loads_are_counted_by_their_width() -> None:
+    opcodes = {
+        "LDG.E.128": 1, "LDG.E.128.CONSTANT": 2, "LDG.E": 4, "LDG.E.U16": 8, "LDS.128": 99,
+        "LDGSTS.E.BYPASS.128": 16, "LDGSTS.E": 32, "UTMALDG.2D": 64, "STG.E.64": 99,
+    }  # fmt: skip
+    assert counters("sm90", opcodes).loads == {
+        "LDG.16": 3, "LDG.4": 4, "LDG.2": 8, "LDGSTS.16": 16, "LDGSTS.4": 32, "TMA": 64,
+    }  # fmt: skip
 
 
 def test_hopper_on_the_old_instructions_shows_whatever_the_name_says() -> None:
@@ -110,11 +102,6 @@ def test_hopper_on_the_old_instructions_shows_whatever_the_name_says() -> None:
     assert counters("sm90", hmma_instructions=0, gmma_instructions=4e4).legacy_mma is False
     assert counters("sm90", hmma_instructions=0, gmma_instructions=0).legacy_mma is None
     assert counters("sm80", hmma_instructions=9e6, gmma_instructions=0).legacy_mma is None
-
-
-def test_sectors_per_l2_request() -> None:
-    assert counters("sm80", l2_read_sectors=400, l2_read_requests=100).sectors_per_l2_request == 4
-    assert counters("sm80", l2_read_sectors=400, l2_read_requests=0).sectors_per_l2_request is None
 
 
 def test_the_command_leaves_the_clocks_alone_and_asks_for_every_counter() -> None:

@@ -11,7 +11,6 @@ from gacprof.devices.device import BlockTimes, TimedCall
 from gacprof.devices.recorded import RecordedDevice
 from gacprof.devices.worker import WorkerLostError
 from gacprof.sweeping import build_map_of, read_blocks
-from gacprof.sweeping.results import read_samples
 from gacprof.sweeping.run import run_sweep
 from gacprof.sweeping.suite import parse_suite
 
@@ -81,13 +80,6 @@ def test_without_level_blocks_a_curve_is_at_its_own_level(tmp_path):
     found = build_map_of(tmp_path / "run", "recorded")
     assert found.curve("linear", "K", N=64).points.latency_us[0] == pytest.approx(10.0)
     assert not any(check.name == "levels" for check in found.file.checks)
-
-
-def test_samples_of_a_point_are_of_its_curves_own_blocks(tmp_path):
-    run_sweep(suite(), Caching(), tmp_path / "run")
-    for sample in read_samples(tmp_path / "run"):
-        assert sample.axes == ("K",)
-        assert set(sample.timings_us) == {own_us(sample.point)}
 
 
 def test_a_sweep_goes_on_where_a_level_block_killed_the_worker(tmp_path):
