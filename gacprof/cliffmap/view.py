@@ -82,9 +82,9 @@ class MeasuredView:
             return ""
         held, wanted = ",".join(map(str, measured[:4])), ",".join(map(str, asked))
         return (
-            f"the map was measured at {listed(measured, 4)} tokens, not at {listed(absent, 4)}: ask "
-            f"for those (--tokens {held}), or measure these with 'gacprof sweep --for {self._model} "
-            f"--tokens {wanted}'"
+            f"the map was measured at {listed(measured, 4)} tokens, not at {listed(absent, 4)}: "
+            f"ask for those (--tokens {held}), or measure these with 'gacprof sweep --for "
+            f"{self._model} --tokens {wanted}'"
         )
 
     def latency(self, n: int, k: int, bias: bool, dtype: str = "") -> Estimate:
