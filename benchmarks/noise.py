@@ -78,7 +78,8 @@ def by_blocks(suite: Suite, seconds: float) -> Found:
     blocks = [block for block in blocks if block.axis != LEVEL]
     keys = {curve_key(b.calls[0].point, b.axis) for b in blocks}
     for key in keys:
-        curve = CurveBlocks(b for b in blocks if curve_key(b.calls[0].point, b.axis) == key)
+        of_it = [b for b in blocks if curve_key(b.calls[0].point, b.axis) == key]
+        curve = CurveBlocks(of_it[0].axis, of_it)
         found[key] = dict(zip(curve.slots, curve.fit.effect.tolist(), strict=True))
     return found
 

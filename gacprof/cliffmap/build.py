@@ -8,7 +8,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
-from typing import NamedTuple
 
 from pydantic import ValidationError
 
@@ -79,21 +78,22 @@ def build_map(
     failed = _failed_by_curve(about, curves)
     made: list[Curve] = []
     isolated: dict[Point, IsolatedPoint] = {}
-    for (key, curve), shift in sorted(
-        zip(curves.items(), moved, strict=True), key=lambda each: str(each[0][0])
+    what = {key: Axis.of(c.slots[0].point, c.axis, timer) for key, c in curves.items()}
+    for key, shift in sorted(
+        zip(curves, moved, strict=True), key=lambda each: _order(what[each[0]])
     ):
+        curve, axis = curves[key], what[key]
         unseen = across if len(curve.devices) < 2 else 0.0
-        found = measured_of(curve, key.axis, shift, noise.inflation, unseen)
-        measured = [_named(m, key, about, mechanism_of) for m in found]
+        found = measured_of(curve, shift, noise.inflation, unseen)
+        measured = [_named(m, axis.point(m.d), about, mechanism_of) for m in found]
         if len(measured) < 2:
-            isolated |= {key.point(m.d): _isolated(m, key, timer) for m in reversed(measured)}
+            isolated |= {axis.point(m.d): _isolated(m, axis) for m in reversed(measured)}
             continue
-        what = Axis(key.operator, key.axis, dict(key.fixed), key.dtype, dict(key.flags), timer)
         try:
-            made.append(make_curve(what, measured, failed.get(key, {}), tolerance, curve.throttled))
+            made.append(make_curve(axis, measured, failed.get(key, {}), tolerance, curve.throttled))
         except ValidationError as error:
             fault = error.errors()[0]["msg"]
-            raise MapError(f"{key.operator} {key.axis} ({what.fixed}): {fault}") from None
+            raise MapError(f"{axis.operator} {axis.axis} ({axis.fixed}): {fault}") from None
     notes += _throttle_notes(held, fits)
     on_curves = {curve.point(d) for curve in made for d in curve.points.d}
     file = MapFile(
@@ -117,21 +117,9 @@ def build_map(
     return CliffMap(file)
 
 
-class _Key(NamedTuple):
-    operator: str
-    axis: str
-    dtype: str
-    flags: tuple
-    fixed: tuple
-
-    @classmethod
-    def of(cls, point: Point, axis: str) -> _Key:
-        fixed = tuple(item for item in point.dims if item[0] != axis)
-        return cls(point.operator, axis, point.dtype, point.flags, fixed)
-
-    def point(self, d: int) -> Point:
-        dims = {**dict(self.fixed), self.axis: d}
-        return Point.of(self.operator, dims, self.dtype, dict(self.flags))
+def _order(axis: Axis) -> str:
+    flags, fixed = tuple(axis.flags.items()), tuple(axis.fixed.items())
+    return str((axis.operator, axis.axis, axis.dtype, flags, fixed))
 
 
 def _timer_of(blocks: Sequence[Block]) -> tuple[str, list[str]]:
@@ -145,14 +133,14 @@ def _timer_of(blocks: Sequence[Block]) -> tuple[str, list[str]]:
     ]
 
 
-def _by_curve(blocks: Iterable[Block], timer: str) -> tuple[dict[_Key, CurveBlocks], list[str]]:
+def _by_curve(blocks: Iterable[Block], timer: str) -> tuple[dict[str, CurveBlocks], list[str]]:
     """The curves by what they are of, and the names of those that were timed otherwise only.
 
     A curve is of the blocks that did not run throttled; of those that did where it has too few
     others to know any error, such as a prefill at the power limit. Raises :class:`MapError` for a
     time that is no positive number.
     """
-    found: dict[_Key, list[Block]] = defaultdict(list)
+    found: dict[str, list[Block]] = defaultdict(list)
     for block in blocks:
         for call in block.calls:
             if not 0 < call.us < inf:
@@ -161,20 +149,21 @@ def _by_curve(blocks: Iterable[Block], timer: str) -> tuple[dict[_Key, CurveBloc
                     "the samples are damaged: sweep this point again"
                 )
         if block.calls and block.axis != LEVEL:
-            found[_Key.of(block.calls[0].point, block.axis)].append(block)
-    curves: dict[_Key, CurveBlocks] = {}
+            found[curve_key(block.calls[0].point, block.axis)].append(block)
+    curves: dict[str, CurveBlocks] = {}
     left_out: list[str] = []
     for key, all_of_it in found.items():
         timed = [block for block in all_of_it if block.timer == timer]
         if not timed:
-            left_out.append(curve_key(all_of_it[0].calls[0].point, key.axis))
+            left_out.append(key)
             continue
         slowed = [block for block in timed if block.throttled]
         if slowed and len(timed) - len(slowed) < FEWEST_BLOCKS:
             why = Counter(block.throttled for block in slowed).most_common(1)[0][0]
-            curves[key] = CurveBlocks(slowed, why)
+            curves[key] = CurveBlocks(slowed[0].axis, slowed, why)
         else:
-            curves[key] = CurveBlocks(block for block in timed if not block.throttled)
+            free = [block for block in timed if not block.throttled]
+            curves[key] = CurveBlocks(free[0].axis, free)
     return curves, left_out
 
 
@@ -188,35 +177,31 @@ def _throttle_notes(blocks: Sequence[Block], curves: Sequence[CurveBlocks]) -> l
 
 
 def _named(
-    m: Measured,
-    key: _Key,
-    notes: Mapping[Point, PointNote],
-    mechanism_of: MechanismOf,
+    m: Measured, point: Point, notes: Mapping[Point, PointNote], mechanism_of: MechanismOf
 ) -> Measured:
     """With what served the dim."""
-    point = key.point(m.d)
     kernels = notes[point].kernels if point in notes else ()
     served = mechanism_of(Sample(point, (), (), "", kernels=kernels))
     return replace(m, mechanism=served, kernels=kernels)
 
 
 def _failed_by_curve(
-    notes: Mapping[Point, PointNote], curves: Mapping[_Key, CurveBlocks]
-) -> dict[_Key, dict[int, str]]:
+    notes: Mapping[Point, PointNote], curves: Mapping[str, CurveBlocks]
+) -> dict[str, dict[int, str]]:
     """Points without any time, by the curves that they would stand on."""
-    measured = {key: {point for point, _ in curve.slots} for key, curve in curves.items()}
-    found: dict[_Key, dict[int, str]] = defaultdict(dict)
+    measured = {key: {slot.point for slot in curve.slots} for key, curve in curves.items()}
+    found: dict[str, dict[int, str]] = defaultdict(dict)
     for point, note in notes.items():
-        for axis in point.dim:
-            key = _Key.of(point, axis)
-            if note.failed and key in measured and point not in measured[key]:
+        for axis in point.dim if note.failed else ():
+            key = curve_key(point, axis)
+            if key in measured and point not in measured[key]:
                 found[key][point.dim[axis]] = note.failed
     return found
 
 
-def _isolated(m: Measured, key: _Key, timer: str) -> IsolatedPoint:
+def _isolated(m: Measured, of: Axis) -> IsolatedPoint:
     return IsolatedPoint(
-        operator=key.operator, dims=dict(key.fixed) | {key.axis: m.d}, dtype=key.dtype,
-        flags=dict(key.flags), timer=timer, latency_us=float(f"{m.us:.6g}"), count=m.count,
+        operator=of.operator, dims={**of.fixed, of.axis: m.d}, dtype=of.dtype,
+        flags=dict(of.flags), timer=of.timer, latency_us=float(f"{m.us:.6g}"), count=m.count,
         mechanism=m.mechanism, kernels=list(m.kernels),
     )  # fmt: skip

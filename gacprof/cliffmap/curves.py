@@ -12,7 +12,7 @@ import numpy as np
 
 from gacprof.cliffmap import detect
 from gacprof.cliffmap.schema import Cliff, Coverage, Curve, Points, Tier
-from gacprof.core.points import Flag
+from gacprof.core.points import Flag, Point
 from gacprof.stats.blocks import CurveBlocks
 from gacprof.stats.findings import Period, classes_of
 from gacprof.stats.fit import Fit, Floats
@@ -37,6 +37,14 @@ class Axis:
     dtype: str
     flags: Mapping[str, Flag]
     timer: str
+
+    @classmethod
+    def of(cls, point: Point, axis: str, timer: str) -> Axis:
+        fixed = {name: size for name, size in point.dims if name != axis}
+        return cls(point.operator, axis, fixed, point.dtype, point.flag, timer)
+
+    def point(self, d: int) -> Point:
+        return Point.of(self.operator, {**self.fixed, self.axis: d}, self.dtype, self.flags)
 
 
 @dataclass(frozen=True)
@@ -113,15 +121,10 @@ def judge_curve(measured: Sequence[Measured], tolerance: float = TOLERANCE) -> J
 
 
 def measured_of(
-    curve: CurveBlocks,
-    axis: str,
-    moved: Floats | float = 0.0,
-    inflation: float = 1.0,
-    unseen: float = 0.0,
+    curve: CurveBlocks, moved: Floats | float = 0.0, inflation: float = 1.0, unseen: float = 0.0
 ) -> list[Measured]:
     """The dims of a curve (:func:`pooled`); without an error where it was contended throughout."""
-    dims = [slot.point.dim[axis] for slot in curve.slots]
-    found = pooled(dims, curve.fit, moved, inflation, unseen)
+    found = pooled(curve.dims, curve.fit, moved, inflation, unseen)
     return [replace(m, error=inf) for m in found] if curve.contended else found
 
 

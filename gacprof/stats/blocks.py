@@ -65,11 +65,12 @@ def units_of(blocks: Sequence[Block]) -> list[int]:
 
 
 class CurveBlocks:
-    """The blocks of a curve, its slots in the order of their columns, and how many blocks hold
-    each. ``throttled`` says why the device ran below its clock, if it did in all blocks."""
+    """The blocks of a curve over ``axis``, its slots in the order of their columns, and how many
+    blocks hold each. ``throttled`` says why the device ran below its clock, if it did in all
+    blocks."""
 
-    def __init__(self, blocks: Iterable[Block] = (), throttled: str = "") -> None:
-        self.throttled = throttled
+    def __init__(self, axis: str, blocks: Iterable[Block] = (), throttled: str = "") -> None:
+        self.axis, self.throttled = axis, throttled
         self.blocks: list[Block] = []
         self.slots: list[Slot] = []
         self.counts: list[int] = []
@@ -123,6 +124,11 @@ class CurveBlocks:
     def disturbed(self) -> float:
         """The share of the calls that were."""
         return float(np.mean([flag for row in self._rows for _, flag in row.values()]))
+
+    @property
+    def dims(self) -> list[int]:
+        """The slots' places on the axis."""
+        return [slot.point.dim[self.axis] for slot in self.slots]
 
     @property
     def pairs(self) -> list[tuple[int, int]]:

@@ -43,7 +43,7 @@ class CurveState:
 
     def __init__(self, plan: CurvePlan, timing: Schedule, salt: str = "") -> None:
         self.plan, self._timing = plan, timing
-        self.held = CurveBlocks()
+        self.held = CurveBlocks(plan.axis)
         self.slots, self.counts = self.held.slots, self.held.counts
         self.kernels: Mapping[Point, tuple[str, ...]] = {}
         self._failures: dict[int, int] = {}
@@ -157,10 +157,9 @@ class CurveState:
 
     def _known(self) -> Known:
         """What was measured of the refined dims; None of those without any time."""
-        dims = [slot.point.dim[self.plan.axis] for slot in self.slots]
-        measured = {m.d: m for m in pooled(dims, self.held.fit)}
+        measured = {m.d: m for m in pooled(self.held.dims, self.held.fit)}
         known: dict[int, Measured | None] = {}
-        for d, slot in zip(dims, self.slots, strict=True):
+        for d, slot in zip(self.held.dims, self.slots, strict=True):
             if d in self.plan.refined:
                 found, kernels = measured.get(d), self.kernels.get(slot.point, ())
                 known[d] = found and replace(found, kernels=kernels)
@@ -239,7 +238,7 @@ class CurveState:
         known = fit.error[np.isfinite(fit.error)]
         if len(known):
             self.noise = float(np.median(known)) * max(1, self.blocks) ** 0.5
-        found = judge_curve(measured_of(self.held, self.plan.axis), self._timing.tolerance)
+        found = judge_curve(measured_of(self.held), self._timing.tolerance)
         self.open_share = found.undecided / max(1, len(found.d))
         self.half_width, self.process_effect = found.half_width, fit.between_most**0.5
         if self._sample and not self.decided:

@@ -96,9 +96,9 @@ def test_the_device_says_what_it_is(device: CudaDevice) -> None:
     print(dict(environment.facts), dict(environment.stack))
 
 
-def test_the_doctor_has_a_line_for_the_gpu_its_timer_and_attention() -> None:
+def test_the_doctor_has_a_line_for_the_gpu_and_its_timer() -> None:
     checks = {check.name: check for check in examine()}
-    assert {"cuda:0", "cuda-graph", "kineto", "attention", "triton", "nvml"} <= checks.keys()
+    assert {"cuda:0", "cuda-graph", "kineto", "triton", "nvml"} <= checks.keys()
     print(*(f"{check.name}: {check.note}" for check in checks.values()), sep="\n")
 
 
