@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gacprof.core.errors import first_line
-from gacprof.devices.nvml import SLOWED_BY, open_nvml, slowdown_bits
+from gacprof.devices.nvml import SLOWED_BY, open_nvml
 
 SMALL_MEMORY = 12 << 30
 """Below this an 8-billion-parameter model of 16-bit weights is run with few of its layers."""
@@ -116,7 +116,7 @@ def _held(process: Any) -> str:
 
 
 def _throttled(nvml: Any, handle: Any) -> Finding | None:
-    bits = slowdown_bits(nvml, handle)
+    bits = nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
     reasons = [words for bit, words in SLOWED_BY.items() if bits & bit]
     return Finding(f"running below its clock: {', '.join(reasons)}") if reasons else None
 
