@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -51,8 +50,6 @@ CELLS = 1 << 17
 """Joint sizes that are looked at; of more coupled dims than that fewer sizes each are on offer."""
 LEAST_SIZES = 4
 """On offer for each of many coupled dims. Where even these are too many, some are decided first."""
-FEW = 64
-"""Joint sizes of the dims that one meets, for which all sizes of a dim are judged beforehand."""
 SURELY = 3.0
 """Standard errors on either side, beyond which one time is longer than another for certain."""
 
@@ -270,16 +267,16 @@ class Joint:
         goal = self.problem.goal
         stay = self.problem.request.constraints.untouched
         for may_stay in (stay,) if stay or not goal.safe else (False, True):
-            allowed, left = self._faster_than_dense(), list[int]()
+            allowed = self._faster_than_dense()
             for us in (self.tables.latency_us, *self.tables.limited_us):
                 known = ~np.isnan(us)
                 if known.any():  # no plan rests on products that were not measured, if others were
                     allowed &= known
             if goal.safe:
-                allowed, left = self._judged(allowed & self._unbeaten(), may_stay)
+                allowed &= self._unbeaten()
             if stay and self.own is not None:
                 allowed[self.own] = True
-            found = self._undominated(allowed, left, may_stay)
+            found = self._undominated(allowed, may_stay)
             if found:
                 return found
         return []
@@ -320,46 +317,23 @@ class Joint:
                 allowed &= ~(grown & slower & (values <= values[self.own]))
         return allowed
 
-    def _judged(
-        self, allowed: NDArray[np.bool_], stay: bool
-    ) -> tuple[NDArray[np.bool_], list[int]]:
-        """Without the sizes of dims that few others meet, where they may not be chosen; and the
-        axes that are left to be judged one by one. ``stay``: any dim may stay as it is."""
-        left = []
-        for i, axis in enumerate(self.axes):
-            meets = self._meets(i)
-            shape = [len(self.axes[j].sizes) for j in meets]
-            if prod(shape) > FEW:
-                left.append(i)
-                continue
-            cell = [0] * len(self.axes)
-            here = [slice(None)] * len(self.axes)
-            for at in product(*map(range, shape), range(len(axis.sizes))):
-                for j, place in zip((*meets, i), at, strict=True):
-                    cell[j], here[j] = place, slice(place, place + 1)
-                stays = stay and axis.sizes[at[-1]] == axis.now
-                if not stays and allowed[tuple(here)].any() and not self._offers(i, cell):
-                    allowed[tuple(here)] = False
-        return allowed, left
-
     def _meets(self, i: int) -> list[int]:
         """The other axes that an axis meets."""
         near = {d.name for dim in self.axes[i].members for d in self.problem.coupled.of(dim)}
         return sorted({self._place[name] for name in near if name in self._place} - {i})
 
-    def _offers(self, i: int, cell: Sequence[int]) -> bool:
-        """Whether the size of one axis may be chosen at those of the others."""
+    def _offers(self, i: int, cell: Sequence[int], stay: bool) -> bool:
+        """Whether the size of one axis may be chosen at those of the others. ``stay``: any dim may
+        stay as it is."""
         axis, size = self.axes[i], self.axes[i].sizes[cell[i]]
-        if size is None or not axis.free:
+        if size is None or not axis.free or (stay and size == axis.now):
             return True
         own = {d.name: a.sizes[j] for a, j in zip(self.axes, cell, strict=True) for d in a.members}
         sizes = ChainMap(own, self.fixed)
         offer = self.problem.coupled.offer
         return all(offer(dim, size, sizes, axis.shared).offered for dim in axis.members)
 
-    def _undominated(
-        self, allowed: NDArray[np.bool_], left: Sequence[int], stay: bool
-    ) -> list[tuple[int, ...]]:
+    def _undominated(self, allowed: NDArray[np.bool_], stay: bool) -> list[tuple[int, ...]]:
         (parameters, nbytes), active = self.tables.costs, self.limits.active
         unknown = self.tables.limited_us if "latency" in active else []
         unknown = [*unknown, self.tables.kept()] if "energy" in active else unknown
@@ -379,15 +353,19 @@ class Joint:
         latency = np.nan_to_num(self.tables.latency_us)
         ties = [latency[allowed], changed[allowed], nbytes[allowed], parameters[allowed]]
         order = np.lexsort((np.arange(worth.size), *ties, *limited[::-1], -worth))
-        taken: list[int] = []
+        meets = [(i, *self._meets(i)) for i in range(len(self.axes))]
+        judged: dict[tuple[int, ...], bool] = {}  # by axis, its place and those of what it meets
+        taken: list[tuple[int, ...]] = []
         while order.size:
-            first, order = int(order[0]), order[1:]
+            first, order = order[0], order[1:]
             cell = tuple(cells[first].tolist())
-            if all(
-                (stay and self.axes[i].sizes[cell[i]] == self.axes[i].now) or self._offers(i, cell)
-                for i in left
-            ):
-                taken.append(first)
-                undercut = (limited[:, order] < limited[:, [first]]).any(axis=0)
-                order = order[undercut]
-        return [tuple(cells[i].tolist()) for i in taken]
+            for i, *others in meets if self.problem.goal.safe else ():
+                key = (i, cell[i], *(cell[j] for j in others))
+                if key not in judged:
+                    judged[key] = self._offers(i, cell, stay)
+                if not judged[key]:
+                    break
+            else:
+                taken.append(cell)
+                order = order[(limited[:, order] < limited[:, [first]]).any(axis=0)]
+        return taken

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from knapsack_reference import solved
+from published_dims import rows_of
 
 from gacprof.core.errors import SolverError
 from gacprof.solver import InfeasibleBudget, solve_gac
@@ -72,6 +73,22 @@ def test_never_better_than_the_exact_solution_within_its_true_cost():
         ours = solve_gac(costs, values, budget, 5)
         exact = solved(costs, values, max(budget, ours.cost))
         assert ours.value <= exact.value * (1 + 1e-12)
+
+
+def test_the_papers_unit_is_exact_on_its_published_dims():
+    """u = 8 × the fewest rows divides every step, so that its table is exact up to the budget: the
+    width per head of each projection of Llama-3-8B, with its parameters per unit."""
+    heads = {"q": 32, "k": 8, "v": 8, "o": 32}  # its config: 32 heads of 128, 8 of them key-value
+    unit = 8 * 4096 * heads["k"]
+    rows = rows_of(lambda row: (int(row["dim"]), 4096 * heads[row["proj"]]))["fisher", "0.7"]
+    windows = [(-(-max(8, dim - 16) // 8) * 8, min(128, dim + 16)) for dim, _ in rows]
+    pairs = zip(windows, rows, strict=True)
+    costs = [np.arange(low, high + 1, 8) * each for (low, high), (_, each) in pairs]
+    values = [np.sqrt(row) for row in costs]
+    budget = sum(dim * each for dim, each in rows) // unit * unit
+    table = solve_gac(costs, values, budget, unit)
+    assert table.overrun == 0
+    assert table.value == pytest.approx(solved(costs, values, budget).value, rel=1e-12)
 
 
 @pytest.mark.parametrize(

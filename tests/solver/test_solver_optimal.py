@@ -13,7 +13,7 @@ from gacprof.solver import one, solve
 
 def test_one_resource_equals_enumeration():
     rng = np.random.default_rng(0)
-    for _ in range(400):
+    for _ in range(250):
         case = cases.small(rng)
         agrees(case, enumerate_best(case.costs, case.whole, case.budget), two=False)
 
@@ -82,7 +82,7 @@ def _highs(costs, values, budget, latency=None, limit=None) -> float:
 @pytest.mark.parametrize("two", [False, True])
 def test_equals_highs_at_gap_zero(two):
     rng = np.random.default_rng(7)
-    for _ in range(4):
+    for _ in range(2):
         count = int(rng.integers(5, 25))
         costs = [np.sort(rng.integers(1, 400, 6)) for _ in range(count)]
         values = [np.sort(rng.random(6)) ** 2 for _ in range(count)]
