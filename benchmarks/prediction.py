@@ -36,7 +36,7 @@ from gacprof.devices.environment import cpu_name, native_bfloat16
 from gacprof.devices.threads import short_waits
 from gacprof.diagnosing.predict import Predictor
 from gacprof.diagnosing.whole import Change, benched
-from gacprof.evaluation.foretold import held
+from gacprof.evaluation.predictions import held
 from gacprof.evaluation.summary import BenchResult
 from gacprof.resizing.writers import save_tensors
 from gacprof.sweeping.for_checkpoint import suite_for

@@ -176,7 +176,7 @@ def _verdict(check: Verification, a: str, b: str) -> str:
 
 
 def print_timings(timed: BenchResult) -> None:
-    from gacprof.evaluation.foretold import foretold
+    from gacprof.evaluation.predictions import predictions
 
     for sentence in measured(timed.as_dict()):
         say(sentence)
@@ -190,7 +190,7 @@ def print_timings(timed: BenchResult) -> None:
     ]  # fmt: skip
     columns = ("workload", "model", "latency", "tokens/s", "against first (95 %)", "verdict")
     print_table("", columns, rows)
-    for sentence in foretold(timed):
+    for sentence in predictions(timed):
         say(sentence)
     first = timed.models[0]
     for replicate in timed.replicates:

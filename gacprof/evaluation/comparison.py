@@ -1,20 +1,14 @@
 """Statistics: a bench's fitted latencies and ratios; two models on the same text.
 
 Every block calls all models once at one workload, so the blocks of a bench are the blocks of
-:mod:`gacprof.stats.fit`: log time = model effect + block effect + disturbance. What differs is that
-models are compared with one reference, and that blocks of one round belong together: decode steps
-follow each other within milliseconds. So the bootstrap resamples whole rounds.
+:mod:`gacprof.stats.fit`. What differs is that models are compared with one reference, and that
+blocks of one round belong together, so that the bootstrap resamples whole rounds. Intervals are
+Student's and simultaneous: the level is divided by the number of verdicts and shared among the
+looks at the data (Bonferroni). Models are compared with the reference and its A/A replicate
+together, and a difference counts only beyond what the replicate shows.
 
-Three things keep verdicts honest. Intervals are simultaneous: the level is divided by the number
-of verdicts and shared among the looks at the data (Bonferroni), since stopping when the result
-pleases would inflate false ones. They are Student's, because the rounds are few. And the
-reference runs a second time as a hidden A/A replicate: a difference counts only beyond what the
-replicate shows. Models are compared with both of the two together: that halves what one of them
-owes to its place in memory, and leaves the A/A difference an independent witness.
-
-Windows of a text are hard for all models alike: what one model has more of than another scatters
-far less than either. So differences are taken window by window, and the interval is that of their
-mean: its standard error from a bootstrap over the windows, its quantile Student's, as above.
+Windows of a text are hard for all models alike. So differences are taken window by window, and the
+interval is that of their mean: its error from a bootstrap over the windows, its quantile Student's.
 """
 
 from __future__ import annotations

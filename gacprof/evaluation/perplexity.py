@@ -1,14 +1,12 @@
 """Perplexity of a text: its token ids, how likely they are, strided windows.
 
-Logits are the largest thing that evaluating a model makes: a window of 2048 tokens over a
-vocabulary of 128,000 takes 1 GB in float32, and its softmax as much again. So the layers run once
-over the whole window, and the head runs over a few positions at a time, in the model's dtype; the
-logarithm of the softmax is taken in float32 and sums are kept in float64.
+Logits are the largest thing that evaluating a model makes. So the layers run once over the whole
+window and the head over a few positions at a time, in the model's dtype; the logarithm of the
+softmax is taken in float32 and sums are kept in float64.
 
-A model sees a limited context. A window of N tokens slides over the text by M ≤ N tokens, and of
-each window only the predictions count that no earlier window made. So a prediction has at least
-N − M + 1 tokens of context, except in the first window, and M = N is the cheapest and M = 1 the
-most generous choice. The first token of the text has no context at all and is not predicted.
+A window of N tokens slides over the text by M ≤ N tokens, and of each window only the predictions
+count that no earlier window made: a prediction has at least N − M + 1 tokens of context, except in
+the first window. The first token of the text is not predicted.
 """
 
 from __future__ import annotations

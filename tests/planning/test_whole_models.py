@@ -9,7 +9,7 @@ from planted import PLANTED, TOKENS, planted_latency
 from gacprof.checkpoint import scan
 from gacprof.core.errors import PlanError
 from gacprof.core.points import Point
-from gacprof.evaluation.foretold import foretold
+from gacprof.evaluation.predictions import predictions
 from gacprof.evaluation.summary import BenchResult, ModelTiming
 from gacprof.planning import plan
 from gacprof.report.wording import by_phase
@@ -140,16 +140,16 @@ def test_a_bench_says_whether_what_was_predicted_held(asvd, planted_map, bench, 
     made = plan(asvd, planted_map, tokens=TOKENS, bench=bench)
     out = tmp_path / "out"
     realign(asvd, made, out)
-    told = list(foretold(bench_of([asvd, out])))
+    told = list(predictions(bench_of([asvd, out])))
     assert len(told) == len(TOKENS)
     assert all(sentence.endswith("it held") for sentence in told)
     slower = timing(out.name, out, 64, (1.5, 1.51, 1.52))
-    (missed,) = foretold(bench_of([asvd, out], timings=(slower,)))
+    (missed,) = predictions(bench_of([asvd, out], timings=(slower,)))
     assert missed.endswith("it was missed")
     wide = timing(out.name, out, 64, (0.5, 1.51, 1.6))
-    (left,) = foretold(bench_of([asvd, out], timings=(wide,)))
+    (left,) = predictions(bench_of([asvd, out], timings=(wide,)))
     assert left.endswith("is open")
-    assert not list(foretold(bench_of([out, asvd])))  # against another model nothing was predicted
+    assert not list(predictions(bench_of([out, asvd])))  # nothing was predicted of it
 
 
 def test_a_bench_of_a_busy_machine_bounds_the_products_share_alone(asvd, planted_map, tmp_path):

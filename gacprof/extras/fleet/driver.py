@@ -57,7 +57,9 @@ Watch = Callable[[Sequence[Member]], None]
 
 @dataclass
 class Driver:
-    """One call of :func:`sweep_fleet`."""
+    """One call of :func:`sweep_fleet`. Equal devices split the curves, and link curves are measured
+    by all of them. A ``resume`` goes on with the folders that are there, with whatever devices
+    there are now."""
 
     suite: Suite
     cluster: Cluster
@@ -324,11 +326,8 @@ class Driver:
 def sweep_fleet(
     suite: Suite, cluster: Cluster, opener_on: OpenerOn, out: str | Path, **how: Any
 ) -> FleetRun:
-    """Measure every curve of ``suite`` on each kind of device of ``cluster``.
-
-    Equal devices split the curves, and link curves are measured by all of them. Each kind has its
-    run folder in ``out``; ``how`` are the options of :class:`Driver`. A ``resume`` goes on with the
-    folders that are there, with whatever devices there are now.
+    """Measure every curve of ``suite`` on each kind of device of ``cluster``, a run folder a kind
+    in ``out``; ``how`` are the options of :class:`Driver`.
 
     Raises :class:`SuiteError` and :class:`MeasurementError`.
     """

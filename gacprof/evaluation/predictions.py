@@ -1,4 +1,4 @@
-"""Whether the changes that plans foretold are those that a bench measures.
+"""Whether the changes that plans predicted are those that a bench measures.
 
 A realigned or compressed folder keeps what its plan predicted of whole steps, against the model
 that the plan was made for and against the uncompressed one.
@@ -22,7 +22,7 @@ Bounds = tuple[float, float, float]
 """(low, value, high)."""
 
 
-def foretold(timed: BenchResult) -> Iterator[str]:
+def predictions(timed: BenchResult) -> Iterator[str]:
     """A sentence for each timing that a plan predicted: by how much, and whether that held.
 
     A model whose folder keeps no plan, or one made for other models, has none.
