@@ -14,12 +14,6 @@ if TYPE_CHECKING:
     from gacprof.checkpoint.scanning import inventory_for, inventory_of_model, scan
     from gacprof.checkpoint.tensors import TensorReader, open_tensors
 
-_WHERE = {
-    "Attention": "inventory", "Inventory": "inventory", "Module": "inventory", "Place": "inventory",
-    "mirrored_files": "foreign", "inventory_for": "scanning", "inventory_of_model": "scanning",
-    "scan": "scanning", "TensorReader": "tensors", "open_tensors": "tensors",
-}  # fmt: skip
-
 __all__ = [
     "Attention",
     "Inventory",
@@ -35,6 +29,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'gacprof.checkpoint' has no attribute '{name}'")
-    return getattr(import_module(f"gacprof.checkpoint.{_WHERE[name]}"), name)
+    for module in ("inventory", "foreign", "scanning", "tensors") if name in __all__ else ():
+        found = getattr(import_module(f"gacprof.checkpoint.{module}"), name, None)
+        if found is not None:
+            return found
+    raise AttributeError(f"module 'gacprof.checkpoint' has no attribute '{name}'")

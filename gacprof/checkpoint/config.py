@@ -137,32 +137,29 @@ def refuse_oversized(config: Mapping[str, Any], inventory: Inventory) -> None:
     for key in ("hidden_size", "vocab_size", "num_attention_heads", "num_hidden_layers"):
         if type(config.get(key)) is int and config[key] < 1:
             raise CheckpointError(f"{path}: its config says {key} {short(config[key])}: mend it")
+    most_wide = MOST_PRUNED * max(longest_side, 1024)
+    bounds = (
+        (_COUNT, max(tensors, 1024), f"{tensors} tensors"),
+        (_WIDTH, most_wide, f"no side longer than {longest_side}"),
+        (re.compile("^vocab_size$"), rows, f"an embedding of {rows} rows"),
+    )
     for part in (config, config.get("text_config"), config.get("vision_config")):
         sizes = part if isinstance(part, Mapping) else {}
         whole = {key: value for key, value in sizes.items() if type(value) is int}
-        counts = {key: value for key, value in whole.items() if _COUNT.search(key)}
-        _refuse_largest(counts, max(tensors, 1024), f"{tensors} tensors", path)
-        widths = {key: value for key, value in whole.items() if _WIDTH.search(key)}
-        most = MOST_PRUNED * max(longest_side, 1024)
-        _refuse_largest(widths, most, f"no side longer than {longest_side}", path)
-        words = {key: value for key, value in whole.items() if key == "vocab_size"}
-        _refuse_largest(words, rows, f"an embedding of {rows} rows", path)
+        for pattern, most, has in bounds:
+            for key, value in whole.items():
+                if pattern.search(key) and value > most:
+                    raise CheckpointError(
+                        f"{path}: its config says {key} {short(value)}, the file has {has}: "
+                        "config and tensors disagree"
+                    )
         longest = max((whole[key] for key in whole if _POSITIONS.search(key)), default=0)
-        layers = max((n for key, n in counts.items() if "layer" in key), default=1)
+        layers = max((n for k, n in whole.items() if _COUNT.search(k) and "layer" in k), default=1)
         is_masked = sizes.get("model_type") in MASKED
         if longest > MOST_POSITIONS or (is_masked and layers * longest**2 > MOST_MASKED):
             raise CheckpointError(
                 f"{path}: its config's {str(longest)[:20]} positions are more than memory has"
             )
-
-
-def _refuse_largest(sizes: Mapping[str, int], most: int, has: str, path: str) -> None:
-    key = max(sizes, key=lambda name: sizes[name], default="")
-    if key and sizes[key] > most:
-        raise CheckpointError(
-            f"{path}: its config says {key} {short(sizes[key])}, the file has {has}: config and "
-            "tensors disagree"
-        )
 
 
 def without_heads(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

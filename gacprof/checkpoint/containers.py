@@ -18,7 +18,7 @@ from gacprof.checkpoint.folder import Folder, parse_json, read_json
 from gacprof.checkpoint.gguf_headers import read_gguf
 from gacprof.checkpoint.inventory import Contents, TensorInfo
 from gacprof.checkpoint.pickled import are_counts
-from gacprof.checkpoint.torchfile import LEGACY_MAGIC, read_torch_legacy, read_torch_zip
+from gacprof.checkpoint.torchfile import LEGACY_MAGIC, read_torch_zip
 from gacprof.core.dtypes import BY_CODE
 from gacprof.core.errors import CheckpointError
 from gacprof.core.points import MAX_DIM
@@ -160,8 +160,11 @@ def _read_file(folder: Folder, name: str) -> Contents:
         raise CheckpointError(f"{where}: a Git LFS pointer, not the file; run 'git lfs pull'")
     if head.startswith(b"PK\x03\x04"):
         return read_torch_zip(folder, name)
-    if head.startswith(LEGACY_MAGIC[:13]):
-        return read_torch_legacy(folder, name)
+    if head.startswith(LEGACY_MAGIC):
+        raise CheckpointError(
+            f"{where}: a torch.save file from before torch 1.6; load it where you trust it and "
+            "save it again"
+        )
     if head.startswith(b"GGUF"):  # before safetensors: byte 8 counts the tensors, and 123 is "{"
         return read_gguf(folder, name)
     if head[8:9] != b"{" and head and name.endswith(".json"):  # not a shard under such a name

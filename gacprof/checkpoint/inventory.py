@@ -163,9 +163,8 @@ class Dim:
     ``params_per_unit`` is how many parameters one more unit costs. ``padding`` says whether
     zero padding preserves the function in real arithmetic; where it does not, ``why`` says
     so. ``ordered`` is true where the trailing entries are the least important, so that
-    cutting them is the best cut. ``dense_size`` is the size before compression where it is known
-    to have been larger; None says that nothing larger is known. It has no say in how ``size``
-    is judged.
+    cutting them is the best cut. ``dense_size`` of a rank is that of the dense weight where it is
+    larger, else None. It has no say in how ``size`` is judged.
     """
 
     name: str

@@ -153,19 +153,10 @@ def _atom(key: Any) -> Any:
     raise CheckpointError(f"pickle: a {type(key).__name__} as a dict key is refused")
 
 
-def persistent(pid: Any) -> StorageRef | Named:
-    """The storage that a persistent id of ``torch.save`` means.
-
-    Zip files: ``('storage', class, key, location, numel)``; legacy files add a sixth entry,
-    a view into another storage, which torch has not written since 0.4 and which is refused.
-    Legacy whole-model pickles also keep classes this way, with the text of their source file:
-    ``('module', class, file, source)`` gives the class's name.
-    """
-    if isinstance(pid, tuple) and len(pid) == 4 and pid[0] == "module":
-        if isinstance(pid[1], Named):
-            return pid[1]
-        raise CheckpointError("pickle: a persistent id of a class names none")
-    if not isinstance(pid, tuple) or len(pid) not in (5, 6) or pid[0] != "storage":
+def persistent(pid: Any) -> StorageRef:
+    """The storage that a persistent id of ``torch.save`` means: ``('storage', class, key, location,
+    numel)``."""
+    if not isinstance(pid, tuple) or len(pid) != 5 or pid[0] != "storage":
         raise CheckpointError("pickle: a persistent id is not a torch storage")
     of, key, numel = pid[1], pid[2], pid[4]
     dtype = BY_STORAGE.get(of.name) if isinstance(of, Named) else None
@@ -174,8 +165,6 @@ def persistent(pid: Any) -> StorageRef | Named:
         raise CheckpointError(f"pickle: storage type {kind!r} is not known")
     if not isinstance(key, str) or not _is_count(numel):
         raise CheckpointError("pickle: a storage has no valid key or size")
-    if len(pid) == 6 and pid[5] is not None:
-        raise CheckpointError("pickle: views of storages (torch < 0.4) are not read; save it anew")
     return StorageRef(key, dtype, numel)
 
 

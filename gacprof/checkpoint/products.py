@@ -45,34 +45,29 @@ class LocalProducts:
     """
 
     def __init__(self, inventory: Inventory, tp: int = 1) -> None:
-        self.tp = tp
-        self._shards: dict[str, tuple[int, int]] = {}
-        self._dtypes: dict[str, str] = {}
-        scheme = inventory.scheme
-        plain = _plain_dtype(inventory)
-        for module in inventory.modules:
-            split = shards_of(module, tp, inventory.attentions)
-            dtype = _computed(module.dtype, scheme, plain)
-            for gemm in module.gemms:
-                self._shards[gemm.weight] = split
-                self._dtypes[gemm.weight] = dtype
+        self.tp, scheme, plain = tp, inventory.scheme, _plain_dtype(inventory)
+        self._keys = {
+            gemm.weight: (*shards_of(module, tp, inventory.attentions),
+                          _computed(module.dtype, scheme, plain))
+            for module in inventory.modules for gemm in module.gemms
+        }  # fmt: skip
         self.notes = [BY_BLOCKS] if scheme and scheme.kind == "fp8_block" else []
         self.notes += [SHARED_OUT] if tp > 1 else []
-        counts = Counter(self._dtypes.values())
+        counts = Counter(dtype for *_, dtype in self._keys.values())
         self.computed = max(counts, key=lambda dtype: counts[dtype], default=plain)
 
     @property
     def dtypes(self) -> list[str]:
         """All that products are computed in."""
-        return sorted(set(self._dtypes.values()))
+        return sorted({dtype for *_, dtype in self._keys.values()})
 
     def shards(self, weight: str) -> tuple[int, int]:
         """How many ranks share N, and K, of the product of this weight."""
-        return self._shards.get(weight, (1, 1))
+        return self._keys[weight][:2] if weight in self._keys else (1, 1)
 
     def dtype_of(self, weight: str) -> str:
         """What the product of this weight is computed in."""
-        return self._dtypes.get(weight, self.computed)
+        return self._keys[weight][2] if weight in self._keys else self.computed
 
     def key(self, gemm: Gemm) -> tuple[object, ...]:
         """What, beside its shape, tells a product's time from another's."""

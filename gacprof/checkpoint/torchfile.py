@@ -1,11 +1,8 @@
-"""torch.save files: the zip format, and the one before torch 1.6 (torch/serialization.py).
+"""torch.save files in the zip format (torch/serialization.py).
 
-zip: ``<root>/data.pkl`` and one record per storage, ``<root>/data/<key>``, all uncompressed. So
+``<root>/data.pkl`` and one record per storage, ``<root>/data/<key>``, all uncompressed. So
 anything compressed is refused, and with it every zip bomb. Only the table of contents, the pickle
 and the records' 30-byte headers are read; nothing is unpacked.
-
-legacy: five pickles one after another (magic number, protocol, a dict about the system, the value,
-the storages' keys in order), then for each key eight bytes of element count and the raw elements.
 """
 
 from __future__ import annotations
@@ -29,14 +26,13 @@ MAX_PICKLE_BYTES = 64 << 20
 MAX_DIRECTORY_BYTES = 64 << 20
 """Of a zip file. A record takes about 70 bytes of it."""
 
-LEGACY_MAGIC = b"\x80\x02\x8a\x0al\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
-"""The first pickle: the long integer 0x1950A86A20F9469CFC6C."""
+LEGACY_MAGIC = b"\x80\x02\x8a\x0al\xfc\x9c\x46\xf9\x20\x6a\xa8"
+"""How files of torch before 1.6 begin: a pickle of the long integer 0x1950A86A20F9469CFC6C."""
 
 MAX_STRETCH = 32
 """Views share a storage: together a file's tensors may be so many times its own size. A copy of
 them (realigned, loaded) holds each whole, and 12 KB must not become gigabytes."""
 
-_LEGACY_PROTOCOL = 1001
 _BROKEN_ZIP = (zipfile.BadZipFile, NotImplementedError, OSError, ValueError, struct.error)
 _TAIL = 128 << 10
 
@@ -163,37 +159,6 @@ def read_torch_zip(folder: Folder, name: str) -> Contents:
         if record in entries
     }
     return _contents(name, pickled.value, storages, where)
-
-
-def read_torch_legacy(folder: Folder, name: str) -> Contents:
-    """The tensors of a legacy ``torch.save`` file. Raises :class:`CheckpointError`."""
-    where = f"{folder.location}/{name}"
-    head = folder.read(name, 0, min(folder.size(name), MAX_PICKLE_BYTES))
-    protocol = unpickle(head, where, len(LEGACY_MAGIC))
-    system = unpickle(head, where, protocol.end)
-    if protocol.value != _LEGACY_PROTOCOL or not isinstance(system.value, dict):
-        raise CheckpointError(
-            f"{where}: not a legacy torch.save file of protocol {_LEGACY_PROTOCOL}"
-        )
-    if not system.value.get("little_endian", True):
-        raise CheckpointError(f"{where}: big-endian data are not read")
-    pickled = unpickle(head, where, system.end)
-    keys = unpickle(head, where, pickled.end)
-    if not isinstance(keys.value, list) or not all(isinstance(key, str) for key in keys.value):
-        raise CheckpointError(f"{where}: its list of storages is broken")
-    found: dict[str, tuple[int | None, int]] = {}
-    at, size = keys.end, folder.size(name)
-    for key in keys.value:  # the storages follow each other in the order of keys
-        storage = pickled.storages.get(key)
-        if storage is None or key in found:
-            raise CheckpointError(f"{where}: storage {key[:40]!r} is unknown or given twice")
-        count = int.from_bytes(folder.read(name, at, 8), "little", signed=True)
-        nbytes = count * element_type(storage.dtype).itemsize
-        if count != storage.numel or at + 8 + nbytes > size:
-            raise CheckpointError(f"{where}: storage {key[:40]!r} is truncated or corrupt")
-        found[key] = (at + 8, nbytes)
-        at += 8 + nbytes
-    return _contents(name, pickled.value, found, where)
 
 
 def _contents(

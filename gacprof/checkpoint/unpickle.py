@@ -9,7 +9,6 @@ the length of the stream and by ``MAX_OPERATIONS``.
 
 from __future__ import annotations
 
-import io
 import pickletools
 import warnings
 from collections.abc import Callable
@@ -28,29 +27,26 @@ _MARK = object()
 
 @dataclass(frozen=True)
 class Unpickled:
-    """A pickle's value, where its stream ends, and every storage it names, by key."""
+    """A pickle's value, and every storage it names, by key."""
 
     value: Any
-    end: int
     storages: dict[str, StorageRef]
 
 
-def unpickle(data: bytes, where: str, start: int = 0) -> Unpickled:
-    """Run the pickle at ``start`` of ``data``.
+def unpickle(data: bytes, where: str) -> Unpickled:
+    """Run a pickle.
 
     Raises :class:`CheckpointError`, naming ``where``, for a stream that is broken or refused.
     """
-    stream = io.BytesIO(data)
-    stream.seek(start)
     machine = Machine()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of pickletools about odd escapes in the stream
-            for count, (opcode, arg, _) in enumerate(pickletools.genops(stream)):
+            for count, (opcode, arg, _) in enumerate(pickletools.genops(data)):
                 if count >= MAX_OPERATIONS:
                     raise CheckpointError(f"pickle: more than {MAX_OPERATIONS} operations")
                 machine.step(opcode.name, arg)
-        return Unpickled(machine.pop(), stream.tell(), machine.storages)
+        return Unpickled(machine.pop(), machine.storages)
     except CheckpointError as error:
         raise CheckpointError(f"{where}: {error}") from None
     except (ValueError, IndexError, KeyError, TypeError, OverflowError, UnicodeError) as error:
@@ -119,8 +115,7 @@ class Machine:
 
     def persistent(self, pid: Any) -> None:
         value = persistent(pid)
-        if isinstance(value, StorageRef):
-            self.storages.setdefault(value.key, value)
+        self.storages.setdefault(value.key, value)
         self.stack.append(value)
 
     def build(self, _: Any) -> None:

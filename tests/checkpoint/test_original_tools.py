@@ -23,12 +23,9 @@ LAYOUTS = {
 
 
 @pytest.fixture(params=LAYOUTS)
-def written(request: Any, fixtures: Path, tmp_path: Path) -> tuple[Inventory, dict[str, Any]]:
-    """Inventory and manifest; the files restored from their headers where data are not here."""
-    name = request.param
-    folder = fixtures / "checkpoints" / name
-    if not folder.is_dir():
-        folder = restored(fixtures / "checkpoints" / f"{name}.headers", tmp_path)
+def written(request: Any, tools_checkpoints: Path) -> tuple[Inventory, dict[str, Any]]:
+    """Inventory and manifest."""
+    folder = tools_checkpoints / request.param
     return scan(folder), json.loads((folder / "manifest.json").read_text())
 
 
@@ -132,7 +129,6 @@ def test_svdllm_ranks_are_those_of_the_shapes(inventory_of: Any) -> None:
 def test_llmpruner_widths_differ_and_the_config_is_not_believed(inventory_of: Any) -> None:
     inventory = inventory_of("llmpruner_mha_global_mlp_0.3")
     assert [d.size for d in inventory.dims] == [600, 448, 439, 439]
-    assert {d.dense_size for d in inventory.dims} == {688}
     assert any("688" in note and "439, 448, 600" in note for note in inventory.notes)
     assert inventory.attributes["model.layers.0.self_attn"]["num_heads"] == 8
 
@@ -158,14 +154,3 @@ def test_slicegpt_residual_stream(inventory_of: Any) -> None:
     assert ("lm_head.weight", 1) in {(p.tensor, p.axis) for p in last.places}
     shortcut = inventory.gemm("model.layers.3.mlp_shortcut_Q")  # stored as [in, out]
     assert (shortcut.K, shortcut.N) == (199, 256)
-
-
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_the_files_themselves(tools_checkpoints: Path, name: str) -> None:
-    """The whole set where it is at hand: the same from the real files."""
-    folder = tools_checkpoints / name
-    inventory = scan(folder)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    assert inventory.layout == LAYOUTS[name]
-    assert as_written(inventory) == manifest["state_dict"]
-    assert inventory.parameters == manifest["parameter_count"]

@@ -1,4 +1,4 @@
-"""torch.save files, zipped and legacy, read without torch and compared with what torch reads."""
+"""torch.save files, read without torch and compared with what torch reads."""
 
 from __future__ import annotations
 
@@ -51,15 +51,12 @@ class Tiny(nn.Module):
         self.cache = torch.zeros(5)
 
 
-@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
-def test_every_kind_of_tensor_reads_as_torch_reads_it(tmp_path: Path, zipped: bool) -> None:
+def test_every_kind_of_tensor_reads_as_torch_reads_it(tmp_path: Path) -> None:
     path = tmp_path / "state.pt"
-    # Legacy files cannot hold float8: torch writes no typed storage for it.
-    state = {k: v for k, v in STATE.items() if zipped or k != "float8"}
-    torch.save(state, path, _use_new_zipfile_serialization=zipped)
+    torch.save(STATE, path)
     reader = open_tensors(path)
-    assert set(reader) == set(state)
-    for name, expected in state.items():
+    assert set(reader) == set(STATE)
+    for name, expected in STATE.items():
         found = reader.torch(name)
         assert found.dtype == expected.dtype and tuple(found.shape) == tuple(expected.shape)
         assert torch.equal(found.float(), expected.detach().float()), name
@@ -73,11 +70,10 @@ def test_views_keep_their_strides(tmp_path: Path) -> None:
     assert tensors["view"].nbytes == 6 * 5 * 4
 
 
-@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
 @pytest.mark.parametrize("wrap", [lambda m: m, lambda m: {"model": m, "tokenizer": None}])
-def test_a_whole_model_gives_its_state_dict(tmp_path: Path, zipped: bool, wrap: Any) -> None:
+def test_a_whole_model_gives_its_state_dict(tmp_path: Path, wrap: Any) -> None:
     model = Tiny()
-    torch.save(wrap(model), tmp_path / "m.bin", _use_new_zipfile_serialization=zipped)
+    torch.save(wrap(model), tmp_path / "m.bin")
     reader = open_tensors(tmp_path / "m.bin")
     expected = model.state_dict()
     assert set(reader) == set(expected)
@@ -176,11 +172,16 @@ def test_a_missing_storage_is_named(tmp_path: Path) -> None:
         scan(path)
 
 
+def test_files_of_old_torch_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(5)}, tmp_path / "m.pt", _use_new_zipfile_serialization=False)
+    with pytest.raises(CheckpointError, match=r"before torch 1\.6; .*save it again"):
+        scan(tmp_path / "m.pt")
+
+
 @pytest.mark.parametrize("keep", [0.2, 0.5, 0.9, 0.999])
-@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
-def test_truncated_files_are_refused(tmp_path: Path, zipped: bool, keep: float) -> None:
+def test_truncated_files_are_refused(tmp_path: Path, keep: float) -> None:
     path = tmp_path / "m.pt"
-    torch.save({"w": torch.ones(500)}, path, _use_new_zipfile_serialization=zipped)
+    torch.save({"w": torch.ones(500)}, path)
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * keep)])
     with pytest.raises(CheckpointError):
@@ -188,12 +189,10 @@ def test_truncated_files_are_refused(tmp_path: Path, zipped: bool, keep: float) 
 
 
 @pytest.mark.usefixtures("nothing_happens")
-@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
-def test_mutated_torch_files(zipped: bool) -> None:
+def test_mutated_torch_files() -> None:
     """Sound tensors within the file, or a CheckpointError."""
     stream = io.BytesIO()
-    state = {f"w{i}": torch.ones(i + 1, 3) for i in range(4)}
-    torch.save(state, stream, _use_new_zipfile_serialization=zipped)
+    torch.save({f"w{i}": torch.ones(i + 1, 3) for i in range(4)}, stream)
     sound = stream.getvalue()
     rng = random.Random(7)
     refused = 0

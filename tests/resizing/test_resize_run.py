@@ -73,28 +73,12 @@ def test_asvd_padded_has_the_sizes_the_config_and_the_bits(fixtures, tmp_path):
         np.testing.assert_array_equal(new[name], padded, err_msg=name)
 
 
-def test_asvd_padded_gives_its_own_models_logits(fixtures, tmp_path):
-    torch = pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-    from gacprof.checkpoint.load import load_model
-
-    source = fixtures / "checkpoints" / "asvd_mha_r1"
-    realign(source, "optimal", tmp_path / "out")
-    truth = np.load(source / "ground_truth.npz")
-    with torch.no_grad():
-        model = load_model(tmp_path / "out", "float32")
-        logits = model(torch.from_numpy(truth["input_ids"])).logits
-    np.testing.assert_allclose(logits.numpy(), truth["logits"], atol=2e-5)
-
-
 FOLDERS = {
-    "palu_mha_gs4_block1": ("logits", 2e-5),
-    "svdllm_mha_0.6": ("logits", 2e-5),
-    "llmpruner_mha_global_mlp_0.3": ("logits_fp32_rope", 2e-5),
-    "slicegpt_mha_s0.22_r1": ("logits_fp32_rope", 2e-5),
-    "torchpruning_mha_0.3": ("logits", 2e-5),
+    **dict.fromkeys(("asvd_mha_r1", "palu_mha_gs4_block1", "svdllm_mha_0.6"), "logits"),
+    **dict.fromkeys(("llmpruner_mha_global_mlp_0.3", "slicegpt_mha_s0.22_r1"), "logits_fp32_rope"),
+    "torchpruning_mha_0.3": "logits",
 }
-"""Which recorded logits, and how near: 6 digits of logits up to 8."""
+"""Which recorded logits are a folder's own."""
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -106,7 +90,6 @@ def test_every_tools_checkpoint_padded_gives_its_own_models_logits(
     from gacprof.checkpoint.load import load_model
 
     source, out = tools_checkpoints / folder, tmp_path / "out"
-    recorded, tolerance = FOLDERS[folder]
     realign(source, "minimal", out)
     before, after = scan(source), scan(out)
     assert {d.name: d.size for d in after.dims} == {
@@ -117,7 +100,7 @@ def test_every_tools_checkpoint_padded_gives_its_own_models_logits(
     with torch.no_grad():
         model = load_model(out, "float32")
         logits = model(torch.from_numpy(truth["input_ids"])).logits
-    np.testing.assert_allclose(logits.numpy(), truth[recorded], atol=tolerance)
+    np.testing.assert_allclose(logits.numpy(), truth[FOLDERS[folder]], atol=2e-5)  # of up to 8
 
 
 def test_palu_groups_are_padded_at_their_own_offsets(tools_checkpoints, tmp_path):

@@ -107,13 +107,6 @@ def width_keys(config: Mapping[str, Any], dims: Iterable[Dim]) -> list[WidthKey]
     ]
 
 
-def declared_width(config: Mapping[str, Any], kind: tuple[str, str], size: int) -> int | None:
-    """The width that ``config`` says for an MLP of a :func:`kind_of` and of ``size``."""
-    found = _find(config, *kind, {size})
-    value = None if found is None else _value(config, found[0])
-    return None if found is None or value is None else int(value * found[1])
-
-
 def without_key(config: Mapping[str, Any], dims: Iterable[Dim]) -> dict[str, str]:
     """The dims of one width for all layers that the config of a model cannot say, with the reason.
 
@@ -155,11 +148,11 @@ def _alike(dims: Iterable[Dim]) -> dict[tuple[str, str], list[Dim]]:
     found: dict[tuple[str, str], list[Dim]] = {}
     for dim in dims:
         if dim.kind == "width":
-            found.setdefault(kind_of(dim.role, dim.name), []).append(dim)
+            found.setdefault(_kind_of(dim.role, dim.name), []).append(dim)
     return found
 
 
-def kind_of(role: str, mlp: str) -> tuple[str, str]:
+def _kind_of(role: str, mlp: str) -> tuple[str, str]:
     """The kind of an MLP, and the tower that it belongs to (empty in the text model)."""
     if in_tower(mlp):
         return "tower", "audio" if "audio" in mlp else "vision"

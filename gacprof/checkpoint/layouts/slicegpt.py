@@ -134,7 +134,6 @@ class _Stretch:
                 f"{sorted(sizes)[:6]}, which should be one"
             )
         size = sizes.pop()
-        original = _original_hidden(contents)
         return Dim(
             name=self.name,
             kind="hidden",
@@ -146,7 +145,6 @@ class _Stretch:
             ),
             layer=self.layer,
             role="hidden",
-            dense_size=original if original is not None and original > size else None,
         )
 
 
@@ -182,7 +180,7 @@ def _slicing(side: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, An
     return {file: config for file, config in side.items() if "embedding_dimensions" in config}
 
 
-def _original_hidden(source: Contents | Inventory) -> int | None:
+def _original_hidden(source: Inventory) -> int | None:
     sizes = (c.get("hidden_size") for c in (*_slicing(source.side).values(), source.config))
     return next((size for size in sizes if type(size) is int), None)
 

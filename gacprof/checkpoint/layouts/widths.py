@@ -7,12 +7,11 @@ units are multiplied by down's zero columns.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 
 from gacprof.checkpoint.inventory import Contents, Dim, Feed, NewSizes, Place
-from gacprof.checkpoint.layouts.declared import declared_width, kind_of, width_keys, without_key
+from gacprof.checkpoint.layouts.declared import width_keys, without_key
 from gacprof.checkpoint.layouts.linear import Linear
 from gacprof.checkpoint.layouts.names import (
     in_tower,
@@ -37,13 +36,12 @@ def find_widths(contents: Contents, linears: Sequence[Linear]) -> tuple[list[Dim
     below = names_below(mlps, contents.tensors)
     around = [x for x in linears if role_of(x.name) in ("q", "k", "v", "qkv", "o")]
     attention = {tensor for linear in around for tensor in linear.tensors}
-    declared = cache(lambda kind, size: declared_width(contents.config, kind, size))
     dims, notes = [], []
     for mlp, parts in mlps.items():
         if "down" not in parts or not parts.keys() & {"up", "gate_up", "gate"}:
             continue
         strangers = [name for name in below.get(mlp, ()) if name not in attention]
-        dim = _width(contents, mlp, parts, strangers, declared)
+        dim = _width(contents, mlp, parts, strangers)
         if dim is None:
             notes.append(f"{mlp}: widths of {', '.join(sorted(parts))} do not fit each other")
         else:
@@ -84,7 +82,6 @@ def _width(
     mlp: str,
     parts: Mapping[str, Linear],
     strangers: Sequence[str],
-    declared: Callable[[tuple[str, str], int], int | None],
 ) -> Dim | None:
     down = parts["down"]
     size = down.in_features(contents)
@@ -103,9 +100,6 @@ def _width(
     places += _places(down, down.reads, down.axes[1], size, 1)
     feeds.append(Feed(down.reads, "K"))
     why = _refusal(contents, size, parts, strangers)
-    role = _kind_of(mlp, down)
-    # LLM-Pruner keeps the old config; one that says the stored size says nothing of an earlier one
-    before = declared(kind_of(role, mlp), size) or 0
     return Dim(
         name=f"{mlp}:width",
         kind="width",
@@ -114,8 +108,7 @@ def _width(
         feeds=tuple(feeds),
         params_per_unit=cost,
         layer=layer_of(mlp),
-        role=role,
-        dense_size=before if before > size else None,
+        role=_kind_of(mlp, down),
         padding="refused" if why else "exact",
         why=why,
     )
