@@ -83,7 +83,7 @@ TYPED = {
     "pareto/1": "planning.pareto:Pareto",
     "plan/1": "planning.schema:Plan",
     "quality/1": "evaluation.evaluating:Quality",
-    "realign-result/1": "resizing.result:RealignResult",
+    "realign-result/1": "resizing.request:RealignResult",
     "run-summary/1": "sweeping.engine:RunSummary",
     "shared-dim/1": "cliffmap.intersect:SharedDim",
     "sweep-estimate/1": "api.sweeps:SweepEstimate",

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
-from gacprof.checkpoint.layouts.names import in_tower
 from gacprof.core.errors import CheckpointError, short
 
 if TYPE_CHECKING:
@@ -178,6 +177,11 @@ def without_heads(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any
 
 TEXT_PARTS = ("text_config", "llm_config", "language_config")
 """Where multimodal configs describe their text model: transformers', InternVL's, DeepSeek-VL's."""
+
+
+def in_tower(module: str) -> bool:
+    """Whether ``module`` belongs to the vision or audio part of a multimodal model."""
+    return "vision" in module or "visual" in module or "image" in module or "audio" in module
 
 
 def part_of(config: Mapping[str, Any], name: str = "") -> tuple[str, ...]:

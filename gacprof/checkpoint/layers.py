@@ -113,14 +113,6 @@ def set_ranks(model: nn.Module, name: str, before: Sequence[int], after: Sequenc
         module.ranks = list(after)
 
 
-def set_width(model: nn.Module, name: str, before: int, after: int) -> None:
-    """Set the width that the MLP ``name`` keeps (transformers' MLPs do, to no effect)."""
-    module = find_submodule(model, name)
-    for attribute in ("intermediate_size", "ffn_dim"):
-        if getattr(module, attribute, None) == before:
-            setattr(module, attribute, after)
-
-
 _STORED = re.compile(r"(.*)\.experts\.(\d{1,6})\.(w1|gate_proj)", re.DOTALL)
 _NAMES = {"w1": ("w1", "w3", "w2"), "gate_proj": ("gate_proj", "up_proj", "down_proj")}
 """Gate, up and down of Mixtral, and of Qwen, OLMoE and DeepSeek."""

@@ -143,7 +143,8 @@ def _lint(request: LintRequest) -> Lint:
     Raises :class:`CheckpointError` for a config that cannot be read, and :class:`LintError` for a
     size that is none and for an engine, a GPU or a quantisation that is not known.
     """
-    name, case = _prepared(request)
+    named = config_named(request.source)
+    case = case_of(request, named.config)
     hosted: list[str] = []
     tier, time = case.tier, _times(case.gpu, case.engine.name, hosted)
     table = tuple(degrees(case))
@@ -153,7 +154,7 @@ def _lint(request: LintRequest) -> Lint:
         for one in with_shards(each)
     ]
     return Lint(
-        name,
+        named.name,
         case.config.model_type,
         case.engine.name,
         ".".join(map(str, case.engine.at or ())),
@@ -166,7 +167,7 @@ def _lint(request: LintRequest) -> Lint:
         (*rows, *_vision(case)),
         table,
         tuple(remedies(case, table)),
-        (*_notes(case), *hosted),
+        (*named.notes, *_notes(case), *hosted),
     )
 
 
@@ -176,15 +177,10 @@ lint = verb("lint", LintRequest, _lint)
 def _fix(request: LintRequest) -> tuple[dict[str, Any], Remedy] | None:
     """The config with its sizes moved to the nearest good ones, and what that costs; None where
     none is to be moved."""
-    return fixed(_prepared(request)[1])
+    return fixed(case_of(request, config_named(request.source).config))
 
 
 fix = verb("fix", LintRequest, _fix)
-
-
-def _prepared(request: LintRequest) -> tuple[str, Case]:
-    named = config_named(request.source)
-    return named.name, case_of(request, named.config)
 
 
 def _times(gpu: Gpu, engine: str, notes: list[str]) -> Times:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gacprof.resizing.from_gguf import ImportResult, import_gguf
-from gacprof.resizing.result import RealignResult, Resized
+from gacprof.resizing.request import RealignResult, Resized
 from gacprof.resizing.run import realign
 from gacprof.resizing.sizes import Fuse, Padding, Uniform
 

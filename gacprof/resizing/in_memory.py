@@ -123,7 +123,7 @@ def _assign(model: torch.nn.Module, made: Mapping[str, Array]) -> None:
 
 def _set_sizes(model: torch.nn.Module, inventory: Inventory, sizes: NewSizes) -> None:
     """What modules keep of their sizes besides the parameters."""
-    from gacprof.checkpoint.layers import set_ranks, set_width
+    from gacprof.checkpoint.layers import set_ranks
 
     for module in inventory.modules:
         ranks = [name for name in module.dims if inventory.dim(name).kind == "rank"]
@@ -132,10 +132,6 @@ def _set_sizes(model: torch.nn.Module, inventory: Inventory, sizes: NewSizes) ->
         left = [size for size in new if size is not None]
         if left and left == new:  # not merged
             set_ranks(model, module.name, old, left)
-    for dim in inventory.dims:
-        after = sizes.get(dim.name)
-        if dim.kind == "width" and after is not None:
-            set_width(model, dim.name.removesuffix(":width"), dim.size, after)
 
 
 def _set_config(model: torch.nn.Module, inventory: Inventory, new: Mapping[str, Any]) -> None:

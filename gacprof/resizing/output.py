@@ -27,7 +27,7 @@ from gacprof.core.errors import CheckpointError
 from gacprof.core.files import copy, write_json, write_text
 from gacprof.core.formatting import visible
 from gacprof.resizing.changes import NewTensor
-from gacprof.resizing.result import RealignResult
+from gacprof.resizing.request import RealignResult
 from gacprof.resizing.writers import INDEX, WeightsFile, index_of
 
 PROVENANCE = "gacprof.json"

@@ -23,8 +23,7 @@ from gacprof.resizing.output import (
     write_provenance,
     write_side_files,
 )
-from gacprof.resizing.request import RealignRequest
-from gacprof.resizing.result import RealignResult
+from gacprof.resizing.request import RealignRequest, RealignResult
 from gacprof.resizing.sizes import Requested, digest, requested, source_identity
 from gacprof.resizing.values import Resizer
 from gacprof.resizing.workspace import CUTS, finish, refuse_target, workspace

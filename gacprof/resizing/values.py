@@ -27,7 +27,7 @@ from gacprof.resizing.changes import (
     merged_modules,
     new_tensors,
 )
-from gacprof.resizing.result import Resized
+from gacprof.resizing.request import Resized
 from gacprof.resizing.segments import (
     CHUNK_BYTES,
     Array,

@@ -137,6 +137,13 @@ def test_headers_say_what_a_config_leaves_out_and_widths_of_each_layer(tmp_path)
     assert rows["embedding"].local == {"N": 128, "K": 256}
 
 
+def test_headers_that_cannot_be_read_are_left_aside_and_said(tmp_path, llama):
+    folder = checkpoint(tmp_path, {"model.embed_tokens.weight": (512, 256)}, llama)
+    (folder / "model.safetensors").write_bytes(b"no header")
+    found = lint(folder)
+    assert found.outcome == "ok" and "headers are not used" in found.notes[0]
+
+
 @pytest.mark.parametrize(
     ("name", "kind", "group"),
     [

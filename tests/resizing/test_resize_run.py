@@ -15,7 +15,7 @@ from gacprof.checkpoint import open_tensors, scan
 from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.planning.schema import Budget, Certificate, Choice, Plan, Workload
 from gacprof.resizing import realign
-from gacprof.resizing.result import EXACT
+from gacprof.resizing.request import EXACT
 
 
 def plan_for(checkpoint: Path, sizes: dict[str, int]) -> Plan:

@@ -5,9 +5,14 @@ from __future__ import annotations
 from gacprof.checkpoint.inventory import Contents
 from gacprof.checkpoint.layouts.experts import Moe
 from gacprof.checkpoint.layouts.layout import Layout
-from gacprof.checkpoint.layouts.plain import FactorPairs, GacprofFactors, PerLayerWidths, Plain
 from gacprof.checkpoint.layouts.quantised import Quantised
-from gacprof.checkpoint.layouts.tools import compressors
+from gacprof.checkpoint.layouts.tools import (
+    FactorPairs,
+    GacprofFactors,
+    PerLayerWidths,
+    Plain,
+    compressors,
+)
 from gacprof.core.errors import CheckpointError
 
 __all__ = ["Contents", "all_layouts", "layout_named", "recognise"]

@@ -13,9 +13,8 @@ from fractions import Fraction
 from math import ceil
 from typing import Any
 
-from gacprof.checkpoint.config import part_of
+from gacprof.checkpoint.config import in_tower, part_of
 from gacprof.checkpoint.inventory import Dim, NewSizes
-from gacprof.checkpoint.layouts.names import in_tower
 
 _MLP = (
     *("intermediate_size_mlp", "dense_intermediate_size", "intermediate_size", "ffn_dim"),

@@ -80,11 +80,6 @@ def may_be_conv1d(module: str) -> bool:
     return module.rsplit(".", 1)[-1] in ("c_attn", "c_proj", "c_fc")
 
 
-def in_tower(module: str) -> bool:
-    """Whether ``module`` belongs to the vision or audio part of a multimodal model."""
-    return "vision" in module or "visual" in module or "image" in module or "audio" in module
-
-
 def parent_of(module: str) -> str:
     return module.rpartition(".")[0]
 

@@ -10,17 +10,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from gacprof.checkpoint.config import in_tower
 from gacprof.checkpoint.inventory import Contents, Dim, Feed, NewSizes, Place
 from gacprof.checkpoint.layouts.declared import width_keys, without_key
 from gacprof.checkpoint.layouts.linear import Linear
-from gacprof.checkpoint.layouts.names import (
-    in_tower,
-    is_expert,
-    layer_of,
-    names_below,
-    parent_of,
-    role_of,
-)
+from gacprof.checkpoint.layouts.names import is_expert, layer_of, names_below, parent_of, role_of
 
 STACKED = "experts"
 """The role of a width that all experts of a layer share, since one tensor holds them all."""
@@ -48,11 +42,10 @@ def find_widths(contents: Contents, linears: Sequence[Linear]) -> tuple[list[Dim
             dims.append(dim)
     notes += config_disagrees(contents.config, dims, {})
     unknown = without_key(contents.config, dims)
-    return [_refused(dim, unknown[dim.name]) if dim.name in unknown else dim for dim in dims], notes
-
-
-def _refused(dim: Dim, why: str) -> Dim:
-    return dim if dim.padding == "refused" else replace(dim, padding="refused", why=why)
+    for i, dim in enumerate(dims):
+        if dim.name in unknown and dim.padding != "refused":
+            dims[i] = replace(dim, padding="refused", why=unknown[dim.name])
+    return dims, notes
 
 
 def config_disagrees(

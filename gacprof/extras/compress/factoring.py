@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from gacprof.checkpoint.config import in_tower
 from gacprof.checkpoint.inventory import Inventory, Module, NewSizes
-from gacprof.checkpoint.layouts.names import in_tower
 from gacprof.checkpoint.tensors import TensorReader
 from gacprof.core.errors import CompressionError
 from gacprof.core.factors import COMPUTABLE

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gacprof.checkpoint.layouts.names import in_tower
+from gacprof.checkpoint.config import in_tower
 from gacprof.checkpoint.skeleton import build_skeleton
 from gacprof.checkpoint.tensors import TensorReader
 from gacprof.core.errors import CompressionError
