@@ -28,14 +28,11 @@ def products(config: Config, ranks: Ranks) -> tuple[Product, ...]:
 def counts(at: Sizes) -> Iterator[Product]:
     """What ranks share out whole."""
     config, tp = at.config, at.ranks.tp
+    left_out = {"kv_heads"} if at.family.mixer == "mla" else set()
+    left_out |= set() if config.get("mamba_heads") else {"mamba_groups"}  # those of experts
     for name, field in COUNTS.items():
         number = at.get(field)
-        groups_of_experts = field == "mamba_groups" and not config.get("mamba_heads")
-        if (
-            number
-            and not groups_of_experts
-            and not (at.family.mixer == "mla" and field == "kv_heads")
-        ):
+        if number and field not in left_out:
             yield count(name, config.spelling(field), number, tp)
     yield from _groups_of_heads(at)
     number = config.get("experts")
@@ -74,7 +71,7 @@ def _column(
     if role.removeprefix("shared_") not in at.ranks.fused and len(set(ends)) > 1:
         for shard, size, end in shards:
             apart = f"{name.rpartition('.')[0]}.{shard}".removeprefix(".")
-            yield at.one(apart, shard, split, size, at.hidden, layers, fields, end)
+            yield at.column(apart, shard, size, layers, fields, end, split=split)
         return
     sizes = [size for _, size, _ in shards]
     missing = tuple(dict.fromkeys(field for size in sizes for field in size.missing))
@@ -82,7 +79,7 @@ def _column(
     values = [size.value for size in sizes if size.value is not None]
     n = Size(sum(values) if len(values) == len(sizes) else None, missing=missing)
     whole = replace(uneven, value=None) if uneven else n
-    made = at.one(name, role, split, whole, at.hidden, layers, fields, *ends)
+    made = at.column(name, role, whole, layers, fields, *ends, split=split)
     yield replace(made, shards=tuple((shard, size) for shard, size, _ in shards))
 
 
@@ -110,7 +107,7 @@ def grouped(at: Sizes) -> Iterator[Product]:
     fields, layers = ("heads", "kv_heads", "head_dim"), at.layers_of("attention")
     yield from _column(at, "qkv", "qkv", shards, layers, fields)
     k = at.of_heads("heads", value_dim)
-    yield at.one("o", "o", "row", at.hidden, k, layers, fields, "self_attn.o_proj")
+    yield at.row("o", "o", k, layers, fields, "self_attn.o_proj")
 
 
 def latent(at: Sizes) -> Iterator[Product]:
@@ -126,43 +123,35 @@ def latent(at: Sizes) -> Iterator[Product]:
     has_rank = bool(config.get("q_lora_rank"))
     if has_rank:
         q_a = at.size("q_lora_rank")
-        shards = (
-            ("q_a", q_a, "self_attn.q_a_proj"),
-            ("kv_a", kv_a, "self_attn.kv_a_proj_with_mqa"),
-        )
+        shards = (("q_a", q_a, "self_attn.q_a_proj"),
+                  ("kv_a", kv_a, "self_attn.kv_a_proj_with_mqa"))  # fmt: skip
         yield from _column(at, "mla.qkv_a", "qkv_a", shards, layers, fields, "replicated")
     elif kv_a.value:
         end = "self_attn.kv_a_proj_with_mqa"
-        yield at.one("mla.kv_a", "kv_a", "replicated", kv_a, at.hidden, layers, fields[1:], end)
+        yield at.column("mla.kv_a", "kv_a", kv_a, layers, fields[1:], end, split="replicated")
     if not (config.get("qk_nope_head_dim") or config.get("v_head_dim")):
         return
     fields = ("qk_nope_head_dim", "qk_rope_head_dim")
     k, end = (at.size("q_lora_rank"), "q_b_proj") if has_rank else (at.hidden, "q_proj")
-    yield at.one(
-        "mla.q_b", "q_b", "column", at.of_dims(*fields), k, layers, fields, f"self_attn.{end}"
-    )
+    n = at.of_dims(*fields)
+    yield at.column("mla.q_b", "q_b", n, layers, fields, f"self_attn.{end}", k=k)
     fields = ("qk_nope_head_dim", "v_head_dim")
-    k = at.size("kv_lora_rank")
-    yield at.one(
-        "mla.kv_b", "kv_b", "column", at.of_dims(*fields), k, layers, fields, "self_attn.kv_b_proj"
-    )
+    n, k = at.of_dims(*fields), at.size("kv_lora_rank")
+    yield at.column("mla.kv_b", "kv_b", n, layers, fields, "self_attn.kv_b_proj", k=k)
     k = at.of_heads("heads", "v_head_dim")
-    yield at.one("mla.o", "o", "row", at.hidden, k, layers, fields[1:], "self_attn.o_proj")
+    yield at.row("mla.o", "o", k, layers, fields[1:], "self_attn.o_proj")
 
 
 def latent_v4(at: Sizes) -> Iterator[Product]:
     """DeepSeek-V4: a latent q, one head of keys, an output in groups of low rank."""
     if at.config.get("q_lora_rank"):
-        n, k, fields = (
-            at.of_heads("heads", "head_dim"),
-            at.size("q_lora_rank"),
-            ("q_lora_rank", "head_dim"),
-        )
-        yield at.one("attention.q_b", "q_b", "column", n, k, at.layers, fields, "attn.wq_b")
+        n, k = at.of_heads("heads", "head_dim"), at.size("q_lora_rank")
+        fields = ("q_lora_rank", "head_dim")
+        yield at.column("attention.q_b", "q_b", n, at.layers, fields, "attn.wq_b", k=k)
     if at.config.get("o_lora_rank"):
         fields = ("o_groups", "o_lora_rank")
         k = at.size(*fields, parts=at.ranks.tp, by_heads=True)
-        yield at.one("attention.o_b", "o", "row", at.hidden, k, at.layers, fields, "attn.wo_b")
+        yield at.row("attention.o_b", "o", k, at.layers, fields, "attn.wo_b")
 
 
 def delta_net(at: Sizes) -> Iterator[Product]:
@@ -176,9 +165,7 @@ def delta_net(at: Sizes) -> Iterator[Product]:
     shards = (("q", key, end), ("k", key, end), ("v", value, end), ("z", value, end))
     fields = (*key_fields, *value_fields)
     yield from _column(at, "gdn.in_proj_qkvz", "in_proj", shards, layers, fields)
-    yield at.one(
-        "gdn.out", "gdn_out", "row", at.hidden, value, layers, value_fields, "linear_attn.out_proj"
-    )
+    yield at.row("gdn.out", "gdn_out", value, layers, value_fields, "linear_attn.out_proj")
 
 
 def mamba(at: Sizes) -> Iterator[Product]:
@@ -187,11 +174,8 @@ def mamba(at: Sizes) -> Iterator[Product]:
     if not config.get("mamba_heads"):
         older = any(key.startswith(("mamba_d_", "ssm_")) for key in config.values)
         if older or at.family.mixer == "mamba1":
-            field = "the heads of Mamba-2"
-            size, layers = Size(None, missing=(field,)), at.layers_of("mamba")
-            yield at.one(
-                "mamba.in_proj", "mamba1", "column", size, size, layers, (), "mixer.in_proj"
-            )
+            size, layers = Size(None, missing=("the heads of Mamba-2",)), at.layers_of("mamba")
+            yield at.column("mamba.in_proj", "mamba1", size, layers, (), "mixer.in_proj", k=size)
         return
     inner, groups = at.of_heads("mamba_heads", "mamba_head_dim"), config.get("mamba_groups")
     is_repeated = groups == 1
@@ -202,9 +186,7 @@ def mamba(at: Sizes) -> Iterator[Product]:
     layers = at.layers_of("mamba")
     fields = ("mamba_heads", "mamba_head_dim", "mamba_groups", "mamba_state")
     yield from _column(at, "mamba.in_proj", "in_proj", shards, layers, fields)
-    yield at.one(
-        "mamba.out_proj", "mamba_out", "row", at.hidden, inner, layers, fields[:2], "mixer.out_proj"
-    )
+    yield at.row("mamba.out_proj", "mamba_out", inner, layers, fields[:2], "mixer.out_proj")
 
 
 def _mlp(
@@ -216,10 +198,8 @@ def _mlp(
         shards = (("gate", size, f"{module}.gate_proj"), ("up", size, f"{module}.up_proj"))
         yield from _column(at, f"{prefix}gate_up", f"{role}gate_up", shards, layers, (field,))
     else:
-        end = f"{module}.up_proj"
-        yield at.one(f"{prefix}up", f"{role}up", "column", size, at.hidden, layers, (field,), end)
-    end = f"{module}.down_proj"
-    yield at.one(f"{prefix}down", f"{role}down", "row", at.hidden, size, layers, (field,), end)
+        yield at.column(f"{prefix}up", f"{role}up", size, layers, (field,), f"{module}.up_proj")
+    yield at.row(f"{prefix}down", f"{role}down", size, layers, (field,), f"{module}.down_proj")
 
 
 def dense_mlp(at: Sizes) -> Iterator[Product]:
@@ -266,10 +246,8 @@ def experts(at: Sizes) -> Iterator[Product]:
         first, role, ends = ("w1/w3", "expert_gate_up", ("gate", "up"))
     names = [f"mlp.experts.0.{end}_proj" for end in ends]
     layers, fields = at.layers_of("experts"), (family.expert,)
-    up = at.one(f"moe.{first}", role, "column", size, at.hidden, layers, fields, *names)
-    down = at.one(
-        "moe.w2", "expert_down", "row", at.hidden, size, layers, fields, "mlp.experts.0.down_proj"
-    )
+    up = at.column(f"moe.{first}", role, size, layers, fields, *names)
+    down = at.row("moe.w2", "expert_down", size, layers, fields, "mlp.experts.0.down_proj")
     copies = number / ranks.expert_parallel if number else None
     for product in (up, down):
         yield replace(product, kind="expert", gated=family.is_gated, copies=copies)
@@ -298,14 +276,5 @@ def vocabulary(at: Sizes) -> Iterator[Product]:
         ("embedding", "embedding", "model.embed_tokens", 1),
         ("lm_head", "head", "lm_head", 0 if is_tied else 1),
     ):
-        yield Product(
-            name,
-            role,
-            "vocab",
-            "column",
-            n,
-            at.hidden,
-            layers=layers,
-            fields=fields,
-            modules=(module,),
-        )
+        yield Product(name, role, "vocab", "column", n, at.hidden, layers=layers, fields=fields,
+                      modules=(module,))  # fmt: skip

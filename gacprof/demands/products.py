@@ -160,23 +160,24 @@ class Sizes:
         whole = count * sum(value for value in values if value is not None)
         return Size(None if count % parts else whole // parts, whole, parts, by_heads=True)
 
-    def one(
-        self,
-        name: str,
-        role: str,
-        split: str,
-        n: Size,
-        k: Size,
-        layers: int | None,
-        fields: tuple[str, ...],
-        *modules: str,
-    ) -> Product:
-        """A dense product; ``modules`` are the ends of its modules' names."""
+    def column(
+        self, name: str, role: str, n: Size, layers: int | None, fields: tuple[str, ...],
+        *modules: str, k: Size | None = None, split: str = "column",
+    ) -> Product:  # fmt: skip
+        """A dense product of the hidden state; ``modules`` are the ends of its modules' names."""
         named = tuple(f"model.layers.{{}}.{module}" for module in modules)
         spelled = tuple(map(self.config.spelling, fields))
-        return Product(
-            name, role, "dense", split, n, k, layers=layers, fields=spelled, modules=named
-        )
+        k = k or self.hidden
+        return Product(name, role, "dense", split, n, k, layers=layers, fields=spelled,
+                       modules=named)  # fmt: skip
+
+    def row(
+        self, name: str, role: str, k: Size, layers: int | None, fields: tuple[str, ...],
+        *modules: str,
+    ) -> Product:  # fmt: skip
+        """A dense product that adds to the hidden state, of what the ranks hold of ``k``."""
+        n = self.hidden
+        return self.column(name, role, n, layers, fields, *modules, k=k, split="row")
 
     def layers_of(self, kind: str) -> int | None:
         """In how many layers a kind of product lies; None where the config does not say."""

@@ -197,16 +197,11 @@ def _check_choices(plan: Plan, inventory: Inventory) -> None:
     dims = {dim.name: dim for dim in inventory.dims}
     for choice in plan.choices:
         name, dim = choice.dim, dims.get(choice.dim)
-        misfit = ""
-        if dim is None:
-            misfit = f"it has no dim '{name}'"
-        elif choice.before != dim.size:
-            misfit = f"it says that '{name}' is {short(choice.before)}, here it is {dim.size}"
-        elif choice.kind != dim.kind:
-            misfit = f"it says that '{name}' is a {choice.kind}, here it is a {dim.kind}"
-        if dim is None or misfit:
+        if dim is None or (choice.kind, choice.before) != (dim.kind, dim.size):
+            here = f"here it is a {dim.kind} of {dim.size}" if dim else "there is none here"
             raise PlanError(
-                f"the plan for {plan.checkpoint} does not fit the {inventory.path}: {misfit}"
+                f"the plan for {plan.checkpoint} does not fit the {inventory.path}: it says that "
+                f"'{name}' is a {choice.kind} of {short(choice.before)}, {here}"
             )
         if dim.most is not None and choice.after and choice.after > dim.most:
             raise PlanError(

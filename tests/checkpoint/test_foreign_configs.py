@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -123,81 +121,24 @@ def test_honest_configs_build_the_model_that_they_describe(kind: str, tmp_path: 
     np.testing.assert_allclose(logits_of(ours, ids), logits_of(theirs, ids), atol=1e-5)
 
 
-KERNELS = """
-import os, sys, types
-def _called(name):
-    def call(*args, **kwargs):
-        with open(os.environ["KERNELS_CALLED"], "a") as file:
-            file.write(f"{name} {args} {kwargs}\\n")
+def test_a_config_fetches_no_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Experts go through transformers' own loading too. Asked without us, it does fetch."""
+    asked: list[Any] = []
+
+    def fetch(*names: Any, **more: Any) -> None:
+        asked.append(names)
         raise RuntimeError("a kernel was asked for")
-    return call
-class _Anything:
-    def __init__(self, *args, **kwargs): pass
-    def __call__(self, *args, **kwargs): return args[0] if args else self
-    def __getattr__(self, name): return _Anything()
-def use_kernel_forward_from_hub(*args, **kwargs): return lambda cls: cls
-use_kernelized_func = use_kernel_func_from_hub = use_kernel_forward_from_hub
-def replace_kernel_forward_from_hub(cls, *args, **kwargs): return cls
-def __getattr__(name):
-    if name.startswith("__"):
-        raise AttributeError(name)
-    if name in ("get_kernel", "load_kernel", "install_kernel", "get_local_kernel", "has_kernel"):
-        return _called(name)
-    return _Anything
-"""
 
-
-def with_kernels(folder: Path, code: str, *arguments: object) -> tuple[str, str]:
-    """Run Python with a package ``kernels`` that records what it is asked for."""
-    package = folder / "site" / "kernels"
-    (package / "layer").mkdir(parents=True, exist_ok=True)
-    (package / "__init__.py").write_text(KERNELS)
-    for name in ("layer/__init__", "layer/mode"):
-        (package / f"{name}.py").write_text(
-            "from kernels import *\nfrom kernels import _Anything\n"
-            "def __getattr__(name): return _Anything\n"
-        )
-    import transformers.utils.import_utils as versions
-
-    version = getattr(versions, "KERNELS_MIN_VERSION", "0.4.4")
-    info = folder / "site" / f"kernels-{version}.dist-info"
-    info.mkdir(exist_ok=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: kernels\nVersion: {version}\n")
-    called = folder / "called"
-    path = os.pathsep.join([str(folder / "site"), *filter(None, sys.path)])
-    env = os.environ | {"PYTHONPATH": path, "KERNELS_CALLED": str(called), "HF_HUB_OFFLINE": "1"}
-    run = subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        capture_output=True, text=True, env=env, check=False,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr[-2000:]
-    return run.stdout, called.read_text() if called.exists() else ""
-
-
-LOADING = """
-import os, sys
-from gacprof.checkpoint.load import load_model
-model = load_model(sys.argv[1])
-print(model.config._attn_implementation, os.path.exists(os.environ["KERNELS_CALLED"]))
-import transformers
-from transformers.utils.import_utils import is_kernels_available
-model.config._attn_implementation = "evil-org/x"
-try:
-    transformers.AutoModelForCausalLM.from_config(model.config)
-except Exception:
-    print(is_kernels_available())
-"""
-
-
-def test_a_config_fetches_no_kernel(tmp_path: Path) -> None:
-    """With a package at hand that fetches them, and that transformers asks without us. Experts go
-    through its own loading too."""
+    monkeypatch.setattr("transformers.modeling_utils.lazy_import_flash_attention", fetch)
     saved(tmp_path / "model", CONFIGS["experts"]())
     file = tmp_path / "model" / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | BUILDABLE))
-    shown, called = with_kernels(tmp_path, LOADING, tmp_path / "model")
-    assert shown.splitlines() == ["sdpa False", "True"]
-    assert called.count("\n") == 1 and "evil-org/x" in called
+    model = load_model(tmp_path / "model")
+    assert model.config._attn_implementation == "sdpa" and not asked
+    model.config._attn_implementation = "evil-org/x"
+    with pytest.raises(RuntimeError, match="a kernel was asked for"):
+        transformers.AutoModelForCausalLM.from_config(model.config)
+    assert asked == [("evil-org/x",)]
 
 
 @pytest.mark.parametrize(

@@ -272,40 +272,6 @@ def test_experts_in_one_tensor_are_told_and_not_adjustable(inputs_first: bool) -
     assert [(d.size, d.padding) for d in findings.dims] == [(12, "refused")]
 
 
-def packed(module: str, n_out: int, n_in: int, bits: int, kind: str) -> dict[str, Any]:
-    groups = n_in // 32
-    gptq, awq = (n_in * bits // 32, n_out), (n_in, n_out * bits // 32)
-    return {
-        f"{module}.qweight": ("int32", gptq if kind == "GPTQ" else awq),
-        f"{module}.qzeros": ("int32", (groups, n_out * bits // 32)),
-        f"{module}.scales": (groups, n_out),
-    }
-
-
-@pytest.mark.parametrize("bits", [2, 3, 4, 8])
-@pytest.mark.parametrize("kind", ["GPTQ", "AWQ"])
-def test_quantised_weights_have_their_true_sizes_and_are_left_alone(kind: str, bits: int) -> None:
-    shapes = packed(f"{MLP}.gate_proj", 96, 64, bits, kind)
-    shapes |= packed(f"{MLP}.up_proj", 96, 64, bits, kind)
-    shapes |= packed(f"{MLP}.down_proj", 64, 96, bits, kind)
-    shapes |= {"lm_head.weight": (50, 64)}
-    name, findings = found(shapes)
-    assert name == "quantised" and f"{kind} int{bits}" in findings.notes[0]
-    gemms = {m.role: (m.gemms[0].N, m.gemms[0].K, m.dtype) for m in findings.modules}
-    assert gemms["gate"] == (96, 64, f"int{bits}") and gemms["down"] == (64, 96, f"int{bits}")
-    assert gemms["head"] == (50, 64, "float16")
-    (width,) = findings.dims
-    assert (width.size, width.padding) == (96, "refused") and "quantise" in width.why
-
-
-def test_float8_weights_with_block_scales_are_left_alone() -> None:
-    shapes: dict[str, Any] = dict(gated(MLP, 256, 128))
-    for part in ("gate", "up", "down"):
-        shapes[f"{MLP}.{part}_proj.weight_scale_inv"] = ("float32", (2, 1))
-    _, findings = found(shapes)
-    assert dim(findings, f"{MLP}:width").padding == "refused"
-
-
 Q = "model.layers.0.self_attn.q_proj"
 
 

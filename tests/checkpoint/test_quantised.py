@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -88,7 +89,19 @@ def quanto4(module: str, n_out: int, n_in: int) -> dict[str, Any]:
     }
 
 
+def packed(bits: int, inputs: bool, module: str, n_out: int, n_in: int) -> dict[str, Any]:
+    """GPTQ packs along the inputs, AWQ along the outputs."""
+    gptq, awq = (n_in * bits // 32, n_out), (n_in, n_out * bits // 32)
+    return {
+        f"{module}.qweight": ("int32", gptq if inputs else awq),
+        f"{module}.qzeros": ("int32", (n_in // 32, n_out * bits // 32)),
+        f"{module}.scales": (n_in // 32, n_out),
+    }
+
+
 KINDS = {
+    **{f"GPTQ int{bits}": partial(packed, bits, True) for bits in (2, 3, 4, 8)},
+    **{f"AWQ int{bits}": partial(packed, bits, False) for bits in (2, 3, 4, 8)},
     "int8": int8,
     "bitsandbytes int8": bitsandbytes8,
     "bitsandbytes nf4": bitsandbytes4,
@@ -141,13 +154,15 @@ def test_flat_weights_without_a_config_are_told_and_given_no_sizes() -> None:
     assert "not understood" in " ".join(findings.notes)
 
 
-def test_float8_weights_have_nothing_to_realign() -> None:
+@pytest.mark.parametrize("scales", ["weight_scale", "weight_scale_inv"])
+def test_float8_weights_have_nothing_to_realign(scales: str) -> None:
     shapes: dict[str, Any] = {}
     for module, sides in SIDES.items():
         shapes[f"{module}.weight"] = ("float8_e4m3fn", sides)
-        shapes[f"{module}.weight_scale"] = ("float32", (sides[0], 1))
+        shapes[f"{module}.{scales}"] = ("float32", (sides[0], 1))
     _, findings = found(shapes, CONFIG)
     assert "nothing to realign" in findings.notes[-1]
+    assert {dim.padding for dim in findings.dims} == {"refused"}
 
 
 def test_a_copy_is_all_that_realigning_makes(tmp_path: Any) -> None:

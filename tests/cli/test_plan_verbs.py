@@ -121,7 +121,7 @@ def test_a_map_of_another_device_says_how_to_fill_it(run, asvd, tmp_path, elsewh
     ("change", "message"),
     [
         (lambda c: c.update(dim="nonesuch"), "nonesuch"),
-        (lambda c: c.update(before=77, after=80), "it is 76"),
+        (lambda c: c.update(before=77, after=80), "a rank of 76"),
         (lambda c: c.update(after=88, action="truncate"), "'pad', not to 'truncate'"),
         (lambda c: c.update(after=None), "'fuse', not to 'pad'"),
         (lambda c: c.update(after=0), "after"),
@@ -132,8 +132,8 @@ def test_a_map_of_another_device_says_how_to_fill_it(run, asvd, tmp_path, elsewh
         (lambda c: c.update(after=88, cost=c["cost"] // 80 * 88), "the plan was edited"),
         (lambda c: c.update(after="80"), "after"),
         (lambda c: c.update(before="76"), "before"),
-        (lambda c: c.update(before=75), "is 75, here it is 76"),
-        (lambda c: c.update(kind="width"), "is a width, here it is a rank"),
+        (lambda c: c.update(before=75), "of 75, here it is a rank of 76"),
+        (lambda c: c.update(kind="width"), "is a width of 76, here it is a rank"),
     ],
 )
 def test_a_plan_edited_by_hand_into_nonsense_is_refused(
