@@ -70,18 +70,14 @@ def parameter_names(module: Module) -> dict[str, str]:
     return names
 
 
-def can_be_resized(module: nn.Module) -> bool:
-    """Whether :func:`set_sizes` knows this kind of layer."""
-    return isinstance(module, nn.Linear | nn.Embedding) or is_conv1d(module)
-
-
 def is_conv1d(module: nn.Module) -> bool:
     """Whether this is GPT-2's linear layer, which keeps [in, out] (transformers/pytorch_utils)."""
     return type(module).__name__ == "Conv1D" and hasattr(module, "nf")
 
 
-def set_sizes(module: nn.Module) -> None:
-    """Set the sizes that the layer keeps beside its weight to the shape of its weight."""
+def set_sizes(module: nn.Module) -> bool:
+    """Set the sizes that the layer keeps beside its weight to the shape of its weight. Returns
+    whether this kind of layer is known."""
     layer: Any = module
     if isinstance(module, nn.Linear):
         layer.out_features, layer.in_features = module.weight.shape
@@ -89,6 +85,9 @@ def set_sizes(module: nn.Module) -> None:
         layer.num_embeddings, layer.embedding_dim = module.weight.shape
     elif is_conv1d(module):
         layer.nx, layer.nf = layer.weight.shape
+    else:
+        return False
+    return True
 
 
 def find_submodule(model: nn.Module, name: str) -> Any:

@@ -18,7 +18,6 @@ from gacprof.checkpoint.config import passed, refuse_oversized, without_heads
 from gacprof.checkpoint.foreign import effective_config
 from gacprof.checkpoint.inventory import Attention, Inventory
 from gacprof.checkpoint.layers import (
-    can_be_resized,
     factors_of,
     find_submodule,
     parameter_names,
@@ -156,13 +155,14 @@ def _fit_shapes(model: nn.Module, inventory: Inventory, names: dict[str, str]) -
         parameter = getattr(module, attribute, None)  # load.py says what becomes of a stray one
         if not isinstance(parameter, nn.Parameter) or parameter.shape == info.shape:
             continue
-        if not can_be_resized(module) or parameter.dim() != len(info.shape):
+        fits = parameter.dim() == len(info.shape)
+        if fits:
+            setattr(module, attribute, nn.Parameter(torch.empty(info.shape)))
+        if not fits or not set_sizes(module):
             raise CheckpointError(
                 f"{inventory.path}: {tensor} is {list(info.shape)}, the config makes its "
                 f"{type(module).__name__} {list(parameter.shape)}: config and tensors disagree"
             )
-        setattr(module, attribute, nn.Parameter(torch.empty(info.shape)))
-        set_sizes(module)
 
 
 def _fit_heads(model: nn.Module, inventory: Inventory, attention: Attention) -> None:

@@ -10,7 +10,7 @@ group by group for grouped factors, and the groups' biases one after the other.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
@@ -50,19 +50,11 @@ class Change:
 
 @dataclass(frozen=True)
 class Edit:
-    """One stored tensor and, by axis, the changes that it takes part in with their places."""
+    """A stored tensor, its shape after all changes, and by axis the changes with their places."""
 
     info: TensorInfo
-    places: Mapping[int, Sequence[tuple[Change, Place]]] = field(default_factory=dict)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape after all changes."""
-        grown = {
-            axis: sum((change.after - change.dim.size) * place.per for change, place in entries)
-            for axis, entries in self.places.items()
-        }
-        return tuple(n + grown.get(axis, 0) for axis, n in enumerate(self.info.shape))
+    shape: tuple[int, ...]
+    places: Mapping[int, Sequence[tuple[Change, Place]]]
 
 
 @dataclass(frozen=True)
@@ -74,6 +66,7 @@ class NewTensor:
     """
 
     name: str
+    shape: tuple[int, ...]
     parts: tuple[Edit, ...]
     inner: Edit | None = None
 
@@ -88,23 +81,12 @@ class NewTensor:
         return (*(part.info for part in self.parts), *inner)
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        if self.unmerged:
-            return self.parts[0].shape
-        height = sum(part.shape[0] for part in self.parts)
-        return (height,) if self.inner is None else (height, self.inner.shape[1])
-
-    @property
     def nbytes(self) -> int:
         return prod(self.shape) * element_type(self.dtype).itemsize
 
     @property
-    def unmerged(self) -> bool:
-        return len(self.parts) == 1 and self.inner is None
-
-    @property
     def unchanged(self) -> bool:
-        return self.unmerged and not self.parts[0].places
+        return len(self.sources) == 1 and not self.parts[0].places
 
 
 def changes_of(inventory: Inventory, sizes: NewSizes) -> tuple[Change, ...]:
@@ -209,17 +191,25 @@ def new_tensors(
     for change in changes:
         for place in change.dim.places:
             places.setdefault(place.tensor, {}).setdefault(place.axis, []).append((change, place))
-    edits = {name: Edit(info, places.get(name, {})) for name, info in inventory.tensors.items()}
-    tensors = {name: NewTensor(name, (edit,)) for name, edit in edits.items()}
+    edits = {name: _edit(info, places.get(name, {})) for name, info in inventory.tensors.items()}
+    tensors = {name: NewTensor(name, edit.shape, (edit,)) for name, edit in edits.items()}
     for module in merged:
         inner, *outer = (edits[gemm.weight] for gemm in module.gemms)
         names = [edit.info.name.removesuffix(".weight") + ".bias" for edit in outer]
         biases = tuple(edits[name] for name in names if name in edits)
-        made = [NewTensor(f"{module.name}.weight", tuple(outer), inner)]
+        shape = (sum(edit.shape[0] for edit in outer), inner.shape[1])
+        made = [NewTensor(f"{module.name}.weight", shape, tuple(outer), inner)]
         if biases:
-            made.append(NewTensor(f"{module.name}.bias", biases))
+            made.append(NewTensor(f"{module.name}.bias", shape[:1], biases))
         for tensor in made:
             for info in tensor.sources:
                 del tensors[info.name]
             tensors[tensor.name] = tensor
     return tensors
+
+
+def _edit(info: TensorInfo, places: Mapping[int, Sequence[tuple[Change, Place]]]) -> Edit:
+    shape = list(info.shape)
+    for axis, entries in places.items():
+        shape[axis] += sum((c.after - c.dim.size) * place.per for c, place in entries)
+    return Edit(info, tuple(shape), places)

@@ -235,10 +235,7 @@ class BaseWeights:
 
         Raises :class:`CheckpointError` where one has no original, before anything is written.
         """
-        return tuple(
-            self._informed(change) if change.dim.kind == "rank" and change.pads else change
-            for change in changes
-        )
+        return tuple(map(self._informed, changes))
 
     def weight(self, change: Change) -> factors.Stored:
         """The original [out, in] of the dim's factors; of a group its own rows."""
@@ -248,6 +245,8 @@ class BaseWeights:
         return factors.Stored(values, self._reader.info(name).dtype)
 
     def _informed(self, change: Change) -> Change:
+        if change.dim.kind != "rank" or not change.pads:
+            return change
         module = self._modules[change.dim.name]
         original = self._dense.get(module.name)
         where = f"{self.inventory.path} has no original for '{module.name}'"
