@@ -40,7 +40,7 @@ from gacprof.kernels.names import Kernel
 from gacprof.kernels.onednn import LibraryCall
 from gacprof.linting.design import Shape
 from gacprof.planning import Plan
-from gacprof.resizing.result import Resized
+from gacprof.resizing.request import Resized
 from gacprof.rules.table import Tier
 
 Schema = dict[str, Any]
