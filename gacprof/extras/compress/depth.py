@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from math import inf, isfinite
+from math import inf, isfinite, prod
 from typing import Any
 
 import torch
 from torch import nn
 
-from gacprof.checkpoint.config import config_of_part
+from gacprof.checkpoint.config import config_of_part, part_of
 from gacprof.checkpoint.inventory import NewSizes
 from gacprof.checkpoint.skeleton import build_skeleton
 from gacprof.core.errors import CheckpointError, CompressionError
@@ -68,17 +68,15 @@ class Depth:
         self.model = LayeredModel(work.reader, work.device)
         self.layers = self.model.layers
         self.left: dict[str, str] = {}
-        self._of = {info.name: self._layer_of(info.name) for info in unique(work.reader)}
         self._counts = [0] * len(self.layers)
-        for name, index in self._of.items():
+        self._of: dict[str, int | None] = {}  # the layer of every tensor
+        for info in unique(work.reader):
+            within = (i for i, n in enumerate(self.layers) if info.name.startswith(f"{n}."))
+            index = self._of[info.name] = next(within, None)
             if index is not None:
-                self._counts[index] += torch.Size(work.reader.info(name).shape).numel()
+                self._counts[index] += prod(info.shape)
         self._losses: dict[Gone, float] = {}
         self._cost: dict[int, float] = {}
-
-    def _layer_of(self, tensor: str) -> int | None:
-        found = (i for i, name in enumerate(self.layers) if tensor.startswith(f"{name}."))
-        return next(found, None)
 
     def prepare(self) -> None:
         """Refuse before anything is measured a model whose layers cannot be renumbered; take up
@@ -154,10 +152,13 @@ class Depth:
     # --- what is written
 
     def tensors(self, sizes: NewSizes) -> list[NewTensor]:
-        return self._tensors([i for i, name in enumerate(self.layers) if sizes[name] is None])
+        return self._tensors(self._staying(sizes))
 
     def config(self, sizes: NewSizes) -> dict[str, Any]:
-        return self._config([i for i, name in enumerate(self.layers) if sizes[name] is None])
+        return self._config(self._staying(sizes))
+
+    def _staying(self, sizes: NewSizes) -> list[int]:
+        return [i for i, name in enumerate(self.layers) if sizes[name] is None]
 
     def _tensors(self, kept: Sequence[int]) -> list[NewTensor]:
         """Layer ``kept[i]`` as layer i."""
@@ -179,23 +180,21 @@ class Depth:
         part = dict(config_of_part(source.config))
         key = next((key for key in DEPTHS if part.get(key) == layers), None)
         by_number = next((key for key in BY_NUMBER if part.get(key)), None)
+        why = f"no entry of its config says that there are {layers}" if key is None else ""
         if key is None or by_number is not None:
-            why = f"its layers differ by their numbers ({by_number})" if by_number else (
-                f"no entry of its config says that there are {layers}"
-            )  # fmt: skip
+            why = why or f"they differ by their numbers ({by_number})"
             raise CompressionError(f"{source.path}: its layers cannot be renumbered: {why}")
         text: Any = self.model.model.config
         types = getattr(text.get_text_config(), "layer_types", None)
         if types is not None:  # also where they follow from a pattern that a cut would shift
             part["layer_types"] = list(types)
-        new = {
-            name: [value[i] for i in kept] if _is_by_layer(name, value, layers) else value
-            for name, value in part.items()
-        } | {key: len(kept)}
-        whole = {k: v for k, v in source.config.items() if k != "auto_map"}
-        inner = next((k for k, v in whole.items() if v is config_of_part(source.config)), None)
-        new.pop("auto_map", None)
-        return new if inner is None else whole | {inner: new}
+        for name, value in part.items():
+            if isinstance(value, list) and len(value) == layers and "token" not in name:
+                part[name] = [value[i] for i in kept]
+        part[key] = len(kept)
+        inner = next(iter(part_of(source.config)), None)
+        new = part if inner is None else {**source.config, inner: part}
+        return {name: value for name, value in new.items() if name != "auto_map"}
 
     def _refuse_other_layers(self, kept: Sequence[int]) -> None:
         """Raises :class:`CompressionError` unless transformers builds of the new config the very
@@ -216,10 +215,6 @@ class Depth:
                     f"{cannot}: as layer {place} layer {old} has {other} {now.get(other)}, not "
                     f"{was.get(other)}"
                 )
-
-
-def _is_by_layer(name: str, value: Any, layers: int) -> bool:
-    return isinstance(value, list) and len(value) == layers and "token" not in name
 
 
 def settings_of(layer: nn.Module, index: int) -> Mapping[str, Any]:
