@@ -60,33 +60,17 @@ def is_rule_table(path: Path) -> bool:
 
 def print_rules(table: RuleTable, every: bool = False) -> None:
     """Sizes by tier, equal dtypes in one row; with ``every`` the rules and their sources too."""
+    from gacprof.report.tables import rule_table
     from gacprof.rules.gemm import paper
 
-    alike: dict[tuple[Any, ...], list[str]] = {}
-    for tier in table.tiers:
-        row = tier.operator, tier.axis, tier.tier, tier.sizes, tier.mechanism, tier.relative
-        alike.setdefault(row, []).append(tier.dtype)
-    rows = [
-        (f"{operator} {axis}", ", ".join(dtypes), tier, sizes, _relative(relative), mechanism)
-        for (operator, axis, tier, sizes, mechanism, relative), dtypes in alike.items()
-    ]
-    columns = ("axis", "dtypes", "tier", "sizes", "cost", "served by")
-    print_table(table.frame_title(), columns, rows)
+    shown = rule_table(table)
+    print_table(table.frame_title(), shown.headings, shown.texts())
     if every:
-        notes = [
-            f"{rule.says} [{rule.basis}: {rule.source}]"
-            for tier in table.tiers
-            for rule in (*tier.rules, *tier.doubts)
-        ]
-        say_notes(list(dict.fromkeys(notes)))
+        say_notes(shown.notes)
     say_notes(table.notes)
     say(f"cost: beside tier 1, published for K alone: {paper(table.target)}")
     if not every:
         say("which rule and source each tier rests on: gacprof map show FILE --all")
-
-
-def _relative(ratio: float | None) -> str | None:
-    return None if ratio is None else f"×{ratio:g}{' (K)' if ratio > 1 else ''}"
 
 
 @from_requests

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -176,14 +176,12 @@ class Diagnosis(Framed, Record):
     @property
     def predicted_us(self) -> float | None:
         """All matrix products of one pass, or None if the map lacks any of them."""
-        known = [w.latency_us for w in self.weights]
-        return None if any(t is None for t in known) else sum(t for t in known if t is not None)
+        return _sum(weight.latency_us for weight in self.weights)
 
     @property
     def plannable_us(self) -> float | None:
         """The part of it in the weights that a plan can change."""
-        known = [w.latency_us for w in self.weights if w.dims]
-        return None if any(t is None for t in known) else sum(t for t in known if t is not None)
+        return _sum(weight.latency_us for weight in self.weights if weight.dims)
 
     @property
     def judged(self) -> tuple[DimFinding, ...]:
@@ -267,3 +265,9 @@ def highest_penalty(dims: Sequence[DimFinding]) -> float | None:
     """The most that any of them may lose; None where that is open."""
     known = [d.penalty_high for d in dims if d.penalty_high is not None]
     return max(known) if known and len(known) == len(dims) else None
+
+
+def _sum(times: Iterable[float | None]) -> float | None:
+    listed = list(times)
+    known = [time for time in listed if time is not None]
+    return sum(known) if len(known) == len(listed) else None

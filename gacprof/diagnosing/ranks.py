@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from gacprof.cliffmap.candidates import Candidate, Use
 from gacprof.cliffmap.selection import MapLookupError
@@ -18,24 +18,8 @@ from gacprof.diagnosing.sources import open_source
 Shape = tuple[int, int]  # (out, in), as a weight is stored
 
 
-@runtime_checkable
-class Linear(Protocol):
-    """What a ``torch.nn.Linear`` says of itself."""
-
-    in_features: int
-    out_features: int
-
-
-@runtime_checkable
-class Matrix(Protocol):
-    """What a tensor, a ``Parameter`` or an array says of itself."""
-
-    @property
-    def shape(self) -> Sequence[int]: ...
-
-
 def safe_ranks(
-    layers: Linear | Matrix | Shape | Iterable[Linear | Matrix | Shape],
+    layers: Any,
     source: SizeSource | str | Path,
     *,
     tokens: Mapping[int, float] | Sequence[int] | int | None = None,
@@ -128,9 +112,9 @@ def _sides(shapes: Iterable[Shape]) -> Iterable[Shape]:
 
 def _shapes(layers: Any) -> list[Shape]:
     """The shapes of one layer or of several. Raises :class:`MapError` for what is none."""
-    if isinstance(layers, Linear):
+    if hasattr(layers, "in_features"):
         return [(layers.out_features, layers.in_features)]
-    if isinstance(layers, Matrix):
+    if hasattr(layers, "shape"):
         return [_shape(tuple(layers.shape))]
     if isinstance(layers, str) or not isinstance(layers, Iterable):
         raise MapError(f"{layers!r} is no linear layer and no shape: give (out, in)")

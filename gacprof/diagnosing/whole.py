@@ -25,7 +25,7 @@ from gacprof.diagnosing.predict import Predictor
 
 WITHIN = 1.96
 """Standard errors on either side of a change: an interval of 95 %."""
-UNTOLD = 0.02
+OUTSIDE = 0.02
 """Of a whole step: by how much sums of products were off beside the step itself, twice the root
 mean square of -0.6, +1.3 and +0.5 % (a prefill of two models and a decode step of one, SmolLM2-135M
 on two CPU threads), and of +0.9 % for the other decode step once its shapes are counted."""
@@ -98,7 +98,7 @@ class Whole:
             return Change(0.0, 0.0, 0.0)
         low, middle, high = self.steps[next(iter(at.tokens))]
         value = moved[0] / base
-        half = hypot(moved[1] / base, UNTOLD, value * (high - low) / 2 / middle)
+        half = hypot(moved[1] / base, OUTSIDE, value * (high - low) / 2 / middle)
         found = [value - half, value + half]
         if self.disturbed:
             rest = [g for m in at.inventory.modules if not m.dims for g in m.gemms]
@@ -106,7 +106,7 @@ class Whole:
             if least is None:
                 return None
             share, least = moved[0] / min(least, base), min(least, base)
-            half = hypot(moved[1] / least, UNTOLD)
+            half = hypot(moved[1] / least, OUTSIDE)
             found += [share - half, share + half]
         return Change(min(found), value, max(found))
 

@@ -9,10 +9,9 @@ from typing import Any
 from gacprof.cliffmap.source import NOTHING, Estimate, Interval, Tokens, workload_of
 from gacprof.core.errors import MapError
 from gacprof.core.files import Record
-from gacprof.elsewhere.least import least_us
 from gacprof.elsewhere.levels import DIFFER, OUR_NAMES, Level, Levels
 from gacprof.elsewhere.needs import CONTEXT, QUERIES, Found, Need
-from gacprof.elsewhere.table import MEASURE, ElsewhereTable
+from gacprof.elsewhere.table import MEASURE, ElsewhereTable, least_us
 
 NOTES = (
     "times are others' single measurements of aligned sizes by CUDA graph, interpolated; bounds "

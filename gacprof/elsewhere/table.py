@@ -8,17 +8,21 @@ there is no time.
 from __future__ import annotations
 
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from gacprof.cliffmap.source import NOTHING, SURELY, Asked, Estimate
 from gacprof.core.errors import MapError
 from gacprof.core.formatting import percent
+from gacprof.devices.datasheet import Sheet
 from gacprof.elsewhere.data import Measurements, Surface
-from gacprof.elsewhere.least import product_us
 from gacprof.elsewhere.levels import OUR_NAMES, Levels, apart, table_dtype
 from gacprof.rules import gemm
 from gacprof.rules.table import RuleTable
 from gacprof.rules.target import Target
 from gacprof.rules.view import RuleView
+
+if TYPE_CHECKING:
+    from gacprof.elsewhere.needs import Need
 
 BASIS = "sizes by rules, times by others' measurements"
 PUBLISHED_WORK = 512 * 4096 * 4000
@@ -28,6 +32,16 @@ LAUNCH_US = 10.0
 """Below it a product's time is mostly its launch, the same at any size. What was published is of a
 product of tens of µs (:data:`gemm.PAPER`) and says nothing of shorter ones."""
 MEASURE = "measure it there: gacprof sweep --for MODEL"
+BITS = {
+    "bfloat16": 16.0, "fp8": 8.0, "fp8_block": 8.0, "sq": 8.0, "int8_wo": 8.0, "nvfp4": 4.5,
+    "w4a16_mxfp4": 4.25, "int4_wo": 4.0,
+}  # fmt: skip
+"""Bits that a weight takes at least, by the tables' data types (demands/quantisation.py)."""
+RATES = OUR_NAMES | {
+    "fp8_block": "float8_e4m3", "int8_wo": "bfloat16", "int4_wo": "bfloat16",
+    "w4a16_mxfp4": "bfloat16",
+}  # fmt: skip
+"""Whose peak rate on a data sheet bounds their arithmetic; of others no rate is known."""
 
 
 class ElsewhereTable(RuleTable):
@@ -182,3 +196,39 @@ def _slower(aligned: Estimate, relative: float, most: float, work: int) -> Estim
     spread = max(value - low * least, high * most - value) / SURELY
     variance = spread**2 + (aligned.shared * value / SURELY) ** 2
     return Estimate(value, "", False, variance, (low * least, high * most), aligned.shared)
+
+
+# The least time by the data sheet: weights are read once from memory, since a whole step's do not
+# stay in the cache; activations are left out, as they may.
+
+
+def product_us(sheet: Sheet, dtype: str, m: int, n: int, k: int) -> float:
+    """At least so many µs of y[m, n] = x[m, k] · Wᵀ in one of the tables' data types."""
+    return _roof(sheet, dtype, 2.0 * m * n * k, n * k * BITS.get(dtype, 0.0) / 8)
+
+
+def least_us(sheet: Sheet, need: Need, tokens: int) -> float:
+    """At least so many µs of one repetition of attention or experts; 0 where no bound is known."""
+    at = need.shape
+    if need.kind == "experts":
+        one = 3 * at["hidden"] * at["width"]  # gate, up and down
+        read = _experts_read(at["experts"], at["topk"], tokens)
+        moved = read * one * BITS.get(need.dtype, 0.0) / 8
+        return _roof(sheet, need.dtype, 2.0 * one * at["topk"] * tokens, moved)
+    if need.kind == "attention" and tokens > 1:  # causal: half of all pairs, twice
+        flops = 2.0 * at["heads"] * at["head_dim"] * tokens**2
+        return _roof(sheet, "bfloat16", flops, 0.0)
+    return 0.0
+
+
+def _experts_read(experts: int, topk: int, tokens: int) -> float:
+    """How many experts' weights a step reads: those of one token, true of any routing; by even
+    routing once all may be needed."""
+    if tokens * topk < experts:
+        return topk
+    return experts * (1 - (1 - topk / experts) ** tokens)
+
+
+def _roof(sheet: Sheet, dtype: str, flops: float, moved: float) -> float:
+    rate, gb_s = sheet.rates.get(RATES.get(dtype, "")), sheet.values.get("gb_s")
+    return max(flops / rate / 1e6 if rate else 0.0, moved / gb_s / 1e3 if gb_s else 0.0)

@@ -187,26 +187,22 @@ CLASS_COLUMNS = (
 def constraints(cliff_map: CliffMap, curves: Sequence[Curve]) -> Table:
     """A row a curve and constraint, as the curve's own points show it."""
     rows = tuple((curve.identity, *row) for curve in curves for row in constraint_rows(curve))
-    return Table(
-        "", f"Constraints: {_device(cliff_map)}", (Column("curve"), *CONSTRAINT_COLUMNS), rows
-    )
+    title = f"Constraints: {_device(cliff_map)}"
+    return Table("", title, (Column("curve"), *CONSTRAINT_COLUMNS), rows)
 
 
 def classes(cliff_map: CliffMap, curves: Sequence[Curve]) -> Table:
     """A row a residue class of every curve that has any, the fastest first."""
     rows = tuple((curve.identity, *row) for curve in curves for row in class_rows(curve))
     columns = (Column("curve"), Column("class"), *CLASS_COLUMNS)
-    bare = [curve for curve in curves if curve.period and not curve.kernels]
-    note = f"{len(bare)} curves have no kernel names recorded"
-    return Table(
-        "", f"Residue classes: {_device(cliff_map)}", columns, rows, (note,) if bare else ()
-    )
+    bare = sum(bool(curve.period) and not curve.kernels for curve in curves)
+    notes = (f"{bare} curves have no kernel names recorded",) if bare else ()
+    return Table("", f"Residue classes: {_device(cliff_map)}", columns, rows, notes)
 
 
 TABLES: Mapping[str, Callable[[CliffMap, Sequence[Curve]], Table]] = {
-    "constraints": constraints,
-    "classes": classes,
-}
+    "constraints": constraints, "classes": classes,
+}  # fmt: skip
 
 
 def map_table(cliff_map: CliffMap, name: str, curves: Sequence[Curve]) -> Table:
@@ -229,14 +225,14 @@ def rule_table(table: RuleTable) -> Table:
     )
     columns = (
         Column("tier", 0), Column("axis"), Column("sizes"), Column("dtype"), Column("served by"),
-        Column("published cost ×, of K alone", 1),
+        Column("cost, of K ×", 1),
     )  # fmt: skip
     sources = dict.fromkeys(
         f"{rule.says} [{rule.basis}: {rule.source}]"
         for tier in table.tiers
         for rule in (*tier.rules, *tier.doubts)
     )
-    return Table("", f"Tiers by rules: {table.environment.name}", columns, rows, tuple(sources))
+    return Table("", f"Tiers, by rules, not measured: {table.environment.name}", columns, rows, tuple(sources))
 
 
 def step_table(times: Mapping[str, Any]) -> Table:

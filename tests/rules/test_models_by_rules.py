@@ -275,7 +275,7 @@ def test_a_rule_table_is_of_the_newest_release_unless_one_is_named(
     code, out, err = run("map", "rules", "--gpu", "h101", "--out", tmp_path / "h100.json")
     assert code == 2 and "h101" in err
     code, out, _ = run("map", "show", tmp_path / "h100.json")
-    assert code == 0 and "×3.3 (K)" in out and "published for K alone" in out
+    assert code == 0 and "3.3" in out and "published for K alone" in out
 
 
 def test_pairs_that_an_engine_cannot_hold_are_refused_before_any_work(

@@ -1,4 +1,4 @@
-"""No size is called safe that is not: a thousand models by rules, against the rule done by hand.
+"""No size is called safe that is not: hundreds of models by rules, against the rule done by hand.
 
 The rules stand here a second time, as the table of docs/rules.md has them, and every size is tried.
 """
@@ -109,9 +109,9 @@ def cases(count: int) -> Iterator[Case]:
         )  # fmt: skip
 
 
-def test_a_thousand_models_are_judged_as_by_hand() -> None:
+def test_hundreds_of_models_are_judged_as_by_hand() -> None:
     wrong, safe, misaligned = [], 0, 0
-    for case in cases(1000):
+    for case in cases(300):
         made = model(case)
         predictor = Predictor(
             gacprof.rule_table(case.gpu), made, dict.fromkeys(case.tokens, 1.0), case.dtype, case.tp
@@ -133,7 +133,7 @@ def test_a_thousand_models_are_judged_as_by_hand() -> None:
                 safe += verdict == "safe"
                 misaligned += verdict == "misaligned"
     assert wrong[:3] == []
-    assert safe > 500 and misaligned > 500
+    assert safe > 150 and misaligned > 150
 
 
 SIZES = st.integers(1, 6000)
