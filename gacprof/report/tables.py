@@ -232,7 +232,8 @@ def rule_table(table: RuleTable) -> Table:
         for tier in table.tiers
         for rule in (*tier.rules, *tier.doubts)
     )
-    return Table("", f"Tiers, by rules, not measured: {table.environment.name}", columns, rows, tuple(sources))
+    title = f"Tiers, by rules, not measured: {table.environment.name}"
+    return Table("", title, columns, rows, tuple(sources))
 
 
 def step_table(times: Mapping[str, Any]) -> Table:

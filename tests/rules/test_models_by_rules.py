@@ -106,12 +106,15 @@ def test_a_table_of_one_dtype_judges_what_is_served_in_it(llama: Make) -> None:
 def test_weights_that_are_unpacked_first_are_judged_in_what_they_are_computed_in(
     llama: Make,
 ) -> None:
-    scheme = {"quant_method": "compressed-tensors", "config_groups": {"0": {"weights": {}}}}
+    def diagnosed(dtype: str, **also: Any) -> Any:
+        group = {"weights": {"num_bits": 8, "type": "int" if dtype == "int8" else "float"}} | also
+        scheme = {"quant_method": "compressed-tensors", "config_groups": {"0": group}}
+        return gacprof.diagnose(llama(width=1368, dtype=dtype, scheme=scheme), h100())
+
     for dtype in ("int8", "float8_e4m3fn"):
-        found = gacprof.diagnose(llama(width=1368, dtype=dtype, scheme=scheme), h100())
+        found = diagnosed(dtype)
         assert found.dtype == "bfloat16" and not found.findings
-    scheme["config_groups"]["0"]["input_activations"] = {"num_bits": 8}
-    found = gacprof.diagnose(llama(width=1368, dtype="float8_e4m3fn", scheme=scheme), h100())
+    found = diagnosed("float8_e4m3fn", input_activations={"num_bits": 8, "type": "float"})
     assert found.dtype == "float8_e4m3" and found.misaligned == 6
 
 

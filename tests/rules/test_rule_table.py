@@ -216,7 +216,8 @@ def test_compressing_with_it_aligns_every_size(tmp_path: Path) -> None:
     model = make_model(tmp_path / "dense")
     made = gacprof.rule_table("h100", "2.11", ("bfloat16",))  # what it will be served in
     found = gacprof.compress(model, tmp_path / "out", method="svd", ratio=0.3, cliff_map=made)
-    assert found.plan is not None and found.aligned == len(found.plan.choices)
+    assert found.plan is not None
+    assert (found.aligned or 0) + found.undecided == len(found.plan.choices)
     assert all(size is None or size % 8 == 0 for size in found.sizes.values())
     assert any(BASIS in note for note in found.notes)
     card = (tmp_path / "out" / "README.md").read_text()

@@ -406,7 +406,7 @@ def _judged(
     from gacprof.diagnosing.ranks import safe_ranks
 
     if len(where) == 2 and all(is_number(size, int) for size in where):  # a shape
-        return safe_ranks(tuple(where), cliff_map, tokens=tokens, dtype=dtype)  # type: ignore[arg-type]
+        return safe_ranks(tuple(where), cliff_map, tokens=tokens, dtype=dtype)
     uses: Iterable[Use] = where  # type: ignore[assignment]
     given = [use if dtype is None else replace(use, dtype=dtype) for use in uses]
     return [c for c in cliff_map.judge_jointly(given, *within) if c.safe]
