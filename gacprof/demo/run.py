@@ -31,9 +31,9 @@ PREFILL = 128
 TOKENS = {1: 1.0, PREFILL: 1.0}
 METHOD: dict[str, Any] = {"method": "svd-llm", "ratio": 0.15, "windows": 4}
 """Four windows of 512 tokens of calibration text: a real compression reads more."""
-TEXT: dict[str, Any] = {"window": 256, "stride": 256, "limit_tokens": 3_073}
+TEXT: dict[str, Any] = {"window": 256, "stride": 256, "limit_tokens": 3_073, "batch": 4}
 """Twelve windows: differences are paired by window."""
-SWEEP_S, BENCH_S = 40.0, 50.0
+SWEEP_S, BENCH_S = 40.0, 45.0
 OWN, ROUNDED, PLANNED, DENSE = "own", "rounded-8", "planned", "uncompressed"
 MARKER = ".gacprof-demo"
 
@@ -143,12 +143,15 @@ SURE = {"worse": "better", "better": "worse", "slower": "faster", "faster": "slo
 
 
 def beside_planned(what: str, found: Mapping[str, str]) -> Iterator[str]:
-    """A line for each thing that the planned model surely is, and one for what is open."""
+    """A line for each thing that the planned model surely is, and for what is open."""
     others = [name for name in found if name != PLANNED]
     for finding, word in SURE.items():
         if names := [name for name in others if found[name] == finding]:
             yield f"{what}: {PLANNED} is surely {word} than {' and '.join(names)}"
-    if names := [name for name in others if found[name] not in SURE]:
+    undecided = [name for name in others if found[name] == "undecided"]
+    if undecided:
+        yield f"{what}: not decided between {PLANNED} and {' or '.join(undecided)}"
+    if names := [name for name in others if found[name] not in (*SURE, "undecided")]:
         yield f"{what}: no difference is shown between {PLANNED} and {' or '.join(names)}"
 
 

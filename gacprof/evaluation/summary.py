@@ -91,19 +91,19 @@ class Rounds:
 
     def __post_init__(self) -> None:
         self.tables = [WorkloadTimes() for _ in self.workloads]
-        self._draw, self._done = np.random.default_rng(SEED), 0
+        self._draw, self._done, self._began = np.random.default_rng(SEED), 0, 0.0
         each = zip(self.workloads, self.runners, strict=True)
         self._total = self.most * sum(w.calls * len(r) for w, r in each)
         self._total += WARM_UP_ROUNDS * sum(map(len, self.runners))
 
     def run(self, decided: Callable[[], bool]) -> None:
         """Measure until ``decided`` says so at a look (12, 24, 48 … rounds) or a limit is met."""
-        began = time.monotonic()
+        self._began = time.monotonic()
         with no_collection(), torch.inference_mode():
             self._warm_up()
             self.early = True
             while True:
-                cap, spent = self.time_cap_s, time.monotonic() - began
+                cap, spent = self.time_cap_s, time.monotonic() - self._began
                 capped = cap is not None and spent > cap and self.count >= FEWEST_ROUNDS
                 if capped or self.count == self.most:
                     self.early = False
@@ -143,8 +143,14 @@ class Rounds:
         return row
 
     def _advance(self, done: int, what: str = "") -> None:
-        if self.progress is not None:
-            self.progress(done, self._total, what)
+        """By rounds or by time, whichever is nearer to its end."""
+        if self.progress is None:
+            return
+        share = done / max(1, self._total)
+        if self.time_cap_s:
+            spent = (time.monotonic() - self._began) / self.time_cap_s
+            share = max(share, min(1.0, spent))
+        self.progress(share * self._total, self._total, what)
 
 
 BenchVerdict = Difference | Literal["reference", "identical", "undecided"]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import itertools
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from gacprof.evaluation import summary  # noqa: E402
 from gacprof.evaluation.summary import FEWEST_ROUNDS, WARM_UP_ROUNDS, Rounds  # noqa: E402
 from gacprof.evaluation.workloads import BenchWorkload, CallTime, Clock, Runner  # noqa: E402
 
@@ -76,3 +78,12 @@ def test_garbage_is_not_collected_meanwhile():
     assert gc.isenabled()
     measured(12, time_cap_s=0.0, progress=lambda *_: seen.append(gc.isenabled()))
     assert not any(seen[:-1]) and gc.isenabled()
+
+
+def test_progress_is_of_the_limit_that_is_nearer(monkeypatch):
+    clock = iter(range(10_000))
+    monkeypatch.setattr(summary.time, "monotonic", lambda: float(next(clock)))
+    shares = []
+    measured(1000, time_cap_s=400.0, progress=lambda done, total, what: shares.append(done / total))
+    assert shares == sorted(shares) and shares[-1] == 1.0
+    assert max(b - a for a, b in itertools.pairwise(shares)) < 0.1

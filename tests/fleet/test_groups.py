@@ -1,5 +1,6 @@
 """Which devices are equal, which curves all of them measure, and how the rest is split."""
 
+import sys
 from dataclasses import replace
 
 import pytest
@@ -7,8 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated import suite
 
+from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Environment
+from gacprof.core.tasks import Tasks
 from gacprof.extras.fleet.members import LINKED, kind_of, link_curves, split
+from gacprof.extras.fleet.on_ray import connected, tasks_on
 from gacprof.sweeping.suite import parse_suite
 
 GPU = Environment(
@@ -89,3 +93,17 @@ def test_short_and_refined_axes_link_only_where_there_is_no_other():
         parse_suite({"name": "t", "sweep": tables}, "t").curves("recorded"), 2, cost
     )
     assert cost(link) == 9
+
+
+def test_without_ray_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with (
+        pytest.raises(MeasurementError, match=r"pip install 'gacprof\[fleet\]'"),
+        connected("auto"),
+    ):
+        pass
+
+
+def test_tasks_run_here_unless_an_address_is_given():
+    with tasks_on(None, "cpu") as tasks:
+        assert type(tasks) is Tasks and tasks.submit(max, 1, 2)() == 2
