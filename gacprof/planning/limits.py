@@ -249,11 +249,21 @@ def _time_limit(
     return TimeLimit(predictor, most, asked, within, products, limit.amount, rest_us)
 
 
+def without_times(source: SizeSource) -> PlanError:
+    return PlanError(
+        f"'{source.name}' is {source.basis} and knows no latency: ask for the objective pad, "
+        "energy or gac, without a limit on latency"
+    )
+
+
 def refuse_unmeasured(
     source: SizeSource, inventory: Inventory, request: OnTimes, by: str = "--for"
 ) -> None:
-    """Raise :class:`PlanError` for limits on time at token counts that the source was not measured
-    at, with the sweep (``by`` ``--for`` or ``--ranks``) of all counts that are asked for."""
+    """Raise :class:`PlanError` for limits on time where the source knows none, or at token counts
+    that it was not measured at, with the sweep (``by`` ``--for`` or ``--ranks``) of all counts that
+    are asked for."""
+    if not source.timed and (request.latency_limit_us is not None or request.dominate is not None):
+        raise without_times(source)
     limits = [x for x in latency_limits(request.latency_limit_us) if x.tokens is not None]
     tokens, dtype = getattr(request, "tokens", None), getattr(request, "dtype", None)
     absent = [

@@ -30,6 +30,7 @@ from gacprof.planning.limits import (
     TimeLimit,
     limits_of,
     refuse_unmeasured,
+    without_times,
 )
 from gacprof.planning.objectives import Lost, Objective, check_scores, energy_kept, objective
 from gacprof.planning.presets import Requirements, requirements
@@ -127,13 +128,9 @@ def problem_of(
         raise PlanError(f"{inventory.path} has no adjustable dims: there is nothing to plan")
     goal = objective(request.objective, request.scores, lost)
     limited = latency_limits(request.latency_limit_us)
-    if not source.timed and (goal.name == "latency" or limited or request.dominate):
-        raise PlanError(
-            f"'{source.name}' is {source.basis} and knows no latency: ask for the objective pad, "
-            "energy or gac, without a limit on latency"
-        )
-    if limited:
-        refuse_unmeasured(source, inventory, request)
+    if not source.timed and goal.name == "latency":
+        raise without_times(source)
+    refuse_unmeasured(source, inventory, request)
     required = requirements(inventory, constraints.preset)
     tp = 1 if required.preset is None else required.preset.tp
     predictor = Predictor(source, inventory, request.tokens, request.dtype, tp)
@@ -215,7 +212,8 @@ def make_plan(
 
 def refuse_unreachable(request: PlanRequest, references: References | None = None) -> None:
     """Raise :class:`InfeasibleBudget` for a limit on time that no sizes on offer meet, whatever
-    they lose. Sizes alone are looked at, no weights: it is known before any long work."""
+    they lose, and :class:`PlanError` for one that is relative to what is not known. Sizes alone are
+    looked at, no weights: it is known before any long work."""
     inventory = inventory_for(request.checkpoint)
     everything = {d.name: [1.0] * ((d.most or d.size) + 1) for d in inventory.dims}
     asked = replace(request, objective="energy", scores=None, quality_floor=None)
@@ -223,9 +221,13 @@ def refuse_unreachable(request: PlanRequest, references: References | None = Non
         inventory, request.open_source(), asked, kept=everything, references=references
     )
     limits = replace(limits_of(problem), break_even=False)
-    classes = problem.classes(limits)
-    for place, limit in enumerate(limits.times):
-        fastest = math.fsum(min(row) for row in _times(classes, place, limit))
+    try:
+        classes = problem.classes(limits)
+        times = [_times(classes, place, limit) for place, limit in enumerate(limits.times)]
+    except PlanError:  # of sizes that another plan may not offer
+        return
+    for limit, rows in zip(limits.times, times, strict=True):
+        fastest = math.fsum(map(min, rows))
         if fastest > limit.most_us:
             raise limit.refused(fastest)
 

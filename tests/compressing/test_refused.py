@@ -146,6 +146,18 @@ def test_a_limit_at_tokens_that_the_map_lacks_is_refused_before_anything_is_work
     assert not lines
 
 
+@pytest.mark.parametrize("asked", [{"latency_limit_us": "-5%"}, {"dominate": "rounded-8"}])
+def test_rules_know_no_time_to_keep_to_and_say_so_before_anything_is_worked_out(
+    dense, tmp_path, asked
+):
+    lines = []
+    refused(
+        "knows no latency", dense, tmp_path / "o", method="svd", ratio=0.3, gpu="a100",
+        tell=lines.append, **asked,
+    )  # fmt: skip
+    assert not lines
+
+
 def test_a_limit_that_no_ranks_meet_is_refused_before_anything_is_worked_out(
     dense, own_map, tmp_path
 ):

@@ -138,6 +138,9 @@ def test_limits_hold_where_the_sizes_as_they_are_were_not_measured(asvd, tmp_pat
     some = only_multiples_of_8(planted_map_of(asvd, tmp_path / "all"))
     predictor = at(inventory, some, 64)
     assert predictor.weights({}).latency_us is None
+    relative = PlanRequest(asvd, some, tokens=TOKENS, latency_limit_us="prefill:64=own-5%")
+    with pytest.raises(PlanError, match="its own sizes, whose time is not known"):
+        refuse_unreachable(relative)
     free = plan(asvd, some, tokens=TOKENS)
     made = plan(
         asvd, some, tokens=TOKENS,

@@ -8,7 +8,6 @@ ratio allows; it moves every size to one that the map knows to be served well.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -150,8 +149,7 @@ def refuse_unreachable_limits(
         bench=request.bench,
         constraints=Constraints(most=most, fuse=fuse, preset=request.preset, dense=True),
     )
-    with suppress(PlanError):  # what the map lacks of other sizes than those chosen is no matter
-        refuse_unreachable(asked, References("dense", dense))
+    refuse_unreachable(asked, References("dense", dense))
 
 
 def multiples(
