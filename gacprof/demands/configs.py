@@ -20,39 +20,12 @@ MOST = 1 << 31
 """No size of a model comes near; a hostile number would."""
 MOST_LAYERS = 1 << 14
 
-ALIASES: Mapping[str, tuple[str, ...]] = {
-    "hidden_size": ("hidden_size", "n_embd", "d_model", "dim", "model_dim"),
-    "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
-    "kv_heads": (
-        "num_key_value_heads", "num_kv_heads", "n_head_kv", "n_kv_heads", "multi_query_group_num",
-        "num_attention_groups", "kv_n_heads",
-    ),
-    "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
-    "vocab_size": ("vocab_size", "padded_vocab_size"),
-    "intermediate_size": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "d_ff"),
-    "moe_intermediate_size": ("moe_intermediate_size", "moe_ffn_hidden_size", "expert_dim"),
-    "experts": (
-        "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts",
-    ),
-    "shared_count": (
-        "n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts",
-    ),
-    "experts_per_token": (
-        "num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "moe_top_k",
-    ),
-    "head_dim": ("head_dim", "kv_channels", "attention_head_dim"),
-    "mamba_heads": ("mamba_num_heads", "mamba_n_heads", "n_mamba_heads"),
-    "mamba_head_dim": ("mamba_head_dim", "mamba_d_head", "mamba_headdim"),
-    "mamba_groups": ("n_groups", "mamba_n_groups", "mamba_ngroups"),
-    "mamba_state": ("ssm_state_size", "mamba_d_state", "state_size"),
-    "vision_heads": ("num_attention_heads", "num_heads", "heads"),
-}  # fmt: skip
+_TABLES = tomllib.loads((resources.files("gacprof.demands") / "families.toml").read_text("utf-8"))
+ALIASES: Mapping[str, tuple[str, ...]] = {k: tuple(v) for k, v in _TABLES.pop("fields").items()}
 """What a size is called, over all families; the first that a config has counts."""
-
 OF_MAMBA: Mapping[str, tuple[str, ...]] = {
-    "mamba_heads": ("num_heads",), "mamba_head_dim": ("head_dim",), "mamba_expand": ("expand",),
-    "heads": (), "kv_heads": (), "head_dim": (), "intermediate_size": (),
-}  # fmt: skip
+    name: tuple(called) for name, called in _TABLES.pop("fields-of-mamba").items()
+}
 """What sizes are called in a model without attention (Mamba, Mamba-2)."""
 
 TEXT = ("text_config", "llm_config", "language_config")
@@ -82,8 +55,7 @@ class Family:
 @cache
 def families() -> Mapping[str, Family]:
     """Family by model type."""
-    text = (resources.files("gacprof.demands") / "families.toml").read_text(encoding="utf-8")
-    rows = [Family(name, **row) for name, row in tomllib.loads(text).items()]
+    rows = [Family(name, **row) for name, row in _TABLES.items()]
     return {one: row for row in rows for one in row.types}
 
 

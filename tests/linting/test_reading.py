@@ -89,7 +89,7 @@ KEYS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     st.dictionaries(KEYS, VALUES, min_size=1),
     st.integers(1, 64),
@@ -103,7 +103,7 @@ def test_any_config_is_judged_or_refused(config, tp, quant):
     assert json.dumps(found.as_dict(), allow_nan=False)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(*(st.integers(1, most) for most in (64, 64, 64, 32, 16)))
 def test_all_ranks_together_hold_what_the_model_has(hidden, heads, width, kv, tp):
     """But keys and values, which are repeated."""
