@@ -50,8 +50,8 @@ __version__ = "0.2.0"
 
 _NAMES = {
     "gacprof.api.evidence": (
-        "alignment_tiers", "ask_cpu_libraries", "compile_probes", "count_kernels", "explain_dim",
-        "flash_templates", "read_kernel_names", "sdpa_backend",
+        "ask_cpu_libraries", "compile_probes", "count_kernels", "explain_dim",
+        "read_kernel_names", "sdpa_backend",
     ),
     "gacprof.api.gpus": ("compare_rules", "doctor", "gpus", "measured_elsewhere", "rule_table"),
     "gacprof.api.maps": (
@@ -97,11 +97,11 @@ __all__ = [
     "BenchRequest", "CliffMap", "CompressRequest", "Constraints", "DiagnoseRequest",
     "EvaluateRequest", "ExportRequest", "Fuse", "GacprofError", "LintRequest", "Padding",
     "ParetoRequest", "Plan", "PlanRequest", "RealignRequest", "Suite", "SweepRequest",
-    "Uniform", "VerifyRequest", "__version__", "align", "alignment_tiers", "ask_cpu_libraries",
+    "Uniform", "VerifyRequest", "__version__", "align", "ask_cpu_libraries",
     "bench", "bench_engine", "build_map", "candidates", "check_map",
     "compare_rules", "compile_probes", "compress", "count_kernels", "diagnose", "diff_maps",
     "doctor", "draw_map", "estimate_sweep", "evaluate", "explain_dim", "export", "export_map",
-    "flash_templates", "gpus", "import_gguf", "intersect", "lint", "list_maps", "load_model",
+    "gpus", "import_gguf", "intersect", "lint", "list_maps", "load_model",
     "map_table", "measured_elsewhere", "open_source", "operator", "pareto", "plan",
     "read_kernel_names", "realign", "rule_table", "run_demo", "run_tasks", "safe_ranks", "scan",
     "sdpa_backend", "shipped_maps", "sweep", "sweep_fleet", "verify", "write_report",
@@ -109,12 +109,10 @@ __all__ = [
 
 if TYPE_CHECKING:
     from gacprof.api.evidence import (
-        alignment_tiers,
         ask_cpu_libraries,
         compile_probes,
         count_kernels,
         explain_dim,
-        flash_templates,
         read_kernel_names,
         sdpa_backend,
     )

@@ -69,7 +69,6 @@ TYPED = {
     "explanation/1": "explain.case:Explanation",
     "export-result/1": "extras.serve.run:ExportResult",
     "figures/1": "api.maps:Figures",
-    "flash-templates/1": "kernels.fa2:FlashTemplates",
     "fleet-run/1": "extras.fleet.driver:FleetRun",
     "forecast/1": "devices.forecast:Forecast",
     "gpus/1": "api.gpus:Gpus",
@@ -89,7 +88,6 @@ TYPED = {
     "sweep-estimate/1": "api.sweeps:SweepEstimate",
     "table/1": "report.tables:Table",
     "task-scores/1": "evaluation.harness:TaskScores",
-    "tiers/1": "api.evidence:Tiers",
     "verification/1": "evaluation.verification:Verification",
 }
 """Schema → where its type is, below ``gacprof``."""

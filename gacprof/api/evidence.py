@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gacprof.cliffmap.request import ExplainRequest
-from gacprof.core import texts
 from gacprof.core.errors import MapError, MeasurementError
 from gacprof.core.files import Record, path_of
 from gacprof.core.formatting import Listed
@@ -22,10 +20,8 @@ if TYPE_CHECKING:
     from gacprof.extras.evidence.static import CompiledProbe
     from gacprof.kernels import Group
     from gacprof.kernels.evidence import KernelCounters
-    from gacprof.kernels.fa2 import FlashTemplates
     from gacprof.kernels.onednn import CpuImplementation
     from gacprof.kernels.sdpa import BackendChoice
-    from gacprof.kernels.tiers import Prediction
 
 
 def _explain_dim(request: ExplainRequest) -> Explanation:
@@ -248,84 +244,3 @@ def _sdpa_backend(request: SdpaRequest) -> BackendChoice:
 
 
 sdpa_backend = verb("sdpa_backend", SdpaRequest, _sdpa_backend)
-
-
-class TemplatesRequest(Request):
-    """A PyTorch build: its library, or what was recorded of a release."""
-
-    error = MapError
-
-    library: Path | None = argument(
-        default=None, kw_only=False, read=Path,
-        help="A libtorch_cuda.so. Default: the installed torch's.",
-    )  # fmt: skip
-    torch: str | None = option(
-        default=None, help="What was recorded of this release instead, as 2.9.1."
-    )
-
-
-def _flash_templates(request: TemplatesRequest) -> FlashTemplates:
-    """The FlashAttention-2 templates that a PyTorch build holds: the head_dim steps."""
-    from gacprof.kernels.fa2 import read, recorded
-
-    return recorded(request.torch) if request.torch else read(request.library)
-
-
-flash_templates = verb("flash_templates", TemplatesRequest, _flash_templates)
-
-
-class TiersRequest(Request):
-    """The rules of one architecture and dtype, and the rows of a GEMM to be predicted."""
-
-    error = MapError
-
-    arch: str = option(kw_only=False, help="sm80, sm86, sm89, sm90, sm100 or sm120.")
-    dtype: str = option(default="float16", help="As float16, tf32 or float8_e4m3.")
-    rows: Mapping[str, int] | None = option(
-        default=None, name="--row", read=partial(texts.sizes, option="--row"), many=True,
-        metavar="DIM=SIZE", help="Predict for rows of K=107, N=4096 …",
-    )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class TierOfChip:
-    """A tier: rows of a multiple of so many ``elements`` or ``bytes``."""
-
-    elements: int
-    bytes: int
-    load: str
-    kernels: str
-    why: str
-    basis: str
-
-
-@dataclass(frozen=True)
-class Tiers(Record):
-    """The alignment tiers of an architecture. ``prediction`` is of the rows that were asked."""
-
-    arch: str
-    chips: str
-    dtype: str
-    tiers: list[TierOfChip]
-    notes: list[str]
-    prediction: Prediction | None
-
-
-def _alignment_tiers(request: TiersRequest) -> Tiers:
-    """The alignment tiers of a chip's GEMM kernels, by rules, and which serves these rows.
-
-    Raises :class:`MapError` for a chip, a dtype or a dim without rules.
-    """
-    from gacprof.kernels.tiers import architecture, predict
-    from gacprof.operators import OPERATORS
-
-    chip, dtype = architecture(request.arch), request.dtype
-    tiers = [TierOfChip(t.elements(dtype), **vars(t)) for t in chip.tiers_for(dtype)]
-    for name in request.rows or ():
-        if name not in (dims := OPERATORS["linear"].dims):
-            raise MapError(f"--row: '{name}' is no dim of a GEMM (it has {', '.join(dims)})")
-    predicted = predict(request.arch, dtype, dict(request.rows)) if request.rows else None
-    return Tiers(chip.name, chip.chips, dtype, tiers, list(chip.notes), predicted)
-
-
-alignment_tiers = verb("alignment_tiers", TiersRequest, _alignment_tiers)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from gacprof.cli.options import Fleet, Output, Rows, from_requests
+from gacprof.cli.options import Output, Rows, from_requests
 from gacprof.cli.printing import (
     SILENCE_S,
     complain,
@@ -22,7 +22,8 @@ from gacprof.cli.printing import (
     say_notes,
 )
 from gacprof.core.formatting import counted, duration, percent
-from gacprof.extras.compress.request import CompressRequest
+from gacprof.core.request import Request, option
+from gacprof.extras.compress.request import RUN, CompressRequest
 from gacprof.extras.serve.request import ExportRequest
 
 if TYPE_CHECKING:
@@ -32,6 +33,16 @@ if TYPE_CHECKING:
 
 SHOWN = 12
 """Dims listed; ``gacprof.json`` has them all."""
+
+
+class Fleet(Request):
+    """Where layers are decomposed."""
+
+    fleet: str | None = option(
+        default=None, metavar="ADDRESS", group=RUN,
+        help="Spread the work over a Ray cluster: auto, local or ray://HOST:10001. "
+        "The result is the same.",
+    )  # fmt: skip
 
 
 @from_requests

@@ -17,10 +17,8 @@ from gacprof.api.evidence import (
     NamesRequest,
     ProbeRequest,
     SdpaRequest,
-    TemplatesRequest,
-    TiersRequest,
 )
-from gacprof.cli.options import Output, Why, from_requests, load_maps
+from gacprof.cli.options import Output, Why, from_requests
 from gacprof.cli.printing import emit, plot_width, print_table, say, say_notes
 from gacprof.cliffmap.request import ExplainRequest
 from gacprof.core.errors import MeasurementError
@@ -28,12 +26,11 @@ from gacprof.core.formatting import percent
 from gacprof.report.making import ReportRequest
 
 if TYPE_CHECKING:
-    from gacprof.api.evidence import KernelLaunches, Tiers
+    from gacprof.api.evidence import KernelLaunches
     from gacprof.core.formatting import Listed
     from gacprof.explain.causes import Explanation
     from gacprof.extras.evidence.static import CompiledProbe
     from gacprof.kernels import Group
-    from gacprof.kernels.fa2 import FlashTemplates, Tile
     from gacprof.kernels.onednn import CpuImplementation
     from gacprof.kernels.sdpa import BackendChoice
 
@@ -182,46 +179,6 @@ def _print_choice(choice: BackendChoice, asked: SdpaRequest) -> None:
     say_notes(choice.doubts)
 
 
-@app.command()
-@from_requests
-def fa2(asked: TemplatesRequest, output: Output) -> None:
-    """List the FlashAttention-2 templates that a PyTorch build holds: the head_dim steps."""
-    import gacprof
-
-    emit(gacprof.flash_templates(asked), output.as_json, _print_templates)
-
-
-def _print_templates(found: FlashTemplates) -> None:
-    def shown(tiles: tuple[Tile, ...]) -> str:
-        return " ".join(f"{q}×{k}/{warps}" for q, k, warps in tiles)
-
-    rows = [
-        (size, shown(found.forward.get(size, ())), shown(found.split.get(size, ())))
-        for size in found.templates
-    ]
-    columns = ("head_dim up to", "prefill: q × k rows / warps", "decode (split-KV)")
-    print_table(f"torch {found.torch}, {found.source}".strip(), columns, rows)
-
-
-@app.command()
-@from_requests
-def tiers(asked: TiersRequest, output: Output) -> None:
-    """List the alignment tiers of a chip, or predict that of a GEMM. Rules, not measurements."""
-    import gacprof
-
-    emit(gacprof.alignment_tiers(asked), output.as_json, _print_tiers)
-
-
-def _print_tiers(found: Tiers) -> None:
-    if found.prediction is not None:
-        say(f"{found.prediction.sentence} (by rules)")
-        return
-    cells = [(t.elements, t.load, t.kernels, t.why, t.basis) for t in found.tiers]
-    columns = ("rows ÷", "loads", "kernels", "why", "known from")
-    print_table(f"{found.arch} ({found.chips}), {found.dtype}", columns, cells)
-    say_notes(found.notes)
-
-
 @from_requests
 def explain(asked: ExplainRequest, output: Why) -> None:
     """Say why a size is slow, and on what evidence."""
@@ -232,6 +189,7 @@ def explain(asked: ExplainRequest, output: Why) -> None:
 
 
 def _print_explanation(found: Explanation, cliff_map: str, why: bool) -> None:
+    from gacprof.cliffmap import CliffMap
     from gacprof.report.figures import staircase_text
 
     say(found.headline)
@@ -244,7 +202,7 @@ def _print_explanation(found: Explanation, cliff_map: str, why: bool) -> None:
             for c in found.causes
         ]
         print_table("", ("cause", "share", "what", "basis", "evidence"), rows)
-    (loaded,) = load_maps(cliff_map)
+    loaded = CliffMap.load(cliff_map)
     curve = next((c for c in loaded.curves if c.identity == found.curve), None)
     if curve is not None:
         say(staircase_text(curve, plot_width(), asked=found.d))

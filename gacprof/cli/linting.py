@@ -277,7 +277,9 @@ def _design(text: str, params: str | None, asked: Served, output: LintOutput) ->
 
 
 def print_shapes(shapes: Sequence[Shape]) -> None:
-    names = {key: short for short, key in reversed(design_words().items())}
+    from gacprof.linting.design import WORDS
+
+    names = {key: short for short, key in reversed(WORDS.items())}
     keys = [key for key in shapes[0].config if key in names] if shapes else []
     rows = [
         (
@@ -288,9 +290,3 @@ def print_shapes(shapes: Sequence[Shape]) -> None:
         for shape in shapes
     ]
     print_table("", [*(names[key] for key in keys), "parameters", "verdict"], rows)
-
-
-def design_words() -> dict[str, str]:
-    from gacprof.linting.design import WORDS
-
-    return WORDS

@@ -6,16 +6,13 @@ import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, fields
 from functools import wraps
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 from rich.markup import escape
 from typer import Argument, Option
 
 from gacprof.core.request import OPTION, Request, given_texts, option, spelling
 from gacprof.core.request import Option as Known
-
-if TYPE_CHECKING:
-    from gacprof.cliffmap import CliffMap
 
 PRINTED = "What is printed"
 
@@ -47,16 +44,6 @@ class Why(Output):
 
 class Reasons(Why, Rows):
     """Of a verb that prints its verdict first, and then the first rows of a table."""
-
-
-class Fleet(Request):
-    """Of a verb whose work can be spread over machines."""
-
-    fleet: str | None = option(
-        default=None, metavar="ADDRESS", group="Run",
-        help="Spread the work over a Ray cluster: auto, local or ray://HOST:10001. "
-        "The result is the same.",
-    )  # fmt: skip
 
 
 def from_requests(verb: Callable[..., None]) -> Callable[..., None]:
@@ -144,17 +131,3 @@ def _completion(known: Known) -> Callable[[str], list[str]] | None:
         return [word for word in words if word.startswith(incomplete)]
 
     return offered if known.choices or known.suggested else None
-
-
-def load_maps(*names: str) -> list[CliffMap]:
-    """Measured maps; what asks for latencies takes no others."""
-    from gacprof.cliffmap import CliffMap
-
-    return [CliffMap.load(name) for name in names]
-
-
-def load_sources(*names: str) -> list[Any]:
-    """Maps and rule tables."""
-    from gacprof.diagnosing.sources import open_source
-
-    return [open_source(name) for name in names]

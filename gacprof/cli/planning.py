@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from gacprof.planning.pareto import Pareto, Variant
     from gacprof.planning.schema import Choice
 
-AROUND = 2
-"""Sizes of a window shown on either side of the chosen one, besides its ends."""
-
 
 class PlanFile(Reasons):
     """Where a plan is written, and what is printed of it."""
@@ -146,7 +143,6 @@ def _print_reasons(made: Plan) -> None:
         say("energy kept: not known (no spectra were read, or a width is cut)")
     else:
         say(f"energy kept, mean over {len(made.choices)} dims: {made.energy_kept:.6f}")
-    _print_windows(made)
     _print_certificate(made)
     say_notes([*made.warnings, *made.certificate.notes])
 
@@ -170,7 +166,7 @@ def _print_changes(made: Plan) -> None:
         print_table("", columns, table)
     left = sum(len(row.members) for row in rows[MOST_ROWS:])
     if left:
-        say(f"… and {left} more (--all shows each, with the sizes on offer)")
+        say(f"… and {left} more (--all shows each)")
 
 
 def _gained(c: Choice) -> float | None:
@@ -191,7 +187,7 @@ def _change_shown(c: Choice) -> tuple[Any, ...]:
 
 
 def _print_choices(made: Plan) -> None:
-    """Every dim, then what each had on offer: one table of both is too wide for a terminal."""
+    """Every dim; the plan's file has the sizes that each had on offer."""
     names = [c.dim.removeprefix("model.layers.") for c in made.choices]
     rows = [
         (
@@ -203,14 +199,6 @@ def _print_choices(made: Plan) -> None:
     ]  # fmt: skip
     columns = ("dim", "size", "plan", "now", "planned", "verdict", "at most")
     print_table(f"objective {made.objective}", columns, rows)
-    offers = [
-        (
-            name, c.action, f"{c.energy_kept:.4f}" if c.energy_kept is not None else None,
-            window(c.candidates, c.after, c.fusable),
-        )
-        for name, c in zip(names, made.choices, strict=True)
-    ]  # fmt: skip
-    print_table("", ("dim", "action", "kept", "window [chosen]"), offers)
 
 
 def _print_preset(made: Plan) -> None:
@@ -224,23 +212,6 @@ def _print_preset(made: Plan) -> None:
             f"{counted(demand.dims, 'dim')}, since "
             f"{demand.why} ({demand.source})"
         )
-
-
-def window(candidates: Sequence[int], chosen: int | None, fusable: bool) -> str:
-    """``64 72 [80] 88``: the sizes on offer and the chosen one among them, the middle left out
-    where they are many; ``dense`` where multiplying out was on offer too."""
-    names: list[int | str] = [*candidates, *(["dense"] if fusable else [])]
-    if not names:
-        return "nothing on offer"
-    at = len(names) - 1 if chosen is None else names.index(chosen) if chosen in names else -1
-    shown = {0, len(names) - 1, *range(at - AROUND, at + AROUND + 1)}
-    parts: list[str] = []
-    for i, name in enumerate(names):
-        if i in shown:
-            parts.append(f"[{name}]" if i == at else str(name))
-        elif parts[-1] != "…":
-            parts.append("…")
-    return " ".join(parts)
 
 
 def _print_costs(made: Plan) -> None:
@@ -265,23 +236,6 @@ def _print_time(made: Plan) -> None:
     now, planned = (microseconds(us) or "unknown" for us in (before, after))
     change = f" ({percent(after / before - 1, signed=True)})" if before and after else ""
     say(f"predicted time in the planned weights' products, {when}: {now} → {planned}{change}")
-
-
-def _print_windows(made: Plan) -> None:
-    """How the choices lie in their windows, over all dims that had a choice."""
-    lowest = highest = within = 0
-    for c in made.choices:
-        offered = [*c.candidates, *([None] if c.fusable else [])]
-        if len(offered) < 2 or c.after not in offered:
-            continue
-        at = offered.index(c.after)
-        lowest += at == 0
-        highest += at == len(offered) - 1
-        within += 0 < at < len(offered) - 1
-    if lowest + highest + within:
-        say(
-            f"in their windows: {lowest} at the low end, {within} within, {highest} at the high end"
-        )
 
 
 def _print_certificate(made: Plan) -> None:

@@ -229,7 +229,7 @@ def test_names_are_read_and_unknown_ones_kept(run):
     assert "unknown: new_op" in run("evidence", "names", "new_op").out
 
 
-# evidence sdpa and fa2 ---------------------------------------------------------------------
+# evidence sdpa -------------------------------------------------------------------------
 
 
 def test_sdpa_is_told_by_rules_for_any_chip(run):
@@ -260,35 +260,6 @@ def test_questions_about_sdpa_that_make_no_sense(run, more, message):
 def test_without_a_gpu_sdpa_asks_for_an_architecture(run, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     refused(run("evidence", "sdpa", "--head-dim", "64"), "--arch")
-
-
-def test_templates_are_listed_from_records_or_a_binary(run, tmp_path):
-    listed = json.loads(run("evidence", "fa2", "--torch", "2.9.1", "--json").out)
-    assert listed["templates"] == [32, 64, 96, 128, 160, 192, 256]
-    assert "160" in run("evidence", "fa2", "--torch", "2.9.1").out
-    refused(run("evidence", "fa2", "--torch", "1.0"), "2.9.1")
-    (tmp_path / "libtorch_cuda.so").write_bytes(b"\x7fELF" + bytes(4096))
-    refused(run("evidence", "fa2", tmp_path / "libtorch_cuda.so"), "stripped")
-    refused(run("evidence", "fa2", tmp_path / "absent.so"), "cannot be read")
-
-
-# evidence tiers ----------------------------------------------------------------------------
-
-
-def test_tiers_are_listed_and_predicted_by_rules(run):
-    message = json.loads(run("evidence", "tiers", "--arch", "sm80", "--json").out)
-    assert [tier["elements"] for tier in message["tiers"]] == [8, 2, 1]
-    assert message["prediction"] is None
-    odd = run("evidence", "tiers", "--arch", "sm80", "--row", "K=107", "--row", "N=4096")
-    assert "K is no multiple of 2" in odd.out and "(by rules)" in odd.out
-    assert "TMA" in run("evidence", "tiers", "--arch", "sm90").out
-    refused(run("evidence", "tiers", "--arch", "gfx90a"), "no alignment rules")
-    refused(run("evidence", "tiers", "--arch", "sm80", "--dtype", "int3"), "rules for int3")
-    refused(run("evidence", "tiers", "--arch", "sm80", "--row", "K=0"), "--row takes")
-
-
-def test_tiers_are_of_dims_that_a_gemm_has(run):
-    refused(run("evidence", "tiers", "--arch", "sm80", "--row", "Q=5"), "'Q' is no dim of a GEMM")
 
 
 def test_names_come_from_stdin_too(run, monkeypatch):

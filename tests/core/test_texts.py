@@ -1,9 +1,9 @@
-"""Texts of options as people write them: durations, bytes; and numbers as they read them."""
+"""Texts of options as people write them; numbers, lists and strangers' texts as they read them."""
 
 import pytest
 
 from gacprof.core.errors import PlanError, SuiteError
-from gacprof.core.formatting import at_most, dims, duration, microseconds, percent
+from gacprof.core.formatting import at_most, dims, duration, microseconds, percent, visible
 from gacprof.core.texts import budget_seconds, byte_count
 
 
@@ -61,3 +61,21 @@ def test_numbers_as_people_read_them():
 def test_even_runs_of_dims_are_shortened():
     assert dims([96, 104, 112, 120, 128]) == "96 … 128 (by 8)"
     assert dims([1, 2, 3, 4, 8, 16]) == "1 … 4, 8, 16" and dims([]) == "none"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("model.layers.0", "model.layers.0"),
+        (
+            "‖W − u·v‖ 1\N{NARROW NO-BREAK SPACE}%\n\té",
+            "‖W − u·v‖ 1\N{NARROW NO-BREAK SPACE}%\n\té",
+        ),
+        ("a\x1b[31mred", r"a\x1b[31mred"),
+        ("a\x07\x08\x7f\x9b", r"a\x07\x08\x7f\x9b"),
+        ("a\r\u202eb", r"a\r\u202eb"),
+        ("a\ud83d", r"a\ud83d"),
+    ],
+)
+def test_control_characters_are_escaped(text: str, shown: str) -> None:
+    assert visible(text) == shown
