@@ -33,9 +33,9 @@ def rule_table(
     the newest one known).
 
     Raises :class:`MapError` for a GPU, a release or a data type without rules."""
-    for name, text in (("gpu", gpu), ("torch", torch)):
-        if not isinstance(text, str | None) or (name == "gpu" and text is None):
-            raise MapError(f"{name} must be a name such as 'h100' or '2.11', not {text!r}")
+    for what, text in (("gpu", gpu), ("torch", torch)):
+        if not isinstance(text, str | None) or (what == "gpu" and text is None):
+            raise MapError(f"{what} must be a name such as 'h100' or '2.11', not {text!r}")
     return RuleTable(target(gpu, torch or NEWEST), dtypes, name)
 
 

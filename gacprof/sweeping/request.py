@@ -159,7 +159,8 @@ class OnGpu(Request):
     """A request on a GPU that need not be here."""
 
     gpu: str | None = option(
-        default=None, help="With --dry-run: what it takes of this GPU (h100 …), which need not be "
+        default=None, group=RUN,
+        help="With --dry-run: what it takes of this GPU (h100 …), which need not be "
         "here.",
     )  # fmt: skip
 
