@@ -62,7 +62,7 @@ _NAMES = {
     "gacprof.checkpoint": ("scan",),
     "gacprof.checkpoint.load": ("load_model",),
     "gacprof.cliffmap": ("CliffMap", "shipped_maps"),
-    "gacprof.extras.compress.choosing": ("align",),
+    "gacprof.extras.compress.align": ("align",),
     "gacprof.extras.compress.request": ("CompressRequest",),
     "gacprof.extras.compress.run": ("compress",),
     "gacprof.core.errors": ("GacprofError",),
@@ -147,7 +147,7 @@ if TYPE_CHECKING:
         verify,
     )
     from gacprof.evaluation.harness import run_tasks
-    from gacprof.extras.compress.choosing import align
+    from gacprof.extras.compress.align import align
     from gacprof.extras.compress.request import CompressRequest
     from gacprof.extras.compress.run import compress
     from gacprof.extras.serve import export

@@ -10,7 +10,6 @@ from compressing_models import logits_of, make_model
 import gacprof
 from gacprof.checkpoint import scan
 from gacprof.core.errors import CheckpointError
-from gacprof.extras.compress.choosing import weighted
 from gacprof.extras.compress.outcome import PhaseTime
 
 ASVD = pytest.param("asvd", marks=pytest.mark.slow)  # its search takes long
@@ -23,12 +22,15 @@ def test_the_output_is_scanned_loaded_and_gives_logits(unaligned, ids, method):
     out = unaligned(method)
     inventory = scan(out)
     assert inventory.layout == LAYOUTS.get(method, inventory.layout)
+    if method == "asvd":
+        factored = {m.name: m.gemms[0].N for m in inventory.modules if m.kind == "factored"}
+        assert inventory.config["truncation_ranks"] == factored
     assert torch.isfinite(logits_of(out, ids[:2])).all()
     assert "gacprof.compressed/1" in (out / "gacprof.json").read_text()
     assert "base model" in (out / "README.md").read_text()
 
 
-@pytest.mark.parametrize("method", ["svd", "svd-llm", "asvd", "llm-pruner"])
+@pytest.mark.parametrize("method", ["svd-llm", ASVD, "llm-pruner"])
 def test_the_ratio_is_of_the_compressed_layers_and_is_met(unaligned, dense, method):
     before, after = scan(dense).parameters, scan(unaligned(method)).parameters
     layers = 3 * (2 * 96 * 96 + 2 * 96 * 32 + 3 * 96 * 160) + (method == "asvd") * 96 * 128
@@ -91,7 +93,7 @@ def test_planning_the_aligned_model_again_changes_nothing(
 
 def test_the_papers_objective_aligns_by_the_score_that_is_asked_for(compress, own_map, tmp_path):
     chosen = {}
-    for score in ("magnitude", "activation", "gradient", "fisher"):
+    for score in ("activation", "fisher"):
         result = compress(
             "svd-llm", tmp_path / score, cliff_map=own_map("svd-llm"), objective="gac", score=score
         )
@@ -107,13 +109,6 @@ def test_what_a_loss_of_energy_costs_decides_where_it_is_lost(compress, own_map,
     assert dict(plain.sizes) != dict(scored.sizes)
     assert plain.energy_kept >= scored.energy_kept  # unweighted
     assert scored.aligned == len(scored.plan.choices)
-
-
-def test_weights_are_relative_to_the_heaviest_and_leave_a_dense_dim_whole():
-    kept = {"a": [0.0, 0.5, 1.0], "b": [0.0, 0.9, 1.0], "other": [0.0, 1.0]}
-    found = weighted(kept, {"a": 4.0, "b": 1.0, "other": 99.0}, ["a", "b"])
-    assert found == {"a": [0.0, 0.5, 1.0], "b": [0.75, 0.975, 1.0]}
-    assert weighted(kept, None, ["a"]) is kept
 
 
 def test_palus_latents_stay_within_the_ratio(compress, own_map, tmp_path):
@@ -238,14 +233,11 @@ def test_a_model_in_memory_is_compressed_like_its_folder(dense, unaligned, ids, 
 
 def test_the_records_say_what_was_done(compress, own_map, tmp_path):
     out = tmp_path / "out"
-    result = compress("asvd", out, cliff_map=own_map("asvd"))
+    result = compress("svd-llm", out, cliff_map=own_map("svd-llm"))
     record = json.loads((out / "gacprof.json").read_text())
     assert record["request"]["ratio"] == 0.3 and record["calibration"]["tokens"] == 12 * 32
     assert record["sizes"] == dict(result.sizes)
     assert gacprof.Plan.load(out / "plan.json").choices == result.plan.choices
-    config = json.loads((out / "config.json").read_text())
-    factored = {m.name: m.gemms[0].N for m in scan(out).modules if m.kind == "factored"}
-    assert config["truncation_ranks"] == factored
 
 
 def test_what_a_kill_after_the_last_step_left_goes_with_the_next_run(compress, tmp_path):

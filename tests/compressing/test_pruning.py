@@ -106,10 +106,6 @@ def test_magnitudes_need_no_text(dense, tmp_path):
     assert result.removed >= 0.2
 
 
-def test_thirty_two_layers_lose_nothing_in_the_first_four_and_the_last_two():
-    assert TaylorPruning().layers(32) == range(4, 30)
-
-
 def test_the_least_important_units_of_all_layers_go_first():
     units = [Units("a", 10, 5, list(range(10))), Units("b", 10, 5, [100.0] * 10)]
     assert TaylorPruning("global").sizes(units, 25) == {"a": 5, "b": 10}

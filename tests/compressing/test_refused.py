@@ -76,12 +76,6 @@ def test_a_text_shorter_than_a_window(tmp_path, dense):
     assert result.removed >= 0.2
 
 
-def test_a_text_too_short_for_a_layer_names_its_matrices_and_the_windows_read(dense, ids, tmp_path):
-    done = gacprof.compress(dense, tmp_path / "o", method="kfac-svd", ratio=0.3, calib=ids[:1])
-    assert "1 window of 32 tokens" in done.thin
-    assert "rows of A (inputs) and the" in done.thin and "rows of G (output grad" in done.thin
-
-
 def test_a_work_folder_in_use_says_what_to_do(dense, tmp_path):
     first = state_for(tmp_path / "o", tmp_path / "w", "k")
     with (
@@ -105,9 +99,10 @@ def test_nan_in_a_weight_is_named(dense, ids, tmp_path):
         assert not (tmp_path / method).exists()
 
 
-@pytest.mark.slow
-def test_models_that_are_compressed_already(unaligned, ids, tmp_path):
-    refused("compressed already", unaligned("asvd"), tmp_path / "o", method="svd", ratio=0.2)
+def test_pairs_are_refused_where_a_method_needs_the_dense_model(unaligned, ids, tmp_path):
+    for method in ("palu", "llm-pruner"):
+        match = f"compressed already .*{method} needs the dense model"
+        refused(match, unaligned("svd-llm"), tmp_path / "o", method=method, ratio=0.2, calib=ids)
 
 
 def test_combinations_that_contradict_each_other(dense, tmp_path, fixtures):
@@ -133,19 +128,6 @@ def test_a_map_that_does_not_hold_the_shapes_names_the_sweep(dense, ids, tmp_pat
     assert not (tmp_path / "o").exists()
 
 
-def test_a_limit_at_tokens_that_the_map_lacks_is_refused_before_anything_is_worked_out(
-    dense, own_map, tmp_path
-):
-    lines = []
-    m = own_map("svd")
-    refused(
-        r"not measured at 300 tokens.*sweep --ranks .* --tokens [\d,]*300' measures all", dense,
-        tmp_path / "o", method="svd", ratio=0.3, cliff_map=m, latency_limit_us="prefill:300=-5%",
-        tell=lines.append,
-    )  # fmt: skip
-    assert not lines
-
-
 @pytest.mark.parametrize("asked", [{"latency_limit_us": "-5%"}, {"dominate": "rounded-8"}])
 def test_rules_know_no_time_to_keep_to_and_say_so_before_anything_is_worked_out(
     dense, tmp_path, asked
@@ -158,13 +140,25 @@ def test_rules_know_no_time_to_keep_to_and_say_so_before_anything_is_worked_out(
     assert not lines
 
 
-def test_a_limit_that_no_ranks_meet_is_refused_before_anything_is_worked_out(
-    dense, own_map, tmp_path
+@pytest.mark.parametrize(
+    ("method", "asked", "match"),
+    [
+        ("svd-llm", {"latency_limit_us": "prefill:300=-5%"},
+         r"not measured at 300 tokens.*sweep --ranks .* --tokens [\d,]*300' measures all"),
+        ("svd-llm", {"tokens": [300]}, "knows no safe size for any .*--tokens 300"),
+        ("llm-pruner", {"tokens": [300]}, "not at 300: .*--tokens 300"),
+        ("svd-llm", {"latency_limit_us": "prefill:64=dense-95%"}, "no plan is within .* nearest"),
+        ("palu", {"latency_limit_us": "prefill:64=dense-95%"}, "no plan is within .* nearest"),
+        ("svd", {"latency_limit_us": 0.001}, "no plan is within .* nearest"),
+    ],
+)  # fmt: skip
+def test_what_the_map_lacks_or_no_sizes_can_meet_is_refused_before_any_text_is_run(
+    dense, ids, own_map, tmp_path, method, asked, match
 ):
     lines = []
     refused(
-        r"no plan is within -98%.*the nearest is", dense, tmp_path / "o", method="svd", ratio=0.3,
-        cliff_map=own_map("svd"), latency_limit_us="-98%", tell=lines.append,
+        match, dense, tmp_path / "o", method=method, ratio=0.3, calib=ids,
+        cliff_map=own_map(method), tell=lines.append, **asked,
     )  # fmt: skip
     assert not lines
 

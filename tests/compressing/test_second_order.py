@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from compressing_models import logits_of
 
 import gacprof
 from gacprof.checkpoint import open_tensors, scan
@@ -122,22 +123,26 @@ def test_without_a_map_an_objective_chooses_among_multiples(compress, tmp_path, 
     assert scan(ours.out).parameters == ours.parameters_after
 
 
-def test_a_pass_back_leaves_the_factors_of_a_forward_pass_and_serves_for_them(dense, ids, tmp_path):
-    common = {"method": "svd-llm", "ratio": 0.3, "calib": ids}
-    alone = gacprof.compress(dense, tmp_path / "alone", **common)
+@pytest.mark.parametrize("asked", [None, "gscalar"])
+def test_a_pass_back_with_all_of_g_serves_for_a_forward_pass_and_for_its_trace(
+    dense, ids, tmp_path, asked
+):
+    common = {"method": "svd-llm", "ratio": 0.3, "calib": ids, "round_to": 8}
+    alone = gacprof.compress(dense, tmp_path / "alone", objective=asked, **common)
     common["work"] = tmp_path / "work"
     gacprof.compress(dense, tmp_path / "loss", objective="loss", **common)
-    shared = gacprof.compress(dense, tmp_path / "shared", **common)
+    shared = gacprof.compress(dense, tmp_path / "shared", objective=asked, **common)
     assert len(list((tmp_path / "work").iterdir())) == 1
     for name in ("model.safetensors", "config.json"):
         assert (tmp_path / "shared" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
-    assert (shared.sizes, shared.loss_added) == (alone.sizes, None)
+    assert shared.sizes == alone.sizes and shared.loss_added == pytest.approx(alone.loss_added)
 
 
 def test_a_text_shorter_than_a_layer_is_wide_is_said_and_used(dense, ids, tmp_path):
     few = {"method": "kfac-svd", "ratio": 0.3, "calib": ids[:2], "round_to": 8}
     done = gacprof.compress(dense, tmp_path / "few", objective="loss", **few)
-    assert any("64 in all, fewer than " in note for note in done.notes)
+    assert done.thin in done.notes and "2 windows of 32 tokens" in done.thin
+    assert "rows of A (inputs) and the" in done.thin and "rows of G (output grad" in done.thin
     model = gacprof.load_model(tmp_path / "few", dtype="float32")
     assert torch.isfinite(model(ids[:1]).logits).all()
 
@@ -171,6 +176,33 @@ def test_a_pruner_chooses_widths_by_the_loss_where_it_is_asked_for(compress, own
         assert found[objective].removed >= 0.3 and found[objective].plan.certificate.proved
     assert found[None].objective == "energy"
     assert found["loss"].plan.objective == found["gscalar"].plan.objective == "loss"
+
+
+def test_pairs_are_cut_anew_by_what_cuts_of_their_products_add_to_the_loss(
+    unaligned, ids, tmp_path
+):
+    given = unaligned("svd-llm")
+    found = {}
+    for name, asked in (("ours", {"method": "kfac-svd", "objective": "loss"}),
+                        ("rounded", {"method": "svd-llm"})):  # fmt: skip
+        done = gacprof.compress(given, tmp_path / name, ratio=0, calib=ids, round_to=8, **asked)
+        assert done.source == str(given) and done.parameters_before == scan(given).parameters
+        assert scan(done.out).parameters == done.parameters_after <= done.parameters_before
+        assert all(size is None or size % 8 == 0 for size in done.sizes.values())
+        change = logits_of(tmp_path / name, ids) - logits_of(given, ids)
+        found[name] = torch.linalg.norm(change)
+    assert found["ours"] < 0.8 * found["rounded"]
+    assert {p.name for p in tmp_path.iterdir()} == {"ours", "rounded"}
+
+
+def test_of_pairs_the_ratio_counts_from_what_they_have(unaligned, ids, tmp_path):
+    given = unaligned("svd-llm")
+    model = gacprof.load_model(given)
+    for name, source in (("files", given), ("memory", model)):
+        done = gacprof.compress(source, tmp_path / name, method="svd-llm", ratio=0.25, calib=ids)
+        assert 0.25 <= done.removed < 0.28
+    a, b = (logits_of(tmp_path / name, ids[:1]) for name in ("files", "memory"))
+    assert torch.allclose(a, b, atol=1e-4)
 
 
 def test_what_has_no_estimate_of_the_loss_is_refused(compress, own_map, unaligned, tmp_path):

@@ -27,17 +27,19 @@ def test_json_has_every_size(run, dense, unaligned, map_of, tmp_path):
     assert found["aligned"] == len(found["plan"]["choices"])
 
 
-def test_all_prints_every_size_that_moved_and_the_dense_weights_are_counted(
+def test_with_a_map_it_says_how_much_is_aligned_and_with_all_every_size_that_moved(
     run, dense, unaligned, map_of, tmp_path
 ):
     path = tmp_path / "map.json"
     map_of(unaligned("svd")).save(path)
     asked = ("compress", dense, "--method", "svd", "--ratio", 0.3, "--map", path, "--out")
-    _, some, _ = run(*asked, tmp_path / "some")
+    code, some, _ = run(*asked, tmp_path / "some")
     _, every, _ = run(*asked, tmp_path / "every", "--all")
+    assert code == 0 and "21 of 21 dims are safe, 0 undecided, none misaligned" in some
+    assert "predicted for 1 token: " in some and "predicted for 64 tokens: " in some
+    assert "of 21 weights stay dense" in some and "uncompressed" in some
     assert "of which 12 are shown (--all" in some and "are shown" not in every
     assert len(every.splitlines()) > len(some.splitlines())
-    assert "of 21 weights stay dense" in some
 
 
 def test_an_interrupt_says_that_the_same_command_goes_on(run, dense, tmp_path, monkeypatch):
@@ -65,15 +67,3 @@ def test_bad_input_is_one_line_and_exit_code_two(run, dense, tmp_path, arguments
     code, said, complaint = run("compress", dense, "--out", tmp_path / "o", *arguments)
     assert code == 2 and message in complaint and complaint.count("\n") == 1
     assert not said and not list(tmp_path.iterdir())
-
-
-def test_with_a_map_it_says_how_much_is_aligned(run, dense, unaligned, map_of, tmp_path):
-    path = tmp_path / "map.json"
-    map_of(unaligned("svd")).save(path)
-    arguments = ("--method", "svd", "--ratio", 0.3, "--map", path, "--out", tmp_path / "out")
-    code, said, _ = run("compress", dense, *arguments)
-    assert code == 0
-    assert "21 of 21 dims are safe, 0 undecided, none misaligned" in said
-    assert "moved from the method's own" in said
-    assert "predicted for 1 token: " in said and "predicted for 64 tokens: " in said
-    assert "uncompressed" in said, "how fast the model was, or how to find out"

@@ -120,12 +120,12 @@ def test_layers_computed_as_tasks_give_the_same_bits(local, tmp_path):
     for name, address in (("here", None), ("ray", "local")):
         with tasks_on(address, "cpu") as tasks:
             assert bool(tasks.ahead) == (name == "ray")
-            for method in ("svd-llm", "palu"):
+            for method in ("kfac-svd", "palu"):
                 gacprof.compress(
                     dense, tmp_path / f"{name}-{method}", method=method, ratio=0.3, calib=ids,
                     device="cpu", tasks=tasks,
                 )  # fmt: skip
-    for method in ("svd-llm", "palu"):
+    for method in ("kfac-svd", "palu"):
         here, ray = (tmp_path / f"{name}-{method}" for name in ("here", "ray"))
         weights = sorted(here.glob("*.safetensors"))
         assert weights

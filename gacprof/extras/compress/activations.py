@@ -16,7 +16,7 @@ from torch import nn
 
 from gacprof.core.errors import CompressionError
 from gacprof.extras.compress.layered import LayeredModel, batch_of
-from gacprof.extras.compress.state import State
+from gacprof.extras.compress.state import State, Tell
 
 
 @dataclass
@@ -84,6 +84,10 @@ def _nothing(x: torch.Tensor, moments: bool) -> Seen:
     return Seen(zeros, zeros.clone(), zeros.new_zeros(width, width) if moments else None)
 
 
+FORWARD = "forward.json"
+"""Says that all layers were run."""
+
+
 def hidden(index: int, of: str = "hidden") -> str:
     """The file of what layer ``index`` is given."""
     return f"{of}-{index:05d}.npy"
@@ -108,6 +112,18 @@ def enter(model: LayeredModel, state: State, ids: torch.Tensor, of: str = "hidde
             target[done : done + len(batch)] = batch.float().cpu().numpy()
             done += len(batch)
     return 0
+
+
+def pass_through(model: LayeredModel, state: State, ids: torch.Tensor, tell: Tell) -> None:
+    """Run the text through all layers, unless an earlier try has; what each is given stays."""
+    if state.has(FORWARD):
+        model.record(ids)
+        return
+    for index in range(enter(model, state, ids), len(model.layers)):
+        tell(f"layer {index + 1} of {len(model.layers)}")
+        with model.holding(index) as layer:
+            pass_on(model, state, index, layer, {}, False)
+    state.save_json(FORWARD, {})
 
 
 def pass_on(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.core.errors import CompressionError, first_line, why_unreadable
+from gacprof.core.errors import CompressionError, why_unreadable
 from gacprof.core.files import open_regular
 
 if TYPE_CHECKING:
@@ -105,17 +105,6 @@ def _tokens(
         ) from None
     if not content.strip():
         raise CompressionError(f"the calibration text {path} is empty")
-    from gacprof.checkpoint.load import tokenizer_beside
+    from gacprof.evaluation.perplexity import common_tokenizer, token_ids
 
-    folder = Path(tokenizer or inventory.folder)
-    if not any(folder.glob("tokenizer*")):
-        raise CompressionError(
-            f"calibration needs a tokenizer, and there is none in {folder}: name its folder "
-            "(--tokenizer)"
-        )
-    found: Any = tokenizer_beside(folder)
-    try:
-        ids: list[int] = found(content)["input_ids"]
-    except Exception as error:  # a tokenizer file can be wrong in any way
-        raise CompressionError(f"{folder}: its tokenizer fails: {first_line(error)}") from None
-    return ids
+    return token_ids(common_tokenizer([inventory.folder], tokenizer, content), content)

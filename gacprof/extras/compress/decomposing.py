@@ -14,7 +14,16 @@ import torch
 
 from gacprof.core.errors import CompressionError
 from gacprof.extras.compress import sensitivity
-from gacprof.extras.compress.activations import Seen, enter, hidden, pass_on, watching, window
+from gacprof.extras.compress.activations import (
+    FORWARD,
+    Seen,
+    enter,
+    hidden,
+    pass_on,
+    pass_through,
+    watching,
+    window,
+)
 from gacprof.extras.compress.gradients import FILE, Found, Gather, Slopes, back_through
 from gacprof.extras.compress.layered import LayeredModel
 from gacprof.extras.compress.methods.low_rank import decompose, loss_of_cuts
@@ -23,7 +32,7 @@ from gacprof.extras.compress.request import BACKWARD
 from gacprof.extras.compress.state import Work
 
 FACTORS = "factors-{}.safetensors"
-FORWARD, BACK, LOSSES = "forward.json", "backward.json", "losses.json"
+BACK, LOSSES = "backward.json", "losses.json"
 
 
 class Piece(NamedTuple):
@@ -68,9 +77,11 @@ class Decompositions:
                 self._decompose_layer(index, {})
             self._save(all_of_them=True)
             return
-        self._forward(model, calibration.ids)
         if backward:
+            pass_through(model, self._state, calibration.ids, self._work.tell)
             self._backward(model, calibration.ids)
+        else:
+            self._forward(model, calibration.ids)
         if self.method.probed and not self._state.has(LOSSES):
             losses = sensitivity.search(
                 model, self._work, calibration.ids, self.targets, self.method.probed, self._pair
@@ -79,26 +90,23 @@ class Decompositions:
             self._state.save_json(LOSSES, listed)
 
     def _forward(self, model: LayeredModel, ids: torch.Tensor) -> None:
-        """Run the text through the layers. Each is decomposed on the way, unless a backward pass
-        follows, which does it and needs what all layers were given."""
+        """Run the text through the layers and decompose each on the way."""
         if self._state.has(FORWARD):
             model.record(ids)
             return
         begun, moments = enter(model, self._state, ids), self.method.reads == "moments"
-        follows = self._gather is not None
         for index in range(len(model.layers)):
-            if index < begun and (follows or self._state.has(_file_of(index))):
+            if index < begun and self._state.has(_file_of(index)):
                 continue
             self._work.tell(f"layer {index + 1} of {len(model.layers)}")
             with model.holding(index) as layer:
-                paths = {} if follows else self._paths(model, index)
+                paths = self._paths(model, index)
                 watched = {target: layer.get_submodule(path) for target, path in paths.items()}
                 seen = pass_on(model, self._state, index, layer, watched, moments)
-            if not follows:
-                self._decompose_layer(index, seen, spent=[hidden(index)])
+            self._decompose_layer(index, seen, spent=[hidden(index)])
         last = hidden(len(model.layers))
         heads = {t.name: model.model.get_submodule(t.name) for t in self._in_layer(None)}
-        if heads and not follows:
+        if heads:
             source = self._state.array(last)
             with torch.no_grad(), watching(heads, moments) as seen, model.head() as logits:
                 for i in range(len(source)):
@@ -106,8 +114,7 @@ class Decompositions:
             self._decompose_layer(None, seen)
         self._save(all_of_them=True)
         self._state.save_json(FORWARD, {})
-        if not follows:
-            self._state.drop(last)
+        self._state.drop(last)
 
     def _backward(self, model: LayeredModel, ids: torch.Tensor) -> None:
         """Decompose every layer by what a pass back over the layers shows."""
@@ -286,7 +293,10 @@ def _decompose(method: LowRank, piece: Piece, scaling: Any, device: str) -> dict
             found[f"{target.name}/{i}/{what}"] = narrow
         found[f"{target.name}/{i}/sigma"] = made.sigma
         if own is not None:
-            found[f"{target.name}/{i}/loss"] = loss_of_cuts(made, known["moments"], own)
+            lost = {"loss": own} | ({"gscalar": own.diagonal().mean()} if own.dim() else {})
+            for by, measure in lost.items():
+                curve = loss_of_cuts(made, known["moments"], measure)
+                found[f"{target.name}/{i}/{by}"] = curve
     return found
 
 

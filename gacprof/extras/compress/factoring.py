@@ -29,13 +29,18 @@ from gacprof.extras.compress.writing import NewTensor, unique
 
 class Factoring:
     """``score`` is the importance to be gathered, if any: the method's own or what Eq. 4 takes;
-    ``gather`` is what a backward pass collects."""
+    ``gather`` is what a backward pass collects, ``objective`` what chooses the sizes."""
 
     def __init__(
-        self, work: Work, method: LowRank, score: str | None, gather: Gather | None
+        self,
+        work: Work,
+        method: LowRank,
+        score: str | None,
+        gather: Gather | None,
+        objective: str = "loss",
     ) -> None:
         self.reader, self.method, self.score = work.reader, method, score
-        self.gather = gather
+        self.gather, self._objective = gather, objective
         self.targets, self.left = targets_of(work.reader, method)
         self._found = Decompositions(work, method, self.targets, gather)
         self.thin = _thin(self.targets, method, work.calibration, gather)
@@ -108,6 +113,8 @@ class Factoring:
             held = self._found.of(target)
             for i, name in enumerate(target.dims):
                 curve = held.get(f"{target.name}/{i}/loss")
+                if self._objective == "gscalar":  # or the pass back kept no more than that
+                    curve = held.get(f"{target.name}/{i}/gscalar", curve)
                 if curve is None:
                     unknown.append((name, target.role))
                 else:

@@ -57,7 +57,7 @@ class Slopes:
         if not torch.isfinite(self.trace):
             raise CompressionError(
                 f"the gradients of the outputs of '{where}' are not finite on the calibration "
-                "text: take the objective energy, which needs none"
+                "text: take a method and an objective that need none (svd-llm, energy)"
             )
         if self.moments is None:
             return self.trace / (self.tokens * self.outputs)

@@ -8,8 +8,10 @@ from typing import Any
 
 import gacprof
 from gacprof.checkpoint.inventory import Inventory, NewSizes
+from gacprof.cliffmap.source import SizeSource
 from gacprof.core.files import read_json
-from gacprof.core.formatting import at_most, counted, microseconds, percent
+from gacprof.core.formatting import counted, microseconds, percent
+from gacprof.diagnosing.predict import Estimate, Predictor
 from gacprof.extras.compress.calibration import Calibration
 from gacprof.extras.compress.request import CompressRequest
 from gacprof.planning import Plan
@@ -32,6 +34,34 @@ class PhaseTime:
     own_us: float | None
     written_us: float | None
     saved_us: tuple[float, float, float] | None = None
+
+
+def times(
+    source: SizeSource, plan: Plan, dense: Inventory, own: Inventory, written: Inventory
+) -> tuple[PhaseTime, ...]:
+    """What the source predicts of the layers that were changed, a token count by itself."""
+    if not source.timed:
+        return ()
+    shapes = [
+        {m.name: tuple((g.N, g.K, g.bias) for g in m.gemms) for m in each.modules if m.gemms}
+        for each in (dense, own, written)
+    ]
+    changed = {
+        name for name, shape in shapes[0].items() if any(s.get(name) != shape for s in shapes)
+    }
+
+    def predicted(inventory: Inventory, count: int) -> Estimate:
+        by = Predictor(source, inventory, {count: 1.0}, plan.workload.dtype)
+        return by.gemms([g for m in inventory.modules if m.name in changed for g in m.gemms])
+
+    found = []
+    for count in sorted(plan.workload.tokens):
+        before, as_requested, after = (predicted(each, count) for each in (dense, own, written))
+        saved = before.saved(after) if plan.basis else None
+        bounds = None if saved is None else (saved.low, saved.value, saved.high)
+        us = before.latency_us, as_requested.latency_us, after.latency_us
+        found.append(PhaseTime(count, us[0], us[1], us[2], bounds))
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -200,33 +230,41 @@ def card_of(
     result: CompressResult, request: CompressRequest, calibration: Calibration | None
 ) -> str:
     """A short model card in Markdown."""
-    rows = [
-        ("base model", Path(result.source).name),
-        ("method", result.method),
-        ("ratio asked for", f"{result.ratio:g} of the layers that the method compresses"),
-        ("parameters", f"{result.parameters_before:,} → {result.parameters_after:,}"),
-        (
-            "of the compressed layers",
-            f"{result.compressed_before:,} → {result.compressed_after:,} "
-            f"({percent(-result.removed, signed=True)})",
-        ),
-    ]
-    own = "the same at the method's own sizes"
+    own = "at the method's own sizes"
+    rows = {
+        "base model": Path(result.source).name,
+        "method": result.method,
+        "ratio asked for": f"{result.ratio:g} of the layers that the method compresses",
+        "parameters": f"{result.parameters_before:,} → {result.parameters_after:,}",
+        "of the compressed layers": f"{result.compressed_before:,} → {result.compressed_after:,} "
+        f"({percent(-result.removed, signed=True)})",
+    }
     if result.dropped:
-        rows.append(("layers removed", ", ".join(result.dropped)))
-        rows.append(("loss added to the calibration text", f"{result.loss_added:.4g} nats a token"))
+        rows["layers removed"] = ", ".join(result.dropped)
+        rows["loss added to the calibration text"] = f"{result.loss_added:.4g} nats a token"
     else:
-        rows.append(("energy kept, mean over dims", f"{result.energy_kept:.4f}"))
-        rows.append((own, f"{result.energy_of_requested:.4f}"))
-        if result.loss_added is not None:
-            rows.append(("loss added, estimated", f"{result.loss_added:.4g} nats a token"))
-            rows.append((own, f"{result.loss_of_requested:.4g}"))
-        rows += _map_rows(result, request)
+        kept = f"{result.energy_kept:.4f} ({result.energy_of_requested:.4f} {own})"
+        rows["energy kept, mean over dims"] = kept
+    if result.loss_added is not None and not result.dropped:
+        rows["loss added, estimated"] = (
+            f"{result.loss_added:.4g} nats a token ({result.loss_of_requested:.4g} {own})"
+        )
     if calibration is not None:
         windows, length = calibration.ids.shape
-        text = f"{windows} × {length} tokens of {calibration.source}"
-        rows.append(("calibration", text))
-    table = "\n".join(f"| {name} | {value} |" for name, value in rows)
+        rows["calibration"] = f"{windows} × {length} tokens of {calibration.source}"
+    plan = result.plan
+    if plan is None:
+        rows["rounding"] = f"to multiples of {request.round_to}" if request.round_to else "none"
+    else:
+        best = "sizes of the best tier" if plan.basis else "sizes that the map calls safe"
+        rows |= {
+            "map": ", ".join(filter(None, (f"{plan.map} ({plan.device})", plan.basis))),
+            best: f"{result.aligned} of {len(plan.choices)}, {result.undecided} undecided",
+            "chosen by": str(result.objective),
+        }
+        rows |= {f"time predicted, {counted(t.tokens, 'token')}": times_of(t)
+                 for t in result.predicted}  # fmt: skip
+    table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
     notes = "\n".join(f"- {note}" for note in result.notes)
     return (
         f"# {Path(result.out).name}\n\n"
@@ -235,30 +273,6 @@ def card_of(
         f"The weights are in the layout of {result.layout}: `gacprof.load_model` runs them. "
         "`gacprof.json` has every size.\n"
     )
-
-
-def _map_rows(result: CompressResult, request: CompressRequest) -> list[tuple[str, str]]:
-    plan = result.plan
-    if plan is None:
-        return [
-            ("rounding", f"the method's own, to {request.round_to}" if request.round_to else "none")
-        ]
-    of_all, by = f"{result.aligned} of {len(plan.choices)}", ("chosen by", result.objective or "")
-    times = [
-        (f"time predicted, {counted(t.tokens, 'token')}", times_of(t)) for t in result.predicted
-    ]
-    if plan.basis:
-        basis = f"{plan.map} ({plan.device}), {plan.basis}"
-        return [("map", basis), ("sizes of the best tier", of_all), by, *times]
-    known = [c.penalty_high for c in plan.choices if c.penalty_high is not None]
-    worst = at_most(max(known)) if known and len(known) == len(plan.choices) else "open"
-    judged = f"{of_all}, {result.undecided} undecided; penalties at most {worst}"
-    return [
-        ("map", f"{plan.map} ({plan.device})"),
-        ("sizes that the map calls safe", judged),
-        by,
-        *times,
-    ]
 
 
 def times_of(time: PhaseTime) -> str:

@@ -20,7 +20,7 @@ from gacprof.checkpoint.inventory import Attention, Dim, Inventory, Module, NewS
 from gacprof.checkpoint.layouts.declared import with_widths
 from gacprof.core.errors import CompressionError
 from gacprof.core.factors import COMPUTABLE, Stored, norms
-from gacprof.extras.compress.activations import enter, hidden, pass_on
+from gacprof.extras.compress.activations import hidden, pass_through
 from gacprof.extras.compress.gradients import FILE, Found, Gather, back_through
 from gacprof.extras.compress.layered import LayeredModel
 from gacprof.extras.compress.methods.llmpruner import (
@@ -108,10 +108,7 @@ class Pruning:
         state, calibration, tell = self._work.state, self._work.calibration, self._work.tell
         assert calibration is not None
         model = LayeredModel(self.reader, self._work.device)
-        for index in range(enter(model, state, calibration.ids), len(model.layers)):
-            tell(f"{model.layers[index]}, forward")
-            with model.holding(index) as layer:
-                pass_on(model, state, index, layer, {}, False)
+        pass_through(model, state, calibration.ids, tell)
         last = len(model.layers)
 
         def take(index: int, found: Found, spent: Sequence[str]) -> None:

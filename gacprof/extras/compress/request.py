@@ -61,9 +61,11 @@ def _methods() -> list[str]:
 
 
 class OnDense(Request):
-    """A request that makes a new model of a dense one."""
+    """A request that makes a smaller model of one."""
 
-    model: Model = argument(kw_only=False, help="A dense model's folder or weights file.")
+    model: Model = argument(
+        kw_only=False, help="The folder or weights file of a dense model, or of factor pairs."
+    )
     out: str | Path = option(
         kw_only=False, read=Path, help="The compressed model's folder; must not exist."
     )
@@ -73,7 +75,8 @@ class CompressRequest(OnTimes, OnSource, OnDense):
     """What :func:`gacprof.compress` is asked.
 
     ``ratio`` is the share of the parameters to be removed from the layers that the method
-    compresses. With a source of sizes every size is one that it knows to be served well at
+    compresses; of a model of factor pairs it counts from what these have, and 0 only chooses their
+    sizes anew. With a source of sizes every size is one that it knows to be served well at
     ``tokens``; else the sizes are the method's own, or by ``round_to`` those of its own rounding.
     ``objective`` is ``loss`` (the least second-order estimate of the loss that the cuts add, by the
     covariance of the gradients of each layer's outputs), ``gscalar`` (the same by their mean square
@@ -171,7 +174,7 @@ class CompressRequest(OnTimes, OnSource, OnDense):
             )
         super().__post_init__()
         object.__setattr__(self, "out", Path(self.out))
-        if not 0 < self.ratio < 1:
+        if not 0 <= self.ratio < 1:
             meant = f": was {self.ratio / 100:g} meant?" if 2 <= self.ratio < 100 else ""
             raise CompressionError(
                 f"the ratio {self.ratio} is not between 0 and 1: it is the share of parameters to "

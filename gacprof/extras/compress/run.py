@@ -8,33 +8,32 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from gacprof.checkpoint.inventory import Inventory, NewSizes
-from gacprof.checkpoint.tensors import tensors_of
+from gacprof.checkpoint.tensors import TensorReader, tensors_of
 from gacprof.cliffmap.source import SizeSource
 from gacprof.core.errors import (
     CompressionError,
     MemoryExhaustedError,
     PlanError,
+    SolverError,
     is_out_of_memory,
 )
 from gacprof.core.request import verb
 from gacprof.core.tasks import Tasks
-from gacprof.core.texts import multiple_of
 from gacprof.devices.device import present_device
-from gacprof.diagnosing.predict import Estimate, Predictor
+from gacprof.diagnosing.predict import Predictor
 from gacprof.extras.compress.calibration import calibration_of
 from gacprof.extras.compress.choosing import (
-    choose,
-    multiples,
-    only,
+    Family,
+    multiples_of,
+    plan_of,
     refuse_unreachable_limits,
-    weighted,
 )
 from gacprof.extras.compress.decomposing import BACK
 from gacprof.extras.compress.depth import Depth, DropLayers, refuse_sizes
@@ -43,40 +42,31 @@ from gacprof.extras.compress.gradients import Gather
 from gacprof.extras.compress.methods import Method, method_named
 from gacprof.extras.compress.methods.llmpruner import TaylorPruning
 from gacprof.extras.compress.methods.method import LowRank
-from gacprof.extras.compress.outcome import (
-    CompressResult,
-    PhaseTime,
-    card_of,
-    record_of,
-)
+from gacprof.extras.compress.outcome import CompressResult, card_of, record_of, times
 from gacprof.extras.compress.pruning import Pruning
 from gacprof.extras.compress.request import BACKWARD, BY_LOSS, TAYLOR, CompressRequest
-from gacprof.extras.compress.state import Work, key_of, remove_leftovers, state_for
+from gacprof.extras.compress.state import State, Work, key_of, remove_leftovers, state_for
 from gacprof.extras.compress.writing import PLAN, inventory_of_output, write_folder
-from gacprof.planning import Plan
-from gacprof.planning.limits import References, refuse_unmeasured
-from gacprof.planning.presets import Preset, parse_preset, refuse_counts
+from gacprof.planning.limits import refuse_unmeasured
+from gacprof.planning.presets import parse_preset, refuse_counts
 from gacprof.resizing.output import PROVENANCE
+from gacprof.resizing.run import realign
 from gacprof.resizing.workspace import lies_in, refuse_existing
+from gacprof.solver import InfeasibleBudget
 
-if TYPE_CHECKING:
-    pass
-
-Family = Factoring | Pruning
-
-COMPRESSED = ("factored", "grouped")
-
-REUSED = tuple(Gather(inputs=True, outputs=outputs) for outputs in ("whole", "trace"))
-"""What a pass back may have gathered, whose factors are those of a forward pass to the last bit."""
+WHOLE, TRACE = (Gather(inputs=True, outputs=outputs) for outputs in ("whole", "trace"))
+REUSED = {"forward": (WHOLE, TRACE), f"backward {TRACE}": (WHOLE,)}
+"""Which passes back serve for others: their factors are the same to the last bit."""
 
 
 def _compress(request: CompressRequest) -> CompressResult:
-    """Compress a dense model by a ratio with a published method, and write it to ``out``.
+    """Compress a model by a ratio with a published method, and write it to ``out``.
 
     With a map or rules every size is one that they know to be served well at ``tokens``, and the
     model has no more parameters than the ratio allows. Without, the sizes are the method's own, or
     by ``round_to`` those of its own rounding. ``calib`` is a text file or token ids
-    [windows, tokens]; plain SVD needs none.
+    [windows, tokens]; plain SVD needs none. Of a model of factor pairs their products are
+    compressed: its ratio counts from what the pairs have, and 0 only chooses their sizes anew.
 
     ``out`` appears whole or not at all. What is worked out on the way lies beside it until then, so
     that the same call goes on after an interrupt; in a folder ``work`` of your own it stays, for
@@ -90,11 +80,10 @@ def _compress(request: CompressRequest) -> CompressResult:
     if (out / PROVENANCE).is_file():  # killed between the output's last step and this
         remove_leftovers(out)
     refuse_existing(out)
-    reader = tensors_of(request.model)
-    inventory = reader.inventory
-    _refuse_all_but_dense(inventory)
-    if lies_in(out, inventory):
-        raise CompressionError(f"{out} lies in the model's folder {inventory.path}: name another")
+    given = tensors_of(request.model)
+    inventory = given.inventory
+    chosen = method_named(request.method, dict(request.options))
+    _refuse_unfit(inventory, chosen, request, out)
     loaded = request.open_source() if request.has_source else None
     calibration = None
     if request.calib is not None:
@@ -103,17 +92,9 @@ def _compress(request: CompressRequest) -> CompressResult:
             tokenizer=request.tokenizer,
         )  # fmt: skip
     where = present_device(request.device)
-    chosen = method_named(request.method, dict(request.options))
-    if isinstance(chosen, DropLayers):
-        refuse_sizes(request)
     if loaded is not None:
         by = "--ranks" if isinstance(chosen, LowRank) else "--for"
         refuse_unmeasured(loaded, inventory, request, by)
-    if request.preset is not None:
-        asked = parse_preset(request.preset)
-        if isinstance(chosen, LowRank):
-            _refuse_pairs(asked, chosen)
-        refuse_counts(inventory, asked)
     needs = needs_of(chosen, request, calibration is not None, loaded is not None)
     if not needs.text:
         calibration = None
@@ -128,12 +109,12 @@ def _compress(request: CompressRequest) -> CompressResult:
     }
     work = Path(request.work) if request.work else None
     key = f"{request.method}-{key_of(inventory, facts)}"
-    if needs.passes == "forward" and work is not None:  # a pass back gives the same factors
-        for more in REUSED:
-            other = f"{request.method}-{key_of(inventory, facts | {'passes': f'backward {more}'})}"
-            key = other if (work / other / BACK).is_file() else key
+    for more in REUSED.get(needs.passes, ()):
+        other = f"{request.method}-{key_of(inventory, facts | {'passes': f'backward {more}'})}"
+        key = other if work is not None and (work / other / BACK).is_file() else key
     tell = request.tell or (lambda line: None)
     with _memory_errors(where), state_for(out, work, key) as state:
+        reader = _multiplied_out(request.model, state) if _pair_in(inventory) else given
         setting = Work(reader, state, calibration, where, tell, request.tasks or Tasks())
         family: Family | Depth
         if isinstance(chosen, DropLayers):
@@ -141,49 +122,90 @@ def _compress(request: CompressRequest) -> CompressResult:
         elif isinstance(chosen, TaylorPruning):
             family = Pruning(setting, chosen, needs.score or TAYLOR, needs.gather)
         else:
-            family = Factoring(setting, chosen, needs.score, needs.gather)
-            if loaded is not None:
-                _refuse_limits(family, request, loaded)
+            family = Factoring(setting, chosen, needs.score, needs.gather, needs.objective)
+        gone = reader.inventory.parameters - inventory.parameters
+        asked = replace(request, ratio=_of_dense(request.ratio, family.parameters, gone))
+        if loaded is not None and not isinstance(family, Depth):
+            _rehearse(family, asked, needs.objective, loaded)
         family.prepare()
-        return _finish(family, request, needs.objective, loaded, out, key, setting)
+        return _finish(family, request, asked, needs.objective, loaded, inventory, key, setting)
 
 
 compress = verb("compress", CompressRequest, _compress)
 
 
-def _refuse_all_but_dense(inventory: Inventory) -> None:
-    """Raise :class:`CompressionError` for a model that is compressed or packed already."""
-    done = next((m.name for m in inventory.modules if m.kind in COMPRESSED), None)
-    if done is not None:
+def _pair_in(inventory: Inventory) -> str | None:
+    """The name of a module that is a factor pair, if there is one."""
+    return next((m.name for m in inventory.modules if m.kind in ("factored", "grouped")), None)
+
+
+def _refuse_unfit(
+    inventory: Inventory, method: Method, request: CompressRequest, out: Path
+) -> None:
+    """Raise :class:`CompressionError` for a model that the method cannot compress, an output in its
+    folder, and a preset that cannot express what comes of it."""
+    path, pair = inventory.path, _pair_in(inventory)
+    if isinstance(method, DropLayers):
+        refuse_sizes(request)
+    if pair is not None and (not isinstance(method, LowRank) or method.counts == "latents"):
         raise CompressionError(
-            f"{inventory.path} is compressed already ('{done}' is a factor pair, layout "
-            f"{inventory.layout}): give the dense model that it was made from"
+            f"{path} is compressed already ('{pair}' is a factor pair, layout {inventory.layout}): "
+            f"{method.name} needs the dense model that it was made from; svd, svd-llm, kfac-svd "
+            "and asvd compress the products of its pairs"
         )
+    if pair is None and request.ratio == 0:
+        raise CompressionError("the ratio 0 removes nothing of a dense model: give a share")
     if inventory.is_quantised:
         raise CompressionError(
-            f"{inventory.path} is quantised: compress the model before, then quantise it again"
+            f"{path} is quantised: compress the model before, then quantise it again"
         )
     if not inventory.config:
-        raise CompressionError(
-            f"{inventory.path} has no config.json: nothing says what it computes"
-        )
+        raise CompressionError(f"{path} has no config.json: nothing says what it computes")
+    if lies_in(out, inventory):
+        raise CompressionError(f"{out} lies in the model's folder {path}: name another")
+    if request.preset is not None:
+        preset = parse_preset(request.preset)
+        if preset.no_factors and isinstance(method, LowRank):
+            raise PlanError(
+                f"the preset '{preset.text}' cannot express the factor pairs that {method.name} "
+                f"makes: {preset.no_factors}"
+            )
+        refuse_counts(inventory, preset)
 
 
-def _refuse_pairs(preset: Preset, method: LowRank) -> None:
-    """Raises :class:`PlanError` before anything is worked out where the engine holds no pairs."""
-    if preset.no_factors:
-        raise PlanError(
-            f"the preset '{preset.text}' cannot express the factor pairs that {method.name} makes: "
-            f"{preset.no_factors}"
-        )
+def _multiplied_out(model: Any, state: State) -> TensorReader:
+    """The same model with the product of every factor pair as a dense weight, rounded once."""
+    if not isinstance(model, str | Path | Inventory):
+        return tensors_of(realign(model, fuse=True))
+    folder = state.path("products")
+    if not folder.exists():
+        realign(model, fuse=True, out=folder)
+    return tensors_of(folder)
 
 
-def _refuse_limits(family: Factoring, request: CompressRequest, source: SizeSource) -> None:
-    """Raises :class:`SolverError` for limits on time that no ranks meet, whatever they lose."""
-    dense, most = family.reader.inventory, family.most
-    tensors = family.tensors(dict(most))
-    inventory = inventory_of_output(dense.path, tensors, family.config(dict(most)))
-    refuse_unreachable_limits(inventory, dense, source, request, most, family.fuses)
+def _of_dense(ratio: float, dense: int, gone: int) -> float:
+    """A ratio of targets of which ``gone`` parameters are gone, as one of their ``dense`` ones."""
+    return max(0.0, 1 - (1 - ratio) * (dense - gone) / dense) if gone else ratio
+
+
+def _rehearse(family: Family, request: CompressRequest, objective: str, source: SizeSource) -> None:
+    """Refuse, before any text is run, sizes that the source does not know and limits that no sizes
+    can meet: a plan is made as if all weights were alike. Where the method's own sizes are not
+    known yet, limits and token counts alone are looked at."""
+    if isinstance(family, Factoring) and not (family.method.probed or family.method.scored):
+        try:
+            own = family.requested_sizes(request.ratio)
+            plan_of(family, request, objective, source, own, rehearsal=True)
+        except InfeasibleBudget:
+            raise
+        except SolverError:  # not decided in so short a time
+            return
+        return
+    if isinstance(family, Factoring):
+        refuse_unreachable_limits(family, request, source)
+    note = Predictor(source, family.reader.inventory, request.tokens).tokens_note
+    if request.tokens is not None and note:
+        raise CompressionError(note)
 
 
 @dataclass(frozen=True)
@@ -242,51 +264,55 @@ def needs_of(method: Method, request: CompressRequest, has_text: bool, chooses: 
 def _finish(
     family: Family | Depth,
     request: CompressRequest,
+    asked: CompressRequest,
     objective: str,
-    cliff_map: SizeSource | None,
-    out: Path,
+    source: SizeSource | None,
+    given: Inventory,
     key: str,
     work: Work,
 ) -> CompressResult:
-    """Choose the sizes and write the model."""
-    requested = family.requested_sizes(request.ratio)
-    source = family.reader.inventory
-    plan, sizes, as_requested = None, dict(requested), source
+    """Choose the sizes and write the model. ``asked`` is the request with its ratio as one of dense
+    weights, ``given`` the model as it was given."""
+    requested = family.requested_sizes(asked.ratio)
+    dense, out = family.reader.inventory, Path(request.out)
+    plan, sizes, own = None, dict(requested), dense
     if isinstance(family, Depth):
         pass  # no size changes
     elif request.round_to is not None:
         if request.objective is None:
             sizes = family.rounded(requested, request.round_to)
         else:
-            sizes = dict(_of_multiples(family, request, objective, requested))
-    elif cliff_map is not None:
-        plan, as_requested = _planned(family, request, objective, cliff_map, requested)
+            sizes = dict(multiples_of(family, asked, objective, requested))
+    elif source is not None:
+        plan, own = plan_of(family, asked, objective, source, requested)
         work.tell("sizes are chosen")
-        sizes = dict(requested) | {choice.dim: choice.after for choice in plan.choices}
+        sizes |= {choice.dim: choice.after for choice in plan.choices}
     tensors, config = family.tensors(sizes), family.config(sizes)
-    inventory = inventory_of_output(str(out), tensors, config)
+    written = inventory_of_output(str(out), tensors, config)
     result = CompressResult(
-        source=source.path,
+        source=given.path,
         out=str(out),
         method=request.method,
-        layout=inventory.layout,
+        layout=written.layout,
         ratio=request.ratio,
-        parameters_before=source.parameters,
-        parameters_after=inventory.parameters,
-        compressed_before=family.parameters,
+        parameters_before=given.parameters,
+        parameters_after=written.parameters,
+        compressed_before=family.parameters - (dense.parameters - given.parameters),
         requested=requested,
         sizes=sizes,
         energy_kept=_mean_kept(family.kept, sizes),
         energy_of_requested=_mean_kept(family.kept, requested),
         left=family.left,
         plan=plan,
-        predicted=_times(cliff_map, plan, source, as_requested, inventory),
-        objective=objective if cliff_map is not None or request.objective else None,
+        predicted=()
+        if plan is None or source is None
+        else times(source, plan, dense, own, written),
+        objective=objective if source is not None or request.objective else None,
         thin=family.thin,
         loss_added=_loss_added(family, sizes, work),
         loss_of_requested=_loss_added(family, requested, work),
     )
-    record = record_of(result, request, work.calibration, source)
+    record = record_of(result, request, work.calibration, given)
     files: dict[str, Any] = {"config.json": config, PROVENANCE: record}
     if plan is not None:
         files[PLAN] = plan.as_dict()
@@ -295,81 +321,9 @@ def _finish(
     return result
 
 
-def _of_multiples(
-    family: Family, request: CompressRequest, objective: str, requested: NewSizes
-) -> NewSizes:
-    """By the objective among the multiples of ``round_to``, whatever the device."""
-    if isinstance(family, Pruning) or objective == "gac":
-        raise CompressionError(
-            "an objective chooses among multiples (--round) for low-rank methods, by loss, gscalar "
-            "or energy: name none for the tool's own rounding, or give a map"
-        )
-    by_loss = objective in BY_LOSS
-    kept = weighted(family.kept, family.weights(), list(family.most))
-    lost = family.lost if by_loss else {n: [1 - s for s in kept[n]] for n in kept}
-    dense = by_loss and family.fuses
-    multiple = request.round_to or 1
-    return multiples(
-        family.targets, lost, family.most, multiple, family.budget(request.ratio, requested), dense
-    )
-
-
-def _planned(
-    family: Family,
-    request: CompressRequest,
-    objective: str,
-    cliff_map: SizeSource,
-    requested: NewSizes,
-) -> tuple[Plan, Inventory]:
-    """The plan, and the inventory at the method's own sizes."""
-    path = f"{family.reader.inventory.path} at the method's own sizes"
-    as_requested = inventory_of_output(path, family.tensors(requested), family.config(requested))
-    rest = family.reader.inventory.parameters - family.parameters
-    wide = objective in BY_LOSS and request.window is None
-    start, base = requested, as_requested
-    if wide and any(size is None for size in requested.values()):  # the dense may be cut
-        start = {n: family.most[n] if size is None else size for n, size in requested.items()}
-        base = inventory_of_output(path, family.tensors(start), family.config(start))
-    moved = {name for name, size in start.items() if size is not None}
-    names = [dim.name for dim in base.dims if dim.name in moved]
-    scores = family.scores() if objective == "gac" else None
-    by_loss = objective in BY_LOSS
-    plan = choose(
-        only(base, names),
-        cliff_map,
-        request,
-        objective="loss" if by_loss else objective,
-        budget_parameters=rest + family.budget(request.ratio, requested),
-        kept=family.kept if by_loss else weighted(family.kept, family.weights(), names),
-        lost=family.lost if by_loss else None,
-        most=family.most,
-        scores=None if scores is None else {name: scores[name] for name in names},
-        fuse=family.fuses,
-        references=References(
-            "dense",
-            family.reader.inventory,
-            as_requested,
-            _rounded(family, request, requested, names),
-        ),
-    )
-    return plan, as_requested
-
-
-def _rounded(
-    family: Family, request: CompressRequest, requested: NewSizes, names: Sequence[str]
-) -> NewSizes | None:
-    """The method's own rounding that the model is to dominate; None where it is not asked for."""
-    if request.dominate is None:
-        return None
-    rounded = family.rounded(requested, multiple_of(request.dominate))
-    return {name: rounded[name] for name in names}
-
-
 def _loss_added(family: Family | Depth, sizes: NewSizes, work: Work) -> float | None:
     """Half of Σ tr(G·ΔW·(Σ x·xᵀ)·ΔWᵀ) for each token of the text, in nats; without whole layers it
     is measured."""
-    if isinstance(family, Depth):
-        return family.loss_added(sizes)
     if isinstance(family, Pruning) or family.gather is None or not family.gather.outputs:
         return None  # of heads that are pruned nothing is estimated
     assert work.calibration is not None
@@ -377,44 +331,12 @@ def _loss_added(family: Family | Depth, sizes: NewSizes, work: Work) -> float | 
     return total / (2 * work.calibration.ids.numel())
 
 
-def _times(
-    cliff_map: SizeSource | None,
-    plan: Plan | None,
-    dense: Inventory,
-    own: Inventory,
-    written: Inventory,
-) -> tuple[PhaseTime, ...]:
-    """What the source predicts of the layers that were changed, a token count by itself."""
-    if plan is None or cliff_map is None or not cliff_map.timed:
-        return ()
-    shapes = [
-        {m.name: tuple((g.N, g.K, g.bias) for g in m.gemms) for m in each.modules if m.gemms}
-        for each in (dense, own, written)
-    ]
-    changed = {
-        name for name, shape in shapes[0].items() if any(s.get(name) != shape for s in shapes)
-    }
-
-    def predicted(inventory: Inventory, count: int) -> Estimate:
-        by = Predictor(cliff_map, inventory, {count: 1.0}, plan.workload.dtype)
-        return by.gemms([g for m in inventory.modules if m.name in changed for g in m.gemms])
-
-    found = []
-    for count in sorted(plan.workload.tokens):
-        before, as_requested, after = (predicted(each, count) for each in (dense, own, written))
-        saved = before.saved(after) if plan.basis else None
-        bounds = None if saved is None else (saved.low, saved.value, saved.high)
-        us = before.latency_us, as_requested.latency_us, after.latency_us
-        found.append(PhaseTime(count, us[0], us[1], us[2], bounds))
-    return tuple(found)
-
-
 def _mean_kept(kept: dict[str, list[float]], sizes: NewSizes) -> float:
     shares = [1.0 if size is None else kept[name][size] for name, size in sizes.items()]
     return sum(shares) / len(shares)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _memory_errors(device: str) -> Iterator[None]:
     """Running out of memory is reported in words; what was worked out stays."""
     try:
