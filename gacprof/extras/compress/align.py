@@ -218,7 +218,7 @@ def _judged(
     from gacprof.diagnosing.ranks import safe_ranks
 
     if len(where) == 2 and all(is_number(size, int) for size in where):  # a shape
-        return safe_ranks(tuple(where), source, tokens=tokens, dtype=dtype)  # type: ignore[arg-type]
+        return safe_ranks(tuple(where), source, tokens=tokens, dtype=dtype)
     uses: Iterable[Use] = where  # type: ignore[assignment]
     given = [use if dtype is None else replace(use, dtype=dtype) for use in uses]
     return [c for c in source.judge_jointly(given, *within) if c.safe]

@@ -324,6 +324,8 @@ def _finish(
 def _loss_added(family: Family | Depth, sizes: NewSizes, work: Work) -> float | None:
     """Half of Σ tr(G·ΔW·(Σ x·xᵀ)·ΔWᵀ) for each token of the text, in nats; without whole layers it
     is measured."""
+    if isinstance(family, Depth):
+        return family.loss_added(sizes)
     if isinstance(family, Pruning) or family.gather is None or not family.gather.outputs:
         return None  # of heads that are pruned nothing is estimated
     assert work.calibration is not None
