@@ -21,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from gacprof.core.errors import CheckpointError
+from gacprof.core.errors import CheckpointError, LintError
 from gacprof.demands.quantisation import Scheme, of_config
 
 NewSizes = Mapping[str, int | None]
@@ -93,9 +93,13 @@ class Contents:
     def scheme(self) -> Scheme | None:
         """How the config says that weights are quantised; None where it does not.
 
-        Raises :class:`LintError` for a ``quantization_config`` that is malformed.
+        Raises :class:`CheckpointError` for a ``quantization_config`` that is malformed.
         """
-        return of_config(self.config)
+        try:
+            return of_config(self.config)
+        except LintError as error:
+            where = self.path if isinstance(self, Inventory) else "config.json"
+            raise CheckpointError(f"{where}: {error}: mend the config") from None
 
 
 @dataclass(frozen=True)

@@ -240,6 +240,9 @@ def test_quantised_checkpoints_are_refused_with_the_reason(asvd):
     (asvd / "config.json").write_text(json.dumps(config))
     with pytest.raises(CheckpointError, match="gptq"):
         load_model(asvd)
+    (asvd / "config.json").write_text(json.dumps(config | {"quantization_config": [1]}))
+    with pytest.raises(CheckpointError, match=f"{asvd}: .*quantization_config is no table"):
+        load_model(asvd)
 
 
 def test_an_unknown_dtype_is_refused(fixtures):
