@@ -150,9 +150,9 @@ class Measurements:
             raise MapError(self._refused(path, first_line(error))) from None
         return Held(gpu, operator, framework, version, tuple(sorted(map(str, seen))), rows)
 
-    def engines(self, gpu: str, operator: str = PRODUCTS.operator) -> list[str]:
-        """Frameworks that have such a table of the GPU."""
-        return sorted({path.parts[-3] for path in self.files(self.gpu(gpu), operator)})
+    def engines(self, gpu: str) -> list[str]:
+        """Frameworks that have products of the GPU."""
+        return sorted({path.parts[-3] for path in self.files(self.gpu(gpu), PRODUCTS.operator)})
 
     def surfaces(self, gpu: str, query: Query = PRODUCTS) -> list[Surface]:
         """What a query finds of a GPU, of each framework's newest version that has it in a data

@@ -55,10 +55,8 @@ class ElsewhereTable(RuleTable):
     basis = BASIS
     timed = True
 
-    def __init__(
-        self, about: Target, measured: Measurements, engine: str | None = None, name: str = ""
-    ) -> None:
-        super().__init__(about, name=name or f"{about.sheet.key}-elsewhere")
+    def __init__(self, about: Target, measured: Measurements, engine: str | None = None) -> None:
+        super().__init__(about, name=f"{about.sheet.key}-elsewhere")
         self.measured, self.engine = measured, engine
         self.gpu = measured.gpu(about.sheet.key)
         there = measured.engines(self.gpu)

@@ -52,26 +52,22 @@ CHOICE_SHOWN = (
 """What a row shows besides its name: those alike in all of it are one row."""
 
 _AXIS = "|".join(f"{name}-(?:{'|'.join(op.dims)})" for name, op in OPERATORS.items())
-_OURS = re.compile(rf"(?:bench|example|tiers-(?:{_AXIS})|\d+-(?:{_AXIS}))\.(?:svg|png)", re.ASCII)
+_OURS = re.compile(rf"(?:bench|tiers-(?:{_AXIS})|\d+-(?:{_AXIS}))\.(?:svg|png)", re.ASCII)
 """Every name that this module gives a figure."""
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What goes on the page; all but the title may be missing. Mappings are ``as_dict()``s.
-    ``example`` is another device's map, whose first curve shows what a cliff is."""
+    """What goes on the page; all but the title may be missing. Mappings are ``as_dict()``s."""
 
     title: str
     cliff_map: CliffMap | None = None
     rules: RuleTable | None = None
-    example: CliffMap | None = None
-    subject: str = ""
     diagnosis: Mapping[str, Any] | None = None
     plan: Mapping[str, Any] | None = None
     realigned: Mapping[str, Any] | None = None
     verification: Mapping[str, Any] | None = None
     bench: Mapping[str, Any] | None = None
-    commands: Sequence[str] = ()
     notes: Sequence[str] = ()
 
 
@@ -171,9 +167,6 @@ def _figures(contents: Contents, views: Sequence[View]) -> Iterator[tuple[Drawn,
             yield _drawn(contents.cliff_map, view, name, view.curve.shape)
     if contents.rules is not None:
         yield from _tiers(contents.rules, contents.diagnosis)
-    if contents.example is not None:
-        heading = f"For comparison, not this device: {contents.example.environment.name}"
-        yield _drawn(contents.example, View(contents.example.curves[0]), "example", heading)
 
 
 def _tiers(rules: RuleTable, diagnosis: Mapping[str, Any] | None) -> Iterator[tuple[Drawn, Figure]]:
@@ -219,9 +212,7 @@ def sizes_asked(curve: Curve, diagnosis: Mapping[str, Any] | None) -> list[int]:
     return sorted(found)
 
 
-def telling_curves(
-    cliff_map: CliffMap, diagnosis: Mapping[str, Any] | None = None, most: int = MOST_CURVES
-) -> list[Curve]:
+def telling_curves(cliff_map: CliffMap, diagnosis: Mapping[str, Any] | None = None) -> list[Curve]:
     """The curves worth a picture, at most two per operator axis: those with most of the
     diagnosed model's sizes, then those where a dim costs most on the average."""
 
@@ -235,12 +226,9 @@ def telling_curves(
         if len(curve.points.d) >= 4 and len(beside) < 2:
             chosen.append(curve)
     # the model's own sizes, then what models are made of, probes of the memory last
-    return sorted(chosen[:most], key=lambda c: (not sizes_asked(c, diagnosis), _order(c.operator)))
-
-
-def _order(operator: str) -> int:
-    first = ("attention", "linear")
-    return first.index(operator) if operator in first else len(first)
+    order = {"attention": 0, "linear": 1}
+    chosen = chosen[:MOST_CURVES]
+    return sorted(chosen, key=lambda c: (not sizes_asked(c, diagnosis), order.get(c.operator, 2)))
 
 
 def remove_old(folder: Path, drawn: Collection[str]) -> None:

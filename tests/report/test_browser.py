@@ -37,9 +37,7 @@ def pages(tmp_path_factory) -> dict[str, Path]:
         part: json.loads((MEASURED / f"{name}.json").read_text()) for part, name in parts.items()
     }
     cpu, a100 = (CliffMap.load(name) for name in ("cpu-example", "a100-published"))
-    demo = Contents(
-        "A model", cpu, subject="a subject", commands=["gacprof diagnose model"], **read
-    )
+    demo = Contents("A model", cpu, **read)
     return {
         "demo": write_page(demo, folder / "demo"),
         "survey": write_page(Contents("A survey", a100), folder / "survey"),
