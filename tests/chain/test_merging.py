@@ -10,6 +10,7 @@ from gacprof.diagnosing import diagnose
 from gacprof.diagnosing.merging import MERGING, merges, pairs_of
 from gacprof.diagnosing.predict import Predictor
 from gacprof.planning import plan
+from gacprof.report.wording import diagnosed
 
 
 def slow_calls(point):
@@ -79,6 +80,14 @@ def test_a_plan_says_what_merging_the_pairs_that_it_leaves_would_save(asvd, slow
         assert merge.saved_us == pytest.approx(by_hand, rel=0.01)
     fastest = plan(asvd, slow, tokens=TOKENS, objective="latency")
     assert not any(w.startswith(MERGING) for w in fastest.warnings)
+
+
+def test_a_plan_that_leaves_pairs_apart_says_what_merging_saves(asvd, slow):
+    (said,) = [w for w in plan(asvd, slow, tokens=TOKENS, objective="pad").warnings if MERGING in w]
+    assert f"of all products at 1 token ({len(list(pairs_of(scan(asvd))))} of " in said
+    assert said in diagnosed(diagnose(asvd, slow, tokens=TOKENS).summary())[0].lower()
+    merged = plan(asvd, slow, tokens=TOKENS, objective="latency")
+    assert not any(MERGING in warning for warning in merged.warnings)
 
 
 def test_nothing_is_claimed_where_pairs_are_faster_or_times_are_not_known(asvd, tmp_path):
