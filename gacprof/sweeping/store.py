@@ -161,35 +161,29 @@ def read_header(path: Path) -> dict[str, Any]:
         raise MeasurementError(f"there is no {path}: a sweep without --resume begins one")
     try:
         header = read_json(path / RUN)
-    except OSError as error:
-        raise MeasurementError(
-            f"{path} is not a sweep's folder: cannot read {RUN} in it ({error.strerror})"
-        ) from None
-    except ValueError:
-        raise MeasurementError(
-            f"{path / RUN} is garbled, no JSON: restore it, or sweep into another folder"
-        ) from None
-    schema = header.get("schema") if isinstance(header, dict) else None
-    if schema == "gacprof.run/1":
-        raise MeasurementError(
-            f"{path} was measured by an earlier gacprof, not in blocks: "
-            "sweep again into another folder (gacprof sweep … --out NEW)"
-        )
-    if schema != RUN_SCHEMA:
-        raise MeasurementError(
-            f"{path / RUN} is not of schema {RUN_SCHEMA}; was it written by another version?"
-        )
-    try:
+        if header["schema"] == "gacprof.run/1":
+            raise MeasurementError(
+                f"{path} was measured by an earlier gacprof, not in blocks: "
+                "sweep again into another folder (gacprof sweep … --out NEW)"
+            )
+        if header["schema"] != RUN_SCHEMA:
+            raise ValueError(f"its schema is {header['schema']!r}, not {RUN_SCHEMA}")
         Environment.from_dict(header["environment"])
         if not isinstance(header["suite"], dict):
             raise TypeError("suite is no table")
         if not all(isinstance(header[name], str) for name in ("suite_hash", "timer")):
             raise TypeError("suite_hash and timer are texts")
+    except OSError as error:
+        raise MeasurementError(
+            f"{path} is not a sweep's folder: cannot read {RUN} in it ({error.strerror})"
+        ) from None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise MeasurementError(
-            f"{path / RUN} lacks or garbles a field: {first_line(error)}"
+            f"{path / RUN} lacks or garbles a field ({first_line(error)}): restore it, or sweep "
+            "into another folder"
         ) from None
-    return header
+    found: dict[str, Any] = header
+    return found
 
 
 def read_blocks(path: Path) -> list[Block]:

@@ -48,20 +48,18 @@ def test_a_lock_is_verified_under_load_and_undone():
     assert nvml.did[-1] == ("reset",)
 
 
-def test_a_clock_that_does_not_hold_is_an_error_and_undone():
-    nvml = fake_nvml(held=1200)
-    message = pytest.raises(MeasurementError, match="runs at 1200 MHz under load")
-    with message, locked(nvml, "gpu", 1410, lambda: None):
+@pytest.mark.parametrize(
+    ("nvml", "message", "did"),
+    [
+        (fake_nvml(held=1200), "runs at 1200 MHz under load", [("lock", 1410, 1410), ("reset",)]),
+        (fake_nvml(refuses=True), r"Insufficient Permissions.*needs root", []),
+    ],
+)
+def test_a_lock_that_is_refused_or_does_not_hold_is_an_error_and_undone(nvml, message, did):
+    refused = pytest.raises(MeasurementError, match=message)
+    with refused, locked(nvml, "gpu", 1410, lambda: None):
         raise AssertionError("nothing is measured then")
-    assert nvml.did == [("lock", 1410, 1410), ("reset",)]
-
-
-def test_a_lock_that_is_refused_changes_nothing():
-    nvml = fake_nvml(refuses=True)
-    message = pytest.raises(MeasurementError, match=r"Insufficient Permissions.*needs root")
-    with message, locked(nvml, "gpu", 1410, lambda: None):
-        raise AssertionError
-    assert nvml.did == []
+    assert nvml.did == did
 
 
 def test_a_clock_still_climbing_is_given_time():
