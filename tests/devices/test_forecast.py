@@ -20,7 +20,7 @@ H100 = sheet("h100")
 
 def curve(operator, axis, values, dtype="float16", flags=None, **dims):
     points = [operators.point(operator, dims | {axis: v}, dtype, flags or {}) for v in values]
-    return Load(tuple(points), 0, 12, 16)
+    return Load(tuple(points), 0, 12, len(points) // 2)
 
 
 CURVES = [
