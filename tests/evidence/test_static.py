@@ -28,11 +28,8 @@ MMA = (("sm80", "mma.sync", "HMMA"), ("sm90", "wgmma", "HGMMA"), ("sm100", "tcge
 def test_the_load_width_of_a_row_copy_by_divisibility() -> None:
     rows = static.table(["row_copy"], ["sm80"])
     assert len(rows) == 5
-    others = [
-        *static.table(["row_copy"], ["sm90"], [16]),
-        *static.table(["row_copy"], ["sm100"], [1]),
-    ]
-    for row in (*rows, *others):
+    others = [static.table(["row_copy"], [arch], [d]) for arch, d in (("sm90", 16), ("sm100", 1))]
+    for row in (*rows, *others[0], *others[1]):
         assert (row.ptx_load, row.sass_load, row.load_bytes) == COPY[row.divisible_by]
         assert (row.asynchronous, row.ptx_mma, row.reason) == (False, None, "")
 
