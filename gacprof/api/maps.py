@@ -135,8 +135,7 @@ def _candidates(request: CandidatesRequest) -> Offers:
     Of several maps: sizes that are safe on all; where a side has none, its least worst one. Raises
     :class:`MapError` for no map, an axis that a map does not hold, and a size outside of it.
     """
-    maps = (request.maps,) if isinstance(request.maps, str | Path) else request.maps
-    loaded = _opened((*maps, *request.more), least=1)
+    loaded = _opened((*_several(request.maps), *request.more), least=1)
     names = [source.name for source in loaded]
     if request.uses:
         found = _of_uses(request, loaded)
@@ -200,12 +199,17 @@ def _intersect(request: IntersectRequest) -> Intersection:
     """
     from gacprof.cliffmap.intersect import intersect as common
 
-    loaded = _opened(request.maps, least=2)
+    loaded = _opened(_several(request.maps), least=2)
     operator, axis, about = request.of(loaded)
     return common(loaded, operator, axis, near=request.near, **about)
 
 
 intersect = verb("intersect", IntersectRequest, _intersect)
+
+
+def _several(maps: Any) -> Sequence[SizeSource | str | Path]:
+    """One map stands for a list of one."""
+    return maps if isinstance(maps, list | tuple) else (maps,)
 
 
 def _opened(maps: Sequence[SizeSource | str | Path], least: int) -> list[Any]:

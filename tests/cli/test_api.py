@@ -69,6 +69,14 @@ def test_frames_of_lints_and_intersections(asvd):
     assert list(both.to_frame()["d"]) == [dim.d for dim in both.dims]
 
 
+def test_one_map_as_a_name_or_a_value_stands_for_a_list_of_one(a100):
+    asked = {"operator": "attention", "axis": "head_dim", "near": 107}
+    by_value, by_name = (gacprof.candidates(maps=m, **asked) for m in (a100, "a100-published"))
+    assert by_value == by_name and list(by_name.to_frame()["d"]) == [c.d for c in by_name]
+    with pytest.raises(MapError, match="two different maps, not a100-published"):
+        gacprof.intersect("a100-published", "attention", "head_dim")
+
+
 def test_what_is_no_path_is_refused_in_a_line():
     with pytest.raises(CheckpointError, match="is no path: give a checkpoint's folder"):
         gacprof.scan(torch.nn.Parameter(torch.zeros(2, 2)))
