@@ -183,7 +183,7 @@ with connected("local"):
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
 
 
-def test_a_local_ray_listens_on_the_loopback_address_alone():
+def test_a_local_ray_listens_on_the_loopback_address_alone(ray):
     done = subprocess.run(
         [sys.executable, "-c", LISTENING], capture_output=True, text=True, timeout=300
     )
