@@ -23,7 +23,7 @@ from gacprof.report.figures_models import bench_figure, workloads
 from gacprof.report.figures_style import as_element, latency_unit, save
 from gacprof.report.grouping import group
 from gacprof.report.tables import constraints, rule_table, step_table, to_html
-from gacprof.report.wording import FILTERS, caption, point_words, verdict
+from gacprof.report.verdict import FILTERS, caption, point_words, verdict
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,11 +12,8 @@ from gacprof.core.errors import ReportError
 from gacprof.core.formatting import dims
 from gacprof.report.figures import View
 from gacprof.report.page import Contents, sizes_asked, telling_curves, write_page
-from gacprof.report.wording import (
-    caption,
-    diagnosed,
-    verdict,
-)
+from gacprof.report.verdict import caption, verdict
+from gacprof.report.wording import diagnosed
 
 ROOT = Path(__file__).parents[2]
 
