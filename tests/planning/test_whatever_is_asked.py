@@ -23,7 +23,7 @@ def now_us(planted):
     ).predicted_after_us
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(
     aim=st.sampled_from(["pad", "energy", "gac", "latency"]),
     parameters=sometimes(st.integers(2_500_000, 2_900_000)),
