@@ -31,7 +31,10 @@ def test_a_step_that_was_run_is_not_run_again(asvd: Path, tmp_path: Path) -> Non
     assert "Objective <code>pad</code>" in page.read_text()
 
 
-def test_a_folder_of_the_verbs_files_is_read(tmp_path: Path) -> None:
+def test_a_folder_of_the_verbs_files_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gacprof.report.page.MOST_CURVES", 1)  # a figure takes seconds
     page = gacprof.write_report(tmp_path / "page", model=MEASURED).read_text()
     for section in ("measured", "function", "diagnosis", "plan", "map"):
         assert f'id="{section}"' in page, section
