@@ -26,6 +26,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,7 @@ def quality(setting: Setting, model: Path) -> dict[str, Any]:
     """Perplexity on every text, by its name."""
     return {
         text.stem: gacprof.evaluate(
-            model, text=text, tokenizer=setting.model, window=WINDOW, stride=WINDOW,
+            [model], text=text, tokenizer=setting.model, window=WINDOW, stride=WINDOW,
             limit_tokens=setting.limit_tokens, device=setting.device,
         ).as_dict()
         for text in setting.texts
@@ -150,16 +151,15 @@ def tasks(setting: Setting, model: Path) -> dict[str, Any]:
 
 
 def timing(setting: Setting, method: str, ratio: float) -> dict[str, Any]:
-    """Dense and all variants in one bench, interleaved; the tool's rounding is the reference."""
+    """Dense and all variants in one bench, interleaved; dense is the reference."""
     here = [c for c in cells(setting) if (c.method, c.ratio) == (method, ratio)]
-    order = sorted(here, key=lambda c: c.variant != "rounded")
-    folders = {c.variant: setting.out / "models" / c.name for c in order}
+    folders = {c.variant: setting.out / "models" / c.name for c in here}
     models = {v: folder for v, folder in folders.items() if folder.is_dir()}
     found = gacprof.bench(
-        [*models.values(), setting.model], tokens=setting.tokens, decode_steps=2,
+        [setting.model, *models.values()], tokens=setting.tokens, decode_steps=2,
         device=setting.device, time_cap_s=setting.bench_s,
     )  # fmt: skip
-    return {"variants": [*models, "dense"], "bench": found.as_dict()}
+    return {"variants": ["dense", *models], "bench": found.as_dict()}
 
 
 def run(setting: Setting) -> None:
@@ -170,16 +170,14 @@ def run(setting: Setting) -> None:
     def measured(name: str, folder: Path) -> None:
         for kind, measure in measures.items():
             if kind in setting.only and folder.is_dir():
-                cached(out / kind / f"{name}.json", lambda m=measure: m(setting, folder))
+                cached(out / kind / f"{name}.json", partial(measure, setting, folder))
 
     measured("dense", setting.model)
     for cell in cells(setting):
         folder = out / "models" / cell.name
         if "models" in setting.only:
-            cached(
-                out / "compressed" / f"{cell.name}.json",
-                lambda c=cell, f=folder: compressed(setting, c, f),
-            )
+            path = out / "compressed" / f"{cell.name}.json"
+            cached(path, partial(compressed, setting, cell, folder))
         measured(cell.name, folder)
         if not setting.keep:
             shutil.rmtree(folder, ignore_errors=True)
@@ -187,7 +185,7 @@ def run(setting: Setting) -> None:
     for method in setting.methods if "timing" in setting.only else ():
         for ratio in setting.ratios:
             path = out / "timing" / f"{method}-{ratio * 100:g}.json"
-            cached(path, lambda m=method, r=ratio: timing(setting, m, r))
+            cached(path, partial(timing, setting, method, ratio))
     print(write_table(out))
 
 

@@ -1,8 +1,9 @@
 """Table A.5 from the cells that are there.
 
 Compared, paired window by window and example by example, is every row with the rounding of the same
-method and ratio; depth pruning, which has none, with our sizes by kfac-svd. All intervals of a
-column hold together with 95 %. What a cell lacks is a dash; what failed stands below the table.
+method and ratio; depth pruning, which has none, with our sizes by kfac-svd. Those intervals of a
+column hold together with 95 %. Times are compared with the uncompressed model in the same bench.
+What a cell lacks is a dash; what failed stands below the table.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def _perplexity(found: Mapping[str, Any], other: Any, level: float) -> list[floa
     tokens = np.array(found["window_tokens"], dtype=np.float64)
     nll, base = (np.array(f["models"][0]["nll"], dtype=np.float64) for f in (found, other))
     change = perplexity_change(nll, base, tokens, level)
-    return change and [change.low, change.value, change.high]
+    return None if change is None else [change.low, change.value, change.high]
 
 
 def _paired(score: Mapping[str, Any], other: Any, level: float) -> list[float] | None:
@@ -103,7 +104,7 @@ def _paired(score: Mapping[str, Any], other: Any, level: float) -> list[float] |
 
 
 def _timing(out: Path, name: str) -> Row:
-    """Milliseconds, and their ratio − 1 to the rounded model's where the bench says it."""
+    """Milliseconds, and their ratio − 1 to the uncompressed model's in the same bench."""
     if name == "dense":
         return {}
     group, _, variant = name.rpartition("-")
@@ -115,13 +116,14 @@ def _timing(out: Path, name: str) -> Row:
     for workload in dict.fromkeys(t["workload"] for t in found):
         one = [t for t in found if t["workload"] == workload][index]
         change = one.get("ratio") and [value - 1 for value in one["ratio"]]
-        row[workload.split()[0]] = one["latency_us"] / 1e3, change if index else None
+        row[workload.split()[0]] = one["latency_us"] / 1e3, change
     return row
 
 
 def _lines(rows: list[Row]) -> list[str]:
     measures = [key for key in dict.fromkeys(k for row in rows for k in row) if _is_pair(rows, key)]
-    heads = ["ratio", "method", "sizes", "parameters", "÷ 8", "left dense", *measures]
+    heads = ["ratio", "method", "sizes", "parameters", "÷ 8", "left dense"]
+    heads += [f"{key}, ms" if key in PHASES else key for key in measures]
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for row in rows:
         method, ratio, variant = ["dense", "", ""]
@@ -152,9 +154,9 @@ def _count(value: int | None) -> str | None:
 
 def _pair(key: str, found: tuple[float | None, list[float] | None] | None) -> str | None:
     """A value, and in brackets by how much it differs, with the interval."""
-    if found is None or found[0] is None:
+    value, change = found or (None, None)
+    if value is None:
         return None
-    value, change = found
     is_share = not key.startswith(("perplexity", *PHASES))
     shown = f"{value * 100:.0f} %" if is_share else f"{value:.1f}"
     if change is None:
