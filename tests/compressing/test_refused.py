@@ -183,12 +183,17 @@ def test_a_score_that_a_head_has_not_is_refused(dense, ids, tmp_path):
     )  # fmt: skip
 
 
-def test_out_of_memory_is_said_in_words(dense, ids, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("owner", "name", "method"),
+    [(LayeredModel, "run", "svd-llm"), (torch.autograd, "grad", "kfac-svd")],
+)
+def test_out_of_memory_is_said_in_words(dense, ids, tmp_path, monkeypatch, owner, name, method):
     def full(*args, **kwargs):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried …")
 
-    monkeypatch.setattr(LayeredModel, "run", full)
-    refused("out of memory", dense, tmp_path / "o", method="svd-llm", ratio=0.2, calib=ids)
+    monkeypatch.setattr(owner, name, full)
+    match = "cpu is out of memory: --objective gscalar .* the same command goes on"
+    refused(match, dense, tmp_path / "o", method=method, ratio=0.2, calib=ids)
 
 
 # --- interruption

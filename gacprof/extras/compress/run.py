@@ -345,8 +345,9 @@ def _memory_errors(device: str) -> Iterator[None]:
         yield
     except (MemoryError, RuntimeError) as error:
         if is_out_of_memory(error) or "out of memory" in str(error).lower():
+            elsewhere = "" if device == "cpu" else ", and --device cpu has the host's memory"
             raise MemoryExhaustedError(
-                f"{device} is out of memory: shorter windows (--length) need less, and so does "
-                "--device cpu; the same command goes on where it stopped"
+                f"{device} is out of memory: --objective gscalar or energy keeps fewer matrices"
+                f"{elsewhere}; with more memory the same command goes on where it stopped"
             ) from None
         raise
