@@ -52,18 +52,14 @@ def diagnose(asked: DiagnoseRequest, output: Reasons) -> None:
     config.json alone is enough for that.
 
     Exit code 1 if any is misaligned, sizes that no plan changes too, or if too little is known to
-    judge any, or to give any step of a config.json a time. Undecided dims are no finding: they are
-    listed, and the exit code is 0.
+    judge any. What is undecided or has no time is no finding: it is listed, and the exit code is
+    0.
     """
     import gacprof
 
     found = gacprof.diagnose(asked)
     emit(found, output.as_json, print_diagnosis, output.every, output.why)
-    if found.layout == "config":
-        if found.times and all(total.unknown for total in found.times.totals):
-            raise typer.Exit(1)
-        return
-    if found.findings or not found.knows_any:
+    if found.misaligned or found.findings or not found.knows_any:
         raise typer.Exit(1)
 
 

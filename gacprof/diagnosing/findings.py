@@ -157,7 +157,11 @@ class Diagnosis(Framed, Record):
 
     @property
     def knows_any(self) -> bool:
-        """Whether any weight was judged, or any dim that can be changed."""
+        """Whether any weight was judged, or any dim that can be changed; of a config any product,
+        or whether a whole step has a time."""
+        if self._of_config and self.times is not None:
+            whole = any(total.good for total in self.times.totals)
+            return whole or self.times.counts()["judged"] > 0
         return self.knows_weights or any(dim.kind != "fixed" for dim in self.judged)
 
     @property

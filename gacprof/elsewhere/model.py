@@ -63,15 +63,16 @@ class Part(Record):
 @dataclass(frozen=True)
 class Total(Record):
     """Sums over the parts at one token count. ``open`` parts have sizes of an unknown cost: ``now``
-    is None then, and ``saved`` is what the others save. ``unknown`` parts have no time: ``good``
-    and ``now`` are None then, and the step takes ``at_least`` µs, the lower bound of the parts
-    with a time (None where no part has one)."""
+    is None then, and ``saved`` is what the others save, None where none of them does.
+    ``unknown`` parts have no time: ``good`` and ``now`` are None then, and the step takes
+    ``at_least`` µs, the lower bound of the parts with a time (None where no part has one). What
+    they save is not known either, except of products whose sizes are good."""
 
     tokens: int
     good: Interval | None
     at_least: float | None
     now: Interval | None
-    saved: Interval
+    saved: Interval | None
     open: int
     unknown: int
 
@@ -159,7 +160,9 @@ def step_times(
         for need, good, row in zip(needs, shapes, priced, strict=True)
     ]
     gone = [f"{p.need.name}: {c.missing}" for p in parts for c in p.costs if c.good is None]
-    totals = [_total([row[i] for row in priced], m, len(left_out)) for i, m in enumerate(counts)]
+    totals = [
+        _total([row[i] for row in priced], parts, m, len(left_out)) for i, m in enumerate(counts)
+    ]
     return StepTimes(
         table.gpu, table.engine or "", tuple(sorted({need.dtype for need in needs})), tp,
         tuple(totals), tuple(parts), tuple(dict.fromkeys([*left_out, *gone])),
@@ -219,8 +222,12 @@ def _of_query(table: ElsewhereTable, need: Need, tokens: int, sources: set[str])
     return level.estimate
 
 
-def _total(priced: Sequence[_Priced], tokens: int, refused: int) -> Total:
+def _total(priced: Sequence[_Priced], parts: Sequence[Part], tokens: int, refused: int) -> Total:
     """``refused`` parts of the step have no shape to be priced at."""
+    sure = all(
+        one.now.latency_us is not None or (part.judged and not part.misaligned)
+        for one, part in zip(priced, parts, strict=True)
+    )
     known = [one for one in priced if one.known]
     is_open = sum(one.now.latency_us is None for one in known)
     unknown = len(priced) - len(known) + refused
@@ -228,6 +235,6 @@ def _total(priced: Sequence[_Priced], tokens: int, refused: int) -> Total:
     changed = [one for one in known if one.now != one.good and one.now.latency_us is not None]
     before, after = (sum((getattr(one, e) for one in changed), NOTHING) for e in ("now", "good"))
     now = None if is_open or unknown else sum((one.now for one in known), NOTHING).interval
-    saved = before.saved(after) or _NONE
+    saved = before.saved(after) if changed else _NONE if sure and not refused else None
     good, least = None if unknown else every, every.low if every else None
     return Total(tokens, good, least, now, saved, is_open, unknown)

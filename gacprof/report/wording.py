@@ -78,9 +78,9 @@ def _step(total: Mapping[str, Any]) -> str:
     if least is None:
         return f"{step} takes a time that is not known."
     takes = at_least_time(least) if total["good"] is None else bounded_time(**total["good"])
-    save = "save" if saved["low"] > 0 else "may save"
     said = [f"takes {takes}"]
-    if saved["value"]:
+    if saved and saved["value"]:
+        save = "save" if saved["low"] > 0 else "may save"
         said[0] += f" at good sizes, which {save} {bounded_time(**saved)}"
     if total["unknown"]:
         said.append(f"{counted(total['unknown'], 'part has', 'parts have')} no time")
