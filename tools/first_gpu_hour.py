@@ -106,7 +106,6 @@ def steps(part: int, device: str, root: Path, scale: float = 1.0) -> list[Step]:
             *swept("full", device, 240 * scale, "full.toml"),
             *swept("counted", device, 10 * scale, *curve("K", 100, 112, M=512, N=1024)),
             Step("ncu", 110, (*GACPROF, "evidence", "ncu", "counted", "--timeout", "90")),
-            Step("fa2", 30, (*GACPROF, "evidence", "fa2")),
             Step("sdpa", 30, (*GACPROF, "evidence", "sdpa", "--head-dim", "107")),
             Step("sdpa-mask", 30,
                  (*GACPROF, "evidence", "sdpa", "--head-dim", "107", "--mask", "float")),
