@@ -113,6 +113,7 @@ def _print_plan(made: Plan, target: Path, checkpoint: str, every: bool, why: boo
     """What the plan comes to and what changes; ``why`` adds limits, verdicts, proof and notes."""
     from gacprof.diagnosing.fixed import UNCHANGED
     from gacprof.diagnosing.merging import MERGING
+    from gacprof.planning.evaluation import OF_BEST_TIER
 
     data = made.as_dict()
     for sentence in filter(None, (planned(data), "" if made.basis else by_phase(data))):
@@ -126,7 +127,10 @@ def _print_plan(made: Plan, target: Path, checkpoint: str, every: bool, why: boo
     else:
         if not made.certificate.proved:
             _print_certificate(made)
-        beyond = [note for note in made.warnings if note.startswith((MERGING, UNCHANGED))]
+        beyond = [
+            note for note in made.warnings
+            if note.startswith((MERGING, UNCHANGED)) or OF_BEST_TIER in note
+        ]  # fmt: skip
         say_notes([*beyond, *made.certificate.notes])
         say("--why prints what was asked for, how sizes were judged, the proof, and notes")
     say(f"plan: {target}    next: gacprof realign {checkpoint} --plan {target} --out DIR")

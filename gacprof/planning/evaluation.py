@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from gacprof.checkpoint.inventory import ALIGNED, Dim, Gemm, NewSizes
+from gacprof.cliffmap.source import NOTHING
 from gacprof.core.dtypes import of_merging
 from gacprof.core.texts import workload_name
 from gacprof.diagnosing.fixed import unchanged
@@ -20,6 +21,7 @@ from gacprof.planning.schema import (
     EngineDemand,
     EnginePreset,
     Memory,
+    PartSaved,
     PhaseTimes,
     Plan,
     StepChange,
@@ -31,6 +33,7 @@ from gacprof.stats.findings import Verdict
 
 CUT = "cut: the model's function changes"
 ESTIMATED = "the times are estimates"
+OF_BEST_TIER = "undecided, though of the best tier"
 BY_TIMES = f"the choice is exact by these times; {ESTIMATED}"
 
 
@@ -83,10 +86,29 @@ def summary(problem: Problem, outcome: Outcome, limits: Limits) -> Plan:
         predicted_before_us=now.latency_us,
         predicted_after_us=after.latency_us,
         saved_us=None if saved is None else (saved.low, saved.value, saved.high),
+        saved_in_part=[] if saved or not source.basis else list(_in_part(predictor, changes)),
         phases=_phases(problem, changes),
         energy_kept=mean([c.energy_kept for c in choices]),
         warnings=warnings,
     )
+
+
+def _in_part(predictor: Predictor, changes: NewSizes) -> Iterator[PartSaved]:
+    """What changed weights save whose times are known, as a diagnosis counts it."""
+    changed = [m for m in predictor.inventory.modules if any(name in changes for name in m.dims)]
+    for at in map(predictor.at, sorted(predictor.tokens) if predictor.source.timed else ()):
+        times = [(m.role, at.weights({}, [m]), at.weights(changes, [m])) for m in changed]
+        unknown = {role for role, *each in times if any(t.latency_us is None for t in each)}
+        known = [(now, then) for role, now, then in times if role not in unknown]
+        now, then = (sum((pair[i] for pair in known), NOTHING) for i in (0, 1))
+        saved = now.saved(then) if known else None
+        if saved is not None and saved.value:
+            roles = dict.fromkeys(role for role, *_ in times)
+            yield PartSaved(
+                tokens=next(iter(at.tokens)), low=saved.low, value=saved.value, high=saved.high,
+                roles=[role for role in roles if role not in unknown],
+                open=[role for role in roles if role in unknown],
+            )  # fmt: skip
 
 
 def _notes(
@@ -200,12 +222,14 @@ def _choice(problem: Problem, axis: Axis, dim: Dim, chosen: NewSizes, inexact: l
     dense = sum(m.in_features * m.out_features for m in problem.inventory.modules_of(dim.name))
     verdict: Verdict | None = None
     high: float | None = None
+    why = ""
     if after is None:
         verdict, high = "safe", 0.0
     elif not axis.held or predictor.noisy:
         offer = problem.coupled.offer(dim, after, chosen, axis.shared)
         if offer.cost is not None:
             verdict, high = offer.cost.verdict, offer.cost.penalty_high
+            why = offer.cost.why if verdict == "undecided" and offer.cost.tier == 1 else ""
             unchanged = after == dim.size and dim.size % ALIGNED == 0
             if not offer.exact and not unchanged:  # at odd ones too it shows what it costs
                 inexact.append(dim.name)
@@ -225,6 +249,7 @@ def _choice(problem: Problem, axis: Axis, dim: Dim, chosen: NewSizes, inexact: l
         safe=None if verdict is None else verdict == "safe",
         verdict=verdict,
         penalty_high=high,
+        why=why,
     )
 
 
@@ -286,7 +311,7 @@ def _unmeasured(problem: Problem, moved: Sequence[Choice]) -> str:
     now = predictor.dim(problem.inventory.dim(one.dim), one.before)
     return (
         f"{len(moved)} dims have sizes {what}, the first is {one.dim} with {one.before}: "
-        f"they move to {to} ({one.after or 'dense'}), but what that gains is not known: "
+        f"they move to {to} ({one.after or 'dense'}), but what all of it gains is not known: "
         f"{now.missing}"
     )
 
@@ -314,7 +339,9 @@ def _undecided(choices: Sequence[Choice], tolerance: float) -> list[str]:
     most = f", at most {max(known):.1%}" if len(known) == len(bounds) else ""
     sizes = "1 chosen size is" if len(bounds) == 1 else f"{len(bounds)} chosen sizes are"
     if not tolerance:  # tiers, no penalties
-        return [f"{sizes} undecided: the rules leave open whether larger ones are served better"]
+        reasons = dict.fromkeys(choice.why for choice in choices if choice.why)
+        why = "; ".join(reasons) or "the rules leave open whether larger ones are served better"
+        return [f"{sizes} {OF_BEST_TIER * bool(reasons) or 'undecided'}: {why}"]
     return [
         f"{sizes} undecided: the map's errors leave open whether more than "
         f"{tolerance:.0%} is lost{most}"

@@ -43,7 +43,8 @@ class Choice(_Strict):
     null where the map does not hold them. ``energy_kept`` is the share of the dim's energy that
     is left, null where no spectrum was read; ``verdict`` is the map's word on the new size, its
     penalty at most ``penalty_high`` (null where that is open), and ``safe`` whether it is safe;
-    null where the dim had no choice or the map does not know the size.
+    null where the dim had no choice or the map does not know the size. ``why`` is the reason of an
+    undecided size of the rules' best tier.
     """
 
     dim: str
@@ -61,6 +62,7 @@ class Choice(_Strict):
     safe: bool | None = None
     verdict: Verdict | None = None
     penalty_high: float | None = None
+    why: str = ""
 
     @model_validator(mode="after")
     def _action_follows(self) -> Choice:
@@ -144,6 +146,18 @@ class PhaseTimes(_Strict):
     steps: list[StepChange] = Field(default_factory=list)
 
 
+class PartSaved(_Strict):
+    """Where not every time is known: the µs that a plan saves at one token count in the products of
+    these ``roles``, with bounds; what it saves in those of the ``open`` roles is not known."""
+
+    tokens: Annotated[int, Field(gt=0)]
+    roles: list[str]
+    open: list[str]
+    low: float
+    value: float
+    high: float
+
+
 class EngineDemand(_Strict):
     """The ``dims`` of which an engine wants multiples of ``multiple``, why, and who says so."""
 
@@ -180,6 +194,8 @@ class Plan(_Strict, Framed):
     saved_us: tuple[float, float, float] | None = None
     """(low, value, high) of what the changes save, where the times are estimates with errors of
     their own (``basis``); None where a time is not known."""
+    saved_in_part: list[PartSaved] = Field(default_factory=list)
+    """What is known of it then, by token count; without those of which nothing is known."""
     phases: list[PhaseTimes] = Field(default_factory=list)
     energy_kept: float | None = None
     basis: str = ""

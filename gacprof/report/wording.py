@@ -148,6 +148,9 @@ def gained(plan: Mapping[str, Any]) -> str:
     """What a plan's products gain; no gain is claimed whose bounds hold zero."""
     before, after = plan["predicted_before_us"], plan["predicted_after_us"]
     if not before or not after:
+        parts = [_in_part(part) for part in plan.get("saved_in_part") or ()]
+        if parts:
+            return f"by others' measurements it {'; '.join(parts)}"
         return "the time it gains is not known"
     if plan.get("saved_us") is None:
         return (
@@ -159,6 +162,15 @@ def gained(plan: Mapping[str, Any]) -> str:
         f"by others' measurements, of {microseconds(before)} in the weights that it can change, "
         f"{change}"
     )
+
+
+def _in_part(part: Mapping[str, Any]) -> str:
+    """What a plan saves at one token count in the products whose times are known."""
+    save = "saves" if part["low"] > 0 else "may save"
+    saved = bounded_time(*(part[each] for each in ("low", "value", "high")))
+    at, known = counted(part["tokens"], "token"), ", ".join(part["roles"])
+    lacks = f" ({', '.join(part['open'])}: not known)" if part["open"] else ""
+    return f"{save} {saved} of {known} at {at}{lacks}"
 
 
 def change_of(saved_us: tuple[float, float, float], before_us: float) -> str:

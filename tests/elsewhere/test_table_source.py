@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from checkpoint_making import checkpoint
 from hypothesis import given
 from hypothesis import strategies as st
 from planted_elsewhere import FACTORS, Write, planted_us, rows_of
@@ -105,6 +106,36 @@ def test_a_plan_of_sizes_whose_cost_is_open_claims_nothing(
     assert "dims have sizes whose cost is not known" in open_one  # there is no map here
     assert "they move to sizes of the best tier" in open_one  # which are undecided, not safe
     assert json.loads(out.read_text())["saved_us"] is None
+
+
+def test_a_plan_saves_what_a_diagnosis_says_that_its_sizes_save(
+    measured: Measurements, tmp_path: Path, run: Run
+) -> None:
+    shapes = {
+        "model.layers.0.mlp.gate_proj.weight": ("bfloat16", (2001, 512)),
+        "model.layers.0.mlp.up_proj.weight": ("bfloat16", (2001, 512)),
+        "model.layers.0.mlp.down_proj.weight": ("bfloat16", (512, 2001)),
+    }
+    config = {
+        "model_type": "llama", "hidden_size": 512, "intermediate_size": 2001,
+        "num_hidden_layers": 1, "num_attention_heads": 8, "vocab_size": 64,
+    }  # fmt: skip
+    model = checkpoint(tmp_path / "model", shapes, config)
+    asked = {"gpu": "h100", "tokens": {1: 3.0, 1024: 1.0}}
+    times = gacprof.diagnose(model, **asked).times
+    plan = gacprof.plan(model, objective="pad", **asked)
+    (prefill,) = plan.saved_in_part  # at one token no cost was published
+    whole = times.totals[1].saved
+    assert prefill.tokens == 1024
+    assert (prefill.low, prefill.value, prefill.high) == pytest.approx(
+        (whole.low, whole.value, whole.high)
+    )
+    assert (prefill.roles, prefill.open) == (["down"], ["gate", "up"])
+    said = run("plan", model, "--gpu", "h100", "--objective", "pad", "--tokens", "1,1024",
+               "--out", tmp_path / "plan.json")[1]  # fmt: skip
+    assert "of down at 1,024 tokens (gate, up: not known)" in said
+    assert "the time it gains is not known" not in said
+    assert "undecided, though of the best tier: no multiple of 64" in said  # 2008
 
 
 def test_a_front_needs_times_and_has_them(measured: Measurements, asvd: Path) -> None:
