@@ -39,8 +39,7 @@ def safe_ranks(
     :class:`MapError` for shapes that are none, and where rules cannot call any rank safe.
     """
     shapes = _shapes(layers)
-    if within is not None and not 1 <= within[0] <= within[1]:
-        raise MapError(f"within={within} is no range of ranks: give the first and the last one")
+    within = _range(within)
     source = open_source(source)
     named = _dtype(dtype, layers, source)
     asked = Asked("CHECKPOINT", frozenset(_sides(shapes)), named, None, named)
@@ -186,6 +185,22 @@ def break_even_rank(out_features: int, in_features: int) -> int:
 def _below_break_even(shapes: Sequence[Shape]) -> int:
     """The largest rank at which the pairs are smaller than the dense weights."""
     return (sum(o * i for o, i in shapes) - 1) // sum(o + i for o, i in shapes)
+
+
+def _range(within: Any) -> tuple[int, int] | None:
+    """The first and the last rank; whole numbers of any type, such as NumPy's or 1300.0."""
+    if within is None:
+        return None
+    try:
+        first, last = (int(end) for end in within)
+        if not 1 <= first <= last or (first, last) != tuple(within):
+            raise ValueError
+    except (TypeError, ValueError, OverflowError):
+        raise MapError(
+            f"within={within!r} is no range of ranks: give the first and the last one as whole "
+            "numbers, from 1"
+        ) from None
+    return first, last
 
 
 def _command(shapes: Iterable[Shape], view: ModelView, within: tuple[int, int] | None) -> str:

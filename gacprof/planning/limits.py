@@ -44,6 +44,9 @@ def rounded(dims: Sequence[Dim], multiple: int, way: str = "down") -> dict[str, 
     }
 
 
+ALONE = "without other limits "
+
+
 @dataclass(frozen=True)
 class Ceiling:
     """The most that the planned weights may take, parameters or bytes, and how it was arrived at.
@@ -53,10 +56,17 @@ class Ceiling:
     basis: str
     as_given: Callable[[int], str]
 
-    def refused(self, nearest: float) -> InfeasibleBudget:
-        least = self.as_given(ceil(nearest))
-        message = f"no plan fits {self.basis}; the nearest budget that can be met is {least}"
-        return InfeasibleBudget(message, 0, ceil(nearest))
+    @property
+    def asked(self) -> str:
+        return self.basis
+
+    def refused(self, nearest: float, alone: bool = False) -> InfeasibleBudget:
+        """``alone``: by ``nearest`` no other limit is kept."""
+        least, without = self.as_given(ceil(nearest)), ALONE * alone
+        message = (
+            f"no plan fits {self.basis}; {without}the nearest budget that can be met is {least}"
+        )
+        return InfeasibleBudget(message, 0, ceil(nearest), enough=not alone)
 
 
 @dataclass(frozen=True)
@@ -74,10 +84,12 @@ class TimeLimit:
     amount: float = 0.0
     rest_us: float = 0.0
 
-    def refused(self, nearest: float) -> InfeasibleBudget:
+    def refused(self, nearest: float, alone: bool = False) -> InfeasibleBudget:
+        """``alone``: by ``nearest`` no other limit is kept."""
         least = ceil(nearest * 10) / 10  # as said, it can be met
-        message = f"no plan is within {self.asked}; the nearest is {self.within(least)}"
-        return InfeasibleBudget(message, 0, least)
+        within = f"{ALONE * alone}the nearest is {self.within(least)}"
+        message = f"no plan is within {self.asked}; {within}"
+        return InfeasibleBudget(message, 0, least, enough=not alone)
 
     def bounds(self, changes: NewSizes) -> str:
         """The estimate with these sizes, which alone is held to the limit, with its bounds: of the
@@ -242,10 +254,12 @@ def _time_limit(
 
     def within(us: float) -> str:
         share = ceil(((us + rest_us) / base - 1) * 1e4) / 1e2
-        return f"{us:.1f} µs ({share:+.2f} % against {REFERENCES[of]})"
+        return f"{us:.1f} µs ({share:+.2f} %)"
 
     most = (reference.latency_us + limit.amount * base) * (1 + ROUNDING)
-    asked = f"{limit.text} ({limit.amount * 100:+.4g} % against {REFERENCES[of]}, {most:.1f} µs)"
+    beside = f" and {rest_us:.1f} µs of the rest of the step" if rest_us else ""
+    was = f"{REFERENCES[of]} {reference.latency_us:.1f} µs{beside}"
+    asked = f"{limit.text} (at most {most:.1f} µs; {was})"
     return TimeLimit(predictor, most, asked, within, products, limit.amount, rest_us)
 
 

@@ -23,6 +23,7 @@ from gacprof.planning.axes import Bounds, Dims, grouped
 from gacprof.planning.classes import DimClass, Option, build_classes
 from gacprof.planning.costs import Kept, Size
 from gacprof.planning.limits import (
+    ALONE,
     ROUNDING,
     Ceiling,
     Limits,
@@ -229,7 +230,7 @@ def refuse_unreachable(request: PlanRequest, references: References | None = Non
     for limit, rows in zip(limits.times, times, strict=True):
         fastest = math.fsum(map(min, rows))
         if fastest > limit.most_us:
-            raise limit.refused(fastest)
+            raise limit.refused(fastest, alone=True)
 
 
 def solve_classes(
@@ -261,7 +262,7 @@ def solve_classes(
     for each in every:
         takes = math.fsum(row[j] for row, j in zip(each.rows, solution.choice, strict=True))
         if each.is_value and takes > each.most:
-            raise each.refused(takes)
+            raise each.limit.refused(takes)
     chosen = [row[j] for row, j in zip(options, solution.choice, strict=True)]
     value = math.fsum(option.value for option in chosen)
     gap = 0.0 if solution.proved else solution.gap + TIE * scale
@@ -290,8 +291,9 @@ class _Resource:
     limit: Ceiling | TimeLimit | _Floor
     is_value: bool = False
 
-    def refused(self, nearest: float) -> InfeasibleBudget:
-        return self.limit.refused(nearest)
+    @property
+    def least(self) -> float:
+        return math.fsum(map(min, self.rows))
 
 
 @dataclass(frozen=True)
@@ -301,19 +303,44 @@ class _Floor:
     kept: float
     dims: int
 
-    def refused(self, nearest: float) -> InfeasibleBudget:
+    @property
+    def asked(self) -> str:
+        return f"{self.kept:.4f} of the energy"
+
+    def refused(self, nearest: float, alone: bool = False) -> InfeasibleBudget:
+        """``alone``: by ``nearest`` no other limit is kept."""
         kept = math.floor((1 - nearest / self.dims) * 1e4) / 1e4
-        message = f"no plan keeps {self.kept:.4f} of the energy; the nearest is {kept:.4f}"
-        return InfeasibleBudget(message, 0, kept)
+        message = f"no plan keeps {self.asked}; {ALONE * alone}the nearest is {kept:.4f}"
+        return InfeasibleBudget(message, 0, kept, enough=not alone)
 
 
 def _nearest(values: Sequence[Sequence[float]], every: Sequence[_Resource]) -> InfeasibleBudget:
-    """The nearest that would do of one limit within all others, the value's own among them."""
+    """The nearest that would do of one limit within all others, the value's own among them; where
+    none would do, the limit that no sizes keep, or the fewest limits that exclude each other."""
+    error = _infeasible(values, every)
+    assert error is not None, "fewer limits cannot be harder to keep"
+    if error.enough:
+        return every[error.resource].limit.refused(error.nearest)
+    together = list(every)
+    for each in every:
+        fewer = [other for other in together if other is not each]
+        if fewer and _infeasible(values, fewer):
+            together = fewer
+    if len(together) == 1:
+        return together[0].limit.refused(together[0].least, alone=True)
+    named = " and ".join(each.limit.asked for each in together)
+    message = f"no plan keeps these limits together: {named}; loosen one of them"
+    return InfeasibleBudget(message, 0, math.inf, enough=False)
+
+
+def _infeasible(
+    values: Sequence[Sequence[float]], limits: Sequence[_Resource]
+) -> InfeasibleBudget | None:
     try:
-        solve(values, [(each.rows, each.most) for each in every])
+        solve(values, [(each.rows, each.most) for each in limits])
     except InfeasibleBudget as error:
-        return every[error.resource].refused(error.nearest)
-    raise AssertionError("fewer limits cannot be harder to keep")
+        return error
+    return None
 
 
 def _resources(problem: Problem, classes: Sequence[DimClass], limits: Limits) -> list[_Resource]:

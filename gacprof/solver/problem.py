@@ -28,11 +28,12 @@ HEADROOM = 2**61
 class InfeasibleBudget(SolverError):  # noqa: N818 (it is a budget that is infeasible)
     """No choice fits. ``resource`` is the place of the one that is short, ``nearest`` the least
     that would do. Where each would do alone but not all together, it is the first, and ``nearest``
-    the least of it within the other limits."""
+    the least of it within the other limits. ``enough`` says whether a choice fits once this one
+    limit is raised to ``nearest``; if not, others cannot be kept either."""
 
-    def __init__(self, message: str, resource: int, nearest: float) -> None:
+    def __init__(self, message: str, resource: int, nearest: float, *, enough: bool = True) -> None:
         super().__init__(message)
-        self.resource, self.nearest = resource, nearest
+        self.resource, self.nearest, self.enough = resource, nearest, enough
 
 
 @dataclass(frozen=True)

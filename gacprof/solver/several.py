@@ -260,7 +260,7 @@ def _refusal(classes: Classes, place: int, deadline: float) -> SolverError:
         found = (solve_one if len(others) == 1 else solve_several)(rest, caps)
     except InfeasibleBudget as error:
         own = error.resource + (error.resource >= place)
-        return InfeasibleBudget(str(error), own, error.nearest)
+        return InfeasibleBudget(str(error), own, error.nearest, enough=False)
     except SolverError as error:
         return error
     least = short.of(np.array(found.choice) + classes.starts)

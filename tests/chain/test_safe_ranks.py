@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from planted import TOKENS, planted_latency, swept_map
 
@@ -66,10 +68,15 @@ def test_a_layer_is_as_good_as_its_shape(ranks_map):
     assert gacprof.safe_ranks(both, ranks_map) == gacprof.safe_ranks(SHAPES, ranks_map)
 
 
-@pytest.mark.parametrize("within", [(80, 32), (0, 32)])
+@pytest.mark.parametrize("within", [(80, 32), (0, 32), (16, math.inf), (16.5, 32), (16,), 32, "ab"])
 def test_a_range_of_ranks_that_is_none_is_refused_and_not_answered_by_no_rank(ranks_map, within):
     with pytest.raises(MapError, match="no range of ranks"):
         gacprof.safe_ranks((512, 256), ranks_map, within=within)
+
+
+def test_a_range_may_be_in_numbers_of_any_type(ranks_map):
+    found = gacprof.safe_ranks((512, 256), ranks_map, within=(np.int64(32), np.float64(64.0)))
+    assert found == gacprof.safe_ranks((512, 256), ranks_map, within=(32, 64))
 
 
 def test_no_rank_is_above_the_weights_own(ranks_map):

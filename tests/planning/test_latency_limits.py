@@ -111,7 +111,7 @@ def test_a_change_is_against_the_model_as_it_is_or_the_uncompressed_one(asvd, pl
 
 
 def test_the_nearest_is_told_in_the_terms_of_the_limit_and_can_be_met(asvd, planted_map):
-    with pytest.raises(InfeasibleBudget, match=r"nearest is .* % against its own sizes") as message:
+    with pytest.raises(InfeasibleBudget, match=r"its own sizes .*nearest is .* %") as message:
         plan(asvd, planted_map, tokens=TOKENS, latency_limit_us="prefill:64=own-90%")
     change = str(message.value).rpartition("(")[2].partition(" %")[0]
     plan(asvd, planted_map, tokens=TOKENS, latency_limit_us=f"prefill:64=own{change}%")
@@ -126,7 +126,7 @@ def test_a_limit_relative_to_what_was_not_measured_says_so(asvd, planted_map):
 
 
 def test_of_several_limits_the_one_that_cannot_be_met_is_named_as_it_was_asked(asvd, planted_map):
-    with pytest.raises(InfeasibleBudget, match=r"within prefill:64=-60% \(-60 % against its own"):
+    with pytest.raises(InfeasibleBudget, match=r"within prefill:64=-60% \(at most .* its own"):
         plan(
             asvd, planted_map, tokens=TOKENS, latency_limit_us="decode=+50%,prefill:64=-60%",
         )  # fmt: skip
@@ -300,3 +300,30 @@ def test_a_budget_that_only_slower_pairs_meet_is_met_and_the_plan_says_so(asvd, 
     )
     assert made.budget.checkpoint_after <= size
     assert any("dense products in their place" in warning for warning in made.warnings)
+
+
+def test_limits_that_exclude_each_other_are_named_and_no_budget_is(asvd, planted_map):
+    """At the fastest sizes there are, no budget is near: they are slower than is asked for."""
+    with pytest.raises(InfeasibleBudget) as refusal:
+        plan(asvd, planted_map, tokens=TOKENS, budget=0.3, latency_limit_us="prefill:64=own-90%")
+    assert "budget" not in str(refusal.value)
+    assert "; without other limits the nearest is " in str(refusal.value)
+
+
+def test_a_nearest_is_named_only_if_with_it_all_limits_hold():
+    asked = SimpleNamespace
+    rows = {"size": [[1, 9]], "decode": [[9.0, 3.0]], "prefill": [[2.0, 8.0]]}
+
+    def refusal(**most):
+        each = [
+            solving._Resource(
+                rows[n], m, asked(asked=n, refused=lambda least, alone=False: (least, alone))
+            )
+            for n, m in most.items()
+        ]
+        return solving._nearest([[0.0, 1.0]], each)
+
+    assert refusal(size=5, decode=5) == (9, False)
+    assert refusal(size=5, decode=1, prefill=1) == (2.0, True)
+    assert "together: decode and prefill; loosen" in str(refusal(size=9, decode=5, prefill=5))
+    assert "together: decode and prefill; loosen" in str(refusal(size=5, decode=5, prefill=5))
