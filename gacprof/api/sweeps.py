@@ -12,6 +12,7 @@ from gacprof.core.errors import MeasurementError, SuiteError
 from gacprof.core.files import Record
 from gacprof.core.formatting import counted, notebook_progress, slug
 from gacprof.core.request import verb
+from gacprof.extras.fleet.request import FleetRequest
 from gacprof.sweeping import (
     RunSummary,
     Suite,
@@ -20,7 +21,7 @@ from gacprof.sweeping import (
     suite_of,
     sweeper,
 )
-from gacprof.sweeping.request import EstimateRequest, FleetRequest, Running, SweepRequest
+from gacprof.sweeping.request import EstimateRequest, Running, SweepRequest
 from gacprof.sweeping.suite import parse_suite
 
 if TYPE_CHECKING:

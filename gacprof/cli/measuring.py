@@ -26,7 +26,8 @@ from gacprof.core.errors import SuiteError
 from gacprof.core.formatting import counted, duration
 from gacprof.core.request import option
 from gacprof.demo import DemoRequest
-from gacprof.sweeping.request import EstimateRequest, FleetRequest, OnGpu, SweepRequest
+from gacprof.extras.fleet.request import FleetRequest
+from gacprof.sweeping.request import EstimateRequest, OnGpu, SweepRequest
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from gacprof.checkpoint import Inventory
     from gacprof.core.points import Flag
-    from gacprof.extras.fleet.driver import Watch
     from gacprof.sweeping.suite import Suite
 
     Model = str | Path | Inventory | torch.nn.Module
@@ -167,28 +166,3 @@ class OnGpu(Request):
 
 class EstimateRequest(OnGpu, SweepRequest):
     """What :func:`gacprof.estimate_sweep` is asked."""
-
-
-class FleetRequest(Running):
-    """What :func:`gacprof.sweep_fleet` is asked. ``address`` is ``auto`` (the cluster that this
-    machine belongs to), ``local`` (this machine alone) or ``ray://HOST:10001``."""
-
-    suite: Suite | Mapping[str, Any] | str | Path = argument(
-        kw_only=False, help="A suite's name (quick, full, paper …) or a TOML file."
-    )
-    out: str | Path | None = option(
-        default=None, read=Path, group=RUN,
-        help="Folder for the samples: one in it a kind of device. Default: one in runs/.",
-    )  # fmt: skip
-    address: str = option(
-        default="auto",
-        help="auto: this machine's cluster; local: this machine alone; ray://HOST:10001.",
-    )  # fmt: skip
-    devices: str = option(
-        default="auto", help="cuda, cpu (each node), all. Default: GPUs, without any the CPUs."
-    )
-    wait_s: float = option(
-        default=120.0, name="--wait", read=float, least=0, group=RUN,
-        help="Seconds to wait for devices that do not come up.",
-    )  # fmt: skip
-    watch: Watch | None = hook(default=None)
