@@ -311,7 +311,9 @@ class _Trial:
         if demand.outcome == "pads":
             says = says or f"{broken}: padded to {target}"
         elif demand.outcome == "falls_back":
-            says = f"{broken}: " * (demand.relation == "multiple") + (says or kernel)
+            says = says or kernel
+            if demand.relation == "multiple" and broken not in says:
+                says = f"{broken}: {says}"
         elif demand.relation == "multiple":
             says = says or broken
         shown = None if demand.relation in ("one_of", "never") else multiple

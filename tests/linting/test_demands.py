@@ -45,6 +45,13 @@ def test_a_file_of_own_demands_is_added(tmp_path, llama):
     assert "the slow one" in found.findings[0].why
 
 
+def test_a_demand_that_says_its_multiple_itself_says_it_once(tmp_path, llama):
+    own = tmp_path / "own.toml"
+    own.write_text(OWN + 'says = "{size} is no multiple of {multiple}"\n', encoding="utf-8")
+    found = lint(llama, demands=(own,))
+    assert [row.why for row in found.findings] == ["14336 is no multiple of 4096"]
+
+
 def test_a_file_may_hold_an_engine_of_its_own(tmp_path, llama):
     own = tmp_path / "own.toml"
     own.write_text(
