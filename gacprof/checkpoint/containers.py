@@ -107,6 +107,7 @@ _CONVENTIONAL = (
 )
 """The names transformers looks for, in its order."""
 
+OF_A_CONFIG = "'gacprof lint --fix' and 'gacprof diagnose --gpu' take a config alone"
 WEIGHTS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".gguf")
 _NOT_MODELS = ("training_args.bin", "optimizer.bin", "optimizer.pt", "scheduler.pt", "rng_state")
 
@@ -124,9 +125,10 @@ def find_container(folder: Folder) -> str:
     if len(weights) == 1:
         return weights[0]
     if not weights:
+        alone = f"; {OF_A_CONFIG}" if "config.json" in names else ""
         raise CheckpointError(
             f"{folder.location}: no weights here (no *.safetensors, *.bin, *.pt, *.pth, *.gguf or "
-            "index)"
+            f"index){alone}"
         )
     raise CheckpointError(
         f"{folder.location}: several weight files and no index ({', '.join(weights[:5])}); "

@@ -133,7 +133,10 @@ def _print_plan(made: Plan, target: Path, checkpoint: str, every: bool, why: boo
         ]  # fmt: skip
         say_notes([*beyond, *made.certificate.notes])
         say("--why prints what was asked for, how sizes were judged, the proof, and notes")
-    say(f"plan: {target}    next: gacprof realign {checkpoint} --plan {target} --out DIR")
+    if any(choice.after != choice.before for choice in made.choices):
+        say(f"plan: {target}    next: gacprof realign {checkpoint} --plan {target} --out DIR")
+    else:
+        say(f"plan: {target}    nothing to realign: every size stays as it is")
 
 
 def _print_reasons(made: Plan) -> None:

@@ -7,7 +7,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gacprof.core.errors import PlanError, ReportError, first_line, why_unreadable
+from gacprof.core.errors import CheckpointError, PlanError, ReportError, first_line, why_unreadable
 from gacprof.core.files import read_json
 from gacprof.core.formatting import slug
 from gacprof.core.request import Request, argument, option, verb
@@ -146,7 +146,7 @@ def _steps(
         try:
             constraints = Constraints(preset=f"vllm,tp={tp}") if tp > 1 else Constraints()
             made["plan"] = plan(model, source, tokens=tokens, constraints=constraints).as_dict()
-        except PlanError as error:
+        except (CheckpointError, PlanError) as error:  # a config alone is diagnosed, not planned
             made["notes"] = [f"no plan: {error}"]
     return made
 

@@ -202,6 +202,13 @@ def test_a_plan_takes_an_earlier_ones_place(planned):
     assert planned("--objective", "pad").code == 0
 
 
+def test_a_plan_that_changes_nothing_asks_for_no_copy(run, planned):
+    assert "next: gacprof realign" in planned().out
+    kept = planned("--pin", "*=keep")
+    assert kept.code == 0 and "changes none of" in kept.out
+    assert "nothing to realign" in kept.out and "gacprof realign" not in kept.out
+
+
 def test_a_map_that_knows_no_weight_is_not_read_as_none_misaligned(run, asvd, planted_map):
     result = run("diagnose", asvd, "--map", planted_map, "--tokens", "7")
     assert result.code == 1

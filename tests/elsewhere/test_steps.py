@@ -15,6 +15,7 @@ import pytest
 from planted_elsewhere import rows_of
 
 import gacprof
+from gacprof.core.errors import GacprofError
 from gacprof.devices.datasheet import sheet
 from gacprof.elsewhere import data
 from gacprof.elsewhere.data import Measurements
@@ -284,3 +285,15 @@ def test_a_diagnosis_of_a_config_says_that_its_weights_do_not_fit(tables: Measur
     assert any("h100: does not fit: " in note for note in gacprof.diagnose(wide, gpu="h100").notes)
     fits = gacprof.diagnose(wide | {"num_hidden_layers": 3}, gpu="h100")
     assert not any("fit" in note for note in fits.notes)
+
+
+def test_a_page_of_a_config_has_a_diagnosis_and_says_why_there_is_no_plan(
+    tables: Measurements, tmp_path: Path
+) -> None:
+    (tmp_path / "model").mkdir()
+    config = GQA | {"architectures": ["LlamaForCausalLM"], "intermediate_size": 4096}
+    (tmp_path / "model/config.json").write_text(json.dumps(config))
+    page = gacprof.write_report(tmp_path / "page", model=tmp_path / "model", gpu="h100").read_text()
+    assert 'id="diagnosis"' in page and 'id="plan"' not in page and "lint --fix" in page
+    with pytest.raises(GacprofError, match=r"gacprof lint --fix.*gacprof diagnose"):
+        gacprof.plan(tmp_path / "model", gacprof.rule_table("h100"))
