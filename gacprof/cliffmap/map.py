@@ -29,6 +29,7 @@ from gacprof.cliffmap.selection import (
     matching,
     plain_dtype,
     refuse_ambiguity,
+    whole,
     why_none,
 )
 from gacprof.cliffmap.source import NOTHING, Asked, Estimate, Side
@@ -49,6 +50,9 @@ class CliffMap(Framed):
 
     def __init__(self, file: MapFile) -> None:
         self.file = file
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.frame_title()}>"
 
     @classmethod
     def load(cls, name_or_path: CliffMap | str | Path) -> CliffMap:
@@ -218,7 +222,8 @@ class CliffMap(Framed):
         curves of several dtypes or other dims answer.
         """
         check_sizes({"shards": shards})
-        length = max(1, near // shards) if isinstance(near, int) else near
+        near = whole("near", near, 1)
+        length = max(1, near // shards)
         refuse_ambiguity(matching(self.curves, operator, axis, dtype, flags, fixed), length)
         curve = self.curve(operator, axis, dtype, flags, near=length, **fixed)
         first, last = curve.points.d[0] * shards, curve.points.d[-1] * shards
@@ -244,7 +249,7 @@ class CliffMap(Framed):
         Only sizes at which every use's latency can be looked up are judged. Raises
         :class:`MapLookupError` where there is none, naming the sweep of the first use.
         """
-        judged = self.judge_jointly(uses)
+        near, judged = whole("near", near, 1), self.judge_jointly(uses)
         first, last, use = judged[0].d, judged[-1].d, uses[0]
         if not first <= near <= last:
             raise MapLookupError(

@@ -120,7 +120,7 @@ def matching(
 
 def plain_dtype(dtype: Any) -> Any:
     """``torch.float16`` as ``float16``; None and what is no dtype stay."""
-    return dtype if dtype is None else full_name(str(dtype))
+    return dtype if dtype is None else full_name(dtype)
 
 
 def refuse_ambiguity(curves: Sequence[Curve], near: int | None) -> None:
@@ -210,6 +210,13 @@ def check_whole(name: str, value: Any, least: int) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise MapError(f"{name} must be a whole number, {least} or more, not {value!r}")
+
+
+def whole(name: str, value: Any, least: int) -> int:
+    """The number, also of an array or a tensor without dims. Raises as :func:`check_whole`."""
+    found = value.item() if getattr(value, "ndim", None) == 0 else value
+    check_whole(name, found, least)
+    return int(found)
 
 
 def span_of(window: Any, near: int) -> tuple[int, int]:

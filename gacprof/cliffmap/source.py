@@ -327,6 +327,8 @@ def workload_of(tokens: Tokens | None) -> dict[int, float]:
     """
     if tokens is None:
         return dict(DEFAULT_TOKENS)
+    if getattr(tokens, "ndim", None) == 1:
+        tokens = list(tokens.tolist())  # type: ignore[union-attr] # an array's or a tensor's
     if isinstance(tokens, str | bytes) or not isinstance(tokens, Mapping | Sequence | Set):
         raise PlanError(
             f"the tokens are {tokens!r}: give counts such as [1, 1024], or counts with weights "

@@ -94,9 +94,10 @@ def element_type(name: str) -> ElementType:
         raise CheckpointError(f"element type {name!r} is not known") from None
 
 
-def full_name(name: str) -> str:
-    """``fp16`` and ``torch.float16`` → ``float16``; a name that is not known stays."""
-    plain = name.strip().lower().removeprefix("torch.")
+def full_name(name: object) -> str:
+    """``fp16``, ``torch.float16`` and ``np.float16`` → ``float16``; what is not known keeps its
+    name."""
+    plain = str(getattr(name, "__name__", name)).strip().lower().removeprefix("torch.")
     return ALIASES.get(plain, plain)
 
 

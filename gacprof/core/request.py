@@ -137,15 +137,27 @@ class Request:
     def __post_init__(self) -> None:
         for name, known in options_of(type(self)):
             value = getattr(self, name)
-            if value is None or known.nested:
+            if known.nested:
+                read = self._nested(name, known.nested, value)
+            elif value is None:
                 continue
-            read = self._read(name, known, value)
+            else:
+                read = self._read(name, known, value)
             if read is not value:
                 object.__setattr__(self, name, read)
+
+    def _nested(self, name: str, wanted: type[Request], value: Any) -> Any:
+        if value is None:
+            return wanted()
+        if not isinstance(value, wanted):
+            raise self.error(f"{name} is {short(repr(value))}: it must be a {wanted.__name__}")
+        return value
 
     def _read(self, name: str, known: Option, value: Any) -> Any:
         if type(value).__name__ == "dtype" and type(value).__module__ == "torch":
             value = str(value).removeprefix("torch.")
+        elif isinstance(value, type) and value.__module__ == "numpy":  # np.float16
+            value = value.__name__
         texts = isinstance(value, list | tuple) and all(isinstance(v, str) for v in value)
         if known.reads_text and (texts if known.many else isinstance(value, str)):
             value = known.read(value)

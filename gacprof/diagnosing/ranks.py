@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
 from gacprof.cliffmap.candidates import Candidate, Use
-from gacprof.cliffmap.selection import MapLookupError
-from gacprof.cliffmap.source import Asked, ModelView, Product, Side, SizeSource
+from gacprof.cliffmap.selection import MapLookupError, whole
+from gacprof.cliffmap.source import Asked, ModelView, Product, Side, SizeSource, is_number
 from gacprof.core.dtypes import full_name
 from gacprof.core.errors import MapError
 from gacprof.core.points import MAX_DIM
@@ -20,8 +21,11 @@ Shape = tuple[int, int]  # (out, in), as a weight is stored
 
 def safe_ranks(
     layers: Any,
-    source: SizeSource | str | Path,
+    source: SizeSource | str | Path | None = None,
     *,
+    gpu: str | None = None,
+    torch: str | None = None,
+    engine: str | None = None,
     tokens: Mapping[int, float] | Sequence[int] | int | None = None,
     within: tuple[int, int] | None = None,
     dtype: Any = None,
@@ -30,7 +34,8 @@ def safe_ranks(
     """The ranks at which a linear layer's two factors are both served well; ascending.
 
     ``layers`` is an ``nn.Linear``, a weight or its shape (out, in), or several of them that are to
-    have one rank in common. Ranks are judged on all their products together, summed over
+    have one rank in common. ``source``, or ``gpu`` with ``torch`` and ``engine``, is what
+    :func:`gacprof.open_source` takes. Ranks are judged on all their products together, summed over
     ``tokens`` (counts, or counts with weights; by default those that the map was measured at for
     these shapes). ``within`` are the first and the last rank wanted; by default up to the largest
     at which the pairs are smaller than the dense weights.
@@ -40,12 +45,12 @@ def safe_ranks(
     """
     shapes = _shapes(layers)
     within = _range(within)
-    source = open_source(source)
+    source = open_source(source, gpu=gpu, torch=torch, engine=engine)
     named = _dtype(dtype, layers, source)
     asked = Asked("CHECKPOINT", frozenset(_sides(shapes)), named, None, named)
     products = _pairs(shapes, named)
-    if isinstance(tokens, int):
-        tokens = (tokens,)
+    if isinstance(tokens, Real) or getattr(tokens, "ndim", None) == 0:
+        tokens = (whole("tokens", tokens, 1),)
     if tokens is None or not len(tokens):
         each = {m: source.view(replace(asked, tokens=(m,))) for m in source.view(asked).tokens}
         held = [m for m, view in each.items() if view.sizes(products, 1, MAX_DIM)]
@@ -114,20 +119,21 @@ def _shapes(layers: Any) -> list[Shape]:
     if hasattr(layers, "in_features"):
         return [(layers.out_features, layers.in_features)]
     if hasattr(layers, "shape"):
-        return [_shape(tuple(layers.shape))]
+        sides = tuple(layers.shape)
+        return [_shape(tuple(layers.tolist()) if sides == (2,) else sides)]
     if isinstance(layers, str) or not isinstance(layers, Iterable):
         raise MapError(f"{layers!r} is no linear layer and no shape: give (out, in)")
     listed: list[Any] = list(layers)
     if not listed:
         raise MapError("safe ranks of no layer: give a linear layer or a shape (out, in)")
-    if all(isinstance(size, int) for size in listed):
+    if all(isinstance(size, Real) for size in listed):
         return [_shape(tuple(listed))]
     return [shape for entry in listed for shape in _shapes(entry)]
 
 
 def _shape(sides: tuple[Any, ...]) -> Shape:
-    if len(sides) != 2 or min(sides) < 1:
-        raise MapError(f"{sides} is no weight's shape: give (out, in)")
+    if len(sides) != 2 or not all(is_number(side, int) and side >= 1 for side in sides):
+        raise MapError(f"{sides} is no weight's shape: give (out, in), whole numbers from 1")
     return int(sides[0]), int(sides[1])
 
 
@@ -135,7 +141,7 @@ def _dtype(asked: Any, layers: Any, source: SizeSource) -> str:
     """The dtype asked for by any name (torch's too), else the layer's, else the source's only one.
     Raises :class:`MapError` where it has several."""
     if asked is not None:
-        return full_name(str(asked))
+        return full_name(asked)
     weight = getattr(layers, "weight", layers)
     own = full_name(str(getattr(weight, "dtype", "")))
     if own in source.dtypes:

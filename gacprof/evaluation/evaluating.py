@@ -99,7 +99,7 @@ def evaluate_models(request: EvaluateRequest) -> Quality:
     """:func:`gacprof.evaluate`."""
     models, dtype, text = request.models, request.dtype, request.text
     if text is None:
-        raise CheckpointError("give a text (--text), or tasks (--tasks)")
+        raise CheckpointError("give a text (text=, --text), or run tasks (run_tasks(), --tasks)")
     given = [models] if isinstance(models, str | Path | nn.Module) else list(models)
     if not given:
         raise CheckpointError("give a model, and a text (--text)")

@@ -20,6 +20,7 @@ from typing import Any, Unpack
 
 from gacprof import operators
 from gacprof.cliffmap.candidates import Candidate, Limits, Use, choose, span
+from gacprof.cliffmap.selection import whole
 from gacprof.cliffmap.source import Asked
 from gacprof.core.dtypes import full_name
 from gacprof.core.errors import GacprofError, MapError, why_unreadable
@@ -82,6 +83,9 @@ class RuleTable(Framed):
         self.dtypes = tuple(dict.fromkeys(map(about.dtype, dtypes))) or _sixteen_first(about)
         self.name = name or f"{about.sheet.key}-rules"
         self.created = created or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.frame_title()}>"
 
     @classmethod
     def load(cls, path: str | Path) -> RuleTable:
@@ -151,7 +155,7 @@ class RuleTable(Framed):
             yield {name: row[name] for name in ("operator", "axis", "dtype", "tier", "sizes")}
 
     def frame_title(self) -> str:
-        return f"{self.name}: {self.target.sheet.name}, torch {self.target.torch}, {BASIS}"
+        return f"{self.name}: {self.target.sheet.name}, torch {self.target.torch}, {self.basis}"
 
     @cached_property
     def tiers(self) -> list[Tier]:
@@ -235,13 +239,14 @@ class RuleTable(Framed):
         shards = int(limits.pop("shards", 1))
         if dtype is None:
             dtype = next((d for d in ("bfloat16", "float16") if d in self.dtypes), self.dtypes[0])
-        use = Use(operator, limits, axis, full_name(str(dtype)), flags or {}, shards=shards)
+        use = Use(operator, limits, axis, full_name(dtype), flags or {}, shards=shards)
         return self.joint_candidates([use], near, **own)
 
     def joint_candidates(
         self, uses: Sequence[Use], near: int, **limits: Unpack[Limits]
     ) -> list[Candidate]:
         """Safe sizes of one dim that several products share: of the best tier in all of them."""
+        near = whole("near", near, 1)
         first, last = span(near, limits, REACH * max((use.shards for use in uses), default=1))
         return choose(self.judge_jointly(uses, first, last), near, **limits)
 

@@ -158,3 +158,50 @@ def test_the_loop_in_the_docs_runs(ranks_map, monkeypatch):
         exec(block, names)
     assert {names[tool] % 16 for tool in ("asvd", "svdllm", "palu")} == {0}
     assert names["keep"] % 8 == 0
+
+
+SHAPE = (14336, 4096)
+
+
+@pytest.mark.parametrize(
+    ("given", "as_good_as"),
+    [
+        ({"source": "h100", "gpu": True}, {}),
+        ({"tokens": np.int64(64)}, {"tokens": 64}),
+        ({"tokens": np.array([64, 128])}, {"tokens": [64, 128]}),
+        ({"dtype": np.float16}, {"dtype": "float16"}),
+        ({"layers": np.array(SHAPE)}, {}),
+        ({"layers": tuple(np.array(SHAPE))}, {}),
+    ],
+)
+def test_numpys_numbers_are_numbers_and_a_gpu_is_named_as_elsewhere(given, as_good_as):
+    def ranks(layers=SHAPE, source=None, gpu=False, **asked):
+        where = {"gpu": source} if gpu else {"source": gacprof.rule_table("h100")}
+        return [c.d for c in gacprof.safe_ranks(layers, **where, **asked)]
+
+    assert ranks(**given) == ranks(**as_good_as) != []
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"layers": (4096.0, 4096)}, {"layers": (True, 4096)}, {"layers": np.zeros(2)},
+        {"tokens": 64.5}, {"tokens": True}, {"source": None},
+    ],
+)  # fmt: skip
+def test_what_is_no_number_is_refused_in_one_line(given):
+    asked = {"layers": SHAPE, "source": gacprof.rule_table("h100")} | given
+    with pytest.raises(MapError) as refused:
+        gacprof.safe_ranks(asked.pop("layers"), **asked)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("source", ["a100-published", "rules"])
+def test_a_scalar_array_is_a_size_to_look_near(source):
+    held = gacprof.rule_table("h100") if source == "rules" else CliffMap.load(source)
+    near = held.candidates("linear", axis="K", near=107, count=3)
+    assert held.candidates("linear", axis="K", near=np.array(107), count=3) == near != []
+    for none in (107.0, "107", True):
+        with pytest.raises(MapError, match="near must be a whole number"):
+            held.candidates("linear", axis="K", near=none)
+    assert held.name in repr(held) and "object at" not in repr(held)

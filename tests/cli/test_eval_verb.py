@@ -48,7 +48,7 @@ def test_numbers_that_are_not_finite_are_findings(run, here, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give a text (--text), or tasks (--tasks)"),
+        ([], "give a text (text=, --text), or run tasks (run_tasks(), --tasks)"),
         (["--text", "nowhere.txt"], "cannot read the text nowhere.txt"),
         (["--tasks", "arc_easy", "--text", "x"], "--tasks goes without --text"),
     ],

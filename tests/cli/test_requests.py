@@ -162,6 +162,12 @@ def test_numbers_of_numpy_and_dtypes_of_torch_are_taken():
     assert asked == Asked(count=3, share=0.5, dtype="bfloat16")
 
 
+def test_none_is_no_constraint_and_another_value_is_refused_by_name():
+    assert PlanRequest("model", constraints=None) == PlanRequest("model")
+    with pytest.raises(GacprofError, match="constraints is .*: it must be a Constraints"):
+        PlanRequest("model", constraints={"preset": "vllm"})  # type: ignore[arg-type]
+
+
 def test_python_is_told_of_arguments_that_a_verb_does_not_take():
     with pytest.raises(GacprofError, match="pareto: got an unexpected keyword argument 'budget'"):
         gacprof.pareto("m", "map", budget=0.5)
