@@ -93,6 +93,12 @@ _NAMES = {
 
 _WHERE = {name: module for module, names in _NAMES.items() for name in names}
 
+_COMMANDS = {
+    "demo": "run_demo", "eval": "evaluate", "explain": "explain_dim", "fleet": "sweep_fleet",
+    "report": "write_report",
+}  # fmt: skip
+"""Commands whose function has another name, as a module or Python itself has theirs."""
+
 __all__ = [
     "BenchRequest", "CliffMap", "CompressRequest", "Constraints", "DiagnoseRequest",
     "EvaluateRequest", "ExportRequest", "Fuse", "GacprofError", "LintRequest", "Padding",
@@ -166,7 +172,8 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
-        raise AttributeError(f"module 'gacprof' has no attribute '{name}'")
+        hint = f": the function is gacprof.{_COMMANDS[name]}" if name in _COMMANDS else ""
+        raise AttributeError(f"module 'gacprof' has no attribute '{name}'{hint}")
     return getattr(import_module(_WHERE[name]), name)
 
 

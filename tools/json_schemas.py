@@ -143,13 +143,15 @@ class Compression(TypedDict):
     parameters: Change
     compressed: Change
     energy_kept: float
+    energy_of_requested: float
     objective: str | None
     loss_added: float | None
+    loss_of_requested: float | None
     dims: int
     aligned: int | None
     undecided: int
     left_dense: int
-    wish: dict[str, int]
+    requested: dict[str, int]
     sizes: dict[str, int | None]
     left: dict[str, str]
     predicted: list[PhaseTime]

@@ -230,14 +230,21 @@ class Verb(Protocol[P, R, T]):
 def verb(name: str, request: Callable[P, R], run: Callable[[R], T]) -> Verb[P, R, T]:
     """The Python function of a verb: ``run`` of the request that its arguments make.
 
-    Its signature is the request's, its docstring that of ``run`` with a line for every field.
+    Its signature is the request's, its docstring that of ``run`` with a line for every field. A
+    field's name on the command line is taken too (``op`` for ``operator``).
     """
     made: Any = request
     signature = inspect.signature(made).replace(
         return_annotation=inspect.signature(run).return_annotation
     )
 
+    spelled = {
+        spelling(each, known).lstrip("-").replace("-", "_"): each
+        for each, known in options_of(made)
+    } | {each: each for each in signature.parameters}
+
     def call(*args: Any, **given: Any) -> T:
+        given = {spelled.get(each, each): value for each, value in given.items()}
         if len(args) == 1 and not given and isinstance(args[0], made):
             return run(args[0])
         try:

@@ -49,13 +49,14 @@ def safe_ranks(
     named = _dtype(dtype, layers, source)
     asked = Asked("CHECKPOINT", frozenset(_sides(shapes)), named, None, named)
     products = _pairs(shapes, named)
-    if isinstance(tokens, Real) or getattr(tokens, "ndim", None) == 0:
-        tokens = (whole("tokens", tokens, 1),)
-    if tokens is None or not len(tokens):
+    counts: Any = tokens
+    if isinstance(counts, Real) or getattr(counts, "ndim", None) == 0:
+        counts = (whole("tokens", counts, 1),)
+    if counts is None or not len(counts):
         each = {m: source.view(replace(asked, tokens=(m,))) for m in source.view(asked).tokens}
         held = [m for m, view in each.items() if view.sizes(products, 1, MAX_DIM)]
-        tokens = held or None
-    view = source.view(replace(asked, tokens=tokens))
+        counts = held or None
+    view = source.view(replace(asked, tokens=counts))
     first, last = within or (1, max(1, _below_break_even(shapes)))
     last = min(last, *(min(shape) for shape in shapes))
     if source.basis and view.step(products) == 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +86,8 @@ def _write_report(request: ReportRequest) -> Path:
     from gacprof.report.page import Contents, write_page
     from gacprof.rules.table import RuleTable
 
+    if request.out is not None and (Path(request.out) / "config.json").exists():
+        raise ReportError(f"{request.out} is a model's folder: name another for the page (out)")
     given: dict[str, Any] = {name: getattr(request, name) for name in ARTEFACTS if name != "source"}
     model, tokens, tp = request.model, request.tokens, request.tp
     found = _in_folder(Path(model)) if model is not None else {}
@@ -124,7 +127,14 @@ def _default(request: ReportRequest) -> Path:
     return Path(f"report-{slug(Path(str(request.model or request.cliff_map or 'page')).stem)}")
 
 
-write_report = verb("write_report", ReportRequest, _write_report)
+_verb = verb("write_report", ReportRequest, _write_report)
+
+
+@wraps(_verb)
+def write_report(*args: Any, **given: Any) -> Path:
+    if len(args) == 1 and "out" in given and "model" not in given:  # as the command line has it
+        return _verb(model=args[0], **given)
+    return _verb(*args, **given)
 
 
 def _steps(

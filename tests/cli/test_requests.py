@@ -162,9 +162,30 @@ def test_numbers_of_numpy_and_dtypes_of_torch_are_taken():
     assert asked == Asked(count=3, share=0.5, dtype="bfloat16")
 
 
+def test_names_and_order_of_the_command_line_are_taken_in_python_too(asvd, tmp_path, monkeypatch):
+    asked = {"axis": "head_dim", "d": 107}
+    by_name = gacprof.explain_dim("a100-published", "attention", **asked)
+    assert gacprof.explain_dim("a100-published", op="attention", **asked) == by_name
+    monkeypatch.setattr("gacprof.report.page.MOST_CURVES", 1)  # a figure takes seconds
+    page = gacprof.write_report(asvd, gpu="h100", out=tmp_path / "page")
+    assert page.parent == tmp_path / "page" and 'id="diagnosis"' in page.read_text()
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text("{}")
+    with pytest.raises(GacprofError, match="is a model's folder"):
+        gacprof.write_report(tmp_path / "model", gpu="h100")
+
+
+def test_a_commands_name_leads_to_its_function():
+    for path, name in FUNCTIONS.items():
+        command = path.removesuffix(" sweep")
+        if command != name and command.isidentifier():
+            with pytest.raises(AttributeError, match=f"the function is gacprof.{name}"):
+                gacprof.__getattr__(command)
+
+
 def test_none_is_no_constraint_and_another_value_is_refused_by_name():
     assert PlanRequest("model", constraints=None) == PlanRequest("model")
-    with pytest.raises(GacprofError, match="constraints is .*: it must be a Constraints"):
+    with pytest.raises(GacprofError, match=r"constraints is .*: it must be a Constraints"):
         PlanRequest("model", constraints={"preset": "vllm"})  # type: ignore[arg-type]
 
 

@@ -116,6 +116,9 @@ def test_palus_latents_stay_within_the_ratio(compress, own_map, tmp_path):
     result = compress("palu", tmp_path / "out", cliff_map=own_map("palu"))
     assert None not in result.sizes.values()
     assert sum(result.sizes.values()) <= sum(result.requested.values())
+    written = result.as_dict()
+    assert written["requested"] == result.requested
+    assert written["energy_of_requested"] == result.energy_of_requested
 
 
 def test_a_limit_on_latency_is_kept(compress, own_map, tmp_path):
