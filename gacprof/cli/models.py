@@ -247,7 +247,7 @@ def print_diagnosis(found: Diagnosis, every: bool, why: bool) -> None:
         return
     for verdict, members in dims.items():
         if members and (every or verdict != "safe"):
-            title = f"{verdict} by rules" if found.basis else SECTIONS[verdict]
+            title = f"{verdict}, {found.basis}" if found.basis else SECTIONS[verdict]
             _print_section(title, members, every, found.basis, MOST_ROWS)
     if found.layout != "config":
         _print_totals(found)

@@ -94,7 +94,7 @@ class Diagnosis(Framed, Record):
     dims: tuple[DimFinding, ...]
     notes: tuple[str, ...]
     basis: str = ""
-    """``by rules, not measured`` where that is so: there are verdicts then and no times."""
+    """What its source says of itself where no map was measured: ``by rules, not measured``."""
     tp: int = 1
     times: StepTimes | None = None
     """Whole steps on a GPU that others measured (``--gpu``); None where nothing is known of any."""

@@ -24,7 +24,7 @@ from gacprof.rules.view import RuleView
 if TYPE_CHECKING:
     from gacprof.elsewhere.needs import Need
 
-BASIS = "sizes by rules, times by others' measurements"
+BASIS = "by rules, times by others' measurements"
 PUBLISHED_WORK = 512 * 4096 * 4000
 """M · N · K of the product whose misaligned K was published (:data:`gemm.PAPER`). A smaller one may
 be bound by its launch or by memory, and lose nothing: its bounds begin at its level."""

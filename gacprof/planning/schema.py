@@ -199,7 +199,7 @@ class Plan(_Strict, Framed):
     phases: list[PhaseTimes] = Field(default_factory=list)
     energy_kept: float | None = None
     basis: str = ""
-    """``by rules …`` where the map is by rules: no time was measured here then."""
+    """``by rules, …`` where the map is by rules: no time was measured here then."""
     warnings: list[str] = Field(default_factory=list)
 
     def frame_rows(self) -> Iterator[dict[str, Any]]:

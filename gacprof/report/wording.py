@@ -17,8 +17,6 @@ MOST_WORST = 3
 MOST_REASONS = 3
 """Sentences below the headline; the rest is unfolded."""
 
-BY_RULES = ", by rules, not measured"
-
 
 def diagnosed(diagnosis: Mapping[str, Any]) -> list[str]:
     """A diagnosis (``summary()`` or ``as_dict()``) in sentences: what gains most is the first, then
@@ -36,8 +34,8 @@ def diagnosed(diagnosis: Mapping[str, Any]) -> list[str]:
 
 def verdict_of(diagnosis: Mapping[str, Any]) -> str:
     """What a diagnosis' totals come to, in one sentence."""
-    totals, device, by_rules = diagnosis["totals"], diagnosis["device"], diagnosis.get("basis")
-    how, misaligned = BY_RULES if by_rules else "", totals["misaligned"]
+    totals, device, basis = diagnosis["totals"], diagnosis["device"], diagnosis.get("basis")
+    how, misaligned = f", {basis}" if basis else "", totals["misaligned"]
     if diagnosis["layout"] == "config":
         judged = totals["judged"]
         if misaligned:
@@ -49,7 +47,7 @@ def verdict_of(diagnosis: Mapping[str, Any]) -> str:
     if not misaligned:
         but = ", but attention does" if totals.get("heads_misaligned") else f", of {judged} judged"
         return f"No weight is known to lose time on {device}{how}{but}."
-    if by_rules:
+    if basis:
         return f"{misaligned} of {weights} weights have sizes that {device} serves worse{how}."
     part, whole = totals["recoverable_us"], totals.get("plannable_us")
     share = f" ({percent(part / whole)})" if part is not None and whole else ""
@@ -140,7 +138,7 @@ def planned(plan: Mapping[str, Any]) -> str:
     budget = plan["budget"]
     whole = [budget.get(f"checkpoint_{when}") for when in ("before", "after")]
     size = f", {signed(whole[1] / whole[0] - 1)} parameters" if all(whole) else ""
-    how = BY_RULES if plan.get("basis") else ""
+    how = f", {plan['basis']}" if plan.get("basis") else ""
     return f"The plan changes {changed} of {len(plan['choices'])} dims{size}{how}; {gained(plan)}."
 
 

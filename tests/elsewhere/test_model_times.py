@@ -199,7 +199,7 @@ def test_diagnose_of_weights_adds_the_times_to_the_rules(
     assert "no times: no measurements of 'l4'" in run("diagnose", model, "--gpu", "l4")[1]
 
 
-def test_the_headline_is_that_of_rules_alone_and_method_comes_after_why(
+def test_a_headline_says_where_its_times_are_from_and_method_comes_after_why(
     measured: Measurements, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = weights(tmp_path)
@@ -210,7 +210,10 @@ def test_the_headline_is_that_of_rules_alone_and_method_comes_after_why(
     assert why.count("no normalisation") == 1
     assert "a step of 1,024 tokens" in why
     monkeypatch.setattr("gacprof.elsewhere.data.installed", installed)
-    assert run("diagnose", model, "--gpu", "h100")[1].splitlines()[0] == shown.splitlines()[0]
+    alone = run("diagnose", model, "--gpu", "h100")[1].splitlines()[0]
+    assert ", by rules, not measured, of" in alone
+    with_times = alone.replace("not measured", "times by others' measurements")
+    assert shown.splitlines()[0] == with_times
 
 
 def test_a_config_without_measurements_is_refused_with_the_verb_that_judges_it(

@@ -92,6 +92,19 @@ def test_a_plan_by_latency_proves_its_choice_and_calls_its_times_estimates(
         gacprof.plan(asvd, latency_limit_us=fastest / 10, **asked)
 
 
+def test_what_a_plan_and_a_page_say_of_their_times_is_what_the_source_says(
+    measured: Measurements, asvd: Path, run: Run, tmp_path: Path
+) -> None:
+    asked = "--gpu", "h100", "--dtype", "bf16", "--objective", "latency"
+    said = run("plan", asvd, *asked, "--out", tmp_path / "plan.json")[1]
+    assert ", by rules, times by others' measurements; " in said
+    shown = run("diagnose", asvd, "--gpu", "h100", "--why")[1]
+    page = gacprof.write_report(tmp_path / "page", model=asvd, gpu="h100").read_text("utf-8")
+    assert "misaligned, by rules, times by others' measurements" in shown
+    assert "Judged by rules, times by others&#39; measurements." in page
+    assert not [text for text in (said, shown, page) if "by rules, not measured." in text]
+
+
 def test_a_plan_of_sizes_whose_cost_is_open_claims_nothing(
     measured: Measurements, asvd: Path, run: Run, tmp_path: Path
 ) -> None:
