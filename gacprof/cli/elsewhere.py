@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gacprof.api.gpus import ElsewhereRequest, GpusRequest
 from gacprof.cli.options import Output, from_requests
 from gacprof.cli.printing import MOST_ROWS, emit, print_table, say, say_notes
-from gacprof.core.formatting import at_least_time, bounded_time, counted, microseconds, percent
+from gacprof.core.formatting import bounded_time, counted, microseconds, percent
 from gacprof.core.request import option
 
 if TYPE_CHECKING:
@@ -178,10 +178,9 @@ def _value(time: Interval | None) -> float:
 
 
 def shown_whole(total: Total) -> str | None:
-    """A step's time; where parts have none, what the others take at least."""
-    if total.good or total.at_least is None:
-        return shown(total.good)
-    return f"{at_least_time(total.at_least)} (parts with a time)"
+    """A step's time, or that of its parts with a time."""
+    partly = " (parts with a time)" if total.timed and not total.good else ""
+    return f"{shown(total.timed)}{partly}" if total.timed else None
 
 
 def shown(time: Interval | None) -> str | None:

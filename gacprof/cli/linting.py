@@ -150,7 +150,10 @@ def print_lint(found: Lint, every: bool = False, known: frozenset[str] = frozens
         columns += [f"{counted(m, 'token')} †" for m in timed]
         print_table("", columns, cells)
         if timed:
-            say("† all layers, by others' measurements: see 'gacprof diagnose CONFIG --gpu GPU'")
+            say(
+                f"† all layers, by others' measurements of {found.engine}: 'gacprof diagnose "
+                f"CONFIG --gpu {found.gpu}' has whole steps, of all engines without --engine"
+            )
     for row in found.findings:
         if row.source:
             since = f", since {row.since}" if row.since else ""

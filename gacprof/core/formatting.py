@@ -58,12 +58,6 @@ def bounded_time(low: float, value: float, high: float) -> str:
     return f"{value_} {unit} ({low_} to {high_})"
 
 
-def at_least_time(us: float) -> str:
-    """A lower bound of a time in µs: ``at least 4.02 ms``."""
-    size, unit = (us / 1e3, "ms") if us >= 1e3 else (us, "µs")
-    return f"at least {f'{size:,.0f}' if size >= 100 else f'{size:.3g}'} {unit}"
-
-
 def duration(seconds: float) -> str:
     """A duration given in seconds, for a person who waits: ``41 s``, ``12 min``."""
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"

@@ -62,19 +62,25 @@ class Part(Record):
 
 @dataclass(frozen=True)
 class Total(Record):
-    """Sums over the parts at one token count. ``open`` parts have sizes of an unknown cost: ``now``
-    is None then, and ``saved`` is what the others save, None where none of them does.
-    ``unknown`` parts have no time: ``good`` and ``now`` are None then, and the step takes
-    ``at_least`` µs, the lower bound of the parts with a time (None where no part has one). What
-    they save is not known either, except of products whose sizes are good."""
+    """Sums over the parts at one token count. ``timed`` is that of the parts with a time, at good
+    sizes (None where no part has one), its lower bound what the step takes ``at_least``, in µs.
+    ``open`` parts have sizes of an unknown cost: ``now`` is None then, and ``saved`` is what the
+    others save, None where none of them does. ``unknown`` parts have no time: ``good`` and ``now``
+    are None then, and what they save is not known, except of products whose sizes are good."""
+
+    derived = ("at_least",)
 
     tokens: int
     good: Interval | None
-    at_least: float | None
+    timed: Interval | None
     now: Interval | None
     saved: Interval | None
     open: int
     unknown: int
+
+    @property
+    def at_least(self) -> float | None:
+        return self.timed.low if self.timed else None
 
 
 @dataclass(frozen=True)
@@ -236,5 +242,5 @@ def _total(priced: Sequence[_Priced], parts: Sequence[Part], tokens: int, refuse
     before, after = (sum((getattr(one, e) for one in changed), NOTHING) for e in ("now", "good"))
     now = None if is_open or unknown else sum((one.now for one in known), NOTHING).interval
     saved = before.saved(after) if changed else _NONE if sure and not refused else None
-    good, least = None if unknown else every, every.low if every else None
-    return Total(tokens, good, least, now, saved, is_open, unknown)
+    good = None if unknown else every
+    return Total(tokens, good, every, now, saved, is_open, unknown)

@@ -175,9 +175,10 @@ class ElsewhereView(RuleView):
             return [f"no times: {error}"]
         by = ", ".join(sorted({f"{s.framework} {s.version}" for s in levels.used}))
         errors = [level for m in self.tokens for level in (levels.error(m),) if level]
+        alike = ", whose kernels float16 shares," if self.dtype == "float16" else ""
         left_out, differ = (max((e[i] for e in errors), default=0.0) for i in (0, 1))
         return [
-            f"times are {self.table.provenance}, {levels.dtype} by {by}: sizes between the "
+            f"times are {self.table.provenance}, {levels.dtype}{alike} by {by}: sizes between the "
             f"measured ones err by up to {percent(left_out)}, engines differ by up to "
             f"{percent(differ)} (90 % of them)"
         ]

@@ -20,7 +20,7 @@ from gacprof.cliffmap.detect import label
 from gacprof.cliffmap.schema import Curve
 from gacprof.core.errors import ReportError
 from gacprof.core.files import Record
-from gacprof.core.formatting import at_least_time, bounded_time, counted, percent
+from gacprof.core.formatting import bounded_time, counted, percent
 from gacprof.kernels import Kernel, attach
 
 if TYPE_CHECKING:
@@ -241,9 +241,10 @@ def step_table(times: Mapping[str, Any]) -> Table:
     part, at good sizes with what these save."""
 
     def cells(cost: Mapping[str, Any]) -> tuple[str | None, str | None]:
-        good, saved = (cost[which] and bounded_time(**cost[which]) for which in ("good", "saved"))
-        least = cost.get("at_least")
-        return at_least_time(least) if good is None and least is not None else good, saved
+        timed = cost.get("timed", cost["good"])
+        partly = " (parts with a time)" if timed and not cost["good"] else ""
+        saved = cost["saved"] and bounded_time(**cost["saved"])
+        return timed and f"{bounded_time(**timed)}{partly}", saved
 
     whens = [counted(total["tokens"], "token") for total in times["totals"]]
     columns = [Column(text) for when in whens for text in (f"{when}, at good sizes", "these save")]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gacprof.core import formatting
-from gacprof.core.formatting import at_least_time, bounded_time, counted
+from gacprof.core.formatting import bounded_time, counted
 from gacprof.diagnosing.merging import Merge, merging
 from gacprof.report.grouping import group
 
@@ -27,7 +27,7 @@ def diagnosed(diagnosis: Mapping[str, Any]) -> list[str]:
     levers = [verdict_of(diagnosis), f"{capital(merging(merges))}." if merges else ""]
     if merged > (totals.get("recoverable_us") or 0.0):
         levers.reverse()
-    steps = [_step(total) for total in times["totals"]] if times else [_no_time(diagnosis)]
+    steps = _steps(diagnosis, times) if times else [_no_time(diagnosis)]
     moved = _moved(times) if times and diagnosis["layout"] == "config" else ""
     return [sentence for sentence in (*levers, moved, *steps, left_open(diagnosis)) if sentence]
 
@@ -69,22 +69,42 @@ def _moved(times: Mapping[str, Any]) -> str:
     return f"Good sizes: {'; '.join(moved[:MOST_WORST])}{more}." if moved else ""
 
 
-def _step(total: Mapping[str, Any]) -> str:
+def _steps(diagnosis: Mapping[str, Any], times: Mapping[str, Any]) -> list[str]:
+    """What steps take by others' measurements, and once what the sums are of."""
+    held = "as engines fuse them" if diagnosis["layout"] == "config" else "as stored"
+    engines = list(dict.fromkeys(source.split(" ")[0] for source in times["sources"]))
+    by = f"{'median of ' * (len(engines) > 1)}{', '.join(engines)}"
+    of = f", products {held}, {by}"
+    return [_step(times, i, "" if i else of) for i in range(len(times["totals"]))]
+
+
+def _step(times: Mapping[str, Any], i: int, of: str) -> str:
     """What a step takes by others' measurements, and what good sizes save of it."""
+    total = times["totals"][i]
     step = f"By others' measurements a step of {counted(total['tokens'], 'token')}"
-    saved, least = total["saved"], total["at_least"]
-    if least is None:
+    saved, timed = total["saved"], total["timed"]
+    if timed is None:
         return f"{step} takes a time that is not known."
-    takes = at_least_time(least) if total["good"] is None else bounded_time(**total["good"])
-    said = [f"takes {takes}"]
+    said = [f"takes {bounded_time(**timed)}{_without(times, i)}{of}"]
     if saved and saved["value"]:
         save = "save" if saved["low"] > 0 else "may save"
-        said[0] += f" at good sizes, which {save} {bounded_time(**saved)}"
-    if total["unknown"]:
-        said.append(f"{counted(total['unknown'], 'part has', 'parts have')} no time")
+        said[0] += f"{',' * bool(of)} at good sizes, which {save} {bounded_time(**saved)}"
     if total["open"]:
         said.append(f"what {counted(total['open'], 'part loses', 'parts lose')} is not known")
     return f"{step} {'; '.join(said)}."
+
+
+def _without(times: Mapping[str, Any], i: int) -> str:
+    """Names the parts that have no time, or counts them where they are many."""
+    unknown = times["totals"][i]["unknown"]
+    if not unknown:
+        return ""
+    parts = {part["need"]["name"]: part["costs"][i]["good"] is None for part in times["parts"]}
+    refused = (one.partition(":")[0] for one in times["left_out"])
+    names = [name for name, lacks in parts.items() if lacks]
+    names += dict.fromkeys(name for name in refused if name not in parts)
+    few = ", ".join(names) if len(names) <= MOST_WORST else counted(unknown, "part")
+    return f" without {few}"
 
 
 def _no_time(diagnosis: Mapping[str, Any]) -> str:

@@ -151,6 +151,12 @@ def test_a_plan_saves_what_a_diagnosis_says_that_its_sizes_save(
     assert "undecided, though of the best tier: no multiple of 64" in said  # 2008
 
 
+def test_times_of_16_bits_say_that_the_tables_have_bfloat16_alone(measured: Measurements) -> None:
+    view = gacprof.open_source(gpu="h100").view(Asked("model", frozenset(), "float16", [1]))
+    (line,) = [note for note in view.notes if note.startswith("times are")]
+    assert "bfloat16, whose kernels float16 shares, by " in line
+
+
 def test_a_front_needs_times_and_has_them(measured: Measurements, asvd: Path) -> None:
     found = gacprof.pareto(asvd, gpu="h100", dtype="bfloat16", tokens=[1024], budgets=3)
     assert any(variant.latency_us for variant in found.variants)
