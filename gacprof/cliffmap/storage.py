@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -24,8 +25,8 @@ from gacprof.operators import OPERATORS
 if TYPE_CHECKING:
     from gacprof.cliffmap.map import CliffMap
 
-EARLIER, BEGINNING = '"gacprof.cliffmap/2"', 200
-"""A version that is read still, and where a file says so."""
+EARLIER, BEGINNING = "gacprof.cliffmap/2", 200
+"""A version that is read still, and where a file that was written here says its own."""
 NAMES = {
     "told": "message", "lone": "isolated", "median_us": "latency_us",
     "settled": "last_comparable", "unsettled": "not_comparable",
@@ -43,7 +44,7 @@ def read_map(name_or_path: str | Path) -> MapFile:
     this version.
     """
     text, where = _text(name_or_path)
-    if EARLIER in text[:BEGINNING]:
+    if f'"{SCHEMA}"' not in text[:BEGINNING]:
         text = _renamed(text)
     try:
         file = MapFile.model_validate_json(text)
@@ -56,18 +57,22 @@ def read_map(name_or_path: str | Path) -> MapFile:
 
 
 def _renamed(text: str) -> str:
-    """A file of version 2 with the names of today; what is no such file as it is."""
+    """A file of version 2 with the names of today, as far as it is a map; what is no such file as
+    it is."""
     try:
         data = json.loads(text)
-        data["schema"] = SCHEMA
+    except (ValueError, RecursionError):
+        return text
+    if not isinstance(data, dict) or data.get("schema") != EARLIER:
+        return text
+    data["schema"] = SCHEMA
+    with contextlib.suppress(LookupError, TypeError, AttributeError):  # its fault is named later
         tables = [data, *data["curves"], *data.get("checks", ()), *data.get("lone", ())]
         tables += [curve[part] for curve in data["curves"] for part in ("points", "coverage")]
         for table in tables:
             for old in NAMES.keys() & table.keys():
                 table[NAMES[old]] = table.pop(old)
-        return json.dumps(data)
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return text
+    return json.dumps(data)
 
 
 def is_map(path: Path) -> bool:

@@ -97,6 +97,28 @@ def test_a_map_of_the_version_before_is_read(tmp_path):
     assert CliffMap.load(tmp_path / "map.json").file == made.file
 
 
+@pytest.mark.parametrize(
+    "as_text",
+    [
+        lambda m: json.dumps(m, sort_keys=True),
+        lambda m: "\n" * 300 + json.dumps(m),
+        lambda m: json.dumps(m).replace("/", "\\/"),
+    ],
+    ids=["sorted keys", "empty lines", "escaped slashes"],
+)
+def test_a_maps_version_is_what_its_schema_says_wherever_that_stands(fixtures, tmp_path, as_text):
+    kept = fixtures / "artefacts-0.1" / "h100-published.cliffmap.json"
+    (tmp_path / "map.json").write_text(as_text(json.loads(kept.read_text())))
+    assert CliffMap.load(tmp_path / "map.json").file == CliffMap.load(kept).file
+
+
+def test_a_damaged_map_of_the_version_before_is_refused_with_its_own_fault(fixtures, refused):
+    kept = fixtures / "artefacts-0.1" / "h100-published.cliffmap.json"
+    data = json.loads(kept.read_text())
+    data.pop("curves")
+    assert "curves: Field required" in refused(data)
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", "not json", '{"schema": [1]}'])
 def test_what_is_no_map_at_all(text, refused):
     refused(text)
