@@ -8,15 +8,16 @@ the other map did not measure there is said to be unknown, not gone.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import log1p
 from statistics import median
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from gacprof.cliffmap.map import CliffMap
 from gacprof.cliffmap.schema import Cliff, Curve
 from gacprof.core.files import Record
+from gacprof.core.formatting import Framed
 from gacprof.core.points import Environment
 
 MOVED_WITHIN = 0.1
@@ -60,7 +61,7 @@ class CurveDiff:
 
 
 @dataclass(frozen=True)
-class MapDiff(Record):
+class MapDiff(Framed, Record):
     """``only_a`` and ``only_b`` name the curves that the other map lacks."""
 
     derived: ClassVar = ("differs",)
@@ -76,6 +77,18 @@ class MapDiff(Record):
     def differs(self) -> bool:
         """Whether any cliff is significantly gone, new, moved or of another size."""
         return any(c.significant for curve in self.curves for c in curve.cliffs)
+
+    def frame_rows(self) -> Iterator[dict[str, Any]]:
+        """A row for each cliff; a curve without one has a row of its own."""
+        for curve in self.curves:
+            about = {"curve": curve.curve, "ratio": curve.ratio, "common": curve.common}
+            for cliff in curve.cliffs:
+                yield about | vars(cliff)
+            if not curve.cliffs:
+                yield about
+
+    def frame_title(self) -> str:
+        return f"{self.a} → {self.b}: {'they differ' if self.differs else 'no difference shown'}"
 
 
 def diff(a: CliffMap, b: CliffMap) -> MapDiff:

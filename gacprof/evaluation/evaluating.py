@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from gacprof.checkpoint.config import config_of_part
 from gacprof.checkpoint.load import dtype_of
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import Record
+from gacprof.core.formatting import Framed
 from gacprof.evaluation.comparison import LEVEL, Change, perplexity_change
 from gacprof.evaluation.models import (
     Model,
@@ -71,7 +73,7 @@ class ModelQuality:
 
 
 @dataclass(frozen=True)
-class Quality(Record):
+class Quality(Framed, Record):
     """What :func:`gacprof.evaluate` found, the reference first.
 
     ``tokens`` is the length of the text, of which ``tokens`` − 1 are predicted, each once;
@@ -93,6 +95,19 @@ class Quality(Record):
     @property
     def finite(self) -> bool:
         return all(model.finite for model in self.models)
+
+    def frame_rows(self) -> Iterator[dict[str, Any]]:
+        for one in self.models:
+            change = one.perplexity_change
+            yield {
+                "model": one.model, "parameters": one.parameters,
+                "perplexity": one.perplexity.value,
+                "change": change and change.value, "change_low": change and change.low,
+                "change_high": change and change.high, "finding": change and change.finding,
+            }  # fmt: skip
+
+    def frame_title(self) -> str:
+        return f"perplexity of {self.text}, {self.tokens:,} tokens, {self.dtype} on {self.device}"
 
 
 def evaluate_models(request: EvaluateRequest) -> Quality:

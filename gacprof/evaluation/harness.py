@@ -6,6 +6,7 @@ is ours and everything else is the harness's own. Most of its tasks fetch their 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import nn
 from gacprof.checkpoint.load import dtype_of
 from gacprof.core.errors import CheckpointError, first_line
 from gacprof.core.files import Record
+from gacprof.core.formatting import Framed
 from gacprof.core.request import verb
 from gacprof.evaluation.models import common_dtype, device_of, distinct_names, name_of, ready
 from gacprof.evaluation.perplexity import common_tokenizer
@@ -34,11 +36,18 @@ class TaskScore:
 
 
 @dataclass(frozen=True)
-class TaskScores(Record):
+class TaskScores(Framed, Record):
     """What the harness found, and its version."""
 
     scores: tuple[TaskScore, ...]
     version: str
+
+    def frame_rows(self) -> Iterator[dict[str, Any]]:
+        for score in self.scores:
+            yield {name: held for name, held in vars(score).items() if name != "examples"}
+
+    def frame_title(self) -> str:
+        return f"lm-evaluation-harness {self.version}"
 
 
 def _run_tasks(request: TasksRequest) -> TaskScores:

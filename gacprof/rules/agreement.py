@@ -8,7 +8,7 @@ named by them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, ClassVar
 
@@ -16,6 +16,7 @@ from gacprof.cliffmap import CliffMap, detect
 from gacprof.cliffmap.schema import Curve
 from gacprof.core.errors import MapError
 from gacprof.core.files import Record
+from gacprof.core.formatting import Framed
 from gacprof.rules import step
 from gacprof.rules.table import RuleTable
 from gacprof.rules.target import NoRuleError, Target
@@ -73,7 +74,7 @@ class CurveAgreement(Record):
 
 
 @dataclass(frozen=True)
-class Agreement(Record):
+class Agreement(Framed, Record):
     """``without`` are the measured curves that no rule covers."""
 
     derived: ClassVar = ("axes",)
@@ -83,6 +84,17 @@ class Agreement(Record):
     curves: list[CurveAgreement]
     without: list[str]
     notes: list[str]
+
+    def frame_rows(self) -> Iterator[dict[str, Any]]:
+        for curve in self.curves:
+            yield {
+                "operator": curve.operator, "axis": curve.axis, "curve": curve.curve,
+                "compared": curve.compared,
+                "precision": curve.safe.precision, "recall": curve.safe.recall,
+            }  # fmt: skip
+
+    def frame_title(self) -> str:
+        return f"safe sizes of {self.rules} against {self.measured}"
 
     def by_axis(self) -> dict[tuple[str, str], tuple[int, Share, Share]]:
         """(dims compared, safe, frontier) of each operator's axis, over its curves; of those that

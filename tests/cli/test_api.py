@@ -11,6 +11,7 @@ from planted import planted_device
 import gacprof
 from gacprof import BenchRequest
 from gacprof.core.errors import CheckpointError, MapError, SuiteError
+from gacprof.evaluation.harness import TaskScore, TaskScores
 
 
 def test_every_public_name_is_there():
@@ -67,6 +68,16 @@ def test_frames_of_lints_and_intersections(asvd):
     assert list(found.to_frame()["name"]) == [row.name for row in found.products]
     both = gacprof.intersect(["a100-published", "h100-published"], "attention", "head_dim")
     assert list(both.to_frame()["d"]) == [dim.d for dim in both.dims]
+
+
+def test_frames_of_comparisons_and_scores(a100):
+    diff = gacprof.diff_maps(a100, "a100-published")
+    assert set(diff.to_frame()["curve"]) == {curve.curve for curve in diff.curves} != set()
+    agreed = gacprof.compare_rules(gacprof.rule_table("a100", "2.6"), a100)
+    assert list(agreed.to_frame()["compared"]) == [curve.compared for curve in agreed.curves] != []
+    score = TaskScore("m", "arc_easy", "acc,none", 0.5, 0.1, (1.0, 0.0))
+    row = TaskScores((score,), "0.4").to_frame().iloc[0]
+    assert (row["task"], row["value"], "examples" in row) == ("arc_easy", 0.5, False)
 
 
 def test_one_map_as_a_name_or_a_value_stands_for_a_list_of_one(a100):

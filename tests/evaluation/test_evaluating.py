@@ -32,6 +32,7 @@ def test_the_perplexity_is_that_of_the_model_itself(here):
     (one,) = found.models
     assert one.perplexity.value == pytest.approx(math.exp(loss), rel=1e-4)
     assert (found.tokens, one.perplexity.tokens) == (POSITIONS, POSITIONS - 1)
+    assert list(found.to_frame()["perplexity"]) == [one.perplexity.value]
     assert any("one window" in note for note in found.notes)
 
 
