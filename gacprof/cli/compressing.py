@@ -95,7 +95,7 @@ def steps(clock: Callable[[], float] = time.monotonic) -> Callable[[str], None]:
 
 
 def print_compressed(result: CompressResult, every: bool = False) -> None:
-    from gacprof.extras.compress.outcome import times_of
+    from gacprof.extras.compress.outcome import nats, times_of
 
     changed = [
         (n, result.requested[n], s) for n, s in result.sizes.items() if s != result.requested[n]
@@ -136,8 +136,8 @@ def print_compressed(result: CompressResult, every: bool = False) -> None:
             say(f"{result.plan.basis}: what that gains is not known")
     if result.loss_added is not None and not result.dropped:
         say(
-            f"loss added, estimated: {result.loss_added:.4g} nats a token "
-            f"({result.loss_of_requested:.4g} at the method's own sizes)"
+            f"{result.loss_label}: {nats(result.loss_added)} nats a token "
+            f"({nats(result.loss_of_requested)} at the method's own sizes)"
         )
     if not result.dropped:
         say(

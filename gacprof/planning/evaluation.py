@@ -57,7 +57,7 @@ def summary(problem: Problem, outcome: Outcome, limits: Limits) -> Plan:
     if limits.times and not limits.break_even:
         warnings.append(
             "no plan within the limits has all factor pairs as fast as the dense products in their "
-            "place: some are slower"
+            f"place: some {'may be' if source.basis else 'are'} slower"
         )
     if after.latency_us is None and source.timed:
         warnings.append(f"the time of the planned sizes together is not known: {after.missing}")
@@ -129,15 +129,22 @@ def _notes(
 
 def _with_baseline(problem: Problem, changes: NewSizes) -> str:
     """Parameters of the whole and times of the planned weights' products, and the baseline's."""
-    told = []
-    for sizes in (baseline(problem), changes):
-        times = [
-            f"{workload_name(tokens)} {at.weights(sizes).latency_us or 0:.1f} µs"
-            for tokens, at in problem.phases.items()
-        ]
+    asked, phases, told = problem.request.dominate, problem.phases.values(), []
+    for name, sizes in ((f"{asked}: ", baseline(problem)), ("the plan: ", changes)):
         parameters = footprint(problem.inventory, sizes).parameters
-        told.append(f"{parameters:,} parameters, {', '.join(times)}")
-    return f"{problem.request.dominate}: {told[0]} of these products; the plan: {told[1]}"
+        taken = _taken(problem, [at.planned(sizes) for at in phases])
+        told.append(f"{name}{parameters:,} parameters, {taken}")
+    dense = _taken(problem, [problem.references.products(at, "dense") for at in phases])
+    return f"{told[0]} of these products; {told[1]}; uncompressed: {dense}"
+
+
+def _taken(problem: Problem, products: Sequence[Sequence[Gemm]]) -> str:
+    """The time of these products in each phase."""
+    return ", ".join(
+        f"{workload_name(tokens)} {'unknown' if us is None else f'{us:.1f} µs'}"
+        for (tokens, at), gemms in zip(problem.phases.items(), products, strict=True)
+        for us in (at.gemms(gemms).latency_us,)
+    )
 
 
 def _phases(problem: Problem, changes: NewSizes) -> list[PhaseTimes]:
@@ -324,7 +331,7 @@ def _faster(problem: Problem, fused: Sequence[Choice]) -> str:
     if source.basis:
         saved = problem.predictor.saved({choice.dim: None for choice in fused})
         if saved is None or saved.low <= 0 <= saved.high:
-            return "by what is known neither faster nor slower"
+            return "not certainly faster or slower"
         faster = saved.value
     else:
         faster = sum((c.latency_before_us or 0) - (c.latency_after_us or 0) for c in fused)

@@ -160,6 +160,7 @@ def test_dominating_the_methods_own_rounding_is_no_slower_no_larger_and_keeps_mo
     (line,) = (note for note in ours.notes if note.startswith("rounded-8"))
     assert f": {rounded.parameters_after:,} parameters" in line
     assert f"the plan: {ours.parameters_after:,} parameters" in line
+    assert "; uncompressed: decode " in line and " µs" in line.rpartition("uncompressed: ")[2]
     assert ours.energy_kept >= rounded.energy_kept
     for phase in ours.plan.phases:
         took = gacprof.diagnose(tmp_path / "rounded", m, tokens={phase.tokens: 1.0})
@@ -186,6 +187,18 @@ def test_what_the_map_predicts_is_told_for_each_count_of_tokens_by_itself(
     )
     slower = replace(done, predicted=(PhaseTime(1, 9.0, 11.0, 10.0), PhaseTime(64, 9.0, 9.0, 8.0)))
     assert any("as fast or faster for 1 token: " in note for note in slower.notes)
+
+
+def test_that_transformers_alone_leaves_factors_random_is_said_and_on_the_card(compress, tmp_path):
+    pairs, pruned = (compress(m, tmp_path / m, round_to=8) for m in ("svd", "llm-pruner"))
+    said = [any("transformers alone" in note for note in done.notes) for done in (pairs, pruned)]
+    assert said == [True, False]
+    card = (tmp_path / "svd" / "README.md").read_text()
+    assert "leaves these weights random" in card and "--to transformers" in card
+    again = gacprof.compress(
+        tmp_path / "svd", tmp_path / "again", method="svd", ratio=0, round_to=8
+    )
+    assert again.recompressed and any("given model is not predicted" in n for n in again.notes)
 
 
 @pytest.mark.parametrize("method", [ASVD, "palu", "llm-pruner"])

@@ -15,8 +15,10 @@ from gacprof.extras.compress.factoring import targets_of
 from gacprof.extras.compress.gradients import Gather
 from gacprof.extras.compress.methods import method_named
 from gacprof.extras.compress.methods.llmpruner import strongest
+from gacprof.extras.compress.outcome import nats
 from gacprof.extras.compress.pruning import Pruning
 from gacprof.extras.compress.state import State, Work
+from gacprof.extras.compress.writing import CARD
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +145,9 @@ def test_a_text_shorter_than_a_layer_is_wide_is_said_and_used(dense, ids, tmp_pa
     done = gacprof.compress(dense, tmp_path / "few", objective="loss", **few)
     assert done.thin in done.notes and "2 windows of 32 tokens" in done.thin
     assert "rows of A (inputs) and the" in done.thin and "rows of G (output grad" in done.thin
+    assert done.thin.endswith("the loss added is estimated too low: give a longer text")
+    assert nats(1e-16) == "0" and nats(0.02414) == "0.02414"
+    assert "| loss added, estimated too low (short text) |" in (tmp_path / "few" / CARD).read_text()
     model = gacprof.load_model(tmp_path / "few", dtype="float32")
     assert torch.isfinite(model(ids[:1]).logits).all()
 

@@ -28,10 +28,12 @@ CHARACTERS_PER_TOKEN = 16
 
 @dataclass(frozen=True)
 class Calibration:
-    """``ids`` [windows, tokens]; ``source`` says where they are from."""
+    """``ids`` [windows, tokens]; ``source`` says where they are from, ``ended`` whether that has
+    no more windows."""
 
     ids: torch.Tensor
     source: str
+    ended: bool = True
 
     @property
     def digest(self) -> str:
@@ -68,6 +70,7 @@ def calibration_of(
         found = _tokens(Path(text), inventory, windows * length, tokenizer)
         source = Path(text).name
         count = min(windows, len(found) // length)
+        ended = count < windows
         if not count:
             raise CompressionError(
                 f"the calibration text {text} has {len(found)} tokens, fewer than one window of "
@@ -75,7 +78,7 @@ def calibration_of(
             )
         ids = torch.tensor(found[: count * length]).reshape(count, length)
     else:
-        given, source = torch.as_tensor(text), "token ids"
+        given, source, ended = torch.as_tensor(text), "token ids", True
         if given.is_floating_point():
             raise CompressionError(f"calibration ids are whole numbers, not {given.dtype}")
         ids = given.long().cpu()
@@ -90,7 +93,7 @@ def calibration_of(
         raise CompressionError(
             f"the calibration text has the token {int(strange[0])}, the model knows {known}"
         )
-    return Calibration(ids.contiguous(), source)
+    return Calibration(ids.contiguous(), source, ended)
 
 
 def _tokens(

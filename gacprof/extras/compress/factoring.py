@@ -224,10 +224,12 @@ def _thin(
     short = [f"the {count:,} rows of {name}" for name, count in rows.items() if count > tokens]
     if not short:
         return ""
+    low = "; the loss added is estimated too low" if gather and gather.outputs else ""
+    more = "give a longer text" if calibration.ended else "read more of the text (--windows)"
     return (
         f"{counted(windows, 'window')} of {length} tokens were read of the calibration text, "
         f"{tokens:,} in all, fewer than {' and '.join(short)}: a ridge makes these "
-        "regular, and more text (--windows) is better"
+        f"regular{low}: {more}"
     )
 
 

@@ -20,6 +20,8 @@ from gacprof.report.wording import change_of
 from gacprof.resizing.output import PROVENANCE
 
 SCHEMA = "gacprof.compressed/1"
+NOISE = 1e-9
+"""Losses (nats) below this are of rounding: of sums of doubles that ought to cancel."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,8 @@ class CompressResult:
     where it was made, ``loss_of_requested`` that of the method's own sizes: it predicts the
     loss of small cuts only. Where whole layers go, whose size is then 0, both are measured.
     ``objective`` is what chose the sizes, None where they are the method's own or its rounding;
-    ``thin`` a note on a text that is short for the model. ``left`` names the layers that stay as
+    ``thin`` a note on a text that is short for the model, ``recompressed`` whether the model given
+    has factor pairs already. ``left`` names the layers that stay as
     they are, with the reason. ``predicted`` is by the map, each count of tokens by itself.
     """
 
@@ -98,6 +101,7 @@ class CompressResult:
     loss_added: float | None = None
     loss_of_requested: float | None = None
     thin: str = ""
+    recompressed: bool = False
 
     @property
     def compressed_after(self) -> int:
@@ -112,6 +116,12 @@ class CompressResult:
     def removed(self) -> float:
         """The share of the compressed layers' parameters that is gone."""
         return 1 - self.compressed_after / self.compressed_before
+
+    @property
+    def loss_label(self) -> str:
+        """What ``loss_added`` is: by too short a text an estimate below the truth."""
+        against = " against the model given" if self.recompressed else ""
+        return f"loss added{against}, estimated{' too low (short text)' if self.thin else ''}"
 
     @property
     def aligned(self) -> int | None:
@@ -149,8 +159,8 @@ class CompressResult:
             )
         elif not self.predicted or any(t.uncompressed_us is None for t in self.predicted):
             notes.append(
-                "whether it is faster than the uncompressed model is not predicted: 'gacprof bench "
-                f"{self.source} {self.out}' measures it"
+                f"whether it is faster than the {'given' if self.recompressed else 'uncompressed'} "
+                f"model is not predicted: 'gacprof bench {self.source} {self.out}' measures it"
             )
         reasons: dict[str, list[str]] = {}
         for name, reason in self.left.items():
@@ -158,6 +168,12 @@ class CompressResult:
         for reason, (name, *more) in reasons.items():
             others = f" and {len(more)} more" if more else ""
             notes.append(f"left uncompressed, {reason}: {name}{others}")
+        if self.layout != "plain":
+            notes.append(
+                "transformers alone does not know factor pairs and leaves these weights random: "
+                "load the checkpoint by gacprof.load_model, or write it for transformers "
+                f"('gacprof export {self.out} --to transformers')"
+            )
         if self.layout == "palu":
             notes.append("PaLU's ratio counts latent entries of k and v, not parameters")
         if self.parameters_after > self.parameters_before:
@@ -190,6 +206,11 @@ class CompressResult:
             "plan": None if self.plan is None else self.plan.as_dict(),
             "notes": self.notes,
         }
+
+
+def nats(loss: float | None) -> str:
+    """``0.0241``; what is of rounding alone is 0."""
+    return f"{0 if loss is None or abs(loss) < NOISE else loss:.4g}"
 
 
 def _no_gain(time: PhaseTime) -> bool:
@@ -246,8 +267,8 @@ def card_of(
         kept = f"{result.energy_kept:.4f} ({result.energy_of_requested:.4f} {own})"
         rows["energy kept, mean over dims"] = kept
     if result.loss_added is not None and not result.dropped:
-        rows["loss added, estimated"] = (
-            f"{result.loss_added:.4g} nats a token ({result.loss_of_requested:.4g} {own})"
+        rows[result.loss_label] = (
+            f"{nats(result.loss_added)} nats a token ({nats(result.loss_of_requested)} {own})"
         )
     if calibration is not None:
         windows, length = calibration.ids.shape

@@ -309,6 +309,7 @@ def _finish(
         else times(source, plan, dense, own, written),
         objective=objective if source is not None or request.objective else None,
         thin=family.thin,
+        recompressed=_pair_in(given) is not None,
         loss_added=_loss_added(family, sizes, work),
         loss_of_requested=_loss_added(family, requested, work),
     )
