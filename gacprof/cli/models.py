@@ -59,7 +59,8 @@ def diagnose(asked: DiagnoseRequest, output: Reasons) -> None:
 
     found = gacprof.diagnose(asked)
     emit(found, output.as_json, print_diagnosis, output.every, output.why)
-    if found.misaligned or found.findings or not found.knows_any:
+    refused = found.totals().get("refused")
+    if refused or found.misaligned or found.findings or not found.knows_any:
         raise typer.Exit(1)
 
 

@@ -118,13 +118,14 @@ def _of_config(
         instead = f"; 'gacprof lint {named.name} --gpu {gpu}' judges its sizes without times"
         raise MapError(f"{error}{'' if 'gacprof lint' in str(error) else instead}") from None
     notes = [*named.notes, "a config alone: 'gacprof lint' judges its sizes for an engine"]
+    too_large = ""
     if request.dtype is None:
         with suppress(LintError):  # a model that lint cannot judge: its size is not known
             too_large = lint(LintRequest(config, gpu=gpu, tp=request.tp)).too_large
-            notes += [f"{gpu}: {too_large}"] * bool(too_large)
     return Diagnosis(
         named.name, "config", source.name, source.environment.name, ", ".join(times.dtypes),
         workload_of(request.tokens), None, 0, (), (), tuple(notes), source.basis, request.tp, times,
+        too_large=too_large,
     )  # fmt: skip
 
 

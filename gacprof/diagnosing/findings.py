@@ -102,6 +102,8 @@ class Diagnosis(Framed, Record):
     """Factor pairs that the map shows to be slower than their dense products, by token count."""
     busy: str = ""
     """How far other programs disturbed the map's sweep, where that leaves dims undecided."""
+    too_large: str = ""
+    """What is wrong where a config's weights leave no room in a GPU's memory, and what fits."""
 
     def __repr__(self) -> str:
         if self._of_config and self.times is not None:

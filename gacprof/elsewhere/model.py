@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count as upwards
+from math import gcd
 from typing import Any
 
 from gacprof.cliffmap.source import NOTHING, Estimate, Interval, Tokens, workload_of
 from gacprof.core.errors import MapError
 from gacprof.core.files import Record
 from gacprof.elsewhere.levels import DIFFER, OUR_NAMES, Level, Levels
-from gacprof.elsewhere.needs import CONTEXT, QUERIES, Found, Need
+from gacprof.elsewhere.needs import CONTEXT, NOT_SHARED, QUERIES, Found, Need
 from gacprof.elsewhere.table import MEASURE, ElsewhereTable, least_us
 
 NOTES = (
@@ -98,12 +100,32 @@ class StepTimes(Record):
     sources: tuple[str, ...]
     notes: tuple[str, ...]
 
-    def counts(self) -> dict[str, int]:
-        """Parts of the step: those that rules judge, those with sizes that are not of the best
-        tier, those with a cost that is open at some token count, and those without a time."""
+    @property
+    def refused(self) -> list[str]:
+        """The parts that so many ranks cannot share: engines do not start with these."""
+        return [one.partition(":")[0] for one in self.left_out if one.endswith(NOT_SHARED)]
+
+    @property
+    def not_judged(self) -> list[str]:
+        """The products that no rule judges: routed experts (two products), those of a data type
+        without rules, and those whose shape is not known."""
+        gone = [one.partition(":")[0] for one in self.left_out]
+        found = [p.need.name for p in self.parts if not p.judged]
+        shaped = {p.need.name for p in self.parts}
+        found += [name for name in gone if name not in shaped]
+        return [name for name in dict.fromkeys(found) if not name.endswith("attention")]
+
+    def counts(self) -> dict[str, Any]:
+        """The step's products and parts: those that rules judge, the names of those that they do
+        not, those that ranks cannot share, those with sizes that are not of the best tier, those
+        with a cost that is open at some token count, and those without a time."""
         known = [part for part in self.parts if all(cost.good for cost in part.costs)]
+        judged, beyond = sum(part.judged for part in self.parts), self.not_judged
         return {
-            "judged": sum(part.judged for part in self.parts),
+            "products": judged + len(beyond) + ("routed experts" in beyond),
+            "not_judged": beyond,
+            "refused": self.refused,
+            "judged": judged,
             "misaligned": sum(part.misaligned for part in self.parts),
             "open": sum(any(cost.now is None for cost in part.costs) for part in known),
             "unknown": len(self.left_out),
@@ -156,7 +178,7 @@ def step_times(
     measured, naming those that were."""
     needs, left_out = found
     counts, sources = list(workload_of(tokens)), set[str]()
-    shapes = [_good_shape(table, need) for need in needs]
+    shapes = _good_shapes(table, needs)
     priced = [
         [_priced(table, need, good, m, sources) for m in counts]
         for need, good in zip(needs, shapes, strict=True)
@@ -182,6 +204,32 @@ def _apart(table: ElsewhereTable, needs: Sequence[Need]) -> list[str]:
     differ = {dtype: max(table.levels(dtype).differ) for dtype in dtypes}
     wide = [dtype for dtype, error in differ.items() if error > DIFFER and not table.engine]
     return [f"engines differ by more than {DIFFER:.0%} in {d}: name one (--engine)" for d in wide]
+
+
+def _good_shapes(table: ElsewhereTable, needs: Sequence[Need]) -> list[dict[str, int]]:
+    """The next sizes of the best tier. Axes that one field of the config sizes grow together, to
+    the least that is good in all of them."""
+    shapes = [_good_shape(table, need) for need in needs]
+    for name in {name for need in needs for name in need.fields.values()}:
+        axes = [
+            (need, shape, axis)
+            for need, shape in zip(needs, shapes, strict=True)
+            for axis, by in need.fields.items()
+            if by == name
+        ]
+        unit = gcd(*(need.shape[axis] for need, _, axis in axes))
+        size = next(
+            size
+            for size in upwards(unit)
+            if all(
+                table.good(need.dtype, grown) == grown
+                for need, _, axis in axes
+                for grown in [need.shape[axis] // unit * size]
+            )
+        )
+        for need, shape, axis in axes:
+            shape[axis] = need.shape[axis] // unit * size
+    return shapes
 
 
 def _good_shape(table: ElsewhereTable, need: Need) -> dict[str, int]:

@@ -8,7 +8,7 @@ longer one is a prefill of so many. Which rows of the tables are its times stand
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from gacprof.checkpoint.inventory import Inventory
@@ -40,7 +40,7 @@ class Need(Record):
     """One part of a step, ``count`` times, in ``dtype``, a name of the tables. ``shape`` is N and K
     of a product; heads, kv_heads and head_dim of attention; hidden, width, experts and topk of
     experts, each as one rank holds it. ``one_row``: a product that runs at one row, however many
-    tokens there are."""
+    tokens there are. ``fields``: the config's field that alone sizes an axis, by axis."""
 
     name: str
     kind: Kind
@@ -48,7 +48,10 @@ class Need(Record):
     count: float
     dtype: str
     one_row: bool = False
+    fields: Mapping[str, str] = field(default_factory=dict)
 
+
+NOT_SHARED = "ranks cannot share it out"
 
 Found = tuple[list[Need], list[str]]
 """Needs, and what has none with the reason."""
@@ -69,14 +72,16 @@ def needs_of_config(config: Config, tp: int = 1, dtype: str | None = None) -> Fo
             n = -(-(product.n.whole or 0) // tp)
             if n and product.k.value:
                 shape = {"N": n, "K": product.k.value}
-                needs.append(Need("lm_head", "product", shape, 1, "bfloat16", one_row=True))
+                named = {axis: by for axis, by in _fields(config, product).items() if axis == "K"}
+                needs.append(Need("lm_head", "product", shape, 1, "bfloat16", True, named))
             else:
                 left_out.append(f"lm_head: {_lacking(product, tp, product.n, product.k)}")
         elif product.n.value and product.k.value and product.layers is not None:
             count = product.layers * (product.copies or 1)
             shape = {"N": product.n.value, "K": product.k.value}
             used = linear if dtype else _stored(config, product, linear)
-            needs.append(Need(product.name, "product", shape, count, used))
+            named = _fields(config, product)
+            needs.append(Need(product.name, "product", shape, count, used, fields=named))
         else:
             left_out.append(f"{product.name}: {_lacking(product, tp, product.n, product.k)}")
     return [need for need in (*needs, *found) if need.count], left_out
@@ -94,7 +99,7 @@ def needs_of_weights(inventory: Inventory, tp: int = 1, dtype: str | None = None
             local = ranks.local(gemm)
             name = module.role if len(module.gemms) == 1 else f"{module.role} factor {i + 1}"
             if local is None:
-                left_out[name] = f"{name}: {tp} ranks cannot share it out"
+                left_out[name] = f"{name}: {tp} {NOT_SHARED}"
                 continue
             is_head = module.role == "head"
             own = ranks.dtype_of(gemm.weight)
@@ -109,6 +114,17 @@ def needs_of_weights(inventory: Inventory, tp: int = 1, dtype: str | None = None
     linear = table_dtype(dtype) if dtype else SCHEMES.get(_kind(config), "")
     others, also = _beside_products(config, tp, linear, asked=bool(dtype))
     return [*needs, *others], [*left_out.values(), *also]
+
+
+def _fields(config: Config, product: Product) -> dict[str, str]:
+    """The config's field that sizes each axis of a dense product, where it is one: the width on the
+    side that ranks share, the hidden size on the other."""
+    shared, other = ("K", "N") if product.split == "row" else ("N", "K")
+    size = product.n if other == "N" else product.k
+    found = {shared: product.fields[0]} if len(product.fields) == 1 else {}
+    if size.value is not None and size.value == config.get("hidden_size"):
+        found[other] = config.spelling("hidden_size")
+    return found
 
 
 def _stored(config: Config, product: Product, linear: str) -> str:
@@ -172,7 +188,7 @@ def _lacking(product: Product, tp: int, *sizes: Size) -> str:
         return f"the config lacks {gone}"
     if product.layers is None:
         return "the config does not say in how many layers"
-    return f"{tp} ranks cannot share it out"
+    return f"{tp} {NOT_SHARED}"
 
 
 def _ranks(tp: int) -> Ranks:

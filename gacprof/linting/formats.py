@@ -44,9 +44,16 @@ def headline(found: Lint) -> str:
     said = found.outcome.replace("_", " ")
     if found.misaligned and found.outcome == "ok":
         said = f"ok for the engine, misaligned on {found.gpu}"
+    elif (experts := _experts(found)) and found.outcome == "ok":
+        said = f"ok for the engine, {', '.join(experts)} not judged on {found.gpu}"
     elif found.unknown and found.outcome == "ok":
         said = "ok as far as the config says"
     return said + (f", but {found.too_large}" if found.too_large else "")
+
+
+def _experts(found: Lint) -> list[str]:
+    """Experts of a size that no rule of the GPU covers."""
+    return [r.name for r in found.unknown if r.role.startswith("expert_") and not r.missing]
 
 
 def one_line(text: str) -> str:

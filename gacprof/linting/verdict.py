@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,9 @@ NEARLY_FULL = 0.9
 
 ENGINES = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "trtllm"}
 """Engines of the demands by the names of the measurements; of others nothing was measured."""
+EXPERTS = {"none": 8, "fp8_tensor": 16, "fp8_channel": 16, "fp8_block": 16}
+"""Elements of 16 bytes, by quantisation: the widest load of a GPU (CUDA C++ Programming Guide,
+device memory accesses)."""
 ROWS = (1, 1024)
 """Tokens of a decode step and of a prefill."""
 
@@ -134,6 +137,7 @@ class Lint(Record, Framed):
 
     @property
     def unknown(self) -> list[Row]:
+        """Rows of which the engine's demands, or the rules for a GPU's experts, say nothing."""
         return [row for row in self.products if row.outcome == "unknown"]
 
 
@@ -153,6 +157,8 @@ def _lint(request: LintRequest) -> Lint:
         for each in case.judged
         for one in with_shards(each)
     ]
+    if not (case.gpu.is_open or case.gpu.amd):
+        rows = [_beyond_rules(row, case.gpu.name) for row in rows]
     return Lint(
         named.name,
         case.config.model_type,
@@ -254,6 +260,21 @@ def row_of(judged: Judged, tier: int | None, times_us: RowTimes | None = None) -
         tier,
         times_us,
     )
+
+
+def _beyond_rules(row: Row, gpu: str) -> Row:
+    """Experts' sizes whose rows are no multiple of 16 bytes are not known to be served well: no
+    rule says what grouped products of such sizes cost."""
+    multiple = EXPERTS.get(row.quant)
+    odd = [
+        f"{axis}={size}"
+        for axis, size in row.local.items()
+        if size and multiple and size % multiple
+    ]
+    if row.outcome != "ok" or not row.role.startswith("expert_") or not odd:
+        return row
+    why = f"{', '.join(odd)} is no multiple of {multiple}: no rule of {gpu} says how it is served"
+    return replace(row, outcome="unknown", why=f"experts' {why}")
 
 
 def _local(judged: Judged) -> dict[str, int | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gacprof.core import formatting
@@ -14,6 +14,9 @@ from gacprof.report.grouping import group
 MOST_WORST = 3
 """Groups of dims that a sentence names."""
 
+MOST_NAMES = 5
+"""Names that a sentence lists."""
+
 MOST_REASONS = 3
 """Sentences below the headline; the rest is unfolded."""
 
@@ -23,13 +26,24 @@ def diagnosed(diagnosis: Mapping[str, Any]) -> list[str]:
     what whole steps take, and what is open."""
     totals, times = diagnosis["totals"], diagnosis.get("times")
     merges = [Merge(**merge) for merge in diagnosis.get("merges") or ()]
+    if times and (refused := _refused(diagnosis)):
+        return [refused]
     merged = sum(m.saved_us * diagnosis["tokens"].get(str(m.tokens), 0.0) for m in merges)
     levers = [verdict_of(diagnosis), f"{capital(merging(merges))}." if merges else ""]
     if merged > (totals.get("recoverable_us") or 0.0):
         levers.reverse()
     steps = _steps(diagnosis, times) if times else [_no_time(diagnosis)]
-    moved = _moved(times) if times and diagnosis["layout"] == "config" else ""
-    return [sentence for sentence in (*levers, moved, *steps, left_open(diagnosis)) if sentence]
+    large = diagnosis.get("too_large")
+    room = f"On {diagnosis['device']} the model {large}." if large else ""
+    return [sentence for sentence in (room, *levers, *steps, left_open(diagnosis)) if sentence]
+
+
+def _refused(diagnosis: Mapping[str, Any]) -> str:
+    """That no engine starts so many ranks; empty where they share all parts of the step."""
+    names = listed(diagnosis["totals"].get("refused") or ())
+    tp = diagnosis.get("tp", 1)
+    lint = "; 'gacprof lint' names the degrees that start"
+    return f"Refused: {tp} ranks cannot share out {names}{lint}." if names else ""
 
 
 def verdict_of(diagnosis: Mapping[str, Any]) -> str:
@@ -37,15 +51,19 @@ def verdict_of(diagnosis: Mapping[str, Any]) -> str:
     totals, device, basis = diagnosis["totals"], diagnosis["device"], diagnosis.get("basis")
     how, misaligned = f", {basis}" if basis else "", totals["misaligned"]
     if diagnosis["layout"] == "config":
-        judged = totals["judged"]
-        if misaligned:
-            return f"{misaligned} of {judged} products have sizes that {device} serves worse{how}."
-        return f"No size is known that {device} serves worse{how}, of {judged} products judged."
+        return _of_config(diagnosis, how)
     weights, judged = totals["weights"], totals["judged"] - totals["fixed"]
     if weights and not totals["judged"]:
         return f"Not known: none of {weights} weights can be judged for {device}."
     if not misaligned:
-        but = ", but attention does" if totals.get("heads_misaligned") else f", of {judged} judged"
+        heads, unknown = totals.get("heads_misaligned"), totals["unknown"]
+        if unknown:
+            but = ", but attention does" if heads else ""
+            return (
+                f"{judged} of {weights} weights judged, none known to lose time on {device}{how}"
+                f"{but}; {unknown} not known."
+            )
+        but = ", but attention does" if heads else f", of {judged} judged"
         return f"No weight is known to lose time on {device}{how}{but}."
     if basis:
         return f"{misaligned} of {weights} weights have sizes that {device} serves worse{how}."
@@ -58,15 +76,40 @@ def verdict_of(diagnosis: Mapping[str, Any]) -> str:
     )
 
 
-def _moved(times: Mapping[str, Any]) -> str:
-    """The good sizes of a config's products."""
-    moved = []
+def _of_config(diagnosis: Mapping[str, Any], how: str) -> str:
+    """How many of a config's products are judged, how many are served worse, and the sizes that
+    are not."""
+    totals, device = diagnosis["totals"], diagnosis["device"]
+    misaligned, judged, beyond = totals["misaligned"], totals["judged"], totals.get("not_judged")
+    but = f"; {listed(beyond)} not judged" if beyond else ""
+    of = f"{judged} of {counted(totals['products'], 'product')}" if beyond else ""
+    if misaligned:
+        moved = _moved(diagnosis["times"], diagnosis.get("tp", 1))
+        return (
+            f"{misaligned} of {counted(judged, 'product')}{' judged' if beyond else ''} have sizes "
+            f"that {device} serves worse: {moved}{how}{but}."
+        )
+    if not judged:
+        return f"Not known: none of {counted(totals.get('products', 0), 'product')} can be judged."
+    if beyond:
+        return f"{of} judged, none known to be served worse by {device}{how}{but}."
+    all_judged = f"of {counted(judged, 'product')} judged"
+    return f"No size is known that {device} serves worse{how}, {all_judged}."
+
+
+def _moved(times: Mapping[str, Any], tp: int) -> str:
+    """The good sizes of a config's products, as one rank holds them: of a field of the config
+    once, whatever products it sizes."""
+    moved: dict[str, tuple[int, int]] = {}
     for part in (part for part in times["parts"] if part["misaligned"]):
-        now, good = part["need"]["shape"], part["good"]
-        sizes = (f"{axis} {now[axis]} → {good[axis]}" for axis in now if now[axis] != good[axis])
-        moved.append(f"{part['need']['name']} {', '.join(sizes)}")
-    more = f"; and {len(moved) - MOST_WORST} more" if len(moved) > MOST_WORST else ""
-    return f"Good sizes: {'; '.join(moved[:MOST_WORST])}{more}." if moved else ""
+        need, good = part["need"], part["good"]
+        for axis, now in need["shape"].items():
+            if now != good[axis]:
+                name = need.get("fields", {}).get(axis) or f"{need['name']} {axis}"
+                moved[name] = min(moved.get(name, (now, good[axis])), (now, good[axis]))
+    sizes = [f"{name} {now} → {good}" for name, (now, good) in moved.items()]
+    more = f" and {len(sizes) - MOST_WORST} more" if len(sizes) > MOST_WORST else ""
+    return f"{', '.join(sizes[:MOST_WORST])}{more}{' a rank' if tp > 1 else ''}"
 
 
 def _steps(diagnosis: Mapping[str, Any], times: Mapping[str, Any]) -> list[str]:
@@ -74,7 +117,7 @@ def _steps(diagnosis: Mapping[str, Any], times: Mapping[str, Any]) -> list[str]:
     held = "as engines fuse them" if diagnosis["layout"] == "config" else "as stored"
     engines = list(dict.fromkeys(source.split(" ")[0] for source in times["sources"]))
     by = f"{'median of ' * (len(engines) > 1)}{', '.join(engines)}"
-    of = f", products {held}, {by}"
+    of = f" (products {held}, {by})"
     return [_step(times, i, "" if i else of) for i in range(len(times["totals"]))]
 
 
@@ -85,13 +128,20 @@ def _step(times: Mapping[str, Any], i: int, of: str) -> str:
     saved, timed = total["saved"], total["timed"]
     if timed is None:
         return f"{step} takes a time that is not known."
-    said = [f"takes {bounded_time(**timed)}{_without(times, i)}{of}"]
-    if saved and saved["value"]:
+    said = f"{step} takes {bounded_time(**timed)}"
+    value = saved["value"] if saved else 0.0
+    if value or total["open"]:
+        said += " at good sizes"
+    said += f"{_without(times, i)}{of}"
+    if value:
         save = "save" if saved["low"] > 0 else "may save"
-        said[0] += f"{',' * bool(of)} at good sizes, which {save} {bounded_time(**saved)}"
+        least = "at least " if total["open"] else ""
+        said += f", which {save} {bounded_time(**saved)}"
+        whole = [timed["value"] + value] * 3  # no bounds: those of sums are not known
+        said += f" of {least}{bounded_time(*whole).partition(' (')[0]}"
     if total["open"]:
-        said.append(f"what {counted(total['open'], 'part loses', 'parts lose')} is not known")
-    return f"{step} {'; '.join(said)}."
+        said += f"; as it is, not known ({counted(total['open'], 'part')} open)"
+    return f"{said}."
 
 
 def _without(times: Mapping[str, Any], i: int) -> str:
@@ -134,16 +184,16 @@ def left_open(diagnosis: Mapping[str, Any]) -> str:
     by = "" if most is None else f" (by at most {percent(most)})"
     counts = {
         f"undecided{by}": totals["undecided"],
-        "not known": totals["unknown"],
+        "not known": totals["unknown"] if totals["misaligned"] else 0,  # else said in the verdict
         "not judged (no dim of theirs could be changed)": totals["fixed"] - padded,
         "not judged (engines pad the vocabulary before ranks share it)": padded,
     }
-    listed = ", ".join(f"{count} {words}" for words, count in counts.items() if count)
-    listed = listed if totals["judged"] else ""
+    rest = ", ".join(f"{count} {words}" for words, count in counts.items() if count)
+    rest = rest if totals["judged"] else ""
     heads = ", ".join(map(str, totals.get("head_dims_undecided") or ()))
     busy = diagnosis.get("busy") and totals["undecided"]
     said = [
-        f"Of the rest {listed}." if listed else "",
+        f"Of the rest {rest}." if rest else "",
         f"Machine busy during the sweep: {diagnosis['busy']}." if busy else "",
         f"Attention's head_dim {heads} is undecided." if heads else "",
     ]
@@ -277,6 +327,13 @@ def percent(value: float | None) -> str:
 
 def signed(value: float | None) -> str:
     return (formatting.percent(value, signed=True) or "–").replace("-", "−")
+
+
+def listed(names: Sequence[str]) -> str:
+    """``a, b and c``; the first of many."""
+    if len(names) > MOST_NAMES:
+        names = [*names[: MOST_NAMES - 1], f"{len(names) - MOST_NAMES + 1} more"]
+    return " and ".join([*filter(None, [", ".join(names[:-1])]), *names[-1:]])
 
 
 def capital(clause: str) -> str:

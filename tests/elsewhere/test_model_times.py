@@ -15,6 +15,7 @@ import gacprof
 from gacprof.core.errors import MapError
 from gacprof.elsewhere.data import Measurements, installed
 from gacprof.elsewhere.model import StepTimes
+from gacprof.report.wording import diagnosed
 
 Run = Callable[..., tuple[int, str, str]]
 CONFIG = {
@@ -158,7 +159,7 @@ def test_diagnose_of_a_config_prints_bounds_and_sources(
     assert code == 0  # all sizes are good; that no whole step has a time is no finding
     assert out.startswith("No size is known that NVIDIA H100 SXM serves worse, by rules")
     first, second = (line for line in out.splitlines() if line.startswith("By others"))
-    assert first.endswith("without attention, products as engines fuse them, vllm.")
+    assert first.endswith("without attention (products as engines fuse them, vllm).")
     assert second.endswith("without attention.")
     why = run("diagnose", config_file, "--gpu", "h100", "--engine", "vllm", "--why")[1]
     assert "measured elsewhere by vllm 0.24.0" in why
@@ -300,11 +301,26 @@ def test_a_configs_diagnosis_says_in_python_what_its_parts_say(measured: Measure
     assert odd == ["gate_up", "down"]
     assert "2 of 5 products have sizes that are not of the best tier" in repr(found)
     totals = found.as_dict()["totals"]
-    assert totals == {"judged": 5, "misaligned": 2, "open": 2, "unknown": 1}
+    assert totals == {
+        "products": 5, "judged": 5, "not_judged": [], "refused": [],
+        "misaligned": 2, "open": 2, "unknown": 1,
+    }  # fmt: skip
     assert found.misaligned == 2
     frame = found.to_frame()
     assert list(frame[frame["misaligned"].eq(True)]["part"].unique()) == odd
     assert found.as_dict()["dims"] == []
+
+
+def test_a_width_has_one_good_size_in_all_its_products(measured: Measurements) -> None:
+    """Of gate and up in one product 2008 outputs are good, of down a width of 1004 is not."""
+    found = gacprof.diagnose(CONFIG | {"intermediate_size": 1001}, gpu="h100")
+    assert found.times is not None
+    good = {part.need.name: part.good for part in found.times.parts}
+    assert good["gate_up"]["N"] == 2 * good["down"]["K"] == 2 * 1008
+    headline, *rest = diagnosed(found.summary())
+    assert "serves worse: intermediate_size 1001 → 1008, by rules" in headline
+    assert all("at good sizes" in one and "as it is, not known (" in one
+               for one in rest)  # fmt: skip
 
 
 def test_a_product_that_is_mostly_its_launch_has_an_open_cost(measured: Measurements) -> None:

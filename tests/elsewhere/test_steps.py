@@ -21,6 +21,7 @@ from gacprof.elsewhere import data
 from gacprof.elsewhere.data import Measurements
 from gacprof.elsewhere.model import StepTimes
 from gacprof.elsewhere.table import ElsewhereTable
+from gacprof.report.wording import diagnosed
 
 Run = Callable[..., tuple[int, str, str]]
 REAL = data.PACKAGE
@@ -223,16 +224,27 @@ def test_no_time_is_below_what_the_data_sheet_allows(
 def test_a_step_with_parts_missing_has_the_time_of_the_others(
     tables: Measurements, run: Run, tmp_path: Path
 ) -> None:
-    """Three ranks cannot share eight heads out: the head's product alone is no whole step."""
+    """Three ranks cannot share eight heads out: the head's product alone is no whole step, and
+    the only thing to say is that no engine starts."""
     config = tmp_path / "config.json"
     config.write_text(json.dumps(GQA))
     code, out, _ = run("diagnose", config, "--gpu", "h100", "--tp", "3")
-    assert code == 1  # a third of the vocabulary is padded to 5462, which is even alone
-    assert "without 5 parts" in out
+    assert code == 1
+    assert out.startswith("Refused: 3 ranks cannot share out attention, qkv, o, gate_up and down")
+    assert "takes" not in out and "is known" not in out
     for total in times_of(GQA, tp=3).totals:
         assert total.good is None and total.now is None
         assert total.unknown == 5  # qkv, o, gate_up, down and attention
         assert total.timed.low == total.at_least > 0
+
+
+@pytest.mark.parametrize("width", [1024, 767])
+def test_routed_experts_are_not_judged_and_are_counted(tables: Measurements, width: int) -> None:
+    found = gacprof.diagnose(MOE | {"intermediate_size": width}, gpu="h100")
+    assert found.totals()["not_judged"] == ["routed experts"]
+    said = diagnosed(found.summary())[0]
+    assert said.startswith("3 of 5 products judged, none known to be served worse by NVIDIA H100")
+    assert said.endswith("; routed experts not judged.")
 
 
 def test_a_step_of_which_no_part_has_a_time_takes_nothing_known(tables: Measurements) -> None:
@@ -276,15 +288,16 @@ def test_what_a_config_leaves_unquantised_is_timed_in_bf16(tables: Measurements)
     assert times.totals[0].good is None  # the tables have no experts in mxfp4
 
 
-def test_a_diagnosis_of_a_config_says_that_its_weights_do_not_fit(tables: Measurements) -> None:
+def test_a_diagnosis_of_a_config_begins_with_weights_that_do_not_fit(tables: Measurements) -> None:
     wide = GQA | {
         "architectures": ["LlamaForCausalLM"],
         "num_hidden_layers": 16_384,
         "intermediate_size": 4096,
     }
-    assert any("h100: does not fit: " in note for note in gacprof.diagnose(wide, gpu="h100").notes)
+    found = gacprof.diagnose(wide, gpu="h100")
+    assert diagnosed(found.summary())[0].startswith("On NVIDIA H100 SXM the model does not fit: ")
     fits = gacprof.diagnose(wide | {"num_hidden_layers": 3}, gpu="h100")
-    assert not any("fit" in note for note in fits.notes)
+    assert not any("fit" in note for note in fits.notes) and not fits.too_large
 
 
 def test_a_page_of_a_config_has_a_diagnosis_and_says_why_there_is_no_plan(

@@ -7,6 +7,7 @@ import pytest
 from gacprof.core.errors import LintError
 from gacprof.linting import fix, lint
 from gacprof.linting.design import design, requested_sizes
+from gacprof.linting.formats import headline
 
 FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
 
@@ -189,3 +190,17 @@ def test_heads_that_cannot_be_grouped_are_moved_to_the_next_that_can(llama):
     config = llama | {"num_attention_heads": 40, "num_key_value_heads": 12, "hidden_size": 5120}
     offered = [one.config for one in lint(config).remedies if one.kind == "size"]
     assert offered == [{"num_key_value_heads": 10}, {"num_key_value_heads": 20}]
+
+
+@pytest.mark.parametrize("width", [767, 768])
+def test_experts_that_no_rule_covers_are_not_ok_on_a_gpu(width):
+    """A dense width of 767 is misaligned on an H100: of experts nothing is known of it."""
+    sizes = {"hidden_size": 2048, "moe_intermediate_size": width, "num_attention_heads": 16,
+             "num_key_value_heads": 4, "head_dim": 128, "num_experts": 8, "vocab_size": 32768,
+             "num_experts_per_tok": 2, "num_hidden_layers": 2}  # fmt: skip
+    config = {"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"]} | sizes
+    found = lint(config, gpu="h100")
+    experts = [row.outcome for row in found.products if row.role.startswith("expert_")]
+    assert set(experts) == ({"ok"} if width % 8 == 0 else {"unknown"})
+    assert ("moe.w1/w3, moe.w2 not judged on h100" in headline(found)) == (width == 767)
+    assert "not judged" not in headline(lint(config))  # the engine takes it
