@@ -149,11 +149,12 @@ def _without(times: Mapping[str, Any], i: int) -> str:
     unknown = times["totals"][i]["unknown"]
     if not unknown:
         return ""
-    parts = {part["need"]["name"]: part["costs"][i]["good"] is None for part in times["parts"]}
+    parts = [(part["need"]["name"], part["costs"][i]["good"]) for part in times["parts"]]
+    priced = {name for name, _ in parts}
     refused = (one.partition(":")[0] for one in times["left_out"])
-    names = [name for name, lacks in parts.items() if lacks]
-    names += dict.fromkeys(name for name in refused if name not in parts)
-    few = ", ".join(names) if len(names) <= MOST_WORST else counted(unknown, "part")
+    names = dict.fromkeys(name for name, time in parts if time is None)
+    names |= dict.fromkeys(name for name in refused if name not in priced)
+    few = ", ".join(names) if 0 < len(names) <= MOST_WORST else counted(unknown, "part")
     return f" without {few}"
 
 
@@ -218,7 +219,7 @@ def gained(plan: Mapping[str, Any]) -> str:
     if not before or not after:
         parts = [_in_part(part) for part in plan.get("saved_in_part") or ()]
         if parts:
-            return f"by others' measurements it {'; '.join(parts)}"
+            return f"it {'; '.join(parts)}"
         return "the time it gains is not known"
     if plan.get("saved_us") is None:
         return (
@@ -226,10 +227,7 @@ def gained(plan: Mapping[str, Any]) -> str:
             f"{microseconds(before)} ({signed(after / before - 1)})"
         )
     change = change_of(plan["saved_us"], before)
-    return (
-        f"by others' measurements, of {microseconds(before)} in the weights that it can change, "
-        f"{change}"
-    )
+    return f"of {microseconds(before)} in the weights that it can change, {change}"
 
 
 def _in_part(part: Mapping[str, Any]) -> str:

@@ -193,6 +193,15 @@ def test_what_good_sizes_save_is_null_where_no_part_of_it_is_known(
     assert "save" not in run("diagnose", config_file, "--gpu", "h100")[1]
 
 
+def test_a_part_without_a_time_is_named_though_another_of_its_name_has_one(
+    measured: Measurements,
+) -> None:
+    said = gacprof.diagnose(CONFIG, gpu="h100").summary()
+    *_, o, attention = (part for part in said["times"]["parts"] if part["need"]["count"] > 1)
+    said["times"]["parts"].append(attention | {"costs": o["costs"]})  # of another head_dim, say
+    assert sum(" without attention" in sentence for sentence in diagnosed(said)) == 2
+
+
 def test_diagnose_of_weights_adds_the_times_to_the_rules(
     measured: Measurements,
     run: Run,
