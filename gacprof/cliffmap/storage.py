@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from gacprof.cliffmap import detect
 from gacprof.cliffmap.schema import SCHEMA, Curve, MapFile
-from gacprof.core.errors import MapError
+from gacprof.core.errors import MapError, other_version
 from gacprof.core.files import Record, beginning, read_text, write_text
 from gacprof.operators import OPERATORS
 
@@ -142,17 +142,12 @@ def _reason(text: str, error: ValidationError) -> str:
             )
         first = error.errors()[0]
         return f"{_place(first['loc'], data)}: {first['msg'].removeprefix('Value error, ')[:300]}"
-    (family, own), (other, _, version) = SCHEMA.split("/"), str(schema).rpartition("/")
     if schema == "gacprof.rules/1":
         return "it is by rules, a rule table of tiers: it knows no latency, which this needs"
-    if other != family or not version.isdigit():
-        return f"its schema is {schema!r}, not {SCHEMA}"
-    if int(version) > int(own):
-        return f"it is {schema}, newer than the {SCHEMA} of this gacprof; upgrade gacprof"
-    return (
-        f"it is {schema}, of an earlier gacprof that did not measure in blocks; make it "
-        "anew (gacprof sweep … --out RUN, then gacprof map build RUN)"
-    )
+    return other_version(
+        schema, SCHEMA, " that did not measure in blocks; make it anew (gacprof sweep … --out RUN, "
+        "then gacprof map build RUN)",
+    )  # fmt: skip
 
 
 def _is_of_rules(data: Any) -> bool:

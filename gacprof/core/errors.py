@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from gacprof.core.formatting import visible
 
+MOST_DIGITS = 6
+"""Of a version."""
 MOST_LETTERS = 2000
 """Of a message: names and values from a file may be of any length."""
 
@@ -97,3 +99,16 @@ def is_out_of_memory(error: BaseException) -> bool:
     ``RuntimeError`` (c10/core/impl/alloc_cpu.cpp)."""
     named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     return named or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
+
+
+def other_version(schema: object, own: str, anew: str) -> str:
+    """Why a file that says ``schema`` is not read as ``own`` (``gacprof.plan/1``), and what to do;
+    ``anew`` is said of a file of an earlier version."""
+    if not isinstance(schema, str):
+        return f"its 'schema' is missing or no text (it should be \"{own}\")"
+    (family, today), (other, _, version) = own.split("/"), schema.rpartition("/")
+    if other != family or not version.isdecimal() or len(version) > MOST_DIGITS:
+        return f"its schema is {schema[:40]!r}, not {own}"
+    if int(version) > int(today):
+        return f"it is {schema}, newer than the {own} of this gacprof; upgrade gacprof"
+    return f"it is {schema}, of an earlier gacprof{anew}"

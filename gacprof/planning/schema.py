@@ -13,12 +13,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from gacprof.core.errors import PlanError, short, why_unreadable
+from gacprof.core.errors import PlanError, other_version, short, why_unreadable
 from gacprof.core.files import read_text, write_json
 from gacprof.core.formatting import Framed
 from gacprof.stats.findings import Verdict
 
 SCHEMA: Literal["gacprof.plan/1"] = "gacprof.plan/1"
+ANEW = "make it anew: gacprof plan MODEL --out PLAN"
 
 
 class _Strict(BaseModel):
@@ -242,9 +243,14 @@ class Plan(_Strict, Framed):
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"]) or "the file"
-            raise PlanError(
-                f"{path} is not a plan this version reads: {where}: "
-                f"{first['msg'].removeprefix('Value error, ')[:300]}"
-            ) from None
+            raise PlanError(f"{path} is not a plan this version reads: {_fault(error)}") from None
+
+
+def _fault(error: ValidationError) -> str:
+    """Another version before all else, else the first thing wrong, with its place."""
+    faults = {fault["loc"]: fault for fault in error.errors()}
+    if ("schema",) in faults:
+        return other_version(faults["schema",]["input"], SCHEMA, f"; {ANEW}")
+    place, first = next(iter(faults.items()))
+    where = ".".join(map(str, place)) or "the file"
+    return f"{where}: {first['msg'].removeprefix('Value error, ')[:300]}; {ANEW}"

@@ -23,7 +23,7 @@ from gacprof.cliffmap.candidates import Candidate, Limits, Use, choose, span
 from gacprof.cliffmap.selection import whole
 from gacprof.cliffmap.source import Asked
 from gacprof.core.dtypes import full_name
-from gacprof.core.errors import GacprofError, MapError, why_unreadable
+from gacprof.core.errors import GacprofError, MapError, other_version, why_unreadable
 from gacprof.core.files import Record, read_json, write_json
 from gacprof.core.formatting import Framed
 from gacprof.core.points import Environment, Flag
@@ -102,7 +102,8 @@ class RuleTable(Framed):
         """A table from its JSON; raises as :meth:`load`."""
         schema = data.get("schema") if isinstance(data, Mapping) else None
         if schema != SCHEMA:
-            raise MapError(f"{where} is no rule table: its schema is {schema!r}, not {SCHEMA}")
+            anew = f"; make it anew: gacprof map rules --gpu GPU --out {shlex.quote(where)}"
+            raise MapError(f"{where} cannot be used: {other_version(schema, SCHEMA, anew)}")
         texts = [data.get(field) for field in ("name", "gpu", "torch", "created")]
         dtypes = data.get("dtypes")
         if not isinstance(dtypes, list) or not all(

@@ -83,8 +83,11 @@ def test_a_saved_plan_reads_back_and_a_changed_one_is_refused(asvd, planted_map,
     assert Plan.load(tmp_path / "plan.json") == made
     data = json.loads((tmp_path / "plan.json").read_text())
     for change, message in (
-        ({"schema": "gacprof.plan/9"}, "schema"),
-        ({"surprise": 1}, "surprise"),
+        ({"schema": "gacprof.plan/9"}, "newer than the gacprof.plan/1 of this.*upgrade gacprof$"),
+        ({"schema": "gacprof.plan/0", "surprise": 1}, "earlier gacprof; make it anew: gacprof pl"),
+        ({"schema": "gacprof.rules/1"}, "its schema is 'gacprof.rules/1', not gacprof.plan/1"),
+        ({"schema": None}, "'schema' is missing or no text"),
+        ({"surprise": 1}, "surprise.*make it anew: gacprof plan MODEL"),
         ({"choices": [{"dim": "x"}]}, "choices"),
     ):
         (tmp_path / "bad.json").write_text(json.dumps(data | change))

@@ -94,8 +94,17 @@ def test_a_table_of_other_tiers_or_another_version_is_refused(ruled: Path, tmp_p
     write_json(changed, data | {"tiers": data["tiers"][1:]})
     with pytest.raises(MapError, match="make it anew: gacprof map rules --gpu h100"):
         open_source(changed)
-    for schema in ("gacprof.rules/2", "gacprof.rules/", 7, None):
+    for schema, message in (
+        ("gacprof.rules/2", "newer than the gacprof.rules/1 of this gacprof; upgrade gacprof"),
+        ("gacprof.rules/0", "of an earlier gacprof; make it anew: gacprof map rules --gpu GPU"),
+        ("gacprof.rules/", "its schema is 'gacprof.rules/', not gacprof.rules/1"),
+        (f"gacprof.rules/{'9' * 5000}", "its schema is 'gacprof.rules/999"),
+    ):
         write_json(changed, data | {"schema": schema})
+        with pytest.raises(MapError, match=message):
+            open_source(changed)
+    for none in (7, None):
+        write_json(changed, data | {"schema": none})
         with pytest.raises(MapError):
             open_source(changed)
     for key, bad in (("gpu", "v100"), ("torch", None), ("dtypes", "x"), ("name", "")):
