@@ -24,6 +24,7 @@ from gacprof.report.figures_style import as_element, latency_unit, save
 from gacprof.report.grouping import group
 from gacprof.report.tables import constraints, rule_table, step_table, to_html
 from gacprof.report.verdict import FILTERS, caption, point_words, verdict
+from gacprof.report.wording import microseconds, percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,6 +47,7 @@ PAGE_WIDTH = 5.6
 
 DIM_SHOWN = ("size", "verdict", "penalty", "penalty_high", "latency_us", "advice")
 BY_RULES_SHOWN = ("size", "verdict", "advice")
+CHOICE_BY_RULES_SHOWN = ("before", "after", "action", "verdict")
 CHOICE_SHOWN = (
     "before", "after", "action", "latency_before_us", "latency_after_us", "verdict", "penalty_high"
 )  # fmt: skip
@@ -116,7 +118,7 @@ def write_page(contents: Contents, folder: str | Path) -> Path:
         figures=[drawn for drawn, _ in figures],
         verdict=verdict(contents, views),
         dims=_dims(contents.diagnosis) if contents.diagnosis else [],
-        choices=_alike(contents.plan["choices"], "dim", CHOICE_SHOWN) if contents.plan else [],
+        choices=_choices(contents.plan) if contents.plan else [],
         bench_rows=workloads(contents.bench) if contents.bench else [],
         map_facts=map_facts(contents.cliff_map) if contents.cliff_map else None,
         steps=to_html(step_table(times)) if times else "",
@@ -144,8 +146,19 @@ def _alike(
     return [
         {**alike.first, "name": alike.name, "n": len(alike.members),
          "lost_us": sum(row.get("lost_us") or 0.0 for row in alike.members)}
-        for alike in group(rows, lambda row: row[name], lambda row: tuple(row[k] for k in shown))
+        for alike in group(rows, lambda row: row[name], lambda row: _cells(row, shown))
     ]  # fmt: skip
+
+
+def _cells(row: Mapping[str, Any], shown: Sequence[str]) -> tuple[Any, ...]:
+    """What the page shows of a row: times and penalties as they are written."""
+    written = {"latency": microseconds, "penalty": percent}
+    return tuple(written.get(k.partition("_")[0], lambda value: value)(row[k]) for k in shown)
+
+
+def _choices(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
+    shown = CHOICE_BY_RULES_SHOWN if plan.get("basis") else CHOICE_SHOWN
+    return _alike(plan["choices"], "dim", shown)
 
 
 def _dims(diagnosis: Mapping[str, Any]) -> list[dict[str, Any]]:

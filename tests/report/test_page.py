@@ -113,6 +113,21 @@ def test_a_model_without_a_known_loss_is_not_said_to_lose_none():
     totals = DIAGNOSED["totals"] | {"misaligned": 0, "judged": 0, "unknown": 29}
     (said,) = diagnosed(DIAGNOSED | {"totals": totals})
     assert said.startswith("Not known: none of 29 weights")
+    totals |= {"weights": 15, "judged": 4, "unknown": 11, "fixed": 0, "undecided": 0}
+    (said,) = diagnosed(DIAGNOSED | {"totals": totals})
+    assert said.startswith("4 of 15 weights judged, none known to lose time on ")
+    assert said.endswith("; 11 not known.")
+
+
+def test_choices_that_read_the_same_are_one_row(tmp_path):
+    plan = json.loads((ROOT / "reports/cpu-example/plan.json").read_text())
+    first = plan["choices"][0]
+    plan["choices"] = [
+        first | {"dim": f"model.layers.{i}.mlp:width", "latency_before_us": 1000 + i % 3 / 1e9}
+        for i in range(4)
+    ]
+    page = write_page(Contents("t", plan=plan), tmp_path).read_text()
+    assert "layers 0–3 mlp" in page and "layers 0, 3" not in page
 
 
 def test_what_gains_most_is_said_first_and_a_busy_machine_by_its_share():
