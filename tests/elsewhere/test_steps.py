@@ -310,3 +310,12 @@ def test_a_page_of_a_config_has_a_diagnosis_and_says_why_there_is_no_plan(
     assert 'id="diagnosis"' in page and 'id="plan"' not in page and "lint --fix" in page
     with pytest.raises(GacprofError, match=r"gacprof lint --fix.*gacprof diagnose"):
         gacprof.plan(tmp_path / "model", gacprof.rule_table("h100"))
+
+
+def test_lint_names_the_engine_whose_times_it_shows(
+    tables: Measurements, run: Run, tmp_path: Path
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(GQA))
+    said = run("lint", config, "--gpu", "h100", "--engine", "vllm", "--all")[1]
+    assert "by others' measurements of vllm" in said
