@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,6 +45,22 @@ VERSION = "gacprof"
 """The package itself: all that a room may take of it is its version."""
 
 
+CIRCLES = [
+    "cliffmap.candidates cliffmap.source",
+    "cliffmap.map cliffmap.storage cliffmap.view",
+    "checkpoint.foreign checkpoint.layouts checkpoint.layouts.slicegpt checkpoint.layouts.tools "
+    "checkpoint.skeleton",
+    "devices.cpu devices.cuda devices.cuda_session devices.cuda_slot devices.device",
+    "evaluation.request evaluation.verification",
+    "extras.compress.depth extras.compress.methods extras.compress.request",
+    "planning.axes planning.classes planning.costs planning.evaluation planning.limits "
+    "planning.objectives planning.solving",
+    "report.page report.verdict",
+]
+"""Files that import each other, some in a function or for types alone: none may join them, and one
+that is mended leaves the list."""
+
+
 def room_of(module: str) -> str:
     parts = module.split(".")[1:]
     if parts[:1] == ["extras"]:
@@ -52,28 +69,23 @@ def room_of(module: str) -> str:
 
 
 def imports(path: Path) -> Iterator[str]:
-    """Modules of ours that a file imports, at its top or when a function runs; what only a type
-    checker reads is left out."""
+    """Modules and names of ours that a file imports: at its top, when a function runs, or for types
+    alone."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
 
-    def walk(node: ast.AST) -> Iterator[str]:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-                continue
-            if isinstance(child, ast.ImportFrom) and (child.module or "") == VERSION:
-                yield from (f"{VERSION}.{name.name}" for name in child.names)
-            elif isinstance(child, ast.ImportFrom):
-                yield child.module or ""
-            elif isinstance(child, ast.Import):
-                yield from (name.name for name in child.names)
-            yield from walk(child)
 
-    return (name for name in walk(ast.parse(path.read_text())) if name.split(".")[0] == VERSION)
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
 def rooms() -> list[tuple[str, Path]]:
     found = []
     for path in sorted(PACKAGE.rglob("*.py")):
-        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        name = module_of(path)
         if "suites" not in name:
             found.append((room_of(name), path))
     return found
@@ -92,6 +104,49 @@ def test_a_room_imports_what_stands_below_it(room: str):
         for own, path in rooms()
         if own == room
         for name in imports(path)
-        if room_of(name) not in below and name != f"{VERSION}.__version__"
+        if name.startswith(f"{VERSION}.") and name != f"{VERSION}.__version__"
+        if room_of(name) not in below
     }
     assert above == set()
+
+
+def imported() -> dict[str, set[str]]:
+    """The other files that each of our files imports, as modules."""
+    paths = {module_of(path): path for _, path in rooms()}
+    return {
+        module: {
+            found
+            for name in imports(path)
+            for found in [name if name in paths else name.rpartition(".")[0]]
+            if found in paths and found not in (module, VERSION)
+        }
+        for module, path in paths.items()
+    }
+
+
+def test_files_import_each_other_in_no_new_circle():
+    graph = {module: names for module, names in imported().items() if module != VERSION}
+    reached = {module: reachable(graph, module) for module in graph}
+    circles = {
+        " ".join(sorted(m.removeprefix(f"{VERSION}.") for m in met if module in reached[m]))
+        for module, met in reached.items()
+        if module in met
+    }
+    assert circles == set(CIRCLES)
+
+
+def reachable(graph: dict[str, set[str]], start: str) -> set[str]:
+    met: set[str] = set()
+    ahead = [start]
+    while ahead:
+        new = graph[ahead.pop()] - met
+        met |= new
+        ahead += new
+    return met
+
+
+def test_the_architecture_page_lists_the_rooms_in_their_order():
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^  (\w+)/ ", text.split("## Rooms")[1], flags=re.M)
+    order = dict.fromkeys(floor.split(".")[0] for floor in reversed(FLOORS))
+    assert listed == [*order, "maps"]
