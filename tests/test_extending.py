@@ -29,7 +29,7 @@ THEIRS = {
         """,
     "their_compressor": """
         from gacprof.checkpoint.layouts.linear import Linear
-        from gacprof.extras.compress.methods import Compressor
+        from gacprof.checkpoint.layouts.layout import Compressor
 
         class TinyFactors(Compressor):
             name = "tiny-factors"
@@ -39,6 +39,12 @@ THEIRS = {
                     module, _, part = name.partition(".right.")
                     if part == "weight":
                         yield Linear(module, (f"{module}.left.weight",), inner=name)
+        """,
+    "their_method": """
+        from gacprof.extras.compress.methods.method import PlainSvd
+
+        class Halves(PlainSvd):
+            name = "halves"
         """,
     "their_chips": """
         from gacprof.kernels.tiers import AlignmentTier, Architecture
@@ -58,6 +64,8 @@ theirs = their_operator
 npu = their_device:opened
 [gacprof.compressors]
 tiny = their_compressor:TinyFactors
+[gacprof.methods]
+halves = their_method:Halves
 [gacprof.tiers]
 theirs = their_chips
 """
@@ -136,6 +144,24 @@ def test_their_checkpoint_is_read_and_planned_as_any_other(package, tmp_path):
     )
     name = "model.layers.0.self_attn.q_proj:rank"
     assert told.split("\n")[0] == f"tiny-factors [('{name}', 16)] tiny-factors"
+
+
+def test_their_method_is_offered_and_found(package):
+    shown = with_theirs(
+        package,
+        """
+        import sys
+        from gacprof.extras.compress.methods import method_named
+        from gacprof.core.request import options_of
+        from gacprof.extras.compress.request import CompressRequest
+        print(dict(options_of(CompressRequest))["method"].help)
+        print(method_named("halves", {}).name)
+        """,
+    )
+    assert shown.splitlines() == [
+        "One of asvd, svd-llm, kfac-svd, palu, llm-pruner, drop-layers, svd, halves.",
+        "halves",
+    ]
 
 
 def test_their_gpu_has_tiers(package):

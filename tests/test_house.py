@@ -51,11 +51,8 @@ CIRCLES = [
     "checkpoint.foreign checkpoint.layouts checkpoint.layouts.slicegpt checkpoint.layouts.tools "
     "checkpoint.skeleton",
     "devices.cpu devices.cuda devices.cuda_session devices.cuda_slot devices.device",
-    "evaluation.request evaluation.verification",
-    "extras.compress.depth extras.compress.methods extras.compress.request",
     "planning.axes planning.classes planning.costs planning.evaluation planning.limits "
     "planning.objectives planning.solving",
-    "report.page report.verdict",
 ]
 """Files that import each other, some in a function or for types alone: none may join them, and one
 that is mended leaves the list."""

@@ -1,4 +1,5 @@
-"""What other packages bring by entry points: operators, devices, compressors, GPU generations."""
+"""What other packages bring by entry points: operators, devices, compressors,
+compressing methods, GPU generations."""
 
 from __future__ import annotations
 
@@ -25,6 +26,11 @@ def brought(group: str, made: Callable[[Any], T]) -> dict[str, T]:
         with naming(f"the {group} of '{entry.value}' cannot be loaded"):
             found[entry.name] = made(entry.load())
     return found
+
+
+def names_brought(group: str) -> list[str]:
+    """The names of a group's entry points, without loading them."""
+    return [entry.name for entry in _entries(group)]
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gacprof.core import Progress
 from gacprof.core.errors import CheckpointError, MeasurementError
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     import torch
 
     from gacprof.evaluation.models import Model
-    from gacprof.evaluation.verification import Inputs
+
+Inputs = Any
+"""Token ids [batch, tokens]: a tensor, an array, or nested lists."""
 
 FIRST_LOOK = 12
 """Rounds. Fewer tell too little of their own spread for a verdict."""

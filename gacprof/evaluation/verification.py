@@ -13,7 +13,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -42,10 +41,7 @@ from gacprof.evaluation.perplexity import (
     score_windows,
     windows,
 )
-from gacprof.evaluation.request import VerifyRequest
-
-Inputs = Any
-"""Token ids [batch, tokens]: a tensor, an array, or nested lists."""
+from gacprof.evaluation.request import Inputs, VerifyRequest
 
 SHAPE = (2, 32)
 """Sequences × tokens of the default inputs."""

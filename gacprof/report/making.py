@@ -83,7 +83,8 @@ def _write_report(request: ReportRequest) -> Path:
 
     from gacprof.cliffmap import CliffMap
     from gacprof.diagnosing.sources import open_source
-    from gacprof.report.page import Contents, write_page
+    from gacprof.report.page import write_page
+    from gacprof.report.verdict import Contents
     from gacprof.rules.table import RuleTable
 
     if request.out is not None and (Path(request.out) / "config.json").exists():

@@ -23,7 +23,7 @@ from gacprof.report.figures_models import bench_figure, workloads
 from gacprof.report.figures_style import as_element, latency_unit, save
 from gacprof.report.grouping import group
 from gacprof.report.tables import constraints, rule_table, step_table, to_html
-from gacprof.report.verdict import FILTERS, caption, point_words, verdict
+from gacprof.report.verdict import FILTERS, Contents, caption, point_words, verdict
 from gacprof.report.wording import microseconds, percent
 
 if TYPE_CHECKING:
@@ -56,21 +56,6 @@ CHOICE_SHOWN = (
 _AXIS = "|".join(f"{name}-(?:{'|'.join(op.dims)})" for name, op in OPERATORS.items())
 _OURS = re.compile(rf"(?:bench|tiers-(?:{_AXIS})|\d+-(?:{_AXIS}))\.(?:svg|png)", re.ASCII)
 """Every name that this module gives a figure."""
-
-
-@dataclass(frozen=True)
-class Contents:
-    """What goes on the page; all but the title may be missing. Mappings are ``as_dict()``s."""
-
-    title: str
-    cliff_map: CliffMap | None = None
-    rules: RuleTable | None = None
-    diagnosis: Mapping[str, Any] | None = None
-    plan: Mapping[str, Any] | None = None
-    realigned: Mapping[str, Any] | None = None
-    verification: Mapping[str, Any] | None = None
-    bench: Mapping[str, Any] | None = None
-    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

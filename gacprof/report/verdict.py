@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,7 +27,7 @@ from gacprof.report.wording import (
 if TYPE_CHECKING:
     from gacprof.cliffmap import CliffMap
     from gacprof.cliffmap.schema import Curve
-    from gacprof.report.page import Contents
+    from gacprof.rules.table import RuleTable
 
 MOST_FRONTIER = 8
 """Dims of a frontier that a sentence holds."""
@@ -35,6 +36,21 @@ MOST_CLIFFS = 2
 """Curves that the page's words are about."""
 
 Sections = dict[str, list[str]]
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What goes on the page; all but the title may be missing. Mappings are ``as_dict()``s."""
+
+    title: str
+    cliff_map: CliffMap | None = None
+    rules: RuleTable | None = None
+    diagnosis: Mapping[str, Any] | None = None
+    plan: Mapping[str, Any] | None = None
+    realigned: Mapping[str, Any] | None = None
+    verification: Mapping[str, Any] | None = None
+    bench: Mapping[str, Any] | None = None
+    notes: Sequence[str] = ()
 
 
 class Verdict(NamedTuple):

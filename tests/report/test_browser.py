@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from gacprof.cliffmap import CliffMap
-from gacprof.report.page import Contents, write_page
+from gacprof.report.page import write_page
+from gacprof.report.verdict import Contents
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = [

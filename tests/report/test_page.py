@@ -11,8 +11,8 @@ from gacprof.cliffmap import CliffMap
 from gacprof.core.errors import ReportError
 from gacprof.core.formatting import dims
 from gacprof.report.figures import View
-from gacprof.report.page import Contents, sizes_asked, telling_curves, write_page
-from gacprof.report.verdict import caption, verdict
+from gacprof.report.page import sizes_asked, telling_curves, write_page
+from gacprof.report.verdict import Contents, caption, verdict
 from gacprof.report.wording import diagnosed
 
 ROOT = Path(__file__).parents[2]

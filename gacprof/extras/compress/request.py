@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gacprof.core.errors import CompressionError
 from gacprof.core.files import plain
+from gacprof.core.plugins import names_brought
 from gacprof.core.request import Request, argument, hook, option
 from gacprof.core.tasks import Tasks
 from gacprof.diagnosing.request import OnSource
@@ -54,10 +55,22 @@ OF_THE_RUN = frozenset(
 """Fields that say on what and where, not what is made: the record has them elsewhere or not."""
 
 
-def _methods() -> list[str]:
-    from gacprof.extras.compress.methods import METHODS
+_FILES = "gacprof.extras.compress.methods"
+METHODS = {
+    "asvd": f"{_FILES}.asvd:ActivationAware",
+    "svd-llm": f"{_FILES}.method:Whitened",
+    "kfac-svd": f"{_FILES}.method:TwoSided",
+    "palu": f"{_FILES}.palu:GroupedHeads",
+    "llm-pruner": f"{_FILES}.llmpruner:TaylorPruning",
+    "drop-layers": "gacprof.extras.compress.depth:DropLayers",
+    "svd": f"{_FILES}.method:PlainSvd",
+}
+"""Our methods by name, each imported when it is run."""
 
-    return list(METHODS)
+
+def method_names() -> list[str]:
+    """All methods: ours, then those of other packages by entry points."""
+    return [*METHODS, *names_brought("methods")]
 
 
 class OnDense(Request):
@@ -96,8 +109,7 @@ class CompressRequest(OnTimes, OnSource, OnDense):
     error = CompressionError
 
     method: str = option(
-        group=METHOD, suggested=_methods,
-        help="asvd, svd-llm, kfac-svd, palu, llm-pruner, drop-layers or svd.",
+        group=METHOD, suggested=method_names, help=f"One of {', '.join(method_names())}.",
     )  # fmt: skip
     ratio: float = option(
         group=METHOD, read=float,
