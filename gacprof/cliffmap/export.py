@@ -116,17 +116,10 @@ def _worst(several: Sequence[Modulus]) -> Modulus:
     )
 
 
-def best_modulus(*curves: Curve) -> Modulus:
-    """The smallest modulus than which no larger one loses less by more than :data:`WORTH`.
-
-    1 means that rounding gains nothing here. Several curves that must share one (a rank's K and N)
-    are judged on the worst of them. Raises :class:`MapError` where no modulus has three measured
-    multiples on each.
+def best_modulus(judged: Mapping[int, Modulus]) -> Modulus:
+    """The smallest modulus than which no larger one loses less by more than :data:`WORTH`; 1 means
+    that rounding gains nothing here. Raises :class:`MapError` where none could be judged.
     """
-    return _best(_shared(curves))
-
-
-def _best(judged: Mapping[int, Modulus]) -> Modulus:
     if not judged:
         raise MapError("too few dims were measured to judge any modulus here: sweep more of them")
     least = min(m.loses for m in judged.values())
@@ -140,7 +133,7 @@ def settings(curves: Sequence[Curve]) -> list[dict[str, Any]]:
     the full candidate set (None where the default cannot be judged).
     """
     judged = _shared(curves)
-    best = _best(judged)
+    best = best_modulus(judged)
     found = []
     for tool in TOOLS:
         default = judged.get(tool.default)
@@ -229,7 +222,7 @@ def _pairs(values: dict[str, Any]) -> str:
 
 def _axis(curve: Curve) -> dict[str, Any]:
     judged = moduli(curve)
-    best = asdict(_best(judged)) if judged else None
+    best = asdict(best_modulus(judged)) if judged else None
     return {
         "operator": curve.operator, "axis": curve.axis, "dtype": curve.dtype,
         "fixed": curve.fixed, "flags": curve.flags,

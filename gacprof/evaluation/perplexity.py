@@ -121,11 +121,6 @@ class Scorer:
         self._rows = max(1, CHUNK_BYTES // (4 * self.vocabulary))
         self._head = self._separable_head()
 
-    @property
-    def in_chunks(self) -> bool:
-        """Whether the head runs by itself."""
-        return self._head is not None
-
     @torch.inference_mode()
     def __call__(
         self, inputs: torch.Tensor, targets: torch.Tensor, wanted: torch.Tensor

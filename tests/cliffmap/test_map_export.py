@@ -18,7 +18,7 @@ def curve(latency, dims=range(64, 321)):
 
 @pytest.mark.parametrize("modulus", [2, 8, 16, 32])
 def test_the_planted_modulus_is_the_best_one(modulus):
-    best = best_modulus(curve(lambda d: 10.0 if d % modulus == 0 else 13.0))
+    best = best_modulus(moduli(curve(lambda d: 10.0 if d % modulus == 0 else 13.0)))
     assert best.modulus == modulus
     assert (best.penalty, best.safe_share, best.unreached) == (0.0, 1.0, 0)
 
@@ -26,20 +26,20 @@ def test_the_planted_modulus_is_the_best_one(modulus):
 def test_what_no_single_modulus_can_give_is_told():
     """Full speed at multiples of 32 and at 72: rounding up to 32 never finds 72."""
     c = curve(lambda d: (10.0 if d % 32 == 0 or d == 72 else 15.0) * (2 if d > 72 else 1))
-    best = best_modulus(c)
+    best = best_modulus(moduli(c))
     assert best.modulus == 32 and best.unreached == 1 and best.loses > 0
 
 
 def test_doubling_a_modulus_must_be_worth_it():
     c = curve(lambda d: 10.0 if d % 16 == 0 else 10.3 if d % 8 == 0 else 14.0)
-    assert best_modulus(c).modulus == 8
+    assert best_modulus(moduli(c)).modulus == 8
     c = curve(lambda d: 10.0 if d % 16 == 0 else 12.0 if d % 8 == 0 else 14.0)
-    assert best_modulus(c).modulus == 16
+    assert best_modulus(moduli(c)).modulus == 16
 
 
 def test_the_published_a100_gives_16_for_k_and_8_for_n(a100):
     k, n = a100.curve("linear", "K", M=512), a100.curve("linear", "N", M=512)
-    assert best_modulus(k).modulus == 16 and best_modulus(n).modulus == 8
+    assert best_modulus(moduli(k)).modulus == 16 and best_modulus(moduli(n)).modulus == 8
     assert moduli(k)[1].penalty > 1
 
 
@@ -55,7 +55,7 @@ def test_settings_name_every_tool_with_its_default_and_what_is_lost(a100):
 
 def test_too_few_dims_are_refused():
     with pytest.raises(MapError, match="too few dims"):
-        best_modulus(curve(lambda d: 1.0, dims=[64, 65]))
+        best_modulus(moduli(curve(lambda d: 1.0, dims=[64, 65])))
 
 
 def test_the_export_is_plain_json_with_the_citation(a100):
