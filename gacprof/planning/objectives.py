@@ -90,8 +90,9 @@ def objective(
     """The objective of that name. Raises :class:`PlanError` listing those there are."""
     if name == "loss" and lost is None:
         raise PlanError(
-            "the objective 'loss' needs a calibration text: 'gacprof compress' takes one, for "
-            "factor pairs too; a checkpoint alone can be planned by energy"
+            "the objective 'loss' needs a calibration text: 'gacprof compress' takes one, of "
+            "factor pairs by 'gacprof compress PAIRS --method svd-llm --ratio 0 --objective loss "
+            "--calib TEXT'; a checkpoint alone can be planned by energy"
         )
     if scores is not None and name != "gac":
         raise PlanError(f"scores are for the objective 'gac'; '{name}' does not use any")

@@ -201,6 +201,26 @@ def test_that_transformers_alone_leaves_factors_random_is_said_and_on_the_card(c
     assert again.recompressed and any("given model is not predicted" in n for n in again.notes)
 
 
+def test_times_are_asked_of_a_data_type_and_what_is_unknown_is_said_once(dense, ids, tmp_path):
+    common = {"method": "svd", "ratio": 0.3, "gpu": "h100", "tokens": (1, 256)}
+    own = gacprof.compress(dense, tmp_path / "own", **common)
+    assert sum("no times of float32 were measured" in note for note in own.notes) <= 1
+    served = gacprof.compress(dense, tmp_path / "served", dtype="bfloat16", **common)
+    assert served.plan.workload.dtype == "bfloat16"
+    assert not any("no times of" in note for note in served.notes)
+
+
+def test_layers_that_overshoot_the_ratio_name_the_nearer_number(compress, tmp_path):
+    made = compress("svd", tmp_path / "out", round_to=8)
+    counts = {"compressed_before": 400, "parameters_before": 400, "parameters_after": 200}
+    done = replace(made, sizes={"a": 0, "b": 0, "c": None, "d": None}, **counts)
+    nearer = [
+        any("1 layer would be 25.0 %" in note for note in replace(done, ratio=ratio).notes)
+        for ratio in (0.3, 0.45)
+    ]
+    assert nearer == [True, False]
+
+
 @pytest.mark.parametrize("method", [ASVD, "palu", "llm-pruner"])
 def test_rounding_is_the_tools_own(compress, tmp_path, method):
     result = compress(method, tmp_path / "8", round_to=8)

@@ -72,6 +72,7 @@ def plan_of(
         - family.parameters
         + family.budget(request.ratio, requested),
         tokens=request.tokens,
+        dtype=request.dtype,
         window=WINDOW if window is None else window,
         latency_limit_us=request.latency_limit_us,
         dominate=request.dominate,
@@ -96,7 +97,7 @@ def plan_of(
     except PlanError as error:
         if NOTHING_KNOWN not in str(error):
             raise
-        tokens = Predictor(source, base, request.tokens).tokens
+        tokens = Predictor(source, base, request.tokens, request.dtype).tokens
         raise CompressionError(
             f"the map '{source.name}' knows no safe size for any of {len(base.dims)} dims: "
             f"{how_to_measure(source, base, tokens)}"
@@ -152,6 +153,7 @@ def refuse_unreachable_limits(family: Family, request: CompressRequest, source: 
         only(inventory, list(most)),
         source,
         tokens=request.tokens,
+        dtype=request.dtype,
         window=1.0,
         latency_limit_us=",".join(x.text for x in limits) if isinstance(given, str) else given,
         bench=request.bench,

@@ -20,6 +20,7 @@ from gacprof.report.wording import change_of
 from gacprof.resizing.output import PROVENANCE
 
 SCHEMA = "gacprof.compressed/1"
+NO_TIMES = "no times: "
 NOISE = 1e-9
 """Losses (nats) below this are of rounding: of sums of doubles that ought to cancel."""
 
@@ -148,6 +149,8 @@ class CompressResult:
             # Every compression changes the function.
             notes += [w for w in self.plan.warnings if not w.endswith(CUT)]
             notes += self.plan.certificate.notes
+            why = next((n for n in notes if n.startswith(NO_TIMES)), "").removeprefix(NO_TIMES)
+            notes = [n if n.startswith(NO_TIMES) else n.removesuffix(f": {why}") for n in notes]
         if self.thin:
             notes.append(self.thin)
         slower = [t.tokens for t in self.predicted if _no_gain(t)]
@@ -173,6 +176,12 @@ class CompressResult:
                 "transformers alone does not know factor pairs and leaves these weights random: "
                 "load the checkpoint by gacprof.load_model, or write it for transformers "
                 f"('gacprof export {self.out} --to transformers')"
+            )
+        one = self.removed / max(len(self.dropped), 1)
+        if len(self.dropped) > 1 and self.ratio - (self.removed - one) < self.removed - self.ratio:
+            notes.append(
+                f"{counted(len(self.dropped) - 1, 'layer')} would be {percent(self.removed - one)},"
+                f" nearer to the {percent(self.ratio)} that were asked for: a smaller --ratio"
             )
         if self.layout == "palu":
             notes.append("PaLU's ratio counts latent entries of k and v, not parameters")

@@ -12,7 +12,7 @@ from gacprof.core.files import plain
 from gacprof.core.plugins import names_brought
 from gacprof.core.request import Request, argument, hook, option
 from gacprof.core.tasks import Tasks
-from gacprof.diagnosing.request import OnSource
+from gacprof.diagnosing.request import OnDtype
 from gacprof.extras.compress.calibration import LENGTH, WINDOWS
 from gacprof.planning.request import LIMITS, OnTimes
 
@@ -84,13 +84,13 @@ class OnDense(Request):
     )
 
 
-class CompressRequest(OnTimes, OnSource, OnDense):
+class CompressRequest(OnTimes, OnDtype, OnDense):
     """What :func:`gacprof.compress` is asked.
 
     ``ratio`` is the share of the parameters to be removed from the layers that the method
     compresses; of a model of factor pairs it counts from what these have, and 0 only chooses their
     sizes anew. With a source of sizes every size is one that it knows to be served well at
-    ``tokens``; else the sizes are the method's own, or by ``round_to`` those of its own rounding.
+    ``tokens``, served in ``dtype``; else the sizes are the method's own, or by ``round_to`` those of its own rounding.
     ``objective`` is ``loss`` (the least second-order estimate of the loss that the cuts add, by the
     covariance of the gradients of each layer's outputs), ``gscalar`` (the same by their mean square
     alone), ``energy`` (most energy of the original weights kept) or ``gac`` (the paper's Eq. 4, by
@@ -117,7 +117,8 @@ class CompressRequest(OnTimes, OnSource, OnDense):
     )  # fmt: skip
     round_to: int | None = option(
         default=None, name="--round", read=int, least=1, group=METHOD,
-        help="In place of a map: the tool's own rounding, or by an --objective multiples of this.",
+        help="In place of a map: the tool's own rounding, or, of low-rank methods alone, by an "
+        "--objective multiples of this.",
     )  # fmt: skip
     calib: str | Path | pytorch.Tensor | None = option(
         default=None, read=Path, group=CALIBRATION, help="A calibration text (svd needs none)."

@@ -203,7 +203,7 @@ def _rehearse(family: Family, request: CompressRequest, objective: str, source: 
         return
     if isinstance(family, Factoring):
         refuse_unreachable_limits(family, request, source)
-    note = Predictor(source, family.reader.inventory, request.tokens).tokens_note
+    note = Predictor(source, family.reader.inventory, request.tokens, request.dtype).tokens_note
     if request.tokens is not None and note:
         raise CompressionError(note)
 
