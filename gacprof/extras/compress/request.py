@@ -90,7 +90,8 @@ class CompressRequest(OnTimes, OnDtype, OnDense):
     ``ratio`` is the share of the parameters to be removed from the layers that the method
     compresses; of a model of factor pairs it counts from what these have, and 0 only chooses their
     sizes anew. With a source of sizes every size is one that it knows to be served well at
-    ``tokens``, served in ``dtype``; else the sizes are the method's own, or by ``round_to`` those of its own rounding.
+    ``tokens`` in ``dtype``; else the sizes are the method's own, or by ``round_to`` those of its
+    own rounding.
     ``objective`` is ``loss`` (the least second-order estimate of the loss that the cuts add, by the
     covariance of the gradients of each layer's outputs), ``gscalar`` (the same by their mean square
     alone), ``energy`` (most energy of the original weights kept) or ``gac`` (the paper's Eq. 4, by
