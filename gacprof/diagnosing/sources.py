@@ -13,7 +13,7 @@ from pathlib import Path
 from gacprof.cliffmap import CliffMap, shipped_maps
 from gacprof.cliffmap.source import SizeSource
 from gacprof.core.errors import MapError
-from gacprof.core.files import beginning
+from gacprof.core.files import read_bytes
 from gacprof.devices.datasheet import sheets
 from gacprof.elsewhere import data
 from gacprof.elsewhere.data import short_name
@@ -96,7 +96,7 @@ def open_source(
     if not isinstance(source, str | Path):
         raise MapError(f"{source!r} is no source of sizes: give a map or a rule table, or its file")
     path = Path(source)
-    if path.is_file() and SCHEMA.partition("/")[0].encode() in beginning(path):
+    if path.is_file() and _is_rule_table(path):
         return RuleTable.load(path)
     known = {sheet.key for sheet in sheets().values()}
     if not path.exists() and str(source) in known and str(source) not in shipped_maps():
@@ -105,3 +105,12 @@ def open_source(
             f"gpu='{source}', or rule_table('{source}') as the source"
         )
     return CliffMap.load(source)
+
+
+def _is_rule_table(path: Path) -> bool:
+    """Whether a file names the schema of rule tables, of any version, wherever that stands in it.
+    What cannot be read is none, and refused as a map."""
+    try:
+        return f'"{SCHEMA.partition("/")[0]}/'.encode() in read_bytes(path)
+    except OSError:
+        return False

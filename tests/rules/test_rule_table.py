@@ -113,6 +113,13 @@ def test_a_table_of_other_tiers_or_another_version_is_refused(ruled: Path, tmp_p
             RuleTable.load(changed)
 
 
+def test_a_rule_table_is_known_by_its_schema_wherever_that_stands(
+    ruled: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "late.json").write_text("\n" * 5000 + ruled.read_text("utf-8"))
+    assert open_source(tmp_path / "late.json").basis == BASIS
+
+
 def test_a_map_by_rules_of_an_earlier_gacprof_names_the_command(tmp_path: Path) -> None:
     old = CliffMap.load("h100-published").as_dict()
     old["provenance"] |= {"kind": "rules", "stack": {"torch": "2.11.0"}}
