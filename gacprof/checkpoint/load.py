@@ -274,7 +274,7 @@ def load_gguf(path: Path, dtype: torch.dtype) -> nn.Module:
     return model
 
 
-def tokenizer_beside(checkpoint: str | Path) -> Any | None:
+def tokenizer_of(checkpoint: str | Path) -> Any | None:
     """The tokenizer in a checkpoint's folder or in a GGUF file; None where there is none.
 
     Raises :class:`CheckpointError` where one is there and cannot be loaded.

@@ -33,7 +33,7 @@ def replacing(path: Path) -> Iterator[Path]:
         raise _not_regular(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(path)
-    handle, temporary = _beside(path)
+    handle, temporary = _temporary_for(path)
     try:
         yield temporary
         make_readable(temporary)
@@ -49,7 +49,7 @@ def replacing(path: Path) -> Iterator[Path]:
         os.close(handle)
 
 
-def _beside(path: Path) -> tuple[int, Path]:
+def _temporary_for(path: Path) -> tuple[int, Path]:
     """A new file for ``path``'s content, locked while the descriptor is open."""
     while True:
         try:

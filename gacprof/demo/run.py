@@ -120,7 +120,7 @@ def quality_lines(quality: Quality) -> Iterator[str]:
         shown.append(f"{one.model} {value:.2f}{beside}" if value else f"{one.model} not finite")
         found[one.model] = change.finding if change else ""
     yield f"perplexity on Python's reference: {', '.join(shown)}"
-    yield from beside_planned("perplexity", found)
+    yield from compared_with_plan("perplexity", found)
 
 
 def bench_lines(timed: BenchResult) -> Iterator[str]:
@@ -135,14 +135,14 @@ def bench_lines(timed: BenchResult) -> Iterator[str]:
                 beside = f" ({interval(low, middle, high)})"
             shown.append(f"{one.model} {microseconds(one.latency_us)}{beside}")
         yield f"{workload}: {', '.join(shown)}"
-        yield from beside_planned(workload, {t.model: t.verdict for t in times})
+        yield from compared_with_plan(workload, {t.model: t.verdict for t in times})
 
 
 SURE = {"worse": "better", "better": "worse", "slower": "faster", "faster": "slower"}
 """What another model is found to be → what the planned one is beside it."""
 
 
-def beside_planned(what: str, found: Mapping[str, str]) -> Iterator[str]:
+def compared_with_plan(what: str, found: Mapping[str, str]) -> Iterator[str]:
     """A line for each thing that the planned model surely is, and for what is open."""
     others = [name for name in found if name != PLANNED]
     for finding, word in SURE.items():

@@ -63,7 +63,7 @@ def needs_of_config(config: Config, tp: int = 1, dtype: str | None = None) -> Fo
     Raises :class:`MapError` for a quantisation that no table has, unless a ``dtype`` is given.
     """
     linear = table_dtype(dtype) if dtype else _scheme(config)
-    found, left_out = _beside_products(config, tp, linear, asked=bool(dtype))
+    found, left_out = _other_products(config, tp, linear, asked=bool(dtype))
     needs: list[Need] = []
     for product in demanded.products(config, _ranks(tp)):
         if product.kind in ("count", "expert") or product.role == "embedding":
@@ -112,7 +112,7 @@ def needs_of_weights(inventory: Inventory, tp: int = 1, dtype: str | None = None
     ]
     config = config_of(inventory.config)
     linear = table_dtype(dtype) if dtype else SCHEMES.get(_kind(config), "")
-    others, also = _beside_products(config, tp, linear, asked=bool(dtype))
+    others, also = _other_products(config, tp, linear, asked=bool(dtype))
     return [*needs, *others], [*left_out.values(), *also]
 
 
@@ -133,7 +133,7 @@ def _stored(config: Config, product: Product, linear: str) -> str:
     return SCHEMES.get(scheme_of(product, scheme).kind, linear) if scheme else linear
 
 
-def _beside_products(config: Config, tp: int, linear: str, asked: bool) -> Found:
+def _other_products(config: Config, tp: int, linear: str, asked: bool) -> Found:
     """Attention, in bf16, and routed experts; of these the data type is that ``asked`` for or
     the config's."""
     sizes, needs, left_out = Sizes(config, _ranks(tp)), list[Need](), list[str]()

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gacprof.checkpoint.load import tokenizer_beside
+from gacprof.checkpoint.load import tokenizer_of
 from gacprof.core import files
 from gacprof.core.errors import CheckpointError, first_line, why_unreadable
 from gacprof.evaluation.models import vocabulary
@@ -50,13 +50,13 @@ def common_tokenizer(
     different tokens cannot be compared.
     """
     if named is not None:
-        found = tokenizer_beside(named)
+        found = tokenizer_of(named)
         if found is None:
             raise CheckpointError(f"{named}: has no tokenizer")
         return found
     if not checkpoints:
         raise CheckpointError("a model in memory brings no tokenizer: name a folder that has one")
-    tokenizers = [(path, tokenizer_beside(path)) for path in checkpoints]
+    tokenizers = [(path, tokenizer_of(path)) for path in checkpoints]
     held = [(path, tokenizer) for path, tokenizer in tokenizers if tokenizer is not None]
     if not held:
         raise CheckpointError(

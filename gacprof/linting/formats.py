@@ -87,12 +87,12 @@ class Item(NamedTuple):
 
 def _item(found: Lint, row: Row) -> Item | None:
     """A product's finding; None where nothing is wrong with it, or nothing is known of it."""
-    told = verdict(row)
-    kind = told if told == "misaligned" else row.outcome
+    said = verdict(row)
+    kind = said if said == "misaligned" else row.outcome
     if kind not in LEVELS:
         return None
     why = f": {row.why}" if row.why else ""
-    text = one_line(f"{row.name}: {told} ({_asked(found)}){why}")
+    text = one_line(f"{row.name}: {said} ({_asked(found)}){why}")
     rule = f"{found.engine}/{row.demand}" if row.demand else f"{found.gpu}/tier"
     return Item(one_line(row.name), kind, text, rule, row.source, fingerprint(found, row))
 

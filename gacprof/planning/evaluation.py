@@ -129,13 +129,13 @@ def _notes(
 
 def _with_baseline(problem: Problem, changes: NewSizes) -> str:
     """Parameters of the whole and times of the planned weights' products, and the baseline's."""
-    asked, phases, told = problem.request.dominate, problem.phases.values(), []
+    asked, phases, lines = problem.request.dominate, problem.phases.values(), []
     for name, sizes in ((f"{asked}: ", baseline(problem)), ("the plan: ", changes)):
         parameters = footprint(problem.inventory, sizes).parameters
         taken = _taken(problem, [at.planned(sizes) for at in phases])
-        told.append(f"{name}{parameters:,} parameters, {taken}")
+        lines.append(f"{name}{parameters:,} parameters, {taken}")
     dense = _taken(problem, [problem.references.products(at, "dense") for at in phases])
-    return f"{told[0]} of these products; {told[1]}; uncompressed: {dense}"
+    return f"{lines[0]} of these products; {lines[1]}; uncompressed: {dense}"
 
 
 def _taken(problem: Problem, products: Sequence[Sequence[Gemm]]) -> str:

@@ -82,11 +82,11 @@ def _parsed_once() -> Iterator[None]:
 
 
 def _imported(file: Path, out: Path, numbers: torch.dtype) -> ImportResult:
-    from gacprof.checkpoint.load import load_gguf, tokenizer_beside
+    from gacprof.checkpoint.load import load_gguf, tokenizer_of
     from gacprof.checkpoint.skeleton import quiet, require_transformers
 
     inventory = scan(file)
-    tokenizer = tokenizer_beside(file)
+    tokenizer = tokenizer_of(file)
     name = str(numbers).removeprefix("torch.")
     key = hashlib.sha256(f"{inventory.fingerprint} {name}".encode()).hexdigest()
     with workspace(out, key) as folder:

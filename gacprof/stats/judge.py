@@ -35,7 +35,7 @@ TOLERANCE = 0.02
 """The penalty that is not worth a change of the model. Noise never raises it."""
 LOOKS = 8
 """A sweep looks at a curve after 12, 24, 48 … blocks, this often at most."""
-LEVEL = 0.05 / LOOKS
+VERDICT_LEVEL = 0.05 / LOOKS
 """The chance of each bound to be wrong at one look, so that it is 5 % over all looks."""
 
 
@@ -68,8 +68,8 @@ def judge(
     y = np.log(np.asarray(latency_us, dtype=np.float64))
     e = np.zeros(len(y)) if error is None else np.asarray(error, dtype=np.float64)
     known = np.isfinite(e)
-    one = quantiles(LEVEL, degrees, len(y))
-    many = quantiles(LEVEL / max(1, int(known.sum()) - 1), degrees, len(y))
+    one = quantiles(VERDICT_LEVEL, degrees, len(y))
+    many = quantiles(VERDICT_LEVEL / max(1, int(known.sum()) - 1), degrees, len(y))
     penalty, low, high = np.zeros(len(y)), np.zeros(len(y)), np.zeros(len(y))
     for i in range(len(y) - 1):
         larger = i + 1 + np.flatnonzero(known[i + 1 :])

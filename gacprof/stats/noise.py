@@ -35,17 +35,20 @@ def noise_of(curves: Sequence[CurveBlocks]) -> Noise:
     more than one has measured.
     """
     differences: list[float] = []
-    across: list[float] = []
+    between_devices: list[float] = []
     for curve in curves:
         several = len(curve.devices) > 1
         found = half_sample_differences(
             curve.log_us, units_of(curve.blocks), curve.pairs, 1 if several else None
         ).tolist()
         differences += found
-        across += found if several else []
+        between_devices += found if several else []
     if not differences:
         return Noise(floor=None, reason="no hidden A/A replicate was measured often enough")
-    floor = max(aa_floor(differences), aa_floor(across) if len(across) >= LEAST_PAIRS else 0.0)
+    floor = max(
+        aa_floor(differences),
+        aa_floor(between_devices) if len(between_devices) >= LEAST_PAIRS else 0.0,
+    )
     beyond = list(chain.from_iterable(map(_beyond_errors, curves)))
     off = aa_floor(beyond) if len(beyond) >= LEAST_PAIRS else 1.0
     return Noise(

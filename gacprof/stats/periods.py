@@ -5,9 +5,9 @@ tile edge of cuBLAS and FlashAttention-2 (256). So the question is which of the 
 gcd(d, 256) = 1, 2, 4 … 256 fare alike, and the answer an analysis of variance with the groups as
 treatment. What latency does along the axis is taken out by differences: of each dim to the next,
 with growth as covariate. Cliffs are outliers of these. The groups are split in two where that
-explains most, and each half likewise, as long as a split is significant (:data:`LEVEL`), explains
-:data:`LEAST_EXPLAINED`, and makes aligned dims faster than the ones below them. A staircase, of
-whatever steps, has no period, and its dims are judged one by one as all others are.
+explains most, and each half likewise, as long as a split is significant (:data:`SIGNIFICANCE`),
+explains :data:`LEAST_EXPLAINED`, and makes aligned dims faster than the ones below them.
+A staircase, of whatever steps, has no period, and its dims are judged one by one as all others are.
 
 Reference: Fisher, *The Design of Experiments* (1935), blocks and covariates.
 """
@@ -30,7 +30,7 @@ Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 LARGEST = 256
-LEVEL = 5e-3
+SIGNIFICANCE = 5e-3
 """The chance that noise alone makes a period of a curve (Bonferroni over the places to split)."""
 LEAST_EXPLAINED = 0.3
 """Of the variance of steps, by each split. Those of the published curves explain 0.79 to 0.99, of
@@ -121,7 +121,7 @@ class _Axis:
         if (
             fit is None
             or fit.explained < LEAST_EXPLAINED
-            or fit.p > LEVEL / len(tried)
+            or fit.p > SIGNIFICANCE / len(tried)
             or abs(fit.effects[1]) <= floor
             or self._is_staircase(upper := self.group >= at, fit.effects[1])
         ):
@@ -142,10 +142,10 @@ class _Axis:
         if len(which) < 2 or np.bincount(which, minlength=len(classes)).min() < FEWEST:
             return None
         gap = np.diff(self.d)
-        beside = gap <= 2 * finest_step(self.d.tolist())
-        change = (np.diff((which == c) * 1.0)[beside] for c in range(1, len(classes)))
-        growth = np.diff(np.log(self.d))[beside]
-        design, step = np.column_stack([growth, *change]), np.diff(self.y)[beside]
+        neighbours = gap <= 2 * finest_step(self.d.tolist())
+        change = (np.diff((which == c) * 1.0)[neighbours] for c in range(1, len(classes)))
+        growth = np.diff(np.log(self.d))[neighbours]
+        design, step = np.column_stack([growth, *change]), np.diff(self.y)[neighbours]
         fit = _regression(design, step)
         if fit is None:
             return None

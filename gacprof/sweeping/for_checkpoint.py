@@ -173,7 +173,7 @@ def _around(
         sizes |= {s + side for s in demanded for side in beside if s + side > 0}
     for feed in dict.fromkeys(dim.feeds):
         times = dim.feeds.count(feed)
-        for gemm in _beside(inventory, dim, feed):
+        for gemm in _products_of(inventory, dim, feed):
             shared = getattr(gemm, feed.axis) - times * dim.size  # what other dims add to the axis
             for multiple in (1, *NEIGHBOUR_MULTIPLES):
                 others = shared + _rounding(inventory, dim, feed, multiple)
@@ -210,7 +210,7 @@ def _rounding(inventory: Inventory, dim: Dim, feed: Feed, multiple: int) -> int:
     )
 
 
-def _beside(inventory: Inventory, dim: Dim, feed: Feed) -> list[Gemm]:
+def _products_of(inventory: Inventory, dim: Dim, feed: Feed) -> list[Gemm]:
     """The product as it is, and with the dims on its other axis at what they may become."""
     gemm = inventory.gemm(feed.weight)
     found = [gemm]

@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from gacprof.checkpoint.layers import FactorPair, GroupedFactors  # noqa: E402
-from gacprof.checkpoint.load import load, load_model, tokenizer_beside  # noqa: E402
+from gacprof.checkpoint.load import load, load_model, tokenizer_of  # noqa: E402
 
 SIZES = {
     "hidden_size": 64,
@@ -272,7 +272,7 @@ def test_a_tokenizer_that_never_ends_is_refused(tmp_path: Path, name: str) -> No
     (tmp_path / name).unlink(missing_ok=True)
     os.mkfifo(tmp_path / name)
     with pytest.raises(CheckpointError, match="no regular file"):
-        tokenizer_beside(tmp_path)
+        tokenizer_of(tmp_path)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int64", "bool"])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gacprof.cliffmap.detect import penalty
 from gacprof.stats.findings import Period, ResidueClass
-from gacprof.stats.judge import LEVEL, comparable_dims, comparable_sums, judge, verdict_of
+from gacprof.stats.judge import VERDICT_LEVEL, comparable_dims, comparable_sums, judge, verdict_of
 
 latencies = st.lists(st.floats(1.0, 1e5), min_size=1, max_size=40)
 errors = st.floats(0.0, 0.3)
@@ -129,8 +129,8 @@ def test_bounds_from_few_blocks_hold_the_truth_as_often_as_they_say(degrees):
         below += np.mean(judged.low > 1e-9)
         above += np.mean(judged.high < -1e-9)
         normal += np.mean(judge(latency, error).low > 1e-9)
-    assert below / times <= 1.3 * LEVEL and above / times <= 1.3 * LEVEL
-    assert degrees > 6 or normal / times > 1.3 * LEVEL
+    assert below / times <= 1.3 * VERDICT_LEVEL and above / times <= 1.3 * VERDICT_LEVEL
+    assert degrees > 6 or normal / times > 1.3 * VERDICT_LEVEL
 
 
 def test_a_dim_of_unknown_error_is_undecided():
@@ -161,7 +161,7 @@ def test_the_bounds_hold_the_truth_at_the_level_claimed(plateau):
         judged = judge(true * np.exp(draw.normal(0, error)), error)
         below += np.mean(judged.low > wanted + 1e-9)
         above += np.mean(judged.high < wanted - 1e-9)
-    chance = 1.3 * LEVEL  # of ten thousands of judgements
+    chance = 1.3 * VERDICT_LEVEL  # of ten thousands of judgements
     assert below / times <= chance and above / times <= chance
 
 
