@@ -117,9 +117,9 @@ def _notes(
     """What the proof rests on: sizes judged elsewhere, a baseline, estimated times."""
     if inexact:
         yield (
-            f"the map does not hold {len(inexact)} dims beside the new sizes of those that they "
-            f"meet, the first is {inexact[0]}: they were judged beside others. After realigning, "
-            "'gacprof sweep --for OUT' measures them"
+            f"the map does not hold {len(inexact)} dims with the new sizes of the dims that they "
+            f"meet, the first is {inexact[0]}: they were judged with other sizes of these. After "
+            "realigning, 'gacprof sweep --for OUT' measures them"
         )
     if problem.request.dominate is not None:
         yield _with_baseline(problem, changes)

@@ -85,7 +85,7 @@ def test_it_holds_on_a_device_of_another_period(period, tmp_path):
     made = plan(inventory, cliff_map, objective="pad", tokens=TOKENS)
     assert {size % period for size in made.changes.values()} == {0}
     assert set(made.changes) == {WIDTH, *RANKS}
-    assert made.certificate.proved is not any("judged beside others" in n for n in _notes(made))
+    assert made.certificate.proved is not any("judged with other sizes" in n for n in _notes(made))
     realign(inventory, made, tmp_path / "out")
     out = scan(tmp_path / "out")
     for by in (cliff_map, measured(out, tmp_path / "second")):

@@ -60,7 +60,7 @@ def test_all_of_it_holds_or_it_is_refused(
     assert floor is None or made.energy_kept >= floor - 1e-9
     proof = made.certificate
     assert proof.value <= proof.bound
-    why_not = ("nothing is proved", "judged beside", "not over all joint sizes")
+    why_not = ("nothing is proved", "judged with other sizes", "not over all joint sizes")
     assert proof.proved or any(why in note for note in proof.notes for why in why_not)
     for choice in made.choices:
         size = choice.after or inventory.dim(choice.dim).dense_size
