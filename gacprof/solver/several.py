@@ -264,6 +264,11 @@ def _refusal(classes: Classes, place: int, deadline: float) -> SolverError:
     except SolverError as error:
         return error
     least = short.of(np.array(found.choice) + classes.starts)
+    if least <= short.most:  # HiGHS keeps limits to a tolerance, and found none within them
+        return SolverError(
+            f"only choices at the very edge of the limits keep them: loosen that of {short.name} a "
+            "little, or allow more time"
+        )
     return InfeasibleBudget(
         f"the limit of {short.name} is {short.most}: within the other limits the least is {least}",
         place, least,
