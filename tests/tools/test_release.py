@@ -86,7 +86,13 @@ def test_the_wheel_alone_lints_diagnoses_and_shows_maps(installed, tmp_path):
     found = run("diagnose", str(config), "--gpu", "h100", "--json")
     assert found.returncode in (0, 1), found.stderr
     assert json.loads(found.stdout)["totals"]["judged"] == 29
-    linted = run("lint", str(config), "--gpu", "h100", "--json")
+    shapes = {
+        "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14281, "vocab_size": 32000,
+        "num_hidden_layers": 2, "num_attention_heads": 32, "num_key_value_heads": 8,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(shapes))
+    linted = run("lint", str(tmp_path / "config.json"), "--gpu", "h100", "--json")
     assert linted.returncode in (0, 1), linted.stderr
+    assert "14281" in linted.stdout
     lacking = run("sweep", "quick", "--out", "run")
     assert lacking.returncode == 2 and "gacprof[measure]" in lacking.stderr
