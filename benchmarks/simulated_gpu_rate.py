@@ -76,8 +76,8 @@ class Restarting(SimulatedDevice):
 
     def renew(self) -> None:
         self.starts += 1
-        self.forget()
-        self.open_sessions = 0
+        self.captures.forget()
+        self.captures.open_sessions = 0
         for held in ("arenas", "tracer", "_other_memory", "_stream"):
             self.__dict__.pop(held, None)
         self._gpu._planned.clear()

@@ -21,11 +21,27 @@ THEIRS = {
         """,
     "their_device": """
         from gacprof.core.points import Environment
-        from gacprof.devices.recorded import RecordedDevice
+        from gacprof.devices.device import BlockTimes, Device, Session, TimedCall
 
-        def opened(which):
-            slow = lambda point: 14.0 if point.dim["K"] % 16 else 10.0
-            return RecordedDevice(slow, Environment("npu", f"NPU {which}", "npu1"))
+        class Npu(Device):
+            timer = "npu"
+
+            def __init__(self, which):
+                self.environment = Environment("npu", f"NPU {which}", "npu1")
+
+            def session(self, slots, reuse_bytes=0):
+                return Curve(slots)
+
+        class Curve(Session):
+            failed = {}
+
+            def __init__(self, slots):
+                self.us = [14.0 if slot.point.dim["K"] % 16 else 10.0 for slot in slots]
+
+            def block(self, order):
+                return BlockTimes(tuple(TimedCall(slot, self.us[slot]) for slot in order))
+
+        opened = Npu
         """,
     "their_compressor": """
         from gacprof.checkpoint.layouts.linear import Linear
@@ -105,7 +121,7 @@ def test_their_operator_is_swept_on_their_device_into_a_map(package, tmp_path):
         package,
         """
         import json, sys, gacprof
-        from gacprof.devices.device import open_device
+        from gacprof.devices.opening import open_device
         from gacprof.sweeping import run_sweep
         from gacprof.sweeping.suite import parse_suite
         suite = parse_suite(json.loads(sys.argv[2]), "theirs")

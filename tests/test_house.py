@@ -48,9 +48,6 @@ VERSION = "gacprof"
 CIRCLES = [
     "cliffmap.candidates cliffmap.source",
     "cliffmap.map cliffmap.storage cliffmap.view",
-    "checkpoint.foreign checkpoint.layouts checkpoint.layouts.slicegpt checkpoint.layouts.tools "
-    "checkpoint.skeleton",
-    "devices.cpu devices.cuda devices.cuda_session devices.cuda_slot devices.device",
     "planning.axes planning.classes planning.costs planning.evaluation planning.limits "
     "planning.objectives planning.solving",
 ]

@@ -25,7 +25,8 @@ from gacprof.core.errors import MeasurementError, first_line
 from gacprof.devices.cuda import CudaDevice
 from gacprof.devices.cuda_graph import GraphRun, LaunchedRun, TimedRun, Work
 from gacprof.devices.cuda_slot import prepare
-from gacprof.devices.device import Slot, open_device
+from gacprof.devices.device import Slot
+from gacprof.devices.opening import open_device
 from gacprof.devices.kineto import span_us
 
 PRODUCTS = {"3 us": (1, 1024, 1024), "30 us": (2048, 2048, 2560), "100 us": (4096, 4096, 2048),
@@ -49,7 +50,7 @@ def timed(device: CudaDevice, shape: tuple[int, int, int]) -> dict[str, Any]:
         if calls == 1 or calls * ready.us <= LONGEST_US:
             work = Work(tuple(ready.placement.bind() for _ in range(calls)), ready.placement.bind())
             begun = time.perf_counter()
-            run = GraphRun(work, device.pool, device.index, device.graphs)
+            run = GraphRun(work, device.graphs)
             run.launch()
             device.synchronise()
             costs[f"capture_{calls}_ms"] = time.perf_counter() - begun

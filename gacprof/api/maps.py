@@ -104,7 +104,7 @@ def _check_map(request: CheckRequest) -> Compatibility:
     """Whether a map holds for a device of this machine and its libraries."""
     from gacprof.cliffmap import CliffMap
     from gacprof.cliffmap.compare import check
-    from gacprof.devices.device import open_device
+    from gacprof.devices.opening import open_device
 
     loaded = CliffMap.load(request.cliff_map)
     own = "cpu" if loaded.environment.kind == "cpu" else None

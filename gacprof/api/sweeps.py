@@ -142,7 +142,7 @@ def sweep_suite(chosen: Suite, request: SweepRequest) -> RunSummary:
 def sweep_all_gpus(suite: Suite, request: SweepRequest) -> FleetRun:
     """:func:`sweep` this suite on all GPUs of this machine at once: equal ones split its curves.
     Each kind has its folder in ``out``."""
-    from gacprof.devices.device import local_gpus
+    from gacprof.devices.opening import local_gpus
     from gacprof.extras.fleet.cluster import Threads
 
     if request.lock_clocks_mhz is not None:
@@ -281,7 +281,7 @@ def forecast_sweep(suite: Suite, gpu: str) -> Forecast:
 
 def _if_here(device: str | None) -> Device | None:
     """The device, opened; None where it is not here, as in planning for another machine."""
-    from gacprof.devices.device import open_device
+    from gacprof.devices.opening import open_device
 
     try:
         return open_device(None if device == "all" else device)
@@ -290,7 +290,7 @@ def _if_here(device: str | None) -> Device | None:
 
 
 def _kind(device: str | None) -> str:
-    from gacprof.devices.device import device_kind
+    from gacprof.devices.opening import device_kind
 
     return "cuda" if device == "all" else device_kind(device)
 
@@ -321,7 +321,7 @@ def _clocks(device: str | None, mhz: int | None) -> Iterator[None]:
         yield
         return
     from gacprof.devices.cuda import CudaDevice
-    from gacprof.devices.device import open_device
+    from gacprof.devices.opening import open_device
     from gacprof.devices.nvml import locked
 
     gpu = open_device(device, "cuda-events")

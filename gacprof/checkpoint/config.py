@@ -1,4 +1,4 @@
-"""What a foreign config says, and what of it may pass."""
+"""What a foreign config says, and what of it may reach transformers."""
 
 from __future__ import annotations
 
@@ -79,6 +79,16 @@ def _is_harmless(value: Any, may_be_word: bool, deep: int = 0) -> bool:
     else:
         parts = [(may_be_word, part) for part in value] if isinstance(value, list) else []
     return deep < _DEEPEST and all(_is_harmless(part, word, deep + 1) for word, part in parts)
+
+
+def require_transformers() -> Any:
+    try:
+        import transformers
+    except ImportError:
+        raise CheckpointError(
+            "building a model needs transformers: pip install gacprof[models]"
+        ) from None
+    return transformers
 
 
 _COUNT = re.compile(r"(layers?|blocks|experts)$")

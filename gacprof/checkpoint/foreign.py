@@ -1,30 +1,19 @@
-"""A foreign checkpoint's config: what its model computes, and what of it other loaders may see.
+"""A foreign checkpoint's config, true to what its model computes.
 
 A pickled model's modules know things that its config does not: compression tools bring their
-own attention classes, some with constants written into the code. And a config can name code:
-``attn_implementation: "org/kernel"`` is fetched from a hub and run. So what is handed on to
-transformers or an engine is an allow-list (:func:`.config.passed`), and links that lead out of the
-folder are not followed.
+own attention classes, some with constants written into the code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from fnmatch import fnmatch
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from gacprof.checkpoint.config import count, passed, refuse_not_finite
-from gacprof.checkpoint.folder import LocalFolder, read_json
+from gacprof.checkpoint.config import count, refuse_not_finite
 from gacprof.checkpoint.inventory import Inventory, NewSizes
 from gacprof.checkpoint.layouts import layout_named
 from gacprof.checkpoint.layouts.layout import Compressor
 from gacprof.checkpoint.layouts.tools import compressors
-from gacprof.core.dtypes import FLOATING
 from gacprof.core.errors import CheckpointError
-from gacprof.core.files import write_json
 
 
 def effective_config(inventory: Inventory) -> dict[str, Any]:
@@ -100,45 +89,3 @@ def _tool_of(inventory: Inventory, module: str) -> Compressor | None:
 
 def _only(values: set[Any]) -> Any:
     return values.pop() if len(values) == 1 else None
-
-
-def carried_config(config: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """What of a ``config.json`` another loader may see.
-
-    Raises :class:`CheckpointError` for a model type that this transformers does not have: only its
-    config class says which words are settings.
-    """
-    from gacprof.checkpoint.skeleton import require_transformers
-
-    version = require_transformers().__version__
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
-    kind = config.get("model_type")
-    if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
-        raise CheckpointError(
-            f"{path}: its config.json names the model type {str(kind)[:40]!r}, which transformers "
-            f"{version} does not have: what the settings mean is not known"
-        )
-    refuse_not_finite(config, path)
-    found = passed(config, CONFIG_MAPPING[kind])
-    dtype = config.get("torch_dtype", config.get("dtype"))
-    return found | ({"torch_dtype": dtype} if dtype in FLOATING else {})
-
-
-def matching(folder: Path, patterns: Sequence[str]) -> list[str]:
-    """The files of these names in a folder; links that lead outside are left out."""
-    local = LocalFolder(folder)
-    found = [name for name in local.names() if any(fnmatch(name, p) for p in patterns)]
-    return [name for name in found if local.holds(name)]
-
-
-@contextmanager
-def seen_by_loader(folder: Path) -> Iterator[Path]:
-    """A folder in its place for loaders that read ``config.json`` themselves: the same weights, as
-    links, and of the settings what is carried. It is removed afterwards."""
-    config = carried_config(read_json(LocalFolder(folder), "config.json"), str(folder))
-    with TemporaryDirectory(prefix="gacprof-") as made:
-        for name in matching(folder, ("*.safetensors", "*.safetensors.index.json")):
-            (Path(made) / name).symlink_to((folder / name).absolute())
-        write_json(Path(made) / "config.json", config)
-        yield Path(made)

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from gacprof.checkpoint.inventory import Gemm, Inventory, Module
+from gacprof.core.errors import CheckpointError
 
 
 class FactorPair(nn.Module):
@@ -96,6 +97,20 @@ def find_submodule(model: nn.Module, name: str) -> Any:
         return model.get_submodule(name)
     except AttributeError:
         return None
+
+
+def submodule(model: nn.Module, name: str, inventory: Inventory) -> nn.Module:
+    found: nn.Module | None = find_submodule(model, name)
+    if found is None:
+        raise CheckpointError(
+            f"{inventory.path}: {name} is in the file but not in {type(model).__name__}"
+        )
+    return found
+
+
+def put(model: nn.Module, name: str, module: nn.Module) -> None:
+    parent, _, child = name.rpartition(".")
+    setattr(model.get_submodule(parent), child, module)
 
 
 def set_ranks(model: nn.Module, name: str, before: Sequence[int], after: Sequence[int]) -> None:

@@ -18,12 +18,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from gacprof.checkpoint.config import require_transformers
 from gacprof.checkpoint.folder import refuse_endless
 from gacprof.checkpoint.gguf_headers import gguf_in
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.layouts.widths import STACKED
 from gacprof.checkpoint.scanning import scan
-from gacprof.checkpoint.skeleton import build_skeleton, quiet, require_transformers
+from gacprof.checkpoint.skeleton import build_skeleton, quiet
 from gacprof.checkpoint.tensors import TensorReader, open_tensors
 from gacprof.core.dtypes import FLOATING, full_name
 from gacprof.core.errors import CheckpointError, first_line

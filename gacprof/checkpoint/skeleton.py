@@ -14,15 +14,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from gacprof.checkpoint.config import passed, refuse_oversized, without_heads
+from gacprof.checkpoint.config import passed, refuse_oversized, require_transformers, without_heads
 from gacprof.checkpoint.foreign import effective_config
 from gacprof.checkpoint.inventory import Attention, Inventory
 from gacprof.checkpoint.layers import (
     factors_of,
     find_submodule,
     parameter_names,
+    put,
     set_sizes,
     split_experts,
+    submodule,
 )
 from gacprof.checkpoint.layouts import layout_named
 from gacprof.core.errors import CheckpointError
@@ -74,16 +76,6 @@ def parameters_on_meta(most: int) -> Iterator[None]:
         yield
     finally:
         nn.Module.register_parameter = register  # type: ignore[method-assign]
-
-
-def require_transformers() -> Any:
-    try:
-        import transformers
-    except ImportError:
-        raise CheckpointError(
-            "building a model needs transformers: pip install gacprof[models]"
-        ) from None
-    return transformers
 
 
 @contextlib.contextmanager
@@ -183,17 +175,3 @@ def _fit_heads(model: nn.Module, inventory: Inventory, attention: Attention) -> 
         for key, value in counts.items():
             if hasattr(module, key):
                 setattr(module, key, value)
-
-
-def submodule(model: nn.Module, name: str, inventory: Inventory) -> nn.Module:
-    found: nn.Module | None = find_submodule(model, name)
-    if found is None:
-        raise CheckpointError(
-            f"{inventory.path}: {name} is in the file but not in {type(model).__name__}"
-        )
-    return found
-
-
-def put(model: nn.Module, name: str, module: nn.Module) -> None:
-    parent, _, child = name.rpartition(".")
-    setattr(model.get_submodule(parent), child, module)

@@ -6,7 +6,8 @@ import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 
 from pydantic import ValidationError
@@ -17,7 +18,7 @@ from gacprof.cliffmap.schema import KIND, SCHEMA, Curve, Device, IsolatedPoint, 
 from gacprof.core.errors import MapError
 from gacprof.core.points import LEVEL, Block, Environment, Point, PointNote, Sample, curve_key
 from gacprof.stats.blocks import CurveBlocks
-from gacprof.stats.fit import FEWEST_BLOCKS
+from gacprof.stats.fit import FEWEST_BLOCKS, Floats
 from gacprof.stats.judge import TOLERANCE
 from gacprof.stats.noise import checks, device_variance, levels_of, noise_of
 
@@ -60,42 +61,16 @@ def build_map(
     """
     if not re.fullmatch(KIND, environment.kind):
         raise MapError(f"'{environment.kind}' is no kind of device, such as cuda, cpu, recorded")
-    held = list(blocks)
+    held, about = list(blocks), point_notes or {}
     timer, notes = _timer_of(held)
     curves, left_out = _by_curve(held, timer)
-    about = point_notes or {}
     if not curves:
-        reasons = Counter(note.failed for note in about.values() if note.failed)
-        why = f" (most often: {reasons.most_common(1)[0][0]})" if reasons else ""
-        raise MapError(
-            f"nothing to build the map '{name}' from: no sample was measured{why}. "
-            "Run the sweep again (gacprof sweep … --resume)"
-        )
+        raise MapError(_nothing_measured(name, about))
     fits = list(curves.values())
-    levels = [b for b in held if b.axis == LEVEL and b.timer == timer]
-    moved = levels_of([b for b in levels if not b.throttled] or levels, fits)
-    noise, across = noise_of(fits), device_variance(fits) ** 0.5
-    failed = _failed_by_curve(about, curves)
-    made: list[Curve] = []
-    isolated: dict[Point, IsolatedPoint] = {}
-    what = {key: Axis.of(c.slots[0].point, c.axis, timer) for key, c in curves.items()}
-    for key, shift in sorted(
-        zip(curves, moved, strict=True), key=lambda each: _order(what[each[0]])
-    ):
-        curve, axis = curves[key], what[key]
-        unseen = across if len(curve.devices) < 2 else 0.0
-        found = measured_of(curve, shift, noise.inflation, unseen)
-        measured = [_named(m, axis.point(m.d), about, mechanism_of) for m in found]
-        if len(measured) < 2:
-            isolated |= {axis.point(m.d): _isolated(m, axis) for m in reversed(measured)}
-            continue
-        try:
-            made.append(make_curve(axis, measured, failed.get(key, {}), tolerance, curve.throttled))
-        except ValidationError as error:
-            fault = error.errors()[0]["msg"]
-            raise MapError(f"{axis.operator} {axis.axis} ({axis.fixed}): {fault}") from None
-    notes += _throttle_notes(held, fits)
-    on_curves = {curve.point(d) for curve in made for d in curve.points.d}
+    noise, moved = noise_of(fits), _levels(held, timer, fits)
+    fitted = _fitted(curves, _failed_by_curve(about, curves), timer, moved, noise.inflation)
+    served = partial(_served, notes=about, mechanism_of=mechanism_of)
+    made, isolated = _judged([served(one) for one in fitted], tolerance)
     file = MapFile(
         schema_=SCHEMA,
         name=name,
@@ -106,15 +81,82 @@ def build_map(
         provenance=Provenance(
             kind="measured",
             created=created or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            suite=suite, suite_hash=suite_hash, stack=dict(environment.stack), notes=notes,
+            suite=suite, suite_hash=suite_hash, stack=dict(environment.stack),
+            notes=[*notes, *_throttle_notes(held, fits)],
         ),
         noise=noise,
         checks=checks(fits, moved),
         curves=made,
-        isolated=[alone for point, alone in isolated.items() if point not in on_curves],
+        isolated=isolated,
         unmeasured=list(dict.fromkeys([*unmeasured, *left_out])),
     )  # fmt: skip
     return CliffMap(file)
+
+
+def _nothing_measured(name: str, notes: Mapping[Point, PointNote]) -> str:
+    reasons = Counter(note.failed for note in notes.values() if note.failed)
+    why = f" (most often: {reasons.most_common(1)[0][0]})" if reasons else ""
+    return (
+        f"nothing to build the map '{name}' from: no sample was measured{why}. "
+        "Run the sweep again (gacprof sweep … --resume)"
+    )
+
+
+def _levels(blocks: Sequence[Block], timer: str, fits: Sequence[CurveBlocks]) -> list[Floats]:
+    """What each curve's slots have to be moved by to be on one level with the others'."""
+    levels = [b for b in blocks if b.axis == LEVEL and b.timer == timer]
+    return levels_of([b for b in levels if not b.throttled] or levels, fits)
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """What the fit of a curve says of its dims; ``failed`` are those without any time."""
+
+    axis: Axis
+    measured: list[Measured]
+    failed: Mapping[int, str]
+    throttled: str
+
+
+def _fitted(
+    curves: Mapping[str, CurveBlocks],
+    failed: Mapping[str, Mapping[int, str]],
+    timer: str,
+    moved: Sequence[Floats],
+    inflation: float,
+) -> list[_Fitted]:
+    """Every curve, in the order of a map."""
+    across = device_variance(list(curves.values())) ** 0.5
+    found = [
+        _Fitted(
+            Axis.of(curve.slots[0].point, curve.axis, timer),
+            measured_of(curve, shift, inflation, across if len(curve.devices) < 2 else 0.0),
+            failed.get(key, {}),
+            curve.throttled,
+        )
+        for (key, curve), shift in zip(curves.items(), moved, strict=True)
+    ]
+    return sorted(found, key=lambda one: _order(one.axis))
+
+
+def _judged(
+    fitted: Iterable[_Fitted], tolerance: float
+) -> tuple[list[Curve], list[IsolatedPoint]]:
+    """The curves, and points alone on their axis that stand on no other curve."""
+    made: list[Curve] = []
+    isolated: dict[Point, IsolatedPoint] = {}
+    for one in fitted:
+        axis = one.axis
+        if len(one.measured) < 2:
+            isolated |= {axis.point(m.d): _isolated(m, axis) for m in reversed(one.measured)}
+            continue
+        try:
+            made.append(make_curve(axis, one.measured, one.failed, tolerance, one.throttled))
+        except ValidationError as error:
+            fault = error.errors()[0]["msg"]
+            raise MapError(f"{axis.operator} {axis.axis} ({axis.fixed}): {fault}") from None
+    on_curves = {curve.point(d) for curve in made for d in curve.points.d}
+    return made, [alone for point, alone in isolated.items() if point not in on_curves]
 
 
 def _order(axis: Axis) -> str:
@@ -176,13 +218,17 @@ def _throttle_notes(blocks: Sequence[Block], curves: Sequence[CurveBlocks]) -> l
     ] * (slowed > 0)
 
 
-def _named(
-    m: Measured, point: Point, notes: Mapping[Point, PointNote], mechanism_of: MechanismOf
-) -> Measured:
-    """With what served the dim."""
-    kernels = notes[point].kernels if point in notes else ()
-    served = mechanism_of(Sample(point, (), (), "", kernels=kernels))
-    return replace(m, mechanism=served, kernels=kernels)
+def _served(
+    curve: _Fitted, notes: Mapping[Point, PointNote], mechanism_of: MechanismOf
+) -> _Fitted:
+    """With what served its dims."""
+    named = []
+    for m in curve.measured:
+        point = curve.axis.point(m.d)
+        kernels = notes[point].kernels if point in notes else ()
+        served = mechanism_of(Sample(point, (), (), "", kernels=kernels))
+        named.append(replace(m, mechanism=served, kernels=kernels))
+    return replace(curve, measured=named)
 
 
 def _failed_by_curve(

@@ -177,14 +177,11 @@ def make_curve(
     a latency that is no positive number.
     """
     measured = sorted(measured, key=lambda m: m.d)
-    failed = dict(failed or {})
     found = judge_curve(measured, tolerance)
-    dims, latency, judged = found.d, [m.us for m in measured], found.judged
+    dims, verdicts = found.d, found.judged.verdict
     at = {m.d: m for m in measured}
     mechanisms = sorted({m.mechanism for m in measured if m.mechanism})
     kernels = sorted({m.kernels for m in measured if m.kernels})
-    last = max((d for d, yes in zip(dims, found.comparable, strict=True) if yes), default=0)
-    asked = [*dims, *failed]
     return Curve(
         operator=axis.operator,
         axis=axis.axis,
@@ -193,17 +190,7 @@ def make_curve(
         flags=dict(sorted(axis.flags.items())),
         timer=axis.timer,
         throttled=throttled,
-        points=Points(
-            d=dims,
-            latency_us=[_rounded(us) for us in latency],
-            low_us=[_bound(m, -1) for m in measured],
-            high_us=[_bound(m, 1) for m in measured],
-            count=[m.count for m in measured],
-            penalty_low=[_rounded(p) for p in judged.low.tolist()],
-            penalty_high=[_rounded(p) if isfinite(p) else None for p in judged.high.tolist()],
-            mechanism=_places([m.mechanism for m in measured], mechanisms),
-            kernels=_places([m.kernels for m in measured], kernels),
-        ),
+        points=_points(measured, found.judged, mechanisms, kernels),
         mechanisms=mechanisms,
         kernels=[list(names) for names in kernels],
         period=found.period,
@@ -212,18 +199,43 @@ def make_curve(
             c.model_copy(update={"cause": _cause(at[c.before], at[c.after])}) for c in found.cliffs
         ],
         frontier=detect.frontier_of(
-            dims, latency, found.comparable, judged.verdict, found.floor
+            dims, [m.us for m in measured], found.comparable, verdicts, found.floor
         ),
-        safe=[d for d, v in zip(dims, judged.verdict, strict=True) if v == "safe"],
-        misaligned=[d for d, v in zip(dims, judged.verdict, strict=True) if v == "misaligned"],
+        safe=[d for d, v in zip(dims, verdicts, strict=True) if v == "safe"],
+        misaligned=[d for d, v in zip(dims, verdicts, strict=True) if v == "misaligned"],
         floor=found.floor,
         tolerance=tolerance,
-        coverage=Coverage(
-            first=min(asked), last=max(asked), measured=len(measured), last_comparable=last,
-            not_comparable=[d for d, yes in zip(dims, found.comparable, strict=True)
-                       if d < last and not yes],
-            failed=failed,
-        ),
+        coverage=_coverage(found, dict(failed or {})),
+    )
+
+
+def _points(
+    measured: Sequence[Measured],
+    judged: Judged,
+    mechanisms: Sequence[str],
+    kernels: Sequence[tuple[str, ...]],
+) -> Points:
+    return Points(
+        d=[m.d for m in measured],
+        latency_us=[_rounded(m.us) for m in measured],
+        low_us=[_bound(m, -1) for m in measured],
+        high_us=[_bound(m, 1) for m in measured],
+        count=[m.count for m in measured],
+        penalty_low=[_rounded(p) for p in judged.low.tolist()],
+        penalty_high=[_rounded(p) if isfinite(p) else None for p in judged.high.tolist()],
+        mechanism=_places([m.mechanism for m in measured], mechanisms),
+        kernels=_places([m.kernels for m in measured], kernels),
+    )
+
+
+def _coverage(found: JudgedCurve, failed: dict[int, str]) -> Coverage:
+    compared = dict(zip(found.d, found.comparable, strict=True))
+    last = max((d for d, yes in compared.items() if yes), default=0)
+    asked = [*found.d, *failed]
+    return Coverage(
+        first=min(asked), last=max(asked), measured=len(found.d), last_comparable=last,
+        not_comparable=[d for d, yes in compared.items() if d < last and not yes],
+        failed=failed,
     )  # fmt: skip
 
 

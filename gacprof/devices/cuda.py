@@ -1,129 +1,50 @@
-"""A CUDA GPU as a device to sweep. What a curve's slots do on it is :mod:`.cuda_session`'s."""
+"""A CUDA GPU as a device to sweep: slots are captured, then blocks launch each of them once.
+
+The order is fixed by what each step needs. Calls are warmed up first, the largest before all: their
+rough times decide how many go into a graph, and the arenas reach their final size. Kernel names
+come from one trace of all slots before any capture, since tracers and graphs get in each other's
+way. A block launches every slot once and waits once, at its end. What was captured stays the
+device's: a later session of the same slots takes it over, and one of further slots of the same
+curve captures runs of as many calls.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from statistics import median_low
+from typing import TypeVar
 
+from gacprof import operators
 from gacprof.core.errors import MeasurementError
-from gacprof.core.points import Environment, Point
-from gacprof.devices.cuda_graph import EVENTS, GRAPH
-from gacprof.devices.cuda_session import CudaSession, Key
-from gacprof.devices.cuda_slot import Captured
-from gacprof.devices.device import Device, Session, Slot
-from gacprof.devices.environment import cuda_environment
-from gacprof.devices.kineto import Tracer, mark
-from gacprof.devices.memory import Arenas
-from gacprof.devices.nvml import Telemetry
+from gacprof.core.points import Point
+from gacprof.core.tasks import no_collection
+from gacprof.devices.cuda_graph import GRAPH, GraphRun, LaunchedRun, TimedRun, Work, reason
+from gacprof.devices.cuda_slot import Captured, Captures, Key, Ready, calls_of_runs, prepare
+from gacprof.devices.device import BlockTimes, Session, Slot, TimedCall
+from gacprof.devices.gpu import AUTO, Gpu
 
-if TYPE_CHECKING:
-    import torch
+T = TypeVar("T")
 
-Curve = tuple[Hashable, ...]
-"""All that the points of a curve have in common."""
-
-AUTO = "auto"
-L2_FACTOR = 2
-"""Times the L2 cache: what is read between two uses of the same cold weights. Less of it reorders
-results (pytorch/pytorch#192159)."""
-ASSUMED_L2_BYTES = 128 << 20
-MEMORY_SHARE = 0.9
-"""Of the memory that is free, at most this for one point's operands."""
-COLD_SHARE = 0.25
-"""Of all memory, at most this for each dtype's cold weights."""
-BURN_IN_S = 0.5
+MOST_LAUNCHED = 8
+"""Calls of a run that the host launches: it must keep ahead of the device."""
+NODE_BUDGET, DEVICE_NODES = 48_000, 500_000
+"""Kernels in all graphs of a session; and in all graphs of the device, since each takes about a
+kilobyte of its memory. A session takes at most half of what is left."""
+NODES_BESIDE, ASSUMED_KERNELS = 6, 2
+"""Nodes of a graph that are no calls, and kernels of a call that was not traced."""
 
 
-class CudaDevice(Device):
-    """``timer`` is ``cuda-graph``, ``cuda-events``, or ``auto``: graphs, and events for slots that
-    no graph can capture, as :meth:`Session.remarks` reports.
-
-    Raises :class:`MeasurementError` for another timer, and where there is no such GPU.
-    """
+class CudaDevice(Gpu):
+    """A GPU with sessions. What one has captured, a later one of the same slots takes over."""
 
     def __init__(self, index: int = 0, timer: str = AUTO) -> None:
-        import torch
-
-        if timer not in (AUTO, GRAPH, EVENTS):
-            raise MeasurementError(f"unknown timer '{timer}': use {AUTO}, {GRAPH} or {EVENTS}")
-        if not torch.cuda.is_available():
-            raise MeasurementError(
-                "no CUDA device is usable here (torch.cuda.is_available() is false): "
-                "use --device cpu, or see 'gacprof doctor'"
-            )
-        if index >= torch.cuda.device_count():
-            raise MeasurementError(
-                f"there is no cuda:{index} here; the last is cuda:{torch.cuda.device_count() - 1}"
-            )
-        self.index = index
-        self.torch_device = torch.device("cuda", index)
-        self.telemetry = Telemetry(index)
-        self.timer = EVENTS if timer == EVENTS else GRAPH
-        self.falls_back = timer == AUTO
+        super().__init__(index, timer)
+        self.captures = Captures(self.graphs)
         self.names: dict[Point, tuple[str, ...]] = {}
         """Of the kernels of points, traced here or by another process."""
-        self.captured: dict[Key, Captured] = {}
-        """What sessions have captured, closed ones too."""
-        self.graphs: list[torch.cuda.CUDAGraph] = []
-        self.nodes = 0
-        """Of all these graphs."""
-        self._calls: dict[Curve, list[int]] = {}
-        """Of the runs captured, by curve."""
-        self.open_sessions = 0
-
-    @cached_property
-    def environment(self) -> Environment:  # type: ignore[override]
-        return cuda_environment(self.index, self.telemetry.driver(), self.telemetry.fixed())
-
-    @cached_property
-    def arenas(self) -> Arenas:
-        return Arenas(self.torch_device)
-
-    @cached_property
-    def tracer(self) -> Tracer:
-        """Made on first use: opening the device alone attaches no CUPTI to it."""
-        import torch
-
-        x = torch.zeros(1, device=self.torch_device)
-        return Tracer(launch=lambda: x.add_(1), mark=mark, finish=self.synchronise)
-
-    @cached_property
-    def pool(self) -> Any:
-        """Memory of all graphs: they are replayed one after another, so that they may share it
-        (pytorch/pytorch#166975)."""
-        import torch
-
-        return torch.cuda.graph_pool_handle()
-
-    @cached_property
-    def _stream(self) -> torch.cuda.Stream:
-        import torch
-
-        return torch.cuda.Stream(self.index)
-
-    @property
-    def cold_bytes(self) -> int:
-        """What must be read between two uses of cold weights."""
-        return L2_FACTOR * (self.environment.facts.get("l2_bytes") or ASSUMED_L2_BYTES)
-
-    @property
-    def most_cold_bytes(self) -> int:
-        """What the arena of one dtype's cold weights may hold."""
-        return int(COLD_SHARE * self.environment.facts["memory_bytes"])
-
-    @cached_property
-    def _other_memory(self) -> torch.Tensor:
-        import torch
-
-        return torch.ones(self.cold_bytes // 4, dtype=torch.float32, device=self.torch_device)
-
-    def flush(self) -> None:
-        """Fill the L2 cache with other memory, by reading: lines that were written would have to
-        be written back while the next call runs."""
-        self._other_memory.sum()
 
     def session(self, slots: Sequence[Slot], reuse_bytes: int = 0) -> Session:
         return CudaSession(self, slots, reuse_bytes)
@@ -131,111 +52,241 @@ class CudaDevice(Device):
     def learn(self, kernels: Mapping[Point, tuple[str, ...]]) -> None:
         self.names.update(kernels)
 
-    def open_with(self, keys: Mapping[int, Key]) -> dict[int, Captured]:
-        """What is captured already of a new session's slots. With none of it, and no other session
-        open, all that was captured is forgotten."""
-        found = {i: self.captured[key] for i, key in keys.items() if key in self.captured}
-        if not found and not self.open_sessions:
-            self.forget()
-        self.open_sessions += 1
-        return found
+    def close(self) -> None:
+        super().close()
+        self.captures.forget()
 
-    def keep(self, key: Key, made: Captured) -> None:
-        self.captured[key] = made
-        for curve in _curves(key[0].point):
-            self._calls.setdefault(curve, []).append(made.calls)
 
-    def calls_on_curve(self, slots: Sequence[Slot]) -> list[int]:
-        """How many calls the runs hold that were captured of these slots' curve, whichever of
-        their dims it is over: of most runs, and of more than one, which is another curve's."""
-        shared = (_curves(slot.point) for slot in slots)
-        curves = set.intersection(*map(set, shared)) if slots else set()
-        found = [calls for curve in curves if len(calls := self._calls.get(curve, [])) > 1]
-        return max(found, key=len, default=[])
+class CudaSession(Session):
+    """A curve's slots, captured."""
 
-    def forget(self) -> None:
-        """Give back all graphs at once: the first that goes away may take what the others use."""
-        import torch
+    def __init__(self, device: CudaDevice, slots: Sequence[Slot], reuse_bytes: int) -> None:
+        self._device, self._slots, self._reuse_bytes = device, slots, reuse_bytes
+        self._failures: dict[int, str] = {}
+        self.failed: Mapping[int, str] = self._failures
+        self._names: dict[int, tuple[str, ...]] = {}
+        self._context_lost = self._closed = False
+        self._keys = _keys(slots, reuse_bytes)
+        self._captured = device.captures.open_with(self._keys)
+        with device.active(), no_collection():
+            ready = self._prepare_all()
+            if not self._context_lost:
+                self._capture_all(ready)
 
-        self.captured.clear()
-        self._calls.clear()
-        for graph in self.graphs:
-            graph.reset()
-        self.graphs.clear()
-        self.nodes = 0
-        self.__dict__.pop("pool", None)
-        torch.cuda.empty_cache()
+    # --- preparing
 
-    @contextmanager
-    def active(self) -> Iterator[None]:
-        """On this device, on the one stream that all its work is on, without autograd. Leaves the
-        process's TF32 switch as it was."""
-        import torch
+    def _prepare_all(self) -> dict[int, Ready]:
+        """Of slots that no earlier session has captured, the largest first: with its operands the
+        arenas grow for the last time."""
+        size = {
+            place: operators.get(slot.point.operator).bytes_moved(slot.point)
+            for place, slot in enumerate(self._slots)
+            if place not in self._captured
+        }
+        ready: dict[int, Ready] = {}
+        for place in sorted(size, key=lambda i: -size[i]):
+            made = self._guarded(place, partial(prepare, self._device, self._slots[place]))
+            if self._context_lost:
+                return {}
+            if made is not None:
+                ready[place] = made
+        return dict(sorted(ready.items()))
 
-        matmul = torch.backends.cuda.matmul
-        before = matmul.allow_tf32
-        try:
-            with (
-                torch.cuda.device(self.index),
-                torch.cuda.stream(self._stream),
-                torch.inference_mode(),
-            ):
-                yield
-        finally:
-            matmul.allow_tf32 = before
+    def _guarded(self, place: int, attempt: Callable[[], T]) -> T | None:
+        """What the attempt gives, made twice where memory is short; None where it fails.
 
-    def synchronise(self) -> None:
-        import torch
-
-        torch.cuda.synchronize(self.index)
-
-    def check_memory(self, operand_bytes: int) -> None:
-        """Refuse what cannot fit, counting what torch holds in reserve as free: it is reused."""
-        import torch
-
-        free, _ = torch.cuda.mem_get_info(self.index)
-        reserve = torch.cuda.memory_reserved(self.index) - torch.cuda.memory_allocated(self.index)
-        free += reserve
-        if operand_bytes > MEMORY_SHARE * free:
-            raise MeasurementError(
-                f"the operands need {operand_bytes / 2**30:.1f} GiB, "
-                f"the GPU has {free / 2**30:.1f} GiB free"
-            )
-
-    def usable(self) -> bool:
-        """Whether the CUDA context still works. An illegal access or a failed assertion spoils
-        it for the rest of the process; a refused call or a lack of memory does not."""
+        A broken context is the last failure: nothing is known of the slots after it.
+        """
         import torch
 
         try:
-            self.synchronise()
-            torch.ones(1, device=self.torch_device).add_(1).item()
-        except torch.cuda.OutOfMemoryError:
-            return True
-        except RuntimeError:
-            return False
-        return True
+            try:
+                return attempt()
+            except torch.cuda.OutOfMemoryError:
+                torch.cuda.empty_cache()
+                return attempt()
+        except Exception as error:  # an operator may raise anything
+            self._failures[place] = reason(error)
+            if isinstance(error, torch.cuda.OutOfMemoryError):
+                torch.cuda.empty_cache()
+            self._context_lost = not self._device.usable()
+            return None
 
-    def burn_in(self) -> None:
-        """Long enough for the clock to climb and for NVML to show it."""
+    def _capture_all(self, ready: dict[int, Ready]) -> None:
+        """Trace what is new, then capture it, and anew what lies in memory that an arena left."""
+        before = [one.calls for one in self._captured.values()]
+        before = before or self._device.captures.calls_on_curve(self._slots)
+        new, most = list(ready.values()), min((r.most_calls for r in ready.values()), default=1)
+        calls = median_low(before or [calls_of_runs([r.us for r in new], most) if new else 1])
+        for one in ready.values():
+            self._reserve(one, calls)
+        stale = {i: one.ready for i, one in self._captured.items() if not one.current}
+        self._trace({i: one.ready for i, one in self._captured.items()} | ready)
+        ready = dict(sorted((ready | stale).items()))
+        nodes = sum(self._kernels(place) * calls + NODES_BESIDE for place in ready)
+        if not before or self._device.graphs.nodes + nodes > DEVICE_NODES:
+            calls = self._affordable(ready, calls)
+        for place, one in ready.items():
+            made = self._guarded(place, partial(self._capture, place, one, calls))
+            if self._context_lost:
+                return
+            if made is None:
+                self._captured.pop(place, None)
+            else:
+                self._captured[place] = made
+                self._device.captures.keep(self._keys[place], made)
+
+    def _reserve(self, ready: Ready, calls: int) -> None:
+        """Cold weights that suffice for all calls of a run and the reuse distance."""
+        if ready.cold:
+            device, own = self._device, calls * ready.weight_bytes if calls > 1 else 0
+            reuse = max(device.cold_bytes, own, min(self._reuse_bytes, device.most_cold_bytes))
+            ready.placement.reserve(reuse)
+
+    def _trace(self, ready: Mapping[int, Ready]) -> None:
+        """Names of kernels, of points that no session has traced, here or in an earlier process;
+        without them a curve is measured all the same."""
+
+        def once(one: Ready) -> Callable[[], object]:
+            call = one.placement.bind()
+
+            def run() -> None:
+                one.precision()
+                call()
+
+            return run
+
+        device = self._device
+        points = {one.slot.point: one for one in ready.values()}
+        unknown = {point: one for point, one in points.items() if point not in device.names}
+        found = device.tracer.typical_calls([once(one) for one in unknown.values()])
+        for point, traced in zip(unknown, found, strict=False):
+            if traced is not None:
+                device.names[point] = tuple(event.name for event in traced)
+        for place, slot in enumerate(self._slots):
+            if names := device.names.get(slot.point):
+                self._names[place] = names
+
+    def _kernels(self, place: int) -> int:
+        return len(self._names.get(place, ())) or ASSUMED_KERNELS
+
+    def _affordable(self, ready: Mapping[int, Ready], calls: int) -> int:
+        """As many calls as the nodes that are left allow each slot."""
+        budget = min(NODE_BUDGET, (DEVICE_NODES - self._device.graphs.nodes) // 2)
+        nodes = budget // max(1, len(ready)) - NODES_BESIDE
+        return max(1, min([calls, *(nodes // self._kernels(place) for place in ready)]))
+
+    def _capture(self, place: int, ready: Ready, calls: int) -> Captured:
+        """The slot's run in a graph, or launched by the host where that is asked for or all that
+        works."""
         import torch
 
-        draw = torch.Generator(device=self.torch_device).manual_seed(0)
-        x = torch.randn(4096, 4096, generator=draw, device=self.torch_device).half()
-        until = time.monotonic() + BURN_IN_S
-        while time.monotonic() < until:
-            for _ in range(20):
-                x @ x
-            self.synchronise()
+        device, remark = self._device, ""
+        ready.precision()
+        if device.timer == GRAPH:
+            try:
+                run: TimedRun = self._in_graph(ready, calls)
+                device.graphs.nodes += self._kernels(place) * calls + NODES_BESIDE
+                return Captured(ready, run, calls, "", ready.placement.growths)
+            except torch.cuda.OutOfMemoryError:
+                raise
+            except Exception as error:
+                why_not = reason(error)
+                if not device.falls_back or not device.usable():
+                    raise MeasurementError(f"no CUDA graph can capture it: {why_not}") from None
+                remark = f"timed by events, no CUDA graph can capture it: {why_not}"
+        work = self._work(ready, min(calls, MOST_LAUNCHED))
+        run = self._tried(LaunchedRun(work, ready.enqueue_us))
+        return Captured(ready, run, calls, remark, ready.placement.growths)
+
+    def _in_graph(self, ready: Ready, calls: int) -> TimedRun:
+        return self._tried(GraphRun(self._work(ready, calls), self._device.graphs))
+
+    def _tried(self, run: TimedRun) -> TimedRun:
+        """Launched once: the first launch uploads a graph, and what goes wrong is this slot's."""
+        run.launch()
+        self._device.synchronise()
+        run.total_us()
+        return run
+
+    def _work(self, ready: Ready, calls: int) -> Work:
+        bound = tuple(ready.placement.bind() for _ in range(calls))
+        before = self._device.flush if ready.cold else bound[0]
+        return Work(bound, before, calls * ready.us if ready.heavy else 0.0)
+
+    # --- calling
+
+    def block(self, order: Sequence[int]) -> BlockTimes:
+        """Launch each of these slots once, in this order, and wait once.
+
+        Raises :class:`MeasurementError` where the device fails: which call did it is not known.
+        """
+        if self._context_lost:
+            raise MeasurementError("the GPU's context is lost: open the device anew")
+        failed = {slot: self._failures[slot] for slot in order if slot in self._failures}
+        telemetry = self._device.telemetry
+        slowed, begun = telemetry.slowed_ns(), time.monotonic()
+        with self._device.active(), no_collection():
+            try:
+                for slot in order[:1]:  # unrecorded: its events are those of the second launch
+                    self._launch(slot, failed)
+                for slot in order:
+                    self._launch(slot, failed)
+                self._device.synchronise()
+            except RuntimeError as error:
+                self._context_lost = not self._device.usable()
+                raise MeasurementError(f"the GPU failed during a block: {error}") from None
+            calls = tuple(self._timed(slot) for slot in order if slot not in failed)
+        return BlockTimes(
+            calls,
+            failed,
+            throttled=telemetry.slowed_since(slowed, time.monotonic() - begun),
+            sm_clock_mhz=telemetry.sm_clock_mhz(),
+            **telemetry.reading(),
+        )
+
+    def _launch(self, slot: int, failed: dict[int, str]) -> None:
+        """A slot that the host launches may find no memory; then the block goes on without it."""
+        import torch
+
+        if slot in failed:
+            return
+        one = self._captured[slot]
+        try:
+            one.ready.precision()
+            one.run.launch()
+        except torch.cuda.OutOfMemoryError as error:
+            failed[slot] = reason(error)
+
+    def _timed(self, slot: int) -> TimedCall:
+        run = self._captured[slot].run
+        return TimedCall(slot, run.total_us() / run.calls)
+
+    # --- reporting
+
+    def kernels(self) -> Mapping[int, tuple[str, ...]]:
+        return self._names
+
+    def remarks(self) -> Mapping[int, str]:
+        """Why slots were timed by events, and why kernels have no names."""
+        why_not = self._device.tracer.why_not
+        unnamed = f"kernels have no names: {why_not}" if why_not else ""
+        each = {place: (one.remark, unnamed) for place, one in self._captured.items()}
+        return {place: "; ".join(filter(None, said)) for place, said in each.items() if any(said)}
 
     def close(self) -> None:
-        """Give back graphs and the memory of all operands."""
-        for held in ("arenas", "tracer", "_other_memory"):
-            self.__dict__.pop(held, None)
-        self.forget()
+        """What was captured stays the device's: see :meth:`.Captures.forget`."""
+        if not self._closed:
+            self._closed = True
+            self._captured = {}
+            self._device.captures.open_sessions -= 1
 
 
-def _curves(point: Point) -> list[Curve]:
-    """The curves that a point lies on: one over each of its dims, all else equal."""
-    what = (point.operator, point.dtype, point.flags)
-    return [(*what, name, tuple(d for d in point.dims if d[0] != name)) for name, _ in point.dims]
+def _keys(slots: Sequence[Slot], reuse_bytes: int) -> dict[int, Key]:
+    """What a slot is captured under; a slot that is listed twice is captured twice."""
+    seen: Counter[Slot] = Counter()
+    keys = {}
+    for place, slot in enumerate(slots):
+        keys[place] = slot, reuse_bytes, seen[slot]
+        seen[slot] += 1
+    return keys

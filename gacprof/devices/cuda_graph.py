@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from gacprof.core.errors import MeasurementError, first_line
@@ -103,10 +104,7 @@ class GraphRun(TimedRun):
     heuristics, allocate workspaces) cannot be captured. Raises where the calls cannot be.
     """
 
-    def __init__(
-        self, work: Work, pool: Any, index: int, graphs: list[torch.cuda.CUDAGraph]
-    ) -> None:
-        """``graphs`` are the device's; each that is begun joins them."""
+    def __init__(self, work: Work, graphs: Graphs) -> None:
         super().__init__(work)
         external = external_events()
         self._inside = external is not None
@@ -114,8 +112,7 @@ class GraphRun(TimedRun):
         why_not = waits_for_device(work.calls[0])
         if why_not:
             raise MeasurementError(why_not)
-        body = self._everything if self._inside else self._all_calls
-        self._graph = captured(body, pool, index, graphs)
+        self._graph = graphs.capture(self._everything if self._inside else self._all_calls)
 
     def _everything(self) -> None:
         self._between_events(LEAD_IN_US, self._all_calls)
@@ -127,44 +124,69 @@ class GraphRun(TimedRun):
             self._between_events(SHORTEST_SLEEP_US, self._graph.replay)
 
 
-def captured(
-    body: Callable[[], object], pool: Any, index: int, graphs: list[torch.cuda.CUDAGraph]
-) -> torch.cuda.CUDAGraph:
-    """The graph of what ``body`` launches, its memory from the pool that all graphs share.
+class Graphs:
+    """All graphs of a device: they share memory, and are given back together."""
 
-    It joins ``graphs`` whatever becomes of it. From torch 2.12 on, a graph that goes away frees
-    the cuBLAS workspaces of the stream it was captured on, which the others captured there use
-    (pytorch/pytorch#193402). Not by ``torch.cuda.graph``, which collects garbage and gives memory
-    back each time. Raises whatever ``body`` raises, or ``RuntimeError`` for a capture that it
-    invalidated.
-    """
-    import torch
+    def __init__(self, index: int) -> None:
+        self._index = index
+        self.held: list[torch.cuda.CUDAGraph] = []
+        self.nodes = 0
+        """Of all these graphs; who captures them counts."""
 
-    graph = torch.cuda.CUDAGraph()
-    graphs.append(graph)
-    problem: Exception | None = None
-    graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-    try:
-        body()
-    except Exception as error:  # whatever it is, the capture must end
-        problem = error
-    try:
-        graph.capture_end()
-    except RuntimeError as error:
-        problem = problem or error
-    if problem is not None:
-        _end_allocations(pool, index)
-        raise problem
-    return graph
+    @cached_property
+    def _pool(self) -> Any:
+        """Memory of all graphs: they are replayed one after another, so that they may share it
+        (pytorch/pytorch#166975)."""
+        import torch
 
+        return torch.cuda.graph_pool_handle()
 
-def _end_allocations(pool: Any, index: int) -> None:
-    """Before torch 2.12 a capture that failed leaves the allocator in it, and giving back memory
-    fails from then on (pytorch/pytorch#180395)."""
-    import torch
+    def capture(self, body: Callable[[], object]) -> torch.cuda.CUDAGraph:
+        """The graph of what ``body`` launches.
 
-    with suppress(AttributeError, RuntimeError):  # gone, or ended already
-        torch._C._cuda_endAllocateToPool(index, pool)
+        It is held whatever becomes of it. From torch 2.12 on, a graph that goes away frees the
+        cuBLAS workspaces of the stream it was captured on, which the others captured there use
+        (pytorch/pytorch#193402). Not by ``torch.cuda.graph``, which collects garbage and gives
+        memory back each time. Raises whatever ``body`` raises, or ``RuntimeError`` for a capture
+        that it invalidated.
+        """
+        import torch
+
+        graph = torch.cuda.CUDAGraph()
+        self.held.append(graph)
+        problem: Exception | None = None
+        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        try:
+            body()
+        except Exception as error:  # whatever it is, the capture must end
+            problem = error
+        try:
+            graph.capture_end()
+        except RuntimeError as error:
+            problem = problem or error
+        if problem is not None:
+            self._end_allocations()
+            raise problem
+        return graph
+
+    def _end_allocations(self) -> None:
+        """Before torch 2.12 a capture that failed leaves the allocator in it, and giving back
+        memory fails from then on (pytorch/pytorch#180395)."""
+        import torch
+
+        with suppress(AttributeError, RuntimeError):  # gone, or ended already
+            torch._C._cuda_endAllocateToPool(self._index, self._pool)
+
+    def reset(self) -> None:
+        """Give back all graphs at once: the first that goes away may take what the others use."""
+        import torch
+
+        for graph in self.held:
+            graph.reset()
+        self.held.clear()
+        self.nodes = 0
+        self.__dict__.pop("_pool", None)
+        torch.cuda.empty_cache()
 
 
 def waits_for_device(call: BoundCall) -> str:

@@ -1,21 +1,27 @@
-"""One slot on a GPU: its call warmed up and roughly timed, and what it is once captured."""
+"""Slots on a GPU: warmed up and roughly timed, captured, and kept for later sessions."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gacprof import operators
-from gacprof.devices.cuda_graph import LaunchedRun, TimedRun, Work
+from gacprof.core.points import Point
+from gacprof.devices.cuda_graph import Graphs, LaunchedRun, TimedRun, Work
 from gacprof.devices.device import Slot
+from gacprof.devices.gpu import Gpu
 from gacprof.devices.memory import BoundCall, Placement
 from gacprof.operators.base import operands_from
 
 if TYPE_CHECKING:
-    from gacprof.devices.cuda import CudaDevice
     from gacprof.operators.base import Prepared
+
+Key = tuple[Slot, int, int]
+"""A slot, the reuse distance of its cold weights (bytes), and how many equal slots precede it."""
+Curve = tuple[Hashable, ...]
+"""All that the points of a curve have in common."""
 
 WARM_UP_CALLS = 3
 ROUGH_CALLS = 4
@@ -75,23 +81,68 @@ class Captured:
         return self.growths == self.ready.placement.growths
 
 
-def prepare(device: CudaDevice, slot: Slot) -> Ready:
+class Captures:
+    """What the sessions of a device have captured, closed ones too."""
+
+    def __init__(self, graphs: Graphs) -> None:
+        self._graphs = graphs
+        self.found: dict[Key, Captured] = {}
+        self._calls: dict[Curve, list[int]] = {}
+        """Of the runs captured, by curve."""
+        self.open_sessions = 0
+
+    def open_with(self, keys: Mapping[int, Key]) -> dict[int, Captured]:
+        """What is captured already of a new session's slots. With none of it, and no other session
+        open, all that was captured is forgotten."""
+        found = {i: self.found[key] for i, key in keys.items() if key in self.found}
+        if not found and not self.open_sessions:
+            self.forget()
+        self.open_sessions += 1
+        return found
+
+    def keep(self, key: Key, made: Captured) -> None:
+        self.found[key] = made
+        for curve in _curves(key[0].point):
+            self._calls.setdefault(curve, []).append(made.calls)
+
+    def calls_on_curve(self, slots: Sequence[Slot]) -> list[int]:
+        """How many calls the runs hold that were captured of these slots' curve, whichever of
+        their dims it is over: of most runs, and of more than one, which is another curve's."""
+        shared = (_curves(slot.point) for slot in slots)
+        curves = set.intersection(*map(set, shared)) if slots else set()
+        found = [calls for curve in curves if len(calls := self._calls.get(curve, [])) > 1]
+        return max(found, key=len, default=[])
+
+    def forget(self) -> None:
+        """Give back all graphs."""
+        self.found.clear()
+        self._calls.clear()
+        self._graphs.reset()
+
+
+def _curves(point: Point) -> list[Curve]:
+    """The curves that a point lies on: one over each of its dims, all else equal."""
+    what = (point.operator, point.dtype, point.flags)
+    return [(*what, name, tuple(d for d in point.dims if d[0] != name)) for name, _ in point.dims]
+
+
+def prepare(gpu: Gpu, slot: Slot) -> Ready:
     """Warm the slot's call up, on operands that any others may share; then give it its own.
 
     Raises :class:`MeasurementError` or ``RuntimeError`` for a slot that does not work.
     """
     point = slot.point
     operator = operators.get(point.operator)
-    device.check_memory(operator.bytes_moved(point))
+    gpu.check_memory(operator.bytes_moved(point))
     operators.set_precision(point)
-    with operands_from(device.arenas.view):
-        prepared = operator.prepare(point, device.torch_device)
-    enqueue_us = min(_enqueued_us(device, prepared) for _ in range(WARM_UP_CALLS))
+    with operands_from(gpu.arenas.view):
+        prepared = operator.prepare(point, gpu.torch_device)
+    enqueue_us = min(_enqueued_us(gpu, prepared) for _ in range(WARM_UP_CALLS))
     cold = point.flag.get("cache") == "cold"
-    placement = device.arenas.place(prepared, slot.replicate, cold, device.cold_bytes)
-    us = _rough_us(device, placement.bind(), enqueue_us, cold)
+    placement = gpu.arenas.place(prepared, slot.replicate, cold, gpu.cold_bytes)
+    us = _rough_us(gpu, placement.bind(), enqueue_us, cold)
     weights = [w.nbytes for i in prepared.weights if (w := prepared.operands[i]) is not None]
-    most = device.most_cold_bytes // max(1, sum(weights)) if cold else MOST_CALLS
+    most = gpu.most_cold_bytes // max(1, sum(weights)) if cold else MOST_CALLS
     return Ready(
         slot, placement, us, enqueue_us, max(weights, default=0),
         max(1, min(MOST_CALLS, most)),
@@ -108,20 +159,20 @@ def calls_of_runs(us: Sequence[float], most: int = MOST_CALLS) -> int:
     return max(1, int(min(wanted, LONGEST_US / by_time[-1], most)))
 
 
-def _enqueued_us(device: CudaDevice, call: Prepared) -> float:
+def _enqueued_us(gpu: Gpu, call: Prepared) -> float:
     """How long the host takes to enqueue a call. Waits for the device, so that a call that fails
     there is known for the culprit."""
     start = time.perf_counter_ns()
     call()
     enqueued = time.perf_counter_ns()
-    device.synchronise()
+    gpu.synchronise()
     return (enqueued - start) / 1e3
 
 
-def _rough_us(device: CudaDevice, call: BoundCall, enqueue_us: float, cold: bool) -> float:
+def _rough_us(gpu: Gpu, call: BoundCall, enqueue_us: float, cold: bool) -> float:
     """About how long a call takes: a cold one once, since a second would find its weights."""
     calls = 1 if cold else ROUGH_CALLS
-    run = LaunchedRun(Work((call,) * calls, device.flush if cold else call), enqueue_us)
+    run = LaunchedRun(Work((call,) * calls, gpu.flush if cold else call), enqueue_us)
     run.launch()
-    device.synchronise()
+    gpu.synchronise()
     return max(run.total_us() / calls, 1e-3)

@@ -1,18 +1,16 @@
 """What a sweep needs of a device: prepare a curve's slots, then call them in a given order.
 
-A CPU, a CUDA GPU, a worker process and a recording are all a :class:`Device`, and a sweep treats
-them alike; tests pass the recording.
+A CPU, a CUDA GPU and a worker process are all a :class:`Device`, and a sweep treats them alike;
+tests pass recorded times. :mod:`.opening` opens one by its name.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
-from gacprof.core.errors import MeasurementError
-from gacprof.core.plugins import brought, instance, naming
 from gacprof.core.points import Environment, Point, Slot
 
 
@@ -74,7 +72,7 @@ class Device(ABC):
     """A device to sweep."""
 
     timer: str
-    """How time is taken: ``cpu-monotonic``, ``cuda-graph``, ``cuda-events``, ``recorded``.
+    """How time is taken: ``cpu-monotonic``, ``cuda-graph``, ``cuda-events``.
     Single slots may be taken otherwise: :meth:`Session.remarks`."""
     environment: Environment
 
@@ -104,7 +102,7 @@ class Device(ABC):
     def learn(self, kernels: Mapping[Point, tuple[str, ...]]) -> None:  # noqa: B027 - none asks
         """Names of the kernels of points, as another process found them: these need no trace."""
 
-    def burn_in(self) -> None:  # noqa: B027 - a recording has no clock to settle
+    def burn_in(self) -> None:  # noqa: B027 - not every device has a clock
         """Keep the device busy once, until its clock has settled."""
 
     def renew(self) -> None:  # noqa: B027 - a device in this process stays as it is
@@ -114,7 +112,7 @@ class Device(ABC):
         """Whether the device still works after a failure."""
         return True
 
-    def close(self) -> None:  # noqa: B027 - a recording holds nothing
+    def close(self) -> None:  # noqa: B027 - not every device holds something
         """Release the device."""
 
     def __enter__(self) -> Self:
@@ -122,69 +120,3 @@ class Device(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def device_name(name: str | None = None) -> str:
-    """That name, or the default: the first GPU, else the CPU."""
-    if name is not None:
-        return name
-    import torch
-
-    return "cuda:0" if torch.cuda.is_available() else "cpu"
-
-
-def device_kind(name: str | None = None) -> str:
-    """``cpu`` or ``cuda``, by which suites choose their curves; another package's device is of a
-    kind of its own unless the function that opens it has a ``kind``."""
-    kind = device_name(name).partition(":")[0]
-    if kind in ("cpu", "cuda"):
-        return kind
-    kinds = brought("devices", lambda opener: str(getattr(opener, "kind", "")))
-    return kinds.get(kind) or kind
-
-
-def local_gpus() -> list[str]:
-    """``cuda:0`` … as torch sees them. Raises :class:`MeasurementError` where there are none."""
-    import torch
-
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if not count:
-        raise MeasurementError(
-            "--device all sweeps every CUDA GPU of this machine, and there is none: "
-            "use --device cpu, or see 'gacprof doctor'"
-        )
-    return [f"cuda:{index}" for index in range(count)]
-
-
-def present_device(name: str | None = None) -> str:
-    """:func:`device_name`. Raises :class:`MeasurementError` for a device that is not there."""
-    found = device_name(name)
-    open_device(found).close()
-    return found
-
-
-def open_device(name: str | None = None, timer: str = "auto") -> Device:
-    """``cpu``, ``cuda``, ``cuda:1``; by default the first GPU, else the CPU. Another package's is
-    opened by the function that its entry point names, with what follows the colon.
-
-    ``timer`` chooses among a GPU's: ``cuda-graph``, ``cuda-events``, or ``auto``: graphs, and
-    events for calls that no graph can capture.
-    Raises :class:`MeasurementError` for a device that is not there.
-    """
-    name = device_name(name)
-    kind, _, index = name.partition(":")
-    if kind == "cpu" and not index:
-        from gacprof.devices.cpu import CpuDevice
-
-        return CpuDevice()
-    if kind == "cuda" and (not index or index.isdigit()):
-        from gacprof.devices.cuda import CudaDevice
-
-        return CudaDevice(int(index or 0), timer)
-    openers: dict[str, Callable[[str], Any]] = brought("devices", lambda opener: opener)
-    if kind in openers:
-        with naming(f"the device '{name}' cannot be opened"):
-            made: Device = instance(openers[kind](index), Device)
-            return made
-    others = "".join(f", '{one}'" for one in openers)
-    raise MeasurementError(f"unknown device '{name}': use 'cpu', 'cuda' or 'cuda:N'{others}")

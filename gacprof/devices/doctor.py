@@ -17,10 +17,11 @@ import sysconfig
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gacprof.core.errors import MeasurementError, first_line
 from gacprof.core.files import Record
+from gacprof.devices.cuda import CudaDevice
+from gacprof.devices.cuda_graph import GraphRun, Work
 from gacprof.devices.environment import (
     cpu_environment,
     cuda_environment,
@@ -30,9 +31,6 @@ from gacprof.devices.environment import (
 )
 from gacprof.devices.nvml import Telemetry
 from gacprof.devices.threads import goes_first
-
-if TYPE_CHECKING:
-    from gacprof.devices.cuda import CudaDevice
 
 CALLS = 10
 LONGEST_S = 120.0
@@ -224,8 +222,6 @@ def _nothing(why_not: str) -> Tracing:
 def _try(index: int) -> Tracing:
     import torch
 
-    from gacprof.devices.cuda import CudaDevice
-
     try:
         device = CudaDevice(index)
         with device.active():
@@ -240,16 +236,10 @@ def _no_graph(device: CudaDevice) -> str:
     """Why small calls cannot be timed in a CUDA graph; empty if they can."""
     import torch
 
-    from gacprof.devices.cuda_graph import GraphRun, Work
-
     x = torch.ones(1 << 16, device=device.torch_device)
     try:
-        run = GraphRun(
-            Work((lambda: x + x,) * CALLS, before=lambda: x + x),
-            device.pool,
-            device.index,
-            device.graphs,
-        )
+        work = Work((lambda: x + x,) * CALLS, before=lambda: x + x)
+        run = GraphRun(work, device.graphs)
         run.launch()
         device.synchronise()
         return "" if run.total_us() > 0 else "its events tell no time"

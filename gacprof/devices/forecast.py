@@ -1,7 +1,7 @@
 """What a sweep would ask of a GPU that is not here: memory, graphs, plans, seconds.
 
 Operands are asked of the operators themselves, as shapes without memory; times are the data
-sheet's roof, of which a call is taken to reach a share. What :mod:`.cuda_session` does with
+sheet's roof, of which a call is taken to reach a share. What :mod:`.cuda` does with
 a curve is counted, not run: these numbers are for choosing a suite and a machine, not for results.
 """
 
@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from gacprof import operators
 from gacprof.core.files import Record
 from gacprof.core.points import Point
-from gacprof.devices.cuda import ASSUMED_L2_BYTES, L2_FACTOR
-from gacprof.devices.cuda_session import ASSUMED_KERNELS, NODES_BESIDE
+from gacprof.devices.cuda import ASSUMED_KERNELS, NODES_BESIDE
 from gacprof.devices.cuda_slot import ROUGH_CALLS, WARM_UP_CALLS, calls_of_runs
 from gacprof.devices.datasheet import Roof, Sheet
+from gacprof.devices.gpu import ASSUMED_L2_BYTES, L2_FACTOR
 from gacprof.operators.base import itemsize, operands_from
 
 if TYPE_CHECKING:

@@ -26,7 +26,8 @@ from typing import Any
 
 from gacprof.core.errors import MeasurementError, first_line
 from gacprof.core.points import Point
-from gacprof.devices.device import BlockTimes, Device, Session, Slot, device_name, open_device
+from gacprof.devices.device import BlockTimes, Device, Session, Slot
+from gacprof.devices.opening import device_name, open_device
 from gacprof.devices.threads import short_waits
 from gacprof.operators.own import own_operators, register_pickled
 

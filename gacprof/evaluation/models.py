@@ -24,7 +24,7 @@ from gacprof.core.errors import (
     first_line,
     is_out_of_memory,
 )
-from gacprof.devices.device import present_device
+from gacprof.devices.opening import present_device
 from gacprof.devices.environment import free_bytes
 
 Model = str | Path | nn.Module

@@ -20,7 +20,7 @@ from variants import DENSE, PLANNED, UNALIGNED, Variant
 from gacprof.core import Progress
 from gacprof.core.errors import GacprofError, MeasurementError, first_line
 from gacprof.core.files import write_json
-from gacprof.devices.device import open_device
+from gacprof.devices.opening import open_device
 from gacprof.devices.environment import free_bytes
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ from gacprof.core.files import write_json, write_text
 from gacprof.core.formatting import percent
 from gacprof.core.points import Environment, Point
 from gacprof.core.texts import budget_seconds
-from gacprof.devices.device import device_name, open_device
+from gacprof.devices.opening import device_name, open_device
 from gacprof.devices.doctor import examine
 from gacprof.explain.annotate import edge_points
 from gacprof.extras.evidence.collecting import collect

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gacprof.core.points import Environment, Point
-from gacprof.devices.recorded import RecordedDevice
+from recorded_device import RecordedDevice
 from gacprof.extras.evidence import collecting
 from gacprof.kernels.evidence import METRICS, KernelCounters, write_counters
 from gacprof.kernels.names import Kernel

@@ -10,7 +10,7 @@ import pytest
 from planted import write_run
 
 from gacprof.core.errors import MeasurementError, SuiteError
-from gacprof.devices.recorded import RecordedDevice
+from recorded_device import RecordedDevice
 from gacprof.diagnosing import diagnose
 from gacprof.sweeping import build_map_of, read_blocks, run_sweep
 from gacprof.sweeping.store import JOURNAL, PARQUET, RunFolder, read_notes

@@ -241,7 +241,7 @@ def test_curves_without_a_common_dim_have_no_ratio(run, a, folder):
 
 
 def test_a_map_of_this_machine_fits_and_another_is_stale(run, a, tmp_path):
-    from gacprof.devices.device import open_device
+    from gacprof.devices.opening import open_device
 
     here = open_device("cpu").environment
     build_map(blocks(129, 8), here, name="here").save(tmp_path / "here.json")

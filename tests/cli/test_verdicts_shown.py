@@ -11,7 +11,7 @@ import pytest
 
 from gacprof.cliffmap import CliffMap
 from gacprof.core.points import Point
-from gacprof.devices.recorded import RecordedDevice
+from recorded_device import RecordedDevice
 from gacprof.diagnosing import diagnose
 from gacprof.sweeping import build_map_of, run_sweep
 from gacprof.sweeping.for_checkpoint import suite_for

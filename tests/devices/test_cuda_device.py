@@ -85,7 +85,7 @@ def test_tf32_is_on_for_tf32_points_and_off_for_all_others(dtype):
 
 def trying(monkeypatch):
     """What the process that tries would answer."""
-    monkeypatch.setattr("gacprof.devices.cuda.CudaDevice", lambda index: opened())
+    monkeypatch.setattr("gacprof.devices.doctor.CudaDevice", lambda index: opened())
     return doctor._try(0)
 
 

@@ -92,22 +92,22 @@ def calls_of(session):
 
 
 def test_a_session_has_a_budget_of_graph_nodes(gpu, monkeypatch):
-    monkeypatch.setattr("gacprof.devices.cuda_session.NODE_BUDGET", 60)
+    monkeypatch.setattr("gacprof.devices.cuda.NODE_BUDGET", 60)
     assert calls_of(opened().session(slots(64, 65, 66))) == {14}
     assert calls_of(opened().session(slots(64, 65, 66, 67, 68, 69))) == {4}
 
 
 def test_sessions_share_what_nodes_a_device_can_hold(gpu, monkeypatch):
-    monkeypatch.setattr("gacprof.devices.cuda_session.DEVICE_NODES", 80)
+    monkeypatch.setattr("gacprof.devices.cuda.DEVICE_NODES", 80)
     device = opened()
     made = [device.session(slots(k, m=k)) for k in (64, 80, 96)]  # of a curve each
-    assert all(calls_of(session) == {14} for session in made) and device.nodes == 60
+    assert all(calls_of(session) == {14} for session in made) and device.graphs.nodes == 60
     made.append(device.session(slots(112, m=112)))
     assert calls_of(made[-1]) == {4}
     for session in made:
         session.close()
     device.session(slots(128, m=128))
-    assert device.nodes == 20
+    assert device.graphs.nodes == 20
 
 
 def test_heavy_points_rest_as_long_as_they_work(gpu):

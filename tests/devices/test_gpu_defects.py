@@ -68,9 +68,9 @@ def test_n1_graphs_are_given_back_once_no_session_needs_them(gpu):
     device = opened()
     device.session(slots(64, 80)).close()
     device.session(slots(96)).close()
-    assert set(device.captured) == {(Slot(linear(96)), 0, 0)}
+    assert set(device.captures.found) == {(Slot(linear(96)), 0, 0)}
     device.close()
-    assert not device.captured and not device.graphs and device.nodes == 0
+    assert not device.captures.found and not device.graphs.held and device.graphs.nodes == 0
 
 
 def test_n3_copies_share_their_target(gpu):
@@ -123,7 +123,7 @@ def test_n4_a_refined_axis_captures_each_dim_once(gpu, tmp_path):
         parse_suite({"name": "t", "timing": timing, "sweep": [sweep]}, "t"), device, tmp_path / "r"
     )
     assert run.points > 64 and run.failed == 0
-    assert run.points < len(device.captured) <= gpu.captures < 1.15 * len(device.captured)
+    assert run.points < len(device.captures.found) <= gpu.captures < 1.15 * len(device.captures.found)
 
 
 def test_n4_what_lies_in_memory_that_an_arena_left_is_captured_anew(gpu):

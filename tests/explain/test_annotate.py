@@ -10,7 +10,7 @@ import pytest
 from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.schema import Cliff, Curve
 from gacprof.core.points import Environment, Point
-from gacprof.devices.recorded import RecordedDevice
+from recorded_device import RecordedDevice
 from gacprof.explain.annotate import annotate, build_explained
 from gacprof.kernels.evidence import write_implementations
 from gacprof.kernels.onednn import CpuImplementation, LibraryCall

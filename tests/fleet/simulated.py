@@ -9,7 +9,7 @@ from functools import partial
 from random import Random
 
 from gacprof.core.points import Environment
-from gacprof.devices.recorded import RecordedDevice
+from recorded_device import RecordedDevice
 from gacprof.sweeping.suite import parse_suite
 
 STACK = {"torch": "2.0", "driver": "550"}

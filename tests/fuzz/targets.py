@@ -147,7 +147,7 @@ def _run(folder: Path) -> Path:
 
 
 def _device() -> Any:
-    from gacprof.devices.recorded import RecordedDevice
+    from recorded_device import RecordedDevice
 
     return RecordedDevice(lambda p: 5 + p.dim["K"] * 0.1 + (p.dim["N"] % 8 > 0))
 

@@ -18,8 +18,7 @@ from statistics import median  # noqa: E402
 from gacprof import operators  # noqa: E402
 from gacprof.core.errors import MeasurementError  # noqa: E402
 from gacprof.core.points import Point  # noqa: E402
-from gacprof.devices.cuda import CudaDevice  # noqa: E402
-from gacprof.devices.cuda_session import CudaSession  # noqa: E402
+from gacprof.devices.cuda import CudaDevice, CudaSession  # noqa: E402
 from gacprof.devices.device import Slot  # noqa: E402
 from gacprof.devices.doctor import examine  # noqa: E402
 from gacprof.devices.worker import IsolatedDevice  # noqa: E402

@@ -19,7 +19,7 @@ from experiments import DISPUTES, Dispute, Results, jit_divisibility
 from gacprof import operators
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Environment, Point, Sample
-from gacprof.devices.recorded import RecordedDevice
+from recorded_device import RecordedDevice
 from gacprof.explain.case import Where
 from gacprof.sweeping import build_map_of, read_blocks, read_samples
 

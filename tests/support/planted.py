@@ -9,7 +9,7 @@ from typing import Any
 from gacprof.checkpoint import Inventory, scan
 from gacprof.cliffmap import CliffMap
 from gacprof.core.points import Block, Environment, Point, PointNote
-from gacprof.devices.recorded import RecordedDevice
+from recorded_device import RecordedDevice
 from gacprof.sweeping import Suite, build_map_of, run_sweep
 from gacprof.sweeping.for_checkpoint import suite_for
 from gacprof.sweeping.store import JOURNAL, PARQUET, RunFolder

@@ -10,7 +10,7 @@ from steps import Clock, begin
 from survey import Survey
 
 from gacprof.core.points import Environment, Point
-from gacprof.devices.recorded import RecordedDevice
+from recorded_device import RecordedDevice
 from gacprof.sweeping import load_suite
 
 TOY = Shape(

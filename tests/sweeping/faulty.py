@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
 from gacprof.core.errors import MeasurementError
-from gacprof.devices.recorded import RecordedDevice, RecordedSession
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+from recorded_device import RecordedDevice, RecordedSession
 
 RAISES, HANGS, KILLED, OUT_OF_MEMORY, SPOILS, EXITS = 101, 102, 103, 104, 105, 106
 

@@ -8,7 +8,7 @@ import pytest
 
 from gacprof.core.points import LEVEL
 from gacprof.devices.device import BlockTimes, TimedCall
-from gacprof.devices.recorded import RecordedDevice
+from recorded_device import RecordedDevice
 from gacprof.devices.worker import WorkerLostError
 from gacprof.sweeping import build_map_of, read_blocks
 from gacprof.sweeping.run import run_sweep

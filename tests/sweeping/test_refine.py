@@ -10,7 +10,7 @@ from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.curves import Measured
 from gacprof.cliffmap.detect import FAMILY, NORMAL_95, edges
 from gacprof.core.errors import MeasurementError
-from gacprof.devices.recorded import RecordedDevice
+from recorded_device import RecordedDevice
 from gacprof.stats.fit import FEWEST_BLOCKS
 from gacprof.stats.judge import quantiles
 from gacprof.sweeping import build_map_of, read_blocks

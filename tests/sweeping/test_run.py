@@ -12,7 +12,7 @@ import pytest
 
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Environment
-from gacprof.devices.recorded import RecordedDevice
+from recorded_device import RecordedDevice
 from gacprof.devices.worker import WorkerLostError
 from gacprof.sweeping import build_map_of, read_blocks, store
 from gacprof.sweeping.results import environment_of, read_frame, read_samples, suite_of

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from gacprof.cli.app import app
 from gacprof.core.errors import MeasurementError
-from gacprof.devices.recorded import RecordedDevice
+from recorded_device import RecordedDevice
 from gacprof.sweeping.estimate import estimate
 from gacprof.sweeping.results import read_samples
 from gacprof.sweeping.run import run_sweep

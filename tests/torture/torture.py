@@ -30,6 +30,10 @@ from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
+from recorded_device import RecordedDevice
+
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 INTERRUPTED = {signal.SIGKILL: (-9,), signal.SIGTERM: (-15,), signal.SIGINT: (130, -2)}
 """What a verb ends with that the signal reached. Python itself dies of a Ctrl-C (-2) that comes
@@ -77,7 +81,6 @@ dtype = "float32"
 
 def make_input(folder: Path) -> Path:
     """A suite, a sweep, a dense and a factored decoder of a few megabytes in several shards."""
-    from gacprof.devices.recorded import RecordedDevice
     from gacprof.sweeping import run_sweep
     from gacprof.sweeping.suite import load_suite
 

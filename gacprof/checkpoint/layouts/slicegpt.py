@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from gacprof.checkpoint.inventory import Contents, Dim, Feed, Inventory, NewSizes, Place
@@ -21,11 +20,7 @@ from gacprof.checkpoint.layouts.names import layer_of, names_below, role_of
 from gacprof.core.errors import CheckpointError
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
-
-EPSILON = 1e-5
-"""SliceGPT's RMSN (slicegpt/modules.py) uses this whatever the model's config says."""
 
 _ATTENTION, _MLP = ".attn_shortcut_Q", ".mlp_shortcut_Q"
 _SHORTCUT = {"attention": _ATTENTION, "mlp": _MLP}
@@ -77,28 +72,15 @@ class SliceGpt(Compressor):
         return files
 
     def adapt(self, model: nn.Module, inventory: Inventory) -> None:
-        """Norms without weights, and shortcut matrices in every layer."""
-        import torch
-        from torch import nn
-
-        from gacprof.checkpoint.skeleton import put, submodule
+        from gacprof.checkpoint.sliced import with_sliced_layers  # imports torch
 
         hidden = _original_hidden(inventory)
         if hidden is None:
             raise CheckpointError(
                 f"{inventory.path}: the original hidden size is not in its configs"
             )
-        for name, module in list(model.named_modules()):
-            if type(module).__name__.endswith("RMSNorm"):
-                put(model, name, _norm_class()(hidden))
-        for tensor, info in inventory.tensors.items():
-            if tensor.endswith((_ATTENTION, _MLP)):
-                path, _, attribute = tensor.rpartition(".")
-                layer: Any = submodule(model, path, inventory)
-                kind: Any = type(layer)
-                if not getattr(kind, "is_sliced", False):
-                    layer.__class__ = _sliced_class(kind)
-                layer.register_parameter(attribute, nn.Parameter(torch.empty(info.shape)))
+        shortcuts = [name for name in inventory.tensors if name.endswith((_ATTENTION, _MLP))]
+        with_sliced_layers(model, inventory, hidden, shortcuts)
 
 
 @dataclass
@@ -183,82 +165,3 @@ def _slicing(side: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, An
 def _original_hidden(source: Inventory) -> int | None:
     sizes = (c.get("hidden_size") for c in (*_slicing(source.side).values(), source.config))
     return next((size for size in sizes if type(size) is int), None)
-
-
-@cache
-def _norm_class() -> Any:
-    """The class of SliceGPT's norms, made when torch is first needed."""
-    import torch
-    from torch import nn
-
-    class SlicedNorm(nn.Module):
-        """RMSNorm without weights; the mean is over the *original* hidden size."""
-
-        def __init__(self, hidden_size: int) -> None:
-            super().__init__()
-            self.hidden_size = hidden_size
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-            mean = wide.square().sum(-1, keepdim=True) / self.hidden_size
-            return (wide * torch.rsqrt(mean + EPSILON)).to(x.dtype)
-
-        def extra_repr(self) -> str:
-            return f"hidden_size={self.hidden_size}, epsilon={EPSILON}"
-
-    return SlicedNorm
-
-
-@cache
-def _sliced_class(base: Any) -> Any:
-    """``base`` (a pre-norm decoder layer of transformers) with SliceGPT's shortcut matrices.
-
-    What the residual carries past attention and MLP is multiplied by ``attn_shortcut_Q`` and
-    ``mlp_shortcut_Q``, [in, out] each.
-    """
-    returns_tuple = _returns_tuple(base)
-
-    class SlicedLayer(base):
-        is_sliced = True
-
-        def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            if args:
-                raise TypeError("SlicedLayer takes hidden_states and keyword arguments")
-            x = self.input_layernorm(hidden_states)
-            attended = self.self_attn(hidden_states=x, **kwargs)[0]
-            hidden_states = hidden_states @ self.attn_shortcut_Q + attended
-            x = self.post_attention_layernorm(hidden_states)
-            hidden_states = hidden_states @ self.mlp_shortcut_Q + self.mlp(x)
-            return (hidden_states,) if returns_tuple else hidden_states
-
-    return SlicedLayer
-
-
-def _returns_tuple(base: Any) -> bool:
-    """Whether this transformers' layer hands back a tuple (it did until 2025) or a tensor.
-
-    Its forward is run on a layer whose parts do nothing. That also shows that it is the kind of
-    layer whose parts we know.
-    """
-    import torch
-    from torch import nn
-
-    class Nothing(nn.Module):
-        def forward(self, x: torch.Tensor | None = None, **kwargs: Any) -> Any:
-            return (kwargs["hidden_states"], None) if x is None else x
-
-    probe = base.__new__(base)
-    nn.Module.__init__(probe)
-    for part in ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp"):
-        probe.add_module(part, Nothing())
-    try:
-        out = base.forward(probe, torch.ones(1, 1, 1, device="cpu"))
-    except Exception:  # whatever a class of unknown make raises
-        out = None
-    value = out[0] if isinstance(out, tuple) else out
-    if not isinstance(value, torch.Tensor) or float(value.sum()) != 4.0:
-        raise CheckpointError(
-            f"sliced layers of {base.__name__} are not known here: only Llama-like ones "
-            "(norm, attention, add, norm, MLP, add) are"
-        )
-    return isinstance(out, tuple)

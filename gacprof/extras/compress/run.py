@@ -26,7 +26,7 @@ from gacprof.core.errors import (
 )
 from gacprof.core.request import verb
 from gacprof.core.tasks import Tasks
-from gacprof.devices.device import present_device
+from gacprof.devices.opening import present_device
 from gacprof.diagnosing.predict import Predictor
 from gacprof.extras.compress.calibration import calibration_of
 from gacprof.extras.compress.choosing import (

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from gacprof.checkpoint.config import passed, refuse_not_finite, require_transformers
 from gacprof.checkpoint.folder import LocalFolder, read_json
-from gacprof.checkpoint.foreign import matching
 from gacprof.checkpoint.scanning import TOKENIZER_FILES
+from gacprof.core.dtypes import FLOATING
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import copy, write_json
 
@@ -88,6 +90,34 @@ def _is(kinds: tuple[type, ...], value: Any) -> bool:
     return type(value) in kinds and math.isfinite(value)
 
 
+def carried_config(config: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """What of a ``config.json`` another loader may see.
+
+    Raises :class:`CheckpointError` for a model type that this transformers does not have: only its
+    config class says which words are settings.
+    """
+    version = require_transformers().__version__
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
+        raise CheckpointError(
+            f"{path}: its config.json names the model type {str(kind)[:40]!r}, which transformers "
+            f"{version} does not have: what the settings mean is not known"
+        )
+    refuse_not_finite(config, path)
+    found = passed(config, CONFIG_MAPPING[kind])
+    dtype = config.get("torch_dtype", config.get("dtype"))
+    return found | ({"torch_dtype": dtype} if dtype in FLOATING else {})
+
+
+def matching(folder: Path, patterns: Sequence[str]) -> list[str]:
+    """The files of these names in a folder; links that lead outside are left out."""
+    local = LocalFolder(folder)
+    found = [name for name in local.names() if any(fnmatch(name, p) for p in patterns)]
+    return [name for name in found if local.holds(name)]
+
+
 def files_along(source: Path, tokenizer: Path) -> Iterator[tuple[str, Path | dict[str, Any]]]:
     """Licence and generation settings of the folder ``source``, and the tokenizer of another: by
     name the file to copy, or the content that is left of it. Links that lead outside are not
@@ -142,4 +172,16 @@ def tokenizer_alone(folder: Path) -> Iterator[Path]:
     afterwards."""
     with TemporaryDirectory(prefix="gacprof-") as made:
         write_along(files_along(Path(made), folder), Path(made))
+        yield Path(made)
+
+
+@contextmanager
+def seen_by_loader(folder: Path) -> Iterator[Path]:
+    """A folder in its place for loaders that read ``config.json`` themselves: the same weights, as
+    links, and of the settings what is carried. It is removed afterwards."""
+    config = carried_config(read_json(LocalFolder(folder), "config.json"), str(folder))
+    with TemporaryDirectory(prefix="gacprof-") as made:
+        for name in matching(folder, ("*.safetensors", "*.safetensors.index.json")):
+            (Path(made) / name).symlink_to((folder / name).absolute())
+        write_json(Path(made) / "config.json", config)
         yield Path(made)

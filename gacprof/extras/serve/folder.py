@@ -25,12 +25,11 @@ import numpy as np
 import gacprof
 from gacprof.checkpoint import mirrored_files, open_tensors, scan
 from gacprof.checkpoint.config import refuse_oversized, without_heads
-from gacprof.checkpoint.foreign import carried_config
 from gacprof.checkpoint.inventory import Inventory, NewSizes
 from gacprof.core import Progress
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import write_json, write_text
-from gacprof.extras.serve.carried import files_along, write_along
+from gacprof.extras.serve.carried import carried_config, files_along, write_along
 from gacprof.extras.serve.checking import check_in_transformers, prompt_of, reference
 from gacprof.extras.serve.decoder import FAMILIES, Decoder, read_decoder
 from gacprof.extras.serve.request import Check, Export, ExportRequest, Written

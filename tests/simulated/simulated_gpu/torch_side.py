@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from gacprof import operators
-from gacprof.devices import cuda_session, cuda_slot
+from gacprof.devices import cuda, cuda_slot
 from gacprof.devices.cuda import CudaDevice
 from gacprof.devices.kineto import Tracer
 from gacprof.operators.base import pattern
@@ -160,7 +160,7 @@ def installed(gpu: SimulatedGpu, with_modes: bool = True):
             patch.object(torch._C, "_cuda_endAllocateToPool", create=True,
                          new=lambda *message: gpu.ended_allocations.append(message))
         )  # fmt: skip
-        for module in (cuda_session, cuda_slot):
+        for module in (cuda, cuda_slot):
             stack.enter_context(patch.object(module, "time", clock))
         stack.enter_context(patch.object(Tracer, "_traces", 0))
         stack.enter_context(

@@ -22,18 +22,18 @@ import numpy as np
 import torch
 
 from gacprof.checkpoint import scan
-from gacprof.checkpoint.foreign import seen_by_loader
 from gacprof.core.errors import GacprofError, MeasurementError
 from gacprof.core.files import read_bytes
 from gacprof.core.points import Environment
 from gacprof.core.request import verb
-from gacprof.devices.device import open_device
+from gacprof.devices.opening import open_device
 from gacprof.devices.environment import free_bytes
 from gacprof.evaluation.benchmark import SEED, workloads_of
 from gacprof.evaluation.models import distinct_names
 from gacprof.evaluation.request import EngineBenchRequest
 from gacprof.evaluation.summary import BenchResult, BenchSummary, Rounds
 from gacprof.evaluation.workloads import BenchWorkload, CallTime, Clock, Runner
+from gacprof.extras.serve.carried import seen_by_loader
 from gacprof.extras.serve.engines.engine import (
     SPARE_POSITIONS,
     Engine,
