@@ -9,6 +9,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from gacprof.core.errors import CheckpointError, short
+from gacprof.demands.configs import TEXT
 
 if TYPE_CHECKING:
     from gacprof.checkpoint.inventory import Inventory
@@ -185,10 +186,6 @@ def without_heads(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any
     return {**values, **dict.fromkeys(late, 1)}, late
 
 
-TEXT_PARTS = ("text_config", "llm_config", "language_config")
-"""Where multimodal configs describe their text model: transformers', InternVL's, DeepSeek-VL's."""
-
-
 def in_tower(module: str) -> bool:
     """Whether ``module`` belongs to the vision or audio part of a multimodal model."""
     return "vision" in module or "visual" in module or "image" in module or "audio" in module
@@ -198,7 +195,7 @@ def part_of(config: Mapping[str, Any], name: str = "") -> tuple[str, ...]:
     """The key of the part of a multimodal config that describes the module ``name``; () of a plain
     one."""
     tower = "audio_config" if "audio" in name else "vision_config"
-    keys = (tower,) if in_tower(name) else TEXT_PARTS
+    keys = (tower,) if in_tower(name) else TEXT
     return next(((key,) for key in keys if isinstance(config.get(key), Mapping)), ())
 
 

@@ -29,6 +29,7 @@ OF_MAMBA: Mapping[str, tuple[str, ...]] = {
 """What sizes are called in a model without attention (Mamba, Mamba-2)."""
 
 TEXT = ("text_config", "llm_config", "language_config")
+"""Where multimodal configs describe their text model: transformers', InternVL's, DeepSeek-VL's."""
 VISION = ("vision_config", "visual", "vision_tower_config", "vit_config")
 
 

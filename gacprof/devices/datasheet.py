@@ -25,15 +25,13 @@ REACHED = 0.4
 @dataclass(frozen=True)
 class Sheet:
     """One GPU. ``values`` are by key: ``sms``, ``l2_mib``, ``gb_s``, ``memory_gib``, and
-    dense TFLOPS by dtype; ``sources`` says where each is from. ``drivers`` are the names that a
-    driver gives the chip."""
+    dense TFLOPS by dtype. ``drivers`` are the names that a driver gives the chip."""
 
     key: str
     name: str
     arch: str
     drivers: tuple[str, ...]
     values: Mapping[str, float] = field(compare=False)
-    sources: Mapping[str, str] = field(compare=False)
 
     @property
     def sms(self) -> int | None:
@@ -60,7 +58,7 @@ def _tables() -> Mapping[str, Any]:
 def sheets() -> Mapping[str, Sheet]:
     """Every GPU of the table that has a sheet, by its short name."""
     data = {key: table for key, table in _tables().items() if "name" in table}
-    return {key: _sheet(key, _inherited(data, key), _tables()["sources"]) for key in data}
+    return {key: _sheet(key, _inherited(data, key)) for key in data}
 
 
 @cache
@@ -94,11 +92,10 @@ def _inherited(data: Mapping[str, Any], key: str) -> dict[str, Any]:
     return own if like is None else _inherited(data, like) | own
 
 
-def _sheet(key: str, table: dict[str, Any], sources: Mapping[str, str]) -> Sheet:
+def _sheet(key: str, table: dict[str, Any]) -> Sheet:
     name, arch, drivers = (table.pop(known) for known in ("name", "arch", "drivers"))
-    values = {number: value for number, (value, _) in table.items()}
-    cited = {number: sources[source] for number, (_, source) in table.items()}
-    return Sheet(key, name, arch, tuple(drivers), values, cited)
+    values = {number: value for number, (value, _source) in table.items()}
+    return Sheet(key, name, arch, tuple(drivers), values)
 
 
 @dataclass(frozen=True)

@@ -50,9 +50,8 @@ class Moe(Layout):
     name = "moe"
 
     def recognise(self, contents: Contents) -> bool:
-        return any(is_expert(name.removesuffix(".weight")) for name in contents.tensors) or any(
-            True for _ in self.found(contents)
-        )
+        named = any(is_expert(name.removesuffix(".weight")) for name in contents.tensors)
+        return named or super().recognise(contents)
 
     def found(self, contents: Contents) -> Iterator[Linear]:
         """The layers whose experts are all in one tensor."""
@@ -103,7 +102,7 @@ def _in_three(contents: Contents, layer: Mapping[str, TensorInfo]) -> list[Linea
 
 def _joined(contents: Contents, layer: Mapping[str, TensorInfo]) -> list[Linear]:
     """DBRX's, whose experts follow each other along axis 0."""
-    experts = _part(contents).get("ffn_config")
+    experts = config_of_part(contents.config).get("ffn_config")
     count = experts.get("moe_num_experts") if isinstance(experts, Mapping) else None
     shapes = {info.shape for info in layer.values()}
     if layer.keys() != {"gate", "up", "down"} or len(shapes) != 1 or type(count) is not int:
@@ -128,9 +127,6 @@ def _linear(
     return Linear(module, (info.name,), biases=biases, axes=axes, stack=stack, frozen=frozen)
 
 
-def _part(contents: Contents) -> Mapping[str, Any]:
-    return config_of_part(contents.config)
-
-
 def _model_type(contents: Contents) -> str:
-    return str(_part(contents).get("model_type") or contents.config.get("model_type"))
+    whole = contents.config
+    return str(config_of_part(whole).get("model_type") or whole.get("model_type"))

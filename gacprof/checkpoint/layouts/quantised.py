@@ -45,9 +45,8 @@ class Quantised(Layout):
                     yield Linear(module, (name,), biases=biases, packed=packed, frozen=FROZEN)
 
     def recognise(self, contents: Contents) -> bool:
-        return any(name.endswith(_MARKS) for name in contents.tensors) or any(
-            True for _ in self.found(contents)
-        )
+        marked = any(name.endswith(_MARKS) for name in contents.tensors)
+        return marked or super().recognise(contents)
 
     def notes(self, contents: Contents, found: Sequence[Linear]) -> Iterator[str]:
         kinds = sorted({linear.packed.kind for linear in found if linear.packed})
