@@ -33,7 +33,7 @@ MOST_LAUNCHED = 8
 NODE_BUDGET, DEVICE_NODES = 48_000, 500_000
 """Kernels in all graphs of a session; and in all graphs of the device, since each takes about a
 kilobyte of its memory. A session takes at most half of what is left."""
-NODES_BESIDE, ASSUMED_KERNELS = 6, 2
+OTHER_NODES, ASSUMED_KERNELS = 6, 2
 """Nodes of a graph that are no calls, and kernels of a call that was not traced."""
 
 
@@ -123,7 +123,7 @@ class CudaSession(Session):
         stale = {i: one.ready for i, one in self._captured.items() if not one.current}
         self._trace({i: one.ready for i, one in self._captured.items()} | ready)
         ready = dict(sorted((ready | stale).items()))
-        nodes = sum(self._kernels(place) * calls + NODES_BESIDE for place in ready)
+        nodes = sum(self._kernels(place) * calls + OTHER_NODES for place in ready)
         if not before or self._device.graphs.nodes + nodes > DEVICE_NODES:
             calls = self._affordable(ready, calls)
         for place, one in ready.items():
@@ -173,7 +173,7 @@ class CudaSession(Session):
     def _affordable(self, ready: Mapping[int, Ready], calls: int) -> int:
         """As many calls as the nodes that are left allow each slot."""
         budget = min(NODE_BUDGET, (DEVICE_NODES - self._device.graphs.nodes) // 2)
-        nodes = budget // max(1, len(ready)) - NODES_BESIDE
+        nodes = budget // max(1, len(ready)) - OTHER_NODES
         return max(1, min([calls, *(nodes // self._kernels(place) for place in ready)]))
 
     def _capture(self, place: int, ready: Ready, calls: int) -> Captured:
@@ -186,7 +186,7 @@ class CudaSession(Session):
         if device.timer == GRAPH:
             try:
                 run: TimedRun = self._in_graph(ready, calls)
-                device.graphs.nodes += self._kernels(place) * calls + NODES_BESIDE
+                device.graphs.nodes += self._kernels(place) * calls + OTHER_NODES
                 return Captured(ready, run, calls, "", ready.placement.growths)
             except torch.cuda.OutOfMemoryError:
                 raise

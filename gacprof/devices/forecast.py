@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from gacprof import operators
 from gacprof.core.files import Record
 from gacprof.core.points import Point
-from gacprof.devices.cuda import ASSUMED_KERNELS, NODES_BESIDE
+from gacprof.devices.cuda import ASSUMED_KERNELS, OTHER_NODES
 from gacprof.devices.cuda_slot import ROUGH_CALLS, WARM_UP_CALLS, calls_of_runs
 from gacprof.devices.datasheet import Roof, Sheet
 from gacprof.devices.gpu import ASSUMED_L2_BYTES, L2_FACTOR
@@ -99,7 +99,7 @@ def forecast(loads: Sequence[Load], sheet: Sheet, reuse_bytes: int, processes: i
                 too_large.append(str(point))
             output = max(output, _output_bytes(point))
         plans = sum(_planned(point, sheet.arch) for point in load.points)
-        inside = ASSUMED_KERNELS * calls + NODES_BESIDE
+        inside = ASSUMED_KERNELS * calls + OTHER_NODES
         planned, graphs, nodes = planned + plans, graphs + slots, nodes + slots * inside
         seconds["warm up"] += prepared * (slots * SLOT_S + share * sum(us) * _WARM / 1e6)
         seconds["plans"] += prepared * PLAN_S * plans
