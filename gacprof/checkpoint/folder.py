@@ -32,8 +32,8 @@ _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 class LocalFolder:
     """A folder on disk. Files are opened for reading only.
 
-    A link to a file outside is not followed, but for the file ``named`` by the user: a folder of
-    strangers may not decide which of the reader's files are read and copied.
+    A link to a file outside is not followed, but for the file ``named`` by the user: a
+    foreign folder may not decide which of the reader's files are read and copied.
     """
 
     def __init__(self, path: Path, named: str | None = None) -> None:

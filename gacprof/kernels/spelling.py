@@ -54,7 +54,7 @@ def demangle(name: str) -> str | None:
 
 
 class _Cursor(itanium_demangler._Cursor):
-    """The library's, made fit for names of strangers: each substitution can double the text, so
+    """The library's, made fit for untrusted names: each substitution can double the text, so
     that 338 characters ask for gigabytes. Nodes are compared, and their text is measured, in a
     time that grows with the name's own length."""
 

@@ -34,8 +34,8 @@ def find_widths(contents: Contents, linears: Sequence[Linear]) -> tuple[list[Dim
     for mlp, parts in mlps.items():
         if "down" not in parts or not parts.keys() & {"up", "gate_up", "gate"}:
             continue
-        strangers = [name for name in below.get(mlp, ()) if name not in attention]
-        dim = _width(contents, mlp, parts, strangers)
+        others = [name for name in below.get(mlp, ()) if name not in attention]
+        dim = _width(contents, mlp, parts, others)
         if dim is None:
             notes.append(f"{mlp}: widths of {', '.join(sorted(parts))} do not fit each other")
         else:
@@ -74,7 +74,7 @@ def _width(
     contents: Contents,
     mlp: str,
     parts: Mapping[str, Linear],
-    strangers: Sequence[str],
+    others: Sequence[str],
 ) -> Dim | None:
     down = parts["down"]
     size = down.in_features(contents)
@@ -92,7 +92,7 @@ def _width(
         feeds += [Feed(linear.outer[0], "N")] * copies
     places += _places(down, down.reads, down.axes[1], size, 1)
     feeds.append(Feed(down.reads, "K"))
-    why = _refusal(contents, size, parts, strangers)
+    why = _refusal(contents, size, parts, others)
     return Dim(
         name=f"{mlp}:width",
         kind="width",
@@ -135,7 +135,7 @@ the stream, only their names tell them from a norm between the two."""
 
 
 def _refusal(
-    contents: Contents, size: int, parts: Mapping[str, Linear], strangers: Sequence[str]
+    contents: Contents, size: int, parts: Mapping[str, Linear], others: Sequence[str]
 ) -> str:
     """Why this width may not change: a packed weight, or an unknown tensor of its size."""
     for linear in parts.values():
@@ -144,7 +144,7 @@ def _refusal(
     known = {tensor for linear in parts.values() for tensor in linear.tensors}
     hidden = parts["down"].out_features(contents)
     sizes = {size, 2 * size} if "gate_up" in parts and hidden != 2 * size else {size}
-    for name in strangers:
+    for name in others:
         if name in known or not sizes.intersection(contents.shape(name)):
             continue
         if hidden != size or not _OF_THE_STREAM.fullmatch(".".join(name.split(".")[-2:])):
