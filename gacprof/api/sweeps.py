@@ -321,8 +321,8 @@ def _clocks(device: str | None, mhz: int | None) -> Iterator[None]:
         yield
         return
     from gacprof.devices.cuda import CudaDevice
-    from gacprof.devices.opening import open_device
     from gacprof.devices.nvml import locked
+    from gacprof.devices.opening import open_device
 
     gpu = open_device(device, "cuda-events")
     if not isinstance(gpu, CudaDevice):

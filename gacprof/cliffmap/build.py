@@ -139,9 +139,7 @@ def _fitted(
     return sorted(found, key=lambda one: _order(one.axis))
 
 
-def _judged(
-    fitted: Iterable[_Fitted], tolerance: float
-) -> tuple[list[Curve], list[IsolatedPoint]]:
+def _judged(fitted: Iterable[_Fitted], tolerance: float) -> tuple[list[Curve], list[IsolatedPoint]]:
     """The curves, and points alone on their axis that stand on no other curve."""
     made: list[Curve] = []
     isolated: dict[Point, IsolatedPoint] = {}
@@ -218,9 +216,7 @@ def _throttle_notes(blocks: Sequence[Block], curves: Sequence[CurveBlocks]) -> l
     ] * (slowed > 0)
 
 
-def _served(
-    curve: _Fitted, notes: Mapping[Point, PointNote], mechanism_of: MechanismOf
-) -> _Fitted:
+def _served(curve: _Fitted, notes: Mapping[Point, PointNote], mechanism_of: MechanismOf) -> _Fitted:
     """With what served its dims."""
     named = []
     for m in curve.measured:

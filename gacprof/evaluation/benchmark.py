@@ -19,13 +19,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from gacprof.checkpoint.load import dtype_of
 from gacprof.checkpoint.config import require_transformers
+from gacprof.checkpoint.load import dtype_of
 from gacprof.core.errors import CheckpointError, MeasurementError
 from gacprof.core.formatting import notebook_progress
 from gacprof.core.points import Environment
-from gacprof.devices.opening import open_device
 from gacprof.devices.environment import native_bfloat16
+from gacprof.devices.opening import open_device
 from gacprof.devices.threads import bound_threads
 from gacprof.evaluation.models import (
     LoadedModels,

@@ -24,8 +24,8 @@ from gacprof.core.errors import (
     first_line,
     is_out_of_memory,
 )
-from gacprof.devices.opening import present_device
 from gacprof.devices.environment import free_bytes
+from gacprof.devices.opening import present_device
 
 Model = str | Path | nn.Module
 """A checkpoint's folder or file, or a transformers causal language model."""

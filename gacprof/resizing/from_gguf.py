@@ -82,8 +82,8 @@ def _parsed_once() -> Iterator[None]:
 
 
 def _imported(file: Path, out: Path, numbers: torch.dtype) -> ImportResult:
-    from gacprof.checkpoint.load import load_gguf, tokenizer_of
     from gacprof.checkpoint.config import require_transformers
+    from gacprof.checkpoint.load import load_gguf, tokenizer_of
     from gacprof.checkpoint.skeleton import quiet
 
     inventory = scan(file)

@@ -20,8 +20,8 @@ from variants import DENSE, PLANNED, UNALIGNED, Variant
 from gacprof.core import Progress
 from gacprof.core.errors import GacprofError, MeasurementError, first_line
 from gacprof.core.files import write_json
-from gacprof.devices.opening import open_device
 from gacprof.devices.environment import free_bytes
+from gacprof.devices.opening import open_device
 
 if TYPE_CHECKING:
     import torch

@@ -40,8 +40,8 @@ from gacprof.core.files import write_json, write_text
 from gacprof.core.formatting import percent
 from gacprof.core.points import Environment, Point
 from gacprof.core.texts import budget_seconds
-from gacprof.devices.opening import device_name, open_device
 from gacprof.devices.doctor import examine
+from gacprof.devices.opening import device_name, open_device
 from gacprof.explain.annotate import edge_points
 from gacprof.extras.evidence.collecting import collect
 from gacprof.kernels.evidence import read_counters, write_counters

@@ -8,9 +8,9 @@ import json
 from pathlib import Path
 
 import pytest
+from recorded_device import RecordedDevice
 
 from gacprof.core.points import Environment, Point
-from recorded_device import RecordedDevice
 from gacprof.extras.evidence import collecting
 from gacprof.kernels.evidence import METRICS, KernelCounters, write_counters
 from gacprof.kernels.names import Kernel

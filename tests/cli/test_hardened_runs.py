@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from planted import write_run
+from recorded_device import RecordedDevice
 
 from gacprof.core.errors import MeasurementError, SuiteError
-from recorded_device import RecordedDevice
 from gacprof.diagnosing import diagnose
 from gacprof.sweeping import build_map_of, read_blocks, run_sweep
 from gacprof.sweeping.store import JOURNAL, PARQUET, RunFolder, read_notes

@@ -8,10 +8,10 @@ from math import exp
 from pathlib import Path
 
 import pytest
+from recorded_device import RecordedDevice
 
 from gacprof.cliffmap import CliffMap
 from gacprof.core.points import Point
-from recorded_device import RecordedDevice
 from gacprof.diagnosing import diagnose
 from gacprof.sweeping import build_map_of, run_sweep
 from gacprof.sweeping.for_checkpoint import suite_for

@@ -15,8 +15,8 @@ from gacprof.core.errors import MeasurementError
 from gacprof.devices import threads
 from gacprof.devices.cpu import CpuDevice
 from gacprof.devices.device import Slot
-from gacprof.devices.opening import device_kind, device_name, local_gpus, open_device
 from gacprof.devices.memory import PAGE, Arena
+from gacprof.devices.opening import device_kind, device_name, local_gpus, open_device
 from gacprof.devices.threads import (
     PRIORITY,
     SLICE_NS,

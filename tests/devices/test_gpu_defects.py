@@ -123,7 +123,9 @@ def test_n4_a_refined_axis_captures_each_dim_once(gpu, tmp_path):
         parse_suite({"name": "t", "timing": timing, "sweep": [sweep]}, "t"), device, tmp_path / "r"
     )
     assert run.points > 64 and run.failed == 0
-    assert run.points < len(device.captures.found) <= gpu.captures < 1.15 * len(device.captures.found)
+    assert (
+        run.points < len(device.captures.found) <= gpu.captures < 1.15 * len(device.captures.found)
+    )
 
 
 def test_n4_what_lies_in_memory_that_an_arena_left_is_captured_anew(gpu):

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from recorded_device import RecordedDevice
 
 from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.schema import Cliff, Curve
 from gacprof.core.points import Environment, Point
-from recorded_device import RecordedDevice
 from gacprof.explain.annotate import annotate, build_explained
 from gacprof.kernels.evidence import write_implementations
 from gacprof.kernels.onednn import CpuImplementation, LibraryCall

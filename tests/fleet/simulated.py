@@ -8,8 +8,9 @@ import time
 from functools import partial
 from random import Random
 
-from gacprof.core.points import Environment
 from recorded_device import RecordedDevice
+
+from gacprof.core.points import Environment
 from gacprof.sweeping.suite import parse_suite
 
 STACK = {"torch": "2.0", "driver": "550"}

@@ -15,11 +15,11 @@ import experiments as ex
 import pytest
 from disputes import Verdict, chosen, measure, script, settle
 from experiments import DISPUTES, Dispute, Results, jit_divisibility
+from recorded_device import RecordedDevice
 
 from gacprof import operators
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Environment, Point, Sample
-from recorded_device import RecordedDevice
 from gacprof.explain.case import Where
 from gacprof.sweeping import build_map_of, read_blocks, read_samples
 

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from recorded_device import RecordedDevice
+
 from gacprof.checkpoint import Inventory, scan
 from gacprof.cliffmap import CliffMap
 from gacprof.core.points import Block, Environment, Point, PointNote
-from recorded_device import RecordedDevice
 from gacprof.sweeping import Suite, build_map_of, run_sweep
 from gacprof.sweeping.for_checkpoint import suite_for
 from gacprof.sweeping.store import JOURNAL, PARQUET, RunFolder

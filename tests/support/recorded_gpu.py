@@ -6,11 +6,11 @@ from contextlib import nullcontext
 
 import pytest
 from llama import Shape
+from recorded_device import RecordedDevice
 from steps import Clock, begin
 from survey import Survey
 
 from gacprof.core.points import Environment, Point
-from recorded_device import RecordedDevice
 from gacprof.sweeping import load_suite
 
 TOY = Shape(

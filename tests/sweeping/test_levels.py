@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
+from recorded_device import RecordedDevice
 
 from gacprof.core.points import LEVEL
 from gacprof.devices.device import BlockTimes, TimedCall
-from recorded_device import RecordedDevice
 from gacprof.devices.worker import WorkerLostError
 from gacprof.sweeping import build_map_of, read_blocks
 from gacprof.sweeping.run import run_sweep

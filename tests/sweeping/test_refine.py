@@ -5,12 +5,12 @@ from itertools import pairwise
 from math import log, log1p, sqrt
 
 import pytest
+from recorded_device import RecordedDevice
 
 from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.curves import Measured
 from gacprof.cliffmap.detect import FAMILY, NORMAL_95, edges
 from gacprof.core.errors import MeasurementError
-from recorded_device import RecordedDevice
 from gacprof.stats.fit import FEWEST_BLOCKS
 from gacprof.stats.judge import quantiles
 from gacprof.sweeping import build_map_of, read_blocks

@@ -9,10 +9,10 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from recorded_device import RecordedDevice
 
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Environment
-from recorded_device import RecordedDevice
 from gacprof.devices.worker import WorkerLostError
 from gacprof.sweeping import build_map_of, read_blocks, store
 from gacprof.sweeping.results import environment_of, read_frame, read_samples, suite_of

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
 from recorded_device import RecordedDevice
+
 from gacprof.sweeping import build_map_of, run_sweep
 from gacprof.sweeping.suite import Suite, parse_suite
 

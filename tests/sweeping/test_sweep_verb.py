@@ -5,11 +5,11 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
+from recorded_device import RecordedDevice
 from typer.testing import CliRunner
 
 from gacprof.cli.app import app
 from gacprof.core.errors import MeasurementError
-from recorded_device import RecordedDevice
 from gacprof.sweeping.estimate import estimate
 from gacprof.sweeping.results import read_samples
 from gacprof.sweeping.run import run_sweep

@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 
 from gacprof.core.errors import GacprofError, MeasurementError, first_line
 from gacprof.core.tasks import Tasks
-from gacprof.devices.opening import device_name
 from gacprof.devices.environment import cpu_environment, cuda_environment
+from gacprof.devices.opening import device_name
 from gacprof.extras.fleet.cluster import GoneError, Making, Place, Worker
 from gacprof.extras.fleet.members import kind_of
 

@@ -26,8 +26,8 @@ from gacprof.core.errors import GacprofError, MeasurementError
 from gacprof.core.files import read_bytes
 from gacprof.core.points import Environment
 from gacprof.core.request import verb
-from gacprof.devices.opening import open_device
 from gacprof.devices.environment import free_bytes
+from gacprof.devices.opening import open_device
 from gacprof.evaluation.benchmark import SEED, workloads_of
 from gacprof.evaluation.models import distinct_names
 from gacprof.evaluation.request import EngineBenchRequest
