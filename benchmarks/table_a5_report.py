@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from gacprof.core.files import read_json, write_json, write_text
-from gacprof.evaluation.comparison import LEVEL, half_width, perplexity_change
+from gacprof.evaluation.comparison import FAMILYWISE_LEVEL, half_width, perplexity_change
 
 ORDER = ("drop-layers", "kfac-svd", "svd-llm", "asvd", "palu", "llm-pruner")
 VARIANTS = ("own", "rounded", "ours")
@@ -32,7 +32,7 @@ Row = dict[str, Any]
 def write_table(out: Path) -> str:
     """Write ``table.md`` and ``table.json``; the former is returned."""
     names = sorted((path.stem for path in (out / "compressed").glob("*.json")), key=_place)
-    level = LEVEL / max(1, sum(_reference(name) in {*names} - {name} for name in names))
+    level = FAMILYWISE_LEVEL / max(1, sum(_reference(name) in {*names} - {name} for name in names))
     rows = [_row(out, "dense", level), *(_row(out, name, level) for name in names)]
     text = "\n".join([*_lines(rows), "", *_failures(out)]).rstrip() + "\n"
     write_text(out / "table.md", text)

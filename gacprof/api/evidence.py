@@ -8,7 +8,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gacprof.cliffmap.request import ExplainRequest
+from gacprof.cliffmap.request import ExplainRequest, OnSamples
 from gacprof.core.errors import MapError, MeasurementError
 from gacprof.core.files import Record, path_of
 from gacprof.core.formatting import Listed
@@ -134,10 +134,8 @@ def _count_kernels(request: CountRequest) -> KernelLaunches:
 count_kernels = verb("count_kernels", CountRequest, _count_kernels)
 
 
-class CpuRequest(OnPoints):
+class CpuRequest(OnPoints, OnSamples):
     """Which implementations of the CPU's libraries serve a sweep's points."""
-
-    samples: str | Path = argument(kw_only=False, read=Path, help="A sweep's folder.")
 
 
 def _ask_cpu_libraries(request: CpuRequest) -> Listed[CpuImplementation]:

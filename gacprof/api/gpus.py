@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gacprof.cliffmap.request import map_names
-from gacprof.core import texts
+from gacprof.cliffmap.request import CurveRequest, map_names
 from gacprof.core.errors import MapError
 from gacprof.core.files import Record
 from gacprof.core.formatting import Framed, Listed
 from gacprof.core.request import Request, argument, option, verb
-from gacprof.diagnosing.request import gpu_names
+from gacprof.diagnosing.request import OnSource, gpu_names
 
 if TYPE_CHECKING:
     from gacprof.checkpoint import Inventory
@@ -31,20 +30,21 @@ def _names(text: str) -> list[str]:
     return [part.strip() for part in text.split(",")]
 
 
-class RulesRequest(Request):
-    """The rules of a GPU that is not at hand, for these dtypes, or those that the products of a
-    checkpoint are computed in."""
+class OfGpu(Request):
+    """A request on a GPU by its name."""
 
     error = MapError
 
     gpu: str = option(
-        kw_only=False, suggested=gpu_names,
-        help="a100, a10, l4, l40s, rtx4090, h100, h100-pcie, h200, b200 …",
-    )  # fmt: skip
-    torch: str | None = option(
-        default=None, kw_only=False,
-        help="The PyTorch release to be served with, as 2.11. Default: the newest known.",
-    )  # fmt: skip
+        kw_only=False, suggested=gpu_names, help="h100, b200, l40s … ('gacprof gpus' lists them)."
+    )
+
+
+class RulesRequest(OfGpu):
+    """The rules of a GPU that is not at hand, for these dtypes, or those that the products of a
+    checkpoint are computed in."""
+
+    torch: str | None = option(default=None, kw_only=False, like=OnSource, group="")
     dtypes: Sequence[str] = option(
         default=(), kw_only=False, name="--dtype", read=_names, metavar="DTYPE,…",
         help="float16, bfloat16, float8_e4m3fn …; several, by commas. Default: all that the GPU "
@@ -105,26 +105,16 @@ def _compare_rules(request: AgreeRequest) -> Agreement:
 compare_rules = verb("compare_rules", AgreeRequest, _compare_rules)
 
 
-class ElsewhereRequest(Request):
+class ElsewhereRequest(OfGpu):
     """One axis of an operator, the others ``fixed``, as others measured it."""
 
-    error = MapError
-
-    gpu: str = option(
-        kw_only=False, suggested=gpu_names, help="h100, b200, l40s … ('gacprof gpus' lists them)."
-    )
-    axis: str = option(
-        default="M", kw_only=False, help="The operator's axis, such as K, N, M or head_dim."
-    )
+    axis: str = option(default="M", kw_only=False, like=CurveRequest)
     operator: str = option(
         default="linear", name="--op", help="linear, attention, encoder-attention, experts."
     )
-    fixed: Mapping[str, int] | None = option(
-        default=None, read=texts.sizes, many=True, metavar="DIM=SIZE",
-        help="Another dim of the operator, as M=1024; repeatable.",
-    )  # fmt: skip
+    fixed: Mapping[str, int] | None = option(default=None, like=CurveRequest)
     dtype: str = option(default="bfloat16", help="bf16, fp8, fp8_block, nvfp4 …")
-    engine: str | None = option(default=None, help="Only vllm, sglang or trtllm.")
+    engine: str | None = option(default=None, like=OnSource, group="")
 
 
 def _measured_elsewhere(request: ElsewhereRequest) -> MeasuredCurve:

@@ -262,13 +262,13 @@ draw_map = verb("draw_map", FigureRequest, _draw_map)
 def _heat(maps: list[CliffMap], heat: str, which: FigureRequest) -> Figure:
     from gacprof.report.heat_map import heat_map
 
-    across, _, up = (part.strip() for part in heat.partition(","))
-    if not across or not up or across == up:
+    x, _, y = (part.strip() for part in heat.partition(","))
+    if not x or not y or x == y:
         raise ReportError(f"--heat takes two dims, as K,N, not '{heat}'")
     if which.axis or len(maps) > 1:
         raise ReportError("--heat draws one map over its own two dims: leave out --axis and --with")
     operator = which.operator or "linear"
-    return heat_map(maps[0], operator, (across, up), **which.about(maps, operator, across))
+    return heat_map(maps[0], operator, (x, y), **which.about(maps, operator, x))
 
 
 def _map_table(request: TableRequest) -> Table:

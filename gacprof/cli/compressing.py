@@ -22,8 +22,8 @@ from gacprof.cli.printing import (
     say_notes,
 )
 from gacprof.core.formatting import counted, duration, percent
-from gacprof.core.request import Request, option
-from gacprof.extras.compress.request import RUN, CompressRequest
+from gacprof.core.request import RUN, Request, option
+from gacprof.extras.compress.request import CompressRequest
 from gacprof.extras.serve.request import ExportRequest
 
 if TYPE_CHECKING:
@@ -57,12 +57,8 @@ def compress(asked: CompressRequest, where: Fleet, output: Rows) -> None:
     import gacprof
     from gacprof.extras.fleet.on_ray import tasks_on
 
-    try:
-        with progress(asked.method), tasks_on(where.fleet, asked.device) as tasks:
-            result = gacprof.compress(replace(asked, tell=steps(), tasks=tasks))
-    except KeyboardInterrupt as interrupt:
-        complain(": ".join(["interrupted", *getattr(interrupt, "__notes__", [])]))
-        raise typer.Exit(130) from None
+    with progress(asked.method), tasks_on(where.fleet, asked.device) as tasks:
+        result = gacprof.compress(replace(asked, tell=steps(), tasks=tasks))
     emit(result, output.as_json, print_compressed, output.every)
 
 
@@ -95,20 +91,7 @@ def steps(clock: Callable[[], float] = time.monotonic) -> Callable[[str], None]:
 
 
 def print_compressed(result: CompressResult, every: bool = False) -> None:
-    from gacprof.extras.compress.outcome import nats, times_of
-
-    changed = [
-        (n, result.requested[n], s) for n, s in result.sizes.items() if s != result.requested[n]
-    ]
-    if changed:
-        rows = [
-            (name.removeprefix("model.layers."), requested, "dense" if size is None else size)
-            for name, requested, size in changed[: None if every else SHOWN]
-        ]
-        print_table("", ("dim", "own", "now"), rows)
-        more = f", of which {SHOWN} are shown (--all: every one)"
-        more = more if len(changed) > SHOWN and not every else ""
-        say(f"{len(changed)} of {len(result.sizes)} sizes moved from the method's own{more}")
+    _print_moved(result, every)
     gone = f"{percent(result.removed)} are gone"
     if result.removed < 0:
         gone = f"none is gone, there are {percent(-result.removed)} more"
@@ -121,7 +104,34 @@ def print_compressed(result: CompressResult, every: bool = False) -> None:
         names = ", ".join(name.rpartition(".")[2] for name in result.dropped)
         say(f"{len(result.dropped)} of {counted(len(result.sizes), 'layer')} go: {names}")
         say(f"loss added to the calibration text: {result.loss_added:.4g} nats a token")
-    elif result.method != "llm-pruner":  # whose sizes are of heads and neurons
+    else:
+        _print_kept(result)
+    say_notes(result.notes)
+    say(f"checkpoint: {result.out}")
+
+
+def _print_moved(result: CompressResult, every: bool) -> None:
+    """The sizes that are not the method's own."""
+    changed = [
+        (n, result.requested[n], s) for n, s in result.sizes.items() if s != result.requested[n]
+    ]
+    if not changed:
+        return
+    rows = [
+        (name.removeprefix("model.layers."), requested, "dense" if size is None else size)
+        for name, requested, size in changed[: None if every else SHOWN]
+    ]
+    print_table("", ("dim", "own", "now"), rows)
+    more = f", of which {SHOWN} are shown (--all: every one)"
+    more = more if len(changed) > SHOWN and not every else ""
+    say(f"{len(changed)} of {len(result.sizes)} sizes moved from the method's own{more}")
+
+
+def _print_kept(result: CompressResult) -> None:
+    """How sizes were chosen, what is predicted of them, and what of the model they keep."""
+    from gacprof.extras.compress.outcome import nats, times_of
+
+    if result.method != "llm-pruner":  # whose sizes are of heads and neurons
         dense = sum(size is None for size in result.sizes.values())
         say(f"{dense} of {counted(len(result.sizes), 'weight')} stay dense")
     if result.plan is not None:
@@ -134,18 +144,15 @@ def print_compressed(result: CompressResult, every: bool = False) -> None:
             say(f"predicted for {counted(time.tokens, 'token')}: {times_of(time)}")
         if result.plan.basis and not result.predicted:
             say(f"{result.plan.basis}: what that gains is not known")
-    if result.loss_added is not None and not result.dropped:
+    if result.loss_added is not None:
         say(
             f"{result.loss_label}: {nats(result.loss_added)} nats a token "
             f"({nats(result.loss_of_requested)} at the method's own sizes)"
         )
-    if not result.dropped:
-        say(
-            f"energy kept, mean over {len(result.sizes)} dims: {result.energy_kept:.6f} "
-            f"({result.energy_of_requested:.6f} at the method's own sizes)"
-        )
-    say_notes(result.notes)
-    say(f"checkpoint: {result.out}")
+    say(
+        f"energy kept, mean over {len(result.sizes)} dims: {result.energy_kept:.6f} "
+        f"({result.energy_of_requested:.6f} at the method's own sizes)"
+    )
 
 
 @from_requests

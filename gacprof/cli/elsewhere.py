@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gacprof.api.gpus import ElsewhereRequest, GpusRequest
-from gacprof.cli.options import Output, from_requests
+from gacprof.cli.options import Drawing, Output, from_requests
 from gacprof.cli.printing import MOST_ROWS, emit, print_table, say, say_notes
 from gacprof.core.formatting import bounded_time, counted, microseconds, percent
-from gacprof.core.request import option
 
 if TYPE_CHECKING:
     from gacprof.api.gpus import Gpus
@@ -46,12 +44,6 @@ def _print_gpus(found: Gpus, every: bool) -> None:
             for one in found.measured
         ])  # fmt: skip
     say_notes([found.note])
-
-
-class Drawing(Output):
-    """Where a drawing goes, if one is wanted."""
-
-    out: Path | None = option(default=None, read=Path, help="Stem: OUT.svg and OUT.png are drawn.")
 
 
 @from_requests

@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from gacprof.resizing import ImportResult
 
 
-SHARED = ("models", "tokenizer", "batch", "dtype", "device")
-"""What both ways of evaluating are asked."""
-
-
 @from_requests
 def evaluate(asked: EvaluateRequest, harness: OnTasks, output: Output) -> None:
     """Measure perplexity or tasks of several models.
@@ -38,8 +34,7 @@ def evaluate(asked: EvaluateRequest, harness: OnTasks, output: Output) -> None:
     if harness.tasks is not None:
         if asked.text is not None:
             raise CheckpointError("--tasks goes without --text")
-        shared = {name: getattr(asked, name) for name in SHARED}
-        scores = gacprof.run_tasks(TasksRequest(**shared | vars(harness)))
+        scores = gacprof.run_tasks(TasksRequest.joined(asked, harness))
         emit(scores, output.as_json, print_task_scores)
         return
     with progress("eval") as advance:

@@ -23,7 +23,7 @@ from gacprof.linting.request import LintRequest, Served
 from gacprof.report.grouping import ranges
 
 if TYPE_CHECKING:
-    from gacprof.linting import Lint
+    from gacprof.linting import Lint, Row
     from gacprof.linting.design import Shape
     from gacprof.linting.judging import Degree
 
@@ -56,9 +56,7 @@ class Configs(Request):
 
     error = LintError
 
-    config: Sequence[str] = argument(
-        default=(), many=True, help="config.json, a folder with one, or an id on the hub."
-    )
+    source: Sequence[str] = argument(default=(), many=True, like=LintRequest)
     fix: bool = option(default=False, help="Print the config with sizes moved to good ones.")
     design: str | None = option(
         default=None, help="Start from hidden=4096,layers=32,heads=32,vocab=151552,…"
@@ -73,20 +71,16 @@ def lint(of: Configs, asked: Served, output: LintOutput) -> None:
     Exit code 1 where anything is not ok, or where nothing could be judged; --fail-on narrows it.
     """
     if of.design is not None:
-        if of.config or of.fix:
+        if of.source or of.fix:
             raise LintError("--design needs no config: give the sizes alone")
         return _design(of.design, of.params, asked, output)
-    if not of.config:
+    if not of.source:
         raise LintError(
             "name a config.json, a folder with one, or an id on the hub (or use --design)"
         )
     if of.fix:
-        return _fix(of.config, asked)
-    _lint(of.config, asked, output)
-
-
-def _request(source: str, asked: Served) -> LintRequest:
-    return LintRequest(source, **vars(asked))
+        return _fix(of.source, asked)
+    _lint(of.source, asked, output)
 
 
 def _lint(configs: Sequence[str], asked: Served, output: LintOutput) -> None:
@@ -99,7 +93,7 @@ def _lint(configs: Sequence[str], asked: Served, output: LintOutput) -> None:
             f"--format is one of text, json, {', '.join(formats.FORMATS)}, not '{style}'"
         )
     known = formats.read_baseline(output.baseline) if output.baseline else frozenset()
-    found = [linting.lint(_request(source, asked)) for source in configs]
+    found = [linting.lint(LintRequest.joined(asked, source=source)) for source in configs]
     failing = [row for one in found for row in formats.failing(one, output.fail_on, known)]
     if output.write_baseline:
         formats.write_baseline(output.write_baseline, found)
@@ -119,41 +113,13 @@ def _lint(configs: Sequence[str], asked: Served, output: LintOutput) -> None:
 
 def print_lint(found: Lint, every: bool = False, known: frozenset[str] = frozenset()) -> None:
     """The findings, the degrees, and what to do."""
-    from gacprof.linting.formats import fingerprint, headline, one_line, verdict
+    from gacprof.linting.formats import headline, one_line
 
-    ranks = f"{found.tp} rank{'s' * (found.tp > 1)}{' with expert parallelism' if found.ep else ''}"
-    named = f" ({found.model_type})" if found.model_type else ""
-    quant = "unquantised" if found.quant == "none" else found.quant
-    gpu = "whatever the GPU" if found.gpu == "any" else found.gpu
-    asked = f"{found.model}{named}, {quant}, {found.engine} {found.version}, {ranks}, {gpu}"
-    say(one_line(f"{asked}: {headline(found)}"))
+    say(one_line(f"{_asked(found)}: {headline(found)}"))
     if found.gpu == "any":
         say("which sizes a GPU serves well is judged with its name (--gpu h100)")
-    rows = found.products if every else (*found.findings, *found.misaligned)
-    if rows:
-        timed = sorted({int(m) for r in rows for m in r.times_us or ()})
-        columns = ["product", "N", "K", "verdict", "why"] + ["tier"] * any(r.tier for r in rows)
-        cells = [
-            (
-                *(
-                    r.name,
-                    r.local["N"],
-                    r.local["K"],
-                    verdict(r) + " (known)" * (fingerprint(found, r) in known),
-                    one_line(r.why) or None,
-                    r.tier,
-                )[: len(columns)],
-                *(shown((r.times_us or {}).get(str(m))) for m in timed),
-            )
-            for r in rows
-        ]
-        columns += [f"{counted(m, 'token')} †" for m in timed]
-        print_table("", columns, cells)
-        if timed:
-            say(
-                f"† all layers, by others' measurements of {found.engine}: 'gacprof diagnose "
-                f"CONFIG --gpu {found.gpu}' has whole steps, of all engines without --engine"
-            )
+    if rows := found.products if every else (*found.findings, *found.misaligned):
+        _print_rows(found, rows, known)
     for row in found.findings:
         if row.source:
             since = f", since {row.since}" if row.since else ""
@@ -171,6 +137,40 @@ def print_lint(found: Lint, every: bool = False, known: frozenset[str] = frozens
         named = ", ".join(dict.fromkeys(r.name for r in found.unknown))
         say(f"\nnot judged: {named} (--all says why)")
     say_notes(map(one_line, found.notes))
+
+
+def _asked(found: Lint) -> str:
+    """The model, and how it is to be served."""
+    ranks = f"{found.tp} rank{'s' * (found.tp > 1)}{' with expert parallelism' if found.ep else ''}"
+    named = f" ({found.model_type})" if found.model_type else ""
+    quant = "unquantised" if found.quant == "none" else found.quant
+    gpu = "whatever the GPU" if found.gpu == "any" else found.gpu
+    return f"{found.model}{named}, {quant}, {found.engine} {found.version}, {ranks}, {gpu}"
+
+
+def _print_rows(found: Lint, rows: Sequence[Row], known: frozenset[str]) -> None:
+    from gacprof.linting.formats import fingerprint, one_line, verdict
+
+    timed = sorted({int(m) for r in rows for m in r.times_us or ()})
+    tiers = any(r.tier for r in rows)
+    columns = (
+        "product", "N", "K", "verdict", "why", *["tier"] * tiers,
+        *(f"{counted(m, 'token')} †" for m in timed),
+    )  # fmt: skip
+    cells = [
+        (
+            r.name, r.local["N"], r.local["K"],
+            verdict(r) + " (known)" * (fingerprint(found, r) in known), one_line(r.why) or None,
+            *[r.tier] * tiers, *(shown((r.times_us or {}).get(str(m))) for m in timed),
+        )
+        for r in rows
+    ]  # fmt: skip
+    print_table("", columns, cells)
+    if timed:
+        say(
+            f"† all layers, by others' measurements of {found.engine}: 'gacprof diagnose "
+            f"CONFIG --gpu {found.gpu}' has whole steps, of all engines without --engine"
+        )
 
 
 def _cost(remedy: Any) -> str:
@@ -250,7 +250,7 @@ def _fix(configs: Sequence[str], asked: Served) -> None:
 
     if len(configs) > 1:
         raise LintError("--fix changes one config: name one")
-    made = linting.fix(_request(configs[0], asked))
+    made = linting.fix(LintRequest.joined(asked, source=configs[0]))
     if made is None:
         complain("no size of this config is to be moved")
         return

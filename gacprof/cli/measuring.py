@@ -76,7 +76,7 @@ def sweep(asked: SweepRequest, dry: DryRun, output: Output) -> None:
     if dry.gpu is not None and not dry.dry_run:
         raise SuiteError("--gpu goes with --dry-run: a sweep measures the --device at hand")
     if dry.dry_run:
-        planned = sweeps.estimate_sweep(EstimateRequest(**vars(asked), gpu=dry.gpu))
+        planned = sweeps.estimate_sweep(EstimateRequest.joined(asked, dry))
         show = _print_estimate if dry.gpu is None else _print_forecast
         emit(planned, output.as_json, show)
         return

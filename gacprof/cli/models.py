@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -28,7 +28,6 @@ from gacprof.evaluation.request import (
     BenchRequest,
     EngineBenchRequest,
     OnEngine,
-    TimedModels,
     VerifyRequest,
 )
 from gacprof.report.grouping import Group, group
@@ -92,10 +91,7 @@ def verify(asked: VerifyRequest, output: Output) -> None:
 class InEngine(OnEngine):
     """Which engine times the models, and how it is run."""
 
-    engine: str | None = option(
-        default=None, group="Engine",
-        help="Time them in this engine: transformers, vllm or llama.cpp.",
-    )  # fmt: skip
+    engine: str | None = option(default=None, like=EngineBenchRequest)
 
 
 @from_requests
@@ -111,9 +107,8 @@ def bench(asked: BenchRequest, within: InEngine, output: Output) -> None:
         if within.engine is None:
             timed = gacprof.bench(replace(asked, progress=advance))
         else:
-            shared = {field.name: getattr(asked, field.name) for field in fields(TimedModels)}
-            made = EngineBenchRequest(**shared | vars(within) | {"progress": advance})
-            timed = gacprof.bench_engine(made)
+            made = EngineBenchRequest.joined(asked, within)
+            timed = gacprof.bench_engine(replace(made, progress=advance))
     emit(timed, output.as_json, print_timings)
 
 

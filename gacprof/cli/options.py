@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, fields
 from functools import wraps
+from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 from rich.markup import escape
@@ -24,6 +25,12 @@ class Output(Request):
         default=False, name="--json", group=PRINTED,
         help="Print JSON and nothing else on stdout.",
     )  # fmt: skip
+
+
+class Drawing(Output):
+    """Where a drawing goes, if one is wanted."""
+
+    out: Path | None = option(default=None, read=Path, help="Stem: OUT.svg and OUT.png are drawn.")
 
 
 class Rows(Output):

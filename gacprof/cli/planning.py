@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gacprof.cli.options import Output, Reasons, from_requests
+from gacprof.cli.options import Drawing, Reasons, from_requests
 from gacprof.cli.printing import (
     MOST_ROWS,
     complain,
@@ -64,14 +64,8 @@ def plan(asked: PlanRequest, output: PlanFile) -> None:
         raise typer.Exit(130)
 
 
-class ParetoFigure(Output):
-    """Where the figure goes, if one is wanted."""
-
-    out: Path | None = option(default=None, read=Path, help="A stem: writes STEM.svg and STEM.png.")
-
-
 @from_requests
-def pareto(asked: ParetoRequest, output: ParetoFigure) -> None:
+def pareto(asked: ParetoRequest, output: Drawing) -> None:
     """Set plans over many budgets side by side.
 
     Naive rounding and the paper's choice stand beside them.

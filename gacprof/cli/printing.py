@@ -140,7 +140,7 @@ def interruptible() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as interrupt:
-        complain("; ".join(["interrupted", *getattr(interrupt, "__notes__", ())]))
+        complain(": ".join(["interrupted", *getattr(interrupt, "__notes__", ())]))
         raise
 
 

@@ -61,8 +61,14 @@ class OnMaps(Request):
     )  # fmt: skip
 
 
-class OnAxis(Request):
-    """A request on the curves of an operator and one of its axes."""
+class OnSamples(Request):
+    """A request on a sweep that was made."""
+
+    samples: str | Path = argument(kw_only=False, read=Path, help="A sweep's folder.")
+
+
+class CurveRequest(Request):
+    """Which curve of a map. ``fixed`` are sizes of the operator's other dims."""
 
     error = MapError
 
@@ -70,11 +76,6 @@ class OnAxis(Request):
     axis: str | None = option(
         default=None, help="The operator's axis, such as K, N, M or head_dim."
     )
-
-
-class CurveRequest(OnAxis):
-    """Which curve of a map. ``fixed`` are sizes of the operator's other dims."""
-
     dtype: str | None = option(default=None, read=full_name, help="Default: what the map holds.")
     fixed: Mapping[str, int] | None = option(
         default=None, read=texts.sizes, many=True, metavar="DIM=SIZE",
@@ -150,7 +151,7 @@ class CandidatesRequest(CurveRequest):
     count: int | None = option(default=None, read=int, least=1, help="The so many nearest.")
     tp: int = option(
         default=1, read=int, least=1, most=1024,
-        help="Sizes as one of so many tensor-parallel ranks holds.",
+        help="Sizes as one of so many tensor-parallel ranks holds them.",
     )  # fmt: skip
     every: bool = option(default=False, name="--all", help="All safe dims.")
     unsafe: bool = option(default=False, help="Dims that are not safe too.")
@@ -189,12 +190,8 @@ class IntersectRequest(CurveRequest, OnMaps):
     """Sizes that are safe on all of several maps and rule tables, ``fixed`` at these sizes of the
     operator's other dims; where they are left open, at sizes that every map has a curve of."""
 
-    operator: str | None = option(
-        default=None, kw_only=False, name="--op", help="linear, attention …"
-    )
-    axis: str | None = option(
-        default=None, kw_only=False, help="The operator's axis, such as K, N, M or head_dim."
-    )
+    operator: str | None = option(default=None, kw_only=False, like=CurveRequest)
+    axis: str | None = option(default=None, kw_only=False, like=CurveRequest)
     near: int | None = option(default=None, read=int, least=1, help="Only around this dim.")
 
 
@@ -235,15 +232,14 @@ class MapExportRequest(OnSizes):
         default="json", name="--format", choices=("json", "csv", "settings"),
         help="json: everything; csv: one row a dim; settings: the compressors' options.",
     )  # fmt: skip
-    out: Path | None = option(default=None, read=Path, help="Write there instead of printing.")
+    out: Path | None = option(default=None, like=TableRequest)
 
 
-class BuildRequest(Request):
+class BuildRequest(OnSamples):
     """What :func:`gacprof.build_map` is asked."""
 
     error = MapError
 
-    samples: str | Path = argument(kw_only=False, read=Path, help="A sweep's folder.")
     name: str | None = option(default=None, kw_only=False, help="Default: the device's name.")
     out: str | Path | None = option(
         default=None, kw_only=False, read=Path, help="Default: cliffmap.json in the folder."
@@ -285,7 +281,7 @@ class CheckRequest(OnMap):
 class ExplainRequest(CurveRequest, OnMap):
     """Why the dim ``d`` is slow, by counters of the sweep's folder ``samples``."""
 
-    operator: str = option(kw_only=False, name="--op", help="linear, attention …")
+    operator: str = option(kw_only=False, like=CurveRequest)
     d: int = option(kw_only=False, read=int, least=1, help="The dim.")
     samples: str | Path | None = option(
         default=None, read=Path, help="A sweep's folder with counters. Default: the map's own."

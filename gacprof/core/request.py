@@ -14,15 +14,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from math import isfinite
 from numbers import Integral, Real
 from pathlib import Path
+from types import MappingProxyType
 from typing import (
     Any,
     ClassVar,
     ParamSpec,
     Protocol,
+    Self,
     TypeVar,
     dataclass_transform,
     overload,
@@ -34,8 +36,10 @@ P = ParamSpec("P")
 R = TypeVar("R", contravariant=True)
 T = TypeVar("T", covariant=True)
 
-OPTION = "option"
-"""Key of a field's metadata."""
+OPTION, LIKE = "option", "like"
+"""Keys of a field's metadata."""
+RUN = "Run"
+"""A group of options: where and how a verb runs."""
 
 
 @dataclass(frozen=True)
@@ -93,13 +97,17 @@ class Option:
         return f"{kind} {' and '.join(part for part in (low, high) if part)}".rstrip()
 
 
-def option(*, default: Any = MISSING, kw_only: bool = True, **known: Any) -> Any:
+def option(
+    *, default: Any = MISSING, kw_only: bool = True, like: type[Request] | None = None, **known: Any
+) -> Any:
     """A field that is an option of the command line; the keywords are those of :class:`Option`,
-    and ``name`` for a spelling that is not the field's own."""
-    names = known.pop("name", ())
-    known["names"] = (names,) if isinstance(names, str) else tuple(names)
-    metadata = {OPTION: Option(**known)}
-    return field(default=default, kw_only=kw_only, metadata=metadata)
+    and ``name`` for a spelling that is not the field's own. What is not said here is as it is of
+    the field of this name in the request ``like``."""
+    if "name" in known:
+        names = known.pop("name")
+        known["names"] = (names,) if isinstance(names, str) else tuple(names)
+    known = {"argument": False} | known
+    return field(default=default, kw_only=kw_only, metadata={LIKE: like, OPTION: known})
 
 
 def argument(*, default: Any = MISSING, kw_only: bool = True, **known: Any) -> Any:
@@ -132,7 +140,20 @@ class Request:
 
     def __init_subclass__(cls, kw_only: bool = True, **given: Any) -> None:
         super().__init_subclass__(**given)
+        for name, made in vars(cls).items():
+            if isinstance(made, Field) and LIKE in made.metadata:
+                like = made.metadata[LIKE]
+                known = Option() if like is None else dict(options_of(like))[name]
+                known = replace(known, **made.metadata[OPTION])
+                made.metadata = MappingProxyType({OPTION: known})
         dataclass(frozen=True, kw_only=kw_only)(cls)
+
+    @classmethod
+    def joined(cls, *others: Request, **given: Any) -> Self:
+        """This request, of the fields that it shares with others, and of what is given."""
+        names = {each.name for each in fields(cls)}
+        shared = {name: value for other in others for name, value in vars(other).items()}
+        return cls(**{name: value for name, value in shared.items() if name in names} | given)
 
     def __post_init__(self) -> None:
         for name, known in options_of(type(self)):

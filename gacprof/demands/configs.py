@@ -45,7 +45,7 @@ class Family:
     is_gated: bool = True
     experts_only: bool = False
     dense_if_listed: bool = False
-    beside: bool = False
+    dense_too: bool = False
     head_dim: int | None = None
     kv_heads: int | str | None = None
     mlp_ratio: int | None = None

@@ -221,7 +221,7 @@ def runs_dense(at: Sizes, width: int | None) -> bool:
         return False
     if not width:
         return not at.has_experts and not family.expert and not config.get("mamba_heads")
-    if not at.has_experts or family.beside:
+    if not at.has_experts or family.dense_too:
         return True
     if family.dense_if_listed:
         return config.listed("mlp_only_layers") > 0 or (config.get("decoder_sparse_step") or 1) > 1

@@ -188,7 +188,7 @@ class Sizes:
         if total is None:
             return None
         if kind in ("dense", "experts"):
-            if not self.has_experts or self.family.beside:
+            if not self.has_experts or self.family.dense_too:
                 return total
             first = config.get("first_k_dense_replace") or config.listed("mlp_only_layers")
             return min(first, total) if kind == "dense" else max(0, total - first)

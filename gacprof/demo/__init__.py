@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gacprof.core import Progress
 from gacprof.core.request import Request, hook, option
+from gacprof.evaluation.request import OnDevice
 
 
 class DemoRequest(Request):
@@ -21,8 +22,6 @@ class DemoRequest(Request):
         default=None, read=Path,
         help="A small dense model to compress. Default: factors of random weights.",
     )  # fmt: skip
-    device: str | None = option(
-        default=None, help="cpu, cuda or cuda:N. Default: the first GPU, else the CPU."
-    )
+    device: str | None = option(default=None, like=OnDevice, group="")
     tell: Callable[[str], None] | None = hook(default=None)
     progress: Progress | None = hook(default=None)

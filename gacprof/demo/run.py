@@ -22,6 +22,7 @@ from gacprof.core.request import verb
 from gacprof.demo import DemoRequest
 from gacprof.demo.models import DESCRIBED, write_demo_checkpoint, write_texts
 from gacprof.devices.environment import native_bfloat16
+from gacprof.diagnosing import Diagnosis
 from gacprof.evaluation.evaluating import Quality
 from gacprof.evaluation.models import device_of
 from gacprof.evaluation.summary import BenchResult
@@ -71,16 +72,7 @@ def _run_demo(request: DemoRequest) -> Demo:
         model=here / OWN, tokens=TOKENS, device=device, out=here / "sweep", budget_s=SWEEP_S,
         progress=progress,
     )  # fmt: skip
-    cliff_map = gacprof.build_map(here / "sweep")
-    cliff_map.save(here / "cliffmap.json")
-    found = gacprof.diagnose(here / OWN, cliff_map, tokens=TOKENS)
-    totals = found.totals()
-    say(
-        f"diagnose: {totals['misaligned']} of {totals['weights']} weights misaligned, "
-        f"{totals['undecided']} undecided; A/A floor {percent(cliff_map.floor) or 'unknown'}"
-    )
-    if cliff_map.too_noisy:
-        say(f"the map is too noisy to judge by: {cliff_map.too_noisy}")
+    cliff_map, found = _judged(here, say)
     made = (
         _padded(here, cliff_map, say) if model is None else _planned(here, device, cliff_map, say)
     )
@@ -111,13 +103,28 @@ def _run_demo(request: DemoRequest) -> Demo:
 run_demo = verb("run_demo", DemoRequest, _run_demo)
 
 
+def _judged(here: Path, say: Say) -> tuple[gacprof.CliffMap, Diagnosis]:
+    """The map of the sweep, and what it says of the method's own sizes."""
+    cliff_map = gacprof.build_map(here / "sweep")
+    cliff_map.save(here / "cliffmap.json")
+    found = gacprof.diagnose(here / OWN, cliff_map, tokens=TOKENS)
+    totals = found.totals()
+    say(
+        f"diagnose: {totals['misaligned']} of {totals['weights']} weights misaligned, "
+        f"{totals['undecided']} undecided; A/A floor {percent(cliff_map.floor) or 'unknown'}"
+    )
+    if cliff_map.too_noisy:
+        say(f"the map is too noisy to judge by: {cliff_map.too_noisy}")
+    return cliff_map, found
+
+
 def quality_lines(quality: Quality) -> Iterator[str]:
     """Each model's perplexity, the others' beside the planned one's, and what is sure of that."""
     shown, found = [], {}
     for one in quality.models:
         value, change = one.perplexity.value, one.perplexity_change
-        beside = f" ({interval(change.low, change.value, change.high)})" if change else ""
-        shown.append(f"{one.model} {value:.2f}{beside}" if value else f"{one.model} not finite")
+        against = f" ({interval(change.low, change.value, change.high)})" if change else ""
+        shown.append(f"{one.model} {value:.2f}{against}" if value else f"{one.model} not finite")
         found[one.model] = change.finding if change else ""
     yield f"perplexity on Python's reference: {', '.join(shown)}"
     yield from compared_with_plan("perplexity", found)
@@ -129,11 +136,11 @@ def bench_lines(timed: BenchResult) -> Iterator[str]:
         times = [t for t in timed.timings if t.workload == workload]
         shown = []
         for one in times:
-            beside = ""
+            against = ""
             if one.ratio is not None:
                 low, middle, high = (ratio - 1 for ratio in one.ratio)
-                beside = f" ({interval(low, middle, high)})"
-            shown.append(f"{one.model} {microseconds(one.latency_us)}{beside}")
+                against = f" ({interval(low, middle, high)})"
+            shown.append(f"{one.model} {microseconds(one.latency_us)}{against}")
         yield f"{workload}: {', '.join(shown)}"
         yield from compared_with_plan(workload, {t.model: t.verdict for t in times})
 

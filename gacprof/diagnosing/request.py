@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gacprof.cliffmap.request import map_names
+from gacprof.cliffmap.request import CandidatesRequest, OnSizes
 from gacprof.cliffmap.source import SizeSource, Tokens
 from gacprof.core.dtypes import full_name
 from gacprof.core.errors import PlanError
@@ -41,8 +41,7 @@ class OnSource(Request):
     """A request that rests on a source of sizes: a map, a rule table, or a GPU's rules."""
 
     cliff_map: SizeSource | str | Path | None = option(
-        default=None, kw_only=False, name="--map", group=SOURCE, suggested=map_names,
-        help="A shipped map's name, or a map's or rule table's file.",
+        default=None, kw_only=False, like=OnSizes, name="--map", metavar=None, group=SOURCE
     )  # fmt: skip
     gpu: str | None = option(
         default=None, group=SOURCE, suggested=gpu_names,
@@ -100,7 +99,4 @@ class DiagnoseRequest(OnDtype, OnConfig):
 
     error = PlanError
 
-    tp: int = option(
-        default=1, read=int, least=1, most=1024, group=WORKLOAD,
-        help="Sizes as one of so many tensor-parallel ranks holds them.",
-    )  # fmt: skip
+    tp: int = option(default=1, like=CandidatesRequest, group=WORKLOAD)

@@ -221,8 +221,8 @@ def without_host(surface: Surface, alike: Sequence[Surface]) -> Surface:
     sizes = np.multiply.outer(surface.n, surface.k)
     for i, m in enumerate(surface.m):
         floor = _floor(surface, int(m))
-        beside = [f for f in (_floor(s, int(m)) for s in others) if np.isfinite(f)]
-        if not beside or not floor >= HOST_TIMES * float(np.median(beside)):
+        floors = [f for f in (_floor(s, int(m)) for s in others) if np.isfinite(f)]
+        if not floors or not floor >= HOST_TIMES * float(np.median(floors)):
             continue
         flat = sizes[surface.latency_us[i] <= HOST_FLAT * floor]
         if flat.max() >= HOST_BYTES * flat.min():

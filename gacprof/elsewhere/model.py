@@ -12,7 +12,7 @@ from gacprof.cliffmap.source import NOTHING, Estimate, Interval, Tokens, workloa
 from gacprof.core.errors import MapError
 from gacprof.core.files import Record
 from gacprof.elsewhere.levels import DIFFER, OUR_NAMES, Level, Levels
-from gacprof.elsewhere.needs import CONTEXT, NOT_SHARED, QUERIES, Found, Need
+from gacprof.elsewhere.needs import CONTEXT, EXPERTS, NOT_SHARED, QUERIES, Found, Need
 from gacprof.elsewhere.table import MEASURE, ElsewhereTable, least_us
 
 NOTES = (
@@ -107,12 +107,13 @@ class StepTimes(Record):
 
     @property
     def not_judged(self) -> list[str]:
-        """The products that no rule judges: routed experts (two products), those of a data type
-        without rules, and those whose shape is not known."""
+        """The products that no rule judges: routed experts (two products) first, those of a data
+        type without rules, and those whose shape is not known."""
         gone = [one.partition(":")[0] for one in self.left_out]
         found = [p.need.name for p in self.parts if not p.judged]
         shaped = {p.need.name for p in self.parts}
         found += [name for name in gone if name not in shaped]
+        found.sort(key=lambda name: name != EXPERTS)  # most of the weights: never the one left out
         return [name for name in dict.fromkeys(found) if not name.endswith("attention")]
 
     def counts(self) -> dict[str, Any]:
@@ -122,7 +123,7 @@ class StepTimes(Record):
         known = [part for part in self.parts if all(cost.good for cost in part.costs)]
         judged, beyond = sum(part.judged for part in self.parts), self.not_judged
         return {
-            "products": judged + len(beyond) + ("routed experts" in beyond),
+            "products": judged + len(beyond) + (EXPERTS in beyond),
             "not_judged": beyond,
             "refused": self.refused,
             "judged": judged,

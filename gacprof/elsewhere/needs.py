@@ -52,6 +52,8 @@ class Need(Record):
 
 
 NOT_SHARED = "ranks cannot share it out"
+HEAD, EXPERTS = "lm_head", "routed experts"
+"""Parts by the name that a config's and a checkpoint's step give them alike."""
 
 Found = tuple[list[Need], list[str]]
 """Needs, and what has none with the reason."""
@@ -73,9 +75,9 @@ def needs_of_config(config: Config, tp: int = 1, dtype: str | None = None) -> Fo
             if n and product.k.value:
                 shape = {"N": n, "K": product.k.value}
                 named = {axis: by for axis, by in _fields(config, product).items() if axis == "K"}
-                needs.append(Need("lm_head", "product", shape, 1, "bfloat16", True, named))
+                needs.append(Need(HEAD, "product", shape, 1, "bfloat16", True, named))
             else:
-                left_out.append(f"lm_head: {_lacking(product, tp, product.n, product.k)}")
+                left_out.append(f"{HEAD}: {_lacking(product, tp, product.n, product.k)}")
         elif product.n.value and product.k.value and product.layers is not None:
             count = product.layers * (product.copies or 1)
             shape = {"N": product.n.value, "K": product.k.value}
@@ -96,12 +98,12 @@ def needs_of_weights(inventory: Inventory, tp: int = 1, dtype: str | None = None
         if module.role.startswith("expert_"):
             continue
         for i, gemm in enumerate(module.gemms):
-            local = ranks.local(gemm)
-            name = module.role if len(module.gemms) == 1 else f"{module.role} factor {i + 1}"
+            local, is_head = ranks.local(gemm), module.role == "head"
+            name = HEAD if is_head else module.role
+            name = name if len(module.gemms) == 1 else f"{name} factor {i + 1}"
             if local is None:
                 left_out[name] = f"{name}: {tp} {NOT_SHARED}"
                 continue
-            is_head = module.role == "head"
             own = ranks.dtype_of(gemm.weight)
             used = table_dtype(dtype) if dtype and not is_head else NAMES.get(own, own)
             key = name, *local, used, is_head
@@ -175,11 +177,11 @@ def _experts(at: Sizes, product: Product, tp: int, linear: str) -> Need | str:
     hidden, width = product.n.value, product.k.value
     if not experts or not topk or not hidden or not width or product.layers is None:
         gone = "" if topk or not width else "the config lacks how many experts a token takes"
-        return f"routed experts: {gone or _lacking(product, tp, product.n, product.k)}"
+        return f"{EXPERTS}: {gone or _lacking(product, tp, product.n, product.k)}"
     if not product.gated:
-        return "routed experts: those without a gate are not read from the tables"
+        return f"{EXPERTS}: those without a gate are not read from the tables"
     shape = {"hidden": hidden, "width": width, "experts": experts, "topk": topk}
-    return Need("routed experts", "experts", shape, product.layers, linear)
+    return Need(EXPERTS, "experts", shape, product.layers, linear)
 
 
 def _lacking(product: Product, tp: int, *sizes: Size) -> str:

@@ -24,7 +24,7 @@ from scipy.special import stdtrit
 from gacprof.evaluation.request import FIRST_LOOK
 from gacprof.stats.fit import QUARTILE, Floats, Ints, two_way
 
-LEVEL = 0.05
+FAMILYWISE_LEVEL = 0.05
 """Of all verdicts of a bench together: the chance that any of them claims what is not there."""
 RESAMPLES = 200
 NEGLIGIBLE = 0.01
@@ -116,10 +116,10 @@ def looks(most: int) -> tuple[int, ...]:
 
 
 def level_of_one(verdicts: int, most_rounds: int, early: bool = False) -> float:
-    """The level of a single interval, so that :data:`LEVEL` is that of all together. Half of it is
-    for the end, the looks before (``early``) share the other half."""
+    """The level of a single interval, so that :data:`FAMILYWISE_LEVEL` is that of all together.
+    Half of it is for the end, the looks before (``early``) share the other half."""
     before = len(looks(most_rounds)) - 1
-    level = LEVEL / max(1, verdicts)
+    level = FAMILYWISE_LEVEL / max(1, verdicts)
     if not before:
         return level
     return level / 2 / before if early else level / 2

@@ -25,7 +25,7 @@ from gacprof.checkpoint.load import dtype_of
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import Record
 from gacprof.core.formatting import Framed
-from gacprof.evaluation.comparison import LEVEL, Change, perplexity_change
+from gacprof.evaluation.comparison import FAMILYWISE_LEVEL, Change, perplexity_change
 from gacprof.evaluation.models import (
     Model,
     common_dtype,
@@ -89,7 +89,7 @@ class Quality(Framed, Record):
     text: str
     tokens: int
     window_tokens: tuple[int, ...]
-    level: float = LEVEL
+    level: float = FAMILYWISE_LEVEL
     notes: tuple[str, ...] = ()
 
     @property
@@ -132,7 +132,7 @@ def evaluate_models(request: EvaluateRequest) -> Quality:
                 request.progress(done + more, len(given) * sum(counts), name)
 
         found.append(_scored(model, name, numbers, where, asked, advance))
-    level = LEVEL / max(1, len(given) - 1)
+    level = FAMILYWISE_LEVEL / max(1, len(given) - 1)
     return Quality(
         models=_compared(found, counts, level),
         dtype=str(numbers).removeprefix("torch."),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gacprof.core import Progress
 from gacprof.core.errors import CheckpointError, MeasurementError
-from gacprof.core.request import Request, argument, hook, option
+from gacprof.core.request import RUN, Request, argument, hook, option
 from gacprof.core.texts import token_counts
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ FIRST_LOOK = 12
 """Rounds. Fewer tell too little of their own spread for a verdict."""
 ROUNDS = 384
 """At most, by default: looks after 12, 24, 48, 96, 192 and 384."""
-WHERE = "Run"
 TEXT = "Text"
 HARNESS = "lm-evaluation-harness"
 
@@ -41,8 +40,8 @@ class OnModels(Request):
         super().__post_init__()
 
 
-class OnText(Request):
-    """A request that reads a text."""
+class Tokenized(Request):
+    """A request that reads texts by a tokenizer."""
 
     tokenizer: str | Path | None = option(
         default=None, read=Path, group=TEXT,
@@ -50,13 +49,30 @@ class OnText(Request):
     )  # fmt: skip
 
 
+class OnText(Tokenized):
+    """A request that measures perplexity on a text."""
+
+    text: str | Path | None = option(
+        default=None, read=Path, group=TEXT, help="A text file, for perplexity."
+    )
+
+
 class OnDevice(Request):
     """A request that computes on one device."""
 
     device: torch.device | str | None = option(
-        default=None, group=WHERE,
+        default=None, group=RUN,
         help="cpu, cuda or cuda:N. Default: the first GPU, else the CPU.",
     )  # fmt: skip
+
+
+class OnBatch(OnDevice):
+    """A request that computes several sequences at once."""
+
+    batch: int = option(default=1, read=int, least=1, help="Sequences at once.")
+    dtype: torch.dtype | str | None = option(
+        default=None, group=RUN, help="Computed in. Default: as stored."
+    )
 
 
 class VerifyRequest(OnText):
@@ -71,13 +87,10 @@ class VerifyRequest(OnText):
     b: Model = argument(kw_only=False, help="The checkpoint to compare with it.")
     inputs: Inputs | None = hook(default=None)
     dtype: torch.dtype | str | None = option(
-        default=None, group=WHERE, help="Computed in; default float32."
-    )
-    text: str | Path | None = option(
-        default=None, read=Path, group=TEXT, help="A text, for perplexity."
+        default=None, group=RUN, help="Computed in. Default: float32."
     )
     device: torch.device | str | None = option(
-        default="cpu", group=WHERE, help="cpu, cuda or cuda:N."
+        default="cpu", group=RUN, help="cpu, cuda or cuda:N."
     )
 
 
@@ -107,7 +120,7 @@ class TimedModels(OnModels):
         default=300.0, name="--time-cap", read=float, least=0,
         help="Seconds; no round begins later.",
     )  # fmt: skip
-    dtype: torch.dtype | str | None = option(default=None, group=WHERE, help="Default: as stored.")
+    dtype: torch.dtype | str | None = option(default=None, like=OnBatch)
     progress: Progress | None = hook(default=None)
 
     def __post_init__(self) -> None:
@@ -116,22 +129,11 @@ class TimedModels(OnModels):
             raise MeasurementError(f"bench needs a model and at least {FIRST_LOOK} rounds")
 
 
-class BenchRequest(OnDevice, TimedModels):
+class BenchRequest(OnBatch, TimedModels):
     """What :func:`gacprof.bench` is asked."""
 
-    batch: int = option(default=1, read=int, least=1, help="Sequences at once.")
 
-
-class OnBatch(Request):
-    """A request that computes several sequences at once."""
-
-    batch: int = option(default=1, read=int, least=1, help="Sequences at once.")
-    dtype: torch.dtype | str | None = option(
-        default=None, group=WHERE, help="Computed in. Default: as stored."
-    )
-
-
-class EvaluateRequest(OnBatch, OnDevice, OnText, OnModels):
+class EvaluateRequest(OnBatch, OnText, OnModels):
     """Models, and the text whose perplexity is measured. ``models`` may be one.
 
     ``window`` is how many tokens a model sees at once, by default 1024 or what it has positions
@@ -140,9 +142,6 @@ class EvaluateRequest(OnBatch, OnDevice, OnText, OnModels):
 
     error = CheckpointError
 
-    text: str | Path | None = option(
-        default=None, read=Path, group=TEXT, help="A text file, for perplexity."
-    )
     window: int | None = option(
         default=None, read=int, least=1, group=TEXT,
         help="Tokens seen at once. Default: 1024, or the positions.",
@@ -179,7 +178,7 @@ class OnTasks(Request):
     )
 
 
-class TasksRequest(OnTasks, OnBatch, OnDevice, OnText, OnModels):
+class TasksRequest(OnTasks, OnBatch, Tokenized, OnModels):
     """What :func:`gacprof.run_tasks` is asked."""
 
 
@@ -205,4 +204,7 @@ class EngineBenchRequest(OnEngine, TimedModels):
     gets the weights and what of the config names no code. llama.cpp takes the dtype that the file
     holds."""
 
-    engine: str = option(kw_only=False, help="transformers, vllm or llama.cpp.")
+    engine: str = option(
+        kw_only=False, group="Engine",
+        help="Time them in this engine: transformers, vllm or llama.cpp.",
+    )  # fmt: skip

@@ -22,7 +22,7 @@ from gacprof.core.formatting import Framed
 from gacprof.core.points import Environment
 from gacprof.core.tasks import no_collection
 from gacprof.evaluation.comparison import (
-    LEVEL,
+    FAMILYWISE_LEVEL,
     Difference,
     Ratio,
     WorkloadFit,
@@ -342,7 +342,7 @@ class BenchSummary:
         fit = self._fit(w)
         verdicts, rounds = len(self.workloads) * list(self.identical).count(False), self.rounds
         own = level_of_one(verdicts, rounds.most, rounds.early)
-        level = LEVEL if column == REPLICATE else own
+        level = FAMILYWISE_LEVEL if column == REPLICATE else own
         half = half_width(fit.error[column], fit.rounds, level)
         return Ratio(float(fit.log_ratio[column]), half)
 

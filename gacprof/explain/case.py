@@ -96,13 +96,13 @@ class Explanation(Record):
         """What the dim costs beside the other, and what serves it, in a line."""
         takes = f"{self.axis} {self.d} takes {microseconds(self.latency_us)}"
         if self.d == self.reference:
-            beside = "no larger dim is faster"
+            against = "no larger dim is faster"
         elif abs(self.excess) < 0.005:
-            beside = f"as fast as {self.reference}"
+            against = f"as fast as {self.reference}"
         else:
             excess = percent(self.excess, signed=True, decimals=0)
-            beside = f"{excess} over {self.reference} ({microseconds(self.reference_us)})"
-        return ": ".join([f"{takes}, {beside}", *filter(None, ["; ".join(self.served_by)])])
+            against = f"{excess} over {self.reference} ({microseconds(self.reference_us)})"
+        return ": ".join([f"{takes}, {against}", *filter(None, ["; ".join(self.served_by)])])
 
     @property
     def reasons(self) -> tuple[str, ...]:

@@ -23,14 +23,6 @@ def degrees(text: str) -> int | tuple[int, ...]:
     return found if len(found) > 1 else found[0]
 
 
-class OnConfig(Request):
-    """A request on a config."""
-
-    source: str | Path | Mapping[str, Any] = argument(
-        kw_only=False, help="config.json, a folder with one, or an id on the hub."
-    )
-
-
 class Served(Request):
     """How a model is served. Several values of ``gpu``, ``tp`` and ``quant`` (``1,2,4,8``) are for
     a design."""
@@ -92,7 +84,7 @@ class Served(Request):
         object.__setattr__(self, "demands", tuple(self.demands))
 
 
-class LintRequest(Served, OnConfig):
+class LintRequest(Served):
     """``source`` is a config.json, a folder with one, an id on the hub, or a config's values.
 
     ``engine`` may carry its version (``vllm==0.8.5``), else ``version`` says it, else the newest
@@ -101,6 +93,10 @@ class LintRequest(Served, OnConfig):
     is the data-parallel degree. ``lora_rank`` is an adapter's, ``draft`` the config of a draft
     model. ``demands`` are files of own demands.
     """
+
+    source: str | Path | Mapping[str, Any] = argument(
+        kw_only=False, metavar="config", help="config.json, a folder with one, or an id on the hub."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -212,11 +212,10 @@ def _times(gpu: Gpu, engine: str, notes: list[str]) -> Times:
         shape, product = padded_shape(judged), judged.product
         is_head = product.role == "head"
         dtype = "none" if is_head else judged.scheme.kind
-        layers = 1 if is_head else product.layers  # a tied head is computed too
-        if shape is None or dtype not in SCHEMES or not layers:
+        count = (1 if is_head else product.layers or 0) * (product.copies or 1)  # tied heads too
+        if shape is None or dtype not in SCHEMES or not count:
             return None
         found: dict[str, Interval] = {}
-        count = layers * (product.copies or 1)
         for m in ROWS:
             rows = 1 if is_head else m
             try:

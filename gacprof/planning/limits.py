@@ -257,8 +257,8 @@ def _time_limit(
         return f"{us:.1f} µs ({share:+.2f} %)"
 
     most = (reference.latency_us + limit.amount * base) * (1 + ROUNDING)
-    beside = f" and {rest_us:.1f} µs of the rest of the step" if rest_us else ""
-    was = f"{REFERENCES[of]} {reference.latency_us:.1f} µs{beside}"
+    rest = f" and {rest_us:.1f} µs of the rest of the step" if rest_us else ""
+    was = f"{REFERENCES[of]} {reference.latency_us:.1f} µs{rest}"
     asked = f"{limit.text} (at most {most:.1f} µs; {was})"
     return TimeLimit(predictor, most, asked, within, products, limit.amount, rest_us)
 

@@ -85,9 +85,9 @@ def _grid(
             settings = curve.dtype, curve.flags, rest
             kept = kept or settings
             if other in curve.fixed and settings == kept:
-                beside = curve.fixed[other]
+                held = curve.fixed[other]
                 for d, us in curve.latencies.items():
-                    found[(beside, d) if swept == axes[0] else (d, beside)] = us
+                    found[(held, d) if swept == axes[0] else (d, held)] = us
     series = pd.Series(found, dtype=float)
     return series.unstack().sort_index() if found else pd.DataFrame()
 

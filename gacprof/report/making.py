@@ -12,7 +12,7 @@ from gacprof.core.errors import CheckpointError, PlanError, ReportError, first_l
 from gacprof.core.files import read_json
 from gacprof.core.formatting import slug
 from gacprof.core.request import Request, argument, option, verb
-from gacprof.diagnosing.request import WORKLOAD, OnSource
+from gacprof.diagnosing.request import DiagnoseRequest, OnSource
 
 if TYPE_CHECKING:
     from gacprof.cliffmap.source import SizeSource
@@ -53,10 +53,7 @@ class ReportRequest(OnSource, WrittenTo):
     model: str | Path | None = argument(
         default=None, help="A checkpoint, or a folder of the verbs' files."
     )
-    tp: int = option(
-        default=1, read=int, least=1, most=1024, group=WORKLOAD,
-        help="Sizes as one of so many tensor-parallel ranks holds them.",
-    )  # fmt: skip
+    tp: int = option(default=1, like=DiagnoseRequest)
     diagnosis: Part = option(
         default=None, read=Path, group=FILES, help="What diagnose --json printed."
     )
@@ -82,28 +79,14 @@ def _write_report(request: ReportRequest) -> Path:
     from jinja2 import UndefinedError
 
     from gacprof.cliffmap import CliffMap
-    from gacprof.diagnosing.sources import open_source
     from gacprof.report.page import write_page
     from gacprof.report.verdict import Contents
     from gacprof.rules.table import RuleTable
 
     if request.out is not None and (Path(request.out) / "config.json").exists():
         raise ReportError(f"{request.out} is a model's folder: name another for the page (out)")
-    given: dict[str, Any] = {name: getattr(request, name) for name in ARTEFACTS if name != "source"}
-    model, tokens, tp = request.model, request.tokens, request.tp
-    found = _in_folder(Path(model)) if model is not None else {}
-    beside = None if request.has_source else found.pop("source", None)
-    source = request.open_source() if request.has_source else beside and open_source(beside)
-    parts: dict[str, Any] = {name: _read(found.get(name) if part is None else part, ARTEFACTS[name])
-             for name, part in given.items()}  # fmt: skip
-    if model is not None and not found and source is None:
-        raise ReportError(
-            f"say what judges {model}: --map, a map's name or file, or --gpu, for its rules"
-        )
-    if model is not None and not found:
-        parts |= _steps(model, open_source(source), tokens, tp, parts)
-    if source is None and not any(parts.values()):
-        raise ReportError("nothing to report: give a model, --map, --plan or another file")
+    model = request.model
+    source, parts = _gathered(request)
     subject = source.environment.name if source else "a checkpoint"
     name = f"{Path(model).name} on {subject}" if model is not None and source else subject
     contents = Contents(
@@ -122,6 +105,30 @@ def _write_report(request: ReportRequest) -> Path:
             f"a field of what is to be reported is missing or garbled ({first_line(error)}): give "
             "the files as the verbs wrote them"
         ) from None
+
+
+def _gathered(request: ReportRequest) -> tuple[SizeSource | None, dict[str, Any]]:
+    """The source of sizes, and the artefacts: given, found in the model's folder, or made of it."""
+    from gacprof.diagnosing.sources import open_source
+
+    given: dict[str, Any] = {name: getattr(request, name) for name in ARTEFACTS if name != "source"}
+    model = request.model
+    found = _in_folder(Path(model)) if model is not None else {}
+    own = None if request.has_source else found.pop("source", None)
+    source = request.open_source() if request.has_source else own and open_source(own)
+    parts: dict[str, Any] = {
+        name: _read(found.get(name) if part is None else part, ARTEFACTS[name])
+        for name, part in given.items()
+    }
+    if model is not None and not found:
+        if source is None:
+            raise ReportError(
+                f"say what judges {model}: --map, a map's name or file, or --gpu, for its rules"
+            )
+        parts |= _steps(model, source, request.tokens, request.tp, parts)
+    if source is None and not any(parts.values()):
+        raise ReportError("nothing to report: give a model, --map, --plan or another file")
+    return source, parts
 
 
 def _default(request: ReportRequest) -> Path:

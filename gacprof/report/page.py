@@ -220,8 +220,8 @@ def telling_curves(cliff_map: CliffMap, diagnosis: Mapping[str, Any] | None = No
 
     chosen: list[Curve] = []
     for curve in sorted(cliff_map.curves, key=weight, reverse=True):
-        beside = [c for c in chosen if (c.operator, c.axis) == (curve.operator, curve.axis)]
-        if len(curve.points.d) >= 4 and len(beside) < 2:
+        alike = [c for c in chosen if (c.operator, c.axis) == (curve.operator, curve.axis)]
+        if len(curve.points.d) >= 4 and len(alike) < 2:
             chosen.append(curve)
     # the model's own sizes, then what models are made of, probes of the memory last
     order = {"attention": 0, "linear": 1}

@@ -89,9 +89,7 @@ class ImportRequest(Request):
     source: str | Path = argument(
         kw_only=False, read=Path, metavar="GGUF", help="A *.gguf file, or a folder with one."
     )
-    out: str | Path = option(
-        kw_only=False, read=Path, help="The new checkpoint's folder; must not exist."
-    )
+    out: str | Path = option(kw_only=False, like=RealignRequest)
     dtype: torch.dtype | str = option(
         default="bfloat16", read=full_name, help="Of the weights written."
     )

@@ -34,24 +34,25 @@ def step(point: Point, axis: str, target: Target) -> int:
     if sheet.sms is None or point.operator not in ("linear", "quantised", "bmm"):
         return -(-size // TILE)
     rate, gb_s = sheet.values.get(point.dtype), sheet.values.get("gb_s")
-    across = point.dim["N" if axis == "M" else "M"] * point.dim.get("batch", 1)
+    other = point.dim["N" if axis == "M" else "M"] * point.dim.get("batch", 1)
     bytes_each = BYTES_PER_ELEMENT[point.dtype]
     # N · K elements are read in the time of so many of an SM's products of K, per column of N
     per_column = bytes_each * rate * 1e3 / (2 * sheet.sms * gb_s) if rate and gb_s else 0.0
-    return bisect_left(likely_edges(axis == "M", across, sheet.sms, per_column), size)
+    return bisect_left(likely_edges(axis == "M", other, sheet.sms, per_column), size)
 
 
 @lru_cache(maxsize=4096)
-def likely_edges(along_m: bool, across: int, sms: int, per_column: float) -> tuple[int, ...]:
+def likely_edges(along_m: bool, other: int, sms: int, per_column: float) -> tuple[int, ...]:
     """The sizes after which the time of the best tile rises by :data:`LEAST` or more, ascending.
 
-    ``across`` is the other of M and N; ``per_column`` what reading one column of the weights takes,
-    in products of an SM. Beyond :data:`MOST_WAVES` waves of the largest tile there are none.
+    ``other`` is the size of the other of M and N; ``per_column`` what reading one column of the
+    weights takes, in products of an SM. Beyond :data:`MOST_WAVES` waves of the largest tile there
+    are none.
     """
-    last = TILE * (2 * MOST_WAVES * sms // max(1, -(-across // 256)) + 1)
+    last = TILE * (2 * MOST_WAVES * sms // max(1, -(-other // 256)) + 1)
     found, before = [], 0.0
     for after in range(0, last, TILE):
-        m, n = (after + 1, across) if along_m else (across, after + 1)
+        m, n = (after + 1, other) if along_m else (other, after + 1)
         now = max(_work(m, n, sms), n * per_column)
         if before and now > before * (1 + LEAST):
             found.append(after)

@@ -169,8 +169,8 @@ def _around(
         steps = (dim.size // multiple + more for more in (-1, 0, 1, 2))
         demanded = {step * multiple for step in steps if step > 0}
         sizes |= demanded  # and what tells whether such a size, far from others, is a good one
-        beside = (-ALIGNMENT * held, ALIGNMENT * held)
-        sizes |= {s + side for s in demanded for side in beside if s + side > 0}
+        sides = (-ALIGNMENT * held, ALIGNMENT * held)
+        sizes |= {s + side for s in demanded for side in sides if s + side > 0}
     for feed in dict.fromkeys(dim.feeds):
         times = dim.feeds.count(feed)
         for gemm in _products_of(inventory, dim, feed):
@@ -191,9 +191,9 @@ def _local(
 ) -> Iterable[tuple[Key, set[int]]]:
     """The axis and these lengths of it as one rank holds them, those that the shards divide."""
     on_n, on_k = ranks.shards(gemm.weight)
-    along, across = (on_n, on_k) if feed.axis == "N" else (on_k, on_n)
+    along, on_other = (on_n, on_k) if feed.axis == "N" else (on_k, on_n)
     other = gemm.K if feed.axis == "N" else gemm.N
-    if other % across == 0:
+    if other % on_other == 0:
         here = replace(gemm, N=gemm.N // on_n, K=gemm.K // on_k)
         yield _key(feed.axis, m, here), {n // along for n in lengths if n % along == 0}
 
@@ -220,8 +220,8 @@ def _products_of(inventory: Inventory, dim: Dim, feed: Feed) -> list[Gemm]:
         grown = {"N": gemm.N, "K": gemm.K}
         for other in inventory.fed_by(feed.weight):
             for theirs in other.feeds:
-                across = theirs.weight == feed.weight and theirs.axis != feed.axis
-                if across and other.adjustable:
+                meets = theirs.weight == feed.weight and theirs.axis != feed.axis
+                if meets and other.adjustable:
                     grown[theirs.axis] += -other.size % multiple
         found.append(replace(gemm, N=grown["N"], K=grown["K"]))
     return list(dict.fromkeys(found))

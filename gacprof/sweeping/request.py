@@ -6,18 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gacprof.cliffmap.request import CurveRequest
 from gacprof.cliffmap.source import Tokens
 from gacprof.core import Progress
 from gacprof.core.errors import SuiteError
-from gacprof.core.request import Request, argument, hook, option
-from gacprof.core.texts import (
-    budget_seconds,
-    first_and_last,
-    flags,
-    shapes_or_name,
-    sizes,
-    workload,
-)
+from gacprof.core.request import RUN, Request, argument, hook, option
+from gacprof.core.texts import budget_seconds, first_and_last, shapes_or_name, workload
 from gacprof.devices.worker import BLOCK_TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -31,7 +25,6 @@ if TYPE_CHECKING:
 
 OWN_CURVE = "A curve of your own in place of a suite"
 SHAPES = "A model's shapes in place of a suite"
-RUN = "Run"
 
 
 class Running(Request):
@@ -97,20 +90,10 @@ class SweepRequest(Running):
         default=None, read=workload, metavar="M,M,…", group=SHAPES,
         help="Token counts to serve, with --for and --ranks. Default: 1,1024.",
     )  # fmt: skip
-    operator: str | None = option(
-        default=None, name="--op", group=OWN_CURVE, help="This operator's curve over --axis."
-    )
-    axis: str | None = option(
-        default=None, group=OWN_CURVE, help="Its axis, such as K, N, M or head_dim."
-    )
-    fixed: Mapping[str, int] | None = option(
-        default=None, read=sizes, many=True, metavar="DIM=SIZE", group=OWN_CURVE,
-        help="Another dim of it, as M=1024; repeatable.",
-    )  # fmt: skip
-    flags: Mapping[str, Flag] | None = option(
-        default=None, name="--flag", read=flags, many=True, metavar="NAME=VALUE", group=OWN_CURVE,
-        help="A flag, as bias=true or backend=flash; repeatable.",
-    )  # fmt: skip
+    operator: str | None = option(default=None, like=CurveRequest, group=OWN_CURVE)
+    axis: str | None = option(default=None, like=CurveRequest, group=OWN_CURVE)
+    fixed: Mapping[str, int] | None = option(default=None, like=CurveRequest, group=OWN_CURVE)
+    flags: Mapping[str, Flag] | None = option(default=None, like=CurveRequest, group=OWN_CURVE)
     dtype: str = option(
         default="auto", group=SHAPES, help="Compute dtype, with --for, --ranks, --op."
     )

@@ -35,8 +35,6 @@ FUNCTIONS = {
     "map show": "open_source", "map table": "map_table",
 }  # fmt: skip
 """The function of each command."""
-OTHERWISE = {"lint": {"source"}}
-"""Fields that the command line takes in another way: several configs."""
 
 
 def commands(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -85,8 +83,6 @@ def test_every_field_is_an_option_and_a_parameter_with_the_same_default(path):
     request = function(path).request
     offered = {parameter.name: parameter for parameter in COMMANDS[path].params}
     for name, known, default in flattened(request):
-        if name in OTHERWISE.get(path, ()):
-            continue
         parameter = offered[name]
         if not known.argument:
             assert spelling(name, known) in parameter.opts

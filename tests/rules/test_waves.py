@@ -43,13 +43,13 @@ def test_without_the_number_of_sms_only_tiles_are_known() -> None:
 
 
 @given(
-    along_m=st.booleans(), across=st.integers(1, 70_000), sms=st.sampled_from(sorted(SMS.values())),
+    along_m=st.booleans(), other=st.integers(1, 70_000), sms=st.sampled_from(sorted(SMS.values())),
     per_column=st.floats(0, 2000),
 )  # fmt: skip
 def test_edges_ascend_at_whole_tiles(
-    along_m: bool, across: int, sms: int, per_column: float
+    along_m: bool, other: int, sms: int, per_column: float
 ) -> None:
-    edges = likely_edges(along_m, across, sms, per_column)
+    edges = likely_edges(along_m, other, sms, per_column)
     assert list(edges) == sorted(set(edges)) and all(e > 0 and e % TILE == 0 for e in edges)
 
 

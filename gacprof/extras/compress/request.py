@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from gacprof.core.errors import CompressionError
 from gacprof.core.files import plain
 from gacprof.core.plugins import names_brought
-from gacprof.core.request import Request, argument, hook, option
+from gacprof.core.request import RUN, Request, argument, hook, option
 from gacprof.core.tasks import Tasks
 from gacprof.diagnosing.request import OnDtype
+from gacprof.evaluation.request import OnDevice, Tokenized
 from gacprof.extras.compress.calibration import LENGTH, WINDOWS
-from gacprof.planning.request import LIMITS, OnTimes
+from gacprof.planning.request import LIMITS, Constraints, OnTimes
 
 if TYPE_CHECKING:
     import torch as pytorch
@@ -33,7 +34,6 @@ TAYLOR = "taylor"
 
 METHOD = "Method"
 CALIBRATION = "Calibration"
-RUN = "Run"
 OWN = ("alpha", "group_size", "scope")
 """Options of one method alone."""
 OF_THE_RUN = frozenset(
@@ -133,11 +133,7 @@ class CompressRequest(OnTimes, OnDtype, OnDense):
         help="loss (the default with a text): least loss added, by a backward pass; gscalar: the "
         "same by one number a layer; energy: most energy kept; gac: the paper's Eq. 4.",
     )  # fmt: skip
-    preset: str | None = option(
-        default=None, name=("--for", "--preset"), metavar="ENGINE[,…]", group=LIMITS,
-        help="Only sizes that this engine takes: vllm,tp=4,marlin, gguf,q4_k, gptq,group=128, "
-        "trt-llm, sglang.",
-    )  # fmt: skip
+    preset: str | None = option(default=None, like=Constraints, group=LIMITS)
     window: float | None = option(
         default=None, read=float, least=0, group=LIMITS,
         help="± share that a size may move, and 32 at least. Default: 0.25; by loss no limit.",
@@ -159,14 +155,8 @@ class CompressRequest(OnTimes, OnDtype, OnDense):
         default=None, group=METHOD,
         help="llm-pruner: local (one share for all layers) or global.",
     )  # fmt: skip
-    tokenizer: str | Path | None = option(
-        default=None, read=Path, group=CALIBRATION,
-        help="A folder with a tokenizer. Default: the models' own.",
-    )  # fmt: skip
-    device: str | None = option(
-        default=None, group=RUN,
-        help="cpu, cuda or cuda:N. Default: the first GPU, else the CPU.",
-    )  # fmt: skip
+    tokenizer: str | Path | None = option(default=None, like=Tokenized, group=CALIBRATION)
+    device: str | None = option(default=None, like=OnDevice)
     work: str | Path | None = option(
         default=None, read=Path, group=RUN,
         help="Keep what is worked out here, for other ratios and maps of this method.",

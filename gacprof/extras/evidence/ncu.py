@@ -65,8 +65,8 @@ def _reader() -> Any:
     with contextlib.suppress(ImportError):
         return importlib.import_module("ncu_report")
     ncu = find_ncu()
-    beside = Path(ncu).resolve().parent.glob("extras/python") if ncu else ()
-    for folder in (*beside, *sorted(NSIGHT.glob("*/extras/python"), reverse=True)):
+    installed = Path(ncu).resolve().parent.glob("extras/python") if ncu else ()
+    for folder in (*installed, *sorted(NSIGHT.glob("*/extras/python"), reverse=True)):
         sys.path.append(str(folder))
         with contextlib.suppress(ImportError):
             return importlib.import_module("ncu_report")

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gacprof.core.request import argument, hook, option
-from gacprof.sweeping.request import RUN, Running
+from gacprof.core.request import RUN, argument, hook, option
+from gacprof.sweeping.request import Running
 
 if TYPE_CHECKING:
     from gacprof.extras.fleet.driver import Watch

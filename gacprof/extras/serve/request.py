@@ -13,6 +13,7 @@ from gacprof.core.errors import CheckpointError
 from gacprof.core.files import Record
 from gacprof.core.request import hook, option
 from gacprof.diagnosing.request import OnCheckpoint
+from gacprof.evaluation.request import Tokenized
 
 NAMES = ("transformers", "vllm", "vllm-native", "gguf", "uniform")
 """Of the formats."""
@@ -46,9 +47,7 @@ class ExportRequest(OnCheckpoint):
         default=None, read=int, least=1,
         help="Of vllm-native: 256 pads widths for SGLang, TensorRT-LLM, mlx.",
     )  # fmt: skip
-    tokenizer: str | Path | None = option(
-        default=None, read=Path, help="A folder with a tokenizer. Default: the models' own."
-    )
+    tokenizer: str | Path | None = option(default=None, like=Tokenized, group="")
     tokenizer_pre: str | None = option(
         default=None, help="Of gguf: llama.cpp's name of the pre-tokenizer."
     )
