@@ -1,32 +1,22 @@
-"""Dims that take one common size, and the sizes that such an axis may have: what the source of
-sizes knows, and the user's constraints, an engine's demands and the objective allow.
-
-Here a size counts whatever the dims that it meets become; :mod:`gacprof.planning.classes` judges
-it at their sizes.
+"""Dims that take one common size: an axis of the choice, and what the user and an engine leave to
+it. Axes that meet in a product or a tensor are chosen together: a component.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
 
-from gacprof.checkpoint.inventory import NEIGHBOUR_MULTIPLES, Dim
+from gacprof.checkpoint.inventory import Dim, Inventory, Module, TensorInfo
 from gacprof.core.errors import PlanError
-from gacprof.core.points import MAX_DIM
-from gacprof.diagnosing.predict import Estimate, is_number
-from gacprof.diagnosing.profiles import LEAST_REACH, around
-from gacprof.planning.costs import Kept, Size, share_kept
+from gacprof.diagnosing.predict import is_number
 from gacprof.planning.presets import Requirements
 from gacprof.planning.request import Constraints, Pin
-from gacprof.stats.judge import judge
-
-if TYPE_CHECKING:
-    from gacprof.planning.solving import Problem
 
 Dims = tuple[Dim, ...]
+Size = int | None
+"""None: the factor pair is multiplied out to one dense weight, and its rank is gone."""
 UNIFORM = ("none", "module", "role", "kind")
 """Ways to share sizes that have a name; anything else is a pattern over dim names."""
 
@@ -205,210 +195,52 @@ def _matching(dim: Dim, patterns: Mapping[str, Pin] | Mapping[str, int] | None) 
     return [size for name, size in (patterns or {}).items() if fnmatchcase(dim.name, name)]
 
 
-def axis_of(problem: Problem, members: Dims, bounds: Bounds) -> Axis:
-    """The dims with the sizes on offer to them. Raises :class:`PlanError` for a size that a dim
-    cannot have."""
-    like = _likeness(problem, members, bounds)
-    if bounds.pin is not None:
-        refused = _refusal(members, bounds.pin, pinned=True)
-        if refused:
-            raise PlanError(f"{members[0].name} cannot be pinned to {bounds.pin}: {refused}")
-        return Axis(members, bounds, (bounds.pin,), like=like)
-    if like is None:
-        return _axis(problem, members, bounds)
-    found: Axis = problem.predictor.once(("axis", like), lambda: _axis(problem, members, bounds))
-    return replace(found, members=members, like=like)
+@dataclass(frozen=True)
+class Component:
+    """Axes that are coupled, and what is theirs alone: modules and tensors."""
+
+    axes: tuple[Axis, ...]
+    modules: tuple[Module, ...]
+    tensors: tuple[TensorInfo, ...]
 
 
-def _likeness(problem: Problem, members: Dims, bounds: Bounds) -> object:
-    """All that the sizes and options of a dim follow from; None where others take its size or meet
-    it, or it has a spectrum or a score."""
-    dim, inventory = members[0], problem.inventory
-    own = dim.name in problem.kept or problem.goal.scores
-    if len(members) > 1 or own or problem.coupled.of(dim):
-        return None
-    written = (
-        (place.axis, place.start, inventory.tensors[place.tensor].shape,
-         inventory.tensors[place.tensor].nbytes)
-        for place in dim.places
-    )  # fmt: skip
-    dense = (
-        (m.out_features, m.in_features, len(m.gemms), problem.required.allows_dense(m.name))
-        for m in inventory.modules_of(dim.name)
-    )
-    about = dim.kind, dim.ordered, dim.padding, dim.why, dim.dense_size, dim.params_per_unit
-    shape = problem.predictor.shape_of(dim)
-    return problem.goal.name, bounds, shape, about, tuple(written), tuple(dense)
+def components(inventory: Inventory, axes: Sequence[Axis]) -> list[Component]:
+    """The axes in groups that are coupled. One of a single size decides nothing, so that it couples
+    no others; every weight belongs to one group."""
+    touched = [_touched(inventory, axis) for axis in axes]
+    leader = list(range(len(axes)))
+
+    def find(i: int) -> int:
+        while leader[i] != i:
+            leader[i] = leader[leader[i]]
+            i = leader[i]
+        return i
+
+    owner: dict[object, int] = {}
+    for i in sorted(range(len(axes)), key=lambda i: not axes[i].free):
+        for key in touched[i]:
+            first = owner.setdefault(key, i)
+            if axes[first].free and axes[i].free:
+                leader[find(i)] = find(first)
+    own: dict[int, tuple[list[Axis], list[Module], list[TensorInfo]]] = {}
+    for i, axis in enumerate(axes):
+        own.setdefault(find(i), ([], [], []))[0].append(axis)
+    for key, i in owner.items():
+        what = touched[i][key]
+        if isinstance(what, Module):
+            own[find(i)][1].append(what)
+        else:
+            own[find(i)][2].append(what)
+    return [Component(tuple(a), tuple(m), tuple(t)) for a, m, t in own.values()]
 
 
-def _axis(problem: Problem, members: Dims, bounds: Bounds) -> Axis:
-    goal, request = problem.goal, problem.request
-    axis = Axis(members, bounds)
-    found = _known_sizes(problem, members, bounds)
-    whole = request.least_kept == 1.0 and not request.has_budget  # nothing may be lost of any dim
-    offered = sorted(
-        size
-        for size, verdicts in found.items()
-        if (True in verdicts.values() or not goal.safe)
-        and (size >= axis.now or not goal.pads)
-        and (not goal.weighs or all(_keeps(d, size, problem.kept, whole) for d in members))
-    )
-    if goal.nearest is not None:
-        below = [size for size in offered if size < axis.now]
-        offered = below[-goal.nearest :] + offered[len(below) :][: goal.nearest]
-    fuses = request.constraints.fuse and goal.nearest is None and not problem.predictor.noisy
-    dense: tuple[None, ...] = ()
-    if fuses and len(members) == 1 and _may_be_dense(problem, axis, offered):
-        dense = (None,)
-    held = "" if offered or dense else _why_held(problem, members, found)
-    if not axis.may_stay and held:
-        which = (
-            "have no common size" if not axis.alike and bounds == Bounds() else f"must be {bounds}"
-        )
-        raise PlanError(f"{axis.name} {which}: {nothing_safe(problem, axis)}")
-    meets = any(problem.coupled.of(dim) for dim in members)  # others may have to decide
-    stays = axis.may_stay and (meets or held or request.constraints.untouched)
-    sizes = sorted({*offered, axis.now} if stays else {*offered})
-    return replace(axis, sizes=(*sizes, *dense), held=held)
-
-
-def _keeps(dim: Dim, size: int, kept: Kept, whole: bool) -> bool:
-    """Whether what the size keeps of a dim's energy is known, or is all of it."""
-    share = share_kept(dim, size, kept)
-    return share == 1.0 if whole else share is not None
-
-
-def _known_sizes(
-    problem: Problem, members: Dims, bounds: Bounds
-) -> Mapping[int, Mapping[str, bool]]:
-    """The sizes within reach that the source knows of all members, with the others as they are or
-    at multiples: by verdict, whether the size may be chosen by it."""
-    if problem.predictor.noisy:
-        return {}
-    low, high = _reach(members, problem.request.window, bounds)
-    coupled, now = problem.coupled, max(dim.size for dim in members)
-    found: dict[int, dict[str, bool]] = {}
-    for multiple in (1, *NEIGHBOUR_MULTIPLES):
-        pairs = [(dim, coupled.rounded(dim, multiple)) for dim in members]
-        nears = [coupled.profile_at(dim, at, (), (low, high)) for dim, at in pairs]
-        tried = set[int]().union(*(near.on_offer for near in nears)) | {now}
-        if len(members) > 1:  # a size that was measured of one may be looked up for another
-            also = tuple(sorted(tried))
-            nears = [coupled.profile_at(dim, at, also, (low, high)) for dim, at in pairs]
-        for size in tried if all(near.on_offer for near in nears) else ():
-            costs = [near.profile.costs.get(size) for near in nears]
-            known = [cost.verdict for cost in costs if cost is not None]
-            allowed = low <= size <= high and bounds.allow(size) and not _refusal(members, size)
-            if allowed and len(known) == len(costs):
-                worst = min(known, key=("misaligned", "undecided", "safe").index)
-                offers = all(near.profile.offers(size, near.dim.size) for near in nears)
-                verdicts = found.setdefault(size, {})
-                verdicts[worst] = verdicts.get(worst, False) or offers
-        if not any(coupled.of(dim) for dim in members):
-            break
+def _touched(inventory: Inventory, axis: Axis) -> dict[object, Module | TensorInfo]:
+    """The modules that the dims of an axis take part in, and the tensors that they are written in,
+    each stored one once."""
+    found: dict[object, Module | TensorInfo] = {}
+    for dim in axis.members:
+        found |= {("module", m.name): m for m in inventory.modules_of(dim.name)}
+        for place in dim.places:
+            info = inventory.tensors[place.tensor]
+            found.setdefault(info.stored_at, info)
     return found
-
-
-def _reach(members: Dims, window: float, bounds: Bounds) -> tuple[int, int]:
-    """The window, moved to what is allowed where the two do not meet. The nearest multiples that
-    an engine takes are in it whatever its width."""
-    low, high = around(members, window)
-    if bounds.multiple > 1:
-        sizes = [dim.size for dim in members]
-        low = min(low, max(1, min(sizes) // bounds.multiple) * bounds.multiple)
-        high = max(high, -(-max(sizes) // bounds.multiple) * bounds.multiple)
-    if bounds.least > high:
-        low = bounds.least
-        high = low + max(LEAST_REACH, round(low * window))
-    if bounds.most is not None and bounds.most < low:
-        high = bounds.most
-        low = max(1, high - max(LEAST_REACH, round(high * window)))
-    return low, high
-
-
-def _refusal(members: Dims, size: int, pinned: bool = False) -> str:
-    """Why the dims cannot have the size; empty where they can.
-
-    A rank whose directions are in no order can be cut, by an SVD, but what that loses is not
-    known here: only a pin asks for it.
-    """
-    for dim in members:
-        cut = size < dim.size and not dim.ordered
-        if cut and (dim.kind == "hidden" or (dim.kind == "rank" and not pinned)):
-            return f"its {dim.size} entries are in no order of importance, so none can be cut"
-        if size > dim.size and dim.padding == "refused":
-            return dim.why
-        if dim.most is not None and size > dim.most:
-            return f"the dense weight's rank is {dim.dense_size}"
-    return ""
-
-
-def _may_be_dense(problem: Problem, axis: Axis, offered: Sequence[int]) -> bool:
-    """Whether the dense weight in place of the pair is on offer: where the rank is its module's
-    only one, and, for an objective that asks for safe sizes, where it is surely no slower than the
-    pair as it is, or than one that is ``offered`` at a workload with a limit on time. A request for
-    ``dense`` weights asks neither for that nor for less work."""
-    (dim,), asked = axis.members, problem.request.constraints.dense
-    modules = problem.inventory.modules_of(dim.name)
-    if dim.kind != "rank" or dim.padding == "refused" or not modules:
-        return False
-    module = modules[0]
-    full = dim.dense_size or min(module.out_features, module.in_features)
-    within = axis.bounds.within(max(full, dim.size)) or asked
-    ranks = [name for name in module.dims if problem.inventory.dim(name).kind == "rank"]
-    if not within or len(ranks) > 1 or not problem.required.allows_dense(module.name):
-        return False
-    if problem.predictor.dense(module).latency_us is None:  # known are no times, but less work
-        smaller = module.out_features * module.in_features <= dim.size * dim.params_per_unit
-        return (smaller or asked) and problem.predictor.served_well(module)
-    largest = max((dim.size, *offered))
-    pairs = [(problem.predictor, dim.size), *((by, largest) for by in problem.timed)]
-    return (
-        asked
-        or not problem.goal.safe
-        or any(_no_slower(by.dense(module), by.dim(dim, r), by.tolerance) for by, r in pairs)
-    )
-
-
-def _no_slower(dense: Estimate, pair: Estimate, tolerance: float) -> bool:
-    """Whether the dense weight surely takes no longer than the factor pair, if that is known."""
-    if dense.latency_us is None or pair.latency_us is None:
-        return True
-    known = None if dense.error is None or pair.error is None else [dense.error, pair.error]
-    return judge([dense.latency_us, pair.latency_us], known, tolerance).verdict[0] == "safe"
-
-
-def _why_held(problem: Problem, members: Dims, found: Mapping[int, Mapping[str, bool]]) -> str:
-    """What leaves dims without a size to choose."""
-    if problem.predictor.noisy:
-        return next(note for note in problem.predictor.view.notes if "noisy" in note)
-    missing = _missing(problem, members)
-    if missing or not found:
-        return missing or "the map knows no size near it"
-    order = ("safe", "undecided", "misaligned")
-    best = Counter(next(v for v in order if v in verdicts) for verdicts in found.values())
-    counted = ", ".join(f"{count} {verdict}" for verdict, count in best.items())
-    none = f"none suits the objective '{problem.goal.name}'" if best["safe"] else "none is safe"
-    return f"of the sizes near it that the map knows {none} ({counted})"
-
-
-def _missing(problem: Problem, members: Dims) -> str:
-    """Which product of theirs the map lacks, where it lacks one."""
-    profiles = (problem.coupled.profile_at(dim, {}).profile for dim in members)
-    return next((profile.missing for profile in profiles if profile.missing), "")
-
-
-def nothing_safe(problem: Problem, axis: Axis) -> str:
-    bounds, dim = axis.bounds, axis.members[0]
-    for each in axis.members:
-        if each.most is not None and max(bounds.least, bounds.multiple) > each.most:
-            return f"the dense weight's rank is {each.dense_size}"
-    if bounds.multiple > 1:
-        engine = bounds.demanded.partition(":")[0]
-        why = f"'gacprof sweep --for CHECKPOINT --preset {engine}' measures such sizes"
-        return f"the map knows no such size that suits the objective ({why})"
-    known, wider = problem.predictor.sizes(dim, 1, MAX_DIM), "a wider --window offers more sizes"
-    if known and not known[0] <= dim.size <= known[-1]:
-        wider = f"its sizes of {dim.name} are from {known[0]} to {known[-1]}"
-    why = _missing(problem, axis.members) or wider
-    return f"the map knows no such size that suits the objective ({why})"

@@ -17,34 +17,17 @@ from collections import ChainMap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gacprof.checkpoint.inventory import (
-    NEIGHBOUR_MULTIPLES,
-    Dim,
-    Inventory,
-    Module,
-    TensorInfo,
-)
+from gacprof.checkpoint.inventory import NEIGHBOUR_MULTIPLES, Dim
 from gacprof.core.errors import PlanError
-from gacprof.planning.axes import Axis, axis_of, nothing_safe
-from gacprof.planning.costs import (
-    Component,
-    Floats,
-    Footprint,
-    Growth,
-    Size,
-    Tables,
-    growth,
-    stored,
-)
+from gacprof.planning.axes import Axis, Component, Size, components
+from gacprof.planning.costs import Floats, Footprint, Growth, Tables, growth, stored
 from gacprof.planning.limits import ROUNDING, Limits
-
-if TYPE_CHECKING:
-    from gacprof.planning.solving import Problem
+from gacprof.planning.offers import axis_of, nothing_safe
+from gacprof.planning.problem import Problem
 
 CELLS = 1 << 17
 """Joint sizes that are looked at; of more coupled dims than that fewer sizes each are on offer."""
@@ -93,9 +76,11 @@ class DimClass:
 def build_classes(problem: Problem, limits: Limits) -> list[DimClass]:
     """All choices of the plan, their options kept apart for what is limited.
 
-    Raises :class:`PlanError` for dims that may not stay as they are and have nothing else.
+    Raises :class:`PlanError` for dims that may not stay as they are and have nothing else, and
+    where nothing is on offer at all.
     """
     axes, narrowed = [axis_of(problem, *group) for group in problem.groups], dict[str, str]()
+    _refuse_nothing_known(problem, [axis.held for axis in axes])
     found = components(problem.inventory, axes)
     while large := [c for c in found if prod(len(axis.sizes) for axis in c.axes) > CELLS]:
         for component in large:
@@ -115,46 +100,13 @@ def build_classes(problem: Problem, limits: Limits) -> list[DimClass]:
     ]
 
 
-def components(inventory: Inventory, axes: Sequence[Axis]) -> list[Component]:
-    """The axes in groups that are coupled. One of a single size decides nothing, so that it couples
-    no others; every weight belongs to one group."""
-    touched = [_touched(inventory, axis) for axis in axes]
-    leader = list(range(len(axes)))
-
-    def find(i: int) -> int:
-        while leader[i] != i:
-            leader[i] = leader[leader[i]]
-            i = leader[i]
-        return i
-
-    owner: dict[object, int] = {}
-    for i in sorted(range(len(axes)), key=lambda i: not axes[i].free):
-        for key in touched[i]:
-            first = owner.setdefault(key, i)
-            if axes[first].free and axes[i].free:
-                leader[find(i)] = find(first)
-    own: dict[int, tuple[list[Axis], list[Module], list[TensorInfo]]] = {}
-    for i, axis in enumerate(axes):
-        own.setdefault(find(i), ([], [], []))[0].append(axis)
-    for key, i in owner.items():
-        what = touched[i][key]
-        if isinstance(what, Module):
-            own[find(i)][1].append(what)
-        else:
-            own[find(i)][2].append(what)
-    return [Component(tuple(a), tuple(m), tuple(t)) for a, m, t in own.values()]
-
-
-def _touched(inventory: Inventory, axis: Axis) -> dict[object, Module | TensorInfo]:
-    """The modules that the dims of an axis take part in, and the tensors that they are written in,
-    each stored one once."""
-    found: dict[object, Module | TensorInfo] = {}
-    for dim in axis.members:
-        found |= {("module", m.name): m for m in inventory.modules_of(dim.name)}
-        for place in dim.places:
-            info = inventory.tensors[place.tensor]
-            found.setdefault(info.stored_at, info)
-    return found
+def _refuse_nothing_known(problem: Problem, held: Sequence[str]) -> None:
+    if not all(held) or problem.predictor.noisy:
+        return
+    why = problem.predictor.tokens_note or f"({held[0]})"
+    sweep = "'gacprof sweep --for CHECKPOINT' measures what a plan needs "
+    colon = ": " if problem.predictor.tokens_note else f"; {sweep}"
+    raise PlanError(f"the map knows no safe size for any dim of this checkpoint{colon}{why}")
 
 
 def _narrowed(

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from math import nan, prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +21,10 @@ from numpy.typing import NDArray
 from gacprof.checkpoint.inventory import Dim, Gemm, Inventory, Module, NewSizes, TensorInfo
 from gacprof.core.points import BYTES_PER_ELEMENT
 from gacprof.diagnosing.predict import Predictor
-
-if TYPE_CHECKING:
-    from gacprof.planning.axes import Axis
+from gacprof.planning.axes import Axis, Component, Size
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Size = int | None
-"""None: the factor pair is multiplied out to one dense weight, and its rank is gone."""
 Kept = Mapping[str, Sequence[float]]
 """By dim name: the share of energy kept at each size from 0 to the dim's own, or to the original
 weight's where that is at hand."""
@@ -154,24 +150,15 @@ def share_kept(dim: Dim, size: Size, kept: Kept) -> float | None:
 
 
 @dataclass(frozen=True)
-class Component:
-    """Axes that are coupled, and what is theirs alone: modules and tensors."""
-
-    axes: tuple[Axis, ...]
-    modules: tuple[Module, ...]
-    tensors: tuple[TensorInfo, ...]
-
-
-@dataclass(frozen=True)
 class Tables:
     """What every joint choice of a component's sizes takes: arrays with one dimension an axis.
     ``fixed`` is what axes of one size add; ``limited`` tells the times of workloads with limits."""
 
     predictor: Predictor
     component: Component
-    fixed: Growth = field(default_factory=dict)
-    kept_of: Kept = field(default_factory=dict)
-    limited: tuple[Predictor, ...] = ()
+    fixed: Growth
+    kept_of: Kept
+    limited: tuple[Predictor, ...]
 
     @property
     def axes(self) -> tuple[Axis, ...]:

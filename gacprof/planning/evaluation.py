@@ -11,10 +11,11 @@ from gacprof.core.dtypes import of_merging
 from gacprof.core.texts import workload_name
 from gacprof.diagnosing.fixed import unchanged
 from gacprof.diagnosing.merging import left_apart
-from gacprof.diagnosing.predict import Predictor
+from gacprof.diagnosing.predict import Estimate, Predictor
 from gacprof.planning.axes import Axis
 from gacprof.planning.costs import footprint, planned, share_kept
 from gacprof.planning.limits import Limits, baseline
+from gacprof.planning.problem import Problem
 from gacprof.planning.schema import (
     Budget,
     Choice,
@@ -28,7 +29,7 @@ from gacprof.planning.schema import (
     Workload,
     action,
 )
-from gacprof.planning.solving import Outcome, Problem
+from gacprof.planning.solving import Outcome
 from gacprof.stats.findings import Verdict
 
 CUT = "cut: the model's function changes"
@@ -134,7 +135,7 @@ def _with_baseline(problem: Problem, changes: NewSizes) -> str:
         parameters = footprint(problem.inventory, sizes).parameters
         taken = _taken(problem, [at.planned(sizes) for at in phases])
         lines.append(f"{name}{parameters:,} parameters, {taken}")
-    dense = _taken(problem, [problem.references.products(at, "dense") for at in phases])
+    dense = _taken(problem, [problem.compression.products(at, "dense") for at in phases])
     return f"{lines[0]} of these products; {lines[1]}; uncompressed: {dense}"
 
 
@@ -153,7 +154,7 @@ def _phases(problem: Problem, changes: NewSizes) -> list[PhaseTimes]:
         return []
     found = []
     for tokens, at in problem.phases.items():
-        own, dense = (problem.references.products(at, of) for of in ("own", "dense"))
+        own, dense = (problem.compression.products(at, of) for of in ("own", "dense"))
         planned = at.planned(changes)
         phase = PhaseTimes(
             workload=workload_name(tokens),
@@ -171,7 +172,7 @@ def _steps(
     problem: Problem, at: Predictor, own: list[Gemm], dense: list[Gemm], planned: list[Gemm]
 ) -> Iterator[StepChange]:
     """Against the checkpoint as it is, unless it does not exist, and the uncompressed model."""
-    whole, known = problem.whole, problem.references
+    whole, known = problem.whole, problem.compression
     if whole is None:
         return
     uncompressed = known.dense or whole.inventory
@@ -212,7 +213,7 @@ def _costs(problem: Problem, limits: Limits, changes: NewSizes) -> tuple[Budget,
         limit=None if limit is None else limit.most,
         used=weights.parameters + then.parameters - now.parameters,
         before=weights.parameters,
-        basis="no limit on parameters was given" if limit is None else limit.basis,
+        basis="no limit on parameters was given" if limit is None else limit.asked,
         checkpoint_before=now.parameters,
         checkpoint_after=then.parameters,
     ), Memory(
@@ -249,7 +250,7 @@ def _choice(problem: Problem, axis: Axis, dim: Dim, chosen: NewSizes, inexact: l
         fusable=None in on_offer,
         cost=dense if after is None else after * dim.params_per_unit,
         latency_before_us=predictor.dim(dim, dim.size).latency_us,
-        latency_after_us=predictor.dim(dim, after).latency_us if after else problem.dense_us(dim),
+        latency_after_us=(predictor.dim(dim, after) if after else _dense(problem, dim)).latency_us,
         window=(sizes[0], sizes[-1]) if sizes else None,
         candidates=sizes,
         energy_kept=share_kept(dim, after, problem.kept),
@@ -258,6 +259,12 @@ def _choice(problem: Problem, axis: Axis, dim: Dim, chosen: NewSizes, inexact: l
         penalty_high=high,
         why=why,
     )
+
+
+def _dense(problem: Problem, dim: Dim) -> Estimate:
+    """The time of the dim's modules multiplied out."""
+    modules = problem.inventory.modules_of(dim.name)
+    return sum((problem.predictor.dense(module) for module in modules), NOTHING)
 
 
 def _warnings(
@@ -280,7 +287,7 @@ def _warnings(
     if problem.goal.name == "gac":
         warnings += _degenerate(axes, outcome.sizes)
     fused = [c for c in choices if c.after is None]
-    if fused and problem.references.given == "dense":
+    if fused and problem.compression.given == "dense":
         warnings.append(
             f"{len(fused)} weights stay dense, which are {_faster(problem, fused)} than the factor "
             "pairs of the method's own sizes"
@@ -293,7 +300,7 @@ def _warnings(
             f"{_faster(problem, fused)}; rounding them may move a logit by "
             f"{of_merging(merged):.1e} of the largest"
         )
-    if problem.goal.name != "latency" and problem.references.given == "own":
+    if problem.goal.name != "latency" and problem.compression.given == "own":
         warnings += left_apart(predictor, changes)
     pinned = {d.name for axis in axes if axis.bounds.pin is not None for d in axis.members}
     unsafe = [c for c in choices if c.dim in pinned and not c.safe]

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from gacprof.checkpoint.inventory import Dim, Gemm, Inventory, NewSizes
-from gacprof.cliffmap.source import Interval, SizeSource
+from gacprof.cliffmap.source import Interval
 from gacprof.core.errors import PlanError
 from gacprof.core.formatting import microseconds, percent
 from gacprof.core.points import MAX_DIM
-from gacprof.core.texts import LatencyLimit, Reference, latency_limits, multiple_of
+from gacprof.core.texts import LatencyLimit, multiple_of
 from gacprof.diagnosing.predict import Predictor
 from gacprof.planning.costs import dense_parameters, footprint, human_bytes, planned
-from gacprof.planning.request import OnTimes, PlanRequest, SizesRequest
+from gacprof.planning.problem import Compression, Problem
+from gacprof.planning.request import PlanRequest, SizesRequest
 from gacprof.solver import InfeasibleBudget
 
-if TYPE_CHECKING:
-    from gacprof.planning.solving import Problem
-
-REFERENCES: Mapping[Reference, str] = {
-    "given": "the model as given", "own": "its own sizes", "dense": "the uncompressed model",
-}  # fmt: skip
+REFERENCES = {"own": "its own sizes", "dense": "the uncompressed model"}
 ROUNDING = 1e-12
 """Sums of doubles in another order differ by less than this share."""
 ROUNDED: Mapping[str, Callable[[int, int], int]] = {
@@ -49,22 +45,18 @@ ALONE = "without other limits "
 
 @dataclass(frozen=True)
 class Ceiling:
-    """The most that the planned weights may take, parameters or bytes, and how it was arrived at.
-    ``as_given`` says such a sum in the terms that the user set the ceiling in."""
+    """The most that the planned weights may take, parameters or bytes. ``asked`` is the limit as
+    the user set it, ``as_given`` says such a sum in its terms."""
 
     most: int
-    basis: str
+    asked: str
     as_given: Callable[[int], str]
-
-    @property
-    def asked(self) -> str:
-        return self.basis
 
     def refused(self, nearest: float, alone: bool = False) -> InfeasibleBudget:
         """``alone``: by ``nearest`` no other limit is kept."""
         least, without = self.as_given(ceil(nearest)), ALONE * alone
         message = (
-            f"no plan fits {self.basis}; {without}the nearest budget that can be met is {least}"
+            f"no plan fits {self.asked}; {without}the nearest budget that can be met is {least}"
         )
         return InfeasibleBudget(message, 0, ceil(nearest), enough=not alone)
 
@@ -164,43 +156,19 @@ class Limits:
         return tuple(name for name, limit in given.items() if limit is not None)
 
 
-@dataclass(frozen=True)
-class References:
-    """What limits are relative to. ``given`` is which model the user gave; ``dense`` the
-    uncompressed one, where its sizes are known otherwise than by multiplying pairs out; ``own`` the
-    model of the compressor's own sizes, where that is not the plan's; ``rounded`` what the
-    compressor's own rounding makes of these, where that is not down."""
-
-    given: Literal["own", "dense"] = "own"
-    dense: Inventory | None = None
-    own: Inventory | None = None
-    rounded: NewSizes | None = None
-
-    def products(self, at: Predictor, of: Literal["own", "dense"]) -> list[Gemm]:
-        """The planned weights' products in one of these models."""
-        model = self.dense if of == "dense" else self.own
-        modules = [m for m in at.inventory.modules if m.dims]
-        if model is not None:
-            names = {module.name for module in modules}
-            return [g for m in model.modules if m.name in names for g in m.gemms]
-        dims = (at.inventory.dim(name) for m in modules for name in m.dims)
-        fused = {dim.name: None for dim in dims if dim.kind == "rank" and of == "dense"}
-        return at.planned(fused)
-
-
 def limits_of(problem: Problem) -> Limits:
     """The request's limits. Raises :class:`PlanError` where a limit is relative to what is not
     known, or the weights that no plan changes exceed it."""
     asked = problem.request
     parameters, memory = _ceilings(problem.inventory, asked)
     times = [
-        _time_limit(limit, at, problem.references, _rest_us(problem, at))
+        _time_limit(limit, at, problem.compression, _rest_us(problem, at))
         for limit in problem.limited
         for at in (problem.phases.get(limit.tokens or 0, problem.predictor),)
     ]
     if asked.dominate is not None:
-        room = _whole(footprint(problem.inventory, baseline(problem)).parameters, problem.inventory)
-        room = replace(room, basis=f"{room.basis}, as {asked.dominate} has")
+        takes = footprint(problem.inventory, baseline(problem)).parameters
+        room = _whole(takes, problem.inventory, like=f" as {asked.dominate} has")
         parameters = min(filter(None, (parameters, room)), key=lambda each: each.most)
         times += [_as_fast(problem, asked.dominate, *each) for each in problem.phases.items()]
     return Limits(parameters, memory, tuple(times), asked.least_kept, break_even=bool(times))
@@ -211,7 +179,7 @@ def baseline(problem: Problem) -> NewSizes:
     asked = problem.request.dominate
     if asked is None:
         return {}
-    return problem.references.rounded or rounded(problem.inventory.dims, multiple_of(asked))
+    return problem.compression.rounded or rounded(problem.inventory.dims, multiple_of(asked))
 
 
 def _as_fast(problem: Problem, name: str, tokens: int, at: Predictor) -> TimeLimit:
@@ -234,7 +202,7 @@ def _rest_us(problem: Problem, at: Predictor) -> float:
 
 
 def _time_limit(
-    limit: LatencyLimit, predictor: Predictor, known: References, rest_us: float
+    limit: LatencyLimit, predictor: Predictor, known: Compression, rest_us: float
 ) -> TimeLimit:
     """The limit in µs of the planned weights' products, at the workload of ``predictor``; a
     relative one is on them and on ``rest_us``. Raises :class:`PlanError` where the time that it is
@@ -263,39 +231,6 @@ def _time_limit(
     return TimeLimit(predictor, most, asked, within, products, limit.amount, rest_us)
 
 
-def without_times(source: SizeSource) -> PlanError:
-    return PlanError(
-        f"'{source.name}' is {source.basis} and knows no latency: ask for the objective pad, "
-        "energy or gac, without a limit on latency"
-    )
-
-
-def refuse_unmeasured(
-    source: SizeSource, inventory: Inventory, request: OnTimes, by: str = "--for"
-) -> None:
-    """Raise :class:`PlanError` for limits on time where the source knows none, or at token counts
-    that it was not measured at, with the sweep (``by`` ``--for`` or ``--ranks``) of all counts that
-    are asked for."""
-    if not source.timed and (request.latency_limit_us is not None or request.dominate is not None):
-        raise without_times(source)
-    limits = [x for x in latency_limits(request.latency_limit_us) if x.tokens is not None]
-    tokens, dtype = getattr(request, "tokens", None), getattr(request, "dtype", None)
-    absent = [
-        limit for limit in limits
-        if Predictor(source, inventory, {limit.tokens or 0: 1.0}, dtype).tokens_note
-    ]  # fmt: skip
-    if not absent:
-        return
-    workload = Predictor(source, inventory, tokens, dtype).tokens
-    counts = ",".join(map(str, sorted({*workload, *(x.tokens or 0 for x in limits)})))
-    absent_counts = " and ".join(str(x.tokens) for x in absent)
-    raise PlanError(
-        f"the map '{source.name}' was not measured at {absent_counts} tokens, "
-        f"which the latency limit '{absent[0].text}' needs: 'gacprof sweep {by} {inventory.path} "
-        f"--tokens {counts}' measures all"
-    )
-
-
 def _ceilings(inventory: Inventory, request: SizesRequest) -> tuple[Ceiling | None, Ceiling | None]:
     """The request's limits on parameters and on bytes, of the weights that adjustable dims are
     written in."""
@@ -317,9 +252,12 @@ def _ceilings(inventory: Inventory, request: SizesRequest) -> tuple[Ceiling | No
 
 
 def _whole(
-    wanted: float, inventory: Inventory, what: Literal["parameters", "nbytes"] = "parameters"
+    wanted: float,
+    inventory: Inventory,
+    what: Literal["parameters", "nbytes"] = "parameters",
+    like: str = "",
 ) -> Ceiling:
-    """A limit on the whole checkpoint. Raises :class:`PlanError` for one that the weights which no
+    """A limit on the whole checkpoint, ``like`` what it is. Raises :class:`PlanError` for one that the weights which no
     plan changes exceed."""
     now: int = getattr(footprint(inventory, {}), what)
     weights: int = getattr(planned(inventory, [d for d in inventory.dims if d.adjustable]), what)
@@ -333,6 +271,6 @@ def _whole(
         )
     return Ceiling(
         limit - rest,
-        f"{amount(limit)} {noun} in all ({amount(now)} as it is)",
+        f"{amount(limit)} {noun} in all{like}, where there are {amount(now)} now",
         lambda cost: f"{amount(cost + rest)} {noun} in all",
     )

@@ -17,17 +17,19 @@ from gacprof.core.errors import PlanError
 from gacprof.core.files import Record
 from gacprof.core.formatting import Framed
 from gacprof.core.request import verb
-from gacprof.planning.classes import DimClass
+from gacprof.planning.classes import DimClass, build_classes
 from gacprof.planning.costs import footprint, share_kept
 from gacprof.planning.evaluation import mean
 from gacprof.planning.limits import ROUNDED, Ceiling, Limits, limits_of, rounded
 from gacprof.planning.objectives import objective
+from gacprof.planning.problem import Problem, problem_of
 from gacprof.planning.request import ParetoRequest
-from gacprof.planning.solving import Outcome, Problem, problem_of, solve_classes
+from gacprof.planning.solving import Outcome, solve_within
 from gacprof.solver import InfeasibleBudget, solve_gac
 
 MULTIPLES = (8, 64)
 PAPER = "paper's DP, today's budget"
+SLOWER = "some pairs are slower than the dense products in their place"
 
 
 @dataclass(frozen=True)
@@ -122,15 +124,15 @@ def _pareto(request: ParetoRequest) -> Pareto:
             "'gacprof plan' makes a plan for one budget"
         )
     problem = problem_of(inventory, source, request, all_spectra=True)
-    predictor, limits = problem.predictor, replace(limits_of(problem), break_even=False)
-    classes = problem.classes(replace(limits, parameters=_ceiling(0)))
+    predictor, limits = problem.predictor, limits_of(problem)
     variants = [_variant(problem, "as it is", {}), *_rounded(problem)]
     variants += _papers(problem)
     ours = []
-    for outcome, today in _ours(problem, classes, limits, request.budgets, progress):
+    for outcome, today, slower in _ours(problem, limits, request.budgets, progress):
         proof = outcome.certificate
         method = f"gacprof {request.objective}" + (", today's budget" if today else "")
-        ours.append(_variant(problem, method, outcome.sizes, "; ".join(proof.notes), proof.proved))
+        note = "; ".join([*proof.notes, *[SLOWER] * slower])
+        ours.append(_variant(problem, method, outcome.sizes, note, proof.proved))
     if not ours:
         raise PlanError("no budget leaves a plan that meets the quality floor or latency limit")
     return Pareto(
@@ -149,21 +151,26 @@ pareto = verb("pareto", ParetoRequest, _pareto)
 
 
 def _ours(
-    problem: Problem,
-    classes: Sequence[DimClass],
-    limits: Limits,
-    budgets: int,
-    progress: Progress | None,
-) -> Iterator[tuple[Outcome, bool]]:
+    problem: Problem, limits: Limits, budgets: int, progress: Progress | None
+) -> Iterator[tuple[Outcome, bool, bool]]:
     """The objective's choices from the tightest budget that can be met to one that never binds:
-    each different choice once, cheapest first, and whether it is that of today's size."""
+    each different choice once, cheapest first; whether it is that of today's size, and whether some
+    pairs had to be slower than the dense products in their place."""
+    known: dict[bool, Sequence[DimClass]] = {}
+
+    def classes_of(kept: Limits) -> Sequence[DimClass]:  # the same at every budget
+        if kept.break_even not in known:
+            known[kept.break_even] = build_classes(problem, replace(kept, parameters=_ceiling(0)))
+        return known[kept.break_even]
+
+    every = classes_of(replace(limits, break_even=False))
     try:
-        unbound = solve_classes(problem, classes, limits)
+        unbound, _ = solve_within(problem, classes_of, limits)
     except InfeasibleBudget:
         return
-    least = sum(min(option.cost for option in group.options) for group in classes)
+    least = sum(min(option.cost for option in group.options) for group in every)
     most = sum(option.cost for option in unbound.chosen)
-    today = sum(group.now.parameters for group in classes)
+    today = sum(group.now.parameters for group in every)
     steps = [least + (most - least) * k // max(1, budgets - 1) for k in range(budgets)]
     seen: set[tuple[int | None, ...]] = set()
     for number, room in enumerate(sorted({*steps, today})):
@@ -171,7 +178,7 @@ def _ours(
             progress(number, len(steps) + 1, "budget")
         within = replace(limits, parameters=_ceiling(room))
         try:
-            outcome = solve_classes(problem, classes, within)
+            outcome, kept = solve_within(problem, classes_of, within)
         except InfeasibleBudget:
             continue
         if outcome.certificate.interrupted:
@@ -179,7 +186,7 @@ def _ours(
         key = tuple(outcome.sizes.values())
         if key not in seen:
             seen.add(key)
-            yield outcome, room == today
+            yield outcome, room == today, kept != within
 
 
 def _ceiling(room: int) -> Ceiling:
@@ -201,7 +208,7 @@ def _papers(problem: Problem) -> Iterator[Variant]:
     so that its choice can be evaluated."""
     goal = objective("gac", problem.request.scores)
     try:
-        classes = replace(problem, goal=goal).classes(Limits(parameters=_ceiling(0)))
+        classes = build_classes(replace(problem, goal=goal), Limits(parameters=_ceiling(0)))
     except PlanError:
         return
     options = [[option for option in g.options if option.kept is not None] for g in classes]

@@ -9,9 +9,10 @@ from gacprof import operators
 from gacprof.cliffmap import CliffMap
 from gacprof.core.errors import PlanError, SolverError
 from gacprof.planning import Constraints, PlanRequest, plan
+from gacprof.planning.classes import build_classes
 from gacprof.planning.costs import footprint, human_bytes
 from gacprof.planning.limits import Limits
-from gacprof.planning.solving import problem_of
+from gacprof.planning.problem import problem_of
 
 
 @pytest.mark.parametrize(("parameters", "memory"), [(2_650_000, 5_500_000), (2_750_000, 5_300_000)])
@@ -154,7 +155,7 @@ def test_the_options_of_all_classes_add_up_to_the_checkpoint(planted):
         inventory, cliff_map = planted(name)
         request = PlanRequest(inventory, cliff_map, objective="pad", tokens=TOKENS, dtype="float32")
         problem = problem_of(inventory, cliff_map, request)
-        classes = problem.classes(Limits())
+        classes = build_classes(problem, Limits())
         now = footprint(inventory, {})
         for pick in (0, -1):
             chosen = [(group, group.options[pick]) for group in classes]

@@ -16,10 +16,11 @@ from gacprof.cliffmap.source import NOTHING, Estimate, Interval
 from gacprof.core.errors import PlanError
 from gacprof.core.texts import latency_limits
 from gacprof.diagnosing.predict import Predictor
-from gacprof.planning import Constraints, PlanRequest, plan, solving
+from gacprof.planning import Constraints, PlanRequest, plan, problem, solving
 from gacprof.planning.costs import footprint
-from gacprof.planning.limits import References, change, rounded
-from gacprof.planning.solving import refuse_unreachable
+from gacprof.planning.limits import change, rounded
+from gacprof.planning.making import refuse_unreachable
+from gacprof.planning.problem import Compression
 from gacprof.solver import InfeasibleBudget, solve
 
 
@@ -102,7 +103,7 @@ def test_a_change_is_against_the_model_as_it_is_or_the_uncompressed_one(asvd, pl
     prefill = at(inventory, planted_map, 64)
     own, dense = (
         prefill.weights({}).latency_us,
-        prefill.gemms(References().products(prefill, "dense")).latency_us,
+        prefill.gemms(Compression().products(prefill, "dense")).latency_us,
     )
     assert own != pytest.approx(dense, rel=0.02)
     for text, most in (("-8%", 0.92 * own), ("own-10%", 0.9 * own), ("dense-5%", 0.95 * dense)):
@@ -240,7 +241,7 @@ def test_whatever_is_right_within_the_bounds_of_each_size_is_within_those_of_the
 
 
 def test_what_no_sizes_meet_is_known_before_any_weight_is_read(asvd, planted_map, monkeypatch):
-    monkeypatch.setattr(solving, "energy_kept", None)
+    monkeypatch.setattr(problem, "energy_kept", None)
     asked = {"tokens": TOKENS, "latency_limit_us": "prefill:64=dense-70%"}
     with pytest.raises(InfeasibleBudget, match="no plan is within prefill:64"):
         refuse_unreachable(PlanRequest(asvd, planted_map, **asked))

@@ -20,10 +20,10 @@ from gacprof.extras.compress.pruning import Pruning
 from gacprof.extras.compress.request import BY_LOSS, CompressRequest
 from gacprof.extras.compress.writing import inventory_of_output
 from gacprof.planning import Constraints, Plan, PlanRequest
-from gacprof.planning.limits import References
+from gacprof.planning.making import make_plan, refuse_unreachable
 from gacprof.planning.objectives import Lost
+from gacprof.planning.problem import Compression
 from gacprof.planning.request import WINDOW
-from gacprof.planning.solving import make_plan, refuse_unreachable
 from gacprof.solver import solve
 
 Family = Factoring | Pruning
@@ -91,9 +91,7 @@ def plan_of(
         sizes = family.rounded(requested, multiple_of(request.dominate))
         rounded = {name: sizes[name] for name in names}
     try:
-        plan = make_plan(
-            asked, kept=kept, lost=lost, references=References("dense", dense, own, rounded)
-        )
+        plan = make_plan(asked, Compression(dense, own, rounded, kept, lost))
     except PlanError as error:
         if NOTHING_KNOWN not in str(error):
             raise
@@ -159,7 +157,7 @@ def refuse_unreachable_limits(family: Family, request: CompressRequest, source: 
         bench=request.bench,
         constraints=Constraints(most=most, fuse=family.fuses, preset=request.preset, dense=True),
     )
-    refuse_unreachable(asked, References("dense", dense))
+    refuse_unreachable(asked, Compression(dense))
 
 
 def weighted(
