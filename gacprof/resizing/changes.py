@@ -89,11 +89,36 @@ class NewTensor:
         return len(self.sources) == 1 and not self.parts[0].places
 
 
-def changes_of(inventory: Inventory, sizes: NewSizes) -> tuple[Change, ...]:
-    """The changes that ``sizes`` ask for, in the inventory's order; merged ranks are left out.
+@dataclass(frozen=True)
+class NewCheckpoint:
+    """What ``sizes`` make of a checkpoint: the ``changes`` of dims in the inventory's order, the
+    ``merged`` modules, whose factors are multiplied out, and the new ``tensors`` by name."""
 
-    Raises :class:`PlanError` for a dim that the checkpoint does not have or a size below 1,
-    :class:`CheckpointError` for a dim that may not be changed, with the reason.
+    inventory: Inventory
+    sizes: NewSizes
+    changes: tuple[Change, ...]
+    merged: tuple[Module, ...]
+    tensors: Mapping[str, NewTensor]
+
+
+def new_checkpoint(
+    inventory: Inventory, sizes: NewSizes, *, informed: bool = False
+) -> NewCheckpoint:
+    """What ``sizes`` make of a checkpoint; ``informed``: raised ranks are filled from the original
+    weights.
+
+    Raises :class:`PlanError` for sizes that do not fit, :class:`CheckpointError` for a dim that may
+    not change, with the reason.
+    """
+    changes = _changes(inventory, sizes, informed)
+    merged = _merged(inventory, sizes)
+    return NewCheckpoint(inventory, sizes, changes, merged, _tensors(inventory, changes, merged))
+
+
+def _changes(inventory: Inventory, sizes: NewSizes, informed: bool) -> tuple[Change, ...]:
+    """Those that ``sizes`` ask for; merged ranks are left out.
+
+    Raises :class:`PlanError` for a dim that the checkpoint does not have or a size below 1.
     """
     unknown = sorted(sizes.keys() - {dim.name for dim in inventory.dims})
     if unknown:
@@ -114,7 +139,8 @@ def changes_of(inventory: Inventory, sizes: NewSizes) -> tuple[Change, ...]:
                 f"'{dim.name}' cannot have size {short(after)}: it must be 1 to {MAX_DIM}"
             )
         if after != dim.size:
-            changes.append(Change(dim, after))
+            raised = dim.kind == "rank" and after > dim.size
+            changes.append(Change(dim, after, informed and raised))
             _refuse(changes[-1])
     _refuse_unsayable(inventory, sizes)
     return tuple(changes)
@@ -150,7 +176,7 @@ def _refuse(change: Change) -> None:
         )
 
 
-def merged_modules(inventory: Inventory, sizes: NewSizes) -> tuple[Module, ...]:
+def _merged(inventory: Inventory, sizes: NewSizes) -> tuple[Module, ...]:
     """The modules whose ranks ``sizes`` gives up (None).
 
     Raises :class:`PlanError` where only some of a module's ranks are, :class:`CheckpointError`
@@ -183,10 +209,9 @@ def _refuse_merge(inventory: Inventory, module: Module, ranks: Sequence[Dim]) ->
         raise CheckpointError(f"'{module.name}' cannot be fused: {reasons[0]}")
 
 
-def new_tensors(
-    inventory: Inventory, changes: Iterable[Change], merged: Sequence[Module] = ()
+def _tensors(
+    inventory: Inventory, changes: Iterable[Change], merged: Sequence[Module]
 ) -> dict[str, NewTensor]:
-    """The tensors of the new checkpoint by name."""
     places: dict[str, dict[int, list[tuple[Change, Place]]]] = {}
     for change in changes:
         for place in change.dim.places:

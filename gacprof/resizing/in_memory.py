@@ -13,6 +13,7 @@ from gacprof.checkpoint import mirrored_files
 from gacprof.checkpoint.inventory import Inventory, NewSizes
 from gacprof.checkpoint.tensors import ModelReader, tensors_of
 from gacprof.core.errors import CheckpointError
+from gacprof.resizing.changes import new_checkpoint
 from gacprof.resizing.output import notes_on
 from gacprof.resizing.segments import Array
 from gacprof.resizing.sizes import Asked, requested
@@ -39,13 +40,14 @@ def realign_model(
     reader = ModelReader(model)
     inventory = reader.inventory
     sizes = requested(inventory, asked, in_memory=True).sizes
-    resizer = Resizer(reader, sizes, None if base is None else tensors_of(base))
+    new = new_checkpoint(inventory, sizes, informed=base is not None)
+    resizer = Resizer(reader, new, None if base is None else tensors_of(base))
     made = {
         name: np.concatenate(list(resizer.blocks(tensor)))
-        for name, tensor in resizer.tensors.items()
+        for name, tensor in new.tensors.items()
         if not tensor.unchanged or name not in inventory.tensors
     }
-    names = [module.name for module in resizer.merged]
+    names = [module.name for module in new.merged]
     target = model
     if not inplace:
         try:

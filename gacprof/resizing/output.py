@@ -11,12 +11,12 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import gacprof
-from gacprof.checkpoint import Inventory
+from gacprof.checkpoint import Inventory, mirrored_files
 from gacprof.checkpoint.containers import LEFT_OUT, WEIGHTS
 from gacprof.checkpoint.folder import LocalFolder, read_json
 from gacprof.checkpoint.inventory import NewSizes
@@ -26,11 +26,47 @@ from gacprof.core.dtypes import FLOATING
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import copy, write_json, write_text
 from gacprof.core.formatting import visible
-from gacprof.resizing.changes import NewTensor
+from gacprof.resizing.changes import NewCheckpoint, NewTensor
 from gacprof.resizing.request import RealignResult
 from gacprof.resizing.writers import INDEX, WeightsFile, index_of
 
 PROVENANCE = "gacprof.json"
+REALIGNED = "gacprof.realigned/1"
+"""Schema of the record of what was realigned."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a new folder is to hold: weight ``files``, and ``configs`` that say the new sizes, by
+    name; ``notes`` are for the user."""
+
+    inventory: Inventory
+    files: tuple[WeightsFile, ...]
+    configs: Mapping[str, Mapping[str, Any]]
+    notes: tuple[str, ...]
+
+    def write_others(
+        self, folder: Path, result: RealignResult, origin: Mapping[str, Any]
+    ) -> None:
+        """All but the weights: configs, the index, what else belongs to the checkpoint, and the
+        record of what was realigned."""
+        inventory, own = self.inventory, [file.name for file in self.files]
+        written = {**self.configs, **_index(inventory, self.files, result.parameters_after)}
+        for name, content in written.items():
+            # configs may hold Infinity (Mamba-2's time_step_limit), which transformers reads
+            write_text(folder / name, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+        for name in inventory.side_files:
+            if name not in written and name not in own:
+                copy(Path(inventory.folder) / name, folder / name)
+        write_provenance(folder, inventory, REALIGNED, **_record(inventory, result, origin))
+
+
+def output_of(new: NewCheckpoint) -> Output:
+    """The folder of a new checkpoint. Raises :class:`CheckpointError` for a name of weights that
+    another file needs."""
+    inventory, sizes = new.inventory, new.sizes
+    files, configs = weights_files(inventory, new.tensors), mirrored_files(inventory, sizes)
+    return Output(inventory, files, configs, notes_on(inventory, sizes, configs))
 
 
 def weights_files(
@@ -64,23 +100,6 @@ def weights_files(
     return tuple(found)
 
 
-def write_side_files(
-    folder: Path,
-    inventory: Inventory,
-    mirrored: Mapping[str, Mapping[str, Any]],
-    files: Sequence[WeightsFile],
-    parameters: int,
-) -> None:
-    """Mirrored configs, the index, and everything else that belongs to the checkpoint."""
-    written = {**mirrored, **_index(inventory, files, parameters)}
-    for name, content in written.items():
-        # configs may hold Infinity (Mamba-2's time_step_limit), which transformers reads
-        write_text(folder / name, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-    for name in inventory.side_files:
-        if name not in written and name not in (file.name for file in files):
-            copy(Path(inventory.folder) / name, folder / name)
-
-
 def _index(
     inventory: Inventory, files: Sequence[WeightsFile], parameters: int
 ) -> dict[str, dict[str, Any]]:
@@ -107,7 +126,7 @@ def write_provenance(folder: Path, inventory: Inventory, schema: str, **more: An
     write_json(folder / PROVENANCE, record | more)
 
 
-def record_of(
+def _record(
     inventory: Inventory, result: RealignResult, origin: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What was realigned, and the source's own record."""
@@ -128,6 +147,12 @@ def record_of(
     return record
 
 
+def refuse_broken(inventory: Inventory) -> None:
+    """Raise :class:`CheckpointError` for a checkpoint that no model could be built of."""
+    refuse_incomplete(inventory)
+    _refuse_unusable(inventory)
+
+
 def refuse_incomplete(inventory: Inventory) -> None:
     """Raise :class:`CheckpointError` where the index leaves out a tensor of a layer that it has.
 
@@ -145,7 +170,7 @@ def refuse_incomplete(inventory: Inventory) -> None:
             )
 
 
-def refuse_unusable(inventory: Inventory) -> None:
+def _refuse_unusable(inventory: Inventory) -> None:
     """Raise :class:`CheckpointError` where the embedding or the head is no matrix of floating-point
     numbers, and neither a config nor scales say how it is quantised: no model computes with it, so
     nothing that is written could be called exact."""

@@ -7,26 +7,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import gacprof
-from gacprof.checkpoint import Inventory, inventory_for, mirrored_files, open_tensors
+from gacprof.checkpoint import Inventory, inventory_for, open_tensors
 from gacprof.core import Progress
 from gacprof.core.dtypes import of_merging
 from gacprof.core.errors import PlanError
 from gacprof.core.request import verb
 from gacprof.planning.costs import footprint
+from gacprof.resizing.changes import new_checkpoint
 from gacprof.resizing.in_memory import realign_model
-from gacprof.resizing.output import (
-    notes_on,
-    record_of,
-    refuse_incomplete,
-    refuse_unusable,
-    weights_files,
-    write_provenance,
-    write_side_files,
-)
+from gacprof.resizing.output import output_of, refuse_broken
 from gacprof.resizing.request import RealignRequest, RealignResult
-from gacprof.resizing.sizes import Requested, digest, requested, source_identity
+from gacprof.resizing.sizes import Requested, requested
 from gacprof.resizing.values import Resizer
-from gacprof.resizing.workspace import CUTS, finish, refuse_target, workspace
+from gacprof.resizing.workspace import (
+    CUTS,
+    digest,
+    finish,
+    refuse_target,
+    source_identity,
+    workspace,
+)
 from gacprof.resizing.writers import write_weights
 
 if TYPE_CHECKING:
@@ -78,13 +78,12 @@ def _write(
     inventory: Inventory, request: Requested, out: Path, base: Any, progress: Progress | None
 ) -> RealignResult:
     refuse_target(out, inventory)
-    refuse_incomplete(inventory)
-    refuse_unusable(inventory)
+    refuse_broken(inventory)
     originals = None if base is None else open_tensors(inventory_for(base))
-    resizer = Resizer(open_tensors(inventory), request.sizes, originals)
-    files = weights_files(inventory, resizer.tensors)
-    read = {info.file for tensor in resizer.tensors.values() for info in tensor.sources}
-    mirrored = mirrored_files(inventory, request.sizes)
+    reader = open_tensors(inventory)
+    new = new_checkpoint(inventory, request.sizes, informed=base is not None)
+    resizer, output = Resizer(reader, new, originals), output_of(new)
+    read = {info.file for tensor in new.tensors.values() for info in tensor.sources}
     identity, origin = source_identity(inventory, read), dict(request.origin)
     if originals is not None:
         dense = originals.inventory
@@ -93,24 +92,22 @@ def _write(
     key = digest([gacprof.__version__, identity, sorted(request.sizes.items())])
     with workspace(out, key) as folder:
         resizer.work_in(folder / CUTS, partial(finish, folder))
-        resumed = write_weights(folder, files, resizer, progress)
+        resumed = write_weights(folder, output.files, resizer, progress)
         result = RealignResult(
             source=inventory.path,
             out=str(out),
             layout=inventory.layout,
-            container=files[0].kind,
-            resized=tuple(map(resizer.resized, resizer.changes)),
-            fused=tuple(module.name for module in resizer.merged),
+            container=output.files[0].kind,
+            resized=tuple(map(resizer.resized, new.changes)),
+            fused=tuple(module.name for module in new.merged),
             parameters_before=inventory.parameters,
             parameters_after=footprint(inventory, request.sizes).parameters,
-            bytes_written=sum(file.nbytes for file in files),
-            files=tuple(file.name for file in files),
+            bytes_written=sum(file.nbytes for file in output.files),
+            files=tuple(file.name for file in output.files),
             resumed=resumed,
-            notes=(*request.notes, *notes_on(inventory, request.sizes, mirrored)),
+            notes=(*request.notes, *output.notes),
             not_finite=tuple(resizer.not_finite),
-            rounding=of_merging(module.dtype for module in resizer.merged),
+            rounding=of_merging(module.dtype for module in new.merged),
         )
-        write_side_files(folder, inventory, mirrored, files, result.parameters_after)
-        record = record_of(inventory, result, origin)
-        write_provenance(folder, inventory, "gacprof.realigned/1", **record)
+        output.write_others(folder, result, origin)
     return result

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -15,6 +13,7 @@ from gacprof.checkpoint.layouts.declared import width_keys
 from gacprof.core.errors import CheckpointError, PlanError, short
 from gacprof.planning import Plan
 from gacprof.planning.costs import footprint
+from gacprof.resizing.workspace import digest
 
 AGAIN = "the plan was edited: plan again (--pin holds a size)"
 
@@ -165,20 +164,6 @@ def requested(inventory: Inventory, asked: Asked, *, in_memory: bool = False) ->
     if any(phase.steps for phase in plan.phases):
         origin["phases"] = [phase.model_dump() for phase in plan.phases]
     return Requested(plan.changes, origin)
-
-
-def digest(data: Any) -> str:
-    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
-
-
-def source_identity(inventory: Inventory, files: Iterable[str]) -> list[Any]:
-    """What tells a checkpoint's ``files`` from others, and from themselves after a change."""
-    stats = [(name, (Path(inventory.folder) / name).stat()) for name in sorted(files)]
-    return [
-        str(Path(inventory.folder).resolve()),
-        inventory.fingerprint,
-        [[name, s.st_size, s.st_mtime_ns] for name, s in stats],
-    ]
 
 
 def round_up(size: int, multiple: int) -> int:

@@ -8,25 +8,16 @@ sign.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 
-from gacprof.checkpoint import Inventory, Module, Place, TensorReader
-from gacprof.checkpoint.inventory import NewSizes
+from gacprof.checkpoint import Module, Place, TensorReader
 from gacprof.core import factors
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import replacing
-from gacprof.resizing.changes import (
-    Change,
-    Edit,
-    NewTensor,
-    changes_of,
-    merged_modules,
-    new_tensors,
-)
+from gacprof.resizing.changes import Change, Edit, NewCheckpoint, NewTensor
 from gacprof.resizing.request import Resized
 from gacprof.resizing.segments import (
     CHUNK_BYTES,
@@ -46,26 +37,18 @@ Decomposition = dict[str, Array]
 
 
 class Resizer:
-    """What new sizes make of a checkpoint: its tensors, and their elements block by block.
+    """The new tensors' elements, block by block.
 
-    ``changes`` are those of dims, ``merged`` the modules whose factors are multiplied out, and
-    ``tensors`` the new ones by name. ``originals`` holds the weights of ``base``, from which raised
-    ranks are filled. ``not_finite`` collects the changed tensors in which NaN or infinity were met.
-
-    Raises :class:`PlanError` for sizes that do not fit, :class:`CheckpointError` for a dim that may
-    not change.
+    ``originals`` are the weights of ``base``, from which raised ranks are filled. ``not_finite``
+    collects the changed tensors in which NaN or infinity were met. Raises :class:`CheckpointError`
+    for a ``base`` that is not what the factors came from.
     """
 
     def __init__(
-        self, reader: TensorReader, sizes: NewSizes, base: TensorReader | None = None
+        self, reader: TensorReader, new: NewCheckpoint, base: TensorReader | None = None
     ) -> None:
-        self.reader, inventory = reader, reader.inventory
-        self.changes = changes_of(inventory, sizes)
-        self.merged = merged_modules(inventory, sizes)
-        self.originals = None if base is None else BaseWeights(base, inventory)
-        if self.originals is not None:
-            self.changes = self.originals.inform(self.changes)
-        self.tensors = new_tensors(inventory, self.changes, self.merged)
+        self.reader, self.new = reader, new
+        self.originals = None if base is None else BaseWeights(base, new)
         self.not_finite: list[str] = []
         self._kept: dict[str, Decomposition] = {}
         self._files: dict[str, Path] = {}
@@ -74,7 +57,7 @@ class Resizer:
     def work_in(self, folder: Path, finished: Callable[[Path], None]) -> None:
         """Keep decompositions as files of ``folder``, the latest in memory too; say ``finished`` of
         each."""
-        self._files = {c.dim.name: folder / f"{i}.npz" for i, c in enumerate(self.changes)}
+        self._files = {c.dim.name: folder / f"{i}.npz" for i, c in enumerate(self.new.changes)}
         self._finished = finished
 
     def blocks(self, tensor: NewTensor) -> Iterator[Array]:
@@ -222,20 +205,17 @@ class Resizer:
 
 
 class BaseWeights:
-    """The dense weights that the factors of ``inventory`` came from, by dim."""
+    """The dense weights that the factors of ``new.inventory`` came from, by dim. Raises
+    :class:`CheckpointError` where one has no original, before anything is written."""
 
-    def __init__(self, reader: TensorReader, inventory: Inventory) -> None:
+    def __init__(self, reader: TensorReader, new: NewCheckpoint) -> None:
         self.inventory = reader.inventory
         self._reader = reader
-        self._modules = {dim: module for module in inventory.modules for dim in module.dims}
+        self._modules = {dim: module for module in new.inventory.modules for dim in module.dims}
         self._dense = {m.name: m for m in self.inventory.modules if m.kind == "dense"}
-
-    def inform(self, changes: Iterable[Change]) -> tuple[Change, ...]:
-        """The changes, of which raised ranks are to be filled from here.
-
-        Raises :class:`CheckpointError` where one has no original, before anything is written.
-        """
-        return tuple(map(self._informed, changes))
+        for change in new.changes:
+            if change.informed:
+                self._check(change)
 
     def weight(self, change: Change) -> factors.Stored:
         """The original [out, in] of the dim's factors; of a group its own rows."""
@@ -244,9 +224,7 @@ class BaseWeights:
         values = self._reader.read(name)[_rows(module, change)]
         return factors.Stored(values, self._reader.info(name).dtype)
 
-    def _informed(self, change: Change) -> Change:
-        if change.dim.kind != "rank" or not change.pads:
-            return change
+    def _check(self, change: Change) -> None:
         module = self._modules[change.dim.name]
         original = self._dense.get(module.name)
         where = f"{self.inventory.path} has no original for '{module.name}'"
@@ -262,7 +240,6 @@ class BaseWeights:
             raise CheckpointError(f"{where}: its {info.name} is stored as {info.dtype}")
         if any(p.axis != int(p.tensor != module.gemms[0].weight) for p in change.dim.places):
             raise CheckpointError(f"'{module.name}' is stored transposed: it cannot take a base")
-        return replace(change, informed=True)
 
 
 def _rows(module: Module, change: Change) -> slice:

@@ -8,11 +8,14 @@ That tells torn and copied files apart; a process of the same user could write s
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from gacprof.checkpoint import Inventory
 from gacprof.core.errors import CheckpointError, GacprofError
@@ -62,6 +65,21 @@ def workspace(out: Path, key: str) -> Iterator[Path]:
                     f"{out}: cannot be written: {error.strerror or error}; nothing was left behind"
                 ) from None
             raise
+
+
+def digest(data: Any) -> str:
+    """Of JSON values: the key of work that follows from them."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
+def source_identity(inventory: Inventory, files: Iterable[str]) -> list[Any]:
+    """What tells a checkpoint's ``files`` from others, and from themselves after a change."""
+    stats = [(name, (Path(inventory.folder) / name).stat()) for name in sorted(files)]
+    return [
+        str(Path(inventory.folder).resolve()),
+        inventory.fingerprint,
+        [[name, s.st_size, s.st_mtime_ns] for name, s in stats],
+    ]
 
 
 def finish(folder: Path, file: Path) -> None:

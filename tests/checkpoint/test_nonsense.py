@@ -15,7 +15,7 @@ from checkpoint_making import MemoryFolder, contents, header_of
 from gacprof.checkpoint import mirrored_files
 from gacprof.checkpoint.scanning import describe, inventory_of
 from gacprof.core.errors import CheckpointError, PlanError
-from gacprof.resizing.changes import changes_of
+from gacprof.resizing.changes import new_checkpoint
 from gacprof.resizing.sizes import Padding
 
 ODD_NAMES = (
@@ -131,5 +131,5 @@ def test_senseless_mixtures_of_experts_are_described_and_padded_or_refused(kind:
         assert all(size % 8 == 0 for size in sizes.values())
         mirrored_files(inventory, sizes)
         with contextlib.suppress(CheckpointError, PlanError):
-            changes_of(inventory, sizes)
+            new_checkpoint(inventory, sizes)
     assert padding > 15

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gacprof.checkpoint import open_tensors, scan
+from gacprof.resizing.changes import new_checkpoint
 from gacprof.resizing.values import Resizer
 from gacprof.resizing.writers import WeightsFile, save_tensors
 
@@ -14,8 +15,9 @@ torch = pytest.importorskip("torch")
 
 def written(source, path, sizes):
     reader, counts = open_tensors(source), []
-    resizer = Resizer(reader, sizes)
-    file = WeightsFile(path.name, "torch", tuple(resizer.tensors.values()), {})
+    new = new_checkpoint(reader.inventory, sizes)
+    resizer = Resizer(reader, new)
+    file = WeightsFile(path.name, "torch", tuple(new.tensors.values()), {})
     assert file.write(path.parent, resizer, counts.append) is False
     assert sum(counts) == sum(info.nbytes for info in scan(path).tensors.values())
     return reader

@@ -23,8 +23,7 @@ from gacprof.core.errors import CompressionError
 from gacprof.core.files import read_json, remove_unheld, replacing, write_json
 from gacprof.core.tasks import Tasks
 from gacprof.extras.compress.calibration import Calibration
-from gacprof.resizing.sizes import digest, source_identity
-from gacprof.resizing.workspace import holding
+from gacprof.resizing.workspace import digest, holding, source_identity
 from gacprof.resizing.writers import save_tensors
 
 if TYPE_CHECKING:

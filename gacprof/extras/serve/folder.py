@@ -34,11 +34,11 @@ from gacprof.extras.serve.checking import check_in_transformers, prompt_of, refe
 from gacprof.extras.serve.decoder import FAMILIES, Decoder, read_decoder
 from gacprof.extras.serve.request import Check, Export, ExportRequest, Written
 from gacprof.planning.costs import footprint
-from gacprof.resizing.changes import NewTensor
+from gacprof.resizing.changes import NewTensor, new_checkpoint
 from gacprof.resizing.output import notes_on, weights_files, write_provenance
-from gacprof.resizing.sizes import Uniform, digest, source_identity
+from gacprof.resizing.sizes import Uniform
 from gacprof.resizing.values import Resizer
-from gacprof.resizing.workspace import workspace
+from gacprof.resizing.workspace import digest, source_identity, workspace
 from gacprof.resizing.writers import INDEX, index_of, write_weights
 
 NO_TOKENIZER = (
@@ -64,11 +64,12 @@ class FolderExport(Export):
 
     @cached_property
     def _resizer(self) -> Resizer:
-        return Resizer(open_tensors(self.inventory), self.sizes)
+        reader = open_tensors(self.inventory)
+        return Resizer(reader, new_checkpoint(self.inventory, self.sizes))
 
     @cached_property
     def _tensors(self) -> dict[str, NewTensor]:
-        made = self._resizer.tensors
+        made = self._resizer.new.tensors
         return {new: replace(made[old], name=new) for old, new in self.names.items()}
 
     def write(self, out: Path, progress: Progress | None) -> Written:

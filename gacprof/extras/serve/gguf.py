@@ -28,8 +28,7 @@ from gacprof.extras.serve.folder import EXPORTED, NO_TOKENIZER
 from gacprof.extras.serve.request import Check, Export, ExportRequest, Written
 from gacprof.extras.serve.tokenizer import Vocabulary, read_tokenizer
 from gacprof.resizing.output import write_provenance
-from gacprof.resizing.sizes import digest
-from gacprof.resizing.workspace import require_space, workspace
+from gacprof.resizing.workspace import digest, require_space, workspace
 
 
 class Type(NamedTuple):
