@@ -107,7 +107,7 @@ def _print_plan(made: Plan, target: Path, checkpoint: str, every: bool, why: boo
     """What the plan comes to and what changes; ``why`` adds limits, verdicts, proof and notes."""
     from gacprof.diagnosing.fixed import UNCHANGED
     from gacprof.diagnosing.merging import MERGING
-    from gacprof.planning.evaluation import OF_BEST_TIER
+    from gacprof.planning.warnings import OF_BEST_TIER
 
     data = made.as_dict()
     for sentence in filter(None, (planned(data), "" if made.basis else by_phase(data))):

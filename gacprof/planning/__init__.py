@@ -1,4 +1,10 @@
-"""Inventory + cliff map + budget → one chosen size per dim."""
+"""Inventory + cliff map + budget → one chosen size per dim.
+
+Each file rests on those before it: ``request``, ``presets`` (an engine's demands), ``axes`` (dims
+that share a size), ``costs``, ``objectives``, ``problem`` (all that is known before a choice),
+``limits``, ``offers`` (the sizes of an axis), ``classes`` (joint sizes of coupled dims),
+``solving``, ``schema`` (the plan), ``evaluation``, ``making``.
+"""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Option:
     ``value`` what the objective makes of it."""
 
     sizes: tuple[Size, ...]
-    cost: int
+    parameters: int
     nbytes: int
     latency_us: float | None
     kept: float | None
@@ -93,7 +93,7 @@ def build_classes(problem: Problem, limits: Limits) -> list[DimClass]:
         DimClass(
             c.axes,
             _options_of(problem, c, sizes, grown, limits),
-            Footprint(*stored(problem.inventory, c.modules, c.tensors, lambda *_: 0, {})),
+            stored(problem.inventory, c.modules, c.tensors, lambda *_: 0, {}),
             next((narrowed[axis.name] for axis in c.axes if axis.name in narrowed), ""),
         )
         for c in found
@@ -216,22 +216,17 @@ class Joint:
     def chosen(self) -> list[tuple[int, ...]]:
         """The joint sizes worth offering to the solver: of those that may be chosen, the ones that
         no other equals in value and undercuts in all that is limited."""
-        goal = self.problem.goal
         stay = self.problem.request.constraints.untouched
-        for may_stay in (stay,) if stay or not goal.safe else (False, True):
-            allowed = self._faster_than_dense()
-            for us in (self.tables.latency_us, *self.tables.limited_us):
-                known = ~np.isnan(us)
-                if known.any():  # no plan rests on products that were not measured, if others were
-                    allowed &= known
-            if goal.safe:
-                allowed &= self._unbeaten()
-            if stay and self.own is not None:
-                allowed[self.own] = True
-            found = self._undominated(allowed, may_stay)
-            if found:
-                return found
-        return []
+        allowed = self._faster_than_dense()
+        for us in (self.tables.latency_us, *self.tables.limited_us):
+            known = ~np.isnan(us)
+            if known.any():  # no plan rests on products that were not measured, if others were
+                allowed &= known
+        if self.problem.goal.safe:
+            allowed &= self._unbeaten()
+        if stay and self.own is not None:
+            allowed[self.own] = True
+        return self._undominated(allowed, stay) or self._undominated(allowed, stay=True)
 
     def _faster_than_dense(self) -> NDArray[np.bool_]:
         """Where no factor pair is slower than the dense product in its place at every workload that

@@ -56,8 +56,8 @@ def stored(
     tensors: Iterable[TensorInfo],
     more: Callable[[str, int | str], Any],
     out: Mapping[str, Any],
-) -> tuple[Any, Any]:
-    """Parameters and bytes of tensors whose axes have so much ``more``. ``out`` is 1 where a
+) -> Footprint:
+    """What tensors take whose axes have so much ``more``, or arrays of it. ``out`` is 1 where a
     module's factors are multiplied out, by its name. Rotary tables count as bytes only, as in
     :attr:`Inventory.parameters`."""
     parameters: Any = 0
@@ -77,7 +77,7 @@ def stored(
         nbytes = nbytes + numel * (tensor.nbytes // max(tensor.numel, 1))
         if not tensor.name.endswith("rotary_emb.inv_freq"):
             parameters = parameters + numel
-    return parameters, nbytes
+    return Footprint(parameters, nbytes)
 
 
 def footprint(inventory: Inventory, changes: NewSizes) -> Footprint:
@@ -93,7 +93,7 @@ def footprint(inventory: Inventory, changes: NewSizes) -> Footprint:
     def more(name: str, side: int | str) -> int:
         return int(grown.get((name, side), 0))
 
-    return Footprint(*stored(inventory, inventory.modules, tensors, more, out))
+    return stored(inventory, inventory.modules, tensors, more, out)
 
 
 def planned(inventory: Inventory, dims: Iterable[Dim], without: Collection[str] = ()) -> Footprint:
@@ -212,7 +212,7 @@ class Tables:
             self._more, self._out,
         )  # fmt: skip
         zeros = np.zeros(self.shape, np.int64)
-        return zeros + found[0], zeros + found[1]
+        return zeros + found.parameters, zeros + found.nbytes
 
     @cached_property
     def times(self) -> tuple[Floats, Floats]:

@@ -7,10 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from gacprof.checkpoint.inventory import ALIGNED, Dim, Gemm, NewSizes
 from gacprof.cliffmap.source import NOTHING
-from gacprof.core.dtypes import of_merging
 from gacprof.core.texts import workload_name
 from gacprof.diagnosing.fixed import unchanged
-from gacprof.diagnosing.merging import left_apart
 from gacprof.diagnosing.predict import Estimate, Predictor
 from gacprof.planning.axes import Axis
 from gacprof.planning.costs import footprint, planned, share_kept
@@ -30,11 +28,10 @@ from gacprof.planning.schema import (
     action,
 )
 from gacprof.planning.solving import Outcome
+from gacprof.planning.warnings import of_choices, of_times
 from gacprof.stats.findings import Verdict
 
-CUT = "cut: the model's function changes"
 ESTIMATED = "the times are estimates"
-OF_BEST_TIER = "undecided, though of the best tier"
 BY_TIMES = f"the choice is exact by these times; {ESTIMATED}"
 
 
@@ -53,15 +50,6 @@ def summary(problem: Problem, outcome: Outcome, limits: Limits) -> Plan:
     now, after = predictor.weights({}), predictor.weights(changes)
     budget, memory = _costs(problem, limits, changes)
     saved = predictor.saved(changes) if changes and source.basis else None
-    warnings = [*_warnings(problem, outcome, choices, changes), *problem.required.unmet]
-    warnings += [*problem.request.notes, *unchanged(predictor)]
-    if limits.times and not limits.break_even:
-        warnings.append(
-            "no plan within the limits has all factor pairs as fast as the dense products in their "
-            f"place: some {'may be' if source.basis else 'are'} slower"
-        )
-    if after.latency_us is None and source.timed:
-        warnings.append(f"the time of the planned sizes together is not known: {after.missing}")
     proof = outcome.certificate
     notes = [*proof.notes, *_notes(problem, limits, changes, inexact)]
     estimated = ""
@@ -90,7 +78,13 @@ def summary(problem: Problem, outcome: Outcome, limits: Limits) -> Plan:
         saved_in_part=[] if saved or not source.basis else list(_in_part(predictor, changes)),
         phases=_phases(problem, changes),
         energy_kept=mean([c.energy_kept for c in choices]),
-        warnings=warnings,
+        warnings=[
+            *of_choices(problem, outcome, choices, changes),
+            *problem.required.unmet,
+            *problem.request.notes,
+            *unchanged(predictor),
+            *of_times(problem, limits, after),
+        ],
     )
 
 
@@ -265,114 +259,6 @@ def _dense(problem: Problem, dim: Dim) -> Estimate:
     """The time of the dim's modules multiplied out."""
     modules = problem.inventory.modules_of(dim.name)
     return sum((problem.predictor.dense(module) for module in modules), NOTHING)
-
-
-def _warnings(
-    problem: Problem, outcome: Outcome, choices: Sequence[Choice], changes: NewSizes
-) -> list[str]:
-    predictor = problem.predictor
-    warnings = list(predictor.view.notes)
-    refused = [d for d in problem.inventory.dims if not d.adjustable]
-    if refused:
-        warnings.append(f"{len(refused)} dims cannot be changed: {refused[0].why}")
-    axes = [axis for group in outcome.classes for axis in group.axes]
-    held = [axis for axis in axes if axis.held]
-    if held:
-        count = "1 dim stays as it is" if len(held) == 1 else f"{len(held)} dims stay as they are"
-        first = "" if len(held) == 1 else "the first is "
-        warnings.append(f"{count}, {first}{held[0].name}: {held[0].held}")
-    unmeasured = [c for c in choices if c.latency_before_us is None and c.after != c.before]
-    if unmeasured and predictor.source.timed:
-        warnings.append(_unmeasured(problem, unmeasured))
-    if problem.goal.name == "gac":
-        warnings += _degenerate(axes, outcome.sizes)
-    fused = [c for c in choices if c.after is None]
-    if fused and problem.compression.given == "dense":
-        warnings.append(
-            f"{len(fused)} weights stay dense, which are {_faster(problem, fused)} than the factor "
-            "pairs of the method's own sizes"
-        )
-    elif fused:
-        named = {choice.dim for choice in fused}
-        merged = (m.dtype for m in problem.inventory.modules if named.intersection(m.dims))
-        warnings.append(
-            f"{len(fused)} factor pairs are multiplied out to dense weights, which are "
-            f"{_faster(problem, fused)}; rounding them may move a logit by "
-            f"{of_merging(merged):.1e} of the largest"
-        )
-    if problem.goal.name != "latency" and problem.compression.given == "own":
-        warnings += left_apart(predictor, changes)
-    pinned = {d.name for axis in axes if axis.bounds.pin is not None for d in axis.members}
-    unsafe = [c for c in choices if c.dim in pinned and not c.safe]
-    if unsafe:
-        warnings.append(
-            f"{len(unsafe)} pinned sizes are not known to be safe, the first is {unsafe[0].dim}"
-        )
-    warnings += _undecided(choices, predictor.tolerance)
-    cut = sum(c.action == "truncate" for c in choices)
-    if cut:
-        warnings.append(f"{'1 dim is' if cut == 1 else f'{cut} dims are'} {CUT}")
-    return warnings
-
-
-def _unmeasured(problem: Problem, moved: Sequence[Choice]) -> str:
-    """Of dims whose time as they are is not known."""
-    predictor, one = problem.predictor, moved[0]
-    by_rules = predictor.source.basis
-    what = "whose cost is not known" if by_rules else "that the map has not measured"
-    to = "sizes of the best tier" if by_rules else "better sizes"
-    to = "safe sizes" if all(choice.safe for choice in moved) else to
-    now = predictor.dim(problem.inventory.dim(one.dim), one.before)
-    return (
-        f"{len(moved)} dims have sizes {what}, the first is {one.dim} with {one.before}: "
-        f"they move to {to} ({one.after or 'dense'}), but what all of it gains is not known: "
-        f"{now.missing}"
-    )
-
-
-def _faster(problem: Problem, fused: Sequence[Choice]) -> str:
-    """How dense weights do beside their factor pairs, as far as that is known."""
-    source = problem.predictor.source
-    if not source.timed:
-        return "no larger"
-    if source.basis:
-        saved = problem.predictor.saved({choice.dim: None for choice in fused})
-        if saved is None or saved.low <= 0 <= saved.high:
-            return "not certainly faster or slower"
-        faster = saved.value
-    else:
-        faster = sum((c.latency_before_us or 0) - (c.latency_after_us or 0) for c in fused)
-    return f"{faster:.1f} µs faster" if faster >= 0 else f"{-faster:.1f} µs slower"
-
-
-def _undecided(choices: Sequence[Choice], tolerance: float) -> list[str]:
-    bounds = [choice.penalty_high for choice in choices if choice.verdict == "undecided"]
-    if not bounds:
-        return []
-    known = [bound for bound in bounds if bound is not None]
-    most = f", at most {max(known):.1%}" if len(known) == len(bounds) else ""
-    sizes = "1 chosen size is" if len(bounds) == 1 else f"{len(bounds)} chosen sizes are"
-    if not tolerance:  # tiers, no penalties
-        reasons = dict.fromkeys(choice.why for choice in choices if choice.why)
-        why = "; ".join(reasons) or "the rules leave open whether larger ones are served better"
-        return [f"{sizes} {OF_BEST_TIER * bool(reasons) or 'undecided'}: {why}"]
-    return [
-        f"{sizes} undecided: the map's errors leave open whether more than "
-        f"{tolerance:.0%} is lost{most}"
-    ]
-
-
-def _degenerate(axes: Sequence[Axis], chosen: NewSizes) -> list[str]:
-    at_end = sum(
-        len(axis.sizes) > 1 and chosen[axis.members[0].name] in (axis.sizes[0], axis.sizes[-1])
-        for axis in axes
-    )
-    if at_end <= len(axes) / 2:
-        return []
-    return [
-        f"{at_end} of {len(axes)} dims sit at an end of their window: Eq. 4 is linear "
-        "in cost and says nothing about quality; prefer the objective 'energy'"
-    ]
 
 
 def mean(shares: Sequence[float | None]) -> float | None:

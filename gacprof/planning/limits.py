@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
-from typing import Literal
+from math import ceil, floor
+from typing import ClassVar, Literal
 
 from gacprof.checkpoint.inventory import Dim, Gemm, Inventory, NewSizes
 from gacprof.cliffmap.source import Interval
@@ -40,48 +41,77 @@ def rounded(dims: Sequence[Dim], multiple: int, way: str = "down") -> dict[str, 
     }
 
 
-ALONE = "without other limits "
-
-
 @dataclass(frozen=True)
-class Ceiling:
-    """The most that the planned weights may take, parameters or bytes. ``asked`` is the limit as
-    the user set it, ``as_given`` says such a sum in its terms."""
+class Limit(ABC):
+    """What a plan must keep to. ``asked`` is the limit as the user set it; ``refusal`` names it,
+    and the nearest that can be met."""
 
-    most: int
     asked: str
-    as_given: Callable[[int], str]
+    refusal: ClassVar[str]
+
+    @abstractmethod
+    def met(self, nearest: float) -> tuple[float, str]:
+        """A limit that can be met where plans take ``nearest`` at least, also as the user sets
+        it."""
 
     def refused(self, nearest: float, alone: bool = False) -> InfeasibleBudget:
         """``alone``: by ``nearest`` no other limit is kept."""
-        least, without = self.as_given(ceil(nearest)), ALONE * alone
-        message = (
-            f"no plan fits {self.asked}; {without}the nearest budget that can be met is {least}"
-        )
-        return InfeasibleBudget(message, 0, ceil(nearest), enough=not alone)
+        least, said = self.met(nearest)
+        message = self.refusal.format(self.asked, "without other limits " * alone, said)
+        return InfeasibleBudget(message, 0, least, enough=not alone)
 
 
 @dataclass(frozen=True)
-class TimeLimit:
+class Ceiling(Limit):
+    """The most that the planned weights may take, parameters or bytes. ``as_given`` says such a sum
+    in the terms that the user set the ceiling in."""
+
+    refusal = "no plan fits {}; {}the nearest budget that can be met is {}"
+
+    most: int
+    as_given: Callable[[int], str]
+
+    def met(self, nearest: float) -> tuple[float, str]:
+        return ceil(nearest), self.as_given(ceil(nearest))
+
+
+@dataclass(frozen=True)
+class EnergyFloor(Limit):
+    """The least mean share of energy ``kept`` over so many dims."""
+
+    refusal = "no plan keeps {}; {}the nearest is {}"
+
+    kept: float
+    dims: int
+
+    @property
+    def most(self) -> float:
+        """The most that may be lost, summed over dims."""
+        return (1 - self.kept) * self.dims * (1 + ROUNDING) + ROUNDING
+
+    def met(self, nearest: float) -> tuple[float, str]:
+        kept = floor((1 - nearest / self.dims) * 1e4) / 1e4
+        return kept, f"{kept:.4f}"
+
+
+@dataclass(frozen=True)
+class TimeLimit(Limit):
     """The most that the products of the planned weights may take at a workload, of which
-    ``predictor`` tells the times. ``asked`` is the limit as the user set it, ``within`` says a time
-    in its terms. A relative limit is on the change ``amount`` ``against`` these products and
-    ``rest_us`` besides."""
+    ``predictor`` tells the times. ``within`` says a time in the terms of the limit. A relative
+    limit is on the change ``amount`` ``against`` these products and ``rest_us`` besides."""
+
+    refusal = "no plan is within {}; {}the nearest is {}"
 
     predictor: Predictor
     most_us: float
-    asked: str
     within: Callable[[float], str]
     against: Sequence[Gemm] | None = None
     amount: float = 0.0
     rest_us: float = 0.0
 
-    def refused(self, nearest: float, alone: bool = False) -> InfeasibleBudget:
-        """``alone``: by ``nearest`` no other limit is kept."""
+    def met(self, nearest: float) -> tuple[float, str]:
         least = ceil(nearest * 10) / 10  # as said, it can be met
-        within = f"{ALONE * alone}the nearest is {self.within(least)}"
-        message = f"no plan is within {self.asked}; {within}"
-        return InfeasibleBudget(message, 0, least, enough=not alone)
+        return least, self.within(least)
 
     def bounds(self, changes: NewSizes) -> str:
         """The estimate with these sizes, which alone is held to the limit, with its bounds: of the
@@ -189,7 +219,7 @@ def _as_fast(problem: Problem, name: str, tokens: int, at: Predictor) -> TimeLim
         raise PlanError(f"how long {name} takes at {tokens} tokens is not known: {took.missing}")
     within = f"{{:.1f}} µs at {tokens} tokens, where {name} takes {took.latency_us:.1f} µs"
     most, asked = took.latency_us * (1 + ROUNDING), f"--dominate {name} ({tokens} tokens)"
-    return TimeLimit(at, most, asked, within.format, products)
+    return TimeLimit(asked, at, most, within.format, products)
 
 
 def _rest_us(problem: Problem, at: Predictor) -> float:
@@ -208,7 +238,7 @@ def _time_limit(
     relative one is on them and on ``rest_us``. Raises :class:`PlanError` where the time that it is
     relative to is not known."""
     if limit.of is None:
-        return TimeLimit(predictor, limit.amount, limit.text, "{:.1f} µs".format)
+        return TimeLimit(limit.text, predictor, limit.amount, "{:.1f} µs".format)
     of = known.given if limit.of == "given" else limit.of
     products = known.products(predictor, of)
     reference = predictor.gemms(products)
@@ -228,7 +258,7 @@ def _time_limit(
     rest = f" and {rest_us:.1f} µs of the rest of the step" if rest_us else ""
     was = f"{REFERENCES[of]} {reference.latency_us:.1f} µs{rest}"
     asked = f"{limit.text} (at most {most:.1f} µs; {was})"
-    return TimeLimit(predictor, most, asked, within, products, limit.amount, rest_us)
+    return TimeLimit(asked, predictor, most, within, products, limit.amount, rest_us)
 
 
 def _ceilings(inventory: Inventory, request: SizesRequest) -> tuple[Ceiling | None, Ceiling | None]:
@@ -242,8 +272,8 @@ def _ceilings(inventory: Inventory, request: SizesRequest) -> tuple[Ceiling | No
     elif request.budget is not None:
         dense = dense_parameters(inventory)
         parameters = Ceiling(
-            int(min(request.budget * dense, 2.0**100)),
             f"{request.budget:g} of {dense:,} dense parameters",
+            int(min(request.budget * dense, 2.0**100)),
             lambda cost: f"{ceil(cost / dense * 1e4) / 1e4:g} of the dense size",
         )
     if request.memory is not None:
@@ -270,7 +300,7 @@ def _whole(
             f"as it is the checkpoint has {amount(now)}"
         )
     return Ceiling(
-        limit - rest,
         f"{amount(limit)} {noun} in all{like}, where there are {amount(now)} now",
+        limit - rest,
         lambda cost: f"{amount(cost + rest)} {noun} in all",
     )

@@ -168,8 +168,8 @@ def _ours(
         unbound, _ = solve_within(problem, classes_of, limits)
     except InfeasibleBudget:
         return
-    least = sum(min(option.cost for option in group.options) for group in every)
-    most = sum(option.cost for option in unbound.chosen)
+    least = sum(min(option.parameters for option in group.options) for group in every)
+    most = sum(option.parameters for option in unbound.chosen)
     today = sum(group.now.parameters for group in every)
     steps = [least + (most - least) * k // max(1, budgets - 1) for k in range(budgets)]
     seen: set[tuple[int | None, ...]] = set()
@@ -191,7 +191,7 @@ def _ours(
 
 def _ceiling(room: int) -> Ceiling:
     amount = "{:,} parameters in the planned dims".format
-    return Ceiling(room, amount(room), amount)
+    return Ceiling(amount(room), room, amount)
 
 
 def _rounded(problem: Problem) -> Iterator[Variant]:
@@ -220,7 +220,7 @@ def _papers(problem: Problem) -> Iterator[Variant]:
     today = sum(group.now.parameters for group, _ in free)
     try:
         solution = solve_gac(
-            [[option.cost for option in row] for _, row in free],
+            [[option.parameters for option in row] for _, row in free],
             [[option.value for option in row] for _, row in free],
             today,
             8 * min(rows),

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from gacprof.core import Progress
 from gacprof.core.errors import PlanError
 from gacprof.planning.axes import Size
 from gacprof.planning.classes import DimClass, Option
-from gacprof.planning.limits import ALONE, ROUNDING, Ceiling, Limits, TimeLimit
+from gacprof.planning.limits import EnergyFloor, Limit, Limits, TimeLimit
 from gacprof.planning.problem import Problem
 from gacprof.planning.schema import Certificate
-from gacprof.solver import InfeasibleBudget, solve
+from gacprof.solver import InfeasibleBudget, Solution, solve
 
 TIE = 1e-7
 """All parameters of a plan count as much against it as this part of the largest value of an
@@ -78,8 +78,8 @@ def solve_classes(
     every = _resources(problem, classes, limits)
     options = [group.options for group in classes]
     scale = max(abs(option.value) for row in options for option in row)
-    per_unit = TIE * scale / sum(max(option.cost for option in row) + 1 for row in options)
-    values = [[option.value - per_unit * option.cost for option in row] for row in options]
+    per_unit = TIE * scale / sum(max(option.parameters for option in row) + 1 for row in options)
+    values = [[option.value - per_unit * option.parameters for option in row] for row in options]
     others = [(each.rows, each.most) for each in every if not each.is_value]
     left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
     try:
@@ -91,21 +91,33 @@ def solve_classes(
         if each.is_value and takes > each.most:
             raise each.limit.refused(takes)
     chosen = [row[j] for row, j in zip(options, solution.choice, strict=True)]
-    value = math.fsum(option.value for option in chosen)
-    gap = 0.0 if solution.proved else solution.gap + TIE * scale
     narrowed = dict.fromkeys(group.narrowed for group in classes if group.narrowed)
+    proof = _certificate(problem, chosen, solution, TIE * scale, narrowed)
+    return Outcome(classes, chosen, proof)
+
+
+def _certificate(
+    problem: Problem,
+    chosen: Sequence[Option],
+    solution: Solution,
+    tie: float,
+    narrowed: Iterable[str],
+) -> Certificate:
+    """What is proved of the choice: ``tie`` is by how much values were changed to break ties,
+    ``narrowed`` what keeps options from being of all joint sizes."""
+    value = math.fsum(option.value for option in chosen)
+    gap = 0.0 if solution.proved else solution.gap + tie
     notes = [f"{why}: the proof is not over all joint sizes" for why in narrowed]
-    certificate = Certificate(
+    return Certificate(
         solver="exact multi-choice knapsack",
         measures=problem.goal.measures,
         value=value,
         bound=value + gap,
         gap=gap,
-        proved=solution.proved and not narrowed,
+        proved=solution.proved and not notes,
         interrupted=solution.interrupted,
         notes=[*solution.notes, *notes],
     )
-    return Outcome(classes, chosen, certificate)
 
 
 @dataclass(frozen=True)
@@ -115,30 +127,12 @@ class _Resource:
 
     rows: Sequence[Sequence[float]]
     most: float
-    limit: Ceiling | TimeLimit | _Floor
+    limit: Limit
     is_value: bool = False
 
     @property
     def least(self) -> float:
         return math.fsum(map(min, self.rows))
-
-
-@dataclass(frozen=True)
-class _Floor:
-    """The least mean share of energy over so many dims."""
-
-    kept: float
-    dims: int
-
-    @property
-    def asked(self) -> str:
-        return f"{self.kept:.4f} of the energy"
-
-    def refused(self, nearest: float, alone: bool = False) -> InfeasibleBudget:
-        """``alone``: by ``nearest`` no other limit is kept."""
-        kept = math.floor((1 - nearest / self.dims) * 1e4) / 1e4
-        message = f"no plan keeps {self.asked}; {ALONE * alone}the nearest is {kept:.4f}"
-        return InfeasibleBudget(message, 0, kept, enough=not alone)
 
 
 def _nearest(values: Sequence[Sequence[float]], every: Sequence[_Resource]) -> InfeasibleBudget:
@@ -174,7 +168,7 @@ def _resources(problem: Problem, classes: Sequence[DimClass], limits: Limits) ->
     rows = [group.options for group in classes]
     goal, found = problem.goal.name, list[_Resource]()
     if (room := limits.parameters) is not None:
-        found.append(_Resource([[o.cost for o in row] for row in rows], room.most, room))
+        found.append(_Resource([[o.parameters for o in row] for row in rows], room.most, room))
     if (room := limits.memory) is not None:
         found.append(_Resource([[o.nbytes for o in row] for row in rows], room.most, room))
     for place, limit in enumerate(limits.times):
@@ -183,8 +177,9 @@ def _resources(problem: Problem, classes: Sequence[DimClass], limits: Limits) ->
         found.append(_Resource(taken, limit.most_us, limit, is_value))
     if limits.energy_kept is not None:
         lost, dims = _lost(classes)
-        most = (1 - limits.energy_kept) * dims * (1 + ROUNDING) + ROUNDING
-        found.append(_Resource(lost, most, _Floor(limits.energy_kept, dims), goal == "energy"))
+        asked = f"{limits.energy_kept:.4f} of the energy"
+        least = EnergyFloor(asked, limits.energy_kept, dims)
+        found.append(_Resource(lost, least.most, least, goal == "energy"))
     return found
 
 

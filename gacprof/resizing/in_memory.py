@@ -48,15 +48,7 @@ def realign_model(
         if not tensor.unchanged or name not in inventory.tensors
     }
     names = [module.name for module in new.merged]
-    target = model
-    if not inplace:
-        try:
-            target = copy.deepcopy(model)
-        except Exception as error:  # whatever a module of unknown make raises
-            raise CheckpointError(
-                f"the {type(model).__name__} cannot be copied ({type(error).__name__}: {error}): "
-                "load it again and give inplace=True"
-            ) from None
+    target = model if inplace else _copied(model)
     _refuse_unknown(target, made, names)
     _merge(target, made, names)
     _assign(target, made)
@@ -66,6 +58,16 @@ def realign_model(
     for note in notes_on(inventory, sizes, mirrored):
         warnings.warn(note, stacklevel=3)
     return target
+
+
+def _copied(model: torch.nn.Module) -> torch.nn.Module:
+    try:
+        return copy.deepcopy(model)
+    except Exception as error:  # whatever a module of unknown make raises
+        raise CheckpointError(
+            f"the {type(model).__name__} cannot be copied ({type(error).__name__}: {error}): "
+            "load it again and give inplace=True"
+        ) from None
 
 
 def _refuse_unknown(model: torch.nn.Module, made: Mapping[str, Array], merged: list[str]) -> None:

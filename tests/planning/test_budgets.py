@@ -161,7 +161,7 @@ def test_the_options_of_all_classes_add_up_to_the_checkpoint(planted):
             chosen = [(group, group.options[pick]) for group in classes]
             sizes = {n: s for group, option in chosen for n, s in group.sizes(option).items()}
             then = footprint(inventory, sizes)
-            grown = sum(option.cost - group.now.parameters for group, option in chosen)
+            grown = sum(option.parameters - group.now.parameters for group, option in chosen)
             stored = sum(option.nbytes - group.now.nbytes for group, option in chosen)
             assert grown == then.parameters - now.parameters
             assert stored == then.nbytes - now.nbytes

@@ -15,7 +15,7 @@ from gacprof.diagnosing.predict import Estimate, Predictor
 from gacprof.extras.compress.calibration import Calibration
 from gacprof.extras.compress.request import CompressRequest
 from gacprof.planning import Plan
-from gacprof.planning.evaluation import CUT
+from gacprof.planning.warnings import CUT
 from gacprof.report.wording import change_of
 from gacprof.resizing.output import PROVENANCE
 
