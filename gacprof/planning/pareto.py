@@ -186,7 +186,7 @@ def _ours(
         key = tuple(outcome.sizes.values())
         if key not in seen:
             seen.add(key)
-            yield outcome, room == today, kept != within
+            yield outcome, room == today, limits.break_even and not kept.break_even
 
 
 def _ceiling(room: int) -> Ceiling:
