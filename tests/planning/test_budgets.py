@@ -49,7 +49,7 @@ def test_where_dtypes_differ_bytes_are_a_resource_of_their_own(planted):
         ({"memory": 4_000_000}, r"nearest .* is ([\d.]+) MB", lambda n: {"memory": int(n * 1e6)}),
         (
             {"budget_parameters": 2_000_000},
-            r"nearest .* is ([\d,]+) parameters in all",
+            r"in all, where there are 2,.* now; the nearest .* is ([\d,]+) parameters in all",
             lambda n: {"budget_parameters": int(n)},
         ),
         ({"budget": 0.1}, r"nearest .* is ([\d.]+) of the dense size", lambda n: {"budget": n}),

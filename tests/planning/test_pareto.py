@@ -62,6 +62,20 @@ def test_constraints_and_limits_bind_ours(asvd, planted_map):
     assert all(v.latency_us <= limit * 1.001 for v in ours(fast))
 
 
+def test_pairs_are_slower_than_the_dense_weight_only_where_a_plan_of_that_budget_has_such(
+    asvd, planted_map
+):
+    inventory, limit = scan(asvd), {"tokens": TOKENS, "latency_limit_us": "decode=dense+99%"}
+    slower = {True: 0, False: 0}
+    for variant in ours(pareto(inventory, planted_map, **limit, budgets=4)):
+        made = plan(inventory, planted_map, **limit, budget_parameters=variant.parameters)
+        noted = "dense products in their place" in variant.note
+        assert noted == any("dense products in their place" in each for each in made.warnings)
+        assert made.energy_kept == pytest.approx(variant.energy_kept)
+        slower[noted] += 1
+    assert slower[True] and slower[False]
+
+
 @pytest.mark.parametrize(
     ("asked", "settings"),
     [({}, {"budgets": 0}), ({"objective": "nonesuch"}, {}),
