@@ -258,7 +258,7 @@ class Joint:
                 grown = np.ones(latency.shape, np.bool_)
                 for i, axis in enumerate(self.axes):
                     larger = (size is None or size >= axis.now for size in axis.sizes)
-                    grown &= self.tables.along(i, larger, np.bool_)
+                    grown &= self.tables.on_axis(i, larger, np.bool_)
                 values = self.problem.goal.values(self.tables)
                 slower = latency > latency[self.own] * (1 + ROUNDING)
                 allowed &= ~(grown & slower & (values <= values[self.own]))

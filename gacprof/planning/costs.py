@@ -152,7 +152,7 @@ def share_kept(dim: Dim, size: Size, kept: Kept) -> float | None:
 @dataclass(frozen=True)
 class Tables:
     """What every joint choice of a component's sizes takes: arrays with one dimension an axis.
-    ``fixed`` is what axes of one size add; ``limited`` tells the times of workloads with limits."""
+    ``fixed`` is what axes of one size add; ``limited`` give the times of workloads with limits."""
 
     predictor: Predictor
     component: Component
@@ -176,7 +176,7 @@ class Tables:
             for axis in self.axes
         ]
 
-    def along(self, i: int, values: Iterable[Any], kind: Any = np.float64) -> NDArray[Any]:
+    def on_axis(self, i: int, values: Iterable[Any], kind: Any = np.float64) -> NDArray[Any]:
         """Values of one axis, to be added to tables."""
         return np.array(list(values), kind).reshape(
             [-1 if j == i else 1 for j in range(len(self.axes))]
@@ -185,7 +185,7 @@ class Tables:
     @cached_property
     def _grown(self) -> Growth:
         return growth(
-            (dim, self.along(i, self.sizes[i], np.int64))
+            (dim, self.on_axis(i, self.sizes[i], np.int64))
             for i, axis in enumerate(self.axes)
             for dim in (axis.members if axis.free else ())
         )
@@ -199,7 +199,7 @@ class Tables:
         found: dict[str, NDArray[Any]] = {}
         for i, axis in enumerate(self.axes):
             if axis.sizes and axis.sizes[-1] is None:
-                out = self.along(i, (size is None for size in axis.sizes), np.int64)
+                out = self.on_axis(i, (size is None for size in axis.sizes), np.int64)
                 name = axis.members[0].name
                 found |= {m.name: out for m in self.component.modules if name in m.dims}
         return found
@@ -268,7 +268,7 @@ class Tables:
         for i, axis in enumerate(self.axes):
             for dim in axis.members:
                 shares = (share_kept(dim, size, self.kept_of) for size in axis.sizes)
-                total = total + self.along(i, (unknown if s is None else s for s in shares))
+                total = total + self.on_axis(i, (unknown if s is None else s for s in shares))
         return total
 
     def unchanged(self) -> tuple[int, ...] | None:

@@ -97,7 +97,7 @@ class EnergyFloor(Limit):
 @dataclass(frozen=True)
 class TimeLimit(Limit):
     """The most that the products of the planned weights may take at a workload, of which
-    ``predictor`` tells the times. ``within`` says a time in the terms of the limit. A relative
+    ``predictor`` gives the times. ``within`` says a time in the terms of the limit. A relative
     limit is on the change ``amount`` ``against`` these products and ``rest_us`` besides."""
 
     refusal = "no plan is within {}; {}the nearest is {}"
@@ -223,7 +223,7 @@ def _as_fast(problem: Problem, name: str, tokens: int, at: Predictor) -> TimeLim
 
 
 def _rest_us(problem: Problem, at: Predictor) -> float:
-    """What the step takes besides the planned weights' products, where a bench tells."""
+    """What the step takes besides the planned weights' products, where a bench says."""
     if problem.whole is None or len(at.tokens) > 1:
         return 0.0
     own = at.planned({})

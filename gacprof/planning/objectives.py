@@ -72,7 +72,7 @@ class Objective:
                 for curve in (self.lost[dim.name] for dim in axis.members):
                     last = len(curve) - 1
                     added = (0.0 if s is None else curve[min(s, last)] for s in axis.sizes)
-                    total = total - tables.along(i, added)
+                    total = total - tables.on_axis(i, added)
             return total
         for i, axis in enumerate(tables.axes):
             mean = sum(self.scores.get(dim.name, 1.0) for dim in axis.members) / len(axis.members)
@@ -80,7 +80,7 @@ class Objective:
                 sum((size - dim.size) * dim.params_per_unit for dim in axis.members)
                 for size in tables.sizes[i].tolist()
             ]
-            total = total + tables.along(i, (mean * each for each in gained))
+            total = total + tables.on_axis(i, (mean * each for each in gained))
         return total
 
 

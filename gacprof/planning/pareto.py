@@ -60,7 +60,7 @@ def _variant(
     """What any choice of sizes takes and keeps, whoever made it."""
 
     def is_safe(dim: Dim, size: int) -> bool | None:
-        """The map's word on the size beside the new sizes of the dims that it meets."""
+        """The map's word on the size at the new sizes of the dims that it meets."""
         cost = problem.coupled.offer(dim, size, sizes).cost
         return None if cost is None or cost.penalty_high is None else cost.verdict == "safe"
 

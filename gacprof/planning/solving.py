@@ -69,7 +69,7 @@ def solve_classes(
     progress: Progress | None = None,
 ) -> Outcome:
     """Choose one option a class, within the limits. What the objective itself makes the most of is
-    no resource beside the others: the best there is meets the limit, or nothing does.
+    no further resource: the best there is meets the limit, or nothing does.
 
     ``deadline`` is on the monotonic clock; ``progress`` gets the best value so far and its bound.
     Raises :class:`PlanError` where the map does not hold the products that would show that a limit

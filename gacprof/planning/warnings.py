@@ -95,7 +95,7 @@ def _unmeasured(problem: Problem, moved: Sequence[Choice]) -> str:
 
 
 def _faster(problem: Problem, fused: Sequence[Choice]) -> str:
-    """How dense weights do beside their factor pairs, as far as that is known."""
+    """How dense weights do against their factor pairs, as far as that is known."""
     source = problem.predictor.source
     if not source.timed:
         return "no larger"
