@@ -287,8 +287,8 @@ def _whole(
     what: Literal["parameters", "nbytes"] = "parameters",
     like: str = "",
 ) -> Ceiling:
-    """A limit on the whole checkpoint, ``like`` what it is. Raises :class:`PlanError` for one that the weights which no
-    plan changes exceed."""
+    """A limit on the whole checkpoint, ``like`` what it is. Raises :class:`PlanError` for one that
+    the weights which no plan changes exceed."""
     now: int = getattr(footprint(inventory, {}), what)
     weights: int = getattr(planned(inventory, [d for d in inventory.dims if d.adjustable]), what)
     amount = "{:,}".format if what == "parameters" else human_bytes

@@ -45,9 +45,7 @@ class Output:
     configs: Mapping[str, Mapping[str, Any]]
     notes: tuple[str, ...]
 
-    def write_others(
-        self, folder: Path, result: RealignResult, origin: Mapping[str, Any]
-    ) -> None:
+    def write_others(self, folder: Path, result: RealignResult, origin: Mapping[str, Any]) -> None:
         """All but the weights: configs, the index, what else belongs to the checkpoint, and the
         record of what was realigned."""
         inventory, own = self.inventory, [file.name for file in self.files]
