@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -19,14 +18,7 @@ from gacprof.resizing.output import output_of, refuse_broken
 from gacprof.resizing.request import RealignRequest, RealignResult
 from gacprof.resizing.sizes import Requested, requested
 from gacprof.resizing.values import Resizer
-from gacprof.resizing.workspace import (
-    CUTS,
-    digest,
-    finish,
-    refuse_target,
-    source_identity,
-    workspace,
-)
+from gacprof.resizing.workspace import digest, refuse_target, source_identity, workspace
 from gacprof.resizing.writers import write_weights
 
 if TYPE_CHECKING:
@@ -91,7 +83,7 @@ def _write(
         origin["base"] = {"path": dense.path, "fingerprint": dense.fingerprint}
     key = digest([gacprof.__version__, identity, sorted(request.sizes.items())])
     with workspace(out, key) as folder:
-        resizer.work_in(folder / CUTS, partial(finish, folder))
+        resizer.work_in(folder)
         resumed = write_weights(folder, output.files, resizer, progress)
         result = RealignResult(
             source=inventory.path,

@@ -8,7 +8,7 @@ sign.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +30,7 @@ from gacprof.resizing.segments import (
     compose,
     stream,
 )
+from gacprof.resizing.workspace import CUTS, finish
 
 Decomposition = dict[str, Array]
 """What was computed for a change: ``left`` and ``right`` (new or added factor entries), or
@@ -51,14 +52,12 @@ class Resizer:
         self.originals = None if base is None else BaseWeights(base, new)
         self.not_finite: list[str] = []
         self._kept: dict[str, Decomposition] = {}
-        self._files: dict[str, Path] = {}
-        self._finished: Callable[[Path], None] = lambda path: None
+        self._folder: Path | None = None
+        self._places = {change.dim.name: i for i, change in enumerate(new.changes)}
 
-    def work_in(self, folder: Path, finished: Callable[[Path], None]) -> None:
-        """Keep decompositions as files of ``folder``, the latest in memory too; say ``finished`` of
-        each."""
-        self._files = {c.dim.name: folder / f"{i}.npz" for i, c in enumerate(self.new.changes)}
-        self._finished = finished
+    def work_in(self, folder: Path) -> None:
+        """Keep decompositions as files of a workspace, the latest in memory too."""
+        self._folder = folder
 
     def blocks(self, tensor: NewTensor) -> Iterator[Array]:
         """The new elements as consecutive C-contiguous blocks along axis 0."""
@@ -140,18 +139,19 @@ class Resizer:
     def _decomposition(self, change: Change) -> Decomposition:
         name = change.dim.name
         if name not in self._kept:
-            if self._files:
-                self._kept = {name: self._stored(self._files[name], change)}
+            if self._folder is not None:
+                self._kept = {name: self._stored(self._folder, change)}
             else:
                 self._kept[name] = self._decompose(change)
         return self._kept[name]
 
-    def _stored(self, path: Path, change: Change) -> Decomposition:
+    def _stored(self, folder: Path, change: Change) -> Decomposition:
         """The decomposition from its file, which is made first unless a killed run left it."""
+        path = folder / CUTS / f"{self._places[change.dim.name]}.npz"
         if not path.exists():
             with replacing(path) as temporary, temporary.open("wb") as file:
                 np.savez(file, allow_pickle=False, **self._decompose(change))
-            self._finished(path)
+            finish(folder, path)
         with np.load(path, allow_pickle=False) as stored:
             return dict(stored)
 
