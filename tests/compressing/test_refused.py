@@ -109,6 +109,7 @@ def test_combinations_that_contradict_each_other(dense, tmp_path, fixtures):
     common = {"method": "svd", "ratio": 0.2}
     refused("not both", dense, tmp_path / "o", cliff_map="x", round_to=8, **common)
     refused("needs a map", dense, tmp_path / "o", latency_limit_us=5.0, **common)
+    refused("Eq. 4.* give a map", dense, tmp_path / "o", objective="gac", round_to=8, **common)
     refused("unknown method", dense, tmp_path / "o", method="zip", ratio=0.2)
     refused("objective", dense, tmp_path / "o", objective="pad", **common)
     refused("'gacprof plan --objective latency' has it", dense, tmp_path / "o",

@@ -1,5 +1,7 @@
 """What is measured of gradients, and the sizes chosen by what cuts add to the loss."""
 
+from itertools import product
+
 import pytest
 import torch
 from compressing_models import logits_of
@@ -10,6 +12,7 @@ from gacprof.core.errors import CompressionError, PlanError
 from gacprof.core.tasks import Tasks
 from gacprof.extras.compress import gradients
 from gacprof.extras.compress.calibration import calibration_of
+from gacprof.extras.compress.choosing import multiples_of
 from gacprof.extras.compress.decomposing import Decompositions
 from gacprof.extras.compress.factoring import targets_of
 from gacprof.extras.compress.gradients import Gather
@@ -17,6 +20,7 @@ from gacprof.extras.compress.methods import method_named
 from gacprof.extras.compress.methods.llmpruner import strongest
 from gacprof.extras.compress.outcome import nats
 from gacprof.extras.compress.pruning import Pruning
+from gacprof.extras.compress.request import CompressRequest
 from gacprof.extras.compress.state import State, Work
 from gacprof.extras.compress.writing import CARD
 
@@ -152,14 +156,21 @@ def test_a_text_shorter_than_a_layer_is_wide_is_said_and_used(dense, ids, tmp_pa
     assert torch.isfinite(model(ids[:1]).logits).all()
 
 
-def test_of_pruned_units_the_curve_is_the_second_order_loss_of_their_columns(
-    dense, ids, measured, tmp_path
-):
+@pytest.fixture(scope="module")
+def pruning(dense, ids, tmp_path_factory):
     reader = open_tensors(dense)
     calibration = calibration_of(ids, reader.inventory, windows=12, length=32, tokenizer=None)
-    work = Work(reader, State(tmp_path), calibration, "cpu", lambda line: None, Tasks())
+    state = State(tmp_path_factory.mktemp("pruning"))
+    work = Work(reader, state, calibration, "cpu", lambda line: None, Tasks())
     family = Pruning(work, method_named("llm-pruner", {}), "taylor", Gather(True, True, "whole"))
     family.prepare()
+    return family
+
+
+def test_of_pruned_units_the_curve_is_the_second_order_loss_of_their_columns(
+    dense, measured, pruning
+):
+    reader, family = open_tensors(dense), pruning
     widths = [group for group in family.pruned if not group.is_heads]
     assert widths and set(family.lost) == {group.dim for group in widths}
     for group in widths:
@@ -181,6 +192,35 @@ def test_a_pruner_chooses_widths_by_the_loss_where_it_is_asked_for(compress, own
         assert found[objective].removed >= 0.3 and found[objective].plan.certificate.proved
     assert found[None].objective == "energy"
     assert found["loss"].plan.objective == found["gscalar"].plan.objective == "loss"
+
+
+@pytest.mark.parametrize("ratio", [0.15, 0.45])
+def test_widths_among_multiples_are_the_best_of_all_that_fit(pruning, tmp_path, ratio):
+    """Of every combination of multiples, the heads being the method's own."""
+    asked = CompressRequest("model", tmp_path / "o", method="llm-pruner", ratio=ratio, round_to=8)
+    own = pruning.requested_sizes(ratio)
+    found = multiples_of(pruning, asked, "loss", own)
+    heads = [g for g in pruning.pruned if g.is_heads]
+    widths = [g for g in pruning.pruned if not g.is_heads]
+    assert len(heads) == 3 and all(found[g.dim] == own[g.dim] for g in heads)
+    room = pruning.parameters * (1 - ratio) - sum(own[g.dim] * g.parameters for g in heads)
+    best = min(
+        sum(pruning.lost[g.dim][size] for g, size in zip(widths, sizes, strict=True))
+        for sizes in product(range(8, 161, 8), repeat=len(widths))
+        if sum(g.parameters * size for g, size in zip(widths, sizes, strict=True)) <= room
+    )
+    assert sum(pruning.lost[g.dim][found[g.dim]] for g in widths) == pytest.approx(best)
+
+
+@pytest.mark.parametrize("objective", ["loss", "gscalar", "energy"])
+def test_a_pruner_without_a_map_chooses_among_multiples_by_an_objective(
+    compress, tmp_path, objective
+):
+    done = compress("llm-pruner", tmp_path / "o", round_to=8, objective=objective)
+    dims = {dim.name: dim.size for dim in scan(done.out).dims if dim.kind == "width"}
+    assert {name: done.sizes[name] for name in dims} == dims
+    assert all(size % 8 == 0 for size in dims.values()) and done.removed >= 0.3
+    assert scan(done.out).parameters == done.parameters_after and done.objective == objective
 
 
 def test_pairs_are_cut_anew_by_what_cuts_of_their_products_add_to_the_loss(

@@ -186,31 +186,24 @@ def only(inventory: Inventory, names: Sequence[str]) -> Inventory:
 def multiples_of(
     family: Family, request: CompressRequest, objective: str, requested: NewSizes
 ) -> NewSizes:
-    """The ranks that lose the least by the objective within the ratio's budget, of all multiples of
+    """The sizes that lose the least by the objective within the ratio's budget, of all multiples of
     ``round_to``, whatever the device; by the loss the dense weight is on offer too.
 
-    Raises :class:`CompressionError` for what has no such choice, :class:`SolverError` where nothing
-    fits.
+    Raises :class:`SolverError` where nothing fits.
     """
-    if isinstance(family, Pruning) or objective == "gac":
-        raise CompressionError(
-            "an objective chooses among multiples (--round) for low-rank methods, by loss, gscalar "
-            "or energy: name none for the tool's own rounding, or give a map"
-        )
-    names, multiple = list(family.most), request.round_to or 1
+    names = list(family.most)
     kept, lost, _ = _values(family, objective, names, False)
-    dense = lost is not None and family.fuses
+    curves = kept if lost is None else {n: [-each for each in curve] for n, curve in lost.items()}
     sizes, costs, values = list[list[int | None]](), list[list[int]](), list[list[float]]()
-    for target in family.targets:
-        for name in target.dims:
-            most = family.most[name]
-            row: list[int | None] = list(range(multiple, most + 1, multiple)) or [most]
-            sizes.append([*row, None] if dense else row)
-            costs.append([target.parameters if r is None else r * target.unit for r in sizes[-1]])
-            curve = kept[name] if lost is None else [-added for added in lost[name]]
-            values.append([0.0 if r is None else curve[r] for r in sizes[-1]])
+    offered = family.multiples(request.round_to or 1, requested)
+    for name, takes in offered.items():
+        sizes.append([size for size in takes if size is not None or lost is not None])
+        costs.append([takes[size] for size in sizes[-1]])
+        curve = curves.get(name)  # none where there is one size
+        values.append([0.0 if r is None or curve is None else curve[r] for r in sizes[-1]])
     chosen = solve(values, [(costs, family.budget(request.ratio, requested))]).choice
-    return {name: row[j] for name, row, j in zip(names, sizes, chosen, strict=True)}
+    found = {name: row[j] for name, row, j in zip(offered, sizes, chosen, strict=True)}
+    return {name: found[name] for name in names}
 
 
 def how_to_measure(source: SizeSource, inventory: Inventory, counts: Iterable[int]) -> str:

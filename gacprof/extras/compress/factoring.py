@@ -83,6 +83,19 @@ class Factoring:
                 )
         return rounded
 
+    def multiples(self, multiple: int, requested: NewSizes) -> dict[str, dict[int | None, int]]:
+        """By dim name the ranks that are multiples, each with what it takes of :meth:`budget`; last
+        the dense weight where it may take a pair's place."""
+        found: dict[str, dict[int | None, int]] = {}
+        most = self.most
+        for target in self.targets:
+            for name in target.dims:
+                ranks = range(multiple, most[name] + 1, multiple) or [most[name]]
+                found[name] = {rank: rank * target.unit for rank in ranks}
+                if self.fuses:
+                    found[name][None] = target.parameters
+        return found
+
     def budget(self, ratio: float, requested: NewSizes) -> int:
         """Parameters that the targets may have together."""
         if self.method.counts == "latents":

@@ -210,16 +210,30 @@ class Pruning:
             for group in self.pruned
         }
 
+    def multiples(self, multiple: int, requested: NewSizes) -> dict[str, dict[int | None, int]]:
+        """By dim name the widths that are multiples, and the whole one, each with what it takes of
+        :meth:`budget`. Heads have the size requested alone, layers that stay whole their own."""
+        found: dict[str, dict[int | None, int]] = {}
+        most = self.most
+        for group in self.groups:
+            sizes = [*range(multiple, group.count, multiple), group.count]
+            if group.is_heads or group.dim not in most:
+                sizes = [requested.get(group.dim) or group.count]
+            found[group.dim] = {size: size * group.parameters for size in sizes}
+        return found
+
     def budget(self, ratio: float, requested: NewSizes) -> int:
         return int(self.parameters * (1 - ratio))
 
     @cached_property
     def kept(self) -> dict[str, list[float]]:
-        """By dim name: the share of importance that 0 … all units keep, the best ones first."""
+        """By dim name: the share of importance that 0 … all units keep, the best ones first. Units
+        of none (of an expert that no token was sent to) are alike."""
         found = {}
         for group in self.pruned:
-            sums = list(accumulate(sorted(self._importance[group.dim], reverse=True), initial=0.0))
-            found[group.dim] = [min(1.0, value / (sums[-1] or 1.0)) for value in sums]
+            own = sorted(self._importance[group.dim], reverse=True)
+            sums = list(accumulate(own if any(own) else [1.0] * len(own), initial=0.0))
+            found[group.dim] = [min(1.0, value / sums[-1]) for value in sums]
         return found
 
     def weights(self) -> dict[str, float] | None:

@@ -118,8 +118,7 @@ class CompressRequest(OnTimes, OnDtype, OnDense):
     )  # fmt: skip
     round_to: int | None = option(
         default=None, name="--round", read=int, least=1, group=METHOD,
-        help="In place of a map: the tool's own rounding, or, of low-rank methods alone, by an "
-        "--objective multiples of this.",
+        help="In place of a map: the tool's own rounding, or by an --objective multiples of this.",
     )  # fmt: skip
     calib: str | Path | pytorch.Tensor | None = option(
         default=None, read=Path, group=CALIBRATION, help="A calibration text (svd needs none)."
@@ -191,6 +190,11 @@ class CompressRequest(OnTimes, OnDtype, OnDense):
         if self.has_source and self.round_to is not None:
             raise CompressionError(
                 "a map or rules say which sizes are good: give these or round_to, not both"
+            )
+        if self.objective == "gac" and self.round_to is not None:
+            raise CompressionError(
+                "the objective gac (Eq. 4) chooses between the safe sizes next to the method's "
+                "own: give a map, or of multiples (--round) let loss, gscalar or energy choose"
             )
         if self.preset is not None and not self.has_source:
             raise CompressionError(
