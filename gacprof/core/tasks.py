@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -23,6 +24,18 @@ class Tasks:
         """Gives the result when called; raises then what the function raised."""
         found = function(*args)
         return lambda: found
+
+    def in_order(
+        self, function: Callable[..., T], calls: Iterable[tuple[object, ...]]
+    ) -> Iterator[T]:
+        """What the function gives for each of ``calls``, in their order whoever is done first."""
+        pending: deque[Callable[[], T]] = deque()
+        for args in calls:
+            pending.append(self.submit(function, *args))
+            while len(pending) > self.ahead:
+                yield pending.popleft()()
+        while pending:
+            yield pending.popleft()()
 
 
 @contextmanager

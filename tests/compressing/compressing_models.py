@@ -8,6 +8,10 @@ import torch
 import transformers
 
 import gacprof
+from gacprof.checkpoint import open_tensors
+from gacprof.core.tasks import Tasks
+from gacprof.extras.compress.calibration import calibration_of
+from gacprof.extras.compress.state import State, Work
 
 CONFIG = {
     "hidden_size": 96,
@@ -54,3 +58,11 @@ def logits_of(folder: Path, ids: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
         found: torch.Tensor = gacprof.load_model(folder, dtype="float32")(ids).logits
     return found
+
+
+def work_in(folder: Path, model: Path, ids: torch.Tensor) -> Work:
+    """What a method works with, its results in ``folder``."""
+    folder.mkdir(exist_ok=True)
+    reader = open_tensors(model)
+    calibration = calibration_of(ids, reader.inventory)
+    return Work(reader, State(folder), calibration, "cpu", lambda line: None, Tasks())

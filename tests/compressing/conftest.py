@@ -31,6 +31,35 @@ def ids() -> torch.Tensor:
 
 
 @pytest.fixture(scope="session")
+def measured(dense: Path, ids: torch.Tensor) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """By module of a model that is run whole: its inputs and the gradients of its outputs by the
+    loss summed over a window's tokens, [tokens, features]."""
+    model = gacprof.load_model(dense, dtype="float32").requires_grad_(True)
+    seen, kept = {}, []
+
+    def keep(name):
+        def hook(module, args, output):
+            output.retain_grad()
+            kept.append((name, args[0], output))
+
+        return hook
+
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear) and "layers." in name:
+            module.register_forward_hook(keep(name))
+    for window in ids:
+        kept.clear()
+        logits = model(window[None]).logits[0, :-1]
+        torch.nn.functional.cross_entropy(logits, window[1:], reduction="sum").backward()
+        for name, x, y in kept:
+            seen.setdefault(name, []).append((x[0].detach(), y.grad[0]))
+    return {
+        name: tuple(torch.cat(part).double() for part in zip(*pairs, strict=True))
+        for name, pairs in seen.items()
+    }
+
+
+@pytest.fixture(scope="session")
 def map_of(tmp_path_factory: pytest.TempPathFactory) -> MapOf:
     """The planted device's map (multiples of 8 are fast) around a checkpoint's own sizes."""
     made: dict[Path, CliffMap] = {}

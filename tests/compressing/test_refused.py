@@ -10,8 +10,7 @@ from safetensors.torch import load_file, save_file
 
 import gacprof
 from gacprof.core.errors import CompressionError, GacprofError
-from gacprof.extras.compress import decomposing, gradients, sensitivity
-from gacprof.extras.compress.layered import LayeredModel
+from gacprof.extras.compress import activations, decomposing, gradients, sensitivity
 from gacprof.extras.compress.state import state_for
 
 
@@ -151,6 +150,8 @@ def test_rules_know_no_time_to_keep_to_and_say_so_before_anything_is_worked_out(
         ("svd-llm", {"latency_limit_us": "prefill:64=dense-95%"}, "no plan is within .* nearest"),
         ("palu", {"latency_limit_us": "prefill:64=dense-95%"}, "no plan is within .* nearest"),
         ("svd", {"latency_limit_us": 0.001}, "no plan is within .* nearest"),
+        ("llm-pruner", {"latency_limit_us": "prefill:64=dense-99%"}, "no plan is within .* near"),
+        ("llm-pruner", {"latency_limit_us": 0.001, "scope": "global"}, "no plan is within .* near"),
     ],
 )  # fmt: skip
 def test_what_the_map_lacks_or_no_sizes_can_meet_is_refused_before_any_text_is_run(
@@ -186,7 +187,7 @@ def test_a_score_that_a_head_has_not_is_refused(dense, ids, tmp_path):
 
 @pytest.mark.parametrize(
     ("owner", "name", "method"),
-    [(LayeredModel, "run", "svd-llm"), (torch.autograd, "grad", "kfac-svd")],
+    [(activations, "run_layer", "svd-llm"), (torch.autograd, "grad", "kfac-svd")],
 )
 def test_out_of_memory_is_said_in_words(dense, ids, tmp_path, monkeypatch, owner, name, method):
     def full(*args, **kwargs):
@@ -209,11 +210,15 @@ def files_of(folder):
 
 
 STOPS = {
-    "svd-llm": [(LayeredModel, "run", 2), (decomposing, "_decompose", 9)],
-    "asvd": [(LayeredModel, "run", 2), (sensitivity, "_branch", 2), (sensitivity, "_losses", 1)],
+    "svd-llm": [(activations, "_run_batch", 2), (decomposing, "_decompose", 9)],
+    "asvd": [
+        (activations, "_run_batch", 2),
+        (sensitivity, "_branch", 2),
+        (sensitivity, "_losses", 1),
+    ],
     "palu": [(gradients, "_loss", 1), (gradients, "_layer_back", 2)],
     "kfac-svd": [(gradients, "_layer_back", 2), (decomposing, "_decompose", 8)],
-    "llm-pruner": [(gradients, "_layer_back", 3), (LayeredModel, "run", 2)],
+    "llm-pruner": [(gradients, "_layer_back", 3), (gradients, "_back", 2)],
 }
 """Where a run is stopped, one try after the other: what is called, and at which call."""
 

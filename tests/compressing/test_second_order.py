@@ -4,14 +4,12 @@ from itertools import product
 
 import pytest
 import torch
-from compressing_models import logits_of
+from compressing_models import logits_of, work_in
 
 import gacprof
 from gacprof.checkpoint import open_tensors, scan
 from gacprof.core.errors import CompressionError, PlanError
-from gacprof.core.tasks import Tasks
 from gacprof.extras.compress import gradients
-from gacprof.extras.compress.calibration import calibration_of
 from gacprof.extras.compress.choosing import multiples_of
 from gacprof.extras.compress.decomposing import Decompositions
 from gacprof.extras.compress.factoring import targets_of
@@ -21,47 +19,13 @@ from gacprof.extras.compress.methods.llmpruner import strongest
 from gacprof.extras.compress.outcome import nats
 from gacprof.extras.compress.pruning import Pruning
 from gacprof.extras.compress.request import CompressRequest
-from gacprof.extras.compress.state import State, Work
 from gacprof.extras.compress.writing import CARD
-
-
-@pytest.fixture(scope="module")
-def measured(dense, ids):
-    """By module of a model that is run whole: its inputs and the gradients of its outputs by the
-    loss summed over a window's tokens, [tokens, features]."""
-    model = gacprof.load_model(dense, dtype="float32").requires_grad_(True)
-    seen, kept = {}, []
-
-    def keep(name):
-        def hook(module, args, output):
-            output.retain_grad()
-            kept.append((name, args[0], output))
-
-        return hook
-
-    for name, module in model.named_modules():
-        if isinstance(module, torch.nn.Linear) and "layers." in name:
-            module.register_forward_hook(keep(name))
-    for window in ids:
-        kept.clear()
-        logits = model(window[None]).logits[0, :-1]
-        torch.nn.functional.cross_entropy(logits, window[1:], reduction="sum").backward()
-        for name, x, y in kept:
-            seen.setdefault(name, []).append((x[0].detach(), y.grad[0]))
-    return {
-        name: tuple(torch.cat(part).double() for part in zip(*pairs, strict=True))
-        for name, pairs in seen.items()
-    }
 
 
 def curves_of(dense, ids, folder, method, gather):
     """By target name: what each rank adds to the loss."""
-    reader = open_tensors(dense)
-    calibration = calibration_of(ids, reader.inventory, windows=12, length=32, tokenizer=None)
-    folder.mkdir(exist_ok=True)
-    work = Work(reader, State(folder), calibration, "cpu", lambda line: None, Tasks())
-    chosen = method_named(method, {})
-    targets, _ = targets_of(reader, chosen)
+    work, chosen = work_in(folder, dense, ids), method_named(method, {})
+    targets, _ = targets_of(work.reader, chosen)
     found = Decompositions(work, chosen, targets, gather)
     found.prepare()
     return {t: found.of(t) for t in targets}
@@ -158,10 +122,7 @@ def test_a_text_shorter_than_a_layer_is_wide_is_said_and_used(dense, ids, tmp_pa
 
 @pytest.fixture(scope="module")
 def pruning(dense, ids, tmp_path_factory):
-    reader = open_tensors(dense)
-    calibration = calibration_of(ids, reader.inventory, windows=12, length=32, tokenizer=None)
-    state = State(tmp_path_factory.mktemp("pruning"))
-    work = Work(reader, state, calibration, "cpu", lambda line: None, Tasks())
+    work = work_in(tmp_path_factory.mktemp("pruning"), dense, ids)
     family = Pruning(work, method_named("llm-pruner", {}), "taylor", Gather(True, True, "whole"))
     family.prepare()
     return family
@@ -263,14 +224,11 @@ def test_what_has_no_estimate_of_the_loss_is_refused(compress, own_map, unaligne
 
 
 def test_gradients_that_are_not_finite_are_refused_in_one_line():
-    slopes = gradients.Slopes.nothing(torch.ones(1, 4), True)
-    slopes.add(torch.tensor([[1.0, float("inf"), 0.0, 0.0]]))
+    slopes = gradients.Slopes.of(torch.tensor([[1.0, float("inf"), 0.0, 0.0]]), True)
     with pytest.raises(CompressionError, match="gradients of the outputs of 'q' are not finite"):
         slopes.covariance("q")
 
 
 def test_of_very_many_outputs_only_the_mean_square_is_kept():
-    slope = torch.ones(2, gradients.LARGEST + 1)
-    slopes = gradients.Slopes.nothing(slope, True)
-    slopes.add(slope)
+    slopes = gradients.Slopes.of(torch.ones(2, gradients.LARGEST + 1), True)
     assert slopes.covariance("head").dim() == 0 and float(slopes.covariance("head")) == 1.0

@@ -147,15 +147,21 @@ def refuse_unreachable_limits(family: Family, request: CompressRequest, source: 
     if not limits:
         return
     inventory = inventory_of_output(dense.path, family.tensors(most), family.config(most))
+    inventory = only(inventory, list(most))
     asked = PlanRequest(
-        only(inventory, list(most)),
+        inventory,
         source,
         tokens=request.tokens,
         dtype=request.dtype,
         window=1.0,
         latency_limit_us=",".join(x.text for x in limits) if isinstance(given, str) else given,
         bench=request.bench,
-        constraints=Constraints(most=most, fuse=family.fuses, preset=request.preset, dense=True),
+        constraints=Constraints(
+            most={dim.name: most[dim.name] for dim in inventory.dims},
+            fuse=family.fuses,
+            preset=request.preset,
+            dense=True,
+        ),
     )
     refuse_unreachable(asked, Compression(dense))
 

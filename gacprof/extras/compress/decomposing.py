@@ -17,6 +17,7 @@ from gacprof.extras.compress import sensitivity
 from gacprof.extras.compress.activations import (
     FORWARD,
     Seen,
+    add_seen,
     enter,
     hidden,
     pass_on,
@@ -78,10 +79,10 @@ class Decompositions:
             self._save(all_of_them=True)
             return
         if backward:
-            pass_through(model, self._state, calibration.ids, self._work.tell)
-            self._backward(model, calibration.ids)
+            pass_through(model, self._work)
+            self._backward(model)
         else:
-            self._forward(model, calibration.ids)
+            self._forward(model)
         if self.method.probed and not self._state.has(LOSSES):
             losses = sensitivity.search(
                 model, self._work, calibration.ids, self.targets, self.method.probed, self._pair
@@ -89,8 +90,9 @@ class Decompositions:
             listed = [[name, share, loss] for (name, share), loss in losses.items()]
             self._state.save_json(LOSSES, listed)
 
-    def _forward(self, model: LayeredModel, ids: torch.Tensor) -> None:
+    def _forward(self, model: LayeredModel) -> None:
         """Run the text through the layers and decompose each on the way."""
+        ids = self._work.ids
         if self._state.has(FORWARD):
             model.record(ids)
             return
@@ -101,22 +103,23 @@ class Decompositions:
             self._work.tell(f"layer {index + 1} of {len(model.layers)}")
             with model.holding(index) as layer:
                 paths = self._paths(model, index)
-                watched = {target: layer.get_submodule(path) for target, path in paths.items()}
-                seen = pass_on(model, self._state, index, layer, watched, moments)
+                seen = pass_on(model, self._work, index, layer, paths, moments)
             self._decompose_layer(index, seen, spent=[hidden(index)])
         last = hidden(len(model.layers))
         heads = {t.name: model.model.get_submodule(t.name) for t in self._in_layer(None)}
         if heads:
-            source = self._state.array(last)
-            with torch.no_grad(), watching(heads, moments) as seen, model.head() as logits:
+            source, seen = self._state.array(last), {}
+            with torch.no_grad(), model.head() as logits:
                 for i in range(len(source)):
-                    logits(window(source, i, 1, model.device), ids[i : i + 1])
+                    with watching(heads, moments) as one:
+                        logits(window(source, i, 1, model.device), ids[i : i + 1])
+                    add_seen(seen, one)
             self._decompose_layer(None, seen)
         self._save(all_of_them=True)
         self._state.save_json(FORWARD, {})
         self._state.drop(last)
 
-    def _backward(self, model: LayeredModel, ids: torch.Tensor) -> None:
+    def _backward(self, model: LayeredModel) -> None:
         """Decompose every layer by what a pass back over the layers shows."""
         last, gather = len(model.layers), self._gather
         if self._state.has(BACK):
@@ -135,7 +138,7 @@ class Decompositions:
             layer = index if index < last else None
             self._decompose_layer(layer, found.seen, found.slopes, spent)
 
-        back_through(model, self._state, ids, watched, gather, is_done, take, self._work.tell)
+        back_through(model, self._work, watched, gather, is_done, take)
         self._save(all_of_them=True)
         self._state.save_json(BACK, {})
         self._state.drop(hidden(0, "gradient"))

@@ -133,8 +133,7 @@ class Depth:
     def _measure(self, choices: Sequence[Collection[int]]) -> None:
         new = [gone for gone in map(frozenset, choices) if gone not in self._losses]
         if new:
-            assert self._work.calibration is not None
-            found = losses_without(self.model, self._work.calibration.ids, new)
+            found = losses_without(self.model, self._work.ids, new)
             self._losses |= dict(zip(new, found, strict=True))
             held = [[sorted(gone), loss] for gone, loss in self._losses.items()]
             self._work.state.save_json(LOSSES, held)

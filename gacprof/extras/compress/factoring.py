@@ -66,6 +66,11 @@ class Factoring:
         is smaller beyond."""
         return {n: t.even if self.fuses else t.full for t in self.targets for n in t.dims}
 
+    @property
+    def by_ratio_alone(self) -> bool:
+        """Whether the method's own ranks follow from the ratio, before :meth:`prepare`."""
+        return not (self.method.probed or self.method.scored)
+
     def requested_sizes(self, ratio: float) -> dict[str, int | None]:
         """The ranks that the method would choose by itself."""
         scores = self.scores() if self.method.scored else {}

@@ -10,15 +10,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import nn
 
 from gacprof.core.errors import CompressionError
-from gacprof.extras.compress.activations import Seen, hidden, watching, window
-from gacprof.extras.compress.layered import LayeredModel, batch_of
-from gacprof.extras.compress.state import State, Tell
+from gacprof.core.tasks import Tasks
+from gacprof.extras.compress.activations import Seen, add_seen, hidden, watching, window, write
+from gacprof.extras.compress.layered import Call, LayeredModel, batch_of, run_layer
+from gacprof.extras.compress.state import Work
 
 FILE = "gradients-{:05d}.safetensors"
 """Scores of a layer's weights."""
@@ -36,20 +37,19 @@ class Slopes:
     trace: torch.Tensor
     moments: torch.Tensor | None
     outputs: int
-    tokens: int = 0
+    tokens: int
 
     @classmethod
-    def nothing(cls, slope: torch.Tensor, whole: bool) -> Slopes:
-        n = slope.shape[-1]
-        moments = slope.new_zeros(n, n) if whole and n <= LARGEST else None
-        return cls(slope.new_zeros((), dtype=torch.float64), moments, n)
+    def of(cls, slope: torch.Tensor, whole: bool) -> Slopes:
+        rows = slope.reshape(-1, slope.shape[-1])
+        moments = rows.T @ rows if whole and rows.shape[1] <= LARGEST else None
+        return cls(rows.square().sum(dtype=torch.float64), moments, rows.shape[1], len(rows))
 
-    def add(self, slope: torch.Tensor) -> None:
-        rows = slope.reshape(-1, self.outputs)
-        self.tokens += len(rows)
-        self.trace += rows.square().sum(dtype=torch.float64)
-        if self.moments is not None:
-            self.moments.addmm_(rows.T, rows)
+    def add(self, batch: Slopes) -> None:
+        self.tokens += batch.tokens
+        self.trace += batch.trace
+        if self.moments is not None and batch.moments is not None:
+            self.moments += batch.moments
 
     def covariance(self, where: str) -> torch.Tensor:
         """The mean of g·gᵀ over tokens [out, out]; one number c for c·I where the trace is known
@@ -104,8 +104,17 @@ class Found:
     """What was gathered of a layer, by target name; ``scores`` by name and kind."""
 
     scores: dict[str, torch.Tensor] = field(default_factory=dict)
-    seen: Mapping[str, Seen] = field(default_factory=dict)
+    seen: dict[str, Seen] = field(default_factory=dict)
     slopes: dict[str, Slopes] = field(default_factory=dict)
+
+    def add(self, seen: Mapping[str, Seen], slopes: Mapping[str, Slopes]) -> None:
+        """Of one batch."""
+        add_seen(self.seen, seen)
+        for name, one in slopes.items():
+            if name in self.slopes:
+                self.slopes[name].add(one)
+            else:
+                self.slopes[name] = one
 
 
 Take = Callable[[int, Found, Sequence[str]], None]
@@ -113,13 +122,11 @@ Take = Callable[[int, Found, Sequence[str]], None]
 
 def back_through(
     model: LayeredModel,
-    state: State,
-    ids: torch.Tensor,
+    work: Work,
     watched: Sequence[Mapping[str, str]],
     gather: Gather,
     is_done: Callable[[int], bool],
     take: Take,
-    tell: Tell,
 ) -> None:
     """Give what is found of every layer to ``take``, the head (index L) first; ``watched`` are a
     layer's modules by target name.
@@ -127,7 +134,7 @@ def back_through(
     ``take`` also gets the files that nothing needs once the layer's results are saved. A layer
     below which a pass has been, and that ``is_done``, is not run again.
     """
-    last = len(model.layers)
+    last, state = len(model.layers), work.state
     there = (i for i in range(last + 1) if state.has(hidden(i, "gradient")))
     lowest = min(there, default=last + 1)
     for index in reversed(range(last + 1)):
@@ -137,36 +144,28 @@ def back_through(
                 state.drop(file)
             continue
         if index == last:
-            found = _loss(model, state, ids, watched[index], gather)
+            found = _loss(model, work, watched[index], gather)
         else:
-            tell(f"gradients of layer {index + 1} of {last}")
+            work.tell(f"gradients of layer {index + 1} of {last}")
             with model.holding(index) as layer:
-                found = _layer_back(model, state, index, layer, watched[index], gather)
+                found = _layer_back(model, work, index, layer, watched[index], gather)
         take(index, found, spent)
 
 
-def _loss(
-    model: LayeredModel,
-    state: State,
-    ids: torch.Tensor,
-    heads: Mapping[str, str],
-    gather: Gather,
-) -> Found:
+def _loss(model: LayeredModel, work: Work, heads: Mapping[str, str], gather: Gather) -> Found:
     """Write the gradient of each window's mean loss by what the last layer gave."""
-    index = len(model.layers)
-    source = state.array(hidden(index))
+    index, ids = len(model.layers), work.ids
+    source, found = work.state.array(hidden(index)), Found()
     modules = {name: model.model.get_submodule(path) for name, path in heads.items()}
-    found = Found()
     with (
         model.head() as logits,
-        watching(modules, gather.inputs) as found.seen,
-        _outputs(modules) as outputs,
-        state.new_array(hidden(index, "gradient"), source.shape) as target,
+        work.state.new_array(hidden(index, "gradient"), source.shape) as target,
     ):
         for i in range(len(source)):
             x = window(source, i, 1, model.device).requires_grad_(True)
-            scores = logits(x, ids[i : i + 1])[0, :-1].float()
-            loss = nn.functional.cross_entropy(scores, ids[i, 1:].to(model.device))
+            with watching(modules, gather.inputs) as seen, _outputs(modules) as outputs:
+                scores = logits(x, ids[i : i + 1])[0, :-1].float()
+                loss = nn.functional.cross_entropy(scores, ids[i, 1:].to(model.device))
             if not torch.isfinite(loss):
                 raise CompressionError(
                     "the loss on the calibration text is not finite: the model overflows, or its "
@@ -174,41 +173,41 @@ def _loss(
                 )
             slope, *own = torch.autograd.grad(loss, [x, *outputs.values()])
             target[i : i + 1] = slope.cpu().numpy()
-            _add(found.slopes, dict(zip(outputs, own, strict=True)), ids.shape[1], gather)
+            by_output = dict(zip(outputs, own, strict=True))
+            found.add(seen, _slopes(by_output, ids.shape[1], gather))
     return found
 
 
 def _layer_back(
     model: LayeredModel,
-    state: State,
+    work: Work,
     index: int,
     layer: nn.Module,
     watched: Mapping[str, str],
     gather: Gather,
 ) -> Found:
-    given, above = state.array(hidden(index)), state.array(hidden(index + 1, "gradient"))
-    modules: dict[str, Any] = {name: layer.get_submodule(path) for name, path in watched.items()}
-    sums = {name: Sums(m.weight) for name, m in modules.items()} if gather.scores else {}
-    step = 1 if gather.scores else batch_of(given.shape[1])  # scores are of windows
-    found = Found()
-    with (
-        _weights(modules if gather.scores else {}) as weights,
-        watching(modules, gather.inputs) as found.seen,
-        _outputs(modules) as outputs,
-        state.new_array(hidden(index, "gradient"), given.shape) as target,
-    ):
-        for i in range(0, len(given), step):
-            x = window(given, i, step, model.device).requires_grad_(True)
-            outputs.clear()
-            y = model.run(index, layer, x)
-            ran = list(outputs)  # some experts do not
-            by = [x, *outputs.values(), *(weights[name] for name in ran if weights)]
-            slope, *slopes = torch.autograd.grad(y, by, window(above, i, step, model.device))
-            target[i : i + step] = slope.cpu().numpy()
-            own = dict(zip(ran, slopes, strict=False))
-            _add(found.slopes, own, given.shape[1], gather)
-            for k, name in enumerate(ran if weights else (), len(ran)):
-                sums[name].add(slopes[k], own[name], outputs[name])
+    """A batch of windows a task, added up in the text's order. Scores are of single windows, and
+    the gradients by weights that they are made of stay in this process."""
+    given, above = work.state.array(hidden(index)), work.state.array(hidden(index + 1, "gradient"))
+    step = 1 if gather.scores else batch_of(given.shape[1])
+    tasks = Tasks() if gather.scores else work.tasks
+    starts, found, sums = range(0, len(given), step), Found(), dict[str, Sums]()
+    if gather.scores:
+        sums = {name: Sums(layer.get_submodule(p).weight) for name, p in watched.items()}
+    calls = (
+        (layer, model.calls[index], watched, gather,
+         *(window(each, at, step, model.device) for each in (given, above)))
+        for at in starts
+    )  # fmt: skip
+    batches = tasks.in_order(_back, calls)
+    with work.state.new_array(hidden(index, "gradient"), given.shape) as target:
+        for at in starts:
+            batch = next(batches)
+            write(model, index, batch.slope, target, at)
+            found.add(batch.seen, batch.slopes)
+            for name, slopes in batch.by_weight.items():
+                sums[name].add(*slopes)
+            del batch  # before the next one is made
     found.scores = {
         f"{name}/{what}": value
         for name, one in sums.items()
@@ -217,14 +216,50 @@ def _layer_back(
     return found
 
 
-def _add(
-    slopes: dict[str, Slopes], own: Mapping[str, torch.Tensor], length: int, gather: Gather
-) -> None:
+class Batch(NamedTuple):
+    """What a batch of windows shows of a layer: the gradient by what it was given, ``seen`` and
+    ``slopes`` of its modules, and where scores are gathered the gradients by each module's weight
+    and output, and that output."""
+
+    slope: torch.Tensor
+    seen: dict[str, Seen]
+    slopes: dict[str, Slopes]
+    by_weight: dict[str, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
+
+
+def _back(
+    layer: nn.Module,
+    call: Call,
+    watched: Mapping[str, str],
+    gather: Gather,
+    x: torch.Tensor,
+    above: torch.Tensor,
+) -> Batch:
+    """Of the windows ``x``, by the gradient of what the layer gives. Needs its arguments alone."""
+    modules: dict[str, Any] = {name: layer.get_submodule(path) for name, path in watched.items()}
+    x.requires_grad_(True)
+    with (
+        _weights(modules if gather.scores else {}) as weights,
+        watching(modules, gather.inputs) as seen,
+        _outputs(modules) as outputs,
+    ):
+        y = run_layer(layer, call, x)
+        by = [x, *outputs.values(), *(weights[name] for name in outputs if weights)]
+        slope, *slopes = torch.autograd.grad(y, by, above)  # some experts do not run
+    own = dict(zip(outputs, slopes, strict=False))
+    by_weight = {
+        name: (by_it, own[name], outputs[name].detach())
+        for name, by_it in zip(outputs, slopes[len(outputs) :], strict=False)
+    }
+    return Batch(slope, seen, _slopes(own, x.shape[1], gather), by_weight)
+
+
+def _slopes(own: Mapping[str, torch.Tensor], length: int, gather: Gather) -> dict[str, Slopes]:
     """Gradients of the mean loss by outputs, as those of the sum over a window's tokens."""
-    for name, slope in own.items() if gather.outputs else ():
-        if name not in slopes:
-            slopes[name] = Slopes.nothing(slope, gather.outputs == "whole")
-        slopes[name].add(slope * (length - 1))
+    return {
+        name: Slopes.of(slope * (length - 1), gather.outputs == "whole")
+        for name, slope in (own.items() if gather.outputs else ())
+    }
 
 
 @contextlib.contextmanager

@@ -25,6 +25,9 @@ from gacprof.core.errors import CompressionError
 
 _LAYER = re.compile(r"(.*?(?:layers|h|blocks|block)\.)(\d{1,6})\.")
 
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+"""The arguments of a layer behind its input."""
+
 TOKENS_AT_ONCE = 4096
 """Windows are run in batches of about so many tokens."""
 
@@ -42,7 +45,7 @@ class LayeredModel:
                     setattr(module, name, buffer.to(self.device))
         self.layers = _layer_names(reader)
         self._check_places()
-        self._calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+        self.calls: list[Call] = []
 
     @property
     def hidden_size(self) -> int:
@@ -72,7 +75,7 @@ class LayeredModel:
                         "a way that is not known here (tuples, as until 2025): use a newer one"
                     )
                 if i == 0:
-                    self._calls = [place.call for place in places]
+                    self.calls = [place.call for place in places]
                 else:
                     yield places[0].given
 
@@ -84,9 +87,7 @@ class LayeredModel:
     def run(self, index: int, layer: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
         """What the layer makes of ``hidden`` [batch, tokens, hidden], called as :meth:`embed`
         recorded it."""
-        args, kwargs = self._calls[index]
-        out = layer(hidden, *args, **kwargs)
-        return out[0] if isinstance(out, tuple) else out
+        return run_layer(layer, self.calls[index], hidden)
 
     @contextlib.contextmanager
     def head(self) -> Iterator[Any]:
@@ -186,7 +187,7 @@ class _StandIn(nn.Module):
         super().__init__()
         self.__dict__["_layer"] = layer  # not a submodule: its weights are not here
         self.given: torch.Tensor = torch.empty(0)
-        self.call: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
+        self.call: Call = ((), {})
         self.instead: torch.Tensor | None = None
 
     def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -198,6 +199,13 @@ class _StandIn(nn.Module):
             return super().__getattr__(name)
         except AttributeError:  # what the model asks of its layers (attention_type, …)
             return getattr(self.__dict__["_layer"], name)
+
+
+def run_layer(layer: nn.Module, call: Call, hidden: torch.Tensor) -> torch.Tensor:
+    """What a layer makes of ``hidden`` [batch, tokens, hidden]."""
+    args, kwargs = call
+    out = layer(hidden, *args, **kwargs)
+    return out[0] if isinstance(out, tuple) else out
 
 
 def batch_of(length: int) -> int:

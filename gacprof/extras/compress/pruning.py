@@ -105,10 +105,8 @@ class Pruning:
         return found
 
     def _taylor(self) -> dict[str, torch.Tensor]:
-        state, calibration, tell = self._work.state, self._work.calibration, self._work.tell
-        assert calibration is not None
-        model = LayeredModel(self.reader, self._work.device)
-        pass_through(model, state, calibration.ids, tell)
+        state, model = self._work.state, LayeredModel(self.reader, self._work.device)
+        pass_through(model, self._work)
         last = len(model.layers)
 
         def take(index: int, found: Found, spent: Sequence[str]) -> None:
@@ -118,8 +116,8 @@ class Pruning:
                 state.drop(file)
 
         back_through(
-            model, state, calibration.ids, [*self._watched(model.layers), {}], self.gather,
-            lambda index: index == last or state.has(FILE.format(index)), take, tell,
+            model, self._work, [*self._watched(model.layers), {}], self.gather,
+            lambda index: index == last or state.has(FILE.format(index)), take,
         )  # fmt: skip
         return {
             group.dim: self._importance_of(group, state.load(FILE.format(group.layer)))
@@ -195,9 +193,16 @@ class Pruning:
     def most(self) -> dict[str, int]:
         return {group.dim: group.count for group in self.pruned}
 
+    @property
+    def by_ratio_alone(self) -> bool:
+        """Whether the method's own sizes follow from the ratio, before :meth:`prepare`."""
+        return self.method.scope == "local"
+
     def requested_sizes(self, ratio: float) -> dict[str, int | None]:
+        """Those that the method would choose by itself."""
+        known = {} if self.by_ratio_alone else self._importance
         units = [
-            Units(g.dim, g.count, g.parameters, self._importance[g.dim], g.is_heads)
+            Units(g.dim, g.count, g.parameters, known.get(g.dim, ()), g.is_heads)
             for g in self.pruned
         ]
         return dict(self.method.sizes(units, self.parameters - self.budget(ratio, {})))
@@ -264,15 +269,18 @@ class Pruning:
         ]
 
     def _cut(self, info: Any, parts: list[tuple[Group, Slice]], sizes: NewSizes) -> NewTensor:
-        kept: dict[int, list[int]] = {}
-        for group, part in sorted(parts, key=lambda entry: entry[1].start):
-            units = strongest(self._importance[group.dim], sizes[group.dim] or 1)
-            kept.setdefault(part.axis, []).extend(
-                part.start + unit * part.width + i for unit in units for i in range(part.width)
-            )
-        shape = tuple(len(kept.get(axis, range(n))) for axis, n in enumerate(info.shape))
+        left: dict[int, int] = {}
+        for group, part in parts:
+            left[part.axis] = left.get(part.axis, 0) + (sizes[group.dim] or 1) * part.width
+        shape = tuple(left.get(axis, n) for axis, n in enumerate(info.shape))
 
         def make() -> torch.Tensor:
+            kept: dict[int, list[int]] = {}
+            for group, part in sorted(parts, key=lambda entry: entry[1].start):
+                units = strongest(self._importance[group.dim], sizes[group.dim] or 1)
+                kept.setdefault(part.axis, []).extend(
+                    part.start + unit * part.width + i for unit in units for i in range(part.width)
+                )
             value = self.reader.torch(info.name)
             for axis, indices in kept.items():
                 value = value.index_select(axis, torch.tensor(indices))

@@ -192,20 +192,21 @@ def _rehearse(family: Family, request: CompressRequest, objective: str, source: 
     """Refuse, before any text is run, sizes that the source does not know and limits that no sizes
     can meet: a plan is made as if all weights were alike. Where the method's own sizes are not
     known yet, limits and token counts alone are looked at."""
-    if isinstance(family, Factoring) and not (family.method.probed or family.method.scored):
-        try:
-            own = family.requested_sizes(request.ratio)
-            plan_of(family, request, objective, source, own, rehearsal=True)
-        except InfeasibleBudget:
-            raise
-        except SolverError:  # not decided in so short a time
-            return
-        return
-    if isinstance(family, Factoring):
+    if isinstance(family, Pruning) or not family.by_ratio_alone:
+        inventory = family.reader.inventory
+        note = Predictor(source, inventory, request.tokens, request.dtype).tokens_note
+        if request.tokens is not None and note:
+            raise CompressionError(note)
+    if not family.by_ratio_alone:
         refuse_unreachable_limits(family, request, source)
-    note = Predictor(source, family.reader.inventory, request.tokens, request.dtype).tokens_note
-    if request.tokens is not None and note:
-        raise CompressionError(note)
+        return
+    try:
+        own = family.requested_sizes(request.ratio)
+        plan_of(family, request, objective, source, own, rehearsal=True)
+    except InfeasibleBudget:
+        raise
+    except SolverError:  # not decided in so short a time
+        return
 
 
 @dataclass(frozen=True)
@@ -329,9 +330,8 @@ def _loss_added(family: Family | Depth, sizes: NewSizes, work: Work) -> float | 
         return family.loss_added(sizes)
     if isinstance(family, Pruning) or family.gather is None or not family.gather.outputs:
         return None  # of heads that are pruned nothing is estimated
-    assert work.calibration is not None
     total = sum(family.lost[n][size] for n, size in sizes.items() if size is not None)
-    return total / (2 * work.calibration.ids.numel())
+    return total / (2 * work.ids.numel())
 
 
 def _mean_kept(kept: dict[str, list[float]], sizes: NewSizes) -> float:

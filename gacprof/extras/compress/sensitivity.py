@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gacprof.extras.compress.activations import enter, hidden, pass_on, run_all, window
+from gacprof.extras.compress.activations import enter, hidden, run_all, window
 from gacprof.extras.compress.layered import LayeredModel
 from gacprof.extras.compress.methods.method import Target, uniform_rank
 from gacprof.extras.compress.state import State, Work
@@ -73,7 +73,6 @@ def search(
                 for target, share in own
             ]
             _branch(model, state, index, layer, cuts, len(order) * len(probe))
-            pass_on(model, state, index, layer, {}, False, PROBE)
         state.drop(hidden(index, PROBE))
         state.drop(hidden(index, VARIANTS))
     heads = [target for target in targets if target.layer is None]
@@ -91,7 +90,7 @@ def _branch(
     cuts: Sequence[contextlib.AbstractContextManager[None]],
     count: int,
 ) -> None:
-    """Pass the variants so far through the layer, and add those that change it."""
+    """Pass the variants so far through the layer, add those that change it, and pass the text."""
     base = state.array(hidden(index, PROBE))
     with state.new_array(hidden(index + 1, VARIANTS), (count, *base.shape[1:])) as out:
         done = 0
@@ -100,6 +99,8 @@ def _branch(
         for cut in cuts:
             with cut:
                 done = run_all(model, index, layer, base, out, done)
+    with state.new_array(hidden(index + 1, PROBE), base.shape) as out:
+        run_all(model, index, layer, base, out)
 
 
 def _losses(

@@ -78,7 +78,7 @@ class State:
 @dataclass(frozen=True)
 class Work:
     """What a method works with: the model, where results are kept, the text (None where none is
-    run), the device, what is called with progress, and where layers are decomposed."""
+    run), the device, what is called with progress, and where layers are run and decomposed."""
 
     reader: TensorReader
     state: State
@@ -86,6 +86,12 @@ class Work:
     device: str
     tell: Tell
     tasks: Tasks
+
+    @property
+    def ids(self) -> torch.Tensor:
+        """Of the text."""
+        assert self.calibration is not None
+        return self.calibration.ids
 
 
 def key_of(inventory: Inventory, facts: Mapping[str, Any]) -> str:

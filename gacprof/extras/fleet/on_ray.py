@@ -3,7 +3,8 @@
 Nothing large goes through Ray's object store: a batch of blocks is some kilobytes, and Ray sends
 those from process to process. The store that a local Ray begins with is bounded (:data:`STORE`).
 
-Layers of a model are decomposed as Ray tasks. The functions are those that run on one machine, and
+Batches of a calibration text are run through a model's layers, and these are decomposed, as Ray
+tasks. The functions are those that run on one machine, and
 so are their results, to the last bit: a task runs only on nodes whose processor or GPU, libraries
 and number of threads are this machine's.
 """
@@ -190,6 +191,7 @@ class RayTasks(Tasks):
         self._kind = _kind(self._device, self._threads)
         self._remote = self._ray.remote(max_retries=0)(_run)
         self._nodes = cycle(self._equal_nodes())
+        self._layer: tuple[Any, Any] = (None, None)
 
     def _equal_nodes(self) -> list[str]:
         ids = [node["NodeID"] for node in self._ray.nodes() if node["Alive"] and self._fits(node)]
@@ -221,8 +223,17 @@ class RayTasks(Tasks):
         return there.remote(self._threads, function, *args)
 
     def submit(self, function: Callable[..., T], *args: object) -> Callable[[], T]:
-        begun = self._on(next(self._nodes), function, args)
-        return lambda: self._result(begun, function, args)
+        from torch import nn
+
+        sent = tuple(self._stored(arg) if isinstance(arg, nn.Module) else arg for arg in args)
+        begun = self._on(next(self._nodes), function, sent)
+        return lambda: self._result(begun, function, sent)
+
+    def _stored(self, layer: Any) -> Any:
+        """A layer goes into the object store once for all its batches."""
+        if self._layer[0] is not layer:
+            self._layer = layer, self._ray.put(layer)
+        return self._layer[1]
 
     def _result(self, reference: Any, function: Callable[..., T], args: tuple[Any, ...]) -> T:
         for _ in range(TRIES - 1):
