@@ -74,28 +74,27 @@ def align(
         if key not in known:
             known[key] = _judged(where, source, tokens, dtype, _reach(dims, window))
         allowed = [c for c in known[key] if most is None or c.d <= most[i]]
-        found = _offered(allowed, requested, scores[i], window)
-        if not found:
-            if known[key] and not allowed and most is not None:
-                raise CompressionError(
-                    f"most[{i}] is {most[i]}, and the least safe dim that '{source.name}' knows is "
-                    f"{known[key][0].d}: raise it, or leave dim {i} out"
-                )
-            others = ", nor any other"
-            if allowed:
-                others = (
-                    f": its safe dims are from {allowed[0].d} to {allowed[-1].d} (a wider window)"
-                )
-            raise CompressionError(
-                f"dim {i}, wanted at {requested}: '{source.name}' knows no safe dim near it{others}"
-            )
-        offered.append(found)
-    asked_for = sum(requested * unit for requested, unit in zip(dims, units, strict=True))
-    room = asked_for if budget is None else int(budget)
-    weights = [[d * unit for d in row] for row, unit in zip(offered, units, strict=True)]
+        offered.append(_offered(allowed, requested, scores[i], window))
+        if not offered[-1]:
+            bound = None if most is None else most[i]
+            raise _nothing_near(i, requested, bound, source.name, known[key], allowed)
     values = [
         [_value(scores[i], units[i], dims[i], d) for d in row] for i, row in enumerate(offered)
     ]
+    return _within_budget(dims, units, offered, values, budget)
+
+
+def _within_budget(
+    dims: Sequence[int],
+    units: Sequence[int],
+    offered: Sequence[Sequence[int]],
+    values: Sequence[Sequence[float]],
+    budget: int | None,
+) -> list[int]:
+    """The dims of the most value that the budget has room for."""
+    asked_for = sum(requested * unit for requested, unit in zip(dims, units, strict=True))
+    room = asked_for if budget is None else int(budget)
+    weights = [[d * unit for d in row] for row, unit in zip(offered, units, strict=True)]
     try:
         chosen = solve(values, [(weights, room)]).choice
     except InfeasibleBudget as error:
@@ -106,6 +105,28 @@ def align(
             error.nearest,
         ) from None
     return [row[j] for row, j in zip(offered, chosen, strict=True)]
+
+
+def _nothing_near(
+    i: int,
+    requested: int,
+    most: int | None,
+    source: str,
+    known: Sequence[Candidate],
+    allowed: Sequence[Candidate],
+) -> CompressionError:
+    """That a dim has no safe size, of all that are ``known`` and of those that are ``allowed``."""
+    if known and not allowed:
+        return CompressionError(
+            f"most[{i}] is {most}, and the least safe dim that '{source}' knows is {known[0].d}: "
+            f"raise it, or leave dim {i} out"
+        )
+    others = ", nor any other"
+    if allowed:
+        others = f": its safe dims are from {allowed[0].d} to {allowed[-1].d} (a wider window)"
+    return CompressionError(
+        f"dim {i}, wanted at {requested}: '{source}' knows no safe dim near it{others}"
+    )
 
 
 def plain(given: Any) -> Any:

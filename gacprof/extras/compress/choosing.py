@@ -55,38 +55,24 @@ def plan_of(
     dense, by_loss = family.reader.inventory, objective in BY_LOSS
     path = f"{dense.path} at the method's own sizes"
     own = inventory_of_output(path, family.tensors(requested), family.config(requested))
-    start, base = requested, own
-    if by_loss and request.window is None and None in requested.values():  # the dense may be cut
-        start = {n: family.most[n] if size is None else size for n, size in requested.items()}
-        base = inventory_of_output(path, family.tensors(start), family.config(start))
-    base = only(base, [name for name, size in start.items() if size is not None])
-    names, window = [dim.name for dim in base.dims], request.window
+    window, rounded = request.window, None
+    base = _movable(family, own, requested, all_of_them=by_loss and window is None)
+    names = [dim.name for dim in base.dims]
     if window is None and by_loss:
         window = max([1.0, *(family.most[d.name] / d.size - 1 for d in base.dims)])
     kept, lost, scores = _values(family, objective, names, rehearsal)
-    asked = PlanRequest(
-        base,
-        source,
+    asked = replace(
+        _asked(family, request, base, source, dense=by_loss),
         objective="loss" if by_loss else objective,
         budget_parameters=dense.parameters
         - family.parameters
         + family.budget(request.ratio, requested),
-        tokens=request.tokens,
-        dtype=request.dtype,
         window=WINDOW if window is None else window,
         latency_limit_us=request.latency_limit_us,
         dominate=request.dominate,
-        bench=request.bench,
         time_limit=REHEARSAL_S if rehearsal else None,
         scores=scores,
-        constraints=Constraints(
-            most={name: family.most[name] for name in names},
-            fuse=family.fuses,
-            preset=request.preset,
-            dense=by_loss,
-        ),
     )
-    rounded = None
     if request.dominate is not None:
         sizes = family.rounded(requested, multiple_of(request.dominate))
         rounded = {name: sizes[name] for name in names}
@@ -102,6 +88,34 @@ def plan_of(
         ) from None
     _refuse_unknown(plan, base, source)
     return plan, own
+
+
+def _movable(
+    family: Family, own: Inventory, requested: NewSizes, *, all_of_them: bool
+) -> Inventory:
+    """The model of the method's ``own`` sizes, of its dims those alone that are planned: with
+    ``all_of_them`` also those of weights that the method leaves dense, which may be cut."""
+    start, base = requested, own
+    if all_of_them and None in requested.values():
+        start = {n: family.most[n] if size is None else size for n, size in requested.items()}
+        base = inventory_of_output(own.path, family.tensors(start), family.config(start))
+    return only(base, [name for name, size in start.items() if size is not None])
+
+
+def _asked(
+    family: Family, request: CompressRequest, base: Inventory, source: SizeSource, *, dense: bool
+) -> PlanRequest:
+    """What any plan of these dims is asked for."""
+    constraints = Constraints(
+        most={dim.name: family.most[dim.name] for dim in base.dims},
+        fuse=family.fuses,
+        preset=request.preset,
+        dense=dense,
+    )
+    return PlanRequest(
+        base, source, tokens=request.tokens, dtype=request.dtype, bench=request.bench,
+        constraints=constraints,
+    )  # fmt: skip
 
 
 def _refuse_unknown(plan: Plan, base: Inventory, source: SizeSource) -> None:
@@ -147,21 +161,10 @@ def refuse_unreachable_limits(family: Family, request: CompressRequest, source: 
     if not limits:
         return
     inventory = inventory_of_output(dense.path, family.tensors(most), family.config(most))
-    inventory = only(inventory, list(most))
-    asked = PlanRequest(
-        inventory,
-        source,
-        tokens=request.tokens,
-        dtype=request.dtype,
+    asked = replace(
+        _asked(family, request, only(inventory, list(most)), source, dense=True),
         window=1.0,
         latency_limit_us=",".join(x.text for x in limits) if isinstance(given, str) else given,
-        bench=request.bench,
-        constraints=Constraints(
-            most={dim.name: most[dim.name] for dim in inventory.dims},
-            fuse=family.fuses,
-            preset=request.preset,
-            dense=True,
-        ),
     )
     refuse_unreachable(asked, Compression(dense))
 

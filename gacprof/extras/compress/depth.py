@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from math import inf, isfinite, prod
+from math import inf, prod
 from typing import Any
 
 import torch
@@ -22,7 +22,12 @@ from gacprof.checkpoint.config import config_of_part, part_of
 from gacprof.checkpoint.inventory import NewSizes
 from gacprof.checkpoint.skeleton import build_skeleton
 from gacprof.core.errors import CheckpointError, CompressionError
-from gacprof.extras.compress.layered import LayeredModel, batch_of
+from gacprof.extras.compress.layered import (
+    LayeredModel,
+    batch_of,
+    refuse_infinite,
+    window_loss,
+)
 from gacprof.extras.compress.request import CompressRequest
 from gacprof.extras.compress.state import Work
 from gacprof.extras.compress.writing import NewTensor, inventory_of_output, unique
@@ -248,18 +253,12 @@ def losses_without(model: LayeredModel, ids: torch.Tensor, choices: Sequence[Gon
                     passed[gone] = torch.cat([model.run(index, layer, part) for part in parts])
         streams = passed
     with model.head() as logits:
-        found = [_mean_loss(logits, streams[choice], ids) for choice in choices]
-    if not all(isfinite(loss) for loss in found):
-        raise CompressionError(
-            "the loss on the calibration text is not finite: the model overflows, or its weights "
-            "hold NaN"
-        )
-    return found
-
-
-def _mean_loss(logits: Any, hidden: torch.Tensor, ids: torch.Tensor) -> float:
-    losses = []
-    for i, window in enumerate(hidden):
-        scores = logits(window[None], ids[i : i + 1])[0, :-1].float()
-        losses.append(nn.functional.cross_entropy(scores, ids[i, 1:].to(scores.device)))
-    return float(torch.stack(losses).double().mean())
+        losses = torch.stack([
+            torch.stack([
+                window_loss(logits, window[None], ids[i : i + 1])
+                for i, window in enumerate(streams[choice])
+            ])
+            for choice in choices
+        ])  # fmt: skip
+    refuse_infinite(losses)
+    return [float(of_choice.double().mean()) for of_choice in losses]

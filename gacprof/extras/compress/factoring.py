@@ -60,7 +60,7 @@ class Factoring:
         which it has not."""
         return self.method.counts != "latents"
 
-    @property
+    @cached_property
     def most(self) -> dict[str, int]:
         """The largest rank worth choosing, by dim name: where parameters count, the dense weight
         is smaller beyond."""
@@ -92,10 +92,10 @@ class Factoring:
         """By dim name the ranks that are multiples, each with what it takes of :meth:`budget`; last
         the dense weight where it may take a pair's place."""
         found: dict[str, dict[int | None, int]] = {}
-        most = self.most
         for target in self.targets:
             for name in target.dims:
-                ranks = range(multiple, most[name] + 1, multiple) or [most[name]]
+                most = self.most[name]
+                ranks = range(multiple, most + 1, multiple) or [most]
                 found[name] = {rank: rank * target.unit for rank in ranks}
                 if self.fuses:
                     found[name][None] = target.parameters

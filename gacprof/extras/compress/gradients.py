@@ -18,7 +18,14 @@ from torch import nn
 from gacprof.core.errors import CompressionError
 from gacprof.core.tasks import Tasks
 from gacprof.extras.compress.activations import Seen, add_seen, hidden, watching, window, write
-from gacprof.extras.compress.layered import Call, LayeredModel, batch_of, run_layer
+from gacprof.extras.compress.layered import (
+    Call,
+    LayeredModel,
+    batch_of,
+    refuse_infinite,
+    run_layer,
+    window_loss,
+)
 from gacprof.extras.compress.state import Work
 
 FILE = "gradients-{:05d}.safetensors"
@@ -164,13 +171,8 @@ def _loss(model: LayeredModel, work: Work, heads: Mapping[str, str], gather: Gat
         for i in range(len(source)):
             x = window(source, i, 1, model.device).requires_grad_(True)
             with watching(modules, gather.inputs) as seen, _outputs(modules) as outputs:
-                scores = logits(x, ids[i : i + 1])[0, :-1].float()
-                loss = nn.functional.cross_entropy(scores, ids[i, 1:].to(model.device))
-            if not torch.isfinite(loss):
-                raise CompressionError(
-                    "the loss on the calibration text is not finite: the model overflows, or its "
-                    "weights hold NaN"
-                )
+                loss = window_loss(logits, x, ids[i : i + 1])
+            refuse_infinite(loss)
             slope, *own = torch.autograd.grad(loss, [x, *outputs.values()])
             target[i : i + 1] = slope.cpu().numpy()
             by_output = dict(zip(outputs, own, strict=True))

@@ -208,6 +208,22 @@ def run_layer(layer: nn.Module, call: Call, hidden: torch.Tensor) -> torch.Tenso
     return out[0] if isinstance(out, tuple) else out
 
 
+def window_loss(logits: Any, hidden: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """The mean loss of a window's tokens, by what the last layer gave [1, tokens, hidden] and its
+    ids [1, tokens]; ``logits`` is the function of :meth:`LayeredModel.head`."""
+    scores = logits(hidden, ids)[0, :-1].float()
+    return nn.functional.cross_entropy(scores, ids[0, 1:].to(scores.device))
+
+
+def refuse_infinite(losses: torch.Tensor) -> None:
+    """Raise :class:`CompressionError` for a loss that is not finite."""
+    if not torch.isfinite(losses).all():
+        raise CompressionError(
+            "the loss on the calibration text is not finite: the model overflows, or its weights "
+            "hold NaN"
+        )
+
+
 def batch_of(length: int) -> int:
     """Windows of ``length`` tokens that are run together: some :data:`TOKENS_AT_ONCE` tokens."""
     return max(1, TOKENS_AT_ONCE // length)

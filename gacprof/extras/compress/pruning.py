@@ -189,7 +189,7 @@ class Pruning:
         """Of the units of all layers, those that stay whole included."""
         return sum(group.count * group.parameters for group in self.groups)
 
-    @property
+    @cached_property
     def most(self) -> dict[str, int]:
         return {group.dim: group.count for group in self.pruned}
 
@@ -219,10 +219,9 @@ class Pruning:
         """By dim name the widths that are multiples, and the whole one, each with what it takes of
         :meth:`budget`. Heads have the size requested alone, layers that stay whole their own."""
         found: dict[str, dict[int | None, int]] = {}
-        most = self.most
         for group in self.groups:
             sizes = [*range(multiple, group.count, multiple), group.count]
-            if group.is_heads or group.dim not in most:
+            if group.is_heads or group.dim not in self.most:
                 sizes = [requested.get(group.dim) or group.count]
             found[group.dim] = {size: size * group.parameters for size in sizes}
         return found

@@ -28,7 +28,7 @@ from gacprof.core.request import verb
 from gacprof.core.tasks import Tasks
 from gacprof.devices.opening import present_device
 from gacprof.diagnosing.predict import Predictor
-from gacprof.extras.compress.calibration import calibration_of
+from gacprof.extras.compress.calibration import Calibration, calibration_of
 from gacprof.extras.compress.choosing import (
     Family,
     multiples_of,
@@ -85,12 +85,10 @@ def _compress(request: CompressRequest) -> CompressResult:
     chosen = method_named(request.method, dict(request.options))
     _refuse_unfit(inventory, chosen, request, out)
     loaded = request.open_source() if request.has_source else None
-    calibration = None
-    if request.calib is not None:
-        calibration = calibration_of(
-            request.calib, inventory, windows=request.windows, length=request.length,
-            tokenizer=request.tokenizer,
-        )  # fmt: skip
+    calibration = None if request.calib is None else calibration_of(
+        request.calib, inventory, windows=request.windows, length=request.length,
+        tokenizer=request.tokenizer,
+    )  # fmt: skip
     where = present_device(request.device)
     if loaded is not None:
         by = "--ranks" if isinstance(chosen, LowRank) else "--for"
@@ -100,29 +98,13 @@ def _compress(request: CompressRequest) -> CompressResult:
         calibration = None
     elif calibration is None:
         raise CompressionError(f"{needs.why} needs a calibration text (--calib FILE)")
-    facts = {  # what the work depends on; the ratio and the map are no part of it
-        "method": request.method,
-        "options": request.options,
-        "passes": needs.passes,
-        "calibration": None if calibration is None else calibration.digest,
-        "device": where.partition(":")[0],
-    }
     work = Path(request.work) if request.work else None
-    key = f"{request.method}-{key_of(inventory, facts)}"
-    for more in REUSED.get(needs.passes, ()):
-        other = f"{request.method}-{key_of(inventory, facts | {'passes': f'backward {more}'})}"
-        key = other if work is not None and (work / other / BACK).is_file() else key
+    key = _key_of(request, inventory, needs, calibration, where, work)
     tell = request.tell or (lambda line: None)
     with _memory_errors(where), state_for(out, work, key) as state:
         reader = _multiplied_out(request.model, state) if _pair_in(inventory) else given
         setting = Work(reader, state, calibration, where, tell, request.tasks or Tasks())
-        family: Family | Depth
-        if isinstance(chosen, DropLayers):
-            family = Depth(setting)
-        elif isinstance(chosen, TaylorPruning):
-            family = Pruning(setting, chosen, needs.score or TAYLOR, needs.gather)
-        else:
-            family = Factoring(setting, chosen, needs.score, needs.gather, needs.objective)
+        family = _family(chosen, needs, setting)
         gone = reader.inventory.parameters - inventory.parameters
         asked = replace(request, ratio=_of_dense(request.ratio, family.parameters, gone))
         if loaded is not None and not isinstance(family, Depth):
@@ -132,6 +114,38 @@ def _compress(request: CompressRequest) -> CompressResult:
 
 
 compress = verb("compress", CompressRequest, _compress)
+
+
+def _key_of(
+    request: CompressRequest,
+    inventory: Inventory,
+    needs: Needs,
+    calibration: Calibration | None,
+    device: str,
+    work: Path | None,
+) -> str:
+    """What is worked out, as a name; of a pass in the folder ``work`` that serves for it too, where
+    there is one."""
+    facts = {  # what it depends on; the ratio and the map are no part of it
+        "method": request.method,
+        "options": request.options,
+        "passes": needs.passes,
+        "calibration": None if calibration is None else calibration.digest,
+        "device": device.partition(":")[0],
+    }
+    key = f"{request.method}-{key_of(inventory, facts)}"
+    for more in REUSED.get(needs.passes, ()):
+        other = f"{request.method}-{key_of(inventory, facts | {'passes': f'backward {more}'})}"
+        key = other if work is not None and (work / other / BACK).is_file() else key
+    return key
+
+
+def _family(method: Method, needs: Needs, work: Work) -> Family | Depth:
+    if isinstance(method, DropLayers):
+        return Depth(work)
+    if isinstance(method, TaylorPruning):
+        return Pruning(work, method, needs.score or TAYLOR, needs.gather)
+    return Factoring(work, method, needs.score, needs.gather, needs.objective)
 
 
 def _pair_in(inventory: Inventory) -> str | None:
@@ -276,18 +290,17 @@ def _finish(
     weights, ``given`` the model as it was given."""
     requested = family.requested_sizes(asked.ratio)
     dense, out = family.reader.inventory, Path(request.out)
-    plan, sizes, own = None, dict(requested), dense
+    plan, sizes, own = None, requested, dense
     if isinstance(family, Depth):
         pass  # no size changes
-    elif request.round_to is not None:
-        if request.objective is None:
-            sizes = family.rounded(requested, request.round_to)
-        else:
-            sizes = dict(multiples_of(family, asked, objective, requested))
     elif source is not None:
         plan, own = plan_of(family, asked, objective, source, requested)
         work.tell("sizes are chosen")
-        sizes |= {choice.dim: choice.after for choice in plan.choices}
+        sizes = requested | {choice.dim: choice.after for choice in plan.choices}
+    elif request.round_to is not None and request.objective is None:
+        sizes = family.rounded(requested, request.round_to)
+    elif request.round_to is not None:
+        sizes = dict(multiples_of(family, asked, objective, requested))
     tensors, config = family.tensors(sizes), family.config(sizes)
     written = inventory_of_output(str(out), tensors, config)
     result = CompressResult(

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from gacprof.extras.compress.activations import enter, hidden, run_all, window
-from gacprof.extras.compress.layered import LayeredModel
+from gacprof.extras.compress.layered import LayeredModel, window_loss
 from gacprof.extras.compress.methods.method import Target, uniform_rank
 from gacprof.extras.compress.state import State, Work
 
@@ -120,9 +120,7 @@ def _losses(
             total = 0.0
             for i in range(len(probe)):
                 x = window(source, first + i, 1, model.device)
-                scores = logits(x, probe[i : i + 1])[0, :-1].float()
-                wanted = probe[i, 1:].to(model.device)
-                total += float(nn.functional.cross_entropy(scores, wanted))
+                total += float(window_loss(logits, x, probe[i : i + 1]))
             mean = total / len(probe)
             return mean if math.isfinite(mean) else WORST
 
