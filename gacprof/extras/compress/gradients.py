@@ -195,7 +195,7 @@ def _layer_back(
     tasks = Tasks() if gather.scores else work.tasks
     starts, found, sums = range(0, len(given), step), Found(), dict[str, Sums]()
     if gather.scores:
-        sums = {name: Sums(layer.get_submodule(p).weight) for name, p in watched.items()}
+        sums = {name: Sums(layer.get_parameter(f"{p}.weight")) for name, p in watched.items()}
     calls = (
         (layer, model.calls[index], watched, gather,
          *(window(each, at, step, model.device) for each in (given, above)))
