@@ -51,7 +51,7 @@ class Take:
 
     def read(self, source: Array, axis: int, dtype: str) -> Array:
         if isinstance(self.index, range):  # a view, not a copy
-            return source[_along(axis, slice(self.index.start, self.index.stop))]
+            return source[_at_axis(axis, slice(self.index.start, self.index.stop))]
         return np.take(source, self.index, axis=axis)
 
 
@@ -73,7 +73,7 @@ class Mix:
         return Mix(self.start, self.matrix[:, start:stop])
 
     def read(self, source: Array, axis: int, dtype: str) -> Array:
-        values = source[_along(axis, slice(self.start, self.start + self.matrix.shape[0]))]
+        values = source[_at_axis(axis, slice(self.start, self.start + self.matrix.shape[0]))]
         if axis == 1:
             return factors.narrow(factors.widen(values, dtype) @ self.matrix, dtype)
         step = max(1, CHUNK_BYTES // (8 * max(1, len(values))))  # so that little is widened at once
@@ -151,5 +151,5 @@ def stream(
             yield np.ascontiguousarray(block)
 
 
-def _along(axis: int, index: slice) -> tuple[slice, ...]:
+def _at_axis(axis: int, index: slice) -> tuple[slice, ...]:
     return (slice(None),) * axis + (index,)

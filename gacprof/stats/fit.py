@@ -125,20 +125,20 @@ def two_way(log_us: Floats) -> tuple[Floats, Floats]:
     of several [..., blocks, slots]."""
     # From the slots' medians: polishing has other fixed points, and from zeros it may end in one
     # that takes what slows a quarter of the slots in a third of the blocks for the blocks' own.
-    slot, block = _along(log_us, -2, 0.5), np.zeros(log_us.shape[:-1])
+    slot, block = _quantile_over(log_us, -2, 0.5), np.zeros(log_us.shape[:-1])
     rest = log_us - slot[..., None, :]
     for _ in range(SWEEPS):
-        step = _along(rest, -1, QUARTILE)
+        step = _quantile_over(rest, -1, QUARTILE)
         rest -= step[..., None]
         block += step
-        step = _along(rest, -2, QUARTILE)
+        step = _quantile_over(rest, -2, QUARTILE)
         rest -= step[..., None, :]
         slot += step
     slot[np.all(np.isnan(log_us), axis=-2)] = np.nan
     return slot, block
 
 
-def _along(values: Floats, axis: int, q: float) -> Floats:
+def _quantile_over(values: Floats, axis: int, q: float) -> Floats:
     moved = np.moveaxis(values, axis, 0)
     return quantile(moved.reshape(len(moved), -1), q).reshape(moved.shape[1:])
 

@@ -1,4 +1,4 @@
-"""What of a foreign checkpoint goes along where it leaves: settings and files, by allow-list.
+"""What an export carries of a foreign checkpoint: settings and files, by allow-list.
 
 A config can name code: ``attn_implementation: "org/kernel"`` is fetched from a hub and run, and a
 tokenizer's ``auto_map`` names a class to import. Users load an exported folder with
@@ -118,7 +118,7 @@ def matching(folder: Path, patterns: Sequence[str]) -> list[str]:
     return [name for name in found if local.holds(name)]
 
 
-def files_along(source: Path, tokenizer: Path) -> Iterator[tuple[str, Path | dict[str, Any]]]:
+def carried_files(source: Path, tokenizer: Path) -> Iterator[tuple[str, Path | dict[str, Any]]]:
     """Licence and generation settings of the folder ``source``, and the tokenizer of another: by
     name the file to copy, or the content that is left of it. Links that lead outside are not
     followed.
@@ -135,8 +135,8 @@ def files_along(source: Path, tokenizer: Path) -> Iterator[tuple[str, Path | dic
             yield name, tokenizer / name
 
 
-def write_along(found: Iterable[tuple[str, Path | dict[str, Any]]], folder: Path) -> list[str]:
-    """Write what :func:`files_along` found; returns the names."""
+def write_carried(found: Iterable[tuple[str, Path | dict[str, Any]]], folder: Path) -> list[str]:
+    """Write what :func:`carried_files` found; returns the names."""
     names = []
     for name, content in found:
         names.append(name)
@@ -171,7 +171,7 @@ def tokenizer_alone(folder: Path) -> Iterator[Path]:
     """A folder that holds of ``folder`` what is carried of its tokenizer, and is removed
     afterwards."""
     with TemporaryDirectory(prefix="gacprof-") as made:
-        write_along(files_along(Path(made), folder), Path(made))
+        write_carried(carried_files(Path(made), folder), Path(made))
         yield Path(made)
 
 

@@ -29,7 +29,7 @@ from gacprof.checkpoint.inventory import Inventory, NewSizes
 from gacprof.core import Progress
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import write_json, write_text
-from gacprof.extras.serve.carried import carried_config, files_along, write_along
+from gacprof.extras.serve.carried import carried_config, carried_files, write_carried
 from gacprof.extras.serve.checking import check_in_transformers, prompt_of, reference
 from gacprof.extras.serve.decoder import FAMILIES, Decoder, read_decoder
 from gacprof.extras.serve.request import Check, Export, ExportRequest, Written
@@ -84,8 +84,8 @@ class FolderExport(Export):
             for name, text in self.code.items():
                 write_text(folder / name, text)
             write_json(folder / "config.json", dict(self.config))
-            along = files_along(Path(self.inventory.folder), self.tokenizer)
-            copied = write_along(along, folder)
+            carried = carried_files(Path(self.inventory.folder), self.tokenizer)
+            copied = write_carried(carried, folder)
             write_provenance(folder, self.inventory, EXPORTED, to=self.to)
         notes = self.notes
         if not any(name.startswith("tokenizer") for name in copied):

@@ -66,7 +66,7 @@ class ExportRequest(OnCheckpoint):
             raise CheckpointError(f"--tokenizer {self.tokenizer}: there is no such folder")
 
     def tokenizer_folder(self, inventory: Inventory) -> Path:
-        """The folder whose tokenizer goes along."""
+        """The folder of the tokenizer that is written too."""
         return Path(inventory.folder if self.tokenizer is None else self.tokenizer)
 
 
