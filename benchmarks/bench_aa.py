@@ -59,14 +59,14 @@ def compared(seed: int, asked: argparse.Namespace, wider: float = 1.0) -> BenchR
 
 def summary(results: list[BenchResult]) -> dict[str, Any]:
     """Verdicts counted by bench and by workload, A/A spreads and estimated ratios in order."""
-    told = [[t for t in result.timings if t.ratio is not None] for result in results]
+    timings = [[t for t in result.timings if t.ratio is not None] for result in results]
     found: dict[str, Any] = {
         "benches": len(results),
-        "with_a_claim": sum(any(t.verdict in CLAIMS for t in ts) for ts in told),
+        "with_a_claim": sum(any(t.verdict in CLAIMS for t in ts) for ts in timings),
         "rounds": sorted(result.rounds for result in results),
     }
     for i, replicate in enumerate(results[0].replicates):
-        mine = [ts[i] for ts in told]
+        mine = [ts[i] for ts in timings]
         spreads = sorted(result.replicates[i].spread for result in results)
         found[replicate.workload] = {
             "verdicts": {v: [t.verdict for t in mine].count(v) for v in {t.verdict for t in mine}},
@@ -93,13 +93,13 @@ def main() -> None:
     equal = [compared(2 * i, asked) for i in range(asked.benches)]
     slower = {w: [compared(2 * i, asked, w) for i in range(asked.power)] for w in WIDER}
     same = summary(equal)
-    told = {
+    found = {
         "equal": same,
-        **{f"feed-forward × {w}": summary(found) for w, found in slower.items() if found},
+        **{f"feed-forward × {w}": summary(each) for w, each in slower.items() if each},
         "seconds": round(time.monotonic() - began),
         "load": [round(load, 1), round(os.getloadavg()[0], 1)],
     }
-    print(json.dumps(told, indent=1))
+    print(json.dumps(found, indent=1))
     print(
         f"{same['with_a_claim']} of {asked.benches} benches of equal models claim a difference; "
         f"{machine}, Python {platform.python_version()}"

@@ -140,7 +140,7 @@ def _both(errors: np.ndarray) -> str:
     return f"{100 * np.median(errors):.0f} / {100 * np.percentile(errors, 90):.0f} %"
 
 
-def beside_the_sheet(gpu: str, surfaces: Sequence[Surface]) -> str:
+def against_the_sheet(gpu: str, surfaces: Sequence[Surface]) -> str:
     """How many times in bf16 are below the least that the data sheet allows, and the median."""
     about = sheet(gpu)
     peak, gb_s = about.rates.get("bfloat16"), about.values.get("gb_s")
@@ -203,7 +203,7 @@ def main() -> None:
     print("\n| GPU | below the sheet | least ratio | fastest tenth |\n|---|---|---|---|")
     for gpu in gpus:
         if gpu != "b60":
-            print(beside_the_sheet(gpu, there.surfaces(gpu)), flush=True)
+            print(against_the_sheet(gpu, there.surfaces(gpu)), flush=True)
     print("\n| Llama-3-8B on H100 | tokens | published, ms | products and attention | rest |")
     print("|---|---|---|---|---|")
     for row in end_to_end():

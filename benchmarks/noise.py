@@ -7,8 +7,8 @@ The points are those of the demo's sweep (ranks of a factored Llama, bfloat16 wh
 multiplies it, else float32; prefill of 256 tokens and decode), a quarter of them twice. Every
 method measures them all, replicates too, within the same time, twice, each time in a process of
 its own. Printed are 95 % quantiles of |log ratio|, each pair weighed by what its curve contributes
-to the model's time: ``within`` a run between a point and its replicate, and ``across`` the two runs
-between a point and itself, which is what two runs call different though it is the same. With
+to the model's time: ``within`` a run of a point and its replicate, and ``between`` the two runs of
+a point and itself, which is what two runs call different though it is the same. With
 ``--busy`` so many processes that only count run beside it.
 
 Peers: ``torch.utils.benchmark`` (blocked_autorange, median), Triton's ``do_bench`` rule (warm up
@@ -206,7 +206,7 @@ def floor_of(found: Found, curves: list[CurvePlan]) -> dict[str, float | None]:
     }
 
 
-def across(first: Found, second: Found, curves: list[CurvePlan]) -> float | None:
+def between(first: Found, second: Found, curves: list[CurvePlan]) -> float | None:
     """The weighed floor between two runs, each in processes of its own: how far apart a point's
     two latencies lie, both relative to its curve. A single process hides what is peculiar to it."""
     weight_of = {plan.key: plan.weight for plan in curves}
@@ -265,12 +265,12 @@ def main() -> None:
             with busy(count):
                 for method in methods:
                     runs = [run_once(method, given.seconds, Path(folder) / "run") for _ in "12"]
-                    told = {
-                        "across": across(*runs, curves),
+                    row = {
+                        "between": between(*runs, curves),
                         "within": [floor_of(run, curves)["floor"] for run in runs],
                         "plain": [floor_of(run, curves)["plain"] for run in runs],
                     }
-                    print(f"{count} busy  {method:24s} {json.dumps(told)}", flush=True)
+                    print(f"{count} busy  {method:24s} {json.dumps(row)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -70,9 +70,9 @@ def main() -> None:
 def _row(name: str, floor: float | None, found: Counter[str]) -> str:
     n = found["curves"]
     steps = "  ".join(f"{step:.0%}: {found[f'{step:.0%}'] / n:4.0%}" for step in STEPS)
-    told = "" if floor is None else f"{floor:.1%}"
+    shown = "" if floor is None else f"{floor:.1%}"
     return (
-        f"{name:32s} floor {told:>6s}  flat: cliffs {found['cliffs'] / n:.2%} "
+        f"{name:32s} floor {shown:>6s}  flat: cliffs {found['cliffs'] / n:.2%} "
         f"misaligned {found['misaligned'] / n:.2%}  steps found {steps}  "
         f"slow dims called safe {found['safe'] / found['slow']:.2%}, "
         f"multiples of {MODULUS} called misaligned {found['missed']}, "

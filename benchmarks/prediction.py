@@ -141,10 +141,10 @@ class Row:
     def __str__(self) -> str:
         low, middle, high = (ratio - 1 for ratio in self.measured)
         known = self.predicted
-        told = "unknown" if known is None else interval(known.low, known.value, known.high)
+        shown = "unknown" if known is None else interval(known.low, known.value, known.high)
         products = "unknown" if self.products is None else f"{self.products:+.1%}"
         return (
-            f"| {self.model} | {self.workload} | {products} | {told} | "
+            f"| {self.model} | {self.workload} | {products} | {shown} | "
             f"{interval(low, middle, high)} | {self.held} |"
         )
 
@@ -221,9 +221,9 @@ def main() -> None:
     print("|---|---|---|---|---|---|")
     for row in rows:
         print(row)
-    told = [row.held for row in rows if row.held]
-    count = {word: told.count(word) for word in dict.fromkeys(told)}
-    print(f"\n{len(told)} predictions: {', '.join(f'{n} × {word}' for word, n in count.items())}")
+    shown = [row.held for row in rows if row.held]
+    count = {word: shown.count(word) for word in dict.fromkeys(shown)}
+    print(f"\n{len(shown)} predictions: {', '.join(f'{n} × {word}' for word, n in count.items())}")
 
 
 if __name__ == "__main__":

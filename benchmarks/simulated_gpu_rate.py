@@ -134,8 +134,8 @@ def main() -> None:
     for name in given.suites:
         for processes in map(int, given.processes.split(",")):
             found = measured(name, processes, given.budget)
-            told = {k: round(v, 4) if isinstance(v, float) else v for k, v in found.items()}
-            print(name, f"processes {processes}:", told, flush=True)
+            row = {k: round(v, 4) if isinstance(v, float) else v for k, v in found.items()}
+            print(name, f"processes {processes}:", row, flush=True)
 
 
 if __name__ == "__main__":

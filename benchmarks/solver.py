@@ -260,10 +260,10 @@ def _seconds(seconds: float) -> str:
     return f"{seconds * 1e3:.1f} ms" if seconds < 0.1 else f"{seconds:.2f} s"
 
 
-def table(models: list[str], limit: float, latency: str | None, *, beside: bool = True) -> None:
-    """One row an instance; ``beside`` the others, or alone."""
+def table(models: list[str], limit: float, latency: str | None, *, others: bool = True) -> None:
+    """One row an instance; with ``others``, or alone."""
     others: list[tuple[str, Callable[[Instance, float], Result]]] = []
-    if beside:
+    if others:
         others = [("HiGHS, gap 0", highs), ("CP-SAT", cp_sat)]
         others += [] if latency else [("paper's DP", paper)]
     heads = ["instance", "classes × candidates", "ours", "memory", *(name for name, _ in others)]
@@ -274,7 +274,7 @@ def table(models: list[str], limit: float, latency: str | None, *, beside: bool 
                 instance = Instance(model, window, objective, latency or "layers")
                 if latency:
                     instance.limited()
-                mine = ours(instance, rounds=3 if model == "MoE" or not beside else 9)
+                mine = ours(instance, rounds=3 if model == "MoE" or not others else 9)
                 items = sum(len(row) for row in instance.costs)
                 proof = "" if mine["proved"] else " unproved"
                 cells = [
@@ -333,7 +333,7 @@ def main() -> None:
     if "hard" in given.part:
         for latency in ("noise", "stairs"):
             print(f"\nTwo resources, latencies with {latency}:\n")
-            table(given.models, given.limit, latency, beside=False)
+            table(given.models, given.limit, latency, others=False)
     if "more" in given.part:
         print("\nMany at once:\n")
         more()

@@ -48,8 +48,8 @@ def main() -> None:
     given = ask.parse_args()
     if given.one:
         made = suite()
-        told = floor_of(measured(given.one, made, given.seconds), made.curves("cpu"))
-        print(json.dumps(told | {"points": len(made.points("cpu"))}))
+        floors = floor_of(measured(given.one, made, given.seconds), made.curves("cpu"))
+        print(json.dumps(floors | {"points": len(made.points("cpu"))}))
         return
     print(f"{cpu_name()}, load {os.getloadavg()[0]:.2f}, floor {given.floor:.1%}")
     for threads in given.threads.split(","):
@@ -58,19 +58,19 @@ def main() -> None:
 
 
 def _reached(method: str, threads: str, given: argparse.Namespace) -> str:
-    seconds, told = FIRST_S, {"plain": float("inf")}
+    seconds, floors = FIRST_S, {"plain": float("inf")}
     while seconds <= given.most:
         command = [sys.executable, __file__, "--one", method, "--seconds", str(seconds)]
         environment = os.environ | {"OMP_NUM_THREADS": threads}
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
         if done.returncode:
             sys.exit(done.stderr)
-        told = json.loads(done.stdout.strip().splitlines()[-1])
-        if told["plain"] is not None and told["plain"] <= given.floor:
-            rate = told["points"] / seconds
-            return f"{rate:6.1f} points/s  floor {told['plain']:.1%} after {seconds:g} s"
+        floors = json.loads(done.stdout.strip().splitlines()[-1])
+        if floors["plain"] is not None and floors["plain"] <= given.floor:
+            rate = floors["points"] / seconds
+            return f"{rate:6.1f} points/s  floor {floors['plain']:.1%} after {seconds:g} s"
         seconds *= 2
-    last = told["plain"]
+    last = floors["plain"]
     return f"     - (floor {last:.1%} after {given.most:g} s)" if last is not None else "     -"
 
 

@@ -117,7 +117,7 @@ def test_their_operator_is_swept_on_their_device_into_a_map(package, tmp_path):
              "dtype": "float16"},
         ],
     }  # fmt: skip
-    told = with_theirs(
+    printed = with_theirs(
         package,
         """
         import json, sys, gacprof
@@ -134,12 +134,12 @@ def test_their_operator_is_swept_on_their_device_into_a_map(package, tmp_path):
         tmp_path / "run",
         json.dumps(suite),
     )
-    name, safe, misaligned = json.loads(told)
+    name, safe, misaligned = json.loads(printed)
     assert name == "NPU 3" and safe == [64, 80, 96] and misaligned == 30
 
 
 def test_their_checkpoint_is_read_and_planned_as_any_other(package, tmp_path):
-    told = with_theirs(
+    printed = with_theirs(
         package,
         """
         import sys, torch
@@ -159,7 +159,7 @@ def test_their_checkpoint_is_read_and_planned_as_any_other(package, tmp_path):
         tmp_path / "model",
     )
     name = "model.layers.0.self_attn.q_proj:rank"
-    assert told.split("\n")[0] == f"tiny-factors [('{name}', 16)] tiny-factors"
+    assert printed.split("\n")[0] == f"tiny-factors [('{name}', 16)] tiny-factors"
 
 
 def test_their_method_is_offered_and_found(package):
@@ -181,7 +181,7 @@ def test_their_method_is_offered_and_found(package):
 
 
 def test_their_gpu_has_tiers(package):
-    told = with_theirs(
+    printed = with_theirs(
         package,
         """
         from gacprof.kernels.tiers import predict
@@ -189,7 +189,7 @@ def test_their_gpu_has_tiers(package):
             print(predict("sm200", "float16", {"K": k}).sentence)
         """,
     )
-    assert told.splitlines() == [
+    assert printed.splitlines() == [
         "K is no multiple of 16: no kernel is known for it",
         "all rows are multiples of 16: TMA of 32 bytes (nvjet2)",
     ]
@@ -200,7 +200,7 @@ def test_what_cannot_be_loaded_is_named_in_a_line(package, tmp_path):
     (tmp_path / "broken-1.0.dist-info" / "entry_points.txt").write_text(
         "[gacprof.compressors]\nbroken = nowhere:Tool\n"
     )
-    told = with_theirs(
+    printed = with_theirs(
         tmp_path,
         """
         from gacprof.checkpoint.layouts.tools import compressors
@@ -211,4 +211,6 @@ def test_what_cannot_be_loaded_is_named_in_a_line(package, tmp_path):
             print(error)
         """,
     )
-    assert told == "the compressors of 'nowhere:Tool' cannot be loaded: No module named 'nowhere'\n"
+    assert (
+        printed == "the compressors of 'nowhere:Tool' cannot be loaded: No module named 'nowhere'\n"
+    )

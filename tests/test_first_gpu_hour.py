@@ -54,9 +54,9 @@ SCRIPTS = [s for s in STEPS if s.command[0] == sys.executable and s.command[1].e
 
 @pytest.mark.parametrize("step", SCRIPTS, ids=lambda step: step.name)
 def test_n5_every_script_exists_and_knows_its_options(step):
-    told = subprocess.run([*step.command[:2], "--help"], capture_output=True, text=True, cwd=ROOT)
-    assert told.returncode == 0, told.stderr
-    assert all(option in told.stdout for option in step.command if option.startswith("--"))
+    shown = subprocess.run([*step.command[:2], "--help"], capture_output=True, text=True, cwd=ROOT)
+    assert shown.returncode == 0, shown.stderr
+    assert all(option in shown.stdout for option in step.command if option.startswith("--"))
 
 
 def test_n5_every_test_that_is_asked_for_exists():
@@ -185,5 +185,5 @@ def test_n5_an_archive_writes_nothing_outside_its_folder(tmp_path):
 def test_n5_a_run_that_makes_no_map_is_a_row_of_its_own(part, tmp_path):
     part(shell("swept", "mkdir broken && echo '{}' > broken/run.json"))
     hour.read(list((tmp_path / "out").iterdir()), tmp_path / "read")
-    told = (tmp_path / "read" / "rows.md").read_text()
-    assert "| broken | no map: exit code 2 |" in told and "- part 1, swept: 0 after" in told
+    text = (tmp_path / "read" / "rows.md").read_text()
+    assert "| broken | no map: exit code 2 |" in text and "- part 1, swept: 0 after" in text

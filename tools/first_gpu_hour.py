@@ -160,15 +160,15 @@ def run(step: Step, folder: Path, limit_s: float) -> int | str:
             )  # fmt: skip
         except OSError as error:
             return str(error)
-        told: int | str
+        ended: int | str
         try:
-            told = process.wait(limit_s)
+            ended = process.wait(limit_s)
         except subprocess.TimeoutExpired:
-            told = f"cut after {limit_s:.0f} s"
+            ended = f"cut after {limit_s:.0f} s"
         finally:
             _end(process)
     print("\n".join(log.read_text(errors="replace").splitlines()[-4:])[:800], flush=True)
-    return told
+    return ended
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -104,7 +104,7 @@ def main() -> None:
     device = open_device(given.device)
     if not isinstance(device, CudaDevice):
         raise SystemExit(f"{given.device} is no CUDA GPU")
-    told: dict[str, Any] = {"environment": device.environment.stack | {}, "products": {}}
+    report: dict[str, Any] = {"environment": device.environment.stack | {}, "products": {}}
     with device:
         device.burn_in()
         for name, shape in PRODUCTS.items():
@@ -115,12 +115,12 @@ def main() -> None:
                 print(f"{name}: {first_line(error)}", flush=True)
                 continue
             found |= judged(found)
-            told["products"][name] = found
-            given.out.write_text(json.dumps(told, indent=1))
+            report["products"][name] = found
+            given.out.write_text(json.dumps(report, indent=1))
             shown = {k: v for k, v in found.items() if k not in ("runs", "kernels")}
             print(name, json.dumps(shown), flush=True)
-        told["why_no_trace"] = device.tracer.why_not
-    given.out.write_text(json.dumps(told, indent=1))
+        report["why_no_trace"] = device.tracer.why_not
+    given.out.write_text(json.dumps(report, indent=1))
 
 
 if __name__ == "__main__":

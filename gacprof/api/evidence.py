@@ -13,6 +13,7 @@ from gacprof.core.errors import MapError, MeasurementError
 from gacprof.core.files import Record, path_of
 from gacprof.core.formatting import Listed
 from gacprof.core.request import Request, argument, option, verb
+from gacprof.evaluation.request import OnBatch
 
 if TYPE_CHECKING:
     from gacprof.cliffmap import CliffMap
@@ -217,7 +218,7 @@ class SdpaRequest(Request):
     )  # fmt: skip
     mask: str = option(default="none", help="none, float or bool.")
     causal: bool = option(default=False, help="A causal mask.")
-    batch: int = option(default=1, read=int, least=1, help="Sequences.")
+    batch: int = option(default=1, like=OnBatch)
     heads: int = option(default=32, read=int, least=1, help="Query heads.")
     kv_heads: int | None = option(default=None, read=int, least=1, help="Default: --heads.")
     q_len: int = option(default=2048, read=int, least=1, help="Query tokens.")

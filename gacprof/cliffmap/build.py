@@ -126,11 +126,11 @@ def _fitted(
     inflation: float,
 ) -> list[_Fitted]:
     """Every curve, in the order of a map."""
-    across = device_variance(list(curves.values())) ** 0.5
+    between = device_variance(list(curves.values())) ** 0.5
     found = [
         _Fitted(
             Axis.of(curve.slots[0].point, curve.axis, timer),
-            measured_of(curve, shift, inflation, across if len(curve.devices) < 2 else 0.0),
+            measured_of(curve, shift, inflation, between if len(curve.devices) < 2 else 0.0),
             failed.get(key, {}),
             curve.throttled,
         )

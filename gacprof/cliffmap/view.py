@@ -224,8 +224,8 @@ class MeasuredView:
         """The curves over the sides that the dim is on."""
         sides = {"N": product.N, "K": product.K}
         for axis, side in sides.items():
-            other, across = ("K", product.K) if axis == "N" else ("N", product.N)
-            fixed = None if across.times else across.at(0)
+            other, met = ("K", product.K) if axis == "N" else ("N", product.N)
+            fixed = None if met.times else met.at(0)
             if side.times and fixed is not None:
                 key = axis, tuple(sorted({"M": m, other: fixed}.items()))
                 curve = self._curves.get((*key, product.bias)) or self._curves.get((*key, False))

@@ -49,7 +49,7 @@ METRICS = (
     Metric("l2_throughput_pct", f"lts__throughput.{_OF_PEAK}"),
     Metric("dram_read_bytes", "dram__bytes_read.sum"),
     Metric("dram_write_bytes", "dram__bytes_write.sum"),
-    Metric(  # of loads through the registers: blind to TMA and cp.async
+    Metric(  # of loads through the registers, without TMA and cp.async
         "lsu_sectors_per_request",
         "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio",
     ),

@@ -115,7 +115,7 @@ def test_a_norm_inside_the_mlp_refuses_padding() -> None:
     assert width.padding == "refused" and "ffn_layernorm" in width.why
 
 
-def beside(width: int, hidden: int, **more: tuple[int, ...]) -> Any:
+def mlp_with_norms(width: int, hidden: int, **more: tuple[int, ...]) -> Any:
     """An MLP whose fc1 and fc2 stand beside the norms of the layer."""
     layer = "model.decoder.layers.0"
     shapes: dict[str, Any] = {f"{layer}.fc1.weight": (width, hidden), f"{layer}.fc1.bias": (width,)}
@@ -131,10 +131,10 @@ def beside(width: int, hidden: int, **more: tuple[int, ...]) -> Any:
 @pytest.mark.parametrize("hidden", [24, 108])
 def test_a_norm_between_fc1_and_fc2_refuses_padding_too(hidden: int) -> None:
     """NormFormer's names, and any other tensor of the width, a matrix as well."""
-    assert beside(108, hidden).padding == "exact"
+    assert mlp_with_norms(108, hidden).padding == "exact"
     for stranger in ("ffn_layernorm.weight", "scale", "fc1.lora_B.weight", "dwconv.weight"):
         shape = (108,) if "." not in stranger or "norm" in stranger else (108, 1)
-        width = beside(108, hidden, **{stranger: shape})
+        width = mlp_with_norms(108, hidden, **{stranger: shape})
         assert width.padding == "refused" and stranger in width.why
 
 

@@ -3,9 +3,11 @@ the same defaults, and refuse the same values."""
 
 from __future__ import annotations
 
+import ast
 import inspect
 from collections.abc import Iterator
 from dataclasses import MISSING, fields, replace
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
@@ -91,6 +93,38 @@ def test_every_field_is_an_option_and_a_parameter_with_the_same_default(path):
     in_python = inspect.signature(function(path)).parameters
     assert list(in_python) == list(inspect.signature(request).parameters)
     assert {each.name for each in fields(request)} <= set(in_python)
+
+
+def test_what_an_option_means_is_written_once():
+    said: dict[tuple[str, str], list[str]] = {}
+    for path in sorted(Path(gacprof.__file__).parent.rglob("*.py")):
+        for field in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match field:
+                case ast.AnnAssign(target=ast.Name(id=name), value=ast.Call(keywords=known)):
+                    helps = [ast.literal_eval(each.value) for each in known if each.arg == "help"
+                             and not isinstance(each.value, ast.Name | ast.JoinedStr)]  # fmt: skip
+                    for help_ in helps:
+                        said.setdefault((name, help_), []).append(path.name)
+    assert len(said) > 100
+    assert {key: places for key, places in said.items() if len(places) > 1} == {}
+
+
+class Own(Request):
+    """A request of options that others have, and of one that none has."""
+
+    count: int = option(default=1, read=int, name="--number", group="A", help="How many.")
+
+
+class Alike(Request):
+    count: int = option(like=Own, group="B")
+
+
+def test_an_option_is_like_anothers_but_for_what_it_says_itself():
+    (name, known), (_, own) = *options_of(Alike), *options_of(Own)
+    assert known == replace(own, group="B") and spelling(name, known) == "--number"
+    with pytest.raises(TypeError, match="count"):
+        Alike()
+    assert Own().count == 1
 
 
 @pytest.mark.parametrize("path", VERBS)

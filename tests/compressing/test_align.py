@@ -1,4 +1,4 @@
-"""``align``: wishes in, aligned dims within the budget out, for anybody's compressor."""
+"""``align``: requested sizes in, aligned dims within the budget out, for anybody's compressor."""
 
 import itertools
 

@@ -51,8 +51,8 @@ def test_a_block_calls_every_slot_once_in_its_order_and_waits_once(gpu):
     block = session.block([2, 0, 1])
     assert [timed.slot for timed in block.calls] == [2, 0, 1]
     assert gpu.synchronisations == waited + 1
-    told = by_slot(block)
-    assert [told[0], told[1], told[2]] == pytest.approx([6.9, 8.5, 10.1], rel=0.01)
+    times = by_slot(block)
+    assert [times[0], times[1], times[2]] == pytest.approx([6.9, 8.5, 10.1], rel=0.01)
     assert not block.failed and not session.failed and not session.remarks()
 
 
@@ -131,9 +131,9 @@ def test_cold_weights_are_not_in_cache_in_any_block(gpu):
     pages = 64 * 64 * 4 // PAGE
     session = opened().session([Slot(linear(64, cache="cold")), *slots(64)])
     for order in ([0, 1], [1, 0], [0, 1]):
-        told = by_slot(session.block(order))
-        assert told[1] == pytest.approx(GRAPH_US + EVENT_NS / 1e3 / 14)
-        assert told[0] >= GRAPH_US + pages * MISS_NS / 1e3
+        times = by_slot(session.block(order))
+        assert times[1] == pytest.approx(GRAPH_US + EVENT_NS / 1e3 / 14)
+        assert times[0] >= GRAPH_US + pages * MISS_NS / 1e3
 
 
 def test_every_call_of_a_cold_graph_reads_other_weights(gpu):
@@ -174,8 +174,8 @@ def test_a_points_precision_is_set_for_its_calls_and_undone_afterwards(gpu, time
     before = torch.backends.cuda.matmul.allow_tf32
     mixed = [Slot(linear(64, dtype=dtype)) for dtype in ("float16", "float32", "tf32")]
     session = opened(timer).session(mixed)
-    told = [names for _, names in sorted(session.kernels().items())]
-    assert told == [("linear",), ("linear",), ("linear_tf32",)]
+    kernels = [names for _, names in sorted(session.kernels().items())]
+    assert kernels == [("linear",), ("linear",), ("linear_tf32",)]
     gpu.log.clear()
     session.block([1, 2])
     named = [event.name for event in gpu.log if event.name.startswith("linear")]
@@ -295,8 +295,8 @@ def test_a_call_that_no_graph_can_capture_is_timed_by_events_and_says_so(gpu, ex
     assert session.remarks() == {
         1: "timed by events, no CUDA graph can capture it: operation not permitted when capturing"
     }
-    told = by_slot(session.block([0, 1]))
-    assert told[0] == pytest.approx(told[1], rel=0.02)
+    times = by_slot(session.block([0, 1]))
+    assert times[0] == pytest.approx(times[1], rel=0.02)
     assert gpu.ended_allocations == [(0, (0, 1))]  # pytorch/pytorch#180395
 
 
@@ -320,9 +320,9 @@ def test_a_graph_that_was_asked_for_fails_a_slot_that_cannot_be_captured(gpu):
 def test_without_events_inside_graphs_they_surround_the_replay(gpu):
     gpu.external_events = False
     session = opened().session([*slots(64), Slot(linear(64, cache="cold"))])
-    told = by_slot(session.block([1, 0]))
-    assert told[0] == pytest.approx(GRAPH_US + EVENT_NS / 1e3 / 14)
-    assert told[1] > told[0] + 0.3
+    times = by_slot(session.block([1, 0]))
+    assert times[0] == pytest.approx(GRAPH_US + EVENT_NS / 1e3 / 14)
+    assert times[1] > times[0] + 0.3
 
 
 def test_memory_that_runs_out_in_a_block_fails_that_slot_alone(gpu):

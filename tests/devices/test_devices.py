@@ -1,4 +1,4 @@
-"""The CPU is measured for real; operands lie where they should; absent devices are told."""
+"""The CPU is measured for real; operands lie where they should; absent devices are named."""
 
 import os
 import subprocess
@@ -119,7 +119,7 @@ def test_compute_threads_are_bound_to_cores_of_their_own_and_released():
     first = goes_first()
     with bound_threads() as compute:
         if not compute.bound:
-            pytest.skip("fewer cores than threads, or threads cannot be told apart")
+            pytest.skip("fewer cores than threads, or threads cannot be distinguished")
         bound = [os.sched_getaffinity(int(thread.name)) for thread in TASKS.iterdir()]
         single = [next(iter(cores)) for cores in bound if len(cores) == 1]
         assert len(single) == len(set(single)) == 2

@@ -32,19 +32,19 @@ CURVES = [
 
 
 def test_graphs_plans_and_memory_are_those_that_sessions_come_to():
-    told = forecast(CURVES, H100, 64 << 20, 1)
+    made = forecast(CURVES, H100, 64 << 20, 1)
     with installed(SimulatedH100()) as gpu:
         gpu.cost, gpu.plan_ns = (lambda name, operands: 20_000), 0
         device = opened()
         slots = [[Slot(point) for point in load.points] for load in CURVES]
         sessions = [device.session(each, 64 << 20) for each in slots]
         assert [dict(session.failed) for session in sessions] == [{}] * len(CURVES)
-        assert told.slots == sum(map(len, slots)) and told.graphs == pytest.approx(
+        assert made.slots == sum(map(len, slots)) and made.graphs == pytest.approx(
             gpu.captures, abs=2 * len(CURVES)
         )
-        least = (told.peak_gib * 2**30 - CONTEXT_BYTES) / gpu.memory.peak
+        least = (made.peak_gib * 2**30 - CONTEXT_BYTES) / gpu.memory.peak
         assert 0.7 < least < 1.5
-    assert told.plans == sum(load.points[0].operator == "attention" for load in CURVES) * 16 / 8
+    assert made.plans == sum(load.points[0].operator == "attention" for load in CURVES) * 16 / 8
 
 
 def test_later_processes_prepare_a_sample_and_blocks_and_names_are_shared():
@@ -70,16 +70,16 @@ def test_points_that_cannot_fit_are_listed():
 
 
 def test_the_verb_tells_it_and_refuses_what_cannot_fit():
-    told = CliRunner().invoke(app, ["sweep", "quick", "--dry-run", "--gpu", "h200"])
-    assert told.exit_code == 0 and "NVIDIA H200" in told.stdout
+    made = CliRunner().invoke(app, ["sweep", "quick", "--dry-run", "--gpu", "h200"])
+    assert made.exit_code == 0 and "NVIDIA H200" in made.stdout
     large = ["--op", "row_copy", "--axis", "K", "--range", "4000:4010", "--fixed", "rows=8000000"]
-    told = CliRunner().invoke(app, ["sweep", *large, "--dry-run", "--gpu", "h100"])
-    assert isinstance(told.exception, MeasurementError) and "11 points" in str(told.exception)
-    told = CliRunner().invoke(app, ["sweep", "quick", "--gpu", "h100"])
-    assert isinstance(told.exception, SuiteError)
+    made = CliRunner().invoke(app, ["sweep", *large, "--dry-run", "--gpu", "h100"])
+    assert isinstance(made.exception, MeasurementError) and "11 points" in str(made.exception)
+    made = CliRunner().invoke(app, ["sweep", "quick", "--gpu", "h100"])
+    assert isinstance(made.exception, SuiteError)
 
 
 def test_n3_the_suite_of_every_mechanism_fits_80_gb():
-    told = sweeps.forecast_sweep(load_suite("full"), "h100")
-    assert told.fits and told.peak_gib < 10
-    assert told.points < len(load_suite("full").points("cuda"))  # of refined axes a share
+    made = sweeps.forecast_sweep(load_suite("full"), "h100")
+    assert made.fits and made.peak_gib < 10
+    assert made.points < len(load_suite("full").points("cuda"))  # of refined axes a share

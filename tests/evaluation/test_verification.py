@@ -74,7 +74,7 @@ def palu_of(folder: Path) -> Path:
 
 
 def test_merged_factors_pass_by_the_rounding_of_their_stored_type(half, tmp_path):
-    """Above the rounding of the computation, below the budget that realigning told."""
+    """Above the rounding of the computation, below the budget that realigning reported."""
     result = realign(half, "fuse", tmp_path / "dense")
     assert len(result.fused) == 8 and f"{result.rounding:.1e}" in result.meaning
     found = verify(half, tmp_path / "dense")

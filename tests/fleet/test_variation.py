@@ -1,4 +1,4 @@
-"""What equal devices differ by: in the A/A floor, in the errors, and which is the slow sister."""
+"""What equal devices differ by: in the A/A floor, in the errors, and which of them is slow."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""Evidence kept in a sweep's folder comes back as it was, and damage is told."""
+"""Evidence kept in a sweep's folder comes back as it was, and damage is reported."""
 
 from __future__ import annotations
 

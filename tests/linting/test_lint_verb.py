@@ -163,14 +163,14 @@ def test_the_action_and_the_hook_run_what_they_say(tmp_path, config):
     action = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
     hook = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))[0]
     step = action["runs"]["steps"][-1]["run"]
-    told = {
+    inputs = {
         "CONFIGS": str(config),
         "ARGUMENTS": "--gpu h100 --quant fp8-block --tp 8",
         "BASELINE": "",
     }
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     for fail_on, code in (("pads", 1), ("refused", 0)):
-        environment = {**os.environ, **told, "FAIL_ON": fail_on, "PATH": path}
+        environment = {**os.environ, **inputs, "FAIL_ON": fail_on, "PATH": path}
         done = subprocess.run(["bash", "-c", step], env=environment, capture_output=True, text=True)
         assert done.returncode == code
         assert "::warning file=" in done.stdout

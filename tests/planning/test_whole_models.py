@@ -101,20 +101,20 @@ def test_a_relative_limit_is_on_the_whole_step_where_a_bench_tells_it(asvd, plan
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "said"),
     [
         ({"dtype": "bfloat16"}, "bfloat16"),
         ({"sources": ("nowhere",)}, "times none of"),
         ({"timings": ()}, None),
     ],
 )
-def test_a_bench_that_tells_nothing_of_the_model(asvd, planted_map, tmp_path, changed, told):
+def test_a_bench_that_tells_nothing_of_the_model(asvd, planted_map, tmp_path, changed, said):
     (tmp_path / "b.json").write_text(json.dumps(bench_of([asvd], **changed).as_dict()))
-    if told is None:  # other token counts: not known, and said so
+    if said is None:  # other token counts: not known, and said so
         made = plan(asvd, planted_map, tokens=TOKENS, bench=tmp_path / "b.json")
         assert not any(phase.steps for phase in made.phases)
         return
-    with pytest.raises(PlanError, match=told) as error:
+    with pytest.raises(PlanError, match=said) as error:
         plan(asvd, planted_map, tokens=TOKENS, bench=tmp_path / "b.json")
     assert "\n" not in str(error.value)
 
@@ -140,9 +140,9 @@ def test_a_bench_says_whether_what_was_predicted_held(asvd, planted_map, bench, 
     made = plan(asvd, planted_map, tokens=TOKENS, bench=bench)
     out = tmp_path / "out"
     realign(asvd, made, out)
-    told = list(predictions(bench_of([asvd, out])))
-    assert len(told) == len(TOKENS)
-    assert all(sentence.endswith("it held") for sentence in told)
+    said = list(predictions(bench_of([asvd, out])))
+    assert len(said) == len(TOKENS)
+    assert all(sentence.endswith("it held") for sentence in said)
     slower = timing(out.name, out, 64, (1.5, 1.51, 1.52))
     (missed,) = predictions(bench_of([asvd, out], timings=(slower,)))
     assert missed.endswith("it was missed")

@@ -80,9 +80,9 @@ def test_errors_are_calibrated(count, processes, between):
 def test_the_variance_of_a_quartile_is_what_the_bootstrap_finds(count):
     """Never below the truth, and less than a third above it from 24 values on."""
     draw = np.random.default_rng(count)
-    told = quartile_variance(draw.normal(0, 1, (count, 500))).mean()
+    estimated = quartile_variance(draw.normal(0, 1, (count, 500))).mean()
     true = np.quantile(draw.normal(0, 1, (count, 20_000)), 0.25, axis=0).var()
-    assert 1.0 < told / true < (1.5 if count < 24 else 1.33)
+    assert 1.0 < estimated / true < (1.5 if count < 24 else 1.33)
 
 
 def test_few_values_that_lie_close_together_by_chance_are_no_small_variance():
@@ -101,8 +101,8 @@ def test_few_values_that_lie_close_together_by_chance_are_no_small_variance():
 
 def test_blocks_of_one_process_do_not_hide_what_processes_differ_by():
     within = fit_blocks(*blocks(0, 48, between=0.02))
-    across = fit_blocks(*blocks(0, 48, between=0.02, processes=6))
-    assert np.median(across.error) > 3 * np.median(within.error)
+    between = fit_blocks(*blocks(0, 48, between=0.02, processes=6))
+    assert np.median(between.error) > 3 * np.median(within.error)
 
 
 @pytest.mark.parametrize("between", [0.0, 0.004, 0.02])
@@ -164,14 +164,14 @@ def test_the_floor_is_the_95_percent_quantile_of_the_differences():
 def test_the_floor_predicts_how_two_sweeps_differ(processes, between):
     """Replicates of one sweep, each half of the processes against the other, differ as the
     slots of two independent sweeps of the same length do."""
-    told, found = [], []
+    estimated, found = [], []
     for seed in range(30):
         log_us, process = blocks(2 * seed, 24, processes=processes, between=between)
         again, _ = blocks(2 * seed + 1, 24, processes=processes, between=between)
         pairs = [(i, i) for i in range(SLOTS)]
-        told.append(aa_floor(half_sample_differences(log_us, process, pairs)))
+        estimated.append(aa_floor(half_sample_differences(log_us, process, pairs)))
         found.append(aa_floor(contrasts(two_way(log_us)[0]) - contrasts(two_way(again)[0])))
-    assert np.mean(told) == pytest.approx(np.mean(found), rel=0.2)
+    assert np.mean(estimated) == pytest.approx(np.mean(found), rel=0.2)
 
 
 def rows_of(log_us, disturbed):
@@ -190,8 +190,8 @@ def test_calls_that_waited_for_a_core_move_nothing_even_where_most_did():
     log_us, process = blocks(3, count=40, processes=4)
     waited = np.random.default_rng(4).random(log_us.shape) < 0.7
     slow = log_us + waited * np.log(4)
-    told = fit_blocks(log_matrix(rows_of(slow, waited), SLOTS)[0], process)
-    assert contrasts(told.effect) == pytest.approx(contrasts(EFFECT), abs=0.03)
+    estimated = fit_blocks(log_matrix(rows_of(slow, waited), SLOTS)[0], process)
+    assert contrasts(estimated.effect) == pytest.approx(contrasts(EFFECT), abs=0.03)
     without = fit_blocks(slow, process)
     assert np.abs(contrasts(without.effect) - contrasts(EFFECT)).max() > 0.1
 

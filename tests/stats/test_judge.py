@@ -70,8 +70,8 @@ def test_a_dim_before_a_gap_has_nothing_to_be_padded_to():
     dims = [*range(224, 253), 384, 392, 400, 416]
     comparable = dict(zip(dims, comparable_dims(dims), strict=True))
     assert [d for d, yes in comparable.items() if not yes] == list(range(225, 253))
-    beside = [*range(160, 193), 200]
-    assert not comparable_dims(beside)[-1]
+    held = [*range(160, 193), 200]
+    assert not comparable_dims(held)[-1]
 
 
 def test_where_a_period_is_known_the_next_dim_of_its_best_class_was_measured():

@@ -372,7 +372,7 @@ def test_a_folder_with_a_sweep_is_not_overwritten(finished):
 
 
 @pytest.mark.parametrize(
-    ("new", "told"),
+    ("new", "said"),
     [
         (suite((96, 104, 107, 120)), "sweep[0].values lost 112 and gained 120."),
         (suite(budget_s=9), "timing.budget_s was unset, now 9.0."),
@@ -380,10 +380,10 @@ def test_a_folder_with_a_sweep_is_not_overwritten(finished):
         (suite(range(1, 99)), "gained 1, 2, 3, 4, 5 and "),
     ],
 )
-def test_a_changed_suite_is_refused_and_told_key_by_key(finished, new, told):
+def test_a_changed_suite_is_refused_key_by_key(finished, new, said):
     with pytest.raises(MeasurementError) as error:
         run_sweep(new, device(), finished, resume=True)
-    assert told in str(error.value)
+    assert said in str(error.value)
 
 
 CUDA = Environment("cuda", "NVIDIA H200", "sm90", {}, {"torch": "2.13.0"})
@@ -391,7 +391,7 @@ CPU = Environment("cpu", "a CPU", "x86_64", {"threads": 2, "cores_allowed": 2}, 
 
 
 @pytest.mark.parametrize(
-    ("here", "told"),
+    ("here", "said"),
     [
         (replace(CPU, name="another"), "name was 'a CPU', here it is 'another'"),
         (replace(CPU, stack={"torch": "2.14.0"}), "stack was .*2.13.0.*, here it is .*2.14.0"),
@@ -405,9 +405,9 @@ CPU = Environment("cpu", "a CPU", "x86_64", {"threads": 2, "cores_allowed": 2}, 
         ),
     ],
 )
-def test_resuming_elsewhere_or_under_other_conditions_is_refused(tmp_path, here, told):
+def test_resuming_elsewhere_or_under_other_conditions_is_refused(tmp_path, here, said):
     run_sweep(suite(), device(environment=CPU), tmp_path / "run")
-    with pytest.raises(MeasurementError, match=told):
+    with pytest.raises(MeasurementError, match=said):
         run_sweep(suite(), device(environment=here), tmp_path / "run", resume=True)
 
 

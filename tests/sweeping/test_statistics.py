@@ -105,11 +105,11 @@ def test_a_budget_shares_the_time_among_the_processes(tmp_path):
 
 def test_the_blocks_still_to_come_are_told_within_a_factor_of_two(tmp_path):
     """From the first look on; before it nothing is known of the device's noise."""
-    told = []
+    totals = []
     done = run_sweep(
-        suite(), Shared(0), tmp_path / "run", progress=lambda done, total, _: told.append(total)
+        suite(), Shared(0), tmp_path / "run", progress=lambda done, total, _: totals.append(total)
     )
-    looked = told[20:]
+    looked = totals[20:]
     assert 0.5 * done.blocks < min(looked) and max(looked) < 2 * done.blocks
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gacprof.core.request import RUN, argument, hook, option
-from gacprof.sweeping.request import Running
+from gacprof.sweeping.request import Running, SweepRequest
 
 if TYPE_CHECKING:
     from gacprof.extras.fleet.driver import Watch
@@ -18,9 +18,7 @@ class FleetRequest(Running):
     """What :func:`gacprof.sweep_fleet` is asked. ``address`` is ``auto`` (the cluster that this
     machine belongs to), ``local`` (this machine alone) or ``ray://HOST:10001``."""
 
-    suite: Suite | Mapping[str, Any] | str | Path = argument(
-        kw_only=False, help="A suite's name (quick, full, paper …) or a TOML file."
-    )
+    suite: Suite | Mapping[str, Any] | str | Path = argument(kw_only=False, like=SweepRequest)
     out: str | Path | None = option(
         default=None, read=Path, group=RUN,
         help="Folder for the samples: one in it a kind of device. Default: one in runs/.",

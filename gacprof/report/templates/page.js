@@ -3,7 +3,7 @@
 // number in the field shows the nearest one.
 for (const figure of document.querySelectorAll("figure[data-axis]")) {
   const points = JSON.parse(figure.querySelector("script").textContent);
-  const [svg, field, told] = ["svg", "input", "output"].map((name) => figure.querySelector(name));
+  const [svg, field, shown] = ["svg", "input", "output"].map((name) => figure.querySelector(name));
   const axis = figure.dataset.axis;
   const ring = document.createElementNS(svg.namespaceURI, "circle");
   ring.setAttribute("class", "ring");
@@ -11,7 +11,7 @@ for (const figure of document.querySelectorAll("figure[data-axis]")) {
     Math.abs(point[column] - value) < Math.abs(best[column] - value) ? point : best);
   const show = ([d, x, y, words], asked = d) => {
     const other = asked === d ? "" : `${axis} = ${asked} was not measured; the nearest: `;
-    told.textContent = `${other}${axis} = ${d}: ${words}`;
+    shown.textContent = `${other}${axis} = ${d}: ${words}`;
     for (const [name, value] of Object.entries({cx: x, cy: y, r: 6})) ring.setAttribute(name, value);
     svg.append(ring);
   };
