@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 import gacprof
-from gacprof.cliffmap.source import Interval
+from gacprof.cliffmap.estimate import Interval
 from gacprof.devices.datasheet import sheet
 from gacprof.elsewhere.data import PRODUCTS, Measurements, Query, Surface, installed, short_name
 from gacprof.elsewhere.levels import ROWS, Level, Levels, apart, differences, left_out

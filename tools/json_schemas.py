@@ -59,7 +59,7 @@ TYPED = {
     "agreement/1": "rules.agreement:Agreement",
     "backend-choice/1": "kernels.sdpa:BackendChoice",
     "bench-result/1": "evaluation.summary:BenchResult",
-    "candidate/1": "cliffmap.candidates:Candidate",
+    "candidate/1": "cliffmap.source:Candidate",
     "cliffmap/3": "cliffmap.schema:MapFile",
     "compatibility/1": "cliffmap.compare:Compatibility",
     "compiled-probe/1": "extras.evidence.static:CompiledProbe",

@@ -40,7 +40,7 @@ def _explain_dim(request: ExplainRequest) -> Explanation:
     folder = None if request.samples is None else Path(request.samples)
     if folder is not None:
         _check_counters(folder, loaded)
-    elif not isinstance(cliff_map, CliffMap) and Path(cliff_map).is_file():
+    elif isinstance(cliff_map, str | Path) and Path(cliff_map).is_file():
         folder = Path(cliff_map).parent
     counters = read_counters(folder) if folder else {}
     return explain_map(

@@ -97,9 +97,7 @@ def _compare_rules(request: AgreeRequest) -> Agreement:
     from gacprof.rules.agreement import agree
     from gacprof.rules.table import RuleTable
 
-    rules = request.rules
-    known = CliffMap.load(request.measured)
-    return agree(rules if isinstance(rules, RuleTable) else RuleTable.load(rules), known)
+    return agree(RuleTable.load(request.rules), CliffMap.load(request.measured))
 
 
 compare_rules = verb("compare_rules", AgreeRequest, _compare_rules)

@@ -74,7 +74,7 @@ def _list_maps(request: ListRequest) -> Listed[MapFacts]:
     from gacprof.cliffmap.storage import map_facts
 
     maps = [CliffMap.load(one) for one in dict.fromkeys([*map_names(), *request.files])]
-    return Listed([map_facts(one) for one in maps], "cliff maps")
+    return Listed([map_facts(one.file) for one in maps], "cliff maps")
 
 
 list_maps = verb("list_maps", ListRequest, _list_maps)
@@ -161,27 +161,25 @@ def _of_axis(
     request: CandidatesRequest, loaded: Sequence[Any]
 ) -> tuple[Sequence[Any], list[str], str]:
     """Sizes of one operator's axis, notes, and why rules leave all sizes open."""
-    from gacprof.cliffmap import CliffMap
     from gacprof.cliffmap.intersect import intersect as common
 
     operator, axis, about = request.of(loaded)
     near, tp, limits = request.near, request.tp, request.limits
     notes: list[str] = []
-    for source in loaded:
-        if isinstance(source, CliffMap):
-            curve = source.curve(operator, axis, near=max(1, near // tp), **about)
-            ranks = f", on one of {tp} ranks" if tp > 1 else ""
-            notes.append(f"{source.name}: {curve.identity}{ranks}")
-            first, last = curve.points.d[0] * tp, curve.coverage.last_comparable * tp
-            if not first <= near <= last:
-                notes.append(f"  {near} is outside of what it can judge: {first} to {last}")
+    for source in (one for one in loaded if not one.any_size):
+        curve = source.curve(operator, axis, near=max(1, near // tp), **about)
+        ranks = f", on one of {tp} ranks" if tp > 1 else ""
+        notes.append(f"{source.name}: {curve.identity}{ranks}")
+        first, last = curve.points.d[0] * tp, curve.coverage.last_comparable * tp
+        if not first <= near <= last:
+            notes.append(f"  {near} is outside of what it can judge: {first} to {last}")
     if len(loaded) > 1:
         both = common(loaded, operator, axis, near=near, shards=tp, **about)
         return both.choose(near, **limits), notes, ""
     (one,) = loaded
     offered = partial(one.candidates, operator, axis=axis, near=near, shards=tp, **about)
     found = offered(**limits)
-    if not found and one.basis:
+    if not found and one.any_size:
         known = offered(**limits | {"safe_only": False})
         if known and all(c.verdict == "undecided" for c in known):
             why = (
@@ -276,10 +274,9 @@ def _map_table(request: TableRequest) -> Table:
     tiers. Raises :class:`MapError` where no curve fits, :class:`ReportError` for another table."""
     from gacprof.diagnosing.sources import open_source
     from gacprof.report.tables import map_table, rule_table
-    from gacprof.rules.table import RuleTable
 
     loaded: Any = open_source(request.cliff_map)
-    if isinstance(loaded, RuleTable):
+    if loaded.tiers:
         return rule_table(loaded)
     return map_table(loaded, request.name, request.chosen(loaded))
 
@@ -293,15 +290,14 @@ def _export_map(request: MapExportRequest) -> str:
     from gacprof.cliffmap.export import export, rows, settings_rows
     from gacprof.core.files import json_text
     from gacprof.diagnosing.sources import open_source
-    from gacprof.rules.table import RuleTable
 
     loaded: Any = open_source(request.cliff_map)
-    ruled = isinstance(loaded, RuleTable)
+    tiers = bool(loaded.tiers)
     if request.form == "csv":
-        return _csv([dict(row) for row in (loaded.frame_rows() if ruled else rows(loaded))])
+        return _csv([dict(row) for row in (loaded.frame_rows() if tiers else rows(loaded))])
     if request.form == "json":
-        return json_text(loaded.as_dict() if ruled else export(loaded)) + "\n"
-    if ruled:
+        return json_text(loaded.as_dict() if tiers else export(loaded)) + "\n"
+    if tiers:
         raise MapError(f"'{loaded.name}' is {loaded.basis}: a compressor's value needs latency")
     return _csv(settings_rows(loaded))
 

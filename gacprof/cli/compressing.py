@@ -142,7 +142,7 @@ def _print_kept(result: CompressResult) -> None:
         )
         for time in result.predicted:
             say(f"predicted for {counted(time.tokens, 'token')}: {times_of(time)}")
-        if result.plan.basis and not result.predicted:
+        if not result.predicted:
             say(f"{result.plan.basis}: what that gains is not known")
     if result.loss_added is not None:
         say(

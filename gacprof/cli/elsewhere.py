@@ -13,7 +13,7 @@ from gacprof.core.formatting import bounded_time, counted, microseconds, percent
 
 if TYPE_CHECKING:
     from gacprof.api.gpus import Gpus
-    from gacprof.cliffmap.source import Interval
+    from gacprof.cliffmap.estimate import Interval
     from gacprof.elsewhere.curves import MeasuredCurve
     from gacprof.elsewhere.model import Part, StepTimes, Total
 

@@ -152,7 +152,7 @@ def export(asked: MapExportRequest, output: Output) -> None:
     form, out = "json" if output.as_json else asked.form, asked.out
     if form == "settings" and out is None:
         loaded: Any = gacprof.open_source(asked.cliff_map)
-        if hasattr(loaded, "curves"):
+        if not loaded.tiers:
             _print_settings(loaded)
             return
     text = gacprof.export_map(asked.cliff_map, form=form)

@@ -34,11 +34,10 @@ def show(asked: ShowRequest, output: Rows) -> None:
 
     Of a rule table its sizes by tier."""
     import gacprof
-    from gacprof.cliffmap import CliffMap
 
     loaded: Any = gacprof.open_source(asked.cliff_map)
     every = output.every
-    if not isinstance(loaded, CliffMap):
+    if loaded.tiers:
         if output.as_json:
             print_json(loaded.as_dict())
         else:
@@ -80,7 +79,7 @@ def print_summary(loaded: CliffMap, brief: bool = False, faults: bool = True) ->
     checks that it passed. Without ``faults`` what makes it unusable is printed elsewhere."""
     from gacprof.cliffmap.storage import map_facts
 
-    s = map_facts(loaded)
+    s = map_facts(loaded.file)
     noise = loaded.file.noise
     floor = (
         f"unknown ({noise.reason})"

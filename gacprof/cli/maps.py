@@ -51,7 +51,7 @@ def build(asked: BuildRequest, output: Output) -> None:
     samples = Path(asked.samples)
     folder = samples if samples.is_dir() else samples.parent
     if output.as_json:
-        print_json({"map": str(target)} | map_facts(built).as_dict(), "map-facts")
+        print_json({"map": str(target)} | map_facts(built.file).as_dict(), "map-facts")
     else:
         print_summary(built, faults=False)
         say(f"map: {target}")

@@ -236,15 +236,16 @@ def print_diagnosis(found: Diagnosis, every: bool, why: bool) -> None:
         say(f"the first unknown dim: {advice}")
     if not full:
         if dims["misaligned"]:
-            _print_section("", dims["misaligned"], every, found.basis, FEW_ROWS)
+            _print_section("", dims["misaligned"], every, FEW_ROWS)
         if not found.misaligned or found.layout == "config":
             say_notes(found.notes)  # how to have it judged, or why this may not hold elsewhere
         say("--why prints the rest: other dims, parts of steps, how sizes were judged, notes")
         return
     for verdict, members in dims.items():
         if members and (every or verdict != "safe"):
-            title = f"{verdict}, {found.basis}" if found.basis else SECTIONS[verdict]
-            _print_section(title, members, every, found.basis, MOST_ROWS)
+            by_tier = found.tolerance is None
+            title = f"{verdict}, {found.basis}" if by_tier else SECTIONS[verdict]
+            _print_section(title, members, every, MOST_ROWS)
     if found.layout != "config":
         _print_totals(found)
     if found.times is not None:
@@ -253,16 +254,14 @@ def print_diagnosis(found: Diagnosis, every: bool, why: bool) -> None:
     say_notes(note for note in found.notes if note not in shown)
 
 
-def _print_section(
-    title: str, dims: Sequence[DimFinding], every: bool, basis: str, most: int
-) -> None:
+def _print_section(title: str, dims: Sequence[DimFinding], every: bool, most: int) -> None:
     """A table of dims of one verdict, at most that many rows unless ``every`` is shown."""
     verdict = dims[0].verdict
     shown: Callable[[DimFinding], Hashable] = (lambda d: d.name) if every else _shown
     rows = group(dims, lambda d: d.name.removesuffix(f":{d.kind}"), shown)
     rows.sort(key=lambda row: -_lost(row))
     few = rows if every else rows[:most]
-    table = [{"dims": row.name} | _cells(row, verdict, basis) for row in few]
+    table = [{"dims": row.name} | _cells(row, verdict) for row in few]
     print_table(title, list(table[0]), [list(cells.values()) for cells in table])
     left = rows[len(few) :]
     if left:
@@ -286,12 +285,12 @@ def _lost(row: Group[DimFinding]) -> float:
     return sum(dim.lost_us or 0.0 for dim in row.members)
 
 
-def _cells(row: Group[DimFinding], verdict: str, basis: str) -> dict[str, Any]:
+def _cells(row: Group[DimFinding], verdict: str) -> dict[str, Any]:
     """What stands beside a row's name, by column."""
     dim, lost = row.first, _lost(row)
     times = f" ×{len(row.members)}" if len(row.members) > 1 else ""
     size = {"size": f"{dim.kind} {dim.size}{times}"}
-    if basis:
+    if dim.tolerance is None:  # judged by tiers
         cost = None if dim.relative is None else f"×{dim.relative:g} †"
         return size | {"do": _todo(dim), "published": cost, "served by": dim.tier}
     if verdict == "unknown":
@@ -329,7 +328,7 @@ def _print_totals(found: Diagnosis) -> None:
     )
     odd = f"{totals['not_divisible_by_8']} ({percent(totals['not_divisible_by_8_share'])})"
     say(f"{odd} of {totals['weights']} weights have a dim that is no multiple of 8")
-    if found.basis:
+    if found.tolerance is None:
         return
     say(
         f"tolerance {percent(found.tolerance)}: safe is a penalty of at most that, misaligned one "

@@ -110,7 +110,7 @@ def _print_plan(made: Plan, target: Path, checkpoint: str, every: bool, why: boo
     from gacprof.planning.warnings import OF_BEST_TIER
 
     data = made.as_dict()
-    for sentence in filter(None, (planned(data), "" if made.basis else by_phase(data))):
+    for sentence in filter(None, (planned(data), "" if made.by_tier else by_phase(data))):
         say(sentence)
     if every:
         _print_choices(made)
@@ -138,7 +138,7 @@ def _print_reasons(made: Plan) -> None:
         say(f"verdicts are on the planned sizes, by a tolerance of {percent(made.tolerance)}")
     _print_preset(made)
     _print_costs(made)
-    if made.predicted_after_us is not None or not made.basis:
+    if made.predicted_after_us is not None or not made.by_tier:
         _print_time(made)
     if made.energy_kept is None:
         say("energy kept: not known (no spectra were read, or a width is cut)")
@@ -153,17 +153,17 @@ def _print_changes(made: Plan) -> None:
     changed = [c for c in made.choices if c.after != c.before]
     rows = group(changed, lambda c: c.dim.rpartition(":")[0], _change_shown)
     rows.sort(key=lambda row: -len(row.members) * (_gained(row.first) or 0.0))
-    sure = not made.basis  # gains of estimated times are claimed of all changes together alone
+    each = not made.by_tier  # else a gain is claimed of all changes together alone
     table = [
         (
             row.name, f"{row.first.dim.rpartition(':')[2]} {row.first.before}",
             "dense" if row.first.after is None else row.first.after, f"×{len(row.members)}",
-            *([_gains_shown(row.members)] * sure), *_change_shown(row.first)[-2:],
+            *([_gains_shown(row.members)] * each), *_change_shown(row.first)[-2:],
         )
         for row in rows[:MOST_ROWS]
     ]  # fmt: skip
     if table:
-        columns = ("dims", "size", "plan", "n", *(["gains"] * sure), "kept", "verdict")
+        columns = ("dims", "size", "plan", "n", *(["gains"] * each), "kept", "verdict")
         print_table("", columns, table)
     left = sum(len(row.members) for row in rows[MOST_ROWS:])
     if left:

@@ -3,92 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf, isfinite
-from numbers import Real
-from typing import Any, ClassVar, TypedDict, TypeVar
+from typing import TypedDict, TypeVar
 
 from gacprof.cliffmap import detect
+from gacprof.cliffmap.estimate import Estimate
 from gacprof.cliffmap.schema import Curve
 from gacprof.cliffmap.selection import check_whole, span_of
-from gacprof.cliffmap.source import Estimate, Side
-from gacprof.core.errors import MapError
-from gacprof.core.files import Record
-from gacprof.core.points import Flag
+from gacprof.cliffmap.source import Candidate, JudgedDim, Side
 from gacprof.stats.findings import Verdict
 from gacprof.stats.judge import Judged, comparable_sums, judge, known_errors
-
-
-class JudgedDim(Record):
-    """What candidates of one map and of several maps have in common."""
-
-    derived: ClassVar = ("safe",)
-
-    d: int
-    verdict: Verdict
-
-    @property
-    def safe(self) -> bool:
-        return self.verdict == "safe"
-
-
-@dataclass(frozen=True)
-class Candidate(JudgedDim):
-    """A dim and what it costs. ``latency_us`` is summed over the uses where there are several;
-    ``penalty`` is how much longer it takes than the best larger dim, between ``penalty_low`` and
-    ``penalty_high`` (None where nothing comparable is larger), judged by the ``tolerance``;
-    ``curve`` says what that is known from.
-
-    Where the source knows mechanisms and no times, ``tier`` counts them, 1 for the best, and
-    latency and penalties are None; :meth:`as_dict` leaves them out."""
-
-    d: int
-    latency_us: float | None
-    penalty: float | None
-    penalty_low: float | None
-    penalty_high: float | None
-    verdict: Verdict
-    on_frontier: bool
-    tolerance: float | None
-    curve: str = ""
-    tier: int | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        found = super().as_dict()
-        if self.tier is None:
-            del found["tier"]
-            return found
-        return {
-            name: found[name] for name in ("d", "tier", "verdict", "on_frontier", "curve", "safe")
-        }
-
-
-@dataclass(frozen=True)
-class Use:
-    """One operator that a dim takes part in: its shape, and the axis whose size the dim is.
-
-    ``dims`` are the operator's dims at the layer's real shape; the size given there for
-    ``axis``, if any, is ignored. ``weight`` is how often the use runs (tokens' share, calls).
-    ``shards`` ranks share the dim: each runs that fraction of it.
-    """
-
-    operator: str
-    dims: Mapping[str, int]
-    axis: str
-    dtype: str
-    flags: Mapping[str, Flag] = field(default_factory=dict)
-    weight: float = 1.0
-    shards: int = 1
-
-    def __post_init__(self) -> None:
-        check_whole("shards", self.shards, 1)
-        if not isinstance(self.weight, Real) or not 0 < self.weight < inf:
-            raise MapError(f"a use's weight must be a number above 0, not {self.weight!r}")
-
-    @property
-    def fixed(self) -> dict[str, int]:
-        """The operator's other dims."""
-        return {name: size for name, size in self.dims.items() if name != self.axis}
 
 
 def of_curve(curve: Curve, shards: int = 1) -> list[Candidate]:

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
 
-from gacprof.cliffmap.candidates import Candidate, JudgedDim, Limits, Use, choose, of_curve
+from gacprof.cliffmap.candidates import Limits, choose, of_curve
 from gacprof.cliffmap.map import CliffMap
 from gacprof.cliffmap.request import EACH_SIDE
 from gacprof.cliffmap.selection import best, refuse_ambiguity
-from gacprof.cliffmap.source import SizeSource
+from gacprof.cliffmap.source import Candidate, JudgedDim, SizeSource, Use
 from gacprof.core.errors import MapError
 from gacprof.core.files import Record
 from gacprof.core.formatting import Framed
-from gacprof.core.points import Flag
+from gacprof.core.points import MAX_DIM, Flag
 from gacprof.stats.findings import Verdict
 
 
@@ -138,9 +138,9 @@ def intersect(
     """
     for wrong in (m for m in maps if not isinstance(m, str | Path) and not hasattr(m, "view")):
         raise MapError(f"{wrong!r} is no source of sizes: give a map or a rule table")
-    sources = [CliffMap.load(m) if isinstance(m, str | Path) else m for m in maps]
+    sources: list[Any] = [CliffMap.load(m) if isinstance(m, str | Path) else m for m in maps]
     check_different(sources, "an intersection")
-    measured = {m.name: m for m in sources if isinstance(m, CliffMap)}
+    measured = {m.name: m for m in sources if not m.any_size}
     if not measured:
         raise MapError("an intersection needs one measured map at least, for the dims to compare")
     first, *others = (m.select(operator, axis, dtype, flags, **fixed) for m in measured.values())
@@ -173,7 +173,7 @@ def intersect_uses(maps: Sequence[SizeSource], uses: Sequence[Use]) -> Intersect
     """One dim of several operators (:meth:`CliffMap.joint_candidates`) on several maps."""
     check_different(maps, "an intersection")
     judged: dict[str, Sequence[Candidate]] = {
-        m.name: m.judge_jointly(uses) for m in maps if isinstance(m, CliffMap)
+        m.name: m.judge_jointly(uses, 1, MAX_DIM) for m in maps if not m.any_size
     }
     dims = [c.d for candidates in judged.values() for c in candidates]
     for m in maps:

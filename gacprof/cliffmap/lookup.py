@@ -21,6 +21,7 @@ from math import gcd, inf, log
 from typing import Any, Literal
 
 from gacprof.cliffmap.detect import NORMAL_95
+from gacprof.cliffmap.estimate import Estimate
 from gacprof.cliffmap.schema import Curve, IsolatedPoint, MapFile
 from gacprof.cliffmap.selection import (
     MapLookupError,
@@ -82,6 +83,11 @@ class Lookup:
         if self.low_us is None or self.high_us is None:
             return None
         return log(self.high_us / self.low_us) / (2 * NORMAL_95)
+
+    @property
+    def estimate(self) -> Estimate:
+        variance = None if self.error is None else (self.error * self.latency_us) ** 2
+        return Estimate(self.latency_us, "", self.kind != "exact", variance)
 
 
 def measured(curve: Curve, d: int) -> Lookup | None:
@@ -182,6 +188,15 @@ class Index:
             )  # fmt: skip
         unbounded = self._measured and found.low_us is None
         return replace(found, unbounded=True) if unbounded else found
+
+    def estimate(
+        self, operator: str, dims: Mapping[str, int], dtype: str, flags: Mapping[str, Flag]
+    ) -> Estimate:
+        """The same with its error, or what is missing to tell it."""
+        try:
+            return self.find(operator, dims, dtype, flags).estimate
+        except MapLookupError as error:
+            return Estimate(None, str(error))
 
     def _curves_through(self, query: _Query) -> Iterator[tuple[tuple[int, int], Curve]]:
         """The curves that run through the point, whether or not they hold it."""

@@ -8,15 +8,8 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from gacprof.cliffmap import detect
-from gacprof.cliffmap.candidates import (
-    Candidate,
-    Limits,
-    OnCurve,
-    Use,
-    choose,
-    judge_sums,
-    of_curve,
-)
+from gacprof.cliffmap.candidates import Limits, OnCurve, choose, judge_sums, of_curve
+from gacprof.cliffmap.estimate import NOTHING, Estimate
 from gacprof.cliffmap.lookup import Index, Lookup
 from gacprof.cliffmap.schema import Curve, MapFile
 from gacprof.cliffmap.selection import (
@@ -32,12 +25,13 @@ from gacprof.cliffmap.selection import (
     whole,
     why_none,
 )
-from gacprof.cliffmap.source import NOTHING, Asked, Estimate, Side
+from gacprof.cliffmap.source import Asked, Candidate, Side, Use
 from gacprof.cliffmap.storage import read_map, write_map
 from gacprof.cliffmap.view import MeasuredView
 from gacprof.core.errors import MapError
 from gacprof.core.formatting import Framed
 from gacprof.core.points import MAX_DIM, Environment, Flag
+from gacprof.devices.datasheet import sheets
 
 
 class CliffMap(Framed):
@@ -47,6 +41,10 @@ class CliffMap(Framed):
     >>> [c.d for c in m.candidates("attention", axis="head_dim", near=107, below=1, above=1)]
     [96, 128]
     """
+
+    basis = ""
+    timed, estimated, any_size = True, False, False
+    gpu, times, tiers = "", None, ()
 
     def __init__(self, file: MapFile) -> None:
         self.file = file
@@ -105,22 +103,33 @@ class CliffMap(Framed):
         return self.file.too_noisy
 
     @property
-    def basis(self) -> str:
-        """What answers have to say of where they come from: nothing, the device was measured."""
-        return ""
+    def busy(self) -> str:
+        """What the sweep's own check says of other programs."""
+        failed = (check for check in self.file.checks if not check.passed)
+        return next((check.message for check in failed if check.name == "contention"), "")
 
     @property
-    def timed(self) -> bool:
-        return True
+    def instead(self) -> str:
+        """The rules, where the map is of a known kind of GPU."""
+        here = self.environment
+        known = [sheet for sheet in sheets().values() if sheet.arch == here.arch]
+        named = [sheet for sheet in known if here.name in (sheet.name, *sheet.drivers)]
+        if here.kind != "cuda" or not known:
+            return ""
+        return f"the rules of this GPU answer any size, in tiers: --gpu {(named or known)[0].key}"
 
     def view(self, asked: Asked) -> MeasuredView:
         """What the map says of one model's products."""
-        return MeasuredView(self, asked)
+        return MeasuredView(self.file, self._index, asked, self.too_noisy, self.instead)
 
     @property
     def dtypes(self) -> list[str]:
         """Of the products that it holds."""
         return sorted({curve.dtype for curve in self.select("linear")})
+
+    @property
+    def usual_dtype(self) -> str:
+        return self.dtypes[0] if len(self.dtypes) == 1 else ""
 
     @property
     def curves(self) -> list[Curve]:
@@ -290,24 +299,16 @@ class CliffMap(Framed):
             raise self._no_curve(use.operator, use.axis, use.dtype, use.flags, fixed)
         return min(curves, key=lambda curve: dims_distance(curve.fixed, fixed))
 
-    def estimate(
-        self, operator: str, dims: Mapping[str, int], dtype: str, flags: Mapping[str, Flag] | None
-    ) -> Estimate:
-        """The latency at these dims with its error, or what is missing to tell it."""
-        try:
-            found = self.latency(operator, dims, dtype, flags)
-        except MapLookupError as error:
-            return Estimate(None, str(error))
-        variance = None if found.error is None else (found.error * found.latency_us) ** 2
-        return Estimate(found.latency_us, "", found.kind != "exact", variance)
-
     def _total(self, uses: Sequence[Use], d: int) -> Estimate:
         total = NOTHING
         for use in uses:
             if d % use.shards:
                 return Estimate(None)
             dims = {**use.dims, use.axis: d // use.shards}
-            found = self.estimate(use.operator, dims, use.dtype, use.flags)
+            try:
+                found = self.latency(use.operator, dims, use.dtype, use.flags).estimate
+            except MapLookupError as error:
+                return Estimate(None, str(error))
             total += found.times(use.weight)
         return total
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gacprof.cliffmap.candidates import Use
+from gacprof.cliffmap.source import SizeSource, Use
 from gacprof.core import texts
 from gacprof.core.dtypes import full_name
 from gacprof.core.errors import MapError
@@ -15,7 +15,6 @@ from gacprof.core.request import Request, argument, option
 if TYPE_CHECKING:
     from gacprof.cliffmap.map import CliffMap
     from gacprof.cliffmap.schema import Curve
-    from gacprof.cliffmap.source import SizeSource
     from gacprof.core.points import Flag
 
 EACH_SIDE = 3
@@ -114,7 +113,7 @@ class CurveRequest(Request):
 
     def about(self, maps: Sequence[Any], operator: str, axis: str) -> dict[str, Any]:
         """The keywords of :meth:`CliffMap.curve` beside operator and axis."""
-        held = [curve for m in maps for curve in getattr(m, "curves", ())]
+        held = [curve for m in maps if not m.any_size for curve in m.curves]
         curves = [curve for curve in held if curve.operator == operator]
         dims = {name for curve in curves for name in (*curve.fixed, curve.axis)}
         for name in self.fixed or ():

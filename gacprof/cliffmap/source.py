@@ -11,18 +11,17 @@ of the model is on one or both of its sides, and the others are as they are, or 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
-from math import exp, hypot, log, sqrt
+from dataclasses import dataclass, field
+from math import inf
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, ClassVar, Protocol
 
-from gacprof.core.errors import PlanError
+from gacprof.cliffmap.estimate import Estimate
+from gacprof.cliffmap.selection import check_whole
+from gacprof.core.errors import MapError, PlanError
 from gacprof.core.files import Record
 from gacprof.core.points import Environment, Flag
 from gacprof.stats.findings import Verdict
-
-if TYPE_CHECKING:
-    from gacprof.cliffmap.candidates import Candidate, Use
 
 
 @dataclass(frozen=True)
@@ -67,155 +66,104 @@ class Product:
 
 
 @dataclass(frozen=True)
-class Interval(Record):
-    """A time in µs, or a difference of times, with its bounds."""
-
-    low: float
-    value: float
-    high: float
-
-
-SURELY = 1.645
-"""Standard errors that 90 % of errors stay below on both sides (the normal distribution's)."""
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A predicted time, or why there is none. ``scaled`` if any part was not measured exactly.
-
-    ``variance`` is that of the time in µs², of what the source's errors tell; None where it gives
-    no error for a part. Errors of a table have one sign more often than not, and their variances
-    would average out what does not: such a source gives ``own``, the bounds in µs by errors that
-    differ from size to size, which add up; and ``shared``, the relative error (of the logarithm)
-    that all its times have in common, which leaves a difference's sign as it is. ``least`` is what
-    the device needs at its peak rates, in µs: no bound is below it.
-    """
-
-    latency_us: float | None
-    missing: str = ""
-    scaled: bool = False
-    variance: float | None = None
-    own: tuple[float, float] | None = None
-    shared: float = 0.0
-    least: float = 0.0
-
-    @property
-    def error(self) -> float | None:
-        """The relative standard error."""
-        if self.latency_us is None or self.variance is None:
-            return None
-        return sqrt(self.variance) / self.latency_us if self.latency_us else 0.0
-
-    def __add__(self, other: Estimate) -> Estimate:
-        if self.latency_us is None or other.latency_us is None:
-            return Estimate(None, self.missing or other.missing)
-        known = self.variance is not None and other.variance is not None
-        variance = (self.variance or 0.0) + (other.variance or 0.0) if known else None
-        own = None
-        if self.own and other.own:
-            own = self.own[0] + other.own[0], self.own[1] + other.own[1]
-        scaled, total = self.scaled or other.scaled, self.latency_us + other.latency_us
-        common = self.shared * self.latency_us + other.shared * other.latency_us
-        shared = common / total if total else 0.0
-        return Estimate(total, "", scaled, variance, own, shared, self.least + other.least)
-
-    def times(self, weight: float) -> Estimate:
-        if self.latency_us is None:
-            return self
-        variance = None if self.variance is None else self.variance * weight**2
-        own = None if self.own is None else (self.own[0] * weight, self.own[1] * weight)
-        return Estimate(
-            self.latency_us * weight, "", self.scaled, variance, own, self.shared,
-            self.least * weight,
-        )  # fmt: skip
-
-    def at_least(self, least: float) -> Estimate:
-        """The same where neither the time nor its bounds are below ``least`` µs."""
-        if self.latency_us is None:
-            return self
-        own = self.own and (max(self.own[0], least), max(self.own[1], least))
-        return replace(self, latency_us=max(self.latency_us, least), own=own, least=least)
-
-    @property
-    def interval(self) -> Interval | None:
-        """The time with its bounds; None where it, or its error, is not known."""
-        value = self.latency_us
-        if value is None:
-            return None
-        if self.own and value > 0:
-            low, high = (hypot(log(end / value), self.shared) for end in self.own)
-            return Interval(max(value * exp(-low), self.least), value, value * exp(high))
-        if self.own or self.variance is None:
-            return Interval(value, value, value) if self.own else None
-        return Interval(value - self._half, value, value + self._half)
-
-    @property
-    def _half(self) -> float:
-        return SURELY * sqrt(self.variance or 0.0)
-
-    def saved(self, then: Estimate) -> Interval | None:
-        """How much less ``then`` takes than this, with bounds; None where that is not known."""
-        if self.latency_us is None or then.latency_us is None:
-            return None
-        value = self.latency_us - then.latency_us
-        if self.own and then.own:
-            low, high = self.own[0] - then.own[1], self.own[1] - then.own[0]
-            wider = exp(max(self.shared, then.shared))
-            low = low / wider if low > 0 else low * wider
-            return Interval(low, value, high * wider if high > 0 else high / wider)
-        if self.variance is None or then.variance is None:
-            return None
-        half = hypot(self._half, then._half)
-        return Interval(value - half, value, value + half)
-
-
-NOTHING = Estimate(0.0, variance=0.0, own=(0.0, 0.0))
-
-
-def rules_instead(environment: Environment) -> str:
-    """What answers where a map of a known kind of GPU lacks sizes; empty where nothing would."""
-    from gacprof.devices.datasheet import sheets
-
-    known = [sheet for sheet in sheets().values() if sheet.arch == environment.arch]
-    named = [s for s in known if environment.name in (s.name, *s.drivers)]
-    if environment.kind != "cuda" or not known:
-        return ""
-    return f"the rules of this GPU answer any size, in tiers: --gpu {(named or known)[0].key}"
-
-
-@dataclass(frozen=True)
 class SizeCost:
-    """What a source says of one size, in all products that the dim is in.
+    """What a source says of one size, in all products that the dim is in; or, of a size that it
+    does not know, a ``verdict`` of None and what is ``missing`` to judge it.
 
-    Times are µs over the workload, None where the source knows none. The penalty is the time over
-    that of the fastest size at least as large, minus 1; ``penalty_high`` is None where nothing
-    comparable is larger: the size is not safe then. ``tier`` counts mechanisms from the best, 1,
-    where the source knows them; ``why`` says what the verdict rests on, where it is not a penalty;
-    ``mechanism`` serves the product that is served worst. ``relative`` is what was published of
-    that product's tier beside the best one (2.1: ×2.1), measured where ``relative_from`` says.
+    Times are µs over the workload, None where the source knows none, ``scaled`` where a part was
+    not measured exactly. The penalty is the time over that of the fastest size at least as large,
+    minus 1; ``penalty_high`` is None where nothing comparable is larger: the size is not safe then.
+    ``tier`` counts mechanisms from the best, 1, where the source knows them; ``why`` says what the
+    verdict rests on, where it is not a penalty; ``mechanism`` serves the product that is served
+    worst. ``relative`` is what was published of that product's tier beside the best one (2.1:
+    ×2.1), measured where ``relative_from`` says.
     """
 
     size: int
-    latency_us: float | None
-    penalty: float | None
-    penalty_low: float | None
-    penalty_high: float | None
-    verdict: Verdict
+    latency_us: float | None = None
+    penalty: float | None = None
+    penalty_low: float | None = None
+    penalty_high: float | None = None
+    verdict: Verdict | None = None
     tier: int | None = None
     why: str = ""
     relative: float | None = None
     relative_from: str = ""
     mechanism: str | None = None
+    scaled: bool = False
+    missing: str = ""
+
+
+class JudgedDim(Record):
+    """What candidates of one source and of several have in common."""
+
+    derived: ClassVar = ("safe",)
+
+    d: int
+    verdict: Verdict
+
+    @property
+    def safe(self) -> bool:
+        return self.verdict == "safe"
 
 
 @dataclass(frozen=True)
-class Answer:
-    """One size: what the source says of it, or what is ``missing`` to say it."""
+class Candidate(JudgedDim):
+    """A dim and what it costs. ``latency_us`` is summed over the uses where there are several;
+    ``penalty`` is how much longer it takes than the best larger dim, between ``penalty_low`` and
+    ``penalty_high`` (None where nothing comparable is larger), judged by the ``tolerance``;
+    ``curve`` says what that is known from.
 
-    size: int
-    cost: SizeCost | None
-    scaled: bool = False
-    missing: str = ""
+    Where the source knows mechanisms and no times, ``tier`` counts them, 1 for the best, and
+    latency and penalties are None; :meth:`as_dict` leaves them out."""
+
+    d: int
+    latency_us: float | None
+    penalty: float | None
+    penalty_low: float | None
+    penalty_high: float | None
+    verdict: Verdict
+    on_frontier: bool
+    tolerance: float | None
+    curve: str = ""
+    tier: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        found = super().as_dict()
+        if self.tier is None:
+            del found["tier"]
+            return found
+        return {
+            name: found[name] for name in ("d", "tier", "verdict", "on_frontier", "curve", "safe")
+        }
+
+
+@dataclass(frozen=True)
+class Use:
+    """One operator that a dim takes part in: its shape, and the axis whose size the dim is.
+
+    ``dims`` are the operator's dims at the layer's real shape; the size given there for
+    ``axis``, if any, is ignored. ``weight`` is how often the use runs (tokens' share, calls).
+    ``shards`` ranks share the dim: each runs that fraction of it.
+    """
+
+    operator: str
+    dims: Mapping[str, int]
+    axis: str
+    dtype: str
+    flags: Mapping[str, Flag] = field(default_factory=dict)
+    weight: float = 1.0
+    shards: int = 1
+
+    def __post_init__(self) -> None:
+        check_whole("shards", self.shards, 1)
+        if not isinstance(self.weight, Real) or not 0 < self.weight < inf:
+            raise MapError(f"a use's weight must be a number above 0, not {self.weight!r}")
+
+    @property
+    def fixed(self) -> dict[str, int]:
+        """The operator's other dims."""
+        return {name: size for name, size in self.dims.items() if name != self.axis}
 
 
 @dataclass(frozen=True)
@@ -269,7 +217,7 @@ class ModelView(Protocol):
 
     def judge(
         self, products: Sequence[Product], sizes: Sequence[int], most: int | None
-    ) -> list[Answer]:
+    ) -> list[SizeCost]:
         """The verdict on each of these ascending sizes of a dim that is ``most`` at most, beside
         all larger sizes that the source knows. No size is safe without one to compare it with, or
         a mechanism than which there is no better."""
@@ -280,14 +228,23 @@ class ModelView(Protocol):
     def mechanism(self, product: Product, size: int) -> str | None:
         """What serves the product at the largest token count, where it is known."""
 
-    def head_dim(self, heads: int, kv_heads: int, head_dim: int) -> Answer | None:
-        """The verdict on an attention's head_dim; None where nothing is known. The answer's
-        ``size`` is a safe one at least as large, or the same where none is known."""
+    def head_dim(self, heads: int, kv_heads: int, head_dim: int) -> tuple[SizeCost, int] | None:
+        """The verdict on an attention's head_dim, and a safe one at least as large, or the same
+        where none is known; None where nothing is known."""
+
+    def no_better(self, products: Sequence[Product]) -> str:
+        """Why no size of these products is served better than another; empty where one may be."""
+
+    def no_safe(self, products: Sequence[Product], fixed: Sequence[int]) -> str:
+        """Why none of their sizes is safe, beside the ``fixed`` ones of their other sides, where
+        none was found; empty where the source does not tell."""
 
 
 class SizeSource(Protocol):
     """A device's good sizes, and where that is known from. ``basis`` is what every answer has to
-    say of that, empty where the device itself was measured."""
+    say of that, empty where the device itself was measured: it is written and never decides.
+    ``tiers`` are those that it has to list, none where it has measured curves.
+    """
 
     @property
     def name(self) -> str: ...
@@ -300,11 +257,44 @@ class SizeSource(Protocol):
         """Whether it knows what products take; one that does not has verdicts alone."""
 
     @property
+    def estimated(self) -> bool:
+        """Whether these times are estimates: a gain is claimed of all changes together then, and
+        with its bounds."""
+
+    @property
+    def any_size(self) -> bool:
+        """Whether it answers any size; one that does not answers those of its curves."""
+
+    @property
+    def instead(self) -> str:
+        """What else answers the sizes that it lacks; empty where nothing would."""
+
+    @property
+    def busy(self) -> str:
+        """How far other programs disturbed its measurement; empty where they did not."""
+
+    @property
+    def gpu(self) -> str:
+        """The name on the data sheet (h100) of a GPU that is not at hand, by which others' times
+        of it are found; empty where a device was measured."""
+
+    @property
+    def times(self) -> Any:
+        """Those of them that it holds; None where it holds none."""
+
+    @property
     def environment(self) -> Environment: ...
 
     @property
     def dtypes(self) -> Sequence[str]:
         """What products it knows anything of are computed in."""
+
+    @property
+    def usual_dtype(self) -> str:
+        """The one that is meant where none is named; empty where one has to be."""
+
+    @property
+    def tiers(self) -> Sequence[Any]: ...
 
     def view(self, asked: Asked) -> ModelView: ...
 

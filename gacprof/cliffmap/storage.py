@@ -12,7 +12,7 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -21,9 +21,6 @@ from gacprof.cliffmap.schema import SCHEMA, Curve, MapFile
 from gacprof.core.errors import MapError, other_version
 from gacprof.core.files import Record, beginning, read_text, write_text
 from gacprof.operators import OPERATORS
-
-if TYPE_CHECKING:
-    from gacprof.cliffmap.map import CliffMap
 
 EARLIER, BEGINNING = "gacprof.cliffmap/2", 200
 """A version that is read still, and where a file that was written here says its own."""
@@ -235,8 +232,7 @@ class MapFacts(Record):
     undecided: int
 
 
-def map_facts(cliff_map: CliffMap, today: datetime | None = None) -> MapFacts:
-    file = cliff_map.file
+def map_facts(file: MapFile, today: datetime | None = None) -> MapFacts:
     verdicts = {
         verdict: sum(len(getattr(curve, verdict)) for curve in file.curves)
         for verdict in ("safe", "misaligned", "undecided")
@@ -252,7 +248,7 @@ def map_facts(cliff_map: CliffMap, today: datetime | None = None) -> MapFacts:
         age_days=_age(file.provenance.created, today or datetime.now(UTC)),
         stack=dict(file.provenance.stack),
         noise_floor=file.noise.floor,
-        too_noisy=cliff_map.too_noisy,
+        too_noisy=file.too_noisy,
         tolerances=sorted({curve.tolerance for curve in file.curves}),
         curves=len(file.curves),
         points=sum(len(curve.points.d) for curve in file.curves) + len(file.isolated),

@@ -10,29 +10,17 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import lcm
-from typing import TYPE_CHECKING
 
 from gacprof.cliffmap.candidates import OnCurve, judge_sums
-from gacprof.cliffmap.schema import Curve
-from gacprof.cliffmap.selection import MapLookupError
-from gacprof.cliffmap.source import (
-    NOTHING,
-    Answer,
-    Asked,
-    Estimate,
-    Product,
-    Side,
-    SizeCost,
-    rules_instead,
-    workload_of,
-)
+from gacprof.cliffmap.estimate import NOTHING, Estimate
+from gacprof.cliffmap.lookup import Index
+from gacprof.cliffmap.schema import Curve, MapFile
+from gacprof.cliffmap.selection import MapLookupError, matching
+from gacprof.cliffmap.source import Asked, Product, Side, SizeCost, workload_of
 from gacprof.core.dtypes import choose_dtype
 from gacprof.core.formatting import listed
 from gacprof.core.points import MAX_DIM, Flag
 from gacprof.stats.judge import TOLERANCE
-
-if TYPE_CHECKING:
-    from gacprof.cliffmap.map import CliffMap
 
 
 class MeasuredView:
@@ -40,18 +28,21 @@ class MeasuredView:
 
     By default the token counts are those that the map's curves of this model were swept at,
     equally, and the dtype is the model's where the map holds it, else the map's only one; ``notes``
-    then say so.
+    then say so. ``too_noisy`` is why the map is so, ``instead`` what else answers the sizes that it
+    lacks.
     """
 
-    def __init__(self, cliff_map: CliffMap, asked: Asked) -> None:
-        self.map = cliff_map
-        held = {curve.dtype for curve in cliff_map.select("linear")}
-        self.dtype, note = choose_dtype(asked.dtype, asked.computed, held, cliff_map.name)
-        curves = cliff_map.select("linear", dtype=self.dtype)
+    def __init__(
+        self, file: MapFile, index: Index, asked: Asked, too_noisy: str, instead: str
+    ) -> None:
+        self._file, self._index, self._instead = file, index, instead
+        held = {curve.dtype for curve in matching(file.curves, "linear")}
+        self.dtype, note = choose_dtype(asked.dtype, asked.computed, held, file.name)
+        curves = matching(file.curves, "linear", dtype=self.dtype)
         cold = any(curve.flags.get("cache") == "cold" for curve in curves)
         self.flags: Mapping[str, Flag] = {"cache": "cold"} if cold else {}
         self._curves = _by_fixed_dims(curves, self.flags)
-        self.noisy = bool(cliff_map.too_noisy)
+        self.noisy = bool(too_noisy)
         self.tolerance = min((c.tolerance for c in curves), default=TOLERANCE)
         swept, self.measured_tokens = _token_counts(curves, asked.shapes)
         given = asked.tokens is None and swept
@@ -59,11 +50,11 @@ class MeasuredView:
             dict.fromkeys(swept, 1.0) if given else workload_of(asked.tokens)
         )
         self.notes = [note] if note else []
-        if cliff_map.too_noisy:
-            self.notes.append(f"the map is too noisy to judge by: {cliff_map.too_noisy}")
-        if cliff_map.file.unmeasured:
+        if too_noisy:
+            self.notes.append(f"the map is too noisy to judge by: {too_noisy}")
+        if file.unmeasured:
             self.notes.append(
-                f"the map is incomplete: {len(cliff_map.file.unmeasured)} curves of its suite were "
+                f"the map is incomplete: {len(file.unmeasured)} curves of its suite were "
                 "not measured; go on with that sweep (gacprof sweep --resume --out FOLDER) and "
                 "build again"
             )
@@ -71,7 +62,7 @@ class MeasuredView:
         self._known: dict[tuple[int, int, bool], Estimate] = {}
         self._places: dict[Sequence[Product], list[OnCurve]] = {}
         self._sizes: dict[Sequence[Product], list[int]] = {}
-        self._tables: dict[tuple[Sequence[Product], int | None], list[Answer]] = {}
+        self._tables: dict[tuple[Sequence[Product], int | None], list[SizeCost]] = {}
 
     @property
     def tokens_note(self) -> str:
@@ -98,7 +89,7 @@ class MeasuredView:
 
     def _one(self, m: int, n: int, k: int, bias: bool) -> Estimate:
         dims = {"M": m, "N": n, "K": k}
-        found = self.map.estimate("linear", dims, self.dtype, {**self.flags, "bias": bias})
+        found = self._index.estimate("linear", dims, self.dtype, {**self.flags, "bias": bias})
         if found.latency_us is None and bias:
             # Adding a bias costs little beside the product, but it is not the point asked for.
             return replace(self._one(m, n, k, bias=False), scaled=True)
@@ -116,7 +107,7 @@ class MeasuredView:
 
     def judge(
         self, products: Sequence[Product], sizes: Sequence[int], most: int | None
-    ) -> list[Answer]:
+    ) -> list[SizeCost]:
         """Beside every size that was measured, the larger ones too. Dims of different sizes on the
         same curves share one table."""
         products, wanted = tuple(products), set(sizes)
@@ -128,15 +119,17 @@ class MeasuredView:
             table = self._tables[key]
         else:
             table = self._judged(products, sorted(wanted.union(measured)), most)
-        return [answer for answer in table if answer.size in wanted]
+        return [cost for cost in table if cost.size in wanted]
 
     def _judged(
         self, products: tuple[Product, ...], sizes: Sequence[int], most: int | None
-    ) -> list[Answer]:
+    ) -> list[SizeCost]:
         estimates = {size: self._time(products, size) for size in sizes}
         found = judge_sums(estimates, self._on_curves(products), self.tolerance, most)
-        costs = {row[0]: SizeCost(*row) for row in found.rows}
-        return [Answer(size, costs.get(size), e.scaled, e.missing) for size, e in estimates.items()]
+        known = {row[0]: SizeCost(*row, scaled=estimates[row[0]].scaled) for row in found.rows}
+        return [
+            known.get(size) or SizeCost(size, missing=e.missing) for size, e in estimates.items()
+        ]
 
     def step(self, products: Sequence[Product]) -> int:
         curves = [place.curve for place in self._on_curves(tuple(products))]
@@ -152,15 +145,15 @@ class MeasuredView:
                 return None if number is None else curve.mechanisms[number]
         return None
 
-    def head_dim(self, heads: int, kv_heads: int, head_dim: int) -> Answer | None:
+    def head_dim(self, heads: int, kv_heads: int, head_dim: int) -> tuple[SizeCost, int] | None:
         """By the map's curves of attention; the one on which it loses most, if it does on any."""
-        worst: Answer | None = None
-        curves = self.map.select(
-            "attention", "head_dim", self.dtype, heads=heads, kv_heads=kv_heads
-        )
+        worst: tuple[SizeCost, int] | None = None
+        fixed = {"heads": heads, "kv_heads": kv_heads}
+        curves = matching(self._file.curves, "attention", "head_dim", self.dtype, None, fixed)
         for curve in curves:
             place = curve.points.place(head_dim)
-            if place is None or (worst and curve.points.penalty_low[place] <= _low(worst)):
+            least = worst[0].penalty_low or 0.0 if worst else -1.0
+            if place is None or curve.points.penalty_low[place] <= least:
                 continue
             p, verdict = curve.points, curve.verdicts[place]
             larger = list(zip(p.latency_us, p.d, curve.verdicts, strict=True))[place:]
@@ -170,8 +163,14 @@ class MeasuredView:
                 head_dim, p.latency_us[place], p.latency_us[place] / fastest - 1,
                 p.penalty_low[place], p.penalty_high[place], verdict, why=curve.shape,
             )  # fmt: skip
-            worst = Answer(best, cost)
+            worst = cost, best
         return worst
+
+    def no_better(self, products: Sequence[Product]) -> str:
+        return ""  # times of single sizes differ
+
+    def no_safe(self, products: Sequence[Product], fixed: Sequence[int]) -> str:
+        return ""  # each size has its own penalty
 
     def _time(self, products: Sequence[Product], size: int) -> Estimate:
         """All products, with the dim at this size."""
@@ -194,12 +193,11 @@ class MeasuredView:
             if self._one(m, n, k, product.bias).latency_us is None:
                 shape["M"] = m
                 break
-        why = f"the map '{self.map.name}' cannot tell the latency of linear N={n} K={k} at M={m}"
+        why = f"the map '{self._file.name}' cannot tell the latency of linear N={n} K={k} at M={m}"
         axis = "N" if product.N.times else "K"
         flags = {**self.flags, "bias": product.bias}
         message = str(MapLookupError(why, "linear", shape, self.dtype, flags, axis))
-        instead = rules_instead(self.map.environment)
-        return f"{message}; {instead}" if instead else message
+        return f"{message}; {self._instead}" if self._instead else message
 
     def _on_curves(self, products: Sequence[Product]) -> list[OnCurve]:
         """The curves that the dim is swept on. Empty where one of its products has none at one of
@@ -231,10 +229,6 @@ class MeasuredView:
                 curve = self._curves.get((*key, product.bias)) or self._curves.get((*key, False))
                 if curve is not None:
                     yield curve, side
-
-
-def _low(answer: Answer) -> float:
-    return (answer.cost and answer.cost.penalty_low) or 0.0
 
 
 _CurveKey = tuple[str, tuple[tuple[str, int], ...], bool]

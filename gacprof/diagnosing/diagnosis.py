@@ -17,8 +17,7 @@ from typing import Any
 from gacprof.checkpoint import inventory_for
 from gacprof.checkpoint.inventory import Dim
 from gacprof.checkpoint.products import check_heads
-from gacprof.cliffmap import CliffMap
-from gacprof.cliffmap.source import SizeCost, SizeSource, rules_instead
+from gacprof.cliffmap.source import SizeCost, SizeSource
 from gacprof.core.errors import LintError, MapError
 from gacprof.core.request import verb
 from gacprof.core.tasks import no_collection
@@ -33,13 +32,11 @@ from gacprof.diagnosing.merging import merges
 from gacprof.diagnosing.predict import Estimate, Predictor, workload_of
 from gacprof.diagnosing.profiles import CoupledDims, around, latency_profile
 from gacprof.diagnosing.request import DiagnoseRequest
-from gacprof.elsewhere import data
+from gacprof.diagnosing.sources import times_elsewhere
 from gacprof.elsewhere.model import StepTimes, step_times
 from gacprof.elsewhere.needs import Found, needs_of_config, needs_of_weights
-from gacprof.elsewhere.table import ElsewhereTable
 from gacprof.linting import LintRequest, lint
 from gacprof.linting.reading import config_named, is_config
-from gacprof.rules.table import RuleTable
 
 WINDOW = 0.25
 """How far around a dim's size better sizes are looked for, as a fraction."""
@@ -58,9 +55,7 @@ def _diagnose(request: DiagnoseRequest) -> Diagnosis:
     """
     checkpoint, source, tp = request.checkpoint, request.open_source(), request.tp
     if isinstance(checkpoint, Mapping) or (
-        isinstance(source, RuleTable)
-        and isinstance(checkpoint, str | Path)
-        and is_config(checkpoint)
+        source.gpu and isinstance(checkpoint, str | Path) and is_config(checkpoint)
     ):
         return _of_config(checkpoint, source, request)
     inventory = inventory_for(checkpoint)
@@ -74,7 +69,7 @@ def _diagnose(request: DiagnoseRequest) -> Diagnosis:
     notes = [*inventory.notes, *predictor.ranks.notes, *predictor.view.notes]
     notes += _remarks(predictor, found, weights)
     times = None
-    if isinstance(source, RuleTable):
+    if source.gpu:
         try:
             times = _steps(source, needs_of_weights(inventory, tp, request.dtype), request)
         except MapError as error:
@@ -83,21 +78,13 @@ def _diagnose(request: DiagnoseRequest) -> Diagnosis:
         inventory.path, inventory.layout, source.name, source.environment.name,
         predictor.dtype, dict(predictor.tokens), predictor.tolerance or None, inventory.parameters,
         weights, found, tuple(notes), source.basis, tp, times, tuple(merges(predictor)),
-        _busy(source),
+        source.busy,
     )  # fmt: skip
 
 
-def _busy(source: SizeSource) -> str:
-    """What a map's own check says of other programs; empty where they did not disturb its sweep."""
-    checks = source.file.checks if isinstance(source, CliffMap) else ()
-    return next((c.message for c in checks if c.name == "contention" and not c.passed), "")
-
-
-def _steps(source: RuleTable, found: Found, request: DiagnoseRequest) -> StepTimes:
-    """Raises :class:`MapError` where nobody measured the GPU, or none of that is installed."""
-    if not isinstance(source, ElsewhereTable):
-        source = ElsewhereTable(source.target, data.installed())
-    return step_times(source, found, request.tokens, request.tp)
+def _steps(source: SizeSource, found: Found, request: DiagnoseRequest) -> StepTimes:
+    """Raises as :func:`times_elsewhere`."""
+    return step_times(times_elsewhere(source), found, request.tokens, request.tp)
 
 
 def _of_config(
@@ -105,23 +92,22 @@ def _of_config(
 ) -> Diagnosis:
     """The times of a config alone, whose sizes :func:`gacprof.lint` judges."""
     named = config_named(config)
-    if not isinstance(source, RuleTable):
+    if not source.gpu:
         raise MapError(
             f"{named.name} is a config alone: a map judges weights; --gpu takes others' times of a "
             "GPU ('gacprof gpus' lists them), 'gacprof lint' judges its sizes"
         )
     needs = needs_of_config(named.config, request.tp, request.dtype)
-    gpu = source.target.sheet.key
     try:
         times = _steps(source, needs, request)
     except MapError as error:
-        instead = f"; 'gacprof lint {named.name} --gpu {gpu}' judges its sizes without times"
+        instead = f"; 'gacprof lint {named.name} --gpu {source.gpu}' judges its sizes without times"
         raise MapError(f"{error}{'' if 'gacprof lint' in str(error) else instead}") from None
     notes = [*named.notes, "a config alone: 'gacprof lint' judges its sizes for an engine"]
     too_large = ""
     if request.dtype is None:
         with suppress(LintError):  # a model that lint cannot judge: its size is not known
-            too_large = lint(LintRequest(config, gpu=gpu, tp=request.tp)).too_large
+            too_large = lint(LintRequest(config, gpu=source.gpu, tp=request.tp)).too_large
     return Diagnosis(
         named.name, "config", source.name, source.environment.name, ", ".join(times.dtypes),
         workload_of(request.tokens), None, 0, (), (), tuple(notes), source.basis, request.tp, times,
@@ -237,7 +223,7 @@ def _judge_dim(predictor: Predictor, dim: Dim) -> DimFinding:
         saved = now.saved(then)
         now_us, then_us = now.latency_us, then.latency_us if saved and saved.low > 0 else None
     return replace(
-        finding, verdict=here.verdict, penalty=here.penalty, best_size=best.size,
+        finding, verdict=here.verdict or "unknown", penalty=here.penalty, best_size=best.size,
         latency_us=now_us, best_latency_us=then_us, tier=here.mechanism or predictor.mechanism(dim),
         scaled=profile.scaled,
         penalty_low=here.penalty_low, penalty_high=here.penalty_high, relative=here.relative,
@@ -338,16 +324,15 @@ def _remarks(
 
 def _what_knows(source: SizeSource) -> str:
     sweep = "sweep the checkpoint's own shapes with 'gacprof sweep --for CHECKPOINT'"
-    instead = "" if source.basis else rules_instead(source.environment)
-    return f"{instead}; on the GPU itself, {sweep}" if instead else sweep
+    return f"{source.instead}; on the GPU itself, {sweep}" if source.instead else sweep
 
 
 def _all_safe(judged: Sequence[DimFinding], everything: bool, source: SizeSource) -> str:
     """That dims are not to blame is said only where the map excludes it for every one."""
-    if source.basis:
+    most = max(d.tolerance or 0.0 for d in judged)
+    if not most:  # judged by tiers
         best = "every dim that can be changed and that is known is of the best tier"
         return f"{best}, {source.basis}"
-    most = max(d.tolerance or 0.0 for d in judged)
     safe = (
         "every dim that can be changed and that the map knows is safe, none loses more than "
         f"{most:.0%}"

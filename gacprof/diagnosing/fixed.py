@@ -65,8 +65,8 @@ def _whole_heads(predictor: Predictor, heads: tuple[int, int, int] | None) -> Ca
         head_dim, rest = divmod(size, heads[0])
         if rest:
             return False
-        answer = predictor.view.head_dim(*_on_a_rank(predictor, *heads[1:]), head_dim)
-        return answer is None or answer.cost is None or answer.cost.verdict == "safe"
+        found = predictor.view.head_dim(*_on_a_rank(predictor, *heads[1:]), head_dim)
+        return found is None or found[0].verdict == "safe"
 
     return offer
 
@@ -94,18 +94,19 @@ def head_findings(predictor: Predictor) -> Iterator[DimFinding]:
     may be. No zeros can be added to one without code that scales the queries anew."""
     shapes = {(a.heads, a.kv_heads, a.head_dim) for a in predictor.inventory.attentions}
     for heads, kv_heads, head_dim in sorted(shapes):
-        answer = predictor.view.head_dim(*_on_a_rank(predictor, heads, kv_heads), head_dim)
-        if answer is None or answer.cost is None or answer.cost.verdict == "safe":
+        judged = predictor.view.head_dim(*_on_a_rank(predictor, heads, kv_heads), head_dim)
+        if judged is None or judged[0].verdict == "safe":
             continue
+        cost, best = judged
         at = f"attention of {heads} heads, {kv_heads} of keys and values"
-        found = _finding(predictor, answer.cost, answer.size, answer.cost.why)
+        found = _finding(predictor, cost, best, cost.why)
         found = replace(found, name=f"{at}:head_dim", role="attention", feeds=(at,))
-        if answer.cost.verdict == "undecided" and predictor.source.basis:
-            why = f"{answer.cost.why} has steps that are not known"
-            found = replace(found, advice=f"{why}; {found.advice}")
-        if not predictor.source.basis:
+        if cost.penalty is not None:
             why = f"'gacprof explain MAP --op attention --d {head_dim}' tells why"
             found = replace(found, advice=f"{found.advice}; {why}")
+        elif cost.verdict == "undecided":
+            why = f"{cost.why} has steps that are not known"
+            found = replace(found, advice=f"{why}; {found.advice}")
         yield found
 
 
@@ -146,23 +147,23 @@ def _judge(
     if not offered:
         return None
     here, *others = predictor.view.judge([product], [size, *offered], None)
-    if here.cost is None:
+    if here.verdict is None:
         return None
-    safe = (o.size for o in others if o.cost and o.cost.verdict == "safe" and offer(o.size))
+    safe = (cost.size for cost in others if cost.verdict == "safe" and offer(cost.size))
     served = predictor.view.mechanism(product, size)
-    return _finding(predictor, here.cost, next(safe, None), served, here.scaled)
+    return _finding(predictor, here, next(safe, None), served)
 
 
 def _finding(
-    predictor: Predictor, cost: SizeCost, best: int | None, served: str | None, scaled: bool = False
+    predictor: Predictor, cost: SizeCost, best: int | None, served: str | None
 ) -> DimFinding:
     larger = "" if best is None or best == cost.size else f"; {best} would be served well"
     advice = "keep" if cost.verdict == "safe" else f"{STAYS}{larger}"
     return DimFinding(
         name="", kind="fixed", size=cost.size, layer=None, role="", feeds=(),
-        divisible_by_8=cost.size % 8 == 0, verdict=cost.verdict, penalty=cost.penalty,
+        divisible_by_8=cost.size % 8 == 0, verdict=cost.verdict or "unknown", penalty=cost.penalty,
         latency_us=cost.latency_us, best_size=best, best_latency_us=None, tier=served,
-        advice=advice, tolerance=predictor.tolerance or None, scaled=scaled,
+        advice=advice, tolerance=predictor.tolerance or None, scaled=cost.scaled,
         penalty_low=cost.penalty_low, penalty_high=cost.penalty_high, relative=cost.relative,
         relative_from=cost.relative_from,
     )  # fmt: skip

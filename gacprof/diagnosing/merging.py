@@ -56,7 +56,7 @@ def merges(predictor: Predictor, changes: NewSizes | None = None) -> Iterator[Me
     source, sizes, inventory = predictor.source, dict(changes or {}), predictor.inventory
     fused = {name for name, size in sizes.items() if size is None}
     pairs = [pair for pair in pairs_of(inventory) if not fused.intersection(pair.dims)]
-    if not pairs or not source.timed or source.basis or predictor.ranks.tp > 1:
+    if not pairs or not source.timed or source.estimated or predictor.ranks.tp > 1:
         return
     ranks = {n: None for pair in pairs for n in pair.dims if inventory.dim(n).kind == "rank"}
     for tokens in sorted(predictor.tokens):

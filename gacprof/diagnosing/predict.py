@@ -15,14 +15,12 @@ from typing import Any, TypeVar
 
 from gacprof.checkpoint.inventory import Dim, Gemm, Inventory, Module
 from gacprof.checkpoint.products import LocalProducts
+from gacprof.cliffmap.estimate import NOTHING, Estimate, Interval
 from gacprof.cliffmap.source import (
-    NOTHING,
-    Answer,
     Asked,
-    Estimate,
-    Interval,
     Product,
     Side,
+    SizeCost,
     SizeSource,
     Tokens,
     is_number,
@@ -135,7 +133,7 @@ class Predictor:
             self.ranks.dtype_of(gemm.weight),
         )
 
-    def judge(self, dim: Dim, sizes: Sequence[int]) -> list[Answer]:
+    def judge(self, dim: Dim, sizes: Sequence[int]) -> list[SizeCost]:
         """The source's verdict on each of these ascending sizes of the dim."""
         return self.view.judge(self.products(dim), sizes, dim.most)
 
@@ -155,8 +153,8 @@ class Predictor:
         """Whether the module's dense product, as it is, is of the best mechanism, where the source
         tells without times."""
         sides = Side(module.out_features), Side(0, 1)
-        (answer,) = self.view.judge([Product(*sides)], [module.in_features], module.in_features)
-        return answer.cost is not None and answer.cost.tier == 1
+        (cost,) = self.view.judge([Product(*sides)], [module.in_features], module.in_features)
+        return cost.tier == 1
 
     def dim(self, dim: Dim, size: int) -> Estimate:
         """All GEMMs that ``dim`` feeds, were its size ``size`` and every other as it is."""

@@ -90,10 +90,10 @@ def _profile(
 ) -> LatencyProfile:
     high = min(high, dim.most or MAX_DIM)
     least = min(low, dim.size, *also)
-    answers = predictor.judge(dim, sorted({dim.size, *predictor.sizes(dim, least, high), *also}))
-    costs = {answer.size: answer.cost for answer in answers if answer.cost and answer.size <= high}
-    missing = next((answer.missing for answer in answers if answer.missing), "")
-    scaled = any(answer.scaled for answer in answers)
+    judged = predictor.judge(dim, sorted({dim.size, *predictor.sizes(dim, least, high), *also}))
+    costs = {cost.size: cost for cost in judged if cost.verdict and cost.size <= high}
+    missing = next((cost.missing for cost in judged if cost.missing), "")
+    scaled = any(cost.scaled for cost in judged)
     return LatencyProfile(costs, predictor.tolerance, scaled, missing, predictor.noisy)
 
 

@@ -8,9 +8,17 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from gacprof.cliffmap.candidates import Candidate, Use
 from gacprof.cliffmap.selection import MapLookupError, whole
-from gacprof.cliffmap.source import Asked, ModelView, Product, Side, SizeSource, is_number
+from gacprof.cliffmap.source import (
+    Asked,
+    Candidate,
+    ModelView,
+    Product,
+    Side,
+    SizeSource,
+    Use,
+    is_number,
+)
 from gacprof.core.dtypes import full_name
 from gacprof.core.errors import MapError
 from gacprof.core.points import MAX_DIM
@@ -59,11 +67,8 @@ def safe_ranks(
     view = source.view(replace(asked, tokens=counts))
     first, last = within or (1, max(1, _below_break_even(shapes)))
     last = min(last, *(min(shape) for shape in shapes))
-    if source.basis and view.step(products) == 1:
-        raise MapError(
-            f"by the rules of '{source.name}' all sizes are of one tier in {view.dtype}, so that "
-            "none is known to be better: name the dtype that is served, such as dtype='bfloat16'"
-        )
+    if why := view.no_better(products):
+        raise MapError(why)
     _check_held(source, view, products, within, _command(shapes, view, within))
     uses = [
         Use(
@@ -79,20 +84,10 @@ def safe_ranks(
     ]
     found = source.judge_jointly(uses, first, last)
     chosen = [c for c in found if c.safe or not safe_only]
-    if found and not chosen and source.basis:
-        raise MapError(_why_none(shapes, source, view))
+    fixed = [size for shape in shapes for size in shape]
+    if found and not chosen and (why := view.no_safe(products, fixed)):
+        raise MapError(why)
     return chosen
-
-
-def _why_none(shapes: Sequence[Shape], source: SizeSource, view: ModelView) -> str:
-    """Why rules call no rank safe: a side that the rank does not change holds the pair back."""
-    step = view.step(_pairs(shapes, view.dtype))
-    odd = dict.fromkeys(f"{size}" for shape in shapes for size in shape if size % step)
-    held = f"{' and '.join(odd)}, which no rank changes, is no multiple of {step}: it holds"
-    why = f"{held} the pair back" if odd else "none of the best tier in reach is sure"
-    return (
-        f"by the rules of '{source.name}' no rank is safe in {view.dtype}: {why} (safe_only=False)"
-    )
 
 
 def _pairs(shapes: Iterable[Shape], dtype: str) -> list[Product]:
@@ -147,11 +142,11 @@ def _dtype(asked: Any, layers: Any, source: SizeSource) -> str:
     own = full_name(str(getattr(weight, "dtype", "")))
     if own in source.dtypes:
         return own
-    if len(source.dtypes) > 1 and not source.basis:
+    if source.dtypes and not source.usual_dtype:
         raise MapError(
             f"the map '{source.name}' holds {', '.join(source.dtypes)}: name one as dtype"
         )
-    return source.dtypes[0] if source.dtypes else "float16"
+    return source.usual_dtype or "float16"
 
 
 def _check_held(
@@ -172,8 +167,8 @@ def _check_held(
         if not held:
             why = f"has no curve of {of}"
         elif within is not None and not (held[0] <= within[0] and held[-1] >= within[1]):
-            if source.basis:
-                continue  # rules answer any rank
+            if source.any_size:
+                continue
             why = (
                 f"holds ranks from {held[0]} to {held[-1]} of {of}, not {within[0]} to {within[1]}"
             )

@@ -18,6 +18,7 @@ from gacprof.devices.datasheet import sheets
 from gacprof.elsewhere import data
 from gacprof.elsewhere.data import short_name
 from gacprof.elsewhere.table import ElsewhereTable
+from gacprof.elsewhere.times import ProductTimes
 from gacprof.kernels import fa2
 from gacprof.rules.table import SCHEMA, RuleTable
 from gacprof.rules.target import target
@@ -39,7 +40,7 @@ def rule_table(
     return RuleTable(target(gpu, torch or NEWEST), dtypes, name)
 
 
-def gpu_source(gpu: str, torch: str | None = None, engine: str | None = None) -> RuleTable:
+def gpu_source(gpu: str, torch: str | None = None, engine: str | None = None) -> SizeSource:
     """The rules of a GPU, with times where others' measurements of it are installed. Raises as
     :func:`open_source`."""
     try:
@@ -52,6 +53,13 @@ def gpu_source(gpu: str, torch: str | None = None, engine: str | None = None) ->
         if engine is not None:
             raise
         return rules
+
+
+def times_elsewhere(source: SizeSource) -> ProductTimes:
+    """What others measured of a source's GPU, whether or not the source holds it. Raises
+    :class:`MapError` where nobody measured that, or none of it is installed."""
+    found: ProductTimes | None = source.times
+    return found or ProductTimes(target(source.gpu, NEWEST), data.installed())
 
 
 def _without_rules(gpu: str) -> str:

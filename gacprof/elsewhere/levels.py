@@ -15,7 +15,7 @@ from math import exp, hypot, log, sqrt
 
 import numpy as np
 
-from gacprof.cliffmap.source import SURELY, Estimate, Interval
+from gacprof.cliffmap.estimate import SURELY, Estimate, Interval
 from gacprof.core.dtypes import full_name
 from gacprof.core.errors import MapError
 from gacprof.elsewhere.data import Surface

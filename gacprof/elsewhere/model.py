@@ -8,12 +8,13 @@ from itertools import count as upwards
 from math import gcd
 from typing import Any
 
-from gacprof.cliffmap.source import NOTHING, Estimate, Interval, Tokens, workload_of
+from gacprof.cliffmap.estimate import NOTHING, Estimate, Interval
+from gacprof.cliffmap.source import Tokens, workload_of
 from gacprof.core.errors import MapError
 from gacprof.core.files import Record
 from gacprof.elsewhere.levels import DIFFER, OUR_NAMES, Level, Levels
 from gacprof.elsewhere.needs import CONTEXT, EXPERTS, NOT_SHARED, QUERIES, Found, Need
-from gacprof.elsewhere.table import MEASURE, ElsewhereTable, least_us
+from gacprof.elsewhere.times import MEASURE, ProductTimes, least_us
 
 NOTES = (
     "times are others' single measurements of aligned sizes by CUDA graph, interpolated; bounds "
@@ -172,16 +173,16 @@ def _said(shape: Mapping[str, int]) -> str:
 
 
 def step_times(
-    table: ElsewhereTable, found: Found, tokens: Tokens | None = None, tp: int = 1
+    times: ProductTimes, found: Found, tokens: Tokens | None = None, tp: int = 1
 ) -> StepTimes:
     """What these parts take at each token count, in µs with bounds, by default of one decode step
     and a prefill of 1024. Raises :class:`MapError` for a data type of their products that was not
     measured, naming those that were."""
     needs, left_out = found
     counts, sources = list(workload_of(tokens)), set[str]()
-    shapes = _good_shapes(table, needs)
+    shapes = _good_shapes(times, needs)
     priced = [
-        [_priced(table, need, good, m, sources) for m in counts]
+        [_priced(times, need, good, m, sources) for m in counts]
         for need, good in zip(needs, shapes, strict=True)
     ]
     parts = [
@@ -193,24 +194,24 @@ def step_times(
         _total([row[i] for row in priced], parts, m, len(left_out)) for i, m in enumerate(counts)
     ]
     return StepTimes(
-        table.gpu, table.engine or "", tuple(sorted({need.dtype for need in needs})), tp,
+        times.gpu, times.engine or "", tuple(sorted({need.dtype for need in needs})), tp,
         tuple(totals), tuple(parts), tuple(dict.fromkeys([*left_out, *gone])),
-        tuple(sorted(sources)), (table.provenance, *NOTES, *_apart(table, needs), table.published),
+        tuple(sorted(sources)), (times.provenance, *NOTES, *_apart(times, needs), times.published),
     )  # fmt: skip
 
 
-def _apart(table: ElsewhereTable, needs: Sequence[Need]) -> list[str]:
+def _apart(times: ProductTimes, needs: Sequence[Need]) -> list[str]:
     """Which data types engines serve by kernels of their own, so that their median says little."""
     dtypes = sorted({need.dtype for need in needs if need.kind == "product"})
-    differ = {dtype: max(table.levels(dtype).differ) for dtype in dtypes}
-    wide = [dtype for dtype, error in differ.items() if error > DIFFER and not table.engine]
+    differ = {dtype: max(times.levels(dtype).differ) for dtype in dtypes}
+    wide = [dtype for dtype, error in differ.items() if error > DIFFER and not times.engine]
     return [f"engines differ by more than {DIFFER:.0%} in {d}: name one (--engine)" for d in wide]
 
 
-def _good_shapes(table: ElsewhereTable, needs: Sequence[Need]) -> list[dict[str, int]]:
+def _good_shapes(times: ProductTimes, needs: Sequence[Need]) -> list[dict[str, int]]:
     """The next sizes of the best tier. Axes that one field of the config sizes grow together, to
     the least that is good in all of them."""
-    shapes = [_good_shape(table, need) for need in needs]
+    shapes = [_good_shape(times, need) for need in needs]
     for name in {name for need in needs for name in need.fields.values()}:
         axes = [
             (need, shape, axis)
@@ -223,7 +224,7 @@ def _good_shapes(table: ElsewhereTable, needs: Sequence[Need]) -> list[dict[str,
             size
             for size in upwards(unit)
             if all(
-                table.good(need.dtype, grown) == grown
+                times.good(need.dtype, grown) == grown
                 for need, _, axis in axes
                 for grown in [need.shape[axis] // unit * size]
             )
@@ -233,28 +234,28 @@ def _good_shapes(table: ElsewhereTable, needs: Sequence[Need]) -> list[dict[str,
     return shapes
 
 
-def _good_shape(table: ElsewhereTable, need: Need) -> dict[str, int]:
+def _good_shape(times: ProductTimes, need: Need) -> dict[str, int]:
     if need.kind != "product":
         return dict(need.shape)
-    return {axis: table.good(need.dtype, size) for axis, size in need.shape.items()}
+    return {axis: times.good(need.dtype, size) for axis, size in need.shape.items()}
 
 
 def _priced(
-    table: ElsewhereTable, need: Need, good: dict[str, int], tokens: int, sources: set[str]
+    times: ProductTimes, need: Need, good: dict[str, int], tokens: int, sources: set[str]
 ) -> _Priced:
     if need.kind != "product":
-        found = _of_query(table, need, tokens, sources)
-        one = found.at_least(least_us(table.target.sheet, need, tokens)).times(need.count)
+        found = _of_query(times, need, tokens, sources)
+        one = found.at_least(least_us(times.target.sheet, need, tokens)).times(need.count)
         return _Priced(one, one)
     rows = 1 if need.one_row else tokens
-    at_good = table.time(need.dtype, rows, good["N"], good["K"])
-    now = table.time(need.dtype, rows, need.shape["N"], need.shape["K"])
+    at_good = times.time(need.dtype, rows, good["N"], good["K"])
+    now = times.time(need.dtype, rows, need.shape["N"], need.shape["K"])
     if at_good.latency_us is not None:
-        sources |= {f"{s.framework} {s.version}" for s in table.levels(need.dtype).used}
+        sources |= {f"{s.framework} {s.version}" for s in times.levels(need.dtype).used}
     return _Priced(at_good.times(need.count), now.times(need.count))
 
 
-def _of_query(table: ElsewhereTable, need: Need, tokens: int, sources: set[str]) -> Estimate:
+def _of_query(times: ProductTimes, need: Need, tokens: int, sources: set[str]) -> Estimate:
     """Attention or experts, or why they have no time."""
     place = QUERIES[need.kind](need.shape, tokens)
     if isinstance(place, str):
@@ -264,10 +265,10 @@ def _of_query(table: ElsewhereTable, need: Need, tokens: int, sources: set[str])
         return Estimate(None, f"what a width of {width} costs is not known; {MEASURE}")
     shape = ", ".join(f"{name} {size}" for name, size in need.shape.items())
     try:
-        surfaces = table.measured.surfaces(table.gpu, place.query)
+        surfaces = times.measured.surfaces(times.gpu, place.query)
         if not surfaces:
             return Estimate(None, f"{shape} is not among what was measured")
-        levels = Levels(surfaces, need.dtype, table.engine, table.repeated)
+        levels = Levels(surfaces, need.dtype, times.engine, times.repeated)
     except MapError as error:
         return Estimate(None, f"{shape}: {error}")
     level = levels.at(place.m, place.n, 1)

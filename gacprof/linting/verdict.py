@@ -22,7 +22,7 @@ from gacprof.linting.request import LintRequest
 from gacprof.rules.head_dims import judge, vision_kernel
 
 if TYPE_CHECKING:
-    from gacprof.cliffmap.source import Interval
+    from gacprof.cliffmap.estimate import Interval
 
 NEARLY_FULL = 0.9
 """Share of a GPU's memory that vLLM takes by default (gpu_memory_utilization)."""
@@ -200,11 +200,11 @@ def _times(gpu: Gpu, engine: str, notes: list[str]) -> Times:
     from gacprof.elsewhere import data
     from gacprof.elsewhere.levels import BY_HOST
     from gacprof.elsewhere.needs import SCHEMES
-    from gacprof.elsewhere.table import ElsewhereTable
+    from gacprof.elsewhere.times import ProductTimes
     from gacprof.rules import target
 
     try:
-        table = ElsewhereTable(target(gpu.name, TORCH), data.installed(), ENGINES[engine])
+        times = ProductTimes(target(gpu.name, TORCH), data.installed(), ENGINES[engine])
     except GacprofError:
         return lambda judged: None
 
@@ -219,7 +219,7 @@ def _times(gpu: Gpu, engine: str, notes: list[str]) -> Times:
         for m in ROWS:
             rows = 1 if is_head else m
             try:
-                one = table.time(SCHEMES[dtype], rows, *shape)
+                one = times.time(SCHEMES[dtype], rows, *shape)
             except MapError:  # the engine was not measured in this data type
                 return None
             note = HOST.format(engine=engine, dtype=SCHEMES[dtype], tokens=counted(rows, "token"))

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from gacprof.checkpoint.inventory import ALIGNED, Dim, Gemm, NewSizes
-from gacprof.cliffmap.source import NOTHING
+from gacprof.cliffmap.estimate import NOTHING
 from gacprof.core.texts import workload_name
 from gacprof.diagnosing.fixed import unchanged
 from gacprof.diagnosing.predict import Estimate, Predictor
@@ -49,11 +49,11 @@ def summary(problem: Problem, outcome: Outcome, limits: Limits) -> Plan:
     changes = {c.dim: c.after for c in choices if c.after != c.before}
     now, after = predictor.weights({}), predictor.weights(changes)
     budget, memory = _costs(problem, limits, changes)
-    saved = predictor.saved(changes) if changes and source.basis else None
+    saved = predictor.saved(changes) if changes and source.estimated else None
     proof = outcome.certificate
     notes = [*proof.notes, *_notes(problem, limits, changes, inexact)]
     estimated = ""
-    if after.latency_us is not None and source.basis:
+    if after.latency_us is not None and source.estimated:
         estimated = BY_TIMES if problem.goal.name == "latency" or limits.times else ESTIMATED
     return Plan(
         checkpoint=inventory.path,
@@ -75,7 +75,7 @@ def summary(problem: Problem, outcome: Outcome, limits: Limits) -> Plan:
         predicted_before_us=now.latency_us,
         predicted_after_us=after.latency_us,
         saved_us=None if saved is None else (saved.low, saved.value, saved.high),
-        saved_in_part=[] if saved or not source.basis else list(_in_part(predictor, changes)),
+        saved_in_part=[] if saved or not source.estimated else list(_in_part(predictor, changes)),
         phases=_phases(problem, changes),
         energy_kept=mean([c.energy_kept for c in choices]),
         warnings=[
@@ -118,7 +118,7 @@ def _notes(
         )
     if problem.request.dominate is not None:
         yield _with_baseline(problem, changes)
-    if problem.predictor.source.basis:
+    if problem.predictor.source.estimated:
         yield from filter(None, (each.bounds(changes) for each in limits.times))
 
 

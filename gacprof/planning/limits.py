@@ -10,7 +10,7 @@ from math import ceil, floor
 from typing import ClassVar, Literal
 
 from gacprof.checkpoint.inventory import Dim, Gemm, Inventory, NewSizes
-from gacprof.cliffmap.source import Interval
+from gacprof.cliffmap.estimate import Interval
 from gacprof.core.errors import PlanError
 from gacprof.core.formatting import microseconds, percent
 from gacprof.core.points import MAX_DIM

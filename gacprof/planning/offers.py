@@ -114,7 +114,7 @@ def _known_sizes(
             nears = [coupled.profile_at(dim, at, also, (low, high)) for dim, at in pairs]
         for size in tried if all(near.on_offer for near in nears) else ():
             costs = [near.profile.costs.get(size) for near in nears]
-            known = [cost.verdict for cost in costs if cost is not None]
+            known = [cost.verdict for cost in costs if cost is not None and cost.verdict]
             allowed = low <= size <= high and bounds.allow(size) and not _refusal(members, size)
             if allowed and len(known) == len(costs):
                 worst = min(known, key=("misaligned", "undecided", "safe").index)

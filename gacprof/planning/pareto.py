@@ -66,7 +66,7 @@ def _variant(
 
     takes = footprint(problem.inventory, sizes)
     time = problem.predictor.weights(sizes)
-    bounds = time.interval if problem.predictor.source.basis else None
+    bounds = time.interval if problem.predictor.source.estimated else None
     dims = [dim for members, _ in problem.groups for dim in members]
     after = [(dim, sizes.get(dim.name, dim.size)) for dim in dims]
     return Variant(

@@ -194,7 +194,7 @@ class Plan(_Strict, Framed):
     predicted_after_us: float | None = None
     saved_us: tuple[float, float, float] | None = None
     """(low, value, high) of what the changes save, where the times are estimates with errors of
-    their own (``basis``); None where a time is not known."""
+    their own; None where a time is not known."""
     saved_in_part: list[PartSaved] = Field(default_factory=list)
     """What is known of it then, by token count; without those of which nothing is known."""
     phases: list[PhaseTimes] = Field(default_factory=list)
@@ -220,6 +220,12 @@ class Plan(_Strict, Framed):
         if twice is not None:
             raise ValueError(f"'{twice}' is there twice")
         return self
+
+    @property
+    def by_tier(self) -> bool:
+        """Whether sizes were judged by tiers, no penalty being known: a gain is then claimed of all
+        changes together alone, if at all."""
+        return self.tolerance is None
 
     @property
     def changes(self) -> dict[str, int | None]:

@@ -73,7 +73,7 @@ def of_times(problem: Problem, limits: Limits, after: Estimate) -> Iterator[str]
     if limits.times and not limits.break_even:
         yield (
             "no plan within the limits has all factor pairs as fast as the dense products in their "
-            f"place: some {'may be' if source.basis else 'are'} slower"
+            f"place: some {'may be' if source.estimated else 'are'} slower"
         )
     if after.latency_us is None and source.timed:
         yield f"the time of the planned sizes together is not known: {after.missing}"
@@ -82,9 +82,9 @@ def of_times(problem: Problem, limits: Limits, after: Estimate) -> Iterator[str]
 def _unmeasured(problem: Problem, moved: Sequence[Choice]) -> str:
     """Of dims whose time as they are is not known."""
     predictor, one = problem.predictor, moved[0]
-    by_rules = predictor.source.basis
-    what = "whose cost is not known" if by_rules else "that the map has not measured"
-    to = "sizes of the best tier" if by_rules else "better sizes"
+    by_tier = not predictor.tolerance
+    what = "whose cost is not known" if by_tier else "that the map has not measured"
+    to = "sizes of the best tier" if by_tier else "better sizes"
     to = "safe sizes" if all(choice.safe for choice in moved) else to
     now = predictor.dim(problem.inventory.dim(one.dim), one.before)
     return (
@@ -99,7 +99,7 @@ def _faster(problem: Problem, fused: Sequence[Choice]) -> str:
     source = problem.predictor.source
     if not source.timed:
         return "no larger"
-    if source.basis:
+    if source.estimated:
         saved = problem.predictor.saved({choice.dim: None for choice in fused})
         if saved is None or saved.low <= 0 <= saved.high:
             return "not certainly faster or slower"

@@ -14,9 +14,9 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from gacprof.cliffmap import CliffMap, detect
-from gacprof.cliffmap.candidates import Use
 from gacprof.cliffmap.detect import label
 from gacprof.cliffmap.schema import Curve
+from gacprof.cliffmap.source import Use
 from gacprof.core.errors import ReportError
 from gacprof.core.formatting import percent
 from gacprof.core.points import Flag

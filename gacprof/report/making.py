@@ -78,10 +78,8 @@ def _write_report(request: ReportRequest) -> Path:
     Raises :class:`ReportError`, and what the steps raise."""
     from jinja2 import UndefinedError
 
-    from gacprof.cliffmap import CliffMap
     from gacprof.report.page import write_page
     from gacprof.report.verdict import Contents
-    from gacprof.rules.table import RuleTable
 
     if request.out is not None and (Path(request.out) / "config.json").exists():
         raise ReportError(f"{request.out} is a model's folder: name another for the page (out)")
@@ -89,10 +87,11 @@ def _write_report(request: ReportRequest) -> Path:
     source, parts = _gathered(request)
     subject = source.environment.name if source else "a checkpoint"
     name = f"{Path(model).name} on {subject}" if model is not None and source else subject
+    tiers = bool(source and source.tiers)
     contents = Contents(
         title=request.title or f"gacprof report: {name}",
-        cliff_map=source if isinstance(source, CliffMap) else None,
-        rules=source if isinstance(source, RuleTable) else None,
+        cliff_map=None if tiers else source,
+        rules=source if tiers else None,
         notes=[*request.notes, *parts.pop("notes", ())],
         **parts,
     )
@@ -107,7 +106,7 @@ def _write_report(request: ReportRequest) -> Path:
         ) from None
 
 
-def _gathered(request: ReportRequest) -> tuple[SizeSource | None, dict[str, Any]]:
+def _gathered(request: ReportRequest) -> tuple[Any, dict[str, Any]]:
     """The source of sizes, and the artefacts: given, found in the model's folder, or made of it."""
     from gacprof.diagnosing.sources import open_source
 

@@ -24,7 +24,7 @@ from gacprof.report.figures_style import as_element, latency_unit, save
 from gacprof.report.grouping import group
 from gacprof.report.tables import constraints, rule_table, step_table, to_html
 from gacprof.report.verdict import FILTERS, Contents, caption, point_words, verdict
-from gacprof.report.wording import microseconds, percent
+from gacprof.report.wording import by_tier, microseconds, percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,13 +45,13 @@ MANY_DIMS = 32
 PAGE_WIDTH = 5.6
 """Inches of a figure, so narrow that a phone shows its text in a size that can be read."""
 
-DIM_SHOWN = ("size", "verdict", "penalty", "penalty_high", "latency_us", "advice")
-BY_RULES_SHOWN = ("size", "verdict", "advice")
-CHOICE_BY_RULES_SHOWN = ("before", "after", "action", "verdict")
+DIM_SHOWN = ("size", "verdict", "advice"), ("latency_us",), ("penalty", "penalty_high")
 CHOICE_SHOWN = (
-    "before", "after", "action", "latency_before_us", "latency_after_us", "verdict", "penalty_high"
+    ("before", "after", "action", "verdict"), ("latency_before_us", "latency_after_us"),
+    ("penalty_high",),
 )  # fmt: skip
-"""What a row shows besides its name: those alike in all of it are one row."""
+"""What a row shows besides its name: always, where times are known, and where penalties are. Those
+alike in all of it are one row."""
 
 _AXIS = "|".join(f"{name}-(?:{'|'.join(op.dims)})" for name, op in OPERATORS.items())
 _OURS = re.compile(rf"(?:bench|tiers-(?:{_AXIS})|\d+-(?:{_AXIS}))\.(?:svg|png)", re.ASCII)
@@ -98,14 +98,18 @@ def write_page(contents: Contents, folder: str | Path) -> Path:
     views = [View(curve, sizes_asked(curve, contents.diagnosis)) for curve in curves]
     figures = list(_figures(contents, views))
     times = contents.diagnosis and contents.diagnosis.get("times")
+    of_dims = _shown(contents.diagnosis, "dims", DIM_SHOWN)
+    of_choices = _shown(contents.plan, "choices", CHOICE_SHOWN)
     page = environment.get_template("page.html.j2").render(
         c=contents,
         figures=[drawn for drawn, _ in figures],
         verdict=verdict(contents, views),
-        dims=_dims(contents.diagnosis) if contents.diagnosis else [],
-        choices=_choices(contents.plan) if contents.plan else [],
+        of_dims=of_dims,
+        dims=_dims(contents.diagnosis, of_dims) if contents.diagnosis else [],
+        of_choices=of_choices,
+        choices=_alike(contents.plan["choices"], "dim", of_choices) if contents.plan else [],
         bench_rows=workloads(contents.bench) if contents.bench else [],
-        map_facts=map_facts(contents.cliff_map) if contents.cliff_map else None,
+        map_facts=map_facts(contents.cliff_map.file) if contents.cliff_map else None,
         steps=to_html(step_table(times)) if times else "",
         tiers=to_html(rule_table(contents.rules)) if contents.rules else "",
         constraints=to_html(constraints(contents.cliff_map, curves)) if contents.cliff_map else "",
@@ -141,15 +145,20 @@ def _cells(row: Mapping[str, Any], shown: Sequence[str]) -> tuple[Any, ...]:
     return tuple(written.get(k.partition("_")[0], lambda value: value)(row[k]) for k in shown)
 
 
-def _choices(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
-    shown = CHOICE_BY_RULES_SHOWN if plan.get("basis") else CHOICE_SHOWN
-    return _alike(plan["choices"], "dim", shown)
+def _shown(
+    judged: Mapping[str, Any] | None, parts: str, columns: tuple[tuple[str, ...], ...]
+) -> tuple[str, ...]:
+    """Those of the columns that a diagnosis or a plan has something for."""
+    if judged is None:
+        return ()
+    always, times, penalties = columns
+    timed = any(row[key] is not None for row in judged[parts] for key in times)
+    return (*always, *times * timed, *penalties * (not by_tier(judged)))
 
 
-def _dims(diagnosis: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _dims(diagnosis: Mapping[str, Any], shown: Sequence[str]) -> list[dict[str, Any]]:
     """The diagnosed dims: by verdict, those that lose most first."""
     order = ("misaligned", "undecided", "unknown", "safe")
-    shown = BY_RULES_SHOWN if diagnosis.get("basis") else DIM_SHOWN
     rows = _alike(diagnosis["dims"], "name", shown)
     return sorted(rows, key=lambda row: (order.index(row["verdict"]), -row["lost_us"]))
 

@@ -122,7 +122,7 @@ def _sure(contents: Contents) -> list[str]:
 
 
 def _of_map(cliff_map: CliffMap) -> str:
-    facts = map_facts(cliff_map)
+    facts = map_facts(cliff_map.file)
     slow, points = facts.misaligned, facts.points
     return f"{facts.device}: {slow:,} of {points:,} sizes are slower than a larger one."
 

@@ -46,10 +46,19 @@ def _refused(diagnosis: Mapping[str, Any]) -> str:
     return f"Refused: {tp} ranks cannot share out {names}{lint}." if names else ""
 
 
+def by_tier(judged: Mapping[str, Any]) -> bool:
+    """Whether a diagnosis or a plan judged sizes by tiers, no penalty being known."""
+    return judged.get("tolerance") is None
+
+
+def _clause(basis: str | None) -> str:
+    return f", {basis}" if basis else ""
+
+
 def verdict_of(diagnosis: Mapping[str, Any]) -> str:
     """What a diagnosis' totals come to, in one sentence."""
-    totals, device, basis = diagnosis["totals"], diagnosis["device"], diagnosis.get("basis")
-    how, misaligned = f", {basis}" if basis else "", totals["misaligned"]
+    totals, device = diagnosis["totals"], diagnosis["device"]
+    how, misaligned = _clause(diagnosis.get("basis")), totals["misaligned"]
     if diagnosis["layout"] == "config":
         return _of_config(diagnosis, how)
     weights, judged = totals["weights"], totals["judged"] - totals["fixed"]
@@ -65,7 +74,7 @@ def verdict_of(diagnosis: Mapping[str, Any]) -> str:
             )
         but = ", but attention does" if heads else f", of {judged} judged"
         return f"No weight is known to lose time on {device}{how}{but}."
-    if basis:
+    if by_tier(diagnosis):
         return f"{misaligned} of {weights} weights have sizes that {device} serves worse{how}."
     part, whole = totals["recoverable_us"], totals.get("plannable_us")
     share = f" ({percent(part / whole)})" if part is not None and whole else ""
@@ -161,7 +170,7 @@ def _without(times: Mapping[str, Any], i: int) -> str:
 def _no_time(diagnosis: Mapping[str, Any]) -> str:
     """Why there are no times where rules judge."""
     why = next((note for note in diagnosis.get("notes", ()) if note.startswith("no times: ")), "")
-    lost = diagnosis.get("basis") and diagnosis["totals"]["misaligned"]
+    lost = by_tier(diagnosis) and diagnosis["totals"]["misaligned"]
     return f"The time it costs is not known ({why.removeprefix('no times: ')})." if lost else ""
 
 
@@ -172,7 +181,7 @@ def worst(diagnosis: Mapping[str, Any]) -> list[str]:
     alike.sort(key=lambda g: -sum(dim["lost_us"] or 0 for dim in g.members))
     most = [f"{g.name} {g.first['size']}: {g.first['advice']}" for g in alike[:MOST_WORST]]
     more = f"; and {len(alike) - MOST_WORST} more" if len(alike) > MOST_WORST else ""
-    where = "Worst" if diagnosis.get("basis") else "Most is lost"
+    where = "Worst" if by_tier(diagnosis) else "Most is lost"
     return [f"{where} in {'; '.join(most)}{more}."] if most else []
 
 
@@ -209,8 +218,8 @@ def planned(plan: Mapping[str, Any]) -> str:
     budget = plan["budget"]
     whole = [budget.get(f"checkpoint_{when}") for when in ("before", "after")]
     size = f", {signed(whole[1] / whole[0] - 1)} parameters" if all(whole) else ""
-    how = f", {plan['basis']}" if plan.get("basis") else ""
-    return f"The plan changes {changed} of {len(plan['choices'])} dims{size}{how}; {gained(plan)}."
+    dims = f"{changed} of {len(plan['choices'])} dims"
+    return f"The plan changes {dims}{size}{_clause(plan.get('basis'))}; {gained(plan)}."
 
 
 def gained(plan: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ from gacprof.core.formatting import Framed
 from gacprof.rules import step
 from gacprof.rules.table import RuleTable
 from gacprof.rules.target import NoRuleError, Target
-from gacprof.rules.view import judged
+from gacprof.rules.verdicts import judged
 
 
 @dataclass(frozen=True)
@@ -149,8 +149,8 @@ def _compared(measured: Curve, target: Target) -> CurveAgreement:
     at = judged(measured.point(p.d[0]), axis, p.d, target)
     if len(at) < 2:
         raise NoRuleError(f"{measured.operator} over {axis}: fewer than two sizes that are served")
-    ruled = {d: found for d, found in at.items() if found[0] != "undecided"}
-    best = [d for d, found in at.items() if found[1] == 1]
+    ruled = {d: found for d, found in at.items() if found.verdict != "undecided"}
+    best = [d for d, found in at.items() if found.tier == 1]
     widest = {step(measured.point(d), axis, target): d for d in best}
     comparable = [d for d in p.d if measured.coverage.compares(d) and d in at]
     verdict = dict(zip(p.d, measured.verdicts, strict=True))
@@ -158,11 +158,13 @@ def _compared(measured: Curve, target: Target) -> CurveAgreement:
     measured_too = [d for d in comparable if verdict[d] != "undecided"]
     decided = [d for d in measured_too if d in ruled]
     wrong = [
-        CounterExample(d, ruled[d][1] or 0, ruled[d][0], verdict[d], round(penalty[d], 4))
+        CounterExample(
+            d, ruled[d].tier or 0, str(ruled[d].verdict), verdict[d], round(penalty[d], 4)
+        )
         for d in decided
-        if (ruled[d][0] == "safe") != (verdict[d] == "safe")
+        if (ruled[d].verdict == "safe") != (verdict[d] == "safe")
     ]
-    safe = {d for d, found in ruled.items() if found[0] == "safe"}
+    safe = {d for d, found in ruled.items() if found.verdict == "safe"}
     return CurveAgreement(
         operator=measured.operator,
         axis=axis,

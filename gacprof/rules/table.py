@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from gacprof import operators
-from gacprof.cliffmap.candidates import Candidate, Limits, Use, choose, span
+from gacprof.cliffmap.candidates import Limits, choose, span
 from gacprof.cliffmap.selection import whole
-from gacprof.cliffmap.source import Asked
+from gacprof.cliffmap.source import Asked, Candidate, SizeCost, Use
 from gacprof.core.dtypes import full_name
 from gacprof.core.errors import GacprofError, MapError, other_version, why_unreadable
 from gacprof.core.files import Record, read_json, write_json
@@ -29,7 +29,9 @@ from gacprof.core.formatting import Framed
 from gacprof.core.points import Environment, Flag
 from gacprof.rules import gemm, serve, step
 from gacprof.rules.target import NoRuleError, Rule, Target, target
-from gacprof.rules.view import REACH, RuleView, judged
+from gacprof.rules.verdicts import REACH, judged
+from gacprof.rules.view import RuleView
+from gacprof.stats.findings import Verdict
 
 SCHEMA = "gacprof.rules/1"
 BASIS = "by rules, not measured"
@@ -74,13 +76,15 @@ class RuleTable(Framed):
     """
 
     basis = BASIS
-    timed = False
+    timed, estimated, any_size = False, False, True
+    busy, instead, times = "", "", None
 
     def __init__(
         self, about: Target, dtypes: Sequence[str] = (), name: str = "", created: str = ""
     ) -> None:
         self.target = about
         self.dtypes = tuple(dict.fromkeys(map(about.dtype, dtypes))) or _sixteen_first(about)
+        self.gpu, self.usual_dtype = about.sheet.key, self.dtypes[0]
         self.name = name or f"{about.sheet.key}-rules"
         self.created = created or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
@@ -88,9 +92,11 @@ class RuleTable(Framed):
         return f"<{type(self).__name__}: {self.frame_title()}>"
 
     @classmethod
-    def load(cls, path: str | Path) -> RuleTable:
-        """A table from its file. Raises :class:`MapError` for what is none, for one of another
-        version, and for one whose tiers are not those of this gacprof's rules."""
+    def load(cls, path: RuleTable | str | Path) -> RuleTable:
+        """A table from its file, or as it is. Raises :class:`MapError` for what is none, of another
+        version, or of other tiers than those of this gacprof's rules."""
+        if isinstance(path, RuleTable):
+            return path
         try:
             data = read_json(Path(path))
         except (OSError, ValueError) as error:
@@ -219,7 +225,7 @@ class RuleTable(Framed):
             )
 
     def view(self, asked: Asked) -> RuleView:
-        return RuleView(self.target, self.dtypes, asked, f"{BASIS} ({self.name})")
+        return RuleView(self.target, self.dtypes, asked, self.name, BASIS)
 
     def candidates(
         self,
@@ -260,24 +266,24 @@ class RuleTable(Framed):
         rows = [use for use in uses if dict(use.fixed).get("M", ALIGNED["M"]) > gemm.FEW_ROWS]
         each = [self._judged(use, first, last) for use in rows or uses]  # few rows say nothing
         common = sorted(set.intersection(*(set(found) for found in each)))
-        frontier = self._widest(uses, [d for d in common if all(f[d][1] == 1 for f in each)])
-        order = ("misaligned", "undecided", "safe")
+        frontier = self._widest(uses, [d for d in common if all(f[d].tier == 1 for f in each)])
+        order: tuple[Verdict, ...] = ("misaligned", "undecided", "safe")
         what = " + ".join(f"{use.operator} {use.axis} {use.dtype}" for use in uses)
         return [
             Candidate(
                 d, None, None, None, None,
-                min((found[d][0] for found in each), key=order.index), d in frontier, None,
-                f"{what}, {BASIS}", tier=max(found[d][1] or 0 for found in each),
+                order[min(order.index(found[d].verdict) for found in each)], d in frontier, None,
+                f"{what}, {BASIS}", tier=max(found[d].tier or 0 for found in each),
             )
             for d in common
         ]  # fmt: skip
 
-    def _judged(self, use: Use, first: int, last: int) -> dict[int, Any]:
+    def _judged(self, use: Use, first: int, last: int) -> dict[int, SizeCost]:
         shards = use.shards
         near = range(-(-max(first, 1) // shards), last // shards + 1)
         at = self._point(use.operator, dict(use.fixed), use.dtype, use.axis, use.flags)
         found = judged(at, use.axis, near, self.target)
-        return {d * shards: found[d] for d in near if d in found and found[d][1] is not None}
+        return {d * shards: found[d] for d in near if d in found and found[d].tier is not None}
 
     def _widest(self, uses: Sequence[Use], best: Sequence[int]) -> set[int]:
         """Of sizes of tier 1 that do the same work the widest."""

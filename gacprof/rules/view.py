@@ -1,56 +1,58 @@
 """What rules say of a model's sizes: any size of any product, token count and shard.
 
-The verdict comes from the tiers themselves. A size is *safe* where every product that the dim is in
-is of tier 1, the best there is, and the size one that nothing published speaks against (multiples
-of 128 bytes, more than a few rows); *misaligned* where a larger size within reach is of a better
-tier or no kernel serves it at all; *undecided* where it is of the best tier and no more is known,
-where something else holds its products in a worse tier, or what serves it has steps that nobody
-knows. What the rules do not cover is unknown, never safe. Sizes of the best tier are on offer.
+The verdict follows from the tiers (:mod:`gacprof.rules.verdicts`), the worst of all products that
+the dim is in. One of the best tier is safe where nothing published speaks against it: multiples of
+128 bytes, more than a few rows. What the rules do not cover is unknown, never safe. Sizes of the
+best tier are on offer.
 
 Another side of a product whose size may be changed too is taken as aligned: it is judged by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import gcd, inf, lcm
-from typing import TYPE_CHECKING
 
 from gacprof import operators
-from gacprof.cliffmap.source import Answer, Asked, Estimate, Product, Side, SizeCost, workload_of
-from gacprof.core.points import Flag, Point
+from gacprof.cliffmap.estimate import NOTHING, Estimate
+from gacprof.cliffmap.source import Asked, Product, Side, SizeCost, workload_of
+from gacprof.core.errors import MapError
+from gacprof.core.points import Flag
 from gacprof.rules import gemm, serve
 from gacprof.rules.target import NoRuleError, RefusedError, Target
-
-if TYPE_CHECKING:
-    from gacprof.stats.findings import Verdict
+from gacprof.rules.verdicts import REACH, judge_tier, judged
 
 NO_LATENCY = "rules know tiers, no latency: measure it with 'gacprof sweep --for CHECKPOINT'"
-REACH = 64
-"""How far above a size a better one is looked for, in units of one shard: templates of attention
-are as far apart, alignments repeat earlier."""
 PREFILL = 1024
 """Tokens that attention is judged at where only decode steps were asked for."""
+Time = Callable[[str, int, int, int], Estimate]
+"""The time of y[M, N] = x[M, K] · Wᵀ by dtype, M, N and K. Raises :class:`MapError` for a dtype
+that was not measured."""
 
 
 class RuleView:
-    """One model's products by the rules of one GPU and PyTorch release."""
+    """One model's products by the rules of one GPU and PyTorch release, as ``name`` has them.
+
+    ``basis`` says so; ``time`` gives others' times, where there are any."""
 
     tolerance = 0.0
     noisy = False
     tokens_note = ""
     flags: Mapping[str, Flag] = {}
 
-    def __init__(self, target: Target, held: Sequence[str], asked: Asked, basis: str) -> None:
-        self.target, self.held = target, held
+    def __init__(
+        self, target: Target, held: Sequence[str], asked: Asked, name: str, basis: str,
+        time: Time | None = None,
+    ) -> None:  # fmt: skip
+        self.target, self.held, self.name, self._time = target, held, name, time
         self.tokens = workload_of(asked.tokens)
         named = target.dtype(asked.dtype) if asked.dtype else asked.computed
         self._asked = asked.dtype is not None
         self.dtype = named if self._asked else self._judged_in(named)
         self.notes: list[str] = [
-            f"{basis}: a misaligned size is of a worse tier than a larger one; what that costs is "
-            "known only where it was published"
+            f"{basis} ({name}): a misaligned size is of a worse tier than a larger one; what that "
+            "costs is known only where it was published"
         ]
         if self.dtype != named:
             self.notes.append(
@@ -68,10 +70,23 @@ class RuleView:
                 "is served in that"
             )
         self._tiers: dict[tuple[object, ...], int | None] = {}
-        self._heads: dict[tuple[int, int, int], Answer | None] = {}
+        self._heads: dict[tuple[int, int, int], tuple[SizeCost, int] | None] = {}
+        self._times: dict[tuple[int, int, str], Estimate] = {}
 
     def latency(self, n: int, k: int, bias: bool, dtype: str = "") -> Estimate:
-        return Estimate(None, NO_LATENCY)
+        key = n, k, self.dtype if self._asked or not dtype else dtype
+        if key not in self._times:
+            self._times[key] = self._latency(*key)
+        return self._times[key]
+
+    def _latency(self, n: int, k: int, dtype: str) -> Estimate:
+        if self._time is None:
+            return Estimate(None, NO_LATENCY)
+        try:
+            each = [self._time(dtype, m, n, k).times(w) for m, w in self.tokens.items()]
+        except MapError as error:
+            return Estimate(None, str(error))
+        return sum(each, NOTHING)
 
     def sizes(self, products: Sequence[Product], low: int, high: int) -> Sequence[int]:
         """Those at which each product's own side is of the best tier."""
@@ -86,11 +101,11 @@ class RuleView:
 
     def judge(
         self, products: Sequence[Product], sizes: Sequence[int], most: int | None
-    ) -> list[Answer]:
+    ) -> list[SizeCost]:
         try:
-            return [self._answer(products, size, most) for size in sizes]
+            return [self._judged(products, size, most) for size in sizes]
         except NoRuleError as error:
-            return [Answer(size, None, missing=str(error)) for size in sizes]
+            return [SizeCost(size, missing=str(error)) for size in sizes]
 
     def mechanism(self, product: Product, size: int) -> str | None:
         sides = self._sides(product, size)
@@ -109,13 +124,13 @@ class RuleView:
         except NoRuleError:
             return None
 
-    def head_dim(self, heads: int, kv_heads: int, head_dim: int) -> Answer | None:
+    def head_dim(self, heads: int, kv_heads: int, head_dim: int) -> tuple[SizeCost, int] | None:
         key = heads, kv_heads, head_dim  # asked for every product that whole heads are a side of
         if key not in self._heads:
             self._heads[key] = self._head_dim(*key)
         return self._heads[key]
 
-    def _head_dim(self, heads: int, kv_heads: int, head_dim: int) -> Answer | None:
+    def _head_dim(self, heads: int, kv_heads: int, head_dim: int) -> tuple[SizeCost, int] | None:
         dims = {"heads": heads, "kv_heads": kv_heads, "q_len": max(*self.tokens, 2)}
         dims["q_len"] = PREFILL if dims["q_len"] == 2 else dims["q_len"]
         dtype = self.dtype if self.dtype in gemm.HALVES else "bfloat16"
@@ -123,28 +138,42 @@ class RuleView:
         larger = judged(at, "head_dim", range(head_dim, head_dim + REACH + 1), self.target)
         if head_dim not in larger:
             return None
-        verdict, tier, _, mechanism = larger[head_dim]
-        cost = SizeCost(head_dim, None, None, None, None, verdict, tier, mechanism)
-        return Answer(next((d for d in larger if larger[d][0] == "safe"), head_dim), cost)
+        cost = larger[head_dim]
+        safe = next((d for d in larger if larger[d].verdict == "safe"), head_dim)
+        return replace(cost, why=cost.mechanism or "", mechanism=None), safe
 
-    def _answer(self, products: Sequence[Product], size: int, most: int | None) -> Answer:
-        tier = self._tier(products, size)
-        if tier == 1:
-            why = self._unsure(products, size)
-            return Answer(size, _cost(size, "undecided" if why else "safe", 1, why))
+    def no_better(self, products: Sequence[Product]) -> str:
+        if self.step(products) > 1:
+            return ""
+        return (
+            f"by the rules of '{self.name}' all sizes are of one tier in {self.dtype}, so that "
+            "none is known to be better: name the dtype that is served, such as dtype='bfloat16'"
+        )
+
+    def no_safe(self, products: Sequence[Product], fixed: Sequence[int]) -> str:
+        step = self.step(products)
+        odd = dict.fromkeys(f"{size}" for size in fixed if size % step)
+        held = f"{' and '.join(odd)}, which no rank changes, is no multiple of {step}: it holds"
+        why = f"{held} the pair back" if odd else "none of the best tier in reach is sure"
+        return (
+            f"by the rules of '{self.name}' no rank is safe in {self.dtype}: {why} "
+            "(safe_only=False)"
+        )
+
+    def _judged(self, products: Sequence[Product], size: int, most: int | None) -> SizeCost:
         last = size + self._reach(products)
-        last = last if most is None else min(last, most)
-        for larger in range(size + 1, last + 1):
-            better = self._tier(products, larger)
-            if better is not None and (tier is None or better < tier):
-                why = f"{larger} is of tier {better}"
-                cost = _cost(size, "misaligned", tier, why)
-                return Answer(size, self._with_worst(cost, products, size))
-        if tier is None:
+        cost = judge_tier(
+            size,
+            last if most is None else min(last, most),
+            lambda other: self._tier(products, other),
+            lambda other, tier: self._unsure(products, other) if tier == 1 else "",
+        )
+        if cost.verdict == "misaligned":
+            return self._with_worst(cost, products, size)
+        if cost.verdict is None:
             sizes = " and ".join(dict.fromkeys(str(p.at(size) or size) for p in products))
-            return Answer(size, None, missing=f"no kernel serves {sizes}, nor a size near it")
-        why = f"of tier {tier}, and so is every larger size near it: something else holds it there"
-        return Answer(size, _cost(size, "undecided", tier, why))
+            return replace(cost, missing=f"no kernel serves {sizes}, nor a size near it")
+        return cost
 
     def _unsure(self, products: Sequence[Product], size: int) -> str:
         """Why a size of the best tier is not safe; empty where it is. Its own sides count: another
@@ -245,10 +274,6 @@ class RuleView:
         return max((cost for cost in costs if cost is not None and cost > 1), default=None)
 
 
-def _cost(size: int, verdict: Verdict, tier: int | None, why: str = "") -> SizeCost:
-    return SizeCost(size, None, None, None, None, verdict, tier, why)
-
-
 def _whole(side: Side, unit: int) -> int:
     """What others are on a side, those that may be changed too at their next aligned size."""
     step = unit * side.shards
@@ -259,46 +284,3 @@ def _length(side: Side, size: int, unit: int) -> int | None:
     """The side's length, where other dims that may be changed are aligned."""
     whole, rest = divmod(_whole(side, unit) + side.times * size, side.shards)
     return None if rest or whole < 1 else whole
-
-
-Verdicts = tuple["Verdict", "int | None", "int | None", str]
-
-
-def judged(at: Point, axis: str, dims: Sequence[int], target: Target) -> dict[int, Verdicts]:
-    """(verdict, tier, the best size at least as large, mechanism) of an operator's point at each of
-    these sizes of one axis. What is refused is of no tier, and has its reason for a mechanism; what
-    neither it nor any larger size is served is left out.
-
-    Rules say nothing of steps along token counts: such a size is never safe. Raises
-    :class:`NoRuleError`.
-    """
-    known: dict[int, tuple[int | None, bool, str]] = {}
-
-    def served(d: int) -> tuple[int | None, bool, str]:
-        if d not in known:
-            try:
-                found = serve(at.with_dim(axis, d), target)
-                known[d] = found.tier, found.open or axis in TOKEN_AXES, found.mechanism
-            except RefusedError as error:
-                known[d] = None, False, str(error)
-        return known[d]
-
-    rows = axis in ("K", "N") and at.operator in GEMMS
-    verdicts: dict[int, Verdicts] = {}
-    for d in dims:
-        tier, is_open, mechanism = served(d)
-        if tier == 1:
-            is_open = is_open or (rows and not gemm.is_sure(at.dtype, d))
-            verdicts[d] = ("undecided" if is_open else "safe"), 1, d, mechanism
-            continue
-        above = {s: t for s in range(d + 1, d + REACH + 1) if (t := served(s)[0]) is not None}
-        best = min(above, key=lambda s: (above[s], s), default=None)
-        if best is not None and (tier is None or above[best] < tier) and not is_open:
-            verdicts[d] = "misaligned", tier, best, mechanism
-        elif tier is not None:
-            verdicts[d] = "undecided", tier, d, mechanism
-    return verdicts
-
-
-GEMMS = ("linear", "bmm", "experts", "quantised")
-TOKEN_AXES = ("M", "q_len", "kv_len", "tokens", "rows", "batch")

@@ -162,7 +162,7 @@ class Survey:
     def map(self) -> str:
         made = self._map_of("suite")
         made.save(self.folder / MAP)
-        facts = map_facts(made)
+        facts = map_facts(made.file)
         return (
             f"{facts.curves} curves, {facts.points} points, {facts.cliffs} cliffs, "
             f"{facts.undecided} dims undecided; A/A floor {percent(made.floor) or 'unknown'}"

@@ -20,7 +20,7 @@ from gacprof.devices.datasheet import sheet
 from gacprof.elsewhere import data
 from gacprof.elsewhere.data import Measurements
 from gacprof.elsewhere.model import StepTimes
-from gacprof.elsewhere.table import ElsewhereTable
+from gacprof.elsewhere.times import ProductTimes
 from gacprof.report.wording import diagnosed
 
 Run = Callable[..., tuple[int, str, str]]
@@ -192,7 +192,7 @@ def test_lint_leaves_out_times_that_the_host_bounds_and_says_so(
     config.write_text(json.dumps(GQA | {"architectures": ["LlamaForCausalLM"]}))
     before = {row.name: row for row in gacprof.lint(config, gpu="h100").products}
     assert "1" in before["o"].times_us
-    monkeypatch.setattr(ElsewhereTable, "surfaces", surfaces)
+    monkeypatch.setattr(ProductTimes, "surfaces", surfaces)
     found = gacprof.lint(config, gpu="h100")
     rows = {row.name: row for row in found.products}
     assert "1" not in (rows["o"].times_us or {})

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from planted_elsewhere import FACTORS, Write, planted_us, rows_of
 
 import gacprof
-from gacprof.cliffmap.source import NOTHING, Asked, Estimate, Product, Side
+from gacprof.cliffmap.estimate import NOTHING, Estimate
+from gacprof.cliffmap.source import Asked, Product, Side
 from gacprof.core.errors import GacprofError, MapError, PlanError
 from gacprof.elsewhere.data import Measurements
 from gacprof.extras.compress.outcome import PhaseTime, times_of
@@ -96,13 +97,17 @@ def test_what_a_plan_and_a_page_say_of_their_times_is_what_the_source_says(
     measured: Measurements, asvd: Path, run: Run, tmp_path: Path
 ) -> None:
     asked = "--gpu", "h100", "--dtype", "bf16", "--objective", "latency"
-    said = run("plan", asvd, *asked, "--out", tmp_path / "plan.json")[1]
+    made = tmp_path / "plan.json"
+    said = run("plan", asvd, *asked, "--out", made)[1]
     assert ", by rules, times by others' measurements; " in said
     shown = run("diagnose", asvd, "--gpu", "h100", "--why")[1]
-    page = gacprof.write_report(tmp_path / "page", model=asvd, gpu="h100").read_text("utf-8")
+    page = gacprof.write_report(tmp_path / "page", model=asvd, gpu="h100", plan=made).read_text()
     assert "misaligned, by rules, times by others' measurements" in shown
     assert "Judged by rules, times by others&#39; measurements." in page
     assert not [text for text in (said, shown, page) if "by rules, not measured." in text]
+    choices = page.partition('aria-label="Choices of the plan"')[2].partition("</table>")[0]
+    assert "predicted plan" in choices and "µs" in choices  # times are known, penalties are not
+    assert "at most" not in choices
 
 
 def test_a_plan_of_sizes_whose_cost_is_open_claims_nothing(
@@ -235,6 +240,6 @@ def test_a_gpu_with_tables_alone_is_said_to_have_no_rules(
 def test_a_gpu_without_fp8_is_said_to_have_none(write: Write, measured: Measurements) -> None:
     write(rows_of(), gpu="a100_sxm")
     with pytest.raises(MapError, match=r"A100.* has no fp8: no times of fp8"):
-        gacprof.open_source(gpu="a100").levels("fp8")
+        gacprof.open_source(gpu="a100").times.levels("fp8")
     with pytest.raises(MapError, match=r"^no times of nvfp4"):
-        gacprof.open_source(gpu="a100").levels("nvfp4")
+        gacprof.open_source(gpu="a100").times.levels("nvfp4")

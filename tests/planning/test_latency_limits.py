@@ -12,7 +12,7 @@ from planted import TOKENS, planted_map_of
 from gacprof.checkpoint import scan
 from gacprof.checkpoint.inventory import Gemm
 from gacprof.cliffmap import CliffMap
-from gacprof.cliffmap.source import NOTHING, Estimate, Interval
+from gacprof.cliffmap.estimate import NOTHING, Estimate, Interval
 from gacprof.core.errors import PlanError
 from gacprof.core.texts import latency_limits
 from gacprof.diagnosing.predict import Predictor

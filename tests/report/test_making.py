@@ -21,7 +21,7 @@ def test_a_model_is_diagnosed_and_planned_by_rules(asvd: Path, tmp_path: Path) -
     assert 'id="diagnosis"' in page and 'id="plan"' in page and 'id="rules"' in page
     assert "µs" not in page.partition('id="rules"')[0]
     assert 'aria-label="Tiers of linear over K.' in page  # drawn, as an order and not as times
-    assert "latency [" not in page
+    assert "latency [" not in page and "predicted plan" not in page
 
 
 def test_a_step_that_was_run_is_not_run_again(asvd: Path, tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_hundreds_of_models_are_judged_as_by_hand() -> None:
                 better = tier > 1 and any(
                     by_hand(size) < tier for size in range(answer.size + 1, answer.size + reach + 1)
                 )
-                verdict = answer.cost.verdict if answer.cost else "unknown"
+                verdict = answer.verdict or "unknown"
                 sure = case.is_sure(answer.size, case.tp if dim.name == "w" else 1)
                 right = "misaligned" if better else "not safe"
                 right = ("safe" if sure else "undecided") if tier == 1 else right
@@ -158,10 +158,10 @@ def test_no_source_calls_a_size_safe_without_an_alternative_that_it_judged(
         ]
         for product in products:
             for answer in view.judge([product], sorted(set(sizes)), None):
-                if answer.cost is None or answer.cost.verdict != "safe":
+                if answer.verdict != "safe":
                     continue
                 if rules:
-                    assert answer.cost.tier == 1 and answer.cost.latency_us is None
+                    assert answer.tier == 1 and answer.latency_us is None
                 else:
                     larger = view.sizes([product], answer.size + 1, MAX_DIM)
-                    assert larger and answer.cost.latency_us is not None
+                    assert larger and answer.latency_us is not None

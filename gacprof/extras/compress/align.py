@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gacprof.cliffmap import candidates
-from gacprof.cliffmap.candidates import Candidate, Use
-from gacprof.cliffmap.source import SizeSource
+from gacprof.cliffmap.source import Candidate, SizeSource, Use
 from gacprof.core.errors import CompressionError
 from gacprof.diagnosing.predict import is_number
 from gacprof.diagnosing.profiles import LEAST_REACH

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gacprof.checkpoint.inventory import Inventory, NewSizes
-from gacprof.cliffmap.source import SizeSource, rules_instead
+from gacprof.cliffmap.source import SizeSource
 from gacprof.core.errors import CompressionError, PlanError
 from gacprof.core.texts import latency_limits, multiple_of
 from gacprof.diagnosing.predict import Predictor
@@ -234,5 +234,4 @@ def how_to_measure(source: SizeSource, inventory: Inventory, counts: Iterable[in
             "compress without --map first, and measure what comes out with 'gacprof sweep --for "
             f"OUT --tokens {tokens} --out runs/own'"
         )
-    instead = rules_instead(source.environment) if not source.basis else ""
-    return f"{how}; {instead}" if instead else how
+    return f"{how}; {source.instead}" if source.instead else how

@@ -60,7 +60,7 @@ def times(
     found = []
     for count in sorted(plan.workload.tokens):
         before, as_requested, after = (predicted(each, count) for each in (dense, own, written))
-        saved = before.saved(after) if plan.basis else None
+        saved = before.saved(after) if source.estimated else None
         bounds = None if saved is None else (saved.low, saved.value, saved.high)
         us = before.latency_us, as_requested.latency_us, after.latency_us
         found.append(PhaseTime(count, us[0], us[1], us[2], bounds))
@@ -286,7 +286,7 @@ def card_of(
     if plan is None:
         rows["rounding"] = f"to multiples of {request.round_to}" if request.round_to else "none"
     else:
-        best = "sizes of the best tier" if plan.basis else "sizes that the map calls safe"
+        best = "sizes of the best tier" if plan.by_tier else "sizes that the map calls safe"
         rows |= {
             "map": ", ".join(filter(None, (f"{plan.map} ({plan.device})", plan.basis))),
             best: f"{result.aligned} of {len(plan.choices)}, {result.undecided} undecided",
