@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import encodings.raw_unicode_escape  # noqa: F401 - Python decodes a pickle's text by it
 import sys
 from collections.abc import Iterator
 from typing import Any
