@@ -13,7 +13,7 @@ from gacprof.core.points import Environment
 from gacprof.devices.cuda_graph import EVENTS, GRAPH, Graphs
 from gacprof.devices.device import Device
 from gacprof.devices.environment import cuda_environment
-from gacprof.devices.kineto import Tracer, mark
+from gacprof.devices.kineto import Tracer
 from gacprof.devices.memory import Arenas
 from gacprof.devices.nvml import Telemetry
 
@@ -73,8 +73,7 @@ class Gpu(Device):
         """Made on first use: opening the device alone attaches no CUPTI to it."""
         import torch
 
-        x = torch.zeros(1, device=self.torch_device)
-        return Tracer(launch=lambda: x.add_(1), mark=mark, finish=self.synchronise)
+        return Tracer(torch.zeros(1, device=self.torch_device), self.synchronise)
 
     @cached_property
     def _stream(self) -> torch.cuda.Stream:

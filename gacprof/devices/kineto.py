@@ -18,10 +18,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gacprof.core.errors import MeasurementError, first_line
 from gacprof.devices.cuda_graph import SHORTEST_SLEEP_US, sleep
+
+if TYPE_CHECKING:
+    import torch
 
 MARK = "spin_kernel"
 """What ``torch.cuda._sleep`` launches (aten/src/ATen/cuda/Sleep.cu)."""
@@ -101,8 +104,7 @@ def trace(run: Callable[[], object]) -> Sequence[Traced]:
 
     if not torch.cuda.is_available():
         raise MeasurementError("torch's profiler gives no device events: there is no CUDA device")
-    x = torch.zeros(1, device="cuda")
-    return Tracer(lambda: x.add_(1), mark, torch.cuda.synchronize).during(run)
+    return Tracer(torch.zeros(1, device="cuda"), torch.cuda.synchronize).during(run)
 
 
 def mark() -> None:
@@ -185,12 +187,9 @@ class Tracer:
     _traces = 0
     """Of this process, by whichever tracer."""
 
-    def __init__(
-        self, launch: Callable[[], object], mark: Callable[[], object], finish: Callable[[], object]
-    ) -> None:
-        """``launch`` runs a kernel of no meaning, ``mark`` one that :data:`MARK` names,
-        ``finish`` waits for the device."""
-        self._launch, self._mark, self._finish = launch, mark, finish
+    def __init__(self, scratch: torch.Tensor, finish: Callable[[], object]) -> None:
+        """Kernels of no meaning write to ``scratch``; ``finish`` waits for the device."""
+        self._scratch, self._finish = scratch, finish
         self.why_not = ""
 
     def during(self, run: Callable[[], object]) -> Sequence[Traced]:
@@ -229,17 +228,17 @@ class Tracer:
 
         def run() -> None:
             for _ in range(min(PREFIX * Tracer._traces, LONGEST_PREFIX)):
-                self._launch()
+                self._scratch.add_(1)
             for number, call in enumerate(each):
                 for _ in range(times):
-                    self._mark()
+                    mark()
                     try:
                         call()
                     except RuntimeError:
                         if raised is None:
                             raise
                         raised.add(number)
-                    self._mark()
+                    mark()
             self._finish()
 
         Tracer._traces += 1
