@@ -42,7 +42,7 @@ def step(point: Point, axis: str, target: Target) -> int:
 
 
 @lru_cache(maxsize=4096)
-def likely_edges(along_m: bool, other: int, sms: int, per_column: float) -> tuple[int, ...]:
+def likely_edges(over_m: bool, other: int, sms: int, per_column: float) -> tuple[int, ...]:
     """The sizes after which the time of the best tile rises by :data:`LEAST` or more, ascending.
 
     ``other`` is the size of the other of M and N; ``per_column`` what reading one column of the
@@ -52,11 +52,11 @@ def likely_edges(along_m: bool, other: int, sms: int, per_column: float) -> tupl
     last = TILE * (2 * MOST_WAVES * sms // max(1, -(-other // 256)) + 1)
     found, before = [], 0.0
     for after in range(0, last, TILE):
-        m, n = (after + 1, other) if along_m else (other, after + 1)
+        m, n = (after + 1, other) if over_m else (other, after + 1)
         now = max(_work(m, n, sms), n * per_column)
         if before and now > before * (1 + LEAST):
             found.append(after)
-        before = max(_work(m + TILE - 1, n, sms), n * per_column) if along_m else max(
+        before = max(_work(m + TILE - 1, n, sms), n * per_column) if over_m else max(
             _work(m, n + TILE - 1, sms), (n + TILE - 1) * per_column
         )  # fmt: skip
     return tuple(found)

@@ -191,11 +191,11 @@ def _local(
 ) -> Iterable[tuple[Key, set[int]]]:
     """The axis and these lengths of it as one rank holds them, those that the shards divide."""
     on_n, on_k = ranks.shards(gemm.weight)
-    along, on_other = (on_n, on_k) if feed.axis == "N" else (on_k, on_n)
+    on_axis, on_other = (on_n, on_k) if feed.axis == "N" else (on_k, on_n)
     other = gemm.K if feed.axis == "N" else gemm.N
     if other % on_other == 0:
         here = replace(gemm, N=gemm.N // on_n, K=gemm.K // on_k)
-        yield _key(feed.axis, m, here), {n // along for n in lengths if n % along == 0}
+        yield _key(feed.axis, m, here), {n // on_axis for n in lengths if n % on_axis == 0}
 
 
 def _rounding(inventory: Inventory, dim: Dim, feed: Feed, multiple: int) -> int:
