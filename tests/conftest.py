@@ -8,12 +8,14 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
+    from command_lines import Ended
+
     from gacprof.cliffmap import CliffMap
 
 # What is imported is compiled once, not in every process that the tests start.
@@ -22,7 +24,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # The same examples on every run: a red build is then about the change, not about the dice.
 # HYPOTHESIS_PROFILE=search looks for new ones.
-settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=40)
 settings.register_profile("search", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
@@ -50,33 +52,22 @@ def _without_others_measurements() -> Iterator[None]:
         yield
 
 
-class Ended(NamedTuple):
-    """How a command line ended, and what it said."""
-
-    code: int
-    out: str
-    err: str
-
-
 @pytest.fixture
 def run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., Ended]:
     """Run ``gacprof`` with these arguments, in this process. What it prints as JSON is what the
     published schema says."""
+    from command_lines import ended
     from schemas import check_printed
 
     from gacprof.cli.app import main
 
     def run(*arguments: object) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["gacprof", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        code = stopped.value.code
-        ended = Ended(code if isinstance(code, int) else 0, *capsys.readouterr())
+        found = ended(monkeypatch, capsys, main, "gacprof", *arguments)
         if "--json" in arguments:
-            check_printed(ended.out)
-        return ended
+            check_printed(found.out)
+        return found
 
     return run
 

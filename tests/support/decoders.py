@@ -22,10 +22,13 @@ def write_decoder(
     tied: bool = False,
     tokenizer: str = "",
     dtype: type = np.float32,
+    hidden: int = HIDDEN,
+    factors: tuple[str, str] = ("inner", "outer"),
+    sharded: bool = False,
     **config: object,
 ) -> Path:
     """A folder. ``heads`` are (query, key-value) per layer, ``ranks`` by module (a list: groups);
-    what is not among ``ranks`` is dense."""
+    what is not among ``ranks`` is dense. ``sharded``: a file a layer."""
     folder.mkdir()
     heads = heads or [(4, 2)] * len(widths)
     rng = np.random.default_rng(3)
@@ -42,33 +45,36 @@ def write_decoder(
                 tensors[f"{module}.bias"] = normal(n_out)
         else:
             groups = rank if isinstance(rank, list) else [rank]
-            tensors[f"{module}.inner.weight"] = normal(sum(groups), n_in)
+            tensors[f"{module}.{factors[0]}.weight"] = normal(sum(groups), n_in)
             for i, r in enumerate(groups):
-                outer = f"{module}.outer" + (f".{i}" if isinstance(rank, list) else "")
+                outer = f"{module}.{factors[1]}" + (f".{i}" if isinstance(rank, list) else "")
                 tensors[f"{outer}.weight"] = normal(n_out // len(groups), r)
                 if bias:
                     tensors[f"{outer}.bias"] = normal(n_out // len(groups))
 
-    tensors["model.embed_tokens.weight"] = normal(VOCABULARY, HIDDEN)
+    tensors["model.embed_tokens.weight"] = normal(VOCABULARY, hidden)
     for i, (width, (q, kv)) in enumerate(zip(widths, heads, strict=True)):
         layer, biased = f"model.layers.{i}", family == "qwen2"
         for norm in ("input_layernorm", "post_attention_layernorm"):
-            tensors[f"{layer}.{norm}.weight"] = 1 + normal(HIDDEN)
+            tensors[f"{layer}.{norm}.weight"] = 1 + normal(hidden)
         for part, n in (("q", q), ("k", kv), ("v", kv)):
-            linear(f"{layer}.self_attn.{part}_proj", n * HEAD_DIM, HIDDEN, biased)
+            linear(f"{layer}.self_attn.{part}_proj", n * HEAD_DIM, hidden, biased)
             if family == "qwen3" and part in "qk":
                 tensors[f"{layer}.self_attn.{part}_norm.weight"] = 1 + normal(HEAD_DIM)
-        linear(f"{layer}.self_attn.o_proj", HIDDEN, q * HEAD_DIM, False)
-        linear(f"{layer}.mlp.gate_proj", width, HIDDEN, False)
-        linear(f"{layer}.mlp.up_proj", width, HIDDEN, False)
-        linear(f"{layer}.mlp.down_proj", HIDDEN, width, False)
-    tensors["model.norm.weight"] = 1 + normal(HIDDEN)
+        linear(f"{layer}.self_attn.o_proj", hidden, q * HEAD_DIM, False)
+        linear(f"{layer}.mlp.gate_proj", width, hidden, False)
+        linear(f"{layer}.mlp.up_proj", width, hidden, False)
+        linear(f"{layer}.mlp.down_proj", hidden, width, False)
+    tensors["model.norm.weight"] = 1 + normal(hidden)
     if not tied:
-        linear("lm_head", VOCABULARY, HIDDEN, False)
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+        linear("lm_head", VOCABULARY, hidden, False)
+    if sharded:
+        _save_shards(folder, tensors)
+    else:
+        save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     written = {
         "model_type": family,
-        "hidden_size": HIDDEN,
+        "hidden_size": hidden,
         "intermediate_size": max(widths),
         "num_hidden_layers": len(widths),
         "num_attention_heads": 4,
@@ -88,6 +94,26 @@ def write_decoder(
     if tokenizer:
         _TOKENIZERS[tokenizer](folder)
     return folder
+
+
+def _save_shards(folder: Path, tensors: Mapping[str, np.ndarray]) -> None:
+    places = {}
+    for name in tensors:
+        layer = name.split(".")[2] if ".layers." in name else "ends"
+        places[name] = f"model-{layer}.safetensors"
+    for file in set(places.values()):
+        shard = {name: tensor for name, tensor in tensors.items() if places[name] == file}
+        save_file(shard, folder / file, {"format": "pt"})
+    index = {"metadata": {}, "weight_map": places}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def modules_of(layers: int) -> list[str]:
+    """The weights of such layers that can be factored."""
+    parts = [f"self_attn.{p}_proj" for p in "qkvo"] + [
+        f"mlp.{p}_proj" for p in ("gate", "up", "down")
+    ]
+    return [f"model.layers.{i}.{part}" for i in range(layers) for part in parts]
 
 
 def _write_bytes(folder: Path) -> None:
