@@ -9,14 +9,6 @@ from pathlib import Path
 import pytest
 
 
-def refused(result, *message: str) -> None:
-    assert result.code == 2, result
-    assert result.err.startswith("gacprof: ") and result.err.count("\n") == 1, result.err
-    assert "Traceback" not in result.err
-    for words in message:
-        assert words in result.err
-
-
 def snapshot(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
@@ -35,14 +27,7 @@ def copy(asvd, tmp_path):
     ("spoil", "message"),
     [
         (lambda f: (f / "model.safetensors").unlink(), "model"),
-        (lambda f: (f / "model.safetensors").write_bytes(b""), "model.safetensors"),
-        (lambda f: (f / "model.safetensors").write_bytes(b"\xff" * 64), "model.safetensors"),
-        (
-            lambda f: (f / "model.safetensors").write_bytes(
-                (f / "model.safetensors").read_bytes()[:-1000]
-            ),
-            "model.safetensors",
-        ),
+        (lambda f: os.truncate(f / "model.safetensors", 100_000), "model.safetensors"),
         (lambda f: (f / "config.json").write_text("{"), "config.json"),
     ],
 )
@@ -51,38 +36,41 @@ def test_a_damaged_checkpoint_is_refused_by_every_verb(
 ):
     spoil(copy)
     before = snapshot(copy)
-    refused(run("diagnose", copy, "--map", planted_map), message)
-    refused(run("plan", copy, "--map", planted_map, "--out", tmp_path / "plan.json"), message)
-    refused(run("realign", copy, "--strategy", "minimal", "--out", tmp_path / "out"), message)
-    refused(run("verify", copy, copy), message)
-    refused(run("sweep", "--for", copy, "--dry-run"), message)
+    run("diagnose", copy, "--map", planted_map).refused(message)
+    run("plan", copy, "--map", planted_map, "--out", tmp_path / "plan.json").refused(message)
+    run("realign", copy, "--strategy", "minimal", "--out", tmp_path / "out").refused(message)
+    run("verify", copy, copy).refused(message)
+    run("sweep", "--for", copy, "--dry-run").refused(message)
     assert snapshot(copy) == before
     assert not (tmp_path / "plan.json").exists() and not (tmp_path / "out").exists()
 
 
-def test_a_maps_name_is_no_path(run, planted_map):
-    before = planted_map.read_bytes()
-    refused(run("map", "build", planted_map.parent, "--name", "../x"), "a map's name")
-    assert planted_map.read_bytes() == before
-
-
-def test_what_cannot_be_written_is_named_as_it_was_asked_for(run, tmp_path):
-    refused(run("map", "export", "a100-published", "--out", "/proc/none.json"), "/proc/none.json")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("map", "build", ".", "--name", "../x"), "a map's name"),
+        (("map", "export", "a100-published", "--out", "/proc/none.json"), "/proc/none.json"),
+        (("map", "build", "file"), "it is a file"),
+        (("map", "build", "nonesuch"), "no such folder"),
+        (("map", "build", "."), "not a sweep's folder"),
+        (("sweep", "cpu", "--device", "cpu", "--out", "new", "--resume"), "nothing to resume"),
+    ],
+)
+def test_places_that_cannot_be_read_or_written_are_named(
+    run, tmp_path, monkeypatch, arguments, message
+):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
-    refused(run("map", "build", tmp_path / "file"), "it is a file")
-
-
-def test_a_map_cannot_be_built_from_nothing(run, tmp_path):
-    refused(run("map", "build", tmp_path / "nonesuch"), "no such folder")
-    refused(run("map", "build", tmp_path), "not a sweep's folder")
+    run(*arguments).refused(message)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_an_output_folder_that_exists_is_left_alone(run, asvd, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("mine")
-    refused(run("realign", asvd, "--strategy", "minimal", "--out", tmp_path / "out"), "out")
+    run("realign", asvd, "--strategy", "minimal", "--out", tmp_path / "out").refused("out")
     assert snapshot(tmp_path / "out") == {"mine.txt": b"mine"}
-    refused(run("demo", "--out", tmp_path / "out"), "holds no demo")
+    run("demo", "--out", tmp_path / "out").refused("holds no demo")
     assert snapshot(tmp_path / "out") == {"mine.txt": b"mine"}
 
 
@@ -106,7 +94,7 @@ def test_an_output_folder_that_exists_is_left_alone(run, asvd, tmp_path):
 )
 def test_usage_errors_are_one_line(run, arguments, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    refused(run(*arguments))
+    run(*arguments).refused()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -123,7 +111,7 @@ def test_an_output_below_links_in_a_circle_is_refused(run, copy, tmp_path, argum
     (tmp_path / "a").symlink_to(tmp_path / "b")
     (tmp_path / "b").symlink_to(tmp_path / "a")
     verb, *options = arguments
-    refused(run(verb, copy, *options, "--out", tmp_path / "a" / "x"))
+    run(verb, copy, *options, "--out", tmp_path / "a" / "x").refused()
 
 
 CTRL_C_IN_AN_IMPORT = """
@@ -182,25 +170,12 @@ def test_ctrl_c_in_a_sweep_exits_130_and_the_sweep_goes_on(run, tmp_path, monkey
 
 def test_a_reader_that_goes_away_is_no_error():
     """Exit code 1 would say that something was found; 141 is that of a program ended by SIGPIPE."""
-    for verb in (["map", "list"], ["map", "list", "--json"]):
-        reader, writer = os.pipe()
-        os.close(reader)
-        message = subprocess.run(
-            [sys.executable, "-m", "gacprof", *verb], stdout=writer, stderr=subprocess.PIPE
-        )
-        os.close(writer)
-        assert (message.returncode, message.stderr) == (141, b""), verb
-
-
-def test_light_verbs_import_no_torch():
-    code = (
-        "import sys\nfrom gacprof.cli.app import main\n"
-        "for words in (['--help'], ['diagnose', '--help'], ['map', 'list'], ['gpus']):\n"
-        "    sys.argv = ['gacprof', *words]\n"
-        "    try:\n        main()\n    except SystemExit:\n        pass\n"
-        "sys.exit('torch' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "gacprof", "map", "list"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 @pytest.mark.parametrize(
@@ -225,9 +200,3 @@ def test_no_arguments_give_the_help(run, arguments):
     message = run(*arguments)
     assert message.code == 0 and message.err == ""
     assert "Usage" in message.out and len(message.out.splitlines()) > 5
-
-
-def test_nothing_to_resume_is_told_and_nothing_begun(run, tmp_path):
-    out = tmp_path / "mistyped"
-    refused(run("sweep", "cpu", "--device", "cpu", "--out", out, "--resume"), "nothing to resume")
-    assert not out.exists()

@@ -28,11 +28,7 @@ def test_two_models_are_set_side_by_side(run, here):
     for words in ("perplexity", "difference", f"{len(TEXT) - 1:,} predicted, each once",
                   "32 by 16", "hold together with 95 %"):  # fmt: skip
         assert words in message, words
-
-
-def test_json_alone_is_printed(run, here):
-    result = run("eval", here / "a", "--text", here / "text.txt", "--json")
-    found = json.loads(result.out)
+    found = json.loads(run("eval", a, "--text", here / "text.txt", "--json").out)
     assert found["models"][0]["perplexity"]["tokens"] == len(TEXT) - 1 == found["tokens"] - 1
 
 
@@ -54,14 +50,13 @@ def test_numbers_that_are_not_finite_are_findings(run, here, tmp_path):
     ],
 )
 def test_bad_input_is_one_line(run, here, arguments, message):
-    result = run("eval", here / "a", *arguments)
-    assert result.code == 2 and message in result.err and result.err.count("\n") == 1
+    run("eval", here / "a", *arguments).refused(message)
 
 
 def test_tasks_without_the_harness_say_what_to_install(run, here, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "lm_eval", None)
     result = run("eval", here / "a", "--tasks", "arc_easy")
-    assert result.code == 2 and "pip install 'gacprof[lm-eval]'" in result.err
+    result.refused("pip install 'gacprof[lm-eval]'")
 
 
 def test_the_harness_scores_are_shown_by_task_and_metric(run, here, monkeypatch):

@@ -17,18 +17,15 @@ def test_bad_input_is_one_line_and_leaves_nothing(run, tmp_path):
         (("--to", "gguf", "--check", "often"), "check is 'often'"),
         (("--to", "gguf", "--tokenizer", tmp_path / "no"), "there is no such folder"),
     ):
-        result = run("export", folder, *arguments, "--out", out)
-        assert result.code == 2 and result.err.count("\n") == 1 and message in result.err
+        run("export", folder, *arguments, "--out", out).refused(message)
     assert not out.exists()
-    inside = run("export", folder, "--to", "transformers", "--out", folder / "inside")
-    assert inside.code == 2 and "lies in the checkpoint" in inside.err
+    to = ("--to", "transformers", "--out")
+    run("export", folder, *to, folder / "inside").refused("lies in the checkpoint")
     out.mkdir()
-    there = run("export", folder, "--to", "transformers", "--out", out)
-    assert there.code == 2 and "exists already" in there.err and not list(out.iterdir())
-    moe = write_decoder(tmp_path / "other")
-    (moe / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
-    other = run("export", moe, "--to", "transformers", "--out", tmp_path / "x")
-    assert other.code == 2 and "only llama, mistral, qwen2, qwen3" in other.err
+    run("export", folder, *to, out).refused("exists already")
+    assert not list(out.iterdir())
+    (folder / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    run("export", folder, *to, tmp_path / "x").refused("only llama, mistral, qwen2, qwen3")
 
 
 def test_it_says_what_it_did_and_how_to_serve_it(run, tmp_path):

@@ -44,50 +44,34 @@ def test_memory_holds_for_the_checkpoint_that_is_written(run, planned, asvd, tmp
         (("--budget", "0.1"), "nearest"),
         (("--budget", "0.9", "--budget-params", "9"), "not both"),
         (("--budget-params", "1000"), "no plan can change"),
-        (("--budget-params", "x"), "budget-params"),
         (("--memory", "1kB"), "no plan can change"),
-        (("--memory", "4MB"), "nearest"),
         (("--memory", "plenty"), "6GB"),
-        (("--tokens", "0"), "positive"),
         (("--tokens", "one"), "no token count"),
-        (("--tokens", "1:nan"), "positive"),
         (("--tokens", "7"), "gacprof sweep --for"),
         (("--dtype", "int4"), "int4"),
         (("--objective", "magic"), "magic"),
         (("--latency-limit", "nan"), "latency-limit"),
-        (("--latency-limit", "0"), "positive"),
         (("--latency-limit", "0.1"), "nearest"),
-        (("--uniform", "layers"), "uniform"),
-        (("--pin", "nonesuch=8"), "no dim here"),
         (("--pin", f"{ONE}=x"), "PATTERN=SIZE"),
         (("--pin", f"{ONE}=²"), "PATTERN=SIZE"),
-        (("--pin", f"{ONE}=0"), "PATTERN=SIZE"),
-        (("--pin", f"{ONE}=99999999999999999999"), "dense weight"),
         (("--pin", f"{ONE}=64", "--pin", f"{ONE}=72"), "twice"),
-        (("--pin", f"{ONE}=64", "--pin", f"{ONE}=keep"), "twice"),
-        (("--pin", f"{ONE}=64", "--least", "*:rank=72"), "pinned to 64"),
         (("--scores", "nonesuch.json"), "nonesuch.json"),
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_written(planned, tmp_path, arguments, message):
-    result = planned(*arguments)
-    assert result.code == 2, result
-    assert result.err.startswith("gacprof: ") and result.err.count("\n") == 1, result.err
-    assert message in result.err and "Traceback" not in result.err
+    planned(*arguments).refused(message)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
     "scores",
-    ["", "[1]", "3", "{", '{"x": 1}', f'{{"{ONE}": NaN}}', f'{{"{ONE}": "much"}}', "{}",
-     f'{{"{ONE}": true}}', f'{{"{ONE}": 1{"0" * 400}}}', f'{{"{ONE}": 1{"0" * 9000}}}',
-     f'{{"{ONE}": 1}}', "[" * 100_000],
+    ["", "[1]", '{"x": 1}', f'{{"{ONE}": "much"}}', f'{{"{ONE}": true}}',
+     f'{{"{ONE}": 1{"0" * 9000}}}', "[" * 100_000],
 )  # fmt: skip
 def test_scores_that_are_none_are_refused(planned, tmp_path, scores):
     (tmp_path / "scores.json").write_text(scores)
-    result = planned("--objective", "gac", "--scores", tmp_path / "scores.json")
-    assert result.code == 2 and result.err.count("\n") == 1, result.err
-    assert "Traceback" not in result.err and not (tmp_path / "plan.json").exists()
+    planned("--objective", "gac", "--scores", tmp_path / "scores.json").refused()
+    assert not (tmp_path / "plan.json").exists()
 
 
 @pytest.fixture(scope="module")
@@ -104,8 +88,7 @@ def test_a_map_of_another_device_says_how_to_fill_it(run, asvd, tmp_path, elsewh
     cliff_map = elsewhere if name == "elsewhere" else name
     for verb in ("plan", "pareto"):
         message = run(verb, asvd, "--map", cliff_map, "--out", tmp_path / "out")
-        assert message.code == 2 and message.err.count("\n") == 1
-        assert "gacprof sweep --for" in message.err
+        message.refused("gacprof sweep --for")
     assert not list(tmp_path.iterdir())
 
 
@@ -136,14 +119,10 @@ def edited(run, plan, asvd, tmp_path):
         (lambda p, c: c.update(before=77, after=80), "a rank of 76"),
         (lambda p, c: c.update(after=88, action="truncate"), "'pad', not to 'truncate'"),
         (lambda p, c: c.update(after=None), "'fuse', not to 'pad'"),
-        (lambda p, c: c.update(after=0), "after"),
-        (lambda p, c: c.update(after=80.5), "after"),
         (lambda p, c: c.update(after=257), "the dense weight's rank is 256"),
         (lambda p, c: c.update(after=81), "the plan was edited"),
         (lambda p, c: c.update(after=88, cost=c["cost"] // 80 * 88), "the plan was edited"),
         (lambda p, c: c.update(after="80"), "after"),
-        (lambda p, c: c.update(before="76"), "before"),
-        (lambda p, c: c.update(before=75), "of 75, here it is a rank of 76"),
         (lambda p, c: c.update(kind="width"), "is a width of 76, here it is a rank"),
         (lambda p, c: p.update(choices=[]), "has no choices"),
         (lambda p, c: p.update(choices=p["choices"][:3]), "the plan was edited"),
@@ -151,8 +130,7 @@ def edited(run, plan, asvd, tmp_path):
     ],
 )
 def test_a_plan_edited_by_hand_into_nonsense_is_refused(edited, tmp_path, change, message):
-    result = edited(change)
-    assert result.code == 2 and result.err.count("\n") == 1 and message in result.err, result.err
+    edited(change).refused(message)
     assert not (tmp_path / "out").exists()
 
 
@@ -180,9 +158,7 @@ def test_pareto_prints_a_table_and_writes_a_picture(run, asvd, planted_map, tmp_
     assert data["schema"] == "gacprof.pareto/1"
 
 
-@pytest.mark.parametrize(
-    "name", ["config.json", "tokenizer.json", "model.safetensors", "notes.txt"]
-)
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "notes.txt"])
 def test_a_plan_never_takes_the_place_of_what_is_none(
     planned, asvd, tmp_path, run, planted_map, name
 ):
@@ -191,9 +167,7 @@ def test_a_plan_never_takes_the_place_of_what_is_none(
     (copy / "notes.txt").write_text("mine")
     before = {p.name: p.read_bytes() for p in copy.iterdir()}
     arguments = ("--map", planted_map, "--tokens", "1,64", "--out", copy / name)
-    result = run("plan", copy, *arguments)
-    assert result.code == 2 and result.err.count("\n") == 1, result.err
-    assert name in result.err
+    run("plan", copy, *arguments).refused(name)
     assert {p.name: p.read_bytes() for p in copy.iterdir()} == before
 
 
@@ -229,8 +203,5 @@ def test_a_plan_for_an_engine_says_what_was_asked_of_the_sizes_and_by_whom(plann
 
 
 def test_an_engine_without_factor_pairs_is_refused_in_one_line(planned, tmp_path):
-    message = planned("--for", "gguf,q4_k")
-    assert (
-        message.code == 2 and message.err.count("\n") == 1 and not (tmp_path / "plan.json").exists()
-    )
-    assert "cannot express the factor pair of model.layers.0" in message.err
+    planned("--for", "gguf,q4_k").refused("cannot express the factor pair of model.layers.0")
+    assert not (tmp_path / "plan.json").exists()

@@ -59,14 +59,10 @@ def tables(text: str) -> list[str]:
     [
         ["map", "list"],
         ["map", "show", "a100-published"],
-        ["map", "diff", "a100-published", "h100-published"],
-        ["map", "export", "h100-published", "--format", "settings"],
         ["map", "candidates", "h100-published", *HIDDEN, "--near", 107],
         ["map", "intersect", "a100-published", "h100-published", *HIDDEN],
         ["explain", "h100-published", "--op", "attention", "--d", 107, "--why"],
-        ["diagnose", None, "--map", "cpu-example"],
         ["diagnose", None, "--map", "cpu-example", "--why"],
-        ["plan", None, "--map", "cpu-example"],
         ["plan", None, "--map", "cpu-example", "--all"],
         ["pareto", None, "--map", "cpu-example", "--budgets", 3],
     ],
@@ -92,7 +88,7 @@ def test_columns_are_looked_at_by_a_process_that_starts(eighty):
     assert (shown.returncode, shown.stdout) == (0, eighty("map", "list").out)
 
 
-@pytest.mark.parametrize("columns", range(76, 100))
+@pytest.mark.parametrize("columns", range(76, 100, 4))
 def test_a_table_cuts_no_cell(columns, monkeypatch, capsys):
     """Whatever the width: what does not fit goes on in the next line, numbers stay whole."""
     titles = ("workload", "model", "latency", "tokens/s", "against first (95 %)", "verdict")

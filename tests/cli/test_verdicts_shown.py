@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 from recorded_device import RecordedDevice
+from suites import over, suite_of
 
 from gacprof.cliffmap import CliffMap
 from gacprof.core.points import Point
 from gacprof.diagnosing import diagnose
 from gacprof.sweeping import build_map_of, run_sweep
 from gacprof.sweeping.for_checkpoint import suite_for
-from gacprof.sweeping.suite import parse_suite
 
 
 def noisy(spread: float, seed: int = 0) -> RecordedDevice:
@@ -30,22 +30,14 @@ def noisy(spread: float, seed: int = 0) -> RecordedDevice:
 
 
 def sweep(folder: Path, spread: float) -> Path:
-    table = {"operator": "linear", "axis": "K", "values": list(range(64, 97)), "dtype": "float32"}
-    table |= {"dims": {"M": 64, "N": 256}, "flags": {"bias": False}}
-    timing = {"blocks": 6, "most_blocks": 6}
-    suite = parse_suite({"name": "small", "timing": timing, "sweep": [table]}, "a test")
-    run_sweep(suite, noisy(spread), folder)
+    axis = over("K", range(64, 97), {"M": 64, "N": 256}, dtype="float32")
+    run_sweep(suite_of(axis, blocks=6, most_blocks=6), noisy(spread), folder)
     return folder
 
 
 @pytest.fixture(scope="module")
 def loud(tmp_path_factory) -> Path:
     return sweep(tmp_path_factory.mktemp("loud"), 0.6)
-
-
-@pytest.fixture(scope="module")
-def quiet(tmp_path_factory) -> Path:
-    return sweep(tmp_path_factory.mktemp("quiet"), 0.002)
 
 
 def test_a_map_too_noisy_to_judge_by_is_written_and_says_what_would_mend_it(run, loud):
@@ -59,30 +51,15 @@ def test_a_map_too_noisy_to_judge_by_is_written_and_says_what_would_mend_it(run,
     assert "too noisy" in run("map", "show", loud / "cliffmap.json").out
 
 
-def test_a_quiet_map_is_fine(run, quiet):
-    message = run("map", "build", quiet)
-    assert message.code == 0 and message.err == ""
-    assert CliffMap.load(quiet / "cliffmap.json").too_noisy == ""
-
-
-def test_a_sweep_is_gone_on_with_by_its_folder_alone(run, quiet):
-    """The suite is in the folder. What stops it here is the device, which is not at hand."""
-    message = run("sweep", "--resume", "--out", quiet, "--device", "cpu", "--no-isolate")
-    assert message.code == 2 and "was measured elsewhere" in message.err
-
-
 @pytest.fixture(scope="module")
 def rough(asvd, tmp_path_factory) -> CliffMap:
     """A map of the checkpoint's shapes that decides what costs 40 % and leaves the rest open."""
     from gacprof.checkpoint import scan
 
     folder = tmp_path_factory.mktemp("rough")
-    timing = {"blocks": 6, "most_blocks": 6}
-    suite = suite_for(scan(asvd), [64], dtype="float32", timing=timing)
-    suite = parse_suite(
-        suite.plain() | {"sweep": [t for t in suite.plain()["sweep"] if t["operator"] == "linear"]},
-        "a test",
-    )
+    tables = suite_for(scan(asvd), [64], dtype="float32").plain()["sweep"]
+    products = [table for table in tables if table["operator"] == "linear"]
+    suite = suite_of(*products, blocks=6, most_blocks=6)
     run_sweep(suite, noisy(0.05), folder / "run")
     return build_map_of(folder / "run", "rough")
 
