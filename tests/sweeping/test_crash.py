@@ -71,13 +71,7 @@ def test_what_a_power_cut_leaves_is_resumed(tmp_path, monkeypatch):
             disk.after_a_power_cut(run, tmp_path / "left")
 
     whole = run_sweep(suite(), device(), run, progress=progress)
+    assert len(read_blocks(disk.after_a_power_cut(run, tmp_path / "end"))) == whole.blocks
     rest = run_sweep(suite(), device(), tmp_path / "left", resume=True)
     assert (rest.points, rest.unfinished) == (whole.points, 0)
     assert read_blocks(tmp_path / "left")[:5] == read_blocks(run)[:5]
-
-
-def test_a_finished_sweep_is_on_disk(tmp_path, monkeypatch):
-    disk = Disk(monkeypatch)
-    summary = run_sweep(suite(), device(), tmp_path / "run")
-    left = disk.after_a_power_cut(tmp_path / "run", tmp_path / "left")
-    assert len(read_blocks(left)) == summary.blocks

@@ -1,47 +1,23 @@
 """The engine on a recorded device: every call kept, nothing lost, nothing mixed."""
 
 import json
-import os
-import shutil
-from dataclasses import replace
 from math import exp
-from pathlib import Path
 from random import Random
 
 import pytest
 from recorded_device import RecordedDevice
+from suites import over, suite_of
 
 from gacprof.core.errors import MeasurementError
-from gacprof.core.points import Environment
 from gacprof.devices.worker import WorkerLostError
-from gacprof.sweeping import build_map_of, read_blocks, store
-from gacprof.sweeping.results import environment_of, read_frame, read_samples, suite_of
+from gacprof.sweeping import build_map_of, read_blocks
+from gacprof.sweeping.results import read_frame, read_samples
 from gacprof.sweeping.run import run_sweep
-from gacprof.sweeping.store import (
-    JOURNAL,
-    PARQUET,
-    RunFolder,
-    read_notes,
-)
-from gacprof.sweeping.suite import parse_suite
+from gacprof.sweeping.store import read_notes
 
 
 def suite(values=(96, 104, 107, 112), **timing):
-    return parse_suite(
-        {
-            "name": "t",
-            "timing": timing,
-            "sweep": [
-                {
-                    "operator": "linear",
-                    "axis": "K",
-                    "values": list(values),
-                    "dims": {"M": 1, "N": 64},
-                }
-            ],
-        },
-        "t",
-    )
+    return suite_of(over("K", values, {"M": 1, "N": 64}), **timing)
 
 
 FEWEST = 12 + 4 + 4
@@ -103,24 +79,6 @@ def test_where_a_sample_leaves_a_curve_undecided_the_process_calls_it_all(tmp_pa
     assert [len(slots) for slots in slots_by_process(tmp_path / "run").values()] == [80] * 3
 
 
-def test_few_dims_do_not_spare_a_process(tmp_path):
-    run_sweep(suite(range(64, 68)), Quirky(0.0), tmp_path / "run")
-    assert list(slots_by_process(tmp_path / "run")) == [0, 1, 2]
-
-
-def test_a_curve_that_is_decided_takes_no_more_blocks(tmp_path):
-    summary = run_sweep(suite(), device(), tmp_path / "run")
-    assert (summary.blocks, summary.undecided, summary.unfinished) == (FEWEST, 0, 0)
-
-
-def test_an_undecided_curve_is_spread_evenly_over_the_processes(tmp_path):
-    draw = Random(1)
-    noisy = device(lambda point: 100.0 * draw.lognormvariate(0, 0.2))
-    run_sweep(suite(most_blocks=60), noisy, tmp_path / "run")
-    processes = [block.process for block in read_blocks(tmp_path / "run")]
-    assert [processes.count(number) for number in range(3)] == [20, 20, 20]
-
-
 def test_a_curve_that_stays_undecided_stops_at_its_most_blocks(tmp_path):
     """K=104 takes 2.1 % more than the dims above it, at a tolerance of 2 %, and noise is 3 %."""
     draw = Random(1)
@@ -130,15 +88,6 @@ def test_a_curve_that_stays_undecided_stops_at_its_most_blocks(tmp_path):
 
     summary = run_sweep(suite(blocks=4, most_blocks=20), device(latency), tmp_path / "run")
     assert (summary.blocks, summary.undecided, summary.unfinished) == (20, 1, 0)
-
-
-def test_curves_take_turns_and_each_has_its_blocks(tmp_path):
-    both = suite().model_dump(mode="json", by_alias=True)
-    both["sweep"].append(both["sweep"][0] | {"axis": "N", "dims": {"M": 1, "K": 64}})
-    run_sweep(parse_suite(both, "t"), device(lambda p: 5.0), tmp_path / "run")
-    axes = [block.axis for block in read_blocks(tmp_path / "run")]
-    assert axes.count("K") == axes.count("N") == FEWEST
-    assert set(axes[:6]) == {"K", "N"}
 
 
 class LosingABatch(RecordedDevice):
@@ -154,10 +103,10 @@ class LosingABatch(RecordedDevice):
 
 
 def test_blocks_after_a_batch_that_cost_its_worker_are_of_another_process(tmp_path):
-    both = suite(processes=1).model_dump(mode="json", by_alias=True)
-    both["sweep"].append(both["sweep"][0] | {"axis": "N", "dims": {"M": 1, "K": 64}})
+    values = (96, 104, 107, 112)
+    both = over("K", values, {"M": 1, "N": 64}), over("N", values, {"M": 1, "K": 64})
     losing = LosingABatch(lambda p: 5.0)
-    summary = run_sweep(parse_suite(both, "t"), losing, tmp_path / "run")
+    summary = run_sweep(suite_of(*both, processes=1), losing, tmp_path / "run")
     processes = [block.process for block in read_blocks(tmp_path / "run")]
     assert losing.lost and summary.failed == 0
     assert set(processes) == {0, 1} and processes == sorted(processes)
@@ -177,12 +126,16 @@ def test_a_long_curve_is_dealt_out_in_partial_blocks_and_every_dim_is_called(tmp
 
 
 def test_a_failing_point_is_recorded_and_the_sweep_goes_on(tmp_path):
+    tries = []
+
     def latency(point):
         if point.dim["K"] == 107:
+            tries.append(point)
             raise MeasurementError("CUDA error: misaligned address\nmore lines")
         return 5.0
 
-    summary = run_sweep(suite(), device(latency), tmp_path / "run")
+    summary = run_sweep(suite(least_replicates=0, replicates=0), device(latency), tmp_path / "run")
+    assert len(tries) == 3, "and it is called no more"
     samples = {s.point.dim["K"]: s for s in read_samples(tmp_path / "run")}
     assert (summary.failed, summary.points) == (1, 3)
     failed = samples.pop(107)
@@ -209,19 +162,6 @@ def test_a_point_that_fails_in_one_block_keeps_the_times_of_the_others(tmp_path)
     assert build_map_of(tmp_path / "run").curves[0].coverage.failed == {}
 
 
-def test_a_point_that_keeps_failing_is_called_no_more(tmp_path):
-    tries = []
-
-    def latency(point):
-        if point.dim["K"] == 107:
-            tries.append(point)
-            raise MeasurementError("no")
-        return 5.0
-
-    run_sweep(suite(least_replicates=0, replicates=0), device(latency), tmp_path / "run")
-    assert len(tries) == 3
-
-
 class Interrupting:
     """Answers like the device, and is interrupted at one of its calls."""
 
@@ -235,35 +175,25 @@ class Interrupting:
         return float(point.dim["K"])
 
 
-@pytest.mark.parametrize("at", [1, 60])
-def test_an_interrupt_loses_no_block_but_the_one_under_way(tmp_path, at):
+def test_an_interrupt_loses_no_block_but_the_one_under_way(tmp_path):
     wanted = suite(range(64, 84), least_replicates=0, replicates=0)
     with pytest.raises(KeyboardInterrupt):
-        run_sweep(wanted, device(Interrupting(at)), tmp_path / "run")
+        run_sweep(wanted, device(Interrupting(60)), tmp_path / "run")
     kept = read_blocks(tmp_path / "run")
-    assert len(kept) == (at - 1) // 20
+    assert len(kept) == 2
     summary = run_sweep(wanted, device(), tmp_path / "run", resume=True)
     blocks = read_blocks(tmp_path / "run")
-    assert blocks[: len(kept)] == kept
-    assert [b.number for b in blocks] == list(range(len(blocks)))
+    assert blocks[:2] == kept and [b.number for b in blocks] == list(range(len(blocks)))
+    assert max(b.process for b in kept) < min(b.process for b in blocks[2:]), "that one is gone"
     assert 12 <= summary.blocks == len(blocks) <= 2 * FEWEST
     assert (summary.undecided, summary.unfinished) == (0, 0)
 
 
-def test_a_resumed_process_is_another_one(tmp_path):
-    """What ran before the interrupt ran in a process that is gone."""
-    with pytest.raises(KeyboardInterrupt):
-        run_sweep(suite(range(64, 84)), device(Interrupting(60)), tmp_path / "run")
-    kept = read_blocks(tmp_path / "run")
-    run_sweep(suite(range(64, 84)), device(), tmp_path / "run", resume=True)
-    rest = read_blocks(tmp_path / "run")[len(kept) :]
-    assert kept and max(b.process for b in kept) < min(b.process for b in rest)
-
-
-def test_a_finished_sweep_resumed_measures_nothing_more(tmp_path):
-    first = run_sweep(suite(), device(), tmp_path / "run")
+def test_a_decided_curve_takes_no_more_blocks_and_its_resumed_sweep_none(tmp_path):
+    summary = run_sweep(suite(), device(), tmp_path / "run")
+    assert (summary.blocks, summary.undecided, summary.unfinished) == (FEWEST, 0, 0)
     again = run_sweep(suite(), device(Interrupting(1)), tmp_path / "run", resume=True)
-    assert (again.blocks, again.undecided) == (first.blocks, 0)
+    assert (again.blocks, again.undecided) == (FEWEST, 0)
 
 
 def test_a_budget_leaves_a_valid_folder_that_resumes(tmp_path):
@@ -271,184 +201,6 @@ def test_a_budget_leaves_a_valid_folder_that_resumes(tmp_path):
     assert (first.blocks, first.points, first.unfinished) == (0, 0, 1)
     rest = run_sweep(suite(), device(), tmp_path / "run", resume=True)
     assert (rest.blocks, rest.unfinished) == (FEWEST, 0)
-
-
-@pytest.fixture(scope="module")
-def measured(tmp_path_factory):
-    """A folder of a finished sweep."""
-    folder = tmp_path_factory.mktemp("measured") / "run"
-    run_sweep(suite(), device(), folder)
-    return folder
-
-
-@pytest.fixture
-def finished(measured, tmp_path):
-    """A copy of it."""
-    return Path(shutil.copytree(measured, tmp_path / "run"))
-
-
-def stopped_after(folder, blocks, wanted=None):
-    """A folder whose journal was not folded: the sweep's process ended for no good reason."""
-    with pytest.raises(ZeroDivisionError):
-        run_sweep(
-            wanted or suite(), device(), folder, progress=lambda done, *_: 1 / (blocks - done)
-        )
-
-
-@pytest.mark.parametrize("cut", [1, 40])
-def test_a_torn_last_line_is_dropped_and_its_block_measured_again(tmp_path, cut):
-    folder = tmp_path / "run"
-    stopped_after(folder, 6)
-    assert len(read_blocks(folder)) == 6
-    journal = folder / JOURNAL
-    journal.write_bytes(journal.read_bytes()[:-cut])
-    assert len(read_blocks(folder)) == 5
-    assert run_sweep(suite(), device(), folder, resume=True).unfinished == 0
-    assert [b.number for b in read_blocks(folder)][:6] == list(range(6))
-
-
-def garbled(lines):
-    return [*lines[:2], lines[2][:-9], *lines[3:]]
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (garbled, "line 3 is garbled: delete that line"),
-        (lambda lines: [line.replace('"process"', '"protest"') for line in lines], "lacks or garb"),
-        (lambda lines: [line.replace('[["', '[["0') for line in lines], "lacks or garbles a field"),
-    ],
-)
-def test_a_damaged_journal_is_refused(tmp_path, damage, message):
-    stopped_after(tmp_path / "run", 4)
-    journal = tmp_path / "run" / JOURNAL
-    journal.write_text("\n".join(damage(journal.read_text().splitlines())) + "\n")
-    with pytest.raises(MeasurementError, match=message):
-        read_blocks(tmp_path / "run")
-
-
-def test_a_parquet_cut_short_is_refused(finished):
-    file = finished / PARQUET
-    file.write_bytes(file.read_bytes()[:-20])
-    with pytest.raises(MeasurementError, match="not readable as samples"):
-        read_samples(finished)
-
-
-@pytest.mark.parametrize("name", [store.RUN, store.POINTS, JOURNAL, PARQUET])
-@pytest.mark.parametrize("special", ["fifo", "link to an endless device"])
-def test_what_is_no_regular_file_is_told_and_neither_waited_for_nor_read(finished, name, special):
-    file = finished / name
-    file.unlink(missing_ok=True)
-    os.mkfifo(file) if special == "fifo" else file.symlink_to("/dev/zero")
-    with pytest.raises(MeasurementError, match="no regular file"):
-        build_map_of(finished)
-
-
-def test_a_lock_is_not_written_through_a_link(tmp_path):
-    (tmp_path / "mine").write_text("mine")
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / store.LOCK).symlink_to(tmp_path / "mine")
-    with pytest.raises(OSError, match="symbolic links"):
-        RunFolder(tmp_path / "run").lock()
-    assert (tmp_path / "mine").read_text() == "mine"
-
-
-def test_a_small_parquet_of_endless_rows_is_refused_before_it_is_unfolded(finished):
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    file = finished / PARQUET
-    table = pq.read_table(file)
-    many = table.slice(0, 1).take(pa.array([0] * 700_000, pa.int32()))
-    pq.write_table(many, file, compression="zstd")
-    assert file.stat().st_size < 300_000
-    with pytest.raises(MeasurementError, match="would unfold to 700,000 rows"):
-        read_blocks(finished)
-
-
-def test_a_folder_with_a_sweep_is_not_overwritten(finished):
-    with pytest.raises(MeasurementError, match="--resume"):
-        run_sweep(suite(), device(), finished)
-
-
-@pytest.mark.parametrize(
-    ("new", "said"),
-    [
-        (suite((96, 104, 107, 120)), "sweep[0].values lost 112 and gained 120."),
-        (suite(budget_s=9), "timing.budget_s was unset, now 9.0."),
-        (suite(blocks=8, seed=3), "timing.blocks was 12, now 8; timing.seed was 0, now 3."),
-        (suite(range(1, 99)), "gained 1, 2, 3, 4, 5 and "),
-    ],
-)
-def test_a_changed_suite_is_refused_key_by_key(finished, new, said):
-    with pytest.raises(MeasurementError) as error:
-        run_sweep(new, device(), finished, resume=True)
-    assert said in str(error.value)
-
-
-CUDA = Environment("cuda", "NVIDIA H200", "sm90", {}, {"torch": "2.13.0"})
-CPU = Environment("cpu", "a CPU", "x86_64", {"threads": 2, "cores_allowed": 2}, {"torch": "2.13.0"})
-
-
-@pytest.mark.parametrize(
-    ("here", "said"),
-    [
-        (replace(CPU, name="another"), "name was 'a CPU', here it is 'another'"),
-        (replace(CPU, stack={"torch": "2.14.0"}), "stack was .*2.13.0.*, here it is .*2.14.0"),
-        (
-            replace(CPU, facts={"threads": 1, "cores_allowed": 2}),
-            "with 2 threads, here there are 1",
-        ),
-        (
-            replace(CPU, facts={"threads": 2, "cores_allowed": 1}),
-            "with 2 cores that it may use, here there are 1",
-        ),
-    ],
-)
-def test_resuming_elsewhere_or_under_other_conditions_is_refused(tmp_path, here, said):
-    run_sweep(suite(), device(environment=CPU), tmp_path / "run")
-    with pytest.raises(MeasurementError, match=said):
-        run_sweep(suite(), device(environment=here), tmp_path / "run", resume=True)
-
-
-def test_resuming_with_another_timer_is_refused(tmp_path):
-    run_sweep(suite(), device(), tmp_path / "run")
-    other = device()
-    other.timer = "cuda-events"
-    with pytest.raises(MeasurementError, match="timed by 'recorded', here it would be by cuda-ev"):
-        run_sweep(suite(), other, tmp_path / "run", resume=True)
-
-
-def test_two_sweeps_do_not_share_a_folder(tmp_path):
-    held = RunFolder(tmp_path / "run")
-    held.lock()
-    with pytest.raises(MeasurementError, match="another sweep is writing"):
-        run_sweep(suite(), device(), tmp_path / "run")
-    held.close()
-    run_sweep(suite(), device(), tmp_path / "run")
-
-
-def test_out_that_is_a_file_is_refused(tmp_path):
-    (tmp_path / "run").write_text("mine")
-    with pytest.raises(MeasurementError, match="is a file"):
-        run_sweep(suite(), device(), tmp_path / "run")
-    assert (tmp_path / "run").read_text() == "mine"
-
-
-def test_header_suite_and_device_are_kept_with_the_run(tmp_path):
-    run_sweep(suite(), device(environment=CPU), tmp_path / "run")
-    assert environment_of(tmp_path / "run") == CPU
-    assert suite_of(tmp_path / "run").hash == suite().hash
-    header = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert header["schema"] == "gacprof.run/2" and header["suite"]["name"] == "t"
-
-
-def test_a_folder_of_an_earlier_gacprof_names_the_command(finished):
-    header = finished / "run.json"
-    header.write_text(header.read_text().replace("gacprof.run/2", "gacprof.run/1"))
-    for ask in (environment_of, build_map_of):
-        with pytest.raises(MeasurementError, match=r"sweep again into another folder \(gacprof"):
-            ask(finished)
 
 
 def test_kernels_are_noted_once_a_point(tmp_path):
@@ -468,35 +220,3 @@ def test_samples_read_as_a_table(tmp_path):
     assert frame.loc[96, "tflops"] == pytest.approx(2 * 64 * 96 / 2.0 / 1e6)
     assert frame.loc[96, "gb_s"] == pytest.approx(4 * (96 + 64 * 96 + 64) / 2.0 / 1e3)
     assert frame["roof_share"].isna().all()
-
-
-def test_calls_read_as_a_table_with_position_and_predecessor(finished):
-    import pandas as pd
-
-    frame = pd.read_parquet(finished / PARQUET)
-    first = frame[frame["block"] == 0]
-    assert first["position"].tolist() == list(range(len(first)))
-    assert first["predecessor"].isna().tolist() == [True] + [False] * (len(first) - 1)
-    assert first["predecessor"].tolist()[1:] == first["point"].tolist()[:-1]
-
-
-def test_samples_without_their_header_are_not_gone_on_with(finished):
-    (finished / "run.json").unlink()
-    before = (finished / PARQUET).read_bytes()
-    for resume in (False, True):
-        with pytest.raises(MeasurementError, match=r"samples without their run\.json"):
-            run_sweep(suite((1, 2)), device(), finished, resume=resume)
-    assert (finished / PARQUET).read_bytes() == before
-
-
-def test_a_folder_of_something_else_is_refused_and_left_as_it_is(tmp_path):
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(MeasurementError, match=r"holds no sweep, but config\.json"):
-        run_sweep(suite(), device(), tmp_path)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["config.json"]
-
-
-def test_a_sweep_killed_before_its_header_was_written_can_begin_again(tmp_path):
-    (tmp_path / ".lock").touch()
-    (tmp_path / ".run.json.x1y2").touch()
-    assert run_sweep(suite(), device(), tmp_path).failed == 0

@@ -10,18 +10,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from recorded_device import RecordedDevice
+from suites import over, suite_of
 
 from gacprof.sweeping import build_map_of, run_sweep
-from gacprof.sweeping.suite import Suite, parse_suite
+from gacprof.sweeping.suite import Suite
 
 DIMS = range(1001, 1066)
 PLACES = (1014, 1027, 1040, 1053)
 
 
 def suite(**timing) -> Suite:
-    timing = {"most_blocks": 96} | timing
-    sweep = {"operator": "linear", "axis": "K", "values": list(DIMS), "dims": {"M": 1, "N": 8}}
-    return parse_suite({"name": "t", "timing": timing, "sweep": [sweep]}, "t")
+    return suite_of(over("K", DIMS, {"M": 1, "N": 8}), **{"most_blocks": 96} | timing)
 
 
 class Shared(RecordedDevice):
@@ -72,22 +71,6 @@ def test_planted_steps_are_found_where_they_are(tmp_path, jump):
         assert not slow & set(curve.safe) and set(curve.misaligned) <= slow
     assert set(found) == set(PLACES)
     assert len(found) >= (6 if jump < 0.05 else 8)
-
-
-def test_the_floor_tells_how_much_two_sweeps_of_one_device_differ(tmp_path):
-    """Of two independent sweeps about 95 % of the dims agree within the floor of either."""
-    agree = []
-    for seed in range(2):
-        maps = []
-        for part in (0, 1):
-            folder = tmp_path / f"{seed}-{part}"
-            device = Shared(10 * seed + part, between=0.01)
-            run_sweep(suite(replicates=1.0, processes=6, most_blocks=48), device, folder)
-            maps.append(build_map_of(folder))
-        a, b = (np.log(m.curves[0].points.latency_us) for m in maps)
-        apart = np.abs((a - np.median(a)) - (b - np.median(b)))
-        agree.append(np.mean(apart <= np.log1p(np.mean([m.floor for m in maps]))))
-    assert 0.85 < np.mean(agree) < 1.0
 
 
 def test_what_one_process_favours_is_noise_to_a_sweep_of_several(tmp_path):

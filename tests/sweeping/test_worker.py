@@ -4,12 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from functools import partial
 from pathlib import Path
 
 import pytest
+from suites import over, suite_of
 
 from gacprof.core.errors import MeasurementError
 from gacprof.devices.device import Slot
@@ -17,7 +17,6 @@ from gacprof.devices.worker import IsolatedDevice
 from gacprof.sweeping import read_blocks
 from gacprof.sweeping.results import read_samples
 from gacprof.sweeping.run import run_sweep
-from gacprof.sweeping.suite import parse_suite
 
 sys.path.insert(0, str(Path(__file__).parent))
 import faulty
@@ -34,8 +33,7 @@ def _workers_find_no_torch(tmp_path_factory, monkeypatch):
 
 def suite(values, **timing):
     timing = {"blocks": 6, "processes": 1, "replicates": 0, "least_replicates": 0} | timing
-    sweep = {"operator": "linear", "axis": "K", "values": values, "dims": {"M": 1, "N": 8}}
-    return parse_suite({"name": "t", "timing": timing, "sweep": [sweep]}, "t")
+    return suite_of(over("K", values, {"M": 1, "N": 8}), **timing)
 
 
 def outcome(folder):
@@ -118,6 +116,10 @@ def test_n12_spare_workers_wait_for_their_turn_before_they_open_the_device(tmp_p
         first, (spare, _) = device.pid, device._spares[0]
         device.renew()
         assert noted.read_text().split() == [str(first), str(spare.pid)] and device.pid == spare.pid
+        workers = [first, device.pid, *(process.pid for process, _ in device._spares)]
+    for worker in workers:
+        with pytest.raises(ProcessLookupError):
+            os.kill(worker, 0)
 
 
 def test_n12_a_worker_is_told_what_earlier_ones_named():
@@ -128,68 +130,53 @@ def test_n12_a_worker_is_told_what_earlier_ones_named():
         assert set(device.session(slots[:1]).kernels().values()) == {("after 3",)}
 
 
-def test_spare_workers_end_with_the_device():
-    with IsolatedDevice(faulty.open_healthy, spares=2) as device:
-        workers = [device.pid, *(process.pid for process, _ in device._spares)]
-    assert len(set(workers)) == 3
-    for worker in workers:
-        with pytest.raises(ProcessLookupError):
-            os.kill(worker, 0)
-
-
 def test_a_device_that_cannot_be_opened_is_an_error_at_once():
     with pytest.raises(MeasurementError, match="no such device"):
         IsolatedDevice(faulty.open_nothing)
 
 
+SCRIPT = """
+import sys
+sys.path[:0] = {paths!r}
+import faulty, test_worker
+from gacprof.devices.worker import IsolatedDevice
+from gacprof.sweeping.run import run_sweep
+with IsolatedDevice(faulty.{opener}) as device:
+    print(device.pid, flush=True)
+    run_sweep(test_worker.suite({values}), device, {folder!r})
+"""
+
+
+def script(tmp_path, opener, values):
+    paths = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "support")]
+    code = SCRIPT.format(paths=paths, opener=opener, values=values, folder=str(tmp_path / "run"))
+    (tmp_path / "mine.py").write_text(code)
+    return [sys.executable, str(tmp_path / "mine.py")]
+
+
 def test_a_script_without_a_main_guard_sweeps_once(tmp_path):
     """Spawned processes run the caller's script again, unless it is hidden from them."""
-    file = tmp_path / "mine.py"
-    file.write_text(
-        textwrap.dedent(
-            f"""
-            import sys
-            sys.path.insert(0, {str(Path(__file__).parent)!r})
-            import faulty, test_worker
-            from gacprof.devices.worker import IsolatedDevice
-            from gacprof.sweeping.run import run_sweep
-            print("begun")
-            with IsolatedDevice(faulty.open_healthy) as device:
-                run_sweep(test_worker.suite([1, 2]), device, {str(tmp_path / "run")!r})
-            """
-        )
-    )
-    done = subprocess.run([sys.executable, file], capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stdout) == (0, "begun\n"), done.stderr
+    command = script(tmp_path, "open_healthy", [1, 2])
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout.count("\n")) == (0, 1), done.stderr
     assert outcome(tmp_path / "run").keys() == {1, 2}
 
 
 def test_an_interrupt_leaves_no_worker_and_a_folder_to_resume(tmp_path):
-    script = textwrap.dedent(
-        f"""
-        import sys
-        sys.path.insert(0, {str(Path(__file__).parent)!r})
-        import faulty, test_worker
-        from gacprof.devices.worker import IsolatedDevice
-        from gacprof.sweeping.run import run_sweep
-        with IsolatedDevice(faulty.open_faulty) as device:
-            def progress(done, total, point):
-                print(device.pid, flush=True)
-            values = [*range(1, 6), faulty.HANGS]
-            run_sweep(test_worker.suite(values), device, {str(tmp_path / "run")!r},
-                      progress=progress)
-        """
-    )
-    child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    values = [*range(1, 6), faulty.HANGS]
+    command = script(tmp_path, "open_faulty", values)
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     worker = int(child.stdout.readline())
+    while not (tmp_path / "run" / "run.json").exists():
+        time.sleep(0.05)
     time.sleep(0.3)  # its first block hangs
     child.send_signal(signal.SIGINT)
     assert child.wait(30) != 0
     with pytest.raises(ProcessLookupError):
         os.kill(worker, 0)
     with IsolatedDevice(faulty.open_faulty, timeout_s=1.0) as device:
-        run_sweep(suite([*range(1, 6), faulty.HANGS]), device, tmp_path / "run", resume=True)
+        run_sweep(suite(values), device, tmp_path / "run", resume=True)
     assert {k for k, (s, _) in outcome(tmp_path / "run").items() if s == "ok"} == {*range(1, 6)}
 
 
