@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from gacprof.cliffmap.curves import Axis, Measured, make_curve
-from gacprof.cliffmap.export import best_modulus, export, moduli, rows, settings
+from gacprof.cliffmap.export import best_modulus, moduli, rows, settings
 from gacprof.core.errors import MapError
 
 
@@ -16,7 +14,7 @@ def curve(latency, dims=range(64, 321)):
     return make_curve(what, [Measured(d, latency(d)) for d in dims])
 
 
-@pytest.mark.parametrize("modulus", [2, 8, 16, 32])
+@pytest.mark.parametrize("modulus", [2, 16])
 def test_the_planted_modulus_is_the_best_one(modulus):
     best = best_modulus(moduli(curve(lambda d: 10.0 if d % modulus == 0 else 13.0)))
     assert best.modulus == modulus
@@ -41,28 +39,16 @@ def test_the_published_a100_gives_16_for_k_and_8_for_n(a100):
     k, n = a100.curve("linear", "K", M=512), a100.curve("linear", "N", M=512)
     assert best_modulus(moduli(k)).modulus == 16 and best_modulus(moduli(n)).modulus == 8
     assert moduli(k)[1].penalty > 1
-
-
-def test_settings_name_every_tool_with_its_default_and_what_is_lost(a100):
-    table = settings([a100.curve("linear", "K", M=512), a100.curve("linear", "N", M=512)])
-    assert {row["option"] for row in table} >= {"rank_align", "round_to", "--round-interval"}
-    asvd = next(row for row in table if row["tool"] == "ASVD")
-    assert asvd["value"] == 16 and asvd["loses"] < 0.02
-    assert asvd["default"] == 1 and asvd["default_penalty"] > 1
-    minitron = next(row for row in table if "Minitron" in row["tool"])
+    table = {row["tool"]: row for row in settings([k, n])}
+    assert table["ASVD"]["value"] == 16 and table["ASVD"]["loses"] < 0.02
+    assert table["ASVD"]["default"] == 1 and table["ASVD"]["default_penalty"] > 1
+    (minitron,) = (row for tool, row in table.items() if "Minitron" in tool)
     assert minitron["default_penalty"] is None  # 4008–4100 holds no three multiples of 256
 
 
 def test_too_few_dims_are_refused():
     with pytest.raises(MapError, match="too few dims"):
         best_modulus(moduli(curve(lambda d: 1.0, dims=[64, 65])))
-
-
-def test_the_export_is_plain_json_with_the_citation(a100):
-    data = json.loads(json.dumps(export(a100)))
-    assert data["schema"] == "gacprof.safedims/1" and "2604.09595" in data["citation"]
-    attention = next(axis for axis in data["axes"] if axis["operator"] == "attention")
-    assert attention["safe"] == [64, 96, 128, 160, 192, 256]
 
 
 def test_rows_for_csv_hold_every_measured_dim(a100):

@@ -16,29 +16,22 @@ from gacprof.cliffmap import CliffMap, MapLookupError
 from gacprof.cliffmap.build import build_map
 from gacprof.cliffmap.curves import Axis, Measured, make_curve
 from gacprof.cliffmap.lookup import between
-from gacprof.core.errors import MapError
 from gacprof.core.points import Environment, Point
 
 DEVICE = Environment("recorded", "planted", "none")
 
 
-def device(dims, n_values=(512,), latency=None, flags=({"bias": False},)) -> CliffMap:
-    """Curves over K at several N, and one over N, of a device without noise."""
+def device(dims, latency, flags=({"bias": False},)) -> CliffMap:
+    """A curve over K and one over N for each of the flags, of a device without noise."""
 
-    def points(axis, sizes, flag, **fixed):
+    def curve(axis, sizes, flag, us, **fixed):
         dims_of = ({"M": 64, **fixed, axis: size} for size in sizes)
-        return [Point.of("linear", each, "float16", flag) for each in dims_of]
+        points = [Point.of("linear", each, "float16", flag) for each in dims_of]
+        return planted_blocks(points, axis, us)
 
-    curves = [
-        planted_blocks(points("K", dims, f, N=n), "K", partial(latency, n=n))
-        for n in n_values
-        for f in flags
-    ]
-    curves += [
-        planted_blocks(points("N", range(256, 1025, 32), f, K=96), "N", partial(latency, 96))
-        for f in flags
-    ]
-    return build_map(numbered(*curves), DEVICE, name="planted")
+    over_k = [curve("K", dims, flag, partial(latency, n=512), N=512) for flag in flags]
+    over_n = [curve("N", range(256, 1025, 32), f, partial(latency, 96), K=96) for f in flags]
+    return build_map(numbered(*over_k, *over_n), DEVICE, name="planted")
 
 
 def staircase(k, n):
@@ -49,110 +42,82 @@ def staircase(k, n):
 
 @pytest.fixture(scope="module")
 def planted() -> CliffMap:
-    return device([k for k in range(64, 193) if k not in (112, 113)], latency=staircase)
+    return device([k for k in range(64, 193) if k not in (112, 113)], staircase)
 
 
-def shape(k, n=512, m=64):
-    return {"M": m, "N": n, "K": k}
+def at(cliff_map, k, n=512, m=64, **flags):
+    return cliff_map.latency("linear", {"M": m, "N": n, "K": k}, "float16", flags or None)
+
+
+def refused(cliff_map, k, message="", **more):
+    with pytest.raises(MapLookupError, match=message):
+        at(cliff_map, k, **more)
 
 
 def test_a_measured_point_is_exact_and_has_its_interval(planted):
-    found = planted.latency("linear", shape(107), "float16")
+    found = at(planted, 107)
     assert (found.kind, found.latency_us, found.low_us, found.high_us) == ("exact", 15, 15, 15)
     assert "linear K" in found.source
 
 
 def test_an_unmeasured_dim_is_taken_from_its_own_residue_class(planted):
-    aligned = planted.latency("linear", shape(112), "float16")
-    other = planted.latency("linear", shape(113), "float16")
+    aligned = at(planted, 112)
     assert (aligned.kind, aligned.latency_us) == ("scaled", pytest.approx(10))
-    assert other.latency_us == pytest.approx(15)
     assert "between K=104 and 120" in aligned.source
+    assert at(planted, 113).latency_us == pytest.approx(15)
 
 
 def test_other_fixed_dims_in_the_same_tier_are_scaled_as_measured_along_them(planted):
-    found = planted.latency("linear", shape(107, n=640), "float16")
-    assert found.kind == "scaled"
-    assert found.latency_us == pytest.approx(15 * 640 / 512)
+    found = at(planted, 107, n=640)
+    assert (found.kind, found.latency_us) == ("scaled", pytest.approx(15 * 640 / 512))
     assert "N 512 → 640: ×1.250" in found.source
 
 
-def test_nothing_crosses_a_cliff_of_the_fixed_dims(planted):
-    with pytest.raises(MapLookupError, match=r"--axis K --range 91:123 --fixed M=64,N=1024"):
-        planted.latency("linear", shape(107, n=1024), "float16")
-
-
-def test_nothing_crosses_a_cliff_on_the_axis():
-    gap = [k for k in range(64, 193, 8) if k not in (120, 128, 136)]
-    coarse = device(gap, latency=staircase)
-    with pytest.raises(MapLookupError):
-        coarse.latency("linear", shape(128), "float16")
-
-
-def test_a_residue_never_measured_is_a_miss_not_a_guess():
-    only_aligned = device(range(64, 193, 8), latency=staircase)
-    with pytest.raises(MapLookupError):
-        only_aligned.latency("linear", shape(107), "float16")
+def test_nothing_crosses_a_cliff_nor_the_end_of_a_sweep(planted):
+    refused(planted, 107, r"--axis K --range 91:123 --fixed M=64,N=1024", n=1024)
+    for k in (63, 193, 4096):
+        refused(planted, k)
+    coarse = device([k for k in range(64, 193, 8) if k not in (120, 128, 136)], staircase)
+    refused(coarse, 128)
+    refused(coarse, 107)  # of a residue that was never measured
 
 
 def test_without_a_period_only_single_missing_dims_are_filled_in():
-    flat = device([*range(64, 97), 98, 99, *range(103, 129)], latency=lambda k, n: 10.0 * n / 512)
-    assert flat.latency("linear", shape(97), "float16").latency_us == pytest.approx(10)
+    flat = device([*range(64, 97), 98, 99, *range(103, 129)], lambda k, n: 10.0 * n / 512)
+    assert at(flat, 97).latency_us == pytest.approx(10)
     for k in (100, 101, 102):
-        with pytest.raises(MapLookupError):
-            flat.latency("linear", shape(k), "float16")
-
-
-def test_beyond_the_sweep_is_a_miss(planted):
-    for k in (63, 193, 4096):
-        with pytest.raises(MapLookupError):
-            planted.latency("linear", shape(k), "float16")
+        refused(flat, k)
 
 
 def test_along_a_dim_without_any_curve_only_multiples_of_128_and_twice_at_most():
     blocks = planted_blocks(linear("K", range(64, 128), M=512), "K", lambda k: 10.0 + k)
     planted = build_map(blocks, DEVICE, name="one")
-    found = planted.latency("linear", {"M": 1024, "N": 512, "K": 64}, "float16")
+    found = at(planted, 64, m=1024)
     assert (found.kind, found.latency_us) == ("scaled", pytest.approx(148))
     for m in (2048, 513, 640 + 8):
-        with pytest.raises(MapLookupError):
-            planted.latency("linear", {"M": m, "N": 512, "K": 64}, "float16")
+        refused(planted, 64, m=m)
 
 
-def test_flags_left_out_are_the_defaults_and_asked_ones_are_kept():
-    both = device(
-        range(64, 80), flags=({"bias": False}, {"bias": True}), latency=lambda k, n: 10.0 + k
-    )
-    assert "bias=False" in both.latency("linear", shape(64), "float16").source
-    assert "bias=True" in both.latency("linear", shape(64), "float16", {"bias": True}).source
-    with pytest.raises(MapLookupError):
-        both.latency("linear", shape(64), "float16", {"bias": True, "cache": "cold"})
-
-
-def test_a_flag_with_one_value_in_the_map_is_taken_where_left_out(a100):
-    found = a100.latency("linear", {"M": 512, "N": 4096, "K": 4096}, "float16")
-    assert "layout=nn" in found.source
-
-
-def test_attention_fills_in_its_own_dims(a100):
+def test_flags_left_out_are_the_defaults_and_asked_ones_are_kept(a100):
+    both = device(range(64, 80), lambda k, n: 10.0 + k, ({"bias": False}, {"bias": True}))
+    assert "bias=False" in at(both, 64).source and "bias=True" in at(both, 64, bias=True).source
+    refused(both, 64, bias=True, cache="cold")
+    # one with a single value in the map is taken, and so are an operator's other dims
+    assert "layout=nn" in at(a100, 4096, n=4096, m=512).source
     dims = {"batch": 4, "heads": 32, "q_len": 2048, "head_dim": 107}
     assert a100.latency("attention", dims, "float16").latency_us == pytest.approx(2146.75)
 
 
-def test_a_miss_is_a_map_error_that_carries_what_was_asked(a100):
-    with pytest.raises(MapError) as error:
+def test_a_miss_carries_what_was_asked_and_names_the_sweep_and_what_there_is(a100):
+    with pytest.raises(MapLookupError) as error:
         a100.latency("linear", {"M": 7, "N": 9, "K": 11}, "bfloat16", {"bias": True})
     miss = error.value
-    assert isinstance(miss, MapLookupError)
     assert (miss.operator, miss.dtype, miss.axis) == ("linear", "bfloat16", None)
     assert miss.dims == {"M": 7, "N": 9, "K": 11} and miss.flags == {"bias": True}
     assert str(miss).endswith(
         "to measure it: gacprof sweep --op linear --axis K --range 1:27 --fixed M=7,N=9 "
         "--dtype bfloat16 --flag bias=true"
     )
-
-
-def test_a_missing_axis_names_the_sweep_and_what_there_is(a100):
     with pytest.raises(MapLookupError, match=r"no curve of attention over q_len; .*--axis q_len"):
         a100.candidates("attention", axis="q_len", near=100)
     with pytest.raises(MapLookupError, match=r"none has M = 3 \(there are 1, 512, 2048\)"):
@@ -215,7 +180,7 @@ def test_held_out_points_of_a_recorded_device(seed, modulus, cliff, jump, slope)
     errors = []
     for k in held:
         try:
-            found = rest.latency("linear", shape(k), "float16")
+            found = at(rest, k)
         except MapLookupError:
             continue
         errors.append(abs(found.latency_us / truth(k) - 1))

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gacprof.core import factors
@@ -14,7 +14,6 @@ def stored(matrix: np.ndarray) -> Stored:
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 9), st.data())
-@settings(max_examples=60)
 def test_no_rank_k_matrix_is_nearer_to_the_product(out, into, rank, data):
     keep = data.draw(st.integers(1, rank))
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
@@ -77,7 +76,6 @@ def cut_to(matrix: np.ndarray, rank: int) -> np.ndarray:
 
 
 @given(st.integers(1, 14), st.integers(1, 14), st.integers(1, 6), st.integers(1, 9), st.data())
-@settings(max_examples=80)
 def test_what_is_added_is_the_best_part_of_the_residual(out, into, rank, more, data):
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
     weight = rng.standard_normal((out, into))

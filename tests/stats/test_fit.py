@@ -9,12 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import t as student
 
 from gacprof.stats.blocks import block_row, log_matrix
-from gacprof.stats.fit import (
-    fit_blocks,
-    moderated,
-    quartile_variance,
-    two_way,
-)
+from gacprof.stats.fit import fit_blocks, moderated, quartile_variance, two_way
 from gacprof.stats.noise import aa_floor, half_sample_differences
 
 SLOTS = 40
@@ -36,14 +31,14 @@ def contrasts(values):
 
 
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=20)
+@settings(max_examples=10)
 def test_planted_effects_come_back_whatever_the_drift(seed):
     slot, _ = two_way(blocks(seed)[0])
     assert contrasts(slot) == pytest.approx(contrasts(EFFECT), abs=6 * 0.01 * 1.3 / 24**0.5)
 
 
 @given(st.integers(0, 2**32 - 1), st.floats(0.05, 3.0))
-@settings(max_examples=20)
+@settings(max_examples=10)
 def test_calls_that_take_longer_now_and_then_move_nothing(seed, longer):
     """A fifth of all calls is disturbed: as much again or up to twenty times the time."""
     log_us, _ = blocks(seed, drift=0.0)
@@ -61,7 +56,7 @@ def test_a_state_that_slows_some_slots_in_a_third_of_the_blocks_moves_nothing():
 
 @pytest.mark.parametrize(
     ("count", "processes", "between"),
-    [(12, 3, 0.0), (24, 3, 0.0), (48, 3, 0.01), (96, 6, 0.01), (24, 3, 0.02)],
+    [(12, 3, 0.0), (96, 6, 0.01), (24, 3, 0.02)],
 )
 def test_errors_are_calibrated(count, processes, between):
     """Of deviations from the truth 5 % lie outside what Student's t says holds 95 %, or fewer."""
@@ -76,7 +71,7 @@ def test_errors_are_calibrated(count, processes, between):
     assert np.mean(np.array(chances) < 0.001) < 0.01
 
 
-@pytest.mark.parametrize("count", [12, 24, 48, 148])
+@pytest.mark.parametrize("count", [12, 48])
 def test_the_variance_of_a_quartile_is_what_the_bootstrap_finds(count):
     """Never below the truth, and less than a third above it from 24 values on."""
     draw = np.random.default_rng(count)
@@ -105,7 +100,7 @@ def test_blocks_of_one_process_do_not_hide_what_processes_differ_by():
     assert np.median(between.error) > 3 * np.median(within.error)
 
 
-@pytest.mark.parametrize("between", [0.0, 0.004, 0.02])
+@pytest.mark.parametrize("between", [0.0, 0.02])
 def test_what_processes_differ_by_lies_below_its_bound(between):
     """In 95 % of fits, of 16 slots that a second process calls; few slots bound nothing."""
     held = near = 0
@@ -153,17 +148,14 @@ def test_a_fit_of_nothing_is_refused():
             fit_blocks(np.zeros(shape))
 
 
-def test_the_floor_is_the_95_percent_quantile_of_the_differences():
+@pytest.mark.parametrize(("processes", "between"), [(1, 0.0), (4, 0.02)])
+def test_the_floor_predicts_how_two_sweeps_differ(processes, between):
+    """Replicates of one sweep, each half of the processes against the other, differ as the
+    slots of two independent sweeps of the same length do."""
     assert aa_floor(np.arange(1, 101) / 1000) == pytest.approx(0.095)
     assert aa_floor([-0.3]) == pytest.approx(0.3)
     with pytest.raises(ValueError, match="at least one pair"):
         aa_floor([])
-
-
-@pytest.mark.parametrize(("processes", "between"), [(1, 0.0), (4, 0.0), (4, 0.02)])
-def test_the_floor_predicts_how_two_sweeps_differ(processes, between):
-    """Replicates of one sweep, each half of the processes against the other, differ as the
-    slots of two independent sweeps of the same length do."""
     estimated, found = [], []
     for seed in range(30):
         log_us, process = blocks(2 * seed, 24, processes=processes, between=between)

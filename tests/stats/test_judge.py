@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gacprof.cliffmap.detect import penalty
@@ -23,7 +23,6 @@ def test_safe_misaligned_and_undecided():
 
 
 @given(latencies, st.data())
-@settings(max_examples=60)
 def test_without_errors_the_bounds_are_the_penalties(latency, data):
     judged = judge(latency)
     assert judged.penalty == pytest.approx(penalty(latency))
@@ -32,7 +31,6 @@ def test_without_errors_the_bounds_are_the_penalties(latency, data):
 
 
 @given(latencies, st.data())
-@settings(max_examples=60)
 def test_bounds_hold_the_estimate_and_widen_with_the_error(latency, data):
     error = data.draw(st.lists(errors, min_size=len(latency), max_size=len(latency)))
     near, far = judge(latency, error), judge(latency, [2 * e + 0.01 for e in error])
@@ -42,7 +40,6 @@ def test_bounds_hold_the_estimate_and_widen_with_the_error(latency, data):
 
 
 @given(latencies, st.data())
-@settings(max_examples=60)
 def test_more_noise_never_makes_a_dim_safe_or_misaligned(latency, data):
     error = data.draw(st.lists(errors, min_size=len(latency), max_size=len(latency)))
     noisier = [e + data.draw(errors) for e in error]
@@ -51,7 +48,6 @@ def test_more_noise_never_makes_a_dim_safe_or_misaligned(latency, data):
 
 
 @given(latencies, st.data())
-@settings(max_examples=60)
 def test_what_is_not_comparable_is_never_safe(latency, data):
     comparable = data.draw(st.lists(st.booleans(), min_size=len(latency), max_size=len(latency)))
     verdict = judge(latency, comparable=comparable).verdict
@@ -115,7 +111,7 @@ def test_curves_that_know_no_period_leave_it_to_the_sizes_that_all_share():
     assert comparable_sums(dims, [(own, True), ([True] * 30, False)]) == own
 
 
-@pytest.mark.parametrize("degrees", [3.0, 6.0, 12.0])
+@pytest.mark.parametrize("degrees", [3.0, 12.0])
 def test_bounds_from_few_blocks_hold_the_truth_as_often_as_they_say(degrees):
     """Errors that are estimated themselves, from a few values: the normal's quantile would fail
     several times as often."""
