@@ -3,6 +3,7 @@
 import pytest
 import torch
 from simulated_gpu import SimulatedGpu, installed, opened
+from suites import over, suite_of
 
 from gacprof import operators
 from gacprof.core.errors import MeasurementError
@@ -10,7 +11,6 @@ from gacprof.devices import doctor
 from gacprof.devices.cuda import CudaDevice
 from gacprof.devices.environment import loaded, loaded_version
 from gacprof.sweeping import read_samples, run_sweep
-from gacprof.sweeping.suite import parse_suite
 
 
 @pytest.fixture
@@ -20,11 +20,8 @@ def gpu():
 
 
 def test_opening_a_gpu_runs_and_traces_nothing(gpu):
-    assert [opened(timer).timer for timer in ("auto", "cuda-graph", "cuda-events")] == [
-        "cuda-graph",
-        "cuda-graph",
-        "cuda-events",
-    ]
+    timers = {timer: opened(timer).timer for timer in ("auto", "cuda-events")}
+    assert timers == {"auto": "cuda-graph", "cuda-events": "cuda-events"}
     assert (gpu.log, gpu.traces) == ([], 0)
 
 
@@ -89,12 +86,9 @@ def trying(monkeypatch):
     return doctor._try(0)
 
 
-def test_the_doctor_tries_a_trace_and_a_graph(gpu, monkeypatch):
+def test_the_doctor_tries_a_trace_and_a_graph_and_tells_why_there_is_none(gpu, monkeypatch):
     message = trying(monkeypatch)
     assert (message.why_not, message.no_graph) == ("", "")
-
-
-def test_the_doctor_tells_why_there_is_no_trace_or_no_graph(gpu, monkeypatch):
     gpu.loses = lambda events, traces: []
     gpu.refuses_capture = lambda name, operands: RuntimeError("not permitted")
     message = trying(monkeypatch)
@@ -106,21 +100,12 @@ def test_the_doctor_tells_why_there_is_no_trace_or_no_graph(gpu, monkeypatch):
     assert (kineto.available, kineto.note[:22]) == (False, "kernels have no names:")
 
 
-SWEEP = {
-    "operator": "linear",
-    "axis": "K",
-    "values": [{"from": 96, "to": 112}],
-    "dims": {"M": 16, "N": 64},
-    "dtype": "float16",
-}
-
-
 def test_a_sweep_keeps_what_the_gpu_does(gpu, monkeypatch, tmp_path):
-    suite = parse_suite({"name": "t", "timing": {"processes": 1}, "sweep": [SWEEP]}, "t")
+    axis = over("K", range(96, 113), {"M": 16, "N": 64}, dtype="float16")
     gpu.cost = lambda name, operands: 8_000 if operands[0].shape[-1] % 8 else 5_000
     device = opened()
     monkeypatch.setattr(device, "burn_in", lambda: None)
-    summary = run_sweep(suite, device, tmp_path / "run")
+    summary = run_sweep(suite_of(axis, processes=1), device, tmp_path / "run")
     samples = {sample.point.dim["K"]: sample for sample in read_samples(tmp_path / "run")}
     assert (summary.failed, summary.points, len(samples)) == (0, 17, 17)
     for k, sample in samples.items():

@@ -4,12 +4,9 @@ import pytest
 from simulated_gpu import installed
 from simulated_gpu.device import SimulatedH100
 from simulated_gpu.torch_side import opened
-from typer.testing import CliRunner
 
 from gacprof import operators
 from gacprof.api import sweeps
-from gacprof.cli.app import app
-from gacprof.core.errors import MeasurementError, SuiteError
 from gacprof.devices.datasheet import sheet
 from gacprof.devices.device import Slot
 from gacprof.devices.forecast import CONTEXT_BYTES, Load, forecast
@@ -69,14 +66,12 @@ def test_points_that_cannot_fit_are_listed():
     assert not forecast([load], sheet("b200"), 0, 1).too_large  # its memory is not on the sheet
 
 
-def test_the_verb_tells_it_and_refuses_what_cannot_fit():
-    made = CliRunner().invoke(app, ["sweep", "quick", "--dry-run", "--gpu", "h200"])
-    assert made.exit_code == 0 and "NVIDIA H200" in made.stdout
-    large = ["--op", "row_copy", "--axis", "K", "--range", "4000:4010", "--fixed", "rows=8000000"]
-    made = CliRunner().invoke(app, ["sweep", *large, "--dry-run", "--gpu", "h100"])
-    assert isinstance(made.exception, MeasurementError) and "11 points" in str(made.exception)
-    made = CliRunner().invoke(app, ["sweep", "quick", "--gpu", "h100"])
-    assert isinstance(made.exception, SuiteError)
+def test_the_verb_tells_it_and_refuses_what_cannot_fit(run):
+    shown = run("sweep", "quick", "--dry-run", "--gpu", "h200")
+    assert shown.code == 0 and "NVIDIA H200" in shown.out
+    large = ("--op", "row_copy", "--axis", "K", "--range", "4000:4010", "--fixed", "rows=8000000")
+    run("sweep", *large, "--dry-run", "--gpu", "h100").refused("11 points")
+    run("sweep", "quick", "--gpu", "h100").refused()
 
 
 def test_n3_the_suite_of_every_mechanism_fits_80_gb():

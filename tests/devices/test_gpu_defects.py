@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from simulated_gpu import EVENT_NS, SimulatedGpu, installed, opened
+from suites import over, suite_of
 
 from gacprof import operators
 from gacprof.core.errors import MeasurementError
@@ -18,7 +19,6 @@ from gacprof.devices.nvml import Telemetry
 from gacprof.devices.worker import SLOTS_IN_TIME, IsolatedDevice
 from gacprof.operators.base import Prepared
 from gacprof.sweeping import run_sweep
-from gacprof.sweeping.suite import parse_suite
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def times(session, *order):
     return {timed.slot: timed.us for timed in session.block(order).calls}
 
 
-@pytest.mark.parametrize("release", [(2, 11), (2, 12), (2, 14)])
+@pytest.mark.parametrize("release", [(2, 11), (2, 12)])
 def test_n1_closing_one_session_leaves_the_others_graphs_their_workspace(gpu, release):
     gpu.release = release
     device = opened()
@@ -97,31 +97,14 @@ def test_n3_a_lack_of_memory_is_tried_again_once_torch_has_given_back_its_cache(
     assert not session.failed and len(times(session, 0, 1)) == 2
 
 
-def test_n4_a_session_takes_over_what_an_earlier_one_captured(gpu):
-    """What a refined axis does: both ends, then one dim more each round, twelve rounds."""
-    device = opened()
-    device.session(slots(64, 80)).close()
-    captured, traced = gpu.captures, gpu.traces
-    for last in range(65, 77):
-        session = device.session(slots(64, *range(65, last + 1), 80))
-        assert len(times(session, *range(last - 62))) == last - 62
-        session.close()
-    assert gpu.captures - captured == 12
-    assert gpu.traces - traced == 12 and len(session.kernels()) == 14
-
-
 def test_n4_a_refined_axis_captures_each_dim_once(gpu, tmp_path):
     """Each was captured in every round; of an axis of 1025 dims 37 times on average."""
     gpu.page, gpu.remembers = 1 << 16, False
     gpu.cost = lambda name, operands: 26_000 if operands[0].shape[-1] % 8 else 20_000
-    axis = {"operator": "linear", "axis": "K", "values": [{"from": 3584, "to": 4224}]}
-    sweep = axis | {"dims": {"M": 64, "N": 64}, "dtype": "float16", "strategy": "adaptive"}
-    timing = {"processes": 1, "most_blocks": 24}
+    axis = over("K", range(3584, 4225), {"M": 64, "N": 64}, dtype="float16", strategy="adaptive")
     device = opened()
     device.burn_in = lambda: None
-    run = run_sweep(
-        parse_suite({"name": "t", "timing": timing, "sweep": [sweep]}, "t"), device, tmp_path / "r"
-    )
+    run = run_sweep(suite_of(axis, processes=1, most_blocks=24), device, tmp_path / "r")
     assert run.points > 64 and run.failed == 0
     assert (
         run.points < len(device.captures.found) <= gpu.captures < 1.15 * len(device.captures.found)
@@ -140,7 +123,7 @@ def test_n4_what_lies_in_memory_that_an_arena_left_is_captured_anew(gpu):
     assert len(weights) == 1 and len(times(session, 0, 1, 2)) == 3
 
 
-@pytest.mark.parametrize("later", [(64, 80, 96, 112, 128, 144), (96, 112, 128), (144,)])
+@pytest.mark.parametrize("later", [(64, 80, 96, 112, 128, 144), (144,)])
 def test_n4_a_later_round_has_as_many_calls_a_run_as_the_first(gpu, later):
     """Whether it opens all dims of the curve anew or the new ones alone."""
     gpu.cost = lambda name, operands: 40_000 if operands[0].shape[-1] <= 80 else 110_000
@@ -195,7 +178,7 @@ def test_n7_dims_of_a_curve_are_timed_in_runs_of_one_length(gpu):
     assert max(text.values()) - min(text.values()) < EVENT_NS / 1e3 / 2
 
 
-@pytest.mark.parametrize("driver", ["575.51.03", "580.65.06", "580.159.04", "590.44.01"])
+@pytest.mark.parametrize("driver", ["580.65.06", "580.159.04"])
 def test_n8_a_slowdown_is_read_from_the_drivers_own_counter(gpu, driver):
     """The numbers of these counters are, to other drivers, settings of power smoothing."""
     gpu.driver = driver
@@ -227,12 +210,6 @@ def test_n9_a_trace_of_ones_own_survives_a_tracer_that_drops_the_first_records(g
     x = torch.ones(64)
     for _ in range(3):
         assert [event.name for event in opened().tracer.during(lambda: x.add_(1))] == ["add_"]
-
-
-def test_n9_a_trace_that_lost_its_marks_says_so(gpu):
-    gpu.loses = lambda events, traces: events[-1:]
-    with pytest.raises(MeasurementError, match="the trace lost events"):
-        opened().tracer.during(lambda: None)
 
 
 def test_n10_a_call_without_memory_in_a_trace_costs_its_own_names_only(gpu):

@@ -124,14 +124,6 @@ def test_events_inside_a_graph_and_around_it_agree(
     print(inside, around)
 
 
-@pytest.mark.parametrize("timer", ["cuda-graph", "cuda-events"])
-def test_more_work_takes_longer(timer: str) -> None:
-    small, large = typical_us(
-        CudaDevice(0, timer), linear(1024, 1024, 1024), linear(4096, 4096, 4096)
-    )
-    assert small < large
-
-
 def test_weights_out_of_the_cache_take_longer_than_weights_in_it(device: CudaDevice) -> None:
     width = int((device.environment.facts["l2_bytes"] / 4 / 2) ** 0.5) // 64 * 64
     warm, cold = typical_us(device, linear(1, width, width), linear(1, width, width, cache="cold"))
@@ -260,17 +252,6 @@ def test_a_refused_backend_gives_its_own_reason(device: CudaDevice, backend: str
         assert backend == "efficient"  # it alone takes float32, masks and such a width
 
 
-def test_attention_as_models_pass_it_runs(device: CudaDevice) -> None:
-    dims = {"heads": 8, "q_len": 512, "head_dim": 107}
-    points = [
-        operators.point("attention", dims, "float16", {"layout": layout})
-        for layout in ("bhsd", "bshd")
-    ]
-    made = session(device, *points)
-    assert not made.failed
-    print(medians(made), made.kernels())
-
-
 def test_a_call_that_waits_is_timed_by_events(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(operators.OPERATORS, "linear", spoiling.Spoiling())
     device = CudaDevice(0)
@@ -297,7 +278,7 @@ def test_a_capture_that_fails_leaves_the_process_working(
 
 @pytest.mark.parametrize("specialise", [True, False])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-@pytest.mark.parametrize("k", [1, 16, 1000, 1024, 1031, 4096, 4100])
+@pytest.mark.parametrize("k", [1, 1000, 1024, 1031, 4100])
 def test_streams_give_what_torch_gives(
     device: CudaDevice, k: int, dtype: str, specialise: bool
 ) -> None:
@@ -359,8 +340,3 @@ def test_counters_are_collected_or_it_is_told_what_to_do(tmp_path: Path) -> None
         assert evidence.counters.keys() == {point.id for point in points}
     else:
         assert evidence.problem == GET_PERMISSION or "ncu_report" in evidence.problem
-
-
-def test_a_gpu_that_is_not_there_is_told() -> None:
-    with pytest.raises(MeasurementError, match="the last is cuda:"):
-        CudaDevice(torch.cuda.device_count())

@@ -22,14 +22,9 @@ def at_hand() -> Question:
     major, minor = torch.cuda.get_device_capability()
     shape = (1, 4, 128, 64)
     return Question(
-        f"sm{major}{minor}",
-        shape,
-        shape,
-        shape,
-        "float16",
-        torch.__version__,
+        f"sm{major}{minor}", shape, shape, shape, "float16", torch.__version__,
         torch.backends.cudnn.version(),
-    )
+    )  # fmt: skip
 
 
 def variants() -> list[Question]:

@@ -78,11 +78,6 @@ def test_names_and_shapes_that_are_none_are_refused():
         gacprof.operator(x=("K",), weights=["w"])(torch.relu)
 
 
-def test_defined_again_it_replaces_itself():
-    first, second = scaled(), scaled()
-    assert OPERATORS["scaled"] is second is not first
-
-
 def test_it_travels_to_a_worker_by_value():
     scaled()
     sent = own_operators()
@@ -130,19 +125,3 @@ def test_a_script_sweeps_its_own_function_in_workers(tmp_path):
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
     assert done.stdout.split("\n")[0] == f"{list(range(64, 72))} {{'M': 16, 'N': 32}}", done.stderr
-
-
-def test_another_packages_operators_are_found_by_entry_point(tmp_path):
-    (tmp_path / "theirs.py").write_text(
-        "import gacprof\n\n\n@gacprof.operator(x=('K',))\ndef doubled(x):\n    return x + x\n"
-    )
-    about = tmp_path / "theirs-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[gacprof.operators]\ntheirs = theirs\n")
-    code = (
-        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-        "from gacprof import operators\nprint(operators.get('doubled').dims)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.stdout.strip() == "('K',)", done.stderr

@@ -46,16 +46,6 @@ def test_interpreted_kernels_give_what_torch_gives():
     assert [case for case in found if not case[-1]] == []
 
 
-def test_bytes_and_flops_follow_the_working_set():
-    dims = {"rows": 1024, "K": 4000}
-    total = operators.get("row_sum")
-    point = operators.point("row_sum", dims, "float16")
-    assert total.flops(point) == 1024 * 4000
-    assert total.bytes_moved(point) == 2 * 1024 * 4000 + 4 * 1024
-    copy = operators.point("row_copy", dims, "float16")
-    assert operators.get("row_copy").bytes_moved(copy) == 2 * 2 * 1024 * 4000
-
-
 def test_a_cpu_says_why_it_cannot(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(MeasurementError, match="needs a CUDA device"):
@@ -65,7 +55,7 @@ def test_a_cpu_says_why_it_cannot(monkeypatch):
 
 # --- as compiled for GPUs that are not here -------------------------------------------------------
 
-ARCHITECTURES = (80, 89, 90, 100, 120)
+ARCHITECTURES = (80, 90, 120)
 TIMED = [("row_copy", "fp16", arch) for arch in ARCHITECTURES]
 TIMED += [("row_sum", "fp16", 80), ("row_sum", "fp32", 90)]
 NARROW = {"fp16": "b16", "fp32": "b32"}
