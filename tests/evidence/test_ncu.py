@@ -47,13 +47,7 @@ def test_counters_that_were_not_collected_are_none_with_a_reason(report: Path) -
     assert all((value is None) == (key in launch.absent) for key, value in launch.values.items())
 
 
-def test_a_report_is_plain_data(report: Path) -> None:
-    as_dict = read_report(report)[1].as_dict()
-    assert as_dict["loads"] == {"LDG.8": 262144}
-    assert as_dict["kernel"]["provider"] == "unknown"
-
-
-@pytest.mark.parametrize("left", [5, 8, 0.03, 0.37, 0.62, 0.999, -100, -1])
+@pytest.mark.parametrize("left", [5, 0.03, 0.62, -1])
 def test_a_report_cut_short_is_refused(report: Path, tmp_path: Path, left: float) -> None:
     cut, data = tmp_path / "cut.ncu-rep", report.read_bytes()
     cut.write_bytes(data[: int(left * len(data)) if isinstance(left, float) else left])
@@ -61,25 +55,12 @@ def test_a_report_cut_short_is_refused(report: Path, tmp_path: Path, left: float
         read_report(cut)
 
 
-@pytest.mark.parametrize("content", [b"", b"NVR", b"\x7fELF" * 100, b"{}", b"NVTX" * 40])
+@pytest.mark.parametrize("content", [b"", b"NVR", b"\x7fELF" * 100])
 def test_a_foreign_file_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "foreign.ncu-rep"
     path.write_bytes(content)
     with pytest.raises(MeasurementError, match="is not an Nsight Compute report"):
         read_report(path)
-
-
-@pytest.mark.parametrize("tail", [b"", b"\x00" * 3, b"\xff" * 64, b"\x01\x00\x00\x00\x08"])
-def test_a_report_of_nothing_but_a_head_is_refused(tmp_path: Path, tail: bytes) -> None:
-    path = tmp_path / "head.ncu-rep"
-    path.write_bytes(b"NVR\x00" + tail)
-    with pytest.raises(MeasurementError, match=r"head\.ncu-rep"):
-        read_report(path)
-
-
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(MeasurementError, match="cannot be read"):
-        read_report(tmp_path / "absent.ncu-rep")
 
 
 def counters(arch: str, opcodes: dict[str, int] | None = None, **values: float) -> KernelCounters:
@@ -111,26 +92,14 @@ def test_the_command_leaves_the_clocks_alone_and_asks_for_every_counter() -> Non
     assert command[command.index("--metrics") + 1] == requested()
     assert all(metric.name in requested() for metric in METRICS)
     assert command[-4:] == ["-m", "gacprof.devices.profiled", "points.json", "0"]
+    cold = collecting.command("ncu", Path("out.ncu-rep"), Path("points.json"), flush=True)
+    assert cold[cold.index("--cache-control") + 1] == "all"
 
 
 def test_a_chip_is_not_asked_for_counters_it_lacks() -> None:
     assert "gmma" in requested("sm90") and "subpipe_hmma" not in requested("sm90")
     assert "gmma" not in requested("sm80") and "pipe_tma" not in requested("sm80")
     assert requested("sm999") == requested(None) == requested()
-
-
-def test_points_timed_cold_are_counted_cold() -> None:
-    command = collecting.command("ncu", Path("out.ncu-rep"), Path("points.json"), flush=True)
-    assert command[command.index("--cache-control") + 1] == "all"
-
-
-def test_without_ncu_it_says_how_to_get_it_and_carries_on(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(collecting, "find_ncu", lambda: None)
-    evidence = collecting.collect([POINT], tmp_path / "out.ncu-rep")
-    assert evidence.counters == {}
-    assert "install the CUDA toolkit" in evidence.problem
 
 
 @pytest.mark.parametrize(
@@ -144,10 +113,7 @@ def test_without_ncu_it_says_how_to_get_it_and_carries_on(
 def test_a_failing_ncu_is_a_reason_not_an_exception(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, problem: str
 ) -> None:
-    program = tmp_path / "ncu"
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(collecting, "find_ncu", lambda: str(program))
+    fake_ncu(monkeypatch, tmp_path, f"sys.exit(subprocess.call({script!r}, shell=True))")
     evidence = collecting.collect([POINT], tmp_path / "out.ncu-rep")
     assert evidence.counters == {}
     assert problem in evidence.problem
@@ -219,11 +185,7 @@ def test_launches_are_sorted_by_the_ranges_around_them(report: Path) -> None:
     evidence = collecting.from_report([Named("daxpy"), Named("absent")], report)  # type: ignore[list-item]
     assert [launch.kernel.name[:5] for launch in evidence.counters["daxpy"]] == ["daxpy"]
     assert evidence.problem == f"1 of 2 points have no launch in {report.name}"
-
-
-def test_a_broken_report_is_a_reason(tmp_path: Path) -> None:
-    evidence = collecting.from_report([POINT], tmp_path / "absent.ncu-rep")
-    assert "cannot be read" in evidence.problem
+    assert "cannot be read" in collecting.from_report([POINT], report / "absent").problem
 
 
 def test_nsights_own_reader_does_where_no_package_is_installed(

@@ -50,17 +50,6 @@ def test_a_gemm_loses_its_asynchronous_loads_but_keeps_its_mma() -> None:
 
 
 @needs_triton
-def test_the_published_l2_probe_changes_its_loads_at_multiples_of_16_only() -> None:
-    """104 is a multiple of 8, and 16-byte aligned in fp16, yet it is loaded like 107."""
-    seen = {}
-    for k, known in ((96, 16), (104, 1), (107, 1)):  # the divisors that Triton's JIT passes on
-        (row,) = static.table(["row_sum"], ["sm80"], [known])
-        seen[k] = row.load_bytes
-    assert seen[96] is not None and seen[96] >= 8
-    assert seen[104] == seen[107] == 2
-
-
-@needs_triton
 def test_an_architecture_that_does_not_exist_is_a_clear_message() -> None:
     with pytest.raises(MeasurementError, match="cannot compile gacprof_row_copy for sm42"):
         static.table(["row_copy"], ["sm42"], [16])

@@ -30,18 +30,11 @@ def library(path: Path, symbols: list[bytes]) -> Path:
 
 
 def test_templates_and_tiles_are_read(tmp_path: Path) -> None:
-    found = fa2.read(
-        library(
-            tmp_path / "libtorch_cuda.so",
-            [
-                symbol(128, (128, 64, 4)),
-                symbol(128, (128, 32, 4)),
-                symbol(64, (128, 128, 4)),
-                symbol(64, (64, 256, 4), split=True),
-                b"_ZN13pytorch_flash7mha_fwdERKN2at6TensorE",
-            ],
-        )
-    )
+    symbols = [
+        symbol(128, (128, 64, 4)), symbol(128, (128, 32, 4)), symbol(64, (128, 128, 4)),
+        symbol(64, (64, 256, 4), split=True), b"_ZN13pytorch_flash7mha_fwdERKN2at6TensorE",
+    ]  # fmt: skip
+    found = fa2.read(library(tmp_path / "libtorch_cuda.so", symbols))
     assert found.templates == (64, 128)
     assert found.forward == {64: ((128, 128, 4),), 128: ((128, 32, 4), (128, 64, 4))}
     assert found.split == {64: ((64, 256, 4),)}
@@ -65,13 +58,9 @@ def test_a_stripped_or_empty_library_is_told_apart_from_a_build_without_flash(
     path.write_bytes(content)
     with pytest.raises(MeasurementError, match=r"libtorch_cuda\.so: (no Flash|cannot be read)"):
         fa2.read(path)
-
-
-def test_a_missing_library_is_a_clear_message(tmp_path: Path) -> None:
-    with pytest.raises(MeasurementError, match="cannot be read"):
-        fa2.read(tmp_path / "absent.so")
-    with pytest.raises(MeasurementError, match="cannot be read"):
-        fa2.read(tmp_path)
+    for none in (tmp_path / "absent.so", tmp_path):
+        with pytest.raises(MeasurementError, match="cannot be read"):
+            fa2.read(none)
 
 
 def test_the_installed_torch_is_read_or_says_that_it_has_no_cuda() -> None:
@@ -102,19 +91,9 @@ def test_a_release_without_record_is_not_guessed() -> None:
 
 @pytest.mark.parametrize(
     "head_dim, template, even",
-    [
-        (1, 32, False),
-        (64, 64, True),
-        (65, 96, False),
-        (107, 128, False),
-        (121, 128, True),
-        (128, 128, True),
-        (129, 160, False),
-        (161, 192, False),
-        (256, 256, True),
-        (257, None, False),
-    ],
-)
+    [(1, 32, False), (64, 64, True), (65, 96, False), (107, 128, False), (121, 128, True),
+     (129, 160, False), (256, 256, True), (257, None, False)],
+)  # fmt: skip
 def test_the_template_of_a_head_dim(head_dim: int, template: int | None, even: bool) -> None:
     inventory = fa2.recorded("2.9.1")
     assert inventory.template_for(head_dim) == template

@@ -24,8 +24,8 @@ def kernels_of(call) -> list[str]:  # type: ignore[no-untyped-def]
     return [event.name for event in trace(call)]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("m", [1, 64, 2048])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("m", [1, 2048])
 def test_every_kernel_of_a_linear_is_known(dtype: str, m: int) -> None:
     for k in (104, 106, 107, 112, 128, 4096):
         x = torch.randn(m, k, device="cuda", dtype=getattr(torch, dtype))
