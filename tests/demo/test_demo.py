@@ -28,14 +28,8 @@ def test_the_model_is_a_llama_with_the_published_ranks(tmp_path):
     assert inventory.layout == "asvd"
     found = {d.name.removesuffix(":rank"): d.size for d in inventory.dims if d.kind == "rank"}
     assert found == ranks() and len(found) == 28
-
-
-def test_the_model_is_the_same_every_time(tmp_path):
-    files = [
-        (write_demo_checkpoint(tmp_path / name) / "model.safetensors").read_bytes()
-        for name in ("a", "b")
-    ]
-    assert files[0] == files[1]
+    again = write_demo_checkpoint(tmp_path / "again") / "model.safetensors"
+    assert again.read_bytes() == (tmp_path / "model" / "model.safetensors").read_bytes()
 
 
 def test_only_a_demos_folder_is_replaced(tmp_path):

@@ -9,9 +9,10 @@ from functools import partial
 from random import Random
 
 from recorded_device import RecordedDevice
+from suites import over, suite_of
 
 from gacprof.core.points import Environment
-from gacprof.sweeping.suite import parse_suite
+from gacprof.sweeping import build_map_of
 
 STACK = {"torch": "2.0", "driver": "550"}
 
@@ -50,20 +51,11 @@ def opener_on(place, **how):
     return partial(open_one, (names or ["A"])[0], **how)
 
 
-def suite(curves=6, first=64, last=96, name="t", **timing):
-    return parse_suite(
-        {
-            "name": name,
-            "timing": timing,
-            "sweep": [
-                {
-                    "operator": "linear",
-                    "axis": "K",
-                    "values": [{"from": first, "to": last}],
-                    "dims": {"M": list(range(1, curves + 1)), "N": 64},
-                    "dtype": "float32",
-                }
-            ],
-        },
-        "t",
-    )
+def findings(folder):
+    """A map's curves, without how often each dim was called."""
+    return [c.model_dump(exclude={"points": {"count"}}) for c in build_map_of(folder).curves]
+
+
+def suite(curves=6, first=64, last=96, **timing):
+    dims = {"M": list(range(1, curves + 1)), "N": 64}
+    return suite_of(over("K", range(first, last + 1), dims, dtype="float32"), **timing)

@@ -8,7 +8,8 @@ from random import Random
 
 import pytest
 from inline import Inline
-from simulated import open_one, suite
+from simulated import findings, open_one, suite
+from suites import over, suite_of
 
 import gacprof
 from gacprof.core.errors import MeasurementError, SuiteError
@@ -16,7 +17,7 @@ from gacprof.core.points import curve_key
 from gacprof.extras.fleet import driver
 from gacprof.extras.fleet.cluster import Threads
 from gacprof.extras.fleet.driver import sweep_fleet
-from gacprof.sweeping import build_map_of, read_blocks, run_sweep
+from gacprof.sweeping import read_blocks, run_sweep
 from gacprof.sweeping.results import read_samples
 
 FIRST = ["n0/cpu", "n1/cpu", "n2/cpu"]
@@ -38,11 +39,6 @@ def fleet(cluster, out, opener_on=opener_on, curves=6, **how):
     return sweep_fleet(suite(curves), cluster, opener_on, out, **how)
 
 
-def findings(folder):
-    """A map's curves, without how often each dim was called."""
-    return [c.model_dump(exclude={"points": {"count"}}) for c in build_map_of(folder).curves]
-
-
 def one_run(done):
     (run,) = done.runs.values()
     return run
@@ -55,12 +51,16 @@ def alone(tmp_path_factory):
     return findings(folder)
 
 
-@pytest.mark.parametrize("devices", [1, 3, 9])
+@pytest.mark.parametrize("devices", [3, 5])
 def test_the_map_of_equal_devices_is_that_of_one(tmp_path, alone, devices):
     done = fleet(Inline([f"n{i}/cpu" for i in range(devices)]), tmp_path / "out")
     run = one_run(done)
     assert (run.curves, run.failed, run.undecided, run.unfinished, done.lost) == (6, 0, 0, 0, 0)
     assert findings(run.folder) == alone
+    on = {}  # each curve is measured by one device, and those that link them by all
+    for block in read_blocks(run.folder):
+        on.setdefault(curve_key(block.calls[0].point, block.axis), set()).add(block.device)
+    assert Counter(map(len, on.values())) == {1: 5, devices: 1}
 
 
 def test_one_device_measures_the_very_blocks_of_a_sweep(tmp_path):
@@ -71,15 +71,6 @@ def test_one_device_measures_the_very_blocks_of_a_sweep(tmp_path):
         (b.number, b.process, b.calls) for b in alone
     ]
     assert {b.device for b in ours} == {"n0/cpu"} and {b.device for b in alone} == {""}
-
-
-def test_each_curve_is_measured_by_one_device_and_link_curves_by_all(tmp_path):
-    run = one_run(fleet(Inline(FIRST), tmp_path / "out"))
-    on = {}
-    for block in read_blocks(run.folder):
-        on.setdefault(curve_key(block.calls[0].point, block.axis), set()).add(block.device)
-    assert Counter(map(len, on.values())) == {1: 5, 3: 1}
-    assert {d for devices in on.values() for d in devices} == set(FIRST)
 
 
 def test_unlike_devices_are_never_in_one_run(tmp_path):
@@ -177,31 +168,43 @@ def test_a_driver_that_was_killed_goes_on_where_it_was(tmp_path, alone):
     assert again.blocks == run.blocks, "what is finished is not measured again"
 
 
+def broken():
+    raise MeasurementError("it fell off the bus")
+
+
 def test_a_device_that_cannot_be_opened_is_left_out_and_named(tmp_path):
     def opener_on(place):
-        def broken():
-            raise MeasurementError("it fell off the bus")
-
         return broken if place.name == "n1/cpu" else open_one
 
     done = fleet(Inline(FIRST), tmp_path / "out", opener_on)
     assert done.notes == ["n1/cpu: it fell off the bus"]
     assert one_run(done).unfinished == 0
-    (devices,) = done.devices.values()
-    assert devices == ["n0/cpu", "n2/cpu"]
+    assert list(done.devices.values()) == [["n0/cpu", "n2/cpu"]]
 
 
-def test_a_fleet_without_a_usable_device_is_refused_in_words(tmp_path):
-    def opener_on(place):
-        def broken():
-            raise MeasurementError("it fell off the bus")
+class Older(Inline):
+    def result(self, reference):
+        found = super().result(reference)
+        return found._replace(version="0.0.9") if hasattr(found, "version") else found
 
-        return broken
 
-    with pytest.raises(MeasurementError, match=r"could be opened: n0/cpu: it fell off the bus"):
-        fleet(Inline(FIRST[:1]), tmp_path / "out", opener_on)
-    with pytest.raises(MeasurementError, match="no device to sweep on"):
-        fleet(Inline([]), tmp_path / "out")
+@pytest.mark.parametrize(
+    ("cluster", "opener", "message"),
+    [
+        (Inline([]), opener_on, "no device to sweep on"),
+        (Inline(FIRST[:1]), lambda place: broken, "could be opened: n0/cpu: it fell off the bus"),
+        (Older(FIRST[:1]), opener_on, f"0.0.9 there and {gacprof.__version__} here"),
+    ],
+)
+def test_a_fleet_without_a_usable_device_is_refused_in_words(tmp_path, cluster, opener, message):
+    with pytest.raises(MeasurementError, match=message):
+        fleet(cluster, tmp_path / "out", opener)
+
+
+def test_a_suite_that_holds_nothing_for_a_device_is_refused(tmp_path):
+    asked = suite_of(over("K", [8, 16], {"M": 1, "N": 8}, device="cuda"))
+    with pytest.raises(SuiteError, match="holds nothing for a recorded device"):
+        sweep_fleet(asked, Inline(FIRST), opener_on, tmp_path / "out", isolate=False)
 
 
 def test_devices_that_go_for_good_end_the_sweep_with_what_there_is(tmp_path):
@@ -214,26 +217,6 @@ def test_devices_that_go_for_good_end_the_sweep_with_what_there_is(tmp_path):
     assert before
     run = one_run(fleet(Inline(FIRST[1:]), tmp_path / "out", resume=True))
     assert run.unfinished == 0 and run.blocks > len(before)
-
-
-def test_a_worker_of_another_version_is_not_used(tmp_path, monkeypatch):
-    class Older(Inline):
-        def result(self, reference):
-            found = super().result(reference)
-            return found._replace(version="0.0.9") if hasattr(found, "version") else found
-
-    with pytest.raises(MeasurementError, match=f"0.0.9 there and {gacprof.__version__} here"):
-        fleet(Older(FIRST[:1]), tmp_path / "out")
-
-
-def test_a_suite_that_holds_nothing_for_a_device_is_refused(tmp_path):
-    tables = [{"operator": "linear", "axis": "K", "values": [8, 16], "dims": {"M": 1, "N": 8},
-               "device": "cuda"}]  # fmt: skip
-    from gacprof.sweeping.suite import parse_suite
-
-    with pytest.raises(SuiteError, match="holds nothing for a recorded device"):
-        sweep_fleet(parse_suite({"name": "t", "sweep": tables}, "t"), Inline(FIRST), opener_on,
-                    tmp_path / "out", isolate=False)  # fmt: skip
 
 
 @pytest.mark.slow

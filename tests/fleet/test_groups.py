@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from simulated import suite
+from suites import over, suite_of
 
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Environment
 from gacprof.core.tasks import Tasks
 from gacprof.extras.fleet.members import LINKED, kind_of, link_curves, split
 from gacprof.extras.fleet.on_ray import connected, tasks_on
-from gacprof.sweeping.suite import parse_suite
 
 GPU = Environment(
     "cuda", "NVIDIA H100 80GB HBM3", "sm90",
@@ -30,10 +30,7 @@ def test_equal_devices_have_the_same_kind_and_its_name_tells_the_model():
     "other",
     [
         replace(GPU, name="NVIDIA H100 PCIe"),
-        replace(GPU, arch="sm90a"),
         replace(GPU, stack={**GPU.stack, "driver": "560.1"}),
-        replace(GPU, stack={**GPU.stack, "cublas": "12.9"}),
-        replace(GPU, facts={**GPU.facts, "sm_count": 66}),
         replace(GPU, facts={**GPU.facts, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}),
     ],
 )
@@ -56,19 +53,11 @@ def test_a_split_holds_every_curve_once_and_no_share_is_far_above_the_mean(curve
     assert max(loads) <= (4 / 3) * least + 1e-9
 
 
-def test_a_single_device_needs_no_links():
-    assert link_curves(suite(5).curves("recorded"), 1, cost) == []
-
-
 def test_the_cheapest_curve_of_each_operator_and_dtype_links_devices_within_a_share_of_the_time():
-    tables = [
-        {
-            "operator": "linear", "axis": "K", "values": [{"from": 64, "to": 96}], "dtype": dtype,
-            "dims": {"M": list(range(1, 40)), "N": 64},
-        }
-        for dtype in ("float32", "bfloat16", "float16")
-    ]  # fmt: skip
-    plans = parse_suite({"name": "t", "sweep": tables}, "t").curves("recorded")
+    dims = {"M": list(range(1, 40)), "N": 64}
+    dtypes = ("float32", "bfloat16", "float16")
+    tables = [over("K", range(64, 97), dims, dtype=dtype) for dtype in dtypes]
+    plans = suite_of(*tables).curves("recorded")
     links = link_curves(plans, 4, cost)
     dtypes = [next(iter(plan.points.values())).dtype for plan in links]
     assert sorted(dtypes) == ["bfloat16", "float16", "float32"]
@@ -76,22 +65,16 @@ def test_the_cheapest_curve_of_each_operator_and_dtype_links_devices_within_a_sh
     assert sum(map(cost, links)) <= LINKED * sum(map(cost, plans)) / 4
     few = link_curves(plans, 10_000, cost)
     assert len(few) == 1, "one there always is"
+    assert link_curves(plans, 1, cost) == [], "a single device needs none"
 
 
 def test_short_and_refined_axes_link_only_where_there_is_no_other():
-    def table(values, strategy, m):
-        return {"operator": "linear", "axis": "K", "values": [values], "strategy": strategy,
-                "dims": {"M": m, "N": 64}, "dtype": "float32"}  # fmt: skip
-
-    short, fine = {"from": 64, "to": 66}, {"from": 64, "to": 96}
     tables = [
-        table(short, "exhaustive", 1),
-        table(fine, "adaptive", 2),
-        table(fine, "exhaustive", 9),
+        over("K", range(64, 67), {"M": 1, "N": 64}),
+        over("K", range(64, 97), {"M": 2, "N": 64}, strategy="adaptive"),
+        over("K", range(64, 97), {"M": 9, "N": 64}),
     ]
-    (link,) = link_curves(
-        parse_suite({"name": "t", "sweep": tables}, "t").curves("recorded"), 2, cost
-    )
+    (link,) = link_curves(suite_of(*tables).curves("recorded"), 2, cost)
     assert cost(link) == 9
 
 

@@ -11,18 +11,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from simulated import open_one, opener_on, suite
+from simulated import findings, open_one, opener_on, suite
 
 from gacprof.core.errors import MeasurementError
 from gacprof.extras.fleet.driver import sweep_fleet
-from gacprof.sweeping import build_map_of, read_blocks, run_sweep
+from gacprof.sweeping import read_blocks, run_sweep
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
-
-
-def findings(folder):
-    return [c.model_dump(exclude={"points": {"count"}}) for c in build_map_of(folder).curves]
 
 
 def sweep(cluster, out, chosen, **how):

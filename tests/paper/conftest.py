@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from types import SimpleNamespace
-
 import pytest
+from command_lines import ended
 from recorded_gpu import SUITE, Gpu
 
 from gacprof.cli.app import main
@@ -26,14 +24,6 @@ def h200(monkeypatch, suite) -> Gpu:
 @pytest.fixture
 def run(monkeypatch, capsys):
     """Run a script with these arguments, in this process."""
-
-    def run(script, *arguments):
-        monkeypatch.setattr(sys, "argv", [script.info.name, *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            main(script)
-        code = stopped.value.code
-        return SimpleNamespace(
-            code=code if isinstance(code, int) else 0, **capsys.readouterr()._asdict()
-        )
-
-    return run
+    return lambda script, *words: ended(
+        monkeypatch, capsys, lambda: main(script), script.info.name, *words
+    )

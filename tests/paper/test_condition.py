@@ -61,23 +61,17 @@ def test_a_healthy_gpu_has_no_marks(nvml):
     assert [f.words for f in look("cuda:0")] == ["SM clock 1980 of at most 1980 MHz"]
 
 
-def test_a_process_beside_ours_is_named(nvml):
-    nvml.processes.append(SimpleNamespace(pid=os.getppid(), usedGpuMemory=3 * GIB))
+def test_a_process_beside_ours_is_named_and_a_worker_of_ours_is_no_stranger(nvml):
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as worker:
+        nvml.processes.append(SimpleNamespace(pid=worker.pid, usedGpuMemory=3 * GIB))
+        assert marks() == ()
+        worker.communicate(b"\n")
+    nvml.processes[1:] = [SimpleNamespace(pid=os.getppid(), usedGpuMemory=3 * GIB)]
     assert marks() == (f"shared with 1 other compute processes: pid {os.getppid()} with 3072 MiB",)
 
 
-def test_a_worker_of_ours_is_no_stranger(nvml):
-    worker = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    try:
-        nvml.processes.append(SimpleNamespace(pid=worker.pid, usedGpuMemory=3 * GIB))
-        assert marks() == ()
-    finally:
-        worker.communicate(b"\n")
-
-
-@pytest.mark.parametrize("mode", [1, 3])
-def test_a_gpu_for_one_process_alone_is_told(nvml, mode):
-    nvml.mode = mode
+def test_a_gpu_for_one_process_alone_is_told(nvml):
+    nvml.mode = 3
     (finding, _) = look("cuda:0")
     assert "exclusive compute mode" in finding.words and not finding.mark
 

@@ -9,28 +9,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gacprof.report.grouping import group, ranges
+from gacprof.report.grouping import group
 
 
 def names(dims):
     return [row.name for row in group(dims, lambda d: d[0], lambda d: d[1])]
 
 
-def test_alike_over_layers_and_projections():
-    dims = [
-        (f"model.layers.{layer}.self_attn.{p}_proj", 107) for layer in range(32) for p in "qkvo"
-    ]
-    assert names(dims) == ["layers 0–31 self_attn.{q,k,v,o}_proj"]
+def of(layers, ends, size=lambda layer: 1):
+    return [(f"model.layers.{n}.{end}", size(n)) for n in layers for end in ends]
 
 
-def test_another_size_is_another_row():
-    dims = [(f"model.layers.{layer}.mlp", 64 if layer != 5 else 65) for layer in range(8)]
-    assert names(dims) == ["layers 0–4, 6–7 mlp", "layer 5 mlp"]
-
-
-def test_projections_are_joined_only_where_their_layers_are_the_same():
-    dims = [("h.0.q", 1), ("h.1.q", 1), ("h.1.k", 1)]
-    assert names(dims) == ["h layers 0–1 q", "h layer 1 k"]
+@pytest.mark.parametrize(
+    ("dims", "rows"),
+    [
+        (of(range(32), [f"self_attn.{p}_proj" for p in "qkvo"]),
+         ["layers 0–31 self_attn.{q,k,v,o}_proj"]),
+        (of(range(8), ["mlp"], lambda n: 64 + (n == 5)), ["layers 0–4, 6–7 mlp", "layer 5 mlp"]),
+        ([("h.0.q", 1), ("h.1.q", 1), ("h.1.k", 1)], ["h layers 0–1 q", "h layer 1 k"]),
+        (of(range(2), [f"mlp.experts.{e}:width" for e in range(16)]),
+         ["layers 0–1 mlp.experts.0–15:width"]),
+        ([], []),
+    ],
+)  # fmt: skip
+def test_dims_that_are_alike_are_a_row(dims, rows):
+    assert names(dims) == rows
 
 
 def test_experts_are_ranges():
@@ -44,19 +47,6 @@ def test_experts_are_ranges():
         "layers 0–1 mlp.experts.0–126.up_proj",
         "layer 0 mlp.experts.127.up_proj",
     ]
-
-
-@pytest.mark.parametrize(
-    ("numbers", "text"), [([], ""), ([3], "3"), ([0, 1, 2, 4], "0–2, 4"), ([1, 3], "1, 3")]
-)
-def test_ranges(numbers, text):
-    assert ranges(numbers) == text
-
-
-@pytest.mark.parametrize("kind", ["", ":width"])
-def test_experts_at_the_end_of_a_name_are_ranges_too(kind):
-    dims = [(f"model.layers.{n}.mlp.experts.{e}{kind}", 9) for n in range(2) for e in range(16)]
-    assert names(dims) == [f"layers 0–1 mlp.experts.0–15{kind}"]
 
 
 def expand(name: str) -> set[str]:

@@ -18,41 +18,24 @@ from gacprof.report.wording import diagnosed
 ROOT = Path(__file__).parents[2]
 
 TIMING = {
-    "workload": "prefill 256",
-    "kind": "prefill",
-    "tokens": 256,
-    "low_us": 900.0,
-    "latency_us": 1000.0,
-    "high_us": 1100.0,
-    "timings_us": [900.0, 1000.0, 1100.0],
-}
+    "workload": "prefill 256", "kind": "prefill", "tokens": 256, "low_us": 900.0,
+    "latency_us": 1000.0, "high_us": 1100.0, "timings_us": [900.0, 1000.0, 1100.0],
+}  # fmt: skip
 BENCH = {
-    "models": ["before", "after"],
-    "parameters": [1000, 1010],
-    "dtype": "float32",
-    "batch": 1,
-    "decode_steps": 4,
-    "rounds": 3,
-    "timer": "cpu-monotonic",
-    "environment": {"name": "a device"},
+    "models": ["before", "after"], "parameters": [1000, 1010], "dtype": "float32", "batch": 1,
+    "decode_steps": 4, "rounds": 3, "timer": "cpu-monotonic", "environment": {"name": "a device"},
     "notes": [],
     "replicates": [{"workload": "prefill 256", "ratio": [0.99, 1.0, 1.01], "spread": 0.01}],
     "timings": [
         TIMING | {"model": "before", "ratio": None, "verdict": "reference"},
         TIMING | {"model": "after", "ratio": [0.85, 0.9, 0.95], "verdict": "faster"},
     ],
-}
+}  # fmt: skip
 CHECK = {
-    "max_abs_error": 1e-6,
-    "max_rel_error": 1e-7,
-    "mean_kl": 1e-12,
-    "tolerance": 1e-5,
-    "argmax_agreement": 1.0,
-    "passed": True,
-    "inputs": "random",
-    "dtype": "float32",
+    "max_abs_error": 1e-6, "max_rel_error": 1e-7, "mean_kl": 1e-12, "tolerance": 1e-5,
+    "argmax_agreement": 1.0, "passed": True, "inputs": "random", "dtype": "float32",
     "positions": 64,
-}
+}  # fmt: skip
 
 
 def bench(verdict: str, ratio: list[float]) -> dict:
@@ -65,30 +48,27 @@ def headline(**parts) -> str:
     return verdict(Contents("t", **parts)).headline
 
 
-def test_no_gain_and_a_loss_are_told_as_such():
-    none = headline(bench=bench("no difference shown", [0.95, 1.0, 1.05]))
-    assert "gains nothing that can be shown" in none
-    assert "after is slower" in headline(bench=bench("slower", [1.05, 1.1, 1.2]))
-    same = headline(bench=bench("identical", [0.95, 1.0, 1.05]))
-    assert same == "after is identical to before, byte for byte."
-    open_ = headline(bench=bench("undecided", [0.85, 0.9, 0.95]))
-    assert "undecided (−15.0 % to −5.0 %)" in open_
+BUSY = "90 of 1152 timings were preempted: the machine is busy, and so on"
+CAPPED = "the time cap was reached after 3 rounds, a verdict takes 12"
 
 
-def test_on_a_busy_machine_nothing_is_decided():
-    busy = bench("no difference shown", [0.95, 1.0, 1.05])
-    busy["notes"] = ["90 of 1152 timings were preempted: the machine is busy, and so on"]
-    message = headline(bench=busy)
-    assert "is not decided: machine busy, 3 rounds; prefill" in message
-    assert "gains nothing" not in message
-    busy["notes"].append("the time cap was reached after 3 rounds, a verdict takes 12")
-    assert "is not decided: machine busy, 3 of 12 rounds; prefill" in headline(bench=busy)
-
-
-def test_too_few_rounds_decide_nothing_on_a_quiet_machine_either():
-    few = bench("undecided", [0.95, 1.0, 1.05])
-    few["notes"] = ["the time cap was reached after 3 rounds, a verdict takes 12"]
-    assert "is not decided: 3 of 12 rounds; prefill" in headline(bench=few)
+@pytest.mark.parametrize(
+    ("found", "ratio", "notes", "said"),
+    [
+        ("no difference shown", [0.95, 1.0, 1.05], [], "gains nothing that can be shown"),
+        ("slower", [1.05, 1.1, 1.2], [], "after is slower"),
+        ("identical", [0.95, 1.0, 1.05], [], "after is identical to before, byte for byte."),
+        ("undecided", [0.85, 0.9, 0.95], [], "undecided (−15.0 % to −5.0 %)"),
+        ("no difference shown", [0.95, 1.0, 1.05], [BUSY],
+         "is not decided: machine busy, 3 rounds; prefill"),
+        ("no difference shown", [0.95, 1.0, 1.05], [BUSY, CAPPED],
+         "is not decided: machine busy, 3 of 12 rounds; prefill"),
+        ("undecided", [0.95, 1.0, 1.05], [CAPPED], "is not decided: 3 of 12 rounds; prefill"),
+    ],
+)  # fmt: skip
+def test_the_headline_says_what_the_timings_show(found, ratio, notes, said):
+    timed = bench(found, ratio) | {"notes": notes}
+    assert said in headline(bench=timed)
 
 
 def test_a_failed_comparison_is_told():
