@@ -38,7 +38,7 @@ unit: $(READY)
 test-all: $(READY)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "slow or not slow"
 
-# 20,000 damaged files; the tests read 126 of them
+# 20,000 damaged files; the tests read 56 of them
 fuzz: $(READY)
 	$(BIN)/python tests/fuzz/fuzzer.py --count 20000
 

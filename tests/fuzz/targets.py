@@ -6,20 +6,22 @@ import json
 import pickle
 import random
 import shutil
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+from decoders import modules_of, write_decoder
 from mutations import (
     damaged_bytes,
     damaged_json,
     damaged_lines,
     damaged_safetensors,
     of_json,
-)
+)  # fmt: skip
 
 CANARY = "code-was-run"
 """A file that only code from a pickle would make."""
@@ -69,35 +71,13 @@ def targets(folder: Path) -> list[Target]:
 
 def _model(folder: Path) -> Path:
     """A factored Llama of a few thousand parameters, as ASVD leaves it."""
-    from safetensors.numpy import save_file
-
-    draw = np.random.default_rng(0)
-    hidden, width, rank, vocabulary = 16, 24, 5, 32
-    tensors = {"model.embed_tokens.weight": (vocabulary, hidden), "lm_head.weight": (32, hidden),
-               "model.norm.weight": (hidden,)}  # fmt: skip
-    ranks = {}
-    for layer in range(2):
-        at = f"model.layers.{layer}"
-        for norm in ("input_layernorm", "post_attention_layernorm"):
-            tensors[f"{at}.{norm}.weight"] = (hidden,)
-        shapes = {f"self_attn.{p}_proj": (hidden, hidden) for p in "qkvo"}
-        shapes |= {"mlp.gate_proj": (width, hidden), "mlp.up_proj": (width, hidden)}
-        shapes["mlp.down_proj"] = (hidden, width)
-        for name, (rows, columns) in shapes.items():
-            ranks[f"{at}.{name}"] = rank
-            tensors[f"{at}.{name}.BLinear.weight"] = (rank, columns)
-            tensors[f"{at}.{name}.ALinear.weight"] = (rows, rank)
-    folder.mkdir(parents=True)
-    arrays = {name: draw.normal(size=shape).astype("float32") for name, shape in tensors.items()}
-    save_file(arrays, folder / "model.safetensors", metadata={"format": "pt"})
-    config = {
-        "architectures": ["ASVDLlamaForCausalLM"], "model_type": "llama", "hidden_size": hidden,
-        "intermediate_size": width, "num_hidden_layers": 2, "num_attention_heads": 2,
-        "num_key_value_heads": 2, "vocab_size": vocabulary, "rms_norm_eps": 1e-6,
-        "torch_dtype": "float32", "truncation_ranks": ranks, "tie_word_embeddings": False,
-    }  # fmt: skip
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
+    folder.parent.mkdir(parents=True)
+    ranks = dict.fromkeys(modules_of(2), 5)
+    return write_decoder(
+        folder, hidden=16, widths=(24, 24), heads=[(1, 1)] * 2, num_attention_heads=1,
+        num_key_value_heads=1, ranks=ranks, factors=("BLinear", "ALinear"),
+        architectures=["ASVDLlamaForCausalLM"], truncation_ranks=ranks,
+    )  # fmt: skip
 
 
 def _pickled(folder: Path, model: Path) -> Path:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
-import json
 import os
 import random
 import re
@@ -28,7 +27,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+from decoders import modules_of, write_decoder
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
@@ -88,48 +88,11 @@ def make_input(folder: Path) -> Path:
     (folder / "suite.toml").write_text(SUITE)
     device = RecordedDevice(lambda p: 5 + p.dim["K"] * 0.1 + (p.dim["K"] % 8 > 0))
     run_sweep(load_suite(folder / "suite.toml"), device, folder / "swept")
-    for name, rank in (("dense", None), ("factored", 37)):
-        _decoder(folder / name, rank)
+    size = {"hidden": 256, "widths": (512,) * 3, "sharded": True}
+    write_decoder(folder / "dense", **size)
+    ranks = dict.fromkeys(modules_of(3), 37)
+    write_decoder(folder / "factored", ranks=ranks, factors=("BLinear", "ALinear"), **size)
     return folder
-
-
-def _decoder(folder: Path, rank: int | None, hidden: int = 256, width: int = 512) -> None:
-    from safetensors.numpy import save_file
-
-    folder.mkdir()
-    draw = np.random.default_rng(0)
-    shapes = {f"self_attn.{p}_proj": (hidden, hidden) for p in "qkvo"}
-    shapes |= {f"mlp.{p}_proj": (width, hidden) for p in ("gate", "up")}
-    shapes["mlp.down_proj"] = (hidden, width)
-    shards: list[dict[str, tuple[int, ...]]] = [{
-        "model.embed_tokens.weight": (512, hidden), "lm_head.weight": (512, hidden),
-        "model.norm.weight": (hidden,),
-    }]  # fmt: skip
-    for layer in range(3):
-        at, shard = f"model.layers.{layer}", dict[str, tuple[int, ...]]()
-        for norm in ("input_layernorm", "post_attention_layernorm"):
-            shard[f"{at}.{norm}.weight"] = (hidden,)
-        for name, (rows, columns) in shapes.items():
-            if rank is None:
-                shard[f"{at}.{name}.weight"] = (rows, columns)
-            else:
-                shard[f"{at}.{name}.BLinear.weight"] = (rank, columns)
-                shard[f"{at}.{name}.ALinear.weight"] = (rows, rank)
-        shards.append(shard)
-    names = [f"model-{i:05d}-of-{len(shards):05d}.safetensors" for i in range(1, len(shards) + 1)]
-    for name, shard in zip(names, shards, strict=True):
-        arrays = {n: draw.normal(size=shape).astype("float32") for n, shape in shard.items()}
-        save_file(arrays, folder / name, metadata={"format": "pt"})
-    places = {n: name for name, shard in zip(names, shards, strict=True) for n in shard}
-    index = {"metadata": {}, "weight_map": places}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    config = {
-        "model_type": "llama", "hidden_size": hidden, "intermediate_size": width,
-        "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 4,
-        "vocab_size": 512, "rms_norm_eps": 1e-6, "torch_dtype": "float32",
-        "tie_word_embeddings": False,
-    }  # fmt: skip
-    (folder / "config.json").write_text(json.dumps(config))
 
 
 @dataclass(frozen=True)
@@ -341,26 +304,22 @@ def main() -> int:
     ask.add_argument("--only", default="", choices=["", *(verb.name for verb in VERBS)])
     given = ask.parse_args()
 
+    # Started in the background, a shell has it ignored, and so would all that are sent it here.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    began, counts = time.monotonic(), Counter[tuple[str, str, str]]()
+
     def tell(outcome: Outcome) -> None:
+        counts[outcome.verb, outcome.signal, outcome.kind] += 1
         if outcome.kind not in FINE:
             print(f"{outcome.kind}: --only '{outcome.verb}' --seed {outcome.seed} --count 1")
             print(f"  {outcome.signal}: {outcome.detail}", flush=True)
 
-    # Started in the background, a shell has it ignored, and so would all that are sent it here.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    began, found = time.monotonic(), list[Outcome]()
-
-    def done(outcome: Outcome) -> None:
-        found.append(outcome)
-        tell(outcome)
-
     with tempfile.TemporaryDirectory() as folder, contextlib.suppress(KeyboardInterrupt):
-        torture(Path(folder), given.count, given.seed, given.only, done)
-    counts = Counter((o.verb, o.signal, o.kind) for o in found)
-    print(f"{len(found)} trials in {time.monotonic() - began:.0f} s")
+        torture(Path(folder), given.count, given.seed, given.only, tell)
+    print(f"{counts.total()} trials in {time.monotonic() - began:.0f} s")
     for (verb, sent, kind), times in sorted(counts.items()):
         print(f"{verb:10s} {sent:8s} {kind:16s} {times}")
-    return int(any(outcome.kind not in FINE for outcome in found))
+    return int(any(kind not in FINE for _, _, kind in counts))
 
 
 if __name__ == "__main__":
