@@ -307,6 +307,10 @@ class Inventory(Contents):
         """The modules that a dim takes part in."""
         return self._modules_of.get(dim, ())
 
+    def ranks_of(self, module: Module) -> list[Dim]:
+        """The ranks among a module's dims."""
+        return [dim for dim in map(self.dim, module.dims) if dim.kind == "rank"]
+
     @cached_property
     def _modules_of(self) -> dict[str, list[Module]]:
         found: dict[str, list[Module]] = {}

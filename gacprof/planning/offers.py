@@ -172,8 +172,8 @@ def _may_be_dense(problem: Problem, axis: Axis, offered: Sequence[int]) -> bool:
     module = modules[0]
     full = dim.dense_size or min(module.out_features, module.in_features)
     within = axis.bounds.within(max(full, dim.size)) or asked
-    ranks = [name for name in module.dims if problem.inventory.dim(name).kind == "rank"]
-    if not within or len(ranks) > 1 or not problem.required.allows_dense(module.name):
+    several = len(problem.inventory.ranks_of(module)) > 1
+    if not within or several or not problem.required.allows_dense(module.name):
         return False
     if problem.predictor.dense(module).latency_us is None:  # known are no times, but less work
         smaller = module.out_features * module.in_features <= dim.size * dim.params_per_unit

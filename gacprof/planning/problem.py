@@ -48,9 +48,8 @@ class Compression:
         if model is not None:
             names = {module.name for module in modules}
             return [g for m in model.modules if m.name in names for g in m.gemms]
-        dims = (at.inventory.dim(name) for m in modules for name in m.dims)
-        fused = {dim.name: None for dim in dims if dim.kind == "rank" and of == "dense"}
-        return at.planned(fused)
+        ranks = (rank.name for m in modules for rank in at.inventory.ranks_of(m))
+        return at.planned(dict.fromkeys(ranks) if of == "dense" else {})
 
 
 PLAIN = Compression()

@@ -185,13 +185,13 @@ def _merged(inventory: Inventory, sizes: NewSizes) -> tuple[Module, ...]:
     gone = {name for name, size in sizes.items() if size is None}
     found = []
     for module in inventory.modules:
-        ranks = {name for name in module.dims if inventory.dim(name).kind == "rank"}
-        if not ranks & gone:
+        ranks = {rank.name: rank for rank in inventory.ranks_of(module)}
+        if not ranks.keys() & gone:
             continue
-        if not ranks <= gone:
+        if not ranks.keys() <= gone:
             raise PlanError(f"'{module.name}' can be fused with all its ranks or not at all")
-        _refuse_merge(inventory, module, [inventory.dim(name) for name in sorted(ranks)])
-        gone -= ranks
+        _refuse_merge(inventory, module, [ranks[name] for name in sorted(ranks)])
+        gone -= ranks.keys()
         found.append(module)
     if gone:
         raise PlanError(f"{inventory.path}: '{min(gone)}' is no rank and cannot be fused")

@@ -130,12 +130,11 @@ def _set_sizes(model: torch.nn.Module, inventory: Inventory, sizes: NewSizes) ->
     from gacprof.checkpoint.layers import set_ranks
 
     for module in inventory.modules:
-        ranks = [name for name in module.dims if inventory.dim(name).kind == "rank"]
-        old = [inventory.dim(name).size for name in ranks]
-        new = [sizes.get(name, size) for name, size in zip(ranks, old, strict=True)]
+        ranks = inventory.ranks_of(module)
+        new = [sizes.get(rank.name, rank.size) for rank in ranks]
         left = [size for size in new if size is not None]
         if left and left == new:  # not merged
-            set_ranks(model, module.name, old, left)
+            set_ranks(model, module.name, [rank.size for rank in ranks], left)
 
 
 def _set_config(model: torch.nn.Module, inventory: Inventory, new: Mapping[str, Any]) -> None:

@@ -111,7 +111,7 @@ class Fuse:
 
     def request(self, inventory: Inventory) -> Requested:
         ranks = {
-            module.name: [dim for dim in module.dims if inventory.dim(dim).kind == "rank"]
+            module.name: [rank.name for rank in inventory.ranks_of(module)]
             for module in inventory.modules
             if module.kind in ("factored", "grouped")
         }
