@@ -108,6 +108,7 @@ def test_what_a_plan_and_a_page_say_of_their_times_is_what_the_source_says(
     choices = page.partition('aria-label="Choices of the plan"')[2].partition("</table>")[0]
     assert "predicted plan" in choices and "µs" in choices  # times are known, penalties are not
     assert "at most" not in choices
+    assert "A tier says which mechanism serves a size" in page  # as of the rule table
 
 
 def test_a_plan_of_sizes_whose_cost_is_open_claims_nothing(
