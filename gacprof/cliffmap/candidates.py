@@ -79,17 +79,17 @@ class Summed:
 
 def judge_sums(
     estimates: Mapping[int, Estimate],
-    along: Sequence[OnCurve],
+    places: Sequence[OnCurve],
     tolerance: float,
     most: int | None = None,
 ) -> Summed:
-    """Judge sizes, ascending, by the estimates that are known of them, on the curves that they
-    run ``along``: none is comparable on no curve, since nothing larger was measured there, but one
+    """Judge sizes, ascending, by the estimates that are known of them, and by their ``places``
+    on curves: none is comparable on no curve, since nothing larger was measured there, but one
     that is ``most`` at most."""
     known = {size: e for size, e in estimates.items() if e.latency_us is not None}
     sizes, latency = list(known), [e.latency_us or 0.0 for e in known.values()]
-    each = [(place.comparable_among(sizes), place.curve.period is not None) for place in along]
-    shards = max((place.side.shards for place in along), default=1)
+    each = [(place.comparable_among(sizes), place.curve.period is not None) for place in places]
+    shards = max((place.side.shards for place in places), default=1)
     comparable = comparable_sums(sizes, each, shards) if each else [False] * len(sizes)
     comparable = [yes or size == most for size, yes in zip(sizes, comparable, strict=True)]
     error = known_errors([e.error for e in known.values()])

@@ -275,19 +275,19 @@ class CliffMap(Framed):
         weighted sum beside all others."""
         if not uses:
             raise MapError("joint candidates of no uses: name at least one operator and axis")
-        along = [OnCurve(self._nearest(use), Side(times=1, shards=use.shards)) for use in uses]
-        held = [place.measured for place in along]
+        places = [OnCurve(self._nearest(use), Side(times=1, shards=use.shards)) for use in uses]
+        held = [place.measured for place in places]
         lowest, highest = max(map(min, held)), min(map(max, held))
         sizes = sorted(d for d in set[int]().union(*held) if lowest <= d <= highest)
-        tolerance = min(place.curve.tolerance for place in along)
-        found = judge_sums({d: self._total(uses, d) for d in sizes}, along, tolerance)
+        tolerance = min(place.curve.tolerance for place in places)
+        found = judge_sums({d: self._total(uses, d) for d in sizes}, places, tolerance)
         if not found.sizes:
             use = uses[0]
             raise MapLookupError(
                 f"the map '{self.name}' holds no size at which all {len(uses)} uses are known",
                 use.operator, use.fixed, use.dtype, use.flags, use.axis,
             )  # fmt: skip
-        names = " + ".join(dict.fromkeys(place.curve.identity for place in along))
+        names = " + ".join(dict.fromkeys(place.curve.identity for place in places))
         frontier = set(found.frontier)
         judged = (Candidate(*row, row[0] in frontier, tolerance, names) for row in found.rows)
         return [one for one in judged if first <= one.d <= last]

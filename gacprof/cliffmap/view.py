@@ -137,7 +137,7 @@ class MeasuredView:
 
     def mechanism(self, product: Product, size: int) -> str | None:
         m = max(self.tokens)
-        for curve, side in self._along(product, m):
+        for curve, side in self._curves_of(product, m):
             length = side.at(size)
             place = None if length is None else curve.points.place(length)
             if place is not None and curve.points.mechanism:
@@ -207,18 +207,18 @@ class MeasuredView:
         found: list[OnCurve] = []
         for product in products:
             for m in self.tokens:
-                along = [OnCurve(*place) for place in self._along(product, m)]
-                if len(along) < bool(product.N.times) + bool(product.K.times):
+                places = [OnCurve(*place) for place in self._curves_of(product, m)]
+                if len(places) < bool(product.N.times) + bool(product.K.times):
                     found.clear()
                     break
-                found += along
+                found += places
             else:
                 continue
             break
         self._places[products] = found
         return found
 
-    def _along(self, product: Product, m: int) -> Iterator[tuple[Curve, Side]]:
+    def _curves_of(self, product: Product, m: int) -> Iterator[tuple[Curve, Side]]:
         """The curves over the sides that the dim is on."""
         sides = {"N": product.N, "K": product.K}
         for axis, side in sides.items():
@@ -250,11 +250,11 @@ def _token_counts(
     """The token counts at which curves over N or K of these products were measured, and these with
     the counts of curves over M."""
     sides = {"N": {("K", k) for _, k in shapes}, "K": {("N", n) for n, _ in shapes}}
-    swept, along_m = set[int](), set[int]()
+    swept, over_m = set[int](), set[int]()
     for curve in curves:
         if curve.axis == "M":
             if (curve.fixed.get("N"), curve.fixed.get("K")) in shapes:
-                along_m.update(curve.points.d)
+                over_m.update(curve.points.d)
         elif sides.get(curve.axis, set()) & curve.fixed.items():
             swept.add(curve.fixed["M"])
-    return sorted(swept), sorted(swept | along_m)
+    return sorted(swept), sorted(swept | over_m)
