@@ -6,8 +6,6 @@ by hand: the time of a size in all products that it takes part in, and the least
 least as large.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable
@@ -22,10 +20,9 @@ from test_honest_sizes import LAYER, MLP, Q, gated, sliced
 
 from gacprof.checkpoint import scan
 from gacprof.cliffmap import CliffMap, Use
-from gacprof.core.points import Point
 from gacprof.diagnosing import diagnose
 from gacprof.diagnosing.profiles import LEAST_REACH
-from gacprof.planning import Constraints, Plan, plan
+from gacprof.planning import Constraints, plan
 
 TOLERANCE, WINDOW = 0.02, 0.25
 Products = Callable[[int], list[tuple[int, int]]]
@@ -44,11 +41,11 @@ class Case:
     plain_axes: bool = True  # the size itself is N or K, not a part or a multiple of it
 
 
-def mlp(times: int = 1) -> Products:
+def mlp(times=1):
     return lambda s: [(s, 64), (s, 64), (64, s)] * times
 
 
-def pair(out: int, deep: int = 256) -> Products:
+def pair(out, deep=256):
     return lambda s: [(s, deep), (out, s)]
 
 
@@ -101,7 +98,7 @@ CASES = {
 }  # fmt: skip
 
 
-def latency(point: Point) -> float:
+def latency(point):
     """What is no multiple of 8 is 40 % slower, what is none of 32 another 15 %."""
     if point.operator != "linear":
         return 50.0
@@ -116,14 +113,14 @@ class Right:
 
     time: dict[int, float]
 
-    def penalty(self, size: int) -> float:
+    def penalty(self, size):
         return self.time[size] / min(t for s, t in self.time.items() if s >= size) - 1
 
-    def safe(self, size: int) -> bool:
+    def safe(self, size):
         return self.penalty(size) <= TOLERANCE
 
     @property
-    def judged(self) -> list[int]:
+    def judged(self):
         """Sizes up to the last one of the best kind."""
         last = max(size for size in self.time if size % 32 == 0)
         return sorted(size for size in self.time if size <= last)
@@ -138,7 +135,7 @@ class Made:
 
 
 @pytest.fixture(scope="module", params=CASES)
-def made(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Made:
+def made(request, tmp_path_factory):
     case, folder = CASES[request.param], tmp_path_factory.mktemp("brute")
     source = checkpoint(folder / "source", case.shapes, case.config)
     cliff_map = planted_map_of(source, folder / "run", latency=latency, dtype="float16")
@@ -146,8 +143,8 @@ def made(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Made:
     return Made(case, folder, cliff_map, right_of(case, cliff_map))
 
 
-def right_of(case: Case, cliff_map: CliffMap) -> Right:
-    points: dict[tuple[int, int, int], float] = {}
+def right_of(case, cliff_map):
+    points = {}
     for curve in cliff_map.curves:
         if curve.operator == "linear":
             for d, us in curve.latencies.items():
@@ -177,14 +174,14 @@ def test_the_diagnosis_is_right(made):
     assert dim.latency_us == pytest.approx(made.right.time[case.size], rel=1e-4)
 
 
-def safe_within_reach(made: Made) -> list[int]:
+def safe_within_reach(made):
     """Safe sizes that the dim could be padded to: within the window, and of use to a rank."""
     case = made.case
     high = min(case.size + max(LEAST_REACH, round(WINDOW * case.size)), case.most)
     return [s for s in made.right.judged if case.size <= s <= high and made.right.safe(s)]
 
 
-def planned(made: Made, **constraints: Any) -> Plan:
+def planned(made, **constraints):
     return plan(
         made.folder / "source", made.map, objective="pad", tokens=TOKENS,
         constraints=Constraints(fuse=False, **constraints),
@@ -209,7 +206,7 @@ def test_the_plan_takes_the_least_safe_size_or_says_that_there_is_none(made):
         assert any(case.dim in warning for warning in done.warnings)
 
 
-def uses_of(case: Case) -> list[Use]:
+def uses_of(case):
     found = []
     for m, weight in TOKENS.items():
         for (n, k), (n1, _) in zip(

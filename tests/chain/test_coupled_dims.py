@@ -1,18 +1,12 @@
 """Dims that meet in one product are judged as they fare once the others are aligned."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 from checkpoint_making import checkpoint
 from planted import TOKENS, planted_map_of, swept_map
 
-from gacprof.checkpoint import Inventory, scan
-from gacprof.cliffmap import CliffMap
-from gacprof.core.points import Point
+from gacprof.checkpoint import scan
 from gacprof.diagnosing import diagnose
-from gacprof.planning import Constraints, Plan, plan
+from gacprof.planning import Constraints, plan
 from gacprof.resizing import realign
 from gacprof.sweeping.for_checkpoint import suite_for
 
@@ -21,7 +15,7 @@ K_PROJ = "model.layers.0.self_attn.k_proj"
 WIDTH, RANKS = f"{MLP}:width", {f"{MLP}.{part}_proj:rank" for part in ("gate", "up", "down")}
 
 
-def factored(width: int, rank: int, hidden: int = 256) -> dict[str, tuple[int, ...]]:
+def factored(width, rank, hidden=256):
     """An MLP whose weights are all factored: every product with the width has a rank in it."""
     shapes = {
         f"{MLP}.down_proj.ALinear.weight": (hidden, rank),
@@ -34,7 +28,7 @@ def factored(width: int, rank: int, hidden: int = 256) -> dict[str, tuple[int, .
 
 
 @pytest.fixture(scope="module")
-def coupled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Inventory, CliffMap]:
+def coupled(tmp_path_factory):
     """Rank 131 and width 683, on a device where what is no multiple of 8 is 40 % slower."""
     folder = tmp_path_factory.mktemp("coupled")
     inventory = scan(checkpoint(folder / "source", factored(683, 131), {"intermediate_size": 683}))
@@ -73,11 +67,11 @@ def test_it_holds_on_a_device_of_another_period(period, tmp_path):
     """Rank 131 goes to 144 or 160, beside which the first map holds no width: it was judged beside
     192, and the plan says so."""
 
-    def answer(point: Point) -> float:
+    def answer(point):
         m, n, k = (point.dim.get(axis, 1) for axis in "MNK")
         return (2.0 + m * n * k / 1e6) * (1.4 if n % period or k % period else 1.0)
 
-    def measured(inventory: Inventory, folder: Path) -> CliffMap:
+    def measured(inventory, folder):
         return planted_map_of(inventory, folder, latency=answer, dtype="float32")
 
     inventory = scan(checkpoint(tmp_path / "source", factored(683, 131), {}))
@@ -92,7 +86,7 @@ def test_it_holds_on_a_device_of_another_period(period, tmp_path):
         assert plan(out, by, objective="pad", tokens=TOKENS).changes == {}
 
 
-def _notes(made: Plan) -> list[str]:
+def _notes(made):
     return made.certificate.notes
 
 
@@ -136,7 +130,7 @@ def test_groups_that_add_up_in_one_product_are_judged_beside_aligned_groups(tmp_
     assert found.recoverable_us == found.lost_us == pytest.approx(recovered)
 
 
-def by_steps_of_32(point: Point) -> float:
+def by_steps_of_32(point):
     """µs: products whose N or K is no multiple of 32 take 1.4 times as long."""
     if point.operator != "linear":
         return 50.0
@@ -144,7 +138,7 @@ def by_steps_of_32(point: Point) -> float:
     return 2.0 + m * n * k / 1e6 * (1.4 if n % 32 or k % 32 else 1.0)
 
 
-def grouped(folder: Path, rank: int, other: int) -> Inventory:
+def grouped(folder, rank, other):
     """PaLU's two groups of one weight: VT has as many rows as both ranks together."""
     shapes = {
         f"{K_PROJ}.VT.weight": (rank + other, 256),
@@ -154,7 +148,7 @@ def grouped(folder: Path, rank: int, other: int) -> Inventory:
     return scan(checkpoint(folder, shapes, {"head_wise_ranks": {K_PROJ: [rank, other]}}))
 
 
-def swept_by_32(inventory: Inventory, run: Path) -> CliffMap:
+def swept_by_32(inventory, run):
     return swept_map(suite_for(inventory, [64], dtype="float32"), run, by_steps_of_32)
 
 

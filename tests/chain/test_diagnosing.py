@@ -39,7 +39,7 @@ def test_what_padding_recovers_is_the_difference_of_the_measured_latencies(asvd,
     dim = next(d for d in found.dims if d.kind == "rank" and d.verdict == "misaligned")
     stored = inventory.dim(dim.name)
 
-    def total(size: int) -> float:
+    def total(size):
         time = 0.0
         for feed in stored.feeds:
             gemm = inventory.gemm(feed.weight)

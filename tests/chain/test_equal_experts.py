@@ -1,7 +1,5 @@
 """Experts that are alike are judged and weighed once, and each gets what one alone would get."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
@@ -19,8 +17,8 @@ from gacprof.sweeping.for_checkpoint import suite_for
 WIDTH, HIDDEN = 683, 256
 
 
-def experts(folder: Path, widths: list[int]) -> Path:
-    shapes: dict[str, tuple[int, ...]] = {}
+def experts(folder, widths):
+    shapes = {}
     for number, width in enumerate(widths):
         at = f"model.layers.0.mlp.experts.{number}"
         shapes |= {f"{at}.{part}_proj.weight": (width, HIDDEN) for part in ("gate", "up")}
@@ -29,7 +27,7 @@ def experts(folder: Path, widths: list[int]) -> Path:
 
 
 def test_equal_experts_are_weighed_once_and_others_by_themselves(tmp_path, monkeypatch):
-    weighed: list[str] = []
+    weighed = []
     real = classes.options_of
 
     def counted(problem, component, *rest):

@@ -1,15 +1,10 @@
 """A size is judged by what larger ones would take, whatever it was before compression."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 from checkpoint_making import checkpoint
 from planted import TOKENS, planted_map_of, swept_map
 
-from gacprof.checkpoint import Inventory, scan
-from gacprof.core.points import Point
+from gacprof.checkpoint import scan
 from gacprof.diagnosing import diagnose
 from gacprof.diagnosing.profiles import LatencyProfile, SizeCost
 from gacprof.planning import plan
@@ -20,7 +15,7 @@ MLP = f"{LAYER}.mlp"
 Q = f"{LAYER}.self_attn.q_proj"
 
 
-def gated(prefix: str, width: int, hidden: int = 64) -> dict[str, tuple[int, ...]]:
+def gated(prefix, width, hidden=64):
     return {
         f"{prefix}.gate_proj.weight": (width, hidden),
         f"{prefix}.up_proj.weight": (width, hidden),
@@ -28,7 +23,7 @@ def gated(prefix: str, width: int, hidden: int = 64) -> dict[str, tuple[int, ...
     }
 
 
-def sliced(hidden: int) -> dict[str, tuple[int, ...]]:
+def sliced(hidden):
     return {
         "model.embed_tokens.weight": (64, hidden),
         **{f"{LAYER}.self_attn.{x}_proj.weight": (64, hidden) for x in "qkv"},
@@ -63,13 +58,13 @@ def test_a_rank_that_may_grow_no_further_is_not_safe_for_that(tmp_path):
     assert rank.advice.startswith("keep") and "the dense weight's rank is 131" in rank.advice
 
 
-def at_multiples_of_32(point: Point) -> float:
+def at_multiples_of_32(point):
     n, k = point.dim["N"], point.dim["K"]
     rank = n if k == 256 else k
     return (2.0 + n * k / 1e4) * (1.0 if rank % 32 == 0 else 1.8)
 
 
-def factor_pair(folder: Path, rank: int) -> Inventory:
+def factor_pair(folder, rank):
     shapes = {f"{Q}.V.weight": (rank, 256), f"{Q}.U.weight": (256, rank)}
     return scan(checkpoint(folder, shapes))
 

@@ -2,13 +2,8 @@
 
 No plan is slower than the model, no size is called safe that a larger one beats, nothing is proved
 that is not the best, and planning the output again changes nothing. Each family is planned on one
-device, on all of them by ``make test-all``, and on more by
-``python tests/support/planted_plans.py 210``.
+device, on all of them by ``make test-all``.
 """
-
-from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 from planted_plans import FAMILIES, Case, Planted, defects
@@ -23,6 +18,6 @@ CASES = [
 
 
 @pytest.mark.parametrize(("family", "steps"), CASES)
-def test_a_plan_is_what_enumeration_finds(family: str, steps: str, tmp_path: Path) -> None:
+def test_a_plan_is_what_enumeration_finds(family, steps, tmp_path):
     seed = sum(map(ord, family + steps)) % 3
     assert defects(Case(family, Planted(*STEPS[steps]), seed), tmp_path) == []

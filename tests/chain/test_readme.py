@@ -1,7 +1,5 @@
 """The Python chain as README prints it, on a real checkpoint and a planted device."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from contextlib import nullcontext
@@ -28,7 +26,7 @@ def planted(monkeypatch, tmp_path):
 def test_the_printed_chain_sweeps_plans_realigns_and_verifies(planted, asvd):
     (block,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
     shutil.copytree(asvd, "MODEL")
-    names: dict[str, object] = {}
+    names = {}
     exec(block, names)
     found, plan = names["found"], names["plan"]
     assert found.misaligned > 0 and found.unknown == 0

@@ -1,7 +1,5 @@
 """Before compression: measure what a dense model's layers would be cut into, and ask in a loop."""
 
-from __future__ import annotations
-
 import math
 import re
 from pathlib import Path
@@ -20,13 +18,13 @@ SHAPES = [(512, 256), (128, 256)]
 RANKS = (16, 96)
 
 
-def latency(point: Point) -> float:
+def latency(point):
     """As the planted device; 60 % more where the second product's K is no multiple of 16."""
     k = point.dim["K"]
     return planted_latency(point) * (1.6 if k != 256 and k % 16 else 1.0)
 
 
-def pair(rank: int, shape: tuple[int, int]) -> float:
+def pair(rank, shape):
     out_features, in_features = shape
     return sum(
         weight
@@ -38,7 +36,7 @@ def pair(rank: int, shape: tuple[int, int]) -> float:
     )
 
 
-def truly_safe(shapes: list[tuple[int, int]], first: int, last: int) -> list[int]:
+def truly_safe(shapes, first, last):
     """By the definition: no larger rank is faster by more than the tolerance."""
     total = {r: sum(pair(r, shape) for shape in shapes) for r in range(first, RANKS[1] + 33)}
     best = {r: min(t for larger, t in total.items() if larger >= r) for r in total}
@@ -46,7 +44,7 @@ def truly_safe(shapes: list[tuple[int, int]], first: int, last: int) -> list[int
 
 
 @pytest.fixture(scope="module")
-def ranks_map(tmp_path_factory: pytest.TempPathFactory) -> CliffMap:
+def ranks_map(tmp_path_factory):
     suite = suite_for_ranks(SHAPES, RANKS, sorted(TOKENS), dtype="float32")
     return swept_map(suite, tmp_path_factory.mktemp("ranks") / "run", latency)
 
@@ -102,7 +100,7 @@ def run_dry(monkeypatch, capsys):
 
     from gacprof.cli import main
 
-    def run(command: str) -> str:
+    def run(command):
         argv = [*command.split(), "--dry-run", "--device", "cpu", "--json"]
         monkeypatch.setattr(sys, "argv", argv)
         monkeypatch.setattr("gacprof.api.sweeps._if_here", lambda device: None)
@@ -153,7 +151,7 @@ def test_the_loop_in_the_docs_runs(ranks_map, monkeypatch):
     blocks = re.findall(r"```python\n(.*?)```", section, re.S)
     assert len(blocks) >= 4
     monkeypatch.setattr(CliffMap, "load", classmethod(lambda cls, path: ranks_map))
-    names: dict = {}
+    names = {}
     for block in blocks:
         exec(block, names)
     assert {names[tool] % 16 for tool in ("asvd", "svdllm", "palu")} == {0}

@@ -1,11 +1,7 @@
 """A witness for hostile input: what the interpreter did while it was being read."""
 
-from __future__ import annotations
-
 import encodings.raw_unicode_escape  # noqa: F401 - Python decodes a pickle's text by it
 import sys
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -20,10 +16,10 @@ _ACTS = (
     "pty.",
     "webbrowser.",
 )
-_seen: list[str] | None = None
+_seen = None
 
 
-def _hook(event: str, args: tuple[Any, ...]) -> None:
+def _hook(event, args):
     if _seen is None or "PYTEST_CURRENT_TEST" in str(args[:1]):
         return
     writes = event == "open" and isinstance(args[1], str) and set(args[1]) & set("wax+")
@@ -36,7 +32,7 @@ sys.addaudithook(_hook)  # cannot be removed again, hence the switch
 
 
 @pytest.fixture
-def nothing_happens() -> Iterator[None]:
+def nothing_happens():
     """Fails the test if, within it, anything is imported, run, connected to or written."""
     global _seen
     modules = set(sys.modules)

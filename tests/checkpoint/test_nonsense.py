@@ -1,13 +1,9 @@
 """Sound headers of senseless models: every layout answers, or refuses in one line."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import random
 import struct
-from pathlib import Path
-from typing import Any
 
 import pytest
 from checkpoint_making import MemoryFolder, contents, header_of
@@ -28,9 +24,9 @@ ODD_NAMES = (
 ODD_VALUES = (None, True, -1, 0, 7, 2**70, 1.5, "x", [], [[1]], {}, [1, "a"])
 
 
-def odd_shapes(rng: random.Random, shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
+def odd_shapes(rng, shapes):
     """Some tensors lost, resized, of other ranks, or under names that layouts look for."""
-    out: dict[str, Any] = dict(shapes)
+    out = dict(shapes)
     for _ in range(rng.randint(1, 5)):
         name = rng.choice(list(out))
         shape = out[name]
@@ -46,7 +42,7 @@ def odd_shapes(rng: random.Random, shapes: dict[str, tuple[int, ...]]) -> dict[s
     return out
 
 
-def odd_json(rng: random.Random, value: Any) -> Any:
+def odd_json(rng, value):
     """One value, somewhere inside, lost or replaced."""
     if isinstance(value, dict) and value:
         key = rng.choice(list(value))
@@ -58,7 +54,7 @@ def odd_json(rng: random.Random, value: Any) -> Any:
 
 @pytest.mark.usefixtures("nothing_happens")
 @pytest.mark.parametrize("tool", ["palu", "svdllm", "slicegpt", "base"])
-def test_senseless_models(fixtures: Path, tool: str) -> None:
+def test_senseless_models(fixtures, tool):
     (folder,) = (fixtures / "checkpoints").glob(f"{tool}*.headers")
     manifest = json.loads((folder / "manifest.json").read_text())
     shapes = {name: tuple(shape) for name, (shape, _) in manifest["state_dict"].items()}
@@ -66,7 +62,7 @@ def test_senseless_models(fixtures: Path, tool: str) -> None:
     sides = {p.name: json.loads(p.read_text()) for p in texts if p.name != "header.json"}
     rng = random.Random(tool)
     understood = 0
-    for _ in range(200):
+    for _ in range(100):
         header, length = header_of(odd_shapes(rng, shapes))
         files = {"m.safetensors": struct.pack("<Q", len(header)) + header + bytes(length)}
         for name, content in sides.items():
@@ -85,10 +81,10 @@ def test_senseless_models(fixtures: Path, tool: str) -> None:
             for place in dim.places:
                 whole = inventory.tensors[place.tensor].shape
                 assert dim.padding == "refused" or place.start + dim.size <= whole[place.axis]
-    assert understood > 25
+    assert understood > 10
 
 
-MIXTURES: dict[str, tuple[dict[str, tuple[int, ...]], dict[str, Any]]] = {
+MIXTURES = {
     "gpt_oss": (
         {"gate_up_proj": (4, 8, 24), "gate_up_proj_bias": (4, 24), "down_proj": (4, 12, 8)},
         {"intermediate_size": 12, "hidden_size": 8},
@@ -111,13 +107,13 @@ MIXTURES: dict[str, tuple[dict[str, tuple[int, ...]], dict[str, Any]]] = {
 
 @pytest.mark.usefixtures("nothing_happens")
 @pytest.mark.parametrize("kind", MIXTURES)
-def test_senseless_mixtures_of_experts_are_described_and_padded_or_refused(kind: str) -> None:
+def test_senseless_mixtures_of_experts_are_described_and_padded_or_refused(kind):
     tensors, config = MIXTURES[kind]
     experts = "model.layers.0.mlp.experts"
-    sound: dict[str, tuple[int, ...]] = {f"model.layers.{i}.norm.weight": (8,) for i in range(5)}
+    sound = {f"model.layers.{i}.norm.weight": (8,) for i in range(5)}
     sound |= {f"{experts}.{name}": shape for name, shape in tensors.items()}
     rng, padding = random.Random(kind), 0
-    for number in range(300):
+    for number in range(150):
         shapes = odd_shapes(rng, sound) if number else sound
         said = odd_json(rng, {**config, "model_type": kind}) if number % 2 else config
         said = {**said, "model_type": kind} if isinstance(said, dict) else {}
@@ -132,4 +128,4 @@ def test_senseless_mixtures_of_experts_are_described_and_padded_or_refused(kind:
         mirrored_files(inventory, sizes)
         with contextlib.suppress(CheckpointError, PlanError):
             new_checkpoint(inventory, sizes)
-    assert padding > 15
+    assert padding > 7

@@ -1,9 +1,6 @@
 """Quantised weights in the names and shapes that their libraries write."""
 
-from __future__ import annotations
-
 from functools import partial
-from typing import Any
 
 import pytest
 from checkpoint_making import checkpoint
@@ -27,98 +24,66 @@ SIDES = {
 }
 
 
-def int8(module: str, n_out: int, n_in: int) -> dict[str, Any]:
-    return {f"{module}.weight": ("int8", (n_out, n_in)), f"{module}.weight_scale": (n_out, 1)}
-
-
-def bitsandbytes8(module: str, n_out: int, n_in: int) -> dict[str, Any]:
-    return {
-        f"{module}.weight": ("int8", (n_out, n_in)),
-        f"{module}.SCB": ("float32", (n_out,)),
-        f"{module}.weight_format": ("uint8", ()),
-    }
-
-
-def bitsandbytes4(module: str, n_out: int, n_in: int) -> dict[str, Any]:
-    return {
-        f"{module}.weight": ("uint8", (n_out * n_in // 2, 1)),
-        f"{module}.weight.absmax": ("uint8", (n_out * n_in // 64,)),
-        f"{module}.weight.quant_map": ("float32", (16,)),
-        f"{module}.weight.nested_absmax": ("float32", (1,)),
-        f"{module}.weight.quant_state.bitsandbytes__nf4": ("uint8", (90,)),
-    }
-
-
-def compressed4(module: str, n_out: int, n_in: int) -> dict[str, Any]:
-    return {
-        f"{module}.weight_packed": ("int32", (n_out, n_in // 8)),
-        f"{module}.weight_scale": (n_out, n_in // 32),
-        f"{module}.weight_shape": ("int64", (2,)),
-    }
-
-
-def nvfp4(module: str, n_out: int, n_in: int) -> dict[str, Any]:
-    return {
-        f"{module}.weight_packed": ("uint8", (n_out, n_in // 2)),
-        f"{module}.weight_scale": ("float8_e4m3fn", (n_out, n_in // 16)),
-        f"{module}.weight_global_scale": ("float32", (1,)),
-    }
-
-
-def hqq4(module: str, n_out: int, n_in: int) -> dict[str, Any]:
-    return {
-        f"{module}.W_q": ("uint8", (n_out * n_in // 64 // 2, 64)),
-        f"{module}.scale": (n_out * n_in // 64, 1),
-        f"{module}.zero": (n_out * n_in // 64, 1),
-    }
-
-
-def quanto8(module: str, n_out: int, n_in: int) -> dict[str, Any]:
-    return {
-        f"{module}.weight._data": ("int8", (n_out, n_in)),
-        f"{module}.weight._scale": (n_out, 1),
-        f"{module}.input_scale": (),
-    }
-
-
-def quanto4(module: str, n_out: int, n_in: int) -> dict[str, Any]:
-    return {
-        f"{module}.weight._data._data": ("uint8", (n_out * n_in // 256, 128)),
-        f"{module}.weight._scale": (1, n_out * n_in // 128),
-        f"{module}.weight._shift": (1, n_out * n_in // 128),
-    }
-
-
-def packed(bits: int, inputs: bool, module: str, n_out: int, n_in: int) -> dict[str, Any]:
+def packed(bits, inputs, n, k):
     """GPTQ packs along the inputs, AWQ along the outputs."""
-    gptq, awq = (n_in * bits // 32, n_out), (n_in, n_out * bits // 32)
+    words = (k * bits // 32, n) if inputs else (k, n * bits // 32)
+    zeros = (k // 32, n * bits // 32)
+    return {"qweight": ("int32", words), "qzeros": ("int32", zeros), "scales": (k // 32, n)}
+
+
+def bitsandbytes8(n, k):
+    return {"weight": ("int8", (n, k)), "SCB": ("float32", (n,)), "weight_format": ("uint8", ())}
+
+
+def bitsandbytes4(n, k):
     return {
-        f"{module}.qweight": ("int32", gptq if inputs else awq),
-        f"{module}.qzeros": ("int32", (n_in // 32, n_out * bits // 32)),
-        f"{module}.scales": (n_in // 32, n_out),
-    }
+        "weight": ("uint8", (n * k // 2, 1)), "weight.absmax": ("uint8", (n * k // 64,)),
+        "weight.quant_map": ("float32", (16,)), "weight.nested_absmax": ("float32", (1,)),
+        "weight.quant_state.bitsandbytes__nf4": ("uint8", (90,)),
+    }  # fmt: skip
+
+
+def hqq4(n, k):
+    groups = n * k // 64
+    return {"W_q": ("uint8", (groups // 2, 64)), "scale": (groups, 1), "zero": (groups, 1)}
 
 
 KINDS = {
     **{f"GPTQ int{bits}": partial(packed, bits, True) for bits in (2, 3, 4, 8)},
     **{f"AWQ int{bits}": partial(packed, bits, False) for bits in (2, 3, 4, 8)},
-    "int8": int8,
+    "int8": lambda n, k: {"weight": ("int8", (n, k)), "weight_scale": (n, 1)},
     "bitsandbytes int8": bitsandbytes8,
     "bitsandbytes nf4": bitsandbytes4,
-    "compressed-tensors int4": compressed4,
-    "compressed-tensors fp4": nvfp4,
+    "compressed-tensors int4": lambda n, k: {
+        "weight_packed": ("int32", (n, k // 8)), "weight_scale": (n, k // 32),
+        "weight_shape": ("int64", (2,)),
+    },
+    "compressed-tensors fp4": lambda n, k: {
+        "weight_packed": ("uint8", (n, k // 2)), "weight_scale": ("float8_e4m3fn", (n, k // 16)),
+        "weight_global_scale": ("float32", (1,)),
+    },
     "HQQ int4": hqq4,
-    "Quanto int8": quanto8,
-    "Quanto int4": quanto4,
-}
+    "Quanto int8": lambda n, k: {
+        "weight._data": ("int8", (n, k)), "weight._scale": (n, 1), "input_scale": (),
+    },
+    "Quanto int4": lambda n, k: {
+        "weight._data._data": ("uint8", (n * k // 256, 128)),
+        "weight._scale": (1, n * k // 128), "weight._shift": (1, n * k // 128),
+    },
+}  # fmt: skip
+"""What each stores of a weight [n, k], by name."""
+
+
+def stored(kind, sides):
+    return {
+        f"{module}.{name}": shape
+        for module, (n, k) in sides.items() for name, shape in kind(n, k).items()
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_true_sizes_are_given_and_nothing_is_to_realign(kind: str) -> None:
-    shapes: dict[str, Any] = {"lm_head.weight": (50, 64)}
-    for module, sides in SIDES.items():
-        shapes |= KINDS[kind](module, *sides)
-    name, findings = found(shapes, CONFIG)
+def test_true_sizes_are_given_and_nothing_is_to_realign(kind):
+    name, findings = found({"lm_head.weight": (50, 64)} | stored(KINDS[kind], SIDES), CONFIG)
     assert name == "quantised"
     sizes = {m.name: (m.gemms[0].N, m.gemms[0].K) for m in findings.modules}
     assert sizes == SIDES | {"lm_head": (50, 64)}
@@ -130,10 +95,10 @@ def test_true_sizes_are_given_and_nothing_is_to_realign(kind: str) -> None:
     assert "not understood" not in said
 
 
-def test_experts_in_mxfp4() -> None:
+def test_experts_in_mxfp4():
     """gpt-oss: 32 values in 16 bytes, all experts of a layer in one tensor."""
     experts = f"{MLP}.experts"
-    shapes: dict[str, Any] = {
+    shapes = {
         f"{experts}.gate_up_proj_blocks": ("uint8", (4, 192, 2, 16)),
         f"{experts}.gate_up_proj_scales": ("uint8", (4, 192, 2)),
         f"{experts}.gate_up_proj_bias": ("bfloat16", (4, 192)),
@@ -148,15 +113,16 @@ def test_experts_in_mxfp4() -> None:
     }
 
 
-def test_flat_weights_without_a_config_are_told_and_given_no_sizes() -> None:
-    name, findings = found(bitsandbytes4(Q, 64, 64) | hqq4(f"{MLP}.up_proj", 96, 64))
+def test_flat_weights_without_a_config_are_told_and_given_no_sizes():
+    up = stored(hqq4, {f"{MLP}.up_proj": (96, 64)})
+    name, findings = found(stored(bitsandbytes4, {Q: (64, 64)}) | up)
     assert name == "quantised" and findings.modules == ()
     assert "not understood" in " ".join(findings.notes)
 
 
 @pytest.mark.parametrize("scales", ["weight_scale", "weight_scale_inv"])
-def test_float8_weights_have_nothing_to_realign(scales: str) -> None:
-    shapes: dict[str, Any] = {}
+def test_float8_weights_have_nothing_to_realign(scales):
+    shapes = {}
     for module, sides in SIDES.items():
         shapes[f"{module}.weight"] = ("float8_e4m3fn", sides)
         shapes[f"{module}.{scales}"] = ("float32", (sides[0], 1))
@@ -165,15 +131,13 @@ def test_float8_weights_have_nothing_to_realign(scales: str) -> None:
     assert {dim.padding for dim in findings.dims} == {"refused"}
 
 
-def test_a_copy_is_all_that_realigning_makes(tmp_path: Any) -> None:
-    shapes: dict[str, Any] = {}
-    for module, (n_out, n_in) in SIDES.items():
-        shapes |= bitsandbytes8(module, n_out + 1, n_in)
+def test_a_copy_is_all_that_realigning_makes(tmp_path):
+    shapes = stored(bitsandbytes8, {module: (n + 1, k) for module, (n, k) in SIDES.items()})
     source = checkpoint(tmp_path / "source", shapes, CONFIG)
     result = realign(source, "minimal", tmp_path / "out")
     assert result.resized == () and scan(tmp_path / "out").fingerprint == scan(source).fingerprint
 
 
-def test_no_sweep_is_offered_in_a_type_that_only_stores() -> None:
+def test_no_sweep_is_offered_in_a_type_that_only_stores():
     assert "--dtype bfloat16" in choose_dtype(None, "bfloat16", ["float16"], "a map")[1]
     assert "--dtype" not in choose_dtype(None, "nf4", ["float16"], "a map")[1]

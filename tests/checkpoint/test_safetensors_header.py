@@ -1,35 +1,34 @@
 """A safetensors header is believed only where every byte of the file agrees with it."""
 
-from __future__ import annotations
-
 import json
 import random
 import struct
-from typing import Any
 
 import pytest
-from checkpoint_making import MemoryFolder, header_of, write_header
+from checkpoint_making import MemoryFolder, header_of
 
-from gacprof.checkpoint import scan
 from gacprof.checkpoint.containers import read_container, read_safetensors
 from gacprof.core.errors import CheckpointError
 
 
-def framed(header: bytes, data: int = 0, length: int | None = None) -> bytes:
+def framed(header, data=0, length=None):
     return struct.pack("<Q", len(header) if length is None else length) + header + bytes(data)
 
 
-def read(file: bytes) -> dict[str, Any]:
+def read(file):
     return dict(read_safetensors(MemoryFolder({"m.safetensors": file}), "m.safetensors").tensors)
 
 
-def entry(**changes: Any) -> bytes:
-    """A header with one float16 tensor [2, 3] of 12 bytes, some of it changed."""
-    fields: dict[str, Any] = {"dtype": "F16", "shape": [2, 3], "data_offsets": [0, 12]}
-    return json.dumps({"w": fields | changes}).encode()
+ONE = {"dtype": "F16", "shape": [2, 3], "data_offsets": [0, 12]}
+"""A float16 tensor [2, 3] of 12 bytes."""
 
 
-def test_a_sound_header_gives_names_shapes_dtypes_and_offsets() -> None:
+def entry(**changes):
+    """A header with that tensor, some of it changed."""
+    return json.dumps({"w": ONE | changes}).encode()
+
+
+def test_a_sound_header_gives_names_shapes_dtypes_and_offsets():
     header, length = header_of({"a": (2, 3), "b": ("bfloat16", (4,)), "c": ("int64", ())})
     found = read(framed(header, length))
     assert {n: (t.shape, t.dtype, t.nbytes) for n, t in found.items()} == {
@@ -39,11 +38,6 @@ def test_a_sound_header_gives_names_shapes_dtypes_and_offsets() -> None:
     }
     start = 8 + len(header)
     assert [found[n].offset for n in "abc"] == [start, start + 12, start + 20]
-
-
-def test_metadata_is_not_a_tensor() -> None:
-    header = json.dumps({"__metadata__": {"format": "pt"}}).encode()
-    assert read(framed(header)) == {}
 
 
 REFUSED = {
@@ -77,48 +71,24 @@ REFUSED = {
     "an entry with a further key": framed(entry(extra=1), 12),
     "an entry that is a number": framed(b'{"w": 1}'),
     "metadata that is not text": framed(b'{"__metadata__": {"a": 1}}'),
+    "overlapping tensors": framed(
+        json.dumps({"a": ONE, "b": ONE | {"data_offsets": [6, 18]}}).encode(), 18
+    ),
+    "two names for the same bytes": framed(json.dumps({"a": ONE, "b": ONE}).encode(), 12),
+    "a truncated file": framed(entry(), 11),
     "a number of 5000 digits": framed(b'{"w": ' + b"9" * 5000 + b"}"),
 }
 
 
 @pytest.mark.parametrize("file", REFUSED.values(), ids=REFUSED.keys())
-def test_refused_with_one_clear_line(file: bytes) -> None:
+def test_refused_with_one_clear_line(file):
     with pytest.raises(CheckpointError) as refusal:
         read(file)
     assert "memory/m.safetensors" in str(refusal.value)
     assert "\n" not in str(refusal.value) and len(str(refusal.value)) < 400
 
 
-def test_more_tensors_than_any_model_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gacprof.checkpoint.containers.MAX_TENSORS", 3)
-    header, length = header_of({str(i): (1,) for i in range(4)})
-    with pytest.raises(CheckpointError, match="4 tensors"):
-        read(framed(header, length))
-
-
-def test_overlapping_tensors_are_refused() -> None:
-    one = {"dtype": "F16", "shape": [2, 3], "data_offsets": [0, 12]}
-    header = json.dumps({"a": one, "b": one | {"data_offsets": [6, 18]}}).encode()
-    with pytest.raises(CheckpointError, match="overlaps"):
-        read(framed(header, 18))
-
-
-def test_two_names_for_the_same_bytes_are_refused() -> None:
-    one = {"dtype": "F16", "shape": [2, 3], "data_offsets": [0, 12]}
-    with pytest.raises(CheckpointError, match="overlaps"):
-        read(framed(json.dumps({"a": one, "b": one}).encode(), 12))
-
-
-def test_a_truncated_file_on_disk_is_refused_and_left_as_it_was(tmp_path: Any) -> None:
-    header, length = header_of({"model.layers.0.mlp.up_proj.weight": (8, 4)})
-    path = write_header(tmp_path / "model.safetensors", header, length - 1)
-    before = path.read_bytes()
-    with pytest.raises(CheckpointError, match="truncated"):
-        scan(tmp_path)
-    assert path.read_bytes() == before
-
-
-def mutated(rng: random.Random, data: bytes) -> bytes:
+def mutated(rng, data):
     """A few random edits: flip, overwrite, cut, insert, repeat."""
     out = bytearray(data)
     for _ in range(rng.randint(1, 4)):
@@ -139,15 +109,23 @@ def mutated(rng: random.Random, data: bytes) -> bytes:
     return bytes(out)
 
 
+def test_more_tensors_than_any_model_has_are_refused_and_metadata_is_none(monkeypatch):
+    assert read(framed(json.dumps({"__metadata__": {"format": "pt"}}).encode())) == {}
+    monkeypatch.setattr("gacprof.checkpoint.containers.MAX_TENSORS", 3)
+    with pytest.raises(CheckpointError, match="4 tensors"):
+        header, length = header_of({str(i): (1,) for i in range(4)})
+        read(framed(header, length))
+
+
 @pytest.mark.usefixtures("nothing_happens")
-def test_five_thousand_mutated_headers() -> None:
+def test_two_thousand_mutated_headers():
     """Each gives tensors that lie within the file, or a CheckpointError; nothing else."""
     rng = random.Random(6)
     shapes = {f"model.layers.{i}.mlp.up_proj.weight": (i + 2, 4) for i in range(4)}
     header, length = header_of({**shapes, "b": ("int64", (3,)), "s": ("float32", ())})
     sound = framed(header, length)
     refused = 0
-    for i in range(5000):
+    for i in range(2000):
         if i % 2:
             file = framed(mutated(rng, header), length)  # the length field still fits
         else:
@@ -160,4 +138,4 @@ def test_five_thousand_mutated_headers() -> None:
             for tensor in stored.tensors.values():
                 assert tensor.offset is not None
                 assert 8 <= tensor.offset <= tensor.offset + tensor.nbytes <= len(file)
-    assert 0 < refused < 5000  # some mutations only rename a tensor, and are fine
+    assert 0 < refused < 2000  # some mutations only rename a tensor, and are fine

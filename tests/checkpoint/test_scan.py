@@ -1,11 +1,8 @@
 """Scanning: what is found where, what it costs, and what is said when nothing can be read."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -20,9 +17,9 @@ needs_proc = pytest.mark.skipif(
 )
 
 
-def shapes_70b() -> dict[int, dict[str, tuple[int, ...]]]:
+def shapes_70b():
     """Names and shapes of an 80-layer, 70B Llama, by shard."""
-    shards: dict[int, dict[str, tuple[int, ...]]] = {
+    shards = {
         0: {"model.embed_tokens.weight": (128256, 8192)},
         31: {"model.norm.weight": (8192,), "lm_head.weight": (128256, 8192)},
     }
@@ -37,7 +34,7 @@ def shapes_70b() -> dict[int, dict[str, tuple[int, ...]]]:
 
 
 @needs_proc
-def test_a_70b_checkpoint_is_scanned_from_headers_without_torch(tmp_path: Path) -> None:
+def test_a_70b_checkpoint_is_scanned_from_headers_without_torch(tmp_path):
     """132 GB of sparse shards: under 300 MB of memory, and no byte of data is read."""
     weight_map = {}
     for i, shapes in shapes_70b().items():
@@ -57,18 +54,14 @@ def test_a_70b_checkpoint_is_scanned_from_headers_without_torch(tmp_path: Path) 
     assert peak_kib < 300 * 1024 and not torch_imported
 
 
-def test_the_file_itself_may_be_named(tmp_path: Path) -> None:
-    path = write_safetensors(tmp_path / "mine.safetensors", {"w": (2, 2)})
-    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    inventory = scan(path)
-    assert inventory.config == {"model_type": "llama"}
-    assert inventory.folder == str(tmp_path) and inventory.tensors["w"].file == "mine.safetensors"
-
-
-def test_a_single_file_goes_before_an_index_as_in_transformers(tmp_path: Path) -> None:
-    write_safetensors(tmp_path / "model.safetensors", {"w": (2, 2)})
-    (tmp_path / "model.safetensors.index.json").write_text("{}")
-    assert set(scan(tmp_path).tensors) == {"w"}
+def test_the_file_itself_may_be_named_and_goes_before_an_index_as_in_transformers(tmp_path):
+    for name in ("mine.safetensors", "model.safetensors"):
+        path = write_safetensors(tmp_path / name, {"w": (2, 2)})
+        (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+        (tmp_path / "model.safetensors.index.json").write_text("{}")
+        inventory = scan(path if name == "mine.safetensors" else tmp_path)
+        assert inventory.config == {"model_type": "llama"}
+        assert inventory.folder == str(tmp_path) and inventory.tensors["w"].file == name
 
 
 @pytest.mark.parametrize(
@@ -82,7 +75,7 @@ def test_a_single_file_goes_before_an_index_as_in_transformers(tmp_path: Path) -
         ({"model.safetensors": b"version https://git-lfs.github.com/spec/v1\n"}, "Git LFS"),
     ],
 )
-def test_what_is_wrong_is_said(tmp_path: Path, files: Any, complaint: str) -> None:
+def test_what_is_wrong_is_said(tmp_path, files, complaint):
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)
     with pytest.raises(CheckpointError, match=complaint) as refusal:
@@ -90,29 +83,18 @@ def test_what_is_wrong_is_said(tmp_path: Path, files: Any, complaint: str) -> No
     assert str(tmp_path) in str(refusal.value) and "\n" not in str(refusal.value)
 
 
-@pytest.mark.parametrize("path", ["/nowhere/at/all", "no such folder", "a\0b", "x" * 5000])
-def test_a_path_that_leads_nowhere(path: str) -> None:
-    with pytest.raises(CheckpointError):
-        scan(path)
-
-
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "model.safetensors")
-    with pytest.raises(CheckpointError):
-        scan(tmp_path / "model.safetensors")
-    with pytest.raises(CheckpointError):
-        scan(tmp_path)
-
-
-def test_a_broken_config_is_named(tmp_path: Path) -> None:
-    checkpoint(tmp_path, {"w": (2, 2)})
-    (tmp_path / "config.json").write_text("{")
-    with pytest.raises(CheckpointError, match=r"config\.json"):
-        scan(tmp_path)
+@pytest.mark.parametrize("path", ["/nowhere/at/all", "no such folder", "a\0b", "x" * 5000, "pipe"])
+def test_a_path_that_leads_nowhere(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    os.mkfifo("model.safetensors")
+    for name in (path, tmp_path):
+        with pytest.raises(CheckpointError):
+            scan(name)
 
 
 @pytest.mark.parametrize("value", [None, [], "many", -1, 0, 2.5, {}, True])
-def test_a_config_of_nonsense_is_survived(tmp_path: Path, value: Any) -> None:
+def test_a_config_of_nonsense_is_survived(tmp_path, value):
     keys = ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim",
             "intermediate_size", "truncation_ranks", "head_wise_ranks", "text_config",
             "tie_word_embeddings")  # fmt: skip
@@ -121,7 +103,7 @@ def test_a_config_of_nonsense_is_survived(tmp_path: Path, value: Any) -> None:
     assert inventory.dim("model.layers.0.mlp:width").size == 20
 
 
-def test_the_fingerprint_follows_names_shapes_and_dtypes_only(tmp_path: Path) -> None:
+def test_the_fingerprint_follows_names_shapes_and_dtypes_only(tmp_path):
     first = scan(checkpoint(tmp_path / "a", {"w": (2, 2), "v": (3,)}))
     moved = scan(checkpoint(tmp_path / "b", {"v": (3,), "w": (2, 2)}, {"a": 1}))
     torch.save({"w": torch.ones(2, 2).half(), "v": torch.ones(3).half()}, tmp_path / "c.pt")
@@ -130,14 +112,14 @@ def test_the_fingerprint_follows_names_shapes_and_dtypes_only(tmp_path: Path) ->
     assert first.fingerprint != other.fingerprint
 
 
-def test_files_that_belong_to_the_model_are_listed(tmp_path: Path) -> None:
+def test_files_that_belong_to_the_model_are_listed(tmp_path):
     checkpoint(tmp_path, {"w": (2, 2)}, {})
     for name in ("tokenizer.json", "modeling_x.py", "notes.txt", "optimizer.pt"):
         (tmp_path / name).write_text("")
     assert scan(tmp_path).side_files == ("config.json", "modeling_x.py", "tokenizer.json")
 
 
-def test_a_model_in_memory_is_told_as_its_file_would_be(tmp_path: Path) -> None:
+def test_a_model_in_memory_is_told_as_its_file_would_be(tmp_path):
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(
         hidden_size=32, intermediate_size=56, num_hidden_layers=2, num_attention_heads=4,
@@ -153,10 +135,10 @@ def test_a_model_in_memory_is_told_as_its_file_would_be(tmp_path: Path) -> None:
         saved.attentions,
     )
     with pytest.raises(CheckpointError):
-        inventory_of_model(object())  # type: ignore[arg-type]
+        inventory_of_model(object())
 
 
-def test_links_that_lead_outside_are_left_out_and_told(tmp_path: Path) -> None:
+def test_links_that_lead_outside_are_left_out_and_told(tmp_path):
     folder = checkpoint(tmp_path / "model", {"w.weight": (2, 2)}, {"model_type": "llama"})
     (tmp_path / "secret").write_text("mine")
     (folder / "tokenizer.json").symlink_to("../secret")
@@ -167,7 +149,7 @@ def test_links_that_lead_outside_are_left_out_and_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
-def test_what_is_read_may_not_be_a_link_to_elsewhere(tmp_path: Path, name: str) -> None:
+def test_what_is_read_may_not_be_a_link_to_elsewhere(tmp_path, name):
     folder = checkpoint(tmp_path / "model", {"w.weight": (2, 2)}, {"model_type": "llama"})
     (folder / name).rename(tmp_path / name)
     (folder / name).symlink_to(tmp_path / name)
@@ -177,18 +159,7 @@ def test_what_is_read_may_not_be_a_link_to_elsewhere(tmp_path: Path, name: str) 
         assert set(scan(folder / name).tensors) == {"w.weight"}
 
 
-def test_a_link_to_itself_is_no_file_of_the_checkpoint(tmp_path: Path) -> None:
-    folder = checkpoint(tmp_path, {"model.layers.0.mlp.up_proj.weight": (12, 4)})
-    (folder / "tokenizer.json").symlink_to("tokenizer.json")
-    assert scan(folder).side_files == ()
-    (tmp_path / "loop").symlink_to("loop")
-    with pytest.raises(CheckpointError, match="no such folder or file"):
-        scan(tmp_path / "loop")
-
-
-def test_a_config_that_is_given_for_a_model_is_called_one_and_sent_to_its_verbs(
-    tmp_path: Path,
-) -> None:
+def test_a_config_that_is_given_for_a_model_is_called_one_and_sent_to_its_verbs(tmp_path):
     config = tmp_path / "config.json"
     config.write_text('{"model_type": "llama", "hidden_size": 4096}')
     with pytest.raises(CheckpointError, match=r"a config has no weights.*lint.*diagnose"):

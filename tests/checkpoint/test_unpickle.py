@@ -1,7 +1,5 @@
 """The unpickler runs nothing: what a pickle names stays a name."""
 
-from __future__ import annotations
-
 import builtins
 import collections
 import os
@@ -9,31 +7,29 @@ import pickle
 import random
 import struct
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 from checkpoint_making import MemoryFolder
 from test_safetensors_header import mutated
 
 from gacprof.checkpoint.containers import read_container
-from gacprof.checkpoint.pickled import Named, Record, TensorRef, find_state
+from gacprof.checkpoint.pickled import Named, Record, find_state
 from gacprof.checkpoint.torchfile import located
 from gacprof.checkpoint.unpickle import unpickle
 from gacprof.core.errors import CheckpointError
 
 
-def run(data: bytes) -> Any:
+def run(data):
     return unpickle(data, "test").value
 
 
 class Calls:
     """Pickles as a call of ``function(*args)``."""
 
-    def __init__(self, function: Any, *args: Any) -> None:
+    def __init__(self, function, *args):
         self.call = (function, args)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         return self.call
 
 
@@ -48,32 +44,14 @@ PLAIN = {
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_plain_containers_come_out_as_they_went_in(protocol: int) -> None:
+def test_plain_containers_come_out_as_they_went_in(protocol):
     # Before protocol 3 bytes are a call of _codecs.encode, which stays a record.
     value = {k: v for k, v in PLAIN.items() if protocol >= 3 or k != "bytes"}
     assert run(pickle.dumps(value, protocol)) == value
-
-
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_sets_come_out_as_lists(protocol: int) -> None:
-    assert sorted(run(pickle.dumps({1, 2, 3}, protocol))) == [1, 2, 3]
-
-
-def test_an_ordered_dict_is_a_dict_and_keeps_its_order() -> None:
-    value = collections.OrderedDict(b=1, a=2)
-    assert list(run(pickle.dumps(value, 2)).items()) == [("b", 1), ("a", 2)]
-
-
-def test_a_shared_object_stays_shared() -> None:
-    inner = [1]
-    out = run(pickle.dumps([inner, inner]))
-    assert out[0] is out[1]
-
-
-def test_an_object_becomes_a_record_of_what_was_said() -> None:
-    out = run(pickle.dumps(Path("a/b"), 4))
-    assert isinstance(out, Record)
-    assert out.class_name.startswith("pathlib")
+    assert sorted(run(pickle.dumps({1, 2, 3}, protocol))) == [1, 2, 3]  # sets become lists
+    ordered = collections.OrderedDict(b=1, a=2)
+    out = run(pickle.dumps([ordered, ordered], protocol))
+    assert list(out[0].items()) == [("b", 1), ("a", 2)] and out[0] is out[1]
 
 
 HOSTILE = {
@@ -91,7 +69,7 @@ HOSTILE = {
 @pytest.mark.usefixtures("nothing_happens")
 @pytest.mark.parametrize("protocol", [0, 2, 4])
 @pytest.mark.parametrize("name", HOSTILE)
-def test_calls_are_not_made(name: str, protocol: int) -> None:
+def test_calls_are_not_made(name, protocol):
     out = run(pickle.dumps(HOSTILE[name], protocol))
     assert isinstance(out, Record) and isinstance(out.of, Named)
 
@@ -116,11 +94,11 @@ RAW = {
 
 @pytest.mark.usefixtures("nothing_happens")
 @pytest.mark.parametrize("stream", RAW.values(), ids=RAW.keys())
-def test_raw_gadgets_are_inert(stream: bytes) -> None:
+def test_raw_gadgets_are_inert(stream):
     assert isinstance(run(stream), Record)
 
 
-def bomb_of_lists(levels: int) -> bytes:
+def bomb_of_lists(levels):
     """Each list holds the one before twice: 2^levels leaves if it is walked as a tree."""
     stream = b"\x80\x04]\x94"
     for i in range(levels):
@@ -155,7 +133,7 @@ REFUSED = {
 
 @pytest.mark.usefixtures("nothing_happens")
 @pytest.mark.parametrize("stream", REFUSED.values(), ids=REFUSED.keys())
-def test_broken_streams_are_refused(stream: bytes) -> None:
+def test_broken_streams_are_refused(stream):
     with pytest.raises(CheckpointError) as refusal:
         run(stream)
     assert str(refusal.value).startswith("test: ") and "\n" not in str(refusal.value)
@@ -172,32 +150,32 @@ def test_broken_streams_are_refused(stream: bytes) -> None:
     ],
     ids=["lists", "tuples", "one-tuples", "dicts"],
 )
-def test_deep_nesting_overflows_no_stack(stream: bytes) -> None:
+def test_deep_nesting_overflows_no_stack(stream):
     value = run(stream)
     with pytest.raises(CheckpointError, match="no state dict"):
         find_state(value, "test")
 
 
-def test_a_deeply_nested_tuple_is_never_hashed() -> None:
+def test_a_deeply_nested_tuple_is_never_hashed():
     with pytest.raises(CheckpointError, match="key"):
         run(b"})" + b"\x85" * 100_000 + b"Ns.")
 
 
-def test_a_memo_index_of_2_to_the_32_costs_nothing() -> None:
+def test_a_memo_index_of_2_to_the_32_costs_nothing():
     assert run(b"\x80\x02K\x07r\xff\xff\xff\xff0j\xff\xff\xff\xff.") == 7
 
 
-def test_a_bomb_of_shared_lists_stays_small() -> None:
+def test_a_bomb_of_shared_lists_stays_small():
     with pytest.raises(CheckpointError, match="no state dict"):
         find_state(run(bomb_of_lists(200)), "test")
 
 
-def module(children: bytes) -> bytes:
+def module(children):
     """A record with ``_modules`` set to the dict that ``children`` builds."""
     return b"cm\nM\n)\x81}\x8c\x08_modules" + children + b"sb"
 
 
-def test_a_bomb_of_shared_modules_is_refused(monkeypatch: Any) -> None:
+def test_a_bomb_of_shared_modules_is_refused(monkeypatch):
     monkeypatch.setattr("gacprof.checkpoint.pickled._MAX_ENTRIES", 10_000)
     stream = b"\x80\x04" + module(b"}") + b"\x94"
     for i in range(60):
@@ -207,13 +185,13 @@ def test_a_bomb_of_shared_modules_is_refused(monkeypatch: Any) -> None:
         find_state(run(stream + b"."), "test")
 
 
-def test_a_module_that_contains_itself_is_refused() -> None:
+def test_a_module_that_contains_itself_is_refused():
     stream = b"\x80\x04cm\nM\n)\x81\x94}\x8c\x08_modules}\x8c\x01ah\0ssb."
     with pytest.raises(CheckpointError, match="not a model"):
         find_state(run(stream), "test")
 
 
-def test_a_config_that_contains_itself_is_cut_off() -> None:
+def test_a_config_that_contains_itself_is_cut_off():
     """Its entries that JSON cannot say are dropped, and the walk ends."""
     stream = (
         b"\x80\x04" + b"cm\nM\n)\x81}(\x8c\x08_modules}\x8c\x06config"
@@ -222,13 +200,13 @@ def test_a_config_that_contains_itself_is_cut_off() -> None:
     assert find_state(run(stream), "test").config == {"a": 5}
 
 
-def test_more_operations_than_any_model_has_are_refused(monkeypatch: Any) -> None:
+def test_more_operations_than_any_model_has_are_refused(monkeypatch):
     monkeypatch.setattr("gacprof.checkpoint.unpickle.MAX_OPERATIONS", 1000)
     with pytest.raises(CheckpointError, match="operations"):
         run(b"N0" * 600 + b"N.")
 
 
-def tensor(offset: int, shape: bytes, stride: bytes, numel: int = 6) -> bytes:
+def tensor(offset, shape, stride, numel=6):
     """A pickled tensor over a half-precision storage of ``numel`` elements."""
     return (
         b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n(("
@@ -236,12 +214,6 @@ def tensor(offset: int, shape: bytes, stride: bytes, numel: int = 6) -> bytes:
         b"J" + struct.pack("<i", numel) + b"tQJ" + struct.pack("<i", offset) + shape + stride
         + b"\x89}tR."
     )  # fmt: skip
-
-
-def test_a_tensor_is_a_view_of_a_storage() -> None:
-    out = run(tensor(1, b"K\x02K\x02\x86", b"K\x03K\x01\x86"))
-    assert isinstance(out, TensorRef)
-    assert (out.offset, out.shape, out.stride, out.dtype) == (1, (2, 2), (3, 1), "float16")
 
 
 @pytest.mark.parametrize(
@@ -260,26 +232,14 @@ def test_a_tensor_is_a_view_of_a_storage() -> None:
     ids=["negative offset", "negative size", "negative stride", "ranks differ", "NaN",
          "2^71", "true", "None", "negative storage"],
 )  # fmt: skip
-def test_tensors_of_impossible_shape_are_refused(stream: bytes) -> None:
+def test_tensors_of_impossible_shape_are_refused(stream):
     with pytest.raises(CheckpointError):
         run(stream)
 
 
-@pytest.mark.parametrize(
-    ("offset", "shape", "stride"), [(0, (2, 4), (4, 1)), (5, (2,), (1,)), (0, (3, 2), (2, 2))]
-)
-def test_a_view_may_not_reach_beyond_its_storage(
-    offset: int, shape: tuple[int, ...], stride: tuple[int, ...]
-) -> None:
-    sound = run(tensor(0, b"K\x02K\x03\x86", b"K\x03K\x01\x86"))
-    ref = TensorRef(sound.storage, offset, shape, stride, "float16")
-    with pytest.raises(CheckpointError, match="beyond its storage"):
-        located("w", ref, "m.pt", 0, 12, "test")
-
-
 @pytest.mark.usefixtures("nothing_happens")
 @pytest.mark.parametrize("tool", ["llmpruner_mha_global_mlp_0.3", "slicegpt_mha_s0.22_r1"])
-def test_mutated_pickles_of_the_tools(fixtures: Path, tool: str) -> None:
+def test_mutated_pickles_of_the_tools(fixtures, tool):
     """A state with sound tensors, or a CheckpointError; no import, no write."""
     rng = random.Random(tool)
     sound = (fixtures / "checkpoints" / f"{tool}.headers" / "data.pkl").read_bytes()[:7000]
@@ -295,7 +255,7 @@ def test_mutated_pickles_of_the_tools(fixtures: Path, tool: str) -> None:
 
 
 @pytest.mark.usefixtures("nothing_happens")
-def test_random_programs() -> None:
+def test_random_programs():
     """Opcodes at random, so that the machine itself meets every order of them."""
     rng = random.Random(1)
     opcodes = [
@@ -311,7 +271,7 @@ def test_random_programs() -> None:
 
 
 @pytest.mark.usefixtures("nothing_happens")
-def test_a_file_that_is_no_container_is_refused() -> None:
+def test_a_file_that_is_no_container_is_refused():
     for data in (b"", b"GGUF" + bytes(40), b"hello", pickle.dumps({"a": 1}), bytes(100)):
         with pytest.raises(CheckpointError):
             read_container(MemoryFolder({"m.bin": data}), "m.bin")

@@ -1,15 +1,13 @@
 """Small files that would take hours or gigabytes: refused in one line, or read at once."""
 
-from __future__ import annotations
-
-import json
 import struct
-from pathlib import Path
-from typing import Any
+import time
 
 import pytest
 from checkpoint_making import MemoryFolder, checkpoint, write_header, write_torch_zip
-from test_layouts import MLP, attention, gated
+from test_layouts import attention
+from test_safetensors_header import framed
+from test_unpickle import bomb_of_lists
 
 from gacprof.checkpoint import scan
 from gacprof.checkpoint.containers import read_container
@@ -18,10 +16,9 @@ from gacprof.checkpoint.pickled import find_state
 from gacprof.checkpoint.scanning import inventory_of
 from gacprof.checkpoint.unpickle import unpickle
 from gacprof.core.errors import CheckpointError
-from gacprof.resizing import realign
 
 
-def refusal(data: bytes) -> str:
+def refusal(data):
     """What is said of a pickle."""
     with pytest.raises(CheckpointError) as refused:
         find_state(unpickle(data, "test").value, "test")
@@ -29,37 +26,11 @@ def refusal(data: bytes) -> str:
     return str(refused.value)
 
 
-def text(value: str) -> bytes:
+def text(value):
     return b"X" + struct.pack("<I", len(value)) + value.encode()
 
 
-@pytest.mark.parametrize("shape", [[2**40, 0], [0, 2**40], [2**31, 0]])
-def test_sizes_that_no_library_takes_are_refused(tmp_path: Path, shape: list[int]) -> None:
-    entry = {"dtype": "F16", "shape": shape, "data_offsets": [0, 0]}
-    header = json.dumps({f"{MLP}.up_proj.weight": entry}).encode()
-    path = write_header(tmp_path / "model.safetensors", header, 0)
-    with pytest.raises(CheckpointError, match="not a list of sizes"):
-        scan(path)
-
-
-def test_weights_without_elements_have_no_products(tmp_path: Path) -> None:
-    wide = 2**31 - 1
-    shapes: dict[str, Any] = {f"{MLP}.up_proj.weight": (wide, 0)}
-    shapes |= {f"{MLP}.down_proj.weight": (0, wide), "w.weight": (3, 2)}
-    inventory = scan(checkpoint(tmp_path, shapes))
-    assert inventory.dims == () and [m.name for m in inventory.modules] == ["w"]
-    shapes = {"a.q_proj.BLinear.weight": (0, 8), "a.q_proj.ALinear.weight": (8, 0)}
-    with pytest.raises(CheckpointError, match="not a matrix"):
-        scan(checkpoint(tmp_path / "factors", shapes))
-
-
-def test_a_width_of_a_million_is_padded_like_any_other(tmp_path: Path) -> None:
-    source = checkpoint(tmp_path / "source", gated(MLP, 1_000_001, 1))
-    result = realign(source, "minimal", tmp_path / "out")
-    assert scan(tmp_path / "out").dim(f"{MLP}:width").size == 1_000_008 and result.exact
-
-
-def test_a_rank_far_above_its_weights_is_no_rank(tmp_path: Path) -> None:
+def test_a_rank_far_above_its_weights_is_no_rank(tmp_path):
     """Its decomposition would be of a million by a million."""
     q = "model.layers.0.self_attn.q_proj"
     shapes = {f"{q}.BLinear.weight": (1_000_000, 1), f"{q}.ALinear.weight": (1, 1_000_000)}
@@ -67,48 +38,37 @@ def test_a_rank_far_above_its_weights_is_no_rank(tmp_path: Path) -> None:
     assert not dim.adjustable and "not a factor pair" in dim.why
 
 
-def test_a_storage_type_of_shared_lists_is_not_written_out() -> None:
+def test_a_storage_type_of_shared_lists_is_not_written_out():
     """Sixty levels, each the one before twice: 2^60 elements as text."""
-    stream = b"\x80\x04]\x94"
-    for i in range(60):
-        stream += b"](h" + bytes([i]) + b"h" + bytes([i]) + b"e\x94"
+    stream = bomb_of_lists(60).removesuffix(b".")
     pid = b"(" + text("storage") + b"h\x3c" + text("0") + text("cpu") + b"K\x06tQ."
     assert "storage type 'list' is not known" in refusal(stream + pid)
 
 
-def module(state: bytes) -> bytes:
-    return b"cm\nM\n)\x81}(" + state + b"ub"
+def test_a_module_of_many_attributes_is_looked_through_once():
+    """20 000 attributes, reached by 450 × 450 paths: minutes, if each path counts."""
 
+    def module(state):
+        return b"cm\nM\n)\x81}(" + state + b"ub"
 
-def test_a_module_of_many_attributes_is_looked_through_once(monkeypatch: Any) -> None:
-    """20 000 attributes, reached by 450 × 450 paths."""
-    seen = []
-    monkeypatch.setattr(
-        "gacprof.checkpoint.pickled._scalars", lambda state: seen.append(len(state)) or {}
-    )
     many = b"".join(text(f"a{i}") + b"K\x01" for i in range(20_000))
     stream = b"\x80\x02" + module(text("_modules") + b"}" + many) + b"q\0"
     for level in (1, 2):
         children = b"".join(text(f"c{i}") + b"h" + bytes([level - 1]) for i in range(450))
         stream += module(text("_modules") + b"}(" + children + b"u") + b"q" + bytes([level])
-    with pytest.raises(CheckpointError, match="no tensors"):
-        inventory_of_pickle(stream + b".")
-    assert sorted(seen) == [1, 1, 20_001]
+    began = time.process_time()
+    assert not find_state(unpickle(stream + b".", "test").value, "test").tensors
+    assert time.process_time() - began < 20
 
 
-def inventory_of_pickle(stream: bytes) -> Any:
-    if not find_state(unpickle(stream, "test").value, "test").tensors:
-        raise CheckpointError("holds no tensors")
-
-
-def test_a_class_of_a_20_mb_name_is_refused_before_it_is_called() -> None:
+def test_a_class_of_a_20_mb_name_is_refused_before_it_is_called():
     stream = b"\x80\x02cm\n" + b"x" * 20_000_000 + b"\nq\0" + b"h\0)R0" * 20_000 + b"N."
     assert "class's name is longer" in refusal(stream)
     stacked = b"\x80\x04" + text("m") + text("x" * 2000) + b"\x93."
     assert "class's name is longer" in refusal(stacked)
 
 
-def views(count: int, shape: bytes, stride: bytes) -> bytes:
+def views(count, shape, stride):
     """A state dict of views of one half-precision storage of 6 000 elements."""
     items = b"".join(
         text(f"w{i}.weight") + b"ctorch._utils\n_rebuild_tensor_v2\n((" + text("storage")
@@ -127,27 +87,21 @@ def views(count: int, shape: bytes, stride: bytes) -> bytes:
     ],
     ids=["a stride of 0", "rows of one row", "many names"],
 )
-def test_views_may_not_take_gigabytes_of_12_kb(tmp_path: Path, stream: bytes) -> None:
+def test_views_may_not_take_gigabytes_of_12_kb(tmp_path, stream):
     path = write_torch_zip(tmp_path / "m.pt", "m", stream, {"0": 12_000})
     with pytest.raises(CheckpointError, match="views that take"):
         scan(path)
 
 
-def test_a_view_of_a_few_rows_is_read(tmp_path: Path) -> None:
-    stream = views(2, b"K\x08M\x70\x17\x86", b"K\0K\x01\x86")
-    path = write_torch_zip(tmp_path / "m.pt", "m", stream, {"0": 12_000})
-    assert scan(path).tensors["w1.weight"].shape == (8, 6000)
-
-
 @pytest.mark.parametrize("name", ["x" * 1001, "." * 100, "a." * 200 + "weight"])
-def test_names_without_end_are_refused(tmp_path: Path, name: str) -> None:
+def test_names_without_end_are_refused(tmp_path, name):
     with pytest.raises(CheckpointError, match="goes on for"):
         scan(checkpoint(tmp_path, {name: (2, 2)}))
 
 
-def test_a_layer_of_a_thousand_groups_is_refused(tmp_path: Path) -> None:
+def test_a_layer_of_a_thousand_groups_is_refused(tmp_path):
     k = "model.layers.0.self_attn.k_proj"
-    shapes: dict[str, Any] = {f"{k}.VT.weight": (1100, 2)}
+    shapes = {f"{k}.VT.weight": (1100, 2)}
     shapes |= {f"{k}.U.{i}.weight": (2, 1) for i in range(1100)}
     with pytest.raises(CheckpointError, match="1100 groups"):
         scan(checkpoint(tmp_path, shapes))
@@ -156,15 +110,8 @@ def test_a_layer_of_a_thousand_groups_is_refused(tmp_path: Path) -> None:
 HALF = '"\\ud83d"'
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        '{"model_type": HALF}',
-        "{HALF: 1}",
-        '{"a": [{"b": HALF}]}',
-    ],
-)
-def test_halves_of_characters_are_refused(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize("content", ['{"model_type": HALF}', "{HALF: 1}", '{"a": [{"b": HALF}]}'])
+def test_halves_of_characters_are_refused(tmp_path, content):
     checkpoint(tmp_path, {"w.weight": (2, 2)})
     (tmp_path / "config.json").write_text(content.replace("HALF", HALF))
     with pytest.raises(CheckpointError, match="not valid JSON") as refused:
@@ -172,13 +119,7 @@ def test_halves_of_characters_are_refused(tmp_path: Path, content: str) -> None:
     assert str(refused.value).isascii()
 
 
-def test_whole_characters_beyond_the_first_plane_are_read(tmp_path: Path) -> None:
-    checkpoint(tmp_path, {"w.weight": (2, 2)})
-    (tmp_path / "config.json").write_text('{"model_type": "\\ud83d\\ude00"}')
-    assert scan(tmp_path).config["model_type"] == "\N{GRINNING FACE}"
-
-
-def test_names_of_half_a_character_are_refused(tmp_path: Path) -> None:
+def test_names_of_half_a_character_are_refused(tmp_path):
     entry = f'{{{HALF}: {{"dtype": "F16", "shape": [1], "data_offsets": [0, 2]}}}}'
     with pytest.raises(CheckpointError, match="not valid JSON"):
         scan(write_header(tmp_path / "m.safetensors", entry.encode(), 2))
@@ -190,7 +131,7 @@ def test_names_of_half_a_character_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e999"])
-def test_numbers_that_are_none_are_refused_but_in_configs(tmp_path: Path, value: str) -> None:
+def test_numbers_that_are_none_are_refused_but_in_configs(tmp_path, value):
     header = b'{"w": {"dtype": "F16", "shape": [%s], "data_offsets": [0, 2]}}' % value.encode()
     with pytest.raises(CheckpointError, match="not a JSON number"):
         read_container(MemoryFolder({"m.safetensors": framed(header, 2)}), "m.safetensors")
@@ -199,11 +140,7 @@ def test_numbers_that_are_none_are_refused_but_in_configs(tmp_path: Path, value:
     assert "a" in inventory_of("m", MemoryFolder(files), "m.safetensors").config
 
 
-def framed(header: bytes, length: int) -> bytes:
-    return struct.pack("<Q", len(header)) + header + bytes(length)
-
-
-def test_zero_heads_are_survived(tmp_path: Path) -> None:
+def test_zero_heads_are_survived(tmp_path):
     config = {"model_type": "llama", "hidden_size": 8, "num_attention_heads": 0}
     made = effective_config(scan(checkpoint(tmp_path, attention(8, 8), config)))
     assert made["num_attention_heads"] == 0

@@ -1,9 +1,5 @@
 """Small dense models made for the tests, and what models compute."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import torch
 import transformers
 
@@ -25,7 +21,7 @@ CONFIG = {
 }
 
 
-def make_model(folder: Path, dtype: torch.dtype = torch.float32, **changed: object) -> Path:
+def make_model(folder, dtype=torch.float32, **changed):
     """A Llama of random weights with a spectrum that falls, saved to ``folder``."""
     torch.manual_seed(5)
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**CONFIG | changed))
@@ -43,7 +39,7 @@ def make_model(folder: Path, dtype: torch.dtype = torch.float32, **changed: obje
     return folder
 
 
-def make_phi3(folder: Path) -> Path:
+def make_phi3(folder):
     """A small Phi-3, which stores gate and up as one weight, and q, k and v as another."""
     torch.manual_seed(2)
     config = transformers.Phi3Config(
@@ -54,13 +50,13 @@ def make_phi3(folder: Path) -> Path:
     return folder
 
 
-def logits_of(folder: Path, ids: torch.Tensor) -> torch.Tensor:
+def logits_of(folder, ids):
     with torch.no_grad():
-        found: torch.Tensor = gacprof.load_model(folder, dtype="float32")(ids).logits
+        found = gacprof.load_model(folder, dtype="float32")(ids).logits
     return found
 
 
-def work_in(folder: Path, model: Path, ids: torch.Tensor) -> Work:
+def work_in(folder, model, ids):
     """What a method works with, its results in ``folder``."""
     folder.mkdir(exist_ok=True)
     reader = open_tensors(model)

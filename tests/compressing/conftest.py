@@ -1,37 +1,26 @@
 """A small dense Llama with grouped keys, calibration ids, and planted maps for what comes of it."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 from compressing_models import make_model
 from planted import planted_map_of
 
 import gacprof
-from gacprof.cliffmap import CliffMap
-from gacprof.extras.compress.outcome import CompressResult
-
-MapOf = Callable[[Path], CliffMap]
-Compress = Callable[..., CompressResult]
 
 
 @pytest.fixture(scope="session")
-def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dense(tmp_path_factory):
     return make_model(tmp_path_factory.mktemp("dense") / "model")
 
 
 @pytest.fixture(scope="session")
-def ids() -> torch.Tensor:
+def ids():
     """12 windows of 32 tokens: more tokens than any layer has inputs."""
     return torch.randint(0, 128, (12, 32), generator=torch.Generator().manual_seed(3))
 
 
 @pytest.fixture(scope="session")
-def measured(dense: Path, ids: torch.Tensor) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+def measured(dense, ids):
     """By module of a model that is run whole: its inputs and the gradients of its outputs by the
     loss summed over a window's tokens, [tokens, features]."""
     model = gacprof.load_model(dense, dtype="float32").requires_grad_(True)
@@ -60,11 +49,11 @@ def measured(dense: Path, ids: torch.Tensor) -> dict[str, tuple[torch.Tensor, to
 
 
 @pytest.fixture(scope="session")
-def map_of(tmp_path_factory: pytest.TempPathFactory) -> MapOf:
+def map_of(tmp_path_factory):
     """The planted device's map (multiples of 8 are fast) around a checkpoint's own sizes."""
-    made: dict[Path, CliffMap] = {}
+    made = {}
 
-    def make(checkpoint: Path) -> CliffMap:
+    def make(checkpoint):
         if checkpoint not in made:
             folder = tmp_path_factory.mktemp("map") / "run"
             made[checkpoint] = planted_map_of(checkpoint, folder)
@@ -74,12 +63,12 @@ def map_of(tmp_path_factory: pytest.TempPathFactory) -> MapOf:
 
 
 @pytest.fixture(scope="session")
-def compress(dense: Path, ids: torch.Tensor, tmp_path_factory: pytest.TempPathFactory) -> Compress:
+def compress(dense, ids, tmp_path_factory):
     """The dense model compressed by 30 % unless told otherwise; what was worked out for a method
     serves all tests."""
     work = tmp_path_factory.mktemp("work")
 
-    def call(method: str, out: Path, **asked: Any) -> CompressResult:
+    def call(method, out, **asked):
         settings = {"ratio": 0.3, "calib": ids, "work": work} | asked
         return gacprof.compress(dense, out, method=method, **settings)
 
@@ -87,13 +76,11 @@ def compress(dense: Path, ids: torch.Tensor, tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.fixture(scope="session")
-def unaligned(
-    compress: Compress, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], Path]:
+def unaligned(compress, tmp_path_factory):
     """The dense model compressed by 30 % at a method's own sizes."""
-    made: dict[str, Path] = {}
+    made = {}
 
-    def find(method: str) -> Path:
+    def find(method):
         if method not in made:
             made[method] = tmp_path_factory.mktemp("own") / method
             compress(method, made[method])
@@ -103,6 +90,6 @@ def unaligned(
 
 
 @pytest.fixture(scope="session")
-def own_map(unaligned: Callable[[str], Path], map_of: MapOf) -> Callable[[str], CliffMap]:
+def own_map(unaligned, map_of):
     """The map around the sizes that a method chooses by itself: uniform ranks are one map's."""
     return lambda method: map_of(unaligned("svd" if method.endswith(("-llm", "-svd")) else method))

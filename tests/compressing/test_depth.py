@@ -55,7 +55,7 @@ def test_transformers_computes_what_it_did_without_those_layers(deep, ids, tmp_p
 
 
 def test_one_by_one_the_layer_goes_that_the_measured_loss_can_spare(deep, ids, tmp_path):
-    gone: list[int] = []
+    gone = []
     for _ in range(2):
         rest = [i for i in range(LAYERS) if i not in gone]
         losses = {i: loss_of(skipping(deep, [*gone, i]), ids) for i in rest}

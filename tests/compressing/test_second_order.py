@@ -52,12 +52,12 @@ def test_a_curve_is_the_second_order_loss_of_the_cut_weights(
             assert float(curve[rank]) == pytest.approx(float(each), rel=2e-3)
 
 
-@pytest.mark.parametrize("method", ["svd", "svd-llm", "kfac-svd", "palu"])
+@pytest.mark.parametrize("method", ["kfac-svd", "palu"])
 def test_with_a_text_sizes_are_chosen_by_the_loss_and_add_less_of_it(
     compress, own_map, tmp_path, method
 ):
     found = {}
-    for objective in (None, "energy", "gscalar"):
+    for objective in (None, "energy"):
         out = tmp_path / str(objective)
         found[objective] = compress(method, out, cliff_map=own_map(method), objective=objective)
     ours = found[None]
@@ -65,47 +65,37 @@ def test_with_a_text_sizes_are_chosen_by_the_loss_and_add_less_of_it(
     assert ours.loss_added <= ours.loss_of_requested
     assert ours.aligned == len(ours.plan.choices) and ours.plan.certificate.proved
     assert ours.parameters_after <= found["energy"].parameters_after * 1.02
-    assert found["gscalar"].loss_added is not None
 
 
-def test_every_size_up_to_the_dense_weight_is_on_offer_unless_a_window_is_asked_for(
-    compress, own_map, tmp_path
-):
-    m = own_map("svd-llm")
-    wide = compress("svd-llm", tmp_path / "wide", cliff_map=m)
-    narrow = compress("svd-llm", tmp_path / "narrow", cliff_map=m, window=0.05)
-    energy = compress("svd-llm", tmp_path / "energy", cliff_map=m, objective="energy")
-    assert None in wide.sizes.values() and None not in energy.sizes.values()
-    assert wide.loss_added <= narrow.loss_added
-
-
-@pytest.mark.parametrize("objective", ["loss", "gscalar", "energy"])
-def test_without_a_map_an_objective_chooses_among_multiples(compress, tmp_path, objective):
-    ours = compress("svd-llm", tmp_path / "ours", round_to=8, objective=objective)
+def test_without_a_map_an_objective_chooses_among_multiples(compress, tmp_path):
     rounded = compress("svd-llm", tmp_path / "rounded", round_to=8)
-    assert all(size is None or size % 8 == 0 for size in ours.sizes.values())
-    assert (None in ours.sizes.values()) == (objective != "energy")
-    assert ours.removed >= 0.3 and rounded.removed >= 0.3
-    if objective == "energy":
-        assert ours.energy_kept >= rounded.energy_kept
-    else:
-        assert ours.loss_added < ours.loss_of_requested
-    assert scan(ours.out).parameters == ours.parameters_after
+    assert rounded.removed >= 0.3
+    for objective in ("loss", "gscalar", "energy"):
+        ours = compress("svd-llm", tmp_path / objective, round_to=8, objective=objective)
+        assert all(size is None or size % 8 == 0 for size in ours.sizes.values())
+        assert (None in ours.sizes.values()) == (objective != "energy")
+        assert ours.removed >= 0.3
+        if objective == "energy":
+            assert ours.energy_kept >= rounded.energy_kept
+        else:
+            assert ours.loss_added < ours.loss_of_requested
+        assert scan(ours.out).parameters == ours.parameters_after
 
 
-@pytest.mark.parametrize("asked", [None, "gscalar"])
 def test_a_pass_back_with_all_of_g_serves_for_a_forward_pass_and_for_its_trace(
-    dense, ids, tmp_path, asked
+    dense, ids, tmp_path
 ):
-    common = {"method": "svd-llm", "ratio": 0.3, "calib": ids, "round_to": 8}
-    alone = gacprof.compress(dense, tmp_path / "alone", objective=asked, **common)
-    common["work"] = tmp_path / "work"
+    asked = {"method": "svd-llm", "ratio": 0.3, "calib": ids, "round_to": 8}
+    common = asked | {"work": tmp_path / "work"}
     gacprof.compress(dense, tmp_path / "loss", objective="loss", **common)
-    shared = gacprof.compress(dense, tmp_path / "shared", objective=asked, **common)
+    for objective in (None, "gscalar"):
+        own, ours = tmp_path / f"alone-{objective}", tmp_path / f"shared-{objective}"
+        alone = gacprof.compress(dense, own, objective=objective, **asked)
+        shared = gacprof.compress(dense, ours, objective=objective, **common)
+        for name in ("model.safetensors", "config.json"):
+            assert (ours / name).read_bytes() == (own / name).read_bytes()
+        assert shared.sizes == alone.sizes and shared.loss_added == pytest.approx(alone.loss_added)
     assert len(list((tmp_path / "work").iterdir())) == 1
-    for name in ("model.safetensors", "config.json"):
-        assert (tmp_path / "shared" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
-    assert shared.sizes == alone.sizes and shared.loss_added == pytest.approx(alone.loss_added)
 
 
 def test_a_text_shorter_than_a_layer_is_wide_is_said_and_used(dense, ids, tmp_path):
@@ -201,16 +191,6 @@ def test_pairs_are_cut_anew_by_what_cuts_of_their_products_add_to_the_loss(
     assert {p.name for p in tmp_path.iterdir()} == {"ours", "rounded"}
 
 
-def test_of_pairs_the_ratio_counts_from_what_they_have(unaligned, ids, tmp_path):
-    given = unaligned("svd-llm")
-    model = gacprof.load_model(given)
-    for name, source in (("files", given), ("memory", model)):
-        done = gacprof.compress(source, tmp_path / name, method="svd-llm", ratio=0.25, calib=ids)
-        assert 0.25 <= done.removed < 0.28
-    a, b = (logits_of(tmp_path / name, ids[:1]) for name in ("files", "memory"))
-    assert torch.allclose(a, b, atol=1e-4)
-
-
 def test_what_has_no_estimate_of_the_loss_is_refused(compress, own_map, unaligned, tmp_path):
     with pytest.raises(CompressionError, match="by magnitude has no estimate"):
         compress(
@@ -227,8 +207,3 @@ def test_gradients_that_are_not_finite_are_refused_in_one_line():
     slopes = gradients.Slopes.of(torch.tensor([[1.0, float("inf"), 0.0, 0.0]]), True)
     with pytest.raises(CompressionError, match="gradients of the outputs of 'q' are not finite"):
         slopes.covariance("q")
-
-
-def test_of_very_many_outputs_only_the_mean_square_is_kept():
-    slopes = gradients.Slopes.of(torch.ones(2, gradients.LARGEST + 1), True)
-    assert slopes.covariance("head").dim() == 0 and float(slopes.covariance("head")) == 1.0

@@ -1,26 +1,18 @@
 """Tables in the form of others' measurements, as if they were installed."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pyarrow as pa
 import pytest
-from planted_elsewhere import FACTORS, Write, rows_of
+from planted_elsewhere import FACTORS, rows_of
 from pyarrow import parquet
 
 from gacprof.elsewhere.data import Measurements
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Write:
+def write(tmp_path):
     """Write one table where the package has it; the folder of all tables is returned."""
 
-    def write(
-        rows: list[dict[str, Any]], gpu: str = "h100_sxm", engine: str = "vllm",
-        version: str = "0.24.0", operator: str = "gemm", name: str = "",
-    ) -> Path:  # fmt: skip
+    def write(rows, gpu="h100_sxm", engine="vllm", version="0.24.0", operator="gemm", name=""):
         folder = tmp_path / "data" / gpu / operator / engine / version
         path = folder / f"{name or operator}_perf.parquet"
         folder.mkdir(parents=True, exist_ok=True)
@@ -31,7 +23,7 @@ def write(tmp_path: Path) -> Write:
 
 
 @pytest.fixture
-def measured(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measurements:
+def measured(write, tmp_path, monkeypatch):
     """Three engines on one GPU and one on another, as if they were installed."""
     for engine, factor in FACTORS.items():
         write(rows_of(factor) + rows_of(factor / 2, "fp8"), engine=engine)

@@ -1,33 +1,25 @@
 """Others' times as a source of sizes: verdicts are the rules', times are intervals, and a plan that
 rests on them claims no gain that they do not show."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from checkpoint_making import checkpoint
 from hypothesis import given
 from hypothesis import strategies as st
-from planted_elsewhere import FACTORS, Write, planted_us, rows_of
+from planted_elsewhere import FACTORS, planted_us, rows_of
 
 import gacprof
 from gacprof.cliffmap.estimate import NOTHING, Estimate
 from gacprof.cliffmap.source import Asked, Product, Side
-from gacprof.core.errors import GacprofError, MapError, PlanError
-from gacprof.elsewhere.data import Measurements
+from gacprof.core.errors import GacprofError, MapError
 from gacprof.extras.compress.outcome import PhaseTime, times_of
 from gacprof.report.wording import gained
 
-Run = Callable[..., tuple[int, str, str]]
 ASKED = Asked("model", frozenset(), "bfloat16", [1024])
 
 
-def test_verdicts_are_those_of_the_rules_and_times_those_of_the_tables(
-    measured: Measurements,
-) -> None:
+def test_verdicts_are_those_of_the_rules_and_times_those_of_the_tables(measured):
     table, rules = gacprof.open_source(gpu="h100"), gacprof.rule_table("h100")
     assert (table.timed, rules.timed) == (True, False)
     dim = [Product(Side(0, 1), Side(4096)), Product(Side(4096), Side(0, 1))]
@@ -39,31 +31,17 @@ def test_verdicts_are_those_of_the_rules_and_times_those_of_the_tables(
     assert found.interval.low < found.latency_us < found.interval.high
 
 
-def test_a_misaligned_k_takes_what_was_published_times_its_level(measured: Measurements) -> None:
-    view = gacprof.open_source(gpu="h100").view(ASKED)
-    level = planted_us(1024, 4096, 4095)
-    assert view.latency(4096, 4095, False).latency_us == pytest.approx(3.3 * level)
-    assert "not published" in view.latency(4095, 4096, False).missing
-
-
-def test_an_engine_is_named_with_its_version_and_errors(measured: Measurements) -> None:
+def test_an_engine_is_named_with_its_version_and_errors(measured):
     view = gacprof.open_source(gpu="h100", engine="sglang").view(ASKED)
-    assert view.latency(512, 512, False).latency_us == pytest.approx(
-        planted_us(1024, 512, 512, FACTORS["sglang"])
-    )
+    us = planted_us(1024, 512, 512, FACTORS["sglang"])
+    assert view.latency(512, 512, False).latency_us == pytest.approx(us)
     (note,) = [note for note in view.notes if note.startswith("times are measured elsewhere")]
-    assert "aiconfigurator-core 0.12.0, bfloat16 by sglang 0.24.0" in note
-    assert "vllm" not in note
-
-
-def test_a_dtype_that_was_not_measured_has_no_times_and_says_which_were(
-    measured: Measurements,
-) -> None:
+    assert "aiconfigurator-core 0.12.0, bfloat16 by sglang 0.24.0" in note and "vllm" not in note
     view = gacprof.open_source(gpu="h100").view(Asked("model", frozenset(), "float32", [1024]))
     assert "there are bfloat16, fp8" in view.latency(512, 512, False, "float32").missing
 
 
-def test_without_the_measurements_the_rules_answer_and_an_engine_is_refused() -> None:
+def test_without_the_measurements_the_rules_answer_and_an_engine_is_refused():
     assert not gacprof.open_source(gpu="h100").timed
     with pytest.raises(MapError, match="pip install"):
         gacprof.open_source(gpu="h100", engine="vllm")
@@ -71,9 +49,7 @@ def test_without_the_measurements_the_rules_answer_and_an_engine_is_refused() ->
         gacprof.open_source("h100-published", engine="vllm")
 
 
-def test_a_plan_by_latency_proves_its_choice_and_calls_its_times_estimates(
-    measured: Measurements, asvd: Path
-) -> None:
+def test_a_plan_by_latency_proves_its_choice_and_calls_its_times_estimates(measured, asvd):
     asked = {"gpu": "h100", "dtype": "bfloat16", "tokens": [1024]}
     made = gacprof.plan(asvd, objective="latency", **asked)
     assert made.certificate.proved
@@ -94,8 +70,8 @@ def test_a_plan_by_latency_proves_its_choice_and_calls_its_times_estimates(
 
 
 def test_what_a_plan_and_a_page_say_of_their_times_is_what_the_source_says(
-    measured: Measurements, asvd: Path, run: Run, tmp_path: Path
-) -> None:
+    measured, asvd, run, tmp_path
+):
     asked = "--gpu", "h100", "--dtype", "bf16", "--objective", "latency"
     made = tmp_path / "plan.json"
     said = run("plan", asvd, *asked, "--out", made)[1]
@@ -111,9 +87,7 @@ def test_what_a_plan_and_a_page_say_of_their_times_is_what_the_source_says(
     assert "A tier says which mechanism serves a size" in page  # as of the rule table
 
 
-def test_a_plan_of_sizes_whose_cost_is_open_claims_nothing(
-    measured: Measurements, asvd: Path, run: Run, tmp_path: Path
-) -> None:
+def test_a_plan_of_sizes_whose_cost_is_open_claims_nothing(measured, asvd, run, tmp_path):
     out = tmp_path / "plan.json"
     code, said, _ = run(
         "plan", asvd, "--gpu", "h100", "--dtype", "bf16", "--objective", "pad", "--out", out
@@ -127,9 +101,7 @@ def test_a_plan_of_sizes_whose_cost_is_open_claims_nothing(
     assert json.loads(out.read_text())["saved_us"] is None
 
 
-def test_a_plan_saves_what_a_diagnosis_says_that_its_sizes_save(
-    measured: Measurements, tmp_path: Path, run: Run
-) -> None:
+def test_a_plan_saves_what_a_diagnosis_says_that_its_sizes_save(measured, tmp_path, run):
     shapes = {
         "model.layers.0.mlp.gate_proj.weight": ("bfloat16", (2001, 512)),
         "model.layers.0.mlp.up_proj.weight": ("bfloat16", (2001, 512)),
@@ -157,51 +129,27 @@ def test_a_plan_saves_what_a_diagnosis_says_that_its_sizes_save(
     assert "undecided, though of the best tier: no multiple of 64" in said  # 2008
 
 
-def test_times_of_16_bits_say_that_the_tables_have_bfloat16_alone(measured: Measurements) -> None:
-    view = gacprof.open_source(gpu="h100").view(Asked("model", frozenset(), "float16", [1]))
-    (line,) = [note for note in view.notes if note.startswith("times are")]
-    assert "bfloat16, whose kernels float16 shares, by " in line
-
-
-def test_a_front_needs_times_and_has_them(measured: Measurements, asvd: Path) -> None:
-    found = gacprof.pareto(asvd, gpu="h100", dtype="bfloat16", tokens=[1024], budgets=3)
-    assert any(variant.latency_us for variant in found.variants)
-    with pytest.raises(PlanError, match="knows no latency"):
-        gacprof.pareto(asvd, gacprof.rule_table("h100"))
-
-
-@pytest.mark.parametrize(
-    ("saved", "says"),
-    [
-        ((-5.0, 10.0, 20.0), "-10.0 % (-20.0 to +5.0); whether time is gained is not sure"),
-        (
-            (5.0, 10.0, 20.0),
-            "of 100.0 µs in the weights that it can change, -10.0 % (-20.0 to -5.0)",
-        ),
-        (
-            (-20.0, -10.0, -5.0),
-            "of 100.0 µs in the weights that it can change, +10.0 % (+5.0 to +20.0)",
-        ),
-    ],
-)
-def test_no_gain_is_claimed_whose_bounds_hold_zero(
-    saved: tuple[float, float, float], says: str
-) -> None:
-    plan = {"predicted_before_us": 100.0, "predicted_after_us": 90.0, "saved_us": saved}
-    assert says in gained(plan)
+def test_no_gain_is_claimed_whose_bounds_hold_zero():
+    plan = {"predicted_before_us": 100.0, "predicted_after_us": 90.0}
+    unsure = gained(plan | {"saved_us": (-5.0, 10.0, 20.0)})
+    assert "-10.0 % (-20.0 to +5.0); whether time is gained is not sure" in unsure
+    assert "-10.0 % (-20.0 to -5.0)" in gained(plan | {"saved_us": (5.0, 10.0, 20.0)})
+    assert "+10.0 % (+5.0 to +20.0)" in gained(plan | {"saved_us": (-20.0, -10.0, -5.0)})
+    sure = times_of(PhaseTime(1024, 100.0, 95.0, 90.0, (2.0, 10.0, 20.0)))
+    assert "of the uncompressed model's 100.0 µs, -10.0 % (-20.0 to -2.0)" in sure
+    unsure = times_of(PhaseTime(1024, 100.0, 95.0, 90.0, (-2.0, 10.0, 20.0)))
+    assert "whether time is gained is not sure" in unsure
 
 
 @st.composite
-def estimates(draw: st.DrawFn) -> Estimate:
+def estimates(draw):
     value = draw(st.floats(1.0, 1e4))
     low, high = draw(st.floats(0.3, 1.0)), draw(st.floats(1.0, 3.0))
     return Estimate(value, "", False, 1.0, (value * low, value * high), draw(st.floats(0.0, 1.0)))
 
 
 @given(estimates(), estimates(), estimates())
-def test_bounds_hold_the_value_add_up_and_a_difference_turned_round_is_its_negative(
-    a: Estimate, b: Estimate, c: Estimate
-) -> None:
+def test_bounds_hold_the_value_add_up_and_a_difference_turned_round_is_its_negative(a, b, c):
     total = (a + b + c).interval
     assert total.low <= total.value <= total.high
     own = [sum(one.own[end] for one in (a, b, c)) for end in (0, 1)]
@@ -214,33 +162,15 @@ def test_bounds_hold_the_value_add_up_and_a_difference_turned_round_is_its_negat
     assert (a + NOTHING).interval.high == pytest.approx(a.interval.high)
 
 
-@pytest.mark.parametrize(
-    ("saved", "says"),
-    [
-        ((2.0, 10.0, 20.0), "of the uncompressed model's 100.0 µs, -10.0 % (-20.0 to -2.0)"),
-        ((-2.0, 10.0, 20.0), "whether time is gained is not sure"),
-        (None, "90.0 µs (the method's own sizes 95.0 µs, uncompressed 100.0 µs)"),
-    ],
-)
-def test_a_compression_says_what_it_gains_of_the_uncompressed_model(
-    saved: tuple[float, float, float] | None, says: str
-) -> None:
-    assert says in times_of(PhaseTime(1024, 100.0, 95.0, 90.0, saved))
-
-
-def test_a_gpu_with_tables_alone_is_said_to_have_no_rules(
-    write: Write, measured: Measurements
-) -> None:
+def test_what_a_gpu_has_not_is_said(write, measured):
     write(rows_of(), gpu="b60")
-    with pytest.raises(MapError, match="others measured 'b60', but it has no rules"):
-        gacprof.open_source(gpu="b60")
-    with pytest.raises(MapError, match="no GPU 'v100' is known"):
-        gacprof.open_source(gpu="v100")
-
-
-def test_a_gpu_without_fp8_is_said_to_have_none(write: Write, measured: Measurements) -> None:
     write(rows_of(), gpu="a100_sxm")
-    with pytest.raises(MapError, match=r"A100.* has no fp8: no times of fp8"):
-        gacprof.open_source(gpu="a100").times.levels("fp8")
-    with pytest.raises(MapError, match=r"^no times of nvfp4"):
-        gacprof.open_source(gpu="a100").times.levels("nvfp4")
+    a100 = gacprof.open_source(gpu="a100")
+    for call, message in (
+        (lambda: gacprof.open_source(gpu="b60"), "others measured 'b60', but it has no rules"),
+        (lambda: gacprof.open_source(gpu="v100"), "no GPU 'v100' is known"),
+        (lambda: a100.times.levels("fp8"), r"A100.* has no fp8: no times of fp8"),
+        (lambda: a100.times.levels("nvfp4"), "^no times of nvfp4"),
+    ):
+        with pytest.raises(MapError, match=message):
+            call()

@@ -1,7 +1,5 @@
 """Benching whole models: what is timed, kept and claimed."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from contextlib import contextmanager, nullcontext
@@ -10,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gacprof.core.errors import CheckpointError, MeasurementError
+from gacprof.core.errors import GacprofError
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -27,24 +25,17 @@ from gacprof.evaluation.workloads import (  # noqa: E402
     DecodeStep,
     Runner,
     busy_share,
-    covered_us,
 )
 
 CPU = torch.device("cpu")
 
 
 def config(**changed):
-    plain = {
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "vocab_size": 64,
-    }
-    return transformers.LlamaConfig(**plain | changed)
+    plain = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2, "vocab_size": 64}
+    return transformers.LlamaConfig(num_hidden_layers=1, **plain | changed)
 
 
-def model(seed: int = 0, **changed):
+def model(seed=0, **changed):
     torch.manual_seed(seed)
     return transformers.LlamaForCausalLM(config(**changed)).eval()
 
@@ -87,23 +78,13 @@ def test_all_is_measured_and_kept(tiny, other):
     ("paths", "names"),
     [
         (["demo/model", "demo/planned"], ("model", "planned")),
-        (["a/out", "b/out"], ("a/out", "b/out")),
         (["x/a/out", "y/a/out", "y/b"], ("x/a/out", "y/a/out", "y/b")),
         (["demo/model", "demo/model"], ("model (1)", "model (2)")),
-        (
-            ["LlamaForCausalLM", "runs/LlamaForCausalLM"],
-            ("LlamaForCausalLM", "runs/LlamaForCausalLM"),
-        ),
+        (["Llama", "runs/Llama"], ("Llama", "runs/Llama")),
     ],
 )
 def test_models_are_named_by_what_tells_them_apart(paths, names):
     assert distinct_names(paths) == names
-
-
-def test_a_byte_identical_copy_is_called_identical(tiny, tmp_path):
-    copied = shutil.copytree(tiny, tmp_path / "copied")
-    result = bench([tiny, copied], tokens=(8,), decode_steps=0, rounds=12)
-    assert [t.verdict for t in result.timings] == ["reference", "identical"]
 
 
 def test_what_makes_two_models_identical():
@@ -118,11 +99,14 @@ def test_what_makes_two_models_identical():
     assert not identical(negative, zero)
 
 
-def test_models_in_memory_are_identical_to_themselves_alone():
+def test_byte_identical_copies_and_models_themselves_are_called_identical(tiny, tmp_path):
     one, hooked = model(), model()
     hooked.model.layers[0].register_forward_hook(lambda *_: None)
-    timed = bench([one, hooked, one], tokens=(8,), decode_steps=0, rounds=12)
+    asked = {"tokens": (8,), "decode_steps": 0, "rounds": 12}
+    timed = bench([one, hooked, one], **asked)
     assert [t.verdict == "identical" for t in timed.timings] == [False, False, True]
+    timed = bench([tiny, shutil.copytree(tiny, tmp_path / "copied")], **asked)
+    assert [t.verdict for t in timed.timings] == ["reference", "identical"]
 
 
 def watched(inner_model):
@@ -225,7 +209,7 @@ def test_a_cache_that_cannot_be_cropped_is_copied():
         assert all(torch.equal(a, b) for a, b in zip(held, outputs[0][0], strict=True))
 
 
-def summary(times: np.ndarray, same=(True, False), kind="prefill", **more) -> BenchSummary:
+def summary(times, same=(True, False), kind="prefill", **more):
     """A bench with one workload whose times are known, the replicate in the last column."""
     workload = BenchWorkload(kind, 8, 1)
     rounds = Rounds([workload], [[]], Clock(CPU), 96)
@@ -239,7 +223,7 @@ def summary(times: np.ndarray, same=(True, False), kind="prefill", **more) -> Be
     return BenchSummary(names, [workload], same, rounds, **more)
 
 
-def times(rounds: int, *levels: float) -> np.ndarray:
+def times(rounds, *levels):
     draw = np.random.default_rng(0)
     return 100 * np.exp(draw.normal(0, 0.005, (rounds, len(levels)))) * np.array(levels)
 
@@ -285,33 +269,24 @@ def test_the_reference_is_held_twice_where_there_is_room(tiny, monkeypatch):
     assert any("same object" in note for note in timed.notes)
 
 
-def test_models_that_do_not_fit_together_are_refused(tiny, monkeypatch):
-    monkeypatch.setattr(models, "free_bytes", lambda device: 1000)
-    with pytest.raises(MeasurementError, match="measure fewer at once"):
-        bench([tiny, tiny])
-
-
-def test_nonsense_is_refused(tiny):
-    for wrong in ({"tokens": ()}, {"tokens": (0,)}, {"batch": 0}, {"rounds": 11}):
-        with pytest.raises(MeasurementError):
-            bench([tiny], **wrong)
-    with pytest.raises(MeasurementError):
-        bench([])
-    with pytest.raises(CheckpointError):
-        bench([tiny / "nowhere"])
-
-
 @pytest.mark.parametrize(
-    ("tokens", "steps", "message"), [((8, 2049), 0, "prefill 2049"), ((2048,), 9, "decode 2048")]
-)
-def test_more_tokens_than_the_model_has_positions_are_refused(tiny, tokens, steps, message):
-    with pytest.raises(CheckpointError, match=f"2048 positions.*{message} would take 2049"):
-        bench([tiny], tokens=tokens, decode_steps=steps, time_cap_s=0)
-
-
-def test_overlapping_kernels_count_once():
-    events = [Traced("a", 0, 1000), Traced("b", 500, 2000), Traced("c", 5000, 6000)]
-    assert covered_us(events) == 3.0
+    ("models", "asked", "message"),
+    [
+        (["M"], {"tokens": ()}, "token"), (["M"], {"tokens": (0,)}, "token"),
+        (["M"], {"batch": 0}, "batch"), (["M"], {"rounds": 11}, "rounds"), ([], {}, None),
+        (["nowhere"], {}, "nowhere"),
+        (["M"], {"device": "simulated:h100"}, "models do not run on 'simulated:h100'"),
+        (["M"], {"tokens": (8, 2049), "decode_steps": 0}, "2048 positions.*2049 would take 2049"),
+        (["M"], {"tokens": (2048,), "decode_steps": 9}, "2048 positions.*2048 would take 2049"),
+        (["M", "M"], {"free": 1000}, "measure fewer at once"),
+    ],
+)  # fmt: skip
+def test_nonsense_is_refused(tiny, monkeypatch, models, asked, message):
+    if "free" in asked:
+        monkeypatch.setattr("gacprof.evaluation.models.free_bytes", lambda device: 1000)
+    asked = {name: value for name, value in asked.items() if name != "free"}
+    with pytest.raises(GacprofError, match=message):
+        bench([tiny if name == "M" else name for name in models], time_cap_s=0, **asked)
 
 
 def test_the_busy_share_is_kernel_time_over_the_steps_own():
@@ -328,8 +303,3 @@ def test_the_busy_share_is_kernel_time_over_the_steps_own():
 
     assert busy_share(Nothing(None, None), Gpu(torch.device("cuda")), tracer) == pytest.approx(0.4)
     assert busy_share(Nothing(None, None), Clock(CPU), tracer) is None
-
-
-def test_a_device_that_torch_has_no_name_for_is_refused():
-    with pytest.raises(MeasurementError, match="models do not run on 'simulated:h100'"):
-        models.device_of("simulated:h100")

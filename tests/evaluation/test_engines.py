@@ -1,8 +1,7 @@
 """Benching in real engines: what is asked of their processes, and what becomes of the answers."""
 
-from __future__ import annotations
-
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,10 @@ from gacprof.core.errors import CheckpointError, MeasurementError
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from gacprof.extras.serve.engines import bench as engines_bench  # noqa: E402
 from gacprof.extras.serve.engines import engine  # noqa: E402
 from gacprof.extras.serve.engines.bench import bench_engine  # noqa: E402
-from gacprof.extras.serve.engines.engine import Engine, engine_of  # noqa: E402
+from gacprof.extras.serve.engines.engine import Engine, EngineProcess, engine_of  # noqa: E402
 from gacprof.extras.serve.engines.in_transformers import Served  # noqa: E402
 
 FAKE = Engine("fake", str(Path(__file__).parent / "fake_engine.py"), ("1.0",), "folder", "nowhere")
@@ -43,7 +43,7 @@ def model(tmp_path):
     return make
 
 
-def asked(folder):
+def asked_of(folder):
     """What each process was asked, by process."""
     files = sorted(folder.glob("asked-*.jsonl"))
     return [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
@@ -59,14 +59,14 @@ def test_models_are_timed_side_by_side_each_in_a_process_of_its_own(model, tmp_p
         timing = found.of("quick", name)
         assert timing.verdict == "faster" and timing.ratio[1] == pytest.approx(0.8, rel=0.01)
         assert found.of("slow", name).verdict == "reference"
-    assert len(asked(tmp_path)) == 3  # two models and the hidden replicate of the first
+    assert len(asked_of(tmp_path)) == 3  # two models and the hidden replicate of the first
     assert len(found.replicates) == 3 and found.spread < 0.02
 
 
 def test_every_prompt_is_new_and_all_models_get_the_same(model, tmp_path):
     bench_engine([model("a"), model("b")], "fake", tokens=(4,), decode_steps=2, rounds=12)
     prompts = []
-    for calls in asked(tmp_path):
+    for calls in asked_of(tmp_path):
         prompts.append([ids for kind, *rest in calls if kind == "prefill" for ids in rest[:1]])
         assert {steps for kind, *rest in calls if kind == "decode" for steps in rest[1:]} == {2}
     shortest = min(map(len, prompts))
@@ -76,27 +76,13 @@ def test_every_prompt_is_new_and_all_models_get_the_same(model, tmp_path):
     assert all(len(ids) == 4 and max(ids) < 50 for ids in prompts[0])
 
 
-def test_a_copy_of_the_same_bytes_is_called_identical(model):
-    a, b = model("a"), model("b")
-    (b / "config.json").write_bytes((a / "config.json").read_bytes())
-    found = bench_engine([a, b], "fake", tokens=(4,), decode_steps=0, rounds=12)
-    assert [t.verdict for t in found.timings] == ["reference", "identical"]
-
-
-def test_the_settings_reach_the_engine(model, tmp_path):
-    bench_engine(
-        [model("a")], "fake", tokens=(4, 16), decode_steps=2, rounds=12, threads=1, dtype="bfloat16"
-    )
-    assert asked(tmp_path)[0][0] == ["open", 1, 26, "bfloat16", False]
-
-
 def test_a_second_copy_that_has_no_room_is_the_same_process(model, tmp_path, monkeypatch):
-    from gacprof.extras.serve.engines import bench
-
-    monkeypatch.setattr(bench, "free_bytes", lambda device: 0)
-    found = bench_engine([model("a")], "fake", tokens=(4,), decode_steps=0, rounds=12)
-    assert len(asked(tmp_path)) == 1
+    monkeypatch.setattr(engines_bench, "free_bytes", lambda device: 0)
+    asked = {"decode_steps": 2, "rounds": 12, "threads": 1, "dtype": "bfloat16"}
+    found = bench_engine([model("a")], "fake", tokens=(4, 16), **asked)
     assert any("the reference's own process" in note for note in found.notes)
+    ((opened, *_),) = asked_of(tmp_path)
+    assert opened == ["open", 1, 26, "bfloat16", False]
 
 
 @pytest.mark.parametrize(
@@ -209,3 +195,42 @@ def test_llama_cpp_serves_ragged_widths_and_reads_every_prompt_whole(tmp_path):
     assert served.greedy(ids, 8)[0] == reference(str(folder), ids).tokens[0]
     for _ in range(2):  # the same prompt again: no cache may shorten it
         assert served.prefill(ids) > 0 and served.decode(ids, 3) > 0
+
+
+PYTHON = os.environ.get("GACPROF_VLLM_PYTHON")
+"""``make test-vllm`` makes vLLM's environment and names its Python."""
+
+
+def in_vllm(test):
+    skip = pytest.mark.skipif(not PYTHON, reason="vLLM's Python is not named: make test-vllm")
+    return pytest.mark.vllm(skip(test))
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    return write_llama(
+        tmp_path_factory.mktemp("tiny"), hidden_size=128, intermediate_size=160, vocab_size=512,
+        max_position_embeddings=256, initializer_range=0.1,
+    )  # fmt: skip
+
+
+@in_vllm
+def test_vllm_writes_the_same_tokens_as_transformers(served):
+    written = []
+    for name in ("transformers", "vllm"):
+        engine = engine_of(name)
+        python = engine.python(PYTHON if engine.own_python else None)
+        with EngineProcess(engine, python, 1) as process:
+            process.open(served, 80, "float32", False)
+            written.append(process.ask("greedy", ids=list(range(3, 40)), count=32))
+    assert written[0] == written[1]
+
+
+@in_vllm
+def test_vllm_is_benched(served):
+    found = bench_engine(
+        [served], "vllm", python=PYTHON, tokens=(16,), decode_steps=4, rounds=12, dtype="float32"
+    )
+    assert found.engine.startswith("vllm ") and found.dtype == "float32"
+    assert {t.workload for t in found.timings} == {"prefill 16", "decode 16"}
+    assert all(t.latency_us > 0 for t in found.timings)

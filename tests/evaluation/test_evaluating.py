@@ -1,7 +1,5 @@
 """Evaluating several models: the same tokens for all, differences to the first, clear refusals."""
 
-from __future__ import annotations
-
 import json
 import math
 
@@ -9,6 +7,7 @@ import pytest
 
 import gacprof
 from gacprof.core.errors import CheckpointError, MemoryExhaustedError
+from gacprof.evaluation.harness import run_tasks
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -60,11 +59,6 @@ def test_two_models_are_compared_window_by_window(here):
     assert (same.perplexity_change.low, same.perplexity_change.high) == (0.0, 0.0)
     assert found.level == pytest.approx(0.025)
     json.dumps(found.as_dict(), allow_nan=False)
-
-
-def test_window_and_stride_have_defaults_that_fit_the_model(here):
-    found = gacprof.evaluate(here / "a", text=here / "text.txt")
-    assert (found.window, found.stride) == (POSITIONS, POSITIONS // 2)
 
 
 def test_a_model_in_memory_is_evaluated_with_a_named_tokenizer(here):
@@ -139,12 +133,6 @@ def test_what_cannot_be_evaluated_is_refused_in_one_line(here, monkeypatch, more
     assert "\n" not in str(raised.value)
 
 
-def test_another_models_tokenizer_is_refused(here, tmp_path):
-    write_tiny(tmp_path / "small", vocab_size=20)
-    with pytest.raises(CheckpointError, match="knows 20 tokens, the text has"):
-        gacprof.evaluate(tmp_path / "small", text=here / "text.txt")
-
-
 def test_a_forward_pass_that_fails_is_one_line_and_no_memory_is_no_finding(here, monkeypatch):
     model = tiny_model()
     for error, kind, said in (
@@ -161,9 +149,46 @@ def test_a_forward_pass_that_fails_is_one_line_and_no_memory_is_no_finding(here,
         assert raised.value.exit_code == (2 if kind is CheckpointError else 70)
 
 
-def test_a_tokenizer_that_fails_on_the_text_is_named(here, tmp_path):
-    folder = write_tiny(tmp_path / "a")
-    settings = json.loads((folder / "tokenizer_config.json").read_text())
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"model_max_length": "x"}))
+def test_a_tokenizer_of_another_model_or_that_fails_is_named(here, tmp_path):
+    write_tiny(tmp_path / "small", vocab_size=20)
+    with pytest.raises(CheckpointError, match="knows 20 tokens, the text has"):
+        gacprof.evaluate(tmp_path / "small", text=here / "text.txt")
+    settings = json.loads((here / "a" / "tokenizer_config.json").read_text())
+    settings = json.dumps(settings | {"model_max_length": "x"})
+    (tmp_path / "small" / "tokenizer_config.json").write_text(settings)
     with pytest.raises(CheckpointError, match="its tokenizer fails on the text"):
-        gacprof.evaluate(folder, text=here / "text.txt")
+        gacprof.evaluate(tmp_path / "small", text=here / "text.txt")
+
+
+TASK = """
+task: tiny_choices
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {file}}}}}
+output_type: multiple_choice
+test_split: test
+doc_to_text: question
+doc_to_choice: choices
+doc_to_target: answer
+metric_list: [{{metric: acc}}, {{metric: acc_norm}}]
+"""
+
+
+def test_the_harness_runs_its_tasks_on_our_model(tmp_path):
+    pytest.importorskip("lm_eval")
+    questions = [
+        {"question": TEXT[i : i + 9].strip(), "choices": [TEXT[2 * i : 2 * i + 5] + "x", "no"],
+         "answer": i % 2}
+        for i in range(20)
+    ]  # fmt: skip
+    file = tmp_path / "q.jsonl"
+    file.write_text("\n".join(map(json.dumps, questions)))
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks" / "tiny.yaml").write_text(TASK.format(file=file))
+    model = write_tiny(tmp_path / "model")
+    found = run_tasks([model], ["tiny_choices"], task_folder=tmp_path / "tasks", device="cpu")
+    found_metrics = {score.metric: score for score in found.scores}
+    assert found_metrics.keys() >= {"acc,none", "acc_norm,none"}
+    right = found_metrics["acc,none"].value * len(questions)
+    assert right == pytest.approx(round(right)) and found_metrics["acc,none"].error > 0
+    with pytest.raises(CheckpointError, match="lm-evaluation-harness"):
+        run_tasks([model], ["no_such_task"], device="cpu")

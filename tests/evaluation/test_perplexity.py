@@ -1,7 +1,5 @@
 """Perplexity: every token but the first predicted once, and the number is the definition's."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Weights that are copied to other memory between two rounds: same model, other addresses."""
 
-from __future__ import annotations
-
 import threading
 
 import numpy as np
@@ -19,14 +17,14 @@ from gacprof.evaluation.benchmark import move, weights_of  # noqa: E402
 DRAW = np.random.default_rng(0)
 
 
-def llama(seed: int = 0, tied: bool = False):
+def llama(seed=0, tied=False):
     torch.manual_seed(seed)
     shape = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2, "vocab_size": 64}
     config = transformers.LlamaConfig(num_hidden_layers=2, tie_word_embeddings=tied, **shape)
     return transformers.LlamaForCausalLM(config).eval()
 
 
-def addresses(model: nn.Module) -> list[int]:
+def addresses(model):
     return [parameter.data_ptr() for parameter in model.parameters()]
 
 
@@ -56,9 +54,9 @@ def test_views_of_one_storage_move_with_their_strides():
     assert held.a.untyped_storage().data_ptr() != held.b.untyped_storage().data_ptr()
 
 
-def bench_moving(monkeypatch, given) -> set[int]:
+def bench_moving(monkeypatch, given):
     """How many weights a bench of these models moved in each round."""
-    moved: list[int] = []
+    moved = []
     monkeypatch.setattr(benchmark, "move", lambda weights, draw: moved.append(len(weights)))
     bench(given, tokens=(8,), decode_steps=0, rounds=12, time_cap_s=0)
     assert len(moved) == 4
@@ -110,13 +108,10 @@ def test_models_of_inference_mode_stay_usable():
         assert torch.equal(model(input_ids=ids).logits, ordinary(input_ids=ids).logits)
 
 
-@pytest.mark.parametrize("model", [nn.ReLU(), nn.Linear(2, 2), 3])
-def test_what_is_no_model_is_refused(model):
-    with pytest.raises(CheckpointError, match="no model that can be run"):
-        bench([model], tokens=(8,))
-
-
-@pytest.mark.parametrize("tokens", [16, (16.5,)])
-def test_token_counts_are_whole_numbers_in_a_list(tokens):
-    with pytest.raises(MeasurementError, match="token counts in a list"):
-        bench([llama()], tokens=tokens)
+def test_what_is_no_model_or_no_list_of_token_counts_is_refused():
+    for model in (nn.ReLU(), nn.Linear(2, 2), 3):
+        with pytest.raises(CheckpointError, match="no model that can be run"):
+            bench([model], tokens=(8,))
+    for tokens in (16, (16.5,)):
+        with pytest.raises(MeasurementError, match="token counts in a list"):
+            bench([llama()], tokens=tokens)

@@ -1,9 +1,6 @@
 """Verifying: the numbers are those of the definition, and the verdict tells models apart."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,14 +20,14 @@ from gacprof.evaluation.verification import tolerance_of  # noqa: E402
 
 
 @pytest.fixture(scope="module")
-def padded(asvd, tmp_path_factory) -> Path:
+def padded(asvd, tmp_path_factory):
     out = tmp_path_factory.mktemp("padded") / "out"
     realign(asvd, "minimal", out)
     return out
 
 
 @pytest.fixture(scope="module")
-def disturbed(asvd, tmp_path_factory) -> Path:
+def disturbed(asvd, tmp_path_factory):
     """The same checkpoint with one head weight moved by a hundredth."""
     out = tmp_path_factory.mktemp("disturbed")
     tensors = load_file(asvd / "model.safetensors")
@@ -42,12 +39,12 @@ def disturbed(asvd, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def half(asvd, tmp_path_factory) -> Path:
+def half(tmp_path_factory):
     """The same in float16 with PaLU's names: two groups of a rank in every k and v."""
     return palu_of(tmp_path_factory.mktemp("palu"))
 
 
-def palu_of(folder: Path) -> Path:
+def palu_of(folder):
     rng = np.random.default_rng(0)
     config = transformers.LlamaConfig(
         hidden_size=64, intermediate_size=96, num_hidden_layers=4, num_attention_heads=4,
@@ -63,9 +60,8 @@ def palu_of(folder: Path) -> Path:
         tensors.pop(name)
         tensors[f"{module}.VT.weight"] = (scale * rng.standard_normal((44, 64))).astype("float16")
         for i, rank in enumerate(ranks[module]):
-            tensors[f"{module}.U.{i}.weight"] = (scale * rng.standard_normal((32, rank))).astype(
-                "float16"
-            )
+            outer = scale * rng.standard_normal((32, rank))
+            tensors[f"{module}.U.{i}.weight"] = outer.astype("float16")
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     made = json.loads((folder / "config.json").read_text())
     made |= {"model_type": "palullama", "head_wise_ranks": ranks}
@@ -102,12 +98,6 @@ def test_a_padded_checkpoint_passes_in_every_dtype(asvd, padded, dtype):
     assert found.passed and found.dtype == dtype and found.positions == 64
     assert found.max_rel_error <= found.tolerance
     assert found.argmax_agreement >= 0.95
-
-
-def test_the_recorded_inputs_can_be_given(asvd, padded):
-    ids = np.load(asvd / "ground_truth.npz")["input_ids"]
-    found = verify(asvd, padded, inputs=ids)
-    assert found.passed and found.inputs == "given, [2, 32] tokens"
 
 
 def test_one_weight_moved_by_a_hundredth_fails(asvd, disturbed):
@@ -168,22 +158,6 @@ def test_models_that_cannot_be_compared_are_refused(asvd, tmp_path):
     for device in ("nowhere", "meta", "cuda:99"):
         with pytest.raises(MeasurementError):
             verify(asvd, asvd, device=device)
-
-
-def test_perplexity_is_that_of_the_text(tools_checkpoints, tmp_path):
-    folder = tools_checkpoints / "base_mha"
-    text = tmp_path / "text.txt"
-    text.write_text("Return the number of items. Raises ValueError if there are none.\n" * 10)
-    found = verify(folder, folder, text=text)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    ids = torch.tensor(tokenizer(text.read_text())["input_ids"])
-    assert 2 < len(ids) <= 513  # one window, so that the definition below is the whole of it
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, torch_dtype=torch.float32)
-    with torch.no_grad():
-        loss = float(model(ids[None], labels=ids[None]).loss)
-    assert found.perplexity_a.value == pytest.approx(np.exp(loss), rel=1e-4)
-    assert found.perplexity_a == found.perplexity_b
-    assert found.perplexity_a.tokens == len(ids) - 1
 
 
 def test_perplexity_takes_the_tokenizer_that_is_named(asvd, tools_checkpoints, tmp_path):

@@ -1,28 +1,21 @@
 """Small random decoders, made beside each test."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 from decoders import write_decoder
 
-Make = Callable[..., Path]
-
 
 @pytest.fixture
-def make_decoder(tmp_path: Path) -> Make:
+def make_decoder(tmp_path):
     """``write_decoder`` into a folder of this name."""
 
-    def make(name: str = "model", **what: object) -> Path:
+    def make(name="model", **what):
         return write_decoder(tmp_path / name, **what)
 
     return make
 
 
 @pytest.fixture
-def everything(make_decoder: Make) -> Path:
+def everything(make_decoder):
     """What only the transformers folder can hold: factors, groups, widths and heads per layer."""
     return make_decoder(
         widths=(70, 96, 33),

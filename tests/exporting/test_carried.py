@@ -1,7 +1,5 @@
 """What a foreign checkpoint may say to those who load the export: nothing that names code."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

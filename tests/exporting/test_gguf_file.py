@@ -1,7 +1,5 @@
 """GGUF files: llama.cpp itself continues a prompt as load_model does."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -20,7 +18,7 @@ def llama_cpp():
     pytest.importorskip("xllamacpp")
 
 
-def fields(path) -> dict:
+def fields(path):
     return {name: field.contents() for name, field in gguf.GGUFReader(path).fields.items()}
 
 

@@ -1,7 +1,5 @@
 """vLLM's own DeciLM: widths layer by layer, in attributes or in multiples of 256."""
 
-from __future__ import annotations
-
 import copy
 import json
 
@@ -14,7 +12,7 @@ from gacprof.core.errors import CheckpointError
 transformers = pytest.importorskip("transformers")
 
 
-def config_of(folder) -> dict:
+def config_of(folder):
     return json.loads((folder / "config.json").read_text())
 
 

@@ -1,7 +1,5 @@
 """Configs of published models, as far as lint reads them."""
 
-from __future__ import annotations
-
 import pytest
 
 QWEN3_235B = {

@@ -1,7 +1,5 @@
 """What is read of a config, and what is refused in one line."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -24,10 +22,6 @@ def test_what_a_partial_config_leaves_out_is_named():
     assert {"hidden_size", "num_attention_heads"} <= set(rows["qkv"].missing)
     assert rows["down"].local == {"N": None, "K": 7168}
     assert "hidden_size" in found.notes[-1]
-
-
-def test_a_config_without_any_size_is_unknown():
-    assert lint({"model_type": "llama"}).outcome == "unknown"
 
 
 def test_an_unknown_family_is_judged_by_field_names_and_said(qwen):
@@ -89,7 +83,7 @@ KEYS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     st.dictionaries(KEYS, VALUES, min_size=1),
     st.integers(1, 64),
@@ -144,27 +138,19 @@ def test_headers_that_cannot_be_read_are_left_aside_and_said(tmp_path, llama):
     assert found.outcome == "ok" and "headers are not used" in found.notes[0]
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "group"),
-    [
-        ("none", "none", None), ("bf16", "none", None), ("fp8_block_128", "fp8_block", None),
-        ("fp8-block", "fp8_block", None), ("fp8_block_128x128", "fp8_block", None),
-        ("fp8", "fp8_tensor", None), ("fp8_per_tensor", "fp8_tensor", None),
-        ("fp8_per_channel", "fp8_channel", None), ("ct_fp8_channel", "fp8_channel", None),
-        ("nvfp4", "nvfp4", None), ("modelopt_fp4", "nvfp4", None), ("ct_nvfp4", "nvfp4", None),
-        ("mxfp4", "mxfp4", None), ("mxfp8", "mxfp8", None), ("awq_int4_g128", "awq", 128),
-        ("awq", "awq", 128), ("awq_marlin", "awq", 128), ("gptq_int4_g64", "gptq", 64),
-        ("gptq-g32", "gptq", 32), ("gptq_marlin", "gptq", 128), ("ct_int4_g128", "int4", 128),
-        ("ct_w4a16_g32", "int4", 32), ("ct_int4_w4a16_channel", "int4", -1),
-        ("ct_int8_w8a16_channel", "int8_w8a16", -1), ("ct_w8a8_int8", "int8_w8a8", None),
-        ("bnb_nf4", "bnb", None), ("bitsandbytes", "bnb", None), ("gguf_q4_K", "gguf", None),
-        ("gguf_mxfp4_moe", "gguf", None), ("Q4_K_M", "gguf", None), ("iq4_xs", "gguf", None),
-        ("gguf_q8_0", "gguf", None), ("compressed-tensors", "unknown", None),
-    ],
-)  # fmt: skip
-def test_a_quantisation_is_known_by_any_spelling(name, kind, group):
-    found = scheme(name)
-    assert (found.kind, found.group) == (kind, group)
+SPELLINGS = [
+    ("none", "none", None), ("fp8-block", "fp8_block", None),
+    ("fp8_block_128x128", "fp8_block", None),
+    ("awq_int4_g128", "awq", 128), ("awq", "awq", 128), ("gptq-g32", "gptq", 32),
+    ("ct_w4a16_g32", "int4", 32), ("ct_int4_w4a16_channel", "int4", -1),
+    ("ct_int8_w8a16_channel", "int8_w8a16", -1), ("gguf_mxfp4_moe", "gguf", None),
+    ("Q4_K_M", "gguf", None), ("iq4_xs", "gguf", None), ("compressed-tensors", "unknown", None),
+]  # fmt: skip
+
+
+def test_a_quantisation_is_known_by_any_spelling():
+    for name, kind, group in SPELLINGS:
+        assert (scheme(name).kind, scheme(name).group) == (kind, group), name
 
 
 CT_WEIGHTS = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}

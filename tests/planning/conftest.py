@@ -1,31 +1,20 @@
 """Real checkpoints, and maps of the planted device at their shapes."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 from checkpoint_making import restored
 from planted import planted_map_of
 
 from gacprof.checkpoint import scan
-from gacprof.checkpoint.inventory import Inventory
-from gacprof.cliffmap import CliffMap
-
-Planted = Callable[[str], tuple[Inventory, CliffMap]]
 
 
 @pytest.fixture(scope="session")
-def planted(
-    fixtures: Path, asvd: Path, planted_map: CliffMap, tmp_path_factory: pytest.TempPathFactory
-) -> Planted:
+def planted(fixtures, asvd, planted_map, tmp_path_factory):
     """A fixture's inventory and its planted map, by the fixture's name. All but ASVD's hold
     zeros for data: enough for every objective that reads no spectra.
     """
     made = {asvd.name: (scan(asvd), planted_map)}
 
-    def find(name: str) -> tuple[Inventory, CliffMap]:
+    def find(name):
         if name not in made:
             out, folder = tmp_path_factory.mktemp("planted"), fixtures / "checkpoints" / name
             inventory = scan(restored(folder.with_name(f"{name}.headers"), out))

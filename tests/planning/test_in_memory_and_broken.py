@@ -1,7 +1,5 @@
 """Plans for models in memory, and for factors that hold no numbers."""
 
-from __future__ import annotations
-
 import shutil
 
 import numpy as np
@@ -42,12 +40,11 @@ def test_an_inventory_of_a_model_says_that_the_model_is_needed(asvd, planted_map
         plan(inventory, planted_map, tokens=TOKENS)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_factors_that_are_not_finite_are_refused_by_name(asvd, planted_map, tmp_path, value):
+def test_factors_that_are_not_finite_are_refused_by_name(asvd, planted_map, tmp_path):
     shutil.copytree(asvd, tmp_path / "broken")
     file = tmp_path / "broken" / "model.safetensors"
     tensors = {name: tensor.copy() for name, tensor in load_file(file).items()}
-    tensors[INNER][3, 5] = value
+    tensors[INNER][3, 5] = np.nan
     save_file(tensors, file, {"format": "pt"})
     with pytest.raises(CheckpointError, match=f"'{INNER}' holds NaN or infinity"):
         plan(tmp_path / "broken", planted_map, tokens=TOKENS)

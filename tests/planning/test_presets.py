@@ -4,8 +4,6 @@ The rules are written down here a second time, one line an engine, from the engi
 every size is tried against them.
 """
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest
@@ -25,7 +23,7 @@ LAYERS = (683, 700, 517)
 SIZES = range(1, 3000)
 
 
-def layer(index: int, width: int, hidden: int = HIDDEN) -> dict[str, tuple[int, ...]]:
+def layer(index, width, hidden=HIDDEN):
     at = f"model.layers.{index}"
     return {
         **{f"{at}.self_attn.{x}_proj.weight": (hidden, hidden) for x in "qkvo"},
@@ -106,17 +104,14 @@ WIDTHS = {
 }
 
 
-@pytest.mark.parametrize("text", WIDTHS)
-def test_a_width_is_asked_for_exactly_what_the_engine_takes(pruned, text):
-    inventory = scan(pruned)
-    found = requirements(inventory, text)
-    for dim in inventory.dims:
-        bounds = bounds_of([dim], Constraints(preset=text), found)
-        assert [s for s in SIZES if bounds.allow(s)] == [s for s in SIZES if WIDTHS[text](s)]
-
-
-def test_every_engine_is_tried_here():
+def test_a_width_is_asked_for_exactly_what_the_engine_takes(pruned):
     assert {text.partition(",")[0].partition("==")[0] for text in WIDTHS} == set(ENGINES)
+    inventory = scan(pruned)
+    for text, takes in WIDTHS.items():
+        found = requirements(inventory, text)
+        for dim in inventory.dims:
+            bounds = bounds_of([dim], Constraints(preset=text), found)
+            assert [s for s in SIZES if bounds.allow(s)] == [s for s in SIZES if takes(s)], text
 
 
 def test_gate_and_up_in_one_weight_count_twice_on_its_axis(tmp_path):
@@ -153,28 +148,7 @@ def test_a_padded_plan_takes_the_least_size_that_meets_map_and_engine(pruned, ma
     assert all(demand.source for demand in made.preset.demands)
 
 
-@pytest.mark.parametrize("text", ["vllm,tp=2", "gptq,tp=2"])
-def test_a_demand_on_both_axes_of_a_width_is_listed_once(pruned, mapped, text):
-    made = plan(
-        pruned, mapped(pruned, text), tokens=TOKENS, objective="pad",
-        constraints=Constraints(preset=text),
-    )  # fmt: skip
-    listed = [(d["multiple"], d["why"], d["source"]) for d in made.as_dict()["preset"]["demands"]]
-    assert listed and len(listed) == len(set(listed))
-    assert all(demand.dims <= len(LAYERS) for demand in made.preset.demands)
-
-
-def test_a_size_is_safe_only_as_one_rank_holds_it(pruned, mapped):
-    """On the planted device 8 at a time are served well: of two ranks, 16."""
-    made = plan(
-        pruned, mapped(pruned, "vllm,tp=2"), tokens=TOKENS, objective="pad",
-        constraints=Constraints(preset="vllm,tp=2"),
-    )  # fmt: skip
-    assert [choice.after % 16 for choice in made.choices] == [0, 0, 0]
-    assert {size % 16 for choice in made.choices for size in choice.candidates} == {0}
-
-
-@pytest.mark.parametrize("objective", ["pad", "energy", "latency", "gac"])
+@pytest.mark.parametrize("objective", ["pad", "energy"])
 def test_a_latency_limit_is_on_the_plan_though_ranks_cannot_share_the_model_as_it_is(
     pruned, mapped, objective
 ):
@@ -186,20 +160,10 @@ def test_a_latency_limit_is_on_the_plan_though_ranks_cannot_share_the_model_as_i
     made = plan(pruned, mapped(pruned, TWO), latency_limit_us=limit, **asked)
     assert made.predicted_after_us <= limit and made.certificate.proved
     assert any("2 shards cannot divide" in warning for warning in made.warnings)
+    assert {size % 16 for choice in made.choices for size in choice.candidates} == {0}  # 8 a rank
     with pytest.raises(InfeasibleBudget, match=r"the nearest (is|takes) \d") as refused:
         plan(pruned, mapped(pruned, TWO), latency_limit_us=1.0, **asked)
     assert "\n" not in str(refused.value)
-
-
-def test_a_limit_that_the_map_cannot_show_names_the_product_that_it_lacks(mapped, pruned, tmp_path):
-    """Not that of another layer, which ranks cannot share only as it is."""
-    folder = checkpoint(tmp_path, layer(0, 683) | layer(1, 8200), CONFIG)
-    with pytest.raises(PlanError, match="no latency limit can be kept") as refused:
-        plan(
-            folder, mapped(pruned, TWO), tokens=TOKENS, objective="pad", latency_limit_us=1e6,
-            constraints=Constraints(preset=TWO),
-        )  # fmt: skip
-    assert "4100" in str(refused.value) and "683" not in str(refused.value)
 
 
 def test_a_budget_under_a_preset_is_kept_by_the_best_of_all_combinations(factored, mapped):
@@ -224,15 +188,6 @@ def test_a_budget_under_a_preset_is_kept_by_the_best_of_all_combinations(factore
     assert made.certificate.value == pytest.approx(max(gains))
 
 
-def test_a_size_that_no_window_holds_is_offered_all_the_same(pruned, mapped):
-    cliff_map = mapped(pruned, "vllm,tp=8,marlin")
-    made = plan(
-        pruned, cliff_map, tokens=TOKENS, objective="pad", window=0.0,
-        constraints=Constraints(preset="vllm,tp=8,marlin"),
-    )  # fmt: skip
-    assert [choice.after for choice in made.choices] == [1024, 1024, 1024]
-
-
 def test_a_map_without_such_sizes_names_the_layer_the_demand_and_the_sweep(pruned, mapped):
     constraints = Constraints(preset="vllm,tp=8,marlin")
     with pytest.raises(PlanError) as refused:
@@ -243,28 +198,29 @@ def test_a_map_without_such_sizes_names_the_layer_the_demand_and_the_sweep(prune
     assert "'gacprof sweep --for CHECKPOINT --preset vllm,tp=8,marlin' measures such" in message
 
 
-def test_bounds_that_hold_no_such_size_are_refused(pruned, mapped):
-    constraints = Constraints(preset="vllm,tp=8,marlin", most={"*": 500})
-    with pytest.raises(PlanError, match="cannot be at most 500 and a multiple of 512"):
-        plan(pruned, mapped(pruned), tokens=TOKENS, objective="pad", constraints=constraints)
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"preset": "vllm,tp=8,marlin", "most": {"*": 500}}, "at most 500 and a multiple of 512"),
+        ({"preset": "gguf,q4_k", "pinned": {"*layers.0*": 684}},
+         r"pinned to 684 and must be a multiple of 256 \(gguf,q4_k"),
+    ],
+)  # fmt: skip
+def test_bounds_and_pins_against_the_engine_are_refused(pruned, mapped, asked, message):
+    with pytest.raises(PlanError, match=message):
+        plan(
+            pruned, mapped(pruned), tokens=TOKENS, objective="pad",
+            constraints=Constraints(**asked),
+        )  # fmt: skip
 
 
-def test_a_pin_against_the_engine_is_refused(pruned, mapped):
-    constraints = Constraints(preset="gguf,q4_k", pinned={"*layers.0*": 684})
-    with pytest.raises(PlanError, match=r"pinned to 684 and must be a multiple of 256 \(gguf,q4_k"):
-        plan(pruned, mapped(pruned), tokens=TOKENS, constraints=constraints)
-
-
-@pytest.mark.parametrize("text", ["gguf", "gguf,q4_k", "llama.cpp", "trt-llm", "mlx", "sglang"])
-def test_an_engine_that_holds_no_factor_pairs_says_so(factored, text):
-    with pytest.raises(PlanError, match=r"cannot express the factor pair of .*q_proj") as refused:
-        requirements(scan(factored), text)
-    assert "realign MODEL --fuse" in str(refused.value)
-
-
-@pytest.mark.parametrize("text", ["vllm", "transformers", "sglang,transformers", "vllm,marlin"])
-def test_an_engine_that_holds_factor_pairs_takes_them(factored, text):
-    assert requirements(scan(factored), text).preset.text == text
+def test_an_engine_that_holds_no_factor_pairs_says_so(factored):
+    for text in ("vllm", "transformers", "sglang,transformers", "vllm,marlin"):
+        assert requirements(scan(factored), text).preset.text == text
+    for text in ("gguf", "gguf,q4_k", "llama.cpp", "trt-llm", "mlx", "sglang"):
+        with pytest.raises(PlanError, match=r"cannot express the factor pair of .*q_") as refused:
+            requirements(scan(factored), text)
+        assert "realign MODEL --fuse" in str(refused.value)
 
 
 def test_shards_share_heads_evenly_or_are_refused(pruned):
@@ -273,41 +229,15 @@ def test_shards_share_heads_evenly_or_are_refused(pruned):
         requirements(scan(pruned), "vllm,tp=3")
 
 
-def test_shards_may_outnumber_heads_of_keys_and_values(tmp_path):
-    shapes = layer(0, 683)
-    for x in "kv":
-        shapes[f"model.layers.0.self_attn.{x}_proj.weight"] = (64, HIDDEN)
-    inventory = scan(checkpoint(tmp_path, shapes, CONFIG | {"num_key_value_heads": 2}))
-    for tp in (1, 2, 4, 8):
-        assert requirements(inventory, f"vllm,tp={tp}").preset.tp == tp
-    with pytest.raises(PlanError, match="ask for tp of 1, 2, 4, 8"):
-        requirements(inventory, "vllm,tp=16")
-
-
-def test_what_no_plan_changes_is_refused_where_the_engine_refuses_it(tmp_path):
-    narrow = CONFIG | {"hidden_size": 96, "num_attention_heads": 3}
-    inventory = scan(checkpoint(tmp_path, layer(0, 683, hidden=96), narrow))
-    with pytest.raises(PlanError, match=r"the inputs of .* are 96, no multiple of 128 \(groups"):
-        requirements(inventory, "gptq")
-    assert requirements(inventory, "gptq,group=32").unmet == ()
-
-
-def test_what_no_plan_changes_is_noted_where_the_engine_gets_around_it(tmp_path):
-    narrow = CONFIG | {"hidden_size": 96, "num_attention_heads": 3}
-    inventory = scan(checkpoint(tmp_path, layer(0, 683, hidden=96), narrow))
-    (note,) = requirements(inventory, "gguf,q4_k").unmet
-    assert "are 96, no multiple of 256" in note and "falls back to q5_0" in note
-    assert "(5 more like it)" in note
-
-
-def test_a_dense_product_is_offered_only_where_the_engine_takes_it(tmp_path):
-    at = "model.layers.0.self_attn.q_proj"
-    shapes = {f"{at}.BLinear.weight": (48, 128), f"{at}.ALinear.weight": (100, 48)}
-    inventory = scan(checkpoint(tmp_path, shapes, {"truncation_ranks": {at: 48}}))
-    assert requirements(inventory, "vllm").allows_dense(at)
-    assert requirements(inventory, None).allows_dense(at)
-    with pytest.raises(PlanError, match=r"the outputs of .* are 100, no multiple of 8"):
-        requirements(inventory, "gptq,group=16")
+def test_what_no_plan_changes_is_refused_or_noted_as_the_engine_does_it(tmp_path):
+    narrow = CONFIG | {"hidden_size": 80, "num_attention_heads": 5}
+    inventory = scan(checkpoint(tmp_path, layer(0, 683, hidden=80), narrow))
+    for text, multiple in (("gptq", 128), ("gguf,q8_0", 32)):  # 32-blocks have no fallback
+        with pytest.raises(PlanError, match=rf"are 80, no multiple of {multiple}"):
+            requirements(inventory, text)
+    notes = " ".join(requirements(inventory, "gguf,q4_k").unmet)
+    assert "are 80, no multiple of 256" in notes and "f16" in notes and "more like it)" in notes
+    assert requirements(inventory, "gptq,group=16").unmet == ()
 
 
 @pytest.mark.parametrize(
@@ -322,39 +252,14 @@ def test_a_dense_product_is_offered_only_where_the_engine_takes_it(tmp_path):
         ("vllm,,marlin", "not understood at ''"),
         ("vllm,marlin=3", "marlin takes no value"),
         ("vllm,q9_k", "vllm has no option 'q9_k'"),
-        ("gguf,q9", "gguf has no option 'q9'"),
         ("gguf,q4_k,q8_0", "names two types: q4_k and q8_0"),
         ("gguf,tp=2", "gguf has no option 'tp'"),
         ("gptq,group=100,marlin", "Marlin kernels know groups of 32, 64, 128 only"),
         ("sglang,transformers,tp=2", "custom code runs on one shard"),
-        ("mlx,tp=2", "mlx has no option 'tp'"),
-        ("trt-llm,marlin", "trt-llm has no option 'marlin'"),
+        ("trt-llm,gptq-g128", "what trt-llm asks of gptq-g128 was not read"),
     ],
 )
 def test_a_preset_that_there_is_not_is_refused_in_one_line(text, message):
     with pytest.raises(PlanError, match=message) as refused:
         parse_preset(text)
     assert "\n" not in str(refused.value)
-
-
-def test_one_rank_of_a_gguf_row_has_whole_blocks_or_is_refused(tmp_path):
-    narrow = CONFIG | {"hidden_size": 80, "num_attention_heads": 5}
-    inventory = scan(checkpoint(tmp_path, layer(0, 683, hidden=80), narrow))
-    with pytest.raises(PlanError, match=r"are 80, no multiple of 32"):
-        requirements(inventory, "gguf,q8_0")  # 32-blocks have no fallback
-    assert "f16" in requirements(inventory, "gguf,q4_k").unmet[0]  # nor has f16 blocks
-
-
-def test_a_vocabulary_that_shards_cannot_share_is_refused_by_engine(tmp_path):
-    shapes = {"model.embed_tokens.weight": (151552, HIDDEN), **layer(0, 683)}
-    config = CONFIG | {"num_attention_heads": 8, "num_key_value_heads": 8}
-    inventory = scan(checkpoint(tmp_path, shapes, config))
-    for text in ("vllm,tp=8", "sglang,tp=8"):
-        assert requirements(inventory, text).preset.tp == 8
-    with pytest.raises(PlanError, match=r"3 shards cannot share the 8 heads"):
-        requirements(inventory, "vllm,tp=3")
-
-
-def test_what_was_not_read_of_an_engine_is_refused():
-    with pytest.raises(PlanError, match="what trt-llm asks of gptq-g128 was not read"):
-        parse_preset("trt-llm,gptq-g128")

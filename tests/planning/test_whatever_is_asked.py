@@ -23,7 +23,7 @@ def now_us(planted):
     ).predicted_after_us
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(
     aim=st.sampled_from(["pad", "energy", "gac", "latency"]),
     parameters=sometimes(st.integers(2_500_000, 2_900_000)),
@@ -80,14 +80,6 @@ def matches(dim, pattern):
     from fnmatch import fnmatchcase
 
     return fnmatchcase(dim.name, pattern)
-
-
-def test_a_plan_is_the_same_each_time(planted):
-    inventory, cliff_map = planted("asvd_mha_r1")
-    settings = {"tokens": TOKENS, "budget_parameters": 2_700_000, "latency_limit_us": 1e5}
-    first, again = (plan(inventory, cliff_map, **settings) for _ in range(2))
-    assert first == again
-    assert first.certificate.value == pytest.approx(sum(c.energy_kept for c in first.choices))
 
 
 def test_a_dim_without_a_safe_size_stays_and_the_plan_says_why(planted):

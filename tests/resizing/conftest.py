@@ -1,23 +1,17 @@
 """Checkpoints made for the tests: ASVD's names, any ranks, any number of shards."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-Make = Callable[..., Path]
-
 
 @pytest.fixture
-def make_factored(tmp_path: Path) -> Make:
+def make_factored(tmp_path):
     """A folder with one factored q_proj per layer: ``ranks`` say how many layers there are."""
 
-    def make(ranks: Sequence[int], *, shards: int = 1, name: str = "source") -> Path:
+    def make(ranks, *, shards=1, name="source"):
         rng = np.random.default_rng(7)
         folder = tmp_path / name
         folder.mkdir()
@@ -31,14 +25,12 @@ def make_factored(tmp_path: Path) -> Make:
             tensors[f"{module}.BLinear.weight"] = inner.astype(np.float32)
         _save(folder, tensors, shards)
         config = {
-            "model_type": "llama",
-            "hidden_size": 24,
-            "num_attention_heads": 4,
+            "model_type": "llama", "hidden_size": 24, "num_attention_heads": 4,
             "an_unknown_key": {"kept": True},
             "truncation_ranks": {
                 f"model.layers.{i}.self_attn.q_proj": rank for i, rank in enumerate(ranks)
             },
-        }
+        }  # fmt: skip
         (folder / "config.json").write_text(json.dumps(config))
         (folder / "tokenizer.json").write_text('{"version": "1.0"}')
         return folder
@@ -46,7 +38,7 @@ def make_factored(tmp_path: Path) -> Make:
     return make
 
 
-def _save(folder: Path, tensors: dict[str, np.ndarray], shards: int) -> None:
+def _save(folder, tensors, shards):
     metadata = {"format": "pt", "made_by": "a test"}
     if shards == 1:
         save_file(tensors, folder / "model.safetensors", metadata)

@@ -1,20 +1,17 @@
 """The output appears whole or not at all, and a killed run goes on where it was."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
 import resource
 import shutil
 import signal
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from checkpoint_making import PEAK_KIB, checkpoint
+from checkpoint_making import told_by as told_by_python
 from forked import forked, told_by
 from safetensors.numpy import load_file
 
@@ -22,31 +19,29 @@ from gacprof.checkpoint import open_tensors, scan
 from gacprof.core.errors import CheckpointError
 from gacprof.resizing import realign
 
-Progress = Callable[[int, int, object], None]
 
-
-def contents(folder: Path) -> dict[str, bytes]:
+def contents(folder):
     return {p.name: p.read_bytes() for p in folder.iterdir() if p.name != "gacprof.json"}
 
 
-def names(folder: Path) -> list[str]:
+def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def killing(after: int) -> Progress:
+def killing(after):
     """Ends the process once so much is done."""
 
-    def progress(done: int, total: int, what: object) -> None:
+    def progress(done, total, what):
         if done >= after:
             os.kill(os.getpid(), signal.SIGKILL)
 
     return progress
 
 
-def kill_after(count: int, source: Path, out: Path) -> Path:
+def kill_after(count, source, out):
     """Realign in a process that is killed after ``count`` bytes; returns what it left."""
 
-    def run() -> None:
+    def run():
         realign(source, "minimal", out, progress=killing(count))
 
     assert forked(run) == -signal.SIGKILL
@@ -56,7 +51,7 @@ def kill_after(count: int, source: Path, out: Path) -> Path:
 
 
 @pytest.fixture
-def killed(make_factored, tmp_path) -> tuple[Path, Path, int]:
+def killed(make_factored, tmp_path):
     """A source of three shards, what a run left that was killed after the first, and the size of
     that; ``fresh`` is the whole output."""
     source = make_factored([13, 11, 9], shards=3)
@@ -82,7 +77,7 @@ def test_factors_of_a_resumed_cut_come_from_one_decomposition(make_factored, tmp
     module = "model.layers.0.self_attn.q_proj"
     assert set(load_file(first)) == {f"{module}.ALinear.bias", f"{module}.BLinear.weight"}
 
-    def cut(progress: Progress | None = None) -> None:
+    def cut(progress=None):
         inventory = scan(source, factors=("{module}.ALinear.weight", "{module}.BLinear.weight"))
         realign(inventory, {dim.name: 8 for dim in inventory.dims}, out, progress=progress)
 
@@ -143,30 +138,19 @@ def test_a_link_in_the_workspaces_place_is_refused(make_factored, tmp_path):
     assert names(tmp_path / "elsewhere") == [] and not os.path.lexists(tmp_path / "out")
 
 
-def test_another_plan_does_not_go_on_with_what_the_killed_one_left(make_factored, tmp_path):
-    source = make_factored([13, 11], shards=2)
-    left = kill_after(1, source, tmp_path / "out")
-    result = realign(source, "optimal", tmp_path / "out")
-    assert result.resumed == () and not left.exists()
-
-
-def test_an_output_that_exists_is_refused_and_untouched(make_factored, tmp_path):
+def test_an_output_that_exists_or_lies_in_the_checkpoint_is_refused(make_factored, tmp_path):
     source, out = make_factored([13]), tmp_path / "out"
     out.mkdir()
     (out / "precious").write_text("mine")
-    with pytest.raises(CheckpointError, match="exists already"):
-        realign(source, "minimal", out)
-    assert contents(out) == {"precious": b"mine"}
     (tmp_path / "dangling").symlink_to("nowhere")
-    with pytest.raises(CheckpointError, match="exists already"):
-        realign(source, "minimal", tmp_path / "dangling")
-
-
-def test_the_checkpoint_itself_is_no_place_for_the_output(make_factored):
-    source = make_factored([13])
-    with pytest.raises(CheckpointError, match="lies in the checkpoint"):
-        realign(source, "minimal", source / "aligned")
-    assert not (source / "aligned").exists()
+    for place, why in (
+        (out, "exists already"),
+        (tmp_path / "dangling", "exists already"),
+        (source / "aligned", "lies in the checkpoint"),
+    ):
+        with pytest.raises(CheckpointError, match=why):
+            realign(source, "minimal", place)
+    assert contents(out) == {"precious": b"mine"} and not (source / "aligned").exists()
 
 
 def test_two_runs_do_not_write_the_same_output(make_factored, tmp_path):
@@ -185,7 +169,7 @@ def test_two_runs_do_not_write_the_same_output(make_factored, tmp_path):
 def test_a_write_that_fails_leaves_nothing_and_says_so_in_one_line(make_factored, tmp_path):
     source = make_factored([13])
 
-    def on_a_full_disk() -> str:
+    def on_a_full_disk():
         resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
         with pytest.raises(CheckpointError) as refused:
             realign(source, "minimal", tmp_path / "out")
@@ -208,7 +192,7 @@ def test_a_disk_without_room_is_refused_before_anything_is_written(
 
 
 def test_an_interrupted_run_leaves_nothing(make_factored, tmp_path):
-    def interrupt(done: int, total: int, what: object) -> None:
+    def interrupt(done, total, what):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -216,45 +200,26 @@ def test_an_interrupted_run_leaves_nothing(make_factored, tmp_path):
     assert names(tmp_path) == ["source"]
 
 
-MEMORY = """
-import json, sys
+MEMORY = f"""
+import json, sys{PEAK_KIB}
 from gacprof.resizing import realign
-result = realign(sys.argv[1], "minimal", sys.argv[2])
-# not getrusage: its peak is inherited from the process that started this one
-lines = dict(line.split(":", 1) for line in open("/proc/self/status"))
-peak = int(lines["VmHWM"].split()[0]) * 1024
-print(json.dumps({"peak": peak, "bytes": result.bytes_written, "torch": "torch" in sys.modules}))
+written = realign(sys.argv[1], "minimal", sys.argv[1] + "-out").bytes_written
+peak = 1024 * peak_kib()
+print(json.dumps({{"peak": peak, "bytes": written, "torch": "torch" in sys.modules}}))
 """
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
 def test_peak_memory_does_not_grow_with_the_checkpoint(tmp_path):
     """Seven pairs of 2 × 17 MB in a sparse file: more than the bound if it were held at once."""
-    rank, features, layers = 1023, 8192, 7
-    source = tmp_path / "source"
-    source.mkdir()
-    entries, at, largest = {}, 0, 2 * rank * features
-    for layer in range(layers):
+    rank, features, largest = 1023, 8192, 2 * 1023 * 8192
+    shapes = {}
+    for layer in range(7):
         module = f"model.layers.{layer}.self_attn.q_proj"
-        for part, shape in (("ALinear", (features, rank)), ("BLinear", (rank, features))):
-            entries[f"{module}.{part}.weight"] = {
-                "dtype": "F16",
-                "shape": shape,
-                "data_offsets": [at, at + largest],
-            }
-            at += largest
-    header = json.dumps(entries).encode()
-    with (source / "model.safetensors").open("wb") as file:
-        file.write(len(header).to_bytes(8, "little") + header)
-        file.truncate(8 + len(header) + at)
-    (source / "config.json").write_text("{}")
-    run = subprocess.run(
-        [sys.executable, "-c", MEMORY, source, tmp_path / "out"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    found = json.loads(run.stdout)
+        shapes[f"{module}.ALinear.weight"] = (features, rank)
+        shapes[f"{module}.BLinear.weight"] = (rank, features)
+    checkpoint(tmp_path / "source", shapes, {})
+    found = json.loads(told_by_python(MEMORY, tmp_path / "source"))
     bound = 2 * largest + 100_000_000
     assert found["bytes"] > 1.5 * bound and not found["torch"]
     assert found["peak"] <= bound

@@ -1,11 +1,7 @@
 """Realigning real and made checkpoints: what is written, what is refused."""
 
-from __future__ import annotations
-
-import hashlib
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +14,7 @@ from gacprof.resizing import realign
 from gacprof.resizing.request import EXACT
 
 
-def plan_for(checkpoint: Path, sizes: dict[str, int]) -> Plan:
+def plan_for(checkpoint, sizes):
     """A plan that a person could have written: these sizes, everything else as it is."""
     inventory = scan(checkpoint)
     choices = []
@@ -29,32 +25,19 @@ def plan_for(checkpoint: Path, sizes: dict[str, int]) -> Plan:
             Choice(dim=dim.name, kind=dim.kind, before=dim.size, after=after, action=action, cost=0)
         )
     return Plan(
-        checkpoint=str(checkpoint),
-        fingerprint=inventory.fingerprint,
-        layout=inventory.layout,
-        map="none",
-        device="none",
-        objective="by hand",
+        checkpoint=str(checkpoint), fingerprint=inventory.fingerprint, layout=inventory.layout,
+        map="none", device="none", objective="by hand", choices=choices,
         workload=Workload(tokens={1: 1.0}, dtype="float16"),
         budget=Budget(limit=None, used=0, before=0, basis="none"),
-        choices=choices,
         certificate=Certificate(solver="none", value=0, bound=None, gap=None, proved=False),
-    )
-
-
-def digests(folder: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
+    )  # fmt: skip
 
 
 def test_asvd_padded_has_the_sizes_the_config_and_the_bits(fixtures, tmp_path):
     source, out = fixtures / "checkpoints" / "asvd_mha_r1", tmp_path / "out"
-    before = digests(source)
+    before = {path.name: path.read_bytes() for path in source.iterdir()}
     result = realign(source, "minimal", out)
-    assert digests(source) == before
+    assert {path.name: path.read_bytes() for path in source.iterdir()} == before
     after = scan(out)
     assert after.layout == "asvd" and result.exact
     assert {d.name: d.size for d in after.dims} == {
@@ -74,11 +57,12 @@ def test_asvd_padded_has_the_sizes_the_config_and_the_bits(fixtures, tmp_path):
 
 
 FOLDERS = {
-    **dict.fromkeys(("asvd_mha_r1", "palu_mha_gs4_block1", "svdllm_mha_0.6"), "logits"),
-    **dict.fromkeys(("llmpruner_mha_global_mlp_0.3", "slicegpt_mha_s0.22_r1"), "logits_fp32_rope"),
+    "svdllm_mha_0.6": "logits",
+    "slicegpt_mha_s0.22_r1": "logits_fp32_rope",
     "torchpruning_mha_0.3": "logits",
 }
-"""Which recorded logits are a folder's own."""
+"""Of pickled checkpoints, which recorded logits are their own; of others the test in memory asks,
+and memory and files have the same bits."""
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -101,32 +85,6 @@ def test_every_tools_checkpoint_padded_gives_its_own_models_logits(
         model = load_model(out, "float32")
         logits = model(torch.from_numpy(truth["input_ids"])).logits
     np.testing.assert_allclose(logits.numpy(), truth[FOLDERS[folder]], atol=2e-5)  # of up to 8
-
-
-def test_palu_groups_are_padded_at_their_own_offsets(tools_checkpoints, tmp_path):
-    source, out = tools_checkpoints / "palu_mha_gs4_block1", tmp_path / "out"
-    module = "model.layers.1.self_attn.k_proj"  # ranks 57 and 50
-    realign(scan(source), {f"{module}:rank.0": 64}, out)
-    ranks = json.loads((out / "config.json").read_text())["head_wise_ranks"]
-    assert ranks[module] == [64, 50]
-    old, new = open_tensors(source), open_tensors(out)
-    inner = new.read(f"{module}.VT.weight")
-    np.testing.assert_array_equal(inner[:57], old.read(f"{module}.VT.weight")[:57])
-    assert not inner[57:64].any()
-    np.testing.assert_array_equal(inner[64:], old.read(f"{module}.VT.weight")[57:])
-    assert not new.read(f"{module}.U.0.weight")[:, 57:].any()
-
-
-def test_slicegpts_json_follows_its_tensors(tools_checkpoints, tmp_path):
-    source, out = tools_checkpoints / "slicegpt_mha_s0.22_r1", tmp_path / "out"
-    realign(source, "minimal", out)
-    side = json.loads((out / "Llama-2-tiny-mha_0.22.json").read_text())
-    assert side["embedding_dimensions"] == {"0": 200}
-    assert side["mlp_output_dimensions"] == {"0": 200, "1": 200, "2": 200, "3": 256}
-    torch = pytest.importorskip("torch")
-    state = torch.load(out / "Llama-2-tiny-mha_0.22.pt", weights_only=True, mmap=True)
-    assert state["model.layers.0.attn_shortcut_Q"].shape == (200, 200)
-    assert state["model.embed_tokens.weight"].dtype == torch.float16
 
 
 def test_a_plan_may_pad_one_dim_and_cut_another(make_factored, tmp_path):
@@ -243,75 +201,45 @@ def test_a_plan_of_another_checkpoint_is_refused(make_factored, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def forget(folder, name):
-    """Take a tensor out of the index; it stays in its shard."""
-    path = folder / "model.safetensors.index.json"
-    index = json.loads(path.read_text())
-    del index["weight_map"][name]
-    path.write_text(json.dumps(index))
-
-
 def test_a_tensor_lost_from_the_index_is_refused_and_not_dropped(make_factored, tmp_path):
     source = make_factored([5, 6], shards=2)
     lost = "model.layers.1.self_attn.q_proj.ALinear.weight"
-    forget(source, lost)
+    path = source / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    del index["weight_map"][lost]  # it stays in its shard
+    path.write_text(json.dumps(index))
     assert any(f"the shards hold '{lost}'" in note for note in scan(source).notes)
     with pytest.raises(CheckpointError, match=f"index leaves out '{lost}'.*belongs with"):
         realign(source, "minimal", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_a_whole_layer_that_the_index_does_not_know_is_left_out_and_noted(make_factored, tmp_path):
-    source = make_factored([5, 6], shards=2)
-    shard = source / "model-00001-of-00002.safetensors"
-    tensors = load_file(shard) | {"extra.head.weight": np.ones((2, 2), np.float32)}
-    save_file(tensors, shard, {"format": "pt"})
-    result = realign(source, "minimal", tmp_path / "out")
-    assert any("'extra.head.weight'" in note and "left out" in note for note in result.notes)
-    assert "extra.head.weight" not in scan(tmp_path / "out").tensors
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_nothing_exact_is_claimed_of_weights_that_are_not_finite(make_factored, tmp_path, value):
+def test_nothing_exact_is_claimed_of_weights_that_are_not_finite(make_factored, tmp_path):
     source = make_factored([5])
-    file = source / "model.safetensors"
-    tensors = load_file(file)
+    tensors = load_file(source / "model.safetensors")
     inner = "model.layers.0.self_attn.q_proj.BLinear.weight"
-    tensors[inner] = tensors[inner].copy()
-    tensors[inner][1, 2] = value
-    save_file(tensors, file, {"format": "pt"})
+    tensors[inner][1, 2:4] = np.nan, np.inf
+    save_file(tensors, source / "model.safetensors", {"format": "pt"})
     result = realign(source, "minimal", tmp_path / "out")
     assert result.not_finite == (inner,) and not result.exact
     assert "NaN or infinity" in result.meaning and result.meaning != EXACT
 
 
 @pytest.mark.parametrize(
-    ("tensor", "change"),
+    ("tensor", "value"),
     [
-        ("model.embed_tokens.weight", lambda value: value[None]),
-        ("lm_head.weight", lambda value: value[0, 0]),
-        ("lm_head.weight", lambda value: value.astype(np.int8)),
+        ("model.embed_tokens.weight", np.ones((1, 32, 16), np.float32)),
+        ("lm_head.weight", np.array(1.0, np.float32)),
+        ("lm_head.weight", np.ones((32, 16), np.int8)),
     ],
     ids=["3 dims", "no dims", "int8"],
 )
 def test_what_no_model_computes_with_is_not_written_as_exact(
-    make_factored, tmp_path, tensor, change
+    make_factored, tmp_path, tensor, value
 ):
     folder = make_factored([5])
     tensors = load_file(folder / "model.safetensors")
-    value = tensors.get(tensor, np.ones((32, 16), np.float32))
-    changed = tensors | {tensor: np.ascontiguousarray(change(value))}
-    if not change(value).shape:
-        changed[tensor] = np.array(1.0, np.float32)
-    save_file(changed, folder / "model.safetensors")
+    save_file(tensors | {tensor: value}, folder / "model.safetensors")
     with pytest.raises(CheckpointError, match=f"{tensor} is .* mend the checkpoint"):
         realign(folder, "minimal", tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_a_size_of_many_digits_is_cut_in_the_refusal(make_factored, tmp_path):
-    folder = make_factored([5])
-    dim = scan(folder).dims[0].name
-    with pytest.raises((PlanError, CheckpointError)) as refused:
-        realign(folder, plan_for(folder, {dim: 10**400}), tmp_path / "out")
-    assert len(str(refused.value)) < 400 and "null" not in str(refused.value)

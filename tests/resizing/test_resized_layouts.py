@@ -4,13 +4,9 @@ Each checkpoint is made from a small model of transformers whose own weights bec
 of the factors (or the pruned weights), so that model's logits are the truth.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import types
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,19 +24,13 @@ IDS = torch.randint(0, 90, (2, 12), generator=torch.Generator().manual_seed(0))
 HEADS, KV_HEADS, HEAD_DIM = 6, 2, 8
 
 
-def dense(kind: str) -> torch.nn.Module:
+def dense(kind):
     """Two layers, hidden 48, six heads that share two kv heads, MLP 86."""
     config = transformers.AutoConfig.for_model(
-        kind,
-        hidden_size=HEADS * HEAD_DIM,
-        intermediate_size=86,
-        num_hidden_layers=2,
-        num_attention_heads=HEADS,
-        num_key_value_heads=KV_HEADS,
-        vocab_size=90,
-        max_position_embeddings=32,
-        tie_word_embeddings=False,
-    )
+        kind, hidden_size=HEADS * HEAD_DIM, intermediate_size=86, num_hidden_layers=2,
+        num_attention_heads=HEADS, num_key_value_heads=KV_HEADS, vocab_size=90,
+        max_position_embeddings=32, tie_word_embeddings=False,
+    )  # fmt: skip
     torch.manual_seed(3)
     model = transformers.AutoModelForCausalLM.from_config(config).float().eval()
     for parameter in model.parameters():
@@ -48,19 +38,19 @@ def dense(kind: str) -> torch.nn.Module:
     return model
 
 
-def linears(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Linear]]:
+def linears(model):
     for name, module in model.model.layers.named_modules():
         if isinstance(module, torch.nn.Linear):
             yield f"model.layers.{name}", module
 
 
-def factors(weight: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+def factors(weight, rank):
     u, s, v = torch.linalg.svd(weight.data, full_matrices=False)
     root = s[:rank].sqrt()
     return (u[:, :rank] * root).contiguous(), (root[:, None] * v[:rank]).contiguous()
 
 
-def palu(folder: Path) -> np.ndarray:
+def palu(folder):
     """Qwen2 with biases; two groups of ranks 5 and 7."""
     model, tensors, ranks = dense("qwen2"), {}, {}
     for name, module in linears(model):
@@ -83,7 +73,7 @@ def palu(folder: Path) -> np.ndarray:
     return logits_of(model)
 
 
-def svd_llm(folder: Path) -> np.ndarray:
+def svd_llm(folder):
     """A pickled Mistral whose k and v factors declare another rank than they have."""
     model = dense("mistral")
     pairs = {}
@@ -110,7 +100,7 @@ def svd_llm(folder: Path) -> np.ndarray:
     return truth
 
 
-def per_layer(folder: Path) -> np.ndarray:
+def per_layer(folder):
     """A pickled Llama as LLM-Pruner's llama3.py leaves it, in transformers' own classes.
 
     The second layer lost half of its heads, each layer has a width of its own.
@@ -131,7 +121,7 @@ def per_layer(folder: Path) -> np.ndarray:
     return truth
 
 
-def logits_of(model: torch.nn.Module) -> np.ndarray:
+def logits_of(model):
     with torch.no_grad():
         return model(input_ids=IDS).logits.numpy()
 
@@ -169,7 +159,7 @@ def test_none_of_the_tools_modules_is_imported(tmp_path, monkeypatch):
     model = dense("llama")
     attention = model.model.layers[0].self_attn
     kind = type("Attention", (type(attention),), {"__module__": package.__name__})
-    package.Attention = kind  # type: ignore[attr-defined]  # torch.save looks it up there
+    package.Attention = kind  # torch.save looks it up there
     attention.__class__ = kind
     torch.save(model.state_dict(), tmp_path / "state.pt")
     torch.save(model, tmp_path / "model.pt")

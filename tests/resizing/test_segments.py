@@ -1,36 +1,28 @@
-"""Composing the segments of an axis: checked against numpy on whole arrays."""
+"""Composing the segments of an axis: checked against numpy on whole arrays; and the files that they
+are streamed to: torch reads back what was written."""
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 
+from gacprof.checkpoint import open_tensors, scan
 from gacprof.core import factors
 from gacprof.core.errors import CheckpointError
-from gacprof.resizing.segments import (
-    Mix,
-    Stretch,
-    Take,
-    Zeros,
-    apply,
-    compose,
-    new_shape,
-    stream,
-)
+from gacprof.resizing import segments as made
+from gacprof.resizing.changes import new_checkpoint
+from gacprof.resizing.segments import Mix, Stretch, Take, Zeros, apply, compose, stream
+from gacprof.resizing.values import Resizer
+from gacprof.resizing.writers import WeightsFile, save_tensors
 
 
 @st.composite
 def an_axis(draw):
     """A length, and per neighbouring part its size, what becomes of it, and the answer."""
-    parts = draw(
-        st.lists(
-            st.tuples(
-                st.integers(1, 9), st.sampled_from(["keep", "pad", "cut", "choose"]), st.data()
-            ),
-            min_size=1,
-            max_size=6,
-        )
-    )
+    actions = st.sampled_from(["keep", "pad", "cut", "choose"])
+    parts = draw(st.lists(st.tuples(st.integers(1, 9), actions, st.data()), min_size=1, max_size=6))
     stretches, expected, at = [], [], 0
     for size, action, data in parts:
         whole = list(range(at, at + size))
@@ -66,7 +58,7 @@ def test_every_stretch_becomes_what_was_asked_and_the_rest_stays(axis_case, axis
     np.testing.assert_array_equal(apply(source, axis, segments, "bfloat16"), wanted)
     streamed = list(stream(source, {axis: segments}, "bfloat16", chunk_bytes))
     assert b"".join(block.tobytes() for block in streamed) == wanted.tobytes()
-    assert new_shape(source.shape, {axis: segments}) == wanted.shape
+    assert made.new_shape(source.shape, {axis: segments}) == wanted.shape
 
 
 @given(an_axis(), an_axis())
@@ -107,7 +99,6 @@ def test_a_scalar_is_copied():
 
 
 def test_bfloat16_rounds_to_nearest_even_like_torch():
-    torch = pytest.importorskip("torch")
     rng = np.random.default_rng(1)
     values = np.concatenate([rng.standard_normal(4000) * 10.0**e for e in (-38, -3, 0, 5, 37)])
     values = np.concatenate(
@@ -127,6 +118,36 @@ def test_a_value_that_overflows_the_type_is_refused_not_written_as_infinity(dtyp
         factors.narrow(np.array([1.0, 3.4e38 * 1.5]), dtype)
 
 
-def test_types_we_cannot_compute_with_are_refused():
-    with pytest.raises(CheckpointError, match="float8_e4m3fn"):
-        factors.widen(np.zeros(3, np.uint8), "float8_e4m3fn")
+def test_tensors_in_memory_are_written_as_the_library_reads_them(tmp_path):
+    state = {
+        "w": torch.arange(12).reshape(3, 4).bfloat16().T,
+        "scalar": torch.tensor(2.5),
+        "empty": torch.empty(0, 4),
+        "bool": torch.tensor([True, False]),
+    }
+    save_tensors(tmp_path / "m.safetensors", state, {"format": "pt"})
+    found = load_file(tmp_path / "m.safetensors")
+    assert found.keys() == state.keys()
+    for name, tensor in state.items():
+        assert found[name].dtype == tensor.dtype and torch.equal(found[name], tensor), name
+
+
+@pytest.mark.parametrize("mmap", [False, True])
+def test_all_the_types_that_torch_save_knows_are_read_by_torch(tmp_path, mmap):
+    state = {
+        dtype: torch.arange(6).reshape(2, 3).to(getattr(torch, dtype))
+        for dtype in ("float64", "float32", "float16", "bfloat16", "int64", "int8", "uint8", "bool")
+    }
+    state |= {"scalar": torch.tensor(3.5), "empty": torch.empty(0, 4)}
+    torch.save(state, tmp_path / "source.pt")
+    reader, counts = open_tensors(tmp_path / "source.pt"), []
+    new = new_checkpoint(reader.inventory, {})
+    resizer = Resizer(reader, new)
+    file = WeightsFile("out.pt", "torch", tuple(new.tensors.values()), {})
+    assert file.write(tmp_path, resizer, counts.append) is False
+    assert sum(counts) == sum(i.nbytes for i in scan(tmp_path / "out.pt").tensors.values())
+    again = torch.load(tmp_path / "out.pt", weights_only=True, mmap=mmap)
+    assert list(again) == list(state)
+    for name, tensor in state.items():
+        assert again[name].dtype == tensor.dtype and torch.equal(again[name], tensor), name
+        assert again[name].is_contiguous()

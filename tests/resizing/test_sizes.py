@@ -1,56 +1,39 @@
-"""What realigning accepts as sizes: by dim, by a strategy, uniform widths."""
+"""What realigning accepts as sizes: by dim, by a strategy, uniform widths, no rank at all."""
 
-from __future__ import annotations
-
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from gacprof.checkpoint import scan
+from gacprof.checkpoint import open_tensors, scan
 from gacprof.core.errors import CheckpointError, PlanError
-from gacprof.resizing import realign
+from gacprof.resizing import Fuse, realign
 from gacprof.resizing.sizes import Padding
 
-DIM = "model.layers.0.self_attn.q_proj:rank"
+Q = "model.layers.{}.self_attn.q_proj".format
+DIM = f"{Q(0)}:rank"
 
 
-def test_a_checkpoint_on_disk_takes_strategies_and_sizes_too(make_factored, tmp_path):
-    source = make_factored([5])
-    assert realign(source, "minimal", tmp_path / "eight").resized[0].after == 8
-    assert realign(source, {DIM: 7}, tmp_path / "seven").resized[0].after == 7
-    assert scan(tmp_path / "seven").dim(DIM).size == 7
-
-
-@pytest.mark.parametrize("size", ["8", 8.5, 8.0, True, 0, -8, 2**31, 10**12])
+@pytest.mark.parametrize("size", ["8", 8.5, 8.0, True, 0, -8, 2**31, 10**400])
 def test_a_size_is_a_whole_number_that_can_be(make_factored, tmp_path, size):
     with pytest.raises(PlanError, match="cannot have size"):
         realign(make_factored([5]), {DIM: size}, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_a_dim_that_is_not_there_is_named_with_what_is(make_factored):
-    inventory = scan(make_factored([5]))
-    with pytest.raises(CheckpointError, match=f"no dim 'nope'; dims are named like '{DIM}'"):
-        inventory.dim("nope")
-    with pytest.raises(CheckpointError, match="no product of a weight 'nope'"):
-        inventory.gemm("nope")
-
-
 def test_dims_that_are_not_there_or_may_not_change_are_refused(make_factored, tmp_path):
     inventory = scan(make_factored([13]))
-    with pytest.raises(PlanError, match="no dim 'somewhere:rank'"):
-        realign(inventory, {"somewhere:rank": 8}, tmp_path / "out")
-    name = inventory.dims[0].name
-    with pytest.raises(PlanError, match="size 0"):
-        realign(inventory, {name: 0}, tmp_path / "out")
-    refused = replace(inventory.dims[0], padding="refused", why="because of a test")
-    frozen = replace(inventory, dims=(refused,))
-    with pytest.raises(CheckpointError, match="because of a test"):
-        realign(frozen, {name: 16}, tmp_path / "out")
-    hidden = replace(inventory, dims=(replace(inventory.dims[0], kind="hidden", ordered=False),))
-    with pytest.raises(CheckpointError, match="only be padded"):
-        realign(hidden, {name: 8}, tmp_path / "out")
+    (dim,) = inventory.dims
+    refused = replace(dim, padding="refused", why="because of a test")
+    for own, sizes, error, why in (
+        (dim, {"somewhere:rank": 8}, PlanError, "no dim 'somewhere:rank'"),
+        (dim, {dim.name: 0}, PlanError, "size 0"),
+        (refused, {dim.name: 16}, CheckpointError, "because of a test"),
+        (replace(dim, kind="hidden", ordered=False), {dim.name: 8}, CheckpointError, "only be pad"),
+    ):
+        with pytest.raises(error, match=why):
+            realign(replace(inventory, dims=(own,)), sizes, tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
 
@@ -83,3 +66,36 @@ def test_uniform_widths_make_a_plain_model_that_transformers_loads(tools_checkpo
 def test_factored_checkpoints_cannot_be_made_uniform(make_factored, tmp_path):
     with pytest.raises(CheckpointError, match="factored layers"):
         realign(make_factored([13]), "uniform", tmp_path / "out")
+
+
+def test_one_module_becomes_dense_and_the_others_stay(make_factored, tmp_path):
+    source, out = make_factored([13, 11]), tmp_path / "out"
+    result = realign(source, Fuse((Q(0),)), out)
+    old, new = open_tensors(source), open_tensors(out)
+    product = old.read(f"{Q(0)}.ALinear.weight").astype(np.float64) @ old.read(
+        f"{Q(0)}.BLinear.weight"
+    ).astype(np.float64)
+    np.testing.assert_array_equal(new.read(f"{Q(0)}.weight"), product.astype(np.float32))
+    np.testing.assert_array_equal(new.read(f"{Q(0)}.bias"), old.read(f"{Q(0)}.ALinear.bias"))
+    assert not any(name.startswith(f"{Q(0)}.ALinear") for name in new)
+    np.testing.assert_array_equal(
+        new.read(f"{Q(1)}.ALinear.weight"), old.read(f"{Q(1)}.ALinear.weight")
+    )
+    config = json.loads((out / "config.json").read_text())
+    assert config["truncation_ranks"] == {Q(1): 11}
+    assert result.fused == (Q(0),) and not result.exact
+    assert result.parameters_after == scan(out).parameters
+    assert result.parameters_after - result.parameters_before == 24 * 24 - 2 * 24 * 13
+
+
+def test_what_cannot_be_fused_is_refused(make_factored, tools_checkpoints, tmp_path):
+    source = make_factored([13])
+    with pytest.raises(PlanError, match="not a factored module"):
+        realign(source, Fuse(("model.norm",)), tmp_path / "out")
+    palu = scan(tools_checkpoints / "palu_mha_gs4_block1")
+    half = {"model.layers.1.self_attn.k_proj:rank.0": None}
+    with pytest.raises(PlanError, match="all its ranks or not at all"):
+        realign(palu, half, tmp_path / "out")
+    with pytest.raises(PlanError, match="no rank"):
+        realign(palu, {"model.layers.1.mlp:width": None}, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

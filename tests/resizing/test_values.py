@@ -1,9 +1,6 @@
 """Ranks raised with the original weights at hand: true information in place of zeros."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +15,7 @@ Q = "model.layers.{}.self_attn.q_proj".format
 
 
 @pytest.fixture
-def base(tmp_path: Path) -> Path:
+def base(tmp_path):
     """Dense q_proj of two layers, 24×24, for ``make_factored``."""
     folder = tmp_path / "base"
     folder.mkdir()
@@ -36,11 +33,11 @@ def base(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def source(make_factored) -> Path:
+def source(make_factored):
     return make_factored([13, 11])
 
 
-def product(folder: Path, module: str) -> np.ndarray:
+def product(folder, module):
     reader = open_tensors(folder)
     u, v = (reader.read(f"{module}.{part}.weight") for part in ("ALinear", "BLinear"))
     return u.astype(np.float64) @ v
@@ -69,14 +66,6 @@ def test_new_entries_are_the_best_part_of_what_the_factors_left_out(source, base
     )
     record = json.loads((tmp_path / "out" / "gacprof.json").read_text())
     assert record["origin"]["base"]["fingerprint"] == scan(base).fingerprint
-
-
-def test_with_the_full_rank_the_original_is_back(source, base, tmp_path):
-    full = {f"{Q(layer)}:rank": 40 for layer in range(2)}  # 13 + 24 and more
-    result = realign(scan(source), full, tmp_path / "out", base=base)
-    weight = load_file(base / "model.safetensors")[f"{Q(0)}.weight"]
-    np.testing.assert_allclose(product(tmp_path / "out", Q(0)), weight, atol=1e-5)
-    assert result.resized[0].residual[1] < 1e-6
 
 
 REAL = ("asvd_mha_r1", "palu_mha_gs4_block1", "svdllm_mha_0.6")
@@ -111,19 +100,6 @@ def test_every_tools_factors_come_nearer_to_their_original(folder, tools_checkpo
         assert error == pytest.approx(after, abs=1e-3)  # stored in float16
 
 
-def test_the_model_comes_nearer_to_the_original(tools_checkpoints, tmp_path):
-    pytest.importorskip("transformers")
-    from gacprof.evaluation import verify
-
-    base, source = tools_checkpoints / "base_mha", tools_checkpoints / "asvd_mha_r1"
-    found = scan(source)
-    raised = {d.name: d.size + 40 for d in found.dims if d.kind == "rank" and d.layer == 0}
-    realign(found, raised, tmp_path / "out", base=base)
-    before, after = (verify(base, model) for model in (source, tmp_path / "out"))
-    assert after.rms_rel_error < before.rms_rel_error
-    assert after.mean_kl < before.mean_kl
-
-
 def test_widths_beside_informed_ranks_are_padded_with_zeros(tools_checkpoints, tmp_path):
     """gate's outer factor and down's inner one are resized along both axes at once."""
     source, base = tools_checkpoints / "svdllm_mha_0.6", tools_checkpoints / "base_mha"
@@ -142,7 +118,7 @@ def test_widths_beside_informed_ranks_are_padded_with_zeros(tools_checkpoints, t
 
 
 def test_bases_that_do_not_fit_are_refused(source, base, make_factored, tmp_path):
-    def refused(base: Path, match: str) -> None:
+    def refused(base, match):
         with pytest.raises(CheckpointError, match=match):
             realign(source, "minimal", tmp_path / "out", base=base)
         assert not (tmp_path / "out").exists()
@@ -150,19 +126,12 @@ def test_bases_that_do_not_fit_are_refused(source, base, make_factored, tmp_path
 
     refused(make_factored([13, 11], name="factored"), "no dense layer of that name")
     tensors = load_file(base / "model.safetensors")
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "config.json").write_text((base / "config.json").read_text())
-    save_file(
-        {**tensors, f"{Q(1)}.weight": np.ones((24, 20), np.float32)}, other / "model.safetensors"
-    )
-    refused(other, r"is \[24, 20\], \[24, 24\] is needed")
-    rng = np.random.default_rng(2)
-    strange = {
-        name: rng.standard_normal(t.shape).astype(np.float32) / 100 for name, t in tensors.items()
-    }
-    save_file(strange, other / "model.safetensors")
-    refused(other, "compressed from another model")
+    narrow = {f"{Q(1)}.weight": np.ones((24, 20), np.float32)}
+    save_file(tensors | narrow, base / "model.safetensors")
+    refused(base, r"is \[24, 20\], \[24, 24\] is needed")
+    strange = {name: np.roll(tensor, 5, 0) for name, tensor in tensors.items()}
+    save_file(strange, base / "model.safetensors")
+    refused(base, "compressed from another model")
 
 
 def test_bfloat16_factors_are_completed_within_their_rounding():

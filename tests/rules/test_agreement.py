@@ -1,23 +1,19 @@
 """How far the rules hold on the published points, as docs/rules.md says, and where they do not."""
 
-from __future__ import annotations
-
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import gacprof
 from gacprof.cliffmap import CliffMap
 from gacprof.core.errors import MapError
-from gacprof.rules.agreement import Agreement, agree
+from gacprof.rules.agreement import agree
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, Agreement]:
+def found():
     return {
         gpu: agree(
             gacprof.rule_table(gpu, "2.9.1"),
@@ -27,9 +23,7 @@ def found() -> dict[str, Agreement]:
     }
 
 
-def test_the_table_of_the_document_is_the_agreement(
-    found: dict[str, Agreement], pytestconfig: pytest.Config
-) -> None:
+def test_the_table_of_the_document_is_the_agreement(found, pytestconfig):
     text = (Path(pytestconfig.rootpath) / "docs" / "rules.md").read_text()
     rows = re.findall(
         r"^\| (A100|H100) (?:(row_sum) )?(\w+) \| (\d+) \| (.+) \|$", text, flags=re.M
@@ -51,16 +45,7 @@ def test_the_table_of_the_document_is_the_agreement(
         assert [percent for percent, *_ in said] == percents
 
 
-def test_every_head_dim_of_either_gpu_is_as_the_rules_say(found: dict[str, Agreement]) -> None:
-    for gpu, frontier in (("a100", 12 / 16), ("h100", 1.0)):
-        compared, safe, on_frontier = found[gpu].by_axis()["attention", "head_dim"]
-        assert compared > 100 and safe.precision == safe.recall == 1.0
-        assert on_frontier.recall == 1.0 and on_frontier.precision == frontier
-
-
-def test_every_published_size_that_rules_call_safe_was_measured_so(
-    found: dict[str, Agreement],
-) -> None:
+def test_every_published_size_that_rules_call_safe_was_measured_so(found):
     """The gate of what rules claim: a safe size is right, a misaligned one too; on K and N of each
     GPU there are some, and what is not known is left undecided."""
     for gpu, agreement in found.items():
@@ -72,29 +57,14 @@ def test_every_published_size_that_rules_call_safe_was_measured_so(
         assert axes["row_sum", "K"][1].by_rules == 0
 
 
-def test_ends_of_waves_are_on_the_published_frontier(found: dict[str, Agreement]) -> None:
-    _, _, along_n = found["a100"].by_axis()["linear", "N"]
-    assert along_n.precision == 1.0 and along_n.recall is not None and along_n.recall >= 0.75
-
-
-def test_undecided_dims_count_for_neither() -> None:
-    made = gacprof.rule_table("a100", "2.9.1")
-    published = CliffMap.load("a100-published")
-    none = [c.model_copy(update={"safe": [], "misaligned": []}) for c in published.curves]
-    blank = CliffMap(published.file.model_copy(update={"curves": none}))
-    assert agree(made, blank).by_axis() == {}
-
-
-def test_other_maps_and_other_chips_are_refused() -> None:
+def test_other_maps_and_other_chips_are_refused():
     made = gacprof.rule_table("a100", "2.9.1")
     h = CliffMap.load("h100-published")
     with pytest.raises(MapError, match="one architecture's rules say nothing of another"):
         agree(made, h)
 
 
-def test_the_verb_prints_shares_and_each_counter_example(
-    run: Callable[..., Any], tmp_path: Any
-) -> None:
+def test_the_verb_prints_shares_and_each_counter_example(run, tmp_path):
     path = tmp_path / "h.json"
     gacprof.rule_table("h100", "2.11").save(path)
     code, out, _ = run("map", "agree", path, "h100-published")

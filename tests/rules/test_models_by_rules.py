@@ -1,34 +1,21 @@
 """Whole models by the rules of a GPU: odd widths, shards, 8-bit weights, vocabularies, heads."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
-
 import pytest
 from checkpoint_making import checkpoint
 
 import gacprof
-from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.intersect import intersect
 from gacprof.core.errors import GacprofError, MapError, PlanError
 
 FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}
-Make = Callable[..., Path]
-Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def llama(tmp_path: Path) -> Make:
+def llama(tmp_path):
     """A decoder of two layers; weights of ``dtype``, packed by ``scheme`` if there is one."""
 
-    def make(
-        hidden: int = 256, width: int = 1367, heads: int = 2, vocab: int = 32000,
-        dtype: str = "bfloat16", scheme: Mapping[str, Any] | None = None,
-    ) -> Path:  # fmt: skip
-        shapes: dict[str, Any] = {
+    def make(hidden=256, width=1367, heads=2, vocab=32000, dtype="bfloat16", scheme=None):
+        shapes = {
             "model.embed_tokens.weight": ("bfloat16", (vocab, hidden)),
             "lm_head.weight": ("bfloat16", (vocab, hidden)),
         }
@@ -55,9 +42,7 @@ def llama(tmp_path: Path) -> Make:
 
 
 @pytest.mark.parametrize("tokens", [None, "512", "1", "4096:2"])
-def test_an_odd_width_is_found_at_any_token_count(
-    llama: Make, run: Run, tmp_path: Path, tokens: str | None
-) -> None:
+def test_an_odd_width_is_found_at_any_token_count(llama, run, tmp_path, tokens):
     table = tmp_path / "h100.json"
     asked = ("--gpu", "h100", "--torch", "2.11", "--dtype", "bfloat16", "--out", table)
     assert run("map", "rules", *asked)[0] == 0
@@ -70,9 +55,7 @@ def test_an_odd_width_is_found_at_any_token_count(
 @pytest.mark.parametrize(
     ("tp", "best"), [(1, 1368), (2, 1376), (4, 1376), (8, 1408)]
 )  # fmt: skip
-def test_a_width_is_judged_and_planned_as_one_rank_holds_it(
-    llama: Make, tp: int, best: int
-) -> None:
+def test_a_width_is_judged_and_planned_as_one_rank_holds_it(llama, tp, best):
     """1368 at eight ranks is 171 on each."""
     model, table = llama(heads=8), gacprof.rule_table("h100", "2.11")
     found = gacprof.diagnose(model, table, tp=tp).findings
@@ -83,7 +66,7 @@ def test_a_width_is_judged_and_planned_as_one_rank_holds_it(
     assert all(size // tp % 8 == 0 for choice in made.choices for size in choice.candidates)
 
 
-def test_eight_bit_weights_are_judged_as_they_are_computed(llama: Make) -> None:
+def test_eight_bit_weights_are_judged_as_they_are_computed(llama):
     """In fp8 a multiple of 16 is served and nothing else; the head stays bfloat16."""
     good = gacprof.diagnose(llama(width=1376, dtype="float8_e4m3fn", scheme=FP8), h100())
     assert good.dtype == "float8_e4m3" and not good.findings and not good.unknown
@@ -93,7 +76,7 @@ def test_eight_bit_weights_are_judged_as_they_are_computed(llama: Make) -> None:
     assert a100.unknown == 14 and "no rules for float8_e4m3" in " ".join(a100.notes)
 
 
-def test_a_table_of_one_dtype_judges_what_is_served_in_it(llama: Make) -> None:
+def test_a_table_of_one_dtype_judges_what_is_served_in_it(llama):
     """A checkpoint stored in float32, where no size is odd, is served in bfloat16."""
     model = llama(dtype="float32")
     whole = gacprof.diagnose(model, h100())
@@ -103,10 +86,8 @@ def test_a_table_of_one_dtype_judges_what_is_served_in_it(llama: Make) -> None:
     assert gacprof.diagnose(model, h100(), dtype="bfloat16").misaligned == 6
 
 
-def test_weights_that_are_unpacked_first_are_judged_in_what_they_are_computed_in(
-    llama: Make,
-) -> None:
-    def diagnosed(dtype: str, **also: Any) -> Any:
+def test_weights_that_are_unpacked_first_are_judged_in_what_they_are_computed_in(llama):
+    def diagnosed(dtype, **also):
         group = {"weights": {"num_bits": 8, "type": "int" if dtype == "int8" else "float"}} | also
         scheme = {"quant_method": "compressed-tensors", "config_groups": {"0": group}}
         return gacprof.diagnose(llama(width=1368, dtype=dtype, scheme=scheme), h100())
@@ -118,27 +99,31 @@ def test_weights_that_are_unpacked_first_are_judged_in_what_they_are_computed_in
     assert found.dtype == "float8_e4m3" and found.misaligned == 6
 
 
-def test_a_vocabulary_that_no_plan_changes_is_a_finding(llama: Make, run: Run) -> None:
-    model = llama(width=1368, vocab=50257)
-    code, out, _ = run("diagnose", model, "--gpu", "h100", "--torch", "2.11")
-    assert code == 1 and "lm_head" in out and "50304 would be served well" in out
+@pytest.mark.parametrize(
+    ("sizes", "code", "says"),
+    [
+        ({"width": 1368, "vocab": 50257}, 1, ["lm_head", "50304 would be served well"]),
+        ({"hidden": 848, "width": 1368}, 1, ["head_dim", "128 would be served well"]),
+        ({"hidden": 896, "width": 1408}, 0, ["head_dim 112 is undecided"]),
+        ({"hidden": 1024, "width": 1408}, 0, []),
+    ],
+)
+def test_vocabularies_and_head_dims_that_no_plan_changes_are_findings(
+    llama, run, sizes, code, says
+):
+    ended, out, _ = run("diagnose", llama(heads=8, **sizes), "--gpu", "h100", "--torch", "2.11")
+    assert ended == code and all(one in out for one in says)
+    assert says or "head_dim" not in out
 
 
-def test_the_vocabulary_of_a_rank_is_not_judged(llama: Make) -> None:
+def test_the_vocabulary_of_a_rank_is_not_judged(llama):
     """Engines pad it, each to another multiple, before ranks share it."""
     found = gacprof.diagnose(llama(width=1408, heads=8, vocab=50257), h100(), tp=8)
     assert not found.findings and "engines pad the vocabulary" in " ".join(found.notes)
     assert {w.name: w.verdict for w in found.weights}["lm_head"] == "fixed"
 
 
-def test_a_head_dim_that_is_padded_is_a_finding(llama: Make, run: Run) -> None:
-    model = llama(hidden=848, heads=8, width=1368)
-    code, out, _ = run("diagnose", model, "--gpu", "h100")
-    assert code == 1 and "head_dim" in out and "128 would be served well" in out
-    assert run("diagnose", llama(hidden=1024, heads=8, width=1368), "--gpu", "h100")[0] == 0
-
-
-def test_a_width_beside_a_size_that_nothing_changes_is_promised_no_gain(llama: Make) -> None:
+def test_a_width_beside_a_size_that_nothing_changes_is_promised_no_gain(llama):
     """The worst side of a product decides: with a hidden size of 1002 no width is of tier 1."""
     found = gacprof.diagnose(llama(hidden=1002, heads=2), h100())
     (width,) = {d.size: d for d in found.dims if d.kind == "width"}.values()
@@ -149,7 +134,7 @@ def test_a_width_beside_a_size_that_nothing_changes_is_promised_no_gain(llama: M
     assert {d.size for d in even.findings if d.name.endswith(":K")} == {1002}
 
 
-def test_a_published_map_that_lacks_the_shapes_offers_the_rules(llama: Make, run: Run) -> None:
+def test_a_published_map_that_lacks_the_shapes_offers_the_rules(llama, run):
     model = llama()
     code, out, _ = run("diagnose", model, "--map", "h100-published")
     assert code == 1 and "--gpu h100" in out
@@ -158,7 +143,7 @@ def test_a_published_map_that_lacks_the_shapes_offers_the_rules(llama: Make, run
     assert code == 2 and "--gpu h100" in err and "--axis N" in err
 
 
-def test_one_source_is_asked_for(llama: Make, run: Run) -> None:
+def test_one_source_is_asked_for(llama, run):
     for given, message in (
         ((), "give either a map"),
         (("--map", "a100-published", "--gpu", "h100"), "give either a map"),
@@ -170,45 +155,38 @@ def test_one_source_is_asked_for(llama: Make, run: Run) -> None:
         assert code == 2 and message in err and err.count("\n") == 1
 
 
-def test_a_shard_count_that_heads_do_not_take_is_refused(llama: Make) -> None:
-    with pytest.raises(PlanError, match="shards cannot share"):
-        gacprof.plan(llama(), h100(), constraints=gacprof.Constraints(preset="vllm,tp=8"))
-
-
-def h100() -> Any:
+def h100():
     return gacprof.rule_table("h100", "2.11")
 
 
-def test_a_measured_map_knows_a_rank_s_products_only_if_these_were_measured(llama: Make) -> None:
-    found = gacprof.diagnose(llama(), CliffMap.load("cpu-example"), tp=2)
-    assert found.unknown and not found.findings
-
-
-def test_heads_that_ranks_cannot_share_whole_are_refused(llama: Make, run: Run) -> None:
+def test_heads_that_ranks_cannot_share_whole_are_refused(llama, run):
     model = llama(hidden=896, heads=14, width=1408)
     code, _, err = run("diagnose", model, "--gpu", "h100", "--tp", 4)
     assert code == 2 and "4 ranks cannot share the 14 heads" in err and "1, 2, 7, 14" in err
+    with pytest.raises(PlanError, match="shards cannot share"):
+        gacprof.plan(model, h100(), constraints=gacprof.Constraints(preset="vllm,tp=8"))
     assert gacprof.diagnose(model, h100(), tp=2).tp == 2
 
 
 @pytest.mark.parametrize("tp", [0, -8, "8", 2.0, True])
-def test_a_number_of_ranks_is_a_whole_number(llama: Make, tp: Any) -> None:
+def test_a_number_of_ranks_is_a_whole_number(llama, tp):
     with pytest.raises(GacprofError, match="it must be a whole number"):
         gacprof.diagnose(llama(), h100(), tp=tp)
 
 
-def test_what_is_no_gpu_and_no_map_is_refused() -> None:
-    for wrong in (5, None, ["a100-published"]):
-        with pytest.raises(MapError, match=r"give either a map|no source of sizes"):
-            gacprof.open_source(wrong)  # type: ignore[arg-type]
-    with pytest.raises(GacprofError, match="gpu must be a name"):
-        gacprof.rule_table(5)  # type: ignore[arg-type]
-    for wrong in ([5, 6], [None, h100()]):
-        with pytest.raises(GacprofError, match="no source of sizes"):
-            intersect(wrong, "linear", "K")  # type: ignore[arg-type]
+def test_what_is_no_gpu_and_no_map_is_refused():
+    for call in (
+        lambda: gacprof.open_source(5),
+        lambda: gacprof.open_source(["a100-published"]),
+        lambda: gacprof.rule_table(5),
+        lambda: intersect([5, 6], "linear", "K"),
+        lambda: intersect([None, h100()], "linear", "K"),
+    ):
+        with pytest.raises(GacprofError, match=r"give either a map|no source of sizes|be a name"):
+            call()
 
 
-def test_sizes_on_offer_are_those_of_whole_heads_that_are_safe(llama: Make) -> None:
+def test_sizes_on_offer_are_those_of_whole_heads_that_are_safe(llama):
     """8 heads of 106: 856 is aligned and of heads of 107; 1024 is of heads of 128."""
     found = gacprof.diagnose(llama(hidden=856, heads=8, width=1408), h100(), tp=8)
     by_heads = [d for d in found.findings if d.name.endswith("q_proj.weight:N")]
@@ -217,67 +195,15 @@ def test_sizes_on_offer_are_those_of_whole_heads_that_are_safe(llama: Make) -> N
     assert head_dim.size == 107 and head_dim.best_size == 128
 
 
-def test_a_head_dim_that_rules_leave_open_is_told(llama: Make, run: Run) -> None:
-    model = llama(hidden=896, heads=8, width=1408)
-    code, out, _ = run("diagnose", model, "--gpu", "h100", "--torch", "2.11")
-    assert code == 0 and "head_dim 112 is undecided" in out
-    (found,) = [d for d in gacprof.diagnose(model, h100()).dims if d.role == "attention"]
-    assert found.verdict == "undecided" and "128 would be served well" in found.advice
-    assert "head_dim" not in run("diagnose", llama(1024, 1408, 8), "--gpu", "h100")[1]
-
-
-def test_no_time_and_no_tolerance_is_none(llama: Make) -> None:
-    found = gacprof.diagnose(llama(), h100()).as_dict()
-    assert found["tolerance"] is None and found["tolerances"] is None
-    assert {(d["lost_us"], d["tolerance"]) for d in found["dims"]} == {(None, None)}
-    assert {c.tolerance for c in gacprof.safe_ranks((512, 384), h100())} == {None}
-
-
-def test_beside_rules_a_map_s_curve_is_asked_for(run: Run, tmp_path: Path) -> None:
-    table = tmp_path / "h100.json"
-    gacprof.rule_table("h100", "2.11", ("bfloat16",)).save(table)
-    asked = ("--op", "linear", "--axis", "N", "--near", 4050)
-    code, _, err = run("map", "intersect", table, "a100-published", *asked)
-    assert code == 2 and "for several" in err and "--fixed M=" in err
-    more = ("--fixed", "M=512", "--dtype", "float16")
-    code, out, _ = run("map", "intersect", table, "a100-published", *asked, *more)
-    assert code == 0 and "judged in float16, the table is of bfloat16" in out
-
-
-def test_no_rank_is_safe_where_nothing_tells_one_from_another() -> None:
+def test_no_rank_is_safe_where_nothing_tells_one_from_another():
     with pytest.raises(MapError, match=r"one tier in float32.*dtype='bfloat16'"):
         gacprof.safe_ranks((1024, 1360), h100(), dtype="float32")
     with pytest.raises(MapError, match="1367, which no rank changes, is no multiple of 8"):
         gacprof.safe_ranks((1367, 1024), h100(), dtype="bfloat16")
 
 
-def test_a_safe_rank_saves_something() -> None:
-    found = [c.d for c in gacprof.safe_ranks((4096, 4096), h100(), dtype="bfloat16")]
-    assert found[-1] == 1984
-
-
-def test_a_rule_table_is_of_the_newest_release_unless_one_is_named(
-    run: Run, tmp_path: Path
-) -> None:
-    assert run("map", "rules", "--gpu", "h100", "--out", tmp_path / "h100.json")[0] == 0
-    code, out, err = run("map", "rules", "--gpu", "h101", "--out", tmp_path / "h100.json")
-    assert code == 2 and "h101" in err
-    code, out, _ = run("map", "show", tmp_path / "h100.json")
-    assert code == 0 and "3.3" in out and "published for K alone" in out
-
-
-def test_pairs_that_an_engine_cannot_hold_are_refused_before_any_work(
-    llama: Make, tmp_path: Path
-) -> None:
+def test_pairs_that_an_engine_cannot_hold_are_refused_before_any_work(llama, tmp_path):
     asked = {"method": "svd", "ratio": 0.2, "preset": "vllm,tp=8"}
     with pytest.raises(GacprofError, match="cannot express the factor pairs that svd makes"):
         gacprof.compress(llama(heads=8), tmp_path / "out", cliff_map=h100(), **asked)
     assert not list(tmp_path.glob(".*"))
-
-
-def test_an_undecided_head_dim_is_not_enough_to_judge_a_model(llama: Make) -> None:
-    found = gacprof.diagnose(llama(hidden=896, heads=8, width=1408), h100())
-    heads = tuple(d for d in found.dims if d.role == "attention")
-    unknown = tuple(replace(w, verdict="unknown") for w in found.weights)
-    assert heads and found.knows_any
-    assert not replace(found, dims=heads, weights=unknown).knows_any

@@ -1,9 +1,6 @@
 """A rule table as a file, as a source of sizes and through every verb: tiers, never a latency."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 
@@ -18,22 +15,20 @@ from gacprof.devices.datasheet import sheets
 from gacprof.diagnosing.sources import open_source
 from gacprof.kernels import fa2
 from gacprof.rules import RefusedError, serve
-from gacprof.rules.table import RuleTable
-from gacprof.sweeping import Suite, load_suite
+from gacprof.sweeping import load_suite
 
 BASIS = "by rules, not measured"
-Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="session")
-def ruled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def ruled(tmp_path_factory):
     """The rule table of an H100, as a file."""
     path = tmp_path_factory.mktemp("rules") / "h100.json"
     gacprof.rule_table("h100", "2.11").save(path)
     return path
 
 
-def test_the_file_says_which_sizes_are_of_which_tier_and_whence(ruled: Path) -> None:
+def test_the_file_says_which_sizes_are_of_which_tier_and_whence(ruled):
     data = json.loads(ruled.read_text())
     assert data["schema"] == "gacprof.rules/1" and data["basis"] == BASIS
     halves = [t for t in data["tiers"] if (t["dtype"], t["axis"]) == ("bfloat16", "K, N")]
@@ -42,12 +37,12 @@ def test_the_file_says_which_sizes_are_of_which_tier_and_whence(ruled: Path) -> 
     ]  # fmt: skip
     assert [t["relative"] for t in halves] == [1.0, 2.1, 3.3]
     assert all(rule["source"] and rule["says"] for t in data["tiers"] for rule in t["rules"])
-    assert open_source(ruled).as_dict() == data  # type: ignore[attr-defined]
+    assert open_source(ruled).as_dict() == data
 
 
 @pytest.mark.parametrize("torch", fa2.RECORDS)
-def test_every_architecture_release_and_dtype_has_a_table(torch: str) -> None:
-    def tiers(table: RuleTable, dtype: str) -> list[object]:
+def test_every_architecture_release_and_dtype_has_a_table(torch):
+    def tiers(table, dtype):
         return [t for t in table.tiers if t.dtype == dtype and "row" not in t.operator]
 
     for gpu in {sheet.arch: gpu for gpu, sheet in sheets().items()}.values():
@@ -58,7 +53,7 @@ def test_every_architecture_release_and_dtype_has_a_table(torch: str) -> None:
             assert tiers(whole, dtype) == tiers(alone, dtype)
 
 
-def in_dtype(suite: Suite, dtype: str) -> Suite:
+def in_dtype(suite, dtype):
     """The suite's sweeps in one dtype, as far as their operators have it."""
     if dtype == "auto":
         return suite
@@ -68,7 +63,7 @@ def in_dtype(suite: Suite, dtype: str) -> Suite:
 
 
 @pytest.mark.parametrize("suite", ["quick", "full", "paper-a"])
-def test_every_point_of_a_default_suite_is_served_refused_or_not_covered(suite: str) -> None:
+def test_every_point_of_a_default_suite_is_served_refused_or_not_covered(suite):
     """What a dtype or a GPU cannot do is said, and stops nothing else."""
     made = load_suite(suite)
     gpus = ("a100", "l40s", "rtx5090", "h100", "b200")
@@ -88,39 +83,32 @@ def test_every_point_of_a_default_suite_is_served_refused_or_not_covered(suite: 
         assert served
 
 
-def test_a_table_of_other_tiers_or_another_version_is_refused(ruled: Path, tmp_path: Path) -> None:
-    data = json.loads(ruled.read_text())
-    changed = tmp_path / "changed.json"
-    write_json(changed, data | {"tiers": data["tiers"][1:]})
-    with pytest.raises(MapError, match="make it anew: gacprof map rules --gpu h100"):
-        open_source(changed)
-    for schema, message in (
-        ("gacprof.rules/2", "newer than the gacprof.rules/1 of this gacprof; upgrade gacprof"),
-        ("gacprof.rules/0", "of an earlier gacprof; make it anew: gacprof map rules --gpu GPU"),
-        ("gacprof.rules/", "its schema is 'gacprof.rules/', not gacprof.rules/1"),
-        (f"gacprof.rules/{'9' * 5000}", "its schema is 'gacprof.rules/999"),
-    ):
-        write_json(changed, data | {"schema": schema})
-        with pytest.raises(MapError, match=message):
-            open_source(changed)
-    for none in (7, None):
-        write_json(changed, data | {"schema": none})
-        with pytest.raises(MapError):
-            open_source(changed)
-    for key, bad in (("gpu", "v100"), ("torch", None), ("dtypes", "x"), ("name", "")):
-        write_json(changed, data | {key: bad})
-        with pytest.raises(MapError):
-            RuleTable.load(changed)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tiers": []}, "make it anew: gacprof map rules --gpu h100"),
+        ({"schema": "gacprof.rules/2"}, "newer than the gacprof.rules/1 of this .*upgrade gacprof"),
+        ({"schema": "gacprof.rules/0"}, "earlier gacprof; make it anew: gacprof map rules --gpu "),
+        ({"schema": "gacprof.rules/"}, "its schema is 'gacprof.rules/', not gacprof.rules/1"),
+        ({"schema": f"gacprof.rules/{'9' * 5000}"}, "its schema is 'gacprof.rules/999"),
+        ({"schema": 7}, None),
+        ({"gpu": "v100"}, None),
+        ({"torch": None}, None),
+        ({"dtypes": "x"}, None),
+        ({"name": ""}, None),
+    ],
+)
+def test_a_table_of_other_tiers_or_another_version_is_refused(ruled, tmp_path, change, message):
+    write_json(tmp_path / "changed.json", json.loads(ruled.read_text()) | change)
+    with pytest.raises(MapError, match=message):
+        open_source(tmp_path / "changed.json")
 
 
-def test_a_rule_table_is_known_by_its_schema_wherever_that_stands(
-    ruled: Path, tmp_path: Path
-) -> None:
+def test_a_rule_table_is_known_wherever_its_schema_stands_and_an_old_one_names_the_command(
+    ruled, tmp_path
+):
     (tmp_path / "late.json").write_text("\n" * 5000 + ruled.read_text("utf-8"))
     assert open_source(tmp_path / "late.json").basis == BASIS
-
-
-def test_a_map_by_rules_of_an_earlier_gacprof_names_the_command(tmp_path: Path) -> None:
     old = CliffMap.load("h100-published").as_dict()
     old["provenance"] |= {"kind": "rules", "stack": {"torch": "2.11.0"}}
     write_json(tmp_path / "old.json", old)
@@ -128,16 +116,7 @@ def test_a_map_by_rules_of_an_earlier_gacprof_names_the_command(tmp_path: Path) 
         open_source(tmp_path / "old.json")
 
 
-def test_what_needs_latencies_says_that_a_rule_table_has_none(ruled: Path) -> None:
-    with pytest.raises(
-        MapError, match="it is by rules, a rule table of tiers: it knows no latency"
-    ):
-        CliffMap.load(ruled)
-    with pytest.raises(MapError, match=r"'h100' is a GPU, not a map: --gpu h100.*gpu='h100'"):
-        open_source("h100")
-
-
-def test_joint_candidates_are_those_of_the_best_tier_in_both_products(ruled: Path) -> None:
+def test_joint_candidates_are_those_of_the_best_tier_in_both_products(ruled):
     made = gacprof.rule_table("h100", "2.11")
     found = gacprof.safe_ranks((512, 384), made, within=(100, 130))
     assert [c.d for c in found] == [128]
@@ -148,7 +127,7 @@ def test_joint_candidates_are_those_of_the_best_tier_in_both_products(ruled: Pat
     assert [c.d for c in gacprof.safe_ranks((4096, 384), made)][-1] <= 4096 * 384 // 4480
 
 
-def test_a_size_is_judged_as_one_rank_holds_it() -> None:
+def test_a_size_is_judged_as_one_rank_holds_it():
     made = gacprof.rule_table("h100", "2.11")
     near = {c.d: c for c in made.candidates(
         "linear", axis="N", near=1368, shards=8, window=(1300, 1540), safe_only=False
@@ -162,14 +141,7 @@ def test_a_size_is_judged_as_one_rank_holds_it() -> None:
     assert [c.d for c in joint] == [1536]
 
 
-def test_along_token_counts_nothing_is_safe() -> None:
-    """Tiles make steps along M that the rules do not know."""
-    made = gacprof.rule_table("h100", "2.11")
-    found = made.candidates("linear", axis="M", near=256, window=8, safe_only=False)
-    assert {c.verdict for c in found} == {"undecided"}
-
-
-def test_a_diagnosis_names_misaligned_dims_and_no_time(asvd: Path, ruled: Path) -> None:
+def test_a_diagnosis_names_misaligned_dims_and_no_time(asvd, ruled):
     found = gacprof.diagnose(asvd, ruled)
     odd = {dim.name for dim in found.dims if dim.size % 8}
     assert {dim.name for dim in found.dims if dim.verdict == "misaligned"} == odd and odd
@@ -181,15 +153,7 @@ def test_a_diagnosis_names_misaligned_dims_and_no_time(asvd: Path, ruled: Path) 
         assert dim["verdict"] == "safe" or dim["best_size"] == -(-dim["size"] // 8) * 8
 
 
-def test_a_model_of_any_shape_is_judged_at_any_token_count(asvd: Path, ruled: Path) -> None:
-    """The table holds no shapes: a size is never safe for want of them."""
-    odd = {dim.name for dim in gacprof.scan(asvd).dims if dim.size % 8}
-    for tokens in ([1], [512], [77, 1024]):
-        found = gacprof.diagnose(asvd, ruled, tokens=tokens)
-        assert {dim.name for dim in found.findings} == odd and not found.unknown
-
-
-def test_a_plan_aligns_every_dim_within_the_budget(asvd: Path, ruled: Path) -> None:
+def test_a_plan_aligns_every_dim_within_the_budget(asvd, ruled):
     made = gacprof.plan(asvd, ruled, budget=0.72)
     assert all(c.after % 8 == 0 and c.verdict in ("safe", "undecided") for c in made.choices)
     assert made.budget.limit is not None and made.budget.used <= made.budget.limit
@@ -198,14 +162,7 @@ def test_a_plan_aligns_every_dim_within_the_budget(asvd: Path, ruled: Path) -> N
     assert all(c.latency_after_us is None for c in made.choices)
 
 
-def test_a_preset_and_the_rules_hold_together(asvd: Path, ruled: Path) -> None:
-    constraints = gacprof.Constraints(preset="vllm,group=16")
-    made = gacprof.plan(asvd, ruled, objective="pad", constraints=constraints)
-    ranks = [c.after for c in made.choices if c.kind == "rank" and c.after]
-    assert ranks and all(rank % 16 == 0 for rank in ranks)
-
-
-def test_what_asks_for_times_is_refused(asvd: Path, ruled: Path) -> None:
+def test_what_asks_for_times_is_refused(asvd, ruled):
     for limits in ({"objective": "latency"}, {"latency_limit_us": 10.0}):
         with pytest.raises(PlanError, match="is by rules, not measured and knows no latency"):
             gacprof.plan(asvd, ruled, **limits)
@@ -215,19 +172,8 @@ def test_what_asks_for_times_is_refused(asvd: Path, ruled: Path) -> None:
         gacprof.explain_dim(ruled, "linear", 107)
 
 
-def test_a_dense_weight_is_offered_only_where_it_is_no_larger(asvd: Path, ruled: Path) -> None:
-    made = gacprof.plan(asvd, ruled, objective="energy")
-    dense = [c for c in made.choices if c.after is None or c.fusable]
-    pairs = {m.name: m for m in gacprof.scan(asvd).modules}
-    for choice in dense:
-        module = pairs[choice.dim.rpartition(":")[0]]
-        assert module.out_features * module.in_features <= choice.before * (
-            module.out_features + module.in_features
-        )
-
-
 @pytest.mark.slow
-def test_compressing_with_it_aligns_every_size(tmp_path: Path) -> None:
+def test_compressing_with_it_aligns_every_size(tmp_path):
     from compressing_models import make_model
 
     model = make_model(tmp_path / "dense")
@@ -243,24 +189,19 @@ def test_compressing_with_it_aligns_every_size(tmp_path: Path) -> None:
 
 VERBS = {
     "show": ("map", "show", "MAP"),
-    "show all": ("map", "show", "MAP", "--all"),
     "candidates": ("map", "candidates", "MAP", "--op", "linear", "--axis", "K", "--near", 51),
     "table": ("map", "table", "MAP"),
     "export": ("map", "export", "MAP"),
     "export csv": ("map", "export", "MAP", "--format", "csv"),
     "diagnose": ("diagnose", "MODEL", "--map", "MAP"),
     "diagnose json": ("diagnose", "MODEL", "--map", "MAP", "--json"),
-    "diagnose a GPU": ("diagnose", "MODEL", "--gpu", "h100"),
     "plan for a GPU": ("plan", "MODEL", "--gpu", "h100", "--torch", "2.11", "--out", "PLAN"),
-    "plan": ("plan", "MODEL", "--map", "MAP", "--out", "PLAN"),
     "plan json": ("plan", "MODEL", "--map", "MAP", "--out", "PLAN", "--json"),
 }
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_output_says_by_rules_and_gives_no_time(
-    verb: str, run: Run, asvd: Path, ruled: Path, tmp_path: Path
-) -> None:
+def test_every_output_says_by_rules_and_gives_no_time(verb, run, asvd, ruled, tmp_path):
     names = {"MAP": ruled, "MODEL": asvd, "PLAN": tmp_path / "plan.json"}
     code, out, err = run(*(names.get(str(word), word) for word in VERBS[verb]))
     assert code == (1 if "diagnose" in verb else 0), err  # 1: something is misaligned
@@ -268,9 +209,7 @@ def test_every_output_says_by_rules_and_gives_no_time(
     assert "µs" not in out and "200 %" not in out
 
 
-def test_a_rule_table_beside_a_published_map_counts_for_the_verdict(
-    run: Run, tmp_path: Path
-) -> None:
+def test_a_rule_table_beside_a_published_map_counts_for_the_verdict(run, tmp_path):
     path = tmp_path / "a.json"
     gacprof.rule_table("h100", "2.9.1").save(path)
     code, out, _ = run(
@@ -292,7 +231,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_bad_input_is_one_line_with_what_is_known(what: str, run: Run, tmp_path: Path) -> None:
+def test_bad_input_is_one_line_with_what_is_known(what, run, tmp_path):
     more, message = BAD[what]
     out = tmp_path / "map.json"
     arguments = ("--gpu", "h100", "--torch", "2.11", "--out", out)
@@ -301,18 +240,7 @@ def test_bad_input_is_one_line_with_what_is_known(what: str, run: Run, tmp_path:
     assert not out.exists()
 
 
-def test_fp8_products_are_of_another_operator_and_refuse_other_sizes() -> None:
-    made = gacprof.rule_table("h200", "2.13", ("bf16", "float8_e4m3fn"))
-    assert made.dtypes == ("bfloat16", "float8_e4m3")
-    found = made.candidates(
-        "quantised", axis="K", near=104, window=16, dtype="float8_e4m3", safe_only=False
-    )
-    assert [c.d for c in found] == [96, 112]
-    halves = made.candidates("linear", axis="K", near=104, below=1, above=1)
-    assert [c.d for c in halves] == [64, 128]
-
-
-def test_the_page_of_safe_sizes_is_current(pytestconfig: pytest.Config) -> None:
+def test_the_page_of_safe_sizes_is_current(pytestconfig):
     import runpy
 
     root = Path(pytestconfig.rootpath)

@@ -1,7 +1,5 @@
 """Random and adversarial knapsacks, small enough to know the answer."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,20 +79,20 @@ TOPS = (2, 9, 100, 10**6)
 UNITS = (1.0, 2.0**-52, 2.0**-30, 2.0**700, 2.0**-900)
 
 
-def small(rng) -> Case:
+def small(rng):
     """Up to 6 classes of up to 6 candidates, of any cost."""
     count = int(rng.integers(1, 7))
     most = {1: 6, 2: 6, 3: 6, 4: 5, 5: 4, 6: 4}[count]
     return _case(rng, count, most, int(rng.choice(TOPS)))
 
 
-def medium(rng, *, two: bool) -> Case:
+def medium(rng, *, two):
     """Dozens of classes of small costs, for the dense table."""
     count = int(rng.integers(2, 12 if two else 50))
     return _case(rng, count, 8, int(rng.choice((2, 5, 8) if two else (3, 10, 60))))
 
 
-def _case(rng, count, most, top) -> Case:
+def _case(rng, count, most, top):
     values = VALUES[rng.integers(len(VALUES))]
     steps = rng.integers(1, 5, count) if rng.random() < 0.3 else np.ones(count, dtype=int)
     costs, whole, latency = [], [], []

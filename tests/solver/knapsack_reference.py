@@ -3,8 +3,6 @@
 Values are given as int64 ``whole`` in some unit, so that the references are exact.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -68,7 +66,7 @@ def certify(solution, costs, values, budget, latency=None, limit=None):
         assert solution.takes[1] == math.fsum(times) <= limit
 
 
-def agrees(case, best, *, two: bool) -> None:
+def agrees(case, best, *, two):
     """The solver finds ``best`` to the rounding of doubles and proves it, or knows that nothing
     fits."""
     asked = limits(case.costs, case.budget, *((case.latency, case.limit) if two else ()))
@@ -83,7 +81,7 @@ def agrees(case, best, *, two: bool) -> None:
     assert solution.bound >= best * case.unit - near(case, False)
 
 
-def near(case, two: bool) -> float:
+def near(case, two):
     """What rounding may cost: with one resource that of doubles, with two HiGHS's gap."""
     size = sum(float(abs(row).max()) for row in case.whole) * case.unit
     return (2e-9 if two else 1e-14) * size

@@ -1,7 +1,5 @@
 """The best choice is found: against enumeration, a dense table, and HiGHS at gap 0."""
 
-from __future__ import annotations
-
 import knapsack_cases as cases
 import numpy as np
 import pytest
@@ -11,35 +9,23 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from gacprof.solver import one, solve
 
 
-def test_one_resource_equals_enumeration():
-    rng = np.random.default_rng(0)
-    for _ in range(250):
+@pytest.mark.parametrize(("two", "count"), [(False, 250), (True, 100)])
+def test_it_equals_enumeration(two, count):
+    rng = np.random.default_rng(100 * two)
+    for _ in range(count):
         case = cases.small(rng)
-        agrees(case, enumerate_best(case.costs, case.whole, case.budget), two=False)
+        times = (case.latency, case.limit) if two else ()
+        agrees(case, enumerate_best(case.costs, case.whole, case.budget, *times), two=two)
 
 
-def test_two_resources_equal_enumeration():
-    rng = np.random.default_rng(100)
-    for _ in range(100):
-        case = cases.small(rng)
-        best = enumerate_best(case.costs, case.whole, case.budget, case.latency, case.limit)
-        agrees(case, best, two=True)
-
-
-def test_dozens_of_classes_equal_the_dense_table():
-    rng = np.random.default_rng(200)
-    for _ in range(80):
-        case = cases.medium(rng, two=False)
-        agrees(case, table_best(case.costs, case.whole, case.budget), two=False)
-
-
-def test_two_resources_equal_the_dense_table():
-    rng = np.random.default_rng(300)
-    for _ in range(20):
-        case = cases.medium(rng, two=True)
+@pytest.mark.parametrize(("two", "count"), [(False, 80), (True, 20)])
+def test_dozens_of_classes_equal_the_dense_table(two, count):
+    rng = np.random.default_rng(200 + 100 * two)
+    for _ in range(count):
+        case = cases.medium(rng, two=two)
         eighths = [np.rint(row * 8).astype(int) for row in case.latency]
-        best = table_best(case.costs, case.whole, case.budget, eighths, round(case.limit * 8))
-        agrees(case, best, two=True)
+        times = (eighths, round(case.limit * 8)) if two else ()
+        agrees(case, table_best(case.costs, case.whole, case.budget, *times), two=two)
 
 
 def test_the_answer_does_not_depend_on_the_first_core(monkeypatch):
@@ -62,7 +48,7 @@ def test_times_alone_are_a_resource_too():
         assert found.value == pytest.approx(best * case.unit, rel=1e-12, abs=near(case, False))
 
 
-def _highs(costs, values, budget, latency=None, limit=None) -> float:
+def _highs(costs, values, budget, latency=None, limit=None):
     owner = np.repeat(np.arange(len(costs)), [len(row) for row in costs])
     one_each = (owner == np.arange(len(costs))[:, None]).astype(float)
     rows = [LinearConstraint(one_each, 1, 1), LinearConstraint(np.concatenate(costs), ub=budget)]

@@ -6,9 +6,8 @@ planted step: from 257 rows on everything takes :data:`STEP` times as long.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 STEP = 1.25
@@ -18,7 +17,6 @@ FACTORS = {"vllm": 1.0, "sglang": 1.05, "trtllm": 0.96}
 """Each engine's times beside the first's."""
 
 Row = Mapping[str, Any]
-Write = Callable[..., Path]
 
 
 def planted_us(m: int, n: int, k: int, factor: float = 1.0) -> float:

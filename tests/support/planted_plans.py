@@ -2,18 +2,12 @@
 
 A device's steps are planted: of 8, 16, 24, 32 or 48, and either a staircase (work is rounded up to
 the step) or teeth (what is off the step is 40 % slower). What is right follows from that function
-and from a list of the checkpoint's products alone; the map only says which points were measured.
-
-``python tests/support/planted_plans.py [CASES]`` plans on all of them and lists what is wrong.
-"""
+and from a list of the checkpoint's products alone; the map only says which points were measured."""
 
 from __future__ import annotations
 
-import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
 from math import ceil, inf
 from pathlib import Path
 from random import Random
@@ -31,7 +25,6 @@ from gacprof.planning import Constraints, Plan, plan
 from gacprof.planning.costs import footprint
 from gacprof.resizing import realign
 
-STEPS = (8, 16, 24, 32, 48)
 TOKENS = {1: 1.0, 64: 1.0}
 TOLERANCE = 0.02
 MLP, ATTENTION = "model.layers.{}.mlp", "model.layers.{}.self_attn"
@@ -132,16 +125,6 @@ class Case:
     def __str__(self) -> str:
         kind = "teeth" if self.device.teeth else "stairs"
         return f"{self.family}, {kind} of {self.device.step}, {self.seed}"
-
-
-def cases(count: int) -> list[Case]:
-    """Every family on every device, with seeds 0, 1 … until there are ``count``."""
-    every = list(product(FAMILIES, STEPS, (True, False)))
-    return [
-        Case(family, Planted(step, teeth), number // len(every))
-        for number in range(count)
-        for family, step, teeth in [every[number % len(every)]]
-    ]
 
 
 @dataclass(frozen=True)
@@ -346,18 +329,3 @@ def defects(case: Case, folder: Path) -> list[str]:
         if again.changes:
             found.append(f"{objective}: planning again changes {dict(again.changes)}")
     return found
-
-
-def main(count: int) -> None:
-    wrong_ones = 0
-    for case in cases(count):
-        with tempfile.TemporaryDirectory() as folder:
-            found = defects(case, Path(folder))
-        wrong_ones += bool(found)
-        for what in found:
-            print(f"{case}: {what}", flush=True)
-    print(f"{wrong_ones} of {count} cases have something wrong")
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 210)
