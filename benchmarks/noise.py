@@ -35,7 +35,7 @@ import numpy as np
 
 from gacprof.checkpoint import scan
 from gacprof.core.points import LEVEL, curve_key
-from gacprof.demo.models import write_demo_checkpoint
+from gacprof.demonstrating.models import write_demo_checkpoint
 from gacprof.devices.cpu import CpuDevice
 from gacprof.devices.device import Slot
 from gacprof.devices.environment import cpu_name, native_bfloat16

@@ -27,7 +27,7 @@ from typing import Any
 import gacprof
 from gacprof.core.errors import GacprofError
 from gacprof.core.files import read_json, write_json, write_text
-from gacprof.demo.models import write_texts
+from gacprof.demonstrating.models import write_texts
 from gacprof.devices.environment import cpu_environment
 from gacprof.evaluation.evaluating import Quality
 

@@ -31,8 +31,8 @@ Around it: ``scan`` and ``load_model`` read a checkpoint; without a map ``realig
 ``minimal``, ``optimal``, ``uniform`` or ``fuse``; ``import_gguf`` makes a folder of a GGUF file;
 ``export`` writes it for the engine that serves it, and ``bench_engine`` times it there;
 ``pareto`` sets plans over many budgets side by side, under the same ``Constraints``;
-``explain_dim`` says why a dim is slow; ``shipped_maps`` names the maps that come along;
-``operator`` makes a function of yours one that sweeps know; ``write_report`` makes a page of what
+``explain`` says why a dim is slow; ``shipped_maps`` names the maps that come along;
+``operator`` makes a function of yours one that sweeps know; ``report`` makes a page of what
 the others left. ``gpus`` and ``doctor`` say what is known and what is here; ``candidates``,
 ``intersect``, ``diff_maps``, ``check_map``, ``map_table``, ``export_map`` and ``draw_map`` read
 maps. Each takes a request, or its arguments; each command is one of them. What the caller can mend
@@ -50,7 +50,7 @@ __version__ = "0.2.0"
 
 _NAMES = {
     "gacprof.api.evidence": (
-        "ask_cpu_libraries", "compile_probes", "count_kernels", "explain_dim",
+        "ask_cpu_libraries", "compile_probes", "count_kernels", "explain",
         "read_kernel_names", "sdpa_backend",
     ),
     "gacprof.api.gpus": ("compare_rules", "doctor", "gpus", "measured_elsewhere", "rule_table"),
@@ -70,7 +70,7 @@ _NAMES = {
     "gacprof.diagnosing.request": ("DiagnoseRequest",),
     "gacprof.diagnosing.ranks": ("safe_ranks",),
     "gacprof.diagnosing.sources": ("open_source",),
-    "gacprof.demo.run": ("run_demo",),
+    "gacprof.demonstrating.run": ("demo",),
     "gacprof.evaluation": (
         "BenchRequest", "EvaluateRequest", "VerifyRequest", "bench", "evaluate", "verify",
     ),
@@ -83,7 +83,7 @@ _NAMES = {
     "gacprof.planning": ("Plan", "plan"),
     "gacprof.planning.pareto": ("pareto",),
     "gacprof.planning.request": ("Constraints", "ParetoRequest", "PlanRequest"),
-    "gacprof.report.making": ("write_report",),
+    "gacprof.reporting.making": ("report",),
     "gacprof.resizing": ("Fuse", "Padding", "Uniform", "import_gguf", "realign"),
     "gacprof.resizing.request": ("RealignRequest",),
     "gacprof.sweeping": ("Suite",),
@@ -93,24 +93,20 @@ _NAMES = {
 
 _WHERE = {name: module for module, names in _NAMES.items() for name in names}
 
-_COMMANDS = {
-    "demo": "run_demo", "eval": "evaluate", "explain": "explain_dim", "fleet": "sweep_fleet",
-    "report": "write_report",
-}  # fmt: skip
-"""Commands whose function has another name, as a module or Python itself has theirs."""
+_COMMANDS = {"eval": "evaluate", "fleet": "sweep_fleet"}
+"""Commands whose function has another name: Python has theirs, or they are groups of verbs."""
 
 __all__ = [
     "BenchRequest", "CliffMap", "CompressRequest", "Constraints", "DiagnoseRequest",
     "EvaluateRequest", "ExportRequest", "Fuse", "GacprofError", "LintRequest", "Padding",
-    "ParetoRequest", "Plan", "PlanRequest", "RealignRequest", "Suite", "SweepRequest",
-    "Uniform", "VerifyRequest", "__version__", "align", "ask_cpu_libraries",
-    "bench", "bench_engine", "build_map", "candidates", "check_map",
-    "compare_rules", "compile_probes", "compress", "count_kernels", "diagnose", "diff_maps",
-    "doctor", "draw_map", "estimate_sweep", "evaluate", "explain_dim", "export", "export_map",
-    "gpus", "import_gguf", "intersect", "lint", "list_maps", "load_model",
-    "map_table", "measured_elsewhere", "open_source", "operator", "pareto", "plan",
-    "read_kernel_names", "realign", "rule_table", "run_demo", "run_tasks", "safe_ranks", "scan",
-    "sdpa_backend", "shipped_maps", "sweep", "sweep_fleet", "verify", "write_report",
+    "ParetoRequest", "Plan", "PlanRequest", "RealignRequest", "Suite", "SweepRequest", "Uniform",
+    "VerifyRequest", "__version__", "align", "ask_cpu_libraries", "bench", "bench_engine",
+    "build_map", "candidates", "check_map", "compare_rules", "compile_probes", "compress",
+    "count_kernels", "demo", "diagnose", "diff_maps", "doctor", "draw_map", "estimate_sweep",
+    "evaluate", "explain", "export", "export_map", "gpus", "import_gguf", "intersect", "lint",
+    "list_maps", "load_model", "map_table", "measured_elsewhere", "open_source", "operator",
+    "pareto", "plan", "read_kernel_names", "realign", "report", "rule_table", "run_tasks",
+    "safe_ranks", "scan", "sdpa_backend", "shipped_maps", "sweep", "sweep_fleet", "verify",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -118,7 +114,7 @@ if TYPE_CHECKING:
         ask_cpu_libraries,
         compile_probes,
         count_kernels,
-        explain_dim,
+        explain,
         read_kernel_names,
         sdpa_backend,
     )
@@ -139,7 +135,7 @@ if TYPE_CHECKING:
     from gacprof.checkpoint.load import load_model
     from gacprof.cliffmap import CliffMap, shipped_maps
     from gacprof.core.errors import GacprofError
-    from gacprof.demo.run import run_demo
+    from gacprof.demonstrating.run import demo
     from gacprof.diagnosing import diagnose
     from gacprof.diagnosing.ranks import safe_ranks
     from gacprof.diagnosing.request import DiagnoseRequest

@@ -147,7 +147,7 @@ def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 LONG = (
     "checkpoint/test_original_tools", "cli/test_verbs", "compressing/test_compress", "exporting",
-    "fuzz", "notebooks", "paper/test_survey_run", "report/test_page", "torture",
+    "fuzz", "notebooks", "paper/test_survey_run", "reporting/test_page", "torture",
 )  # fmt: skip
 """What takes seconds a test: begun first, it keeps no worker busy when the others are done."""
 

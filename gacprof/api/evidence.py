@@ -17,7 +17,7 @@ from gacprof.evaluation.request import OnBatch
 
 if TYPE_CHECKING:
     from gacprof.cliffmap import CliffMap
-    from gacprof.explain.causes import Explanation
+    from gacprof.explaining.causes import Explanation
     from gacprof.extras.evidence.static import CompiledProbe
     from gacprof.kernels import Group
     from gacprof.kernels.evidence import KernelCounters
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from gacprof.kernels.sdpa import BackendChoice
 
 
-def _explain_dim(request: ExplainRequest) -> Explanation:
+def _explain(request: ExplainRequest) -> Explanation:
     """Why a dim of a map is slow: what serves it, what each cause costs, on what evidence.
 
     Counters are read from the sweep's folder ``samples``, by default from beside the map's file.
     Raises :class:`MapError` where the map holds no such dim or the folder is of another device.
     """
     from gacprof.cliffmap import CliffMap
-    from gacprof.explain.causes import explain_map
+    from gacprof.explaining.causes import explain_map
     from gacprof.kernels.evidence import read_counters
 
     cliff_map = request.cliff_map
@@ -49,7 +49,7 @@ def _explain_dim(request: ExplainRequest) -> Explanation:
     )  # fmt: skip
 
 
-explain_dim = verb("explain_dim", ExplainRequest, _explain_dim)
+explain = verb("explain", ExplainRequest, _explain)
 
 
 def _check_counters(folder: Path, loaded: CliffMap) -> None:
@@ -113,7 +113,7 @@ class KernelLaunches(Record):
 
 def _count_kernels(request: CountRequest) -> KernelLaunches:
     """Count with Nsight Compute at a sweep's points, or read a report that exists. Counters are
-    kept in the folder, where ``build_map`` and ``explain_dim`` find them.
+    kept in the folder, where ``build_map`` and ``explain`` find them.
 
     Raises :class:`MeasurementError` for a sweep of a CPU and a report that cannot be read; that
     ncu or a permission is missing is said in the result.

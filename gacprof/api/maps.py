@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gacprof.cliffmap.intersect import Intersection, SharedDim
     from gacprof.cliffmap.source import SizeSource
     from gacprof.cliffmap.storage import MapFacts
-    from gacprof.report.tables import Table
+    from gacprof.reporting.tables import Table
 
 
 def _build_map(request: BuildRequest) -> CliffMap:
@@ -46,7 +46,7 @@ def _build_map(request: BuildRequest) -> CliffMap:
     beside them. Raises :class:`MeasurementError` or :class:`MapError`.
     """
     from gacprof.cliffmap.storage import is_map
-    from gacprof.explain.annotate import build_explained
+    from gacprof.explaining.annotate import build_explained
 
     samples, target = path_of(request.samples, MapError, "a sweep's folder"), map_target(request)
     refuse_to_replace(target, "cliff map", is_map)
@@ -238,8 +238,8 @@ def _draw_map(request: FigureRequest) -> Figures:
     be drawn or written.
     """
     from gacprof.cliffmap import CliffMap
-    from gacprof.report.figures import side_by_side, staircase
-    from gacprof.report.figures_style import save
+    from gacprof.reporting.figures import side_by_side, staircase
+    from gacprof.reporting.figures_style import save
 
     maps = [CliffMap.load(one) for one in (request.cliff_map, *request.others)]
     if request.heat is not None:
@@ -258,7 +258,7 @@ draw_map = verb("draw_map", FigureRequest, _draw_map)
 
 
 def _heat(maps: list[CliffMap], heat: str, which: FigureRequest) -> Figure:
-    from gacprof.report.heat_map import heat_map
+    from gacprof.reporting.heat_map import heat_map
 
     x, _, y = (part.strip() for part in heat.partition(","))
     if not x or not y or x == y:
@@ -273,7 +273,7 @@ def _map_table(request: TableRequest) -> Table:
     """What a map's curves ask of their dims and what it costs not to comply, or a rule table's
     tiers. Raises :class:`MapError` where no curve fits, :class:`ReportError` for another table."""
     from gacprof.diagnosing.sources import open_source
-    from gacprof.report.tables import map_table, rule_table
+    from gacprof.reporting.tables import map_table, rule_table
 
     loaded: Any = open_source(request.cliff_map)
     if loaded.tiers:

@@ -54,8 +54,8 @@ def map_elsewhere(asked: ElsewhereRequest, output: Drawing) -> None:
     curve = gacprof.measured_elsewhere(asked)
     written = []
     if output.out is not None:
-        from gacprof.report.figures import measured_elsewhere
-        from gacprof.report.figures_style import save
+        from gacprof.reporting.figures import measured_elsewhere
+        from gacprof.reporting.figures_style import save
 
         written = save(measured_elsewhere(curve), output.out)
     emit(curve, output.as_json, _print_curve)

@@ -23,12 +23,12 @@ from gacprof.cli.printing import emit, plot_width, print_table, say, say_notes
 from gacprof.cliffmap.request import ExplainRequest
 from gacprof.core.errors import MeasurementError
 from gacprof.core.formatting import percent
-from gacprof.report.making import ReportRequest
+from gacprof.reporting.making import ReportRequest
 
 if TYPE_CHECKING:
     from gacprof.api.evidence import KernelLaunches
     from gacprof.core.formatting import Listed
-    from gacprof.explain.causes import Explanation
+    from gacprof.explaining.causes import Explanation
     from gacprof.extras.evidence.static import CompiledProbe
     from gacprof.kernels import Group
     from gacprof.kernels.onednn import CpuImplementation
@@ -184,13 +184,13 @@ def explain(asked: ExplainRequest, output: Why) -> None:
     """Say why a size is slow, and on what evidence."""
     import gacprof
 
-    found = gacprof.explain_dim(asked)
+    found = gacprof.explain(asked)
     emit(found, output.as_json, _print_explanation, str(asked.cliff_map), output.why)
 
 
 def _print_explanation(found: Explanation, cliff_map: str, why: bool) -> None:
     from gacprof.cliffmap import CliffMap
-    from gacprof.report.figures import staircase_text
+    from gacprof.reporting.figures import staircase_text
 
     say(found.headline)
     if not why:
@@ -219,4 +219,4 @@ def report(asked: ReportRequest) -> None:
     are written as SVG and PNG too."""
     import gacprof
 
-    say(str(gacprof.write_report(asked)))
+    say(str(gacprof.report(asked)))

@@ -20,7 +20,7 @@ from gacprof.core.errors import LintError
 from gacprof.core.formatting import counted, percent
 from gacprof.core.request import Request, argument, option
 from gacprof.linting.request import LintRequest, Served
-from gacprof.report.grouping import ranges
+from gacprof.reporting.grouping import ranges
 
 if TYPE_CHECKING:
     from gacprof.linting import Lint, Row

@@ -60,7 +60,7 @@ def is_rule_table(path: Path) -> bool:
 
 def print_rules(table: RuleTable, every: bool = False) -> None:
     """Sizes by tier, equal dtypes in one row; with ``every`` the rules and their sources too."""
-    from gacprof.report.tables import rule_table
+    from gacprof.reporting.tables import rule_table
     from gacprof.rules.gemm import paper
 
     shown = rule_table(table)
@@ -130,7 +130,7 @@ def _print_counter_examples(curve: CurveAgreement) -> None:
 def table(asked: TableRequest, output: Output) -> None:
     """Print what a map asks of sizes, as a table."""
     import gacprof
-    from gacprof.report.tables import render
+    from gacprof.reporting.tables import render
 
     made = gacprof.map_table(asked)
     text = render(made, asked.form)

@@ -148,7 +148,7 @@ def settings_once(curves: Sequence[tuple[str, str]]) -> tuple[list[str], list[st
 
 
 def _print_curve(curve: Curve, every: bool) -> None:
-    from gacprof.report.figures import staircase_text
+    from gacprof.reporting.figures import staircase_text
 
     most = None if every else MOST_LETTERS
     say()

@@ -25,7 +25,7 @@ from gacprof.cli.printing import (
 from gacprof.core.errors import SuiteError
 from gacprof.core.formatting import counted, duration
 from gacprof.core.request import option
-from gacprof.demo import DemoRequest
+from gacprof.demonstrating import DemoRequest
 from gacprof.extras.fleet.request import FleetRequest
 from gacprof.sweeping.request import EstimateRequest, OnGpu, SweepRequest
 
@@ -149,7 +149,7 @@ def demo(asked: DemoRequest, output: Output) -> None:
 
     tell = None if output.as_json else say
     with progress("measuring") as advance:
-        done = gacprof.run_demo(replace(asked, tell=tell, progress=advance))
+        done = gacprof.demo(replace(asked, tell=tell, progress=advance))
     emit(done, output.as_json, lambda done: say(f"report: {done.page}"))
     if not done.verified:
         raise typer.Exit(1)

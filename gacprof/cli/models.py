@@ -30,8 +30,8 @@ from gacprof.evaluation.request import (
     OnEngine,
     VerifyRequest,
 )
-from gacprof.report.grouping import Group, group
-from gacprof.report.wording import MOST_REASONS, diagnosed, measured
+from gacprof.reporting.grouping import Group, group
+from gacprof.reporting.wording import MOST_REASONS, diagnosed, measured
 from gacprof.resizing.request import RealignRequest
 
 if TYPE_CHECKING:

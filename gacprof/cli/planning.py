@@ -27,8 +27,8 @@ from gacprof.core.files import read_json, refuse_to_replace
 from gacprof.core.formatting import at_most, counted, microseconds, percent
 from gacprof.core.request import option
 from gacprof.planning import ParetoRequest, PlanRequest
-from gacprof.report.grouping import group
-from gacprof.report.wording import by_phase, planned
+from gacprof.reporting.grouping import group
+from gacprof.reporting.wording import by_phase, planned
 
 if TYPE_CHECKING:
     from gacprof import Plan
@@ -73,8 +73,8 @@ def pareto(asked: ParetoRequest, output: Drawing) -> None:
     Constraints and limits bind our plans only: rounding knows of none.
     """
     import gacprof
-    from gacprof.report.figures_models import pareto_figure
-    from gacprof.report.figures_style import save
+    from gacprof.reporting.figures_models import pareto_figure
+    from gacprof.reporting.figures_style import save
 
     with progress("pareto") as advance:
         found = gacprof.pareto(replace(asked, progress=advance))

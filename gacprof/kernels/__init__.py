@@ -4,7 +4,7 @@
 ``tiers.py`` says what alignment each architecture needs, :mod:`sdpa` which attention backend
 serves a shape, :mod:`fa2` which templates a PyTorch build holds, :mod:`evidence` what counters saw,
 :mod:`onednn` which CPU implementation serves. Nothing here needs a GPU, and nothing imports torch
-until a live question is asked. :mod:`gacprof.explain` turns all of it into causes.
+until a live question is asked. :mod:`gacprof.explaining` turns all of it into causes.
 """
 
 from gacprof.kernels.names import Group, Kernel, attach, parse

@@ -30,7 +30,7 @@ from gacprof.core.files import write_json, write_text
 from gacprof.core.formatting import percent
 from gacprof.core.points import Point
 from gacprof.devices.opening import device_name
-from gacprof.explain.case import Where
+from gacprof.explaining.case import Where
 from gacprof.sweeping import Suite, build_map_of, environment_of, read_samples
 from gacprof.sweeping.suite import Sweep
 

@@ -15,7 +15,7 @@ from gacprof import operators
 from gacprof.core.errors import MeasurementError
 from gacprof.core.formatting import percent
 from gacprof.core.points import Point, Sample
-from gacprof.explain.case import Where
+from gacprof.explaining.case import Where
 from gacprof.extras.evidence import static
 from gacprof.kernels import Kernel, attach
 

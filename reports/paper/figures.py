@@ -21,8 +21,8 @@ from gacprof.cliffmap.detect import label
 from gacprof.cliffmap.schema import Curve
 from gacprof.core.errors import ReportError, first_line
 from gacprof.core.points import BYTES_PER_ELEMENT
-from gacprof.report.figures import draw_staircase, staircase
-from gacprof.report.figures_style import (
+from gacprof.reporting.figures import draw_staircase, staircase
+from gacprof.reporting.figures_style import (
     HEADROOM,
     INK,
     MARKERS,

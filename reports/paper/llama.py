@@ -10,7 +10,7 @@ from typing import Any
 from gacprof.checkpoint.inventory import Contents, Inventory, TensorInfo
 from gacprof.checkpoint.scanning import describe
 from gacprof.core.dtypes import BY_NAME
-from gacprof.demo.models import PUBLISHED_RANKS
+from gacprof.demonstrating.models import PUBLISHED_RANKS
 
 KEPT = 0.85
 """Share of the parameters that compression keeps: the papers' 15 % fewer (table A.5)."""

@@ -20,7 +20,7 @@ from gacprof.cliffmap import CliffMap, MapLookupError
 from gacprof.core.files import write_json, write_text
 from gacprof.core.formatting import percent
 from gacprof.diagnosing.predict import Estimate, Predictor
-from gacprof.report.tables import Column, Table, render
+from gacprof.reporting.tables import Column, Table, render
 
 FILE, PAGE = "prediction.json", "end_to_end.md"
 

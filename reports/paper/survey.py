@@ -42,10 +42,10 @@ from gacprof.core.points import Environment, Point
 from gacprof.core.texts import budget_seconds
 from gacprof.devices.doctor import examine
 from gacprof.devices.opening import device_name, open_device
-from gacprof.explain.annotate import edge_points
+from gacprof.explaining.annotate import edge_points
 from gacprof.extras.evidence.collecting import collect
 from gacprof.kernels.evidence import read_counters, write_counters
-from gacprof.report.tables import Column, Table, render
+from gacprof.reporting.tables import Column, Table, render
 from gacprof.sweeping import Suite, load_suite, read_blocks
 from gacprof.sweeping.store import read_notes
 
@@ -260,7 +260,7 @@ class Survey:
         if not (self.folder / MAP).exists():
             raise SkippedError("there is no map yet")
         title = f"gacprof survey: {self.environment.name}"
-        page = gacprof.write_report(self.folder, cliff_map=self.folder / MAP, title=title)
+        page = gacprof.report(out=self.folder, cliff_map=self.folder / MAP, title=title)
         return page.name
 
     @property

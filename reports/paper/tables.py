@@ -25,7 +25,7 @@ from gacprof.cliffmap.selection import best
 from gacprof.core.errors import ReportError
 from gacprof.core.files import write_json, write_text
 from gacprof.core.points import BYTES_PER_ELEMENT
-from gacprof.report.tables import (
+from gacprof.reporting.tables import (
     CLASS_COLUMNS,
     CONSTRAINT_COLUMNS,
     Cell,

@@ -10,7 +10,7 @@ from gacprof.diagnosing import diagnose
 from gacprof.diagnosing.merging import MERGING, merges, pairs_of
 from gacprof.diagnosing.predict import Predictor
 from gacprof.planning import plan
-from gacprof.report.wording import diagnosed
+from gacprof.reporting.wording import diagnosed
 
 
 def slow_calls(point):

@@ -14,7 +14,7 @@ from decoders import write_decoder
 from plug_ins import found_in, write_package
 
 import gacprof
-from gacprof.demo.models import write_demo_checkpoint
+from gacprof.demonstrating.models import write_demo_checkpoint
 
 
 def command(*words: object, **env: str) -> dict:

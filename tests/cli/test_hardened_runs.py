@@ -10,7 +10,7 @@ from planted import write_run
 from recorded_device import RecordedDevice
 from suites import over, suite_of
 
-from gacprof.demo.models import write_demo_checkpoint
+from gacprof.demonstrating.models import write_demo_checkpoint
 from gacprof.diagnosing import diagnose
 from gacprof.sweeping import build_map_of, read_blocks, run_sweep
 from gacprof.sweeping.store import read_notes

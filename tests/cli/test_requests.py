@@ -22,10 +22,10 @@ from gacprof.planning import Constraints, PlanRequest
 from gacprof.sweeping.request import SweepRequest
 
 FUNCTIONS = {
-    "bench": "bench", "compress": "compress", "demo": "run_demo", "diagnose": "diagnose",
-    "doctor": "doctor", "eval": "evaluate", "explain": "explain_dim", "export": "export",
+    "bench": "bench", "compress": "compress", "demo": "demo", "diagnose": "diagnose",
+    "doctor": "doctor", "eval": "evaluate", "explain": "explain", "export": "export",
     "gpus": "gpus", "import-gguf": "import_gguf", "lint": "lint", "pareto": "pareto",
-    "plan": "plan", "realign": "realign", "report": "write_report", "sweep": "sweep",
+    "plan": "plan", "realign": "realign", "report": "report", "sweep": "sweep",
     "verify": "verify", "fleet sweep": "sweep_fleet",
     "evidence cpu": "ask_cpu_libraries",
     "evidence names": "read_kernel_names", "evidence ncu": "count_kernels",
@@ -194,15 +194,11 @@ def test_numbers_of_numpy_and_dtypes_of_torch_are_taken():
 
 def test_names_and_order_of_the_command_line_are_taken_in_python_too(asvd, tmp_path, monkeypatch):
     asked = {"axis": "head_dim", "d": 107}
-    by_name = gacprof.explain_dim("a100-published", "attention", **asked)
-    assert gacprof.explain_dim("a100-published", op="attention", **asked) == by_name
-    monkeypatch.setattr("gacprof.report.page.MOST_CURVES", 1)  # a figure takes seconds
-    page = gacprof.write_report(asvd, gpu="h100", out=tmp_path / "page")
+    by_name = gacprof.explain("a100-published", "attention", **asked)
+    assert gacprof.explain("a100-published", op="attention", **asked) == by_name
+    monkeypatch.setattr("gacprof.reporting.page.MOST_CURVES", 1)  # a figure takes seconds
+    page = gacprof.report(asvd, gpu="h100", out=tmp_path / "page")
     assert page.parent == tmp_path / "page" and 'id="diagnosis"' in page.read_text()
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model/config.json").write_text("{}")
-    with pytest.raises(GacprofError, match="is a model's folder"):
-        gacprof.write_report(tmp_path / "model", gpu="h100")
 
 
 def test_a_commands_name_leads_to_its_function():

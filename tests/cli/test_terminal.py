@@ -13,7 +13,7 @@ from rich.console import Console
 
 from gacprof.cli import printing
 from gacprof.cliffmap import CliffMap, MapLookupError
-from gacprof.report.figures import staircase_text
+from gacprof.reporting.figures import staircase_text
 
 HIDDEN = ["--op", "attention", "--axis", "head_dim"]
 
@@ -34,7 +34,7 @@ def eighty(run, monkeypatch):
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
-    from gacprof.demo.models import write_demo_checkpoint
+    from gacprof.demonstrating.models import write_demo_checkpoint
 
     return write_demo_checkpoint(tmp_path_factory.mktemp("demo") / "model")
 

@@ -9,7 +9,7 @@ import gacprof
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    from gacprof.demo.models import write_demo_checkpoint
+    from gacprof.demonstrating.models import write_demo_checkpoint
 
     return write_demo_checkpoint(tmp_path_factory.mktemp("demo") / "model")
 

@@ -11,7 +11,7 @@ from gacprof.core.errors import GacprofError
 from gacprof.devices.datasheet import sheet
 from gacprof.elsewhere import data
 from gacprof.elsewhere.data import Measurements
-from gacprof.report.wording import diagnosed
+from gacprof.reporting.wording import diagnosed
 
 REAL = data.PACKAGE
 GQA = {
@@ -207,7 +207,7 @@ def test_a_page_of_a_config_has_a_diagnosis_and_says_why_there_is_no_plan(tables
     (tmp_path / "model").mkdir()
     config = GQA | {"architectures": ["LlamaForCausalLM"], "intermediate_size": 4096}
     (tmp_path / "model/config.json").write_text(json.dumps(config))
-    page = gacprof.write_report(tmp_path / "page", model=tmp_path / "model", gpu="h100").read_text()
+    page = gacprof.report(tmp_path / "model", out=tmp_path / "page", gpu="h100").read_text()
     assert 'id="diagnosis"' in page and 'id="plan"' not in page and "lint --fix" in page
     with pytest.raises(GacprofError, match=r"gacprof lint --fix.*gacprof diagnose"):
         gacprof.plan(tmp_path / "model", gacprof.rule_table("h100"))

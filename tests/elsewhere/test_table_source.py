@@ -14,7 +14,7 @@ from gacprof.cliffmap.estimate import NOTHING, Estimate
 from gacprof.cliffmap.source import Asked, Product, Side
 from gacprof.core.errors import GacprofError, MapError
 from gacprof.extras.compress.outcome import PhaseTime, times_of
-from gacprof.report.wording import gained
+from gacprof.reporting.wording import gained
 
 ASKED = Asked("model", frozenset(), "bfloat16", [1024])
 
@@ -77,7 +77,7 @@ def test_what_a_plan_and_a_page_say_of_their_times_is_what_the_source_says(
     said = run("plan", asvd, *asked, "--out", made)[1]
     assert ", by rules, times by others' measurements; " in said
     shown = run("diagnose", asvd, "--gpu", "h100", "--why")[1]
-    page = gacprof.write_report(tmp_path / "page", model=asvd, gpu="h100", plan=made).read_text()
+    page = gacprof.report(asvd, out=tmp_path / "page", gpu="h100", plan=made).read_text("utf-8")
     assert "misaligned, by rules, times by others' measurements" in shown
     assert "Judged by rules, times by others&#39; measurements." in page
     assert not [text for text in (said, shown, page) if "by rules, not measured." in text]

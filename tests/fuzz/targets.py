@@ -187,7 +187,7 @@ def _use_plan(folder: Path, out: Path) -> None:
 def _report(folder: Path, out: Path) -> None:
     import gacprof
 
-    gacprof.write_report(out / "page", diagnosis=folder / "diagnosis.json")
+    gacprof.report(out=out / "page", diagnosis=folder / "diagnosis.json")
 
 
 def _build_map(folder: Path, out: Path) -> None:

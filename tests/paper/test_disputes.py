@@ -19,7 +19,7 @@ from recorded_device import RecordedDevice
 from gacprof.cliffmap import CliffMap
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Environment, Point, Sample
-from gacprof.explain.case import Where
+from gacprof.explaining.case import Where
 from gacprof.sweeping import build_map_of, read_blocks, read_samples
 
 A100, H200 = Where("sm80", "2.9.1"), Where("sm90", "2.13.0", 92000)

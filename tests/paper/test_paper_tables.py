@@ -12,7 +12,7 @@ from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.build import build_map
 from gacprof.core.errors import ReportError
 from gacprof.core.points import Environment
-from gacprof.report.tables import Table, render
+from gacprof.reporting.tables import Table, render
 from gacprof.sweeping import load_suite
 
 

@@ -12,7 +12,7 @@ from gacprof.core.points import Point
 from gacprof.evaluation.predictions import predictions
 from gacprof.evaluation.summary import BenchResult, ModelTiming
 from gacprof.planning import plan
-from gacprof.report.wording import by_phase
+from gacprof.reporting.wording import by_phase
 from gacprof.resizing import realign
 
 REST_US = {1: 300.0, 64: 900.0}

@@ -169,7 +169,7 @@ def test_what_asks_for_times_is_refused(asvd, ruled):
     with pytest.raises(PlanError, match="there is no front"):
         gacprof.pareto(asvd, ruled)
     with pytest.raises(MapError, match="it is by rules"):
-        gacprof.explain_dim(ruled, "linear", 107)
+        gacprof.explain(ruled, "linear", 107)
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from gacprof.extras.compress.calibration import Calibration
 from gacprof.extras.compress.request import CompressRequest
 from gacprof.planning import Plan
 from gacprof.planning.warnings import CUT
-from gacprof.report.wording import change_of
+from gacprof.reporting.wording import change_of
 from gacprof.resizing.output import PROVENANCE
 
 SCHEMA = "gacprof.compressed/1"

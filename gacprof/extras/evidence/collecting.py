@@ -23,7 +23,7 @@ from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Point
 from gacprof.devices.environment import cuda_arch, find_ncu
 from gacprof.devices.profiled import REFUSED
-from gacprof.explain.annotate import build_explained, edge_points
+from gacprof.explaining.annotate import build_explained, edge_points
 from gacprof.extras.evidence.ncu import read_report, requested
 from gacprof.kernels.evidence import (
     KernelCounters,

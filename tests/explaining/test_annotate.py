@@ -14,7 +14,7 @@ from suites import over, suite_of
 from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.schema import Cliff, Curve
 from gacprof.core.points import Environment, Point
-from gacprof.explain.annotate import annotate, build_explained
+from gacprof.explaining.annotate import annotate, build_explained
 from gacprof.kernels.evidence import write_implementations
 from gacprof.kernels.onednn import CpuImplementation, LibraryCall
 from gacprof.sweeping import run_sweep

@@ -10,10 +10,10 @@ import pytest
 from gacprof.cliffmap import CliffMap
 from gacprof.core.errors import ReportError
 from gacprof.core.formatting import dims
-from gacprof.report.figures import View
-from gacprof.report.page import sizes_asked, telling_curves, write_page
-from gacprof.report.verdict import Contents, caption, verdict
-from gacprof.report.wording import diagnosed
+from gacprof.reporting.figures import View
+from gacprof.reporting.page import sizes_asked, telling_curves, write_page
+from gacprof.reporting.verdict import Contents, caption, verdict
+from gacprof.reporting.wording import diagnosed
 
 ROOT = Path(__file__).parents[2]
 

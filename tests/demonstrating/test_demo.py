@@ -9,8 +9,8 @@ import pytest
 
 from gacprof.checkpoint import scan
 from gacprof.core.errors import GacprofError
-from gacprof.demo.models import ranks, write_demo_checkpoint, write_texts
-from gacprof.demo.run import (
+from gacprof.demonstrating.models import ranks, write_demo_checkpoint, write_texts
+from gacprof.demonstrating.run import (
     DENSE,
     MARKER,
     OWN,
@@ -18,8 +18,8 @@ from gacprof.demo.run import (
     ROUNDED,
     _fresh,
     bench_lines,
+    demo,
     quality_lines,
-    run_demo,
 )
 
 
@@ -56,10 +56,10 @@ def test_a_model_that_cannot_be_used_is_refused_and_nothing_is_removed(tmp_path,
     old.write_text("x")
     shutil.copytree(fixtures / "checkpoints" / "asvd_mha_r1", tmp_path / "asvd")
     with pytest.raises(GacprofError, match="no such folder"):  # no hub is asked
-        run_demo(tmp_path / "demo", device="cpu", model="org/typo")
+        demo(tmp_path / "demo", device="cpu", model="org/typo")
     for name, reason in (("typo", "no such folder"), ("asvd", "compressed already")):
         with pytest.raises(GacprofError, match=reason):
-            run_demo(tmp_path / "demo", device="cpu", model=tmp_path / name)
+            demo(tmp_path / "demo", device="cpu", model=tmp_path / name)
     assert old.exists()
 
 

@@ -16,9 +16,9 @@ from gacprof.cliffmap import CliffMap, MapLookupError
 from gacprof.cliffmap.build import build_map
 from gacprof.core.errors import ReportError
 from gacprof.core.points import Environment
-from gacprof.report.figures import runs, side_by_side, staircase
-from gacprof.report.figures_style import save, to_svg
-from gacprof.report.heat_map import grid_penalty, heat_map
+from gacprof.reporting.figures import runs, side_by_side, staircase
+from gacprof.reporting.figures_style import save, to_svg
+from gacprof.reporting.heat_map import grid_penalty, heat_map
 
 WIDTHS = (1000, 1024, 1100, 1152)
 DEPTHS = range(96, 129, 4)
@@ -156,8 +156,8 @@ def test_drawing_leaves_no_global_state_behind():
     code = (
         "import matplotlib as m;"  # reading 'backend' would choose one, and import pyplot
         "now = lambda: {k: m.rcParams[k] for k in m.rcParams if k != 'backend'}; before = now();"
-        "from gacprof.cliffmap import CliffMap; from gacprof.report.figures import staircase;"
-        "from gacprof.report.figures_style import to_svg; a = CliffMap.load('a100-published');"
+        "from gacprof.cliffmap import CliffMap; from gacprof.reporting.figures import staircase;"
+        "from gacprof.reporting.figures_style import to_svg; a = CliffMap.load('a100-published');"
         "to_svg(staircase(a, a.curves[0]));"
         "import sys; print('matplotlib.pyplot' in sys.modules, now() == before)"
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gacprof.core.formatting import percent
-from gacprof.report.figures_style import (
+from gacprof.reporting.figures_style import (
     FAINT,
     INK,
     MARKERS,

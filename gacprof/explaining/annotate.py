@@ -9,8 +9,8 @@ from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.build import mechanism_of_kernels
 from gacprof.cliffmap.schema import Cliff, Curve
 from gacprof.core.points import Point, Sample
-from gacprof.explain.case import by_dim, points_of
-from gacprof.explain.causes import Cause, Explanation, Where, explain_edge
+from gacprof.explaining.case import by_dim, points_of
+from gacprof.explaining.causes import Cause, Explanation, Where, explain_edge
 from gacprof.kernels.evidence import Counters, KernelCounters, read_counters, read_implementations
 
 MOST = 2

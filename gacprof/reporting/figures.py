@@ -1,6 +1,6 @@
 """A curve as a picture: the staircase, its frontier, what is safe.
 
-Each function returns a matplotlib ``Figure``, which :func:`gacprof.report.figures_style.save`
+Each function returns a matplotlib ``Figure``, which :func:`gacprof.reporting.figures_style.save`
 writes as SVG and PNG, or draws in text.
 """
 
@@ -20,7 +20,7 @@ from gacprof.cliffmap.source import Use
 from gacprof.core.errors import ReportError
 from gacprof.core.formatting import percent
 from gacprof.core.points import Flag
-from gacprof.report.figures_style import (
+from gacprof.reporting.figures_style import (
     HEADROOM,
     INK,
     MARKERS,

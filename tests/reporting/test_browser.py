@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from gacprof.cliffmap import CliffMap
-from gacprof.report.page import write_page
-from gacprof.report.verdict import Contents
+from gacprof.reporting.page import write_page
+from gacprof.reporting.verdict import Contents
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = [

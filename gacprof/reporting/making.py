@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,17 +31,16 @@ ARTEFACTS = {
 """What a page is made of → a key that only its JSON has."""
 
 
-class WrittenTo(Request):
-    """Where a page is written."""
+class OfModel(Request):
+    """A request on a model, or on what the verbs left of one."""
 
-    out: str | Path | None = option(
-        default=None, kw_only=False, read=Path,
-        help="The page's folder. Default: report-NAME, here.",
-    )  # fmt: skip
+    model: str | Path | None = argument(
+        default=None, kw_only=False, help="A checkpoint, or a folder of the verbs' files."
+    )
 
 
-class ReportRequest(OnSource, WrittenTo):
-    """What :func:`gacprof.write_report` is asked. A ``model`` is diagnosed and planned by a map or
+class ReportRequest(OnSource, OfModel):
+    """What :func:`gacprof.report` is asked. A ``model`` is diagnosed and planned by a map or
     by the rules of a ``gpu``, at these ``tokens``, with sizes as one of ``tp`` ranks holds them
     (planned as vLLM shares them out); a folder without a model gives the files that are in it.
     Else, or beside it, what the other verbs left: a map, a plan, and the JSON that they printed,
@@ -50,8 +48,8 @@ class ReportRequest(OnSource, WrittenTo):
 
     error = ReportError
 
-    model: str | Path | None = argument(
-        default=None, help="A checkpoint, or a folder of the verbs' files."
+    out: str | Path | None = option(
+        default=None, read=Path, help="The page's folder. Default: report-NAME, here."
     )
     tp: int = option(default=1, like=DiagnoseRequest)
     diagnosis: Part = option(
@@ -72,14 +70,14 @@ class ReportRequest(OnSource, WrittenTo):
     notes: Sequence[str] = field(default=())
 
 
-def _write_report(request: ReportRequest) -> Path:
+def _report(request: ReportRequest) -> Path:
     """One HTML page, with its figures, in the folder ``out``; its path.
 
     Raises :class:`ReportError`, and what the steps raise."""
     from jinja2 import UndefinedError
 
-    from gacprof.report.page import write_page
-    from gacprof.report.verdict import Contents
+    from gacprof.reporting.page import write_page
+    from gacprof.reporting.verdict import Contents
 
     if request.out is not None and (Path(request.out) / "config.json").exists():
         raise ReportError(f"{request.out} is a model's folder: name another for the page (out)")
@@ -134,14 +132,7 @@ def _default(request: ReportRequest) -> Path:
     return Path(f"report-{slug(Path(str(request.model or request.cliff_map or 'page')).stem)}")
 
 
-_verb = verb("write_report", ReportRequest, _write_report)
-
-
-@wraps(_verb)
-def write_report(*args: Any, **given: Any) -> Path:
-    if len(args) == 1 and "out" in given and "model" not in given:  # as the command line has it
-        return _verb(model=args[0], **given)
-    return _verb(*args, **given)
+report = verb("report", ReportRequest, _report)
 
 
 def _steps(

@@ -19,8 +19,8 @@ from gacprof.core.errors import CompressionError, GacprofError, PlanError, Solve
 from gacprof.core.files import Record, write_json
 from gacprof.core.formatting import interval, microseconds, percent
 from gacprof.core.request import verb
-from gacprof.demo import DemoRequest
-from gacprof.demo.models import DESCRIBED, write_demo_checkpoint, write_texts
+from gacprof.demonstrating import DemoRequest
+from gacprof.demonstrating.models import DESCRIBED, write_demo_checkpoint, write_texts
 from gacprof.devices.environment import native_bfloat16
 from gacprof.diagnosing import Diagnosis
 from gacprof.evaluation.evaluating import Quality
@@ -50,7 +50,7 @@ class Demo(Record):
     verified: bool
 
 
-def _run_demo(request: DemoRequest) -> Demo:
+def _demo(request: DemoRequest) -> Demo:
     """Run the whole chain in the folder ``out``, anew each time; an earlier demo is replaced.
 
     Raises :class:`GacprofError` for a folder that holds anything else, and, before anything is
@@ -90,8 +90,8 @@ def _run_demo(request: DemoRequest) -> Demo:
     for line in bench_lines(timed):
         say(line)
     say(f"the same model twice differs by at most {percent(timed.spread)}")
-    page = gacprof.write_report(
-        here / "report", cliff_map=here / "cliffmap.json", diagnosis=found.as_dict(),
+    page = gacprof.report(
+        out=here / "report", cliff_map=here / "cliffmap.json", diagnosis=found.as_dict(),
         bench=timed.as_dict(), notes=notes, **made,
         title=f"Realigning a model on {timed.environment.name}",
     )  # fmt: skip
@@ -100,7 +100,7 @@ def _run_demo(request: DemoRequest) -> Demo:
     return Demo(here, page, made.get("verification", {}).get("passed", True))
 
 
-run_demo = verb("run_demo", DemoRequest, _run_demo)
+demo = verb("demo", DemoRequest, _demo)
 
 
 def _judged(here: Path, say: Say) -> tuple[gacprof.CliffMap, Diagnosis]:

@@ -18,13 +18,13 @@ from gacprof.cliffmap.storage import map_facts
 from gacprof.core.errors import ReportError
 from gacprof.core.files import write_text
 from gacprof.operators import OPERATORS
-from gacprof.report.figures import TIER_SPANS, View, staircase, tier_picture
-from gacprof.report.figures_models import bench_figure, workloads
-from gacprof.report.figures_style import as_element, latency_unit, save
-from gacprof.report.grouping import group
-from gacprof.report.tables import constraints, rule_table, step_table, to_html
-from gacprof.report.verdict import FILTERS, Contents, caption, point_words, verdict
-from gacprof.report.wording import by_tier, microseconds, percent
+from gacprof.reporting.figures import TIER_SPANS, View, staircase, tier_picture
+from gacprof.reporting.figures_models import bench_figure, workloads
+from gacprof.reporting.figures_style import as_element, latency_unit, save
+from gacprof.reporting.grouping import group
+from gacprof.reporting.tables import constraints, rule_table, step_table, to_html
+from gacprof.reporting.verdict import FILTERS, Contents, caption, point_words, verdict
+from gacprof.reporting.wording import by_tier, microseconds, percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -87,7 +87,7 @@ def write_page(contents: Contents, folder: str | Path) -> Path:
             f"{folder} is a file's name: name a folder, and the page is index.html in it"
         )
     environment = Environment(
-        loader=PackageLoader("gacprof.report", "templates"),
+        loader=PackageLoader("gacprof.reporting", "templates"),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -11,7 +11,7 @@ from gacprof.cliffmap import CliffMap
 from gacprof.core.errors import ReportError
 from gacprof.core.formatting import percent
 from gacprof.core.points import Flag
-from gacprof.report.figures_style import INK, QUIET, new_figure, title
+from gacprof.reporting.figures_style import INK, QUIET, new_figure, title
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -17,8 +17,8 @@ from gacprof.cliffmap.selection import best, matching, why_none
 from gacprof.core.errors import GacprofError, MapError
 from gacprof.core.formatting import percent
 from gacprof.core.points import Flag, Point
-from gacprof.explain import attention
-from gacprof.explain.case import Case, Cause, CauseChain, Counters, Explanation, Where, by_dim
+from gacprof.explaining import attention
+from gacprof.explaining.case import Case, Cause, CauseChain, Counters, Explanation, Where, by_dim
 from gacprof.kernels.evidence import KernelCounters
 from gacprof.kernels.names import Kernel
 from gacprof.kernels.tiers import Prediction, architecture, predict

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from gacprof.report.tables import FORMS, TABLES, Column, Table, map_table, render
+from gacprof.reporting.tables import FORMS, TABLES, Column, Table, map_table, render
 
 
 def test_every_curve_has_its_constraint(a100):

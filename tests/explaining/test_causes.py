@@ -13,8 +13,8 @@ from kernel_names import ALIGN1, COPY, FILL, NATIVE, flash
 from gacprof.cliffmap.curves import Axis, Measured, make_curve
 from gacprof.cliffmap.schema import Curve, MapFile
 from gacprof.core.errors import MapError
-from gacprof.explain.annotate import edge_points
-from gacprof.explain.causes import Explanation, Where, explain, explain_edge, explain_map
+from gacprof.explaining.annotate import edge_points
+from gacprof.explaining.causes import Explanation, Where, explain, explain_edge, explain_map
 from gacprof.kernels.evidence import METRICS, KernelCounters
 from gacprof.kernels.names import Kernel
 

@@ -17,7 +17,7 @@ MEASURED = Path(__file__).parents[2] / "reports/cpu-example"
 @pytest.fixture(autouse=True)
 def _one_curve(monkeypatch: pytest.MonkeyPatch) -> None:
     """A figure takes seconds."""
-    monkeypatch.setattr("gacprof.report.page.MOST_CURVES", 1)
+    monkeypatch.setattr("gacprof.reporting.page.MOST_CURVES", 1)
 
 
 def test_a_model_is_diagnosed_and_planned_by_rules(asvd, tmp_path, monkeypatch, run) -> None:  # type: ignore[no-untyped-def]
@@ -35,12 +35,12 @@ def test_a_model_is_diagnosed_and_planned_by_rules(asvd, tmp_path, monkeypatch, 
 def test_a_step_that_was_run_is_not_run_again(asvd: Path, tmp_path: Path) -> None:
     source = gacprof.rule_table("h100")
     plan = gacprof.plan(asvd, source, objective="pad").as_dict()
-    page = gacprof.write_report(tmp_path / "page", model=asvd, cliff_map=source, plan=plan)
+    page = gacprof.report(asvd, out=tmp_path / "page", cliff_map=source, plan=plan)
     assert "Objective <code>pad</code>" in page.read_text()
 
 
 def test_a_folder_of_the_verbs_files_is_read(tmp_path: Path) -> None:
-    page = gacprof.write_report(tmp_path / "page", model=MEASURED).read_text()
+    page = gacprof.report(tmp_path / "page", model=MEASURED).read_text()
     for section in ("measured", "function", "diagnosis", "plan", "map"):
         assert f'id="{section}"' in page, section
 
@@ -58,13 +58,13 @@ def test_what_makes_no_page_is_named_and_nothing_is_written(asvd: Path, tmp_path
         ({"out": tmp_path / "link", "model": asvd, "gpu": "h100"}, "a link that leads nowhere"),
     ):
         with pytest.raises(ReportError, match=message):
-            gacprof.write_report(**asked)
+            gacprof.report(**asked)
     assert not page.exists()
 
 
 def test_a_page_of_several_ranks_judges_what_one_holds(asvd: Path, tmp_path: Path) -> None:
     """Factor pairs have no plan under tensor parallelism: the page says so, and is made."""
-    page = gacprof.write_report(tmp_path / "page", model=asvd, gpu="h100", tp=2).read_text()
+    page = gacprof.report(asvd, out=tmp_path / "page", gpu="h100", tp=2).read_text()
     assert 'id="diagnosis"' in page and "no plan: " in page and "vllm,tp=2" in page
     with pytest.raises(GacprofError, match="ranks cannot share"):
-        gacprof.write_report(tmp_path / "page", model=asvd, gpu="h100", tp=3)
+        gacprof.report(asvd, out=tmp_path / "page", gpu="h100", tp=3)

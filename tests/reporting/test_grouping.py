@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gacprof.report.grouping import group
+from gacprof.reporting.grouping import group
 
 
 def names(dims):

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gacprof.cliffmap.detect import label
 from gacprof.cliffmap.storage import map_facts
 from gacprof.core import formatting
-from gacprof.report.figures import View
-from gacprof.report.tables import penalties
-from gacprof.report.wording import (
+from gacprof.reporting.figures import View
+from gacprof.reporting.tables import penalties
+from gacprof.reporting.wording import (
     MOST_REASONS,
     capital,
     diagnosed,

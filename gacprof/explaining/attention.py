@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from gacprof.core.errors import GacprofError
-from gacprof.explain.case import Case, CauseChain, point_at
+from gacprof.explaining.case import Case, CauseChain, point_at
 from gacprof.kernels import fa2
 from gacprof.kernels.sdpa import BackendChoice, choose, padded, question_of
 

@@ -9,7 +9,7 @@ from typing import Any
 from gacprof.core import formatting
 from gacprof.core.formatting import bounded_time, counted
 from gacprof.diagnosing.merging import Merge, merging
-from gacprof.report.grouping import group
+from gacprof.reporting.grouping import group
 
 MOST_WORST = 3
 """Groups of dims that a sentence names."""
