@@ -189,6 +189,8 @@ def test_n8_a_slowdown_is_read_from_the_drivers_own_counter(gpu, driver):
     assert reader.slowed_since(before, 0.05) == ""
     gpu.slowed_ns += 10_000_000
     assert reader.slowed_since(before, 0.05) == "software power cap"
+    assert reader.slowed_since(before, 10.0) == ""  # 10 ms of ten seconds
+    assert reader.slowed_since(reader.slowed_ns(), 0.05) == ""  # it has not grown since
 
 
 def test_n8_a_driver_that_counts_no_causes_tells_of_the_policies(gpu):
