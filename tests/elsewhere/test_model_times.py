@@ -177,7 +177,7 @@ def test_without_measurements_the_command_that_installs_them_and_the_verb_that_j
 
 
 def test_a_page_has_the_steps_with_bounds_and_sources(measured, tmp_path):
-    text = gacprof.report(tmp_path / "page", model=weights(tmp_path), gpu="h100").read_text()
+    text = gacprof.report(weights(tmp_path), out=tmp_path / "page", gpu="h100").read_text()
     for said in ('href="#steps"', "Whole steps on h100_sxm by others&#x27; measurements",
                  "vllm 0.24.0", "1,024 tokens, at good sizes"):  # fmt: skip
         assert said in text

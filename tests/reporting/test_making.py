@@ -40,7 +40,7 @@ def test_a_step_that_was_run_is_not_run_again(asvd: Path, tmp_path: Path) -> Non
 
 
 def test_a_folder_of_the_verbs_files_is_read(tmp_path: Path) -> None:
-    page = gacprof.report(tmp_path / "page", model=MEASURED).read_text()
+    page = gacprof.report(MEASURED, out=tmp_path / "page").read_text()
     for section in ("measured", "function", "diagnosis", "plan", "map"):
         assert f'id="{section}"' in page, section
 
