@@ -110,6 +110,7 @@ REFUSED = [
     ({"scores": [[0.0, 1.0, 0.5]]}, "falls"),
     ({"scores": ["abc"]}, "no number and no curve"),
     ({"budget": NAN}, "the budget is nan"),
+    ({"budget": 0.9}, "the budget is 0.9: it must be a number of parameters"),
     ({"budget": 5}, "the nearest budget is 786,432"),
     ({"window": -0.1}, "the window is -0.1"),
     ({"tokens": []}, "no token counts"),

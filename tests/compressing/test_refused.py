@@ -24,6 +24,8 @@ IDS = torch.randint(0, 128, (12, 32), generator=torch.Generator().manual_seed(3)
 SWEPT, LIMIT = {"cliff_map": "a100-published", "tokens": [7]}, "prefill:64=dense-95%"
 REFUSED = [
     *(("svd", {"ratio": ratio}, "ratio") for ratio in (0, 1, 15, -0.1, float("nan"), True)),
+    ("svd", {"ratio": None}, "ratio is None: it must be a number"),
+    ("svd", {"round_to": 1000}, "no size is a multiple of 1000: the largest is"),
     ("svd", {"ratio": 0.999}, "the ratio 0.999 cannot be met: 'model.layers.0.self_attn.q_proj'"),
     ("llm-pruner", {"ratio": 0.99}, "cannot be met"),
     *((method, {"calib": None}, "needs a calibration text")

@@ -145,8 +145,8 @@ def whole(given: Any) -> Any:
 
 
 def _faults_of_numbers(budget: Any, window: Any, tokens: Any) -> Iterator[str]:
-    if budget is not None and not (is_number(budget) and 0 < budget < inf):
-        yield f"the budget is {budget!r}: it must be a number of parameters"
+    if budget is not None and not (is_number(budget) and 1 <= budget < inf):
+        yield f"the budget is {budget!r}: it must be a number of parameters, 1 or more"
     if not (is_number(window) and 0 <= window < inf):
         yield f"the window is {window!r}: it must be a share, such as 0.25"
     if isinstance(tokens, list | Mapping) and not tokens:
@@ -179,7 +179,7 @@ def _faults(
         elif not isinstance(score, int | float):
             yield from _faults_of_curve(i, requested, score)
         elif not is_number(score) or not 0 <= score <= MAX_SCORE:
-            yield f"the score of dim {i} is {score!r}: it must be 0 or more"
+            yield f"the score of dim {i} is {score!r}: it must be from 0 to {MAX_SCORE:g}"
         if is_number(cost, int):
             if uses is None:
                 yield (

@@ -8,6 +8,7 @@ from typing import Any
 
 import gacprof
 from gacprof.checkpoint.inventory import Inventory, NewSizes
+from gacprof.checkpoint.layouts.tools import PerLayerWidths
 from gacprof.cliffmap.source import SizeSource
 from gacprof.core.files import read_json
 from gacprof.core.formatting import counted, microseconds, percent
@@ -172,10 +173,14 @@ class CompressResult:
             others = f" and {len(more)} more" if more else ""
             notes.append(f"left uncompressed, {reason}: {name}{others}")
         if self.layout != "plain":
+            alone = (
+                "builds all layers with the widths of the config"
+                if self.layout == PerLayerWidths.name
+                else "does not know factor pairs and leaves these weights random"
+            )
             notes.append(
-                "transformers alone does not know factor pairs and leaves these weights random: "
-                "load the checkpoint by gacprof.load_model, or write it for transformers "
-                f"('gacprof export {self.out} --to transformers')"
+                f"transformers alone {alone}: load the checkpoint by gacprof.load_model, or write "
+                f"it for transformers ('gacprof export {self.out} --to transformers')"
             )
         one = self.removed / max(len(self.dropped), 1)
         if len(self.dropped) > 1 and self.ratio - (self.removed - one) < self.removed - self.ratio:

@@ -177,6 +177,8 @@ class CompressRequest(OnTimes, OnDtype, OnDense):
             )
         super().__post_init__()
         object.__setattr__(self, "out", Path(self.out))
+        if self.ratio is None:
+            raise CompressionError("ratio is None: it must be a number")
         if not 0 <= self.ratio < 1:
             meant = f": was {self.ratio / 100:g} meant?" if 2 <= self.ratio < 100 else ""
             raise CompressionError(

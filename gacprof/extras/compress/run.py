@@ -297,6 +297,11 @@ def _finish(
         plan, own = plan_of(family, asked, objective, source, requested)
         work.tell("sizes are chosen")
         sizes = requested | {choice.dim: choice.after for choice in plan.choices}
+    elif request.round_to is not None and request.round_to > max(family.most.values()):
+        raise CompressionError(
+            f"no size is a multiple of {request.round_to}: the largest is "
+            f"{max(family.most.values())}"
+        )
     elif request.round_to is not None and request.objective is None:
         sizes = family.rounded(requested, request.round_to)
     elif request.round_to is not None:
