@@ -24,7 +24,7 @@ WORDS = range(20, 61)
 _COMMON = "dataset_path: json\ndataset_kwargs: {{data_files: {{test: {file}}}}}\ntest_split: test\n"
 _TASK = {
     "last_word": _COMMON + "task: last_word\noutput_type: loglikelihood\ndoc_to_text: context\n"
-    "doc_to_target: target\ntarget_delimiter: ' '\nmetric_list: [{{metric: acc}}]\n",
+    "doc_to_target: \"{{{{' ' + target}}}}\"\nmetric_list: [{{metric: acc}}]\n",  # the harness adds no space
     "next_sentence": _COMMON + "task: next_sentence\noutput_type: multiple_choice\n"
     "doc_to_text: context\ndoc_to_choice: choices\ndoc_to_target: answer\n"
     "metric_list: [{{metric: acc_norm}}]\n",
