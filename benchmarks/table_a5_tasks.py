@@ -21,10 +21,11 @@ EXAMPLES = 400
 WORDS = range(20, 61)
 """Of a context: enough to go by, and short on a CPU."""
 
+# The harness puts no space before a target of its own accord.
 _COMMON = "dataset_path: json\ndataset_kwargs: {{data_files: {{test: {file}}}}}\ntest_split: test\n"
 _TASK = {
     "last_word": _COMMON + "task: last_word\noutput_type: loglikelihood\ndoc_to_text: context\n"
-    "doc_to_target: \"{{{{' ' + target}}}}\"\nmetric_list: [{{metric: acc}}]\n",  # the harness adds no space
+    "doc_to_target: \"{{{{' ' + target}}}}\"\nmetric_list: [{{metric: acc}}]\n",
     "next_sentence": _COMMON + "task: next_sentence\noutput_type: multiple_choice\n"
     "doc_to_text: context\ndoc_to_choice: choices\ndoc_to_target: answer\n"
     "metric_list: [{{metric: acc_norm}}]\n",

@@ -59,6 +59,7 @@ def tables(text: str) -> list[str]:
     [
         ["map", "list"],
         ["map", "show", "a100-published"],
+        ["map", "diff", "a100-published", "h100-published"],
         ["map", "candidates", "h100-published", *HIDDEN, "--near", 107],
         ["map", "intersect", "a100-published", "h100-published", *HIDDEN],
         ["explain", "h100-published", "--op", "attention", "--d", 107, "--why"],

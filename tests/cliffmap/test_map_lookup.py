@@ -49,7 +49,7 @@ def at(cliff_map, k, n=512, m=64, **flags):
     return cliff_map.latency("linear", {"M": m, "N": n, "K": k}, "float16", flags or None)
 
 
-def refused(cliff_map, k, message="", **more):
+def refused(cliff_map, k, message=None, **more):
     with pytest.raises(MapLookupError, match=message):
         at(cliff_map, k, **more)
 
@@ -122,6 +122,8 @@ def test_a_miss_carries_what_was_asked_and_names_the_sweep_and_what_there_is(a10
         a100.candidates("attention", axis="q_len", near=100)
     with pytest.raises(MapLookupError, match=r"none has M = 3 \(there are 1, 512, 2048\)"):
         a100.curve("linear", "K", M=3)
+    with pytest.raises(MapLookupError, match="head_dim=161 was not measured"):
+        a100.penalty("attention", "head_dim", 161)
 
 
 @pytest.mark.parametrize(
