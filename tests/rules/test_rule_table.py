@@ -172,6 +172,17 @@ def test_what_asks_for_times_is_refused(asvd, ruled):
         gacprof.explain(ruled, "linear", 107)
 
 
+def test_a_dense_weight_is_offered_only_where_it_is_no_larger(asvd, ruled):
+    made = gacprof.plan(asvd, ruled, objective="energy")
+    dense = [c for c in made.choices if c.after is None or c.fusable]
+    pairs = {m.name: m for m in gacprof.scan(asvd).modules}
+    for choice in dense:
+        module = pairs[choice.dim.rpartition(":")[0]]
+        assert module.out_features * module.in_features <= choice.before * (
+            module.out_features + module.in_features
+        )
+
+
 @pytest.mark.slow
 def test_compressing_with_it_aligns_every_size(tmp_path):
     from compressing_models import make_model

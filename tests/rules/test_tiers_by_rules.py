@@ -40,6 +40,13 @@ def test_the_published_cost_is_the_architectures_own_and_of_k():
     assert relative("h100", K=107, M=1) is None
 
 
+def test_consumer_blackwell_does_not_split_k_of_few_rows(tier):
+    """sgl-project/sglang#37491: M·N·K below 2^21, N=48, K=5120: a cliff from M=8 to 9."""
+    tiers = [tier("rtx5090", "linear", "bfloat16", M=m, N=48, K=5120) for m in (8, 9)]
+    assert tiers[0] > tiers[1] == 1
+    assert tier("b200", "linear", "bfloat16", M=8, N=48, K=5120) == 1
+
+
 def test_eight_bit_types_demand_and_prefer(tier):
     def refused(gpu, dtype, **dims):
         try:
