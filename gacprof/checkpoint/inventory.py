@@ -28,6 +28,9 @@ NewSizes = Mapping[str, int | None]
 """New sizes by dim name. A dim not named keeps its size; ``None`` means that the dim is gone
 (its factors were multiplied out into one dense weight)."""
 
+ROTARY_TABLE = "rotary_emb.inv_freq"
+"""How tensors end that old checkpoints keep and models compute: no parameters."""
+
 
 @dataclass(frozen=True)
 class TensorInfo:
@@ -280,7 +283,7 @@ class Inventory(Contents):
         seen = {
             t.stored_at: t.numel
             for t in self.tensors.values()
-            if not t.name.endswith("rotary_emb.inv_freq")
+            if not t.name.endswith(ROTARY_TABLE)
         }
         return sum(seen.values())
 

@@ -69,12 +69,18 @@ class TensorReader:
         """The tensor in its own dtype, still mapped (copy-on-write). Imports torch."""
         import torch
 
-        array = self.read(name)
         dtype = getattr(torch, self.info(name).dtype, None)
         if dtype is None:
             raise CheckpointError(f"this torch has no dtype {self.info(name).dtype}")
-        tensor = torch.from_numpy(np.asarray(array))
-        return tensor if tensor.dtype == dtype else tensor.view(dtype)
+        return as_torch(np.asarray(self.read(name)), dtype)
+
+
+def as_torch(array: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
+    """The same memory as a tensor of ``dtype``, of which numpy may know the bits only."""
+    import torch
+
+    tensor = torch.from_numpy(array)
+    return tensor if tensor.dtype == dtype else tensor.view(dtype)
 
 
 def open_tensors(source: Inventory | str | Path) -> TensorReader:
@@ -107,12 +113,9 @@ class ModelReader(TensorReader):
         info = self.info(name)
         if info.offset is None:
             raise CheckpointError(f"{self.inventory.path}: {name!r} has no data (meta device)")
-        flat = self._state[name].detach().cpu().contiguous()
-        if flat.dtype in (torch.float64, torch.float32, torch.float16):
-            return np.asarray(flat.numpy())
-        carrier = element_type(info.dtype).numpy
-        whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[carrier.itemsize]
-        return np.asarray(flat.view(whole).numpy()).view(carrier)
+        flat = self._state[name].detach().cpu().contiguous().reshape(-1)
+        carried = flat.view(torch.uint8).numpy().view(element_type(info.dtype).numpy)
+        return np.asarray(carried.reshape(info.shape))
 
 
 def tensors_of(source: str | Path | Inventory | torch.nn.Module) -> TensorReader:

@@ -18,7 +18,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gacprof.checkpoint.inventory import Dim, Gemm, Inventory, Module, NewSizes, TensorInfo
+from gacprof.checkpoint.inventory import (
+    ROTARY_TABLE,
+    Dim,
+    Gemm,
+    Inventory,
+    Module,
+    NewSizes,
+    TensorInfo,
+)
 from gacprof.core.points import BYTES_PER_ELEMENT
 from gacprof.diagnosing.predict import Predictor
 from gacprof.planning.axes import Axis, Component, Size
@@ -75,7 +83,7 @@ def stored(
         numel = prod(size + more(tensor.name, axis) for axis, size in enumerate(tensor.shape))
         numel = numel * (1 - gone.get(tensor.name, 0))
         nbytes = nbytes + numel * (tensor.nbytes // max(tensor.numel, 1))
-        if not tensor.name.endswith("rotary_emb.inv_freq"):
+        if not tensor.name.endswith(ROTARY_TABLE):
             parameters = parameters + numel
     return Footprint(parameters, nbytes)
 

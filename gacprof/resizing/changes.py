@@ -14,7 +14,15 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
-from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes, Place, TensorInfo
+from gacprof.checkpoint.inventory import (
+    ROTARY_TABLE,
+    Dim,
+    Inventory,
+    Module,
+    NewSizes,
+    Place,
+    TensorInfo,
+)
 from gacprof.checkpoint.layouts.declared import width_keys
 from gacprof.checkpoint.layouts.widths import STACKED
 from gacprof.core.dtypes import element_type
@@ -99,6 +107,12 @@ class NewCheckpoint:
     changes: tuple[Change, ...]
     merged: tuple[Module, ...]
     tensors: Mapping[str, NewTensor]
+
+    @property
+    def parameters(self) -> int:
+        """Counted as :attr:`Inventory.parameters` does."""
+        counted = (t for n, t in self.tensors.items() if not n.endswith(ROTARY_TABLE))
+        return sum({t.sources[0].stored_at: prod(t.shape) for t in counted}.values())
 
 
 def new_checkpoint(

@@ -10,38 +10,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gacprof.checkpoint import mirrored_files
-from gacprof.checkpoint.inventory import Inventory, NewSizes
-from gacprof.checkpoint.tensors import ModelReader, tensors_of
+from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.tensors import as_torch
 from gacprof.core.errors import CheckpointError
-from gacprof.resizing.changes import new_checkpoint
+from gacprof.resizing.changes import NewCheckpoint
 from gacprof.resizing.output import notes_on
 from gacprof.resizing.segments import Array
-from gacprof.resizing.sizes import Asked, requested
 from gacprof.resizing.values import Resizer
 
 if TYPE_CHECKING:
     import torch
 
 
-def realign_model(
-    model: torch.nn.Module, asked: Asked, *, base: Any = None, inplace: bool = False
-) -> torch.nn.Module:
+def resize_model(model: torch.nn.Module, resizer: Resizer, inplace: bool) -> torch.nn.Module:
     """``model`` with new sizes: a copy of it, or itself if ``inplace``.
 
     Sizes, parameters, what layers say of themselves, and the config change together, all or
     nothing. A config has one width for all layers: where they now differ it stays as it was, and
     a ``UserWarning`` says so. Parameters that change are new objects (an optimiser needs them
-    anew), on the old ones' device and of their dtype; all others stay as they are. ``base`` is
-    where the original weights are: a dense checkpoint, or a model in memory.
-
-    Raises :class:`PlanError` for a plan that does not fit the model, :class:`CheckpointError`
-    for a dim that may not change.
+    anew), on the old ones' device and of their dtype; all others stay as they are.
     """
-    reader = ModelReader(model)
-    inventory = reader.inventory
-    sizes = requested(inventory, asked, in_memory=True).sizes
-    new = new_checkpoint(inventory, sizes, informed=base is not None)
-    resizer = Resizer(reader, new, None if base is None else tensors_of(base))
+    new, inventory = resizer.new, resizer.new.inventory
     made = {
         name: np.concatenate(list(resizer.blocks(tensor)))
         for name, tensor in new.tensors.items()
@@ -52,11 +41,11 @@ def realign_model(
     _refuse_unknown(target, made, names)
     _merge(target, made, names)
     _assign(target, made)
-    _set_sizes(target, inventory, sizes)
-    mirrored = mirrored_files(inventory, sizes)
+    _set_ranks(target, new)
+    mirrored = mirrored_files(inventory, new.sizes)
     _set_config(target, inventory, mirrored.get("config.json", {}))
-    for note in notes_on(inventory, sizes, mirrored):
-        warnings.warn(note, stacklevel=3)
+    for note in notes_on(inventory, new.sizes, mirrored):
+        warnings.warn(note, stacklevel=4)  # where realign was called
     return target
 
 
@@ -119,22 +108,22 @@ def _assign(model: torch.nn.Module, made: Mapping[str, Array]) -> None:
         module = model.get_submodule(path)
         old = getattr(module, attribute)
         if id(old) not in shared:
-            values = _to_torch(array, old.dtype).to(old.device)
+            values = as_torch(array, old.dtype).to(old.device)
             shared[id(old)] = nn.Parameter(values, old.requires_grad)
         setattr(module, attribute, shared[id(old)])
         set_sizes(module)
 
 
-def _set_sizes(model: torch.nn.Module, inventory: Inventory, sizes: NewSizes) -> None:
-    """What modules keep of their sizes besides the parameters."""
+def _set_ranks(model: torch.nn.Module, new: NewCheckpoint) -> None:
+    """What factored modules keep of their ranks besides the parameters."""
     from gacprof.checkpoint.layers import set_ranks
 
-    for module in inventory.modules:
-        ranks = inventory.ranks_of(module)
-        new = [sizes.get(rank.name, rank.size) for rank in ranks]
-        left = [size for size in new if size is not None]
-        if left and left == new:  # not merged
-            set_ranks(model, module.name, [rank.size for rank in ranks], left)
+    merged = {module.name for module in new.merged}
+    for module in new.inventory.modules:
+        ranks = new.inventory.ranks_of(module)
+        if ranks and module.name not in merged:
+            after = [new.sizes.get(rank.name) or rank.size for rank in ranks]
+            set_ranks(model, module.name, [rank.size for rank in ranks], after)
 
 
 def _set_config(model: torch.nn.Module, inventory: Inventory, new: Mapping[str, Any]) -> None:
@@ -154,12 +143,3 @@ def _set_key(config: Any, key: str, value: Any) -> None:
         config[key] = value
     else:
         setattr(config, key, value)
-
-
-def _to_torch(array: Array, dtype: torch.dtype) -> torch.Tensor:
-    import torch
-
-    if array.dtype.kind == "f":
-        return torch.from_numpy(array)
-    whole = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}[array.dtype.itemsize]
-    return torch.from_numpy(array.view(whole)).view(dtype)

@@ -11,22 +11,22 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import gacprof
-from gacprof.checkpoint import Inventory, mirrored_files
+from gacprof.checkpoint import Inventory
 from gacprof.checkpoint.containers import LEFT_OUT, WEIGHTS
 from gacprof.checkpoint.folder import LocalFolder, read_json
-from gacprof.checkpoint.inventory import NewSizes
+from gacprof.checkpoint.inventory import ROTARY_TABLE, NewSizes
 from gacprof.checkpoint.layouts.names import names_below
 from gacprof.checkpoint.layouts.widths import config_disagrees
 from gacprof.core.dtypes import FLOATING
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import copy, write_json, write_text
 from gacprof.core.formatting import visible
-from gacprof.resizing.changes import NewCheckpoint, NewTensor
+from gacprof.resizing.changes import NewTensor
 from gacprof.resizing.request import RealignResult
 from gacprof.resizing.writers import INDEX, WeightsFile, index_of
 
@@ -35,36 +35,22 @@ REALIGNED = "gacprof.realigned/1"
 """Schema of the record of what was realigned."""
 
 
-@dataclass(frozen=True)
-class Output:
-    """What a new folder is to hold: weight ``files``, and ``configs`` that say the new sizes, by
-    name; ``notes`` are for the user."""
-
-    inventory: Inventory
-    files: tuple[WeightsFile, ...]
-    configs: Mapping[str, Mapping[str, Any]]
-    notes: tuple[str, ...]
-
-    def write_others(self, folder: Path, result: RealignResult, origin: Mapping[str, Any]) -> None:
-        """All but the weights: configs, the index, what else belongs to the checkpoint, and the
-        record of what was realigned."""
-        inventory, own = self.inventory, [file.name for file in self.files]
-        written = {**self.configs, **_index(inventory, self.files, result.parameters_after)}
-        for name, content in written.items():
-            # configs may hold Infinity (Mamba-2's time_step_limit), which transformers reads
-            write_text(folder / name, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-        for name in inventory.side_files:
-            if name not in written and name not in own:
-                copy(Path(inventory.folder) / name, folder / name)
-        write_provenance(folder, inventory, REALIGNED, **_record(inventory, result, origin))
-
-
-def output_of(new: NewCheckpoint) -> Output:
-    """The folder of a new checkpoint. Raises :class:`CheckpointError` for a name of weights that
-    another file needs."""
-    inventory, sizes = new.inventory, new.sizes
-    files, configs = weights_files(inventory, new.tensors), mirrored_files(inventory, sizes)
-    return Output(inventory, files, configs, notes_on(inventory, sizes, configs))
+def write_others(
+    folder: Path,
+    inventory: Inventory,
+    configs: Mapping[str, Mapping[str, Any]],
+    result: RealignResult,
+    origin: Mapping[str, Any],
+) -> None:
+    """All but the weights: ``configs`` and the index by name, what else belongs to the checkpoint,
+    and the record of what was realigned."""
+    for name, content in configs.items():
+        # they may hold Infinity (Mamba-2's time_step_limit), which transformers reads
+        write_text(folder / name, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    for name in inventory.side_files:
+        if name not in configs and name not in result.files:
+            copy(Path(inventory.folder) / name, folder / name)
+    write_provenance(folder, inventory, REALIGNED, **_record(inventory, result, origin))
 
 
 def weights_files(
@@ -98,7 +84,7 @@ def weights_files(
     return tuple(found)
 
 
-def _index(
+def index(
     inventory: Inventory, files: Sequence[WeightsFile], parameters: int
 ) -> dict[str, dict[str, Any]]:
     """The output's index by its file name; nothing where it needs none.
@@ -110,11 +96,11 @@ def _index(
         return {}
     if inventory.container != "safetensors":
         name = INDEX
-    index = index_of(files)
-    metadata = dict(old.get("metadata") or {}) | index["metadata"]
+    new = index_of(files)
+    metadata = dict(old.get("metadata") or {}) | new["metadata"]
     if "total_parameters" in metadata:
         metadata["total_parameters"] = parameters
-    return {name: {**old, **index, "metadata": metadata}}
+    return {name: {**old, **new, "metadata": metadata}}
 
 
 def write_provenance(folder: Path, inventory: Inventory, schema: str, **more: Any) -> None:
@@ -161,7 +147,7 @@ def refuse_incomplete(inventory: Inventory) -> None:
     partners = {path: below[0] for path, below in names_below(wanted, inventory.tensors).items()}
     for name in inventory.left_out:
         partner = partners.get(name.rsplit(".", 2)[0])
-        if partner is not None and not name.endswith("rotary_emb.inv_freq"):
+        if partner is not None and not name.endswith(ROTARY_TABLE):
             raise CheckpointError(
                 f"{inventory.path}: its index leaves out '{name}', which the shards hold and which "
                 f"belongs with '{partner}': mend the index or fetch the checkpoint again"

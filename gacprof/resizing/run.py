@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import gacprof
-from gacprof.checkpoint import Inventory, inventory_for, open_tensors
+from gacprof.checkpoint import Inventory, mirrored_files
+from gacprof.checkpoint.tensors import tensors_of
 from gacprof.core import Progress
 from gacprof.core.dtypes import of_merging
 from gacprof.core.errors import PlanError
 from gacprof.core.request import verb
-from gacprof.planning.costs import footprint
 from gacprof.resizing.changes import new_checkpoint
-from gacprof.resizing.in_memory import realign_model
-from gacprof.resizing.output import output_of, refuse_broken
+from gacprof.resizing.in_memory import resize_model
+from gacprof.resizing.output import index, notes_on, refuse_broken, weights_files, write_others
 from gacprof.resizing.request import RealignRequest, RealignResult
 from gacprof.resizing.sizes import Requested, requested
 from gacprof.resizing.values import Resizer
@@ -41,15 +41,22 @@ def _realign(request: RealignRequest) -> Any:
     Raises :class:`PlanError` for a plan of another checkpoint, :class:`CheckpointError` for a
     dim that may not change, an ``out`` that exists, or a full disk.
     """
-    checkpoint, out, base = request.checkpoint, request.out, request.base
-    if not isinstance(checkpoint, str | Path | Inventory):
-        if out is not None:
-            raise PlanError("a model in memory is returned, not written: save what you get")
-        return realign_model(checkpoint, request.sizes, base=base, inplace=request.inplace)
-    if out is None or request.inplace:
+    on_disk = isinstance(request.checkpoint, str | Path | Inventory)
+    if not on_disk and request.out is not None:
+        raise PlanError("a model in memory is returned, not written: save what you get")
+    if on_disk and (request.out is None or request.inplace):
         raise PlanError("a checkpoint is never changed in place: name a new folder as out (--out)")
-    inventory = inventory_for(checkpoint)
-    return _write(inventory, requested(inventory, request.sizes), Path(out), base, request.progress)
+    reader = tensors_of(request.checkpoint)
+    asked = requested(reader.inventory, request.sizes)
+    if on_disk:
+        refuse_target(Path(str(request.out)), reader.inventory)
+        refuse_broken(reader.inventory)
+    base = None if request.base is None else tensors_of(request.base)
+    new = new_checkpoint(reader.inventory, asked.sizes, informed=base is not None)
+    resizer = Resizer(reader, new, base)
+    if on_disk:
+        return _write(resizer, asked, Path(str(request.out)), request.progress)
+    return resize_model(request.checkpoint, resizer, request.inplace)
 
 
 if TYPE_CHECKING:
@@ -67,39 +74,37 @@ else:
 
 
 def _write(
-    inventory: Inventory, request: Requested, out: Path, base: Any, progress: Progress | None
+    resizer: Resizer, asked: Requested, out: Path, progress: Progress | None
 ) -> RealignResult:
-    refuse_target(out, inventory)
-    refuse_broken(inventory)
-    originals = None if base is None else open_tensors(inventory_for(base))
-    reader = open_tensors(inventory)
-    new = new_checkpoint(inventory, request.sizes, informed=base is not None)
-    resizer, output = Resizer(reader, new, originals), output_of(new)
+    new, base = resizer.new, resizer.originals
+    inventory, origin = new.inventory, dict(asked.origin)
+    files, configs = weights_files(inventory, new.tensors), mirrored_files(inventory, new.sizes)
     read = {info.file for tensor in new.tensors.values() for info in tensor.sources}
-    identity, origin = source_identity(inventory, read), dict(request.origin)
-    if originals is not None:
-        dense = originals.inventory
+    identity = source_identity(inventory, read)
+    if base is not None:
+        dense = base.inventory
         identity += source_identity(dense, {info.file for info in dense.tensors.values()})
         origin["base"] = {"path": dense.path, "fingerprint": dense.fingerprint}
-    key = digest([gacprof.__version__, identity, sorted(request.sizes.items())])
+    key = digest([gacprof.__version__, identity, sorted(new.sizes.items())])
     with workspace(out, key) as folder:
         resizer.work_in(folder)
-        resumed = write_weights(folder, output.files, resizer, progress)
+        resumed = write_weights(folder, files, resizer, progress)
         result = RealignResult(
             source=inventory.path,
             out=str(out),
             layout=inventory.layout,
-            container=output.files[0].kind,
+            container=files[0].kind,
             resized=tuple(map(resizer.resized, new.changes)),
             fused=tuple(module.name for module in new.merged),
             parameters_before=inventory.parameters,
-            parameters_after=footprint(inventory, request.sizes).parameters,
-            bytes_written=sum(file.nbytes for file in output.files),
-            files=tuple(file.name for file in output.files),
+            parameters_after=new.parameters,
+            bytes_written=sum(file.nbytes for file in files),
+            files=tuple(file.name for file in files),
             resumed=resumed,
-            notes=(*request.notes, *output.notes),
+            notes=(*asked.notes, *notes_on(inventory, new.sizes, configs)),
             not_finite=tuple(resizer.not_finite),
             rounding=of_merging(module.dtype for module in new.merged),
         )
-        output.write_others(folder, result, origin)
+        configs |= index(inventory, files, new.parameters)
+        write_others(folder, inventory, configs, result, origin)
     return result

@@ -134,7 +134,7 @@ WORDS: Mapping[str, Padding | Uniform | Fuse] = MappingProxyType(
 """``minimal`` and ``optimal`` are the zero-padding repairs of "When Smaller Is Slower"."""
 
 
-def requested(inventory: Inventory, asked: Asked, *, in_memory: bool = False) -> Requested:
+def requested(inventory: Inventory, asked: Asked) -> Requested:
     """What was asked for, as sizes. A plan's fingerprint is that of files, so a model in memory
     is held to the plan's dims only.
 
@@ -152,6 +152,7 @@ def requested(inventory: Inventory, asked: Asked, *, in_memory: bool = False) ->
             f"one of {', '.join(WORDS)}"
         )
     plan = asked if isinstance(asked, Plan) else Plan.load(asked)
+    in_memory = inventory.container == "memory"
     if not in_memory and plan.fingerprint != inventory.fingerprint:
         raise PlanError(
             f"the plan was made for another checkpoint ({plan.checkpoint}, fingerprint "

@@ -74,6 +74,8 @@ def digest(data: Any) -> str:
 
 def source_identity(inventory: Inventory, files: Iterable[str]) -> list[Any]:
     """What tells a checkpoint's ``files`` from others, and from themselves after a change."""
+    if inventory.container == "memory":
+        raise CheckpointError(f"{inventory.path}: save it and name the folder, it has no files")
     stats = [(name, (Path(inventory.folder) / name).stat()) for name in sorted(files)]
     return [
         str(Path(inventory.folder).resolve()),
