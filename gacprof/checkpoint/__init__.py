@@ -9,10 +9,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gacprof.checkpoint.foreign import mirrored_files
+    from gacprof.checkpoint.config import mirrored_files
     from gacprof.checkpoint.inventory import Attention, Inventory, Module, Place
-    from gacprof.checkpoint.scanning import inventory_for, inventory_of_model, scan
-    from gacprof.checkpoint.tensors import TensorReader, open_tensors
+    from gacprof.checkpoint.scanning import (
+        TensorReader,
+        inventory_for,
+        inventory_of_model,
+        open_tensors,
+        scan,
+    )
 
 __all__ = [
     "Attention",
@@ -29,7 +34,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    for module in ("inventory", "foreign", "scanning", "tensors") if name in __all__ else ():
+    for module in ("inventory", "config", "scanning") if name in __all__ else ():
         found = getattr(import_module(f"gacprof.checkpoint.{module}"), name, None)
         if found is not None:
             return found

@@ -14,7 +14,7 @@ import math
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
-from gacprof.checkpoint.folder import Folder, parse_json, read_json
+from gacprof.checkpoint.folder import Folder, json_object, parse_json
 from gacprof.checkpoint.gguf_headers import read_gguf
 from gacprof.checkpoint.inventory import Contents, TensorInfo
 from gacprof.checkpoint.pickled import are_counts
@@ -183,7 +183,7 @@ def _read_file(folder: Folder, name: str) -> Contents:
 def _read_sharded(folder: Folder, index: str) -> Contents:
     """The tensors of all shards that ``index`` names."""
     where = f"{folder.location}/{index}"
-    said = read_json(folder, index)
+    said = json_object(folder, index)
     weight_map = said.pop("weight_map", None)
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{where}: has no weight_map")

@@ -213,7 +213,7 @@ def _one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
-def read_json(folder: Folder, name: str, *, constants: bool = False) -> dict[str, Any]:
+def json_object(folder: Folder, name: str, *, constants: bool = False) -> dict[str, Any]:
     """The JSON object in a file of ``folder``; see :func:`parse_json` for what is refused."""
     where = f"{folder.location}/{name}"
     size = folder.size(name)

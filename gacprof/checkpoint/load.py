@@ -1,7 +1,7 @@
 """A checkpoint of any layout as a transformers model, every weight accounted for; its tokenizer.
 
 No code that a checkpoint brings is run and nothing is unpickled by import: the model's class is
-transformers' own, the tensors come through :mod:`gacprof.checkpoint.tensors`.
+transformers' own, the tensors come through :mod:`gacprof.checkpoint.scanning`.
 
 The model of a GGUF file: transformers reads it, every weight dequantised.
 """
@@ -23,9 +23,8 @@ from gacprof.checkpoint.folder import refuse_endless
 from gacprof.checkpoint.gguf_headers import gguf_in
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.layouts.widths import STACKED
-from gacprof.checkpoint.scanning import scan
+from gacprof.checkpoint.scanning import TensorReader, open_tensors, scan
 from gacprof.checkpoint.skeleton import build_skeleton, quiet
-from gacprof.checkpoint.tensors import TensorReader, open_tensors
 from gacprof.core.dtypes import FLOATING, full_name
 from gacprof.core.errors import CheckpointError, first_line
 

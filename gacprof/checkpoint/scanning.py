@@ -1,16 +1,27 @@
-"""From a path or a model in memory to an inventory: find, read headers, recognise the layout."""
+"""From a path or a model in memory to an inventory, and to the data of its tensors.
+
+Files are found, their headers read, the layout recognised. Data are memory-mapped: each tensor of a
+file has its own mapping, private and copy-on-write, that is released with the array. A stream over
+a checkpoint holds no more than the tensors it keeps, and nothing written to an array reaches the
+file.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from gacprof.checkpoint.containers import LEFT_OUT, find_container, read_container
-from gacprof.checkpoint.folder import Folder, HubFolder, LocalFolder, is_hub_id, read_json
-from gacprof.checkpoint.inventory import Contents, Inventory, TensorInfo
+from gacprof.checkpoint.folder import Folder, HubFolder, LocalFolder, is_hub_id, json_object
+from gacprof.checkpoint.inventory import ROTARY_TABLE, Contents, Inventory, TensorInfo
 from gacprof.checkpoint.layouts import recognise
+from gacprof.checkpoint.layouts.names import names_below
+from gacprof.core.dtypes import FLOATING, element_type
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import path_of
 from gacprof.core.tasks import no_collection
@@ -77,10 +88,10 @@ def inventory_of(
     config = contents.config
     other = isinstance(folder, LocalFolder) and folder.has_other("config.json")
     if "config.json" in names or other:  # reading refuses the other
-        config = read_json(folder, "config.json", constants=True)
+        config = json_object(folder, "config.json", constants=True)
     own = Path(name).stem + ".json"  # SliceGPT writes a JSON file with the weights' own stem
     has_own = own in names and own != "config.json"
-    side = {own: read_json(folder, own)} if has_own else {}
+    side = {own: json_object(folder, own)} if has_own else {}
     files = [n for n in names if belongs(n) or n in side]
     outside = [n for n in files if isinstance(folder, LocalFolder) and not folder.holds(n)]
     notes = [f"'{n}' is a link that leads outside this folder{LEFT_OUT}" for n in outside]
@@ -136,3 +147,149 @@ def _info(name: str, tensor: Any) -> TensorInfo:
     nbytes = tensor.numel() * tensor.element_size()
     stride = None if tensor.is_contiguous() else tuple(tensor.stride())
     return TensorInfo(name, tuple(tensor.shape), dtype, "<memory>", address, nbytes, stride)
+
+
+class TensorReader:
+    """The tensors of a checkpoint on disk, by name. See :func:`open_tensors`."""
+
+    def __init__(self, inventory: Inventory) -> None:
+        self.inventory = inventory
+        self._folder = Path(inventory.folder)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.inventory.tensors
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.inventory.tensors)
+
+    def info(self, name: str) -> TensorInfo:
+        try:
+            return self.inventory.tensors[name]
+        except KeyError:
+            raise CheckpointError(f"{self.inventory.path}: has no tensor {name!r}") from None
+
+    def read(self, name: str) -> np.ndarray[Any, Any]:
+        """The tensor as a mapped array. bfloat16 and float8 come as unsigned integers of the
+        same width (``core/dtypes.py``); ``info(name).dtype`` says what they are."""
+        info = self.info(name)
+        element = element_type(info.dtype)
+        if info.offset is None:
+            raise CheckpointError(f"{self.inventory.path}: {name!r} has no data to read")
+        if info.numel == 0:
+            return np.empty(info.shape, element.numpy)
+        path = self._folder / info.file
+        try:
+            if info.stride is None:
+                return np.memmap(path, element.numpy, "c", info.offset, info.shape)
+            span = 1 + sum((n - 1) * s for n, s in zip(info.shape, info.stride, strict=True))
+            flat = np.memmap(path, element.numpy, "c", info.offset, (span,))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{path}: {name!r} cannot be mapped: {error}") from None
+        strides = tuple(s * element.itemsize for s in info.stride)
+        return np.lib.stride_tricks.as_strided(flat, info.shape, strides)
+
+    def raw(self, name: str) -> memoryview:
+        """The tensor's bytes in row-major order; a view of the mapping where it can be."""
+        return np.ascontiguousarray(self.read(name)).reshape(-1).view(np.uint8).data
+
+    def torch(self, name: str) -> torch.Tensor:
+        """The tensor in its own dtype, still mapped (copy-on-write). Imports torch."""
+        import torch
+
+        dtype = getattr(torch, self.info(name).dtype, None)
+        if dtype is None:
+            raise CheckpointError(f"this torch has no dtype {self.info(name).dtype}")
+        return as_torch(np.asarray(self.read(name)), dtype)
+
+
+def as_torch(array: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
+    """The same memory as a tensor of ``dtype``, of which numpy may know the bits only."""
+    import torch
+
+    tensor = torch.from_numpy(array)
+    return tensor if tensor.dtype == dtype else tensor.view(dtype)
+
+
+def open_tensors(source: Inventory | str | Path) -> TensorReader:
+    """A reader for the tensors of a scanned or still unscanned checkpoint on disk."""
+    inventory = source if isinstance(source, Inventory) else scan(source)
+    if inventory.container == "memory":
+        raise CheckpointError(f"{inventory.path}: give the model itself, its inventory has no data")
+    if inventory.container == "gguf":
+        raise CheckpointError(
+            f"{inventory.path}: the weights of a GGUF file are quantised or permuted: write it as "
+            "a plain folder first (gacprof import-gguf)"
+        )
+    if not Path(inventory.folder).is_dir():
+        raise CheckpointError(
+            f"{inventory.path}: its tensors are not on this machine; download it first"
+        )
+    return TensorReader(inventory)
+
+
+class ModelReader(TensorReader):
+    """The state of a model in memory, read as a checkpoint's tensors are."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__(inventory_of_model(model))
+        self._state = model.state_dict()
+
+    def read(self, name: str) -> np.ndarray[Any, Any]:
+        import torch
+
+        info = self.info(name)
+        if info.offset is None:
+            raise CheckpointError(f"{self.inventory.path}: {name!r} has no data (meta device)")
+        flat = self._state[name].detach().cpu().contiguous().reshape(-1)
+        carried = flat.view(torch.uint8).numpy().view(element_type(info.dtype).numpy)
+        return np.asarray(carried.reshape(info.shape))
+
+
+def tensors_of(source: str | Path | Inventory | torch.nn.Module) -> TensorReader:
+    """A reader for a checkpoint on disk or a model in memory. Raises :class:`CheckpointError`."""
+    if isinstance(source, str | Path | Inventory):
+        return open_tensors(source)
+    return ModelReader(source)
+
+
+def refuse_broken(inventory: Inventory) -> None:
+    """Raise :class:`CheckpointError` for a checkpoint that no model could be built of."""
+    refuse_incomplete(inventory)
+    _refuse_unusable(inventory)
+
+
+def refuse_incomplete(inventory: Inventory) -> None:
+    """Raise :class:`CheckpointError` where the index leaves out a tensor of a layer that it has.
+
+    A tensor of a whole layer that the index does not know is left out by every loader, and here
+    (a note says so); one whose neighbours are there was lost from the index.
+    """
+    wanted = {name.rsplit(".", 2)[0] for name in inventory.left_out}
+    partners = {path: below[0] for path, below in names_below(wanted, inventory.tensors).items()}
+    for name in inventory.left_out:
+        partner = partners.get(name.rsplit(".", 2)[0])
+        if partner is not None and not name.endswith(ROTARY_TABLE):
+            raise CheckpointError(
+                f"{inventory.path}: its index leaves out '{name}', which the shards hold and which "
+                f"belongs with '{partner}': mend the index or fetch the checkpoint again"
+            )
+
+
+def _refuse_unusable(inventory: Inventory) -> None:
+    """Raise :class:`CheckpointError` where the embedding or the head is no matrix of floating-point
+    numbers, and neither a config nor scales say how it is quantised: no model computes with it, so
+    nothing that is written could be called exact."""
+    if inventory.config.get("quantization_config"):
+        return
+    for name, info in inventory.tensors.items():
+        module, _, last = name.rpartition(".")
+        if last != "weight" or not module.endswith(("embed_tokens", "lm_head")):
+            continue
+        is_plain = len(info.shape) == 2 and info.dtype in FLOATING
+        has_scales = any(n.startswith((f"{module}.", f"{module}_")) and n != name
+                         for n in inventory.tensors)  # fmt: skip
+        if not is_plain and not has_scales:
+            raise CheckpointError(
+                f"{inventory.path}: {name} is {info.dtype} of shape {list(info.shape)}, where "
+                "models have a matrix of floating-point numbers: mend the checkpoint"
+            )

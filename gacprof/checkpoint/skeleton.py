@@ -14,8 +14,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from gacprof.checkpoint.config import passed, refuse_oversized, require_transformers, without_heads
-from gacprof.checkpoint.foreign import effective_config
+from gacprof.checkpoint.config import (
+    effective_config,
+    passed,
+    refuse_oversized,
+    require_transformers,
+    without_heads,
+)
 from gacprof.checkpoint.inventory import Attention, Inventory
 from gacprof.checkpoint.layers import (
     factors_of,

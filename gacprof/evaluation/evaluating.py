@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from gacprof.checkpoint import scan
-from gacprof.checkpoint.config import config_of_part
+from gacprof.checkpoint.layouts.declared import config_of_part
 from gacprof.checkpoint.load import dtype_of
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import Record

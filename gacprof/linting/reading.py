@@ -48,7 +48,7 @@ def config_named(source: str | Path | Mapping[str, Any]) -> Named:
         if path.suffix == ".safetensors":
             return _of_folder(folders.LocalFolder(path.parent), str(source))
         where = folders.LocalFolder(path.parent, path.name)
-        return Named(str(source), config_of(folders.read_json(where, path.name, constants=True)))
+        return Named(str(source), config_of(folders.json_object(where, path.name, constants=True)))
     if path.exists():
         raise CheckpointError(
             f"{source}: is no regular file: give a config.json or a folder with one"
@@ -71,15 +71,15 @@ def is_config(source: str | Path) -> bool:
 
 
 def _of_folder(folder: Folder, name: str, headers: bool = True) -> Named:
-    from gacprof.checkpoint.folder import read_json
+    from gacprof.checkpoint.folder import json_object
 
     there = folder.names()
     found = next((one for one in CONFIGS if one in there), None)
     if found is None:
         raise CheckpointError(f"{name}: has no config.json: give one, or a folder with one")
-    values = read_json(folder, found, constants=True)
+    values = json_object(folder, found, constants=True)
     if "quantization_config" not in values and "hf_quant_config.json" in there:
-        values = {**values, "quantization_config": read_json(folder, "hf_quant_config.json")}
+        values = {**values, "quantization_config": json_object(folder, "hf_quant_config.json")}
         values["quantization_config"].setdefault("quant_method", "modelopt")
     named = Named(name, config_of(values))
     if headers and any(one.endswith((".safetensors", ".safetensors.index.json")) for one in there):

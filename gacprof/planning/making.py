@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gacprof.checkpoint import inventory_for
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.checkpoint.tensors import ModelReader
+from gacprof.checkpoint.scanning import ModelReader
 from gacprof.core.errors import PlanError
 from gacprof.core.request import verb
 from gacprof.planning.classes import build_classes

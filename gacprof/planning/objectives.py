@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gacprof.checkpoint.inventory import Dim, Inventory
-from gacprof.checkpoint.tensors import TensorReader, open_tensors
+from gacprof.checkpoint.scanning import TensorReader, open_tensors
 from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.core.factors import Stored, norms
 from gacprof.diagnosing.predict import is_number

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Literal
 
 from gacprof.checkpoint.inventory import Gemm, Inventory, NewSizes
-from gacprof.checkpoint.tensors import TensorReader
+from gacprof.checkpoint.scanning import TensorReader
 from gacprof.cliffmap.source import SizeSource
 from gacprof.core.errors import PlanError
 from gacprof.core.texts import LatencyLimit, latency_limits

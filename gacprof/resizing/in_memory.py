@@ -11,7 +11,7 @@ import numpy as np
 
 from gacprof.checkpoint import mirrored_files
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.checkpoint.tensors import as_torch
+from gacprof.checkpoint.scanning import as_torch
 from gacprof.core.errors import CheckpointError
 from gacprof.resizing.changes import NewCheckpoint
 from gacprof.resizing.output import notes_on
@@ -63,14 +63,10 @@ def _refuse_unknown(model: torch.nn.Module, made: Mapping[str, Array], merged: l
     """Raise before anything changes where something is not built as we know it."""
     from torch import nn
 
-    from gacprof.checkpoint.layers import FactorPair, GroupedFactors
+    from gacprof.checkpoint.layers import FactorPair, GroupedFactors, find_submodule
 
     for name in merged:
-        try:
-            module = model.get_submodule(name)
-        except AttributeError:
-            module = None
-        if not isinstance(module, FactorPair | GroupedFactors):
+        if not isinstance(find_submodule(model, name), FactorPair | GroupedFactors):
             raise CheckpointError(
                 f"'{name}' cannot be fused in memory: only models of gacprof.load_model have "
                 "factors in one module; fuse the files"
@@ -87,14 +83,14 @@ def _merge(model: torch.nn.Module, made: Mapping[str, Array], merged: list[str])
     """Put linear layers without data in the place of factors."""
     from torch import nn
 
+    from gacprof.checkpoint.layers import put
+
     for name in merged:
-        parent, _, child = name.rpartition(".")
         old = next(model.get_submodule(name).parameters())
         out, into = made[f"{name}.weight"].shape
         with_bias = f"{name}.bias" in made
         linear = nn.Linear(into, out, with_bias, device=old.device, dtype=old.dtype)
-        linear.train(model.training).requires_grad_(old.requires_grad)
-        setattr(model.get_submodule(parent), child, linear)
+        put(model, name, linear.train(model.training).requires_grad_(old.requires_grad))
 
 
 def _assign(model: torch.nn.Module, made: Mapping[str, Array]) -> None:

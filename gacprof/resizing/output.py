@@ -18,11 +18,9 @@ from typing import Any
 import gacprof
 from gacprof.checkpoint import Inventory
 from gacprof.checkpoint.containers import LEFT_OUT, WEIGHTS
-from gacprof.checkpoint.folder import LocalFolder, read_json
-from gacprof.checkpoint.inventory import ROTARY_TABLE, NewSizes
-from gacprof.checkpoint.layouts.names import names_below
+from gacprof.checkpoint.folder import LocalFolder, json_object
+from gacprof.checkpoint.inventory import NewSizes
 from gacprof.checkpoint.layouts.widths import config_disagrees
-from gacprof.core.dtypes import FLOATING
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import copy, write_json, write_text
 from gacprof.core.formatting import visible
@@ -127,51 +125,8 @@ def _record(
     if PROVENANCE in source.names():
         record["earlier"] = None
         with contextlib.suppress(CheckpointError):
-            record["earlier"] = read_json(source, PROVENANCE)
+            record["earlier"] = json_object(source, PROVENANCE)
     return record
-
-
-def refuse_broken(inventory: Inventory) -> None:
-    """Raise :class:`CheckpointError` for a checkpoint that no model could be built of."""
-    refuse_incomplete(inventory)
-    _refuse_unusable(inventory)
-
-
-def refuse_incomplete(inventory: Inventory) -> None:
-    """Raise :class:`CheckpointError` where the index leaves out a tensor of a layer that it has.
-
-    A tensor of a whole layer that the index does not know is left out by every loader, and here
-    (a note says so); one whose neighbours are there was lost from the index.
-    """
-    wanted = {name.rsplit(".", 2)[0] for name in inventory.left_out}
-    partners = {path: below[0] for path, below in names_below(wanted, inventory.tensors).items()}
-    for name in inventory.left_out:
-        partner = partners.get(name.rsplit(".", 2)[0])
-        if partner is not None and not name.endswith(ROTARY_TABLE):
-            raise CheckpointError(
-                f"{inventory.path}: its index leaves out '{name}', which the shards hold and which "
-                f"belongs with '{partner}': mend the index or fetch the checkpoint again"
-            )
-
-
-def _refuse_unusable(inventory: Inventory) -> None:
-    """Raise :class:`CheckpointError` where the embedding or the head is no matrix of floating-point
-    numbers, and neither a config nor scales say how it is quantised: no model computes with it, so
-    nothing that is written could be called exact."""
-    if inventory.config.get("quantization_config"):
-        return
-    for name, info in inventory.tensors.items():
-        module, _, last = name.rpartition(".")
-        if last != "weight" or not module.endswith(("embed_tokens", "lm_head")):
-            continue
-        is_plain = len(info.shape) == 2 and info.dtype in FLOATING
-        has_scales = any(n.startswith((f"{module}.", f"{module}_")) and n != name
-                         for n in inventory.tensors)  # fmt: skip
-        if not is_plain and not has_scales:
-            raise CheckpointError(
-                f"{inventory.path}: {name} is {info.dtype} of shape {list(info.shape)}, where "
-                "models have a matrix of floating-point numbers: mend the checkpoint"
-            )
 
 
 def notes_on(

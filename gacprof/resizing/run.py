@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, overload
 
 import gacprof
 from gacprof.checkpoint import Inventory, mirrored_files
-from gacprof.checkpoint.tensors import tensors_of
+from gacprof.checkpoint.scanning import refuse_broken, tensors_of
 from gacprof.core import Progress
 from gacprof.core.dtypes import of_merging
 from gacprof.core.errors import PlanError
 from gacprof.core.request import verb
 from gacprof.resizing.changes import new_checkpoint
 from gacprof.resizing.in_memory import resize_model
-from gacprof.resizing.output import index, notes_on, refuse_broken, weights_files, write_others
+from gacprof.resizing.output import index, notes_on, weights_files, write_others
 from gacprof.resizing.request import RealignRequest, RealignResult
 from gacprof.resizing.sizes import Requested, requested
 from gacprof.resizing.values import Resizer

@@ -12,7 +12,7 @@ from gacprof.checkpoint.inventory import Inventory, NewSizes
 from gacprof.checkpoint.layouts.declared import width_keys
 from gacprof.core.errors import CheckpointError, PlanError, short
 from gacprof.planning import Plan
-from gacprof.planning.costs import footprint
+from gacprof.planning.costs import Footprint, footprint
 from gacprof.resizing.workspace import digest
 
 AGAIN = "the plan was edited: plan again (--pin holds a size)"
@@ -158,9 +158,7 @@ def requested(inventory: Inventory, asked: Asked) -> Requested:
             f"the plan was made for another checkpoint ({plan.checkpoint}, fingerprint "
             f"{plan.fingerprint[:12]}); {inventory.path} has {inventory.fingerprint[:12]}"
         )
-    _check_choices(plan, inventory)
-    if not in_memory and plan.budget.checkpoint_after is not None:
-        _check_costs(plan, inventory)
+    _check(plan, inventory, priced=not in_memory and plan.budget.checkpoint_after is not None)
     origin: dict[str, Any] = {"plan": digest(plan.as_dict())}
     if any(phase.steps for phase in plan.phases):
         origin["phases"] = [phase.model_dump() for phase in plan.phases]
@@ -176,45 +174,47 @@ def _refuse_multiple(multiple: int) -> None:
         raise PlanError(f"a multiple of {multiple!r:.40} makes no sense; use 8")
 
 
-def _check_choices(plan: Plan, inventory: Inventory) -> None:
-    """Raise :class:`PlanError` for a choice that is not one of a dim as it is here."""
+def _check(plan: Plan, inventory: Inventory, priced: bool) -> None:
+    """Raise :class:`PlanError` for a choice that is not one of a dim as it is here, and where sizes
+    were edited and what they cost was not.
+
+    A plan is a file that people edit. Its sizes may be changed by hand; but where it is ``priced``,
+    still says what they cost, sizes and costs have to agree.
+    """
     if not plan.choices:
         raise PlanError(f"the plan for {plan.checkpoint} has no choices: plan again")
     dims = {dim.name: dim for dim in inventory.dims}
     for choice in plan.choices:
-        name, dim = choice.dim, dims.get(choice.dim)
+        name, after, dim = choice.dim, choice.after, dims.get(choice.dim)
         if dim is None or (choice.kind, choice.before) != (dim.kind, dim.size):
             here = f"here it is a {dim.kind} of {dim.size}" if dim else "there is none here"
             raise PlanError(
                 f"the plan for {plan.checkpoint} does not fit the {inventory.path}: it says that "
                 f"'{name}' is a {choice.kind} of {short(choice.before)}, {here}"
             )
-        if dim.most is not None and choice.after and choice.after > dim.most:
+        if after is None:
+            continue
+        if dim.most is not None and after > dim.most:
             raise PlanError(
-                f"the plan gives '{name}' the rank {short(choice.after)}: the dense weight's "
+                f"the plan gives '{name}' the rank {short(after)}: the dense weight's "
                 f"rank is {dim.dense_size}"
             )
-
-
-def _check_costs(plan: Plan, inventory: Inventory) -> None:
-    """Raise :class:`PlanError` where sizes were edited and what they cost was not.
-
-    A plan is a file that people edit. Its sizes may be changed by hand; but where it still says
-    what they cost, sizes and costs have to agree.
-    """
-    for choice in plan.choices:
-        after, cost = choice.after, inventory.dim(choice.dim).params_per_unit
-        if after is not None and choice.cost != after * cost:
+        cost = after * dim.params_per_unit
+        if priced and choice.cost != cost:
             raise PlanError(
-                f"the plan gives '{choice.dim}' the size {short(after)} at {short(choice.cost)} "
-                f"parameters, it takes {short(after * cost)}; {AGAIN}"
+                f"the plan gives '{name}' the size {short(after)} at {short(choice.cost)} "
+                f"parameters, it takes {short(cost)}; {AGAIN}"
             )
-        if after != choice.before and after is not None and after not in choice.candidates:
+        if priced and after != choice.before and after not in choice.candidates:
             raise PlanError(
-                f"the plan gives '{choice.dim}' the size {short(after)}, which was not on "
+                f"the plan gives '{name}' the size {short(after)}, which was not on "
                 f"offer; {AGAIN}"
             )
-    then = footprint(inventory, plan.changes)
+    if priced:
+        _check_totals(plan, footprint(inventory, plan.changes))
+
+
+def _check_totals(plan: Plan, then: Footprint) -> None:
     for what, stated, found in (
         ("parameters", plan.budget.checkpoint_after, then.parameters),
         ("bytes of weights", plan.memory and plan.memory.after, then.nbytes),

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 from tiny_models import write_llama
 
 from gacprof.checkpoint import scan
-from gacprof.checkpoint.foreign import effective_config
+from gacprof.checkpoint.config import effective_config
 from gacprof.core.errors import CheckpointError
 
 torch = pytest.importorskip("torch")

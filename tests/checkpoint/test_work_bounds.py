@@ -10,8 +10,8 @@ from test_safetensors_header import framed
 from test_unpickle import bomb_of_lists
 
 from gacprof.checkpoint import scan
+from gacprof.checkpoint.config import effective_config
 from gacprof.checkpoint.containers import read_container
-from gacprof.checkpoint.foreign import effective_config
 from gacprof.checkpoint.pickled import find_state
 from gacprof.checkpoint.scanning import inventory_of
 from gacprof.checkpoint.unpickle import unpickle

@@ -13,8 +13,8 @@ from fractions import Fraction
 from math import ceil
 from typing import Any
 
-from gacprof.checkpoint.config import in_tower, part_of
 from gacprof.checkpoint.inventory import Dim, NewSizes
+from gacprof.demands.configs import TEXT
 
 _MLP = (
     *("intermediate_size_mlp", "dense_intermediate_size", "intermediate_size", "ffn_dim"),
@@ -206,3 +206,28 @@ def _part(config: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any]
     for name in path:
         part = part.get(name) if isinstance(part, Mapping) else None
     return part if isinstance(part, Mapping) else {}
+
+
+def in_tower(module: str) -> bool:
+    """Whether ``module`` belongs to the vision or audio part of a multimodal model."""
+    return "vision" in module or "visual" in module or "image" in module or "audio" in module
+
+
+def part_of(config: Mapping[str, Any], name: str = "") -> tuple[str, ...]:
+    """The key of the part of a multimodal config that describes the module ``name``; () of a plain
+    one."""
+    tower = "audio_config" if "audio" in name else "vision_config"
+    keys = (tower,) if in_tower(name) else TEXT
+    return next(((key,) for key in keys if isinstance(config.get(key), Mapping)), ())
+
+
+def config_of_part(config: Mapping[str, Any], name: str = "") -> Mapping[str, Any]:
+    """The part of a multimodal config that describes the module ``name``; all of a plain one."""
+    inner = [config[key] for key in part_of(config, name)]
+    return inner[0] if inner else config
+
+
+def count(config: Mapping[str, Any], *keys: str) -> int | None:
+    """The first of these that the config has as a positive whole number."""
+    values = (config.get(key) for key in keys)
+    return next((value for value in values if type(value) is int and value > 0), None)

@@ -19,8 +19,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gacprof.checkpoint.config import config_of_part
 from gacprof.checkpoint.inventory import Contents, TensorInfo
+from gacprof.checkpoint.layouts.declared import config_of_part
 from gacprof.checkpoint.layouts.layout import Layout
 from gacprof.checkpoint.layouts.linear import Linear, Stack
 from gacprof.checkpoint.layouts.names import is_expert, parent_of, role_of

@@ -10,8 +10,8 @@ from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gacprof.checkpoint.config import config_of_part, count
 from gacprof.checkpoint.inventory import Attention, Contents
+from gacprof.checkpoint.layouts.declared import config_of_part, count
 from gacprof.checkpoint.layouts.linear import Linear
 from gacprof.checkpoint.layouts.names import layer_of, parent_of, role_of
 

@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from gacprof.checkpoint.config import config_of_part, count
 from gacprof.checkpoint.inventory import Contents
+from gacprof.checkpoint.layouts.declared import config_of_part, count
 from gacprof.checkpoint.layouts.layout import Layout
 from gacprof.checkpoint.layouts.linear import Linear, Packed, bias_of
 from gacprof.checkpoint.layouts.names import is_embedding, role_of

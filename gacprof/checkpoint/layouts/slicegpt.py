@@ -72,7 +72,7 @@ class SliceGpt(Compressor):
         return files
 
     def adapt(self, model: nn.Module, inventory: Inventory) -> None:
-        from gacprof.checkpoint.sliced import with_sliced_layers  # imports torch
+        from gacprof.checkpoint.layers import with_sliced_layers  # imports torch
 
         hidden = _original_hidden(inventory)
         if hidden is None:

@@ -10,9 +10,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from gacprof.checkpoint.config import in_tower
 from gacprof.checkpoint.inventory import Contents, Dim, Feed, NewSizes, Place
-from gacprof.checkpoint.layouts.declared import width_keys, without_key
+from gacprof.checkpoint.layouts.declared import in_tower, width_keys, without_key
 from gacprof.checkpoint.layouts.linear import Linear
 from gacprof.checkpoint.layouts.names import is_expert, layer_of, names_below, parent_of, role_of
 

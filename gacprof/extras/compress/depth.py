@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from gacprof.checkpoint.config import config_of_part, part_of
 from gacprof.checkpoint.inventory import NewSizes
+from gacprof.checkpoint.layouts.declared import config_of_part, part_of
 from gacprof.checkpoint.skeleton import build_skeleton
 from gacprof.core.errors import CheckpointError, CompressionError
 from gacprof.extras.compress.layered import (

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from gacprof.checkpoint.config import in_tower
 from gacprof.checkpoint.inventory import Inventory, Module, NewSizes
-from gacprof.checkpoint.tensors import TensorReader
+from gacprof.checkpoint.layouts.declared import in_tower
+from gacprof.checkpoint.scanning import TensorReader
 from gacprof.core.errors import CompressionError
 from gacprof.core.factors import COMPUTABLE
 from gacprof.core.formatting import counted

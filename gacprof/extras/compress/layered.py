@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from gacprof.checkpoint.config import in_tower
+from gacprof.checkpoint.layouts.declared import in_tower
+from gacprof.checkpoint.scanning import TensorReader
 from gacprof.checkpoint.skeleton import build_skeleton
-from gacprof.checkpoint.tensors import TensorReader
 from gacprof.core.errors import CompressionError
 
 _LAYER = re.compile(r"(.*?(?:layers|h|blocks|block)\.)(\d{1,6})\.")

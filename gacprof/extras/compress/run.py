@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gacprof.checkpoint.inventory import Inventory, NewSizes
-from gacprof.checkpoint.tensors import TensorReader, tensors_of
+from gacprof.checkpoint.scanning import TensorReader, tensors_of
 from gacprof.cliffmap.source import SizeSource
 from gacprof.core.errors import (
     CompressionError,

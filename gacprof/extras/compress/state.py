@@ -18,7 +18,7 @@ import numpy as np
 
 import gacprof
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.checkpoint.tensors import TensorReader
+from gacprof.checkpoint.scanning import TensorReader
 from gacprof.core.errors import CompressionError
 from gacprof.core.files import read_json, remove_unheld, replacing, write_json
 from gacprof.core.tasks import Tasks

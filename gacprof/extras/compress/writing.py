@@ -15,8 +15,7 @@ from typing import Any, BinaryIO, NamedTuple
 import torch
 
 from gacprof.checkpoint.inventory import Contents, Inventory, TensorInfo
-from gacprof.checkpoint.scanning import describe
-from gacprof.checkpoint.tensors import TensorReader
+from gacprof.checkpoint.scanning import TensorReader, describe
 from gacprof.core.dtypes import element_type
 from gacprof.core.errors import CompressionError
 from gacprof.core.files import copy, write_json, write_text

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from gacprof.checkpoint.config import passed, refuse_not_finite, require_transformers
-from gacprof.checkpoint.folder import LocalFolder, read_json
+from gacprof.checkpoint.folder import LocalFolder, json_object
 from gacprof.checkpoint.scanning import TOKENIZER_FILES
 from gacprof.core.dtypes import FLOATING
 from gacprof.core.errors import CheckpointError
@@ -127,10 +127,10 @@ def carried_files(source: Path, tokenizer: Path) -> Iterator[tuple[str, Path | d
     """
     for name in matching(source, ("generation_config.json", *_LICENCES)):
         numbers = name.endswith(".json")
-        yield name, _numeric(read_json(LocalFolder(source), name)) if numbers else source / name
+        yield name, _numeric(json_object(LocalFolder(source), name)) if numbers else source / name
     for name in matching(tokenizer, TOKENIZER_FILES):
         if name == "tokenizer_config.json":
-            yield name, _tokenizer_settings(read_json(LocalFolder(tokenizer), name))
+            yield name, _tokenizer_settings(json_object(LocalFolder(tokenizer), name))
         elif ".py" not in name:
             yield name, tokenizer / name
 
@@ -179,7 +179,7 @@ def tokenizer_alone(folder: Path) -> Iterator[Path]:
 def seen_by_loader(folder: Path) -> Iterator[Path]:
     """A folder in its place for loaders that read ``config.json`` themselves: the same weights, as
     links, and of the settings what is carried. It is removed afterwards."""
-    config = carried_config(read_json(LocalFolder(folder), "config.json"), str(folder))
+    config = carried_config(json_object(LocalFolder(folder), "config.json"), str(folder))
     with TemporaryDirectory(prefix="gacprof-") as made:
         for name in matching(folder, ("*.safetensors", "*.safetensors.index.json")):
             (Path(made) / name).symlink_to((folder / name).absolute())

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from gacprof.checkpoint.config import refuse_oversized
-from gacprof.checkpoint.foreign import effective_config
+from gacprof.checkpoint.config import effective_config, refuse_oversized
 from gacprof.checkpoint.inventory import Attention, Inventory, Module
 from gacprof.core.errors import CheckpointError
 from gacprof.extras.serve.carried import decoder_settings, refuse_unless, rope_scaling

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gacprof.checkpoint import inventory_for, open_tensors
+from gacprof.checkpoint.scanning import refuse_incomplete
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import Record
 from gacprof.core.request import verb
 from gacprof.extras.serve import folder, gguf, vllm
 from gacprof.extras.serve.checking import cannot_run
 from gacprof.extras.serve.request import Check, ExportRequest, Prepare
-from gacprof.resizing.output import refuse_incomplete
 from gacprof.resizing.workspace import refuse_target
 
 FORMATS: dict[str, Prepare] = {
