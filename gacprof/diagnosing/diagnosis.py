@@ -30,7 +30,7 @@ from gacprof.diagnosing.findings import (
 from gacprof.diagnosing.fixed import fixed_findings, head_findings, verdicts_of
 from gacprof.diagnosing.merging import merges
 from gacprof.diagnosing.predict import Estimate, Predictor, workload_of
-from gacprof.diagnosing.profiles import CoupledDims, around, latency_profile
+from gacprof.diagnosing.profiles import CoupledDims, around
 from gacprof.diagnosing.request import DiagnoseRequest
 from gacprof.diagnosing.sources import times_elsewhere
 from gacprof.elsewhere.model import StepTimes, step_times
@@ -204,7 +204,7 @@ def _padded_together(
 
 
 def _judge_dim(predictor: Predictor, dim: Dim) -> DimFinding:
-    profile = latency_profile(predictor, dim, *around([dim], WINDOW))
+    profile = predictor.profile(dim, *around([dim], WINDOW))
     here, best = profile.costs.get(dim.size), profile.best_padding(dim.size)
     finding = DimFinding(
         **_described(dim), kind=dim.kind, size=dim.size, divisible_by_8=dim.size % 8 == 0,

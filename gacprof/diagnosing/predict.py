@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import copy
 from collections import ChainMap
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from gacprof.checkpoint.inventory import Dim, Gemm, Inventory, Module
@@ -26,8 +26,51 @@ from gacprof.cliffmap.source import (
     is_number,
     workload_of,
 )
+from gacprof.core.points import MAX_DIM
+from gacprof.stats.judge import judge
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class LatencyProfile:
+    """What one dim could become, by size, ascending. A size is judged on the sum over all GEMMs
+    that the dim feeds: one that suits one product and not the other, by what both cost.
+
+    ``missing`` says which product the map lacks, where it lacks one; ``noisy`` that the map as a
+    whole is too noisy to judge by.
+    """
+
+    costs: Mapping[int, SizeCost]
+    tolerance: float
+    scaled: bool
+    missing: str = ""
+    noisy: bool = False
+
+    def offers(self, size: int, now: int) -> bool:
+        """Whether a plan may choose the size: a safe one; one that seems safe, though noise leaves
+        it undecided, if the map tells what is gained and is not ``noisy``; one of the best tier,
+        where that is all there is; and the size as it is ``now`` while nothing says that it is
+        misaligned."""
+        cost = self.costs.get(size)
+        if cost is None or cost.verdict == "misaligned":
+            return False
+        if cost.verdict == "safe" or size == now or cost.tier == 1:
+            return True
+        if self.noisy or cost.penalty_high is None or now not in self.costs:
+            return False
+        return cost.penalty is not None and cost.penalty <= self.tolerance
+
+    def best_padding(self, size: int) -> SizeCost | None:
+        """The fastest size ≥ ``size``; the smallest within the tolerance of it. Where no time is
+        known, the smallest of the best tier."""
+        above = [cost for cost in self.costs.values() if cost.size >= size]
+        times = [cost.latency_us for cost in above if cost.latency_us is not None]
+        if not times:
+            tiers = {cost.size: (cost.tier, cost.size) for cost in above if cost.tier is not None}
+            return self.costs[min(tiers, key=lambda s: tiers[s])] if tiers else None
+        limit = min(times) * (1 + self.tolerance)
+        return next(c for c in above if c.latency_us is not None and c.latency_us <= limit)
 
 
 class Predictor:
@@ -141,6 +184,26 @@ class Predictor:
         """The sizes of the dim within [low, high] that are on offer."""
         return self.view.sizes(self.products(dim), low, high)
 
+    def profile(self, dim: Dim, low: int, high: int, also: Collection[int] = ()) -> LatencyProfile:
+        """What the map knows of the dim at sizes from ``low`` to ``high``, ``also`` at these, and
+        as it is.
+
+        Sizes are those that the source has on offer; it compares them with larger ones, whether or
+        not these are within ``high`` or :attr:`Dim.most`. ``dim.dense_size`` has no say: a size is
+        no better served for having been larger once.
+        """
+
+        def make() -> LatencyProfile:
+            most = min(high, dim.most or MAX_DIM)
+            offered = self.sizes(dim, min(low, dim.size, *also), most)
+            judged = self.judge(dim, sorted({dim.size, *offered, *also}))
+            costs = {cost.size: cost for cost in judged if cost.verdict and cost.size <= most}
+            missing = next((cost.missing for cost in judged if cost.missing), "")
+            scaled = any(cost.scaled for cost in judged)
+            return LatencyProfile(costs, self.tolerance, scaled, missing, self.noisy)
+
+        return self.once((self.shape_of(dim), low, high, *sorted(also)), make)
+
     def period(self, dim: Dim) -> int:
         """What good sizes of the dim repeat with; 1 where that is not known."""
         return self.view.step(self.products(dim))
@@ -168,6 +231,16 @@ class Predictor:
         """The module's factors multiplied out: one product as long and as wide as it is."""
         bias = any(gemm.bias for gemm in module.gemms)
         return self.gemms([Gemm(module.name, module.out_features, module.in_features, bias)])
+
+    def no_slower(self, module: Module, rank: Dim, size: int) -> bool:
+        """Whether the dense weight surely takes no longer than the factor pair with that rank, if
+        that is known."""
+        dense, pair = self.dense(module), self.dim(rank, size)
+        if dense.latency_us is None or pair.latency_us is None:
+            return True
+        known = None if dense.error is None or pair.error is None else [dense.error, pair.error]
+        found = judge([dense.latency_us, pair.latency_us], known, self.tolerance)
+        return found.verdict[0] == "safe"
 
     def resized(self, dim: Dim, size: int) -> list[Gemm]:
         """The GEMMs that ``dim`` feeds, as they would be at ``size``."""

@@ -8,56 +8,13 @@ and no larger size that it does know beside the others may be faster.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gacprof.checkpoint.inventory import NEIGHBOUR_MULTIPLES, Dim, NewSizes
 from gacprof.cliffmap.source import SizeCost
-from gacprof.core.points import MAX_DIM
-from gacprof.diagnosing.predict import Predictor
+from gacprof.diagnosing.predict import LatencyProfile, Predictor
 from gacprof.stats.judge import ALIGNMENT
-
-
-@dataclass(frozen=True)
-class LatencyProfile:
-    """What one dim could become, by size, ascending. A size is judged on the sum over all GEMMs
-    that the dim feeds: one that suits one product and not the other, by what both cost.
-
-    ``missing`` says which product the map lacks, where it lacks one; ``noisy`` that the map as a
-    whole is too noisy to judge by.
-    """
-
-    costs: Mapping[int, SizeCost]
-    tolerance: float
-    scaled: bool
-    missing: str = ""
-    noisy: bool = False
-
-    def offers(self, size: int, now: int) -> bool:
-        """Whether a plan may choose the size: a safe one; one that seems safe, though noise leaves
-        it undecided, if the map tells what is gained and is not ``noisy``; one of the best tier,
-        where that is all there is; and the size as it is ``now`` while nothing says that it is
-        misaligned."""
-        cost = self.costs.get(size)
-        if cost is None or cost.verdict == "misaligned":
-            return False
-        if cost.verdict == "safe" or size == now or cost.tier == 1:
-            return True
-        if self.noisy or cost.penalty_high is None or now not in self.costs:
-            return False
-        return cost.penalty is not None and cost.penalty <= self.tolerance
-
-    def best_padding(self, size: int) -> SizeCost | None:
-        """The fastest size ≥ ``size``; the smallest within the tolerance of it. Where no time is
-        known, the smallest of the best tier."""
-        above = [cost for cost in self.costs.values() if cost.size >= size]
-        times = [cost.latency_us for cost in above if cost.latency_us is not None]
-        if not times:
-            tiers = {cost.size: (cost.tier, cost.size) for cost in above if cost.tier is not None}
-            return self.costs[min(tiers, key=lambda s: tiers[s])] if tiers else None
-        limit = min(times) * (1 + self.tolerance)
-        return next(c for c in above if c.latency_us is not None and c.latency_us <= limit)
-
 
 LEAST_REACH = 32
 """How far sizes are looked for each way at least: a small dim has another tile beside it too (the
@@ -70,31 +27,6 @@ def around(dims: Sequence[Dim], window: float) -> tuple[int, int]:
     low = min(size - far for size, far in reach.items())
     high = max(size + far for size, far in reach.items())
     return max(1, low), high
-
-
-def latency_profile(
-    predictor: Predictor, dim: Dim, low: int, high: int, also: Collection[int] = ()
-) -> LatencyProfile:
-    """What the map knows of the dim at sizes from ``low`` to ``high``, and as it is.
-
-    Sizes are those that the source has on offer (:meth:`Predictor.sizes`); it compares them with
-    larger ones, whether or not these are within ``high`` or :attr:`Dim.most`. ``dim.dense_size``
-    has no say: a size is no better served for having been larger once.
-    """
-    key = predictor.shape_of(dim), low, high, *sorted(also)
-    return predictor.once(key, lambda: _profile(predictor, dim, low, high, also))
-
-
-def _profile(
-    predictor: Predictor, dim: Dim, low: int, high: int, also: Collection[int]
-) -> LatencyProfile:
-    high = min(high, dim.most or MAX_DIM)
-    least = min(low, dim.size, *also)
-    judged = predictor.judge(dim, sorted({dim.size, *predictor.sizes(dim, least, high), *also}))
-    costs = {cost.size: cost for cost in judged if cost.verdict and cost.size <= high}
-    missing = next((cost.missing for cost in judged if cost.missing), "")
-    scaled = any(cost.scaled for cost in judged)
-    return LatencyProfile(costs, predictor.tolerance, scaled, missing, predictor.noisy)
 
 
 def _next(dim: Dim, multiple: int) -> int:
@@ -126,7 +58,7 @@ class ProfileAt:
     def offer(self, size: int, also: tuple[int, ...], exact: bool) -> Offer:
         profile = self.profile
         if size not in profile.costs:  # beyond the window: a pin, say
-            profile = latency_profile(self.near, self.dim, size, size, also)
+            profile = self.near.profile(self.dim, size, size, also)
         return Offer(profile.costs.get(size), profile.offers(size, self.dim.size), exact)
 
 
@@ -217,8 +149,8 @@ class CoupledDims:
         if key not in self._known:
             near = self._at(others)
             low, high = reach or around([dim], self.window)
-            profile = latency_profile(near, dim, low, high, also)
-            self._known[key] = ProfileAt(dim, near, profile, frozenset(near.sizes(dim, low, high)))
+            profile, on_offer = near.profile(dim, low, high, also), near.sizes(dim, low, high)
+            self._known[key] = ProfileAt(dim, near, profile, frozenset(on_offer))
         return self._known[key]
 
     def _beaten(self, near: Predictor, there: ProfileAt, size: int) -> bool:

@@ -19,6 +19,7 @@ from typing import Any
 
 from gacprof.checkpoint.inventory import Gemm, Inventory
 from gacprof.checkpoint.scanning import scan
+from gacprof.cliffmap.estimate import Interval
 from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.core.files import read_json
 from gacprof.diagnosing.predict import Predictor
@@ -50,15 +51,6 @@ each. CUDA: the gap between kernels of a graph, assumed."""
 
 
 @dataclass(frozen=True)
-class Change:
-    """A step's time against another's, as a share: within ``low`` and ``high`` in 95 % of cases."""
-
-    low: float
-    value: float
-    high: float
-
-
-@dataclass(frozen=True)
 class Whole:
     """A model that was benched: its steps (low, middle, high µs) by the rows of its products.
     ``disturbed``: other programs had the cores meanwhile. A step takes longer then than the short
@@ -86,8 +78,11 @@ class Whole:
         moved = self._moved(at, own, products, step[1])
         return None if moved is None else step[1] + moved[0]
 
-    def change(self, at: Predictor, before: Sequence[Gemm], after: Sequence[Gemm]) -> Change | None:
-        """What a step gains or loses where products change; None where that is not known."""
+    def change(
+        self, at: Predictor, before: Sequence[Gemm], after: Sequence[Gemm]
+    ) -> Interval | None:
+        """What a step gains or loses where products change, as a share, within its bounds in 95 %
+        of cases; None where that is not known."""
         base = self.step_us(at, before)
         if base is None or base <= 0:
             return None
@@ -95,7 +90,7 @@ class Whole:
         if moved is None:
             return None
         if Counter(map(_shape, before)) == Counter(map(_shape, after)):
-            return Change(0.0, 0.0, 0.0)
+            return Interval(0.0, 0.0, 0.0)
         low, middle, high = self.steps[next(iter(at.tokens))]
         value = moved[0] / base
         half = hypot(moved[1] / base, OUTSIDE, value * (high - low) / 2 / middle)
@@ -108,7 +103,7 @@ class Whole:
             share, least = moved[0] / min(least, base), min(least, base)
             half = hypot(moved[1] / least, OUTSIDE)
             found += [share - half, share + half]
-        return Change(min(found), value, max(found))
+        return Interval(min(found), value, max(found))
 
     def _moved(
         self, at: Predictor, before: Sequence[Gemm], after: Sequence[Gemm], step_us: float

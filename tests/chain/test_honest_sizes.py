@@ -5,8 +5,9 @@ from checkpoint_making import checkpoint
 from planted import TOKENS, planted_map_of, swept_map
 
 from gacprof.checkpoint import scan
+from gacprof.cliffmap.source import SizeCost
 from gacprof.diagnosing import diagnose
-from gacprof.diagnosing.profiles import LatencyProfile, SizeCost
+from gacprof.diagnosing.predict import LatencyProfile
 from gacprof.planning import plan
 from gacprof.sweeping.suite import parse_suite
 
