@@ -184,9 +184,8 @@ class NamesRequest(Request):
     error = MeasurementError
 
     kernels: Sequence[str] = argument(
-        kw_only=False, many=True,
-        help="Kernel names, in order of launch; - reads them from stdin, by line.",
-    )  # fmt: skip
+        kw_only=False, many=True, help="Kernel names, in order of launch."
+    )
 
 
 def _read_kernel_names(request: NamesRequest) -> Listed[Group]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,20 +127,17 @@ def _print_counter_examples(curve: CurveAgreement) -> None:
 
 @from_requests
 def table(asked: TableRequest, output: Output) -> None:
-    """Print what a map asks of sizes, as a table."""
+    """Print what a map asks of sizes, as a table in Markdown."""
     import gacprof
-    from gacprof.reporting.tables import render
+    from gacprof.reporting.tables import to_markdown
 
     made = gacprof.map_table(asked)
-    text = render(made, asked.form)
     if asked.out is not None:
-        _write(text, asked.out, asked.form, quiet=output.as_json)
+        _write(to_markdown(made), asked.out, "table", quiet=output.as_json)
     if output.as_json:
         print_json(made.as_dict(), "table")
     elif asked.out is None:
-        print(text, end="")
-        if asked.form == "csv":  # it has no place for them
-            print("".join(f"{note}\n" for note in made.notes), end="", file=sys.stderr)
+        print(to_markdown(made), end="")
 
 
 @from_requests
@@ -185,7 +181,7 @@ def _print_settings(loaded: CliffMap) -> None:
 def figure(asked: FigureRequest, output: Output) -> None:
     """Draw a map, as SVG and PNG.
 
-    The staircase of one axis, several devices side by side, or a heat map."""
+    The staircase of one axis, or several devices side by side."""
     import gacprof
 
     emit(gacprof.draw_map(asked), output.as_json, print_files)
