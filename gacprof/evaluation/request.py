@@ -69,8 +69,8 @@ class OnBatch(OnDevice):
 
 class VerifyRequest(Request):
     """Two models, and on what they are compared: ``inputs`` are token ids [batch, tokens], by
-    default 2×32 random ones from a fixed seed. ``dtype`` is what is computed in: a model's own where
-    one is in memory, else float32 whatever is stored, because there rounding hides least."""
+    default 2×32 random ones from a fixed seed. ``dtype`` is what is computed in: a model's own
+    where one is in memory, else float32 whatever is stored, because there rounding hides least."""
 
     error = CheckpointError
 
