@@ -172,9 +172,7 @@ def _sweep_fleet(request: FleetRequest) -> FleetRun:
 sweep_fleet = verb("sweep_fleet", FleetRequest, _sweep_fleet)
 
 
-def _sweep_on(
-    cluster: Cluster, suite: Suite, folder: Path, how: Running, **more: Any
-) -> FleetRun:
+def _sweep_on(cluster: Cluster, suite: Suite, folder: Path, how: Running, **more: Any) -> FleetRun:
     from gacprof.extras.fleet.cluster import opener_on
     from gacprof.extras.fleet.driver import sweep_fleet
     from gacprof.operators.own import own_operators
