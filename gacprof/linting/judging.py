@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 
-from gacprof.core.errors import GacprofError, LintError
+from gacprof.core.errors import GacprofError
 from gacprof.core.files import Record
 from gacprof.demands.configs import Config, whole_number
 from gacprof.demands.evaluate import Judged, Setting, judge
