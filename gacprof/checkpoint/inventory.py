@@ -281,9 +281,7 @@ class Inventory(Contents):
         """Stored parameters; a tensor stored once under two names counts once, and the rotary
         tables that old checkpoints keep do not count."""
         seen = {
-            t.stored_at: t.numel
-            for t in self.tensors.values()
-            if not t.name.endswith(ROTARY_TABLE)
+            t.stored_at: t.numel for t in self.tensors.values() if not t.name.endswith(ROTARY_TABLE)
         }
         return sum(seen.values())
 

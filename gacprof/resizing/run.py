@@ -56,7 +56,7 @@ def _realign(request: RealignRequest) -> Any:
     resizer = Resizer(reader, new, base)
     if on_disk:
         return _write(resizer, asked, Path(str(request.out)), request.progress)
-    return resize_model(request.checkpoint, resizer, request.inplace)
+    return resize_model(request.checkpoint, resizer, request.inplace)  # type: ignore[arg-type]
 
 
 if TYPE_CHECKING:

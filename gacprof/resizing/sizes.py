@@ -207,8 +207,7 @@ def _check(plan: Plan, inventory: Inventory, priced: bool) -> None:
             )
         if priced and after != choice.before and after not in choice.candidates:
             raise PlanError(
-                f"the plan gives '{name}' the size {short(after)}, which was not on "
-                f"offer; {AGAIN}"
+                f"the plan gives '{name}' the size {short(after)}, which was not on offer; {AGAIN}"
             )
     if priced:
         _check_totals(plan, footprint(inventory, plan.changes))
