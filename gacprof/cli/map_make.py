@@ -60,14 +60,14 @@ def is_rule_table(path: Path) -> bool:
 def print_rules(table: RuleTable, every: bool = False) -> None:
     """Sizes by tier, equal dtypes in one row; with ``every`` the rules and their sources too."""
     from gacprof.reporting.tables import rule_table
-    from gacprof.rules.gemm import paper
+    from gacprof.rules.gemm import published
 
     shown = rule_table(table)
     print_table(table.frame_title(), shown.headings, shown.texts())
     if every:
         say_notes(shown.notes)
     say_notes(table.notes)
-    say(f"cost: beside tier 1, published for K alone: {paper(table.target)}")
+    say(f"cost: {published(table.target)}")
     if not every:
         say("which rule and source each tier rests on: gacprof map show FILE --all")
 

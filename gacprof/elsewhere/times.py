@@ -130,9 +130,7 @@ class ProductTimes:
     @property
     def published(self) -> str:
         """What is known of misaligned sizes."""
-        if self.target.arch not in gemm.RELATIVE:
-            return f"what misaligned sizes cost was not published for {self.target.arch}"
-        return f"what misaligned sizes cost: of K alone, {gemm.paper(self.target)}"
+        return f"what misaligned sizes cost: {gemm.published(self.target)}"
 
     def sources(self, dtype: str, tokens: Iterable[int]) -> str:
         """Framework, version and errors of the times; or why there are none."""

@@ -21,14 +21,15 @@ LIBRARIES = "kernel names in libcublasLt 11.11, 12.8 and 13.10 (gacprof/kernels/
 TMA = "CUDA driver API, cuTensorMapEncodeTiled: globalStrides are multiples of 16 bytes"
 PAPER = "arXiv 2604.09595, K around 4000 at M=512, N=4096, float16"
 
-RELATIVE: Mapping[str, tuple[float, ...]] = {"sm80": (1.0, 1.6, 3.0), "sm90": (1.0, 2.1, 3.3)}
-"""Published cost of K's tiers for 16-bit types, best first: :data:`PAPER`'s points of A100 and
-H100. Other architectures have none."""
-RELATIVE_MOST: Mapping[str, tuple[float, ...]] = {"sm90": (1.0, 3.3, 5.7)}
+RELATIVE: Mapping[str, tuple[float, ...]] = {"a100": (1.0, 1.6, 3.0), "h100": (1.0, 2.1, 3.3)}
+"""Published cost of K's tiers for 16-bit types, best first, by GPU: :data:`PAPER`'s points of
+A100-80GB and H100-80GB. Others have none, of the same architecture too: another memory or clock
+makes other costs."""
+RELATIVE_MOST: Mapping[str, tuple[float, ...]] = {"h100": (1.0, 3.3, 5.7)}
 """What that cost is at most where the paper's best time was bound by the host: its 49.4 µs are 24.1
 to 25.2 µs in aiconfigurator-core 0.12.0, by CUDA graph, and the differences in µs stay."""
 HOST_OF_PAPER = {
-    "sm90": "perhaps bound by the host: the best took twice what others measured by CUDA graph, so "
+    "h100": "perhaps bound by the host: the best took twice what others measured by CUDA graph, so "
     "that the true cost is larger"
 }
 """Where times that :data:`RELATIVE` is made of may not be the GPU's."""
@@ -75,12 +76,12 @@ UNSURE = Rule(
     "document",
 )
 SIXTEEN = {
-    arch: Rule(
+    key: Rule(
         f"near 4000 multiples of 8 that are none of 64 lost up to {most} to a larger size",
         "arXiv 2604.09595, figures 7, 8, 12 and 13",
         "published",
     )
-    for arch, most in (("sm80", "19 %"), ("sm90", "6 %"))
+    for key, most in (("a100", "19 %"), ("h100", "6 %"))
 }
 NARROW_NN = Rule(
     "torch.mm of x[M, K] · W[K, N] took 51 % more at N=1024 to 1256 than at 1264, with M=2048 and "
@@ -153,7 +154,7 @@ def is_sure(dtype: str, size: int) -> bool:
 
 def unsure(target: Target, dtype: str) -> Rule:
     """What is known of sizes of the best tier that are not sure."""
-    return SIXTEEN.get(target.arch, UNSURE) if dtype in HALVES else UNSURE
+    return SIXTEEN.get(target.sheet.key, UNSURE) if dtype in HALVES else UNSURE
 
 
 def tier(target: Target, dtype: str, m: int, n: int, k: int) -> int | None:
@@ -227,15 +228,22 @@ def _unsplit(target: Target, dtype: str, m: int, n: int, k: int) -> bool:
 
 
 def paper(target: Target) -> str:
-    """Where the published cost is from, and why it may be wrong on this architecture."""
-    host = HOST_OF_PAPER.get(target.arch)
+    """Where the published cost is from, and why it may be wrong on this GPU."""
+    host = HOST_OF_PAPER.get(target.sheet.key)
     return f"{PAPER} ({host})" if host else PAPER
+
+
+def published(target: Target) -> str:
+    """What was published of the tiers' cost on this GPU."""
+    if target.sheet.key not in RELATIVE:
+        return f"none was published for {target.sheet.name}, measure it there"
+    return f"of K alone, beside tier 1: {paper(target)}"
 
 
 def relative_cost(target: Target, dtype: str, m: int, n: int, k: int) -> float | None:
     """The published cost of K's tier beside the best one, where K is what holds the product there;
-    None where none was published for such a product on this architecture."""
-    known = RELATIVE.get(target.arch)
+    None where none was published for such a product on this GPU."""
+    known = RELATIVE.get(target.sheet.key)
     if known is None or dtype not in HALVES or m < ROWS_OF_PAPER:
         return None
     found = levels(target, dtype)
@@ -245,8 +253,8 @@ def relative_cost(target: Target, dtype: str, m: int, n: int, k: int) -> float |
 
 def relative_most(target: Target, cost: float) -> float:
     """The upper bound of a cost by :func:`relative_cost`; the same where none is known."""
-    known = RELATIVE.get(target.arch, ())
-    most = RELATIVE_MOST.get(target.arch, known)
+    known = RELATIVE.get(target.sheet.key, ())
+    most = RELATIVE_MOST.get(target.sheet.key, known)
     return most[known.index(cost)] if cost in known else cost
 
 

@@ -53,7 +53,7 @@ FEW = 10
 
 @dataclass(frozen=True)
 class Tier(Record):
-    """One tier of an axis. ``relative`` is its published cost beside tier 1 on this architecture,
+    """One tier of an axis. ``relative`` is its published cost beside tier 1 on this GPU,
     None where only the order is known; ``doubts`` are what the tier leaves open."""
 
     operator: str

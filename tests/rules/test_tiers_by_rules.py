@@ -28,12 +28,13 @@ def best_head_dims(gpu, torch, **flags):
     return found
 
 
-def test_the_published_cost_is_the_architectures_own_and_of_k():
+def test_the_published_cost_is_of_the_gpu_that_was_measured_and_of_k():
     def relative(gpu, **dims):
         point = operators.point("linear", {"M": 512, "N": 4096} | dims, "float16")
         return serve(point, target(gpu, "2.11.0")).relative
 
-    assert [relative("h200", K=k) for k in (104, 106, 107)] == [1.0, 2.1, 3.3]
+    others = "h200", "h100-pcie", "h100-nvl", "a100-40gb", "a100-pcie-80gb", "a10"
+    assert {relative(gpu, K=k) for gpu in others for k in (104, 106, 107)} == {None}
     assert [relative("a100", K=k) for k in (104, 106, 107)] == [1.0, 1.6, 3.0]
     assert relative("b200", K=107) is None
     assert relative("h100", K=4096, N=107) is None  # nobody published N's
