@@ -142,6 +142,7 @@ class Compression(TypedDict):
     removed: float
     parameters: Change
     compressed: Change
+    cache_entries: Change | None
     energy_kept: float
     energy_of_requested: float
     objective: str | None
@@ -151,7 +152,7 @@ class Compression(TypedDict):
     aligned: int | None
     undecided: int
     left_dense: int
-    requested: dict[str, int]
+    requested: dict[str, int | None]
     sizes: dict[str, int | None]
     left: dict[str, str]
     predicted: list[PhaseTime]

@@ -92,44 +92,46 @@ def steps(clock: Callable[[], float] = time.monotonic) -> Callable[[str], None]:
 
 def print_compressed(result: CompressResult, every: bool = False) -> None:
     _print_moved(result, every)
-    gone = f"{percent(result.removed)} are gone"
-    if result.removed < 0:
-        gone = f"none is gone, there are {percent(-result.removed)} more"
-    say(
-        f"{result.method}: {result.parameters_before:,} → {result.parameters_after:,} parameters; "
-        f"of the {result.compressed_before:,} in the layers that it compresses "
-        f"{gone} ({percent(result.ratio)} were asked for)"
-    )
+    became = "; ".join(f"{label} {change}" for label, change in result.became.items())
+    if result.cache is None:
+        gone = f"{percent(result.removed)} are gone"
+        if result.removed < 0:
+            gone = f"none is gone, there are {percent(-result.removed)} more"
+        became += f"; of the {result.compressed_before:,} in the layers that it compresses {gone}"
+    say(f"{result.method}: {became} ({percent(result.ratio)} were asked for)")
     if result.dropped:
         names = ", ".join(name.rpartition(".")[2] for name in result.dropped)
         say(f"{len(result.dropped)} of {counted(len(result.sizes), 'layer')} go: {names}")
-        say(f"loss added to the calibration text: {result.loss_added:.4g} nats a token")
     else:
-        _print_kept(result)
+        _print_chosen(result)
+    for label, lost in result.lost.items():
+        say(f"{label}: {lost}")
     say_notes(result.notes)
     say(f"checkpoint: {result.out}")
 
 
 def _print_moved(result: CompressResult, every: bool) -> None:
-    """The sizes that are not the method's own."""
+    """The sizes that are not those requested."""
     changed = [
         (n, result.requested[n], s) for n, s in result.sizes.items() if s != result.requested[n]
     ]
     if not changed:
+        if not result.ratio:
+            say("no size changed")
         return
     rows = [
         (name.removeprefix("model.layers."), requested, "dense" if size is None else size)
         for name, requested, size in changed[: None if every else SHOWN]
     ]
-    print_table("", ("dim", "own", "now"), rows)
+    print_table("", ("dim", "own" if result.ratio else "given", "now"), rows)
     more = f", of which {SHOWN} are shown (--all: every one)"
     more = more if len(changed) > SHOWN and not every else ""
-    say(f"{len(changed)} of {len(result.sizes)} sizes moved from the method's own{more}")
+    say(f"{len(changed)} of {len(result.sizes)} sizes moved from {result.own}{more}")
 
 
-def _print_kept(result: CompressResult) -> None:
-    """How sizes were chosen, what is predicted of them, and what of the model they keep."""
-    from gacprof.extras.compress.outcome import nats, times_of
+def _print_chosen(result: CompressResult) -> None:
+    """How sizes were chosen, and what is predicted of them."""
+    from gacprof.extras.compress.outcome import times_of
 
     if result.method != "llm-pruner":  # whose sizes are of heads and neurons
         dense = sum(size is None for size in result.sizes.values())
@@ -141,18 +143,9 @@ def _print_kept(result: CompressResult) -> None:
             f"{result.undecided} undecided, none misaligned"
         )
         for time in result.predicted:
-            say(f"predicted for {counted(time.tokens, 'token')}: {times_of(time)}")
+            say(f"predicted for {counted(time.tokens, 'token')}: {times_of(time, result.own)}")
         if not result.predicted:
             say(f"{result.plan.basis}: what that gains is not known")
-    if result.loss_added is not None:
-        say(
-            f"{result.loss_label}: {nats(result.loss_added)} nats a token "
-            f"({nats(result.loss_of_requested)} at the method's own sizes)"
-        )
-    say(
-        f"energy kept, mean over {len(result.sizes)} dims: {result.energy_kept:.6f} "
-        f"({result.energy_of_requested:.6f} at the method's own sizes)"
-    )
 
 
 @from_requests

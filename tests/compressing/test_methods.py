@@ -8,7 +8,9 @@ from compressing_models import logits_of
 
 import gacprof
 from gacprof.checkpoint import open_tensors, scan
+from gacprof.cli.compressing import print_compressed
 from gacprof.core.errors import CompressionError
+from gacprof.extras.compress import run
 from gacprof.extras.compress.methods.asvd import least_sensitive
 from gacprof.extras.compress.methods.method import Target, uniform_rank
 
@@ -104,7 +106,8 @@ def test_sensitivity_is_the_loss_with_that_weight_alone_cut(dense, ids, tmp_path
 # --- PaLU
 
 
-def test_palu_at_full_rank_is_the_dense_model(dense, ids, tmp_path):
+def test_palu_at_full_rank_is_the_dense_model(dense, ids, tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "_cache", lambda *models: None)  # which refuses it
     for size in (1, 4):
         out = tmp_path / str(size)
         result = gacprof.compress(
@@ -114,6 +117,25 @@ def test_palu_at_full_rank_is_the_dense_model(dense, ids, tmp_path):
         assert set(result.sizes.values()) == {16 * min(size, 2)}
         error = (logits_of(out, ids[:2]) - logits_of(dense, ids[:2])).abs().max()
         assert error < 1e-3
+
+
+def test_palu_says_what_became_of_the_cache_and_of_the_parameters(dense, ids, tmp_path, capsys):
+    asked = {"method": "palu", "calib": ids}
+    grown = gacprof.compress(dense, tmp_path / "o", ratio=0.1, **asked)
+    ranks = sum(grown.sizes.values())
+    assert grown.cache == (3 * 2 * 32, ranks) and ranks <= 0.9 * 192
+    assert grown.parameters_after > grown.parameters_before
+    assert grown.as_dict()["cache_entries"] == {"before": 192, "after": ranks}
+    print_compressed(grown)
+    said, change = capsys.readouterr().out, f"192 → {ranks}, {100 * ranks / 192 - 100:+.1f} %"
+    parameters = f"{grown.parameters_before:,} → {grown.parameters_after:,}"
+    both = f"parameters {parameters}; cache entries a token {change}"
+    assert f"palu: {both} (10.0 % were asked for)" in said
+    assert f"more parameters than the model ({both})" in said
+    assert f"| cache entries a token | {change} |" in (tmp_path / "o" / "README.md").read_text()
+    with pytest.raises(CompressionError, match=r"192 → 192 entries a token, 237,216 → 243,360 par"):
+        gacprof.compress(dense, tmp_path / "p", ratio=0.01, round_to=32, **asked)
+    assert not (tmp_path / "p").exists()
 
 
 def test_every_group_of_heads_is_factored_by_itself(dense, ids, tmp_path):

@@ -24,8 +24,22 @@ IDS = torch.randint(0, 128, (12, 32), generator=torch.Generator().manual_seed(3)
 SWEPT, LIMIT = {"cliff_map": "a100-published", "tokens": [7]}, "prefill:64=dense-95%"
 REFUSED = [
     *(("svd", {"ratio": ratio}, "ratio") for ratio in (0, 1, 15, -0.1, float("nan"), True)),
-    ("svd", {"ratio": None}, "ratio is None: it must be a number"),
-    ("svd", {"round_to": 1000}, "no size is a multiple of 1000: the largest is"),
+    *(("svd", {"ratio": ratio}, "the ratio .* is not between")
+      for ratio in (10**400, -(10**400), 10**5000)),
+    *(("svd", {name: None}, f"{name} is None: it must be a number")
+      for name in ("ratio", "windows", "length")),
+    ("svd", {"options": 5}, "options is 5: it must be values by name"),
+    *((method, {"round_to": 1000}, "no size is a multiple of 1000: the largest is")
+      for method in ("svd", "svd-llm", "asvd", "palu", "llm-pruner")),
+    ("svd-llm", {"cliff_map": None, "dominate": "rounded-1000"}, "is a multiple of 1000: the lar"),
+    ("svd-llm", {"round_to": 32, "objective": "loss", "ratio": 0.95},
+     r"no multiples of 32 fit the 10,598 parameters .*; the nearest budget is 129,024"),
+    ("svd-llm", {"ratio": 0.999}, "the ratio 0.999 cannot be met: 'model.layers.0.self_attn.q_p"),
+    ("asvd", {"ratio": 0.7}, "cannot be met: ASVD keeps at least 0.4"),
+    ("llm-pruner", {"ratio": 0.99, "scope": "global"}, "cannot be met"),
+    ("drop-layers", {"ratio": 0.9}, "cannot be met: of 3 layers one must stay"),
+    ("asvd", {"score": "fisher", "objective": "gac", "cliff_map": "a100-published"},
+     "the score fisher is not known of 'lm_head'"),
     ("svd", {"ratio": 0.999}, "the ratio 0.999 cannot be met: 'model.layers.0.self_attn.q_proj'"),
     ("llm-pruner", {"ratio": 0.99}, "cannot be met"),
     *((method, {"calib": None}, "needs a calibration text")
@@ -34,7 +48,8 @@ REFUSED = [
     ("svd-llm", {"calib": "none"}, "cannot read"),
     ("svd-llm", {"calib": "words.txt"}, "needs a tokenizer"),
     ("svd-llm", {"calib": torch.full((1, 9), 700)}, "token 700"),
-    ("svd-llm", {"calib": torch.zeros(9)}, "ids are"),
+    *(("svd-llm", {"calib": calib}, "calib is .*: it must be a text file or token ids .windows, to")
+      for calib in ("", [], 5, True, ["a"], [[1, 2], [3]], [[1]], object(), torch.zeros(9))),
     ("svd-llm", {"calib": IDS + 0.5}, "whole numbers"),
     ("svd-llm", {"calib": IDS - 500}, "has the token -"),
     ("svd-llm", {"device": "tpu"}, "tpu"),
@@ -77,8 +92,20 @@ def test_what_cannot_be_done_is_refused_before_anything_is_worked_out(
     lines = []
     given = {"ratio": 0.3, "calib": IDS, "method": method, "tell": lines.append} | asked
     refused(match, dense, tmp_path / "o", **given)
-    assert not (tmp_path / "o").exists()
-    assert not lines or any(later in match for later in ("cannot be met", "--for OUT"))
+    assert not lines and {p.name for p in tmp_path.iterdir()} == {"empty.txt", "words.txt"}
+
+
+@pytest.mark.parametrize("given", [None, "", 5])
+def test_a_model_or_an_output_that_is_none_is_named(dense, tmp_path, given):
+    refused(f"model is {given!r}: it must be a folder", given, tmp_path, method="svd", ratio=0.2)
+    refused(f"out is {given!r}: it must be the path", dense, given, method="svd", ratio=0.2)
+
+
+def test_an_output_that_cannot_be_written_is_refused_first(dense, ids, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    lines, asked = [], {"method": "svd-llm", "ratio": 0.2, "calib": ids, "work": tmp_path / "w"}
+    refused("cannot be written to", dense, tmp_path / "o", tell=lines.append, **asked)
+    assert not lines
 
 
 def test_an_output_in_the_models_folder_or_that_is_there_is_refused(dense, tmp_path):

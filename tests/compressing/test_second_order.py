@@ -8,7 +8,9 @@ from compressing_models import logits_of, work_in
 
 import gacprof
 from gacprof.checkpoint import open_tensors, scan
+from gacprof.cli.compressing import print_compressed
 from gacprof.core.errors import CompressionError, PlanError
+from gacprof.core.files import read_json
 from gacprof.extras.compress import gradients
 from gacprof.extras.compress.choosing import multiples_of
 from gacprof.extras.compress.decomposing import Decompositions
@@ -20,6 +22,7 @@ from gacprof.extras.compress.outcome import nats
 from gacprof.extras.compress.pruning import Pruning
 from gacprof.extras.compress.request import CompressRequest
 from gacprof.extras.compress.writing import CARD
+from gacprof.resizing.output import PROVENANCE
 
 
 def curves_of(dense, ids, folder, method, gather):
@@ -121,17 +124,48 @@ def pruning(dense, ids, tmp_path_factory):
 def test_of_pruned_units_the_curve_is_the_second_order_loss_of_their_columns(
     dense, measured, pruning
 ):
-    reader, family = open_tensors(dense), pruning
-    widths = [group for group in family.pruned if not group.is_heads]
-    assert widths and set(family.lost) == {group.dim for group in widths}
-    for group in widths:
-        down = next(part.tensor for part in group.slices if part.axis == 1)
-        x, g = measured[down.removesuffix(".weight")]
-        for keep in (1, 90, group.count - 1, group.count):
-            delta = reader.torch(down).double()
-            delta[:, strongest(family._importance[group.dim], keep)] = 0
-            exact = torch.trace((g.T @ g / len(g)) @ delta @ (x.T @ x) @ delta.T)
-            assert family.lost[group.dim][keep] == pytest.approx(float(exact), rel=2e-3, abs=1e-9)
+    family = pruning
+    assert set(family.lost) == {group.dim for group in family.pruned}
+    for group in family.pruned:
+        assert len(family.lost[group.dim]) == group.count + 1
+        for keep in {1, group.count // 2 + 10, group.count - 1, group.count}:
+            if keep <= group.count:
+                exact = loss_without(dense, measured, family, group, keep)
+                assert family.lost[group.dim][keep] == pytest.approx(exact, rel=2e-3, abs=1e-9)
+
+
+def loss_without(dense, measured, family, group, keep):
+    """tr(G·ΔW·(Σ x·xᵀ)·ΔWᵀ) of the columns of the other units: of heads in o, of widths in down."""
+    by = next(part for part in group.slices if part.axis == 1)
+    x, g = measured[by.tensor.removesuffix(".weight")]
+    delta = open_tensors(dense).torch(by.tensor).double()
+    kept = strongest(family._importance[group.dim], keep)
+    delta.reshape(len(delta), group.count, by.width)[:, kept] = 0
+    return float(torch.trace((g.T @ g / len(g)) @ delta @ (x.T @ x) @ delta.T))
+
+
+def test_the_loss_added_by_pruning_is_the_sum_over_all_that_is_cut(
+    dense, ids, measured, pruning, tmp_path, capsys
+):
+    asked = {"method": "llm-pruner", "ratio": 0.6, "calib": ids, "objective": "loss"}
+    done = gacprof.compress(dense, tmp_path / "o", round_to=8, **asked)
+    heads = [group for group in pruning.pruned if group.is_heads]
+    assert any(done.sizes[group.dim] < group.count for group in heads)
+    for found, sizes in (
+        (done.loss_added, done.sizes),
+        (done.loss_of_requested, done.requested),
+    ):
+        each = (loss_without(dense, measured, pruning, g, sizes[g.dim]) for g in pruning.pruned)
+        assert found == pytest.approx(sum(each) / (2 * ids.numel()), rel=2e-3)
+    assert done.loss_added < done.loss_of_requested
+    print_compressed(done)
+    line = f"loss added, estimated: {nats(done.loss_added)} nats a token ("
+    assert line in capsys.readouterr().out
+    assert (
+        f"| loss added, estimated | {nats(done.loss_added)} nats"
+        in (tmp_path / "o" / CARD).read_text()
+    )
+    assert read_json(tmp_path / "o" / PROVENANCE)["loss_added"] == done.loss_added
 
 
 def test_a_pruner_chooses_widths_by_the_loss_where_it_is_asked_for(compress, own_map, tmp_path):
@@ -189,6 +223,30 @@ def test_pairs_are_cut_anew_by_what_cuts_of_their_products_add_to_the_loss(
         found[name] = torch.linalg.norm(change)
     assert found["ours"] < 0.8 * found["rounded"]
     assert {p.name for p in tmp_path.iterdir()} == {"ours", "rounded"}
+
+
+@pytest.mark.parametrize("method", ["svd", "kfac-svd"])
+def test_a_ratio_of_nought_compares_with_the_ranks_that_the_pairs_came_with(
+    compress, ids, tmp_path, capsys, method
+):
+    first = compress("kfac-svd", tmp_path / "pairs", round_to=8, objective="loss")
+    assert None in first.sizes.values() and len(set(first.sizes.values())) > 3
+    asked = {"method": method, "ratio": 0, "calib": ids, "round_to": 8}
+    again = gacprof.compress(tmp_path / "pairs", tmp_path / "again", objective="loss", **asked)
+    assert again.requested == first.sizes == again.sizes
+    assert again.parameters_after == again.parameters_before
+    assert again.loss_added == pytest.approx(0, abs=1e-6)
+    print_compressed(again)
+    said = capsys.readouterr().out
+    assert "no size changed" in said and "at the given sizes)" in said and "own" not in said
+    fewer = gacprof.compress(tmp_path / "pairs", tmp_path / "fewer", **asked | {"round_to": 16})
+    for name, rank in first.sizes.items():  # the method's rounding, of the ranks that were given
+        most = 16 * (rank // 16) if rank is not None and rank >= 16 else rank
+        assert fewer.sizes[name] == most or rank < 16
+    print_compressed(fewer)
+    said = capsys.readouterr().out
+    moved = sum(first.sizes[name] != size for name, size in fewer.sizes.items())
+    assert f"{moved} of 21 sizes moved from the given" in said
 
 
 def test_what_has_no_estimate_of_the_loss_is_refused(compress, own_map, unaligned, tmp_path):

@@ -135,9 +135,9 @@ def test_no_gain_is_claimed_whose_bounds_hold_zero():
     assert "-10.0 % (-20.0 to +5.0); whether time is gained is not sure" in unsure
     assert "-10.0 % (-20.0 to -5.0)" in gained(plan | {"saved_us": (5.0, 10.0, 20.0)})
     assert "+10.0 % (+5.0 to +20.0)" in gained(plan | {"saved_us": (-20.0, -10.0, -5.0)})
-    sure = times_of(PhaseTime(1024, 100.0, 95.0, 90.0, (2.0, 10.0, 20.0)))
+    sure = times_of(PhaseTime(1024, 100.0, 95.0, 90.0, (2.0, 10.0, 20.0)), "")
     assert "of the uncompressed model's 100.0 µs, -10.0 % (-20.0 to -2.0)" in sure
-    unsure = times_of(PhaseTime(1024, 100.0, 95.0, 90.0, (-2.0, 10.0, 20.0)))
+    unsure = times_of(PhaseTime(1024, 100.0, 95.0, 90.0, (-2.0, 10.0, 20.0)), "")
     assert "whether time is gained is not sure" in unsure
 
 

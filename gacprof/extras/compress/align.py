@@ -11,7 +11,7 @@ from typing import Any
 
 from gacprof.cliffmap import candidates
 from gacprof.cliffmap.source import Candidate, SizeSource, Use
-from gacprof.core.errors import CompressionError
+from gacprof.core.errors import CompressionError, MapError, short
 from gacprof.diagnosing.predict import is_number
 from gacprof.diagnosing.profiles import LEAST_REACH
 from gacprof.diagnosing.sources import open_source
@@ -63,6 +63,11 @@ def align(
     numbers = _faults_of_numbers(budget, window, tokens)
     for fault in chain(numbers, _faults(dims, scores, costs, uses, most)):
         raise CompressionError(fault)
+    if not (isinstance(cliff_map, str | Path) or hasattr(cliff_map, "view")):
+        raise MapError(
+            f"cliff_map is {short(repr(cliff_map))}: give a map or its file, or "
+            "gacprof.rule_table('h100') for the rules of a GPU"
+        )
     source = open_source(cliff_map)
     units = [cost if isinstance(cost, int) else sum(cost) for cost in costs]
     known: dict[str, list[Candidate]] = {}
@@ -80,30 +85,24 @@ def align(
     values = [
         [_value(scores[i], units[i], dims[i], d) for d in row] for i, row in enumerate(offered)
     ]
-    return _within_budget(dims, units, offered, values, budget)
-
-
-def _within_budget(
-    dims: Sequence[int],
-    units: Sequence[int],
-    offered: Sequence[Sequence[int]],
-    values: Sequence[Sequence[float]],
-    budget: int | None,
-) -> list[int]:
-    """The dims of the most value that the budget has room for."""
     asked_for = sum(requested * unit for requested, unit in zip(dims, units, strict=True))
     room = asked_for if budget is None else int(budget)
     weights = [[d * unit for d in row] for row, unit in zip(offered, units, strict=True)]
-    try:
-        chosen = solve(values, [(weights, room)]).choice
-    except InfeasibleBudget as error:
-        raise InfeasibleBudget(
-            f"no aligned dims fit {room:,} parameters (the sizes asked for take {asked_for:,}); "
-            f"the nearest budget is {int(error.nearest):,}",
-            error.resource,
-            error.nearest,
-        ) from None
+    none_fit = f"no aligned dims fit {room:,} parameters (the sizes asked for take {asked_for:,})"
+    chosen = within(values, weights, room, none_fit)
     return [row[j] for row, j in zip(offered, chosen, strict=True)]
+
+
+def within(
+    values: Sequence[Sequence[float]], costs: Sequence[Sequence[int]], room: int, none_fit: str
+) -> Sequence[int]:
+    """By class the place of its option, so that all are of the most value that there is room for.
+    Raises :class:`InfeasibleBudget` that says ``none_fit``, and the nearest budget."""
+    try:
+        return solve(values, [(costs, room)]).choice
+    except InfeasibleBudget as error:
+        words = f"{none_fit}; the nearest budget is {int(error.nearest):,}"
+        raise InfeasibleBudget(words, error.resource, error.nearest) from None
 
 
 def _nothing_near(
@@ -170,6 +169,9 @@ def _faults(
             yield f"{len(dims)} dims and {len(array)} {name}: give one for each"
     if not len(dims):
         yield "no dims were given"
+    for i, each in enumerate(uses or ()):
+        if not (isinstance(each, list | tuple) and each and all(isinstance(u, Use) for u in each)):
+            yield f"uses[{i}] is {each!r}: give the products of dim {i}, a sequence of Use"
     for i, bound in enumerate(most or ()):
         if not is_number(bound, int) or bound < 1:
             yield f"most[{i}] is {bound!r}: bounds are positive whole numbers"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.core.errors import CompressionError, why_unreadable
+from gacprof.core.errors import CompressionError, short, why_unreadable
 from gacprof.core.files import open_regular
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ def calibration_of(
     """
     import torch
 
+    source, ended = "token ids", True
     if isinstance(text, str | Path):
         found = _tokens(Path(text), inventory, windows * length, tokenizer)
         source = Path(text).name
@@ -78,15 +79,24 @@ def calibration_of(
             )
         ids = torch.tensor(found[: count * length]).reshape(count, length)
     else:
-        given, source, ended = torch.as_tensor(text), "token ids", True
-        if given.is_floating_point():
-            raise CompressionError(f"calibration ids are whole numbers, not {given.dtype}")
-        ids = given.long().cpu()
-        if ids.dim() != 2 or ids.shape[1] < 2 or not len(ids):
-            raise CompressionError(
-                f"calibration ids are [windows, tokens], of two tokens at least, not "
-                f"{list(ids.shape)}"
+        try:
+            ids = torch.as_tensor(text).cpu()
+            fits = (
+                not (ids.is_floating_point() or ids.dtype == torch.bool)
+                and ids.dim() == 2
+                and ids.shape[1] > 1
+                and len(ids) > 0
             )
+        except (TypeError, ValueError, RuntimeError):  # as torch calls what is no array
+            fits = False
+        if not fits:
+            has_shape = hasattr(text, "shape")
+            given = f"{text.dtype} {list(text.shape)}" if has_shape else short(repr(text))
+            raise CompressionError(
+                f"calib is {given}: it must be a text file or token ids [windows, tokens], "
+                "whole numbers, two tokens at least in a window"
+            )
+        ids = ids.long()
     known = inventory.config.get("vocab_size")
     strange = ids[(ids < 0) | (ids >= (known if isinstance(known, int) else ids.max() + 1))]
     if len(strange):

@@ -15,6 +15,7 @@ from gacprof.cliffmap.source import SizeSource
 from gacprof.core.errors import CompressionError, PlanError
 from gacprof.core.texts import latency_limits, multiple_of
 from gacprof.diagnosing.predict import Predictor
+from gacprof.extras.compress.align import within
 from gacprof.extras.compress.factoring import Factoring
 from gacprof.extras.compress.pruning import Pruning
 from gacprof.extras.compress.request import BY_LOSS, CompressRequest
@@ -24,7 +25,6 @@ from gacprof.planning.making import make_plan, refuse_unreachable
 from gacprof.planning.objectives import Lost
 from gacprof.planning.problem import Compression
 from gacprof.planning.request import WINDOW
-from gacprof.solver import solve
 
 Family = Factoring | Pruning
 
@@ -193,15 +193,21 @@ def only(inventory: Inventory, names: Sequence[str]) -> Inventory:
 
 
 def multiples_of(
-    family: Family, request: CompressRequest, objective: str, requested: NewSizes
+    family: Family,
+    request: CompressRequest,
+    objective: str,
+    requested: NewSizes,
+    *,
+    rehearsal: bool = False,
 ) -> NewSizes:
     """The sizes that lose the least by the objective within the ratio's budget, of all multiples of
-    ``round_to``, whatever the device; by the loss the dense weight is on offer too.
+    ``round_to``, whatever the device; by the loss the dense weight is on offer too. A ``rehearsal``
+    values all alike, as that of :func:`plan_of`.
 
     Raises :class:`SolverError` where nothing fits.
     """
     names = list(family.most)
-    kept, lost, _ = _values(family, objective, names, False)
+    kept, lost, _ = _values(family, objective, names, rehearsal)
     curves = kept if lost is None else {n: [-each for each in curve] for n, curve in lost.items()}
     sizes, costs, values = list[list[int | None]](), list[list[int]](), list[list[float]]()
     offered = family.multiples(request.round_to or 1, requested)
@@ -210,7 +216,11 @@ def multiples_of(
         costs.append([takes[size] for size in sizes[-1]])
         curve = curves.get(name)  # none where there is one size
         values.append([0.0 if r is None or curve is None else curve[r] for r in sizes[-1]])
-    chosen = solve(values, [(costs, family.budget(request.ratio, requested))]).choice
+    room = family.budget(request.ratio, requested)
+    none_fit = (
+        f"no multiples of {request.round_to} fit the {room:,} parameters that the ratio leaves"
+    )
+    chosen = within(values, costs, room, none_fit)
     found = {name: row[j] for name, row, j in zip(offered, sizes, chosen, strict=True)}
     return {name: found[name] for name in names}
 

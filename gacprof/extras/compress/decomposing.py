@@ -247,10 +247,6 @@ class Decompositions:
         fisher); the square of the one score (activation)."""
         if score not in BACKWARD:
             return self.of(target)[f"{target.name}/{score}"]
-        if target.layer is None:
-            raise CompressionError(
-                f"the score {score} is not known of '{target.name}': take magnitude or activation"
-            )
         return self._state.load(FILE.format(target.layer))[f"{target.name}/{score}_rows"]
 
 

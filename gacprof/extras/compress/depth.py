@@ -99,17 +99,23 @@ class Depth:
         """Of all decoder layers."""
         return sum(self._counts)
 
-    def requested_sizes(self, ratio: float) -> dict[str, int | None]:
-        """Layers go until at least ``ratio`` of the parameters are gone.
+    def requested_sizes(self, ratio: float, *, alike: bool = False) -> dict[str, int | None]:
+        """Layers go until at least ``ratio`` of the parameters are gone; none where ``alike`` says
+        that nothing is measured yet.
 
         Raises :class:`CompressionError` where no layer would be left.
         """
-        gone: list[int] = []
-        while sum(self._counts[i] for i in gone) < int(self.parameters * ratio):
+        gone, wanted = list[int](), int(self.parameters * ratio)
+        none_left = CompressionError(
+            f"the ratio {ratio:g} cannot be met: of {len(self.layers)} layers one must stay"
+        )
+        if self.parameters - min(self._counts) < wanted:
+            raise none_left
+        if alike:
+            return dict.fromkeys(self.layers)
+        while sum(self._counts[i] for i in gone) < wanted:
             if len(gone) == len(self.layers) - 1:
-                raise CompressionError(
-                    f"the ratio {ratio:g} cannot be met: of {len(self.layers)} layers one must stay"
-                )
+                raise none_left
             gone.append(self._next(gone))
             more = self._loss(gone) - self._loss([])
             self._work.tell(f"{self.layers[gone[-1]]} goes: loss {more:+.4f} nats a token")

@@ -23,6 +23,7 @@ from gacprof.extras.compress.calibration import Calibration
 from gacprof.extras.compress.decomposing import Decompositions, entries_kept
 from gacprof.extras.compress.gradients import Gather
 from gacprof.extras.compress.methods.method import Evidence, LowRank, Target, uniform_rank
+from gacprof.extras.compress.request import BACKWARD
 from gacprof.extras.compress.state import Work
 from gacprof.extras.compress.writing import NewTensor, unique
 
@@ -42,6 +43,11 @@ class Factoring:
         self.reader, self.method, self.score = work.reader, method, score
         self.gather, self._objective = gather, objective
         self.targets, self.left = targets_of(work.reader, method)
+        head = next((target.name for target in self.targets if target.layer is None), None)
+        if head and score in BACKWARD and (objective == "gac" or not method.probed):
+            raise CompressionError(
+                f"the score {score} is not known of '{head}': take magnitude or activation"
+            )
         self._found = Decompositions(work, method, self.targets, gather)
         self.thin = _thin(self.targets, method, work.calibration, gather)
 
@@ -71,10 +77,16 @@ class Factoring:
         """Whether the method's own ranks follow from the ratio, before :meth:`prepare`."""
         return not (self.method.probed or self.method.scored)
 
-    def requested_sizes(self, ratio: float) -> dict[str, int | None]:
-        """The ranks that the method would choose by itself."""
-        scores = self.scores() if self.method.scored else {}
-        return self.method.ranks(self.targets, ratio, Evidence(scores, self._found.losses()))
+    def requested_sizes(self, ratio: float, *, alike: bool = False) -> dict[str, int | None]:
+        """The ranks that the method would choose by itself; before :meth:`prepare` as if all
+        targets were ``alike``, for its refusals."""
+        if alike:
+            losses = {(t.name, share): 0.0 for t in self.targets for share in self.method.probed}
+            known = Evidence(dict.fromkeys(self.most, 1.0), losses)
+        else:
+            scores = self.scores() if self.method.scored else {}
+            known = Evidence(scores, self._found.losses())
+        return self.method.ranks(self.targets, ratio, known)
 
     def rounded(self, sizes: NewSizes, multiple: int) -> dict[str, int | None]:
         """The method's own rounding of its ranks."""
@@ -208,9 +220,12 @@ class Factoring:
         for i, name in enumerate(names.outer):
             shape = (target.rows, ranks[i])
             made.append(NewTensor(name, target.dtype, shape, partial(factor, i, "u")))
-        for i, name in enumerate(names.biases):
-            dtype = self.reader.info(str(target.bias)).dtype
-            made.append(NewTensor(name, dtype, (target.rows,), partial(bias, i)))
+        for i, name in enumerate(names.outer if target.bias else ()):
+            dtype, own = (
+                self.reader.info(str(target.bias)).dtype,
+                f"{name.removesuffix('weight')}bias",
+            )
+            made.append(NewTensor(own, dtype, (target.rows,), partial(bias, i)))
         return made
 
     def config(self, sizes: NewSizes) -> dict[str, Any]:

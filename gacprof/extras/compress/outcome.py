@@ -80,7 +80,9 @@ class CompressResult:
     loss of small cuts only. Where whole layers go, whose size is then 0, both are measured.
     ``objective`` is what chose the sizes, None where they are the method's own or its rounding;
     ``thin`` a note on a text that is short for the model, ``recompressed`` whether the model given
-    has factor pairs already. ``left`` names the layers that stay as
+    has factor pairs already: by a ratio of 0 ``requested`` are their ranks. ``cache`` is what a
+    cache of keys and values holds of a token, before and after, where the ratio counts that.
+    ``left`` names the layers that stay as
     they are, with the reason. ``predicted`` is by the map, each count of tokens by itself.
     """
 
@@ -104,6 +106,7 @@ class CompressResult:
     loss_of_requested: float | None = None
     thin: str = ""
     recompressed: bool = False
+    cache: tuple[int, int] | None = None
 
     @property
     def compressed_after(self) -> int:
@@ -120,10 +123,35 @@ class CompressResult:
         return 1 - self.compressed_after / self.compressed_before
 
     @property
-    def loss_label(self) -> str:
-        """What ``loss_added`` is: by too short a text an estimate below the truth."""
-        against = " against the model given" if self.recompressed else ""
-        return f"loss added{against}, estimated{' too low (short text)' if self.thin else ''}"
+    def own(self) -> str:
+        """Whose sizes ``requested`` are."""
+        return "the method's own" if self.ratio else "the given"
+
+    @property
+    def became(self) -> dict[str, str]:
+        """What became of what the ratio counts, and of the parameters, by label."""
+        rows = {"parameters": f"{self.parameters_before:,} → {self.parameters_after:,}"}
+        if self.cache is not None:
+            before, after = self.cache
+            change = percent(after / before - 1, signed=True)
+            rows["cache entries a token"] = f"{before:,} → {after:,}, {change}"
+        return rows
+
+    @property
+    def lost(self) -> dict[str, str]:
+        """What the sizes lose of the model, by label; by too short a text less than the truth."""
+        if self.dropped:
+            return {"loss added to the calibration text": f"{self.loss_added:.4g} nats a token"}
+        rows = {}
+        if self.loss_added is not None:
+            against = " against the model given" if self.recompressed else ""
+            low = " too low (short text)" if self.thin else ""
+            rows[f"loss added{against}, estimated{low}"] = (
+                f"{nats(self.loss_added)} nats a token ({nats(self.loss_of_requested)} at "
+                f"{self.own} sizes)"
+            )
+        energy = f"{self.energy_kept:.6f} ({self.energy_of_requested:.6f} at {self.own} sizes)"
+        return rows | {f"energy kept, mean over {counted(len(self.sizes), 'dim')}": energy}
 
     @property
     def aligned(self) -> int | None:
@@ -188,10 +216,11 @@ class CompressResult:
                 f"{counted(len(self.dropped) - 1, 'layer')} would be {percent(self.removed - one)},"
                 f" nearer to the {percent(self.ratio)} that were asked for: a smaller --ratio"
             )
-        if self.layout == "palu":
-            notes.append("PaLU's ratio counts latent entries of k and v, not parameters")
         if self.parameters_after > self.parameters_before:
-            notes.append("the result has more parameters than the model: the ratio is too small")
+            rows = "; ".join(f"{label} {change}" for label, change in self.became.items())
+            notes.append(
+                f"the result has more parameters than the model ({rows}): a larger --ratio"
+            )
         return notes
 
     def as_dict(self) -> dict[str, Any]:
@@ -202,8 +231,9 @@ class CompressResult:
             "layout": self.layout,
             "ratio": self.ratio,
             "removed": self.removed,
-            "parameters": {"before": self.parameters_before, "after": self.parameters_after},
-            "compressed": {"before": self.compressed_before, "after": self.compressed_after},
+            "parameters": _change(self.parameters_before, self.parameters_after),
+            "compressed": _change(self.compressed_before, self.compressed_after),
+            "cache_entries": None if self.cache is None else _change(*self.cache),
             "energy_kept": self.energy_kept,
             "energy_of_requested": self.energy_of_requested,
             "objective": self.objective,
@@ -220,6 +250,10 @@ class CompressResult:
             "plan": None if self.plan is None else self.plan.as_dict(),
             "notes": self.notes,
         }
+
+
+def _change(before: int, after: int) -> dict[str, int]:
+    return {"before": before, "after": after}
 
 
 def nats(loss: float | None) -> str:
@@ -265,25 +299,18 @@ def card_of(
     result: CompressResult, request: CompressRequest, calibration: Calibration | None
 ) -> str:
     """A short model card in Markdown."""
-    own = "at the method's own sizes"
+    of = "cache entries" if result.cache else "the layers that the method compresses"
     rows = {
         "base model": Path(result.source).name,
         "method": result.method,
-        "ratio asked for": f"{result.ratio:g} of the layers that the method compresses",
-        "parameters": f"{result.parameters_before:,} → {result.parameters_after:,}",
+        "ratio asked for": f"{result.ratio:g} of {of}",
+        **result.became,
         "of the compressed layers": f"{result.compressed_before:,} → {result.compressed_after:,} "
         f"({percent(-result.removed, signed=True)})",
     }
     if result.dropped:
         rows["layers removed"] = ", ".join(result.dropped)
-        rows["loss added to the calibration text"] = f"{result.loss_added:.4g} nats a token"
-    else:
-        kept = f"{result.energy_kept:.4f} ({result.energy_of_requested:.4f} {own})"
-        rows["energy kept, mean over dims"] = kept
-    if result.loss_added is not None and not result.dropped:
-        rows[result.loss_label] = (
-            f"{nats(result.loss_added)} nats a token ({nats(result.loss_of_requested)} {own})"
-        )
+    rows |= result.lost
     if calibration is not None:
         windows, length = calibration.ids.shape
         rows["calibration"] = f"{windows} × {length} tokens of {calibration.source}"
@@ -297,7 +324,7 @@ def card_of(
             best: f"{result.aligned} of {len(plan.choices)}, {result.undecided} undecided",
             "chosen by": str(result.objective),
         }
-        rows |= {f"time predicted, {counted(t.tokens, 'token')}": times_of(t)
+        rows |= {f"time predicted, {counted(t.tokens, 'token')}": times_of(t, result.own)
                  for t in result.predicted}  # fmt: skip
     table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
     notes = "\n".join(f"- {note}" for note in result.notes)
@@ -310,7 +337,7 @@ def card_of(
     )
 
 
-def times_of(time: PhaseTime) -> str:
+def times_of(time: PhaseTime, named: str) -> str:
     """``12.3 ms (the method's own sizes 13.1 ms, uncompressed 11.9 ms)``; of estimates no gain is
     claimed whose bounds hold zero."""
     if time.saved_us is not None and time.uncompressed_us:
@@ -319,4 +346,4 @@ def times_of(time: PhaseTime) -> str:
     written, own, dense = (
         microseconds(us) or "unknown" for us in (time.written_us, time.own_us, time.uncompressed_us)
     )
-    return f"{written} (the method's own sizes {own}, uncompressed {dense})"
+    return f"{written} ({named} sizes {own}, uncompressed {dense})"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, groupby
 from statistics import median
 from typing import Any
 
@@ -135,37 +135,39 @@ class Pruning:
         return total
 
     def _curves(self, layer: int, found: Found) -> dict[str, torch.Tensor]:
-        """What keeping 0 … all hidden units adds to the loss, the important ones kept first: the
+        """What keeping 0 … all units adds to the loss, the important ones kept first: the
         second-order estimate for the layer that reads them, from whose weight columns go."""
         curves = {}
         for group in self.groups if self.gather.outputs else ():
-            down = next((p for p in group.slices if p.axis == 1), None)
-            if group.layer != layer or group.is_heads or down is None:
+            by = next((p for p in group.slices if p.axis == 1), None)
+            if group.layer != layer or by is None:
                 continue
-            name = down.tensor.removesuffix(".weight")
+            name = by.tensor.removesuffix(".weight")
             seen, slopes = found.seen.get(name), found.slopes.get(name)
             if seen is None or slopes is None:  # an expert that no token was sent to
                 continue
-            order = strongest_first(self._importance_of(group, found.scores).tolist())
-            columns = self.reader.torch(down.tensor).double()[:, order]
+            units = strongest_first(self._importance_of(group, found.scores).tolist())
+            order = [by.start + unit * by.width + i for unit in units for i in range(by.width)]
+            columns = self.reader.torch(by.tensor).double()[:, order]
             moments = seen.as_mapping(name)["moments"].cpu()[order][:, order]
             curvature = slopes.covariance(name).double().cpu()
-            curves[f"{group.dim}/loss"] = loss_of_tails(bent(columns, curvature), moments)
+            lost = loss_of_tails(bent(columns, curvature), moments)
+            curves[f"{group.dim}/loss"] = lost[:: by.width].contiguous()
         return curves
 
     @cached_property
     def lost(self) -> dict[str, list[float]]:
-        """By dim name of a width: what keeping 0 … all units adds to the loss, by its second order.
-        An expert that no token was sent to is taken for the median one."""
+        """By dim name: what keeping 0 … all units adds to the loss, by its second order. An expert
+        that no token was sent to is taken for the median width."""
         found = {}
-        for group in self.pruned:
-            held = {} if group.is_heads else self._work.state.load(FILE.format(group.layer))
-            if f"{group.dim}/loss" in held:
-                found[group.dim] = held[f"{group.dim}/loss"].tolist()
-        like = median(curve[0] for curve in found.values()) if found else 0.0
-        for group in self.pruned:
-            if group.dim not in found and not group.is_heads:
-                found[group.dim] = [like * (1 - share) for share in self.kept[group.dim]]
+        for layer, groups in groupby(self.pruned, lambda group: group.layer):
+            held = self._work.state.load(FILE.format(layer))
+            curves = {group.dim: held.get(f"{group.dim}/loss") for group in groups}
+            found |= {dim: curve.tolist() for dim, curve in curves.items() if curve is not None}
+        widths = [g.dim for g in self.pruned if not g.is_heads]
+        like = median([found[dim][0] for dim in widths if dim in found] or [0.0])
+        for dim in widths:
+            found.setdefault(dim, [like * (1 - share) for share in self.kept[dim]])
         return found
 
     def _watched(self, layers: list[str]) -> list[dict[str, str]]:
@@ -198,13 +200,16 @@ class Pruning:
         """Whether the method's own sizes follow from the ratio, before :meth:`prepare`."""
         return self.method.scope == "local"
 
-    def requested_sizes(self, ratio: float) -> dict[str, int | None]:
-        """Those that the method would choose by itself."""
-        known = {} if self.by_ratio_alone else self._importance
+    def requested_sizes(self, ratio: float, *, alike: bool = False) -> dict[str, int | None]:
+        """Those that the method would choose by itself; before :meth:`prepare` as if all units were
+        ``alike``, for its refusals."""
         units = [
-            Units(g.dim, g.count, g.parameters, known.get(g.dim, ()), g.is_heads)
+            Units(
+                g.dim, g.count, g.parameters,
+                [1.0] * g.count if alike else self._importance[g.dim], g.is_heads,
+            )
             for g in self.pruned
-        ]
+        ]  # fmt: skip
         return dict(self.method.sizes(units, self.parameters - self.budget(ratio, {})))
 
     def rounded(self, sizes: NewSizes, multiple: int) -> dict[str, int | None]:

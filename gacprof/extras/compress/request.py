@@ -7,7 +7,7 @@ from dataclasses import field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gacprof.core.errors import CompressionError
+from gacprof.core.errors import CompressionError, short
 from gacprof.core.files import plain
 from gacprof.core.plugins import names_brought
 from gacprof.core.request import RUN, Request, argument, hook, option
@@ -114,7 +114,8 @@ class CompressRequest(OnTimes, OnDtype, OnDense):
     )  # fmt: skip
     ratio: float = option(
         group=METHOD, read=float,
-        help="Share of the parameters to remove from the layers it compresses.",
+        help="Share of the parameters to remove from the layers it compresses; by palu of the "
+        "entries in the cache.",
     )  # fmt: skip
     round_to: int | None = option(
         default=None, name="--round", read=int, least=1, group=METHOD,
@@ -165,6 +166,7 @@ class CompressRequest(OnTimes, OnDtype, OnDense):
     tasks: Tasks | None = hook(default=None)
 
     def __post_init__(self) -> None:
+        self._check_types()
         given = {name: getattr(self, name) for name in OWN}
         own = {name: value for name, value in given.items() if value is not None}
         object.__setattr__(self, "options", {**own, **self.options})
@@ -177,15 +179,28 @@ class CompressRequest(OnTimes, OnDtype, OnDense):
             )
         super().__post_init__()
         object.__setattr__(self, "out", Path(self.out))
-        if self.ratio is None:
-            raise CompressionError("ratio is None: it must be a number")
         if not 0 <= self.ratio < 1:
             meant = f": was {self.ratio / 100:g} meant?" if 2 <= self.ratio < 100 else ""
             raise CompressionError(
-                f"the ratio {self.ratio} is not between 0 and 1: it is the share of parameters to "
+                f"the ratio {short(self.ratio)} is not between 0 and 1: it is the share to "
                 f"remove{meant}"
             )
         self._check_source()
+
+    def _check_types(self) -> None:
+        """Raises :class:`CompressionError` for an argument that is none of the kind."""
+        paths = {name: isinstance(getattr(self, name), str | Path) for name in ("model", "out")}
+        in_memory = hasattr(self.model, "state_dict") or hasattr(self.model, "tensors")
+        kinds = {
+            "model": (paths["model"] or in_memory, "a folder, a weights file or a model"),
+            "out": (paths["out"], "the path of a new folder"),
+            "calib": (True, "a text file or token ids [windows, tokens]"),
+            "options": (isinstance(self.options, Mapping), "values by name"),
+        } | {n: (getattr(self, n) is not None, "a number") for n in ("ratio", "windows", "length")}
+        for name, (fits, kind) in kinds.items():
+            value = getattr(self, name)
+            if not fits or (isinstance(value, str) and not value):
+                raise CompressionError(f"{name} is {short(repr(value))}: it must be {kind}")
 
     def _check_source(self) -> None:
         """Raises :class:`CompressionError` for what goes with a source of sizes alone, or not."""

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +26,7 @@ from gacprof.core.errors import (
 )
 from gacprof.core.request import verb
 from gacprof.core.tasks import Tasks
+from gacprof.core.texts import multiple_of
 from gacprof.devices.opening import present_device
 from gacprof.diagnosing.predict import Predictor
 from gacprof.extras.compress.calibration import Calibration, calibration_of
@@ -107,10 +108,15 @@ def _compress(request: CompressRequest) -> CompressResult:
         family = _family(chosen, needs, setting)
         gone = reader.inventory.parameters - inventory.parameters
         asked = replace(request, ratio=_of_dense(request.ratio, family.parameters, gone))
-        if loaded is not None and not isinstance(family, Depth):
-            _rehearse(family, asked, needs.objective, loaded)
+        came_with = None if request.ratio else _ranks_of(inventory, family.most)
+        alike = came_with or family.requested_sizes(asked.ratio, alike=True)
+        if not isinstance(family, Depth):
+            _rehearse(family, asked, needs.objective, loaded, alike)
         family.prepare()
-        return _finish(family, request, asked, needs.objective, loaded, inventory, key, setting)
+        requested = came_with or family.requested_sizes(asked.ratio)
+        return _finish(
+            family, request, asked, requested, needs.objective, loaded, inventory, key, setting
+        )
 
 
 compress = verb("compress", CompressRequest, _compress)
@@ -198,14 +204,42 @@ def _multiplied_out(model: Any, state: State) -> TensorReader:
 
 
 def _of_dense(ratio: float, dense: int, gone: int) -> float:
-    """A ratio of targets of which ``gone`` parameters are gone, as one of their ``dense`` ones."""
-    return max(0.0, 1 - (1 - ratio) * (dense - gone) / dense) if gone else ratio
+    """A ratio of targets of which ``gone`` parameters are gone, as one of their ``dense`` ones. The
+    half keeps the whole number that it stands for through the division."""
+    left = int((1 - ratio) * (dense - gone))
+    return max(0.0, 1 - (left + 0.5) / dense) if gone else ratio
 
 
-def _rehearse(family: Family, request: CompressRequest, objective: str, source: SizeSource) -> None:
-    """Refuse, before any text is run, sizes that the source does not know and limits that no sizes
-    can meet: a plan is made as if all weights were alike. Where the method's own sizes are not
-    known yet, limits and token counts alone are looked at."""
+def _ranks_of(pairs: Inventory, most: Mapping[str, int]) -> dict[str, int | None]:
+    """The ranks that ``pairs`` come with by dim name of their products, those of groups together;
+    None for a dense weight, or a pair that is larger than one."""
+    ranks: dict[str, int] = {}
+    for dim in pairs.dims:
+        if dim.kind == "rank":
+            module = dim.name.partition(":")[0]
+            ranks[module] = ranks.get(module, 0) + dim.size
+    found = {name: ranks.get(name.partition(":")[0]) for name in most}
+    return {n: None if rank is None or rank > most[n] else rank for n, rank in found.items()}
+
+
+def _rehearse(
+    family: Family,
+    request: CompressRequest,
+    objective: str,
+    source: SizeSource | None,
+    own: NewSizes,
+) -> None:
+    """Refuse, before any text is run, sizes that are not known or are none and limits that no sizes
+    can meet: they are chosen as if all weights were alike. Where the method's ``own`` sizes follow
+    from the text, multiples, limits and token counts alone are looked at."""
+    baseline = multiple_of(request.dominate) if request.dominate else 1
+    multiple, largest = request.round_to or baseline, max(family.most.values())
+    if multiple > largest:
+        raise CompressionError(f"no size is a multiple of {multiple}: the largest is {largest}")
+    if source is None:
+        if request.round_to and request.objective and family.by_ratio_alone:
+            multiples_of(family, request, objective, own, rehearsal=True)
+        return
     if isinstance(family, Pruning) or not family.by_ratio_alone:
         inventory = family.reader.inventory
         note = Predictor(source, inventory, request.tokens, request.dtype).tokens_note
@@ -215,7 +249,6 @@ def _rehearse(family: Family, request: CompressRequest, objective: str, source: 
         refuse_unreachable_limits(family, request, source)
         return
     try:
-        own = family.requested_sizes(request.ratio)
         plan_of(family, request, objective, source, own, rehearsal=True)
     except InfeasibleBudget:
         raise
@@ -280,6 +313,7 @@ def _finish(
     family: Family | Depth,
     request: CompressRequest,
     asked: CompressRequest,
+    requested: NewSizes,
     objective: str,
     source: SizeSource | None,
     given: Inventory,
@@ -288,8 +322,7 @@ def _finish(
 ) -> CompressResult:
     """Choose the sizes and write the model. ``asked`` is the request with its ratio as one of dense
     weights, ``given`` the model as it was given."""
-    requested = family.requested_sizes(asked.ratio)
-    dense, out = family.reader.inventory, Path(request.out)
+    dense, chosen = family.reader.inventory, request.objective is not None
     plan, sizes, own = None, requested, dense
     if isinstance(family, Depth):
         pass  # no size changes
@@ -297,20 +330,14 @@ def _finish(
         plan, own = plan_of(family, asked, objective, source, requested)
         work.tell("sizes are chosen")
         sizes = requested | {choice.dim: choice.after for choice in plan.choices}
-    elif request.round_to is not None and request.round_to > max(family.most.values()):
-        raise CompressionError(
-            f"no size is a multiple of {request.round_to}: the largest is "
-            f"{max(family.most.values())}"
-        )
-    elif request.round_to is not None and request.objective is None:
-        sizes = family.rounded(requested, request.round_to)
     elif request.round_to is not None:
-        sizes = dict(multiples_of(family, asked, objective, requested))
+        among = multiples_of(family, asked, objective, requested) if chosen else None
+        sizes = among or family.rounded(requested, request.round_to)
     tensors, config = family.tensors(sizes), family.config(sizes)
-    written = inventory_of_output(str(out), tensors, config)
+    written = inventory_of_output(str(request.out), tensors, config)
     result = CompressResult(
         source=given.path,
-        out=str(out),
+        out=str(request.out),
         method=request.method,
         layout=written.layout,
         ratio=request.ratio,
@@ -326,19 +353,39 @@ def _finish(
         predicted=()
         if plan is None or source is None
         else times(source, plan, dense, own, written),
-        objective=objective if source is not None or request.objective else None,
+        objective=objective if source is not None or chosen else None,
         thin=family.thin,
         recompressed=_pair_in(given) is not None,
         loss_added=_loss_added(family, sizes, work),
         loss_of_requested=_loss_added(family, requested, work),
+        cache=_cache(family, given, written),
     )
     record = record_of(result, request, work.calibration, given)
     files: dict[str, Any] = {"config.json": config, PROVENANCE: record}
     if plan is not None:
         files[PLAN] = plan.as_dict()
     card = card_of(result, request, work.calibration)
-    write_folder(out, key, family.reader, tensors, files, card)
+    write_folder(Path(request.out), key, family.reader, tensors, files, card)
     return result
+
+
+def _cache(family: Family | Depth, *models: Inventory) -> tuple[int, int] | None:
+    """Entries of a token in a cache of keys and values, of the model given and that to be written,
+    where the method's ratio counts them. Raises :class:`CompressionError` where they are not fewer.
+    """
+    if not isinstance(family, Factoring) or family.method.counts != "latents":
+        return None
+    before, after = (
+        sum(m.gemms[0].N for m in model.modules if m.gemms and m.role in ("k", "v"))
+        for model in models
+    )
+    if after >= before:
+        given, written = (model.parameters for model in models)
+        raise CompressionError(
+            f"nothing would be smaller: a cache of {before:,} → {after:,} entries a token, "
+            f"{given:,} → {written:,} parameters; ask for a larger --ratio or a smaller --round"
+        )
+    return before, after
 
 
 def _loss_added(family: Family | Depth, sizes: NewSizes, work: Work) -> float | None:
@@ -346,8 +393,8 @@ def _loss_added(family: Family | Depth, sizes: NewSizes, work: Work) -> float | 
     is measured."""
     if isinstance(family, Depth):
         return family.loss_added(sizes)
-    if isinstance(family, Pruning) or family.gather is None or not family.gather.outputs:
-        return None  # of heads that are pruned nothing is estimated
+    if family.gather is None or not family.gather.outputs:
+        return None
     total = sum(family.lost[n][size] for n, size in sizes.items() if size is not None)
     return total / (2 * work.ids.numel())
 

@@ -8,6 +8,7 @@ ratios, maps and roundings of the same method begin where those are done.
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ import numpy as np
 import gacprof
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.scanning import TensorReader
-from gacprof.core.errors import CompressionError
+from gacprof.core.errors import CompressionError, GacprofError
 from gacprof.core.files import read_json, remove_unheld, replacing, write_json
 from gacprof.core.tasks import Tasks
 from gacprof.extras.compress.calibration import Calibration
@@ -111,10 +112,13 @@ def state_for(out: Path, work: Path | None, key: str) -> Iterator[State]:
     An interrupt carries a note of where the results are.
     """
     folder = out.with_name(f".{out.name}.compress-{key}") if work is None else work / key
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CompressionError(f"{folder}: cannot be made: {error.strerror or error}") from None
+    for made in (out.parent, folder):
+        try:
+            made.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CompressionError(f"{made}: cannot be made: {error.strerror or error}") from None
+    if not os.access(out.parent, os.W_OK):
+        raise CompressionError(f"{out.parent}: cannot be written to: name another --out")
     in_use = (
         f"{folder} is in use by another process: wait until it ends, or name another folder "
         f"({'--out' if work is None else '--work'})"
@@ -126,6 +130,10 @@ def state_for(out: Path, work: Path | None, key: str) -> Iterator[State]:
             yield State(folder)
         except KeyboardInterrupt as interrupt:
             interrupt.add_note(f"the same command goes on from {folder}")
+            raise
+        except GacprofError:
+            with contextlib.suppress(OSError):  # it holds what was worked out
+                folder.rmdir()
             raise
         if work is None:
             shutil.rmtree(folder, ignore_errors=True)

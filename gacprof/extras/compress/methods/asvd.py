@@ -43,9 +43,7 @@ class ActivationAware(LowRank):
         return PROJECTIONS if tied_head else (*PROJECTIONS, "head")
 
     def names(self, target: Target) -> FactorNames | None:
-        biases = (f"{target.name}.ALinear.bias",) if target.bias else ()
-        outer = (f"{target.name}.ALinear.weight",)
-        return FactorNames(f"{target.name}.BLinear.weight", outer, biases)
+        return FactorNames(f"{target.name}.BLinear.weight", (f"{target.name}.ALinear.weight",))
 
     def scaling(self, seen: Mapping[str, Any]) -> Any:
         return seen["magnitude"] ** self.alpha + LEAST_SCALE

@@ -72,11 +72,11 @@ class Target:
 
 @dataclass(frozen=True)
 class FactorNames:
-    """Tensor names of a factored layer: one ``inner``, one ``outer`` (and bias) a group."""
+    """Tensor names of a factored layer: one ``inner``, one ``outer`` a group. A bias goes with the
+    outer ones: ``X.bias`` beside ``X.weight``."""
 
     inner: str
     outer: tuple[str, ...]
-    biases: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -177,8 +177,7 @@ class PlainSvd(LowRank):
         if match is None:
             return None
         stem = match[1] + (match[2] or match[3])
-        biases = (f"{stem}_u_proj.bias",) if target.bias else ()
-        return FactorNames(f"{stem}_v_proj.weight", (f"{stem}_u_proj.weight",), biases)
+        return FactorNames(f"{stem}_v_proj.weight", (f"{stem}_u_proj.weight",))
 
 
 class Whitened(PlainSvd):

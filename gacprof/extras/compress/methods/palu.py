@@ -38,10 +38,8 @@ class GroupedHeads(LowRank):
         return kv_heads // size
 
     def names(self, target: Target) -> FactorNames | None:
-        parts = [f"{target.name}.U.{i}" for i in range(target.groups)]
-        biases = tuple(f"{part}.bias" for part in parts) if target.bias else ()
-        outer = tuple(f"{part}.weight" for part in parts)
-        return FactorNames(f"{target.name}.VT.weight", outer, biases)
+        outer = tuple(f"{target.name}.U.{i}.weight" for i in range(target.groups))
+        return FactorNames(f"{target.name}.VT.weight", outer)
 
     def ranks(
         self, targets: Sequence[Target], ratio: float, evidence: Evidence
