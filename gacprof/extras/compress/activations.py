@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from gacprof.core.errors import CompressionError
+from gacprof.core.files import write_json
 from gacprof.extras.compress.layered import Call, LayeredModel, batch_of, run_layer
 from gacprof.extras.compress.state import State, Work
 
@@ -141,7 +142,7 @@ def pass_through(model: LayeredModel, work: Work) -> None:
         work.tell(f"layer {index + 1} of {len(model.layers)}")
         with model.holding(index) as layer:
             pass_on(model, work, index, layer)
-    state.save_json(FORWARD, {})
+    write_json(state.path(FORWARD), {})
 
 
 def pass_on(

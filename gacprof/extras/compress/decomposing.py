@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from gacprof.core.errors import CompressionError
+from gacprof.core.files import read_json, write_json
 from gacprof.extras.compress import sensitivity
 from gacprof.extras.compress.activations import (
     FORWARD,
@@ -88,7 +89,7 @@ class Decompositions:
                 model, self._work, calibration.ids, self.targets, self.method.probed, self._pair
             )
             listed = [[name, share, loss] for (name, share), loss in losses.items()]
-            self._state.save_json(LOSSES, listed)
+            write_json(self._state.path(LOSSES), listed)
 
     def _forward(self, model: LayeredModel) -> None:
         """Run the text through the layers and decompose each on the way."""
@@ -116,7 +117,7 @@ class Decompositions:
                     add_seen(seen, one)
             self._decompose_layer(None, seen)
         self._save(all_of_them=True)
-        self._state.save_json(FORWARD, {})
+        write_json(self._state.path(FORWARD), {})
         self._state.drop(last)
 
     def _backward(self, model: LayeredModel) -> None:
@@ -140,7 +141,7 @@ class Decompositions:
 
         back_through(model, self._work, watched, gather, is_done, take)
         self._save(all_of_them=True)
-        self._state.save_json(BACK, {})
+        write_json(self._state.path(BACK), {})
         self._state.drop(hidden(0, "gradient"))
 
     def _in_layer(self, layer: int | None) -> list[Target]:
@@ -212,7 +213,7 @@ class Decompositions:
 
     def losses(self) -> dict[tuple[str, float], float]:
         """What the method's search has measured, by (target, share)."""
-        listed = self._state.load_json(LOSSES) if self.method.probed else ()
+        listed = read_json(self._state.path(LOSSES)) if self.method.probed else ()
         return {(name, share): loss for name, share, loss in listed}
 
     def scores(self, name: str) -> dict[str, float]:

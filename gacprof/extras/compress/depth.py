@@ -22,6 +22,7 @@ from gacprof.checkpoint.inventory import NewSizes
 from gacprof.checkpoint.layouts.declared import config_of_part, part_of
 from gacprof.checkpoint.skeleton import build_skeleton
 from gacprof.core.errors import CheckpointError, CompressionError
+from gacprof.core.files import read_json, write_json
 from gacprof.extras.compress.layered import (
     LayeredModel,
     batch_of,
@@ -87,9 +88,10 @@ class Depth:
         """Refuse before anything is measured a model whose layers cannot be renumbered; take up
         what was measured before."""
         if len(self.layers) > 1:
-            self._refuse_other_layers(range(1, len(self.layers), 2))
+            every_other = {n: None if i % 2 else 0 for i, n in enumerate(self.layers)}
+            self._refuse_other_layers(every_other)
         if self._work.state.has(LOSSES):
-            held = self._work.state.load_json(LOSSES)
+            held = read_json(self._work.state.path(LOSSES))
             self._losses = {frozenset(gone): loss for gone, loss in held}
 
     # --- which layers
@@ -119,8 +121,9 @@ class Depth:
             gone.append(self._next(gone))
             more = self._loss(gone) - self._loss([])
             self._work.tell(f"{self.layers[gone[-1]]} goes: loss {more:+.4f} nats a token")
-        self._refuse_other_layers([i for i in range(len(self.layers)) if i not in gone])
-        return {name: 0 if i in gone else None for i, name in enumerate(self.layers)}
+        sizes = {name: 0 if i in gone else None for i, name in enumerate(self.layers)}
+        self._refuse_other_layers(sizes)
+        return sizes
 
     def _next(self, gone: Sequence[int]) -> int:
         """The layer whose absence costs the least besides those that are ``gone``."""
@@ -147,7 +150,7 @@ class Depth:
             found = losses_without(self.model, self._work.ids, new)
             self._losses |= dict(zip(new, found, strict=True))
             held = [[sorted(gone), loss] for gone, loss in self._losses.items()]
-            self._work.state.save_json(LOSSES, held)
+            write_json(self._work.state.path(LOSSES), held)
 
     def loss_added(self, sizes: NewSizes) -> float:
         """What was measured on the calibration text, in nats a token."""
@@ -161,17 +164,12 @@ class Depth:
 
     # --- what is written
 
-    def tensors(self, sizes: NewSizes) -> list[NewTensor]:
-        return self._tensors(self._staying(sizes))
-
-    def config(self, sizes: NewSizes) -> dict[str, Any]:
-        return self._config(self._staying(sizes))
-
     def _staying(self, sizes: NewSizes) -> list[int]:
         return [i for i, name in enumerate(self.layers) if sizes[name] is None]
 
-    def _tensors(self, kept: Sequence[int]) -> list[NewTensor]:
-        """Layer ``kept[i]`` as layer i."""
+    def tensors(self, sizes: NewSizes) -> list[NewTensor]:
+        """The layer ``kept[i]`` as layer i."""
+        kept = self._staying(sizes)
         places = {old: place for place, old in enumerate(kept)}
         made = []
         for name, old in self._of.items():
@@ -184,9 +182,9 @@ class Depth:
                 made.append(NewTensor(renamed, info.dtype, info.shape, read))
         return made
 
-    def _config(self, kept: Sequence[int]) -> dict[str, Any]:
+    def config(self, sizes: NewSizes) -> dict[str, Any]:
         """With fewer layers, and every list that has an entry a layer cut likewise."""
-        source, layers = self.reader.inventory, len(self.layers)
+        source, layers, kept = self.reader.inventory, len(self.layers), self._staying(sizes)
         part = dict(config_of_part(source.config))
         key = next((key for key in DEPTHS if part.get(key) == layers), None)
         by_number = next((key for key in BY_NUMBER if part.get(key)), None)
@@ -206,13 +204,13 @@ class Depth:
         new = part if inner is None else {**source.config, inner: part}
         return {name: value for name, value in new.items() if name != "auto_map"}
 
-    def _refuse_other_layers(self, kept: Sequence[int]) -> None:
+    def _refuse_other_layers(self, sizes: NewSizes) -> None:
         """Raises :class:`CompressionError` unless transformers builds of the new config the very
-        layers that are ``kept``: same modules, shapes and settings."""
-        path = self.reader.inventory.path
-        config, cannot = self._config(kept), f"{path}: its layers cannot be renumbered"
+        layers that stay: same modules, shapes and settings."""
+        path, kept = self.reader.inventory.path, self._staying(sizes)
+        config, cannot = self.config(sizes), f"{path}: its layers cannot be renumbered"
         try:
-            shorter = inventory_of_output(path, self._tensors(kept), config)
+            shorter = inventory_of_output(path, self.tensors(sizes), config)
             model, _ = build_skeleton(shorter, torch.float32)
         except CheckpointError as error:
             raise CompressionError(f"{cannot}: {error}") from None

@@ -90,15 +90,11 @@ class Factoring:
 
     def rounded(self, sizes: NewSizes, multiple: int) -> dict[str, int | None]:
         """The method's own rounding of its ranks."""
-        rounded: dict[str, int | None] = {}
-        for target in self.targets:
-            most = entries_kept(target)
-            for name in target.dims:
-                size = sizes[name]
-                rounded[name] = (
-                    None if size is None else min(self.method.rounded(size, multiple, most), most)
-                )
-        return rounded
+        most = {name: entries_kept(target) for target in self.targets for name in target.dims}
+        return {
+            n: None if (r := sizes[n]) is None else min(self.method.rounded(r, multiple, m), m)
+            for n, m in most.items()
+        }
 
     def multiples(self, multiple: int, requested: NewSizes) -> dict[str, dict[int | None, int]]:
         """By dim name the ranks that are multiples, each with what it takes of :meth:`budget`; last
@@ -106,11 +102,9 @@ class Factoring:
         found: dict[str, dict[int | None, int]] = {}
         for target in self.targets:
             for name in target.dims:
-                most = self.most[name]
-                ranks = range(multiple, most + 1, multiple) or [most]
-                found[name] = {rank: rank * target.unit for rank in ranks}
-                if self.fuses:
-                    found[name][None] = target.parameters
+                ranks = range(multiple, self.most[name] + 1, multiple) or [self.most[name]]
+                dense = {None: target.parameters} if self.fuses else {}
+                found[name] = {rank: rank * target.unit for rank in ranks} | dense
         return found
 
     def budget(self, ratio: float, requested: NewSizes) -> int:

@@ -224,31 +224,18 @@ class CompressResult:
         return notes
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "source": self.source,
-            "out": self.out,
-            "method": self.method,
-            "layout": self.layout,
-            "ratio": self.ratio,
-            "removed": self.removed,
+        names = "source out method layout ratio removed energy_kept energy_of_requested objective "
+        names += "loss_added loss_of_requested aligned undecided left notes"
+        return {name: getattr(self, name) for name in names.split()} | {
             "parameters": _change(self.parameters_before, self.parameters_after),
             "compressed": _change(self.compressed_before, self.compressed_after),
             "cache_entries": None if self.cache is None else _change(*self.cache),
-            "energy_kept": self.energy_kept,
-            "energy_of_requested": self.energy_of_requested,
-            "objective": self.objective,
-            "loss_added": self.loss_added,
-            "loss_of_requested": self.loss_of_requested,
             "dims": len(self.sizes),
-            "aligned": self.aligned,
-            "undecided": self.undecided,
             "left_dense": sum(size is None for size in self.sizes.values()),
             "requested": dict(self.requested),
             "sizes": dict(self.sizes),
-            "left": self.left,
             "predicted": [vars(time) for time in self.predicted],
             "plan": None if self.plan is None else self.plan.as_dict(),
-            "notes": self.notes,
         }
 
 

@@ -159,7 +159,7 @@ class Pruning:
     def lost(self) -> dict[str, list[float]]:
         """By dim name: what keeping 0 … all units adds to the loss, by its second order. An expert
         that no token was sent to is taken for the median width."""
-        found = {}
+        found = dict[str, list[float]]()
         for layer, groups in groupby(self.pruned, lambda group: group.layer):
             held = self._work.state.load(FILE.format(layer))
             curves = {group.dim: held.get(f"{group.dim}/loss") for group in groups}

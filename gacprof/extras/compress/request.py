@@ -36,22 +36,8 @@ METHOD = "Method"
 CALIBRATION = "Calibration"
 OWN = ("alpha", "group_size", "scope")
 """Options of one method alone."""
-OF_THE_RUN = frozenset(
-    (
-        "model",
-        "out",
-        "cliff_map",
-        "gpu",
-        "torch",
-        "engine",
-        "calib",
-        "tokenizer",
-        "device",
-        "work",
-        "bench",
-        *OWN,
-    )
-)
+OF_THE_RUN = {*OWN, "model", "out", "cliff_map", "gpu", "torch", "engine", "calib", "tokenizer"}
+OF_THE_RUN |= {"device", "work", "bench"}
 """Fields that say on what and where, not what is made: the record has them elsewhere or not."""
 
 
@@ -87,22 +73,12 @@ class OnDense(Request):
 class CompressRequest(OnTimes, OnDtype, OnDense):
     """What :func:`gacprof.compress` is asked.
 
-    ``ratio`` is the share of the parameters to be removed from the layers that the method
-    compresses; of a model of factor pairs it counts from what these have, and 0 only chooses their
-    sizes anew. With a source of sizes every size is one that it knows to be served well at
-    ``tokens`` in ``dtype``; else the sizes are the method's own, or by ``round_to`` those of its
-    own rounding.
     ``objective`` is ``loss`` (the least second-order estimate of the loss that the cuts add, by the
     covariance of the gradients of each layer's outputs), ``gscalar`` (the same by their mean square
     alone), ``energy`` (most energy of the original weights kept) or ``gac`` (the paper's Eq. 4, by
     ``score``); by default ``loss`` for a low-rank method with a text and no score, else ``energy``.
-    One that is named chooses among the multiples of ``round_to`` too. ``window`` is by default
-    none for ``loss`` and ``gscalar``, else a quarter.
-
-    ``calib`` is a text file or token ids [windows, tokens]. ``options`` are the method's own by
-    name: those that the command line has as options, and those of methods that other packages
-    bring. ``tell`` is called with a line for each step; ``tasks`` decompose the
-    layers elsewhere, with the same result to the last bit.
+    One that is named chooses among the multiples of ``round_to`` too. ``options`` are the method's
+    own by name, those of methods that other packages bring among them.
 
     Raises :class:`CompressionError` for a value out of range.
     """

@@ -108,7 +108,9 @@ def _compress(request: CompressRequest) -> CompressResult:
         family = _family(chosen, needs, setting)
         gone = reader.inventory.parameters - inventory.parameters
         asked = replace(request, ratio=_of_dense(request.ratio, family.parameters, gone))
-        came_with = None if request.ratio else _ranks_of(inventory, family.most)
+        came_with = None
+        if isinstance(family, Factoring) and not request.ratio:
+            came_with = _ranks_of(inventory, family.most)
         alike = came_with or family.requested_sizes(asked.ratio, alike=True)
         if not isinstance(family, Depth):
             _rehearse(family, asked, needs.objective, loaded, alike)
@@ -329,7 +331,7 @@ def _finish(
     elif source is not None:
         plan, own = plan_of(family, asked, objective, source, requested)
         work.tell("sizes are chosen")
-        sizes = requested | {choice.dim: choice.after for choice in plan.choices}
+        sizes = {**requested, **{choice.dim: choice.after for choice in plan.choices}}
     elif request.round_to is not None:
         among = multiples_of(family, asked, objective, requested) if chosen else None
         sizes = among or family.rounded(requested, request.round_to)

@@ -21,7 +21,7 @@ import gacprof
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.scanning import TensorReader
 from gacprof.core.errors import CompressionError, GacprofError
-from gacprof.core.files import read_json, remove_unheld, replacing, write_json
+from gacprof.core.files import remove_unheld, replacing
 from gacprof.core.tasks import Tasks
 from gacprof.extras.compress.calibration import Calibration
 from gacprof.resizing.workspace import digest, holding, source_identity
@@ -56,12 +56,6 @@ class State:
 
         found: dict[str, torch.Tensor] = load_file(self.path(name))
         return found
-
-    def save_json(self, name: str, data: Any) -> None:
-        write_json(self.path(name), data)
-
-    def load_json(self, name: str) -> Any:
-        return read_json(self.path(name))
 
     @contextlib.contextmanager
     def new_array(self, name: str, shape: tuple[int, ...]) -> Iterator[np.memmap[Any, Any]]:
