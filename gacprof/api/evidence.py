@@ -184,8 +184,9 @@ class NamesRequest(Request):
     error = MeasurementError
 
     kernels: Sequence[str] = argument(
-        kw_only=False, many=True, help="Kernel names, in order of launch."
-    )
+        kw_only=False, many=True,
+        help="Kernel names, in order of launch; - reads them from stdin, by line.",
+    )  # fmt: skip
 
 
 def _read_kernel_names(request: NamesRequest) -> Listed[Group]:

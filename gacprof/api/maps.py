@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+import io
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,12 +22,14 @@ from gacprof.cliffmap.request import (
     TableRequest,
     map_names,
 )
-from gacprof.core.errors import MapError
+from gacprof.core.errors import MapError, ReportError
 from gacprof.core.files import Record, path_of, refuse_to_replace
 from gacprof.core.formatting import Listed
 from gacprof.core.request import verb
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from gacprof.cliffmap import Candidate, CliffMap
     from gacprof.cliffmap.compare import Compatibility, MapDiff
     from gacprof.cliffmap.intersect import Intersection, SharedDim
@@ -131,7 +135,7 @@ def _candidates(request: CandidatesRequest) -> Offers:
     Of several maps: sizes that are safe on all; where a side has none, its least worst one. Raises
     :class:`MapError` for no map, an axis that a map does not hold, and a size outside of it.
     """
-    loaded = _opened(_several(request.maps), least=1)
+    loaded = _opened((*_several(request.maps), *request.more), least=1)
     names = [source.name for source in loaded]
     if request.uses:
         found = _of_uses(request, loaded)
@@ -228,7 +232,7 @@ class Figures(Record):
 
 
 def _draw_map(request: FigureRequest) -> Figures:
-    """Draw the staircase of one axis, or several maps side by side, as SVG and PNG.
+    """Draw the staircase of one axis, several maps side by side, or a heat map, as SVG and PNG.
 
     Raises :class:`MapError` for what the map does not hold, :class:`ReportError` for what cannot
     be drawn or written.
@@ -238,16 +242,31 @@ def _draw_map(request: FigureRequest) -> Figures:
     from gacprof.reporting.figures_style import save
 
     maps = [CliffMap.load(one) for one in (request.cliff_map, *request.others)]
-    operator, axis, about = request.of(maps)
-    if len(maps) > 1:
-        drawn = side_by_side(maps, operator, axis, **about)
+    if request.heat is not None:
+        drawn = _heat(maps, request.heat, request)
     else:
-        drawn = staircase(maps[0], maps[0].curve(operator, axis, **about))
+        operator, axis, about = request.of(maps)
+        if len(maps) > 1:
+            drawn = side_by_side(maps, operator, axis, **about)
+        else:
+            drawn = staircase(maps[0], maps[0].curve(operator, axis, **about))
     out = Path(request.out)
     return Figures(save(drawn, out.with_suffix("") if out.suffix in (".svg", ".png") else out))
 
 
 draw_map = verb("draw_map", FigureRequest, _draw_map)
+
+
+def _heat(maps: list[CliffMap], heat: str, which: FigureRequest) -> Figure:
+    from gacprof.reporting.heat_map import heat_map
+
+    x, _, y = (part.strip() for part in heat.partition(","))
+    if not x or not y or x == y:
+        raise ReportError(f"--heat takes two dims, as K,N, not '{heat}'")
+    if which.axis or len(maps) > 1:
+        raise ReportError("--heat draws one map over its own two dims: leave out --axis and --with")
+    operator = which.operator or "linear"
+    return heat_map(maps[0], operator, (x, y), **which.about(maps, operator, x))
 
 
 def _map_table(request: TableRequest) -> Table:
@@ -266,18 +285,29 @@ map_table = verb("map_table", TableRequest, _map_table)
 
 
 def _export_map(request: MapExportRequest) -> str:
-    """What a compressor can be fed, as JSON: safe dims by axis and values for the options of
-    compressors, or (``form="settings"``) these values alone."""
-    from gacprof.cliffmap.export import export, settings_of
+    """What a compressor can be fed, as text: safe dims by axis as JSON or CSV, or values for the
+    options of compressors."""
+    from gacprof.cliffmap.export import export, rows, settings_rows
     from gacprof.core.files import json_text
     from gacprof.diagnosing.sources import open_source
 
     loaded: Any = open_source(request.cliff_map)
+    tiers = bool(loaded.tiers)
+    if request.form == "csv":
+        return _csv([dict(row) for row in (loaded.frame_rows() if tiers else rows(loaded))])
     if request.form == "json":
-        return json_text(loaded.as_dict() if loaded.tiers else export(loaded)) + "\n"
-    if loaded.tiers:
+        return json_text(loaded.as_dict() if tiers else export(loaded)) + "\n"
+    if tiers:
         raise MapError(f"'{loaded.name}' is {loaded.basis}: a compressor's value needs latency")
-    return json_text(settings_of(loaded)) + "\n"
+    return _csv(settings_rows(loaded))
 
 
 export_map = verb("export_map", MapExportRequest, _export_map)
+
+
+def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()

@@ -148,7 +148,7 @@ def sweep_all_gpus(suite: Suite, request: SweepRequest) -> FleetRun:
     if request.lock_clocks_mhz is not None:
         raise MeasurementError("--lock-clocks goes with one device: name it with --device")
     folder = Path(request.out or f"runs/{suite.name}-all")
-    return _sweep_on(Threads(local_gpus()), suite, folder, request)
+    return _sweep_on(Threads(local_gpus()), suite, folder, request, _summed(request.progress))
 
 
 def _sweep_fleet(request: FleetRequest) -> FleetRun:
@@ -164,15 +164,18 @@ def _sweep_fleet(request: FleetRequest) -> FleetRun:
 
     chosen = opened_suite(request.suite)
     folder = Path(request.out or f"runs/{chosen.name}-fleet")
+    watch = request.watch or _summed(request.progress)
     with connected(request.address):
         cluster = RayCluster(request.devices)
-        return _sweep_on(cluster, chosen, folder, request, wait_s=request.wait_s)
+        return _sweep_on(cluster, chosen, folder, request, watch, wait_s=request.wait_s)
 
 
 sweep_fleet = verb("sweep_fleet", FleetRequest, _sweep_fleet)
 
 
-def _sweep_on(cluster: Cluster, suite: Suite, folder: Path, how: Running, **more: Any) -> FleetRun:
+def _sweep_on(
+    cluster: Cluster, suite: Suite, folder: Path, how: Running, watch: Watch, **more: Any
+) -> FleetRun:
     from gacprof.extras.fleet.cluster import opener_on
     from gacprof.extras.fleet.driver import sweep_fleet
     from gacprof.operators.own import own_operators
@@ -180,8 +183,7 @@ def _sweep_on(cluster: Cluster, suite: Suite, folder: Path, how: Running, **more
     _check_resume(how.resume, folder)
     with _noted(folder):
         return sweep_fleet(
-            suite, cluster, opener_on(own_operators(), how.timer), folder,
-            watch=_summed(how.progress),
+            suite, cluster, opener_on(own_operators(), how.timer), folder, watch=watch,
             resume=how.resume, budget_s=how.budget_s, timeout_s=how.timeout_s,
             isolate=how.isolate, **more,
         )  # fmt: skip

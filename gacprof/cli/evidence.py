@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +21,7 @@ from gacprof.api.evidence import (
 from gacprof.cli.options import Output, Why, from_requests
 from gacprof.cli.printing import emit, plot_width, print_table, say, say_notes
 from gacprof.cliffmap.request import ExplainRequest
+from gacprof.core.errors import MeasurementError
 from gacprof.core.formatting import percent
 from gacprof.reporting.making import ReportRequest
 
@@ -134,6 +137,11 @@ def names(asked: NamesRequest, output: Output) -> None:
     """Say what kernel names mean; what no rule knows is 'unknown' with its name kept."""
     import gacprof
 
+    if list(asked.kernels) == ["-"]:
+        kernels = [line.strip() for line in sys.stdin if line.strip()]
+        if not kernels:
+            raise MeasurementError("no kernel names on stdin: one a line is read")
+        asked = replace(asked, kernels=kernels)
     emit(gacprof.read_kernel_names(asked), output.as_json, _print_groups)
 
 

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from gacprof.cli.elsewhere import shown
 from gacprof.cli.options import PRINTED, Rows, from_requests
 from gacprof.cli.printing import complain, print_json, print_table, say, say_notes
 from gacprof.core.errors import LintError
-from gacprof.core.formatting import percent
+from gacprof.core.formatting import counted, percent
 from gacprof.core.request import Request, argument, option
 from gacprof.linting.request import LintRequest, Served
 from gacprof.reporting.grouping import ranges
@@ -35,8 +36,8 @@ class LintOutput(Rows):
     error = LintError
 
     style: str = option(
-        default="text", name="--format", choices=("text", "github"), group=PRINTED,
-        help="text, or github: annotations of a workflow.",
+        default="text", name="--format", group=PRINTED,
+        help="text, json, markdown, github, junit, sarif.",
     )  # fmt: skip
     fail_on: str = option(
         default="pads", group=PRINTED,
@@ -86,19 +87,24 @@ def _lint(configs: Sequence[str], asked: Served, output: LintOutput) -> None:
     from gacprof import linting
     from gacprof.linting import formats
 
+    style = "json" if output.as_json else output.style
+    if style not in ("text", "json", *formats.FORMATS):
+        raise LintError(
+            f"--format is one of text, json, {', '.join(formats.FORMATS)}, not '{style}'"
+        )
     known = formats.read_baseline(output.baseline) if output.baseline else frozenset()
     found = [linting.lint(LintRequest.joined(asked, source=source)) for source in configs]
     failing = [row for one in found for row in formats.failing(one, output.fail_on, known)]
     if output.write_baseline:
         formats.write_baseline(output.write_baseline, found)
-    if output.as_json:
+    if style == "json":
         made = [one.as_dict() for one in found]
         print_json(made if len(made) > 1 else made[0], "lint")
-    elif output.style == "github":
-        print(formats.github(found))
-    else:
+    elif style == "text":
         for one in found:
             print_lint(one, output.every, known)
+    else:
+        print(formats.FORMATS[style](found))
     if output.write_baseline:
         return
     if failing or any(one.outcome == "unknown" for one in found):
@@ -145,17 +151,26 @@ def _asked(found: Lint) -> str:
 def _print_rows(found: Lint, rows: Sequence[Row], known: frozenset[str]) -> None:
     from gacprof.linting.formats import fingerprint, one_line, verdict
 
+    timed = sorted({int(m) for r in rows for m in r.times_us or ()})
     tiers = any(r.tier for r in rows)
-    columns = ("product", "N", "K", "verdict", "why", *["tier"] * tiers)
+    columns = (
+        "product", "N", "K", "verdict", "why", *["tier"] * tiers,
+        *(f"{counted(m, 'token')} †" for m in timed),
+    )  # fmt: skip
     cells = [
         (
             r.name, r.local["N"], r.local["K"],
             verdict(r) + " (known)" * (fingerprint(found, r) in known), one_line(r.why) or None,
-            *[r.tier] * tiers,
+            *[r.tier] * tiers, *(shown((r.times_us or {}).get(str(m))) for m in timed),
         )
         for r in rows
     ]  # fmt: skip
     print_table("", columns, cells)
+    if timed:
+        say(
+            f"† all layers, by others' measurements of {found.engine}: 'gacprof diagnose "
+            f"CONFIG --gpu {found.gpu}' has whole steps, of all engines without --engine"
+        )
 
 
 def _cost(remedy: Any) -> str:
@@ -250,12 +265,13 @@ def _design(text: str, params: str | None, asked: Served, output: LintOutput) ->
     count = None if params is None else design.amount(params)
     gpus = ["h100"] if asked.gpu == "any" else asked.gpu.split(",")
     quants = (asked.quant or "bf16").split(",")
+    engine = f"{asked.engine}=={asked.version}" if asked.version else asked.engine
     degrees: Any = asked.tp  # one, or several where the text had several
     several = list(degrees) if isinstance(degrees, tuple) else [degrees]
-    sizes = design.requested_sizes(text)
-    found = design.design(sizes, gpus, several, quants, count, asked.engine)
-    shapes = found[: design.SHOWN]
-    if output.as_json:
+    shapes = design.design(design.requested_sizes(text), gpus, several, quants, count, engine)[
+        : design.SHOWN
+    ]
+    if output.as_json or output.style == "json":
         print_json({"shapes": [shape.as_dict() for shape in shapes]}, "lint-design")
     else:
         print_shapes(shapes)

@@ -24,16 +24,16 @@ def candidates(asked: CandidatesRequest, output: Output) -> None:
     """
     import gacprof
 
-    emit(gacprof.candidates(asked), output.as_json, _print_offers)
+    emit(gacprof.candidates(asked), output.as_json, _print_offers, asked.unsafe)
 
 
-def _print_offers(found: Offers) -> None:
+def _print_offers(found: Offers, unsafe: bool) -> None:
     for note in found.notes:
         say(note)
     if found.undecided:
         say(found.undecided)
     else:
-        _print_found(found, found.sources, found.of)
+        _print_found(found, found.sources, found.of, unsafe)
 
 
 @from_requests
@@ -51,15 +51,15 @@ def _print_intersection(both: Intersection) -> None:
         say(f"{name}: {curve}")
     say(f"{len(both.dims)} dims in common, {len(both.safe) or 'none'} safe on all")
     near = "" if both.near is None else f" near {both.near}"
-    _print_found(both.found, list(both.curves), f"{both.axis} of {both.operator}{near}")
+    _print_found(both.found, list(both.curves), f"{both.axis} of {both.operator}{near}", True)
 
 
-def _print_found(found: Sequence[Any], names: Sequence[str], words: str) -> None:
+def _print_found(found: Sequence[Any], names: Sequence[str], words: str, unsafe: bool) -> None:
     if not found:
-        say(f"no safe {words} within what was asked for: try --all or a wider --window")
+        say(f"no safe {words} within what was asked for: try --all, --unsafe or a wider --window")
         return
     if len(names) == 1:
-        _print_candidates(found, words)
+        _print_candidates(found, words, unsafe)
         return
     letters = [chr(ord("A") + i) for i in range(len(names))]
     for letter, name in zip(letters, names, strict=True):
@@ -81,20 +81,21 @@ def _print_found(found: Sequence[Any], names: Sequence[str], words: str) -> None
         _say_tolerance(found)
 
 
-def _print_candidates(found: Sequence[Candidate], words: str) -> None:
+def _print_candidates(found: Sequence[Candidate], words: str, unsafe: bool) -> None:
     if found[0].tier is not None:
         rows = [(c.d, c.tier, c.verdict, "yes" if c.on_frontier else "") for c in found]
-        print_table(f"safe {words}, {found[0].curve}", ("d", "tier", "verdict", "frontier"), rows)
+        title = f"{words if unsafe else f'safe {words}'}, {found[0].curve}"
+        print_table(title, ("d", "tier", "verdict", "frontier"), rows)
         return
     timed = [
         (
             c.d, microseconds(c.latency_us), percent(c.penalty), at_most(c.penalty_high),
-            "yes" if c.on_frontier else "",
+            *([c.verdict] if unsafe else []), "yes" if c.on_frontier else "",
         )
         for c in found
     ]  # fmt: skip
-    columns = ("d", "latency", "penalty", "at most", "frontier")
-    print_table(f"safe {words}", columns, timed)
+    columns = ("d", "latency", "penalty", "at most", *(["verdict"] if unsafe else []), "frontier")
+    print_table(words if unsafe else f"safe {words}", columns, timed)
     _say_tolerance(found)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,17 +128,20 @@ def _print_counter_examples(curve: CurveAgreement) -> None:
 
 @from_requests
 def table(asked: TableRequest, output: Output) -> None:
-    """Print what a map asks of sizes, as a table in Markdown."""
+    """Print what a map asks of sizes, as a table."""
     import gacprof
-    from gacprof.reporting.tables import to_markdown
+    from gacprof.reporting.tables import render
 
     made = gacprof.map_table(asked)
+    text = render(made, asked.form)
     if asked.out is not None:
-        _write(to_markdown(made), asked.out, "table", quiet=output.as_json)
+        _write(text, asked.out, asked.form, quiet=output.as_json)
     if output.as_json:
         print_json(made.as_dict(), "table")
     elif asked.out is None:
-        print(to_markdown(made), end="")
+        print(text, end="")
+        if asked.form == "csv":  # it has no place for them
+            print("".join(f"{note}\n" for note in made.notes), end="", file=sys.stderr)
 
 
 @from_requests
@@ -181,7 +185,7 @@ def _print_settings(loaded: CliffMap) -> None:
 def figure(asked: FigureRequest, output: Output) -> None:
     """Draw a map, as SVG and PNG.
 
-    The staircase of one axis, or several devices side by side."""
+    The staircase of one axis, several devices side by side, or a heat map."""
     import gacprof
 
     emit(gacprof.draw_map(asked), output.as_json, print_files)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,8 @@ from gacprof.api.gpus import DoctorRequest
 from gacprof.cli.options import Output, from_requests
 from gacprof.cli.printing import (
     emit,
+    err,
+    interruptible,
     print_table,
     progress,
     say,
@@ -26,14 +30,20 @@ from gacprof.extras.fleet.request import FleetRequest
 from gacprof.sweeping.request import EstimateRequest, OnGpu, SweepRequest
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from gacprof.api.sweeps import SweepEstimate
     from gacprof.devices.doctor import Component
     from gacprof.devices.forecast import Forecast
-    from gacprof.extras.fleet.driver import FleetRun
+    from gacprof.extras.fleet.driver import FleetRun, Watch
+    from gacprof.extras.fleet.members import Member
     from gacprof.sweeping import RunSummary
 
 
 app = typer.Typer(no_args_is_help=True, help="Sweep many devices, on Ray.")
+
+SHOWN = 16
+"""Devices that the view of a sweep lists; of the others the kinds are summed up."""
 
 
 @from_requests
@@ -151,6 +161,38 @@ def fleet_sweep(asked: FleetRequest, output: Output) -> None:
     """Measure a suite on every kind of device of a Ray cluster; equal devices split its curves."""
     import gacprof
 
-    with progress(f"fleet sweep {asked.suite}") as advance:
-        done = gacprof.sweep_fleet(replace(asked, progress=advance))
+    with _view(f"fleet sweep {asked.suite}") as watch:
+        done = gacprof.sweep_fleet(replace(asked, watch=watch))
     emit(done, output.as_json, print_fleet)
+
+
+@contextmanager
+def _view(title: str) -> Iterator[Watch]:
+    """All workers on stderr, while it is a terminal."""
+    from rich.live import Live
+
+    live = Live(console=err, transient=True, refresh_per_second=2)
+
+    def watch(members: Sequence[Member]) -> None:
+        live.update(_table(title, members))
+
+    with interruptible():
+        if not err.is_terminal:
+            yield lambda members: None
+            return
+        with live:
+            yield watch
+
+
+def _table(title: str, members: Sequence[Member]) -> Table:
+    from rich.table import Table
+
+    table = Table("device", "is", "curves", "done", title=title, title_justify="left")
+    for m in members[:SHOWN]:
+        share = "" if not m.total else f"{m.done / m.total:.0%}"
+        curves = str(len(m.share.plans)) if m.share else ""
+        table.add_row(m.device or m.place.name, m.state, curves, share)
+    rest = Counter(m.state for m in members[SHOWN:])
+    for state, count in rest.items():
+        table.add_row(f"{count} more", state, "", "")
+    return table

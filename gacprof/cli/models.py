@@ -146,6 +146,10 @@ def print_verification(check: Verification) -> None:
     ]
     a, b = distinct_names([check.a, check.b])
     say(_verdict(check, a, b))
+    for which, ppl in ((a, check.perplexity_a), (b, check.perplexity_b)):
+        if ppl is not None:
+            value = "not finite" if ppl.value is None else f"{ppl.value:.4f}"
+            rows.append((f"perplexity of {which}, {ppl.tokens:,} tokens", value))
     print_table("", ("quantity", "value"), rows)
     say(f"{b} against {a}")
     say(f"{check.inputs}, {check.positions} positions, in {check.dtype} on {check.device}")

@@ -51,6 +51,10 @@ class CurveDiff:
     curve: str
     ratio: float | None
     common: int
+    period_a: int | None
+    period_b: int | None
+    frontier_lost: list[int]
+    frontier_gained: list[int]
     safe_lost: list[int]
     safe_gained: list[int]
     cliffs: list[CliffChange]
@@ -113,6 +117,10 @@ def _curve(a: Curve, b: Curve) -> CurveDiff:
         curve=a.identity,
         ratio=round(median(ratios), 4) if ratios else None,
         common=len(common),
+        period_a=a.period.modulus if a.period else None,
+        period_b=b.period.modulus if b.period else None,
+        frontier_lost=lost(a.frontier, b.frontier),
+        frontier_gained=lost(b.frontier, a.frontier),
         safe_lost=lost(a.safe, b.safe),
         safe_gained=lost(b.safe, a.safe),
         cliffs=_changes(a, b),

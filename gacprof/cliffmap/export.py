@@ -12,6 +12,7 @@ from statistics import fmean
 from typing import Any, Literal
 
 from gacprof.cliffmap import detect
+from gacprof.cliffmap.candidates import of_curve
 from gacprof.cliffmap.map import CliffMap
 from gacprof.cliffmap.schema import Curve
 from gacprof.core.errors import MapError
@@ -176,6 +177,15 @@ def settings_of(cliff_map: CliffMap) -> list[dict[str, Any]]:
     return found
 
 
+def settings_rows(cliff_map: CliffMap) -> list[dict[str, Any]]:
+    """:func:`settings_of`, one row a tool, for CSV."""
+    return [
+        {"dtype": scope["dtype"], "M": scope["M"], "axes": " ".join(scope["axes"]), **tool}
+        for scope in settings_of(cliff_map)
+        for tool in scope["tools"]
+    ]
+
+
 def export(cliff_map: CliffMap) -> dict[str, Any]:
     """The whole map for compressors, as JSON: safe dims and the best modulus of every curve,
     and ready settings."""
@@ -188,6 +198,26 @@ def export(cliff_map: CliffMap) -> dict[str, Any]:
         "axes": [_axis(curve) for curve in cliff_map.curves],
         "settings": settings_of(cliff_map),
     }
+
+
+def rows(cliff_map: CliffMap) -> list[dict[str, Any]]:
+    """One row a measured dim, for CSV: what it is of, latency, penalty, safe, on the frontier."""
+    return [
+        {
+            "operator": curve.operator,
+            "axis": curve.axis,
+            "dtype": curve.dtype,
+            "fixed": _pairs(curve.fixed),
+            "flags": _pairs(curve.flags),
+            **candidate.as_dict(),
+        }
+        for curve in cliff_map.curves
+        for candidate in of_curve(curve)
+    ]
+
+
+def _pairs(values: dict[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in values.items())
 
 
 def _axis(curve: Curve) -> dict[str, Any]:

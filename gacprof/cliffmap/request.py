@@ -135,6 +135,7 @@ class CandidatesRequest(CurveRequest):
         suggested=map_names,
         help="Shipped maps' names, or files.",
     )
+    more: Sequence[str] = option(default=(), name="--map", many=True, help="The same; repeatable.")
     uses: Sequence[str] = option(
         default=(), name="--use", many=True, metavar="OP:AXIS:DIM=SIZE,…",
         help="Instead of --op and --axis, once for each operator that the dim takes part in: "
@@ -144,12 +145,15 @@ class CandidatesRequest(CurveRequest):
         default=None, read=texts.window, metavar="D|FIRST:LAST",
         help="Only within ±16, or from 96:160.",
     )  # fmt: skip
+    below: int | None = option(default=None, read=int, least=0, help="At most so many below.")
+    above: int | None = option(default=None, read=int, least=0, help="At most so many above.")
     count: int | None = option(default=None, read=int, least=1, help="The so many nearest.")
     tp: int = option(
         default=1, read=int, least=1, most=1024,
         help="Sizes as one of so many tensor-parallel ranks holds them.",
     )  # fmt: skip
     every: bool = option(default=False, name="--all", help="All safe dims.")
+    unsafe: bool = option(default=False, help="Dims that are not safe too.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -159,9 +163,12 @@ class CandidatesRequest(CurveRequest):
     @property
     def limits(self) -> dict[str, Any]:
         """The keywords of :meth:`CliffMap.candidates` that say how many."""
-        if self.every or self.window is not None or self.count is not None:
-            return {"window": self.window, "count": self.count}
-        return {"below": EACH_SIDE, "above": EACH_SIDE}
+        limits: dict[str, Any] = {
+            name: getattr(self, name) for name in ("window", "below", "above", "count")
+        }
+        if not self.every and all(limit is None for limit in limits.values()):
+            limits |= {"below": EACH_SIDE, "above": EACH_SIDE}
+        return limits | {"safe_only": not self.unsafe}
 
     def uses_on(self, maps: Sequence[Any]) -> list[Use]:
         """``linear:K:M=512,N=4096`` as a use; without a dtype the first map's own is taken."""
@@ -188,13 +195,16 @@ class IntersectRequest(CurveRequest, OnMaps):
 
 
 class FigureRequest(CurveRequest, OnMap):
-    """A drawing of one curve, or of the same on several maps."""
+    """A drawing of one curve, of the same on several maps, or of a penalty over two dims."""
 
     out: str | Path = option(read=Path, help="Stem: OUT.svg and OUT.png are written.")
     others: Sequence[CliffMap | str | Path] = option(
         default=(), name="--with", many=True, metavar="MAP",
         help="Another map beside it; repeatable.",
     )  # fmt: skip
+    heat: str | None = option(
+        default=None, metavar="X,Y", help="Instead: penalty over two dims, as K,N."
+    )
 
 
 class ShowRequest(CurveRequest, OnSizes):
@@ -208,6 +218,9 @@ class TableRequest(CurveRequest, OnSizes):
         default="constraints", name="--table",
         help="constraints, or classes: residue classes and their kernels.",
     )  # fmt: skip
+    form: str = option(
+        default="markdown", name="--format", help="markdown, latex, csv or html.",
+    )  # fmt: skip
     out: Path | None = option(default=None, read=Path, help="Write there instead of printing.")
 
 
@@ -215,8 +228,8 @@ class MapExportRequest(OnSizes):
     """What a compressor can be fed of a map."""
 
     form: str = option(
-        default="json", name="--format", choices=("json", "settings"),
-        help="json: everything; settings: the compressors' options, as a table.",
+        default="json", name="--format", choices=("json", "csv", "settings"),
+        help="json: everything; csv: one row a dim; settings: the compressors' options.",
     )  # fmt: skip
     out: Path | None = option(default=None, like=TableRequest)
 

@@ -49,6 +49,14 @@ class Tokenized(Request):
     )  # fmt: skip
 
 
+class OnText(Tokenized):
+    """A request that measures perplexity on a text."""
+
+    text: str | Path | None = option(
+        default=None, read=Path, group=TEXT, help="A text file, for perplexity."
+    )
+
+
 class OnDevice(Request):
     """A request that computes on one device."""
 
@@ -67,10 +75,11 @@ class OnBatch(OnDevice):
     )
 
 
-class VerifyRequest(Request):
+class VerifyRequest(OnText):
     """Two models, and on what they are compared: ``inputs`` are token ids [batch, tokens], by
-    default 2×32 random ones from a fixed seed. ``dtype`` is what is computed in: a model's own
-    where one is in memory, else float32 whatever is stored, because there rounding hides least."""
+    default 2×32 random ones from a fixed seed; ``text`` is a file whose perplexity is measured
+    under both. ``dtype`` is what is computed in: a model's own where one is in memory, else
+    float32 whatever is stored, because there rounding hides least."""
 
     error = CheckpointError
 
@@ -124,7 +133,7 @@ class BenchRequest(OnBatch, TimedModels):
     """What :func:`gacprof.bench` is asked."""
 
 
-class EvaluateRequest(OnBatch, Tokenized, OnModels):
+class EvaluateRequest(OnBatch, OnText, OnModels):
     """Models, and the text whose perplexity is measured. ``models`` may be one.
 
     ``window`` is how many tokens a model sees at once, by default 1024 or what it has positions
@@ -133,9 +142,6 @@ class EvaluateRequest(OnBatch, Tokenized, OnModels):
 
     error = CheckpointError
 
-    text: str | Path | None = option(
-        default=None, read=Path, group=TEXT, help="A text file, for perplexity."
-    )
     window: int | None = option(
         default=None, read=int, least=1, group=TEXT,
         help="Tokens seen at once. Default: 1024, or the positions.",

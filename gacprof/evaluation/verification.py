@@ -12,6 +12,7 @@ import gc
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -30,12 +31,30 @@ from gacprof.evaluation.models import (
     text_config,
     vocabulary,
 )
+from gacprof.evaluation.perplexity import (
+    Perplexity,
+    Scorer,
+    common_tokenizer,
+    encode,
+    perplexity_of,
+    read_text,
+    score_windows,
+    windows,
+)
 from gacprof.evaluation.request import Inputs, VerifyRequest
 
 SHAPE = (2, 32)
 """Sequences × tokens of the default inputs."""
 
 SEED = 0
+
+WINDOW = 512
+"""Tokens a model sees at once for the perplexity; windows do not overlap, so the first tokens of
+each have little context. The number serves to compare two models, not to compare with published
+ones."""
+
+LARGEST = 16_384
+"""Tokens read of a long text."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +87,8 @@ class Verification(Record):
     argmax_agreement: float
     tolerance: float
     passed: bool
+    perplexity_a: Perplexity | None = None
+    perplexity_b: Perplexity | None = None
     finite_a: bool = True
     finite_b: bool = True
     merged: int = 0
@@ -97,13 +118,18 @@ def merged_weights(a: Model, b: Model) -> list[str]:
 
 def verify_models(request: VerifyRequest) -> Verification:
     """:func:`gacprof.verify`. The models are held one after the other."""
-    a, b, dtype = request.a, request.b, request.dtype
+    a, b, dtype, text = request.a, request.b, request.dtype, request.text
     where = device_of(request.device)
     own = [next(m.parameters()).dtype for m in (a, b) if isinstance(m, nn.Module)]
     numbers = dtype_of(dtype) if dtype is not None else (*own, torch.float32)[0]
     given = None if request.inputs is None else _token_ids(request.inputs)
-    first = _Run(a, numbers, where, given)
-    second = _Run(b, numbers, where, first.ids)
+    folders = [m for m in (a, b) if isinstance(m, str | Path)]
+    tokens = None
+    if text is not None:
+        content = read_text(text)
+        tokens = encode(common_tokenizer(folders, request.tokenizer, content), content, LARGEST)
+    first = _Run(a, numbers, where, given, tokens)
+    second = _Run(b, numbers, where, first.ids, tokens)
     source = "given" if given is not None else f"random, seed {SEED}"
     source += f", {list(first.ids.shape)} tokens"
     return _compare(first, second, numbers, where, source, merged_weights(a, b))
@@ -118,28 +144,34 @@ class _Run:
         dtype: torch.dtype,
         device: torch.device,
         ids: torch.Tensor | None,
+        text: torch.Tensor | None,
     ) -> None:
         self.name = name_of(model)
         with running(self.name, "a smaller dtype or inputs"):
             loaded = ready(model, dtype, device)
-            self._run(loaded, ids)
+            self._run(loaded, ids, text)
         if not isinstance(model, nn.Module):
             del loaded
             gc.collect()  # the next model needs the memory
 
-    def _run(self, loaded: nn.Module, ids: torch.Tensor | None) -> None:
+    def _run(self, loaded: nn.Module, ids: torch.Tensor | None, text: torch.Tensor | None) -> None:
         self.layers = int(text_config(loaded).num_hidden_layers)
         known = vocabulary([loaded])
         if ids is None:
             ids = torch.randint(known, SHAPE, generator=torch.Generator().manual_seed(SEED))
         self.ids = ids
-        if int(ids.max()) >= known:
-            raise CheckpointError(
-                f"{self.name} knows {known} tokens, the inputs have {int(ids.max())}"
-            )
+        for what, given in (("the inputs have", ids), ("the text has", text)):
+            if given is not None and int(given.max()) >= known:
+                raise CheckpointError(
+                    f"{self.name} knows {known} tokens, {what} {int(given.max())}"
+                )
         with torch.inference_mode():
             where = next(loaded.parameters()).device
             self.logits = loaded(input_ids=ids.to(where), use_cache=False).logits.cpu()
+        self.perplexity: Perplexity | None = None
+        if text is not None:
+            nll = score_windows(Scorer(loaded), text, windows(len(text), WINDOW, WINDOW))
+            self.perplexity = perplexity_of(nll, len(text) - 1)
 
 
 def _compare(
@@ -178,6 +210,8 @@ def _compare(
         argmax_agreement=float((x.argmax(-1) == y.argmax(-1)).double().mean()),
         tolerance=tolerance,
         passed=math.isfinite(relative) and relative <= tolerance,
+        perplexity_a=a.perplexity,
+        perplexity_b=b.perplexity,
         finite_a=bool(x.isfinite().all()),
         finite_b=bool(y.isfinite().all()),
         merged=len(merged),

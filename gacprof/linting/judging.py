@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 
-from gacprof.core.errors import GacprofError
+from gacprof.core.errors import GacprofError, LintError
 from gacprof.core.files import Record
 from gacprof.demands.configs import Config, whole_number
 from gacprof.demands.evaluate import Judged, Setting, judge
@@ -153,12 +153,15 @@ def case_of(request: LintRequest, config: Config) -> Case:
     """Raises :class:`LintError` for an engine, a GPU or a quantisation that is not known, naming
     those that there are."""
     name, _, pinned = request.engine.partition("==")
+    if pinned and request.version and pinned != request.version:
+        raise LintError(f"two versions are given: {pinned} and {request.version}")
     found = engine(name, [Path(path) for path in request.demands])
     own = of_config(config.whole) or of_config(config.values)
     given = scheme(request.quant) if request.quant is not None else None
     if given is None or (own is not None and _names(given, own)):
         given = own or NONE  # it says groups and ignored modules too
-    return Case(config, request, found.of(version(pinned)), gpu(request.gpu), given)
+    at = version(pinned or request.version)
+    return Case(config, request, found.of(at), gpu(request.gpu), given)
 
 
 def _names(given: Scheme, own: Scheme) -> bool:
@@ -234,7 +237,7 @@ MOST_DEGREES = 256
 @dataclass(frozen=True)
 class Degree(Record):
     """One row of the table of degrees: what comes of ``tp`` ranks. ``product`` is the
-    first with that outcome; ``padded_share`` what
+    first with that outcome, ``stopped_by`` the same where it is refused; ``padded_share`` what
     padding adds to all weights; ``bytes_per_rank`` are the weights', None where the config does not
     say; ``worst_tier`` by the rules of the GPU, 1 the best."""
 
@@ -243,6 +246,7 @@ class Degree(Record):
     outcome: Outcome
     starts: bool
     product: str
+    stopped_by: str
     why: str
     padded_share: float
     falls_back: int
@@ -276,6 +280,7 @@ def _degree(tp: int, ep: bool, judged: Sequence[Judged], tier: Tiers) -> Degree:
         outcome,
         starts,
         name,
+        "" if starts else name,
         first.worst.why if first and first.worst else "",
         round(padded / plain - 1, 4) if plain else 0.0,
         sum(one.outcome == "falls_back" for one in judged),

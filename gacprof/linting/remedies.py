@@ -125,7 +125,7 @@ def _groups(case: Case, broken: Sequence[Judged]) -> Iterator[Remedy]:
 def _versions(case: Case, broken: Sequence[Judged]) -> Iterator[Remedy]:
     """The newest version that was read, where an older one was asked about."""
     name = case.engine.name
-    newest = case_of(replace(case.request, engine=name), case.config)
+    newest = case_of(replace(case.request, engine=name, version=""), case.config)
     if newest.engine.at != case.engine.at:
         read = newest.engine.read
         yield Remedy("version", f"{name} {read}", f"--engine {name}=={read}", newest.outcome)
@@ -136,7 +136,7 @@ def _engines(case: Case, broken: Sequence[Judged]) -> Iterator[Remedy]:
         return
     for name in SHIPPED:
         if name not in (case.engine.name, "llama.cpp", "transformers"):
-            asked = replace(case.request, engine=name, demands=())
+            asked = replace(case.request, engine=name, version="", demands=())
             other = case_of(asked, case.config)
             if other.outcome == "ok":
                 yield Remedy("engine", f"{name} {other.engine.read}", f"--engine {name}", "ok")

@@ -11,7 +11,7 @@ from gacprof.core.request import Request, argument, option
 
 MOST_RANKS = 4096
 MODEL = "How the model is served"
-TEXTS = ("engine", "gpu", "quant")
+TEXTS = ("engine", "version", "gpu", "quant")
 
 
 def degrees(text: str) -> int | tuple[int, ...]:
@@ -31,7 +31,11 @@ class Served(Request):
 
     engine: str = option(
         default="vllm", group=MODEL,
-        help="vllm, sglang, tensorrt-llm, transformers, llama.cpp; vllm==0.8.5 names a release.",
+        help="vllm, sglang, tensorrt-llm, transformers, llama.cpp; vllm==0.8.5.",
+    )  # fmt: skip
+    version: str = option(
+        default="", group=MODEL,
+        help="The engine's version; default: the newest that was read.",
     )  # fmt: skip
     gpu: str = option(
         default="any", group=MODEL,
@@ -83,10 +87,10 @@ class Served(Request):
 class LintRequest(Served):
     """``source`` is a config.json, a folder with one, an id on the hub, or a config's values.
 
-    ``engine`` may carry its version (``vllm==0.8.5``), else it is the newest that was read.
-    ``quant`` is by default the config's own. ``tp`` ranks share the model out, with ``ep`` they
-    share out whole experts (``ep_size`` of them, by default as many as ``tp``); ``dp`` is the
-    data-parallel degree. ``lora_rank`` is an adapter's, ``draft`` the config of a draft
+    ``engine`` may carry its version (``vllm==0.8.5``), else ``version`` says it, else the newest
+    that was read. ``quant`` is by default the config's own. ``tp`` ranks share the model out, with
+    ``ep`` they share out whole experts (``ep_size`` of them, by default as many as ``tp``); ``dp``
+    is the data-parallel degree. ``lora_rank`` is an adapter's, ``draft`` the config of a draft
     model. ``demands`` are files of own demands.
     """
 

@@ -2,29 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
+from gacprof.core.errors import GacprofError, MapError
 from gacprof.core.files import Record
-from gacprof.core.formatting import Framed
+from gacprof.core.formatting import Framed, counted
 from gacprof.core.request import verb
 from gacprof.demands.evaluate import Judged, with_shards
 from gacprof.demands.table import Outcome
-from gacprof.demands.targets import version
-from gacprof.linting.judging import Case, Degree, case_of, degrees
+from gacprof.demands.targets import Gpu, version
+from gacprof.linting.judging import TORCH, Case, Degree, case_of, degrees, padded_shape
 from gacprof.linting.reading import config_named
 from gacprof.linting.remedies import Remedy, fixed, remedies
 from gacprof.linting.request import LintRequest
 from gacprof.rules.head_dims import judge, vision_kernel
 
+if TYPE_CHECKING:
+    from gacprof.cliffmap.estimate import Interval
+
 NEARLY_FULL = 0.9
 """Share of a GPU's memory that vLLM takes by default (gpu_memory_utilization)."""
 
 
+ENGINES = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "trtllm"}
+"""Engines of the demands by the names of the measurements; of others nothing was measured."""
 EXPERTS = {"none": 8, "fp8_tensor": 16, "fp8_channel": 16, "fp8_block": 16}
 """Elements of 16 bytes, by quantisation: the widest load of a GPU (CUDA C++ Programming Guide,
 device memory accesses)."""
+ROWS = (1, 1024)
+"""Tokens of a decode step and of a prefill."""
+
+HOST = (
+    "{engine} in {dtype}: no times at {tokens}, the host bounds those that were measured, "
+    "whatever the size"
+)
+
+RowTimes = Mapping[str, "Interval"]
+"""By token count. The head runs at one row, whatever the count."""
+Times = Callable[[Judged], "RowTimes | None"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +54,8 @@ class Row(Record):
     ``size`` is what was judged on the ``axis`` N, K or global, ``multiple`` what it has to be a
     multiple of to be ok, ``padded_to`` what each padded axis becomes, ``extra`` the share of
     arithmetic and bytes that this adds. ``since`` is the engine's first version that does so.
+    ``times_us`` are those of all layers at 1 and 1024 tokens, as others measured the engine on the
+    GPU; None where nobody did, or it is not installed.
     """
 
     name: str
@@ -57,6 +78,7 @@ class Row(Record):
     fields: tuple[str, ...]
     missing: tuple[str, ...]
     tier: int | None
+    times_us: RowTimes | None = None
 
 
 @dataclass(frozen=True)
@@ -127,9 +149,11 @@ def _lint(request: LintRequest) -> Lint:
     """
     named = config_named(request.source)
     case = case_of(request, named.config)
-    tier, table = case.tier, tuple(degrees(case))
+    hosted: list[str] = []
+    tier, time = case.tier, _times(case.gpu, case.engine.name, hosted)
+    table = tuple(degrees(case))
     rows = [
-        row_of(one, tier(each) if one is each else None)
+        row_of(one, tier(each) if one is each else None, time(each) if one is each else None)
         for each in case.judged
         for one in with_shards(each)
     ]
@@ -149,7 +173,7 @@ def _lint(request: LintRequest) -> Lint:
         (*rows, *_vision(case)),
         table,
         tuple(remedies(case, table)),
-        (*named.notes, *_notes(case)),
+        (*named.notes, *_notes(case), *hosted),
     )
 
 
@@ -165,7 +189,50 @@ def _fix(request: LintRequest) -> tuple[dict[str, Any], Remedy] | None:
 fix = verb("fix", LintRequest, _fix)
 
 
-def row_of(judged: Judged, tier: int | None) -> Row:
+def _times(gpu: Gpu, engine: str, notes: list[str]) -> Times:
+    """What gives a row's times; None where nothing was measured of the GPU or the engine, where it
+    is not installed, and for experts, which run together. A time that the host bounds says nothing
+    of the product: it is left out, and ``notes`` gets a line."""
+    nothing = gpu.is_open or gpu.amd or engine not in ENGINES
+    loaded = "gacprof.elsewhere.data" in sys.modules
+    if nothing or not (loaded or find_spec("aiconfigurator_core")):
+        return lambda judged: None  # numpy is not imported to find that nothing was measured
+    from gacprof.elsewhere import data
+    from gacprof.elsewhere.levels import BY_HOST
+    from gacprof.elsewhere.needs import SCHEMES
+    from gacprof.elsewhere.times import ProductTimes
+    from gacprof.rules import target
+
+    try:
+        times = ProductTimes(target(gpu.name, TORCH), data.installed(), ENGINES[engine])
+    except GacprofError:
+        return lambda judged: None
+
+    def of(judged: Judged) -> RowTimes | None:
+        shape, product = padded_shape(judged), judged.product
+        is_head = product.role == "head"
+        dtype = "none" if is_head else judged.scheme.kind
+        count = (1 if is_head else product.layers or 0) * (product.copies or 1)  # tied heads too
+        if shape is None or dtype not in SCHEMES or not count:
+            return None
+        found: dict[str, Interval] = {}
+        for m in ROWS:
+            rows = 1 if is_head else m
+            try:
+                one = times.time(SCHEMES[dtype], rows, *shape)
+            except MapError:  # the engine was not measured in this data type
+                return None
+            note = HOST.format(engine=engine, dtype=SCHEMES[dtype], tokens=counted(rows, "token"))
+            if one.missing.endswith(BY_HOST) and note not in notes:
+                notes.append(note)
+            if (time := one.times(count).interval) is not None:
+                found[str(m)] = time
+        return found or None
+
+    return of
+
+
+def row_of(judged: Judged, tier: int | None, times_us: RowTimes | None = None) -> Row:
     product, worst = judged.product, judged.worst
     demand = worst.demand if worst else None
     axis, size, multiple = _judged_on(judged)
@@ -190,6 +257,7 @@ def row_of(judged: Judged, tier: int | None) -> Row:
         product.fields,
         tuple(dict.fromkeys((*product.n.missing, *product.k.missing))),
         tier,
+        times_us,
     )
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     Part = str | Path | Mapping[str, Any] | None
     from gacprof.diagnosing.predict import Tokens
 
+FILES = "What the other verbs left"
 ARTEFACTS = {
     "diagnosis": "totals",
     "plan": "choices",
@@ -42,8 +43,8 @@ class ReportRequest(OnSource, OfModel):
     """What :func:`gacprof.report` is asked. A ``model`` is diagnosed and planned by a map or
     by the rules of a ``gpu``, at these ``tokens``, with sizes as one of ``tp`` ranks holds them
     (planned as vLLM shares them out); a folder without a model gives the files that are in it.
-    Else, or beside it, and in Python alone, what the other verbs left: a plan, and the JSON that
-    they printed, as a file or as ``as_dict()`` gives it; ``notes`` are lines of your own."""
+    Else, or beside it, what the other verbs left: a map, a plan, and the JSON that they printed,
+    as a file or as ``as_dict()`` gives it. ``notes`` are lines of your own."""
 
     error = ReportError
 
@@ -51,12 +52,21 @@ class ReportRequest(OnSource, OfModel):
         default=None, read=Path, help="The page's folder. Default: report-NAME, here."
     )
     tp: int = option(default=1, like=DiagnoseRequest)
-    diagnosis: Part = field(default=None)
-    plan: Part = field(default=None)
-    realigned: Part = field(default=None)
-    verification: Part = field(default=None)
-    bench: Part = field(default=None)
-    title: str | None = field(default=None)
+    diagnosis: Part = option(
+        default=None, read=Path, group=FILES, help="What diagnose --json printed."
+    )
+    plan: Part = option(default=None, read=Path, group=FILES, help="A plan's file.")
+    realigned: Part = option(
+        default=None, read=Path, group=FILES, help="What realign --json printed."
+    )
+    verification: Part = option(
+        default=None, name="--verified", read=Path, group=FILES,
+        help="What verify --json printed.",
+    )  # fmt: skip
+    bench: Part = option(
+        default=None, name="--benched", read=Path, group=FILES, help="What bench --json printed."
+    )
+    title: str | None = option(default=None, help="The page's heading.")
     notes: Sequence[str] = field(default=())
 
 
@@ -114,7 +124,7 @@ def _gathered(request: ReportRequest) -> tuple[Any, dict[str, Any]]:
             )
         parts |= _steps(model, source, request.tokens, request.tp, parts)
     if source is None and not any(parts.values()):
-        raise ReportError("nothing to report: give a model, a folder of the verbs' files, or --map")
+        raise ReportError("nothing to report: give a model, --map, --plan or another file")
     return source, parts
 
 

@@ -1,4 +1,4 @@
-"""Tables as values, as Markdown and HTML; and what a map says of every curve.
+"""Tables as values, as Markdown, LaTeX, CSV and HTML; and what a map says of every curve.
 
 Of a curve: the constraint that a dim should keep to and what it costs not to, and the residue
 classes with the kernels that serve them.
@@ -24,6 +24,8 @@ from gacprof.core.formatting import bounded_time, counted, percent
 from gacprof.kernels import Kernel, attach
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from gacprof.rules.table import RuleTable
 
 
@@ -88,6 +90,14 @@ class Table(Record):
         ]
 
 
+def render(table: Table, form: str = "markdown") -> str:
+    """The table as ``markdown``, ``latex``, ``csv`` or ``html``. Raises :class:`ReportError`."""
+    try:
+        return FORMS[form](table)
+    except KeyError:
+        raise ReportError(f"no table format '{form}' (there are {', '.join(FORMS)})") from None
+
+
 def to_markdown(table: Table) -> str:
     def line(cells: Sequence[str]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
@@ -96,6 +106,24 @@ def to_markdown(table: Table) -> str:
     lines = [f"**{table.caption}**", "", line(table.headings), rule, *map(line, table.texts())]
     lines += ["", *(f"- {note}" for note in table.notes)] if table.notes else []
     return "\n".join(lines) + "\n"
+
+
+def to_latex(table: Table) -> str:
+    """A ``table`` environment with the rules of the package ``booktabs``."""
+    rows = [[_tex(cell) for cell in row] for row in table.texts("--")]
+    text = _frame([_tex(heading) for heading in table.headings], rows).to_latex(
+        index=False,
+        caption=_tex(table.caption),
+        column_format="".join("r" if right else "l" for right in table.numeric),
+    )
+    notes = "".join(rf"\\[2pt] \footnotesize {_tex(note)}" + "\n" for note in table.notes)
+    head, end, tail = text.rpartition(r"\end{table}")
+    return "% \\usepackage{booktabs}\n" + head + notes + end + tail
+
+
+def to_csv(table: Table) -> str:
+    """Raw values, one row a line; missing ones are empty. Notes are left out."""
+    return str(_frame(table.headings, table.rows).to_csv(index=False, lineterminator="\n"))
 
 
 def to_html(table: Table) -> str:
@@ -117,6 +145,33 @@ def to_html(table: Table) -> str:
     return text + (
         f"<details><summary>Notes</summary><ul>{notes}</ul></details>\n" if notes else ""
     )
+
+
+def _frame(headings: Sequence[str], rows: Sequence[Sequence[Cell]]) -> pd.DataFrame:
+    """Cells as they are: a column of whole numbers with a gap would else become floats."""
+    import pandas as pd
+
+    return pd.DataFrame([list(row) for row in rows], columns=list(headings), dtype=object)
+
+
+FORMS: Mapping[str, Callable[[Table], str]] = {
+    "markdown": to_markdown,
+    "latex": to_latex,
+    "csv": to_csv,
+    "html": to_html,
+}
+
+_TEX = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "≠": r"$\neq$", "≥": r"$\geq$", "≤": r"$\leq$", "×": r"$\times$", "→": r"$\rightarrow$",
+    "–": "--", "µ": r"$\mu$", "·": r"$\cdot$", "≈": r"$\approx$", "÷": r"$\div$",
+}  # fmt: skip
+
+
+def _tex(text: str) -> str:
+    return "".join(_TEX.get(character, character) for character in text)
 
 
 CONSTRAINT_COLUMNS = (

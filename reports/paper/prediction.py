@@ -20,7 +20,7 @@ from gacprof.cliffmap import CliffMap, MapLookupError
 from gacprof.core.files import write_json, write_text
 from gacprof.core.formatting import percent
 from gacprof.diagnosing.predict import Estimate, Predictor
-from gacprof.reporting.tables import Column, Table, to_markdown
+from gacprof.reporting.tables import Column, Table, render
 
 FILE, PAGE = "prediction.json", "end_to_end.md"
 
@@ -48,7 +48,7 @@ def compare(
         "by block.\n\n"
     )
     lines = "".join(f"- {sentence}\n" for sentence in said)
-    body = "\n".join(to_markdown(table) for table in tables(found))
+    body = "\n".join(render(table) for table in tables(found))
     write_text(folder / PAGE, f"# End to end\n\n{intro}{lines}\n{body}")
     return said
 

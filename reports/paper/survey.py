@@ -45,7 +45,7 @@ from gacprof.devices.opening import device_name, open_device
 from gacprof.explaining.annotate import edge_points
 from gacprof.extras.evidence.collecting import collect
 from gacprof.kernels.evidence import read_counters, write_counters
-from gacprof.reporting.tables import Column, Table, to_markdown
+from gacprof.reporting.tables import Column, Table, render
 from gacprof.sweeping import Suite, load_suite, read_blocks
 from gacprof.sweeping.store import read_notes
 
@@ -291,7 +291,7 @@ class Survey:
                 if (self.folder / name).exists()
             ),
             "## Steps",
-            to_markdown(Table("", "seconds are of the last call", columns, rows)),
+            render(Table("", "seconds are of the last call", columns, rows)),
         ]
         write_text(self.folder / "README.md", "\n\n".join(lines))
 

@@ -1,6 +1,6 @@
 """The papers' constraint tables from any map: A.2–A.4 and B.1–B.6.
 
-    python reports/paper/tables.py MAP [--table A4]
+    python reports/paper/tables.py MAP [--table A4] [--format latex]
     python reports/paper/tables.py MAP --out DIR [--beside a100-published]
 
 A is arXiv 2604.09595, B its earlier draft. Each table is computed from the map's own points. What
@@ -35,7 +35,7 @@ from gacprof.reporting.tables import (
     constraint_rows,
     main_kernels,
     penalties,
-    to_markdown,
+    render,
 )
 
 PAPER_ATTENTION = {"batch": 4, "heads": 32, "q_len": 2048}
@@ -351,7 +351,7 @@ def write_beside(here: CliffMap, others: Sequence[CliffMap], folder: Path) -> in
         lines += [f"## {name}", ""]
         for key, table in tables_of.items():
             file, reasons = maps[key].file, "; ".join(table.notes)
-            body = to_markdown(table) if table.rows else f"not measured: {reasons}"
+            body = render(table) if table.rows else f"not measured: {reasons}"
             lines += [f"### {file.device.name} ({file.provenance.kind})", "", body, ""]
     write_text(folder / "tables.md", "\n".join(lines))
     plain = {n: {key: t.as_dict() for key, t in row.items()} for n, row in made.items()}
@@ -366,6 +366,7 @@ script = typer.Typer(name="tables.py", add_completion=False, rich_markup_mode=No
 def tables(
     cliff_map: Annotated[str, Argument(metavar="MAP", help="A shipped map's name, or a file.")],
     table: Annotated[list[str] | None, Option(help="A2, A3, A4, B1 … B6; repeatable.")] = None,
+    form: Annotated[str, Option("--format", help="markdown, latex, csv or html.")] = "markdown",
     out: Annotated[Path | None, Option(help="Instead: write all of them there.")] = None,
     beside: Annotated[
         list[str] | None,
@@ -378,7 +379,7 @@ def tables(
         filled = write_beside(loaded, others, out)
         say(f"{filled} of {len(TABLES)} tables have rows of this device: {out}/tables.md")
         return
-    texts = [to_markdown(paper_table(loaded, name)) for name in table or TABLES]
+    texts = [render(paper_table(loaded, name), form) for name in table or TABLES]
     print("\n".join(texts), end="")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 from pathlib import Path
 
@@ -233,3 +234,13 @@ def test_sdpa_is_told_by_rules_for_any_chip(run, monkeypatch):
     run("evidence", "sdpa", "--head-dim", "64", "--arch", "gfx90a").refused("no CUDA architecture")
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     run("evidence", "sdpa", "--head-dim", "64").refused("--arch")
+
+
+def test_names_come_from_stdin_too(run, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("ampere_h1688gemm_128x64_sliced1x2_tn\n\n"))
+    message = run("evidence", "names", "-", "--json")
+    assert [group["main"]["name"] for group in json.loads(message.out)] == [
+        "ampere_h1688gemm_128x64_sliced1x2_tn"
+    ]
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    run("evidence", "names", "-").refused("no kernel names on stdin")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -129,6 +131,8 @@ def test_a_map_of_this_machine_fits_and_another_is_stale(run, tmp_path):
         (("--window", 12), [96, 104, 112]),
         (("--window", "100:130"), [104, 112, 120, 128]),
         (("--count", 2), [104, 112]),
+        (("--below", 1, "--above", 0), [104]),
+        (("--window", 2, "--unsafe"), [105, 106, 107, 108, 109]),
         (("--fixed", "M=512", "--fixed", "N=1024", "--dtype", "float16", "--count", 1), [104]),
         (("--flag", "bias=false", "--count", 1), [104]),
     ],
@@ -147,7 +151,7 @@ def test_candidates_of_a_rank_or_of_several_maps_are_safe_for_all(run, a, b):
     rank = near_107(a, *BOTH)
     assert [c["d"] for c in rank] == [88, 96, 104, 112, 120, 128]
     assert {c["latency_us"] for c in rank} == {40.0}  # of both products
-    for found in (near_107(a, b, *K), near_107(a, b, *BOTH)):
+    for found in (near_107(a, "--map", b, *K), near_107(a, b, *BOTH)):
         assert [c["d"] for c in found] == [72, 96, 120, 144, 160]
         assert all(set(c["latencies_us"]) == {"a", "b"} for c in found)
     read = run("map", "candidates", a, *K, "--near", 107)
@@ -213,14 +217,18 @@ FIGURE, TABLE, EXPORT = (("map", verb, "A") for verb in ("figure", "table", "exp
         ((*NEAR, "--flag", "bias"), "not 'bias'"),
         ((*NEAR, "--window", "128:96"), "128:96"),
         ((*NEAR, *BOTH), "leave out"),
-        ((*NEAR, "nonesuch"), "nonesuch"),
-        ((*NEAR, "a100-published", "--fixed", "M=512,N=1024"), "M"),
+        ((*NEAR, "--map", "nonesuch"), "nonesuch"),
+        ((*NEAR, "--map", "a100-published", "--fixed", "M=512,N=1024"), "M"),
         ((*TABLE, "--table", "B7"), "no table 'B7'"),
         ((*TABLE, "--op", "conv"), "no such curve"),
+        ((*TABLE, "--format", "docx", "--out", "new"), "docx"),
         ((*TABLE, "--out", "file/t"), "cannot write"),
-        ((*EXPORT, "--format", "xml"), "json, settings"),
+        ((*EXPORT, "--format", "xml"), "json, csv, settings"),
         ((*EXPORT, "--out", "file/t"), "cannot write"),
         ((*FIGURE, "--out", "new"), "--op linear --axis K"),
+        ((*FIGURE, "--heat", "K", "--out", "new"), "two dims"),
+        ((*FIGURE, "--heat", "K,N", "--out", "new"), "no grid"),
+        ((*FIGURE, "--heat", "K,N", "--axis", "K", "--out", "new"), "leave out --axis"),
         ((*FIGURE, *K, "--fixed", "Q=3", "--out", "new"), "no dim 'Q'"),
         ((*FIGURE, *K, "--with", "nonesuch", "--out", "new"), "nonesuch"),
         ((*FIGURE, "--op", "attention", "--axis", "q_len", "--out", "new"), "attention over q_len"),
@@ -247,11 +255,22 @@ def test_a_table_of_the_constraints_and_one_of_the_classes(run, a):
     assert [row[1] for row in classes["rows"]] == ["K % 8 = 0", "K % 8 ≠ 0"]
 
 
-def test_a_table_is_printed_or_written(run, tmp_path):
-    printed = run("map", "table", "a100-published")
-    assert printed.code == 0 and printed.out.startswith("**Constr")
-    written = run("map", "table", "a100-published", "--out", tmp_path / "t")
+@pytest.mark.parametrize(
+    ("form", "begin"),
+    [("markdown", "**Constr"), ("latex", "% "), ("csv", "curve,"), ("html", "<table")],
+)
+def test_a_table_in_each_format_on_the_terminal_and_in_a_file(run, tmp_path, form, begin):
+    arguments = ("map", "table", "a100-published", "--format", form)
+    printed = run(*arguments)
+    assert printed.code == 0 and printed.out.startswith(begin)
+    written = run(*arguments, "--out", tmp_path / "t")
     assert written.code == 0 and (tmp_path / "t").read_text() == printed.out
+
+
+def test_notes_that_csv_has_no_place_for_go_to_stderr(run):
+    message = run("map", "table", "a100-published", "--table", "classes", "--format", "csv")
+    assert message.code == 0 and "no kernel names" in message.err
+    assert "no kernel names" not in message.out
 
 
 def test_export_as_json_holds_safe_dims_and_ready_settings(run, a):
@@ -267,11 +286,15 @@ def test_export_as_json_holds_safe_dims_and_ready_settings(run, a):
     assert data(run("map", "export", a, "--json")) == found
 
 
-def test_settings_alone_are_printed_as_a_table_or_written_as_json(run, a, tmp_path):
+def test_export_as_csv_has_a_row_a_dim_and_settings_a_row_a_tool(run, a, tmp_path):
+    rows = list(csv.DictReader(io.StringIO(run("map", "export", a, "--format", "csv").out)))
+    assert len(rows) == 2 * 129
+    assert {r["d"] for r in rows if r["axis"] == "K" and r["safe"] == "True"} >= {"96", "104"}
     assert "rank_align" in run("map", "export", a, "--format", "settings").out
-    out = tmp_path / "new" / "settings.json"
+    out = tmp_path / "new" / "settings.csv"
     assert run("map", "export", a, "--format", "settings", "--out", out).code == 0
-    assert json.loads(out.read_text()) == data(run("map", "export", a))["settings"]
+    tools = list(csv.DictReader(out.open()))
+    assert len(tools) == 6 and {tool["value"] for tool in tools} == {"8"}
 
 
 def drawn(result, stem: Path) -> None:
@@ -287,3 +310,15 @@ def test_figures_of_one_device_and_of_two_are_written_as_svg_and_png(run, a, b, 
     message = run("map", "figure", a, "--with", b, *K, "--out", tmp_path / "g/two.svg", "--json")
     assert [Path(path).name for path in data(message)["files"]] == ["two.svg", "two.png"]
     drawn(message, tmp_path / "g" / "two")
+
+
+def test_a_heat_map_over_two_dims(run, tmp_path):
+    def over_k(n):
+        points = linear("K", range(96, 129, 4), N=n)
+        return planted(points, "K", lambda k: 10.0 + k % 8 + n % 16)
+
+    here = Environment("recorded", "grid", "none")
+    built = build_map(numbered(*map(over_k, (96, 100, 112, 128))), here, name="grid")
+    built.save(tmp_path / "grid.json")
+    stem = tmp_path / "f" / "heat"
+    drawn(run("map", "figure", tmp_path / "grid.json", "--heat", "K,N", "--out", stem), stem)

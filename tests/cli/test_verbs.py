@@ -99,6 +99,13 @@ def test_verify_exits_1_where_the_function_differs(run, asvd, planted_map, tmp_p
     assert message.code == 1 and "failed" in message.out
 
 
+def test_verify_tells_perplexity_on_a_text(run, tools_checkpoints, tmp_path):
+    base = tools_checkpoints / "base_mha"
+    (tmp_path / "text.txt").write_text("Return the number of items.\n" * 5)
+    message = run("verify", base, base, "--text", tmp_path / "text.txt")
+    assert message.code == 0 and "perplexity of base_mha (1)" in message.out
+
+
 @pytest.mark.parametrize(("strategy", "multiple"), [("minimal", 8), ("optimal", 16)])
 def test_strategies_pad_to_8_and_16(run, asvd, tmp_path, strategy, multiple):
     from gacprof.checkpoint import scan
@@ -117,9 +124,11 @@ def test_bench_and_report(run, asvd, planted_map, tmp_path):
     assert all(t["low_us"] <= t["latency_us"] <= t["high_us"] for t in data["timings"])
     assert {t["verdict"] for t in data["timings"]} == {"reference", "identical"}
     assert [r["workload"] for r in data["replicates"]] == ["prefill 16", "decode 16"]
-    (tmp_path / "left").mkdir()
-    (tmp_path / "left" / "bench.json").write_text(timed.out)
-    made = run("report", tmp_path / "left", "--map", planted_map, "--out", tmp_path / "page")
+    (tmp_path / "bench.json").write_text(timed.out)
+    made = run(
+        "report", "--map", planted_map, "--benched", tmp_path / "bench.json",
+        "--out", tmp_path / "page",
+    )  # fmt: skip
     assert made.code == 0
     page = (tmp_path / "page" / "index.html").read_text()
     assert page.count("<svg") >= 2 and "http-equiv" not in page and "src=" not in page

@@ -66,6 +66,7 @@ def test_the_overall_ratio_and_the_frontiers_are_told():
     a, b = measured(step(128), "a"), measured(lambda d: step(136)(d) / 2, "b")
     (curve,) = diff(a, b).curves
     assert curve.ratio == pytest.approx(0.5, rel=0.05)
+    assert curve.frontier_lost == [127] and curve.frontier_gained == [135]
     assert json.dumps(diff(a, b).as_dict())
 
 

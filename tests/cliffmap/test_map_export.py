@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gacprof.cliffmap.curves import Axis, Measured, make_curve
-from gacprof.cliffmap.export import best_modulus, moduli, settings
+from gacprof.cliffmap.export import best_modulus, moduli, rows, settings
 from gacprof.core.errors import MapError
 
 
@@ -49,3 +49,13 @@ def test_the_published_a100_gives_16_for_k_and_8_for_n(a100):
 def test_too_few_dims_are_refused():
     with pytest.raises(MapError, match="too few dims"):
         best_modulus(moduli(curve(lambda d: 1.0, dims=[64, 65])))
+
+
+def test_rows_for_csv_hold_every_measured_dim(a100):
+    table = rows(a100)
+    assert len(table) == sum(len(c.points.d) for c in a100.curves)
+    assert set(table[0]) == {
+        "operator", "axis", "dtype", "fixed", "flags",
+        "d", "latency_us", "penalty", "penalty_low", "penalty_high", "verdict", "safe",
+        "on_frontier", "curve", "tolerance",
+    }  # fmt: skip

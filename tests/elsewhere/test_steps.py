@@ -123,6 +123,21 @@ def test_attention_and_experts_that_were_not_measured_are_named_and_left_out(
     assert says in str(times.left_out) and times.totals[0].unknown >= 1
 
 
+def test_lint_shows_what_rows_take_where_the_engine_was_measured(tables, run, tmp_path):
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(GQA | {"architectures": ["LlamaForCausalLM"]}))
+    found = gacprof.lint(config, gpu="h100")
+    rows = {row.name: row for row in found.products}
+    assert rows["o"].times_us["1024"].value == pytest.approx(
+        part(times_of(GQA, tokens=[1024]), "o").costs[0].good.value
+    )
+    assert rows["lm_head"].times_us["1"] == rows["lm_head"].times_us["1024"]
+    assert rows["attention heads"].times_us is None
+    assert "1,024 tokens †" in run("lint", config, "--gpu", "h100", "--all")[1]
+    assert "†" not in run("lint", config, "--gpu", "h100", "--engine", "sglang", "--all")[1]
+    assert all(row.times_us is None for row in gacprof.lint(config).products)
+
+
 def test_a_step_with_parts_missing_has_the_time_of_the_others(tables, run, tmp_path):
     """Three ranks cannot share eight heads out: the head's product alone is no whole step, and
     the only thing to say is that no engine starts."""

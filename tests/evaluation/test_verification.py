@@ -158,3 +158,13 @@ def test_models_that_cannot_be_compared_are_refused(asvd, tmp_path):
     for device in ("nowhere", "meta", "cuda:99"):
         with pytest.raises(MeasurementError):
             verify(asvd, asvd, device=device)
+
+
+def test_perplexity_takes_the_tokenizer_that_is_named(asvd, tools_checkpoints, tmp_path):
+    base = tools_checkpoints / "base_mha"
+    (tmp_path / "text.txt").write_text("Return the number of items.\n" * 5)
+    with pytest.raises(CheckpointError, match="needs a tokenizer"):
+        verify(asvd, asvd, text=tmp_path / "text.txt")
+    named = verify(asvd, asvd, text=tmp_path / "text.txt", tokenizer=base)
+    own = verify(base, base, text=tmp_path / "text.txt")
+    assert named.perplexity_a.tokens == own.perplexity_a.tokens

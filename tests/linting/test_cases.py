@@ -21,7 +21,7 @@ CASES = json.loads((FIXTURES / "cases.json").read_text(encoding="utf-8"))
 
 def judged(case):
     return lint(
-        case["config"], engine=f"{case['engine']}=={case['engine_version']}", gpu=case["gpu"],
+        case["config"], engine=case["engine"], version=case["engine_version"], gpu=case["gpu"],
         tp=case["tp"], ep=case["ep"], ep_size=case.get("ep_size"), quant=case["quant"],
     )  # fmt: skip
 

@@ -7,6 +7,7 @@ import sys
 from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import yaml
@@ -55,16 +56,26 @@ def test_json_has_the_documented_shape(run, config):
     assert [d["outcome"] for d in data["tp_table"] if d["tp"] == 8] == ["falls_back", "ok"]
 
 
-def test_github_shows_the_findings_beside_the_file(run, config):
-    lines = run(config, *FP8, "--tp", 8, "--format", "github")[1].splitlines()
+def test_other_programs_read_the_findings(run, config):
+    asked = (config, *FP8, "--tp", 8)
+    tree = ElementTree.fromstring(run(*asked, "--format", "junit")[1])
+    failed = [one.get("name") for one in tree.iter("testcase") if one.find("failure") is not None]
+    assert failed == ["moe.w1/w3", "moe.w2"]
+    sarif = json.loads(run(*asked, "--format", "sarif")[1])
+    results = sarif["runs"][0]["results"]
+    assert {one["level"] for one in results} == {"warning"}
+    assert {one["ruleId"] for one in results} == {
+        r["id"] for r in sarif["runs"][0]["tool"]["driver"]["rules"]
+    }
+    lines = run(*asked, "--format", "github")[1].splitlines()
     assert all(line.startswith(f"::warning file={config}") for line in lines)
-    assert [line.partition("::moe")[2].partition(":")[0] for line in lines] == [".w1/w3", ".w2"]
+    assert "| moe.w2 | 4096 | 192 | falls back" in run(*asked, "--format", "markdown")[1]
 
 
 def test_what_a_stranger_wrote_in_a_config_does_not_reach_the_terminal(run, tmp_path, llama):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(llama | {"model_type": "\x1b[31mred\n::error::pwn"}), "utf-8")
-    for style in ("text", "github"):
+    for style in ("text", "markdown", "github", "junit"):
         out = run(path, "--format", style)[1]
         assert "\x1b" not in out
         assert not any(line.startswith("::error") for line in out.splitlines())
@@ -165,8 +176,9 @@ def test_misaligned_products_are_findings_on_a_named_gpu(run, ragged):
     assert "ok for the engine, misaligned on h100" in out and "what to do" in out
     assert run(ragged)[0] == 0
     assert run(ragged, "--gpu", "h100", "--fail-on", "falls_back")[0] == 0
-    code, out, _ = run(ragged, "--gpu", "h100", "--format", "github")
-    assert code == 1 and "misaligned" in out
+    for style in ("github", "junit", "sarif", "markdown"):
+        code, out, _ = run(ragged, "--gpu", "h100", "--format", style)
+        assert code == 1 and "misaligned" in out
 
 
 def test_fail_on_says_which_findings_count(run, config, tmp_path):
@@ -219,5 +231,8 @@ def test_weights_that_do_not_fit_are_said_in_the_headline_with_the_least_degree(
     first = out.splitlines()[0]
     assert code == 0 and "ok, but does not fit: " in first and first.endswith("; --tp 2 fits")
     assert run(config, "--gpu", "h100", "--tp", 2)[1].splitlines()[0].endswith("h100: ok")
-    assert '"outcome": "ok"' in run(config, "--gpu", "h100", "--json")[1]
-    assert "does not fit: " in run(config, "--gpu", "h100", "--format", "github")[1]
+    said = {"json": '"outcome": "ok"', "sarif": "h100/memory", "junit": 'failures="1"',
+            "markdown": "ok, but does not fit: ", "github": "does not fit: "}  # fmt: skip
+    for style, words in said.items():
+        asked = ("--json",) if style == "json" else ("--format", style)
+        assert words in run(config, "--gpu", "h100", *asked)[1], style

@@ -12,7 +12,7 @@ from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.build import build_map
 from gacprof.core.errors import ReportError
 from gacprof.core.points import Environment
-from gacprof.reporting.tables import Table
+from gacprof.reporting.tables import Table, render
 from gacprof.sweeping import load_suite
 
 
@@ -103,9 +103,11 @@ def test_a_table_says_which_suite_gives_what_the_map_lacks(a100, tiny):
             assert any("gacprof sweep paper" in note for note in table.notes), table.id
 
 
-def test_an_unknown_table_is_refused(a100):
+def test_an_unknown_table_and_an_unknown_form_are_refused(a100):
     with pytest.raises(ReportError, match=r"no table 'C9' .*A\.2, A\.3"):
         paper_table(a100, "C9")
+    with pytest.raises(ReportError, match="no table format 'docx'"):
+        render(paper_table(a100, "A4"), "docx")
 
 
 def test_rows_are_taken_from_curves_of_their_own_regime_and_no_curve_twice():
@@ -131,8 +133,8 @@ def test_the_suite_named_for_a_missing_row_does_sweep_it():
 
 
 def test_the_script_prints_tables_or_writes_them_all_beside_another_map(run, tmp_path):
-    message = run(script, "a100-published", "--table", "A2")
-    assert message.code == 0 and "| head_dim | widest" in message.out
+    message = run(script, "a100-published", "--table", "A2", "--format", "csv")
+    assert message.code == 0 and message.out.startswith("head_dim,widest")
     message = run(script, "cpu-example", "--out", tmp_path)
     assert message.code == 0 and "of 9 tables have rows" in message.out
     page = (tmp_path / "tables.md").read_text()

@@ -1,12 +1,15 @@
-"""Tables as Markdown and HTML, and what a map says of every curve."""
+"""Tables as Markdown, LaTeX, CSV and HTML, and what a map says of every curve."""
 
 from __future__ import annotations
 
+import csv
+import io
+import re
 from html.parser import HTMLParser
 
 import pytest
 
-from gacprof.reporting.tables import TABLES, Column, Table, map_table, to_html, to_markdown
+from gacprof.reporting.tables import FORMS, TABLES, Column, Table, map_table, render
 
 
 def test_every_curve_has_its_constraint(a100):
@@ -31,11 +34,11 @@ def test_every_residue_class_has_a_row_the_fastest_first(a100):
     assert "no kernel names" in table.notes[0]
 
 
-@pytest.mark.parametrize("form", (to_markdown, to_html))
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", TABLES)
 def test_every_table_renders_in_every_form_even_when_empty(a100, name, form):
     for curves in (a100.curves, []):
-        text = form(map_table(a100, name, curves))
+        text = render(map_table(a100, name, curves), form)
         assert text.endswith("\n") and "None" not in text and "nan" not in text
 
 
@@ -46,9 +49,20 @@ HARD = Table(
 
 
 def test_markdown_escapes_bars_and_aligns_numbers():
-    lines = to_markdown(HARD).splitlines()
+    lines = render(HARD, "markdown").splitlines()
     assert lines[2:4] == ["| a\\|b | t_1 | share |", "| --- | ---: | ---: |"]
     assert lines[4] == "| K % 8 ≠ 0 | 1.00 | 50.0 % |" and lines[5].endswith("| – | – |")
+
+
+def test_latex_escapes_its_special_characters():
+    text = render(HARD, "latex")
+    assert r"K \% 8 $\neq$ 0 & 1.00 & 50.0 \% \\" in text and r"\caption{X. A \& B}" in text
+    assert r"t\_1" in text and not re.search(r"(?<!\\)[%&](?! )", text.replace(" & ", ""))
+
+
+def test_csv_holds_raw_values_and_reads_back():
+    rows = list(csv.reader(io.StringIO(render(HARD, "csv"))))
+    assert rows[1] == ["K % 8 ≠ 0", "1.005", "0.5"] and rows[2] == ['<x>, "y"', "", ""]
 
 
 def test_html_is_well_formed_and_escaped():
@@ -63,6 +77,6 @@ def test_html_is_well_formed_and_escaped():
             self.open = self.open[:-1]
 
     parser = Balanced()
-    text = to_html(HARD)
+    text = render(HARD, "html")
     parser.feed(text)
     assert parser.open == [] and "&lt;x&gt;" in text and "<td>1.00</td>" in text

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gacprof.core.request import RUN, argument, option
+from gacprof.core.request import RUN, argument, hook, option
 from gacprof.sweeping.request import Running, SweepRequest
 
 if TYPE_CHECKING:
+    from gacprof.extras.fleet.driver import Watch
     from gacprof.sweeping.suite import Suite
 
 
@@ -33,3 +34,4 @@ class FleetRequest(Running):
         default=120.0, name="--wait", read=float, least=0, group=RUN,
         help="Seconds to wait for devices that do not come up.",
     )  # fmt: skip
+    watch: Watch | None = hook(default=None)
