@@ -93,7 +93,8 @@ def key_of(inventory: Inventory, facts: Mapping[str, Any]) -> str:
     """What the results follow from: the weights' files as they are now, and ``facts``."""
     files = {info.file for info in inventory.tensors.values()}
     there = [name for name in files if (Path(inventory.folder) / name).exists()]
-    identity = source_identity(inventory, there)
+    in_memory = inventory.container == "memory"  # it has no files
+    identity = [inventory.fingerprint] if in_memory else source_identity(inventory, there)
     return str(digest([gacprof.__version__, identity, sorted(facts.items())]))[:16]
 
 
