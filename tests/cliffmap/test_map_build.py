@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -285,4 +286,9 @@ def test_a_machine_that_slows_by_a_third_in_the_middle_is_told():
     slowed = changed(blocks, lambda c, b: replace(c, us=c.us * (1.4 if b.number > 5 else 1)))
     message = {c.name: c for c in map_of(slowed).file.checks}["drift"]
     assert not message.passed and message.effect == pytest.approx(0.4)
-    assert {c.name: c.passed for c in map_of(blocks).file.checks}["drift"]
+    passed = {c.name: c.passed for c in map_of(blocks).file.checks}
+    assert passed["drift"] and passed["contention"]
+    draw = random.Random(0)
+    held_up = changed(blocks, lambda c, b: replace(c, us=c.us * (5 if draw.random() < 0.2 else 1)))
+    message = {c.name: c for c in map_of(held_up).file.checks}["contention"]
+    assert not message.passed and "took over 3 times as long" in message.message

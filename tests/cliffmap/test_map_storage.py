@@ -176,11 +176,13 @@ def test_saving_where_it_cannot_be_saved(a100, tmp_path):
 
 
 @pytest.mark.parametrize("name", shipped_maps())
-def test_shipped_maps_load_and_are_small(name):
+def test_shipped_maps_are_small_and_saved_as_they_were_loaded(name, tmp_path):
     loaded = CliffMap.load(name)
     assert loaded.name == name and loaded.curves
     path = Path(sys.modules["gacprof.maps"].__file__).parent / f"{name}.json"
     assert path.stat().st_size < 2_000_000
+    loaded.save(tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_bytes() == path.read_bytes()
 
 
 def test_a_fifo_is_named_as_what_it_is(tmp_path, monkeypatch):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from simulated_gpu import SimulatedGpu, installed, opened
+from simulated_gpu import opened
 from suites import over, suite_of
 
 from gacprof import operators
@@ -11,12 +11,6 @@ from gacprof.devices import doctor
 from gacprof.devices.cuda import CudaDevice
 from gacprof.devices.environment import loaded, loaded_version
 from gacprof.sweeping import read_samples, run_sweep
-
-
-@pytest.fixture
-def gpu():
-    with installed(SimulatedGpu()) as made:
-        yield made
 
 
 def test_opening_a_gpu_runs_and_traces_nothing(gpu):
@@ -78,6 +72,18 @@ def test_tf32_is_on_for_tf32_points_and_off_for_all_others(dtype):
         assert torch.backends.cuda.matmul.allow_tf32 is (dtype == "tf32")
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
+
+
+@pytest.mark.parametrize(
+    ("listed", "chip", "built"),
+    [([], (9, 0), True), (["sm_80", "sm_86"], (8, 6), True), (["sm_80"], (8, 6), True),
+     (["sm_86"], (8, 0), False), (["sm_80"], (9, 0), False), (["sm_90a"], (9, 0), True),
+     (["sm_86", "compute_86"], (9, 0), True), (["compute_90"], (8, 9), False)],
+)  # fmt: skip
+def test_a_chip_is_swept_where_torch_has_kernels_for_it(monkeypatch, listed, chip, built):
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: listed)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: chip)
+    assert doctor._built_for(0) is built
 
 
 def trying(monkeypatch):

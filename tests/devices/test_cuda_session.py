@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from simulated_gpu import EVENT_NS, GAP_NS, MISS_NS, PAGE, SimulatedGpu, installed, opened
+from simulated_gpu import EVENT_NS, GAP_NS, MISS_NS, PAGE, opened
 
 from gacprof import operators
 from gacprof.core.errors import MeasurementError
@@ -16,12 +16,6 @@ OUT_OF_MEMORY = torch.cuda.OutOfMemoryError(
 )
 GRAPH_US = 10.0 + GAP_NS / 1e3
 """Of a call in a graph: the kernel, and the gap before it."""
-
-
-@pytest.fixture
-def gpu():
-    with installed(SimulatedGpu()) as made:
-        yield made
 
 
 def linear(k, m=64, n=64, dtype="float32", **flags):

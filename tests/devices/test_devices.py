@@ -14,18 +14,10 @@ from suites import over, suite_of
 from gacprof import operators
 from gacprof.core.errors import MeasurementError
 from gacprof.devices import threads
-from gacprof.devices.cpu import CpuDevice
+from gacprof.devices.cpu import CpuDevice, CpuSession
 from gacprof.devices.device import Slot
 from gacprof.devices.memory import PAGE, Arena
 from gacprof.devices.opening import device_kind, device_name, local_gpus, open_device
-from gacprof.devices.threads import (
-    PRIORITY,
-    SLICE_NS,
-    ComputeThreads,
-    bound_threads,
-    goes_first,
-    longest_wait_us,
-)
 from gacprof.devices.worker import sweeper
 from gacprof.sweeping import run_sweep
 from tests.support.forked import forked
@@ -106,14 +98,14 @@ def two_threads():
 @pytest.mark.usefixtures("two_threads")
 def test_compute_threads_are_bound_to_cores_of_their_own_and_released():
     before, usual = os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, 0)
-    first = goes_first()
-    with bound_threads() as compute:
+    first = threads.goes_first()
+    with threads.bound_threads() as compute:
         if not compute.bound:
             pytest.skip("fewer cores than threads, or threads cannot be distinguished")
         bound = [os.sched_getaffinity(int(thread.name)) for thread in TASKS.iterdir()]
         single = [next(iter(cores)) for cores in bound if len(cores) == 1]
         assert len(single) == len(set(single)) == 2
-        preferred = [_niceness(t) for t in TASKS.iterdir()].count(PRIORITY)
+        preferred = [_niceness(t) for t in TASKS.iterdir()].count(threads.PRIORITY)
         assert preferred == (2 if first else 0)
     assert all(_niceness(t) == usual for t in TASKS.iterdir())
     assert os.sched_getaffinity(0) == before
@@ -129,8 +121,8 @@ def test_what_the_user_set_with_nice_stays():
     def niced():
         torch.set_num_threads(1)
         nicer = os.nice(1)
-        assert not goes_first()
-        with bound_threads():
+        assert not threads.goes_first()
+        with threads.bound_threads():
             assert os.getpriority(os.PRIO_PROCESS, 0) == nicer
         assert os.getpriority(os.PRIO_PROCESS, 0) == nicer
 
@@ -145,13 +137,13 @@ def test_a_thread_that_waited_for_its_core_knows_how_long():
         torch.set_num_threads(1)
         other = subprocess.Popen([sys.executable, "-c", "while True: pass"])
         try:
-            threads, before = ComputeThreads([], bound=False), os.times()
-            first, began = threads.waits_ns(), time.perf_counter()
+            watched, before = threads.ComputeThreads([], bound=False), os.times()
+            first, began = watched.waits_ns(), time.perf_counter()
             while time.perf_counter() - began < 0.5:
                 pass
             wall_us = (time.perf_counter() - began) * 1e6
             used_us = (os.times().user - before.user) * 1e6
-            waited_us = longest_wait_us(first, threads.waits_ns())
+            waited_us = threads.longest_wait_us(first, watched.waits_ns())
             assert 0.1 * wall_us < waited_us <= wall_us
             assert waited_us + used_us < 1.2 * wall_us
         finally:
@@ -162,9 +154,8 @@ def test_a_thread_that_waited_for_its_core_knows_how_long():
 
 def test_where_the_system_keeps_no_account_lost_slices_count(monkeypatch):
     monkeypatch.setattr(os, "open", Mock(side_effect=FileNotFoundError))
-    threads = ComputeThreads([1, 2], bound=True)
-    (lost,) = threads.waits_ns()
-    assert lost >= 0 and lost % SLICE_NS == 0
+    (lost,) = threads.ComputeThreads([1, 2], bound=True).waits_ns()
+    assert lost >= 0 and lost % threads.SLICE_NS == 0
 
 
 @pytest.fixture
@@ -229,8 +220,6 @@ def test_threads_wait_asleep_unless_the_user_set_otherwise(unset, monkeypatch):
 
 def test_which_calls_count_does_not_depend_on_how_long_they_took(monkeypatch):
     """A wait of 5 µs disturbs a short call of a block as it does a long one."""
-    from gacprof.devices.cpu import CpuDevice, CpuSession
-
     device = CpuDevice()
     session = CpuSession(device, [lambda: lambda: None] * 3)
     taken = {0: (10.0, 5.0), 1: (100.0, 5.0), 2: (1000.0, 5.0)}

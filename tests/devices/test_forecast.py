@@ -1,5 +1,7 @@
 """What a sweep asks of a GPU by name, held against what the simulated one is asked for."""
 
+from dataclasses import replace
+
 import pytest
 from simulated_gpu import installed
 from simulated_gpu.device import SimulatedH100
@@ -64,6 +66,8 @@ def test_points_that_cannot_fit_are_listed():
     load = curve("row_copy", "K", [64, 4096], rows=10_000_000)
     assert [name.split()[1] for name in forecast([load], H100, 0, 1).too_large] == ["K=4096"]
     assert not forecast([load], sheet("b200"), 0, 1).too_large  # its memory is not on the sheet
+    found = forecast([load], H100, 0, 1)
+    assert replace(found, peak_gib=71.9).fits and not replace(found, peak_gib=72.1).fits
 
 
 def test_the_verb_tells_it_and_refuses_what_cannot_fit(run):

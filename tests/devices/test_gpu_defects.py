@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from simulated_gpu import EVENT_NS, SimulatedGpu, installed, opened
+from simulated_gpu import EVENT_NS, opened
 from suites import over, suite_of
 
 from gacprof import operators
@@ -19,12 +19,6 @@ from gacprof.devices.nvml import Telemetry
 from gacprof.devices.worker import SLOTS_IN_TIME, IsolatedDevice
 from gacprof.operators.base import Prepared
 from gacprof.sweeping import run_sweep
-
-
-@pytest.fixture
-def gpu():
-    with installed(SimulatedGpu()) as made:
-        yield made
 
 
 def linear(k, m=64, n=64, dtype="float16", **flags):
@@ -40,27 +34,21 @@ def times(session, *order):
 
 
 @pytest.mark.parametrize("release", [(2, 11), (2, 12)])
-def test_n1_closing_one_session_leaves_the_others_graphs_their_workspace(gpu, release):
+def test_n1_what_befalls_one_session_leaves_the_others_graphs_their_workspace(gpu, release):
     gpu.release = release
     device = opened()
     first, second = device.session(slots(64, 80)), device.session(slots(96, 112))
     second.close()
     assert len(times(first, 0, 1)) == 2
     assert len(times(device.session(slots(96, 128)), 0, 1)) == 2 and len(times(first, 1)) == 1
-
-
-@pytest.mark.parametrize("release", [(2, 11), (2, 12)])
-def test_n1_a_capture_that_fails_leaves_the_others_graphs_their_workspace(gpu, release):
-    gpu.release = release
-    gpu.refuses_capture = lambda name, operands: (
+    gpu.refuses_capture = lambda name, operands: (  # nor does a capture that fails take it
         RuntimeError("not permitted")
-        if name == "linear" and operands[0].shape[1] in (80, 128)
+        if name == "linear" and operands[0].shape[1] in (81, 129)
         else None
     )
-    device = opened()
-    first = device.session(slots(64, 80, 96))
-    device.session(slots(112, 128))
-    assert set(first.remarks()) == {1} and len(times(first, 0, 1, 2)) == 3
+    mixed = device.session(slots(65, 81, 97))
+    device.session(slots(113, 129))
+    assert set(mixed.remarks()) == {1} and len(times(mixed, 0, 1, 2)) == 3
 
 
 def test_n1_graphs_are_given_back_once_no_session_needs_them(gpu):
@@ -106,9 +94,8 @@ def test_n4_a_refined_axis_captures_each_dim_once(gpu, tmp_path):
     device.burn_in = lambda: None
     run = run_sweep(suite_of(axis, processes=1, most_blocks=24), device, tmp_path / "r")
     assert run.points > 64 and run.failed == 0
-    assert (
-        run.points < len(device.captures.found) <= gpu.captures < 1.15 * len(device.captures.found)
-    )
+    dims = len(device.captures.found)
+    assert run.points < dims <= gpu.captures < 1.15 * dims
 
 
 def test_n4_what_lies_in_memory_that_an_arena_left_is_captured_anew(gpu):
@@ -191,11 +178,6 @@ def test_n8_a_slowdown_is_read_from_the_drivers_own_counter(gpu, driver):
     assert reader.slowed_since(before, 0.05) == "software power cap"
     assert reader.slowed_since(before, 10.0) == ""  # 10 ms of ten seconds
     assert reader.slowed_since(reader.slowed_ns(), 0.05) == ""  # it has not grown since
-
-
-def test_n8_a_driver_that_counts_no_causes_tells_of_the_policies(gpu):
-    gpu.driver = "570.172.08"
-    assert set(Telemetry(0).slowed_ns()) == {"software power cap", "thermal slowdown"}
 
 
 def test_n8_a_power_capped_block_says_so(gpu):

@@ -7,8 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from gacprof import operators
 from gacprof.core.errors import MeasurementError
-from gacprof.devices.datasheet import ROOFS
+from gacprof.core.points import Environment, Sample
+from gacprof.devices.datasheet import ROOFS, rates
 from gacprof.devices.nvml import READING_S, Telemetry, locked, open_nvml
 
 
@@ -36,7 +38,7 @@ def fake_nvml(held=1410, refuses=False):
         nvmlDeviceGetClockInfo=lambda handle, kind: {1: held, 2: 2619}[kind],
         nvmlDeviceGetTemperature=lambda handle, kind: 51,
         nvmlDeviceGetPowerUsage=lambda handle: 412_500,
-        nvmlDeviceGetCurrentClocksEventReasons=lambda handle: 0x4 | 0x1,
+        nvmlDeviceGetCurrentClocksEventReasons=lambda handle: 0x4,
     )
 
 
@@ -110,17 +112,17 @@ def test_telemetry_reads_what_a_sample_keeps():
     reader = telemetry(fake_nvml())
     assert reader.reading() == {"mem_clock_mhz": 2619, "temperature_c": 51, "power_w": 412.5}
     assert (reader.sm_clock_mhz(), reader.throttle_reason()) == (1410, "software power cap")
+    assert reader.slowed_ns() == {}  # where nothing is counted the moment tells
+    assert reader.slowed_since({}, 1.0) == "software power cap"
+    bits = iter([0xA8, 0x13])  # idle, application clocks and sync boost force nothing
+    reader.nvml.nvmlDeviceGetCurrentClocksEventReasons = lambda handle: next(bits)
+    forced = "hardware slowdown, software thermal slowdown, hardware power brake"
+    assert (reader.throttle_reason(), reader.throttle_reason()) == (forced, "")
     asked = []
     reader.nvml.nvmlDeviceGetPowerUsage = lambda handle: asked.append(handle) or 400_000
     assert reader.reading()["power_w"] == 412.5 and not asked  # not again at every point
     reader._read_at -= READING_S
     assert reader.reading()["power_w"] == 400.0
-
-
-def test_where_nothing_is_counted_the_moment_tells():
-    reader = telemetry(fake_nvml())
-    assert reader.slowed_ns() == {}
-    assert reader.slowed_since({}, 1.0) == "software power cap"
 
 
 def test_what_is_set_for_a_whole_sweep_is_told_as_far_as_it_can_be():
@@ -171,3 +173,6 @@ def test_the_roof_is_the_slower_of_arithmetic_and_memory():
     assert h200.least_us(int(989.4e6), 0, "float16") == pytest.approx(1.0)
     assert h200.least_us(int(989.4e6), 48_000_000, "float16") == pytest.approx(10.0)
     assert ROOFS["NVIDIA A100-SXM4-80GB"].least_us(1, 1, "float8_e4m3") is None
+    point = operators.point("row_copy", {"rows": 4800, "K": 1000}, "float32")  # 38.4 MB: 8 µs
+    found = rates(Sample(point, ("K",), (32.0,), "t"), Environment("cuda", "NVIDIA H200", "sm90"))
+    assert (found["gb_s"], found["roof_share"]) == (pytest.approx(1200), pytest.approx(0.25))

@@ -5,15 +5,7 @@ import torch
 from simulated_gpu import SPIN, kineto_event
 
 from gacprof.core.errors import MeasurementError
-from gacprof.devices.kineto import (
-    Traced,
-    calls,
-    device_events,
-    recorded,
-    span_us,
-    trace,
-    typical,
-)  # fmt: skip
+from gacprof.devices.kineto import Traced, calls, device_events, recorded, span_us, trace, typical
 
 
 def events(*names_and_times):
@@ -22,16 +14,11 @@ def events(*names_and_times):
 
 TWO_CALLS = events(
     ("vectorized_elementwise_kernel", 0, 40_000),
-    (SPIN, 41_000, 61_000),
-    ("splitk", 61_500, 71_500),
-    ("reduce", 72_000, 74_000),
-    (SPIN, 74_100, 75_000),
-    ("Memset (Device)", 75_100, 115_000),
-    (SPIN, 116_000, 136_000),
-    ("splitk", 136_500, 147_500),
-    ("reduce", 148_000, 150_000),
+    (SPIN, 41_000, 61_000), ("splitk", 61_500, 71_500), ("reduce", 72_000, 74_000),
+    (SPIN, 74_100, 75_000), ("Memset (Device)", 75_100, 115_000),
+    (SPIN, 116_000, 136_000), ("splitk", 136_500, 147_500), ("reduce", 148_000, 150_000),
     (SPIN, 150_100, 151_000),
-)
+)  # fmt: skip
 
 
 def test_a_call_is_what_lies_between_its_marks():

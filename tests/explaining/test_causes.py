@@ -184,11 +184,9 @@ def test_one_more_tile_of_the_same_kernel_is_tile_quantisation() -> None:
 
 
 ATT = {
-    "operator": "attention",
-    "axis": "head_dim",
+    "operator": "attention", "axis": "head_dim", "flags": {"causal": False, "mask": "none"},
     "fixed": {"batch": 4, "heads": 32, "kv_heads": 32, "q_len": 2048, "kv_len": 2048},
-    "flags": {"causal": False, "mask": "none"},
-}
+}  # fmt: skip
 
 
 def test_pads_are_counted_by_the_kernels_that_ran() -> None:
@@ -197,10 +195,9 @@ def test_pads_are_counted_by_the_kernels_that_ran() -> None:
     made = curve({107: 2140.0, 112: 1530.0, 128: 1470.0}, kernels, **ATT)
     explanation = explain(made, 107)  # no device, no stack: the kernels alone tell
     assert explanation.served_by == (
-        "SDPA took flash",
-        "q, k, v padded to 112 by three kernels",
+        "SDPA took flash", "q, k, v padded to 112 by three kernels",
         "FlashAttention-2 template 128 with even_k=false",
-    )
+    )  # fmt: skip
     assert kinds(explanation) == ["padding", "template"]
     assert explanation.causes[0].share == pytest.approx(610 / 2140)
     assert explanation.causes[0].basis == "measured"

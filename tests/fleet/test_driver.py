@@ -8,7 +8,8 @@ from random import Random
 
 import pytest
 from inline import Inline
-from simulated import findings, open_one, suite
+from recorded_device import RecordedDevice
+from simulated import findings, latency, open_one, suite
 from suites import over, suite_of
 
 import gacprof
@@ -19,6 +20,7 @@ from gacprof.extras.fleet.cluster import Threads
 from gacprof.extras.fleet.driver import sweep_fleet
 from gacprof.sweeping import read_blocks, run_sweep
 from gacprof.sweeping.results import read_samples
+from gacprof.sweeping.store import read_notes
 
 FIRST = ["n0/cpu", "n1/cpu", "n2/cpu"]
 
@@ -148,6 +150,21 @@ def test_a_curve_that_takes_every_worker_with_it_is_failed_with_the_reason(tmp_p
     assert run.failed == 33 and run.points == 3 * 33
     reasons = {s.reason for s in read_samples(run.folder) if s.status == "failed"}
     assert reasons == {"killed"}
+
+
+def test_a_point_that_failed_once_and_was_measured_since_is_no_failure(tmp_path):
+    calls = []
+
+    def answer(point):
+        calls.append(point)
+        if len(calls) == 100:
+            raise MeasurementError("a cosmic ray")
+        return latency(point)
+
+    device = RecordedDevice(answer, open_one().environment)
+    run = one_run(fleet(Inline(FIRST[:1]), tmp_path / "out", lambda _: lambda: device, curves=1))
+    assert [note.failed for note in read_notes(run.folder).values() if note.failed]
+    assert (run.failed, run.points) == (0, 33)
 
 
 def test_a_driver_that_was_killed_goes_on_where_it_was(tmp_path, alone):

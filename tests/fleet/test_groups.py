@@ -30,6 +30,8 @@ def test_equal_devices_have_the_same_kind_and_its_name_tells_the_model():
     "other",
     [
         replace(GPU, name="NVIDIA H100 PCIe"),
+        replace(GPU, arch="sm90a"),
+        replace(GPU, facts={**GPU.facts, "sm_count": 66}),
         replace(GPU, stack={**GPU.stack, "driver": "560.1"}),
         replace(GPU, facts={**GPU.facts, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}),
     ],

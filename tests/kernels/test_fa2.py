@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gacprof.core.errors import MapError, MeasurementError
 from gacprof.kernels import fa2
@@ -72,19 +70,10 @@ def test_the_installed_torch_is_read_or_says_that_it_has_no_cuda() -> None:
         assert inventory.templates[-1] == 256
 
 
-@pytest.mark.parametrize(
-    "torch, templates",
-    [
-        ("2.6.0", (32, 64, 96, 128, 160, 192, 224, 256)),
-        ("2.9.1+cu128", (32, 64, 96, 128, 160, 192, 256)),
-        ("2.13.0", (32, 64, 96, 128, 192, 256)),
-    ],
-)
-def test_recorded_releases(torch: str, templates: tuple[int, ...]) -> None:
-    assert fa2.recorded(torch).templates == templates
-
-
-def test_a_release_without_record_is_not_guessed() -> None:
+def test_recorded_releases_and_none_that_is_guessed() -> None:
+    assert fa2.recorded("2.6.0").templates == (32, 64, 96, 128, 160, 192, 224, 256)
+    assert fa2.recorded("2.9.1+cu128").templates == (32, 64, 96, 128, 160, 192, 256)
+    assert fa2.recorded("2.13.0").templates == (32, 64, 96, 128, 192, 256)
     with pytest.raises(MapError, match=r"templates are recorded for torch 2\.9\.0"):
         fa2.recorded("2.9.0")
 
@@ -98,11 +87,3 @@ def test_the_template_of_a_head_dim(head_dim: int, template: int | None, even: b
     inventory = fa2.recorded("2.9.1")
     assert inventory.template_for(head_dim) == template
     assert inventory.even_k(head_dim) is even
-
-
-@given(st.integers(1, 256), st.sampled_from(sorted(RECORDS)))
-def test_the_template_is_the_smallest_that_holds_the_dim(head_dim: int, torch: str) -> None:
-    inventory = fa2.recorded(torch)
-    template = inventory.template_for(head_dim)
-    assert template is not None and template >= head_dim
-    assert not any(head_dim <= size < template for size in inventory.templates)

@@ -134,10 +134,8 @@ def test_three_pads_before_attention_are_its_padding() -> None:
     assert len(groups) == 1
     assert [kernel.role for kernel in groups[0].before] == ["fill", "copy"] * 3
     assert groups[0].main.name == attention
-    assert [len(group.before) for group in attach([COPY, attention])] == [
-        0,
-        0,
-    ]  # a copy alone is none
+    alone = attach([COPY, attention])  # a copy alone is no padding
+    assert [len(group.before) for group in alone] == [0, 0]
 
 
 def test_a_combining_kernel_belongs_to_its_attention() -> None:

@@ -49,9 +49,8 @@ onednn_verbose,exec,cpu,inner_product,brgemm:avx512_core,forward_inference,src_f
 onednn_verbose,primitive,create:cache_miss,cpu,matmul,brg:avx512_core,undef,x,,,y,0.1
 """
     assert [(c.primitive, c.implementation) for c in calls(text)] == [
-        ("matmul", "gemm:jit"),
-        ("inner_product", "brgemm:avx512_core"),
-    ]
+        ("matmul", "gemm:jit"), ("inner_product", "brgemm:avx512_core"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("text", ["", "onednn_verbose", "onednn_verbose,exec", "MKL_VERBOSE x"])

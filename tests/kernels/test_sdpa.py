@@ -31,9 +31,8 @@ def test_dense_half_precision_is_flash_whatever_the_head_dim(arch: str, head_dim
 
 def test_table_b1_which_backend_can_serve_at_all() -> None:
     """Forced MEM_EFFICIENT fails at 107 and only there."""
-    for head_dim in (96, 104, 107, 112, 120, 128):
-        refused = "efficient" in choose(asked(head_dim)).refusals
-        assert refused == (head_dim == 107)
+    sizes = (96, 104, 107, 112, 120, 128)
+    assert [d for d in sizes if "efficient" in choose(asked(d)).refusals] == [107]
     assert "no multiple of 8" in choose(asked(107)).refusals["efficient"]
 
 
@@ -59,6 +58,10 @@ def of(torch: str, cudnn: int, arch: str) -> dict[str, Any]:
         (128, {"v": (4, 32, 2048, 64)}, "efficient"),
         (128, {"arch": "sm75"}, "efficient"),
         (128, {"arch": "sm75", "dtype": "bfloat16"}, "math"),
+        (107, {"arch": "sm70"}, "math"),
+        (107, {"arch": "sm70", "dtype": "float32"}, "efficient"),
+        (128, {"torch": "2.6.0", "arch": "sm120"}, "math"),
+        (128, {"torch": "2.7.0", "arch": "sm120"}, "flash"),
         (264, {}, "efficient"),
         (128, GROUPED, "flash"),
         (128, GROUPED | {"mask": "float"}, "math"),
@@ -82,6 +85,9 @@ def test_where_cudnn_refuses_flash_follows() -> None:
     choice = choose(asked(107, **of("2.13.0", 92000, "sm90")))
     assert (choice.backend, choice.pads_to) == ("flash", 112)
     assert "no multiple of 8" in choice.refusals["cudnn"]
+    decode = asked(128, q=(4, 32, 1, 128))
+    assert choose(replace(decode, torch="2.8.0")).refusals["cudnn"] == "there is one query"
+    assert "cudnn" not in choose(decode).refusals
 
 
 def test_what_the_rules_cannot_know_is_said() -> None:

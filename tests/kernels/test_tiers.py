@@ -25,7 +25,7 @@ def test_half_precision_has_tiers_at_8_2_and_1(
     arch: str, dtype: str, k: int, expected: int
 ) -> None:
     """A: table A.3 for A100. H100: the published tensor-core data knows full, even and odd."""
-    assert needed_bytes(arch, dtype, k) == expected
+    assert needed_bytes(arch, dtype, k) == needed_bytes(f"{arch}a", dtype, k) == expected
 
 
 def test_tf32_has_tiers_at_4_and_1_and_fp32_has_one() -> None:

@@ -66,6 +66,8 @@ def test_work_and_traffic_are_counted(name, dims, dtype, flops, moved):
     if name == "linear":
         biased = operators.point(name, dims, dtype, {"bias": True})
         assert kind.bytes_moved(biased) == moved + 4 * dims["N"]
+    if name == "attention":
+        assert kind.flops(operators.point(name, dims, dtype, {"causal": True})) == flops // 2
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])

@@ -83,7 +83,8 @@ def test_the_predicted_interval_holds_what_the_step_takes(
 def test_without_a_bench_the_share_of_the_whole_is_told_as_unknown(asvd, planted_map):
     made = plan(asvd, planted_map, tokens=TOKENS)
     assert all(phase.after_us < phase.before_us and not phase.steps for phase in made.phases)
-    assert "--bench" in by_phase(made.as_dict())
+    said = by_phase(made.as_dict())
+    assert "--bench" in said and said.count(" −") == len(made.phases) and "+" not in said
 
 
 def test_a_relative_limit_is_on_the_whole_step_where_a_bench_tells_it(asvd, planted_map, bench):

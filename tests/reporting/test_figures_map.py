@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from itertools import combinations
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,7 @@ from gacprof.cliffmap.build import build_map
 from gacprof.core.errors import ReportError
 from gacprof.core.points import Environment
 from gacprof.reporting.figures import runs, side_by_side, staircase
-from gacprof.reporting.figures_style import save, to_svg
+from gacprof.reporting.figures_style import OKABE_ITO, save, to_svg
 from gacprof.reporting.heat_map import grid_penalty, heat_map
 
 WIDTHS = (1000, 1024, 1100, 1152)
@@ -108,11 +109,13 @@ def test_two_devices_share_the_dims_and_keep_their_own_times(a100):
         side_by_side([], "attention", "q_len")
 
 
-def test_the_penalty_over_two_dims_looks_at_both():
+def test_the_penalty_over_two_dims_looks_at_both(a100):
     latency = pd.DataFrame([[4.0, 3.0], [5.0, 2.0]], index=[1, 2], columns=[1, 2])
     assert grid_penalty(latency).to_numpy().tolist() == [[1.0, 0.5], [1.5, 0.0]]
     latency.loc[2, 2] = float("nan")
     assert grid_penalty(latency).loc[1, 1] == pytest.approx(1 / 3)
+    with pytest.raises(ReportError, match="sweep K at several N"):  # two curves are no grid
+        heat_map(a100, M=2048)
 
 
 def test_a_heat_map_has_a_cell_a_pair_whose_number_can_be_read_on_its_colour(grid):
@@ -163,6 +166,19 @@ def test_drawing_leaves_no_global_state_behind():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "True"]
+
+
+NORMAL = np.eye(3)
+DEUTERANOPIA = np.array([[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]])
+PROTANOPIA = np.array([[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]])
+
+
+@pytest.mark.parametrize("view", [NORMAL, DEUTERANOPIA, PROTANOPIA])
+def test_colours_of_classes_stay_apart_for_colour_blind_readers(view):
+    """Simulated as Machado et al. (2009) do, severity 1.0, in linear RGB."""
+    linear = [np.array(to_rgb(colour)) ** 2.2 for colour in OKABE_ITO[:4]]
+    seen = [np.clip(view @ colour, 0, 1) ** (1 / 2.2) for colour in linear]
+    assert min(np.linalg.norm(a - b) for a, b in combinations(seen, 2)) > 0.15
 
 
 def test_no_line_joins_dims_that_stand_far_apart():

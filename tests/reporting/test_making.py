@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -32,11 +33,13 @@ def test_a_model_is_diagnosed_and_planned_by_rules(asvd, tmp_path, monkeypatch, 
     assert "latency [" not in page and "predicted plan" not in page
 
 
-def test_a_step_that_was_run_is_not_run_again(asvd: Path, tmp_path: Path) -> None:
+def test_a_step_that_was_run_is_not_run_again_and_a_path_may_be_no_utf8(asvd, tmp_path) -> None:  # type: ignore[no-untyped-def]
     source = gacprof.rule_table("h100")
     plan = gacprof.plan(asvd, source, objective="pad").as_dict()
-    page = gacprof.report(asvd, out=tmp_path / "page", cliff_map=source, plan=plan)
-    assert "Objective <code>pad</code>" in page.read_text()
+    model = shutil.copytree(asvd, tmp_path / os.fsdecode(b"m\xffd"))
+    page = gacprof.report(model, out=tmp_path / "page", cliff_map=source, plan=plan)
+    text = page.read_text(encoding="utf-8")
+    assert "Objective <code>pad</code>" in text and "m\\udcffd" in text
 
 
 def test_a_folder_of_the_verbs_files_is_read(tmp_path: Path) -> None:

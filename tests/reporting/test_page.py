@@ -12,8 +12,8 @@ from gacprof.core.errors import ReportError
 from gacprof.core.formatting import dims
 from gacprof.reporting.figures import View
 from gacprof.reporting.page import sizes_asked, telling_curves, write_page
-from gacprof.reporting.verdict import Contents, caption, verdict
-from gacprof.reporting.wording import diagnosed
+from gacprof.reporting.verdict import Contents, caption, cliffs, point_words, verdict
+from gacprof.reporting.wording import diagnosed, worst
 
 ROOT = Path(__file__).parents[2]
 
@@ -71,6 +71,27 @@ def test_the_headline_says_what_the_timings_show(found, ratio, notes, said):
     assert said in headline(bench=timed)
 
 
+def test_a_bench_that_goes_both_ways_says_so_and_names_the_largest_spread():
+    mixed, slower = bench("faster", [0.85, 0.9, 0.95]), bench("slower", [1.05, 1.1, 1.2])
+    mixed["timings"] += [timing | {"workload": "decode"} for timing in slower["timings"]]
+    mixed["replicates"] += [mixed["replicates"][0] | {"spread": 0.03}]
+    found = verdict(Contents("t", bench=mixed))
+    assert found.headline.startswith("after is faster than before somewhere, slower elsewhere: pre")
+    assert "no difference below 3.0 %" in found.rest["How sure"][0]
+
+
+def test_the_largest_loss_and_the_widest_bound_come_first(tmp_path):
+    assert worst(DIAGNOSED)[0].startswith("Most is lost in layers 0–3 mlp:width 2816: pad to 2848;")
+    page = write_page(Contents("t", diagnosis=DIAGNOSED), tmp_path).read_text()
+    rows = dict.fromkeys(re.findall(r'<td class="(\w+)">\1</td>', page))
+    assert list(rows)[:3] == ["misaligned", "undecided", "safe"]
+    curves = CliffMap.load("cpu-example").curves
+    unsure = next(curve for curve in curves if curve.undecided and not curve.misaligned)
+    assert cliffs(View(unsure)).endswith("10 are undecided, off by at most 8.1 %.")
+    words = point_words(CliffMap.load("a100-published").curve("attention", "head_dim"))
+    assert words[107] == "2.15 ms: misaligned, 44.6 % more than 128"
+
+
 def test_a_failed_comparison_is_told():
     failed = headline(verification=CHECK | {"passed": False})
     assert "does not compute the same function" in failed
@@ -93,10 +114,12 @@ def test_a_model_without_a_known_loss_is_not_said_to_lose_none():
     totals = DIAGNOSED["totals"] | {"misaligned": 0, "judged": 0, "unknown": 29}
     (said,) = diagnosed(DIAGNOSED | {"totals": totals})
     assert said.startswith("Not known: none of 29 weights")
-    totals |= {"weights": 15, "judged": 4, "unknown": 11, "fixed": 0, "undecided": 0}
-    (said,) = diagnosed(DIAGNOSED | {"totals": totals})
+    totals |= {"weights": 15, "judged": 7, "unknown": 8, "undecided": 0}
+    totals |= {"fixed": 3, "fixed_by_engines": 2}
+    said, rest = diagnosed(DIAGNOSED | {"totals": totals})
     assert said.startswith("4 of 15 weights judged, none known to lose time on ")
-    assert said.endswith("; 11 not known.")
+    assert said.endswith("; 8 not known.")
+    assert rest.startswith("Of the rest 1 not judged (no dim") and "2 not judged (engines" in rest
 
 
 def test_choices_that_read_the_same_are_one_row(tmp_path):
@@ -150,38 +173,26 @@ def test_the_page_has_a_section_for_what_there_is_and_none_for_what_there_is_not
     assert "Diagnosis" not in text and "The cliff map" not in text
 
 
-@pytest.fixture(scope="module")
-def few_curves() -> CliffMap:
-    """Of the A100's that a page draws, one of attention and one of products."""
-    a100 = CliffMap.load("a100-published")
+def test_the_page_stands_alone_takes_names_literally_and_a_second_replaces_it(tmp_path, a100):
+    """Of the curves that a page draws, one of attention and one of products."""
     kinds = {c.operator: c for c in telling_curves(a100) if c.operator != "row_sum"}
-    return CliffMap(a100.file.model_copy(update={"curves": list(kinds.values())}))
-
-
-def test_the_page_stands_alone_and_takes_names_literally(few_curves, tmp_path):
-    hostile = "<script>alert(1)</script>"
-    page = write_page(Contents(hostile, cliff_map=few_curves, notes=[hostile]), tmp_path / "p")
-    text = page.read_text()
+    few = CliffMap(a100.file.model_copy(update={"curves": list(kinds.values())}))
+    hostile, figures = "<script>alert(1)</script>", tmp_path / "figures"
+    text = write_page(Contents(hostile, cliff_map=few, notes=[hostile]), tmp_path).read_text()
     assert hostile not in text and "&lt;script&gt;" in text
     assert not re.search(
         r"(src|href)=[\"']https?://", re.sub(r"<svg.*?</svg>", "", text, flags=re.S)
     )
-    figures = sorted(p.name for p in (tmp_path / "p" / "figures").iterdir())
-    assert len(figures) == 2 * len(telling_curves(few_curves)) == 4 and figures[0].endswith(".png")
-    assert "10.1145/3805621.3807608" in text
+    drawn = sorted(p.name for p in figures.iterdir())
+    assert len(drawn) == 2 * len(telling_curves(few)) == 4 and drawn[0].endswith(".png")
+    assert any("linear" in name for name in drawn) and "10.1145/3805621.3807608" in text
+    (figures / "mine.svg").write_text("mine")
+    write_page(Contents("Two", bench=BENCH), tmp_path)
+    drawn = [p.name for p in figures.iterdir()]
+    assert "mine.svg" in drawn and not any("linear" in name for name in drawn)
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(ReportError, match="is a file's name"):
         write_page(Contents("t", bench=BENCH), tmp_path / "file")
-
-
-def test_a_second_report_leaves_no_figure_of_the_first_and_every_other_file(few_curves, tmp_path):
-    figures = tmp_path / "figures"
-    write_page(Contents("One", cliff_map=few_curves), tmp_path)
-    assert any("linear" in figure.name for figure in figures.iterdir())
-    (figures / "mine.svg").write_text("mine")
-    write_page(Contents("Two", bench=BENCH), tmp_path)
-    drawn = {p.name for p in figures.iterdir()}
-    assert "mine.svg" in drawn and not any("linear" in name for name in drawn)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from html.parser import HTMLParser
+from xml.etree import ElementTree
 
 import pytest
 
@@ -66,17 +66,6 @@ def test_csv_holds_raw_values_and_reads_back():
 
 
 def test_html_is_well_formed_and_escaped():
-    class Balanced(HTMLParser):
-        open: list = []  # noqa: RUF012
-
-        def handle_starttag(self, tag, attrs):
-            self.open = [*self.open, tag]
-
-        def handle_endtag(self, tag):
-            assert self.open[-1] == tag
-            self.open = self.open[:-1]
-
-    parser = Balanced()
     text = render(HARD, "html")
-    parser.feed(text)
-    assert parser.open == [] and "&lt;x&gt;" in text and "<td>1.00</td>" in text
+    ElementTree.fromstring(f"<div>{text}</div>")  # raises where a tag is left open
+    assert "&lt;x&gt;" in text and "<td>1.00</td>" in text

@@ -31,20 +31,13 @@ def test_without_errors_the_bounds_are_the_penalties(latency, data):
 
 
 @given(latencies, st.data())
-def test_bounds_hold_the_estimate_and_widen_with_the_error(latency, data):
+def test_noise_widens_bounds_and_makes_no_dim_safe_or_misaligned(latency, data):
     error = data.draw(st.lists(errors, min_size=len(latency), max_size=len(latency)))
-    near, far = judge(latency, error), judge(latency, [2 * e + 0.01 for e in error])
+    near, far = judge(latency, error), judge(latency, [e + data.draw(errors) for e in error])
     for judged in (near, far):
         assert np.all(judged.low <= judged.penalty) and np.all(judged.penalty <= judged.high)
     assert np.all(far.low <= near.low) and np.all(far.high >= near.high)
-
-
-@given(latencies, st.data())
-def test_more_noise_never_makes_a_dim_safe_or_misaligned(latency, data):
-    error = data.draw(st.lists(errors, min_size=len(latency), max_size=len(latency)))
-    noisier = [e + data.draw(errors) for e in error]
-    before, after = judge(latency, error).verdict, judge(latency, noisier).verdict
-    assert all(b in (a, "undecided") for a, b in zip(before, after, strict=True))
+    assert all(b in (a, "undecided") for a, b in zip(near.verdict, far.verdict, strict=True))
 
 
 @given(latencies, st.data())
@@ -56,9 +49,7 @@ def test_what_is_not_comparable_is_never_safe(latency, data):
 
 def test_dims_are_comparable_up_to_the_last_multiple_of_32():
     dims = list(range(100, 177))
-    assert [d for d, yes in zip(dims, comparable_dims(dims), strict=True) if yes] == [
-        *range(100, 161)
-    ]
+    assert comparable_dims(dims) == [d <= 160 for d in dims]
 
 
 def test_a_dim_before_a_gap_has_nothing_to_be_padded_to():
@@ -111,24 +102,6 @@ def test_curves_that_know_no_period_leave_it_to_the_sizes_that_all_share():
     assert comparable_sums(dims, [(own, True), ([True] * 30, False)]) == own
 
 
-@pytest.mark.parametrize("degrees", [3.0, 12.0])
-def test_bounds_from_few_blocks_hold_the_truth_as_often_as_they_say(degrees):
-    """Errors that are estimated themselves, from a few values: the normal's quantile would fail
-    several times as often."""
-    draw = np.random.default_rng(2)
-    below = above = normal = 0.0
-    times, true = 300, np.full(30, 100.0)
-    for _ in range(times):
-        error = 0.01 * np.sqrt(draw.chisquare(degrees, 30) / degrees)
-        latency = true * np.exp(draw.normal(0, 0.01, 30))
-        judged = judge(latency, error, degrees=[degrees] * 30)
-        below += np.mean(judged.low > 1e-9)
-        above += np.mean(judged.high < -1e-9)
-        normal += np.mean(judge(latency, error).low > 1e-9)
-    assert below / times <= 1.3 * VERDICT_LEVEL and above / times <= 1.3 * VERDICT_LEVEL
-    assert degrees > 6 or normal / times > 1.3 * VERDICT_LEVEL
-
-
 def test_a_dim_of_unknown_error_is_undecided():
     assert judge([100.0, 100.0], [0.001, float("inf")]).verdict == ("safe", "undecided")
     assert judge([100.0], [float("inf")]).verdict == ("undecided",)
@@ -143,22 +116,30 @@ def test_one_thin_dim_does_not_hide_the_others():
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("plateau", [True, False], ids=["plateau", "staircase"])
-def test_the_bounds_hold_the_truth_at_the_level_claimed(plateau):
-    """Measured again and again with known errors: each bound fails as rarely as it says. A
-    plateau is the hardest case: the fastest-looking of many equal dims looks too fast."""
+@pytest.mark.parametrize(
+    ("plateau", "degrees"), [(True, None), (False, None), (True, 3.0), (False, 3.0), (True, 12.0)]
+)
+def test_the_bounds_hold_the_truth_at_the_level_claimed(plateau, degrees):
+    """Measured again and again: each bound fails as rarely as it says. A plateau is the hardest
+    case: the fastest-looking of many equal dims looks too fast. Of errors that are estimated
+    themselves, from a few values, the normal's quantile would fail several times as often."""
     draw = np.random.default_rng(1)
     dims = np.arange(96, 160)
     true = np.full(len(dims), 100.0) if plateau else 100 + 40.0 * (dims % 8 != 0) + dims / 10
     error = np.where(dims % 3, 0.01, 0.03)
-    wanted, times = np.array(penalty(true.tolist())), 500
-    below = above = 0.0
+    wanted, times = np.array(penalty(true.tolist())), 400
+    below = above = normal = 0.0
     for _ in range(times):
-        judged = judge(true * np.exp(draw.normal(0, error)), error)
+        latency, known = true * np.exp(draw.normal(0, error)), error
+        if degrees:
+            known = error * np.sqrt(draw.chisquare(degrees, len(dims)) / degrees)
+            normal += np.mean(judge(latency, known).low > wanted + 1e-9)
+        judged = judge(latency, known, degrees=degrees and [degrees] * len(dims))
         below += np.mean(judged.low > wanted + 1e-9)
         above += np.mean(judged.high < wanted - 1e-9)
     chance = 1.3 * VERDICT_LEVEL  # of ten thousands of judgements
     assert below / times <= chance and above / times <= chance
+    assert degrees != 3.0 or not plateau or normal / times > chance
 
 
 def test_an_interval_that_ends_at_the_tolerance_is_safe():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 from recorded_device import RecordedDevice
 from suites import over, suite_of
@@ -11,6 +12,7 @@ from suites import over, suite_of
 from gacprof.core.points import LEVEL
 from gacprof.devices.device import BlockTimes, TimedCall
 from gacprof.devices.worker import WorkerLostError
+from gacprof.stats.noise import checks
 from gacprof.sweeping import build_map_of, read_blocks
 from gacprof.sweeping.run import run_sweep
 
@@ -59,6 +61,9 @@ def test_latencies_are_those_in_turn_with_other_curves(tmp_path):
         assert list(curve.misaligned) == [100, 107]
     [check] = [check for check in found.file.checks if check.name == "levels"]
     assert check.passed and check.effect == pytest.approx(0.1, abs=0.03)
+    for least, most, passes in ((0.8, 1.2, True), (1.0, 2.0, False), (0.3, 1.0, False)):
+        moved = [np.log([share]) for share in (least, 1.0, most)]
+        assert [c.passed for c in checks([], moved) if c.name == "levels"] == [passes]
 
 
 def test_level_blocks_call_what_a_process_has_prepared(tmp_path):

@@ -1,6 +1,7 @@
 """The engine on a recorded device: every call kept, nothing lost, nothing mixed."""
 
 import json
+from dataclasses import replace
 from math import exp
 from random import Random
 
@@ -88,6 +89,8 @@ def test_a_curve_that_stays_undecided_stops_at_its_most_blocks(tmp_path):
 
     summary = run_sweep(suite(blocks=4, most_blocks=20), device(latency), tmp_path / "run")
     assert (summary.blocks, summary.undecided, summary.unfinished) == (20, 1, 0)
+    processes = [block.process for block in read_blocks(tmp_path / "run")]
+    assert sorted(map(processes.count, range(3))) == [6, 7, 7], "evenly over the processes"
 
 
 class LosingABatch(RecordedDevice):
@@ -162,6 +165,22 @@ def test_a_point_that_fails_in_one_block_keeps_the_times_of_the_others(tmp_path)
     assert build_map_of(tmp_path / "run").curves[0].coverage.failed == {}
 
 
+@pytest.mark.parametrize(("every", "status", "us"), [(1, "throttled", 9.0), (2, "ok", 5.0)])
+def test_throttled_times_are_left_out_where_there_are_others(tmp_path, every, status, us):
+    class Hot(RecordedDevice):
+        taken = 0
+
+        def blocks(self, wanted):
+            self.taken += 1
+            throttled = "power cap" * (self.taken % every == 0)
+            return [replace(times, throttled=throttled) for times in super().blocks(wanted)]
+
+    hot = Hot(lambda point: 5.0 if hot.taken % every else 9.0)
+    run_sweep(suite(most_blocks=20), hot, tmp_path / "run")
+    for sample in read_samples(tmp_path / "run"):
+        assert (sample.status, set(sample.timings_us)) == (status, {us})
+
+
 class Interrupting:
     """Answers like the device, and is interrupted at one of its calls."""
 
@@ -199,8 +218,11 @@ def test_a_decided_curve_takes_no_more_blocks_and_its_resumed_sweep_none(tmp_pat
 def test_a_budget_leaves_a_valid_folder_that_resumes(tmp_path):
     first = run_sweep(suite(), device(), tmp_path / "run", budget_s=1e-9)
     assert (first.blocks, first.points, first.unfinished) == (0, 0, 1)
-    rest = run_sweep(suite(), device(), tmp_path / "run", resume=True)
+    how = {"budget_s": 900.0, "progress": lambda done, likely, _: told.append((done, likely))}
+    told = []
+    rest = run_sweep(suite(), device(), tmp_path / "run", resume=True, **how)
     assert (rest.blocks, rest.unfinished) == (FEWEST, 0)
+    assert len(told) == FEWEST and all(done <= likely <= 900 for done, likely in told)
 
 
 def test_kernels_are_noted_once_a_point(tmp_path):

@@ -205,6 +205,7 @@ CPU = Environment("cpu", "a CPU", "x86_64", {"threads": 2, "cores_allowed": 2}, 
     ("changed", "message"),
     [
         ({"name": "another"}, "name was 'a CPU', here it is 'another'"),
+        ({"arch": "aarch64"}, "arch was 'x86_64', here it is 'aarch64'"),
         ({"stack": {"torch": "2.14.0"}}, "stack was .*2.13.0.*, here it is .*2.14.0"),
         ({"facts": {"threads": 1, "cores_allowed": 2}}, "with 2 threads, here there are 1"),
         ({"facts": {"threads": 2, "cores_allowed": 1}}, "2 cores that it may use, here there are"),

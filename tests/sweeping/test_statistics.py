@@ -73,6 +73,19 @@ def test_planted_steps_are_found_where_they_are(tmp_path, jump):
     assert len(found) >= (6 if jump < 0.05 else 8)
 
 
+def test_the_floor_tells_how_much_two_sweeps_of_one_device_differ(tmp_path):
+    """Of two independent sweeps about 95 % of the dims agree within the floor of either."""
+    noise, log_us = [], []
+    for seed in range(2):
+        timing = {"replicates": 1.0, "processes": 6, "most_blocks": 48}
+        run_sweep(suite(**timing), Shared(seed, between=0.01), tmp_path / f"{seed}")
+        made = build_map_of(tmp_path / f"{seed}")
+        noise.append(made.floor)
+        log_us.append(np.log(made.curves[0].points.latency_us))
+    apart = log_us[0] - log_us[1]
+    assert 0.85 < np.mean(np.abs(apart - np.median(apart)) <= np.log1p(np.mean(noise))) < 1.0
+
+
 def test_what_one_process_favours_is_noise_to_a_sweep_of_several(tmp_path):
     """Within one process replicates agree, however far off their dim is there."""
     one, three = (curve_of(Shared(1, between=0.03), tmp_path / f"{n}", processes=n) for n in (1, 3))

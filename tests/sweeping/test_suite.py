@@ -4,6 +4,7 @@ import re
 import tomllib
 
 import pytest
+from suites import over, suite_of
 
 from gacprof.core.errors import SuiteError
 from gacprof.operators import OPERATORS
@@ -37,20 +38,10 @@ def test_auto_dtype_is_half_on_a_gpu_and_single_on_a_cpu():
 
 
 def test_a_point_on_two_axes_is_one_point():
-    both = (
-        GOOD
-        + """
-[[sweep]]
-operator = "linear"
-axis = "N"
-values = [32, 40]
-dims = { M = 1, K = 107 }
-flags = { bias = false }
-"""
-    )
-    points = parsed(both).points("cpu")
-    shared = [axes for p, axes in points.items() if p.dim == {"M": 1, "N": 32, "K": 107}]
-    assert ("K", "N") in shared
+    tables = over("K", [96, 107], {"M": 1, "N": 32}), over("N", [32, 40], {"M": 1, "K": 107})
+    points = suite_of(*tables).points("cpu")
+    shared = {"M": 1, "N": 32, "K": 107}
+    assert [axes for p, axes in points.items() if p.dim == shared] == [("K", "N")]
 
 
 @pytest.mark.parametrize(
@@ -137,16 +128,8 @@ def test_prefill_and_decode_are_covered_on_any_device(suite, kind, dtypes):
 
 
 def test_sweeps_of_one_axis_with_all_else_equal_are_one_curve():
-    more = """
-[[sweep]]
-operator = "linear"
-axis = "K"
-values = [120, 107]
-dims = { M = 64, N = 32 }
-flags = { bias = true }
-weight = 4
-"""
-    curves = parsed(GOOD + more).curves("cpu")
+    more = over("K", [120, 107], {"M": 64, "N": 32}, flags={"bias": True}, weight=4)
+    curves = suite_of(*tomllib.loads(GOOD)["sweep"], more).curves("cpu")
     assert len(curves) == 4
     (longer,) = [curve for curve in curves if curve.weight == 4]
     assert longer.dims == [96, 104, 107, 112, 120]
@@ -164,20 +147,8 @@ def test_a_dtype_goes_by_the_names_that_people_have_for_it(name, full):
 
 def test_a_refined_range_beside_dims_that_are_all_measured():
     """Both are one curve: dims named twice are measured, the others refined."""
-    text = """
-name = "t"
-[[sweep]]
-operator = "linear"
-axis = "K"
-values = [{ from = 1000, to = 2000 }]
-dims = { M = 1, N = 32 }
-strategy = "adaptive"
-[[sweep]]
-operator = "linear"
-axis = "K"
-values = [96, 104, 1007]
-dims = { M = 1, N = 32 }
-"""
-    (curve,) = parsed(text).curves("cpu")
+    dims = {"M": 1, "N": 32}
+    refined = over("K", range(1000, 2001), dims, strategy="adaptive")
+    (curve,) = suite_of(refined, over("K", [96, 104, 1007], dims)).curves("cpu")
     assert len(curve.points) == 1003
     assert curve.refined == set(range(1000, 2001)) - {1007}

@@ -9,7 +9,7 @@ from recorded_device import RecordedDevice
 from suites import over, suite_of
 
 import gacprof
-from gacprof.sweeping.estimate import estimate
+from gacprof.sweeping.estimate import START_S, estimate
 from gacprof.sweeping.run import run_sweep
 
 TINY = ("sweep", "--op", "linear", "--axis", "K", "--range", "8:11", "--fixed", "M=1,N=8",
@@ -51,6 +51,8 @@ def test_an_estimate_grows_with_the_work_and_keeps_to_the_budget():
     guess = estimate(fewer, "cuda")
     assert 0 < guess.seconds < estimate(more, "cuda").seconds <= guess.longest_s * 4
     assert guess.calls == 0
+    alone = estimate(suite(range(1, 20), blocks=12, processes=1), "cuda")
+    assert guess.seconds - alone.seconds == pytest.approx(2 * START_S["cuda"], abs=0.1)
     bounded = estimate(more, "recorded", budget_s=1e-3)
     assert bounded.seconds == bounded.longest_s == 1e-3
 
