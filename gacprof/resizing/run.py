@@ -41,22 +41,23 @@ def _realign(request: RealignRequest) -> Any:
     Raises :class:`PlanError` for a plan of another checkpoint, :class:`CheckpointError` for a
     dim that may not change, an ``out`` that exists, or a full disk.
     """
-    on_disk = isinstance(request.checkpoint, str | Path | Inventory)
-    if not on_disk and request.out is not None:
+    checkpoint, out = request.checkpoint, request.out
+    model = None if isinstance(checkpoint, str | Path | Inventory) else checkpoint
+    if model is not None and out is not None:
         raise PlanError("a model in memory is returned, not written: save what you get")
-    if on_disk and (request.out is None or request.inplace):
+    if model is None and (out is None or request.inplace):
         raise PlanError("a checkpoint is never changed in place: name a new folder as out (--out)")
-    reader = tensors_of(request.checkpoint)
-    asked = requested(reader.inventory, request.sizes)
-    if on_disk:
-        refuse_target(Path(str(request.out)), reader.inventory)
+    reader = tensors_of(checkpoint)
+    if out is not None:
         refuse_broken(reader.inventory)
+        refuse_target(Path(out), reader.inventory)
+    asked = requested(reader.inventory, request.sizes)
     base = None if request.base is None else tensors_of(request.base)
     new = new_checkpoint(reader.inventory, asked.sizes, informed=base is not None)
     resizer = Resizer(reader, new, base)
-    if on_disk:
-        return _write(resizer, asked, Path(str(request.out)), request.progress)
-    return resize_model(request.checkpoint, resizer, request.inplace)  # type: ignore[arg-type]
+    if model is not None:
+        return resize_model(model, resizer, request.inplace)
+    return _write(resizer, asked, Path(str(out)), request.progress)
 
 
 if TYPE_CHECKING:
