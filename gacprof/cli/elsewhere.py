@@ -87,6 +87,8 @@ def _print_curve(curve: MeasuredCurve) -> None:
 def print_times(times: StepTimes, every: bool) -> None:
     """Totals with bounds, the parts that take longest, what has no time, and how the times came
     about."""
+    if not times.totals:
+        return
     say(
         f"whole steps on {times.gpu}, in {', '.join(times.dtypes)}"
         f"{f', on one of {times.tp} ranks' if times.tp > 1 else ''}, measured elsewhere by "

@@ -54,6 +54,19 @@ def _groups_of_heads(at: Sizes) -> Iterator[Product]:
         yield replace(made, role="head_groups")
     if heads and hidden and not at.get("head_dim") and not at.family.mixer:
         yield replace(count("head_dim", "head_dim", hidden, heads), role="head_dim")
+    head_dim = None if at.family.mixer or config.get("kv_lora_rank") else at.get("head_dim")
+    if heads and head_dim:
+        made = count("attention head_dim", config.spelling("head_dim"), head_dim, 1)
+        partly = any(config.values.get(key) not in (None, 1, 1.0) for key in PARTLY_ROTATED)
+        is_whole = config.model_type.removesuffix("_text") in ROTATED and not partly
+        yield replace(made, role="rotated_head_dim" if is_whole else "attention_head_dim")
+
+
+ROTATED = (
+    "llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "gemma", "gemma2",
+)  # fmt: skip
+"""Types whose classes rotate all of head_dim in two halves where the config says no part of it."""
+PARTLY_ROTATED = ("partial_rotary_factor", "rotary_pct", "rotary_dim")
 
 
 def count(name: str, field: str, number: int, parts: int) -> Product:

@@ -17,7 +17,7 @@ from typing import Any
 from gacprof.checkpoint import inventory_for
 from gacprof.checkpoint.inventory import Dim
 from gacprof.checkpoint.products import check_heads
-from gacprof.cliffmap.source import SizeCost, SizeSource
+from gacprof.cliffmap.source import Asked, SizeCost, SizeSource
 from gacprof.core.errors import LintError, MapError
 from gacprof.core.request import verb
 from gacprof.core.tasks import no_collection
@@ -27,17 +27,19 @@ from gacprof.diagnosing.findings import (
     WeightFinding,
     highest_penalty,
 )
-from gacprof.diagnosing.fixed import fixed_findings, head_findings, verdicts_of
+from gacprof.diagnosing.fixed import fixed_findings, head_finding, head_findings, verdicts_of
 from gacprof.diagnosing.merging import merges
 from gacprof.diagnosing.predict import Estimate, Predictor, workload_of
 from gacprof.diagnosing.profiles import CoupledDims, around
 from gacprof.diagnosing.request import DiagnoseRequest
-from gacprof.diagnosing.sources import times_elsewhere
-from gacprof.elsewhere.model import StepTimes, step_times
+from gacprof.diagnosing.sources import NEWEST, times_elsewhere
+from gacprof.elsewhere.model import StepTimes, sizes_by_rules, step_times
 from gacprof.elsewhere.needs import Found, needs_of_config, needs_of_weights
 from gacprof.linting import LintRequest, lint
 from gacprof.linting.reading import config_named, is_config
+from gacprof.rules.target import target
 
+HEADS = ("heads", "kv_heads", "head_dim")
 WINDOW = 0.25
 """How far around a dim's size better sizes are looked for, as a fraction."""
 
@@ -98,20 +100,29 @@ def _of_config(
             "GPU ('gacprof gpus' lists them), 'gacprof lint' judges its sizes"
         )
     needs = needs_of_config(named.config, request.tp, request.dtype)
+    notes = [*named.notes, "a config alone: 'gacprof lint' judges its sizes for an engine"]
     try:
         times = _steps(source, needs, request)
     except MapError as error:
-        instead = f"; 'gacprof lint {named.name} --gpu {source.gpu}' judges its sizes without times"
-        raise MapError(f"{error}{'' if 'gacprof lint' in str(error) else instead}") from None
-    notes = [*named.notes, "a config alone: 'gacprof lint' judges its sizes for an engine"]
+        try:
+            if request.dtype is not None:  # asked for its times by name
+                raise
+            times = sizes_by_rules(target(source.gpu, NEWEST), needs, request.tp)
+        except MapError:
+            instead = f"; 'gacprof lint {named.name} --gpu {source.gpu}' judges its sizes"
+            raise MapError(f"{error}{'' if 'gacprof lint' in str(error) else instead}") from None
+        notes.append(f"no times: {error}")
+    view = source.view(Asked(named.name, frozenset(), "bfloat16", request.tokens))
+    shapes = {tuple(n.shape[name] for name in HEADS) for n in needs[0] if n.kind == "attention"}
+    heads = tuple(f for shape in sorted(shapes) if (f := head_finding(view, *shape)) is not None)
     too_large = ""
     if request.dtype is None:
         with suppress(LintError):  # a model that lint cannot judge: its size is not known
             too_large = lint(LintRequest(config, gpu=source.gpu, tp=request.tp)).too_large
     return Diagnosis(
         named.name, "config", source.name, source.environment.name, ", ".join(times.dtypes),
-        workload_of(request.tokens), None, 0, (), (), tuple(notes), source.basis, request.tp, times,
-        too_large=too_large,
+        workload_of(request.tokens), None, 0, (), heads, tuple(notes), source.basis, request.tp,
+        times, too_large=too_large,
     )  # fmt: skip
 
 

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from gacprof.elsewhere.model import StepTimes
 
 
+HEAD_DIMS = ("safe", "misaligned", "undecided")
+
+
 @dataclass(frozen=True)
 class DimFinding:
     """One adjustable dim: what it costs as it is, and the best it could be padded to.
@@ -216,7 +219,8 @@ class Diagnosis(Framed, Record):
         times; ``undecided_penalty_high`` is the most that an undecided dim may lose. Of a
         config, which has no weights, what its step's parts are (:meth:`StepTimes.counts`)."""
         if self._of_config and self.times is not None:
-            return dict(self.times.counts())
+            heads = {v: [d.size for d in self.dims if d.verdict == v] for v in HEAD_DIMS}
+            return self.times.counts() | {f"head_dims_{v}": sizes for v, sizes in heads.items()}
         counts, count = self._counts, len(self.weights) or 1
         odd = sum(not weight.divisible_by_8 for weight in self.weights)
         return {

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from gacprof.checkpoint.inventory import Gemm, Module
-from gacprof.cliffmap.source import Product, Side, SizeCost
+from gacprof.cliffmap.source import ModelView, Product, Side, SizeCost
 from gacprof.diagnosing.findings import DimFinding
 from gacprof.diagnosing.predict import Predictor
 
@@ -94,20 +94,30 @@ def head_findings(predictor: Predictor) -> Iterator[DimFinding]:
     may be. No zeros can be added to one without code that scales the queries anew."""
     shapes = {(a.heads, a.kv_heads, a.head_dim) for a in predictor.inventory.attentions}
     for heads, kv_heads, head_dim in sorted(shapes):
-        judged = predictor.view.head_dim(*_on_a_rank(predictor, heads, kv_heads), head_dim)
-        if judged is None or judged[0].verdict == "safe":
+        on_rank = _on_a_rank(predictor, heads, kv_heads)
+        found = head_finding(predictor.view, *on_rank, head_dim)
+        if found is None or found.verdict == "safe":
             continue
-        cost, best = judged
         at = f"attention of {heads} heads, {kv_heads} of keys and values"
-        found = _finding(predictor, cost, best, cost.why)
-        found = replace(found, name=f"{at}:head_dim", role="attention", feeds=(at,))
-        if cost.penalty is not None:
-            why = f"'gacprof explain MAP --op attention --d {head_dim}' tells why"
-            found = replace(found, advice=f"{found.advice}; {why}")
-        elif cost.verdict == "undecided":
-            why = f"{cost.why} has steps that are not known"
-            found = replace(found, advice=f"{why}; {found.advice}")
-        yield found
+        yield replace(found, name=f"{at}:head_dim", feeds=(at,))
+
+
+def head_finding(view: ModelView, heads: int, kv_heads: int, head_dim: int) -> DimFinding | None:
+    """The finding on the head_dim of attention as one rank runs it; None where it is not known."""
+    judged = view.head_dim(heads, kv_heads, head_dim)
+    if judged is None:
+        return None
+    cost, best = judged
+    at = f"attention of {heads} heads, {kv_heads} of keys and values"
+    found = _finding(view.tolerance, cost, best, cost.why)
+    found = replace(found, name=f"{at}:head_dim", role="attention", feeds=(at,))
+    if cost.penalty is not None:
+        why = f"'gacprof explain MAP --op attention --d {head_dim}' tells why"
+        return replace(found, advice=f"{found.advice}; {why}")
+    if cost.verdict == "undecided":
+        why = f"{cost.why} has steps that are not known"
+        return replace(found, advice=f"{why}; {found.advice}")
+    return found
 
 
 UNCHANGED = "no plan changes"
@@ -151,19 +161,17 @@ def _judge(
         return None
     safe = (cost.size for cost in others if cost.verdict == "safe" and offer(cost.size))
     served = predictor.view.mechanism(product, size)
-    return _finding(predictor, here, next(safe, None), served)
+    return _finding(predictor.tolerance, here, next(safe, None), served)
 
 
-def _finding(
-    predictor: Predictor, cost: SizeCost, best: int | None, served: str | None
-) -> DimFinding:
+def _finding(tolerance: float, cost: SizeCost, best: int | None, served: str | None) -> DimFinding:
     larger = "" if best is None or best == cost.size else f"; {best} would be served well"
     advice = "keep" if cost.verdict == "safe" else f"{STAYS}{larger}"
     return DimFinding(
         name="", kind="fixed", size=cost.size, layer=None, role="", feeds=(),
         divisible_by_8=cost.size % 8 == 0, verdict=cost.verdict or "unknown", penalty=cost.penalty,
         latency_us=cost.latency_us, best_size=best, best_latency_us=None, tier=served,
-        advice=advice, tolerance=predictor.tolerance or None, scaled=cost.scaled,
+        advice=advice, tolerance=tolerance or None, scaled=cost.scaled,
         penalty_low=cost.penalty_low, penalty_high=cost.penalty_high, relative=cost.relative,
         relative_from=cost.relative_from,
     )  # fmt: skip

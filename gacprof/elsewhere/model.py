@@ -14,7 +14,8 @@ from gacprof.core.errors import MapError
 from gacprof.core.files import Record
 from gacprof.elsewhere.levels import DIFFER, OUR_NAMES, Level, Levels
 from gacprof.elsewhere.needs import CONTEXT, EXPERTS, NOT_SHARED, QUERIES, Found, Need
-from gacprof.elsewhere.times import MEASURE, ProductTimes, least_us
+from gacprof.elsewhere.times import MEASURE, ProductTimes, good_size, least_us
+from gacprof.rules.target import Target
 
 NOTES = (
     "times are others' single measurements of aligned sizes by CUDA graph, interpolated; bounds "
@@ -180,7 +181,7 @@ def step_times(
     measured, naming those that were."""
     needs, left_out = found
     counts, sources = list(workload_of(tokens)), set[str]()
-    shapes = _good_shapes(times, needs)
+    shapes = _good_shapes(times.target, needs)
     priced = [
         [_priced(times, need, good, m, sources) for m in counts]
         for need, good in zip(needs, shapes, strict=True)
@@ -200,6 +201,21 @@ def step_times(
     )  # fmt: skip
 
 
+def sizes_by_rules(about: Target, found: Found, tp: int = 1) -> StepTimes:
+    """The parts of a step with the sizes at which rules call them good, where nobody measured what
+    they take: without any time. Raises :class:`MapError` where no rule of the GPU judges any."""
+    needs, left_out = found
+    known = [OUR_NAMES.get(n.dtype, "") for n in needs if n.kind == "product"]
+    if not set(known) - {""} or not set(known) - {""} <= set(about.chip.tiers):
+        raise MapError(f"{about.sheet.name} ({about.arch}) has no rules for these products")
+    parts = [Part(n, good, ()) for n, good in zip(needs, _good_shapes(about, needs), strict=True)]
+    gone = [f"{need.name}: no time" for need in needs]
+    return StepTimes(
+        about.sheet.key, "", tuple(sorted({need.dtype for need in needs})), tp, (), tuple(parts),
+        tuple(dict.fromkeys([*left_out, *gone])), (), (),
+    )  # fmt: skip
+
+
 def _apart(times: ProductTimes, needs: Sequence[Need]) -> list[str]:
     """Which data types engines serve by kernels of their own, so that their median says little."""
     dtypes = sorted({need.dtype for need in needs if need.kind == "product"})
@@ -208,10 +224,10 @@ def _apart(times: ProductTimes, needs: Sequence[Need]) -> list[str]:
     return [f"engines differ by more than {DIFFER:.0%} in {d}: name one (--engine)" for d in wide]
 
 
-def _good_shapes(times: ProductTimes, needs: Sequence[Need]) -> list[dict[str, int]]:
+def _good_shapes(about: Target, needs: Sequence[Need]) -> list[dict[str, int]]:
     """The next sizes of the best tier. Axes that one field of the config sizes grow together, to
     the least that is good in all of them."""
-    shapes = [_good_shape(times, need) for need in needs]
+    shapes = [_good_shape(about, need) for need in needs]
     for name in {name for need in needs for name in need.fields.values()}:
         axes = [
             (need, shape, axis)
@@ -224,7 +240,7 @@ def _good_shapes(times: ProductTimes, needs: Sequence[Need]) -> list[dict[str, i
             size
             for size in upwards(unit)
             if all(
-                times.good(need.dtype, grown) == grown
+                good_size(about, need.dtype, grown) == grown
                 for need, _, axis in axes
                 for grown in [need.shape[axis] // unit * size]
             )
@@ -234,10 +250,10 @@ def _good_shapes(times: ProductTimes, needs: Sequence[Need]) -> list[dict[str, i
     return shapes
 
 
-def _good_shape(times: ProductTimes, need: Need) -> dict[str, int]:
+def _good_shape(about: Target, need: Need) -> dict[str, int]:
     if need.kind != "product":
         return dict(need.shape)
-    return {axis: times.good(need.dtype, size) for axis, size in need.shape.items()}
+    return {axis: good_size(about, need.dtype, size) for axis, size in need.shape.items()}
 
 
 def _priced(

@@ -104,15 +104,6 @@ class ProductTimes:
         most = gemm.relative_most(self.target, relative)
         return _slower(level.estimate, relative, most, m * n * k).at_least(least)
 
-    def good(self, dtype: str, size: int) -> int:
-        """The next size of the best tier; of 32 where rules say nothing of the type, as of all that
-        was measured."""
-        named, multiple = OUR_NAMES.get(table_dtype(dtype), ""), 32
-        if named in self.target.chip.tiers:
-            demanded, _ = gemm.DEMANDS.get(named, (1, 1))
-            multiple = max(gemm.levels(self.target, named)[0].elements, demanded)
-        return -(-size // multiple) * multiple
-
     def _relative(self, dtype: str, m: int, n: int, k: int) -> float | str:
         """The published time of such sizes beside aligned ones; or why it is not known."""
         if dtype not in self.target.chip.tiers:
@@ -147,6 +138,16 @@ class ProductTimes:
             f"measured ones err by up to {percent(left_out)}, engines differ by up to "
             f"{percent(differ)} (90 % of them)"
         )
+
+
+def good_size(target: Target, dtype: str, size: int) -> int:
+    """The next size of the best tier; of 32 where rules say nothing of the type, as of all that was
+    measured."""
+    named, multiple = OUR_NAMES.get(table_dtype(dtype), ""), 32
+    if named in target.chip.tiers:
+        demanded, _ = gemm.DEMANDS.get(named, (1, 1))
+        multiple = max(gemm.levels(target, named)[0].elements, demanded)
+    return -(-size // multiple) * multiple
 
 
 def _slower(aligned: Estimate, relative: float, most: float, work: int) -> Estimate:

@@ -336,11 +336,6 @@ def _notes(case: Case) -> Iterable[str]:
         yield "layers of linear attention as linear_attn_config describes them are not judged"
     if engine.at is not None and engine.at > (version(engine.read) or ()):
         yield f"{engine.name}'s demands were read at {engine.read}: a newer version may differ"
-    head_dim = config.get("head_dim") or 0
-    if not head_dim and (heads := config.get("heads")):
-        head_dim = (config.get("hidden_size") or 0) // heads
-    if head_dim % 8 and not case.gpu.is_open:
-        yield f"head_dim {head_dim} is no multiple of 8: which kernel takes it is not judged"
     judged = [one for one in judged if one.product.role != "mamba1"]
     gone = sorted({m for one in judged for m in (*one.product.n.missing, *one.product.k.missing)})
     if gone:

@@ -8,6 +8,7 @@ from typing import Any
 
 from gacprof.core import formatting
 from gacprof.core.formatting import bounded_time, counted
+from gacprof.diagnosing.findings import HEAD_DIMS
 from gacprof.diagnosing.merging import Merge, merging
 from gacprof.reporting.grouping import group
 
@@ -32,7 +33,8 @@ def diagnosed(diagnosis: Mapping[str, Any]) -> list[str]:
     levers = [verdict_of(diagnosis), f"{capital(merging(merges))}." if merges else ""]
     if merged > (totals.get("recoverable_us") or 0.0):
         levers.reverse()
-    steps = _steps(diagnosis, times) if times else [_no_time(diagnosis)]
+    steps = _steps(diagnosis, times) if times else []
+    steps = steps or [_no_time(diagnosis)]
     large = diagnosis.get("too_large")
     room = f"On {diagnosis['device']} the model {large}." if large else ""
     return [sentence for sentence in (room, *levers, *steps, left_open(diagnosis)) if sentence]
@@ -90,20 +92,27 @@ def _of_config(diagnosis: Mapping[str, Any], how: str) -> str:
     are not."""
     totals, device = diagnosis["totals"], diagnosis["device"]
     misaligned, judged, beyond = totals["misaligned"], totals["judged"], totals.get("not_judged")
-    but = f"; {listed(beyond)} not judged" if beyond else ""
+    odd = "attention's head_dim " + ", ".join(map(str, totals["head_dims_misaligned"]))
+    is_odd = bool(totals["head_dims_misaligned"])
+    known = any(totals[f"head_dims_{verdict}"] for verdict in HEAD_DIMS)
+    beyond_all = [*(beyond or ()), *([] if known else ["attention's head_dim"])]
+    but = f"; {listed(beyond_all)} not judged" if beyond_all else ""
     of = f"{judged} of {counted(totals['products'], 'product')}" if beyond else ""
     if misaligned:
         moved = _moved(diagnosis["times"], diagnosis.get("tp", 1))
         return (
             f"{misaligned} of {counted(judged, 'product')}{' judged' if beyond else ''} have sizes "
-            f"that {device} serves worse: {moved}{how}{but}."
+            f"that {device} serves worse: {moved}{f'; so is {odd}' if is_odd else ''}{how}{but}."
         )
+    if is_odd:
+        rest = f"none of {counted(judged, 'product')} judged is known to be"
+        return f"{capital(odd)} is one that {device} serves worse{how}; {rest}{but}."
     if not judged:
         return f"Not known: none of {counted(totals.get('products', 0), 'product')} can be judged."
     if beyond:
         return f"{of} judged, none known to be served worse by {device}{how}{but}."
     all_judged = f"of {counted(judged, 'product')} judged"
-    return f"No size is known that {device} serves worse{how}, {all_judged}."
+    return f"No size is known that {device} serves worse{how}, {all_judged}{but}."
 
 
 def _moved(times: Mapping[str, Any], tp: int) -> str:
@@ -188,8 +197,10 @@ def worst(diagnosis: Mapping[str, Any]) -> list[str]:
 def left_open(diagnosis: Mapping[str, Any]) -> str:
     """What the verdict does not hold for; empty where it holds for all."""
     totals = diagnosis["totals"]
+    heads = ", ".join(map(str, totals.get("head_dims_undecided") or ()))
+    undecided = f"Attention's head_dim {heads} is undecided." if heads else ""
     if diagnosis["layout"] == "config":
-        return ""
+        return undecided
     most, padded = totals["undecided_penalty_high"], totals.get("fixed_by_engines", 0)
     by = "" if most is None else f" (by at most {percent(most)})"
     counts = {
@@ -200,12 +211,11 @@ def left_open(diagnosis: Mapping[str, Any]) -> str:
     }
     rest = ", ".join(f"{count} {words}" for words, count in counts.items() if count)
     rest = rest if totals["judged"] else ""
-    heads = ", ".join(map(str, totals.get("head_dims_undecided") or ()))
     busy = diagnosis.get("busy") and totals["undecided"]
     said = [
         f"Of the rest {rest}." if rest else "",
         f"Machine busy during the sweep: {diagnosis['busy']}." if busy else "",
-        f"Attention's head_dim {heads} is undecided." if heads else "",
+        undecided,
     ]
     return " ".join(filter(None, said))
 

@@ -165,13 +165,31 @@ def test_misaligned_sizes_are_a_finding_of_weights_and_configs_alike(
     assert "no times: no measurements of 'l4'" in run("diagnose", model, "--gpu", "l4", "--why")[1]
 
 
-def test_without_measurements_the_command_that_installs_them_and_the_verb_that_judges_are_named(
+@pytest.mark.parametrize(
+    ("head_dim", "code", "said"),
+    [(128, 0, "No size is known"), (107, 1, "head_dim 107 is one"), (100, 1, "head_dim 100 is one"),
+     (104, 0, "head_dim 104 is undecided")],
+)  # fmt: skip
+def test_a_configs_head_dim_is_judged_as_a_checkpoints(run, config_file, head_dim, code, said):
+    config_file.write_text(json.dumps(CONFIG | {"head_dim": head_dim}))
+    found = run("diagnose", config_file, "--gpu", "h100")
+    assert (found.code, said in found.out) == (code, True), found.out
+    latent = {"model_type": "deepseek_v2", "kv_lora_rank": 512, "qk_rope_head_dim": 64,
+              "qk_nope_head_dim": 128, "v_head_dim": 128}  # fmt: skip
+    config_file.write_text(json.dumps(CONFIG | latent))
+    first = run("diagnose", config_file, "--gpu", "h100").out.splitlines()[0]
+    assert "attention's head_dim not judged" in first
+
+
+def test_without_measurements_sizes_are_judged_by_rules_and_what_installs_them_is_named(
     run, config_file
 ):
-    code, _, err = run("diagnose", config_file, "--gpu", "h100")
-    assert (code, err.count("\n")) == (2, 1)
-    assert "pip install 'gacprof[elsewhere]'" in err
-    assert f"'gacprof lint {config_file} --gpu h100' judges its sizes" in err
+    code, out, _ = run("diagnose", config_file, "--gpu", "rtx4090")
+    assert code == 0 and "pip install 'gacprof[elsewhere]'" in out
+    assert "by rules, not measured, of 5 products judged" in out.splitlines()[0]
+    config_file.write_text(json.dumps(CONFIG | {"intermediate_size": 1001}))
+    code, out, _ = run("diagnose", config_file, "--gpu", "rtx4090")
+    assert code == 1 and "intermediate_size 1001 → " in out.splitlines()[0]
     code, out, _ = run("gpus")
     assert code == 0 and "pip install 'gacprof[elsewhere]'" in out
 
@@ -218,7 +236,8 @@ def test_a_configs_diagnosis_says_in_python_what_its_parts_say(measured):
     assert "2 of 5 products have sizes that are not of the best tier" in repr(found)
     assert found.as_dict()["totals"] == {
         "products": 5, "judged": 5, "not_judged": [], "refused": [],
-        "misaligned": 2, "open": 2, "unknown": 1,
+        "misaligned": 2, "open": 2, "unknown": 1, "head_dims_safe": [],
+        "head_dims_misaligned": [], "head_dims_undecided": [64],
     }  # fmt: skip
     frame = found.to_frame()
     assert list(frame[frame["misaligned"].eq(True)]["part"].unique()) == odd

@@ -161,3 +161,16 @@ def test_experts_that_no_rule_covers_are_not_ok_on_a_gpu(width):
     assert set(experts) == ({"ok"} if width % 8 == 0 else {"unknown"})
     assert ("moe.w1/w3, moe.w2 not judged on h100" in headline(found)) == (width == 767)
     assert "not judged" not in headline(lint(config))  # the engine takes it
+
+
+@pytest.mark.parametrize(
+    ("sizes", "engine", "outcome"),
+    [({"head_dim": 107}, "vllm", "refused"), ({"head_dim": 107}, "transformers", "refused"),
+     ({"head_dim": 107}, "llama.cpp", "unknown"), ({"head_dim": 100}, "vllm", "unknown"),
+     ({"head_dim": 100}, "sglang", "unknown"), ({"head_dim": 104}, "vllm", "ok"),
+     ({"head_dim": 107, "partial_rotary_factor": 0.5}, "vllm", "unknown")],
+)  # fmt: skip
+def test_a_head_dim_that_is_no_multiple_of_8_is_not_ok(llama, sizes, engine, outcome):
+    found = lint(llama | sizes, engine=engine, gpu="h100")
+    assert found.outcome == outcome
+    assert all(one.outcome == "ok" for one in found.remedies)
