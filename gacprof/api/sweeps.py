@@ -70,7 +70,7 @@ def _suite(request: SweepRequest) -> Suite:
         return opened_suite(suite)
     from gacprof.checkpoint import inventory_for
     from gacprof.diagnosing.predict import workload_of
-    from gacprof.planning.presets import requirements
+    from gacprof.planning.requirements import requirements
     from gacprof.sweeping.for_checkpoint import suite_for, suite_for_ranks, suite_for_ranks_of
 
     counts = sorted(workload_of(tokens))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from numbers import Real
 from pathlib import Path
@@ -55,39 +55,47 @@ def safe_ranks(
     within = _range(within)
     source = open_source(source, gpu=gpu, torch=torch, engine=engine)
     named = _dtype(dtype, layers, source)
-    asked = Asked("CHECKPOINT", frozenset(_sides(shapes)), named, None, named)
     products = _pairs(shapes, named)
-    counts: Any = tokens
-    if isinstance(counts, Real) or getattr(counts, "ndim", None) == 0:
-        counts = (whole("tokens", counts, 1),)
-    if counts is None or not len(counts):
-        each = {m: source.view(replace(asked, tokens=(m,))) for m in source.view(asked).tokens}
-        held = [m for m, view in each.items() if view.sizes(products, 1, MAX_DIM)]
-        counts = held or None
-    view = source.view(replace(asked, tokens=counts))
+    view = _view(source, shapes, products, named, tokens)
     first, last = within or (1, max(1, _below_break_even(shapes)))
     last = min(last, *(min(shape) for shape in shapes))
     if why := view.no_better(products):
         raise MapError(why)
     _check_held(source, view, products, within, _command(shapes, view, within))
-    uses = [
-        Use(
-            "quantised" if product.dtype in ("int8", "float8_e4m3") else "linear",
-            {"M": m} | ({"K": product.K.others} if product.N.times else {"N": product.N.others}),
-            "N" if product.N.times else "K",
-            view.dtype,
-            view.flags,
-            weight,
-        )
-        for product in products
-        for m, weight in view.tokens.items()
-    ]
-    found = source.judge_jointly(uses, first, last)
+    found = source.judge_jointly(list(_uses(products, view)), first, last)
     chosen = [c for c in found if c.safe or not safe_only]
     fixed = [size for shape in shapes for size in shape]
     if found and not chosen and (why := view.no_safe(products, fixed)):
         raise MapError(why)
     return chosen
+
+
+def _view(
+    source: SizeSource,
+    shapes: Sequence[Shape],
+    products: Sequence[Product],
+    dtype: str,
+    counts: Any,
+) -> ModelView:
+    """The source at the token counts asked for, by default those at which it holds the products."""
+    sides = frozenset(side for out, into in shapes for side in ((0, into), (out, 0)))
+    asked = Asked("CHECKPOINT", sides, dtype, None, dtype)
+    if isinstance(counts, Real) or getattr(counts, "ndim", None) == 0:
+        counts = (whole("tokens", counts, 1),)
+    if counts is None or not len(counts):
+        each = {m: source.view(replace(asked, tokens=(m,))) for m in source.view(asked).tokens}
+        counts = [m for m, view in each.items() if view.sizes(products, 1, MAX_DIM)] or None
+    return source.view(replace(asked, tokens=counts))
+
+
+def _uses(products: Sequence[Product], view: ModelView) -> Iterator[Use]:
+    """The products as a source judges them jointly, at every token count."""
+    for product in products:
+        operator = "quantised" if product.dtype in ("int8", "float8_e4m3") else "linear"
+        axis, other = ("N", "K") if product.N.times else ("K", "N")
+        for m, weight in view.tokens.items():
+            dims = {"M": m, other: getattr(product, other).others}
+            yield Use(operator, dims, axis, view.dtype, view.flags, weight)
 
 
 def _pairs(shapes: Iterable[Shape], dtype: str) -> list[Product]:
@@ -101,13 +109,6 @@ def _pairs(shapes: Iterable[Shape], dtype: str) -> list[Product]:
             Product(Side(out), rank, False, dtype),
         )
     ]
-
-
-def _sides(shapes: Iterable[Shape]) -> Iterable[Shape]:
-    """The fixed sides of both products, as a view looks for them."""
-    for out, into in shapes:
-        yield 0, into
-        yield out, 0
 
 
 def _shapes(layers: Any) -> list[Shape]:

@@ -1,5 +1,5 @@
 """Dims that take one common size: an axis of the choice, and what the user and an engine leave to
-it. Axes that meet in a product or a tensor are chosen together: a component.
+it.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from gacprof.checkpoint.inventory import Dim, Inventory, Module, TensorInfo
+from gacprof.checkpoint.inventory import Dim
 from gacprof.core.errors import PlanError
 from gacprof.diagnosing.predict import is_number
-from gacprof.planning.presets import Requirements
 from gacprof.planning.request import Constraints, Pin
+from gacprof.planning.requirements import Requirements
 
 Dims = tuple[Dim, ...]
 Size = int | None
@@ -193,54 +193,3 @@ def bounds_of(
 
 def _matching(dim: Dim, patterns: Mapping[str, Pin] | Mapping[str, int] | None) -> list[Pin]:
     return [size for name, size in (patterns or {}).items() if fnmatchcase(dim.name, name)]
-
-
-@dataclass(frozen=True)
-class Component:
-    """Axes that are coupled, and what is theirs alone: modules and tensors."""
-
-    axes: tuple[Axis, ...]
-    modules: tuple[Module, ...]
-    tensors: tuple[TensorInfo, ...]
-
-
-def components(inventory: Inventory, axes: Sequence[Axis]) -> list[Component]:
-    """The axes in groups that are coupled. One of a single size decides nothing, so that it couples
-    no others; every weight belongs to one group."""
-    touched = [_touched(inventory, axis) for axis in axes]
-    leader = list(range(len(axes)))
-
-    def find(i: int) -> int:
-        while leader[i] != i:
-            leader[i] = leader[leader[i]]
-            i = leader[i]
-        return i
-
-    owner: dict[object, int] = {}
-    for i in sorted(range(len(axes)), key=lambda i: not axes[i].free):
-        for key in touched[i]:
-            first = owner.setdefault(key, i)
-            if axes[first].free and axes[i].free:
-                leader[find(i)] = find(first)
-    own: dict[int, tuple[list[Axis], list[Module], list[TensorInfo]]] = {}
-    for i, axis in enumerate(axes):
-        own.setdefault(find(i), ([], [], []))[0].append(axis)
-    for key, i in owner.items():
-        what = touched[i][key]
-        if isinstance(what, Module):
-            own[find(i)][1].append(what)
-        else:
-            own[find(i)][2].append(what)
-    return [Component(tuple(a), tuple(m), tuple(t)) for a, m, t in own.values()]
-
-
-def _touched(inventory: Inventory, axis: Axis) -> dict[object, Module | TensorInfo]:
-    """The modules that the dims of an axis take part in, and the tensors that they are written in,
-    each stored one once."""
-    found: dict[object, Module | TensorInfo] = {}
-    for dim in axis.members:
-        found |= {("module", m.name): m for m in inventory.modules_of(dim.name)}
-        for place in dim.places:
-            info = inventory.tensors[place.tensor]
-            found.setdefault(info.stored_at, info)
-    return found

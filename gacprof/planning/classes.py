@@ -16,15 +16,31 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gacprof.checkpoint.inventory import NEIGHBOUR_MULTIPLES, Dim
+from gacprof.checkpoint.inventory import (
+    NEIGHBOUR_MULTIPLES,
+    Dim,
+    Inventory,
+    Module,
+    TensorInfo,
+)
 from gacprof.core.errors import PlanError
-from gacprof.planning.axes import Axis, Component, Size, components
-from gacprof.planning.costs import Floats, Footprint, Growth, Tables, growth, stored
+from gacprof.planning.axes import Axis, Size
+from gacprof.planning.costs import (
+    Component,
+    Floats,
+    Footprint,
+    Growth,
+    Ints,
+    Tables,
+    growth,
+    stored,
+)
 from gacprof.planning.limits import ROUNDING, Limits
 from gacprof.planning.offers import axis_of, nothing_safe
 from gacprof.planning.problem import Problem
@@ -40,9 +56,9 @@ SURELY = 3.0
 @dataclass(frozen=True)
 class Option:
     """Joint sizes of a class, one an axis, and what all its weights take: parameters, bytes as
-    stored, µs of all their products (None where the map lacks one), and those µs at each workload
-    that is limited. ``kept`` is the share of energy summed over dims, None where one is not known;
-    ``value`` what the objective makes of it."""
+    stored, µs of all their products (None where the map lacks one), and ``takes`` of every limit
+    (NaN where that is not known). ``kept`` is the share of energy summed over dims, None where one
+    is not known; ``value`` what the objective makes of it."""
 
     sizes: tuple[Size, ...]
     parameters: int
@@ -50,7 +66,7 @@ class Option:
     latency_us: float | None
     kept: float | None
     value: float
-    limited_us: tuple[float | None, ...] = ()
+    takes: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -71,6 +87,48 @@ class DimClass:
         """By dim name."""
         pairs = zip(self.axes, option.sizes, strict=True)
         return {dim.name: size for axis, size in pairs for dim in axis.members}
+
+
+def components(inventory: Inventory, axes: Sequence[Axis]) -> list[Component]:
+    """The axes in groups that are coupled. One of a single size decides nothing, so that it couples
+    no others; every weight belongs to one group."""
+    touched = [_touched(inventory, axis) for axis in axes]
+    leader = list(range(len(axes)))
+
+    def find(i: int) -> int:
+        while leader[i] != i:
+            leader[i] = leader[leader[i]]
+            i = leader[i]
+        return i
+
+    owner: dict[object, int] = {}
+    for i in sorted(range(len(axes)), key=lambda i: not axes[i].free):
+        for key in touched[i]:
+            first = owner.setdefault(key, i)
+            if axes[first].free and axes[i].free:
+                leader[find(i)] = find(first)
+    own: dict[int, tuple[list[Axis], list[Module], list[TensorInfo]]] = {}
+    for i, axis in enumerate(axes):
+        own.setdefault(find(i), ([], [], []))[0].append(axis)
+    for key, i in owner.items():
+        what = touched[i][key]
+        if isinstance(what, Module):
+            own[find(i)][1].append(what)
+        else:
+            own[find(i)][2].append(what)
+    return [Component(tuple(a), tuple(m), tuple(t)) for a, m, t in own.values()]
+
+
+def _touched(inventory: Inventory, axis: Axis) -> dict[object, Module | TensorInfo]:
+    """The modules that the dims of an axis take part in, and the tensors that they are written in,
+    each stored one once."""
+    found: dict[object, Module | TensorInfo] = {}
+    for dim in axis.members:
+        found |= {("module", m.name): m for m in inventory.modules_of(dim.name)}
+        for place in dim.places:
+            info = inventory.tensors[place.tensor]
+            found.setdefault(info.stored_at, info)
+    return found
 
 
 def build_classes(problem: Problem, limits: Limits) -> list[DimClass]:
@@ -152,17 +210,11 @@ def _options_of(
     problem: Problem, component: Component, fixed: dict[str, Size], grown: Growth, limits: Limits
 ) -> tuple[Option, ...]:
     """The options of a class, worked out once for equal experts."""
-
-    def make() -> tuple[Option, ...]:
-        return options_of(problem, component, fixed, grown, limits)
-
-    like = component.axes[0].like
+    like, asked = component.axes[0].like, tuple(limit.asked for limit in limits.every)
+    make = partial(options_of, problem, component, fixed, grown, limits)
     if len(component.axes) > 1 or like is None or grown:
         return make()
-    timed = (str(each.predictor.tokens) for each in limits.times)
-    return problem.predictor.once(
-        ("options", like, *limits.active, limits.break_even, *timed), make
-    )
+    return problem.predictor.once(("options", like, limits.break_even, asked), make)
 
 
 def options_of(
@@ -172,8 +224,7 @@ def options_of(
 
     Raises :class:`PlanError` where the dims cannot stay as they are and nothing else is safe.
     """
-    timed = tuple(each.predictor for each in limits.times)
-    tables = Tables(problem.predictor, component, grown, problem.kept, timed)
+    tables = Tables(problem.predictor, component, grown, problem.kept)
     joint = Joint(problem, tables, fixed, limits)
     cells = joint.chosen()
     if not cells and joint.own is None:
@@ -181,24 +232,19 @@ def options_of(
         raise PlanError(
             f"{first.name} has no size together with what it meets: {nothing_safe(problem, first)}"
         )
-    values = problem.goal.values(tables)
-    return tuple(_option(tables, values, cell) for cell in cells or [joint.own or ()])
-
-
-def _option(tables: Tables, values: Floats, cell: tuple[int, ...]) -> Option:
-    kept = float(tables.kept()[cell])
-    latency, *limited = (
-        None if np.isnan(us[cell]) else float(us[cell])
-        for us in (tables.latency_us, *tables.limited_us)
-    )
-    return Option(
-        tuple(axis.sizes[j] for axis, j in zip(tables.axes, cell, strict=True)),
-        int(tables.costs[0][cell]),
-        int(tables.costs[1][cell]),
-        latency,
-        None if np.isnan(kept) else kept,
-        float(values[cell]),
-        tuple(limited),
+    costs, times, kept = tables.costs, tables.latency_us, tables.kept()
+    values, taken = problem.goal.values(tables), [each.taken(tables) for each in limits.every]
+    return tuple(
+        Option(
+            tuple(axis.sizes[j] for axis, j in zip(tables.axes, cell, strict=True)),
+            costs[0][cell].item(),
+            costs[1][cell].item(),
+            None if np.isnan(times[cell]) else times[cell].item(),
+            None if np.isnan(kept[cell]) else kept[cell].item(),
+            values[cell].item(),
+            tuple(table[cell].item() for table in taken),
+        )
+        for cell in cells or [joint.own or ()]
     )
 
 
@@ -209,7 +255,9 @@ class Joint:
         self, problem: Problem, tables: Tables, fixed: dict[str, Size], limits: Limits
     ) -> None:
         self.problem, self.axes, self.tables, self.fixed = problem, tables.axes, tables, fixed
-        self.limits = limits
+        self.break_even = limits.break_even
+        self.limited_us = [limit.taken(tables) for limit in limits.times]
+        self.taken = [limit.taken(tables) for limit in limits.every]
         self.own = tables.unchanged()
         self._place = {dim.name: i for i, axis in enumerate(self.axes) for dim in axis.members}
 
@@ -218,7 +266,7 @@ class Joint:
         no other equals in value and undercuts in all that is limited."""
         stay = self.problem.request.constraints.untouched
         allowed = self._faster_than_dense()
-        for us in (self.tables.latency_us, *self.tables.limited_us):
+        for us in (self.tables.latency_us, *self.limited_us):
             known = ~np.isnan(us)
             if known.any():  # no plan rests on products that were not measured, if others were
                 allowed &= known
@@ -233,9 +281,9 @@ class Joint:
         is limited: the device's break-even, not that of parameters."""
         fair = np.ones(self.tables.shape, np.bool_)
         for i, axis in enumerate(self.axes):
-            if self.limits.break_even and axis.sizes[-1:] == (None,):
+            if self.break_even and axis.sizes[-1:] == (None,):
                 slower = np.ones(self.tables.shape, np.bool_)
-                for us in self.tables.limited_us:
+                for us in self.limited_us:
                     with np.errstate(invalid="ignore"):
                         slower &= us > np.take(us, [-1], axis=i) * (1 + ROUNDING)
                 fair &= ~slower
@@ -243,7 +291,7 @@ class Joint:
 
     def _unbeaten(self) -> NDArray[np.bool_]:
         """Where nothing larger is surely faster, nor all of it as it is at no less value."""
-        latency, variance = self.tables.times
+        latency, variance = self.tables.times_by(self.problem.predictor)
         with np.errstate(invalid="ignore", divide="ignore"):
             error = SURELY * np.sqrt(variance) / np.where(latency > 0, latency, 1.0)
             least = np.log(latency) - error
@@ -281,19 +329,15 @@ class Joint:
         return all(offer(dim, size, sizes, axis.shared).offered for dim in axis.members)
 
     def _undominated(self, allowed: NDArray[np.bool_], stay: bool) -> list[tuple[int, ...]]:
-        (parameters, nbytes), active = self.tables.costs, self.limits.active
-        unknown = self.tables.limited_us if "latency" in active else []
-        unknown = [*unknown, self.tables.kept()] if "energy" in active else unknown
-        for table in unknown:
+        parameters, nbytes = self.tables.costs
+        for table in self.taken:
             if not np.isnan(table[allowed]).all():
                 allowed = allowed & ~np.isnan(table)
         cells = np.argwhere(allowed)
         worth = self.problem.goal.values(self.tables)[allowed]
-        tables: list[NDArray[np.float64] | NDArray[np.int64]] = [parameters] if active else []
-        tables += [nbytes] if "memory" in active else []
-        tables += [-self.tables.kept(0.0)] if "energy" in active else []
-        tables += [np.nan_to_num(us) for us in self.tables.limited_us]
-        limited = np.stack([np.zeros(worth.shape), *(table[allowed] for table in tables)])
+        tables: list[Floats | Ints] = [parameters, *self.taken] if self.taken else []
+        taken_of = (np.nan_to_num(table[allowed]) for table in tables)
+        limited = np.stack([np.zeros(worth.shape), *taken_of])
         changed = np.ones(self.tables.shape)
         if self.own is not None:
             changed[self.own] = 0

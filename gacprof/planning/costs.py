@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import nan, prod
 from typing import Any
@@ -29,7 +29,7 @@ from gacprof.checkpoint.inventory import (
 )
 from gacprof.core.points import BYTES_PER_ELEMENT
 from gacprof.diagnosing.predict import Predictor
-from gacprof.planning.axes import Axis, Component, Size
+from gacprof.planning.axes import Axis, Size
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -158,15 +158,24 @@ def share_kept(dim: Dim, size: Size, kept: Kept) -> float | None:
 
 
 @dataclass(frozen=True)
+class Component:
+    """Axes that are coupled, and what is theirs alone: modules and tensors."""
+
+    axes: tuple[Axis, ...]
+    modules: tuple[Module, ...]
+    tensors: tuple[TensorInfo, ...]
+
+
+@dataclass(frozen=True)
 class Tables:
     """What every joint choice of a component's sizes takes: arrays with one dimension an axis.
-    ``fixed`` is what axes of one size add; ``limited`` give the times of workloads with limits."""
+    ``fixed`` is what axes of one size add."""
 
     predictor: Predictor
     component: Component
     fixed: Growth
     kept_of: Kept
-    limited: tuple[Predictor, ...]
+    _timed: dict[int, tuple[Floats, Floats]] = field(default_factory=dict)
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -222,21 +231,16 @@ class Tables:
         zeros = np.zeros(self.shape, np.int64)
         return zeros + found.parameters, zeros + found.nbytes
 
-    @cached_property
-    def times(self) -> tuple[Floats, Floats]:
-        """µs of all products and their variance (0 where the map gives no error); NaN where the map
-        lacks one of them."""
-        return self._times(self.predictor)
-
     @property
     def latency_us(self) -> Floats:
-        return self.times[0]
+        return self.times_by(self.predictor)[0]
 
-    @cached_property
-    def limited_us(self) -> list[Floats]:
-        """µs of all products at every workload that is limited."""
-        own = self.predictor
-        return [self.times[0] if each is own else self._times(each)[0] for each in self.limited]
+    def times_by(self, by: Predictor) -> tuple[Floats, Floats]:
+        """µs of all products at a predictor's workload and their variance (0 where the map gives no
+        error); NaN where the map lacks one of them."""
+        if id(by) not in self._timed:
+            self._timed[id(by)] = self._times(by)
+        return self._timed[id(by)]
 
     def _times(self, by: Predictor) -> tuple[Floats, Floats]:
         total, variance = np.zeros(self.shape), np.zeros(self.shape)

@@ -16,7 +16,15 @@ from gacprof.core.formatting import microseconds, percent
 from gacprof.core.points import MAX_DIM
 from gacprof.core.texts import LatencyLimit, multiple_of
 from gacprof.diagnosing.predict import Predictor
-from gacprof.planning.costs import dense_parameters, footprint, human_bytes, planned
+from gacprof.planning.costs import (
+    Floats,
+    Ints,
+    Tables,
+    dense_parameters,
+    footprint,
+    human_bytes,
+    planned,
+)
 from gacprof.planning.problem import Compression, Problem
 from gacprof.planning.request import PlanRequest, SizesRequest
 from gacprof.solver import InfeasibleBudget
@@ -43,11 +51,16 @@ def rounded(dims: Sequence[Dim], multiple: int, way: str = "down") -> dict[str, 
 
 @dataclass(frozen=True)
 class Limit(ABC):
-    """What a plan must keep to. ``asked`` is the limit as the user set it; ``refusal`` names it,
-    and the nearest that can be met."""
+    """The ``most`` that a plan may take of something. ``asked`` is the limit as the user set it;
+    ``refusal`` names it, and the nearest that can be met."""
 
     asked: str
     refusal: ClassVar[str]
+    most: float
+
+    @abstractmethod
+    def taken(self, tables: Tables) -> Floats | Ints:
+        """What every joint choice of a class takes of it; NaN where that is not known."""
 
     @abstractmethod
     def met(self, nearest: float) -> tuple[float, str]:
@@ -70,6 +83,10 @@ class Ceiling(Limit):
 
     most: int
     as_given: Callable[[int], str]
+    what: Literal["parameters", "nbytes"] = "parameters"
+
+    def taken(self, tables: Tables) -> Ints:
+        return tables.costs[self.what == "nbytes"]
 
     def met(self, nearest: float) -> tuple[float, str]:
         return ceil(nearest), self.as_given(ceil(nearest))
@@ -77,17 +94,15 @@ class Ceiling(Limit):
 
 @dataclass(frozen=True)
 class EnergyFloor(Limit):
-    """The least mean share of energy ``kept`` over so many dims."""
+    """The least mean share of energy kept over so many dims: at most so much is lost of their
+    sum."""
 
     refusal = "no plan keeps {}; {}the nearest is {}"
 
-    kept: float
     dims: int
 
-    @property
-    def most(self) -> float:
-        """The most that may be lost, summed over dims."""
-        return (1 - self.kept) * self.dims * (1 + ROUNDING) + ROUNDING
+    def taken(self, tables: Tables) -> Floats:
+        return sum(len(axis.members) for axis in tables.axes) - tables.kept()
 
     def met(self, nearest: float) -> tuple[float, str]:
         kept = floor((1 - nearest / self.dims) * 1e4) / 1e4
@@ -96,18 +111,20 @@ class EnergyFloor(Limit):
 
 @dataclass(frozen=True)
 class TimeLimit(Limit):
-    """The most that the products of the planned weights may take at a workload, of which
+    """The µs that the products of the planned weights may take at a workload, of which
     ``predictor`` gives the times. ``within`` says a time in the terms of the limit. A relative
     limit is on the change ``amount`` ``against`` these products and ``rest_us`` besides."""
 
     refusal = "no plan is within {}; {}the nearest is {}"
 
     predictor: Predictor
-    most_us: float
     within: Callable[[float], str]
     against: Sequence[Gemm] | None = None
     amount: float = 0.0
     rest_us: float = 0.0
+
+    def taken(self, tables: Tables) -> Floats:
+        return tables.times_by(self.predictor)[0]
 
     def met(self, nearest: float) -> tuple[float, str]:
         least = ceil(nearest * 10) / 10  # as said, it can be met
@@ -118,7 +135,7 @@ class TimeLimit(Limit):
         change, where the limit is relative."""
         after = self.predictor.planned(changes)
         if self.against is None:
-            found, most = self.predictor.gemms(after).interval, self.most_us
+            found, most = self.predictor.gemms(after).interval, self.most
         else:
             found = change(self.predictor, self.against, after, self.rest_us)
             most = self.amount + ROUNDING
@@ -166,24 +183,20 @@ def change(
 
 @dataclass(frozen=True)
 class Limits:
-    """What a plan must keep to, over all planned dims; None is no limit. ``energy_kept`` is the
-    least mean share of energy. ``break_even`` leaves out factor pairs that are slower than the
-    dense product in their place at every workload that is limited."""
+    """What a plan must keep to, over all planned dims; None is no limit. ``break_even`` leaves out
+    factor pairs that are slower than the dense product in their place at every workload that is
+    limited."""
 
     parameters: Ceiling | None = None
     memory: Ceiling | None = None
     times: tuple[TimeLimit, ...] = ()
-    energy_kept: float | None = None
+    energy: EnergyFloor | None = None
     break_even: bool = False
 
     @property
-    def active(self) -> tuple[str, ...]:
-        """What is limited."""
-        given = {
-            "parameters": self.parameters, "memory": self.memory,
-            "latency": self.times or None, "energy": self.energy_kept,
-        }  # fmt: skip
-        return tuple(name for name, limit in given.items() if limit is not None)
+    def every(self) -> tuple[Limit, ...]:
+        found = self.parameters, self.memory, *self.times, self.energy
+        return tuple(limit for limit in found if limit is not None)
 
 
 def limits_of(problem: Problem) -> Limits:
@@ -201,7 +214,12 @@ def limits_of(problem: Problem) -> Limits:
         room = _whole(takes, problem.inventory, like=f" as {asked.dominate} has")
         parameters = min(filter(None, (parameters, room)), key=lambda each: each.most)
         times += [_as_fast(problem, asked.dominate, *each) for each in problem.phases.items()]
-    return Limits(parameters, memory, tuple(times), asked.least_kept, break_even=bool(times))
+    kept, energy = asked.least_kept, None
+    if kept is not None:
+        dims = sum(len(members) for members, _ in problem.groups)
+        most = (1 - kept) * dims * (1 + ROUNDING) + ROUNDING
+        energy = EnergyFloor(f"{kept:.4f} of the energy", most, dims)
+    return Limits(parameters, memory, tuple(times), energy, break_even=bool(times))
 
 
 def baseline(problem: Problem) -> NewSizes:
@@ -219,7 +237,7 @@ def _as_fast(problem: Problem, name: str, tokens: int, at: Predictor) -> TimeLim
         raise PlanError(f"how long {name} takes at {tokens} tokens is not known: {took.missing}")
     within = f"{{:.1f}} µs at {tokens} tokens, where {name} takes {took.latency_us:.1f} µs"
     most, asked = took.latency_us * (1 + ROUNDING), f"--dominate {name} ({tokens} tokens)"
-    return TimeLimit(asked, at, most, within.format, products)
+    return TimeLimit(asked, most, at, within.format, products)
 
 
 def _rest_us(problem: Problem, at: Predictor) -> float:
@@ -238,7 +256,7 @@ def _time_limit(
     relative one is on them and on ``rest_us``. Raises :class:`PlanError` where the time that it is
     relative to is not known."""
     if limit.of is None:
-        return TimeLimit(limit.text, predictor, limit.amount, "{:.1f} µs".format)
+        return TimeLimit(limit.text, limit.amount, predictor, "{:.1f} µs".format)
     of = known.given if limit.of == "given" else limit.of
     products = known.products(predictor, of)
     reference = predictor.gemms(products)
@@ -258,7 +276,7 @@ def _time_limit(
     rest = f" and {rest_us:.1f} µs of the rest of the step" if rest_us else ""
     was = f"{REFERENCES[of]} {reference.latency_us:.1f} µs{rest}"
     asked = f"{limit.text} (at most {most:.1f} µs; {was})"
-    return TimeLimit(asked, predictor, most, within, products, limit.amount, rest_us)
+    return TimeLimit(asked, most, predictor, within, products, limit.amount, rest_us)
 
 
 def _ceilings(inventory: Inventory, request: SizesRequest) -> tuple[Ceiling | None, Ceiling | None]:
@@ -303,4 +321,5 @@ def _whole(
         f"{amount(limit)} {noun} in all{like}, where there are {amount(now)} now",
         limit - rest,
         lambda cost: f"{amount(cost + rest)} {noun} in all",
+        what,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import replace
 from functools import partial
@@ -15,11 +14,11 @@ from gacprof.core.errors import PlanError
 from gacprof.core.request import verb
 from gacprof.planning.classes import build_classes
 from gacprof.planning.evaluation import summary
-from gacprof.planning.limits import limits_of
+from gacprof.planning.limits import Limits, limits_of
 from gacprof.planning.problem import PLAIN, Compression, problem_of
 from gacprof.planning.request import PlanRequest
 from gacprof.planning.schema import Plan
-from gacprof.planning.solving import solve_within, times
+from gacprof.planning.solving import resources, solve_within
 
 
 def _plan(request: PlanRequest) -> Plan:
@@ -65,13 +64,12 @@ def refuse_unreachable(request: PlanRequest, compression: Compression = PLAIN) -
     asked = replace(request, objective="energy", scores=None, quality_floor=None)
     known = replace(compression, kept=everything)
     problem = problem_of(inventory, request.open_source(), asked, known)
-    limits = replace(limits_of(problem), break_even=False)
+    limits = Limits(times=limits_of(problem).times)
     try:
         classes = build_classes(problem, limits)
-        taken = [times(classes, place, limit) for place, limit in enumerate(limits.times)]
+        taken = resources(problem, classes, limits)
     except PlanError:  # of sizes that another plan may not offer
         return
-    for limit, rows in zip(limits.times, taken, strict=True):
-        fastest = math.fsum(map(min, rows))
-        if fastest > limit.most_us:
-            raise limit.refused(fastest, alone=True)
+    for each in taken:
+        if each.least > each.limit.most:
+            raise each.limit.refused(each.least, alone=True)

@@ -14,12 +14,10 @@ from dataclasses import replace
 from gacprof.checkpoint.inventory import NEIGHBOUR_MULTIPLES, Dim
 from gacprof.core.errors import PlanError
 from gacprof.core.points import MAX_DIM
-from gacprof.diagnosing.predict import Estimate
 from gacprof.diagnosing.profiles import LEAST_REACH, around
 from gacprof.planning.axes import Axis, Bounds, Dims
 from gacprof.planning.costs import Kept, share_kept
 from gacprof.planning.problem import Problem
-from gacprof.stats.judge import judge
 
 
 def axis_of(problem: Problem, members: Dims, bounds: Bounds) -> Axis:
@@ -180,19 +178,7 @@ def _may_be_dense(problem: Problem, axis: Axis, offered: Sequence[int]) -> bool:
         return (smaller or asked) and problem.predictor.served_well(module)
     largest = max((dim.size, *offered))
     pairs = [(problem.predictor, dim.size), *((by, largest) for by in problem.timed)]
-    return (
-        asked
-        or not problem.goal.safe
-        or any(_no_slower(by.dense(module), by.dim(dim, r), by.tolerance) for by, r in pairs)
-    )
-
-
-def _no_slower(dense: Estimate, pair: Estimate, tolerance: float) -> bool:
-    """Whether the dense weight surely takes no longer than the factor pair, if that is known."""
-    if dense.latency_us is None or pair.latency_us is None:
-        return True
-    known = None if dense.error is None or pair.error is None else [dense.error, pair.error]
-    return judge([dense.latency_us, pair.latency_us], known, tolerance).verdict[0] == "safe"
+    return asked or not problem.goal.safe or any(by.no_slower(module, dim, r) for by, r in pairs)
 
 
 def _why_held(problem: Problem, members: Dims, found: Mapping[int, Mapping[str, bool]]) -> str:

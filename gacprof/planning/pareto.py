@@ -165,7 +165,8 @@ def _ours(
 
     every = classes_of(replace(limits, break_even=False))
     try:
-        unbound, _ = solve_within(problem, classes_of, limits)
+        ceiling = limits.parameters or _ceiling(1 << 62)
+        unbound, _ = solve_within(problem, classes_of, replace(limits, parameters=ceiling))
     except InfeasibleBudget:
         return
     least = sum(min(option.parameters for option in group.options) for group in every)

@@ -18,8 +18,8 @@ from gacprof.diagnosing.whole import Whole, benched
 from gacprof.planning.axes import Bounds, Dims, grouped
 from gacprof.planning.costs import Kept
 from gacprof.planning.objectives import Lost, Objective, check_scores, energy_kept, objective
-from gacprof.planning.presets import Requirements, requirements
 from gacprof.planning.request import OnTimes, SizesRequest
+from gacprof.planning.requirements import Requirements, requirements
 
 
 @dataclass(frozen=True)

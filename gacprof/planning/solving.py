@@ -75,12 +75,12 @@ def solve_classes(
     Raises :class:`PlanError` where the map does not hold the products that would show that a limit
     is kept; :class:`InfeasibleBudget` naming the nearest budget or limit that can be met.
     """
-    every = _resources(problem, classes, limits)
+    every = resources(problem, classes, limits)
     options = [group.options for group in classes]
     scale = max(abs(option.value) for row in options for option in row)
     per_unit = TIE * scale / sum(max(option.parameters for option in row) + 1 for row in options)
     values = [[option.value - per_unit * option.parameters for option in row] for row in options]
-    others = [(each.rows, each.most) for each in every if not each.is_value]
+    others = [(each.rows, each.limit.most) for each in every if not each.is_value]
     left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
     try:
         solution = solve(values, others, seconds=left, progress=progress)
@@ -88,7 +88,7 @@ def solve_classes(
         raise _nearest(values, every) from None
     for each in every:
         takes = math.fsum(row[j] for row, j in zip(each.rows, solution.choice, strict=True))
-        if each.is_value and takes > each.most:
+        if each.is_value and takes > each.limit.most:
             raise each.limit.refused(takes)
     chosen = [row[j] for row, j in zip(options, solution.choice, strict=True)]
     narrowed = dict.fromkeys(group.narrowed for group in classes if group.narrowed)
@@ -122,13 +122,12 @@ def _certificate(
 
 @dataclass(frozen=True)
 class _Resource:
-    """What each option takes of what is limited, and the most that all may take. ``is_value``: less
-    of it is what the objective itself is after."""
+    """What each option takes of what is limited. ``is_value``: less of it is what the objective
+    itself is after."""
 
     rows: Sequence[Sequence[float]]
-    most: float
     limit: Limit
-    is_value: bool = False
+    is_value: bool
 
     @property
     def least(self) -> float:
@@ -158,58 +157,35 @@ def _infeasible(
     values: Sequence[Sequence[float]], limits: Sequence[_Resource]
 ) -> InfeasibleBudget | None:
     try:
-        solve(values, [(each.rows, each.most) for each in limits])
+        solve(values, [(each.rows, each.limit.most) for each in limits])
     except InfeasibleBudget as error:
         return error
     return None
 
 
-def _resources(problem: Problem, classes: Sequence[DimClass], limits: Limits) -> list[_Resource]:
-    rows = [group.options for group in classes]
-    goal, found = problem.goal.name, list[_Resource]()
-    if (room := limits.parameters) is not None:
-        found.append(_Resource([[o.parameters for o in row] for row in rows], room.most, room))
-    if (room := limits.memory) is not None:
-        found.append(_Resource([[o.nbytes for o in row] for row in rows], room.most, room))
-    for place, limit in enumerate(limits.times):
-        taken = times(classes, place, limit)
-        is_value = goal == "latency" and limit.predictor is problem.predictor
-        found.append(_Resource(taken, limit.most_us, limit, is_value))
-    if limits.energy_kept is not None:
-        lost, dims = _lost(classes)
-        asked = f"{limits.energy_kept:.4f} of the energy"
-        least = EnergyFloor(asked, limits.energy_kept, dims)
-        found.append(_Resource(lost, least.most, least, goal == "energy"))
-    return found
+def resources(problem: Problem, classes: Sequence[DimClass], limits: Limits) -> list[_Resource]:
+    """Of every limit. Raises :class:`PlanError` where what an option takes of it is not known."""
+    return [_resource(problem, classes, limits, i) for i in range(len(limits.every))]
 
 
-def times(classes: Sequence[DimClass], place: int, limit: TimeLimit) -> list[list[float]]:
-    """µs of all products of the planned weights at the workload of one limit."""
-    rows = []
-    for group in classes:
-        known = [us for o in group.options if (us := o.limited_us[place]) is not None]
-        if len(known) < len(group.options):
-            near = limit.predictor.with_sizes(group.sizes(group.options[0]))
-            fed = (near.product(feed.weight) for dim in group.members for feed in dim.feeds)
-            why = next((f": {product.missing}" for product in fed if product.missing), "")
-            raise PlanError(
-                "no latency limit can be kept: the map does not hold the planned sizes of "
-                f"{group.axes[0].name} together with what it meets; sweep them, or pin what shares "
-                f"a product with others (--pin '*:width=keep'){why}"
-            )
-        rows.append(known)
-    return rows
-
-
-def _lost(classes: Sequence[DimClass]) -> tuple[list[list[float]], int]:
-    """The shares of energy lost, summed over dims, and how many these are."""
-    rows, members = [], 0
-    for group in classes:
-        count = len(list(group.members))
-        kept = [o.kept for o in group.options if o.kept is not None]
-        if len(kept) < len(group.options):
-            name = group.axes[0].name
-            raise PlanError(f"what {name} would keep is not known: no quality floor can be kept")
-        rows.append([count - each for each in kept])
-        members += count
-    return rows, members
+def _resource(problem: Problem, classes: Sequence[DimClass], limits: Limits, i: int) -> _Resource:
+    """What the classes take of the limit at this place. Raises :class:`PlanError` where that is not
+    known of one of them."""
+    limit = limits.every[i]
+    rows = [[option.takes[i] for option in group.options] for group in classes]
+    group = next((g for g, r in zip(classes, rows, strict=True) if any(map(math.isnan, r))), None)
+    if group is None:
+        by_time = isinstance(limit, TimeLimit) and limit.predictor is problem.predictor
+        after = "latency" if by_time else "energy" if isinstance(limit, EnergyFloor) else None
+        return _Resource(rows, limit, problem.goal.name == after)
+    name = group.axes[0].name
+    if not isinstance(limit, TimeLimit):
+        raise PlanError(f"what {name} would keep is not known: no quality floor can be kept")
+    near = limit.predictor.with_sizes(group.sizes(group.options[0]))
+    fed = (near.product(feed.weight) for dim in group.members for feed in dim.feeds)
+    why = next((f": {product.missing}" for product in fed if product.missing), "")
+    raise PlanError(
+        f"no latency limit can be kept: the map does not hold the planned sizes of {name} together "
+        "with what it meets; sweep them, or pin what shares a product with others (--pin "
+        f"'*:width=keep'){why}"
+    )

@@ -14,7 +14,8 @@ from gacprof.checkpoint import scan
 from gacprof.core.errors import PlanError
 from gacprof.planning import Constraints, plan
 from gacprof.planning.axes import bounds_of
-from gacprof.planning.presets import ENGINES, parse_preset, requirements
+from gacprof.planning.presets import ENGINES, parse_preset
+from gacprof.planning.requirements import requirements
 from gacprof.solver import InfeasibleBudget
 
 TWO = "vllm,tp=2"

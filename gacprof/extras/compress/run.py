@@ -48,8 +48,9 @@ from gacprof.extras.compress.pruning import Pruning
 from gacprof.extras.compress.request import BACKWARD, BY_LOSS, TAYLOR, CompressRequest
 from gacprof.extras.compress.state import State, Work, key_of, remove_leftovers, state_for
 from gacprof.extras.compress.writing import PLAN, inventory_of_output, write_folder
-from gacprof.planning.presets import parse_preset, refuse_counts
+from gacprof.planning.presets import parse_preset
 from gacprof.planning.problem import refuse_unmeasured
+from gacprof.planning.requirements import refuse_counts
 from gacprof.resizing.output import PROVENANCE
 from gacprof.resizing.run import realign
 from gacprof.resizing.workspace import lies_in, refuse_existing
