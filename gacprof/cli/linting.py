@@ -19,6 +19,7 @@ from gacprof.cli.printing import complain, print_json, print_table, say, say_not
 from gacprof.core.errors import LintError
 from gacprof.core.formatting import counted, percent
 from gacprof.core.request import Request, argument, option
+from gacprof.demands.table import in_words
 from gacprof.linting.request import LintRequest, Served
 from gacprof.reporting.grouping import ranges
 
@@ -132,7 +133,7 @@ def print_lint(found: Lint, every: bool = False, known: frozenset[str] = frozens
         say("\nwhat to do")
         for one in found.remedies:
             tier = f", tier {one.tier}" if (one.tier or 1) > 1 else ""
-            say(one_line(f"  {one.what}: {one.outcome.replace('_', ' ')}{tier}{_cost(one)}"))
+            say(one_line(f"  {one.what}: {in_words(one.outcome)}{tier}{_cost(one)}"))
     if found.unknown and not every:
         named = ", ".join(dict.fromkeys(r.name for r in found.unknown))
         say(f"\nnot judged: {named} (--all says why)")
@@ -203,7 +204,7 @@ def print_degrees(found: Lint, every: bool) -> None:
         (
             n,
             *_degree(plain.get(n) or with_ep[n], memory),
-            with_ep[n].outcome.replace("_", " ") if n in with_ep else None,
+            in_words(with_ep[n].outcome) if n in with_ep else None,
         )
         for n in shown
         if n not in cut
@@ -229,7 +230,7 @@ def _degree(one: Degree, memory: int | None) -> tuple[object, ...]:
     gib = one.bytes_per_rank / 2**30 if one.bytes_per_rank else None
     held = None if gib is None else f"{gib:.1f} GiB{_full(gib, memory)}"
     return (
-        one.outcome.replace("_", " "),
+        in_words(one.outcome),
         one.product or None,
         percent(one.padded_share) if one.padded_share else None,
         held,
@@ -256,7 +257,7 @@ def _fix(configs: Sequence[str], asked: Served) -> None:
         return
     config, remedy = made
     print(json.dumps(config, indent=2, ensure_ascii=False))
-    complain(f"{remedy.what}: {remedy.outcome.replace('_', ' ')}{_cost(remedy)}")
+    complain(f"{remedy.what}: {in_words(remedy.outcome)}{_cost(remedy)}")
 
 
 def _design(text: str, params: str | None, asked: Served, output: LintOutput) -> None:

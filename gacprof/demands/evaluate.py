@@ -67,7 +67,8 @@ class Judged:
 
     @property
     def worst(self) -> Finding | None:
-        return max(self.findings, key=lambda f: OUTCOMES.index(f.outcome), default=None)
+        own = [f for f in self.findings if f.outcome == self.outcome] or self.findings
+        return max(own, key=lambda f: OUTCOMES.index(f.outcome), default=None)
 
     @property
     def extra(self) -> float:
@@ -170,9 +171,13 @@ class _Trial:
                 findings.append(found)
                 if found.outcome == "pads" and found.to:
                     self.sizes[found.axis] = padded[found.axis] = found.to
-        outcome: Outcome = max((f.outcome for f in findings), key=OUTCOMES.index, default="ok")
+        outcomes = {f.outcome for f in findings}
+        outcome: Outcome = max(outcomes, key=OUTCOMES.index, default="ok")
+        if "unknown" in outcomes and outcome in ("pads", "falls_back"):
+            outcome = "unknown"  # it may be refused
         unread = self._unread()
-        note = unread or _unsized(self.product)
+        refused = any(f.outcome == "refused" for f in findings)  # said once
+        note = unread or ("" if refused else _unsized(self.product))
         if note and outcome == "ok":
             outcome = "unknown"
         is_open = bool(unread or findings)
@@ -239,9 +244,10 @@ class _Trial:
             return [(axis, m, m, to.get(axis, m)) for axis, m in asks.items()]
         options = [self._resolved(option) for option in demand.alternatives]
 
-        def cost(option: Mapping[str, int]) -> float:
-            given = ((self.sizes[axis], m) for axis, m in option.items())
-            return prod((-(-size // m) * m / size for size, m in given if size), start=1.0)
+        def cost(option: Mapping[str, int]) -> tuple[float, int]:
+            given = [(size, m) for axis, m in option.items() if (size := self.sizes[axis])]
+            grown = prod((-(-size // m) * m / size for size, m in given), start=1.0)
+            return grown, prod(m for size, m in given if size % m)
 
         met = (
             option for option in options
@@ -278,7 +284,15 @@ class _Trial:
             values = [size.value for _, size in self.product.shards]
             known = [value for value in values if value is not None]
             apart = sum(-(-value // multiple) for value in known)
-            return len(known) < len(values) or divides or apart == -(-sum(known) // multiple)
+            whole = [
+                size
+                for _, size in self.product.shards
+                if size.whole is not None
+                and size.value is not None
+                and size.parts * -(-size.value // multiple) > -(-size.whole // multiple)
+            ]  # the last rank reads beyond the checkpoint's scales
+            fits = not whole and apart == -(-sum(known) // multiple)
+            return len(known) < len(values) or divides or fits
         return {
             "multiple": divides,
             "either": divides or multiple % size == 0,
@@ -354,7 +368,11 @@ def with_shards(judged: Judged) -> Iterator[Judged]:
     yield judged
     product = judged.product
     for name, size in product.shards:
-        own = [f for f in judged.findings if f.shard == name or (f.axis == "K" and not f.shard)]
+        own = [
+            f
+            for f in judged.findings
+            if f.shard == name or (not f.shard and (f.axis == "K" or f.demand.relation == "never"))
+        ]
         outcome: Outcome = max((f.outcome for f in own), key=OUTCOMES.index, default="ok")
         note = ""
         if size.value is None:

@@ -53,7 +53,8 @@ class Scheme:
             return GGUF[self.gguf_type][0]
         bits = float(_TABLES["schemes"][self.kind]["bits"])
         group = self.group or 0
-        return bits + (16 / group if self.kind in GROUPED and group > 0 else 0)
+        zeros = 0 if self.kind == "int4" and self.symmetric else 4  # AWQ's and GPTQ's are stored
+        return bits + ((16 + zeros) / group if self.kind in GROUPED and group > 0 else 0)
 
     def leaves(self, modules: Sequence[str], layers: int | None) -> bool:
         """Whether these modules stay unquantised in every layer that has them: names with {} for

@@ -25,6 +25,12 @@ Outcome = Literal["ok", "unknown", "pads", "falls_back", "wrong", "refused"]
 OUTCOMES: tuple[Outcome, ...] = ("ok", "unknown", "pads", "falls_back", "wrong", "refused")
 """From the best to the worst. A server that refuses to start serves nothing wrong."""
 
+
+def in_words(outcome: str) -> str:
+    """An outcome as every table, headline and remedy names it."""
+    return "loads but wrong" if outcome == "wrong" else outcome.replace("_", " ")
+
+
 RELATIONS = (
     "multiple", "either", "multiple_or_one", "at_least", "at_most", "one_of", "one_rank", "equal",
     "within_128", "blocks_fit", "never",

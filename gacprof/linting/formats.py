@@ -14,7 +14,7 @@ from xml.etree import ElementTree as Xml
 from gacprof.core.errors import LintError, why_unreadable
 from gacprof.core.files import read_json, write_json
 from gacprof.core.formatting import percent, visible
-from gacprof.demands.table import OUTCOMES
+from gacprof.demands.table import OUTCOMES, in_words
 from gacprof.linting.verdict import Lint, Row
 
 FAIL_ON = ("unknown", "pads", "falls_back", "wrong", "refused")
@@ -36,12 +36,12 @@ def verdict(row: Row) -> str:
         return f"falls back to {row.kernel}" if row.kernel else "falls back"
     if row.outcome == "ok" and (row.tier or 1) > 1:
         return "misaligned"
-    return {"wrong": "loads but wrong"}.get(row.outcome, row.outcome)
+    return in_words(row.outcome)
 
 
 def headline(found: Lint) -> str:
     """The outcome in a few words, and what is behind it."""
-    said = found.outcome.replace("_", " ")
+    said = in_words(found.outcome)
     if found.misaligned and found.outcome == "ok":
         said = f"ok for the engine, misaligned on {found.gpu}"
     elif (experts := _experts(found)) and found.outcome == "ok":

@@ -203,7 +203,8 @@ def padded_shape(judged: Judged) -> tuple[int, int] | None:
     n = judged.padded.get("N", product.n.value)
     k = judged.padded.get("K", product.k.value)
     if product.kind == "vocab" and product.n.whole:
-        n = -(-judged.padded.get("global", product.n.whole) // product.n.parts)
+        n, uneven = divmod(judged.padded.get("global", product.n.whole), product.n.parts)
+        n = None if uneven else n
     is_product = product.kind == "dense" or product.role == "head"
     return (n, k) if is_product and n and k else None
 

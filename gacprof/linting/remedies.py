@@ -15,8 +15,9 @@ from gacprof.core.errors import LintError
 from gacprof.core.files import Record
 from gacprof.demands.configs import ALIASES
 from gacprof.demands.evaluate import Judged
+from gacprof.demands.products import Ranks, Sizes
 from gacprof.demands.quantisation import GROUPED
-from gacprof.demands.table import SHIPPED, Outcome
+from gacprof.demands.table import OUTCOMES, SHIPPED, Outcome
 from gacprof.linting.judging import Case, Degree, case_of, held, overall, parameters, rank
 
 MOST_CHANGED = 0.1
@@ -26,6 +27,8 @@ MOST_FIXED = 5
 ALIGNMENTS = (1, 2, 4, 8, 16, 32, 64, 128)
 """What a rank's width is tried to be a multiple of, for its tier: powers of two to 128 elements,
 the widest tile that libraries align to."""
+SERVED = ("ok", "pads", "falls_back")
+"""Outcomes that may be offered: nothing else serves right answers for sure."""
 WIDTHS = (
     *ALIASES["intermediate_size"], *ALIASES["moe_intermediate_size"], "share_expert_dim",
     "shared_expert_intermediate_size", "moe_shared_expert_intermediate_size",
@@ -51,15 +54,16 @@ class Remedy(Record):
 
 
 def remedies(case: Case, table: Sequence[Degree]) -> list[Remedy]:
-    """What makes the outcome or the worst tier better, the cheapest kinds first. What leaves a
-    worse tier than another remedy is not offered."""
+    """What makes the outcome or the worst tier better: what is ok then first, of these the cheapest
+    kinds. What leaves a worse tier than another remedy is not offered."""
     found = [
         one
         for one in _tried(case, table)
-        if one.outcome != "unknown" and rank(one.outcome, one.tier) < case.rank
+        if one.outcome in SERVED and rank(one.outcome, one.tier) < case.rank
     ]
     best = min((one.tier or 1 for one in found), default=1)
-    return [one for one in found if (one.tier or 1) <= best]
+    kept = [one for one in found if (one.tier or 1) <= best]
+    return sorted(kept, key=lambda one: OUTCOMES.index(one.outcome))
 
 
 def _tried(case: Case, table: Sequence[Degree]) -> Iterator[Remedy]:
@@ -74,9 +78,7 @@ def _tried(case: Case, table: Sequence[Degree]) -> Iterator[Remedy]:
 def _degrees(case: Case, table: Sequence[Degree]) -> Iterator[Remedy]:
     """Expert parallelism, and the next degrees below and above that are better."""
     request = case.request
-    better = [
-        d for d in table if d.outcome != "unknown" and rank(d.outcome, d.worst_tier) < case.rank
-    ]
+    better = [d for d in table if d.outcome in SERVED and rank(d.outcome, d.worst_tier) < case.rank]
     for found in (d for d in better if d.tp == request.tp and d.ep != request.ep):
         turn = "--ep" if found.ep else "without --ep"
         what = f"expert parallelism: experts stay whole ({turn})"
@@ -84,6 +86,8 @@ def _degrees(case: Case, table: Sequence[Degree]) -> Iterator[Remedy]:
     rows = [d for d in better if d.ep == request.ep]
     best = min((d.worst_tier or 1 for d in rows), default=1)
     rows = [d for d in rows if (d.worst_tier or 1) == best]
+    memory = (case.gpu.memory_gib or 0) * 2**30
+    rows = [d for d in rows if not memory or (d.bytes_per_rank or 0) <= memory]
     below = [d for d in rows if d.tp < request.tp]
     above = [d for d in rows if d.tp > request.tp]
     for found in ([max(below, key=lambda d: d.tp)] if below else []) + above[:1]:
@@ -229,12 +233,17 @@ def _needed(judged: Iterable[Judged]) -> dict[str, int]:
 
 
 def _changed(case: Case, changes: Mapping[str, int], before: float | None) -> Iterator[Remedy]:
+    sizes, own = Sizes(case.config, Ranks()), case.config.get("head_dim")
+    old = sizes.get("head_dim")
+    after = Sizes(case.with_sizes(changes).config, Ranks()).get("head_dim")
+    if old and own is None and not case.config.meaning.mixer and after != old:
+        changes = {**changes, "head_dim": old}  # it was hidden over heads
     try:
         made = case.with_sizes(changes)
-        outcome, after = made.outcome, parameters(made.config)
+        outcome, count = made.outcome, parameters(made.config)
     except LintError:
         return
-    share = after / before - 1 if after and before else None
+    share = count / before - 1 if count and before else None
     change = ", ".join(f"{key} {value}" for key, value in changes.items())
     yield Remedy("size", change, change, outcome, dict(changes), share, tier=made.worst_tier)
 

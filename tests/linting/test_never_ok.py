@@ -47,7 +47,7 @@ def test_part_of_a_fused_product_cannot_stay_unquantised(llama, part, engine):
 @pytest.mark.parametrize(
     ("gpu", "quant", "outcome"),
     [("v100", "bf16", "unknown"), ("v100", "fp8", "refused"), ("v100", "awq-g128", "refused"),
-     ("t4", "bf16", "unknown"), ("a100", "fp8-block", "falls_back"), ("h100", "fp8-block", "ok")],
+     ("t4", "bf16", "unknown"), ("a100", "fp8-block", "ok"), ("h100", "fp8-block", "ok")],
 )  # fmt: skip
 def test_gpus_that_are_too_old(llama, gpu, quant, outcome):
     assert lint(llama, gpu=gpu, quant=quant).outcome == outcome
@@ -174,3 +174,68 @@ def test_a_head_dim_that_is_no_multiple_of_8_is_not_ok(llama, sizes, engine, out
     found = lint(llama | sizes, engine=engine, gpu="h100")
     assert found.outcome == outcome
     assert all(one.outcome == "ok" for one in found.remedies)
+
+
+QWEN_72B = {
+    "model_type": "qwen2", "hidden_size": 8192, "intermediate_size": 29568,
+    "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 152064,
+    "num_hidden_layers": 80,
+}  # fmt: skip
+
+
+def test_scales_of_a_fused_shard_are_not_read_beyond_the_checkpoints():
+    """29568 outputs are 231 blocks; four ranks of 58 and eight of 29 read 232."""
+    for tp in (2, 4, 8):
+        found = lint(QWEN_72B, gpu="h100", tp=tp, quant="fp8-block")
+        assert {r.name: r.outcome for r in found.products}["gate_up"] == "refused"
+    even = lint(QWEN_72B | {"intermediate_size": 10944}, gpu="h100", tp=2, quant="fp8-block")
+    assert {r.name: r.outcome for r in even.products}["gate_up"] == "wrong"  # 2 · 43 of 86 blocks
+
+
+@pytest.mark.parametrize("gpu", ["l40s", "h100", "b200", "a100"])
+def test_inputs_that_end_within_a_block_are_not_known_to_be_served(llama, gpu):
+    found = lint(llama | {"intermediate_size": 9280}, gpu=gpu, quant="fp8-block")
+    assert {r.name: r.outcome for r in found.products}["down"] == "unknown"
+
+
+def test_one_mechanism_has_one_verdict():
+    """Marlin's product of weights alone, where a GPU has no FP8 or FP4."""
+    for quant in ("fp8", "fp8-block", "nvfp4"):
+        assert lint(QWEN_72B, gpu="a100", quant=quant).outcome == "ok"
+
+
+def test_no_remedy_is_wrong_or_refused_and_what_is_ok_comes_first(llama):
+    found = lint(QWEN_72B, gpu="h100", tp=4, quant="gptq-g128", engine="sglang")
+    assert found.remedies[0].option == "--tp 1" and found.remedies[0].outcome == "ok"
+    assert all(one.outcome in ("ok", "pads", "falls_back") for one in found.remedies)
+    heads = {"num_attention_heads": 28, "num_key_value_heads": 4, "hidden_size": 3584}
+    found = lint(llama | heads, gpu="h100", tp=8)
+    sized = [one.config for one in found.remedies if one.kind == "size"]
+    assert sized and all(one["head_dim"] == 128 for one in sized)  # not 3584 / 32
+
+
+def test_what_an_option_breaks_least_is_named():
+    found = lint(QWEN_72B, gpu="h100", tp=4, quant="nvfp4")
+    (down,) = found.findings
+    assert "7392 is no multiple of 64" in down.why
+
+
+def test_a_vocabulary_that_ranks_cannot_share_has_no_tier(llama):
+    found = lint(llama | {"vocab_size": 128000}, gpu="h100", tp=3)
+    rows = {row.name: row for row in found.products}
+    assert rows["lm_head"].tier is None
+    assert rows["down"].why == "14336 is not divisible by 3"
+
+
+@pytest.mark.parametrize(("group", "outcome"), [(99, "refused"), (256, "unknown"), (64, "ok")])
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_group_sizes_that_kernels_do_not_have(llama, group, outcome, engine):
+    found = lint(llama, gpu="h100", quant=f"gptq-g{group}", engine=engine)
+    assert found.outcome == outcome
+
+
+def test_zero_points_count():
+    """Llama-3-70B in AWQ: 4 bits, and 16 and 4 a group of 128."""
+    llama = QWEN_72B | {"intermediate_size": 28672, "vocab_size": 128256, "model_type": "llama"}
+    held = lint(llama, gpu="h100", quant="awq-g128").tp_table[0].bytes_per_rank
+    assert held / 2**30 == pytest.approx(37.0, abs=0.1)
