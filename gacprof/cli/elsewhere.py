@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gacprof.api.gpus import ElsewhereRequest, GpusRequest
 from gacprof.cli.options import Drawing, Output, from_requests
 from gacprof.cli.printing import MOST_ROWS, emit, print_table, say, say_notes
-from gacprof.core.formatting import bounded_time, counted, microseconds, percent
+from gacprof.core.formatting import bounded_time, microseconds, percent
 
 if TYPE_CHECKING:
     from gacprof.api.gpus import Gpus
     from gacprof.cliffmap.estimate import Interval
     from gacprof.elsewhere.curves import MeasuredCurve
-    from gacprof.elsewhere.model import Part, StepTimes, Total
+    from gacprof.elsewhere.model import StepTimes
 
 
 @from_requests
@@ -89,92 +87,17 @@ def print_times(times: StepTimes, every: bool) -> None:
     about."""
     if not times.totals:
         return
-    say(
-        f"whole steps on {times.gpu}, in {', '.join(times.dtypes)}"
-        f"{f', on one of {times.tp} ranks' if times.tp > 1 else ''}, measured elsewhere by "
-        f"{', '.join(times.sources)}"
-    )
-    rows = [
-        (
-            counted(total.tokens, "token"), shown_whole(total), shown(total.now),
-            shown(total.saved), total.open or None, total.unknown or None,
-        )
-        for total in times.totals
-    ]  # fmt: skip
-    columns = ("step of", "at good sizes", "as they are", "good sizes save", "open", "no time")
-    print_table("", columns, rows)
-    for i, total in enumerate(times.totals):
-        known = [p for p in times.parts if p.costs[i].good is not None]
-        lines = [_row(p, i) for p in known] if every else _by_name(known, i)
-        lines.sort(key=lambda row: -row[0])
+    from gacprof.reporting.tables import step_tables
+
+    totals, *steps = step_tables(times.as_dict(), every)
+    print_table(totals.title, totals.headings, totals.texts())
+    for step in steps:
+        lines = step.texts()
         few = lines if every else lines[: MOST_ROWS // 2]
-        title = f"a step of {counted(total.tokens, 'token')}"
-        head = ("part", "size", "good", "at good sizes", "as it is", "saves")
-        print_table(title, head, [row[1:] for row in few])
+        print_table(step.title, step.headings, few)
         if len(lines) > len(few):
             say(f"… and {len(lines) - len(few)} more (--all shows each)")
-    costs = [cost for part in times.parts for cost in part.costs]
-    why = list(dict.fromkeys(cost.missing for cost in costs if cost.good and cost.missing))
-    if why:
-        say_notes([f"open: {why[0]}" + (f" (and {len(why) - 1} more)" if why[1:] else "")])
-    say_notes([f"without a time: {one}" for one in times.left_out])
-    say_notes(times.notes)
-
-
-def _row(part: Part, i: int) -> tuple[Any, ...]:
-    """Its time to sort by, then the cells."""
-    need, cost = part.need, part.costs[i]
-    changed = part.good != need.shape
-    return (
-        _value(cost.good), f"{need.name} ×{need.count:g}", _size(need.shape),
-        _size(part.good) if changed else None,
-        shown(cost.good), shown(cost.now), shown(cost.saved) if changed else None,
-    )  # fmt: skip
-
-
-def _by_name(parts: Sequence[Part], i: int) -> list[tuple[Any, ...]]:
-    """Parts of one name together, as factor pairs of many ranks are; what one of them lacks is not
-    known of all."""
-    rows = []
-    for name in dict.fromkeys(part.need.name for part in parts):
-        alike = [part for part in parts if part.need.name == name]
-        if len(alike) == 1:
-            rows.append(_row(alike[0], i))
-            continue
-        costs = [part.costs[i] for part in alike]
-        good, now, saved = (
-            _sum([getattr(cost, which) for cost in costs]) for which in ("good", "now", "saved")
-        )
-        count = sum(part.need.count for part in alike)
-        cells = f"{name} ×{count:g}", f"{len(alike)} sizes", None, shown(good), shown(now)
-        rows.append((_value(good), *cells, shown(saved)))
-    return rows
-
-
-def _sum(times: Sequence[Interval | None]) -> Interval | None:
-    """Bounds of one table's times add up."""
-    known = [time for time in times if time is not None]
-    if len(known) < len(times):
-        return None
-    low, value, high = (sum(getattr(t, end) for t in known) for end in ("low", "value", "high"))
-    return replace(known[0], low=low, value=value, high=high)
-
-
-def _size(shape: Mapping[str, int]) -> str:
-    """``4096×4096`` of a product, else each size by its name."""
-    if list(shape) == ["N", "K"]:
-        return f"{shape['N']}×{shape['K']}"
-    return ", ".join(f"{name} {size}" for name, size in shape.items())
-
-
-def _value(time: Interval | None) -> float:
-    return 0.0 if time is None else time.value
-
-
-def shown_whole(total: Total) -> str | None:
-    """A step's time, or that of its parts with a time."""
-    partly = " (parts with a time)" if total.timed and not total.good else ""
-    return f"{shown(total.timed)}{partly}" if total.timed else None
+    say_notes(totals.notes)
 
 
 def shown(time: Interval | None) -> str | None:

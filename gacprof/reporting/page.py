@@ -22,7 +22,7 @@ from gacprof.reporting.figures import TIER_SPANS, View, staircase, tier_picture
 from gacprof.reporting.figures_models import bench_figure, workloads
 from gacprof.reporting.figures_style import as_element, latency_unit, save
 from gacprof.reporting.grouping import group
-from gacprof.reporting.tables import constraints, rule_table, step_table, to_html
+from gacprof.reporting.tables import constraints, rule_table, step_tables, to_html
 from gacprof.reporting.verdict import FILTERS, Contents, caption, point_words, verdict
 from gacprof.reporting.wording import by_tier, microseconds, percent
 
@@ -110,7 +110,7 @@ def write_page(contents: Contents, folder: str | Path) -> Path:
         choices=_alike(contents.plan["choices"], "dim", of_choices) if contents.plan else [],
         bench_rows=workloads(contents.bench) if contents.bench else [],
         map_facts=map_facts(contents.cliff_map.file) if contents.cliff_map else None,
-        steps=to_html(step_table(times)) if times else "",
+        steps="".join(map(to_html, step_tables(times))) if times and times["totals"] else "",
         tiers=to_html(rule_table(contents.rules)) if contents.rules else "",
         constraints=to_html(constraints(contents.cliff_map, curves)) if contents.cliff_map else "",
     )

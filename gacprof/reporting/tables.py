@@ -236,30 +236,83 @@ def rule_table(table: RuleTable) -> Table:
     return Table("", title, columns, rows, tuple(sources))
 
 
-def step_table(times: Mapping[str, Any]) -> Table:
-    """What whole steps take by others' measurements (``StepTimes`` as JSON): the sums, then each
-    part, at good sizes with what these save."""
+STEP_TOTALS = ("step of", "at good sizes", "as they are", "good sizes save", "open", "no time")
+STEP_PARTS = ("part", "size", "good", "at good sizes", "as it is", "saves")
+Times = Mapping[str, Any]
+"""Of a part or of a whole step, by what they are of: low, value and high, or None."""
 
-    def cells(cost: Mapping[str, Any]) -> tuple[str | None, str | None]:
-        timed = cost.get("timed", cost["good"])
-        partly = " (parts with a time)" if timed and not cost["good"] else ""
-        saved = cost["saved"] and bounded_time(**cost["saved"])
-        return timed and f"{bounded_time(**timed)}{partly}", saved
 
-    whens = [counted(total["tokens"], "token") for total in times["totals"]]
-    columns = [Column(text) for when in whens for text in (f"{when}, at good sizes", "these save")]
-    rows: list[tuple[Cell, ...]] = [
-        ("all", None, *(cell for total in times["totals"] for cell in cells(total)))
-    ]
-    for part in times["parts"]:
-        need = part["need"]
-        size = ", ".join(f"{name} {length}" for name, length in need["shape"].items())
-        each = (cell for cost in part["costs"] for cell in cells(cost))
-        rows.append((f"{need['name']} ×{need['count']:g}", size, *each))
-    notes = [f"by {', '.join(times['sources'])}", *times["notes"]]
-    notes += [f"without a time: {one}" for one in times["left_out"]]
-    title = f"Whole steps on {times['gpu']} by others' measurements"
-    return Table("", title, (Column("part"), Column("size"), *columns), tuple(rows), tuple(notes))
+def step_tables(times: Mapping[str, Any], every: bool = True) -> list[Table]:
+    """Whole steps by others' measurements (``StepTimes`` as JSON): the sums, then the parts of each
+    step, what takes longest first; unless ``every``, those of one name together, as factor pairs
+    of many ranks are."""
+    ranks = f", on one of {times['tp']} ranks" if times["tp"] > 1 else ""
+    title = (
+        f"whole steps on {times['gpu']}, in {', '.join(times['dtypes'])}{ranks}, measured "
+        f"elsewhere by {', '.join(times['sources'])}"
+    )
+    open_ones = [c["missing"] for p in times["parts"] for c in p["costs"] if c["good"]]
+    why = list(dict.fromkeys(filter(None, open_ones)))
+    notes = [f"open: {why[0]}" + (f" (and {len(why) - 1} more)" if why[1:] else "")] if why else []
+    notes += [*(f"without a time: {one}" for one in times["left_out"]), *times["notes"]]
+    rows = tuple(
+        (
+            counted(one["tokens"], "token"), _step_time(one), _bounded(one["now"]),
+            _bounded(one["saved"]), one["open"] or None, one["unknown"] or None,
+        )
+        for one in times["totals"]
+    )  # fmt: skip
+    columns = tuple(map(Column, STEP_TOTALS))
+    steps = (_step_parts(times, i, every) for i in range(len(rows)))
+    return [Table("", title, columns, rows, tuple(notes)), *steps]
+
+
+def _step_parts(times: Mapping[str, Any], i: int, every: bool) -> Table:
+    alike: dict[str, list[tuple[Mapping[str, Any], Times]]] = {}
+    for place, part in enumerate(times["parts"]):
+        if part["costs"][i]["good"] is not None:
+            key = str(place) if every else part["need"]["name"]
+            alike.setdefault(key, []).append((part, part["costs"][i]))
+    rows = []
+    for parts in alike.values():
+        (part, _), name = parts[0], parts[0][0]["need"]["name"]
+        count = sum(one["need"]["count"] for one, _ in parts)
+        good, now, saved = (_sum([cost[e] for _, cost in parts]) for e in ("good", "now", "saved"))
+        size, to = f"{len(parts)} sizes", None
+        if len(parts) == 1:
+            changed = part["good"] != part["need"]["shape"]
+            size, to = _size(part["need"]["shape"]), _size(part["good"]) if changed else None
+            saved = saved if changed else None
+        cells = (f"{name} ×{count:g}", size, to, _bounded(good), _bounded(now), _bounded(saved))
+        rows.append((good["value"] if good else 0.0, cells))
+    rows.sort(key=lambda row: -row[0])
+    title = f"a step of {counted(times['totals'][i]['tokens'], 'token')}"
+    return Table("", title, tuple(map(Column, STEP_PARTS)), tuple(cells for _, cells in rows))
+
+
+def _step_time(total: Mapping[str, Any]) -> str | None:
+    """A step's time, or that of its parts with a time."""
+    partly = " (parts with a time)" if total["timed"] and not total["good"] else ""
+    return f"{_bounded(total['timed'])}{partly}" if total["timed"] else None
+
+
+def _bounded(time: Times | None) -> str | None:
+    return None if time is None else bounded_time(**time)
+
+
+def _sum(times: Sequence[Times | None]) -> Times | None:
+    """Bounds of one table's times add up; what one of them lacks is not known of all."""
+    known = [time for time in times if time is not None]
+    if len(known) < len(times):
+        return None
+    return {end: sum(time[end] for time in known) for end in ("low", "value", "high")}
+
+
+def _size(shape: Mapping[str, int]) -> str:
+    """``4096×4096`` of a product, else each size by its name."""
+    if list(shape) == ["N", "K"]:
+        return f"{shape['N']}×{shape['K']}"
+    return ", ".join(f"{name} {size}" for name, size in shape.items())
 
 
 def constraint_rows(curve: Curve) -> list[tuple[Cell, ...]]:

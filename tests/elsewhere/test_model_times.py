@@ -196,8 +196,8 @@ def test_without_measurements_sizes_are_judged_by_rules_and_what_installs_them_i
 
 def test_a_page_has_the_steps_with_bounds_and_sources(measured, tmp_path):
     text = gacprof.report(weights(tmp_path), out=tmp_path / "page", gpu="h100").read_text()
-    for said in ('href="#steps"', "Whole steps on h100_sxm by others&#x27; measurements",
-                 "vllm 0.24.0", "1,024 tokens, at good sizes"):  # fmt: skip
+    for said in ('href="#steps"', "whole steps on h100_sxm, in bfloat16, measured elsewhere by",
+                 "vllm 0.24.0", "a step of 1,024 tokens", "good sizes save"):  # fmt: skip
         assert said in text
 
 
