@@ -105,6 +105,7 @@ def test_the_blocks_still_to_come_are_told_within_a_factor_of_two(tmp_path):
     done = run_sweep(
         suite(), Shared(0), tmp_path / "run", progress=lambda done, total, _: totals.append(total)
     )
+    assert suite().timing.blocks_until(9.0, 12) == 96  # so noisy that none of its looks decides
     looked = totals[20:]
     assert 0.5 * done.blocks < min(looked) and max(looked) < 2 * done.blocks
 
