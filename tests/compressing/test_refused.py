@@ -1,5 +1,6 @@
 """Bad input is refused in one line before anything is written; an interrupted run goes on."""
 
+import errno
 import hashlib
 import os
 
@@ -11,13 +12,14 @@ from safetensors.torch import load_file, save_file
 import gacprof
 from gacprof.core.errors import CompressionError, GacprofError
 from gacprof.extras.compress import activations, decomposing, gradients, sensitivity
-from gacprof.extras.compress.state import state_for
+from gacprof.extras.compress.state import State, state_for
 
 
 def refused(match, *args, **kwargs):
     with pytest.raises(GacprofError, match=match) as caught:
         gacprof.compress(*args, **kwargs)
     assert "\n" not in str(caught.value)
+    return str(caught.value)
 
 
 IDS = torch.randint(0, 128, (12, 32), generator=torch.Generator().manual_seed(3))
@@ -57,6 +59,10 @@ REFUSED = [
     ("svd", {"cliff_map": "x", "round_to": 8}, "not both"),
     ("svd", {"latency_limit_us": 5.0}, "needs a map"),
     ("svd", {"objective": "gac", "round_to": 8}, "Eq. 4.* give a map"),
+    ("svd-llm", {"objective": "loss"}, "loss chooses among sizes: give --map, --gpu or --round"),
+    ("svd-llm", {"score": "magnitude"}, "svd-llm alone asks no score"),
+    ("svd", {"score": "magnitude", "round_to": 8}, "svd alone asks no score"),
+    ("svd", {"window": 0.5, "round_to": 8}, "give --map or --gpu"),
     ("zip", {}, "unknown method"),
     ("svd", {"objective": "pad"}, "objective"),
     ("svd", {"objective": "latency"}, "'gacprof plan --objective latency' has it"),
@@ -152,7 +158,7 @@ def test_nan_in_a_weight_is_named(dense, ids, tmp_path):
     for method in ("svd", "svd-llm", "llm-pruner"):
         match = "'model.layers.1.mlp.up_proj.weight' holds NaN"
         refused(match, broken, tmp_path / method, method=method, ratio=0.2, calib=ids)
-        assert not (tmp_path / method).exists()
+    assert [each.name for each in tmp_path.iterdir()] == ["broken"]
 
 
 def test_pairs_are_refused_where_a_method_needs_the_dense_model(unaligned, ids, tmp_path):
@@ -187,6 +193,17 @@ def test_out_of_memory_is_said_in_words(dense, ids, tmp_path, monkeypatch, owner
 
 
 # --- interruption
+
+
+def test_a_full_disk_names_the_folder_that_the_same_command_goes_on_from(
+    dense, ids, tmp_path, monkeypatch
+):
+    def full(self, name, tensors):
+        raise OSError(errno.ENOSPC, "No space left on device", str(self.path(name)))
+
+    monkeypatch.setattr(State, "save", full)
+    match = r"factors-0.safetensors: No space left .* goes on from \S*\.o\.compress-svd"
+    refused(match, dense, tmp_path / "o", method="svd", ratio=0.2)
 
 
 def files_of(folder):

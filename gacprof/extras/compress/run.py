@@ -116,6 +116,7 @@ def _compress(request: CompressRequest) -> CompressResult:
         if not isinstance(family, Depth):
             _rehearse(family, asked, needs.objective, loaded, alike)
         family.prepare()
+        state.complete = True
         requested = came_with or family.requested_sizes(asked.ratio)
         return _finish(
             family, request, asked, requested, needs.objective, loaded, inventory, key, setting
@@ -299,6 +300,11 @@ def needs_of(method: Method, request: CompressRequest, has_text: bool, chooses: 
     by_loss = has_text and chooses and score is None
     objective = asked or ("loss" if by_loss else "energy")
     follows = score or method.scored or ("magnitude" if objective == "gac" else None)
+    if score and not (method.scored or chooses or (asked and request.round_to)):
+        raise CompressionError(
+            f"{method.name} alone asks no score: it weighs sizes that --map or --gpu offers, or "
+            "--round by an --objective"
+        )
     outputs: Literal["", "trace", "whole"] = ""
     if objective in BY_LOSS or method.two_sided:
         outputs = "trace" if objective == "gscalar" and not method.two_sided else "whole"

@@ -20,7 +20,7 @@ import numpy as np
 import gacprof
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.scanning import TensorReader
-from gacprof.core.errors import CompressionError, GacprofError
+from gacprof.core.errors import CompressionError, GacprofError, MeasurementError
 from gacprof.core.files import remove_unheld, replacing
 from gacprof.core.tasks import Tasks
 from gacprof.extras.compress.calibration import Calibration
@@ -35,6 +35,9 @@ Tell = Callable[[str], None]
 
 class State:
     """Named results in a folder: tensors, arrays and JSON."""
+
+    complete = False
+    """Whether all is worked out: sizes alone are chosen, and the model written."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -121,14 +124,26 @@ def state_for(out: Path, work: Path | None, key: str) -> Iterator[State]:
     with holding(folder, CompressionError(in_use)):
         if work is None:
             remove_leftovers(out, folder)
+        state, had = State(folder), any(folder.iterdir())
+        goes_on = f"the same command goes on from {folder}"
         try:
-            yield State(folder)
+            yield state
         except KeyboardInterrupt as interrupt:
-            interrupt.add_note(f"the same command goes on from {folder}")
+            interrupt.add_note(goes_on)
             raise
-        except GacprofError:
+        except (MeasurementError, BrokenPipeError):  # of memory or a fleet: another try may do
+            raise
+        except OSError as error:
+            why = f"{error.filename or folder}: {error.strerror or error}"
+            raise CompressionError(f"{why}; once that is mended {goes_on}") from None
+        except GacprofError as error:
+            if work is None and not (state.complete or had):  # the same comes of every try
+                shutil.rmtree(folder, ignore_errors=True)
             with contextlib.suppress(OSError):  # it holds what was worked out
                 folder.rmdir()
+            if work is None and folder.exists():
+                kept = f"{folder} keeps what was worked out for the next try, or remove it"
+                error.args = (f"{error}; {kept}",)
             raise
         if work is None:
             shutil.rmtree(folder, ignore_errors=True)
