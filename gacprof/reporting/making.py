@@ -114,8 +114,7 @@ def _gathered(request: ReportRequest) -> tuple[Any, dict[str, Any]]:
     own = None if request.has_source else found.pop("source", None)
     source = request.open_source() if request.has_source else own and open_source(own)
     parts: dict[str, Any] = {
-        name: _read(found.get(name) if part is None else part, ARTEFACTS[name])
-        for name, part in given.items()
+        name: _read(found.get(name) if part is None else part, name) for name, part in given.items()
     }
     if model is not None and not found:
         if source is None:
@@ -182,8 +181,8 @@ def _has(data: object, key: str) -> bool:
     return isinstance(data, Mapping) and key in data
 
 
-def _read(found: str | Path | Mapping[str, Any] | None, key: str) -> dict[str, Any] | None:
-    """A verb's JSON from a file, or as it is; another verb's has no ``key``."""
+def _read(found: str | Path | Mapping[str, Any] | None, kind: str) -> dict[str, Any] | None:
+    """A verb's JSON from a file, or as it is; another verb's has not the ``kind``'s key."""
     if found is None:
         return None
     name = "what was given" if isinstance(found, Mapping) else str(found)
@@ -191,6 +190,9 @@ def _read(found: str | Path | Mapping[str, Any] | None, key: str) -> dict[str, A
         data = found if isinstance(found, Mapping) else read_json(Path(found))
     except (OSError, ValueError, TypeError) as error:
         raise ReportError(f"cannot read {name}: {why_unreadable(error)}") from None
-    if not isinstance(data, Mapping) or key not in data:
-        raise ReportError(f"{name} has no '{key}': it is not what this takes")
+    if not isinstance(data, Mapping) or ARTEFACTS[kind] not in data:
+        schema = data.get("schema") if isinstance(data, Mapping) else None
+        what = f"is {str(schema)[:40]}" if schema else f"has no '{ARTEFACTS[kind]}'"
+        taken = {"realigned": "realign-result", "bench": "bench-result"}.get(kind, kind)
+        raise ReportError(f"{name} {what}: here gacprof.{taken}/1 is taken")
     return dict(data)

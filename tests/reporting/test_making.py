@@ -53,11 +53,16 @@ def test_what_makes_no_page_is_named_and_nothing_is_written(asvd: Path, tmp_path
         shutil.copy(MEASURED / "bench.json", tmp_path / f"{name}.json")
     (tmp_path / "link").symlink_to(tmp_path / "link")
     (tmp_path / "x").write_text(json.dumps({"timings": []}))
+    (tmp_path / "c").write_text(json.dumps({"schema": "gacprof.compress-result/1"}))
     page = tmp_path / "page"
     for asked, message in (
         ({"out": page, "model": tmp_path}, "two files of a bench"),
         ({"out": page, "model": asvd}, r"say what judges .*--gpu"),
         ({"out": page, "diagnosis": tmp_path / "x"}, "has no 'totals'"),
+        (
+            {"out": page, "verification": tmp_path / "c"},
+            "c is gacprof.compress-result/1: here gacprof.verification/1 is taken",
+        ),
         ({"out": tmp_path / "link", "model": asvd, "gpu": "h100"}, "a link that leads nowhere"),
     ):
         with pytest.raises(ReportError, match=message):
