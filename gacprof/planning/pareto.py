@@ -30,6 +30,7 @@ from gacprof.solver import InfeasibleBudget, solve_gac
 MULTIPLES = (8, 64)
 PAPER = "paper's DP, today's budget"
 SLOWER = "some pairs are slower than the dense products in their place"
+ALIKE = "every budget that can be met gives the same plan"
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ def _pareto(request: ParetoRequest) -> Pareto:
         request.objective,
         predictor.tokens,
         (*variants, *ours),
-        tuple(predictor.view.notes),
+        (*predictor.view.notes, *[ALIKE] * (len(ours) == 1 < request.budgets)),
     )
 
 
@@ -197,10 +198,13 @@ def _ceiling(room: int) -> Ceiling:
 
 def _rounded(problem: Problem) -> Iterator[Variant]:
     """What the compressors' own flags do: every dim to a multiple, up, down or to the nearest."""
+    dims = problem.inventory.dims
     for multiple in MULTIPLES:
         for way in ROUNDED:
-            sizes = rounded(problem.inventory.dims, multiple, way)
-            yield _variant(problem, f"{way} to {multiple}", sizes)
+            sizes = rounded(dims, multiple, way)
+            grown = way == "down" and any((sizes.get(d.name) or 0) > d.size for d in dims)
+            note = f"sizes below {multiple} grow to {multiple}" if grown else ""
+            yield _variant(problem, f"{way} to {multiple}", sizes, note)
 
 
 def _papers(problem: Problem) -> Iterator[Variant]:

@@ -22,6 +22,8 @@ def test_every_baseline_is_there(found):
     methods = [v.method for v in found.variants]
     ways = [f"{way} to {multiple}" for multiple in (8, 64) for way in ("up", "down", "nearest")]
     assert {"as it is", "paper's DP, today's budget", *ways} <= set(methods)
+    down = {v.method: v for v in found.variants}["down to 64"]
+    assert down.note == "sizes below 64 grow to 64" and "every budget" not in str(found.notes)
     assert sum(m.endswith("today's budget") and m.startswith("gacprof") for m in methods) == 1
 
 
@@ -47,6 +49,7 @@ def test_constraints_and_limits_bind_ours(asvd, planted_map):
 
     pinned = made(3, constraints=Constraints(pinned={"*:rank": "keep"}))
     assert {v.parameters for v in ours(pinned)} == {inventory.parameters}
+    assert "every budget that can be met gives the same plan" in pinned.notes
     floor = made(5, quality_floor=0.97)
     assert all(v.energy_kept >= 0.97 for v in ours(floor))
     limit = ours(floor)[0].latency_us
