@@ -27,6 +27,7 @@ from gacprof.core.files import read_json, refuse_to_replace
 from gacprof.core.formatting import at_most, counted, microseconds, percent
 from gacprof.core.request import option
 from gacprof.planning import ParetoRequest, PlanRequest
+from gacprof.planning.request import BUDGET
 from gacprof.reporting.grouping import group
 from gacprof.reporting.wording import by_phase, planned
 
@@ -105,6 +106,7 @@ def _is_plan(path: Path) -> bool:
 
 def _print_plan(made: Plan, target: Path, checkpoint: str, every: bool, why: bool) -> None:
     """What the plan comes to and what changes; ``why`` adds limits, verdicts, proof and notes."""
+    from gacprof.cliffmap.view import NOISY
     from gacprof.diagnosing.fixed import UNCHANGED
     from gacprof.diagnosing.merging import MERGING
     from gacprof.planning.warnings import OF_BEST_TIER
@@ -123,7 +125,7 @@ def _print_plan(made: Plan, target: Path, checkpoint: str, every: bool, why: boo
             _print_certificate(made)
         beyond = [
             note for note in made.warnings
-            if note.startswith((MERGING, UNCHANGED)) or OF_BEST_TIER in note
+            if note.startswith((MERGING, UNCHANGED, NOISY, BUDGET)) or OF_BEST_TIER in note
         ]  # fmt: skip
         say_notes([*beyond, *made.certificate.notes])
         say("--why prints what was asked for, how sizes were judged, the proof, and notes")

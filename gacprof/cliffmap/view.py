@@ -22,6 +22,8 @@ from gacprof.core.formatting import listed
 from gacprof.core.points import MAX_DIM, Flag
 from gacprof.stats.judge import TOLERANCE
 
+NOISY = "the map is too noisy to judge by"
+
 
 class MeasuredView:
     """One model's products on one map, summed over a workload.
@@ -51,7 +53,8 @@ class MeasuredView:
         )
         self.notes = [note] if note else []
         if too_noisy:
-            self.notes.append(f"the map is too noisy to judge by: {too_noisy}")
+            more = "'gacprof sweep --resume --out RUN --budget 8m' measures on"
+            self.notes.append(f"{NOISY}: {too_noisy}; {more}")
         if file.unmeasured:
             self.notes.append(
                 f"the map is incomplete: {len(file.unmeasured)} curves of its suite were "

@@ -26,6 +26,7 @@ from gacprof.cliffmap.source import (
     is_number,
     workload_of,
 )
+from gacprof.cliffmap.view import NOISY
 from gacprof.core.points import MAX_DIM
 from gacprof.stats.judge import judge
 
@@ -103,6 +104,11 @@ class Predictor:
         self.dtype, self.tokens = self.view.dtype, self.view.tokens
         self.tolerance, self.noisy = self.view.tolerance, self.view.noisy
         self.tokens_note = self.view.tokens_note
+
+    @property
+    def too_noisy(self) -> str:
+        """The note that says so of a noisy source."""
+        return next(note for note in self.view.notes if note.startswith(NOISY))
 
     def once(self, key: object, make: Callable[[], T]) -> T:
         """What was derived for dims, by shape, or is now; copies of the predictor share it."""

@@ -266,9 +266,12 @@ def _time_limit(
             f"the latency limit '{limit.text}' is relative to {REFERENCES[of]}, whose time is not "
             f"known: {reference.missing}; sweep it, or give a time in µs or a limit of {instead}"
         )
-    base = reference.latency_us + rest_us
+    own_us = reference.latency_us
+    base = own_us + rest_us
 
     def within(us: float) -> str:
+        if us == ceil(own_us * 10) / 10:
+            return f"the time of {REFERENCES[of]}"
         share = ceil(((us + rest_us) / base - 1) * 1e4) / 1e2
         return f"{us:.1f} µs ({share:+.2f} %)"
 

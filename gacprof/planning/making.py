@@ -19,6 +19,7 @@ from gacprof.planning.problem import PLAIN, Compression, problem_of
 from gacprof.planning.request import PlanRequest
 from gacprof.planning.schema import Plan
 from gacprof.planning.solving import resources, solve_within
+from gacprof.solver import InfeasibleBudget
 
 
 def _plan(request: PlanRequest) -> Plan:
@@ -48,10 +49,16 @@ def make_plan(request: PlanRequest, compression: Compression = PLAIN) -> Plan:
         reader = ModelReader(request.checkpoint)
         inventory = reader.inventory
     problem = problem_of(inventory, source, request, compression, reader=reader)
-    outcome, limits = solve_within(
-        problem, partial(build_classes, problem), limits_of(problem),
-        deadline=deadline, progress=request.progress,
-    )  # fmt: skip
+    try:
+        outcome, limits = solve_within(
+            problem, partial(build_classes, problem), limits_of(problem),
+            deadline=deadline, progress=request.progress,
+        )  # fmt: skip
+    except InfeasibleBudget as error:
+        if not problem.predictor.noisy:
+            raise
+        said = f"{error}, since no size may change: {problem.predictor.too_noisy}"
+        raise InfeasibleBudget(said, error.resource, error.nearest, enough=error.enough) from None
     return summary(problem, outcome, limits)
 
 

@@ -184,7 +184,7 @@ def _may_be_dense(problem: Problem, axis: Axis, offered: Sequence[int]) -> bool:
 def _why_held(problem: Problem, members: Dims, found: Mapping[int, Mapping[str, bool]]) -> str:
     """What leaves dims without a size to choose."""
     if problem.predictor.noisy:
-        return next(note for note in problem.predictor.view.notes if "noisy" in note)
+        return problem.predictor.too_noisy
     missing = _missing(problem, members)
     if missing or not found:
         return missing or "the map knows no size near it"

@@ -18,6 +18,9 @@ from gacprof.diagnosing.request import OnWorkload
 WINDOW = 0.25
 """How far around a dim's size other sizes are offered, as a fraction."""
 
+BUDGET = "the budget "
+"""How the note on a budget that may not be meant begins."""
+
 OBJECTIVES = ("pad", "energy", "gac", "latency", "loss")
 
 Pin = int | Literal["keep"]
@@ -215,7 +218,7 @@ class PlanRequest(SizesRequest):
         if self.budget is not None and self.budget > 1:
             meant = f": was {self.budget / 100:g} meant?" if 2 <= self.budget <= 100 else ""
             notes.append(
-                f"the budget {self.budget:g} is above 1, the size of the dense weights{meant}"
+                f"{BUDGET}{self.budget:g} is above 1, the size of the dense weights{meant}"
             )
         return notes
 

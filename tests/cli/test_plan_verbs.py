@@ -10,6 +10,7 @@ from planted_blocks import linear, planted
 import gacprof
 from gacprof.checkpoint import scan
 from gacprof.cliffmap.build import build_map
+from gacprof.cliffmap.view import NOISY
 from gacprof.core.points import Environment
 
 ONE = "model.layers.0.self_attn.v_proj:rank"
@@ -183,6 +184,24 @@ def test_a_plan_that_changes_nothing_asks_for_no_copy(run, planned):
     kept = planned("--pin", "*=keep")
     assert kept.code == 0 and "changes none of" in kept.out
     assert "nothing to realign" in kept.out and "gacprof realign" not in kept.out
+
+
+def test_a_map_too_noisy_to_plan_by_says_so_and_what_to_do(run, asvd, planted_map, tmp_path):
+    noisy = tmp_path / "noisy.json"
+    data = json.loads(Path(planted_map).read_text())
+    noisy.write_text(json.dumps(data | {"noise": data["noise"] | {"floor": 0.21}}))
+    asked = ("plan", asvd, "--map", noisy, "--tokens", "1,64", "--out", tmp_path / "plan.json")
+    why = "its A/A floor is 21.0%, above 10%; 'gacprof sweep --resume --out RUN --budget 8m'"
+    kept = run(*asked)
+    assert kept.code == 0 and "changes none of" in kept.out and why in kept.out
+    for limit in ("--budget=0.2", "--latency-limit=-50%"):
+        refused = run(*asked, limit)
+        assert refused.code == 2 and f"since no size may change: {NOISY}: {why}" in refused.err
+    assert "the nearest is the time of its own sizes, since" in refused.err
+
+
+def test_a_budget_above_the_dense_size_is_noted_at_once(planned):
+    assert "the budget 80 is above 1" in planned("--budget", 80).out
 
 
 def test_a_map_that_knows_no_weight_is_not_read_as_none_misaligned(run, asvd, planted_map):

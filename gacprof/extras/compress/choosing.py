@@ -228,9 +228,9 @@ def multiples_of(
 def how_to_measure(source: SizeSource, inventory: Inventory, counts: Iterable[int]) -> str:
     """The sweep that fills the map for these sizes at these token counts, and the rules of the same
     GPU, which need none; or why none would."""
-    view = Predictor(source, inventory, dict.fromkeys(counts, 1.0)).view
-    if view.noisy:
-        return next(note for note in view.notes if "noisy" in note)
+    at = Predictor(source, inventory, dict.fromkeys(counts, 1.0))
+    if at.noisy:
+        return at.too_noisy
     sizes = [dim.size for dim in inventory.dims]
     tokens = ",".join(str(count) for count in counts)
     if all(dim.kind == "rank" for dim in inventory.dims):
