@@ -120,8 +120,8 @@ def _print_moved(result: CompressResult, every: bool) -> None:
             say("no size changed")
         return
     rows = [
-        (name.removeprefix("model.layers."), requested, "dense" if size is None else size)
-        for name, requested, size in changed[: None if every else SHOWN]
+        (name.removeprefix("model.layers."), *("dense" if s is None else s for s in moved))
+        for name, *moved in changed[: None if every else SHOWN]
     ]
     print_table("", ("dim", "own" if result.ratio else "given", "now"), rows)
     more = f", of which {SHOWN} are shown (--all: every one)"

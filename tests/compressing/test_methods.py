@@ -5,12 +5,13 @@ import json
 import pytest
 import torch
 from compressing_models import logits_of
+from schemas import check
 
 import gacprof
 from gacprof.checkpoint import open_tensors, scan
 from gacprof.cli.compressing import print_compressed
 from gacprof.core.errors import CompressionError
-from gacprof.extras.compress import run
+from gacprof.extras.compress import run, sensitivity
 from gacprof.extras.compress.methods.asvd import least_sensitive
 from gacprof.extras.compress.methods.method import Target, uniform_rank
 
@@ -78,6 +79,18 @@ def test_the_least_sensitive_weights_are_cut_most():
 def test_a_ratio_below_what_asvd_searches_is_refused():
     with pytest.raises(CompressionError, match=r"cannot be met: ASVD keeps at least 0\.4"):
         least_sensitive([target("a")], 0.7, {("a", 0.4): 1.0})
+
+
+def test_dense_weights_of_asvd_are_null_as_the_schema_says(dense, ids, tmp_path, monkeypatch):
+    def search(model, work, ids, targets, shares, pair):
+        return {(t.name, s): 9.0 * (".0." in t.name) - s for t in targets for s in shares}
+
+    monkeypatch.setattr(sensitivity, "search", search)
+    asked = {"method": "asvd", "ratio": 0.3, "calib": ids, "round_to": 8}
+    done = gacprof.compress(dense, tmp_path / "out", **asked)
+    assert done.requested["model.layers.0.mlp.up_proj:rank"] is None
+    check({"schema": "gacprof.compress-result/1", **done.as_dict()})
+    check(json.loads((tmp_path / "out" / "gacprof.json").read_text()))
 
 
 @pytest.mark.slow
