@@ -73,7 +73,7 @@ def _print_curve(curve: MeasuredCurve) -> None:
     for step in largest:
         if step.change > 0.05:
             say(
-                f"{step.after} → {step.after + 1}: {percent(step.change, signed=True)} in "
+                f"{step.after} → {step.after + 1}: at least {percent(step.change, signed=True)} in "
                 f"{step.engine}"
             )
     kernels = "; ".join(f"{line.engine}: {', '.join(line.kernels)}" for line in curve.lines)

@@ -176,7 +176,8 @@ def _print_settings(loaded: CliffMap) -> None:
             )
             for t in scope["tools"]
         ]  # fmt: skip
-        words = f"{scope['dtype']}, M = {scope['M']}, over {' and '.join(scope['axes'])}"
+        over = " and ".join(f"{axis} {d[0]} to {d[1]}" for axis, d in scope["sizes"].items())
+        words = f"{scope['dtype']}, M = {scope['M']}, measured over {over} alone"
         columns = ("tool", "option", "value", "rounds", "loses", "default", "it loses")
         print_table(words, columns, rows)
 

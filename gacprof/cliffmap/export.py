@@ -153,7 +153,8 @@ def settings_of(cliff_map: CliffMap) -> list[dict[str, Any]]:
     """Ready values by dtype and token count M, each judged on the K and N curves there together:
     a compressed width is N of one product and K of the next.
 
-    Each entry names ``dtype``, ``M``, ``axes``, ``curves`` and ``tools`` (:func:`settings`).
+    Each entry names ``dtype``, ``M``, ``axes``, the least and largest of the ``sizes`` that were
+    measured, ``curves`` and ``tools`` (:func:`settings`).
     """
     scopes: dict[tuple[str, int], list[Curve]] = {}
     for curve in cliff_map.curves:
@@ -170,11 +171,20 @@ def settings_of(cliff_map: CliffMap) -> list[dict[str, Any]]:
                 "dtype": dtype,
                 "M": tokens,
                 "axes": sorted({curve.axis for curve in curves}),
+                "sizes": _measured(curves),
                 "curves": [curve.identity for curve in curves],
                 "tools": tools,
             }
         )
     return found
+
+
+def _measured(curves: Sequence[Curve]) -> dict[str, list[int]]:
+    """The least and the largest size that was measured, by axis: what settings rest on."""
+    sizes: dict[str, list[int]] = {}
+    for curve in sorted(curves, key=lambda curve: curve.axis):
+        sizes.setdefault(curve.axis, []).extend(curve.points.d)
+    return {axis: [min(found), max(found)] for axis, found in sizes.items()}
 
 
 def settings_rows(cliff_map: CliffMap) -> list[dict[str, Any]]:

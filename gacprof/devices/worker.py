@@ -199,7 +199,11 @@ class IsolatedDevice(Device):
             self._receive(START_TIMEOUT_S)  # that it is ready
             opened = self._receive(START_TIMEOUT_S, ("open", self._kernels))
         except WorkerLostError as lost:
-            raise MeasurementError(f"the device cannot be opened in a worker: {lost}") from None
+            busy = "; the machine may be busy: try again, or measure in this process (--no-isolate)"
+            then = busy if str(lost).startswith("hung") else ""
+            raise MeasurementError(
+                f"the device cannot be opened in a worker: {lost}{then}"
+            ) from None
         except MeasurementError:
             self._stop()
             raise

@@ -64,8 +64,9 @@ class Line(Record):
 
 @dataclass(frozen=True)
 class Step(Record):
-    """From ``after`` to the next whole size one engine's time changes by the share ``change``,
-    at least so much beside the measured sizes before and behind too."""
+    """From ``after`` to the next whole size one engine's time changes by at least the share
+    ``change``: the two sizes before it beside the next two and, of a rise, all up to twice its
+    size."""
 
     engine: str
     after: int
@@ -93,13 +94,17 @@ class MeasuredCurve(Record):
     @property
     def steps(self) -> list[Step]:
         """Where a size and the next whole one were both measured, and the change holds beside their
-        neighbours: one time off between equal ones is no step."""
+        neighbours: one time off between equal ones is no step, nor a rise that later sizes do
+        not have."""
         found = []
         for line in self.lines:
             for i in (i for i, (a, b) in enumerate(pairwise(line.sizes)) if b == a + 1):
                 us = line.latency_us
                 before, after = us[max(0, i - 1) : i + 1], us[i + 1 : i + 3]
-                rise, fall = min(after) / max(before) - 1, max(after) / min(before) - 1
+                later = zip(line.sizes[i + 3 :], us[i + 3 :], strict=True)
+                held = [t for d, t in later if d <= 2 * line.sizes[i + 1]]
+                rise = min(*after, *held, us[i + 1]) / max(before) - 1
+                fall = max(after) / min(before) - 1
                 if rise > 0 or fall < 0:
                     found.append(Step(line.engine, line.sizes[i], rise if rise > 0 else fall))
         return found

@@ -280,6 +280,7 @@ def test_export_as_json_holds_safe_dims_and_ready_settings(run, a):
     assert over_k["best_modulus"]["modulus"] == 8 and 104 in over_k["safe"]
     (scope,) = found["settings"]
     assert (scope["dtype"], scope["M"], scope["axes"]) == ("float16", 512, ["K", "N"])
+    assert scope["sizes"] == {"K": [64, 192], "N": [64, 192]}
     asvd = next(tool for tool in scope["tools"] if tool["tool"] == "ASVD")
     assert len(scope["tools"]) == 6 and (asvd["option"], asvd["value"]) == ("rank_align", 8)
     assert asvd["loses"] < 0.05 < asvd["default_loses"]

@@ -187,3 +187,9 @@ def test_a_worker_never_sees_the_terminals_ctrl_c():
         blocked = int(status.partition("SigBlk:")[2].split()[0], 16)
         assert blocked >> (signal.SIGINT - 1) & 1
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_a_device_that_does_not_open_in_time_says_what_to_do(monkeypatch):
+    monkeypatch.setattr("gacprof.devices.worker.START_TIMEOUT_S", 0.0)
+    with pytest.raises(MeasurementError, match=r"busy: try again, or .* \(--no-isolate\)"):
+        IsolatedDevice(faulty.open_faulty)
