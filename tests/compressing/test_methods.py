@@ -98,8 +98,10 @@ def test_sensitivity_is_the_loss_with_that_weight_alone_cut(dense, ids, tmp_path
     work = tmp_path / "work"
     gacprof.compress(dense, tmp_path / "out", method="asvd", ratio=0.2, calib=ids, work=work)
     (folder,) = work.iterdir()
-    losses = {(n, s): loss for n, s, loss in json.loads((folder / "losses.json").read_text())}
-    assert len(losses) == (3 * 7 + 1) * 6
+    losses = {
+        (n, s): loss for n, s, loss in json.loads((folder / "sensitivities.json").read_text())
+    }
+    assert len(losses) == (3 * 7 + 1) * 6 + 1  # and the model whole
     from safetensors.torch import load_file
 
     for name, layer in (("model.layers.1.mlp.up_proj", "00001"), ("lm_head", "head")):

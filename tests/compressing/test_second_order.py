@@ -11,13 +11,14 @@ from gacprof.checkpoint import open_tensors, scan
 from gacprof.cli.compressing import print_compressed
 from gacprof.core.errors import CompressionError, PlanError
 from gacprof.core.files import read_json
-from gacprof.extras.compress import gradients
+from gacprof.extras.compress import gradients, sensitivity
 from gacprof.extras.compress.choosing import multiples_of
 from gacprof.extras.compress.decomposing import Decompositions
-from gacprof.extras.compress.factoring import targets_of
+from gacprof.extras.compress.factoring import Factoring, targets_of
 from gacprof.extras.compress.gradients import Gather
 from gacprof.extras.compress.methods import method_named
 from gacprof.extras.compress.methods.llmpruner import strongest
+from gacprof.extras.compress.methods.method import uniform_rank
 from gacprof.extras.compress.outcome import nats
 from gacprof.extras.compress.pruning import Pruning
 from gacprof.extras.compress.request import CompressRequest
@@ -111,6 +112,33 @@ def test_a_text_shorter_than_a_layer_is_wide_is_said_and_used(dense, ids, tmp_pa
     assert "| loss added, estimated too low (short text) |" in (tmp_path / "few" / CARD).read_text()
     model = gacprof.load_model(tmp_path / "few", dtype="float32")
     assert torch.isfinite(model(ids[:1]).logits).all()
+
+
+def test_a_cut_that_asvds_search_found_worse_than_its_estimate_costs_what_was_measured(
+    dense, ids, tmp_path, monkeypatch
+):
+    """The second order does not see what a large cut does to a few weights."""
+    harmed, at = "model.layers.0.mlp.up_proj", (0.4, 0.6)
+
+    def search(model, work, ids, targets, shares, pair):
+        added = {(t.name, s): float(t.name == harmed and s in at) for t in targets for s in shares}
+        return {("", 1.0): 3.0} | {variant: 3.0 + more for variant, more in added.items()}
+
+    monkeypatch.setattr(sensitivity, "search", search)
+    work, method = work_in(tmp_path / "work", dense, ids), method_named("asvd", {})
+    family = Factoring(work, method, None, Gather(inputs=True, outputs="whole"))
+    family.prepare()
+    for target in family.targets:
+        curve = torch.tensor(family.lost[target.dims[0]])
+        held = family._found.of(target)[f"{target.name}/0/loss"].float()
+        if target.name != harmed:
+            assert torch.equal(curve, held)
+            continue
+        ranks = {share: uniform_rank(target, 1 - share) for share in method.probed}
+        for share, rank in ranks.items():
+            assert float(curve[rank]) / (2 * ids.numel()) == pytest.approx(1.0) or share not in at
+        assert curve[ranks[0.9]] == held[ranks[0.9]] and curve[0] > held[0]
+        assert (curve >= held).all()
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ from gacprof.extras.compress.request import BACKWARD
 from gacprof.extras.compress.state import Work
 
 FACTORS = "factors-{}.safetensors"
-BACK, LOSSES = "backward.json", "losses.json"
+BACK, LOSSES = "backward.json", "sensitivities.json"
 
 
 class Piece(NamedTuple):
@@ -211,10 +211,13 @@ class Decompositions:
         held = self.of(target)
         return held[f"{target.name}/0/u"][:, :rank], held[f"{target.name}/0/v"][:rank]
 
-    def losses(self) -> dict[tuple[str, float], float]:
-        """What the method's search has measured, by (target, share)."""
+    def sensitivities(self) -> dict[sensitivity.Variant, float]:
+        """What the method's search has measured each cut to add to the loss of a token, in nats, by
+        (target, share)."""
         listed = read_json(self._state.path(LOSSES)) if self.method.probed else ()
-        return {(name, share): loss for name, share, loss in listed}
+        losses = {(name, share): loss for name, share, loss in listed}
+        whole = losses.pop(sensitivity.WHOLE, 0.0)
+        return {variant: loss - whole for variant, loss in losses.items()}
 
     def scores(self, name: str) -> dict[str, float]:
         """Importance by dim name: four scores of the field, each of a group of a weight's rows.

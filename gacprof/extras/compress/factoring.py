@@ -11,6 +11,7 @@ from functools import cached_property, partial
 from statistics import median
 from typing import Any
 
+import numpy as np
 import torch
 
 from gacprof.checkpoint.inventory import Inventory, Module, NewSizes
@@ -48,6 +49,7 @@ class Factoring:
             raise CompressionError(
                 f"the score {score} is not known of '{head}': take magnitude or activation"
             )
+        self._work = work
         self._found = Decompositions(work, method, self.targets, gather)
         self.thin = _thin(self.targets, method, work.calibration, gather)
 
@@ -85,7 +87,7 @@ class Factoring:
             known = Evidence(dict.fromkeys(self.most, 1.0), losses)
         else:
             scores = self.scores() if self.method.scored else {}
-            known = Evidence(scores, self._found.losses())
+            known = Evidence(scores, self._found.sensitivities())
         return self.method.ranks(self.targets, ratio, known)
 
     def rounded(self, sizes: NewSizes, multiple: int) -> dict[str, int | None]:
@@ -127,7 +129,8 @@ class Factoring:
 
     @cached_property
     def lost(self) -> dict[str, list[float]]:
-        """By dim name: what ranks 0 … full add to the loss, by its second order.
+        """By dim name: what ranks 0 … full add to the loss, by its second order; where the method's
+        search measured more, as much as that.
 
         Of an expert that no token was sent to nothing is known: it is taken for one of the median
         loss of its role, which falls as the energy that is cut.
@@ -148,6 +151,21 @@ class Factoring:
             alike = [most for most, of in known if of == role]
             like = median(alike or [most for most, _ in known])
             found[name] = [like * (1 - share) for share in self.kept[name]]
+        return self._as_measured(found) if self.method.probed else found
+
+    def _as_measured(self, lost: dict[str, list[float]]) -> dict[str, list[float]]:
+        """The estimates, raised to what the search has measured at its shares: by the factor that
+        is missing there, between two shares by one between theirs, and beyond by the nearest."""
+        unit = 2 * self._work.ids.numel()  # from nats a token
+        measured, found = self._found.sensitivities(), {}
+        for target in self.targets:
+            curve = np.array(lost[target.dims[0]])
+            ranks = [uniform_rank(target, 1 - share) for share in self.method.probed]
+            added = [measured[target.name, share] * unit for share in self.method.probed]
+            missing = np.ones(len(ranks))
+            np.divide(added, curve[ranks], out=missing, where=curve[ranks] > 0)
+            factors = np.interp(np.arange(len(curve)), ranks, np.maximum(missing, 1.0))
+            found[target.dims[0]] = (curve * factors).tolist()
         return found
 
     def weights(self) -> dict[str, float] | None:
@@ -168,7 +186,7 @@ class Factoring:
         return {name: (score * norms[name]) ** 2 for name, score in scores.items()}
 
     def _measured_weights(self) -> dict[str, float]:
-        losses = self._found.losses()
+        losses = self._found.sensitivities()
         least = min(losses.values())
         found = {}
         for target in self.targets:

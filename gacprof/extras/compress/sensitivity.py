@@ -30,6 +30,8 @@ WORST = 1e9
 Variant = tuple[str, float]
 Cut = Callable[[nn.Module, Target, float], contextlib.AbstractContextManager[None]]
 PROBE, VARIANTS = "probe", "variants"
+WHOLE: Variant = ("", 1.0)
+"""Stands for the model with nothing cut."""
 
 
 def search(
@@ -40,7 +42,8 @@ def search(
     shares: Sequence[float],
     pair: Callable[[Target, int], tuple[torch.Tensor, torch.Tensor]],
 ) -> dict[Variant, float]:
-    """The mean loss with one target at the rank of one share of its parameters, by both.
+    """The mean loss with one target at the rank of one share of its parameters, by both, and that
+    of the :data:`WHOLE` model.
 
     ``pair`` gives u and v of a target at a rank.
     """
@@ -129,6 +132,7 @@ def _losses(
             for number, variant in enumerate(order):
                 found[variant] = loss(variants, number * len(probe))
         base = state.array(hidden(last, PROBE))
+        found[WHOLE] = loss(base, 0)
         for target in heads:
             for share in shares:
                 with cut(model.model.get_submodule(target.name), target, share):
