@@ -93,11 +93,11 @@ def a100() -> CliffMap:
 
 
 @pytest.fixture(scope="session")
-def planted_map(asvd: Path, tmp_path_factory: pytest.TempPathFactory) -> CliffMap:
+def planted_map(asvd: Path) -> CliffMap:
     """The map of the planted device at that checkpoint's shapes."""
     from planted import planted_map_of
 
-    return planted_map_of(asvd, tmp_path_factory.mktemp("planted") / "run", dtype="float32")
+    return planted_map_of(asvd, dtype="float32")
 
 
 def of_shared(name: str) -> Path:

@@ -138,7 +138,7 @@ class Made:
 def made(request, tmp_path_factory):
     case, folder = CASES[request.param], tmp_path_factory.mktemp("brute")
     source = checkpoint(folder / "source", case.shapes, case.config)
-    cliff_map = planted_map_of(source, folder / "run", latency=latency, dtype="float16")
+    cliff_map = planted_map_of(source, latency=latency, dtype="float16")
     cliff_map.save(folder / "map.json")
     return Made(case, folder, cliff_map, right_of(case, cliff_map))
 

@@ -2,7 +2,7 @@
 
 import pytest
 from checkpoint_making import checkpoint
-from planted import TOKENS, planted_map_of, swept_map
+from planted import FEW, TOKENS, planted_map_of, swept_map
 
 from gacprof.checkpoint import scan
 from gacprof.diagnosing import diagnose
@@ -32,7 +32,7 @@ def coupled(tmp_path_factory):
     """Rank 131 and width 683, on a device where what is no multiple of 8 is 40 % slower."""
     folder = tmp_path_factory.mktemp("coupled")
     inventory = scan(checkpoint(folder / "source", factored(683, 131), {"intermediate_size": 683}))
-    return inventory, planted_map_of(inventory, folder / "run", dtype="float32")
+    return inventory, planted_map_of(inventory, dtype="float32")
 
 
 def test_a_width_that_only_odd_ranks_hide_is_misaligned(coupled):
@@ -57,7 +57,7 @@ def test_aligning_ones_own_output_again_changes_nothing(coupled, tmp_path):
     inventory, cliff_map = coupled
     realign(inventory, plan(*coupled, objective="pad", tokens=TOKENS), tmp_path / "out")
     out = scan(tmp_path / "out")
-    for by in (cliff_map, planted_map_of(out, tmp_path / "again", dtype="float32")):
+    for by in (cliff_map, planted_map_of(out, dtype="float32")):
         assert {d.verdict for d in diagnose(out, by, tokens=TOKENS).dims} == {"safe"}
         assert plan(out, by, objective="pad", tokens=TOKENS).changes == {}
 
@@ -71,18 +71,18 @@ def test_it_holds_on_a_device_of_another_period(period, tmp_path):
         m, n, k = (point.dim.get(axis, 1) for axis in "MNK")
         return (2.0 + m * n * k / 1e6) * (1.4 if n % period or k % period else 1.0)
 
-    def measured(inventory, folder):
-        return planted_map_of(inventory, folder, latency=answer, dtype="float32")
+    def measured(inventory):
+        return planted_map_of(inventory, latency=answer, dtype="float32")
 
     inventory = scan(checkpoint(tmp_path / "source", factored(683, 131), {}))
-    cliff_map = measured(inventory, tmp_path / "first")
+    cliff_map = measured(inventory)
     made = plan(inventory, cliff_map, objective="pad", tokens=TOKENS)
     assert {size % period for size in made.changes.values()} == {0}
     assert set(made.changes) == {WIDTH, *RANKS}
     assert made.certificate.proved is not any("judged with other sizes" in n for n in _notes(made))
     realign(inventory, made, tmp_path / "out")
     out = scan(tmp_path / "out")
-    for by in (cliff_map, measured(out, tmp_path / "second")):
+    for by in (cliff_map, measured(out)):
         assert plan(out, by, objective="pad", tokens=TOKENS).changes == {}
 
 
@@ -103,9 +103,7 @@ def test_a_width_is_judged_beside_the_ranks_that_are_held(coupled):
 
 def test_a_width_beside_aligned_ranks_is_judged_as_it_is(tmp_path):
     inventory = scan(checkpoint(tmp_path / "source", factored(683, 136)))
-    found = diagnose(
-        inventory, planted_map_of(inventory, tmp_path / "run", dtype="float32"), tokens=TOKENS
-    )
+    found = diagnose(inventory, planted_map_of(inventory, dtype="float32"), tokens=TOKENS)
     verdicts = {d.name: d.verdict for d in found.dims}
     assert verdicts[WIDTH] == "misaligned"
     assert next(d for d in found.dims if d.name == WIDTH).advice == "pad to 688"
@@ -121,7 +119,7 @@ def test_groups_that_add_up_in_one_product_are_judged_beside_aligned_groups(tmp_
     }
     config = {"head_wise_ranks": {K_PROJ: [41, 43]}}
     inventory = scan(checkpoint(tmp_path / "source", shapes, config))
-    cliff_map = planted_map_of(inventory, tmp_path / "run", dtype="float32")
+    cliff_map = planted_map_of(inventory, dtype="float32")
     found = diagnose(inventory, cliff_map, tokens=TOKENS)
     made = plan(inventory, cliff_map, objective="pad", tokens=TOKENS)
     assert {d.best_size for d in found.dims} == {48}
@@ -148,15 +146,15 @@ def grouped(folder, rank, other):
     return scan(checkpoint(folder, shapes, {"head_wise_ranks": {K_PROJ: [rank, other]}}))
 
 
-def swept_by_32(inventory, run):
-    return swept_map(suite_for(inventory, [64], dtype="float32"), run, by_steps_of_32)
+def swept_by_32(inventory):
+    return swept_map(suite_for(inventory, [64], dtype="float32", timing=FEW), by_steps_of_32)
 
 
 def test_groups_on_a_device_whose_steps_are_coarser_than_8(tmp_path):
     """Beside a rank at a multiple of 8, no size of the other makes the sum one of 32, and each
     would look as good as it can be. 60 and 90 are one product: 64 and 96 align all three."""
     inventory = grouped(tmp_path / "source", 60, 90)
-    cliff_map = swept_by_32(inventory, tmp_path / "run")
+    cliff_map = swept_by_32(inventory)
     found = diagnose(inventory, cliff_map, tokens=[64])
     assert {(d.size, d.verdict, d.best_size) for d in found.dims} == {
         (60, "misaligned", 64),
@@ -166,7 +164,7 @@ def test_groups_on_a_device_whose_steps_are_coarser_than_8(tmp_path):
     assert sorted(made.changes.values()) == [64, 96]
     realign(inventory, made, tmp_path / "aligned")
     again = scan(tmp_path / "aligned")
-    cliff_map = swept_by_32(again, tmp_path / "again")
+    cliff_map = swept_by_32(again)
     assert plan(again, cliff_map, objective="pad", tokens=[64]).changes == {}
 
 
@@ -174,7 +172,7 @@ def test_groups_are_padded_together_to_what_their_product_is_fast_at(tmp_path):
     """32 and 64 are good sizes each, but 96 rows cost more than 63 odd ones. 20 and 44 are 64 rows,
     which cost less than either."""
     inventory = grouped(tmp_path / "source", 20, 43)
-    cliff_map = swept_by_32(inventory, tmp_path / "run")
+    cliff_map = swept_by_32(inventory)
     made = plan(inventory, cliff_map, objective="pad", tokens=[64])
     assert sum(choice.after for choice in made.choices) == 64
     assert made.predicted_after_us < made.predicted_before_us

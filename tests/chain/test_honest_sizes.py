@@ -52,7 +52,7 @@ def test_a_rank_that_may_grow_no_further_is_not_safe_for_that(tmp_path):
         for axis, other in (("N", {"K": 256}), ("K", {"N": 131}))
     ]
     suite = parse_suite({"name": "by-hand", "sweep": tables}, "a test")
-    cliff_map = swept_map(suite, tmp_path / "run", at_multiples_of_32)
+    cliff_map = swept_map(suite, at_multiples_of_32)
     (rank,) = diagnose(inventory, cliff_map, tokens={64: 1.0}).dims
     assert inventory.dims[0].most == 144
     assert rank.verdict == "misaligned" and rank.best_size == 130 and rank.lost_us == 0
@@ -72,7 +72,7 @@ def factor_pair(folder, rank):
 
 def test_a_size_that_the_map_has_not_measured_moves_to_a_safe_one_with_a_warning(tmp_path):
     measured = factor_pair(tmp_path / "measured", 131)
-    cliff_map = planted_map_of(measured, tmp_path / "run", dtype="float32")
+    cliff_map = planted_map_of(measured, dtype="float32")
     made = plan(factor_pair(tmp_path / "other", 85), cliff_map, objective="pad", tokens=TOKENS)
     (choice,) = made.choices
     assert choice.verdict == "safe" and choice.after > 85 and choice.latency_before_us is None

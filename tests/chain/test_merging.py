@@ -27,8 +27,8 @@ def fast_calls(point):
 
 
 @pytest.fixture(scope="module")
-def slow(asvd, tmp_path_factory):
-    return planted_map_of(asvd, tmp_path_factory.mktemp("slow") / "run", latency=slow_calls)
+def slow(asvd):
+    return planted_map_of(asvd, latency=slow_calls)
 
 
 def test_pairs_slower_than_dense_are_counted_with_what_merging_saves(asvd, slow):
@@ -90,8 +90,8 @@ def test_a_plan_that_leaves_pairs_apart_says_what_merging_saves(asvd, slow):
     assert not any(MERGING in warning for warning in merged.warnings)
 
 
-def test_nothing_is_claimed_where_pairs_are_faster_or_times_are_not_known(asvd, tmp_path):
-    fast = planted_map_of(asvd, tmp_path / "run", latency=fast_calls)
+def test_nothing_is_claimed_where_pairs_are_faster_or_times_are_not_known(asvd):
+    fast = planted_map_of(asvd, latency=fast_calls)
     pairs = [p for p in pairs_of(scan(asvd)) if sum(g.N * g.K for g in p.gemms) < dense_of(p)]
     named = {name for merge in diagnose(asvd, fast, tokens=TOKENS).merges for name in merge.weights}
     assert pairs and not named.intersection(pair.name for pair in pairs)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from planted import TOKENS, planted_latency, swept_map
+from planted import FEW, TOKENS, planted_latency, swept_map
 
 import gacprof
 from gacprof.cliffmap import CliffMap, MapLookupError
@@ -44,9 +44,9 @@ def truly_safe(shapes, first, last):
 
 
 @pytest.fixture(scope="module")
-def ranks_map(tmp_path_factory):
-    suite = suite_for_ranks(SHAPES, RANKS, sorted(TOKENS), dtype="float32")
-    return swept_map(suite, tmp_path_factory.mktemp("ranks") / "run", latency)
+def ranks_map():
+    suite = suite_for_ranks(SHAPES, RANKS, sorted(TOKENS), dtype="float32", timing=FEW)
+    return swept_map(suite, latency)
 
 
 @pytest.mark.parametrize("shapes", [SHAPES[:1], SHAPES[1:], SHAPES])

@@ -114,7 +114,7 @@ def test_strategies_pad_to_8_and_16(run, asvd, tmp_path, strategy, multiple):
     assert all(d.size % multiple == 0 for d in scan(tmp_path / "out").dims)
 
 
-def test_bench_and_report(run, asvd, planted_map, tmp_path):
+def test_bench_and_report(run, asvd, planted_map, tmp_path, monkeypatch):
     timed = run(
         "bench", asvd, asvd, "--tokens", "16", "--decode-steps", "2", "--rounds", "12",
         "--device", "cpu", "--json",
@@ -125,6 +125,7 @@ def test_bench_and_report(run, asvd, planted_map, tmp_path):
     assert {t["verdict"] for t in data["timings"]} == {"reference", "identical"}
     assert [r["workload"] for r in data["replicates"]] == ["prefill 16", "decode 16"]
     (tmp_path / "bench.json").write_text(timed.out)
+    monkeypatch.setattr("gacprof.reporting.page.MOST_CURVES", 1)  # a figure takes a second
     made = run(
         "report", "--map", planted_map, "--benched", tmp_path / "bench.json",
         "--out", tmp_path / "page",

@@ -49,14 +49,13 @@ def measured(dense, ids):
 
 
 @pytest.fixture(scope="session")
-def map_of(tmp_path_factory):
+def map_of():
     """The planted device's map (multiples of 8 are fast) around a checkpoint's own sizes."""
     made = {}
 
     def make(checkpoint):
         if checkpoint not in made:
-            folder = tmp_path_factory.mktemp("map") / "run"
-            made[checkpoint] = planted_map_of(checkpoint, folder)
+            made[checkpoint] = planted_map_of(checkpoint)
         return made[checkpoint]
 
     return make

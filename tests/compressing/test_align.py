@@ -15,8 +15,8 @@ SHAPES = {"q": Q, "k": K, "v": K, "o": Q}
 
 
 @pytest.fixture(scope="module")
-def cliff_map(tmp_path_factory):
-    return ranks_map(tmp_path_factory.mktemp("align") / "run", 208)
+def cliff_map():
+    return ranks_map(208)
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,12 @@ import pytest
 from decoders import write_decoder
 
 
+@pytest.fixture(autouse=True)
+def _engines_take_one_thread(monkeypatch):
+    """On models this small, llama.cpp's threads spin for each other."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0})
+
+
 @pytest.fixture
 def make_decoder(tmp_path):
     """``write_decoder`` into a folder of this name."""

@@ -18,7 +18,7 @@ def planted(fixtures, asvd, planted_map, tmp_path_factory):
         if name not in made:
             out, folder = tmp_path_factory.mktemp("planted"), fixtures / "checkpoints" / name
             inventory = scan(restored(folder.with_name(f"{name}.headers"), out))
-            made[name] = inventory, planted_map_of(inventory, out / "run", dtype="float32")
+            made[name] = inventory, planted_map_of(inventory, dtype="float32")
         return made[name]
 
     return find

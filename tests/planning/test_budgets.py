@@ -117,13 +117,13 @@ def test_the_options_of_all_classes_add_up_to_the_checkpoint(planted):
             assert None in times or together is None or sum(times) == pytest.approx(together)
 
 
-def test_published_ranks_are_planned_to_full_alignment_within_their_budget(tmp_path):
+def test_published_ranks_are_planned_to_full_alignment_within_their_budget():
     """A dim counts as the rank of its projection."""
     named = "model.layers.{layer}.self_attn.{proj}_proj:rank".format_map
     dims = dict(rows_of(lambda row: (named(row), int(row["dim"])))["fisher", "0.7"])
     inventory = inventory_of(LLAMA_3_8B, dims)
     made = plan(
-        inventory, ranks_map(tmp_path / "run", 176), objective="gac", tokens={1: 1.0},
+        inventory, ranks_map(176), objective="gac", tokens={1: 1.0},
         budget_parameters=inventory.parameters,
         constraints=Constraints(pinned={"*:width": "keep"}),
     )  # fmt: skip

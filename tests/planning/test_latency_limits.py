@@ -127,10 +127,10 @@ def test_limits_that_nothing_is_known_of_and_baselines_that_are_none_say_so(asvd
         plan(asvd, planted_map, tokens=TOKENS, dominate="naive")
 
 
-def test_limits_hold_where_the_sizes_as_they_are_were_not_measured(asvd, tmp_path):
+def test_limits_hold_where_the_sizes_as_they_are_were_not_measured(asvd):
     """A map of multiples of 8 alone: of the checkpoint's own products it knows nothing."""
     inventory = scan(asvd)
-    some = only_multiples_of_8(planted_map_of(asvd, tmp_path / "all"))
+    some = only_multiples_of_8(planted_map_of(asvd))
     predictor = at(inventory, some, 64)
     assert predictor.weights({}).latency_us is None
     relative = PlanRequest(asvd, some, tokens=TOKENS, latency_limit_us="prefill:64=own-5%")
@@ -185,7 +185,7 @@ def test_a_padded_pair_that_is_slower_than_its_dense_product_is_not_chosen_eithe
         m, n, k = (point.dim[axis] for axis in "MNK")
         return 71.0 + m * n * k / 1e4 * (1.4 if n % 4 or k % 4 else 1.0)
 
-    cliff_map = planted_map_of(source, tmp_path / "run", {64: 1.0}, latency, dtype="float16")
+    cliff_map = planted_map_of(source, {64: 1.0}, latency, dtype="float16")
     asked = {"tokens": [64], "constraints": Constraints(least={"*": 108}), "objective": "pad"}
     assert plan(source, cliff_map, **asked).choices[0].after == 108
     (choice,) = plan(source, cliff_map, latency_limit_us="own+20%", **asked).choices

@@ -58,18 +58,18 @@ def factored(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def mapped(tmp_path_factory):
+def mapped():
     """The planted device's map of a checkpoint, with sizes for a preset; each made once."""
     made = {}
 
     def make(folder, preset=None):
         if (folder, preset) not in made:
-            inventory, out = scan(folder), tmp_path_factory.mktemp("map") / "run"
+            inventory = scan(folder)
             asked = requirements(inventory, preset)
             multiples = {name: required.multiple for name, required in asked.by_dim.items()}
             tp = asked.preset.tp if asked.preset else 1
             made[folder, preset] = planted_map_of(
-                inventory, out, dtype="float16", multiples=multiples, tp=tp
+                inventory, dtype="float16", multiples=multiples, tp=tp
             )
         return made[folder, preset]
 

@@ -10,12 +10,16 @@ from recorded_device import RecordedDevice
 
 from gacprof.checkpoint import Inventory, scan
 from gacprof.cliffmap import CliffMap
+from gacprof.cliffmap.build import build_map
 from gacprof.core.points import Block, Environment, Point, PointNote
-from gacprof.sweeping import Suite, build_map_of, run_sweep
+from gacprof.sweeping import Suite
+from gacprof.sweeping.engine import Engine
 from gacprof.sweeping.for_checkpoint import suite_for
 from gacprof.sweeping.store import JOURNAL, PARQUET, RunFolder
 
 TOKENS = {1: 1.0, 64: 1.0}
+FEW = {"blocks": 6, "most_blocks": 6}
+"""Enough blocks: the device is exact."""
 PLANTED = Environment("recorded", "planted device", "none", {}, {"planted": "1"})
 
 
@@ -34,25 +38,32 @@ def planted_device() -> RecordedDevice:
 
 def planted_map_of(
     checkpoint: Inventory | Path,
-    folder: Path,
     tokens: Iterable[int] = TOKENS,
     latency: Callable[[Point], float] = planted_latency,
     **asked: Any,
 ) -> CliffMap:
-    """The device's map around a checkpoint's own sizes, swept in ``folder``; ``asked`` goes to
-    ``suite_for``. The device is exact: few blocks are enough."""
+    """The device's map around a checkpoint's own sizes; ``asked`` goes to ``suite_for``."""
     inventory = checkpoint if isinstance(checkpoint, Inventory) else scan(checkpoint)
-    timing = {"blocks": 6, "most_blocks": 6}
-    suite = suite_for(inventory, sorted(tokens), timing=timing, **asked)
-    return swept_map(suite, folder, latency)
+    return swept_map(suite_for(inventory, sorted(tokens), timing=FEW, **asked), latency)
 
 
-def swept_map(
-    suite: Suite, folder: Path, latency: Callable[[Point], float] = planted_latency
-) -> CliffMap:
-    """The map of what a sweep of the device leaves in ``folder``."""
-    run_sweep(suite, RecordedDevice(latency, PLANTED), folder)
-    return build_map_of(folder, "planted")
+class _Held(list[Block]):
+    """Where a sweep's engine leaves its blocks: no folder is written, nor read again."""
+
+    def append(self, *blocks: Block) -> None:
+        self.extend(blocks)
+
+    def note(self, notes: Iterable[PointNote]) -> None:
+        assert not any(note.failed for note in notes)
+
+
+def swept_map(suite: Suite, latency: Callable[[Point], float] = planted_latency) -> CliffMap:
+    """The map of what a sweep of the device measures."""
+    held = _Held()
+    device = RecordedDevice(latency, PLANTED)
+    for _ in Engine(suite.timing, device, suite.curves(PLANTED.kind), held).steps():
+        pass
+    return build_map(held, PLANTED, name="planted", suite=suite.name, suite_hash=suite.hash)
 
 
 def write_run(

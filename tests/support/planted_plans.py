@@ -201,11 +201,11 @@ def setting(case: Case, folder: Path) -> Setting:
     tensors = {name: data.standard_normal(shape, np.float32) for name, shape in shapes.items()}
     save_file(tensors, source / "model.safetensors")
     inventory = scan(source)
-    return _with_map(case, inventory, folder / "run", uniform)
+    return _with_map(case, inventory, uniform)
 
 
-def _with_map(case: Case, inventory: Inventory, run: Path, uniform: str) -> Setting:
-    found = planted_map_of(inventory, run, TOKENS, case.device.point, dtype="float32")
+def _with_map(case: Case, inventory: Inventory, uniform: str) -> Setting:
+    found = planted_map_of(inventory, TOKENS, case.device.point, dtype="float32")
     points: dict[tuple[int, int], set[int]] = {}
     for curve in found.curves:
         for d in curve.points.d if curve.operator == "linear" else ():
