@@ -50,11 +50,14 @@ def planted_map_of(
 class _Held(list[Block]):
     """Where a sweep's engine leaves its blocks: no folder is written, nor read again."""
 
+    def __init__(self) -> None:
+        self.notes: dict[Point, PointNote] = {}
+
     def append(self, *blocks: Block) -> None:
         self.extend(blocks)
 
     def note(self, notes: Iterable[PointNote]) -> None:
-        assert not any(note.failed for note in notes)
+        self.notes |= {note.point: note for note in notes}
 
 
 def swept_map(suite: Suite, latency: Callable[[Point], float] = planted_latency) -> CliffMap:
@@ -63,7 +66,10 @@ def swept_map(suite: Suite, latency: Callable[[Point], float] = planted_latency)
     device = RecordedDevice(latency, PLANTED)
     for _ in Engine(suite.timing, device, suite.curves(PLANTED.kind), held).steps():
         pass
-    return build_map(held, PLANTED, name="planted", suite=suite.name, suite_hash=suite.hash)
+    return build_map(
+        held, PLANTED, name="planted", point_notes=held.notes, tolerance=suite.timing.tolerance,
+        suite=suite.name, suite_hash=suite.hash,
+    )  # fmt: skip
 
 
 def write_run(
