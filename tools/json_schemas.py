@@ -211,6 +211,7 @@ class ToolSettings(TypedDict):
     dtype: str
     M: int
     axes: list[str]
+    sizes: dict[str, list[int]]
     curves: list[str]
     tools: list[ToolSetting]
 

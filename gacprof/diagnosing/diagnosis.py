@@ -108,9 +108,10 @@ def _of_config(
             if request.dtype is not None:  # asked for its times by name
                 raise
             times = sizes_by_rules(target(source.gpu, NEWEST), needs, request.tp)
-        except MapError:
+        except MapError as unruled:
+            why = error if unruled is error else f"{error}, and {unruled}"
             instead = f"; 'gacprof lint {named.name} --gpu {source.gpu}' judges its sizes"
-            raise MapError(f"{error}{'' if 'gacprof lint' in str(error) else instead}") from None
+            raise MapError(f"{why}{'' if 'gacprof lint' in str(why) else instead}") from None
         notes.append(f"no times: {error}")
     view = source.view(Asked(named.name, frozenset(), "bfloat16", request.tokens))
     shapes = {tuple(n.shape[name] for name in HEADS) for n in needs[0] if n.kind == "attention"}

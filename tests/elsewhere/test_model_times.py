@@ -187,6 +187,13 @@ def test_without_measurements_sizes_are_judged_by_rules_and_what_installs_them_i
     code, out, _ = run("diagnose", config_file, "--gpu", "rtx4090")
     assert code == 0 and "pip install 'gacprof[elsewhere]'" in out
     assert "by rules, not measured, of 5 products judged" in out.splitlines()[0]
+    gptq = {"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128}}
+    config_file.write_text(json.dumps(CONFIG | gptq))
+    first = run("diagnose", config_file, "--gpu", "rtx4090").out.splitlines()[0]
+    assert first.startswith("1 of 5 products judged") and "down not judged" in first
+    config_file.write_text(json.dumps(CONFIG | {"quantization_config": {"quant_method": "fp8"}}))
+    code, _, err = run("diagnose", config_file, "--gpu", "a100-40gb")
+    assert code == 2 and "has no rules for these products; 'gacprof lint" in err
     config_file.write_text(json.dumps(CONFIG | {"intermediate_size": 1001}))
     code, out, _ = run("diagnose", config_file, "--gpu", "rtx4090")
     assert code == 1 and "intermediate_size 1001 → " in out.splitlines()[0]
