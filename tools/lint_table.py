@@ -22,8 +22,8 @@ HEAD = """# 20 models, by `gacprof lint`
 
 What vLLM 0.32 does with the products of published models on 1, 2, 4 and 8 tensor-parallel ranks, a
 letter each, without expert parallelism: `·` all ok, `p` pads, `f` falls back to a slower kernel,
-`w` loads but wrong, `R` refused. All linear layers but embedding and head are taken as quantised;
-published checkpoints often leave some out. Whether weights fit the memory is not asked here.
+`w` loads but wrong, `R` refused, `?` unknown. All linear layers but embedding and head are taken as
+quantised; published checkpoints often leave some out. Whether weights fit memory is not asked.
 
 Made by `python tools/lint_table.py` from the configs' published values (`tools/lint_models.toml`).
 Nothing was run; [lint.md](lint.md) says what the verdicts rest on.

@@ -223,13 +223,14 @@ def rank(outcome: Outcome, tier: int | None) -> tuple[int, int]:
 
 
 def overall(judged: Iterable[Judged]) -> Outcome:
-    """The worst of what is known. *Unknown* where nothing is, or where nothing is wrong with what
-    is known but the engine's demands on a product are not."""
+    """The worst of what is known. *Unknown* where nothing is, or where what is known
+    is served but the engine's demands on a product are not, or may refuse it."""
     found = list(judged)
     known = [one.outcome for one in found if one.outcome != "unknown"]
     worst: Outcome = max(known, key=OUTCOMES.index, default="unknown")
-    is_open = any(one.outcome == "unknown" and one.is_open for one in found)
-    return "unknown" if worst == "ok" and is_open else worst
+    unknown = [one for one in found if one.outcome == "unknown" and one.is_open]
+    may_fail = worst in ("pads", "falls_back") and any(one.findings for one in unknown)
+    return "unknown" if may_fail or (worst == "ok" and unknown) else worst
 
 
 MOST_DEGREES = 256
