@@ -1,13 +1,17 @@
 """Limits on time by workload: what is written, what it is relative to, and that it holds."""
 
 import re
+from itertools import product
+from math import inf
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from checkpoint_making import checkpoint
 from hypothesis import given
 from hypothesis import strategies as st
 from planted import TOKENS, planted_map_of
+from safetensors.numpy import save_file
 
 from gacprof.checkpoint import scan
 from gacprof.checkpoint.inventory import Gemm
@@ -159,6 +163,67 @@ def test_a_plan_that_dominates_rounding_is_no_slower_no_larger_and_better(asvd, 
     held = Constraints(pinned=baseline, fuse=False)
     down = plan(inventory, planted_map, tokens=TOKENS, constraints=held)
     assert sum(kept.values()) >= sum(c.energy_kept for c in down.choices) - 1e-9
+
+
+def cliffs(m, n, k):
+    """Decode likes multiples of 8, prefill those of 24: what serves one may cost the other."""
+    if m == 1:
+        return 1 + n * k / 1e4 * (1.4 if n % 8 or k % 8 else 1)
+    return 3 + m * -(-n // 24) * 24 * -(-k // 24) * 24 / 2e6
+
+
+@pytest.mark.parametrize("asked", [{"dominate": "rounded-8"}, {"latency_limit_us": "decode=-20%"}])
+def test_within_limits_on_cliffs_no_choice_keeps_more_of_all_on_offer(tmp_path, asked):
+    """By the device's own times, every combination of the sizes on offer."""
+    at, hidden = "model.layers.0.self_attn.{}_proj.{}Linear.weight", 192
+    shapes = {}
+    for part, rank in {"q": 89, "k": 93, "v": 45}.items():
+        shapes |= {at.format(part, "B"): (rank, hidden), at.format(part, "A"): (hidden, rank)}
+    source = checkpoint(tmp_path / "source", shapes, {})
+    draw = np.random.default_rng(0)
+    held = {name: draw.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+    save_file(held, source / "model.safetensors")
+    inventory = scan(source)
+
+    def device(point):
+        return cliffs(*(point.dim[axis] for axis in "MNK"))
+
+    swept = planted_map_of(inventory, latency=device)
+    made = plan(inventory, swept, tokens=TOKENS, **asked)
+
+    def time(m, rank):
+        if rank is None:
+            return cliffs(m, hidden, hidden)
+        return cliffs(m, rank, hidden) + cliffs(m, hidden, rank)
+
+    def takes(ranks):
+        parameters = sum(2 * hidden * r if r else hidden**2 for r in ranks)
+        return parameters, *(sum(time(m, rank) for rank in ranks) for m in (1, 64))
+
+    if "dominate" in asked:
+        most = takes([d.size // 8 * 8 for d in inventory.dims])
+    else:
+        most = (inf, 0.8 * takes([d.size for d in inventory.dims])[1], inf)
+    spectra = [
+        np.linalg.svd(held[at.format(p, "A")] @ held[at.format(p, "B")], compute_uv=False) ** 2
+        for p in "qkv"
+    ]
+
+    def kept(ranks):
+        pairs = zip(spectra, ranks, strict=True)
+        return sum(s[:rank].sum() / s.sum() for s, rank in pairs)
+
+    def fits(ranks):
+        return all(a <= b * (1 + 1e-6) for a, b in zip(takes(ranks), most, strict=True))
+
+    chosen = [choice.after for choice in made.choices]
+    limited = (1, 64) if "dominate" in asked else (1,)
+    offered = [  # no pair that is slower than its dense product wherever time is limited
+        [r for r in c.candidates if any(time(m, r) <= time(m, None) for m in limited)] + [None]
+        for c in made.choices
+    ]
+    assert fits(chosen) and all(len(each) > 1 for each in offered)
+    assert kept(chosen) >= max(map(kept, filter(fits, product(*offered)))) - 1e-5
 
 
 def test_a_pair_slower_than_its_dense_product_is_never_chosen_under_a_limit(asvd, planted_map):
