@@ -12,21 +12,6 @@ from gacprof.extras.serve import checking
 from gacprof.extras.serve.checking import Reference, _judged
 
 
-def test_the_uniform_folder_is_checked_by_transformers_and_foreign_code_is_not_run(
-    make_decoder, tmp_path
-):
-    trap = tmp_path / "run"
-    auto = {"AutoModelForCausalLM": "modeling_theirs.Model"}
-    folder = make_decoder(widths=(70, 33), auto_map=auto)
-    (folder / "modeling_theirs.py").write_text(f"open({str(trap)!r}, 'w')\n")
-    done = gacprof.export(folder, "uniform", tmp_path / "out", check="engine")
-    assert done.check.passed and done.check.same == 32
-    config = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert config["intermediate_size"] == 72 and config["model_type"] == "llama"
-    assert any("padding cost" in note for note in done.notes)
-    assert not trap.exists()
-
-
 def test_an_engine_that_is_missing_is_said_before_writing(make_decoder, tmp_path, monkeypatch):
     monkeypatch.setattr(checking, "installed", lambda package: None)
     folder = make_decoder()

@@ -7,6 +7,8 @@ import pytest
 
 import gacprof
 from gacprof.core.errors import CheckpointError
+from gacprof.extras.serve import checking
+from gacprof.extras.serve.engines.engine import EngineProcess
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -20,6 +22,28 @@ def own_module_cache(monkeypatch, tmp_path):
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "hf"))
 
 
+@pytest.fixture(scope="module")
+def one_engine(tmp_path_factory):
+    """One process of transformers for the checks of this file: it imports for seconds."""
+    kept = []
+
+    class Kept(EngineProcess):
+        def __exit__(self, *error):
+            pass
+
+    def start(engine, python, threads, more):
+        modules = {"HF_MODULES_CACHE": str(tmp_path_factory.getbasetemp() / "modules")}
+        if not kept:
+            kept.append(Kept(engine, python, threads, {**more, **modules}))
+        return kept[0]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(checking, "EngineProcess", start)
+        yield
+    for process in kept:
+        process.close()
+
+
 def loaded(folder):
     auto = transformers.AutoModelForCausalLM
     return auto.from_pretrained(folder, trust_remote_code=True, torch_dtype=torch.float32).eval()
@@ -30,12 +54,27 @@ def logits(model):
         return model(IDS).logits.numpy()
 
 
-def test_a_process_without_gacprof_generates_the_same_tokens(everything, tmp_path):
+def test_a_process_without_gacprof_generates_the_same_tokens(one_engine, everything, tmp_path):
     done = gacprof.export(everything, "transformers", tmp_path / "out", check="engine")
     assert done.check.passed and done.check.error < 1e-5
     assert (done.check.same, done.check.tokens) == (32, 32)
     assert done.check.engine == f"transformers {transformers.__version__}"
     assert done.parameters == gacprof.scan(everything).parameters
+
+
+def test_the_uniform_folder_is_checked_by_transformers_and_foreign_code_is_not_run(
+    one_engine, make_decoder, tmp_path
+):
+    trap = tmp_path / "run"
+    auto = {"AutoModelForCausalLM": "modeling_theirs.Model"}
+    folder = make_decoder(widths=(70, 33), auto_map=auto)
+    (folder / "modeling_theirs.py").write_text(f"open({str(trap)!r}, 'w')\n")
+    done = gacprof.export(folder, "uniform", tmp_path / "out", check="engine")
+    assert done.check.passed and done.check.same == 32
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["intermediate_size"] == 72 and config["model_type"] == "llama"
+    assert any("padding cost" in note for note in done.notes)
+    assert not trap.exists()
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
