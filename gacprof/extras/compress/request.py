@@ -195,10 +195,6 @@ class CompressRequest(OnTimes, OnDtype, OnDense):
             )
         if self.window is not None and not self.has_source:
             raise CompressionError("--window is about sizes of a source: give --map or --gpu")
-        if self.objective is not None and not self.has_source and self.round_to is None:
-            raise CompressionError(
-                f"the objective {self.objective} chooses among sizes: give --map, --gpu or --round"
-            )
         if (self.latency_limit_us or self.dominate or self.bench) and not self.has_source:
             raise CompressionError("a limit on latency needs a map, which predicts it")
 

@@ -171,6 +171,10 @@ def _refuse_unfit(
     path, pair = inventory.path, _pair_in(inventory)
     if isinstance(method, DropLayers):
         refuse_sizes(request)
+    if request.objective is not None and not request.has_source and request.round_to is None:
+        raise CompressionError(
+            f"the objective {request.objective} chooses among sizes: give --map, --gpu or --round"
+        )
     if pair is not None and (not isinstance(method, LowRank) or method.counts == "latents"):
         raise CompressionError(
             f"{path} is compressed already ('{pair}' is a factor pair, layout {inventory.layout}): "
