@@ -64,7 +64,7 @@ def installed(tmp_path_factory) -> Path:
     assert len(list((place / "dist").glob("*.tar.gz"))) == 1
     (wheel,) = (place / "dist").glob("*.whl")
     venv.create(place / "venv", with_pip=True)
-    pip = [str(place / "venv/bin/python"), "-m", "pip", "install", "--quiet"]
+    pip = [str(place / "venv/bin/python"), "-I", "-m", "pip", "install", "--quiet"]
     done = subprocess.run(
         [*pip, "-c", str(ROOT / "constraints.txt"), str(wheel)], capture_output=True, text=True
     )
