@@ -92,7 +92,8 @@ def _steps(source: SizeSource, found: Found, request: DiagnoseRequest) -> StepTi
 def _of_config(
     config: str | Path | Mapping[str, Any], source: SizeSource, request: DiagnoseRequest
 ) -> Diagnosis:
-    """The times of a config alone, whose sizes :func:`gacprof.lint` judges."""
+    """The times of a config alone, and its sizes by rules; :func:`gacprof.lint` judges them for an
+    engine."""
     named = config_named(config)
     if not source.gpu:
         raise MapError(
@@ -101,18 +102,8 @@ def _of_config(
         )
     needs = needs_of_config(named.config, request.tp, request.dtype)
     notes = [*named.notes, "a config alone: 'gacprof lint' judges its sizes for an engine"]
-    try:
-        times = _steps(source, needs, request)
-    except MapError as error:
-        try:
-            if request.dtype is not None:  # asked for its times by name
-                raise
-            times = sizes_by_rules(target(source.gpu, NEWEST), needs, request.tp)
-        except MapError as unruled:
-            why = error if unruled is error else f"{error}, and {unruled}"
-            instead = f"; 'gacprof lint {named.name} --gpu {source.gpu}' judges its sizes"
-            raise MapError(f"{why}{'' if 'gacprof lint' in str(why) else instead}") from None
-        notes.append(f"no times: {error}")
+    times, untimed = _times_or_sizes(named.name, source, needs, request)
+    notes += [f"no times: {untimed}"] if untimed else []
     view = source.view(Asked(named.name, frozenset(), "bfloat16", request.tokens))
     shapes = {tuple(n.shape[name] for name in HEADS) for n in needs[0] if n.kind == "attention"}
     heads = tuple(f for shape in sorted(shapes) if (f := head_finding(view, *shape)) is not None)
@@ -125,6 +116,25 @@ def _of_config(
         workload_of(request.tokens), None, 0, (), heads, tuple(notes), source.basis, request.tp,
         times, too_large=too_large,
     )  # fmt: skip
+
+
+def _times_or_sizes(
+    name: str, source: SizeSource, needs: Found, request: DiagnoseRequest
+) -> tuple[StepTimes, str]:
+    """The times of a config's steps; where nobody measured them its sizes by rules, and why no
+    times. Raises :class:`MapError` where there are neither."""
+    try:
+        return _steps(source, needs, request), ""
+    except MapError as error:
+        why = str(error)
+    if request.dtype is None:  # else its times were asked for by name
+        try:
+            return sizes_by_rules(target(source.gpu or "", NEWEST), needs, request.tp), why
+        except MapError as error:
+            why = f"{why}, and {error}"
+    if "gacprof lint" not in why:
+        why += f"; 'gacprof lint {name} --gpu {source.gpu}' judges its sizes"
+    raise MapError(why)
 
 
 diagnose = verb("diagnose", DiagnoseRequest, _diagnose)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gacprof.elsewhere.model import StepTimes
 
 
-HEAD_DIMS = ("safe", "misaligned", "undecided")
+HEAD_VERDICTS = ("safe", "misaligned", "undecided")
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ class Diagnosis(Framed, Record):
         times; ``undecided_penalty_high`` is the most that an undecided dim may lose. Of a
         config, which has no weights, what its step's parts are (:meth:`StepTimes.counts`)."""
         if self._of_config and self.times is not None:
-            heads = {v: [d.size for d in self.dims if d.verdict == v] for v in HEAD_DIMS}
+            heads = {v: [d.size for d in self.dims if d.verdict == v] for v in HEAD_VERDICTS}
             return self.times.counts() | {f"head_dims_{v}": sizes for v, sizes in heads.items()}
         counts, count = self._counts, len(self.weights) or 1
         odd = sum(not weight.divisible_by_8 for weight in self.weights)

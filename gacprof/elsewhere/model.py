@@ -205,8 +205,9 @@ def sizes_by_rules(about: Target, found: Found, tp: int = 1) -> StepTimes:
     """The parts of a step with the sizes at which rules call them good, where nobody measured what
     they take: without any time. Raises :class:`MapError` where no rule of the GPU judges any."""
     needs, left_out = found
-    known = [OUR_NAMES.get(n.dtype, "") for n in needs if n.kind == "product"]
-    if not set(known) - {""} or not set(known) - {""} <= set(about.chip.tiers):
+    dtypes = {need.dtype for need in needs if need.kind == "product"}
+    known = {OUR_NAMES[dtype] for dtype in dtypes if dtype in OUR_NAMES}
+    if not known or not known <= set(about.chip.tiers):
         raise MapError(f"{about.sheet.name} ({about.arch}) has no rules for these products")
     parts = [Part(n, good, ()) for n, good in zip(needs, _good_shapes(about, needs), strict=True)]
     gone = [f"{need.name}: no time" for need in needs]

@@ -233,13 +233,13 @@ def _needed(judged: Iterable[Judged]) -> dict[str, int]:
 
 
 def _changed(case: Case, changes: Mapping[str, int], before: float | None) -> Iterator[Remedy]:
-    sizes, own = Sizes(case.config, Ranks()), case.config.get("head_dim")
-    old = sizes.get("head_dim")
-    after = Sizes(case.with_sizes(changes).config, Ranks()).get("head_dim")
-    if old and own is None and not case.config.meaning.mixer and after != old:
-        changes = {**changes, "head_dim": old}  # it was hidden over heads
+    own = case.config.get("head_dim") or case.config.meaning.mixer
     try:
         made = case.with_sizes(changes)
+        old, new = (Sizes(one.config, Ranks()).get("head_dim") for one in (case, made))
+        if old and new != old and not own:  # it was hidden over heads
+            changes = {**changes, "head_dim": old}
+            made = case.with_sizes(changes)
         outcome, count = made.outcome, parameters(made.config)
     except LintError:
         return

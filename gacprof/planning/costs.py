@@ -175,7 +175,7 @@ class Tables:
     component: Component
     fixed: Growth
     kept_of: Kept
-    _timed: dict[int, tuple[Floats, Floats]] = field(default_factory=dict)
+    _timed: dict[Predictor, tuple[Floats, Floats]] = field(default_factory=dict)
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -238,9 +238,9 @@ class Tables:
     def times_by(self, by: Predictor) -> tuple[Floats, Floats]:
         """µs of all products at a predictor's workload and their variance (0 where the map gives no
         error); NaN where the map lacks one of them."""
-        if id(by) not in self._timed:
-            self._timed[id(by)] = self._times(by)
-        return self._timed[id(by)]
+        if by not in self._timed:
+            self._timed[by] = self._times(by)
+        return self._timed[by]
 
     def _times(self, by: Predictor) -> tuple[Floats, Floats]:
         total, variance = np.zeros(self.shape), np.zeros(self.shape)

@@ -8,7 +8,7 @@ from typing import Any
 
 from gacprof.core import formatting
 from gacprof.core.formatting import bounded_time, counted
-from gacprof.diagnosing.findings import HEAD_DIMS
+from gacprof.diagnosing.findings import HEAD_VERDICTS
 from gacprof.diagnosing.merging import Merge, merging
 from gacprof.reporting.grouping import group
 
@@ -94,7 +94,7 @@ def _of_config(diagnosis: Mapping[str, Any], how: str) -> str:
     misaligned, judged, beyond = totals["misaligned"], totals["judged"], totals.get("not_judged")
     odd = "attention's head_dim " + ", ".join(map(str, totals["head_dims_misaligned"]))
     is_odd = bool(totals["head_dims_misaligned"])
-    known = any(totals[f"head_dims_{verdict}"] for verdict in HEAD_DIMS)
+    known = any(totals[f"head_dims_{verdict}"] for verdict in HEAD_VERDICTS)
     beyond_all = [*(beyond or ()), *([] if known else ["attention's head_dim"])]
     but = f"; {listed(beyond_all)} not judged" if beyond_all else ""
     of = f"{judged} of {counted(totals['products'], 'product')}" if beyond else ""

@@ -83,7 +83,8 @@ def test_a_ratio_below_what_asvd_searches_is_refused():
 
 def test_dense_weights_of_asvd_are_null_as_the_schema_says(dense, ids, tmp_path, monkeypatch):
     def search(model, work, ids, targets, shares, pair):
-        return {(t.name, s): 9.0 * (".0." in t.name) - s for t in targets for s in shares}
+        cuts = {(t.name, s): 9.0 * (".0." in t.name) - s for t in targets for s in shares}
+        return {**cuts, sensitivity.WHOLE: 0.0}
 
     monkeypatch.setattr(sensitivity, "search", search)
     asked = {"method": "asvd", "ratio": 0.3, "calib": ids, "round_to": 8}

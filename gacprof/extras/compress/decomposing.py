@@ -214,9 +214,11 @@ class Decompositions:
     def sensitivities(self) -> dict[sensitivity.Variant, float]:
         """What the method's search has measured each cut to add to the loss of a token, in nats, by
         (target, share)."""
-        listed = read_json(self._state.path(LOSSES)) if self.method.probed else ()
+        if not self.method.probed:
+            return {}
+        listed = read_json(self._state.path(LOSSES))
         losses = {(name, share): loss for name, share, loss in listed}
-        whole = losses.pop(sensitivity.WHOLE, 0.0)
+        whole = losses.pop(sensitivity.WHOLE)
         return {variant: loss - whole for variant, loss in losses.items()}
 
     def scores(self, name: str) -> dict[str, float]:

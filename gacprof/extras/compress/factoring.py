@@ -233,10 +233,8 @@ class Factoring:
             shape = (target.rows, ranks[i])
             made.append(NewTensor(name, target.dtype, shape, partial(factor, i, "u")))
         for i, name in enumerate(names.outer if target.bias else ()):
-            dtype, own = (
-                self.reader.info(str(target.bias)).dtype,
-                f"{name.removesuffix('weight')}bias",
-            )
+            dtype = self.reader.info(str(target.bias)).dtype
+            own = f"{name.removesuffix('weight')}bias"
             made.append(NewTensor(own, dtype, (target.rows,), partial(bias, i)))
         return made
 

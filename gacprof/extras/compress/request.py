@@ -36,8 +36,8 @@ METHOD = "Method"
 CALIBRATION = "Calibration"
 OWN = ("alpha", "group_size", "scope")
 """Options of one method alone."""
-OF_THE_RUN = {*OWN, "model", "out", "cliff_map", "gpu", "torch", "engine", "calib", "tokenizer"}
-OF_THE_RUN |= {"device", "work", "bench"}
+_WHERE = ("model", "out", "cliff_map", "gpu", "torch", "engine", "calib", "tokenizer", "device")
+OF_THE_RUN = frozenset((*_WHERE, "work", "bench", *OWN))
 """Fields that say on what and where, not what is made: the record has them elsewhere or not."""
 
 
@@ -73,6 +73,10 @@ class OnDense(Request):
 class CompressRequest(OnTimes, OnDtype, OnDense):
     """What :func:`gacprof.compress` is asked.
 
+    ``ratio`` is a share of the parameters of the layers that the method compresses; of a model of
+    factor pairs it counts from what these have, and 0 only chooses their sizes anew. ``calib`` is a
+    text file or token ids [windows, tokens]. ``tell`` is called with a line for each step;
+    ``tasks`` decompose the layers elsewhere, with the same result to the last bit.
     ``objective`` is ``loss`` (the least second-order estimate of the loss that the cuts add, by the
     covariance of the gradients of each layer's outputs), ``gscalar`` (the same by their mean square
     alone), ``energy`` (most energy of the original weights kept) or ``gac`` (the paper's Eq. 4, by
