@@ -62,7 +62,8 @@ REFUSED = [
     ("svd-llm", {"objective": "loss"}, "loss chooses among sizes: give --map, --gpu or --round"),
     ("svd-llm", {"score": "magnitude"}, "svd-llm alone asks no score"),
     ("svd", {"score": "magnitude", "round_to": 8}, "svd alone asks no score"),
-    ("svd", {"window": 0.5, "round_to": 8}, "give --map or --gpu"),
+    *(("svd", {"round_to": 8, name: value}, f"--{name} is about sizes of a source: give --map")
+      for name, value in {"window": 0.5, "tokens": [64], "dtype": "float16"}.items()),
     ("zip", {}, "unknown method"),
     ("svd", {"objective": "pad"}, "objective"),
     ("svd", {"objective": "latency"}, "'gacprof plan --objective latency' has it"),

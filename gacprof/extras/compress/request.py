@@ -197,8 +197,10 @@ class CompressRequest(OnTimes, OnDtype, OnDense):
             raise CompressionError(
                 "an engine's preset chooses among good sizes: give --map or --gpu too"
             )
-        if self.window is not None and not self.has_source:
-            raise CompressionError("--window is about sizes of a source: give --map or --gpu")
+        of_source = {"window": self.window, "tokens": self.tokens, "dtype": self.dtype}
+        for name, value in of_source.items():
+            if value is not None and not self.has_source:
+                raise CompressionError(f"--{name} is about sizes of a source: give --map or --gpu")
         if (self.latency_limit_us or self.dominate or self.bench) and not self.has_source:
             raise CompressionError("a limit on latency needs a map, which predicts it")
 
