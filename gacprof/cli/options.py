@@ -71,6 +71,9 @@ def from_requests(verb: Callable[..., None]) -> Callable[..., None]:
         verb(**made)
 
     every = [each for of_one in options.values() for each in of_one]
+    # rich breaks a paragraph's lines where the source does, but for the first.
+    paragraphs = inspect.cleandoc(verb.__doc__ or "").split("\n\n")
+    run.__doc__ = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
     run.__annotations__ = {each.name: each.annotation for each in every}
     run.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
     return run

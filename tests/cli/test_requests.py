@@ -80,6 +80,11 @@ def flattened(request: type[Request]) -> list[tuple[str, Option, object]]:
     return found
 
 
+@pytest.mark.parametrize("path", COMMANDS)
+def test_paragraphs_of_help_are_broken_by_the_terminal_alone(path):
+    assert all("\n" not in paragraph for paragraph in COMMANDS[path].help.split("\n\n"))
+
+
 @pytest.mark.parametrize("path", VERBS)
 def test_every_field_is_an_option_and_a_parameter_with_the_same_default(path):
     request = function(path).request
