@@ -30,7 +30,7 @@ from gacprof.cliffmap.selection import (
     flag_distance,
 )
 from gacprof.core.points import Flag
-from gacprof.stats.judge import finest_step
+from gacprof.stats.judge import WIDEST_GAP, finest_step
 
 AROUND_A_HOLE = (-2, -1, 1, 2)
 """On a curve without a period only single missing dims are filled in, where the dims so many of
@@ -50,9 +50,6 @@ multiples of :data:`WORK_MULTIPLE`."""
 WORK_MULTIPLE = 128
 """Tile edges of the GEMM kernels divide it or are twice it; at its multiples no alignment
 differs. Wave quantisation may, hence the mark ``scaled``."""
-
-WIDEST_GAP = 1.25
-"""Between dims further apart than this ratio a sweep says nothing of what lies between them."""
 
 NEAREST = 4
 """How many of the nearest curves of an axis are tried."""

@@ -15,13 +15,16 @@ from gacprof.stats.fit import Floats, Ints, fit_blocks, gaps, lower_quartile, tw
 from gacprof.stats.judge import quantiles
 
 FLOOR_QUANTILE = 0.95
+"""One pair in twenty of the same thing twice may differ by more than the floor (our choice)."""
 LEAST_CALLS = 4
 """In level blocks, for a curve's level to be known."""
 LEAST_PAIRS = 12
 """Fewer A/A pairs do not show how far errors are off: their 95 % quantile is the largest."""
 DRIFT_BOUND = 0.25
-"""A level that moves by more within a sweep was not one machine state."""
+"""A level that moves by more within a sweep was not one machine state. Our choice;
+blocks take up what is less."""
 CARRY_OVER_BOUND = 0.01
+"""Half of the tolerance: orders are random, so a carry-over of less turns no verdict."""
 DEVICES_BOUND = 0.01
 """Equal devices whose levels differ by less pass for equally fast."""
 LEVELS_BOUND = 0.5
