@@ -21,8 +21,8 @@ LEAST_CALLS = 4
 LEAST_PAIRS = 12
 """Fewer A/A pairs do not show how far errors are off: their 95 % quantile is the largest."""
 DRIFT_BOUND = 0.25
-"""A level that moves by more within a sweep was not one machine state. Our choice;
-blocks take up what is less."""
+"""A level that moves by more within a sweep was not one machine state. Our choice: blocks take up
+what is less."""
 CARRY_OVER_BOUND = 0.01
 """Half of the tolerance: orders are random, so a carry-over of less turns no verdict."""
 DEVICES_BOUND = 0.01
