@@ -97,6 +97,24 @@ def test_what_needs_nothing_heavy_imports_nothing_heavy(tmp_path):
     assert done.stdout.splitlines()[-1] == "[set(), set(), set(), set()]", done.stderr
 
 
+BARE = """
+import sys
+from gacprof.cli.app import EXTRAS, VERBS, main
+sys.modules |= dict.fromkeys((*EXTRAS, "triton", "gguf"))  # as none of them is installed
+for words in ([], ["--help"], *([verb, "--help"] for verb in VERBS), ["map", "list"], ["gpus"]):
+    sys.argv = ["gacprof", *words]
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code, (words, end.code)
+"""
+
+
+def test_a_plain_install_has_help_of_every_verb():
+    done = subprocess.run([sys.executable, "-c", BARE], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_the_extras_bring_what_the_message_says():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     plain = " ".join(project["dependencies"])

@@ -138,8 +138,9 @@ def main(verbs: typer.Typer = app) -> None:
         if _lost_reader(error):
             _drop_output()
             sys.exit(CLOSED_PIPE)
-        code = _code_of(error, verbs.info.name)
+        code = CLOSED_PIPE
         try:
+            code = _code_of(error, verbs.info.name)  # which prints help where nothing was asked
             sys.stdout.flush()
         except OSError:
             _drop_output()

@@ -27,6 +27,8 @@ OF_MAMBA: Mapping[str, tuple[str, ...]] = {
     name: tuple(called) for name, called in _TABLES.pop("fields-of-mamba").items()
 }
 """What sizes are called in a model without attention (Mamba, Mamba-2)."""
+TIED = frozenset(_TABLES.pop("tied")["types"])
+"""Types whose head is the embedding where the config does not say."""
 
 TEXT = ("text_config", "llm_config", "language_config")
 """Where multimodal configs describe their text model: transformers', InternVL's, DeepSeek-VL's."""
@@ -69,10 +71,21 @@ class Config:
     whole: Mapping[str, Any]
     widths: tuple[tuple[int, int], ...] = ()
 
+    def with_sizes(self, changes: Mapping[str, int]) -> Config:
+        """The same with other numbers; widths by layer are what it then says."""
+        made = Config({**self.values, **changes}, self.whole)
+        return replace(made, widths=_widths(made)) if self.widths else made
+
     @cached_property
     def model_type(self) -> str:
         found = self.values.get("model_type") or self.whole.get("model_type") or ""
         return found[:80] if isinstance(found, str) else ""
+
+    @property
+    def is_tied(self) -> bool:
+        """Whether the head is the embedding's tensor."""
+        said = self.values.get("tie_word_embeddings")
+        return said is True or (said is None and self.model_type.removesuffix("_text") in TIED)
 
     @cached_property
     def family(self) -> Family | None:

@@ -357,7 +357,8 @@ def _unsized(product: Product) -> str:
     if uneven:
         return f"{uneven.whole} is not shared evenly by {uneven.parts} ranks"
     unsized = product.shards and all(s.value is None for _, s in product.shards)
-    if product.n.value is None and (product.k.value is None or unsized):
+    no_n, no_k = product.n.value is None, product.k.value is None
+    if (no_n and (no_k or unsized)) or (no_k and product.k.parts > 1):
         missing = dict.fromkeys((*product.n.missing, *product.k.missing))
         return f"the config has no {', '.join(missing)}"
     return ""

@@ -284,10 +284,9 @@ def vocabulary(at: Sizes) -> Iterator[Product]:
     if size.value is None:
         return
     n, fields = Size(None, size.value, at.ranks.tp), (at.config.spelling("vocab_size"),)
-    is_tied = at.config.values.get("tie_word_embeddings") is True
     for name, role, module, layers in (
         ("embedding", "embedding", "model.embed_tokens", 1),
-        ("lm_head", "head", "lm_head", 0 if is_tied else 1),
+        ("lm_head", "head", "lm_head", 0 if at.config.is_tied else 1),
     ):
         yield Product(name, role, "vocab", "column", n, at.hidden, layers=layers, fields=fields,
                       modules=(module,))  # fmt: skip

@@ -93,7 +93,7 @@ class Sizes:
         found = zip(names, values, strict=True)
         gone = tuple(self.config.spelling(name) for name, value in found if value is None)
         if gone:
-            return Size(None, missing=gone)
+            return Size(None, parts=parts, missing=gone)
         whole = times * prod(value for value in values if value is not None)
         if "widths" in self.ranks.uneven and not by_heads:
             return Size(-(-whole // parts), whole, parts)

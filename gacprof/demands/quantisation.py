@@ -177,17 +177,29 @@ MAY_GROUP = (
 )  # fmt: skip
 
 
+_GROUP = re.compile(r"_?(?:g|group_?(?:size_?)?=?)(-?\d{1,5})(?=_|$)")
+_BLOCK = re.compile(r"_?block(?:_?wise)?(?:_?(\d{1,4}))?(?:[x_]\d{1,4})?(?=_|$)")
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[\s\-.:/]+", "_", text.strip().lower())
+
+
+def named_sizes(text: str) -> dict[str, int]:
+    """The group and the block that a scheme's name says in numbers, if it does."""
+    found = {"group": _GROUP.search(_plain(text)), "block": _BLOCK.search(_plain(text))}
+    return {name: int(match[1]) for name, match in found.items() if match and match[1]}
+
+
 def scheme(text: str) -> Scheme:
     """A scheme by name. Raises :class:`LintError` naming those that there are."""
-    plain = re.sub(r"[\s\-.:/]+", "_", text.strip().lower())
+    plain = _plain(text)
     if found := _gguf(plain):
         return replace(found, name=text)
     group = block = None
-    if found_group := re.search(r"_?(?:g|group_?(?:size_?)?=?)(-?\d{1,5})(?=_|$)", plain):
+    if found_group := _GROUP.search(plain):
         group, plain = int(found_group[1]), plain.replace(found_group[0], "", 1)
-    if found_block := re.search(
-        r"_?block(?:_?wise)?(?:_?(\d{1,4}))?(?:[x_]\d{1,4})?(?=_|$)", plain
-    ):
+    if found_block := _BLOCK.search(plain):
         block, plain = int(found_block[1] or 128), plain.replace(found_block[0], "", 1)
     tool = ""
     parts = [p for p in plain.split("_") if p]

@@ -155,8 +155,12 @@ def _other_products(config: Config, tp: int, linear: str, asked: bool) -> Found:
 
 def _attention(at: Sizes, product: Product, tp: int, linear: str) -> Need | str:
     heads, kv_heads, head_dim = (at.get(name) for name in ("heads", "kv_heads", "head_dim"))
+    if gone := [name for name in ("heads", "kv_heads") if not at.get(name)]:
+        return f"attention: the config lacks {', '.join(map(at.config.spelling, gone))}"
     if not heads or not kv_heads or not head_dim or product.layers is None or heads % tp:
         return f"attention: {_lacking(product, tp, product.k)}"
+    if heads % kv_heads:
+        return f"attention: {heads} heads are no multiple of {kv_heads} of keys and values"
     shape = {"heads": heads // tp, "kv_heads": max(1, kv_heads // tp), "head_dim": head_dim}
     window = at.config.values.get("sliding_window")
     if isinstance(window, int) and at.config.values.get("use_sliding_window") is not False:
@@ -190,6 +194,8 @@ def _lacking(product: Product, tp: int, *sizes: Size) -> str:
         return f"the config lacks {gone}"
     if product.layers is None:
         return "the config does not say in how many layers"
+    if any(size.whole == 0 for size in sizes):
+        return "the config says that its size is 0"
     return f"{tp} {NOT_SHARED}"
 
 
@@ -205,8 +211,9 @@ def _kind(config: Config) -> str:
 def _scheme(config: Config) -> str:
     kind = _kind(config)
     if kind not in SCHEMES:
+        what = kind if kind != "unknown" else "how this config's weights are quantised"
         raise MapError(
-            f"no times of {kind} were measured elsewhere: name a data type that was (--dtype)"
+            f"no times of {what} were measured elsewhere: name a data type that was (--dtype)"
         )
     return SCHEMES[kind]
 

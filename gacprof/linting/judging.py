@@ -20,7 +20,7 @@ from gacprof.demands.configs import Config, whole_number
 from gacprof.demands.evaluate import Judged, Setting, judge
 from gacprof.demands.model import counts, products
 from gacprof.demands.products import Product, Ranks, Size, Sizes
-from gacprof.demands.quantisation import NONE, Scheme, of_config, scheme
+from gacprof.demands.quantisation import NONE, Scheme, named_sizes, of_config, scheme
 from gacprof.demands.table import OUTCOMES, Engine, Outcome, engine
 from gacprof.demands.targets import Gpu, gpu, version
 from gacprof.kernels.tiers import FP4
@@ -88,7 +88,7 @@ class Case:
         return rank(self.outcome, self.worst_tier)
 
     def with_sizes(self, changes: Mapping[str, int]) -> Case:
-        return replace(self, config=Config({**self.config.values, **changes}, self.config.whole))
+        return replace(self, config=self.config.with_sizes(changes))
 
     def ranks(self, tp: int | None = None, ep: bool | None = None) -> Ranks:
         """Who holds what with ``tp`` ranks, by default the request's."""
@@ -152,6 +152,8 @@ def _lora_rank(config: Config) -> int | None:
 def case_of(request: LintRequest, config: Config) -> Case:
     """Raises :class:`LintError` for an engine, a GPU or a quantisation that is not known, naming
     those that there are."""
+    if request.ep and not config.meaning.expert:
+        raise LintError("expert parallelism (--ep) shares out experts, and the config has none")
     name, _, pinned = request.engine.partition("==")
     if pinned and request.version and pinned != request.version:
         raise LintError(f"two versions are given: {pinned} and {request.version}")
@@ -159,7 +161,7 @@ def case_of(request: LintRequest, config: Config) -> Case:
     own = of_config(config.whole) or of_config(config.values)
     given = scheme(request.quant) if request.quant is not None else None
     if given is None or (own is not None and _names(given, own)):
-        given = own or NONE  # it says groups and ignored modules too
+        given = _regrouped(own or NONE, request.quant)  # it says ignored modules too
     at = version(pinned or request.version)
     return Case(config, request, found.of(at), gpu(request.gpu), given)
 
@@ -169,6 +171,14 @@ def _names(given: Scheme, own: Scheme) -> bool:
     whose FP8 is in blocks names the method, not another scheme."""
     is_method = given.name.lower() in ("fp8", "modelopt") and own.kind.startswith("fp8")
     return own.kind == given.kind or given.kind == "unknown" or is_method
+
+
+def _regrouped(own: Scheme, asked: str | None) -> Scheme:
+    """The config's own scheme, with the group or block where one is asked for by number."""
+    sizes = {"group": own.group, "block": own.block} | named_sizes(asked or "")
+    if (sizes["group"], sizes["block"]) == (own.group, own.block):
+        return own
+    return replace(own, name=asked or own.name, group=sizes["group"], block=sizes["block"] or 0)
 
 
 @cache

@@ -71,7 +71,7 @@ def _tried(case: Case, table: Sequence[Degree]) -> Iterator[Remedy]:
     if broken or (case.worst_tier or 1) > 1:
         yield from _degrees(case, table)
     for tried in (_ignoring, _groups, _versions, _engines) if broken else ():
-        yield from (replace(one, tier=case.worst_tier) for one in tried(case, broken))
+        yield from tried(case, broken)
     yield from _sizes(case)
 
 
@@ -114,6 +114,7 @@ def _ignoring(case: Case, broken: Sequence[Judged]) -> Iterator[Remedy]:
         f"ignore: {short}",
         after.outcome,
         bytes_per_rank=more / before - 1 if said and still and more and before else None,
+        tier=after.worst_tier,
     )
 
 
@@ -121,9 +122,9 @@ def _groups(case: Case, broken: Sequence[Judged]) -> Iterator[Remedy]:
     scheme = case.scheme
     for group in (64, 32) if scheme.kind in GROUPED else ():
         if scheme.group and group < scheme.group:
-            outcome = replace(case, scheme=replace(scheme, group=group)).outcome
-            what = f"groups of {group} weights: quantise again"
-            yield Remedy("group", what, f"group_size {group}", outcome)
+            after = replace(case, scheme=replace(scheme, group=group))
+            what, option = f"groups of {group} weights: quantise again", f"group_size {group}"
+            yield Remedy("group", what, option, after.outcome, tier=after.worst_tier)
 
 
 def _versions(case: Case, broken: Sequence[Judged]) -> Iterator[Remedy]:
@@ -132,7 +133,8 @@ def _versions(case: Case, broken: Sequence[Judged]) -> Iterator[Remedy]:
     newest = case_of(replace(case.request, engine=name, version=""), case.config)
     if newest.engine.at != case.engine.at:
         read = newest.engine.read
-        yield Remedy("version", f"{name} {read}", f"--engine {name}=={read}", newest.outcome)
+        option = f"--engine {name}=={read}"
+        yield Remedy("version", f"{name} {read}", option, newest.outcome, tier=newest.worst_tier)
 
 
 def _engines(case: Case, broken: Sequence[Judged]) -> Iterator[Remedy]:
@@ -143,7 +145,8 @@ def _engines(case: Case, broken: Sequence[Judged]) -> Iterator[Remedy]:
             asked = replace(case.request, engine=name, version="", demands=())
             other = case_of(asked, case.config)
             if other.outcome == "ok":
-                yield Remedy("engine", f"{name} {other.engine.read}", f"--engine {name}", "ok")
+                what, option = f"{name} {other.engine.read}", f"--engine {name}"
+                yield Remedy("engine", what, option, "ok", tier=other.worst_tier)
 
 
 def _sizes(case: Case) -> Iterator[Remedy]:
@@ -174,7 +177,7 @@ def _near(case: Case, key: str, multiple: int) -> list[dict[str, int]]:
     experts, field = config.get("experts"), config.spelling("experts")
     if key == config.spelling(config.meaning.expert or "-") and experts:
         count = round(experts * size / high / 8) * 8
-        made += [{key: high, field: count}] if count >= 8 else []
+        made += [{key: high, field: count}] if 8 <= count < experts else []
     return made
 
 

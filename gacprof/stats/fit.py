@@ -30,7 +30,6 @@ from math import exp, log
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betainc, chdtri, digamma, polygamma
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -189,6 +188,8 @@ def quartile_variance(values: Floats) -> Floats:
 @lru_cache(maxsize=1024)
 def _order_weights(n: int) -> Floats:
     """How likely each of n ordered values is a resample's lower quartile."""
+    from scipy.special import betainc  # scipy is of the extra "measure": help and lists go without
+
     rank = QUARTILE * (n - 1) + 1
     return np.asarray(np.diff(betainc(rank, n - rank + 1, np.arange(n + 1) / n)))
 
@@ -200,6 +201,8 @@ def moderated(variance: Floats, degrees: Floats) -> tuple[Floats, Floats]:
     ``degrees`` are those of each variance, above 0. The prior's are infinite where the variances
     differ by no more than chance.
     """
+    from scipy.special import digamma, polygamma
+
     typical = float(np.median(variance)) or float(np.mean(variance))
     if typical == 0:  # a device that repeats itself exactly
         return variance, np.full(len(variance), np.inf)
@@ -219,6 +222,8 @@ def moderated(variance: Floats, degrees: Floats) -> tuple[Floats, Floats]:
 
 def _trigamma_inverse(x: float) -> float:
     """By Newton's method on 1/trigamma, which is nearly linear (Smyth 2004, appendix)."""
+    from scipy.special import polygamma
+
     y = 0.5 + 1 / x
     for _ in range(20):
         trigamma = float(polygamma(1, y))
@@ -235,6 +240,8 @@ def _between_processes(
     One variance for all slots: what an analysis of variance finds, the mean over those that several
     processes called. 0 for a single process.
     """
+    from scipy.special import chdtri
+
     numbers = np.unique(processes)
     held = np.array([np.sum(~np.isnan(residual[processes == p]), axis=0) for p in numbers])
     share = held / held.sum(axis=0)

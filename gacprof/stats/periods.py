@@ -21,7 +21,6 @@ from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import fdtrc
 
 from gacprof.stats.findings import Period, ResidueClass
 from gacprof.stats.judge import finest_step
@@ -158,6 +157,8 @@ class _Axis:
 
 def _regression(design: Array, step: Array) -> _Fit | None:
     """The first column is what the classes are tested beside. None where they are confounded."""
+    from scipy.special import fdtrc
+
     classes, degrees = design.shape[1] - 1, len(step) - design.shape[1]
     if degrees < 1 or np.linalg.matrix_rank(design) < design.shape[1]:
         return None
