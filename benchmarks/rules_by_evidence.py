@@ -21,8 +21,7 @@ import numpy as np
 
 from gacprof import operators
 from gacprof.cliffmap import detect
-from gacprof.elsewhere.curves import measured_curve
-from gacprof.elsewhere.data import Measurements, Surface, installed, short_name
+from gacprof.elsewhere.data import Measurements, Surface, installed, release, short_name
 from gacprof.elsewhere.levels import ROWS
 from gacprof.rules import step, target
 from gacprof.rules.target import Target
@@ -165,17 +164,20 @@ def main() -> None:
 
 
 def head_dims(measured: Measurements, gpu: str) -> Iterator[str]:
-    """Of a vision tower of 16 heads, 8 images of 1024 patches."""
-    if not measured.files(measured.gpu(gpu), "encoder_attention"):
-        return
-    fixed = {"batch": 8, "q_len": 1024, "heads": 16}
-    for line in measured_curve(measured, gpu, "encoder-attention", "head_dim", fixed).lines:
-        times = dict(zip(line.sizes, line.latency_us, strict=True))
-        if {64, 72, 80} <= times.keys():
-            ratios = (times[d] / times[80] for d in (72, 64))
-            cells = " | ".join(f"{ratio:.2f}" for ratio in ratios)
-            engine = f"{line.engine} {line.version} ({', '.join(line.kernels)})"
-            yield f"| {gpu} | {engine} | {cells} |"
+    """Of a vision tower of 16 heads, 8 images of 1024 patches; each engine's newest version."""
+    at = {"attn_dtype": "bfloat16", "batch_size": 8, "isl": 1024, "num_heads": 16}
+    rows = {}
+    files = measured.files(measured.gpu(gpu), "encoder_attention")
+    for path in sorted(files, key=lambda path: release(path.parent.name)):
+        table = measured.read(path, (*at, "head_dim", "latency", "kernel_source")).to_pandas()
+        here = table[(table[list(at)] == list(at.values())).all(axis=1)]
+        times = here.groupby("head_dim")["latency"].median()
+        if {64, 72, 80} <= set(times.index):
+            engine, version = path.parts[-3:-1]
+            kernels = ", ".join(sorted(set(here["kernel_source"])))
+            cells = " | ".join(f"{times[d] / times[80]:.2f}" for d in (72, 64))
+            rows[engine] = f"| {gpu} | {engine} {version} ({kernels}) | {cells} |"
+    yield from (rows[engine] for engine in sorted(rows))
 
 
 if __name__ == "__main__":

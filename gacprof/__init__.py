@@ -43,127 +43,20 @@ Nothing heavy is imported before it is used.
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 __version__ = "0.2.0"
 
-_NAMES = {
-    "gacprof.api.evidence": (
-        "ask_cpu_libraries", "compile_probes", "count_kernels", "explain",
-        "read_kernel_names", "sdpa_backend",
-    ),
-    "gacprof.api.gpus": ("compare_rules", "doctor", "gpus", "measured_elsewhere", "rule_table"),
-    "gacprof.api.maps": (
-        "build_map", "candidates", "check_map", "diff_maps", "draw_map",
-        "export_map", "intersect", "list_maps", "map_table",
-    ),
-    "gacprof.api.sweeps": ("estimate_sweep", "sweep", "sweep_fleet"),
-    "gacprof.checkpoint": ("scan",),
-    "gacprof.checkpoint.load": ("load_model",),
-    "gacprof.cliffmap": ("CliffMap", "shipped_maps"),
-    "gacprof.extras.compress.align": ("align",),
-    "gacprof.extras.compress.request": ("CompressRequest",),
-    "gacprof.extras.compress.run": ("compress",),
-    "gacprof.core.errors": ("GacprofError",),
-    "gacprof.diagnosing": ("diagnose",),
-    "gacprof.diagnosing.request": ("DiagnoseRequest",),
-    "gacprof.diagnosing.ranks": ("safe_ranks",),
-    "gacprof.diagnosing.sources": ("open_source",),
-    "gacprof.demonstrating.run": ("demo",),
-    "gacprof.evaluation": (
-        "BenchRequest", "EvaluateRequest", "VerifyRequest", "bench", "evaluate", "verify",
-    ),
-    "gacprof.evaluation.harness": ("run_tasks",),
-    "gacprof.extras.serve.engines.bench": ("bench_engine",),
-    "gacprof.extras.serve": ("export",),
-    "gacprof.extras.serve.request": ("ExportRequest",),
-    "gacprof.linting": ("LintRequest", "lint"),
-    "gacprof.operators.own": ("operator",),
-    "gacprof.planning": ("Plan", "plan"),
-    "gacprof.planning.pareto": ("pareto",),
-    "gacprof.planning.request": ("Constraints", "ParetoRequest", "PlanRequest"),
-    "gacprof.reporting.making": ("report",),
-    "gacprof.resizing": ("Fuse", "Padding", "Uniform", "import_gguf", "realign"),
-    "gacprof.resizing.request": ("RealignRequest",),
-    "gacprof.sweeping": ("Suite",),
-    "gacprof.sweeping.request": ("SweepRequest",),
-}  # fmt: skip
-"""Public names by the module that has them; imported on first use."""
-
-_WHERE = {name: module for module, names in _NAMES.items() for name in names}
+_STUB = __loader__.get_data(f"{__file__}i").decode()  # a file's or a zip's
+_WHERE = {name: module for module, name in re.findall(r"^from (\S+) import (\w+)", _STUB, re.M)}
+"""Public names by the module that has them, as the stub lists them for type checkers too."""
 
 _COMMANDS = {"eval": "evaluate", "fleet": "sweep_fleet"}
 """Commands whose function has another name: Python has theirs, or they are groups of verbs."""
 
-__all__ = [
-    "BenchRequest", "CliffMap", "CompressRequest", "Constraints", "DiagnoseRequest",
-    "EvaluateRequest", "ExportRequest", "Fuse", "GacprofError", "LintRequest", "Padding",
-    "ParetoRequest", "Plan", "PlanRequest", "RealignRequest", "Suite", "SweepRequest", "Uniform",
-    "VerifyRequest", "__version__", "align", "ask_cpu_libraries", "bench", "bench_engine",
-    "build_map", "candidates", "check_map", "compare_rules", "compile_probes", "compress",
-    "count_kernels", "demo", "diagnose", "diff_maps", "doctor", "draw_map", "estimate_sweep",
-    "evaluate", "explain", "export", "export_map", "gpus", "import_gguf", "intersect", "lint",
-    "list_maps", "load_model", "map_table", "measured_elsewhere", "open_source", "operator",
-    "pareto", "plan", "read_kernel_names", "realign", "report", "rule_table", "run_tasks",
-    "safe_ranks", "scan", "sdpa_backend", "shipped_maps", "sweep", "sweep_fleet", "verify",
-]  # fmt: skip
-
-if TYPE_CHECKING:
-    from gacprof.api.evidence import (
-        ask_cpu_libraries,
-        compile_probes,
-        count_kernels,
-        explain,
-        read_kernel_names,
-        sdpa_backend,
-    )
-    from gacprof.api.gpus import compare_rules, doctor, gpus, measured_elsewhere, rule_table
-    from gacprof.api.maps import (
-        build_map,
-        candidates,
-        check_map,
-        diff_maps,
-        draw_map,
-        export_map,
-        intersect,
-        list_maps,
-        map_table,
-    )
-    from gacprof.api.sweeps import estimate_sweep, sweep, sweep_fleet
-    from gacprof.checkpoint import scan
-    from gacprof.checkpoint.load import load_model
-    from gacprof.cliffmap import CliffMap, shipped_maps
-    from gacprof.core.errors import GacprofError
-    from gacprof.demonstrating.run import demo
-    from gacprof.diagnosing import diagnose
-    from gacprof.diagnosing.ranks import safe_ranks
-    from gacprof.diagnosing.request import DiagnoseRequest
-    from gacprof.diagnosing.sources import open_source
-    from gacprof.evaluation import (
-        BenchRequest,
-        EvaluateRequest,
-        VerifyRequest,
-        bench,
-        evaluate,
-        verify,
-    )
-    from gacprof.evaluation.harness import run_tasks
-    from gacprof.extras.compress.align import align
-    from gacprof.extras.compress.request import CompressRequest
-    from gacprof.extras.compress.run import compress
-    from gacprof.extras.serve import export
-    from gacprof.extras.serve.engines.bench import bench_engine
-    from gacprof.extras.serve.request import ExportRequest
-    from gacprof.linting import LintRequest, lint
-    from gacprof.operators.own import operator
-    from gacprof.planning import Plan, plan
-    from gacprof.planning.pareto import pareto
-    from gacprof.planning.request import Constraints, ParetoRequest, PlanRequest
-    from gacprof.resizing import Fuse, Padding, Uniform, import_gguf, realign
-    from gacprof.resizing.request import RealignRequest
-    from gacprof.sweeping import Suite
-    from gacprof.sweeping.request import SweepRequest
+__all__ = [*sorted(_WHERE), "__version__"]
 
 
 def __getattr__(name: str) -> Any:

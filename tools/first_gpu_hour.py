@@ -253,7 +253,7 @@ def read(archives: Sequence[Path], out: Path) -> None:
 
 
 IMAGE = ("torch", "triton", "numpy", "pandas", "pyarrow", "scipy", "matplotlib", "transformers",
-         "nvidia-ml-py", "safetensors", "rich", "typer", "jinja2", "cloudpickle", "py-cpuinfo",
+         "nvidia-ml-py", "safetensors", "rich", "typer", "jinja2", "cloudpickle",
          "psutil")  # fmt: skip
 """Packages that an image with PyTorch is taken to hold."""
 CARRIED = ("pydantic", "pydantic-core", "annotated-types", "typing-extensions",

@@ -56,13 +56,11 @@ NUMBER, OBJECT = PLAIN[float], PLAIN[dict]
 OR_NONE: Callable[[Schema], Schema] = lambda one: {"anyOf": [one, PLAIN[type(None)]]}  # noqa: E731
 
 TYPED = {
-    "agreement/1": "rules.agreement:Agreement",
     "backend-choice/1": "kernels.sdpa:BackendChoice",
     "bench-result/1": "evaluation.summary:BenchResult",
     "candidate/1": "cliffmap.source:Candidate",
     "cliffmap/3": "cliffmap.schema:MapFile",
     "compatibility/1": "cliffmap.compare:Compatibility",
-    "compiled-probe/1": "extras.evidence.static:CompiledProbe",
     "component/1": "devices.doctor:Component",
     "demo/1": "demonstrating.run:Demo",
     "diagnosis/1": "diagnosing.findings:Diagnosis",
@@ -78,7 +76,6 @@ TYPED = {
     "lint/1": "linting.verdict:Lint",
     "map-diff/1": "cliffmap.compare:MapDiff",
     "map-facts/1": "cliffmap.storage:MapFacts",
-    "measured-curve/1": "elsewhere.curves:MeasuredCurve",
     "pareto/1": "planning.pareto:Pareto",
     "plan/1": "planning.schema:Plan",
     "quality/1": "evaluation.evaluating:Quality",

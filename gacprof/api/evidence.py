@@ -18,7 +18,6 @@ from gacprof.evaluation.request import OnBatch
 if TYPE_CHECKING:
     from gacprof.cliffmap import CliffMap
     from gacprof.explaining.causes import Explanation
-    from gacprof.extras.evidence.static import CompiledProbe
     from gacprof.kernels import Group
     from gacprof.kernels.evidence import KernelCounters
     from gacprof.kernels.onednn import CpuImplementation
@@ -149,33 +148,6 @@ def _ask_cpu_libraries(request: CpuRequest) -> Listed[CpuImplementation]:
 
 
 ask_cpu_libraries = verb("ask_cpu_libraries", CpuRequest, _ask_cpu_libraries)
-
-
-class ProbeRequest(Request):
-    """Which Triton probes are compiled, and for which architectures."""
-
-    error = MeasurementError
-
-    probes: Sequence[str] | None = option(
-        default=None, name="--probe", many=True, help="row_copy, row_sum or gemm; repeatable."
-    )
-    archs: Sequence[str] | None = option(
-        default=None, name="--arch", many=True, help="sm80 …; repeatable."
-    )
-
-
-def _compile_probes(request: ProbeRequest) -> Listed[CompiledProbe]:
-    """Compile Triton probes, without a GPU: loads and MMA by divisibility of the dims.
-
-    Raises :class:`MeasurementError` where Triton is absent or cannot compile.
-    """
-    from gacprof.extras.evidence import static
-
-    rows = static.table(request.probes or static.SHOWN, request.archs or static.ARCHITECTURES)
-    return Listed(rows, f"Triton {static.version()}, fp16, dims divisible by ÷")
-
-
-compile_probes = verb("compile_probes", ProbeRequest, _compile_probes)
 
 
 class NamesRequest(Request):

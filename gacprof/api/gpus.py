@@ -4,25 +4,22 @@ this machine has."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gacprof.cliffmap.request import CurveRequest, map_names
+from gacprof.cliffmap.request import map_names
 from gacprof.core.errors import MapError
 from gacprof.core.files import Record
 from gacprof.core.formatting import Framed, Listed
-from gacprof.core.request import Request, argument, option, verb
+from gacprof.core.request import Request, option, verb
 from gacprof.diagnosing.request import OnSource, gpu_names
 
 if TYPE_CHECKING:
     from gacprof.checkpoint import Inventory
-    from gacprof.cliffmap import CliffMap
     from gacprof.devices.doctor import Component
-    from gacprof.elsewhere.curves import MeasuredCurve
     from gacprof.elsewhere.data import Held
-    from gacprof.rules.agreement import Agreement
     from gacprof.rules.table import RuleTable
 
 
@@ -77,60 +74,6 @@ def _rule_table(request: RulesRequest) -> RuleTable:
 
 
 rule_table = verb("rule_table", RulesRequest, _rule_table)
-
-
-class AgreeRequest(Request):
-    """A rule table beside a measured map of the same architecture."""
-
-    error = MapError
-
-    rules: RuleTable | str | Path = argument(kw_only=False, help="A rule table's file.")
-    measured: CliffMap | str | Path = argument(
-        kw_only=False, suggested=map_names, help="A measured or published map."
-    )
-
-
-def _compare_rules(request: AgreeRequest) -> Agreement:
-    """How far rules hold: precision and recall of the safe dims and of the frontier, and every
-    counter-example. Raises :class:`MapError` for another architecture."""
-    from gacprof.cliffmap import CliffMap
-    from gacprof.rules.agreement import agree
-    from gacprof.rules.table import RuleTable
-
-    return agree(RuleTable.load(request.rules), CliffMap.load(request.measured))
-
-
-compare_rules = verb("compare_rules", AgreeRequest, _compare_rules)
-
-
-class ElsewhereRequest(OfGpu):
-    """One axis of an operator, the others ``fixed``, as others measured it."""
-
-    axis: str = option(default="M", kw_only=False, like=CurveRequest)
-    operator: str = option(
-        default="linear", name="--op", help="linear, attention, encoder-attention, experts."
-    )
-    fixed: Mapping[str, int] | None = option(default=None, like=CurveRequest)
-    dtype: str = option(default="bfloat16", help="bf16, fp8, fp8_block, nvfp4 …")
-    engine: str | None = option(default=None, like=OnSource, group="")
-
-
-def _measured_elsewhere(request: ElsewhereRequest) -> MeasuredCurve:
-    """Times of one axis on a GPU that is not at hand, by engine.
-
-    Raises :class:`MapError` where no measurements are installed, and for an operator, a dim, a
-    data type or sizes that were not measured.
-    """
-    from gacprof.elsewhere.curves import measured_curve
-    from gacprof.elsewhere.data import installed
-
-    return measured_curve(
-        installed(), request.gpu, request.operator, request.axis, request.fixed or {},
-        dtype=request.dtype, engine=request.engine,
-    )  # fmt: skip
-
-
-measured_elsewhere = verb("measured_elsewhere", ElsewhereRequest, _measured_elsewhere)
 
 
 class GpusRequest(Request):

@@ -22,14 +22,12 @@ from gacprof.cliffmap.request import (
     TableRequest,
     map_names,
 )
-from gacprof.core.errors import MapError, ReportError
+from gacprof.core.errors import MapError
 from gacprof.core.files import Record, path_of, refuse_to_replace
 from gacprof.core.formatting import Listed
 from gacprof.core.request import verb
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from gacprof.cliffmap import Candidate, CliffMap
     from gacprof.cliffmap.compare import Compatibility, MapDiff
     from gacprof.cliffmap.intersect import Intersection, SharedDim
@@ -232,7 +230,7 @@ class Figures(Record):
 
 
 def _draw_map(request: FigureRequest) -> Figures:
-    """Draw the staircase of one axis, several maps side by side, or a heat map, as SVG and PNG.
+    """Draw the staircase of one axis, or several maps side by side, as SVG and PNG.
 
     Raises :class:`MapError` for what the map does not hold, :class:`ReportError` for what cannot
     be drawn or written.
@@ -242,31 +240,16 @@ def _draw_map(request: FigureRequest) -> Figures:
     from gacprof.reporting.figures_style import save
 
     maps = [CliffMap.load(one) for one in (request.cliff_map, *request.others)]
-    if request.heat is not None:
-        drawn = _heat(maps, request.heat, request)
+    operator, axis, about = request.of(maps)
+    if len(maps) > 1:
+        drawn = side_by_side(maps, operator, axis, **about)
     else:
-        operator, axis, about = request.of(maps)
-        if len(maps) > 1:
-            drawn = side_by_side(maps, operator, axis, **about)
-        else:
-            drawn = staircase(maps[0], maps[0].curve(operator, axis, **about))
+        drawn = staircase(maps[0], maps[0].curve(operator, axis, **about))
     out = Path(request.out)
     return Figures(save(drawn, out.with_suffix("") if out.suffix in (".svg", ".png") else out))
 
 
 draw_map = verb("draw_map", FigureRequest, _draw_map)
-
-
-def _heat(maps: list[CliffMap], heat: str, which: FigureRequest) -> Figure:
-    from gacprof.reporting.heat_map import heat_map
-
-    x, _, y = (part.strip() for part in heat.partition(","))
-    if not x or not y or x == y:
-        raise ReportError(f"--heat takes two dims, as K,N, not '{heat}'")
-    if which.axis or len(maps) > 1:
-        raise ReportError("--heat draws one map over its own two dims: leave out --axis and --with")
-    operator = which.operator or "linear"
-    return heat_map(maps[0], operator, (x, y), **which.about(maps, operator, x))
 
 
 def _map_table(request: TableRequest) -> Table:

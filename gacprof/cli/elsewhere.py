@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gacprof.api.gpus import ElsewhereRequest, GpusRequest
-from gacprof.cli.options import Drawing, Output, from_requests
+from gacprof.api.gpus import GpusRequest
+from gacprof.cli.options import Output, from_requests
 from gacprof.cli.printing import MOST_ROWS, emit, print_table, say, say_notes
-from gacprof.core.formatting import bounded_time, microseconds, percent
+from gacprof.core.formatting import bounded_time
 
 if TYPE_CHECKING:
     from gacprof.api.gpus import Gpus
     from gacprof.cliffmap.estimate import Interval
-    from gacprof.elsewhere.curves import MeasuredCurve
     from gacprof.elsewhere.model import StepTimes
 
 
@@ -42,44 +41,6 @@ def _print_gpus(found: Gpus, every: bool) -> None:
             for one in found.measured
         ])  # fmt: skip
     say_notes([found.note])
-
-
-@from_requests
-def map_elsewhere(asked: ElsewhereRequest, output: Drawing) -> None:
-    """Show what others measured on a GPU that is not at hand."""
-    import gacprof
-
-    curve = gacprof.measured_elsewhere(asked)
-    written = []
-    if output.out is not None:
-        from gacprof.reporting.figures import measured_elsewhere
-        from gacprof.reporting.figures_style import save
-
-        written = save(measured_elsewhere(curve), output.out)
-    emit(curve, output.as_json, _print_curve)
-    for path in () if output.as_json else written:
-        say(str(path))
-
-
-def _print_curve(curve: MeasuredCurve) -> None:
-    from gacprof.elsewhere.curves import as_rows
-
-    at = ", ".join(f"{dim}={size}" for dim, size in curve.fixed.items())
-    columns = [f"{line.engine} {line.version}" for line in curve.lines]
-    rows = [(size, *map(microseconds, times)) for size, times in as_rows(curve)]
-    title = f"{curve.operator} over {curve.axis} at {at}, {curve.dtype}, on {curve.gpu}"
-    print_table(title, (curve.axis, *columns), rows)
-    largest = sorted(curve.steps, key=lambda step: -step.change)[:6]
-    for step in largest:
-        if step.change > 0.05:
-            say(
-                f"{step.after} → {step.after + 1}: at least {percent(step.change, signed=True)} in "
-                f"{step.engine}"
-            )
-    kernels = "; ".join(f"{line.engine}: {', '.join(line.kernels)}" for line in curve.lines)
-    say_notes([
-        f"measured elsewhere, once a size: {curve.package}", f"by the table's words, {kernels}"
-    ])  # fmt: skip
 
 
 def print_times(times: StepTimes, every: bool) -> None:

@@ -1,4 +1,4 @@
-"""Verbs that give reasons: ``evidence ncu``, ``cpu``, ``static`` …, ``explain``, ``report``."""
+"""Verbs that give reasons: ``evidence ncu``, ``cpu`` …, ``explain``, ``report``."""
 
 from __future__ import annotations
 
@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from gacprof.api.evidence import (
-    CountRequest,
-    CpuRequest,
-    NamesRequest,
-    ProbeRequest,
-    SdpaRequest,
-)
+from gacprof.api.evidence import CountRequest, CpuRequest, NamesRequest, SdpaRequest
 from gacprof.cli.options import Output, Why, from_requests
 from gacprof.cli.printing import emit, plot_width, print_table, say, say_notes
 from gacprof.cliffmap.request import ExplainRequest
@@ -27,9 +21,7 @@ from gacprof.reporting.making import ReportRequest
 
 if TYPE_CHECKING:
     from gacprof.api.evidence import KernelLaunches
-    from gacprof.core.formatting import Listed
     from gacprof.explaining.causes import Explanation
-    from gacprof.extras.evidence.static import CompiledProbe
     from gacprof.kernels import Group
     from gacprof.kernels.onednn import CpuImplementation
     from gacprof.kernels.sdpa import BackendChoice
@@ -109,26 +101,6 @@ def _print_implementations(found: Sequence[CpuImplementation], samples: Path) ->
     rows = [(name, len(listed), listed[0]) for name, listed in groups.items()]
     print_table("", ("implementation", "points", "such as"), rows)
     say(f"kept: {samples / IMPLEMENTATIONS}    next: gacprof map build {samples}")
-
-
-@app.command()
-@from_requests
-def static(asked: ProbeRequest, output: Output) -> None:
-    """Compile our Triton probes, without a GPU, and print loads and MMA by divisibility."""
-    import gacprof
-
-    emit(gacprof.compile_probes(asked), output.as_json, _print_static)
-
-
-def _print_static(rows: Listed[CompiledProbe]) -> None:
-    cells = [
-        (r.probe, r.arch, r.divisible_by, r.ptx_load, r.sass_load, r.load_bytes, r.ptx_mma,
-         r.sass_mma)
-        for r in rows
-    ]  # fmt: skip
-    columns = ("probe", "arch", "÷", "PTX load", "SASS load", "bytes", "PTX MMA", "SASS MMA")
-    print_table(rows.title, columns, cells)
-    say_notes(dict.fromkeys(row.reason for row in rows if row.reason))
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""Verbs that make files: ``map rules`` and ``agree``, ``map table``, ``export``, ``figure``."""
+"""Verbs that make files: ``map rules``, ``table``, ``export``, ``figure``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gacprof.api.gpus import AgreeRequest, RulesRequest
+from gacprof.api.gpus import RulesRequest
 from gacprof.cli.options import Output, from_requests
 from gacprof.cli.printing import emit, print_json, print_table, say, say_notes
 from gacprof.cliffmap.request import FigureRequest, MapExportRequest, TableRequest
@@ -17,12 +17,7 @@ from gacprof.core.request import option
 
 if TYPE_CHECKING:
     from gacprof.cliffmap import CliffMap
-    from gacprof.rules.agreement import Agreement, CurveAgreement, Share
     from gacprof.rules.table import RuleTable
-
-
-SHOWN = 12
-"""Counter-examples of a curve that are listed."""
 
 
 class RulesFile(Output):
@@ -71,59 +66,6 @@ def print_rules(table: RuleTable, every: bool = False) -> None:
     say(f"cost: {published(table.target)}")
     if not every:
         say("which rule and source each tier rests on: gacprof map show FILE --all")
-
-
-@from_requests
-def agree(asked: AgreeRequest, output: Output) -> None:
-    """Say how far rules hold beside a measured map.
-
-    Both are of one architecture: precision and recall of safe dims and of the frontier, and
-    every counter-example."""
-    import gacprof
-
-    emit(gacprof.compare_rules(asked), output.as_json, _print_agreement)
-
-
-def _print_agreement(found: Agreement) -> None:
-    from gacprof.rules.table import BASIS
-
-    rows = [
-        (f"{operator} {axis}", count, *_shares(safe), *_shares(frontier))
-        for (operator, axis), (count, safe, frontier) in found.by_axis().items()
-    ]
-    columns = ("axis", "dims", "safe: precision", "recall", "frontier: precision", "recall")
-    print_table(f"{found.rules} ({BASIS}) beside {found.measured}", columns, rows)
-    for curve in found.curves:
-        _print_counter_examples(curve)
-    if found.without:
-        say(f"no rule for {'; '.join(found.without)}")
-    say_notes(found.notes)
-    say(
-        "precision: of the dims that rules name, those that the measurement does too; recall: the "
-        "other way round, those that rules leave undecided too"
-    )
-
-
-def _shares(share: Share) -> tuple[str, str]:
-    """``95 % (38/40)``, twice."""
-    return (
-        f"{percent(share.precision) or '–'} ({share.agreed}/{share.by_rules})",
-        f"{percent(share.recall) or '–'} ({share.agreed}/{share.measured})",
-    )
-
-
-def _print_counter_examples(curve: CurveAgreement) -> None:
-    if not curve.counter_examples:
-        return
-    say(f"{curve.curve}: {len(curve.counter_examples)} of {curve.compared} dims disagree")
-    for one in curve.counter_examples[:SHOWN]:
-        say(
-            f"  {one.d}: {one.by_rules} by rules (tier {one.tier}), {one.measured} as measured, "
-            f"penalty {percent(one.penalty)}"
-        )
-    left = len(curve.counter_examples) - SHOWN
-    if left > 0:
-        say(f"  … and {left} more (--json has all)")
 
 
 @from_requests
@@ -186,7 +128,7 @@ def _print_settings(loaded: CliffMap) -> None:
 def figure(asked: FigureRequest, output: Output) -> None:
     """Draw a map, as SVG and PNG.
 
-    The staircase of one axis, several devices side by side, or a heat map."""
+    The staircase of one axis, or several devices side by side."""
     import gacprof
 
     emit(gacprof.draw_map(asked), output.as_json, print_files)

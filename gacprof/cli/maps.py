@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import typer
 
 from gacprof.cli import map_choose, map_make
-from gacprof.cli.elsewhere import map_elsewhere
 from gacprof.cli.map_show import (
     MOST_NAMED,
     age_of,
@@ -198,7 +197,6 @@ def _print_compatibility(found: Compatibility) -> None:
 
 for verb in (
     map_choose.candidates, map_choose.intersect, map_make.table, map_make.export,
-    map_make.figure, map_make.rules, map_make.agree,
+    map_make.figure, map_make.rules,
 ):  # fmt: skip
     app.command()(verb)
-app.command("elsewhere")(map_elsewhere)

@@ -25,7 +25,7 @@ from gacprof.cli.printing import (
 from gacprof.core.errors import SuiteError
 from gacprof.core.formatting import counted, duration
 from gacprof.core.request import option
-from gacprof.demonstrating import DemoRequest
+from gacprof.demonstrating.run import DemoRequest
 from gacprof.extras.fleet.request import FleetRequest
 from gacprof.sweeping.request import EstimateRequest, OnGpu, SweepRequest
 

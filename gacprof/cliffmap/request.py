@@ -109,10 +109,7 @@ class CurveRequest(Request):
         none of the maps."""
         if self.operator is None or self.axis is None:
             raise MapError("say which curve: --op linear --axis K, for example")
-        return self.operator, self.axis, self.about(maps, self.operator, self.axis)
-
-    def about(self, maps: Sequence[Any], operator: str, axis: str) -> dict[str, Any]:
-        """The keywords of :meth:`CliffMap.curve` beside operator and axis."""
+        operator, axis = self.operator, self.axis
         held = [curve for m in maps if not m.any_size for curve in m.curves]
         curves = [curve for curve in held if curve.operator == operator]
         dims = {name for curve in curves for name in (*curve.fixed, curve.axis)}
@@ -121,7 +118,8 @@ class CurveRequest(Request):
                 raise MapError(f"--fixed {name} is the axis itself; give the other dims")
             if dims and name not in dims:
                 raise MapError(f"{operator} has no dim '{name}' (it has {', '.join(sorted(dims))})")
-        return {"dtype": self.dtype, "flags": self.flags, **(self.fixed or {})}
+        about = {"dtype": self.dtype, "flags": self.flags, **(self.fixed or {})}
+        return operator, axis, about
 
 
 class CandidatesRequest(CurveRequest):
@@ -195,16 +193,13 @@ class IntersectRequest(CurveRequest, OnMaps):
 
 
 class FigureRequest(CurveRequest, OnMap):
-    """A drawing of one curve, of the same on several maps, or of a penalty over two dims."""
+    """A drawing of one curve, or of the same on several maps."""
 
     out: str | Path = option(read=Path, help="Stem: OUT.svg and OUT.png are written.")
     others: Sequence[CliffMap | str | Path] = option(
         default=(), name="--with", many=True, metavar="MAP",
         help="Another map beside it; repeatable.",
     )  # fmt: skip
-    heat: str | None = option(
-        default=None, metavar="X,Y", help="Instead: penalty over two dims, as K,N."
-    )
 
 
 class ShowRequest(CurveRequest, OnSizes):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -22,14 +21,6 @@ from gacprof.core.errors import MapError, other_version
 from gacprof.core.files import Record, beginning, read_text, write_text
 from gacprof.operators import OPERATORS
 
-EARLIER, BEGINNING = "gacprof.cliffmap/2", 200
-"""A version that is read still, and where a file that was written here says its own."""
-NAMES = {
-    "told": "message", "lone": "isolated", "median_us": "latency_us",
-    "settled": "last_comparable", "unsettled": "not_comparable",
-}  # fmt: skip
-"""What has been renamed since."""
-
 ROUNDING = 2e-4
 """Jumps are kept with four decimals, latencies with six digits."""
 
@@ -41,8 +32,6 @@ def read_map(name_or_path: str | Path) -> MapFile:
     this version.
     """
     text, where = _text(name_or_path)
-    if f'"{SCHEMA}"' not in text[:BEGINNING]:
-        text = _renamed(text)
     try:
         file = MapFile.model_validate_json(text)
     except ValidationError as error:
@@ -51,25 +40,6 @@ def read_map(name_or_path: str | Path) -> MapFile:
     if fault is not None:
         raise MapError(f"{where} contradicts itself: {fault}")
     return file
-
-
-def _renamed(text: str) -> str:
-    """A file of version 2 with the names of today, as far as it is a map; what is no such file as
-    it is."""
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    if not isinstance(data, dict) or data.get("schema") != EARLIER:
-        return text
-    data["schema"] = SCHEMA
-    with contextlib.suppress(LookupError, TypeError, AttributeError):  # its fault is named later
-        tables = [data, *data["curves"], *data.get("checks", ()), *data.get("lone", ())]
-        tables += [curve[part] for curve in data["curves"] for part in ("points", "coverage")]
-        for table in tables:
-            for old in NAMES.keys() & table.keys():
-                table[NAMES[old]] = table.pop(old)
-    return json.dumps(data)
 
 
 def is_map(path: Path) -> bool:
@@ -142,8 +112,8 @@ def _reason(text: str, error: ValidationError) -> str:
     if schema == "gacprof.rules/1":
         return "it is by rules, a rule table of tiers: it knows no latency, which this needs"
     return other_version(
-        schema, SCHEMA, " that did not measure in blocks; make it anew (gacprof sweep … --out RUN, "
-        "then gacprof map build RUN)",
+        schema, SCHEMA, "; make it anew: gacprof map build RUN (RUN: its sweep's folder; without "
+        "one, gacprof sweep … --out RUN first)",
     )  # fmt: skip
 
 
@@ -232,7 +202,7 @@ class MapFacts(Record):
     undecided: int
 
 
-def map_facts(file: MapFile, today: datetime | None = None) -> MapFacts:
+def map_facts(file: MapFile) -> MapFacts:
     verdicts = {
         verdict: sum(len(getattr(curve, verdict)) for curve in file.curves)
         for verdict in ("safe", "misaligned", "undecided")
@@ -245,7 +215,7 @@ def map_facts(file: MapFile, today: datetime | None = None) -> MapFacts:
         source=file.provenance.source,
         citation=file.provenance.citation,
         created=file.provenance.created,
-        age_days=_age(file.provenance.created, today or datetime.now(UTC)),
+        age_days=_age(file.provenance.created),
         stack=dict(file.provenance.stack),
         noise_floor=file.noise.floor,
         too_noisy=file.too_noisy,
@@ -257,9 +227,9 @@ def map_facts(file: MapFile, today: datetime | None = None) -> MapFacts:
     )
 
 
-def _age(created: str, today: datetime) -> int | None:
+def _age(created: str) -> int | None:
     try:
         moment = datetime.fromisoformat(created.replace("Z", "+00:00"))
     except ValueError:
         return None
-    return (today - (moment if moment.tzinfo else moment.replace(tzinfo=UTC))).days
+    return (datetime.now(UTC) - (moment if moment.tzinfo else moment.replace(tzinfo=UTC))).days

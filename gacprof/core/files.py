@@ -170,9 +170,9 @@ def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
         return file.read(most)
 
 
-def read_text(path: Path, most: int = MOST_BYTES) -> str:
+def read_text(path: Path) -> str:
     """What a regular file in UTF-8 holds. Raises ``OSError`` or ``UnicodeDecodeError``."""
-    return io.TextIOWrapper(io.BytesIO(read_bytes(path, most)), encoding="utf-8").read()
+    return io.TextIOWrapper(io.BytesIO(read_bytes(path)), encoding="utf-8").read()
 
 
 def beginning(path: Path) -> bytes:

@@ -121,9 +121,9 @@ def nested(*, factory: Any, kw_only: bool = True) -> Any:
     return field(default_factory=factory, kw_only=kw_only, metadata=metadata)
 
 
-def hook(*, default: Any, kw_only: bool = True) -> Any:
+def hook(*, default: Any) -> Any:
     """A field that only Python has, such as what is called with progress. No part of the value."""
-    return field(default=default, kw_only=kw_only, compare=False, repr=False)
+    return field(default=default, kw_only=True, compare=False, repr=False)
 
 
 @dataclass_transform(

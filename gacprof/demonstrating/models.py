@@ -1,35 +1,27 @@
-"""What the demo starts from: a model of random weights in published shapes, and two texts.
-
-Latency does not need trained weights. The shapes are a Llama's, the ranks are real irregularity.
-"""
+"""What the demo starts from: a Llama of random weights in published shapes, since latency needs no
+trained ones, and two texts."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
 from gacprof.core.files import write_json, write_text
-from gacprof.resizing.writers import save_tensors
 
 LAYERS, HIDDEN, INTERMEDIATE, HEADS, VOCABULARY = 4, 1024, 2816, 8, 2048
 
-PUBLISHED_RANKS = (
-    # layers 16 … 22 of Llama-3-8B-Instruct, each q, k, v, o
+PUBLISHED_RANKS = (  # layers 16 … 22 of Llama-3-8B-Instruct, each q, k, v, o
     *(92, 109, 90, 100, 102, 94, 98, 103, 84, 103, 89, 100, 86, 101),
     *(94, 102, 82, 112, 99, 101, 103, 113, 102, 103, 91, 113, 107, 105),
 )
 """Ranks that magnitude scores allot at a retain ratio of 0.8: read from figure 2 of
 J. Xin et al., arXiv 2604.09595 (CC BY 4.0). 28 values, one for each projection below."""
-
 PROJECTIONS = (
     *((f"self_attn.{part}_proj", HIDDEN, HIDDEN) for part in "qkvo"),
     ("mlp.gate_proj", INTERMEDIATE, HIDDEN),
     ("mlp.up_proj", INTERMEDIATE, HIDDEN),
     ("mlp.down_proj", HIDDEN, INTERMEDIATE),
 )
-"""(name, out features, in features) of a Llama layer's projections."""
-
+"""(name, out features, in features) of a layer's projections."""
 DESCRIBED = (
     f"a Llama of random weights, hidden {HIDDEN}, {LAYERS} layers, every projection a factor pair "
     "of the ranks published for Llama-3-8B (arXiv 2604.09595)"
@@ -42,31 +34,31 @@ def ranks() -> dict[str, int]:
     return dict(zip(names, PUBLISHED_RANKS, strict=True))
 
 
-def write_demo_checkpoint(folder: Path, seed: int = 0, dtype: str = "float32") -> Path:
-    """Write the checkpoint in ASVD's layout as safetensors. ``folder`` must not exist."""
+def write_demo_checkpoint(folder: Path, dtype: str = "float32") -> Path:
+    """Write random weights in ASVD's layout as safetensors. ``folder`` must not exist."""
     import torch
+    from safetensors.torch import save_file
 
-    folder.mkdir(parents=True)
-    draw = np.random.default_rng(seed)
-    stored = getattr(torch, dtype)
-    tensors: dict[str, torch.Tensor] = {}
-
-    def random(name: str, *shape: int) -> None:
-        values = draw.standard_normal(shape, dtype=np.float32) / np.float32(np.sqrt(shape[-1]))
-        tensors[name] = torch.from_numpy(values).to(stored)
-
-    random("model.embed_tokens.weight", VOCABULARY, HIDDEN)
-    random("lm_head.weight", VOCABULARY, HIDDEN)
-    tensors["model.norm.weight"] = torch.ones(HIDDEN, dtype=stored)
-    chosen = ranks()
+    chosen, draw = ranks(), torch.Generator().manual_seed(0)
+    shapes: dict[str, tuple[int, ...]] = {"model.norm": (HIDDEN,)}
+    shapes |= dict.fromkeys(("model.embed_tokens", "lm_head"), (VOCABULARY, HIDDEN))
     for i in range(LAYERS):
-        for norm in ("input_layernorm", "post_attention_layernorm"):
-            tensors[f"model.layers.{i}.{norm}.weight"] = torch.ones(HIDDEN, dtype=stored)
-        for name, wide, deep in PROJECTIONS:
+        norms = (f"model.layers.{i}.{at}_layernorm" for at in ("input", "post_attention"))
+        shapes |= dict.fromkeys(norms, (HIDDEN,))
+        for name, out, into in PROJECTIONS:
             module = f"model.layers.{i}.{name}"
-            random(f"{module}.ALinear.weight", wide, chosen[module])
-            random(f"{module}.BLinear.weight", chosen[module], deep)
-    save_tensors(folder / "model.safetensors", tensors, {"format": "pt"})
+            shapes[f"{module}.ALinear"] = out, chosen[module]
+            shapes[f"{module}.BLinear"] = chosen[module], into
+    folder.mkdir(parents=True)
+    tensors = {
+        f"{name}.weight": (
+            torch.randn(shape, generator=draw) / shape[-1] ** 0.5
+            if shape[1:]
+            else torch.ones(shape)
+        ).to(getattr(torch, dtype))
+        for name, shape in shapes.items()
+    }
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     config = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": HIDDEN,
         "intermediate_size": INTERMEDIATE, "num_hidden_layers": LAYERS,

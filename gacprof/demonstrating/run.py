@@ -1,44 +1,53 @@
 """The whole chain on one small model, by functions that anybody can call.
 
-A dense model is compressed by a published method at its own sizes and at multiples of 8, its
-shapes are swept, and it is compressed again at sizes that the map calls good, that add least loss
-and are no slower than the multiples of 8. All others are compared with that one, the uncompressed
-model too: a compressed model need not be faster.
+A model is compressed at a method's own sizes and at multiples of 8, its shapes are swept, and it is
+compressed again at sizes that the map calls good, that add least loss and are no slower than the
+multiples of 8. All others, the uncompressed model too, are compared with that one.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import gacprof
-from gacprof.core.errors import CompressionError, GacprofError, PlanError, SolverError
+from gacprof import GacprofError
+from gacprof.core import Progress
 from gacprof.core.files import Record, write_json
-from gacprof.core.formatting import interval, microseconds, percent
-from gacprof.core.request import verb
-from gacprof.demonstrating import DemoRequest
-from gacprof.demonstrating.models import DESCRIBED, write_demo_checkpoint, write_texts
-from gacprof.devices.environment import native_bfloat16
-from gacprof.diagnosing import Diagnosis
-from gacprof.evaluation.evaluating import Quality
-from gacprof.evaluation.models import device_of
-from gacprof.evaluation.summary import BenchResult
+from gacprof.core.formatting import percent
+from gacprof.core.request import Request, hook, option, verb
+from gacprof.evaluation.request import OnDevice
 
-PREFILL = 128
-"""Tokens: short enough for a laptop's CPU."""
-TOKENS = {1: 1.0, PREFILL: 1.0}
+TOKENS = {1: 1.0, 128: 1.0}
+"""A prefill short enough for a laptop's CPU."""
 METHOD: dict[str, Any] = {"method": "svd-llm", "ratio": 0.15, "windows": 4}
 """Four windows of 512 tokens of calibration text: a real compression reads more."""
-TEXT: dict[str, Any] = {"window": 256, "stride": 256, "limit_tokens": 3_073, "batch": 4}
+TEXT = {"window": 256, "stride": 256, "limit_tokens": 3_073, "batch": 4}
 """Twelve windows: differences are paired by window."""
-SWEEP_S, BENCH_S = 40.0, 45.0
 OWN, ROUNDED, PLANNED, DENSE = "own", "rounded-8", "planned", "uncompressed"
 MARKER = ".gacprof-demo"
 
 Say = Callable[[str], None]
+
+
+class DemoRequest(Request):
+    """Where the demo is made, and of which ``model``: a small trained model's folder with its
+    tokenizer. Without one it makes factors of random weights, and pads them in place of compressing
+    anew. ``tell`` is called with a line for each result."""
+
+    out: str | Path = option(
+        kw_only=False, read=Path, help="The demo's folder; an earlier demo is replaced."
+    )
+    model: str | Path | None = option(
+        default=None, read=Path,
+        help="A small dense model to compress. Default: factors of random weights.",
+    )  # fmt: skip
+    device: str | None = option(default=None, like=OnDevice, group="")
+    tell: Say | None = hook(default=None)
+    progress: Progress | None = hook(default=None)
 
 
 @dataclass(frozen=True)
@@ -56,195 +65,130 @@ def _demo(request: DemoRequest) -> Demo:
     Raises :class:`GacprofError` for a folder that holds anything else, and, before anything is
     removed, for a ``model`` that is not there, compressed already, or has no tokenizer.
     """
-    model, device, progress = request.model, request.device, request.progress
-    if model is not None:
-        _refuse_unusable(Path(model))
-    here, notes = _fresh(Path(request.out)), list[str]()
-    tell = request.tell or (lambda line: None)
+    from gacprof.reporting.wording import diagnosed, measured, planned
 
-    def say(line: str) -> None:
+    model, tell = request.model, request.tell or (lambda line: None)
+    here, notes, on = _fresh(Path(request.out), model), list[str](), {"device": request.device}
+    timed: dict[str, Any] = {"progress": request.progress, **on}
+
+    def say(line: str) -> None:  # what the page has no sentence of its own for
         tell(line)
-        notes.append(f"{line}.")
+        notes.append(line)
 
-    _begin(here, model, device, say)
-    tell(f"sweep: {SWEEP_S:g} s over the shapes of {OWN} and what they could become …")
-    gacprof.sweep(
-        model=here / OWN, tokens=TOKENS, device=device, out=here / "sweep", budget_s=SWEEP_S,
-        progress=progress,
-    )  # fmt: skip
-    cliff_map, found = _judged(here, say)
-    made = (
-        _padded(here, cliff_map, say) if model is None else _planned(here, device, cliff_map, say)
-    )
+    say(_random(here, request.device) if model is None else _compressed(here, Path(model), on))
+    tell(f"sweep: 40 s over the shapes of {OWN} and what they could become …")
+    gacprof.sweep(model=here / OWN, tokens=TOKENS, out=here / "sweep", budget_s=40.0, **timed)
+    cliff_map = gacprof.build_map(here / "sweep")
+    cliff_map.save(here / "cliffmap.json")
+    found = gacprof.diagnose(here / OWN, cliff_map, tokens=TOKENS)
+    tell(" ".join(diagnosed(found.summary())))
+    made = _padded(here, cliff_map) if model is None else _planned(here, on, cliff_map, say)
+    if "plan" in made:
+        tell(planned(made["plan"].as_dict()))
     models = [here / name for name in (PLANNED, ROUNDED, OWN, DENSE)]
     if model is not None:
-        quality = gacprof.evaluate(models, text=here / "evaluation.txt", device=device, **TEXT)
-        write_json(here / "quality.json", quality.as_dict())
-        for line in quality_lines(quality):
-            say(line)
-    tell("bench: four models and a hidden A/A replicate, interleaved …")
-    timed = gacprof.bench(
-        models, tokens=[PREFILL], decode_steps=2, device=device, time_cap_s=BENCH_S,
-        progress=progress,
-    )  # fmt: skip
-    for line in bench_lines(timed):
-        say(line)
-    say(f"the same model twice differs by at most {percent(timed.spread)}")
-    page = gacprof.report(
-        out=here / "report", cliff_map=here / "cliffmap.json", diagnosis=found.as_dict(),
-        bench=timed.as_dict(), notes=notes, **made,
-        title=f"Realigning a model on {timed.environment.name}",
-    )  # fmt: skip
-    for name, result in (("diagnosis", found), ("bench", timed)):
+        made["quality"] = gacprof.evaluate(models, text=here / "evaluation.txt", **on, **TEXT)
+        say(_quality(made["quality"]))
+    tell("bench: 45 s, four models and a hidden A/A replicate, interleaved …")
+    bench = gacprof.bench(models, tokens=[max(TOKENS)], decode_steps=2, time_cap_s=45.0, **timed)
+    for line in measured(bench.as_dict()):
+        tell(line)
+    for name, result in {"diagnosis": found, "bench": bench, **made}.items():
         write_json(here / f"{name}.json", result.as_dict())
-    return Demo(here, page, made.get("verification", {}).get("passed", True))
+    title = f"Realigning a model on {cliff_map.environment.name}"
+    page = gacprof.report(here, out=here / "report", notes=notes, title=title)
+    return Demo(here, page, model is not None or made["verification"].passed)
 
 
 demo = verb("demo", DemoRequest, _demo)
 
 
-def _judged(here: Path, say: Say) -> tuple[gacprof.CliffMap, Diagnosis]:
-    """The map of the sweep, and what it says of the method's own sizes."""
-    cliff_map = gacprof.build_map(here / "sweep")
-    cliff_map.save(here / "cliffmap.json")
-    found = gacprof.diagnose(here / OWN, cliff_map, tokens=TOKENS)
-    totals = found.totals()
-    say(
-        f"diagnose: {totals['misaligned']} of {totals['weights']} weights misaligned, "
-        f"{totals['undecided']} undecided; A/A floor {percent(cliff_map.floor) or 'unknown'}"
-    )
-    if cliff_map.too_noisy:
-        say(f"the map is too noisy to judge by: {cliff_map.too_noisy}")
-    return cliff_map, found
+def _random(here: Path, device: str | None) -> str:
+    """Factors of random weights, rounded, and multiplied out."""
+    from gacprof.demonstrating.models import DESCRIBED, write_demo_checkpoint
+    from gacprof.devices.environment import native_bfloat16
+    from gacprof.evaluation.models import device_of
+
+    fast = device_of(device).type != "cpu" or native_bfloat16()
+    write_demo_checkpoint(here / OWN, "bfloat16" if fast else "float32")
+    gacprof.realign(here / OWN, "fuse", here / DENSE)
+    gacprof.realign(here / OWN, "minimal", here / ROUNDED)
+    return f"{OWN}: {DESCRIBED}; {DENSE}: its factors multiplied out."
 
 
-def quality_lines(quality: Quality) -> Iterator[str]:
-    """Each model's perplexity, the others' beside the planned one's, and what is sure of that."""
-    shown, found = [], {}
-    for one in quality.models:
-        value, change = one.perplexity.value, one.perplexity_change
-        against = f" ({interval(change.low, change.value, change.high)})" if change else ""
-        shown.append(f"{one.model} {value:.2f}{against}" if value else f"{one.model} not finite")
-        found[one.model] = change.finding if change else ""
-    yield f"perplexity on Python's reference: {', '.join(shown)}"
-    yield from compared_with_plan("perplexity", found)
+def _compressed(here: Path, model: Path, on: dict[str, Any]) -> str:
+    """The model, and it compressed at the method's own sizes and rounded."""
+    from gacprof.demonstrating.models import write_texts
 
-
-def bench_lines(timed: BenchResult) -> Iterator[str]:
-    """The same of the times of each workload; workloads are never added up."""
-    for workload in dict.fromkeys(t.workload for t in timed.timings):
-        times = [t for t in timed.timings if t.workload == workload]
-        shown = []
-        for one in times:
-            against = ""
-            if one.ratio is not None:
-                low, middle, high = (ratio - 1 for ratio in one.ratio)
-                against = f" ({interval(low, middle, high)})"
-            shown.append(f"{one.model} {microseconds(one.latency_us)}{against}")
-        yield f"{workload}: {', '.join(shown)}"
-        yield from compared_with_plan(workload, {t.model: t.verdict for t in times})
-
-
-SURE = {"worse": "better", "better": "worse", "slower": "faster", "faster": "slower"}
-"""What another model is found to be → what the planned one is beside it."""
-
-
-def compared_with_plan(what: str, found: Mapping[str, str]) -> Iterator[str]:
-    """A line for each thing that the planned model surely is, and for what is open."""
-    others = [name for name in found if name != PLANNED]
-    for finding, word in SURE.items():
-        if names := [name for name in others if found[name] == finding]:
-            yield f"{what}: {PLANNED} is surely {word} than {' and '.join(names)}"
-    undecided = [name for name in others if found[name] == "undecided"]
-    if undecided:
-        yield f"{what}: not decided between {PLANNED} and {' or '.join(undecided)}"
-    if names := [name for name in others if found[name] not in (*SURE, "undecided")]:
-        yield f"{what}: no difference is shown between {PLANNED} and {' or '.join(names)}"
-
-
-def _begin(here: Path, model: str | Path | None, device: str | None, say: Say) -> None:
-    """The uncompressed model, and it compressed at the method's own sizes and rounded."""
-    if model is None:
-        fast = device_of(device).type != "cpu" or native_bfloat16()
-        dtype = "bfloat16" if fast else "float32"  # as the device multiplies by itself
-        write_demo_checkpoint(here / OWN, dtype=dtype)
-        gacprof.realign(here / OWN, "fuse", here / DENSE)
-        gacprof.realign(here / OWN, "minimal", here / ROUNDED)
-        say(f"{OWN}: {DESCRIBED}; {DENSE}: its factors multiplied out")
-        return
     write_texts(here)
-    (here / DENSE).symlink_to(Path(model).resolve(), target_is_directory=True)
-    # Its own sizes; the statistics that the plan needs are gathered on the way.
-    done = _compress(here, OWN, device, objective="loss")
-    _compress(here, ROUNDED, device, round_to=8)
-    say(
-        f"{OWN}: {percent(done.removed)} of the projections' parameters of {Path(model).name} "
-        f"removed by {done.method} ({done.parameters_before:,} → {done.parameters_after:,} in all)"
+    (here / DENSE).symlink_to(model.resolve(), target_is_directory=True)
+    done = _compress(here, OWN, on, objective="loss")  # gathers what the plan needs on the way
+    _compress(here, ROUNDED, on, round_to=8)
+    sizes = f"{done.parameters_before:,} → {done.parameters_after:,} in all"
+    return (
+        f"{OWN}: {percent(done.removed)} of the projections' parameters of {model.name} removed "
+        f"by {done.method} ({sizes})."
     )
 
 
-def _compress(here: Path, name: str, device: str | None, **sizes: Any) -> Any:
-    return gacprof.compress(
-        here / DENSE, here / name, calib=here / "calibration.txt", work=here / "work",
-        device=device, **METHOD, **sizes,
-    )  # fmt: skip
+def _compress(here: Path, name: str, on: dict[str, Any], **sizes: Any) -> Any:
+    given = {"calib": here / "calibration.txt", "work": here / "work", **METHOD, **on}
+    return gacprof.compress(here / DENSE, here / name, **given, **sizes)
 
 
-def _planned(
-    here: Path, device: str | None, cliff_map: gacprof.CliffMap, say: Say
-) -> dict[str, Any]:
+def _planned(here: Path, on: dict[str, Any], cliff_map: Any, say: Say) -> dict[str, Any]:
     """Compressed at sizes that add least loss, of those that the map calls safe, and no slower than
-    the rounded model by its times; of multiples of 8 where it decides too little. What the report
-    shows of it."""
-    by_map: dict[str, Any] = {"cliff_map": cliff_map, "tokens": TOKENS}
-    which = "ranks that are safe by the map"
-    try:
+    the rounded model by its times; of multiples of 8 where it decides too little."""
+    by_map = {"cliff_map": cliff_map, "tokens": TOKENS}
+    ways: dict[str, dict[str, Any]] = {
+        f"safe ranks by the map, no slower than {ROUNDED}": {"dominate": ROUNDED, **by_map},
+        "safe ranks by the map": by_map,
+        "multiples of 8 as ranks": {"round_to": 8, "objective": "loss"},
+    }
+    for which, sizes in ways.items():
         try:
-            done = _compress(here, PLANNED, device, dominate=ROUNDED, **by_map)
-            which += f", no slower than {ROUNDED} by its times,"
-        except (PlanError, SolverError) as error:
-            say(f"no plan is known to be as fast as {ROUNDED} everywhere: {error}")
-            done = _compress(here, PLANNED, device, **by_map)
-    except CompressionError as error:
-        done = _compress(here, PLANNED, device, round_to=8, objective="loss")
-        which = f"multiples of 8 as ranks ({error})"
+            done = _compress(here, PLANNED, on, **sizes)
+            break
+        except GacprofError as error:
+            if "round_to" in sizes:
+                raise
+            say(f"{PLANNED}: no {which}: {error}.")
     dense = sum(size is None for size in done.sizes.values())
     say(
-        f"{PLANNED}: by the loss that cuts add, {len(done.sizes) - dense} weights get {which} and "
-        f"{dense} stay dense; {done.parameters_after:,} parameters in all"
+        f"{PLANNED}: by the loss that cuts add, {len(done.sizes) - dense} weights get {which}, and "
+        f"{dense} stay dense; {done.parameters_after:,} parameters in all."
     )
-    if done.plan is None:
-        return {}
-    done.plan.save(here / "plan.json")
-    return {"plan": here / "plan.json"}
+    return {} if done.plan is None else {"plan": done.plan}
 
 
-def _padded(here: Path, cliff_map: gacprof.CliffMap, say: Say) -> dict[str, Any]:
-    """Padded by a plan, so that it computes the same: factors of random weights are not compressed
-    anew. What the report shows of it."""
+def _padded(here: Path, cliff_map: Any) -> dict[str, Any]:
+    """Padded, so that it computes the same: factors of random weights are not compressed anew."""
     fixed = gacprof.Constraints(fuse=False, untouched=True)
     plan = gacprof.plan(here / OWN, cliff_map, objective="pad", tokens=TOKENS, constraints=fixed)
-    done = gacprof.realign(here / OWN, plan, here / PLANNED)
+    realigned = gacprof.realign(here / OWN, plan, here / PLANNED)
     check = gacprof.verify(here / OWN, here / PLANNED)
-    plan.save(here / "plan.json")
-    say(f"{PLANNED}: padded, {len(plan.changes)} dims change")
-    return {
-        "plan": here / "plan.json", "realigned": done.as_dict(), "verification": check.as_dict(),
-    }  # fmt: skip
+    return {"plan": plan, "realigned": realigned, "verification": check}
 
 
-def _refuse_unusable(model: Path) -> None:
-    if not model.is_dir():  # scan would ask a hub for org/name
-        raise GacprofError(f"{model}: there is no such folder; the demo takes a model's folder")
-    inventory = gacprof.scan(model)
-    if any(module.kind not in ("dense", "embedding") for module in inventory.modules):
-        raise GacprofError(f"{model} is compressed already: the demo compresses a dense model")
-    if not any(name.startswith("tokenizer") for name in inventory.side_files):
-        raise GacprofError(f"{model} has no tokenizer: the demo evaluates models on a text")
+def _quality(found: Any) -> str:
+    """Each model's perplexity, and what it is found to be beside the first."""
+    shown = []
+    for row in found.frame_rows():
+        value = "not finite" if row["perplexity"] is None else f"{row['perplexity']:.2f}"
+        shown.append(f"{row['model']} {value}" + (f", {row['finding']}" if row["finding"] else ""))
+    return f"Perplexity on Python's reference, beside the first: {'; '.join(shown)}."
 
 
-def _fresh(folder: Path) -> Path:
-    """An empty folder marked as a demo's; only such a one is ever cleared."""
+def _fresh(folder: Path, model: str | Path | None) -> Path:
+    """An empty folder marked as a demo's; only such a one is ever cleared, for a usable model."""
+    if model is not None:
+        if not Path(model).is_dir():  # scan would ask a hub for org/name
+            raise GacprofError(f"{model}: there is no such folder; the demo takes a model's folder")
+        known = gacprof.scan(model)
+        if any(module.kind not in ("dense", "embedding") for module in known.modules):
+            raise GacprofError(f"{model} is compressed already: the demo compresses a dense model")
+        if not any(name.startswith("tokenizer") for name in known.side_files):
+            raise GacprofError(f"{model} has no tokenizer: the demo evaluates models on a text")
     if folder.exists():
         if not (folder / MARKER).is_file():
             raise GacprofError(f"{folder} exists and holds no demo: choose another --out")

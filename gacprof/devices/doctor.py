@@ -150,7 +150,9 @@ def _libraries(gpus: int) -> Iterator[Component]:
         note = "not from a wheel: the version that torch was built with is used"
     yield Component("cublas(Lt)", bool(cublas) or bool(gpus), cublas, note)
     triton = installed("triton")
-    note = "our load-width probes" if triton else "pip install gacprof[triton] for our own probes"
+    note = "the operators row_sum and row_copy"
+    if not triton:
+        note = f"pip install gacprof[triton] for {note}"
     lacking = _lacks_to_compile() if triton and gpus else ""
     if lacking:
         note = f"its launchers cannot be compiled: {lacking}"

@@ -72,8 +72,7 @@ def _without_rules(gpu: str) -> str:
         return ""
     return (
         f"others measured '{gpu}', but it has no rules, so its sizes are not judged: "
-        f"'gacprof map elsewhere --gpu {gpu} --fixed N=4096,K=4096' shows its times; there "
-        f"are rules of {', '.join(sheets())}"
+        f"'gacprof gpus --gpu {gpu}' lists what there is; there are rules of {', '.join(sheets())}"
     )
 
 

@@ -75,7 +75,7 @@ class KernelCounters(Record):
     not collected. ``ranges`` are the NVTX ranges around the launch, outermost first.
     """
 
-    derived: ClassVar = ("loads", "mma", "sectors_per_l2_request", "legacy_mma")
+    derived: ClassVar = ("loads", "mma", "legacy_mma")
 
     kernel: Kernel
     arch: str | None
@@ -103,12 +103,6 @@ class KernelCounters(Record):
             if kind := kind_of(opcode):
                 found[kind] += count
         return dict(found)
-
-    @property
-    def sectors_per_l2_request(self) -> float | None:
-        """L2 sectors for each read request, TMA and cp.async included; 4 is a whole line."""
-        sectors, requests = self.values["l2_read_sectors"], self.values["l2_read_requests"]
-        return sectors / requests if sectors is not None and requests else None
 
     @property
     def legacy_mma(self) -> bool | None:

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from gacprof.elsewhere.curves import MeasuredCurve
     from gacprof.rules.table import RuleTable
 
 WIDE_GAP = 4
@@ -158,26 +157,6 @@ def side_by_side(
         if panel is not panels[-1]:
             panel.set_xlabel("")
         legend(panel)
-    return figure
-
-
-def measured_elsewhere(curve: MeasuredCurve) -> Figure:
-    """Others' measurements of one axis by engine, both axes logarithmic, with their source."""
-    figure, (axes,) = new_figure(7.2, 4.4)
-    factor, unit = latency_unit([us for line in curve.lines for us in line.latency_us])
-    for line, color, marker in zip(curve.lines, OKABE_ITO, MARKERS, strict=False):
-        axes.plot(
-            line.sizes, [factor * us for us in line.latency_us], color=color, marker=marker,
-            markersize=4, linewidth=1, label=f"{line.engine} {line.version}",
-        )  # fmt: skip
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xlabel(curve.axis, color=INK)
-    axes.set_ylabel(f"latency [{unit}]", color=INK)
-    at = ", ".join(f"{dim}={size}" for dim, size in curve.fixed.items())
-    source = f"{at}, {curve.dtype}; measured elsewhere, once a size: {curve.package}"
-    title(axes, f"{curve.operator} over {curve.axis}, {curve.gpu}", source)
-    legend(axes)
     return figure
 
 

@@ -17,7 +17,7 @@ from gacprof.core.points import Point
 from gacprof.rules import attention, gemm
 from gacprof.rules.target import NoRuleError, RefusedError, Rule, Served, Target, target
 
-PTX = "PTX of our row copy compiled for the architecture, Triton 3.7.1 (gacprof/kernels/static.py)"
+PTX = "PTX of our row copy for the architecture, Triton 3.7.1 (gacprof/operators/stream_triton.py)"
 WIDE = Rule("rows of a multiple of 16: ld.global.v4, 16 bytes a load", PTX, "binary")
 NARROW = Rule(
     "Triton is told of divisibility by 16 only: single elements are loaded", PTX, "binary"
@@ -32,8 +32,8 @@ ROWS = Rule(
 
 def _serve_rows(point: Point, target: Target) -> Served:
     """Triton's JIT tells its compiler of an integer argument only whether 16 divides it. Compiled
-    for every architecture of the data sheet (:mod:`gacprof.extras.evidence.static`), a row copy
-    loads 16 bytes at once where it does and single elements where it does not."""
+    for every architecture of the data sheet, a row copy loads 16 bytes at once where it does and
+    single elements where it does not."""
     if point.dim["K"] % 16 == 0 and point.flag.get("specialise", True):
         return Served(1, "16-byte loads", (WIDE,), doubts=(ROWS,), open=True)
     return Served(2, "single-element loads", (NARROW,))

@@ -60,7 +60,6 @@ def suite_for(
     window: float = 0.25,
     multiples: Mapping[str, int] | None = None,
     tp: int = 1,
-    cache: str = "cold",
     timing: dict[str, Any] | None = None,
 ) -> Suite:
     """Every GEMM of the checkpoint at ``tokens`` rows, and candidates within ±``window``.
@@ -68,7 +67,7 @@ def suite_for(
     ``multiples`` are by dim name what an engine wants sizes to be multiples of: the nearest are
     measured whatever the window. Products and sizes are those of one of ``tp`` ranks.
     ``dtype`` defaults to the checkpoint's own. A curve's weight is the number of products on it.
-    Weights are measured ``cold`` by default: a model's weights do not stay in cache from one
+    Weights are measured ``cold``: a model's weights do not stay in cache from one
     layer's turn to the next. Raises :class:`SuiteError` for token counts that are no counts.
     """
     dtype = own_dtype(inventory) if dtype == AUTO else dtype
@@ -98,7 +97,7 @@ def suite_for(
             "values": sorted(sizes),
             "dims": dict(others),
             "dtype": dtype,
-            "flags": {"bias": bias, "cache": cache},
+            "flags": {"bias": bias, "cache": "cold"},
             "weight": float(max(1, products[axis, others, bias])),
         }
         for (axis, others, bias), sizes in sorted(swept.items())
@@ -281,7 +280,6 @@ def suite_for_ranks(
     tokens: Sequence[int],
     *,
     dtype: str = AUTO,
-    cache: str = "cold",
     timing: dict[str, Any] | None = None,
 ) -> Suite:
     """Both products of every shape (out, in) over the ranks from the first to the last, and the
@@ -299,7 +297,7 @@ def suite_for_ranks(
     for out_features, in_features in shapes:
         count["N", in_features] += 1
         count["K", out_features] += 1
-    common = {"operator": "linear", "dtype": dtype, "flags": {"bias": False, "cache": cache}}
+    common = {"operator": "linear", "dtype": dtype, "flags": {"bias": False, "cache": "cold"}}
     over_ranks = {"values": [{"from": first, "to": last + BEYOND}], "strategy": "adaptive"}
     over_tokens = {"axis": "M", "values": sorted(set(tokens))}
     tables: list[dict[str, Any]] = [

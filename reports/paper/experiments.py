@@ -16,7 +16,6 @@ from gacprof.core.errors import MeasurementError
 from gacprof.core.formatting import percent
 from gacprof.core.points import Point, Sample
 from gacprof.explaining.case import Where
-from gacprof.extras.evidence import static
 from gacprof.kernels import Kernel, attach
 
 SETTLED, UNDECIDED, OPEN = "settled", "undecided", "open"
@@ -157,29 +156,21 @@ AS_COMPILED = row_sum(4097, "float16"), row_sum(4096, "float16")
 ALL_NARROW = row_sum(4097, "float16", False), row_sum(4096, "float16", False)
 
 
-def jit_divisibility(value: int) -> int:
-    """The divisor that Triton's JIT tells its compiler about an integer argument: 16 or 1.
-
-    Asked of the installed Triton. Raises :class:`MeasurementError` without one.
-    """
-    static.version()
-    from triton.backends.compiler import BaseBackend
-
-    return 16 if "D" in BaseBackend.get_int_specialization(value, align=True) else 1
-
-
 def compiled_loads() -> Decision:
     """Compile the probe for K 4096, 4104 and 4097 as Triton's JIT would."""
     try:
-        known = {k: jit_divisibility(k) for k in (4096, 4104, 4097)}
-        rows = {k: static.table(["row_sum"], ["sm80"], [known[k]])[0] for k in known}
-    except MeasurementError as error:
-        return OPEN, "Triton is needed to settle it without a GPU", (str(error),)
-    widths = {k: row.load_bytes for k, row in rows.items()}
+        from compiled import compiled, jit_divisibility, loads, triton
+    except ImportError as error:
+        return OPEN, "Triton is needed to settle it without a GPU", (
+            f"{error}: pip install 'gacprof[triton]'",
+        )  # fmt: skip
+    known = {k: jit_divisibility(k) for k in (4096, 4104, 4097)}
+    narrowest = {k: min(loads(compiled("row_sum", 80, known[k])["ptx"])) for k in known}
+    widths = {k: width for k, (width, _) in narrowest.items()}
     evidence = tuple(
-        f"K {k}: {row.ptx_load}, {row.load_bytes} bytes (Triton {static.version()} knows "
-        f"divisibility by {known[k]})"
-        for k, row in rows.items()
+        f"K {k}: {load}, {width} bytes (Triton {triton.__version__} knows divisibility by "
+        f"{known[k]})"
+        for k, (width, load) in narrowest.items()
     )
     if widths[4104] == widths[4097] != widths[4096]:
         finding = (

@@ -55,8 +55,6 @@ def test_frames_of_lints_and_intersections(asvd):
 def test_frames_of_comparisons_and_scores(a100):
     diff = gacprof.diff_maps(a100, "a100-published")
     assert set(diff.to_frame()["curve"]) == {curve.curve for curve in diff.curves} != set()
-    agreed = gacprof.compare_rules(gacprof.rule_table("a100", "2.6"), a100)
-    assert list(agreed.to_frame()["compared"]) == [curve.compared for curve in agreed.curves] != []
     score = TaskScore("m", "arc_easy", "acc,none", 0.5, 0.1, (1.0, 0.0))
     row = TaskScores((score,), "0.4").to_frame().iloc[0]
     assert (row["task"], row["value"], "examples" in row) == ("arc_easy", 0.5, False)

@@ -196,17 +196,7 @@ def test_garbled_evidence_stops_the_map_with_a_line(run, tmp_path):
     assert not (folder / "cliffmap.json").exists()
 
 
-# evidence static and names -----------------------------------------------------------------
-
-
-@pytest.mark.slow
-@needs_triton
-def test_the_static_table_tells_loads_by_divisibility(run):
-    message = run("evidence", "static", "--probe", "row_copy", "--arch", "sm90", "--json")
-    rows = {row["divisible_by"]: row["sass_load"] for row in json.loads(message.out)}
-    assert rows == {16: "LDG.E.128", 8: "LDG.E.128", 4: "LDG.E.64", 2: "LDG.E", 1: "LDG.E.U16"}
-    run("evidence", "static", "--arch", "gfx90a").refused("no architecture")
-    run("evidence", "static", "--probe", "conv").refused("no probe 'conv'")
+# evidence names -------------------------------------------------------------------------
 
 
 def test_names_are_read_and_unknown_ones_kept(run):

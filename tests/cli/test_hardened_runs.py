@@ -91,5 +91,4 @@ def test_a_resume_by_a_garbled_header_is_refused_in_a_line(run, tmp_path, damage
     header = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps(header | damage))
     run("sweep", "--resume", "--device", "cpu", "--no-isolate", "--out", folder).refused()
-    run("evidence", "static", folder).refused()
     run("explain", "a100-published", "--samples", folder).refused()

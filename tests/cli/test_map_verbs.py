@@ -226,9 +226,6 @@ FIGURE, TABLE, EXPORT = (("map", verb, "A") for verb in ("figure", "table", "exp
         ((*EXPORT, "--format", "xml"), "json, csv, settings"),
         ((*EXPORT, "--out", "file/t"), "cannot write"),
         ((*FIGURE, "--out", "new"), "--op linear --axis K"),
-        ((*FIGURE, "--heat", "K", "--out", "new"), "two dims"),
-        ((*FIGURE, "--heat", "K,N", "--out", "new"), "no grid"),
-        ((*FIGURE, "--heat", "K,N", "--axis", "K", "--out", "new"), "leave out --axis"),
         ((*FIGURE, *K, "--fixed", "Q=3", "--out", "new"), "no dim 'Q'"),
         ((*FIGURE, *K, "--with", "nonesuch", "--out", "new"), "nonesuch"),
         ((*FIGURE, "--op", "attention", "--axis", "q_len", "--out", "new"), "attention over q_len"),
@@ -311,15 +308,3 @@ def test_figures_of_one_device_and_of_two_are_written_as_svg_and_png(run, a, b, 
     message = run("map", "figure", a, "--with", b, *K, "--out", tmp_path / "g/two.svg", "--json")
     assert [Path(path).name for path in data(message)["files"]] == ["two.svg", "two.png"]
     drawn(message, tmp_path / "g" / "two")
-
-
-def test_a_heat_map_over_two_dims(run, tmp_path):
-    def over_k(n):
-        points = linear("K", range(96, 129, 4), N=n)
-        return planted(points, "K", lambda k: 10.0 + k % 8 + n % 16)
-
-    here = Environment("recorded", "grid", "none")
-    built = build_map(numbered(*map(over_k, (96, 100, 112, 128))), here, name="grid")
-    built.save(tmp_path / "grid.json")
-    stem = tmp_path / "f" / "heat"
-    drawn(run("map", "figure", tmp_path / "grid.json", "--heat", "K,N", "--out", stem), stem)

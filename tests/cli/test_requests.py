@@ -29,10 +29,9 @@ FUNCTIONS = {
     "verify": "verify", "fleet sweep": "sweep_fleet",
     "evidence cpu": "ask_cpu_libraries",
     "evidence names": "read_kernel_names", "evidence ncu": "count_kernels",
-    "evidence sdpa": "sdpa_backend", "evidence static": "compile_probes",
-    "map agree": "compare_rules", "map build": "build_map",
+    "evidence sdpa": "sdpa_backend", "map build": "build_map",
     "map candidates": "candidates", "map check": "check_map", "map diff": "diff_maps",
-    "map elsewhere": "measured_elsewhere", "map export": "export_map", "map figure": "draw_map",
+    "map export": "export_map", "map figure": "draw_map",
     "map intersect": "intersect", "map list": "list_maps", "map rules": "rule_table",
     "map show": "open_source", "map table": "map_table",
 }  # fmt: skip

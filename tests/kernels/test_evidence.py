@@ -58,7 +58,7 @@ def test_counters_that_a_file_lacks_are_none(tmp_path: Path) -> None:
     data["points"][0]["launches"][0]["values"] = {}
     (tmp_path / COUNTERS).write_text(json.dumps(data))
     (launch,) = read_counters(tmp_path)[POINT]
-    assert launch.sectors_per_l2_request is None and launch.legacy_mma is None
+    assert launch.legacy_mma is None
 
 
 def test_a_folder_without_evidence_has_none(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from gacprof import operators
 from gacprof.core.errors import MeasurementError
-from gacprof.extras.evidence import static
+from gacprof.devices.datasheet import sheets
 
 INTERPRETED = """
 import json, torch
@@ -55,7 +55,8 @@ def test_a_cpu_says_why_it_cannot(monkeypatch):
 
 # --- as compiled for GPUs that are not here -------------------------------------------------------
 
-ARCHITECTURES = (80, 90, 120)
+ARCHITECTURES = sorted({int(sheet.arch.removeprefix("sm")) for sheet in sheets().values()})
+"""Of every data sheet: a rule says this of all of them."""
 TIMED = [("row_copy", "fp16", arch) for arch in ARCHITECTURES]
 TIMED += [("row_sum", "fp16", 80), ("row_sum", "fp32", 90)]
 NARROW = {"fp16": "b16", "fp32": "b32"}
@@ -80,14 +81,16 @@ def compiled(name, kind, arch, divisor):
         {(3,): BLOCK},
         {(place,): [["tt.divisibility", 16]] for place in known},
     )
-    with static._own_cache():
-        made = compile(source, target=GPUTarget("cuda", arch, 32), options={"num_warps": 4})
-        return str(made.asm["ptx"]), static._disassemble(bytes(made.asm["cubin"]))[0]
+    asm = compile(source, target=GPUTarget("cuda", arch, 32), options={"num_warps": 4}).asm
+    return asm["ptx"], asm["sass"]
 
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 @pytest.mark.parametrize(("name", "kind", "arch"), TIMED)
-def test_the_timed_kernels_load_16_bytes_at_once_where_k_is_known_to_allow_it(name, kind, arch):
+def test_the_timed_kernels_load_16_bytes_at_once_where_k_is_known_to_allow_it(
+    name, kind, arch, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     wide, narrow = (compiled(name, kind, arch, divisor) for divisor in (16, 1))
     for (ptx, sass), width in ((wide, "v4.b32"), (narrow, NARROW[kind])):
         loads = re.findall(r"ld\.global\.((?:v\d\.)?b\d+)", ptx)

@@ -8,7 +8,6 @@ import xml.etree.ElementTree as ElementTree
 from itertools import combinations
 
 import numpy as np
-import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
 from planted_blocks import linear, numbered, planted
@@ -19,7 +18,6 @@ from gacprof.core.errors import ReportError
 from gacprof.core.points import Environment
 from gacprof.reporting.figures import runs, side_by_side, staircase
 from gacprof.reporting.figures_style import OKABE_ITO, save, to_svg
-from gacprof.reporting.heat_map import grid_penalty, heat_map
 
 WIDTHS = (1000, 1024, 1100, 1152)
 DEPTHS = range(96, 129, 4)
@@ -107,36 +105,6 @@ def test_two_devices_share_the_dims_and_keep_their_own_times(a100):
         side_by_side([a100, other], "attention", "q_len")
     with pytest.raises(ReportError, match="no maps"):
         side_by_side([], "attention", "q_len")
-
-
-def test_the_penalty_over_two_dims_looks_at_both(a100):
-    latency = pd.DataFrame([[4.0, 3.0], [5.0, 2.0]], index=[1, 2], columns=[1, 2])
-    assert grid_penalty(latency).to_numpy().tolist() == [[1.0, 0.5], [1.5, 0.0]]
-    latency.loc[2, 2] = float("nan")
-    assert grid_penalty(latency).loc[1, 1] == pytest.approx(1 / 3)
-    with pytest.raises(ReportError, match="sweep K at several N"):  # two curves are no grid
-        heat_map(a100, M=2048)
-
-
-def test_a_heat_map_has_a_cell_a_pair_whose_number_can_be_read_on_its_colour(grid):
-    """4.5 : 1 is what WCAG 2 asks of text; large print, as here beside a colour bar, 3 : 1."""
-    axes, bar = heat_map(grid, dtype="float16", M=512).axes
-    (image,) = axes.images
-    cells = image.get_array()
-    assert cells.shape == (4, 9) and not np.isnan(np.ma.filled(cells, np.nan)).any()
-    assert image.get_cmap().name == "cividis" and "penalty" in bar.get_ylabel()
-    assert len(axes.texts) >= cells.size
-    for text in axes.texts:
-        if not text.get_text().endswith("%"):
-            continue
-        x, y = (round(place) for place in text.xy)
-        behind, ink = image.cmap(image.norm(cells[y, x]))[:3], to_rgb(text.get_color())
-        light, dark = sorted((luminance(behind), luminance(ink)), reverse=True)
-        assert (light + 0.05) / (dark + 0.05) >= 3.0, text.get_text()
-
-
-def luminance(colour):
-    return float(np.dot(np.array(colour) ** 2.2, (0.2126, 0.7152, 0.0722)))
 
 
 def test_svg_and_png_are_written_and_the_same_every_time(a100, tmp_path):

@@ -1,8 +1,6 @@
 """What the rules say, on the cases that are known from libraries, code, threads and measurements:
 tiers, head_dim in the kernels that engines bring, and where a step along M or N is likely."""
 
-import importlib.util
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +8,7 @@ from hypothesis import strategies as st
 from gacprof import operators
 from gacprof.core.errors import MapError
 from gacprof.core.points import Point
-from gacprof.devices.datasheet import sheet, sheets
+from gacprof.devices.datasheet import sheet
 from gacprof.rules import NoRuleError, RefusedError, serve, step, target
 from gacprof.rules.head_dims import judge, vision_kernel
 from gacprof.rules.waves import TILE, likely_edges
@@ -90,14 +88,8 @@ def test_with_a_mask_a_head_dim_that_is_no_eight_falls_to_math(tier):
     assert served.tier > 1 and served.mechanism == "SDPA math"
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-def test_triton_loads_rows_as_the_rule_says_on_every_architecture_of_the_sheets(tier):
-    from gacprof.extras.evidence import static
-
-    archs = sorted({sheet.arch for sheet in sheets().values()})
-    for row in static.table(["row_copy"], archs, [16, 1]):
-        assert row.load_bytes == (16 if row.divisible_by == 16 else 2), row
+def test_triton_is_told_of_multiples_of_16_only(tier):
+    """What it compiles then is in tests/operators/test_stream.py."""
     assert [tier("a10", "row_copy", rows=64, K=k) for k in (112, 104)] == [1, 2]
 
 

@@ -1,1 +1,1 @@
-"""What tools say of a kernel beside its time: Nsight Compute, a compiler without a GPU."""
+"""What Nsight Compute and a CPU's libraries say of a kernel beside its time."""
