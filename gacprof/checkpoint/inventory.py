@@ -92,6 +92,11 @@ class Contents:
     def shape(self, tensor: str) -> tuple[int, ...]:
         return self.tensors[tensor].shape
 
+    @property
+    def ties_head(self) -> bool:
+        """Whether the config says that the head is the embedding; one may be stored even so."""
+        return bool(self.config.get("tie_word_embeddings", False))
+
     @cached_property
     def scheme(self) -> Scheme | None:
         """How the config says that weights are quantised; None where it does not.
@@ -269,6 +274,15 @@ class Inventory(Contents):
     def is_quantised(self) -> bool:
         """Whether weights are packed, or the config says so."""
         return self.layout == "quantised" or bool(self.config.get("quantization_config"))
+
+    @cached_property
+    def has_own_head(self) -> bool:
+        """Whether weights of the head are stored, and not as a second name of the embedding."""
+        tables = {f"{m.name}.weight" for m in self.modules if m.kind == "embedding"}
+        shared = {self.tensors[name].stored_at for name in tables}
+        weights = {gemm.weight for m in self.modules if m.role == "head" for gemm in m.gemms}
+        stored = (self.tensors[name] for name in (weights - tables) & self.tensors.keys())
+        return any(info.stored_at not in shared for info in stored)
 
     @property
     def main_dtype(self) -> str | None:

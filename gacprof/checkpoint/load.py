@@ -137,10 +137,6 @@ def _assign(
 ) -> dict[str, str]:
     """Put every tensor in its place. Returns those left out, with reasons."""
     places = model.state_dict()
-    # parameters that share another's storage by the config's word: the head, mostly
-    tied = set(getattr(model, "_tied_weights_keys", None) or ())
-    if not getattr(model.config, "tie_word_embeddings", False):
-        tied = set()
     state: dict[str, torch.Tensor] = {}
     ignored: dict[str, str] = {}
     for tensor in reader:
@@ -155,13 +151,21 @@ def _assign(
                 f"no weight of {type(model).__name__} is: it runs in the library that packed it"
             )
         state[place] = _own_copy(value, dtype, device)
-    tied = (tied & places.keys()) - state.keys()  # one that is stored by itself stays itself
+    # one that is stored by itself stays itself
+    tied = (tied_parameters(model) & places.keys()) - state.keys()
     _refuse_missing(places.keys() - state.keys() - tied, reader.inventory, model)
     model.load_state_dict(state, strict=False, assign=True)
     if tied:
         model.tie_weights()  # type: ignore[operator]
     _refuse_missing([n for n, p in model.named_parameters() if p.is_meta], reader.inventory, model)
     return ignored
+
+
+def tied_parameters(model: nn.Module) -> set[str]:
+    """Parameters of a transformers model that share another's storage by its config's word, which
+    has the class's default where the file says nothing: the head, mostly."""
+    tied = getattr(model.config, "tie_word_embeddings", False)
+    return set(getattr(model, "_tied_weights_keys", None) or ()) if tied else set()
 
 
 def _own_copy(tensor: torch.Tensor, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

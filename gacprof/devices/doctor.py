@@ -11,13 +11,13 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from gacprof.core import programs
 from gacprof.core.errors import MeasurementError, first_line
 from gacprof.core.files import Record
 from gacprof.devices.cuda import CudaDevice
@@ -175,11 +175,10 @@ def _ncu() -> Component:
         return Component(
             "ncu", False, None, "no hardware counters: install Nsight Compute and put ncu on PATH"
         )
-    try:
-        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20)
-        version = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else None
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return Component("ncu", False, None, f"{path} does not run: {error}")
+    done = programs.run([path, "--version"], timeout_s=20)
+    if done.failure:
+        return Component("ncu", False, None, f"{path} {done.failure}")
+    version = done.lines[-1] if done.lines else None
     return Component("ncu", True, version, "needs permission for GPU counters to collect any")
 
 
@@ -204,17 +203,11 @@ class Tracing:
 def try_tracing(index: int) -> Tracing:
     """About the CUDA device of that index. Never raises; a process that dies is an answer too."""
     command = [sys.executable, "-m", "gacprof.devices.doctor", str(index)]
+    done = programs.run(command, LONGEST_S)
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S)
-    except subprocess.TimeoutExpired:
-        return _nothing(f"it did not answer within {LONGEST_S:g} s")
-    except OSError as error:
-        return _nothing(f"{sys.executable} does not run: {error}")
-    try:
-        return Tracing(**json.loads(done.stdout.strip().splitlines()[-1]))
+        return Tracing(**json.loads(done.output.strip().splitlines()[-1]))
     except (ValueError, IndexError, TypeError):
-        last = [line for line in done.stderr.splitlines() if line.strip()][-1:] or ["no message"]
-        return _nothing(f"the process that tried ended with code {done.returncode}: {last[0]}")
+        return _nothing(f"the process that tried {done.failure or 'gave no answer'}")
 
 
 def _nothing(why_not: str) -> Tracing:

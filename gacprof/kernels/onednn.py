@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from gacprof.core import programs
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Point
 
@@ -72,20 +72,10 @@ def implementations(points: Sequence[Point]) -> list[CpuImplementation]:
     """
     asked = [[p.operator, p.dim, p.dtype, p.flag] for p in points]
     command = [sys.executable, "-m", "gacprof.kernels.onednn"]
-    try:
-        done = subprocess.run(
-            command,
-            input=json.dumps(asked),
-            capture_output=True,
-            text=True,
-            timeout=60 + SECONDS_PER_POINT * len(points),
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise MeasurementError(f"the CPU's verbose run did not finish: {error}") from error
-    if done.returncode:
-        last = done.stderr.strip().splitlines()[-1:] or ["no message"]
-        raise MeasurementError(f"the CPU's verbose run failed: {last[0]}")
-    return read(points, done.stdout)
+    done = programs.run(command, 60 + SECONDS_PER_POINT * len(points), json.dumps(asked))
+    if done.failure:
+        raise MeasurementError(f"the CPU's verbose run {done.failure}")
+    return read(points, done.output)
 
 
 def read(points: Sequence[Point], text: str) -> list[CpuImplementation]:

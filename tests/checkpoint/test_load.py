@@ -97,6 +97,18 @@ def test_a_head_that_is_stored_is_not_tied_away(tmp_path, factored):
         hidden = model.model(ids).last_hidden_state.numpy()
     logits = logits_of(load_model(tmp_path / "model"), ids)
     np.testing.assert_allclose(logits, hidden @ (u @ v).T, atol=1e-4)
+    assert scan(tmp_path / "model").has_own_head
+
+
+def test_a_head_that_only_names_the_embedding_is_none_of_its_own(tmp_path):
+    """In a pickle two names may be one tensor; in safetensors the head is then left out."""
+    model = saved(tmp_path / "model", transformers.LlamaConfig(**SIZES, tie_word_embeddings=True))
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    shutil.copy(tmp_path / "model" / "config.json", tmp_path)
+    for path in (tmp_path / "model", tmp_path / "pytorch_model.bin"):
+        inventory = scan(path)
+        assert inventory.ties_head and not inventory.has_own_head
+    assert "lm_head.weight" in inventory.tensors
 
 
 @pytest.mark.parametrize(

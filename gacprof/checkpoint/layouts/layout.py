@@ -290,8 +290,7 @@ def _tied_head(
     contents: Contents, modules: Sequence[Module], fed: Mapping[str, Sequence[Dim]]
 ) -> Iterator[Module]:
     """The head GEMM that reads the embedding's weight, where the head has none of its own."""
-    is_tied = contents.config.get("tie_word_embeddings", False)
-    if not is_tied or any(m.role == "head" for m in modules):
+    if not contents.ties_head or any(m.role == "head" for m in modules):
         return
     for table in modules:
         last = table.name.rsplit(".", 1)[-1]

@@ -282,7 +282,7 @@ def targets_of(reader: TensorReader, method: LowRank) -> tuple[tuple[Target, ...
     Raises :class:`CompressionError` where it factors none.
     """
     inventory = reader.inventory
-    roles = method.roles(has_tied_head(inventory))
+    roles = method.roles(inventory.ties_head or not inventory.has_own_head)
     found, left = [], {}
     for module in inventory.modules:
         if not module.gemms or module.kind == "embedding":
@@ -338,10 +338,3 @@ def _refusal(inventory: Inventory, module: Module, roles: Sequence[str]) -> str:
     if info.dtype not in COMPUTABLE:
         return f"it is stored as {info.dtype}"
     return ""
-
-
-def has_tied_head(inventory: Inventory) -> bool:
-    """Whether the head is the embedding, or there is none."""
-    heads = [module for module in inventory.modules if module.role == "head"]
-    own = any(f"{head.name}.weight" in inventory.tensors for head in heads)
-    return bool(inventory.config.get("tie_word_embeddings", False)) or not own

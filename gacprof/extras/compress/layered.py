@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from gacprof.checkpoint.layouts.declared import in_tower
+from gacprof.checkpoint.load import tied_parameters
 from gacprof.checkpoint.scanning import TensorReader
 from gacprof.checkpoint.skeleton import build_skeleton
 from gacprof.core.errors import CompressionError
@@ -152,10 +153,9 @@ class LayeredModel:
 
     def _check_places(self) -> None:
         """Raises :class:`CompressionError` for a parameter that no tensor of the file fills."""
-        tied = bool(getattr(self.model.config, "tie_word_embeddings", False))
-        keys = set(getattr(self.model, "_tied_weights_keys", None) or ()) if tied else set()
+        tied = tied_parameters(self.model)
         for name, _ in self.model.named_parameters():
-            if name not in self.reader and name not in keys:
+            if name not in self.reader and name not in tied:
                 where, kind = self.reader.inventory.path, type(self.model).__name__
                 raise CompressionError(
                     f"{where}: {kind} keeps {name}, which the file stores otherwise (experts one "

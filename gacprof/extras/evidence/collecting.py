@@ -7,18 +7,15 @@ are left alone (``--clock-control none``): counters then belong to the state tha
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
-import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from gacprof.core import programs
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Point
 from gacprof.devices.environment import cuda_arch, find_ncu
@@ -90,13 +87,10 @@ def collect(
         listed.write_text(json.dumps([[p.id, p.operator, p.dim, p.dtype, p.flag] for p in points]))
         flush = all(point.flag.get("cache") == "cold" for point in points)
         arguments = command(ncu, made, listed, flush, cuda_arch(device), device)
-        try:
-            code, output = _run(arguments, timeout_s)
-        except OSError as error:
-            return Evidence(problem=f"{ncu} does not run: {error}")
-        if "ERR_NVGPUCTRPERM" in output:
+        done = programs.run(arguments, timeout_s)
+        if "ERR_NVGPUCTRPERM" in done.output + done.errors:
             return Evidence(problem=GET_PERMISSION)
-        problem = _problem(ncu, code, output, timeout_s, made.is_file())
+        problem = _problem(ncu, done, made.is_file())
         if not made.is_file():
             return Evidence(problem=problem)
         made.replace(report)
@@ -104,42 +98,17 @@ def collect(
     return replace(found, problem="; ".join(filter(None, (problem, found.problem))))
 
 
-def _run(arguments: list[str], timeout_s: float) -> tuple[int | None, str]:
-    """(exit code, all output); None for a program that did not end in time.
-
-    ncu starts the program it profiles, which outlives it and holds its pipes: both are ended.
-    """
-    with subprocess.Popen(
-        arguments,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    ) as process:
-        try:
-            output, _ = process.communicate(timeout=timeout_s)
-            return process.returncode, output
-        except BaseException as error:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            if isinstance(error, subprocess.TimeoutExpired):
-                return None, process.communicate()[0]
-            raise
-
-
-def _problem(ncu: str, code: int | None, output: str, timeout_s: float, reported: bool) -> str:
+def _problem(ncu: str, done: programs.Ended, reported: bool) -> str:
     """What kept ncu from counting everything; empty if nothing did."""
-    if code is None:
-        return f"{ncu} did not finish within {timeout_s:g} s"
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    failed = [line.removeprefix(REFUSED) for line in lines if line.startswith(REFUSED)]
+    if done.code is None:
+        return f"{ncu} {done.failure}"
+    failed = [line.removeprefix(REFUSED) for line in done.lines if line.startswith(REFUSED)]
     if failed:
         return f"{len(failed)} points could not be run: {failed[0]}"
-    if code == 0 and reported:
+    if done.code == 0 and reported:
         return ""
-    errors = [line for line in lines if "==ERROR==" in line] or lines[-1:] or ["no message"]
-    return f"{ncu} failed: {errors[0]}"
+    errors = [line for line in done.lines if "==ERROR==" in line] or done.lines[-1:]
+    return f"{ncu} failed: {errors[0] if errors else 'no message'}"
 
 
 def from_report(points: Sequence[Point], report: Path) -> Evidence:

@@ -189,9 +189,8 @@ def _names(
             f"{inventory.path}: a {family} has no place for {stray[0]}"
             + (f" and {len(stray) - 1} more" if len(stray) > 1 else "")
         )
-    head, table = inventory.tensors.get(_HEAD), inventory.tensors[_EMBEDDING]
-    if _HEAD in names and head and head.stored_at == table.stored_at:  # stored once
-        del names[_HEAD]
+    if not inventory.has_own_head:
+        names.pop(_HEAD, None)  # a second name of the embedding
     return names
 
 
@@ -204,8 +203,7 @@ def _true_config(
 ) -> dict[str, Any]:
     if len({a.head_dim for a in attentions}) > 1:
         raise CheckpointError(f"{inventory.path}: layers differ in their head_dim")
-    has_head = any(name.startswith("lm_head.") for name in names.values())
-    if not has_head and not config.get("tie_word_embeddings", False):
+    if not inventory.has_own_head and not inventory.ties_head:
         raise CheckpointError(
             f"{inventory.path}: has no {_HEAD}, and its config does not tie it to the embedding"
         )
@@ -226,7 +224,7 @@ def _true_config(
         "intermediate_size": max(widths),
         "vocab_size": vocabulary,
         "hidden_size": hidden,
-        "tie_word_embeddings": not has_head,
+        "tie_word_embeddings": not inventory.has_own_head,
         "torch_dtype": _dtype(inventory, names),
     }
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from gacprof.core.errors import CheckpointError, MeasurementError
+from gacprof.core.programs import kill_all
 from gacprof.devices.threads import SPIN_COUNT
 
 HERE = Path(__file__).parent
@@ -186,7 +187,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         try:
             self._process.wait(LEAVING_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            kill_all(self._process)
             self._process.wait()
         self._log.close()
 
@@ -200,7 +201,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         while b"\n" not in self._rest:
             left = until - time.monotonic()
             if left <= 0 or not select.select([pipe], [], [], left)[0]:
-                self._process.kill()
+                kill_all(self._process)
                 raise self._lost(f"gave no answer within {timeout_s:g} s")
             got = os.read(pipe, 1 << 16)
             if not got:
