@@ -50,7 +50,7 @@ def _groups_of_heads(at: Sizes) -> Iterator[Product]:
     heads, hidden = config.get("heads"), config.get("hidden_size")
     kv_heads = None if at.family.mixer else at.get("kv_heads")
     if heads and kv_heads:
-        made = count("heads a kv head", config.spelling("kv_heads"), heads, kv_heads)
+        made = count("heads over kv heads", config.spelling("kv_heads"), heads, kv_heads)
         yield replace(made, role="head_groups")
     if heads and hidden and not at.get("head_dim") and not at.family.mixer:
         yield replace(count("head_dim", "head_dim", hidden, heads), role="head_dim")

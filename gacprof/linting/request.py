@@ -104,7 +104,9 @@ class LintRequest(Served):
             raise LintError("lint takes the path of a config, a folder's, or a config's values")
         if isinstance(self.tp, tuple) or "," in f"{self.gpu}{self.quant or ''}":
             raise LintError("several GPUs, degrees or quantisations go with --design")
-        if self.ep_size is not None and (not self.ep or self.tp * self.dp % self.ep_size):
+        if self.ep_size is not None and not self.ep:
+            raise LintError("ep_size says over how many ranks --ep shares experts: give --ep too")
+        if self.ep_size is not None and self.tp * self.dp % self.ep_size:
             raise LintError(
-                f"ep_size {self.ep_size} goes with ep, and divides the {self.tp * self.dp} ranks"
+                f"{self.tp * self.dp} ranks are no multiple of an ep_size of {self.ep_size}"
             )
