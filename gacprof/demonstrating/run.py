@@ -123,7 +123,7 @@ def _compressed(here: Path, model: Path, on: dict[str, Any]) -> str:
 
     write_texts(here)
     (here / DENSE).symlink_to(model.resolve(), target_is_directory=True)
-    done = _compress(here, OWN, on, objective="loss")  # gathers what the plan needs on the way
+    done = _compress(here, OWN, on)
     _compress(here, ROUNDED, on, round_to=8)
     sizes = f"{done.parameters_before:,} → {done.parameters_after:,} in all"
     return (
