@@ -27,20 +27,15 @@ def _names(text: str) -> list[str]:
     return [part.strip() for part in text.split(",")]
 
 
-class OfGpu(Request):
-    """A request on a GPU by its name."""
+class RulesRequest(Request):
+    """The rules of a GPU that is not at hand, for these dtypes, or those that the products of a
+    checkpoint are computed in."""
 
     error = MapError
 
     gpu: str = option(
         kw_only=False, suggested=gpu_names, help="h100, b200, l40s … ('gacprof gpus' lists them)."
     )
-
-
-class RulesRequest(OfGpu):
-    """The rules of a GPU that is not at hand, for these dtypes, or those that the products of a
-    checkpoint are computed in."""
-
     torch: str | None = option(default=None, kw_only=False, like=OnSource, group="")
     dtypes: Sequence[str] = option(
         default=(), kw_only=False, name="--dtype", read=_names, metavar="DTYPE,…",

@@ -37,7 +37,8 @@ def ranks() -> dict[str, int]:
 def write_demo_checkpoint(folder: Path, dtype: str = "float32") -> Path:
     """Write random weights in ASVD's layout as safetensors. ``folder`` must not exist."""
     import torch
-    from safetensors.torch import save_file
+
+    from gacprof.resizing.writers import save_tensors
 
     chosen, draw = ranks(), torch.Generator().manual_seed(0)
     shapes: dict[str, tuple[int, ...]] = {"model.norm": (HIDDEN,)}
@@ -58,7 +59,7 @@ def write_demo_checkpoint(folder: Path, dtype: str = "float32") -> Path:
         ).to(getattr(torch, dtype))
         for name, shape in shapes.items()
     }
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    save_tensors(folder / "model.safetensors", tensors, {"format": "pt"})
     config = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": HIDDEN,
         "intermediate_size": INTERMEDIATE, "num_hidden_layers": LAYERS,

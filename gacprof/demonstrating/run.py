@@ -25,7 +25,7 @@ TOKENS = {1: 1.0, 128: 1.0}
 """A prefill short enough for a laptop's CPU."""
 METHOD: dict[str, Any] = {"method": "svd-llm", "ratio": 0.15, "windows": 4}
 """Four windows of 512 tokens of calibration text: a real compression reads more."""
-TEXT = {"window": 256, "stride": 256, "limit_tokens": 3_073, "batch": 4}
+TEXT: dict[str, Any] = {"window": 256, "stride": 256, "limit_tokens": 3_073, "batch": 4}
 """Twelve windows: differences are paired by window."""
 OWN, ROUNDED, PLANNED, DENSE = "own", "rounded-8", "planned", "uncompressed"
 MARKER = ".gacprof-demo"
@@ -68,8 +68,9 @@ def _demo(request: DemoRequest) -> Demo:
     from gacprof.reporting.wording import diagnosed, measured, planned
 
     model, tell = request.model, request.tell or (lambda line: None)
-    here, notes, on = _fresh(Path(request.out), model), list[str](), {"device": request.device}
-    timed: dict[str, Any] = {"progress": request.progress, **on}
+    here, notes = _fresh(Path(request.out), model), list[str]()
+    on: dict[str, Any] = {"device": request.device}
+    timed = {"progress": request.progress, **on}
 
     def say(line: str) -> None:  # what the page has no sentence of its own for
         tell(line)
@@ -122,7 +123,7 @@ def _compressed(here: Path, model: Path, on: dict[str, Any]) -> str:
 
     write_texts(here)
     (here / DENSE).symlink_to(model.resolve(), target_is_directory=True)
-    done = _compress(here, OWN, on, objective="loss")  # gathers what the plan needs on the way
+    done = _compress(here, OWN, on)
     _compress(here, ROUNDED, on, round_to=8)
     sizes = f"{done.parameters_before:,} → {done.parameters_after:,} in all"
     return (

@@ -54,7 +54,7 @@ DAMAGED = [
     (lambda m: m.update(schema="gacprof.cliffmap/4", galaxies=[]), "newer than the gacprof.cliffm"),
     (
         lambda m: m.update(schema="gacprof.cliffmap/1"),
-        "gacprof sweep … --out RUN, then gacprof map ",
+        "make it anew: gacprof map build RUN (RUN: its sweep's folder",
     ),
     (lambda m: m.update(schema="gacprof.plan/1"), "'gacprof.plan/1', not gacprof.cliffmap/3"),
     (lambda m: m.pop("schema"), "'schema' is missing"),
