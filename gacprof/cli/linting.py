@@ -136,7 +136,9 @@ def print_lint(found: Lint, every: bool = False, known: frozenset[str] = frozens
             say(one_line(f"  {one.what}: {in_words(one.outcome)}{tier}{_cost(one)}"))
     if found.unknown and not every:
         named = ", ".join(dict.fromkeys(r.name for r in found.unknown))
-        say(f"\nnot judged: {named} (--all says why)")
+        reasons = {one_line(r.why) for r in found.unknown}
+        why = f": {reasons.pop()}" if len(reasons) == 1 else " (--all says why)"
+        say(f"\nnot judged: {named}{why}")
     say_notes(map(one_line, found.notes))
 
 

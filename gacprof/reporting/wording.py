@@ -155,7 +155,8 @@ def _step(times: Mapping[str, Any], i: int, of: str) -> str:
         save = "save" if saved["low"] > 0 else "may save"
         least = "at least " if total["open"] else ""
         said += f", which {save} {bounded_time(**saved)}"
-        whole = [timed["value"] + value] * 3  # no bounds: those of sums are not known
+        end = "low" if total["open"] else "value"  # the whole has no bounds: those of sums are open
+        whole = [timed[end] + max(saved[end], 0.0)] * 3
         said += f" of {least}{bounded_time(*whole).partition(' (')[0]}"
     if total["open"]:
         said += f"; as it is, not known ({counted(total['open'], 'part')} open)"
