@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gacprof.core.formatting import Listed
     from gacprof.explaining.causes import Explanation
     from gacprof.extras.evidence.static import CompiledProbe
-    from gacprof.kernels import Group
+    from gacprof.kernels import KernelGroup
     from gacprof.kernels.onednn import CpuImplementation
     from gacprof.kernels.sdpa import BackendChoice
 
@@ -145,7 +145,7 @@ def names(asked: NamesRequest, output: Output) -> None:
     emit(gacprof.read_kernel_names(asked), output.as_json, _print_groups)
 
 
-def _print_groups(groups: Sequence[Group]) -> None:
+def _print_groups(groups: Sequence[KernelGroup]) -> None:
     for group in groups:
         for kernel in group.before:
             say(f"  before: {kernel}")
