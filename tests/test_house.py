@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import collections
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,6 +49,15 @@ VERSION = "gacprof"
 SOURCES = {"CliffMap", "RuleTable", "ElsewhereTable", "MeasuredView", "RuleView"}
 OWN_BASIS = {"explaining", "cli.evidence"}
 """Causes and backends have a basis of their own."""
+
+
+NAMED_TWICE = {
+    "Change": "in the schemas of two results: a dim's new size, a perplexity's",
+    "Check": "in the schemas of maps and of exports",
+    "Tier": "in the schemas of maps and of rule tables",
+    "Device": "in the schema of maps, and the base of devices that others write",
+    "Contents": "what a page shows, and a checkpoint's",
+}
 
 
 def room_of(module: str) -> str:
@@ -182,3 +192,13 @@ def test_only_the_rooms_of_sources_decide_by_what_a_source_is():
     }
     pages = "".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.j2"))
     assert found == set() == set(re.findall(r"\{%-? *(?:el)?if[^%]*\bbasis\b", pages))
+
+
+def test_a_class_name_names_one_class():
+    names = collections.Counter(
+        node.name
+        for _, path in rooms()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert {name for name, times in names.items() if times > 1} == NAMED_TWICE.keys()

@@ -23,7 +23,7 @@ import numpy as np
 from gacprof import operators
 from gacprof.core.errors import MeasurementError, first_line
 from gacprof.devices.cuda import CudaDevice
-from gacprof.devices.cuda_graph import GraphRun, LaunchedRun, TimedRun, Work
+from gacprof.devices.cuda_graph import GraphRun, GraphWork, LaunchedRun, TimedRun
 from gacprof.devices.cuda_slot import prepare
 from gacprof.devices.device import Slot
 from gacprof.devices.kineto import span_us
@@ -48,7 +48,9 @@ def timed(device: CudaDevice, shape: tuple[int, int, int]) -> dict[str, Any]:
     runs: dict[str, TimedRun] = {}
     for calls in CALLS:
         if calls == 1 or calls * ready.us <= LONGEST_US:
-            work = Work(tuple(ready.placement.bind() for _ in range(calls)), ready.placement.bind())
+            work = GraphWork(
+                tuple(ready.placement.bind() for _ in range(calls)), ready.placement.bind()
+            )
             begun = time.perf_counter()
             run = GraphRun(work, device.graphs)
             run.launch()

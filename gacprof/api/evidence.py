@@ -18,7 +18,7 @@ from gacprof.evaluation.request import OnBatch
 if TYPE_CHECKING:
     from gacprof.cliffmap import CliffMap
     from gacprof.explaining.causes import Explanation
-    from gacprof.kernels import Group
+    from gacprof.kernels import KernelGroup
     from gacprof.kernels.evidence import KernelCounters
     from gacprof.kernels.onednn import CpuImplementation
     from gacprof.kernels.sdpa import BackendChoice
@@ -161,7 +161,7 @@ class NamesRequest(Request):
     )  # fmt: skip
 
 
-def _read_kernel_names(request: NamesRequest) -> Listed[Group]:
+def _read_kernel_names(request: NamesRequest) -> Listed[KernelGroup]:
     """What kernel names mean, as groups of what prepared, did and completed a piece of work. What
     no rule knows is ``unknown`` with its name kept."""
     from gacprof.kernels import attach
@@ -203,7 +203,7 @@ def _sdpa_backend(request: SdpaRequest) -> BackendChoice:
     With ``arch`` by rules of that PyTorch release; without, PyTorch itself is asked about the GPU
     at hand. Raises :class:`MapError` for a call that no backend serves.
     """
-    from gacprof.kernels.sdpa import Question, ask, choose
+    from gacprof.kernels.sdpa import Question, ask, choose_backend
 
     r, d = request, request.head_dim
     keys = r.batch, r.kv_heads or r.heads, r.kv_len or r.q_len
@@ -211,7 +211,7 @@ def _sdpa_backend(request: SdpaRequest) -> BackendChoice:
         r.arch or "", (r.batch, r.heads, r.q_len, d), (*keys, d), (*keys, r.v_head_dim or d),
         r.dtype, r.torch or metadata.version("torch"), r.cudnn, r.mask, r.causal,
     )  # fmt: skip
-    return choose(question) if r.arch else ask(question)
+    return choose_backend(question) if r.arch else ask(question)
 
 
 sdpa_backend = verb("sdpa_backend", SdpaRequest, _sdpa_backend)

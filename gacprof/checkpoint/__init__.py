@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gacprof.checkpoint.config import mirrored_files
-    from gacprof.checkpoint.inventory import Attention, Inventory, Module, Place
+    from gacprof.checkpoint.inventory import AttentionHeads, Inventory, Module, Place
     from gacprof.checkpoint.scanning import (
         TensorReader,
         inventory_for,
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "Attention",
+    "AttentionHeads",
     "Inventory",
     "Module",
     "Place",

@@ -121,7 +121,7 @@ class Gemm:
 
 
 @dataclass(frozen=True)
-class Attention:
+class AttentionHeads:
     """One scaled-dot-product attention per layer; head_dim as SDPA sees it, never a rank."""
 
     layer: int
@@ -251,7 +251,7 @@ class Inventory(Contents):
     layout: str
     modules: tuple[Module, ...]
     dims: tuple[Dim, ...]
-    attentions: tuple[Attention, ...]
+    attentions: tuple[AttentionHeads, ...]
     side_files: tuple[str, ...] = ()
 
     @property

@@ -150,7 +150,7 @@ class Expert(nn.Module):
         return torch.as_tensor(down(self._activate(torch.cat((gate(x), up(x)), dim=-1))))
 
 
-class Experts(nn.ModuleList):
+class ExpertModules(nn.ModuleList):
     """A layer's experts; called with tokens [n, hidden], and the experts [n, k] that the router
     sends each to with their weights [n, k]."""
 
@@ -177,7 +177,7 @@ def split_experts(model: nn.Module, inventory: Inventory) -> None:
         hidden, width = fused.down_proj.shape[1:]
         activate: Callable[[torch.Tensor], torch.Tensor] = fused._apply_gate
         made = [Expert(names, hidden, width, activate) for _ in range(count)]
-        model.get_submodule(block).experts = Experts(made)
+        model.get_submodule(block).experts = ExpertModules(made)
         if block != stored:
             _rename(model, block, stored)
 

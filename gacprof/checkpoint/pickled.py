@@ -1,7 +1,7 @@
 """What torch.save's pickles mean: tensors by reference, and the model among their values.
 
-Nothing here does anything to the pickle's objects. A :class:`Named` is two strings, a
-:class:`Record` is what the pickle *said* about an object; nothing is imported, called or
+Nothing here does anything to the pickle's objects. A :class:`NamedGlobal` is two strings, a
+:class:`PickledObject` is what the pickle *said* about an object; nothing is imported, called or
 instantiated for it. They compare by identity, so that no hash or comparison walks into what an
 untrusted file nested.
 
@@ -35,7 +35,7 @@ _MAX_CONFIG = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
-class Named:
+class NamedGlobal:
     """A global that a pickle names. It is not looked up."""
 
     module: str
@@ -50,7 +50,7 @@ class Named:
 
 
 @dataclass(eq=False, slots=True)
-class Record:
+class PickledObject:
     """An object that a pickle would have made: what of, from what, and its state."""
 
     of: Any
@@ -60,7 +60,7 @@ class Record:
 
     @property
     def class_name(self) -> str:
-        return str(self.of) if isinstance(self.of, Named) else "?"
+        return str(self.of) if isinstance(self.of, NamedGlobal) else "?"
 
     @property
     def attributes(self) -> Mapping[Any, Any]:
@@ -90,7 +90,7 @@ class TensorRef:
 
 
 @dataclass
-class State:
+class PickledState:
     """Tensors by name, and what a pickled model says besides."""
 
     tensors: dict[str, TensorRef] = field(default_factory=dict)
@@ -116,8 +116,8 @@ def reduced(of: Any, args: Any) -> Any:
     The names are those that ``torch.save`` writes for tensors (torch/_utils.py), and the
     plain containers of Python. Nothing is copied: a list that is used a million times stays one.
     """
-    if not isinstance(of, Named) or not isinstance(args, tuple):
-        return Record(of, args)
+    if not isinstance(of, NamedGlobal) or not isinstance(args, tuple):
+        return PickledObject(of, args)
     if of.module == "torch._utils" and args:
         if of.name in _VIEW_MAKERS:
             return _view(of.name, args)
@@ -126,7 +126,7 @@ def reduced(of: Any, args: Any) -> Any:
     name = str(of)
     if name == "torch._tensor._rebuild_from_type_v2" and len(args) >= 3:
         inner = args[0]
-        if isinstance(inner, Named) and inner.name != "_rebuild_from_type_v2":
+        if isinstance(inner, NamedGlobal) and inner.name != "_rebuild_from_type_v2":
             return reduced(inner, args[2])
     if name in _EMPTY_DICTS and (not args or name == "collections.defaultdict"):
         return {}
@@ -135,7 +135,7 @@ def reduced(of: Any, args: Any) -> Any:
     is_sequence = name in _SEQUENCES or name == "torch.Size"
     if is_sequence and len(args) == 1 and isinstance(args[0], list | tuple):
         return args[0]
-    return Record(of, args)
+    return PickledObject(of, args)
 
 
 def dict_key(key: Any) -> Any:
@@ -148,7 +148,9 @@ def dict_key(key: Any) -> Any:
 def _atom(key: Any) -> Any:
     if isinstance(key, int) and key.bit_length() > 64:
         raise CheckpointError("pickle: a dict key is a number of more than 64 bits")
-    if key is None or isinstance(key, str | bytes | int | float | Named | Record | TensorRef):
+    if key is None or isinstance(
+        key, str | bytes | int | float | NamedGlobal | PickledObject | TensorRef
+    ):
         return key
     raise CheckpointError(f"pickle: a {type(key).__name__} as a dict key is refused")
 
@@ -159,9 +161,9 @@ def persistent(pid: Any) -> StorageRef:
     if not isinstance(pid, tuple) or len(pid) != 5 or pid[0] != "storage":
         raise CheckpointError("pickle: a persistent id is not a torch storage")
     of, key, numel = pid[1], pid[2], pid[4]
-    dtype = BY_STORAGE.get(of.name) if isinstance(of, Named) else None
+    dtype = BY_STORAGE.get(of.name) if isinstance(of, NamedGlobal) else None
     if dtype is None:
-        kind = str(of)[:80] if isinstance(of, Named) else type(of).__name__
+        kind = str(of)[:80] if isinstance(of, NamedGlobal) else type(of).__name__
         raise CheckpointError(f"pickle: storage type {kind!r} is not known")
     if not isinstance(key, str) or not _is_count(numel):
         raise CheckpointError("pickle: a storage has no valid key or size")
@@ -179,7 +181,7 @@ def _view(maker: str, args: tuple[Any, ...]) -> TensorRef:
     dtype = storage.dtype
     if maker == "_rebuild_tensor_v3":
         given = args[6] if len(args) > 6 else None
-        dtype = given.name if isinstance(given, Named) and given.module == "torch" else ""
+        dtype = given.name if isinstance(given, NamedGlobal) and given.module == "torch" else ""
         if dtype not in BY_NAME:
             raise CheckpointError(f"pickle: element type {dtype[:40]!r} is not known")
     return TensorRef(storage, offset, tuple(shape), tuple(stride), dtype)
@@ -202,7 +204,7 @@ _AROUND = ("model", "state_dict", "model_state_dict", "module", "net")
 """Keys of dicts that people save around a model."""
 
 
-def find_state(value: Any, where: str) -> State:
+def find_state(value: Any, where: str) -> PickledState:
     """The model in a pickle's value: itself, or one entry of a dict around it."""
     for _ in range(4):
         if _is_module(value):
@@ -218,7 +220,7 @@ def find_state(value: Any, where: str) -> State:
         if key is None:
             break
         value = inner[key]
-    kind = value.class_name if isinstance(value, Record) else type(value).__name__
+    kind = value.class_name if isinstance(value, PickledObject) else type(value).__name__
     raise CheckpointError(
         f"{where}: no state dict and no model in this pickle (its value is a {kind[:80]}); "
         "save model.state_dict() with torch.save"
@@ -226,29 +228,29 @@ def find_state(value: Any, where: str) -> State:
 
 
 def _is_module(value: Any) -> bool:
-    return isinstance(value, Record) and isinstance(value.attributes.get("_modules"), dict)
+    return isinstance(value, PickledObject) and isinstance(value.attributes.get("_modules"), dict)
 
 
-def _flat(value: Mapping[Any, Any], where: str) -> State:
+def _flat(value: Mapping[Any, Any], where: str) -> PickledState:
     tensors = {name: ref for name, ref in value.items() if isinstance(ref, TensorRef)}
     if not all(isinstance(name, str) and _is_text(name) for name in tensors):
         raise CheckpointError(f"{where}: a tensor's name is not text")
-    found = State(tensors)
+    found = PickledState(tensors)
     others = len(value) - len(tensors)
     if others:
         found.notes.append(f"{others} entries of the state dict are not tensors and are left out")
     return found
 
 
-def _walk(root: Record, where: str) -> State:
+def _walk(root: PickledObject, where: str) -> PickledState:
     """The state dict of a module tree. One module may be reached by several names (sharing).
 
     Each module is looked through once. What each of its names costs is counted, so that a few
     modules that share each other do not become more than a model has.
     """
-    found = State(config=_config(root.attributes.get("config"), where))
+    found = PickledState(config=_config(root.attributes.get("config"), where))
     known: dict[int, _Parts] = {}
-    todo: list[tuple[str, Record, int]] = [("", root, 0)]
+    todo: list[tuple[str, PickledObject, int]] = [("", root, 0)]
     reached = characters = 0
     while todo:
         prefix, record, depth = todo.pop()
@@ -270,11 +272,11 @@ def _walk(root: Record, where: str) -> State:
     return found
 
 
-_Parts = tuple[dict[str, Any], list[tuple[str, TensorRef]], list[tuple[str, Record]]]
+_Parts = tuple[dict[str, Any], list[tuple[str, TensorRef]], list[tuple[str, PickledObject]]]
 """What one module says of itself, and the tensors and modules that it holds by its own names."""
 
 
-def _parts(record: Record) -> _Parts:
+def _parts(record: PickledObject) -> _Parts:
     state = record.attributes
     transient = state.get("_non_persistent_buffers_set", ())
     transient = transient if isinstance(transient, list | tuple) else ()
@@ -283,7 +285,11 @@ def _parts(record: Record) -> _Parts:
     return (
         {"class": record.class_name, **_scalars(state)},
         [(n, value) for n, value in stored if isinstance(value, TensorRef) and n not in hidden],
-        [(n, value) for n, value in _entries(state, "_modules") if isinstance(value, Record)],
+        [
+            (n, value)
+            for n, value in _entries(state, "_modules")
+            if isinstance(value, PickledObject)
+        ],
     )
 
 
@@ -340,7 +346,7 @@ def _config(value: Any, where: str) -> dict[str, Any]:
 
     Entries that JSON cannot say are left out.
     """
-    if not isinstance(value, Record):
+    if not isinstance(value, PickledObject):
         return {}
     budget = [_MAX_CONFIG]
     config = {}
@@ -360,7 +366,7 @@ def _plain(value: Any, depth: int, budget: list[int], where: str) -> Any:
     budget[0] -= 1 + (len(value) if isinstance(value, str) else 0)
     if budget[0] < 0:
         raise CheckpointError(f"{where}: its config has more than {_MAX_CONFIG} values or letters")
-    if isinstance(value, Named) and value.module == "torch":
+    if isinstance(value, NamedGlobal) and value.module == "torch":
         return value.name  # torch.float16
     if _is_scalar(value):
         return value

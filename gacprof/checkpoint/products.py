@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
-from gacprof.checkpoint.inventory import Attention, Gemm, Inventory, Module
+from gacprof.checkpoint.inventory import AttentionHeads, Gemm, Inventory, Module
 from gacprof.core.dtypes import full_name
 from gacprof.core.errors import PlanError
 from gacprof.core.points import DTYPES
@@ -84,7 +84,7 @@ class LocalProducts:
 def check_heads(
     inventory: Inventory,
     tp: int,
-    refused: Callable[[Attention, int], str | None] | None = None,
+    refused: Callable[[AttentionHeads, int], str | None] | None = None,
     asked: str = "",
 ) -> None:
     """Raises :class:`PlanError` where ``tp`` ranks cannot share the attention's heads whole.
@@ -103,7 +103,7 @@ def check_heads(
             )
 
 
-def _not_whole(a: Attention, tp: int) -> str | None:
+def _not_whole(a: AttentionHeads, tp: int) -> str | None:
     whole = a.heads % tp == 0 and (a.kv_heads % tp == 0 or tp % a.kv_heads == 0)
     return None if whole else f"{a.heads} heads ({a.kv_heads} of keys and values)"
 
@@ -115,7 +115,7 @@ def split_of(module: Module) -> Split:
     return SPLITS.get(module.role.removeprefix("expert_"), "replicated")
 
 
-def shards_of(module: Module, tp: int, attentions: Iterable[Attention]) -> tuple[int, int]:
+def shards_of(module: Module, tp: int, attentions: Iterable[AttentionHeads]) -> tuple[int, int]:
     """How many of ``tp`` ranks share N, and K, of the module's product: of keys and values no more
     than there are heads."""
     split = split_of(module)

@@ -21,7 +21,7 @@ from gacprof.checkpoint.config import (
     require_transformers,
     without_heads,
 )
-from gacprof.checkpoint.inventory import Attention, Inventory
+from gacprof.checkpoint.inventory import AttentionHeads, Inventory
 from gacprof.checkpoint.layers import (
     factors_of,
     find_submodule,
@@ -162,7 +162,7 @@ def _fit_shapes(model: nn.Module, inventory: Inventory, names: dict[str, str]) -
             )
 
 
-def _fit_heads(model: nn.Module, inventory: Inventory, attention: Attention) -> None:
+def _fit_heads(model: nn.Module, inventory: Inventory, attention: AttentionHeads) -> None:
     """Per-layer head counts, where a pruned layer has fewer heads than the config says."""
     for name, module in model.named_modules():
         if getattr(module, "layer_idx", None) != attention.layer or not hasattr(module, "head_dim"):

@@ -15,7 +15,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from gacprof.checkpoint.pickled import Named, Record, StorageRef, dict_key, persistent, reduced
+from gacprof.checkpoint.pickled import (
+    NamedGlobal,
+    PickledObject,
+    StorageRef,
+    dict_key,
+    persistent,
+    reduced,
+)
 from gacprof.core.errors import CheckpointError
 
 MAX_OPERATIONS = 4_000_000
@@ -100,7 +107,7 @@ class Machine:
         name, module = self.pop(), self.pop()
         if not isinstance(name, str) or not isinstance(module, str):
             raise CheckpointError("pickle: a global's name is not text")
-        self.stack.append(Named(module, name))
+        self.stack.append(NamedGlobal(module, name))
 
     def reduce(self, _: Any) -> None:
         args, of = self.pop(), self.pop()
@@ -108,7 +115,7 @@ class Machine:
 
     def new_object_ex(self, _: Any) -> None:
         kwargs, args, of = self.pop(), self.pop(), self.pop()
-        self.stack.append(Record(of, (args, kwargs)))
+        self.stack.append(PickledObject(of, (args, kwargs)))
 
     def instance_of(self, items: list[Any]) -> None:
         self.stack.append(reduced(items[0], tuple(items[1:])))
@@ -120,7 +127,7 @@ class Machine:
 
     def build(self, _: Any) -> None:
         state, made = self.pop(), self.top()
-        if isinstance(made, Record):
+        if isinstance(made, PickledObject):
             made.state = state  # a container's or tensor's extra attributes are not kept
 
     def tuple_of(self, count: int) -> None:
@@ -133,7 +140,7 @@ class Machine:
 
     def append(self, items: list[Any]) -> None:
         target = self.top()
-        if isinstance(target, Record):
+        if isinstance(target, PickledObject):
             target.items.extend(items)
         elif isinstance(target, list):
             target.extend(items)
@@ -145,7 +152,7 @@ class Machine:
         if len(items) % 2:
             raise CheckpointError("pickle: a key without a value")
         pairs = zip(items[::2], items[1::2], strict=True)
-        if isinstance(target, Record):
+        if isinstance(target, PickledObject):
             target.items.extend(pairs)
         elif isinstance(target, dict):
             target.update((dict_key(key), value) for key, value in pairs)
@@ -175,7 +182,7 @@ _BY_OPERATIONS: dict[str, Callable[[Machine, Any], Any]] = {
     "GET BINGET LONG_BINGET": Machine.get,
     "GLOBAL": lambda m, arg: m.stack.append(_named(arg)),
     "STACK_GLOBAL": Machine.stack_named,
-    "EXT1 EXT2 EXT4": lambda m, code: m.stack.append(Named("copyreg", f"extension {code}")),
+    "EXT1 EXT2 EXT4": lambda m, code: m.stack.append(NamedGlobal("copyreg", f"extension {code}")),
     "REDUCE NEWOBJ": Machine.reduce,
     "NEWOBJ_EX": Machine.new_object_ex,
     "INST": lambda m, arg: m.instance_of([_named(arg), *m.pop_to_mark()]),
@@ -199,6 +206,6 @@ _BY_OPERATIONS: dict[str, Callable[[Machine, Any], Any]] = {
 _HANDLERS = {name: handler for names, handler in _BY_OPERATIONS.items() for name in names.split()}
 
 
-def _named(arg: str) -> Named:
+def _named(arg: str) -> NamedGlobal:
     module, _, name = arg.partition(" ")  # pickletools joins the two lines by a blank
-    return Named(module, name)
+    return NamedGlobal(module, name)

@@ -22,7 +22,7 @@ from gacprof.reporting.making import ReportRequest
 if TYPE_CHECKING:
     from gacprof.api.evidence import KernelLaunches
     from gacprof.explaining.causes import Explanation
-    from gacprof.kernels import Group
+    from gacprof.kernels import KernelGroup
     from gacprof.kernels.onednn import CpuImplementation
     from gacprof.kernels.sdpa import BackendChoice
 
@@ -117,7 +117,7 @@ def names(asked: NamesRequest, output: Output) -> None:
     emit(gacprof.read_kernel_names(asked), output.as_json, _print_groups)
 
 
-def _print_groups(groups: Sequence[Group]) -> None:
+def _print_groups(groups: Sequence[KernelGroup]) -> None:
     for group in groups:
         for kernel in group.before:
             say(f"  before: {kernel}")

@@ -20,7 +20,7 @@ from gacprof.core.errors import LintError
 from gacprof.core.formatting import counted, percent
 from gacprof.core.request import Request, argument, option
 from gacprof.demands.table import in_words
-from gacprof.linting.request import LintRequest, Served
+from gacprof.linting.request import LintRequest, ServingRequest
 from gacprof.reporting.grouping import ranges
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Configs(Request):
 
 
 @from_requests
-def lint(of: Configs, asked: Served, output: LintOutput) -> None:
+def lint(of: Configs, asked: ServingRequest, output: LintOutput) -> None:
     """Say what an engine does with a config's sizes on each rank.
 
     Exit code 1 where anything is not ok, or where nothing could be judged; --fail-on narrows it.
@@ -84,7 +84,7 @@ def lint(of: Configs, asked: Served, output: LintOutput) -> None:
     _lint(of.source, asked, output)
 
 
-def _lint(configs: Sequence[str], asked: Served, output: LintOutput) -> None:
+def _lint(configs: Sequence[str], asked: ServingRequest, output: LintOutput) -> None:
     from gacprof import linting
     from gacprof.linting import formats
 
@@ -248,7 +248,7 @@ def _full(gib: float, memory: int | None) -> str:
     return " (too much)" if gib > memory else " (weights alone nearly fill it)"
 
 
-def _fix(configs: Sequence[str], asked: Served) -> None:
+def _fix(configs: Sequence[str], asked: ServingRequest) -> None:
     from gacprof import linting
 
     if len(configs) > 1:
@@ -262,7 +262,7 @@ def _fix(configs: Sequence[str], asked: Served) -> None:
     complain(f"{remedy.what}: {in_words(remedy.outcome)}{_cost(remedy)}")
 
 
-def _design(text: str, params: str | None, asked: Served, output: LintOutput) -> None:
+def _design(text: str, params: str | None, asked: ServingRequest, output: LintOutput) -> None:
     from gacprof.linting import design
 
     count = None if params is None else design.amount(params)

@@ -12,7 +12,7 @@ from functools import lru_cache
 from math import gcd, lcm, prod
 from typing import Any
 
-from gacprof.demands.products import Product, Ranks, Size
+from gacprof.demands.products import ModelProduct, Ranks, Size
 from gacprof.demands.quantisation import NONE, Scheme
 from gacprof.demands.table import OUTCOMES, Demand, Engine, Outcome
 from gacprof.demands.targets import CAPABILITIES, Gpu
@@ -51,12 +51,12 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedProduct:
     """A product with what the engine does with it. ``asked`` is what each axis has to be a
     multiple of to be ok, by all demands on it; ``extra`` the share that padding adds; ``is_open``:
     what the engine asks is not known."""
 
-    product: Product
+    product: ModelProduct
     outcome: Outcome
     findings: tuple[Finding, ...] = ()
     asked: Mapping[str, int] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class Judged:
         return prod(shares, start=1.0) - 1
 
 
-def scheme_of(product: Product, scheme: Scheme) -> Scheme:
+def scheme_of(product: ModelProduct, scheme: Scheme) -> Scheme:
     """How this product is stored: embedding and head stay bf16 but in GGUF files; MXFP4 is a format
     of experts; what the config's ignore list names is bf16."""
     if product.role == "model":
@@ -93,7 +93,7 @@ def scheme_of(product: Product, scheme: Scheme) -> Scheme:
     return scheme.of_modules(product.modules, product.layers)
 
 
-def judge(product: Product, setting: Setting) -> Judged:
+def judge(product: ModelProduct, setting: Setting) -> JudgedProduct:
     """What the engine does with one product. On an open GPU it is what happens on all: the mildest
     outcome where none is ok, *unknown* where some are."""
     if not setting.gpu.is_open:
@@ -109,10 +109,10 @@ def judge(product: Product, setting: Setting) -> Judged:
     note = f"depends on the GPU: {outcomes}".replace("_", " ")
     if mildest.findings:
         return replace(mildest, note=note)
-    return Judged(product, "unknown", scheme=mildest.scheme, note=note, is_open=True)
+    return JudgedProduct(product, "unknown", scheme=mildest.scheme, note=note, is_open=True)
 
 
-def multiples(product: Product, setting: Setting) -> list[tuple[str, int, Demand]]:
+def multiples(product: ModelProduct, setting: Setting) -> list[tuple[str, int, Demand]]:
     """(axis, multiple, demand): what a rank's sizes have to be multiples of, for someone who may
     choose those that are None. Of alternatives it is the one that given sizes meet and that asks
     least of the others. On an open GPU: what all GPUs ask."""
@@ -141,7 +141,7 @@ class _Trial:
     """A product tried on a GPU of one compute capability. ``sizes`` are those that the next demand
     sees; ``words`` is what a demand's words mean here."""
 
-    def __init__(self, product: Product, setting: Setting, sm: int | None) -> None:
+    def __init__(self, product: ModelProduct, setting: Setting, sm: int | None) -> None:
         self.product, self.setting = product, setting
         self.scheme = scheme = scheme_of(product, setting.scheme)
         self.is_row = product.split == "row"
@@ -162,7 +162,7 @@ class _Trial:
             "partly": bool(product.shards) and setting.scheme.leaves_partly(product.modules),
         }  # fmt: skip
 
-    def judged(self) -> Judged:
+    def judged(self) -> JudgedProduct:
         findings: list[Finding] = []
         asked: dict[str, int] = {}
         padded: dict[str, int] = {}
@@ -181,7 +181,7 @@ class _Trial:
         if note and outcome == "ok":
             outcome = "unknown"
         is_open = bool(unread or findings)
-        return Judged(
+        return JudgedProduct(
             self.product, outcome, tuple(findings), asked, padded, self.scheme, note, is_open
         )
 
@@ -349,7 +349,7 @@ def _number(ask: int | str, words: Mapping[str, int | None]) -> int | None:
     return product
 
 
-def _unsized(product: Product) -> str:
+def _unsized(product: ModelProduct) -> str:
     """Why a product has no size to be judged."""
     if product.kind in ("count", "vocab"):
         return ""
@@ -364,7 +364,7 @@ def _unsized(product: Product) -> str:
     return ""
 
 
-def with_shards(judged: Judged) -> Iterator[Judged]:
+def with_shards(judged: JudgedProduct) -> Iterator[JudgedProduct]:
     """A judged product, then each of its shards by itself."""
     yield judged
     product = judged.product

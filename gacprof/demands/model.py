@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gacprof.demands.configs import Config
-from gacprof.demands.products import Product, Ranks, Size, Sizes, shared
+from gacprof.demands.products import ModelProduct, Ranks, Size, Sizes, shared
 
 Shards = Sequence[tuple[str, Size, str]]
 """(name, size, the end of its module's name) of what an engine may fuse."""
@@ -18,14 +18,14 @@ COUNTS = {
 }  # fmt: skip
 
 
-def products(config: Config, ranks: Ranks) -> tuple[Product, ...]:
+def products(config: Config, ranks: Ranks) -> tuple[ModelProduct, ...]:
     """The counts and products of a config on given ranks, counts first."""
     sizes = Sizes(config, ranks)
     kinds = (counts, attention, delta_net, mamba, dense_mlp, experts, shared_experts, vocabulary)
     return tuple(product for kind in kinds for product in kind(sizes))
 
 
-def counts(at: Sizes) -> Iterator[Product]:
+def counts(at: Sizes) -> Iterator[ModelProduct]:
     """What ranks share out whole."""
     config, tp = at.config, at.ranks.tp
     left_out = {"kv_heads"} if at.family.mixer == "mla" else set()
@@ -43,7 +43,7 @@ def counts(at: Sizes) -> Iterator[Product]:
         yield count("vision attention heads", f"{where} heads", number, tp)
 
 
-def _groups_of_heads(at: Sizes) -> Iterator[Product]:
+def _groups_of_heads(at: Sizes) -> Iterator[ModelProduct]:
     """How heads group, on any number of ranks: those of q over those of keys and values, and the
     hidden size over the heads where nothing says a head_dim."""
     config = at.config
@@ -69,16 +69,18 @@ ROTATED = (
 PARTLY_ROTATED = ("partial_rotary_factor", "rotary_pct", "rotary_dim")
 
 
-def count(name: str, field: str, number: int, parts: int) -> Product:
+def count(name: str, field: str, number: int, parts: int) -> ModelProduct:
     """A number that so many ranks share out."""
     role = {"attention heads": "heads"}.get(name, name.replace(" ", "_"))
-    return Product(name, role, "count", "none", shared(number, parts), Size(None), fields=(field,))
+    return ModelProduct(
+        name, role, "count", "none", shared(number, parts), Size(None), fields=(field,)
+    )
 
 
 def _column(
     at: Sizes, name: str, role: str, shards: Shards, layers: int | None, fields: tuple[str, ...],
     split: str = "column",
-) -> Iterator[Product]:  # fmt: skip
+) -> Iterator[ModelProduct]:  # fmt: skip
     """A product of several shards that read one input: fused where the engine does that."""
     ends = [end for _, _, end in shards]
     if role.removeprefix("shared_") not in at.ranks.fused and len(set(ends)) > 1:
@@ -96,7 +98,7 @@ def _column(
     yield replace(made, shards=tuple((shard, size) for shard, size, _ in shards))
 
 
-def attention(at: Sizes) -> Iterator[Product]:
+def attention(at: Sizes) -> Iterator[ModelProduct]:
     config, mixer = at.config, at.family.mixer
     if mixer.startswith("mamba"):
         return iter(())
@@ -108,7 +110,7 @@ def attention(at: Sizes) -> Iterator[Product]:
     return grouped(at) if is_there or not config.get("mamba_heads") else iter(())
 
 
-def grouped(at: Sizes) -> Iterator[Product]:
+def grouped(at: Sizes) -> Iterator[ModelProduct]:
     """Attention of heads: q, k, v and o."""
     value_dim = "v_head_dim" if at.config.get("v_head_dim") else "head_dim"
     has_gate = at.family.q_gate and at.config.values.get("attn_output_gate") is not False
@@ -123,7 +125,7 @@ def grouped(at: Sizes) -> Iterator[Product]:
     yield at.row("o", "o", k, layers, fields, "self_attn.o_proj")
 
 
-def latent(at: Sizes) -> Iterator[Product]:
+def latent(at: Sizes) -> Iterator[ModelProduct]:
     """Multi-head latent attention (DeepSeek)."""
     config, layers = at.config, at.layers
     latent_dim, rope = config.get("kv_lora_rank"), config.get("qk_rope_head_dim")
@@ -155,7 +157,7 @@ def latent(at: Sizes) -> Iterator[Product]:
     yield at.row("mla.o", "o", k, layers, fields[1:], "self_attn.o_proj")
 
 
-def latent_v4(at: Sizes) -> Iterator[Product]:
+def latent_v4(at: Sizes) -> Iterator[ModelProduct]:
     """DeepSeek-V4: a latent q, one head of keys, an output in groups of low rank."""
     if at.config.get("q_lora_rank"):
         n, k = at.of_heads("heads", "head_dim"), at.size("q_lora_rank")
@@ -167,7 +169,7 @@ def latent_v4(at: Sizes) -> Iterator[Product]:
         yield at.row("attention.o_b", "o", k, at.layers, fields, "attn.wo_b")
 
 
-def delta_net(at: Sizes) -> Iterator[Product]:
+def delta_net(at: Sizes) -> Iterator[ModelProduct]:
     """Gated delta nets (Qwen3-Next): four shards of one product, and the way out."""
     key_fields = ("linear_num_key_heads", "linear_key_head_dim")
     value_fields = ("linear_num_value_heads", "linear_value_head_dim")
@@ -181,7 +183,7 @@ def delta_net(at: Sizes) -> Iterator[Product]:
     yield at.row("gdn.out", "gdn_out", value, layers, value_fields, "linear_attn.out_proj")
 
 
-def mamba(at: Sizes) -> Iterator[Product]:
+def mamba(at: Sizes) -> Iterator[ModelProduct]:
     """Mamba-2 mixers: gate, input, B and C of each group, and one step a head."""
     config, tp = at.config, at.ranks.tp
     if not config.get("mamba_heads"):
@@ -204,7 +206,7 @@ def mamba(at: Sizes) -> Iterator[Product]:
 
 def _mlp(
     at: Sizes, prefix: str, size: Size, kind: str, field: str, module: str
-) -> Iterator[Product]:
+) -> Iterator[ModelProduct]:
     """Gate and up, and down."""
     role, layers = "shared_" if prefix == "shared." else "", at.layers_of(kind)
     if at.family.is_gated:
@@ -215,7 +217,7 @@ def _mlp(
     yield at.row(f"{prefix}down", f"{role}down", size, layers, (field,), f"{module}.down_proj")
 
 
-def dense_mlp(at: Sizes) -> Iterator[Product]:
+def dense_mlp(at: Sizes) -> Iterator[ModelProduct]:
     """The dense layers' MLP."""
     field = at.family.dense
     for width, layers in at.config.widths:
@@ -244,7 +246,7 @@ def runs_dense(at: Sizes, width: int | None) -> bool:
     return config.values.get("first_k_dense_replace") != 0
 
 
-def experts(at: Sizes) -> Iterator[Product]:
+def experts(at: Sizes) -> Iterator[ModelProduct]:
     """Routed experts, each split by ranks of its own."""
     family, config, ranks = at.family, at.config, at.ranks
     number = config.get("experts")
@@ -266,7 +268,7 @@ def experts(at: Sizes) -> Iterator[Product]:
         yield replace(product, kind="expert", gated=family.is_gated, copies=copies)
 
 
-def shared_experts(at: Sizes) -> Iterator[Product]:
+def shared_experts(at: Sizes) -> Iterator[ModelProduct]:
     """Experts that every token takes: split by all ranks, whatever the routed ones are."""
     family, config, parts = at.family, at.config, at.ranks.shared
     if family.shared == "count * expert":
@@ -278,7 +280,7 @@ def shared_experts(at: Sizes) -> Iterator[Product]:
         yield from _mlp(at, "shared.", size, "experts", family.shared, "mlp.shared_expert")
 
 
-def vocabulary(at: Sizes) -> Iterator[Product]:
+def vocabulary(at: Sizes) -> Iterator[ModelProduct]:
     """Embedding and head: engines pad the vocabulary, so a rank's share is not known yet."""
     size = at.size("vocab_size")
     if size.value is None:
@@ -288,5 +290,5 @@ def vocabulary(at: Sizes) -> Iterator[Product]:
         ("embedding", "embedding", "model.embed_tokens", 1),
         ("lm_head", "head", "lm_head", 0 if at.config.is_tied else 1),
     ):
-        yield Product(name, role, "vocab", "column", n, at.hidden, layers=layers, fields=fields,
-                      modules=(module,))  # fmt: skip
+        yield ModelProduct(name, role, "vocab", "column", n, at.hidden, layers=layers,
+                           fields=fields, modules=(module,))  # fmt: skip

@@ -36,7 +36,7 @@ class Size:
 
 
 @dataclass(frozen=True)
-class Product:
+class ModelProduct:
     """``kind`` is dense, expert, vocab or count; ``split`` column, row or replicated. ``layers`` of
     it there are and ``copies`` in each on one rank (experts), None where the config does not say.
     ``fields`` are the config's names of what sizes it. ``modules`` are the checkpoint's names."""
@@ -163,18 +163,18 @@ class Sizes:
     def column(
         self, name: str, role: str, n: Size, layers: int | None, fields: tuple[str, ...],
         *modules: str, k: Size | None = None, split: str = "column",
-    ) -> Product:  # fmt: skip
+    ) -> ModelProduct:  # fmt: skip
         """A dense product of the hidden state; ``modules`` are the ends of its modules' names."""
         named = tuple(f"model.layers.{{}}.{module}" for module in modules)
         spelled = tuple(map(self.config.spelling, fields))
         k = k or self.hidden
-        return Product(name, role, "dense", split, n, k, layers=layers, fields=spelled,
+        return ModelProduct(name, role, "dense", split, n, k, layers=layers, fields=spelled,
                        modules=named)  # fmt: skip
 
     def row(
         self, name: str, role: str, k: Size, layers: int | None, fields: tuple[str, ...],
         *modules: str,
-    ) -> Product:  # fmt: skip
+    ) -> ModelProduct:  # fmt: skip
         """A dense product that adds to the hidden state, of what the ranks hold of ``k``."""
         n = self.hidden
         return self.column(name, role, n, layers, fields, *modules, k=k, split="row")

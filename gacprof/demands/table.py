@@ -19,7 +19,7 @@ from typing import Any, Literal
 from gacprof.core.errors import LintError, why_unreadable
 from gacprof.core.files import read_text
 from gacprof.demands.quantisation import GGUF, KINDS
-from gacprof.demands.targets import Range, Version, version
+from gacprof.demands.targets import NumberRange, Version, version
 
 Outcome = Literal["ok", "unknown", "pads", "falls_back", "wrong", "refused"]
 OUTCOMES: tuple[Outcome, ...] = ("ok", "unknown", "pads", "falls_back", "wrong", "refused")
@@ -52,9 +52,9 @@ class Conditions:
     gpu: tuple[str, ...] | None = None
     group: tuple[int, ...] | None = None
     gguf: tuple[str, ...] | str | None = None
-    tp: Range | None = None
-    sm: Range | None = None
-    version: Range | None = None
+    tp: NumberRange | None = None
+    sm: NumberRange | None = None
+    version: NumberRange | None = None
     amd: bool | None = None
     gated: bool | None = None
     sharded: bool | None = None
@@ -77,7 +77,7 @@ class Conditions:
 
     @staticmethod
     def _holds(name: str, asked: Any, fact: Any) -> bool:
-        if isinstance(asked, Range):
+        if isinstance(asked, NumberRange):
             return name == "version" if fact is None else asked.holds(fact)
         if name == "gguf":
             held = fact if isinstance(asked, tuple) or not fact else str(GGUF[fact][1])
@@ -187,8 +187,8 @@ def _conditions(table: Mapping[str, Any], where: str) -> Conditions:
     kinds = {f.name: str(f.type) for f in fields(Conditions)}
     for name, value in table.items():
         wanted = kinds.get(name, "")
-        if "Range" in wanted and isinstance(value, str):
-            made[name] = Range(value)
+        if "NumberRange" in wanted and isinstance(value, str):
+            made[name] = NumberRange(value)
         elif "bool" in wanted and isinstance(value, bool):
             made[name] = value
         elif "tuple" in wanted and isinstance(value, list):

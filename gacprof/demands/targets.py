@@ -87,7 +87,7 @@ def version(text: str) -> Version | None:
 
 
 @dataclass(frozen=True)
-class Range:
+class NumberRange:
     """Numbers between bounds: ``>=0.23,<0.29`` of versions, ``>=89`` of capabilities, ``all``."""
 
     text: str

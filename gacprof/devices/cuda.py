@@ -21,10 +21,10 @@ from gacprof import operators
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Point
 from gacprof.core.tasks import no_collection
-from gacprof.devices.cuda_graph import GRAPH, GraphRun, LaunchedRun, TimedRun, Work, reason
+from gacprof.devices.cuda_graph import GRAPH, GraphRun, GraphWork, LaunchedRun, TimedRun, reason
 from gacprof.devices.cuda_slot import Captured, Captures, Key, Ready, calls_of_runs, prepare
 from gacprof.devices.device import BlockTimes, Session, Slot, TimedCall
-from gacprof.devices.gpu import AUTO, Gpu
+from gacprof.devices.gpu import AUTO, GpuDevice
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ OTHER_NODES, ASSUMED_KERNELS = 6, 2
 """Nodes of a graph that are no calls, and kernels of a call that was not traced."""
 
 
-class CudaDevice(Gpu):
+class CudaDevice(GpuDevice):
     """A GPU with sessions. What one has captured, a later one of the same slots takes over."""
 
     def __init__(self, index: int = 0, timer: str = AUTO) -> None:
@@ -209,10 +209,10 @@ class CudaSession(Session):
         run.total_us()
         return run
 
-    def _work(self, ready: Ready, calls: int) -> Work:
+    def _work(self, ready: Ready, calls: int) -> GraphWork:
         bound = tuple(ready.placement.bind() for _ in range(calls))
         before = self._device.flush if ready.cold else bound[0]
-        return Work(bound, before, calls * ready.us if ready.heavy else 0.0)
+        return GraphWork(bound, before, calls * ready.us if ready.heavy else 0.0)
 
     # --- calling
 

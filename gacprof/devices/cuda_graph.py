@@ -42,7 +42,7 @@ LAUNCH_MARGIN = 2.0
 
 
 @dataclass(frozen=True)
-class Work:
+class GraphWork:
     """``calls`` are bound to their operands. ``before`` leaves the cache as they are to find it,
     whatever ran last: the first of them once more, or reading other memory if weights are to be
     cold. ``rest_us`` is how long the device idles after them."""
@@ -55,7 +55,7 @@ class Work:
 class TimedRun(ABC):
     """What can be launched again and again; its events measure how long the calls took."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: GraphWork) -> None:
         self._work = work
         self.calls = len(work.calls)
         self._events: Events = (event(), event())
@@ -87,7 +87,7 @@ class TimedRun(ABC):
 class LaunchedRun(TimedRun):
     """The host launches each call, while the device still sleeps."""
 
-    def __init__(self, work: Work, enqueue_us: float) -> None:
+    def __init__(self, work: GraphWork, enqueue_us: float) -> None:
         """``enqueue_us`` is how long the host needs to enqueue one call."""
         super().__init__(work)
         wanted = LAUNCH_MARGIN * enqueue_us * self.calls
@@ -104,7 +104,7 @@ class GraphRun(TimedRun):
     heuristics, allocate workspaces) cannot be captured. Raises where the calls cannot be.
     """
 
-    def __init__(self, work: Work, graphs: Graphs) -> None:
+    def __init__(self, work: GraphWork, graphs: Graphs) -> None:
         super().__init__(work)
         external = external_events()
         self._inside = external is not None

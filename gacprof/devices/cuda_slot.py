@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from gacprof import operators
 from gacprof.core.points import Point
-from gacprof.devices.cuda_graph import Graphs, LaunchedRun, TimedRun, Work
+from gacprof.devices.cuda_graph import Graphs, GraphWork, LaunchedRun, TimedRun
 from gacprof.devices.device import Slot
-from gacprof.devices.gpu import Gpu
+from gacprof.devices.gpu import GpuDevice
 from gacprof.devices.memory import BoundCall, Placement
 from gacprof.operators.base import operands_from
 
@@ -126,7 +126,7 @@ def _curves(point: Point) -> list[Curve]:
     return [(*what, name, tuple(d for d in point.dims if d[0] != name)) for name, _ in point.dims]
 
 
-def prepare(gpu: Gpu, slot: Slot) -> Ready:
+def prepare(gpu: GpuDevice, slot: Slot) -> Ready:
     """Warm the slot's call up, on operands that any others may share; then give it its own.
 
     Raises :class:`MeasurementError` or ``RuntimeError`` for a slot that does not work.
@@ -159,7 +159,7 @@ def calls_of_runs(us: Sequence[float], most: int = MOST_CALLS) -> int:
     return max(1, int(min(wanted, LONGEST_US / by_time[-1], most)))
 
 
-def _enqueued_us(gpu: Gpu, call: Prepared) -> float:
+def _enqueued_us(gpu: GpuDevice, call: Prepared) -> float:
     """How long the host takes to enqueue a call. Waits for the device, so that a call that fails
     there is known for the culprit."""
     start = time.perf_counter_ns()
@@ -169,10 +169,10 @@ def _enqueued_us(gpu: Gpu, call: Prepared) -> float:
     return (enqueued - start) / 1e3
 
 
-def _rough_us(gpu: Gpu, call: BoundCall, enqueue_us: float, cold: bool) -> float:
+def _rough_us(gpu: GpuDevice, call: BoundCall, enqueue_us: float, cold: bool) -> float:
     """About how long a call takes: a cold one once, since a second would find its weights."""
     calls = 1 if cold else ROUGH_CALLS
-    run = LaunchedRun(Work((call,) * calls, gpu.flush if cold else call), enqueue_us)
+    run = LaunchedRun(GraphWork((call,) * calls, gpu.flush if cold else call), enqueue_us)
     run.launch()
     gpu.synchronise()
     return max(run.total_us() / calls, 1e-3)

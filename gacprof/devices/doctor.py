@@ -21,7 +21,7 @@ from gacprof.core import programs
 from gacprof.core.errors import MeasurementError, first_line
 from gacprof.core.files import Record
 from gacprof.devices.cuda import CudaDevice
-from gacprof.devices.cuda_graph import GraphRun, Work
+from gacprof.devices.cuda_graph import GraphRun, GraphWork
 from gacprof.devices.environment import (
     cpu_environment,
     cuda_environment,
@@ -233,7 +233,7 @@ def _no_graph(device: CudaDevice) -> str:
 
     x = torch.ones(1 << 16, device=device.torch_device)
     try:
-        work = Work((lambda: x + x,) * CALLS, before=lambda: x + x)
+        work = GraphWork((lambda: x + x,) * CALLS, before=lambda: x + x)
         run = GraphRun(work, device.graphs)
         run.launch()
         device.synchronise()

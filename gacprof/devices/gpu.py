@@ -32,7 +32,7 @@ COLD_SHARE = 0.25
 BURN_IN_S = 0.5
 
 
-class Gpu(Device):
+class GpuDevice(Device):
     """The device without its sessions. ``timer`` is ``cuda-graph``, ``cuda-events``, or ``auto``:
     graphs, and events for slots that no graph can capture, as :meth:`Session.remarks` reports.
 

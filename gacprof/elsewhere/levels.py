@@ -37,7 +37,7 @@ OUR_NAMES = {"bfloat16": "bfloat16", "fp8": "float8_e4m3", "sq": "int8"}
 
 
 @dataclass(frozen=True)
-class Place:
+class GridPlace:
     """Where a size lies on an axis: between ``low`` and ``high``, or beyond the grid's end."""
 
     low: int
@@ -145,7 +145,7 @@ class Levels:
             differ = sqrt(apart**2 - left_out**2)
         return Level(exp(middle), left_out, differ, tuple(sorted(found)))
 
-    def _places(self, surface: Surface, sizes: Mapping[str, int]) -> list[Place] | str:
+    def _places(self, surface: Surface, sizes: Mapping[str, int]) -> list[GridPlace] | str:
         places = []
         for axis, grid in zip("MNK", (surface.m, surface.n, surface.k), strict=True):
             size = sizes[axis]
@@ -158,7 +158,7 @@ class Levels:
             places.append(place)
         return places
 
-    def _left_out(self, surface: Surface, m: int, places: Sequence[Place]) -> float:
+    def _left_out(self, surface: Surface, m: int, places: Sequence[GridPlace]) -> float:
         """The errors of the axes that were interpolated, together."""
         errors = self.errors[surface.framework][_rows(m)]
         return hypot(*(
@@ -285,21 +285,21 @@ def differences(surfaces: Sequence[Surface], rows: int) -> np.ndarray:
     return apart[np.isfinite(apart)]
 
 
-def _place(grid: np.ndarray, size: int) -> Place | None:
+def _place(grid: np.ndarray, size: int) -> GridPlace | None:
     """None where the size is further outside than the grid's last step."""
     i = int(np.searchsorted(grid, size))
     if i < len(grid) and grid[i] == size:
-        return Place(i, i, 0.0)
+        return GridPlace(i, i, 0.0)
     if len(grid) < 2 or size < 1:
         return None
     beyond = i in (0, len(grid))
     first = min(max(i - 1, 0), len(grid) - 2)
     low, high = float(grid[first]), float(grid[first + 1])
     weight = log(size / low) / log(high / low)
-    return Place(first, first + 1, weight, beyond) if -1 <= weight <= 2 else None
+    return GridPlace(first, first + 1, weight, beyond) if -1 <= weight <= 2 else None
 
 
-def _interpolated(logs: np.ndarray, places: Sequence[Place]) -> float | None:
+def _interpolated(logs: np.ndarray, places: Sequence[GridPlace]) -> float | None:
     """The logarithm at these places; None where a corner was not measured."""
     block = logs
     for place in places:

@@ -18,7 +18,7 @@ from gacprof.core.files import Record
 from gacprof.demands import model as demanded
 from gacprof.demands.configs import Config, config_of
 from gacprof.demands.evaluate import scheme_of
-from gacprof.demands.products import Product, Ranks, Size, Sizes
+from gacprof.demands.products import ModelProduct, Ranks, Size, Sizes
 from gacprof.demands.quantisation import of_config
 from gacprof.elsewhere.data import Query
 from gacprof.elsewhere.levels import NAMES, table_dtype
@@ -118,7 +118,7 @@ def needs_of_weights(inventory: Inventory, tp: int = 1, dtype: str | None = None
     return [*needs, *others], [*left_out.values(), *also]
 
 
-def _fields(config: Config, product: Product) -> dict[str, str]:
+def _fields(config: Config, product: ModelProduct) -> dict[str, str]:
     """The config's field that sizes each axis of a dense product, where it is one: the width on the
     side that ranks share, the hidden size on the other."""
     shared, other = ("K", "N") if product.split == "row" else ("N", "K")
@@ -129,7 +129,7 @@ def _fields(config: Config, product: Product) -> dict[str, str]:
     return found
 
 
-def _stored(config: Config, product: Product, linear: str) -> str:
+def _stored(config: Config, product: ModelProduct, linear: str) -> str:
     """The data type of a product as the checkpoint stores it: bf16 where it is unquantised."""
     scheme = of_config(config.whole)
     return SCHEMES.get(scheme_of(product, scheme).kind, linear) if scheme else linear
@@ -153,7 +153,7 @@ def _other_products(config: Config, tp: int, linear: str, asked: bool) -> Found:
     return needs, left_out
 
 
-def _attention(at: Sizes, product: Product, tp: int, linear: str) -> Need | str:
+def _attention(at: Sizes, product: ModelProduct, tp: int, linear: str) -> Need | str:
     heads, kv_heads, head_dim = (at.get(name) for name in ("heads", "kv_heads", "head_dim"))
     if gone := [name for name in ("heads", "kv_heads") if not at.get(name)]:
         return f"attention: the config lacks {', '.join(map(at.config.spelling, gone))}"
@@ -168,7 +168,7 @@ def _attention(at: Sizes, product: Product, tp: int, linear: str) -> Need | str:
     return Need("attention", "attention", shape, product.layers, "bfloat16")
 
 
-def _latent(at: Sizes, product: Product, tp: int, linear: str) -> Need | str:
+def _latent(at: Sizes, product: ModelProduct, tp: int, linear: str) -> Need | str:
     heads = at.get("heads")
     if not heads or product.layers is None or heads % tp:
         return f"latent attention: {_lacking(product, tp, product.k)}"
@@ -176,7 +176,7 @@ def _latent(at: Sizes, product: Product, tp: int, linear: str) -> Need | str:
     return Need("latent attention", "latent attention", shape, product.layers, "bfloat16")
 
 
-def _experts(at: Sizes, product: Product, tp: int, linear: str) -> Need | str:
+def _experts(at: Sizes, product: ModelProduct, tp: int, linear: str) -> Need | str:
     experts, topk = (at.config.get(name) for name in ("experts", "experts_per_token"))
     hidden, width = product.n.value, product.k.value
     if not experts or not topk or not hidden or not width or product.layers is None:
@@ -188,7 +188,7 @@ def _experts(at: Sizes, product: Product, tp: int, linear: str) -> Need | str:
     return Need(EXPERTS, "experts", shape, product.layers, linear)
 
 
-def _lacking(product: Product, tp: int, *sizes: Size) -> str:
+def _lacking(product: ModelProduct, tp: int, *sizes: Size) -> str:
     gone = ", ".join(field for size in sizes for field in size.missing)
     if gone:
         return f"the config lacks {gone}"
@@ -219,7 +219,7 @@ def _scheme(config: Config) -> str:
 
 
 @dataclass(frozen=True)
-class Place:
+class TablePlace:
     """A place in a table: the query, and the sizes that it is interpolated over."""
 
     query: Query
@@ -227,7 +227,7 @@ class Place:
     n: int
 
 
-def _of_attention(shape: Mapping[str, int], tokens: int) -> Place | str:
+def _of_attention(shape: Mapping[str, int], tokens: int) -> TablePlace | str:
     length = tokens if tokens > 1 else CONTEXT
     if shape.get("window", length) < length:
         return f"a sliding window of {shape['window']} tokens is not read from the tables"
@@ -238,23 +238,23 @@ def _of_attention(shape: Mapping[str, int], tokens: int) -> Place | str:
     return _by_length("attention", "attn_dtype", fixed, shape["heads"], tokens)
 
 
-def _of_latent(shape: Mapping[str, int], tokens: int) -> Place | str:
+def _of_latent(shape: Mapping[str, int], tokens: int) -> TablePlace | str:
     fixed = ("batch_size", 1), ("kv_cache_dtype", "bfloat16")
     return _by_length("mla", "mla_dtype", fixed, shape["heads"], tokens)
 
 
 def _by_length(
     table: str, dtype: str, fixed: tuple[tuple[str, int | str], ...], heads: int, tokens: int
-) -> Place:
+) -> TablePlace:
     """A prefill by its length; a decode step by the tokens before it."""
     if tokens > 1:
         query = Query(table, f"context_{table}_perf", dtype, "isl", "num_heads", fixed=fixed)
-        return Place(query, tokens, heads)
+        return TablePlace(query, tokens, heads)
     query = Query(table, f"generation_{table}_perf", dtype, "step", "num_heads", fixed=fixed)
-    return Place(query, CONTEXT - 1, heads)
+    return TablePlace(query, CONTEXT - 1, heads)
 
 
-def _of_experts(shape: Mapping[str, int], tokens: int) -> Place | str:
+def _of_experts(shape: Mapping[str, int], tokens: int) -> TablePlace | str:
     fixed = (
         ("hidden_size", shape["hidden"]), ("topk", shape["topk"]),
         ("num_experts", shape["experts"]), ("moe_ep_size", 1),
@@ -263,9 +263,9 @@ def _of_experts(shape: Mapping[str, int], tokens: int) -> Place | str:
         "moe", "moe_perf", "moe_dtype", "num_tokens", "inter_size", fixed=fixed,
         shared_by="moe_tp_size", without="nongated",
     )  # fmt: skip
-    return Place(query, tokens, shape["width"])
+    return TablePlace(query, tokens, shape["width"])
 
 
-QUERIES: Mapping[str, Callable[[Mapping[str, int], int], Place | str]] = {
+QUERIES: Mapping[str, Callable[[Mapping[str, int], int], TablePlace | str]] = {
     "attention": _of_attention, "latent attention": _of_latent, "experts": _of_experts,
 }  # fmt: skip

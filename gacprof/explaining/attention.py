@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from gacprof.core.errors import GacprofError
 from gacprof.explaining.case import Case, CauseChain, point_at
 from gacprof.kernels import fa2
-from gacprof.kernels.sdpa import BackendChoice, choose, padded, question_of
+from gacprof.kernels.sdpa import BackendChoice, choose_backend, padded, question_of
 
 _BACKENDS = {"flash_attention": "flash", "mem_efficient": "efficient", "cudnn": "cudnn"}
 _LIBRARIES = {"flash3": "FlashAttention-3", "flash4": "FlashAttention-4"}
@@ -22,7 +22,7 @@ TENSORS = 3
 
 
 @dataclass(frozen=True)
-class Served:
+class AttentionBackend:
     """Who served one dim. ``evidence`` is that for backend and padding; ``pads`` counts kernels."""
 
     backend: str | None
@@ -71,7 +71,7 @@ def chain(case: Case) -> CauseChain:
     return made
 
 
-def _template(here: Served, there: Served, goal: int) -> str | None:
+def _template(here: AttentionBackend, there: AttentionBackend, goal: int) -> str | None:
     if here.template is None or there.template is None:
         return None
     if here.template != there.template:
@@ -83,7 +83,7 @@ def _template(here: Served, there: Served, goal: int) -> str | None:
     return None
 
 
-def served(case: Case, d: int) -> Served:
+def served(case: Case, d: int) -> AttentionBackend:
     """By the kernels that ran at ``d``, else by the forced backend, else by the rules of SDPA."""
     choice = _choice(case, d)
     refusals = choice.refusals if choice else {}
@@ -93,8 +93,8 @@ def served(case: Case, d: int) -> Served:
     if backend == "auto" and choice:
         backend, evidence = choice.backend, f"rules of SDPA in torch {case.where.torch}"
     if backend == "auto":
-        return Served(None)
-    found = Served(backend, evidence=(evidence,), refusals=refusals)
+        return AttentionBackend(None)
+    found = AttentionBackend(backend, evidence=(evidence,), refusals=refusals)
     if backend != "flash":
         return found
     found = replace(found, pads_to=padded(d), pads=TENSORS if padded(d) else 0)
@@ -107,14 +107,14 @@ def served(case: Case, d: int) -> Served:
     return replace(found, template=template, even_k=even_k, template_evidence=source)
 
 
-def _by_kernels(case: Case, d: int) -> Served:
+def _by_kernels(case: Case, d: int) -> AttentionBackend:
     evidence = ("kernel names",)
     group = next((g for g in case.groups(d) if g.main.role == "attention"), None)
     if group is None:  # kernels ran, and none of them is an attention kernel
-        return Served("math", "measured", evidence=evidence)
+        return AttentionBackend("math", "measured", evidence=evidence)
     kernel = group.main
     backend = _BACKENDS.get(kernel.provider)
-    return Served(
+    return AttentionBackend(
         backend,
         "measured",
         pads_to=padded(d) if backend == "flash" else None,
@@ -134,6 +134,6 @@ def _choice(case: Case, d: int) -> BackendChoice | None:
         return None
     try:
         point = point_at(case.curve, d)
-        return choose(question_of(point, where.arch, where.torch, where.cudnn))
+        return choose_backend(question_of(point, where.arch, where.torch, where.cudnn))
     except GacprofError:
         return None

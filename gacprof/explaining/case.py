@@ -13,7 +13,7 @@ from gacprof.core.files import Record
 from gacprof.core.formatting import microseconds, percent
 from gacprof.core.points import Environment, Point
 from gacprof.kernels.evidence import KernelCounters
-from gacprof.kernels.names import Group, Kernel, attach
+from gacprof.kernels.names import Kernel, KernelGroup, attach
 
 Counters = Mapping[int, Sequence[KernelCounters]]
 """Kernel launches by dim, where Nsight Compute was run."""
@@ -158,7 +158,7 @@ class Case:
     def _index(self, column: Sequence[int | None], d: int) -> int | None:
         return column[self.curve.points.d.index(d)] if column else None
 
-    def groups(self, d: int) -> list[Group]:
+    def groups(self, d: int) -> list[KernelGroup]:
         return attach(self.kernels(d))
 
     def product(self, d: int) -> Kernel | None:

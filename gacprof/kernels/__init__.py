@@ -7,6 +7,6 @@ serves a shape, :mod:`fa2` which templates a PyTorch build holds, :mod:`evidence
 until a live question is asked. :mod:`gacprof.explaining` turns all of it into causes.
 """
 
-from gacprof.kernels.names import Group, Kernel, attach, parse
+from gacprof.kernels.names import Kernel, KernelGroup, attach, parse
 
-__all__ = ["Group", "Kernel", "attach", "parse"]
+__all__ = ["Kernel", "KernelGroup", "attach", "parse"]

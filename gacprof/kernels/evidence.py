@@ -144,12 +144,12 @@ class _Point(BaseModel):
     flags: dict[str, Flag]
 
 
-class _Name(BaseModel):
+class _KernelName(BaseModel):
     name: str
 
 
 class _Launch(BaseModel):
-    kernel: _Name
+    kernel: _KernelName
     arch: str | None
     device: str | None
     ranges: tuple[str, ...]
@@ -170,13 +170,13 @@ class _Counted(BaseModel):
     launches: list[_Launch]
 
 
-class _Served(BaseModel):
+class _Implemented(BaseModel):
     point: _Point
     calls: tuple[LibraryCall, ...]
     reason: str
 
 
-_Row = TypeVar("_Row", _Counted, _Served)
+_Row = TypeVar("_Row", _Counted, _Implemented)
 
 
 class _File(BaseModel, Generic[_Row]):
@@ -202,7 +202,7 @@ def write_implementations(folder: Path, found: Sequence[CpuImplementation]) -> P
 
 def read_implementations(folder: Path) -> dict[Point, CpuImplementation]:
     """By point; empty where nobody asked. Raises :class:`MeasurementError` where garbled."""
-    found = _read(folder / IMPLEMENTATIONS, _File[_Served])
+    found = _read(folder / IMPLEMENTATIONS, _File[_Implemented])
     return {p: CpuImplementation(p, row.calls, row.reason) for p, row in found.items()}
 
 

@@ -125,7 +125,7 @@ class Kernel:
         return {key: value for key, value in full.items() if value not in (None, False)}
 
 
-class Row(NamedTuple):
+class NamePattern(NamedTuple):
     """Names in whose ``path`` or ``text`` the pattern is found."""
 
     provider: str
@@ -135,10 +135,10 @@ class Row(NamedTuple):
     on: str
 
 
-class Table(NamedTuple):
+class NameTable(NamedTuple):
     """The data, compiled: rows in order, patterns by family, switches, types and letters."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[NamePattern, ...]
     read: Mapping[str, tuple[re.Pattern[str], ...]]
     switches: Mapping[str, list[str]]
     types: Mapping[str, str]
@@ -147,7 +147,7 @@ class Table(NamedTuple):
 
 
 @cache
-def table() -> Table:
+def table() -> NameTable:
     data = tomllib.loads(files("gacprof.kernels").joinpath("names.toml").read_text("utf-8"))
     macros = data["macros"]
 
@@ -156,9 +156,9 @@ def table() -> Table:
             pattern = pattern.replace(f"<{name}>", text)
         return re.compile(pattern)
 
-    return Table(
+    return NameTable(
         tuple(
-            Row(provider, family, role, compiled(form.replace("…", pattern)), group["on"])
+            NamePattern(provider, family, role, compiled(form.replace("…", pattern)), group["on"])
             for group in data["group"]
             for form in [group.get("form", "…")]
             for provider, family, role, pattern in group["rows"]
@@ -286,7 +286,7 @@ def _switches(kernel: str, values: list[str]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Group(Record):
+class KernelGroup(Record):
     """One piece of work: its main kernel, what prepared its operands, what completed it."""
 
     main: Kernel
@@ -298,14 +298,14 @@ class Group(Record):
         return (*self.before, self.main, *self.after)
 
 
-def attach(names: Iterable[str]) -> list[Group]:
+def attach(names: Iterable[str]) -> list[KernelGroup]:
     """Kernels of one call, in launch order, as groups.
 
     A split-K reduction joins the GEMM before it, which is then marked ``split_k``; likewise
     combining kernels of attention. Fills and copies right before an attention kernel are its
     padding if there is a fill or pad among them (a copy alone may be anything).
     """
-    groups: list[Group] = []
+    groups: list[KernelGroup] = []
     for kernel in map(parse, names):
         last = groups[-1] if groups else None
         if last and last.main.role in COMPLETES.get(kernel.role, ()):
@@ -315,13 +315,13 @@ def attach(names: Iterable[str]) -> list[Group]:
         elif kernel.role.startswith("attention") and kernel.known:
             before = _padding(groups)
             del groups[len(groups) - len(before) :]
-            groups.append(Group(kernel, before))
+            groups.append(KernelGroup(kernel, before))
         else:
-            groups.append(Group(kernel))
+            groups.append(KernelGroup(kernel))
     return groups
 
 
-def _padding(groups: list[Group]) -> tuple[Kernel, ...]:
+def _padding(groups: list[KernelGroup]) -> tuple[Kernel, ...]:
     run: list[Kernel] = []
     for group in reversed(groups):
         if group.main.role not in PAD_ROLES or group.after:

@@ -1,7 +1,7 @@
 """Which backend serves scaled-dot-product attention, and why the others refuse.
 
-:func:`choose` answers by rules, for any device and version, without one; :func:`ask` asks the
-PyTorch at hand, on a GPU. Both give a :class:`BackendChoice`.
+:func:`choose_backend` answers by rules, for any device and version, without one; :func:`ask` asks
+the PyTorch at hand, on a GPU. Both give a :class:`BackendChoice`.
 
 The rules follow ``sdp_utils.cpp`` in its order of checks, for PyTorch 2.6 to 2.13. What changed
 from release to release was read out of the messages in the ``libtorch_cuda.so`` of the wheels
@@ -119,7 +119,7 @@ def padded(head_dim: int) -> int | None:
     return -(-head_dim // FLASH_QUANTUM) * FLASH_QUANTUM if head_dim % FLASH_QUANTUM else None
 
 
-def choose(question: Question, disabled: tuple[str, ...] = ()) -> BackendChoice:
+def choose_backend(question: Question, disabled: tuple[str, ...] = ()) -> BackendChoice:
     """Which backend PyTorch would take. ``disabled`` are backends switched off.
 
     Raises :class:`MapError` where no backend could serve, or for an argument that is no

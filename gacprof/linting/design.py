@@ -17,7 +17,7 @@ from gacprof.core.errors import LintError
 from gacprof.core.files import Record
 from gacprof.demands.configs import config_of
 from gacprof.demands.table import OUTCOMES, Outcome
-from gacprof.linting.judging import Case, case_of, held, parameters
+from gacprof.linting.judging import LintCase, case_of, held, parameters
 from gacprof.linting.request import LintRequest
 
 WORDS = {
@@ -97,7 +97,7 @@ def design(
     ``params`` is how many parameters the model is to have; the width of the MLP follows from it.
     """
     asked = {**requested, "model_type": "qwen3_moe" if "num_experts" in requested else "llama"}
-    targets: list[tuple[str, Case]] = []
+    targets: list[tuple[str, LintCase]] = []
     for gpu, quant in combinations(gpus, quants):
         request = LintRequest(asked, engine=engine, gpu=gpu, quant=quant)
         case = case_of(request, config_of(asked))
@@ -182,7 +182,7 @@ def _distance(made: Mapping[str, Any], start: Mapping[str, Any], params: float |
 
 
 def _judged(
-    fields: Mapping[str, Any], distance: float, targets: Iterable[tuple[str, Case]]
+    fields: Mapping[str, Any], distance: float, targets: Iterable[tuple[str, LintCase]]
 ) -> Shape:
     config = config_of(fields)
     worst: Outcome = "ok"

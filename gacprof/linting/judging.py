@@ -17,9 +17,9 @@ from pathlib import Path
 from gacprof.core.errors import GacprofError, LintError
 from gacprof.core.files import Record
 from gacprof.demands.configs import Config, whole_number
-from gacprof.demands.evaluate import Judged, Setting, judge
+from gacprof.demands.evaluate import JudgedProduct, Setting, judge
 from gacprof.demands.model import counts, products
-from gacprof.demands.products import Product, Ranks, Size, Sizes
+from gacprof.demands.products import ModelProduct, Ranks, Size, Sizes
 from gacprof.demands.quantisation import NONE, Scheme, named_sizes, of_config, scheme
 from gacprof.demands.table import OUTCOMES, Engine, Outcome, engine
 from gacprof.demands.targets import Gpu, gpu, version
@@ -36,11 +36,11 @@ DTYPES = {
     "int8_w8a8": "int8", "nvfp4": FP4,
 }  # fmt: skip
 
-Tiers = Callable[[Judged], "int | None"]
+Tiers = Callable[[JudgedProduct], "int | None"]
 
 
 @dataclass(frozen=True)
-class Case:
+class LintCase:
     """A model's config, and what it is judged under: a request whose names are looked up."""
 
     config: Config
@@ -49,24 +49,24 @@ class Case:
     gpu: Gpu
     scheme: Scheme
 
-    def judge(self, tp: int | None = None, ep: bool | None = None) -> list[Judged]:
+    def judge(self, tp: int | None = None, ep: bool | None = None) -> list[JudgedProduct]:
         """Every product, judged on ``tp`` ranks, by default the request's."""
         ranks = self.ranks(tp, ep)
         made = [*self._whole(ranks), *products(self.config, ranks), *self._extras]
         return self._judge(made, ranks)
 
-    def judge_counts(self, tp: int, ep: bool) -> list[Judged]:
+    def judge_counts(self, tp: int, ep: bool) -> list[JudgedProduct]:
         """What ranks share out whole: enough to see that most degrees do not start."""
         ranks = self.ranks(tp, ep)
         return self._judge(counts(Sizes(self.config, ranks)), ranks)
 
-    def _judge(self, made: Iterable[Product], ranks: Ranks) -> list[Judged]:
+    def _judge(self, made: Iterable[ModelProduct], ranks: Ranks) -> list[JudgedProduct]:
         family = self.config.model_type.removesuffix("_text")
         setting = Setting(self.engine, self.gpu, self.scheme, ranks, family)
         return [judge(product, setting) for product in made]
 
     @cached_property
-    def judged(self) -> list[Judged]:
+    def judged(self) -> list[JudgedProduct]:
         """Every product on the request's ranks."""
         return self.judge()
 
@@ -87,7 +87,7 @@ class Case:
         """Less is better: the outcome, then the tier."""
         return rank(self.outcome, self.worst_tier)
 
-    def with_sizes(self, changes: Mapping[str, int]) -> Case:
+    def with_sizes(self, changes: Mapping[str, int]) -> LintCase:
         return replace(self, config=self.config.with_sizes(changes))
 
     def ranks(self, tp: int | None = None, ep: bool | None = None) -> Ranks:
@@ -110,15 +110,15 @@ class Case:
             tp, experts, shared, parallel, self.engine.fused, by_blocks, self.engine.uneven
         )
 
-    def _whole(self, ranks: Ranks) -> Iterator[Product]:
+    def _whole(self, ranks: Ranks) -> Iterator[ModelProduct]:
         """What an engine asks of a scheme as a whole."""
         if self.scheme.kind == "bnb":
             yield _count("every quantised linear", "model", ranks.tp)
 
     @cached_property
-    def _extras(self) -> list[Product]:
+    def _extras(self) -> list[ModelProduct]:
         """An adapter's rank and a draft's vocabulary, where they are asked about."""
-        request, made = self.request, list[Product]()
+        request, made = self.request, list[ModelProduct]()
         if rank := request.lora_rank or _lora_rank(self.config):
             if request.lora_rank:
                 made.append(_count("lora rank", "lora_adapter", rank))
@@ -136,9 +136,11 @@ class Case:
         return made
 
 
-def _count(name: str, role: str, whole: int, parts: int = 1, local: int | None = None) -> Product:
+def _count(
+    name: str, role: str, whole: int, parts: int = 1, local: int | None = None
+) -> ModelProduct:
     size = Size(whole if parts == 1 else local, whole, parts)
-    return Product(name, role, "count", "none", size, Size(None))
+    return ModelProduct(name, role, "count", "none", size, Size(None))
 
 
 def _lora_rank(config: Config) -> int | None:
@@ -149,7 +151,7 @@ def _lora_rank(config: Config) -> int | None:
     return whole_number(adapter, "r", "rank", "lora_rank")
 
 
-def case_of(request: LintRequest, config: Config) -> Case:
+def case_of(request: LintRequest, config: Config) -> LintCase:
     """Raises :class:`LintError` for an engine, a GPU or a quantisation that is not known, naming
     those that there are."""
     if request.ep and not config.meaning.expert:
@@ -163,7 +165,7 @@ def case_of(request: LintRequest, config: Config) -> Case:
     if given is None or (own is not None and _names(given, own)):
         given = _regrouped(own or NONE, request.quant)  # it says ignored modules too
     at = version(pinned or request.version)
-    return Case(config, request, found.of(at), gpu(request.gpu), given)
+    return LintCase(config, request, found.of(at), gpu(request.gpu), given)
 
 
 def _names(given: Scheme, own: Scheme) -> bool:
@@ -200,14 +202,14 @@ def tiers(gpu: Gpu) -> Tiers:
         except NoRuleError:
             return None
 
-    def of(judged: Judged) -> int | None:
+    def of(judged: JudgedProduct) -> int | None:
         shape, kind = padded_shape(judged), judged.scheme.kind
         return tier(*shape, kind) if shape and kind in DTYPES else None
 
     return of
 
 
-def padded_shape(judged: Judged) -> tuple[int, int] | None:
+def padded_shape(judged: JudgedProduct) -> tuple[int, int] | None:
     """(N, K) of a dense product or the head as the engine pads it; None of experts and counts."""
     product = judged.product
     n = judged.padded.get("N", product.n.value)
@@ -219,7 +221,7 @@ def padded_shape(judged: Judged) -> tuple[int, int] | None:
     return (n, k) if is_product and n and k else None
 
 
-def worst_tier(judged: Iterable[Judged], tier: Tiers) -> int | None:
+def worst_tier(judged: Iterable[JudgedProduct], tier: Tiers) -> int | None:
     """The worst tier of a model's products; None where no layer's product has one."""
     found = [(one.product.kind, tier(one)) for one in judged]
     if not any(kind == "dense" and each for kind, each in found):
@@ -232,7 +234,7 @@ def rank(outcome: Outcome, tier: int | None) -> tuple[int, int]:
     return OUTCOMES.index(outcome), tier or 1
 
 
-def overall(judged: Iterable[Judged]) -> Outcome:
+def overall(judged: Iterable[JudgedProduct]) -> Outcome:
     """The worst of what is known. *Unknown* where nothing is, or where what is known
     is served but the engine's demands on a product are not, or may refuse it."""
     found = list(judged)
@@ -266,7 +268,7 @@ class Degree(Record):
     worst_tier: int | None
 
 
-def degrees(case: Case) -> Iterator[Degree]:
+def degrees(case: LintCase) -> Iterator[Degree]:
     """Each degree of tensor parallelism from 1 to the heads, of a model with experts also with
     expert parallelism."""
     config, request = case.config, case.request
@@ -281,7 +283,7 @@ def degrees(case: Case) -> Iterator[Degree]:
             yield _degree(tp, ep, judged, case.tier)
 
 
-def _degree(tp: int, ep: bool, judged: Sequence[Judged], tier: Tiers) -> Degree:
+def _degree(tp: int, ep: bool, judged: Sequence[JudgedProduct], tier: Tiers) -> Degree:
     outcome = overall(judged)
     first = next((one for one in judged if one.findings and one.outcome == outcome), None)
     name, starts = first.product.name if first else "", outcome != "refused"
@@ -301,7 +303,7 @@ def _degree(tp: int, ep: bool, judged: Sequence[Judged], tier: Tiers) -> Degree:
     )
 
 
-def held(judged: Iterable[Judged]) -> tuple[float, float, bool]:
+def held(judged: Iterable[JudgedProduct]) -> tuple[float, float, bool]:
     """Bytes that a rank holds of all products whose size is known, the same padded, and whether
     these are all products."""
     weights = [_weight(one) for one in judged]
@@ -310,7 +312,7 @@ def held(judged: Iterable[Judged]) -> tuple[float, float, bool]:
     return plain, padded, len(known) == len(weights)
 
 
-def _weight(judged: Judged) -> tuple[float, float] | None:
+def _weight(judged: JudgedProduct) -> tuple[float, float] | None:
     """(bytes, bytes when padded) that a rank holds of a product in all layers; None where the
     config does not say."""
     product = judged.product
@@ -326,7 +328,7 @@ def _weight(judged: Judged) -> tuple[float, float] | None:
     return plain, plain * (1 + judged.extra)
 
 
-def _elements(product: Product, n: int | None) -> float | None:
+def _elements(product: ModelProduct, n: int | None) -> float | None:
     """Weights of a product with ``n`` outputs in all of its layers."""
     if not n or not product.k.value or product.layers is None or product.copies is None:
         return None

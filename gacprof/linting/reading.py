@@ -23,7 +23,7 @@ CONFIGS = ("config.json", "adapter_config.json", "params.json")
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedConfig:
     """A config with the name of where it is from, and what was noticed while it was read."""
 
     name: str
@@ -35,10 +35,10 @@ class Named:
             raise LintError(f"{self.name}: the config is empty: there is nothing to judge")
 
 
-def config_named(source: str | Path | Mapping[str, Any]) -> Named:
+def config_named(source: str | Path | Mapping[str, Any]) -> NamedConfig:
     """Raises :class:`CheckpointError` for a source that cannot be read, in one line."""
     if isinstance(source, Mapping):
-        return Named("config", config_of(source))
+        return NamedConfig("config", config_of(source))
     from gacprof.checkpoint import folder as folders
 
     path = Path(source)
@@ -48,7 +48,9 @@ def config_named(source: str | Path | Mapping[str, Any]) -> Named:
         if path.suffix == ".safetensors":
             return _of_folder(folders.LocalFolder(path.parent), str(source))
         where = folders.LocalFolder(path.parent, path.name)
-        return Named(str(source), config_of(folders.json_object(where, path.name, constants=True)))
+        return NamedConfig(
+            str(source), config_of(folders.json_object(where, path.name, constants=True))
+        )
     if path.exists():
         raise CheckpointError(
             f"{source}: is no regular file: give a config.json or a folder with one"
@@ -70,7 +72,7 @@ def is_config(source: str | Path) -> bool:
     return not any(one.name.endswith(WEIGHTS) for one in path.iterdir())
 
 
-def _of_folder(folder: Folder, name: str, headers: bool = True) -> Named:
+def _of_folder(folder: Folder, name: str, headers: bool = True) -> NamedConfig:
     from gacprof.checkpoint.folder import json_object
 
     there = folder.names()
@@ -81,13 +83,13 @@ def _of_folder(folder: Folder, name: str, headers: bool = True) -> Named:
     if "quantization_config" not in values and "hf_quant_config.json" in there:
         values = {**values, "quantization_config": json_object(folder, "hf_quant_config.json")}
         values["quantization_config"].setdefault("quant_method", "modelopt")
-    named = Named(name, config_of(values))
+    named = NamedConfig(name, config_of(values))
     if headers and any(one.endswith((".safetensors", ".safetensors.index.json")) for one in there):
         return _with_headers(named, folder)
     return named
 
 
-def _with_headers(named: Named, folder: Folder) -> Named:
+def _with_headers(named: NamedConfig, folder: Folder) -> NamedConfig:
     """With what the weights' headers say, where there are any."""
     from gacprof.checkpoint.containers import find_container, read_container
 

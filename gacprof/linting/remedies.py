@@ -14,11 +14,11 @@ from typing import Any
 from gacprof.core.errors import LintError
 from gacprof.core.files import Record
 from gacprof.demands.configs import ALIASES
-from gacprof.demands.evaluate import Judged
+from gacprof.demands.evaluate import JudgedProduct
 from gacprof.demands.products import Ranks, Sizes
 from gacprof.demands.quantisation import GROUPED
 from gacprof.demands.table import OUTCOMES, SHIPPED, Outcome
-from gacprof.linting.judging import Case, Degree, case_of, held, overall, parameters, rank
+from gacprof.linting.judging import Degree, LintCase, case_of, held, overall, parameters, rank
 
 MOST_CHANGED = 0.1
 """A fixed config has as many parameters as before, but for this share."""
@@ -53,7 +53,7 @@ class Remedy(Record):
     tier: int | None = None
 
 
-def remedies(case: Case, table: Sequence[Degree]) -> list[Remedy]:
+def remedies(case: LintCase, table: Sequence[Degree]) -> list[Remedy]:
     """What makes the outcome or the worst tier better: what is ok then first, of these the cheapest
     kinds. What leaves a worse tier than another remedy is not offered."""
     found = [
@@ -66,7 +66,7 @@ def remedies(case: Case, table: Sequence[Degree]) -> list[Remedy]:
     return sorted(kept, key=lambda one: OUTCOMES.index(one.outcome))
 
 
-def _tried(case: Case, table: Sequence[Degree]) -> Iterator[Remedy]:
+def _tried(case: LintCase, table: Sequence[Degree]) -> Iterator[Remedy]:
     broken = [one for one in case.judged if one.findings]
     if broken or (case.worst_tier or 1) > 1:
         yield from _degrees(case, table)
@@ -75,7 +75,7 @@ def _tried(case: Case, table: Sequence[Degree]) -> Iterator[Remedy]:
     yield from _sizes(case)
 
 
-def _degrees(case: Case, table: Sequence[Degree]) -> Iterator[Remedy]:
+def _degrees(case: LintCase, table: Sequence[Degree]) -> Iterator[Remedy]:
     """Expert parallelism, and the next degrees below and above that are better."""
     request = case.request
     better = [d for d in table if d.outcome in SERVED and rank(d.outcome, d.worst_tier) < case.rank]
@@ -95,7 +95,7 @@ def _degrees(case: Case, table: Sequence[Degree]) -> Iterator[Remedy]:
         yield Remedy("tp", ranks, f"--tp {found.tp}", found.outcome, tier=found.worst_tier)
 
 
-def _ignoring(case: Case, broken: Sequence[Judged]) -> Iterator[Remedy]:
+def _ignoring(case: LintCase, broken: Sequence[JudgedProduct]) -> Iterator[Remedy]:
     """Leave the modules of broken products unquantised."""
     if case.scheme.kind == "gguf":
         return
@@ -118,7 +118,7 @@ def _ignoring(case: Case, broken: Sequence[Judged]) -> Iterator[Remedy]:
     )
 
 
-def _groups(case: Case, broken: Sequence[Judged]) -> Iterator[Remedy]:
+def _groups(case: LintCase, broken: Sequence[JudgedProduct]) -> Iterator[Remedy]:
     scheme = case.scheme
     for group in (64, 32) if scheme.kind in GROUPED else ():
         if scheme.group and group < scheme.group:
@@ -127,7 +127,7 @@ def _groups(case: Case, broken: Sequence[Judged]) -> Iterator[Remedy]:
             yield Remedy("group", what, option, after.outcome, tier=after.worst_tier)
 
 
-def _versions(case: Case, broken: Sequence[Judged]) -> Iterator[Remedy]:
+def _versions(case: LintCase, broken: Sequence[JudgedProduct]) -> Iterator[Remedy]:
     """The newest version that was read, where an older one was asked about."""
     name = case.engine.name
     newest = case_of(replace(case.request, engine=name, version=""), case.config)
@@ -137,7 +137,7 @@ def _versions(case: Case, broken: Sequence[Judged]) -> Iterator[Remedy]:
         yield Remedy("version", f"{name} {read}", option, newest.outcome, tier=newest.worst_tier)
 
 
-def _engines(case: Case, broken: Sequence[Judged]) -> Iterator[Remedy]:
+def _engines(case: LintCase, broken: Sequence[JudgedProduct]) -> Iterator[Remedy]:
     if overall(broken) not in ("refused", "wrong"):
         return
     for name in SHIPPED:
@@ -149,7 +149,7 @@ def _engines(case: Case, broken: Sequence[Judged]) -> Iterator[Remedy]:
                 yield Remedy("engine", what, option, "ok", tier=other.worst_tier)
 
 
-def _sizes(case: Case) -> Iterator[Remedy]:
+def _sizes(case: LintCase) -> Iterator[Remedy]:
     """The nearest sizes below and above that are good, one remedy each; for experts also with a
     count of experts that keeps the parameters."""
     before = parameters(case.config)
@@ -168,7 +168,7 @@ def _sizes(case: Case) -> Iterator[Remedy]:
             yield from _changed(case, changes, before)
 
 
-def _near(case: Case, key: str, multiple: int) -> list[dict[str, int]]:
+def _near(case: LintCase, key: str, multiple: int) -> list[dict[str, int]]:
     """A size moved to the multiples below and above; or wider experts, and as many fewer of them
     as keep the parameters."""
     config, size = case.config, case.config.get(key) or 0
@@ -181,7 +181,7 @@ def _near(case: Case, key: str, multiple: int) -> list[dict[str, int]]:
     return made
 
 
-def _to_move(case: Case) -> Iterator[tuple[str, int]]:
+def _to_move(case: LintCase) -> Iterator[tuple[str, int]]:
     """(field, the multiple that it is to be): what demands ask, and on a named GPU the least
     multiple of that whose neighbours have the best tier."""
     needed, tier = _needed(case.judged), case.tier
@@ -198,7 +198,7 @@ def _to_move(case: Case) -> Iterator[tuple[str, int]]:
             yield key, multiple
 
 
-def _aligned(case: Case, key: str, size: int, multiple: int) -> int:
+def _aligned(case: LintCase, key: str, size: int, multiple: int) -> int:
     """The least multiple of ``multiple`` at which the products of a width have their best tier."""
 
     def worst(new: int) -> int:
@@ -214,7 +214,7 @@ def _aligned(case: Case, key: str, size: int, multiple: int) -> int:
     return min(found, key=lambda unit: (found[unit], unit))
 
 
-def _needed(judged: Iterable[Judged]) -> dict[str, int]:
+def _needed(judged: Iterable[JudgedProduct]) -> dict[str, int]:
     """Field → what its unsplit size has to be a multiple of, by all demands on it."""
     needed: dict[str, int] = {}
     for one in judged:
@@ -235,7 +235,7 @@ def _needed(judged: Iterable[Judged]) -> dict[str, int]:
     return {key: multiple for key, multiple in needed.items() if 1 < multiple < 1 << 24}
 
 
-def _changed(case: Case, changes: Mapping[str, int], before: float | None) -> Iterator[Remedy]:
+def _changed(case: LintCase, changes: Mapping[str, int], before: float | None) -> Iterator[Remedy]:
     own = case.config.get("head_dim") or case.config.meaning.mixer
     try:
         made = case.with_sizes(changes)
@@ -251,7 +251,7 @@ def _changed(case: Case, changes: Mapping[str, int], before: float | None) -> It
     yield Remedy("size", change, change, outcome, dict(changes), share, tier=made.worst_tier)
 
 
-def fixed(case: Case) -> tuple[dict[str, Any], Remedy] | None:
+def fixed(case: LintCase) -> tuple[dict[str, Any], Remedy] | None:
     """The config with every size that can be mended moved to the nearest good one, and what that
     costs; None where no size is to be moved. Raises :class:`LintError` where every good config has
     other parameters by more than a tenth."""

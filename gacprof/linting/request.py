@@ -23,7 +23,7 @@ def degrees(text: str) -> int | tuple[int, ...]:
     return found if len(found) > 1 else found[0]
 
 
-class Served(Request):
+class ServingRequest(Request):
     """How a model is served. Several values of ``gpu``, ``tp`` and ``quant`` (``1,2,4,8``) are for
     a design."""
 
@@ -84,7 +84,7 @@ class Served(Request):
         object.__setattr__(self, "demands", tuple(self.demands))
 
 
-class LintRequest(Served):
+class LintRequest(ServingRequest):
     """``source`` is a config.json, a folder with one, an id on the hub, or a config's values.
 
     ``engine`` may carry its version (``vllm==0.8.5``), else ``version`` says it, else the newest

@@ -12,10 +12,10 @@ from gacprof.core.errors import GacprofError, MapError
 from gacprof.core.files import Record
 from gacprof.core.formatting import Framed, counted
 from gacprof.core.request import verb
-from gacprof.demands.evaluate import Judged, with_shards
+from gacprof.demands.evaluate import JudgedProduct, with_shards
 from gacprof.demands.table import Outcome
 from gacprof.demands.targets import Gpu, version
-from gacprof.linting.judging import TORCH, Case, Degree, case_of, degrees, padded_shape
+from gacprof.linting.judging import TORCH, Degree, LintCase, case_of, degrees, padded_shape
 from gacprof.linting.reading import config_named
 from gacprof.linting.remedies import Remedy, fixed, remedies
 from gacprof.linting.request import LintRequest
@@ -43,7 +43,7 @@ HOST = (
 
 RowTimes = Mapping[str, "Interval"]
 """By token count. The head runs at one row, whatever the count."""
-Times = Callable[[Judged], "RowTimes | None"]
+Times = Callable[[JudgedProduct], "RowTimes | None"]
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ def _times(gpu: Gpu, engine: str, notes: list[str]) -> Times:
     except GacprofError:
         return lambda judged: None
 
-    def of(judged: Judged) -> RowTimes | None:
+    def of(judged: JudgedProduct) -> RowTimes | None:
         shape, product = padded_shape(judged), judged.product
         is_head = product.role == "head"
         dtype = "none" if is_head else judged.scheme.kind
@@ -232,7 +232,7 @@ def _times(gpu: Gpu, engine: str, notes: list[str]) -> Times:
     return of
 
 
-def row_of(judged: Judged, tier: int | None, times_us: RowTimes | None = None) -> Row:
+def row_of(judged: JudgedProduct, tier: int | None, times_us: RowTimes | None = None) -> Row:
     product, worst = judged.product, judged.worst
     demand = worst.demand if worst else None
     axis, size, multiple = _judged_on(judged)
@@ -276,7 +276,7 @@ def _beyond_rules(row: Row, gpu: str) -> Row:
     return replace(row, outcome="unknown", why=f"experts' {why}")
 
 
-def _local(judged: Judged) -> dict[str, int | None]:
+def _local(judged: JudgedProduct) -> dict[str, int | None]:
     product = judged.product
     if product.kind == "count":
         return {"N": product.n.whole, "K": None}
@@ -287,7 +287,7 @@ def _local(judged: Judged) -> dict[str, int | None]:
     return {"N": n, "K": product.k.value}
 
 
-def _judged_on(judged: Judged) -> tuple[str | None, int | None, int | None]:
+def _judged_on(judged: JudgedProduct) -> tuple[str | None, int | None, int | None]:
     """(axis, size, multiple) of the worst finding, or of what was asked and held."""
     worst, product = judged.worst, judged.product
     if worst is not None:
@@ -306,7 +306,7 @@ def _judged_on(judged: Judged) -> tuple[str | None, int | None, int | None]:
     return " and ".join(axes), size[first], judged.asked[first]
 
 
-def _vision(case: Case) -> Iterable[Row]:
+def _vision(case: LintCase) -> Iterable[Row]:
     """The head_dim of a vision tower, in the kernel that others measured the engine to take."""
     head_dim, arch = case.config.vision_head_dim, f"sm{case.gpu.sm}"
     kernel = vision_kernel(case.engine.name, arch)
@@ -325,7 +325,7 @@ def _vision(case: Case) -> Iterable[Row]:
     )  # fmt: skip
 
 
-def _notes(case: Case) -> Iterable[str]:
+def _notes(case: LintCase) -> Iterable[str]:
     config, engine, judged = case.config, case.engine, case.judged
     if config.family is None:
         named = f"'{config.model_type}'" if config.model_type else "without a name"

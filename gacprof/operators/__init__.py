@@ -10,17 +10,17 @@ from gacprof.core.plugins import brought, instance
 from gacprof.core.points import Flag, Point
 from gacprof.operators.attention import Attention
 from gacprof.operators.base import Operator, canonical, set_precision
-from gacprof.operators.products import Bmm, Experts, Linear, Quantised
+from gacprof.operators.products import Bmm, Experts, LinearProduct, QuantisedProduct
 from gacprof.operators.stream import Stream
 
 OPERATORS: dict[str, Operator] = {
     operator.name: operator
     for operator in (
-        Linear(),
+        LinearProduct(),
         Attention(),
         Bmm(),
         Experts(),
-        Quantised(),
+        QuantisedProduct(),
         Stream("row_sum"),
         Stream("row_copy"),
     )

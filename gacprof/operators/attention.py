@@ -180,7 +180,8 @@ def torch_choice(
     if not torch.cuda.is_available():
         raise MeasurementError(
             "PyTorch answers about SDPA backends only where it sees a CUDA device; without one, "
-            "ask the rules for an architecture (--arch sm80, or gacprof.kernels.sdpa.choose)"
+            "ask the rules for an architecture (--arch sm80, or "
+            "gacprof.kernels.sdpa.choose_backend)"
         )
     kind = getattr(torch, dtype)
     masked = None

@@ -23,7 +23,7 @@ def _product(
     return Prepared(call, (x, w, *others), inputs=(0,), weights=(1,))
 
 
-class Linear(Operator):
+class LinearProduct(Operator):
     """``y[M, N] = x[M, K] · W[N, K]ᵀ (+ b[N])``: what every weight of a transformer does.
 
     With PyTorch's ``Linear`` both leading dimensions are K and that of the result is N; the
@@ -160,7 +160,7 @@ class Bmm(Operator):
         return _product(lambda x, w: torch.bmm(x, w.transpose(1, 2)), x, w)
 
 
-class Quantised(Operator):
+class QuantisedProduct(Operator):
     """``x[M, K] · W[N, K]ᵀ`` of 8-bit operands: ``torch._int_mm`` (int8 → int32),
     ``torch._scaled_mm`` (fp8, one scale an operand, → bfloat16).
 

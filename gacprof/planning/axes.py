@@ -51,7 +51,7 @@ class Bounds:
 
 
 @dataclass(frozen=True)
-class Axis:
+class SizeAxis:
     """Dims that take one size. ``sizes`` are on offer, ascending, and None last; ``held`` says why
     there is no choice (nothing safe is known). All of an axis follows from ``like``, which equal
     experts share; None for an axis of its own."""

@@ -30,9 +30,9 @@ from gacprof.checkpoint.inventory import (
     TensorInfo,
 )
 from gacprof.core.errors import PlanError
-from gacprof.planning.axes import Axis, Size
+from gacprof.planning.axes import Size, SizeAxis
 from gacprof.planning.costs import (
-    Component,
+    CoupledAxes,
     Floats,
     Footprint,
     Growth,
@@ -41,7 +41,7 @@ from gacprof.planning.costs import (
     growth,
     stored,
 )
-from gacprof.planning.limits import ROUNDING, Limits
+from gacprof.planning.limits import ROUNDING, PlanLimits
 from gacprof.planning.offers import axis_of, nothing_safe
 from gacprof.planning.problem import Problem
 
@@ -54,7 +54,7 @@ SURELY = 3.0
 
 
 @dataclass(frozen=True)
-class Option:
+class ClassOption:
     """Joint sizes of a class, one an axis, and what all its weights take: parameters, bytes as
     stored, µs of all their products (None where the map lacks one), and ``takes`` of every limit
     (NaN where that is not known). ``kept`` is the share of energy summed over dims, None where one
@@ -74,8 +74,8 @@ class DimClass:
     """One choice of the plan. ``now`` is what its weights take as they are; ``narrowed`` says what
     keeps the options from being of all joint sizes."""
 
-    axes: tuple[Axis, ...]
-    options: tuple[Option, ...]
+    axes: tuple[SizeAxis, ...]
+    options: tuple[ClassOption, ...]
     now: Footprint
     narrowed: str = ""
 
@@ -83,13 +83,13 @@ class DimClass:
     def members(self) -> Iterator[Dim]:
         return (dim for axis in self.axes for dim in axis.members)
 
-    def sizes(self, option: Option) -> dict[str, Size]:
+    def sizes(self, option: ClassOption) -> dict[str, Size]:
         """By dim name."""
         pairs = zip(self.axes, option.sizes, strict=True)
         return {dim.name: size for axis, size in pairs for dim in axis.members}
 
 
-def components(inventory: Inventory, axes: Sequence[Axis]) -> list[Component]:
+def components(inventory: Inventory, axes: Sequence[SizeAxis]) -> list[CoupledAxes]:
     """The axes in groups that are coupled. One of a single size decides nothing, so that it couples
     no others; every weight belongs to one group."""
     touched = [_touched(inventory, axis) for axis in axes]
@@ -107,7 +107,7 @@ def components(inventory: Inventory, axes: Sequence[Axis]) -> list[Component]:
             first = owner.setdefault(key, i)
             if axes[first].free and axes[i].free:
                 leader[find(i)] = find(first)
-    own: dict[int, tuple[list[Axis], list[Module], list[TensorInfo]]] = {}
+    own: dict[int, tuple[list[SizeAxis], list[Module], list[TensorInfo]]] = {}
     for i, axis in enumerate(axes):
         own.setdefault(find(i), ([], [], []))[0].append(axis)
     for key, i in owner.items():
@@ -116,10 +116,10 @@ def components(inventory: Inventory, axes: Sequence[Axis]) -> list[Component]:
             own[find(i)][1].append(what)
         else:
             own[find(i)][2].append(what)
-    return [Component(tuple(a), tuple(m), tuple(t)) for a, m, t in own.values()]
+    return [CoupledAxes(tuple(a), tuple(m), tuple(t)) for a, m, t in own.values()]
 
 
-def _touched(inventory: Inventory, axis: Axis) -> dict[object, Module | TensorInfo]:
+def _touched(inventory: Inventory, axis: SizeAxis) -> dict[object, Module | TensorInfo]:
     """The modules that the dims of an axis take part in, and the tensors that they are written in,
     each stored one once."""
     found: dict[object, Module | TensorInfo] = {}
@@ -131,7 +131,7 @@ def _touched(inventory: Inventory, axis: Axis) -> dict[object, Module | TensorIn
     return found
 
 
-def build_classes(problem: Problem, limits: Limits) -> list[DimClass]:
+def build_classes(problem: Problem, limits: PlanLimits) -> list[DimClass]:
     """All choices of the plan, their options kept apart for what is limited.
 
     Raises :class:`PlanError` for dims that may not stay as they are and have nothing else, and
@@ -168,8 +168,8 @@ def _refuse_nothing_known(problem: Problem, held: Sequence[str]) -> None:
 
 
 def _narrowed(
-    problem: Problem, axes: Sequence[Axis], component: Component, notes: dict[str, str]
-) -> list[Axis]:
+    problem: Problem, axes: Sequence[SizeAxis], component: CoupledAxes, notes: dict[str, str]
+) -> list[SizeAxis]:
     """The axes with fewer sizes on some of a component's, ``notes`` saying so by their names."""
     free = [axis for axis in component.axes if axis.free]
     count = int(CELLS ** (1 / len(free)))
@@ -184,7 +184,7 @@ def _narrowed(
     return [changed.get(axis.name, axis) for axis in axes]
 
 
-def _thinned(axis: Axis, count: int) -> Axis:
+def _thinned(axis: SizeAxis, count: int) -> SizeAxis:
     """As many sizes, from all over the window, and with them the nearest ones from ``now`` on."""
     sizes = [size for size in axis.sizes if size is not None]
     dense = axis.sizes[len(sizes) :]
@@ -193,7 +193,7 @@ def _thinned(axis: Axis, count: int) -> Axis:
     return replace(axis, sizes=(*sorted({*near, *some}), *dense)[-count:])
 
 
-def _first_size(problem: Problem, axis: Axis) -> Size:
+def _first_size(problem: Problem, axis: SizeAxis) -> Size:
     """The least size on offer that nothing is cut by, with the others at their next multiples."""
     near, others = problem.coupled, dict[str, Size]()
     for dim in axis.members:
@@ -207,8 +207,12 @@ def _first_size(problem: Problem, axis: Axis) -> Size:
 
 
 def _options_of(
-    problem: Problem, component: Component, fixed: dict[str, Size], grown: Growth, limits: Limits
-) -> tuple[Option, ...]:
+    problem: Problem,
+    component: CoupledAxes,
+    fixed: dict[str, Size],
+    grown: Growth,
+    limits: PlanLimits,
+) -> tuple[ClassOption, ...]:
     """The options of a class, worked out once for equal experts."""
     like, asked = component.axes[0].like, tuple(limit.asked for limit in limits.every)
     make = partial(options_of, problem, component, fixed, grown, limits)
@@ -218,8 +222,12 @@ def _options_of(
 
 
 def options_of(
-    problem: Problem, component: Component, fixed: dict[str, Size], grown: Growth, limits: Limits
-) -> tuple[Option, ...]:
+    problem: Problem,
+    component: CoupledAxes,
+    fixed: dict[str, Size],
+    grown: Growth,
+    limits: PlanLimits,
+) -> tuple[ClassOption, ...]:
     """What may be chosen of coupled dims, where others are ``fixed``.
 
     Raises :class:`PlanError` where the dims cannot stay as they are and nothing else is safe.
@@ -235,7 +243,7 @@ def options_of(
     costs, times, kept = tables.costs, tables.latency_us, tables.kept()
     values, taken = problem.goal.values(tables), [each.taken(tables) for each in limits.every]
     return tuple(
-        Option(
+        ClassOption(
             tuple(axis.sizes[j] for axis, j in zip(tables.axes, cell, strict=True)),
             costs[0][cell].item(),
             costs[1][cell].item(),
@@ -252,7 +260,7 @@ class Joint:
     """The joint sizes of one component, and which of them may be chosen."""
 
     def __init__(
-        self, problem: Problem, tables: Tables, fixed: dict[str, Size], limits: Limits
+        self, problem: Problem, tables: Tables, fixed: dict[str, Size], limits: PlanLimits
     ) -> None:
         self.problem, self.axes, self.tables, self.fixed = problem, tables.axes, tables, fixed
         self.break_even = limits.break_even

@@ -29,7 +29,7 @@ from gacprof.checkpoint.inventory import (
 )
 from gacprof.core.points import BYTES_PER_ELEMENT
 from gacprof.diagnosing.predict import Predictor
-from gacprof.planning.axes import Axis, Size
+from gacprof.planning.axes import Size, SizeAxis
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -158,10 +158,10 @@ def share_kept(dim: Dim, size: Size, kept: Kept) -> float | None:
 
 
 @dataclass(frozen=True)
-class Component:
+class CoupledAxes:
     """Axes that are coupled, and what is theirs alone: modules and tensors."""
 
-    axes: tuple[Axis, ...]
+    axes: tuple[SizeAxis, ...]
     modules: tuple[Module, ...]
     tensors: tuple[TensorInfo, ...]
 
@@ -172,13 +172,13 @@ class Tables:
     ``fixed`` is what axes of one size add."""
 
     predictor: Predictor
-    component: Component
+    component: CoupledAxes
     fixed: Growth
     kept_of: Kept
     _timed: dict[Predictor, tuple[Floats, Floats]] = field(default_factory=dict)
 
     @property
-    def axes(self) -> tuple[Axis, ...]:
+    def axes(self) -> tuple[SizeAxis, ...]:
         return self.component.axes
 
     @property

@@ -10,9 +10,9 @@ from gacprof.cliffmap.estimate import NOTHING
 from gacprof.core.texts import workload_name
 from gacprof.diagnosing.fixed import unchanged
 from gacprof.diagnosing.predict import Estimate, Predictor
-from gacprof.planning.axes import Axis
+from gacprof.planning.axes import SizeAxis
 from gacprof.planning.costs import footprint, planned, share_kept
-from gacprof.planning.limits import Limits, baseline
+from gacprof.planning.limits import PlanLimits, baseline
 from gacprof.planning.problem import Problem
 from gacprof.planning.schema import (
     Budget,
@@ -27,7 +27,7 @@ from gacprof.planning.schema import (
     Workload,
     action,
 )
-from gacprof.planning.solving import Outcome
+from gacprof.planning.solving import SolvedClasses
 from gacprof.planning.warnings import of_choices, of_times
 from gacprof.stats.findings import Verdict
 
@@ -35,7 +35,7 @@ ESTIMATED = "the times are estimates"
 BY_TIMES = f"the choice is exact by these times; {ESTIMATED}"
 
 
-def summary(problem: Problem, outcome: Outcome, limits: Limits) -> Plan:
+def summary(problem: Problem, outcome: SolvedClasses, limits: PlanLimits) -> Plan:
     """The plan of an outcome, every dim judged at the sizes chosen for the others."""
     inventory, predictor = problem.inventory, problem.predictor
     source, sizes, inexact = predictor.source, outcome.sizes, list[str]()
@@ -107,7 +107,7 @@ def _in_part(predictor: Predictor, changes: NewSizes) -> Iterator[PartSaved]:
 
 
 def _notes(
-    problem: Problem, limits: Limits, changes: NewSizes, inexact: Sequence[str]
+    problem: Problem, limits: PlanLimits, changes: NewSizes, inexact: Sequence[str]
 ) -> Iterator[str]:
     """What the proof rests on: sizes judged elsewhere, a baseline, estimated times."""
     if inexact:
@@ -197,7 +197,7 @@ def _preset(problem: Problem) -> EnginePreset | None:
     return EnginePreset(text=preset.text, demands=demands)
 
 
-def _costs(problem: Problem, limits: Limits, changes: NewSizes) -> tuple[Budget, Memory]:
+def _costs(problem: Problem, limits: PlanLimits, changes: NewSizes) -> tuple[Budget, Memory]:
     """Parameters of the planned weights, and bytes of the checkpoint, all dims resized together."""
     inventory, limit, memory = problem.inventory, limits.parameters, limits.memory
     now, then = footprint(inventory, {}), footprint(inventory, changes)
@@ -215,7 +215,9 @@ def _costs(problem: Problem, limits: Limits, changes: NewSizes) -> tuple[Budget,
     )
 
 
-def _choice(problem: Problem, axis: Axis, dim: Dim, chosen: NewSizes, inexact: list[str]) -> Choice:
+def _choice(
+    problem: Problem, axis: SizeAxis, dim: Dim, chosen: NewSizes, inexact: list[str]
+) -> Choice:
     """What becomes of a dim; its name goes to ``inexact`` where it was judged at other sizes than
     those chosen."""
     predictor, after = problem.predictor, chosen[dim.name]

@@ -182,7 +182,7 @@ def change(
 
 
 @dataclass(frozen=True)
-class Limits:
+class PlanLimits:
     """What a plan must keep to, over all planned dims; None is no limit. ``break_even`` leaves out
     factor pairs that are slower than the dense product in their place at every workload that is
     limited."""
@@ -199,7 +199,7 @@ class Limits:
         return tuple(limit for limit in found if limit is not None)
 
 
-def limits_of(problem: Problem) -> Limits:
+def limits_of(problem: Problem) -> PlanLimits:
     """The request's limits. Raises :class:`PlanError` where a limit is relative to what is not
     known, or the weights that no plan changes exceed it."""
     asked = problem.request
@@ -219,7 +219,7 @@ def limits_of(problem: Problem) -> Limits:
         dims = sum(len(members) for members, _ in problem.groups)
         most = (1 - kept) * dims * (1 + ROUNDING) + ROUNDING
         energy = EnergyFloor(f"{kept:.4f} of the energy", most, dims)
-    return Limits(parameters, memory, tuple(times), energy, break_even=bool(times))
+    return PlanLimits(parameters, memory, tuple(times), energy, break_even=bool(times))
 
 
 def baseline(problem: Problem) -> NewSizes:

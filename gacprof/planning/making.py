@@ -14,7 +14,7 @@ from gacprof.core.errors import PlanError
 from gacprof.core.request import verb
 from gacprof.planning.classes import build_classes
 from gacprof.planning.evaluation import summary
-from gacprof.planning.limits import Limits, limits_of
+from gacprof.planning.limits import PlanLimits, limits_of
 from gacprof.planning.problem import PLAIN, Compression, problem_of
 from gacprof.planning.request import PlanRequest
 from gacprof.planning.schema import Plan
@@ -71,7 +71,7 @@ def refuse_unreachable(request: PlanRequest, compression: Compression = PLAIN) -
     asked = replace(request, objective="energy", scores=None, quality_floor=None)
     known = replace(compression, kept=everything)
     problem = problem_of(inventory, request.open_source(), asked, known)
-    limits = Limits(times=limits_of(problem).times)
+    limits = PlanLimits(times=limits_of(problem).times)
     try:
         classes = build_classes(problem, limits)
         taken = resources(problem, classes, limits)

@@ -15,12 +15,12 @@ from gacprof.checkpoint.inventory import NEIGHBOUR_MULTIPLES, Dim
 from gacprof.core.errors import PlanError
 from gacprof.core.points import MAX_DIM
 from gacprof.diagnosing.profiles import LEAST_REACH, around
-from gacprof.planning.axes import Axis, Bounds, Dims
+from gacprof.planning.axes import Bounds, Dims, SizeAxis
 from gacprof.planning.costs import Kept, share_kept
 from gacprof.planning.problem import Problem
 
 
-def axis_of(problem: Problem, members: Dims, bounds: Bounds) -> Axis:
+def axis_of(problem: Problem, members: Dims, bounds: Bounds) -> SizeAxis:
     """The dims with the sizes on offer to them. Raises :class:`PlanError` for a size that a dim
     cannot have."""
     like = _likeness(problem, members, bounds)
@@ -28,10 +28,12 @@ def axis_of(problem: Problem, members: Dims, bounds: Bounds) -> Axis:
         refused = _refusal(members, bounds.pin, pinned=True)
         if refused:
             raise PlanError(f"{members[0].name} cannot be pinned to {bounds.pin}: {refused}")
-        return Axis(members, bounds, (bounds.pin,), like=like)
+        return SizeAxis(members, bounds, (bounds.pin,), like=like)
     if like is None:
         return _axis(problem, members, bounds)
-    found: Axis = problem.predictor.once(("axis", like), lambda: _axis(problem, members, bounds))
+    found: SizeAxis = problem.predictor.once(
+        ("axis", like), lambda: _axis(problem, members, bounds)
+    )
     return replace(found, members=members, like=like)
 
 
@@ -56,9 +58,9 @@ def _likeness(problem: Problem, members: Dims, bounds: Bounds) -> object:
     return problem.goal.name, bounds, shape, about, tuple(written), tuple(dense)
 
 
-def _axis(problem: Problem, members: Dims, bounds: Bounds) -> Axis:
+def _axis(problem: Problem, members: Dims, bounds: Bounds) -> SizeAxis:
     goal, request = problem.goal, problem.request
-    axis = Axis(members, bounds)
+    axis = SizeAxis(members, bounds)
     found = _known_sizes(problem, members, bounds)
     whole = request.least_kept == 1.0 and not request.has_budget  # nothing may be lost of any dim
     offered = sorted(
@@ -158,7 +160,7 @@ def _refusal(members: Dims, size: int, pinned: bool = False) -> str:
     return ""
 
 
-def _may_be_dense(problem: Problem, axis: Axis, offered: Sequence[int]) -> bool:
+def _may_be_dense(problem: Problem, axis: SizeAxis, offered: Sequence[int]) -> bool:
     """Whether the dense weight in place of the pair is on offer: where the rank is its module's
     only one, and, for an objective that asks for safe sizes, where it is surely no slower than the
     pair as it is, or than one that is ``offered`` at a workload with a limit on time. A request for
@@ -201,7 +203,7 @@ def _missing(problem: Problem, members: Dims) -> str:
     return next((profile.missing for profile in profiles if profile.missing), "")
 
 
-def nothing_safe(problem: Problem, axis: Axis) -> str:
+def nothing_safe(problem: Problem, axis: SizeAxis) -> str:
     bounds, dim = axis.bounds, axis.members[0]
     for each in axis.members:
         if each.most is not None and max(bounds.least, bounds.multiple) > each.most:

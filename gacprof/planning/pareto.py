@@ -20,11 +20,11 @@ from gacprof.core.request import verb
 from gacprof.planning.classes import DimClass, build_classes
 from gacprof.planning.costs import footprint, share_kept
 from gacprof.planning.evaluation import mean
-from gacprof.planning.limits import ROUNDED, Ceiling, Limits, limits_of, rounded
+from gacprof.planning.limits import ROUNDED, Ceiling, PlanLimits, limits_of, rounded
 from gacprof.planning.objectives import objective
 from gacprof.planning.problem import Problem, problem_of
 from gacprof.planning.request import ParetoRequest
-from gacprof.planning.solving import Outcome, solve_within
+from gacprof.planning.solving import SolvedClasses, solve_within
 from gacprof.solver import InfeasibleBudget, solve_gac
 
 MULTIPLES = (8, 64)
@@ -152,14 +152,14 @@ pareto = verb("pareto", ParetoRequest, _pareto)
 
 
 def _ours(
-    problem: Problem, limits: Limits, budgets: int, progress: Progress | None
-) -> Iterator[tuple[Outcome, bool, bool]]:
+    problem: Problem, limits: PlanLimits, budgets: int, progress: Progress | None
+) -> Iterator[tuple[SolvedClasses, bool, bool]]:
     """The objective's choices from the tightest budget that can be met to one that never binds:
     each different choice once, cheapest first; whether it is that of today's size, and whether some
     pairs had to be slower than the dense products in their place."""
     known: dict[bool, Sequence[DimClass]] = {}
 
-    def classes_of(kept: Limits) -> Sequence[DimClass]:  # the same at every budget
+    def classes_of(kept: PlanLimits) -> Sequence[DimClass]:  # the same at every budget
         if kept.break_even not in known:
             known[kept.break_even] = build_classes(problem, replace(kept, parameters=_ceiling(0)))
         return known[kept.break_even]
@@ -213,7 +213,7 @@ def _papers(problem: Problem) -> Iterator[Variant]:
     so that its choice can be evaluated."""
     goal = objective("gac", problem.request.scores)
     try:
-        classes = build_classes(replace(problem, goal=goal), Limits(parameters=_ceiling(0)))
+        classes = build_classes(replace(problem, goal=goal), PlanLimits(parameters=_ceiling(0)))
     except PlanError:
         return
     options = [[option for option in g.options if option.kept is not None] for g in classes]

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from math import gcd, lcm
 from typing import Literal
 
-from gacprof.checkpoint.inventory import Attention, Dim, Feed, Inventory, Module
+from gacprof.checkpoint.inventory import AttentionHeads, Dim, Feed, Inventory, Module
 from gacprof.checkpoint.products import check_heads, shards_of, split_of
 from gacprof.core.errors import PlanError
 from gacprof.demands.evaluate import judge, multiples
 from gacprof.demands.model import count
-from gacprof.demands.products import Product, Ranks, Size
+from gacprof.demands.products import ModelProduct, Ranks, Size
 from gacprof.demands.quantisation import NONE
 from gacprof.planning.presets import Preset, parse_preset
 
@@ -28,7 +28,7 @@ AXES: tuple[Axis, ...] = ("N", "K")
 
 
 @dataclass(frozen=True)
-class Demand:
+class RequiredMultiple:
     """A size has to be a multiple of ``multiple``. ``otherwise`` says what the engine does with
     another; empty where it refuses it."""
 
@@ -38,7 +38,7 @@ class Demand:
     otherwise: str = ""
 
 
-FFN_MULT = Demand(
+FFN_MULT = RequiredMultiple(
     256,
     "a width per layer is stored as a multiple of the hidden size and rounded up to 256",
     "DeciLM's ffn_mult: convert_hf_to_gguf.py (DeciModel), TensorRT-LLM nemotron_nas",
@@ -49,7 +49,7 @@ FFN_MULT = Demand(
 class Required:
     """All that is demanded of one size."""
 
-    demands: tuple[Demand, ...] = ()
+    demands: tuple[RequiredMultiple, ...] = ()
 
     @property
     def multiple(self) -> int:
@@ -133,7 +133,7 @@ def _more(places: Sequence[str]) -> str:
 def refuse_counts(inventory: Inventory, preset: Preset) -> None:
     """Raise :class:`PlanError` for heads or a vocabulary that the engine's ranks cannot share."""
 
-    def refused(attention: Attention, tp: int) -> str | None:
+    def refused(attention: AttentionHeads, tp: int) -> str | None:
         setting = replace(preset.setting, scheme=NONE, ranks=Ranks(tp, tp, tp))
         numbers = {"heads": attention.heads, "kv_heads": attention.kv_heads}
         for role, number in numbers.items():
@@ -147,7 +147,7 @@ def refuse_counts(inventory: Inventory, preset: Preset) -> None:
     for module in inventory.modules:
         if module.role in ("embedding", "head") and len(module.gemms) == 1:
             n = Size(None, module.out_features, preset.tp)
-            made = Product(module.name, module.role, "vocab", "column", n, Size(None))
+            made = ModelProduct(module.name, module.role, "vocab", "column", n, Size(None))
             worst = judge(made, preset.setting).worst
             if worst and worst.outcome == "refused" and worst.axis == "global":
                 raise PlanError(
@@ -162,7 +162,7 @@ def _on_axis(
     module: Module,
     axis: Axis,
     unmet: dict[str, list[str]],
-) -> Iterator[tuple[str, Demand]]:
+) -> Iterator[tuple[str, RequiredMultiple]]:
     """What is asked of each adjustable dim on an axis of the module's products.
 
     Where several add up on it (PaLU's groups), each has to be a multiple. What else is on the axis
@@ -195,7 +195,7 @@ def _demanded(
     module: Module,
     axis: Axis,
     sizes: Mapping[Axis, int | None],
-) -> Iterator[Demand]:
+) -> Iterator[RequiredMultiple]:
     """What an axis of a module's product has to be a multiple of over all shards; ``sizes`` are
     what it has on both sides, None where a plan may choose."""
     product = _product(inventory, preset, module, sizes)
@@ -210,12 +210,14 @@ def _demanded(
         outcomes = {"pads": "pads it with zeros", "falls_back": f"falls back to {demand.kernel}"}
         gets_by = outcomes.get(demand.outcome, "")
         shards = parts if on == side else 1
-        yield Demand(multiple * shards, why, demand.source, f"{name} {gets_by}" if gets_by else "")
+        yield RequiredMultiple(
+            multiple * shards, why, demand.source, f"{name} {gets_by}" if gets_by else ""
+        )
 
 
 def _product(
     inventory: Inventory, preset: Preset, module: Module, sizes: Mapping[Axis, int | None]
-) -> Product:
+) -> ModelProduct:
     """A module's product as one shard holds it. Factor pairs are not split."""
     role, split = module.role.removeprefix("expert_"), split_of(module)
     on_n, on_k = shards_of(module, preset.tp, inventory.attentions)
@@ -227,10 +229,10 @@ def _product(
     kind = "expert" if module.role != role else "dense"
     kind = "vocab" if role in ("embedding", "head") else kind
     shards = ((role, n),) if role in ("q", "k", "v", "gate", "up") and split == "column" else ()
-    return Product(module.name, module.role, kind, split, n, k, shards=shards)
+    return ModelProduct(module.name, module.role, kind, split, n, k, shards=shards)
 
 
-def _cannot(preset: Preset, where: str, demand: Demand, hint: str = "") -> PlanError:
+def _cannot(preset: Preset, where: str, demand: RequiredMultiple, hint: str = "") -> PlanError:
     return PlanError(
         f"the preset '{preset.text}': {where}, no multiple of {demand.multiple} ({demand.why}; "
         f"{demand.source}), and no plan changes that{hint}"

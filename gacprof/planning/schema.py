@@ -22,7 +22,7 @@ SCHEMA: Literal["gacprof.plan/1"] = "gacprof.plan/1"
 ANEW = "make it anew: gacprof plan MODEL --out PLAN"
 
 
-class _Strict(BaseModel):
+class _PlanModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, strict=True)
 
 
@@ -35,7 +35,7 @@ def action(before: int, after: int | None) -> Action:
     return "keep" if after == before else "pad" if after > before else "truncate"
 
 
-class Choice(_Strict):
+class Choice(_PlanModel):
     """What becomes of one dim. ``action`` follows from the sizes; ``window`` is what was on offer.
 
     ``after`` is null where the factor pair is multiplied out and its rank with it (``fuse``);
@@ -75,7 +75,7 @@ class Choice(_Strict):
         return self
 
 
-class Budget(_Strict):
+class Budget(_PlanModel):
     """``limit`` parameters over the planned weights; ``used`` by the plan; where it came from.
 
     A weight counts once, however many of the planned dims it is written in. ``used`` − ``before``
@@ -91,7 +91,7 @@ class Budget(_Strict):
     checkpoint_after: int | None = None
 
 
-class Memory(_Strict):
+class Memory(_PlanModel):
     """Bytes of all weights of the checkpoint as stored, before and after; the limit, if any."""
 
     limit: int | None
@@ -99,7 +99,7 @@ class Memory(_Strict):
     after: int
 
 
-class Certificate(_Strict):
+class Certificate(_PlanModel):
     """What the solver proved: value ≤ bound, cost ≤ limit; ``gap`` is bound − value.
 
     ``measures`` says what the value counts. ``interrupted`` means that Ctrl-C ended the search.
@@ -117,14 +117,14 @@ class Certificate(_Strict):
     notes: list[str] = Field(default_factory=list)
 
 
-class Workload(_Strict):
+class Workload(_PlanModel):
     """Token counts and their weights: what the predicted latency adds up."""
 
     tokens: dict[int, float]
     dtype: str
 
 
-class StepChange(_Strict):
+class StepChange(_PlanModel):
     """What a whole step's time becomes against that of a model (``against`` is its fingerprint), as
     a share: within ``low`` and ``high`` in 95 % of cases."""
 
@@ -134,7 +134,7 @@ class StepChange(_Strict):
     high: float
 
 
-class PhaseTimes(_Strict):
+class PhaseTimes(_PlanModel):
     """One token count by itself: predicted µs of the planned weights' products as they are, as
     planned and uncompressed, null where the map lacks one. ``steps`` are changes of the whole step,
     where a bench says what else it holds."""
@@ -147,7 +147,7 @@ class PhaseTimes(_Strict):
     steps: list[StepChange] = Field(default_factory=list)
 
 
-class PartSaved(_Strict):
+class PartSaved(_PlanModel):
     """Where not every time is known: the µs that a plan saves at one token count in the products of
     these ``roles``, with bounds; what it saves in those of the ``open`` roles is not known."""
 
@@ -159,7 +159,7 @@ class PartSaved(_Strict):
     high: float
 
 
-class EngineDemand(_Strict):
+class EngineDemand(_PlanModel):
     """The ``dims`` of which an engine wants multiples of ``multiple``, why, and who says so."""
 
     multiple: Annotated[int, Field(gt=0)]
@@ -168,14 +168,14 @@ class EngineDemand(_Strict):
     dims: int
 
 
-class EnginePreset(_Strict):
+class EnginePreset(_PlanModel):
     """The engine that the sizes are for, as it was asked for, and what it demands of them."""
 
     text: str
     demands: list[EngineDemand] = Field(default_factory=list)
 
 
-class Plan(_Strict, Framed):
+class Plan(_PlanModel, Framed):
     schema_: Literal["gacprof.plan/1"] = Field(alias="schema", default=SCHEMA)
     checkpoint: str
     fingerprint: str

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from gacprof.core import Progress
 from gacprof.core.errors import PlanError
 from gacprof.planning.axes import Size
-from gacprof.planning.classes import DimClass, Option
-from gacprof.planning.limits import EnergyFloor, Limit, Limits, TimeLimit
+from gacprof.planning.classes import ClassOption, DimClass
+from gacprof.planning.limits import EnergyFloor, Limit, PlanLimits, TimeLimit
 from gacprof.planning.problem import Problem
 from gacprof.planning.schema import Certificate
 from gacprof.solver import InfeasibleBudget, Solution, solve
@@ -22,11 +22,11 @@ option, so that of plans worth the same the smallest is chosen."""
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SolvedClasses:
     """The chosen option of each class, and what is proved of the choice."""
 
     classes: Sequence[DimClass]
-    chosen: Sequence[Option]
+    chosen: Sequence[ClassOption]
     certificate: Certificate
 
     @property
@@ -38,17 +38,17 @@ class Outcome:
 
 def solve_within(
     problem: Problem,
-    classes_of: Callable[[Limits], Sequence[DimClass]],
-    limits: Limits,
+    classes_of: Callable[[PlanLimits], Sequence[DimClass]],
+    limits: PlanLimits,
     *,
     deadline: float | None = None,
     progress: Progress | None = None,
-) -> tuple[Outcome, Limits]:
+) -> tuple[SolvedClasses, PlanLimits]:
     """The best choice of factor pairs that are as fast as the dense products in their place, or
     where the limits leave none, of all pairs; and the limits that were kept. Raises as
     :func:`solve_classes`."""
 
-    def solved(kept: Limits) -> tuple[Outcome, Limits]:
+    def solved(kept: PlanLimits) -> tuple[SolvedClasses, PlanLimits]:
         classes = classes_of(kept)
         return solve_classes(problem, classes, kept, deadline=deadline, progress=progress), kept
 
@@ -63,11 +63,11 @@ def solve_within(
 def solve_classes(
     problem: Problem,
     classes: Sequence[DimClass],
-    limits: Limits,
+    limits: PlanLimits,
     *,
     deadline: float | None = None,
     progress: Progress | None = None,
-) -> Outcome:
+) -> SolvedClasses:
     """Choose one option a class, within the limits. What the objective itself makes the most of is
     no further resource: the best there is meets the limit, or nothing does.
 
@@ -93,12 +93,12 @@ def solve_classes(
     chosen = [row[j] for row, j in zip(options, solution.choice, strict=True)]
     narrowed = dict.fromkeys(group.narrowed for group in classes if group.narrowed)
     proof = _certificate(problem, chosen, solution, TIE * scale, narrowed)
-    return Outcome(classes, chosen, proof)
+    return SolvedClasses(classes, chosen, proof)
 
 
 def _certificate(
     problem: Problem,
-    chosen: Sequence[Option],
+    chosen: Sequence[ClassOption],
     solution: Solution,
     tie: float,
     narrowed: Iterable[str],
@@ -163,12 +163,14 @@ def _infeasible(
     return None
 
 
-def resources(problem: Problem, classes: Sequence[DimClass], limits: Limits) -> list[_Resource]:
+def resources(problem: Problem, classes: Sequence[DimClass], limits: PlanLimits) -> list[_Resource]:
     """Of every limit. Raises :class:`PlanError` where what an option takes of it is not known."""
     return [_resource(problem, classes, limits, i) for i in range(len(limits.every))]
 
 
-def _resource(problem: Problem, classes: Sequence[DimClass], limits: Limits, i: int) -> _Resource:
+def _resource(
+    problem: Problem, classes: Sequence[DimClass], limits: PlanLimits, i: int
+) -> _Resource:
     """What the classes take of the limit at this place. Raises :class:`PlanError` where that is not
     known of one of them."""
     limit = limits.every[i]

@@ -8,18 +8,18 @@ from gacprof.checkpoint.inventory import NewSizes
 from gacprof.core.dtypes import of_merging
 from gacprof.diagnosing.merging import left_apart
 from gacprof.diagnosing.predict import Estimate
-from gacprof.planning.axes import Axis
-from gacprof.planning.limits import Limits
+from gacprof.planning.axes import SizeAxis
+from gacprof.planning.limits import PlanLimits
 from gacprof.planning.problem import Problem
 from gacprof.planning.schema import Choice
-from gacprof.planning.solving import Outcome
+from gacprof.planning.solving import SolvedClasses
 
 CUT = "cut: the model's function changes"
 OF_BEST_TIER = "undecided, though of the best tier"
 
 
 def of_choices(
-    problem: Problem, outcome: Outcome, choices: Sequence[Choice], changes: NewSizes
+    problem: Problem, outcome: SolvedClasses, choices: Sequence[Choice], changes: NewSizes
 ) -> Iterator[str]:
     """What dims stay, move unmeasured, are multiplied out, undecided or cut."""
     predictor = problem.predictor
@@ -67,7 +67,7 @@ def _multiplied_out(problem: Problem, fused: Sequence[Choice]) -> Iterator[str]:
         )
 
 
-def of_times(problem: Problem, limits: Limits, after: Estimate) -> Iterator[str]:
+def of_times(problem: Problem, limits: PlanLimits, after: Estimate) -> Iterator[str]:
     """``after`` is what the planned sizes take."""
     source = problem.predictor.source
     if limits.times and not limits.break_even:
@@ -126,7 +126,7 @@ def _undecided(choices: Sequence[Choice], tolerance: float) -> list[str]:
     ]
 
 
-def _degenerate(axes: Sequence[Axis], chosen: NewSizes) -> list[str]:
+def _degenerate(axes: Sequence[SizeAxis], chosen: NewSizes) -> list[str]:
     at_end = sum(
         len(axis.sizes) > 1 and chosen[axis.members[0].name] in (axis.sizes[0], axis.sizes[-1])
         for axis in axes

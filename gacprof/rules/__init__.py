@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Mapping
 
 from gacprof.core.points import Point
 from gacprof.rules import attention, gemm
-from gacprof.rules.target import NoRuleError, RefusedError, Rule, Served, Target, target
+from gacprof.rules.target import NoRuleError, RefusedError, Rule, ServingTier, Target, target
 
 PTX = "PTX of our row copy for the architecture, Triton 3.7.1 (gacprof/operators/stream_triton.py)"
 WIDE = Rule("rows of a multiple of 16: ld.global.v4, 16 bytes a load", PTX, "binary")
@@ -30,23 +30,23 @@ ROWS = Rule(
 )
 
 
-def _serve_rows(point: Point, target: Target) -> Served:
+def _serve_rows(point: Point, target: Target) -> ServingTier:
     """Triton's JIT tells its compiler of an integer argument only whether 16 divides it. Compiled
     for every architecture of the data sheet, a row copy loads 16 bytes at once where it does and
     single elements where it does not."""
     if point.dim["K"] % 16 == 0 and point.flag.get("specialise", True):
-        return Served(1, "16-byte loads", (WIDE,), doubts=(ROWS,), open=True)
-    return Served(2, "single-element loads", (NARROW,))
+        return ServingTier(1, "16-byte loads", (WIDE,), doubts=(ROWS,), open=True)
+    return ServingTier(2, "single-element loads", (NARROW,))
 
 
-SERVES: Mapping[str, Callable[[Point, Target], Served]] = {
+SERVES: Mapping[str, Callable[[Point, Target], ServingTier]] = {
     **dict.fromkeys(("linear", "bmm", "experts", "quantised"), gemm.serve),
     "attention": attention.serve,
     **dict.fromkeys(("row_sum", "row_copy"), _serve_rows),
 }
 
 
-def serve(point: Point, target: Target) -> Served:
+def serve(point: Point, target: Target) -> ServingTier:
     """The tier of a point and why.
 
     Raises :class:`RefusedError` where PyTorch or the libraries cannot serve it, and
@@ -65,4 +65,6 @@ def step(point: Point, axis: str, target: Target) -> Hashable:
     return gemm.step(point, axis, target) if by_tiles else point.dim[axis]
 
 
-__all__ = ["NoRuleError", "RefusedError", "Rule", "Served", "Target", "serve", "step", "target"]
+__all__ = [
+    "NoRuleError", "RefusedError", "Rule", "ServingTier", "Target", "serve", "step", "target",
+]  # fmt: skip

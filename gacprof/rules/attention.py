@@ -12,8 +12,8 @@ from functools import lru_cache
 
 from gacprof.core.errors import MapError
 from gacprof.core.points import Point
-from gacprof.kernels.sdpa import BackendChoice, choose, question_of
-from gacprof.rules.target import RefusedError, Rule, Served, Target
+from gacprof.kernels.sdpa import BackendChoice, choose_backend, question_of
+from gacprof.rules.target import RefusedError, Rule, ServingTier, Target
 
 CODE = "PyTorch 2.6 to 2.13, sdp_utils.cpp and attention.cpp (gacprof/kernels/sdpa.py)"
 
@@ -44,7 +44,7 @@ EFFICIENT_STEP = {"sm80": 32}
 any."""
 
 
-def serve(point: Point, target: Target) -> Served:
+def serve(point: Point, target: Target) -> ServingTier:
     """Tiers count the classes that head_dims up to 256 (or 512) meet in such a call."""
     name, mechanism = _class(point, target)
     met = _met(point.with_dim("head_dim", 8), target, 513 if point.dim["head_dim"] > 256 else 257)
@@ -54,7 +54,7 @@ def serve(point: Point, target: Target) -> Served:
     d = point.dim["head_dim"]
     known = {"cudnn": d == CUDNN_KERNEL, "efficient": target.arch in EFFICIENT_STEP and d <= 128}
     is_open = not known.get(name, True)
-    return Served(1 + met.index(RANK[name]), mechanism, (rule,), open=is_open)
+    return ServingTier(1 + met.index(RANK[name]), mechanism, (rule,), open=is_open)
 
 
 def step(point: Point, target: Target) -> Hashable:
@@ -83,7 +83,7 @@ def _choice(point: Point, target: Target) -> BackendChoice:
     forced = str(point.flag.get("backend", "auto"))
     disabled = () if forced == "auto" else tuple(b for b in BACKENDS if b != forced)
     try:
-        return choose(question_of(point, target.arch, target.torch, target.cudnn), disabled)
+        return choose_backend(question_of(point, target.arch, target.torch, target.cudnn), disabled)
     except MapError as error:
         raise RefusedError(str(error)) from None
 

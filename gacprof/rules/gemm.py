@@ -14,7 +14,7 @@ from functools import lru_cache
 from gacprof.core.points import BYTES_PER_ELEMENT, Point
 from gacprof.kernels.tiers import FP4, AlignmentTier
 from gacprof.rules import waves
-from gacprof.rules.target import NoRuleError, RefusedError, Rule, Served, Target
+from gacprof.rules.target import NoRuleError, RefusedError, Rule, ServingTier, Target
 
 HALVES = ("float16", "bfloat16")
 LIBRARIES = "kernel names in libcublasLt 11.11, 12.8 and 13.10 (gacprof/kernels/tiers.py)"
@@ -93,7 +93,7 @@ NARROW_K = 256
 
 
 @dataclass(frozen=True)
-class Level:
+class AlignmentLevel:
     """Sizes that are multiples of ``elements``, served by one mechanism."""
 
     elements: int
@@ -101,7 +101,7 @@ class Level:
     rule: Rule
 
 
-def serve(point: Point, target: Target) -> Served:
+def serve(point: Point, target: Target) -> ServingTier:
     """The tier of the worst of K and N."""
     d = point.dim
     _demand(point)
@@ -128,7 +128,7 @@ def serve(point: Point, target: Target) -> Served:
     doubts: tuple[Rule, ...] = () if doubt is None else (doubt,)
     if tier == 1 and not (is_sure(point.dtype, d["N"]) and is_sure(point.dtype, d["K"])):
         doubts += (unsure(target, point.dtype),)
-    return Served(tier, mechanism, tuple(rules), relative, doubts, open=doubt is not None)
+    return ServingTier(tier, mechanism, tuple(rules), relative, doubts, open=doubt is not None)
 
 
 def _doubt(point: Point, target: Target, is_best: bool) -> Rule | None:
@@ -184,7 +184,7 @@ def held_by(target: Target, dtype: str, n: int, k: int) -> str:
     return f"{' and '.join(bad) or 'K is not split'} (product {n}×{k})"
 
 
-def _level(found: Sequence[Level], size: int) -> int | None:
+def _level(found: Sequence[AlignmentLevel], size: int) -> int | None:
     return next((i for i, level in enumerate(found) if size % level.elements == 0), None)
 
 
@@ -198,17 +198,17 @@ def _demand(point: Point) -> None:
 
 
 @lru_cache
-def levels(target: Target, dtype: str) -> tuple[Level, ...]:
+def levels(target: Target, dtype: str) -> tuple[AlignmentLevel, ...]:
     """Best first. Raises :class:`NoRuleError` for a type that the GPU has no rules for."""
     if dtype not in target.chip.tiers:
         raise NoRuleError(f"{target.sheet.name} ({target.arch}) has no rules for {dtype}")
     found = [
-        Level(tier.elements(dtype), f"{tier.load} ({tier.kernels})", _rule(tier, dtype))
+        AlignmentLevel(tier.elements(dtype), f"{tier.load} ({tier.kernels})", _rule(tier, dtype))
         for tier in target.chip.tiers[dtype]
     ]
     if target.arch == "sm89" and dtype in HALVES:
-        found.insert(0, Level(16, found[0].mechanism, found[0].rule))
-        found[1] = Level(found[1].elements, f"{found[1].mechanism}, smaller tiles", ADA_16)
+        found.insert(0, AlignmentLevel(16, found[0].mechanism, found[0].rule))
+        found[1] = AlignmentLevel(found[1].elements, f"{found[1].mechanism}, smaller tiles", ADA_16)
     return tuple(found)
 
 

@@ -43,7 +43,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Served:
+class ServingTier:
     """``tier`` counts from 1, the best; ``mechanism`` is what serves; ``rules`` say why.
     ``relative`` is the published cost beside tier 1 on this very GPU, None where only the
     order is known. ``doubts`` are rules that say what the tier leaves open; ``open`` is whether

@@ -74,14 +74,14 @@ def solve_one(classes: Classes, caps: Caps) -> Solution:
         if widest >= HEADROOM:
             raise SolverError("the spread of the costs is beyond 64 bits: count in a larger unit")
         most = math.floor(min(resource.most, floor + widest)) - floor
-        return _Search(classes, above, int(most), caps).run()
+        return _OneSearch(classes, above, int(most), caps).run()
     room = min(resource.most - floor, float(above.max()) * len(classes.lengths)) or 1.0
     scaled = np.minimum(above / room, 2.0) * 2.0**BITS
     slack = 2**BITS if resource.most > floor else 0
-    found = _Search(classes, np.floor(scaled).astype(np.int64), slack, caps).run()
+    found = _OneSearch(classes, np.floor(scaled).astype(np.int64), slack, caps).run()
     if found.takes[0] <= resource.most:
         return found
-    other = _Search(classes, np.ceil(scaled).astype(np.int64), slack, caps).run()
+    other = _OneSearch(classes, np.ceil(scaled).astype(np.int64), slack, caps).run()
     return Solution(
         other.choice, other.value, other.takes, found.bound, other.value >= found.bound,
         other.notes, other.interrupted,
@@ -121,7 +121,7 @@ class _States:
         return taken
 
 
-class _Search:
+class _OneSearch:
     """``weight`` of all candidates above the least of their class; those that do not fit beside
     the least of the others are left out."""
 

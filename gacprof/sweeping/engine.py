@@ -49,7 +49,7 @@ class RunSummary(Record):
     """Curves that the budget ended before that; a resume goes on with them."""
 
 
-class Outcome(NamedTuple):
+class CurveOutcome(NamedTuple):
     """Whether a curve has dims that are neither safe nor misaligned, and whether it was cut short
     by the budget."""
 
@@ -65,7 +65,7 @@ class Sink(Protocol):
     def note(self, notes: Iterable[PointNote]) -> None: ...
 
 
-class Engine:
+class SweepEngine:
     """Measures ``curves`` on ``device`` and leaves blocks in ``sink``; goes on from the ``blocks``
     and ``notes`` of an earlier engine. ``budget_s`` ends it after so many seconds. Engines of
     another ``salt`` draw other orders."""
@@ -379,6 +379,6 @@ class Engine:
             if count
         }
 
-    def outcomes(self) -> dict[str, Outcome]:
+    def outcomes(self) -> dict[str, CurveOutcome]:
         """By curve, how its sweep ended."""
-        return {s.plan.key: Outcome(s.undecided, not s.finished) for s in self._states}
+        return {s.plan.key: CurveOutcome(s.undecided, not s.finished) for s in self._states}

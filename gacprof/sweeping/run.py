@@ -15,7 +15,7 @@ from gacprof.core.errors import MeasurementError
 from gacprof.core.formatting import listed
 from gacprof.core.points import Environment
 from gacprof.devices.device import Device
-from gacprof.sweeping.engine import Engine, RunSummary
+from gacprof.sweeping.engine import RunSummary, SweepEngine
 from gacprof.sweeping.store import (
     JOURNAL,
     PARQUET,
@@ -184,7 +184,7 @@ def run_sweep(
     store = RunFolder(Path(folder))
     header = header_of(suite, device.environment, device.timer)
     with opened(store, header, resume):
-        engine = Engine(
+        engine = SweepEngine(
             suite.timing, device, curves, store,
             blocks=read_blocks(store.path), notes=read_notes(store.path),
             progress=progress, budget_s=budget_s or suite.timing.budget_s,

@@ -56,13 +56,13 @@ MAX_TEXT = 4_000_000
 """Characters of a suite's file: a list of a million dims at most."""
 
 
-class _Strict(BaseModel):
+class _SuiteModel(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, populate_by_name=True, strict=True, allow_inf_nan=False
     )
 
 
-class Range(_Strict):
+class Range(_SuiteModel):
     """Dims ``from`` … ``to``, both included, in steps."""
 
     first: Annotated[int, Field(alias="from", gt=0)]
@@ -77,7 +77,7 @@ class Range(_Strict):
         return range(self.first, self.last + 1, self.step)
 
 
-class Schedule(_Strict):
+class Schedule(_SuiteModel):
     """How blocks are dealt out, and when there are enough.
 
     A curve has ``blocks`` at least; then it goes on, up to ``most_blocks``, while a dim is neither
@@ -158,7 +158,7 @@ def _as_value_error() -> Iterator[None]:
         raise ValueError(str(error)) from None
 
 
-class Sweep(_Strict):
+class Sweep(_SuiteModel):
     """One axis of one operator, at every combination of the other settings."""
 
     operator: str
@@ -216,7 +216,7 @@ class Sweep(_Strict):
                     }
 
 
-class Suite(_Strict):
+class Suite(_SuiteModel):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")]
     description: str = ""
     timing: Schedule = Field(default_factory=Schedule)
@@ -378,7 +378,7 @@ def _first_problem(error: ValidationError, data: Mapping[str, Any]) -> str:
 
 def _keys_at(loc: tuple[int | str, ...]) -> list[str]:
     """The keys that a suite knows beside the one at ``loc``."""
-    kind: type[_Strict] = Suite
+    kind: type[_SuiteModel] = Suite
     if "timing" in loc[:-1]:
         kind = Schedule
     elif "values" in loc[:-1]:

@@ -9,7 +9,7 @@ import pytest
 from planted import TOKENS, planted_latency
 
 from gacprof.checkpoint import scan
-from gacprof.checkpoint.inventory import Attention
+from gacprof.checkpoint.inventory import AttentionHeads
 from gacprof.cliffmap import CliffMap
 from gacprof.core.errors import PlanError
 from gacprof.core.points import Point
@@ -108,7 +108,7 @@ def test_a_dtype_that_is_not_the_checkpoints_is_told_with_what_it_means(asvd, pl
 @pytest.mark.parametrize("head_dim", [107, 128, 1000])
 def test_a_head_dim_that_the_map_calls_misaligned_is_found(asvd, head_dim):
     """It is no dim of a plan, and yet it costs time: named with its cost."""
-    inventory = replace(scan(asvd), attentions=(Attention(0, 32, 32, head_dim),) * 2)
+    inventory = replace(scan(asvd), attentions=(AttentionHeads(0, 32, 32, head_dim),) * 2)
     found = [d for d in diagnose(inventory, "h100-published").findings if "head_dim" in d.name]
     assert len(found) == (head_dim == 107)
     for finding in found:

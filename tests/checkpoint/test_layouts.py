@@ -4,7 +4,7 @@ rank: the dense weight's, where that is larger."""
 import pytest
 from checkpoint_making import checkpoint, contents
 
-from gacprof.checkpoint import Attention, Place, scan
+from gacprof.checkpoint import AttentionHeads, Place, scan
 from gacprof.checkpoint.layouts import recognise
 from gacprof.core.errors import CheckpointError
 
@@ -130,11 +130,11 @@ HEADS = {"hidden_size": 8, "num_attention_heads": 4, "num_key_value_heads": 2}
 @pytest.mark.parametrize(
     ("q", "kv", "config", "expected"),
     [
-        (8, 4, HEADS, (Attention(0, 4, 2, 2),)),
-        (24, 12, HEADS | {"head_dim": 6}, (Attention(0, 4, 2, 6),)),
-        (6, 4, HEADS, (Attention(0, 3, 2, 2),)),  # a head was pruned
-        (20, 10, HEADS | {"hidden_size": 7}, (Attention(0, 4, 2, 5),)),  # hidden pruned, heads kept
-        (8, 4, {"text_config": HEADS}, (Attention(0, 4, 2, 2),)),
+        (8, 4, HEADS, (AttentionHeads(0, 4, 2, 2),)),
+        (24, 12, HEADS | {"head_dim": 6}, (AttentionHeads(0, 4, 2, 6),)),
+        (6, 4, HEADS, (AttentionHeads(0, 3, 2, 2),)),  # a head was pruned
+        (20, 10, HEADS | {"hidden_size": 7}, (AttentionHeads(0, 4, 2, 5),)),  # hidden pruned
+        (8, 4, {"text_config": HEADS}, (AttentionHeads(0, 4, 2, 2),)),
         (7, 7, HEADS, ()),
     ],
 )
@@ -150,7 +150,7 @@ def test_fused_q_k_v_tell_their_kv_heads_by_shape(rows, kv_heads):
     shapes = {"transformer.h.0.self_attention.query_key_value.weight": (rows, 8)}
     config = {"hidden_size": 8, "num_attention_heads": 4, "num_kv_heads": 4}
     _, findings = found(shapes, config)
-    assert findings.attentions == (Attention(0, 4, kv_heads, 2),)
+    assert findings.attentions == (AttentionHeads(0, 4, kv_heads, 2),)
 
 
 def test_a_vision_tower_has_its_own_heads_and_width():
@@ -162,7 +162,7 @@ def test_a_vision_tower_has_its_own_heads_and_width():
     config = {"text_config": HEADS | {"intermediate_size": 20}, "vision_config": vision}
     _, findings = found(shapes, config)
     assert {d.role: d.size for d in findings.dims} == {"mlp": 20, "tower": 30}
-    assert findings.attentions == (Attention(0, 3, 3, 2),) and findings.notes == ()
+    assert findings.attentions == (AttentionHeads(0, 3, 3, 2),) and findings.notes == ()
 
 
 @pytest.mark.parametrize("names", [("w1", "w3", "w2"), ("gate_proj", "up_proj", "down_proj")])

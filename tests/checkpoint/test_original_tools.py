@@ -5,7 +5,7 @@ import json
 import pytest
 from checkpoint_making import restored
 
-from gacprof.checkpoint import Attention, scan
+from gacprof.checkpoint import AttentionHeads, scan
 
 LAYOUTS = {
     "base_mha": "plain",
@@ -73,7 +73,7 @@ def test_every_matrix_is_a_gemm_or_a_table(written):
 def test_no_rank_is_taken_for_a_head_dim(written):
     inventory, manifest = written
     heads = 5 if "Torch-Pruning" in manifest["tool"] else 8
-    assert inventory.attentions == tuple(Attention(i, heads, heads, 32) for i in range(4))
+    assert inventory.attentions == tuple(AttentionHeads(i, heads, heads, 32) for i in range(4))
 
 
 def test_asvd_ranks(fixtures):

@@ -13,7 +13,7 @@ from checkpoint_making import MemoryFolder
 from test_safetensors_header import mutated
 
 from gacprof.checkpoint.containers import read_container
-from gacprof.checkpoint.pickled import Named, Record, find_state
+from gacprof.checkpoint.pickled import NamedGlobal, PickledObject, find_state
 from gacprof.checkpoint.torchfile import located
 from gacprof.checkpoint.unpickle import unpickle
 from gacprof.core.errors import CheckpointError
@@ -71,7 +71,7 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_calls_are_not_made(name, protocol):
     out = run(pickle.dumps(HOSTILE[name], protocol))
-    assert isinstance(out, Record) and isinstance(out.of, Named)
+    assert isinstance(out, PickledObject) and isinstance(out.of, NamedGlobal)
 
 
 RAW = {
@@ -95,7 +95,7 @@ RAW = {
 @pytest.mark.usefixtures("nothing_happens")
 @pytest.mark.parametrize("stream", RAW.values(), ids=RAW.keys())
 def test_raw_gadgets_are_inert(stream):
-    assert isinstance(run(stream), Record)
+    assert isinstance(run(stream), PickledObject)
 
 
 def bomb_of_lists(levels):

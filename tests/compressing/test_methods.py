@@ -13,11 +13,11 @@ from gacprof.cli.compressing import print_compressed
 from gacprof.core.errors import CompressionError
 from gacprof.extras.compress import run, sensitivity
 from gacprof.extras.compress.methods.asvd import least_sensitive
-from gacprof.extras.compress.methods.method import Target, uniform_rank
+from gacprof.extras.compress.methods.method import TargetLayer, uniform_rank
 
 
 def target(name, out=256, into=256, groups=1):
-    return Target(name, f"{name}.weight", None, out, into, "float16", 0, "q", groups)
+    return TargetLayer(name, f"{name}.weight", None, out, into, "float16", 0, "q", groups)
 
 
 # --- structure, against what the tools' own code wrote

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 
-class Served:
+class FakeModel:
     def open(self, model, threads, positions, dtype, trust):
         print("an engine that prints on stdout")
         self.config = json.loads((Path(model) / "config.json").read_text())
@@ -46,3 +46,6 @@ class Served:
 
     def greedy(self, ids, count):
         return [(ids[-1] + i) % 50 for i in range(count)]
+
+
+MODEL = FakeModel

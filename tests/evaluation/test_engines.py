@@ -16,10 +16,12 @@ transformers = pytest.importorskip("transformers")
 from gacprof.extras.serve.engines import bench as engines_bench  # noqa: E402
 from gacprof.extras.serve.engines import engine  # noqa: E402
 from gacprof.extras.serve.engines.bench import bench_engine  # noqa: E402
-from gacprof.extras.serve.engines.engine import Engine, EngineProcess, engine_of  # noqa: E402
-from gacprof.extras.serve.engines.in_transformers import Served  # noqa: E402
+from gacprof.extras.serve.engines.engine import BenchEngine, EngineProcess, engine_of  # noqa: E402
+from gacprof.extras.serve.engines.in_transformers import TransformersModel  # noqa: E402
 
-FAKE = Engine("fake", str(Path(__file__).parent / "fake_engine.py"), ("1.0",), "folder", "nowhere")
+FAKE = BenchEngine(
+    "fake", str(Path(__file__).parent / "fake_engine.py"), ("1.0",), "folder", "nowhere"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -146,7 +148,7 @@ def tiny(tmp_path_factory):
 def test_transformers_writes_what_generate_writes(tiny):
     threads, grad = torch.get_num_threads(), torch.is_grad_enabled()
     try:
-        served = Served()
+        served = TransformersModel()
         message = served.open(str(tiny), threads, 64, None, False)
         ids = list(range(1, 20))
         plain = transformers.LlamaForCausalLM.from_pretrained(tiny).generate(
@@ -184,7 +186,7 @@ def test_llama_cpp_serves_ragged_widths_and_reads_every_prompt_whole(tmp_path):
     pytest.importorskip("xllamacpp")
     import gacprof
     from gacprof.extras.serve.checking import reference
-    from gacprof.extras.serve.engines.in_llamacpp import Served as Llama
+    from gacprof.extras.serve.engines.in_llamacpp import LlamaCppModel as Llama
 
     folder = write_decoder(tmp_path / "model", widths=(70, 96), tokenizer="bytes")
     gacprof.export(folder, "gguf", tmp_path / "gguf", type="f32", check="tensors")

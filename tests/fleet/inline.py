@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from gacprof.core.errors import MeasurementError
-from gacprof.extras.fleet.cluster import GoneError, Place
+from gacprof.extras.fleet.cluster import GoneError, WorkerPlace
 
 
 @dataclass
@@ -23,7 +23,7 @@ class Inline:
     grows: bool = True
 
     def places(self):
-        return [Place(name, name.partition("/")[0], "cpu") for name in self.names]
+        return [WorkerPlace(name, name.partition("/")[0], "cpu") for name in self.names]
 
     def start(self, place, make):
         self.started.append(place.name)

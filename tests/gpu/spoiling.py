@@ -8,12 +8,12 @@ from gacprof import operators
 from gacprof.core.points import Point
 from gacprof.devices.cuda import CudaDevice
 from gacprof.operators.base import Prepared
-from gacprof.operators.products import Linear
+from gacprof.operators.products import LinearProduct
 
 ILLEGAL, TOO_LARGE, REFUSED, WAITING = 101, 102, 103, 104
 
 
-class Spoiling(Linear):
+class Spoiling(LinearProduct):
     def prepare(self, point: Point, device: torch.device) -> Prepared:
         plain = super().prepare(point, device)
         wrong = {

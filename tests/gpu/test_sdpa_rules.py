@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 torch = pytest.importorskip("torch")
-from gacprof.kernels.sdpa import Question, ask, choose  # noqa: E402
+from gacprof.kernels.sdpa import Question, ask, choose_backend  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,
@@ -48,7 +48,7 @@ def variants() -> list[Question]:
 
 @pytest.mark.parametrize("question", variants() if torch.cuda.is_available() else [], ids=str)
 def test_rules_and_live_agree(question: Question) -> None:
-    by_rules, live = choose(question), ask(question)
+    by_rules, live = choose_backend(question), ask(question)
     assert by_rules.backend == live.backend, live.refusals
     assert by_rules.pads_to == live.pads_to
     assert set(by_rules.refusals) == set(live.refusals), live.refusals

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gacprof.core.errors import MapError, MeasurementError
 from gacprof.core.points import Point
-from gacprof.kernels.sdpa import Question, ask, choose, question_of
+from gacprof.kernels.sdpa import Question, ask, choose_backend, question_of
 
 
 def asked(head_dim: int, **changes: Any) -> Question:
@@ -24,7 +24,7 @@ def asked(head_dim: int, **changes: Any) -> Question:
 @pytest.mark.parametrize("arch", ["sm80", "sm90", "sm120"])
 @pytest.mark.parametrize("head_dim", [64, 107, 255, 256])
 def test_dense_half_precision_is_flash_whatever_the_head_dim(arch: str, head_dim: int) -> None:
-    choice = choose(asked(head_dim, arch=arch))
+    choice = choose_backend(asked(head_dim, arch=arch))
     assert choice.backend == "flash"
     assert choice.pads_to == (None if head_dim % 8 == 0 else -(-head_dim // 8) * 8)
 
@@ -32,8 +32,8 @@ def test_dense_half_precision_is_flash_whatever_the_head_dim(arch: str, head_dim
 def test_table_b1_which_backend_can_serve_at_all() -> None:
     """Forced MEM_EFFICIENT fails at 107 and only there."""
     sizes = (96, 104, 107, 112, 120, 128)
-    assert [d for d in sizes if "efficient" in choose(asked(d)).refusals] == [107]
-    assert "no multiple of 8" in choose(asked(107)).refusals["efficient"]
+    assert [d for d in sizes if "efficient" in choose_backend(asked(d)).refusals] == [107]
+    assert "no multiple of 8" in choose_backend(asked(107)).refusals["efficient"]
 
 
 GROUPED = {"k": (4, 8, 2048, 128), "v": (4, 8, 2048, 128)}
@@ -78,26 +78,29 @@ def of(torch: str, cudnn: int, arch: str) -> dict[str, Any]:
     ],
 )
 def test_who_serves(head_dim: int, changes: dict[str, Any], backend: str) -> None:
-    assert choose(asked(head_dim, **changes)).backend == backend
+    assert choose_backend(asked(head_dim, **changes)).backend == backend
 
 
 def test_where_cudnn_refuses_flash_follows() -> None:
-    choice = choose(asked(107, **of("2.13.0", 92000, "sm90")))
+    choice = choose_backend(asked(107, **of("2.13.0", 92000, "sm90")))
     assert (choice.backend, choice.pads_to) == ("flash", 112)
     assert "no multiple of 8" in choice.refusals["cudnn"]
     decode = asked(128, q=(4, 32, 1, 128))
-    assert choose(replace(decode, torch="2.8.0")).refusals["cudnn"] == "there is one query"
-    assert "cudnn" not in choose(decode).refusals
+    assert choose_backend(replace(decode, torch="2.8.0")).refusals["cudnn"] == "there is one query"
+    assert "cudnn" not in choose_backend(decode).refusals
 
 
 def test_what_the_rules_cannot_know_is_said() -> None:
-    assert "cuDNN's version" in choose(asked(128, torch="2.13", cudnn=None, arch="sm90")).doubts[0]
-    assert "rules are of torch 2.6 to 2.13" in choose(asked(128, torch="2.99.0")).doubts[0]
-    assert choose(asked(128)).doubts == ()
+    assert (
+        "cuDNN's version"
+        in choose_backend(asked(128, torch="2.13", cudnn=None, arch="sm90")).doubts[0]
+    )
+    assert "rules are of torch 2.6 to 2.13" in choose_backend(asked(128, torch="2.99.0")).doubts[0]
+    assert choose_backend(asked(128)).doubts == ()
 
 
 def test_switching_flash_off_leaves_math_for_unaligned_dims() -> None:
-    choice = choose(asked(107), disabled=("flash",))
+    choice = choose_backend(asked(107), disabled=("flash",))
     assert (choice.backend, choice.refusals["flash"]) == ("math", "switched off")
 
 
@@ -112,7 +115,9 @@ def test_switching_flash_off_leaves_math_for_unaligned_dims() -> None:
 def test_math_always_can_and_the_chosen_one_is_never_refused(
     head_dim: int, arch: str, dtype: str, mask: str, torch: str, cudnn: int | None
 ) -> None:
-    choice = choose(asked(head_dim, arch=arch, dtype=dtype, mask=mask, torch=torch, cudnn=cudnn))
+    choice = choose_backend(
+        asked(head_dim, arch=arch, dtype=dtype, mask=mask, torch=torch, cudnn=cudnn)
+    )
     assert "math" not in choice.refusals
     assert choice.backend not in choice.refusals
     before = choice.order[: choice.order.index(choice.backend)]
@@ -135,7 +140,7 @@ def test_math_always_can_and_the_chosen_one_is_never_refused(
 )
 def test_a_senseless_question_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(MapError, match=message):
-        choose(asked(107, **changes))
+        choose_backend(asked(107, **changes))
 
 
 def test_a_point_asks_its_own_question() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from gacprof.core.errors import LintError
 from gacprof.demands.table import SHIPPED, engine, parse_engine
-from gacprof.demands.targets import Range, gpu, version
+from gacprof.demands.targets import NumberRange, gpu, version
 from gacprof.linting import lint
 
 OWN = """
@@ -86,7 +86,7 @@ def test_an_entry_that_is_not_understood_is_refused_by_name(changed, named):
     ],
 )  # fmt: skip
 def test_versions_are_compared_as_numbers(text, number, holds):
-    assert Range(text).holds(version(number)) is holds
+    assert NumberRange(text).holds(version(number)) is holds
 
 
 SMS = {

@@ -12,7 +12,7 @@ from gacprof.core.errors import PlanError, SolverError
 from gacprof.planning import Constraints, PlanRequest, plan
 from gacprof.planning.classes import build_classes
 from gacprof.planning.costs import footprint, human_bytes
-from gacprof.planning.limits import Limits
+from gacprof.planning.limits import PlanLimits
 from gacprof.planning.problem import problem_of
 
 
@@ -102,7 +102,7 @@ def test_the_options_of_all_classes_add_up_to_the_checkpoint(planted):
         inventory, cliff_map = planted(name)
         request = PlanRequest(inventory, cliff_map, objective="pad", tokens=TOKENS, dtype="float32")
         problem = problem_of(inventory, cliff_map, request)
-        classes = build_classes(problem, Limits())
+        classes = build_classes(problem, PlanLimits())
         now = footprint(inventory, {})
         for pick in (0, -1):
             chosen = [(group, group.options[pick]) for group in classes]

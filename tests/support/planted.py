@@ -13,7 +13,7 @@ from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.build import build_map
 from gacprof.core.points import Block, Environment, Point, PointNote
 from gacprof.sweeping import Suite
-from gacprof.sweeping.engine import Engine
+from gacprof.sweeping.engine import SweepEngine
 from gacprof.sweeping.for_checkpoint import suite_for
 from gacprof.sweeping.store import JOURNAL, PARQUET, RunFolder
 
@@ -64,7 +64,7 @@ def swept_map(suite: Suite, latency: Callable[[Point], float] = planted_latency)
     """The map of what a sweep of the device measures."""
     held = _Held()
     device = RecordedDevice(latency, PLANTED)
-    for _ in Engine(suite.timing, device, suite.curves(PLANTED.kind), held).steps():
+    for _ in SweepEngine(suite.timing, device, suite.curves(PLANTED.kind), held).steps():
         pass
     return build_map(
         held, PLANTED, name="planted", point_notes=held.notes, tolerance=suite.timing.tolerance,

@@ -10,7 +10,7 @@ from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gacprof.checkpoint.inventory import Attention, Contents
+from gacprof.checkpoint.inventory import AttentionHeads, Contents
 from gacprof.checkpoint.layouts.declared import config_of_part, count
 from gacprof.checkpoint.layouts.linear import Linear
 from gacprof.checkpoint.layouts.names import layer_of, parent_of, role_of
@@ -18,7 +18,7 @@ from gacprof.checkpoint.layouts.names import layer_of, parent_of, role_of
 
 def find_attentions(
     contents: Contents, linears: Sequence[Linear]
-) -> tuple[tuple[Attention, ...], list[str]]:
+) -> tuple[tuple[AttentionHeads, ...], list[str]]:
     """One attention per layer that has q and k (or a fused qkv), and notes on doubts."""
     layers: dict[str, dict[str, Linear]] = {}
     for linear in linears:
@@ -37,7 +37,7 @@ def find_attentions(
     return tuple(found), notes
 
 
-def _latent(contents: Contents, linears: Sequence[Linear]) -> list[Attention]:
+def _latent(contents: Contents, linears: Sequence[Linear]) -> list[AttentionHeads]:
     """DeepSeek's latent attention: q and k have a rotated and an unrotated part per head."""
     config = config_of_part(contents.config)
     heads = count(config, "num_attention_heads")
@@ -45,7 +45,7 @@ def _latent(contents: Contents, linears: Sequence[Linear]) -> list[Attention]:
     if not heads or not plain or not rotated:
         return []
     return [
-        Attention(layer_of(linear.name) or 0, heads, heads, plain + rotated)
+        AttentionHeads(layer_of(linear.name) or 0, heads, heads, plain + rotated)
         for linear in linears
         if linear.name.endswith(".kv_b_proj")
     ]
@@ -53,7 +53,7 @@ def _latent(contents: Contents, linears: Sequence[Linear]) -> list[Attention]:
 
 def _attention(
     contents: Contents, name: str, parts: Mapping[str, Linear]
-) -> tuple[Attention | None, str]:
+) -> tuple[AttentionHeads | None, str]:
     layer = layer_of(name) or 0
     whole = config_of_part(contents.config, name)
     own = contents.attributes.get(name, {})
@@ -67,13 +67,13 @@ def _attention(
         rest = parts["qkv"].out_features(contents) - heads * head_dim
         if rest <= 0 or rest % (2 * head_dim):
             return None, f"{name}: fused q, k, v do not fit {heads} heads of {head_dim}"
-        return Attention(layer, heads, rest // (2 * head_dim), head_dim), ""
+        return AttentionHeads(layer, heads, rest // (2 * head_dim), head_dim), ""
     q, k = parts["q"].out_features(contents), parts["k"].out_features(contents)
     if head_dim and q % head_dim == 0 and k % head_dim == 0 and q and k:
-        return Attention(layer, q // head_dim, k // head_dim, head_dim), ""
+        return AttentionHeads(layer, q // head_dim, k // head_dim, head_dim), ""
     if heads and kv_heads and q % heads == 0 and k == q // heads * kv_heads:
         note = f"{name}: head_dim {q // heads} by shape, the config's {head_dim} does not divide"
-        return Attention(layer, heads, kv_heads, q // heads), note
+        return AttentionHeads(layer, heads, kv_heads, q // heads), note
     return None, f"{name}: q gives {q} and k {k} entries, which no head count in the config fits"
 
 

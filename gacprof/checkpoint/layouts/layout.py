@@ -1,8 +1,8 @@
 """One way in which a tool lays a model out, and what all of them share.
 
 A layout knows what names and shapes *mean*. It never reads tensor data and never decides
-anything by a folder's name. It lists its own :class:`Linear` layers; here each becomes a module
-with its GEMMs, each factor pair a rank dim, each MLP one width dim that couples gate, up and down.
+anything by a folder's name. It lists each :class:`Linear`; here each becomes a module with
+its GEMMs, each factor pair a rank dim, each MLP one width dim that couples gate, up and down.
 """
 
 from __future__ import annotations
@@ -26,7 +26,12 @@ from gacprof.checkpoint.inventory import (
 )
 from gacprof.checkpoint.layouts.declared import with_widths
 from gacprof.checkpoint.layouts.heads import find_attentions
-from gacprof.checkpoint.layouts.linear import Linear, check_shapes, dense_linears, factor_chains
+from gacprof.checkpoint.layouts.linear import (
+    Linear,
+    check_shapes,
+    dense_linears,
+    factor_chains,
+)
 from gacprof.checkpoint.layouts.names import is_embedding, layer_of, role_of
 from gacprof.checkpoint.layouts.widths import find_widths
 

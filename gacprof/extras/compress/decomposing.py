@@ -29,7 +29,7 @@ from gacprof.extras.compress.activations import (
 from gacprof.extras.compress.gradients import FILE, Found, Gather, Slopes, back_through
 from gacprof.extras.compress.layered import LayeredModel
 from gacprof.extras.compress.methods.low_rank import decompose, loss_of_cuts
-from gacprof.extras.compress.methods.method import LowRank, Target
+from gacprof.extras.compress.methods.method import LowRank, TargetLayer
 from gacprof.extras.compress.request import BACKWARD
 from gacprof.extras.compress.state import Work
 
@@ -41,7 +41,7 @@ class Piece(NamedTuple):
     """A target and its stored weight; what is known of its inputs, and the covariance of its
     outputs' gradients (one number c for c·I), both None where it has seen no token."""
 
-    target: Target
+    target: TargetLayer
     stored: torch.Tensor
     inputs: Mapping[str, torch.Tensor] | None
     curvature: torch.Tensor | None = None
@@ -57,7 +57,7 @@ class Decompositions:
     work has no calibration no text is run."""
 
     def __init__(
-        self, work: Work, method: LowRank, targets: Sequence[Target], gather: Gather | None
+        self, work: Work, method: LowRank, targets: Sequence[TargetLayer], gather: Gather | None
     ) -> None:
         self.method, self.targets = method, targets
         self._work, self._state, self._gather = work, work.state, gather
@@ -144,7 +144,7 @@ class Decompositions:
         write_json(self._state.path(BACK), {})
         self._state.drop(hidden(0, "gradient"))
 
-    def _in_layer(self, layer: int | None) -> list[Target]:
+    def _in_layer(self, layer: int | None) -> list[TargetLayer]:
         return [target for target in self.targets if target.layer == layer]
 
     def _paths(self, model: LayeredModel, index: int) -> dict[str, str]:
@@ -189,7 +189,7 @@ class Decompositions:
             for done_with in spent:
                 self._state.drop(done_with)
 
-    def _finite(self, target: Target) -> torch.Tensor:
+    def _finite(self, target: TargetLayer) -> torch.Tensor:
         reader = self._work.reader
         stored = reader.torch(target.weight)
         if not torch.isfinite(stored.to(torch.float32)).all():
@@ -198,7 +198,7 @@ class Decompositions:
             )
         return stored
 
-    def of(self, target: Target) -> dict[str, torch.Tensor]:
+    def of(self, target: TargetLayer) -> dict[str, torch.Tensor]:
         """What was worked out for the target's layer: ``name/group/u``, ``/v``, ``/sigma``, and
         ``name/magnitude``, ``name/activation``."""
         file = _file_of(target.layer)
@@ -206,7 +206,7 @@ class Decompositions:
             self._latest = file, self._state.load(file)
         return self._latest[1]
 
-    def _pair(self, target: Target, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _pair(self, target: TargetLayer, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
         """u [out, rank] and v [rank, in] of a target of one group."""
         held = self.of(target)
         return held[f"{target.name}/0/u"][:, :rank], held[f"{target.name}/0/v"][:rank]
@@ -248,7 +248,7 @@ class Decompositions:
                 }.get(name, total**0.5)
         return found
 
-    def _rows(self, target: Target, score: str) -> torch.Tensor:
+    def _rows(self, target: TargetLayer, score: str) -> torch.Tensor:
         """By row of the target's weight the sum of squares (magnitude) or of the score (gradient,
         fisher); the square of the one score (activation)."""
         if score not in BACKWARD:
@@ -305,6 +305,6 @@ def _decompose(method: LowRank, piece: Piece, scaling: Any, device: str) -> dict
     return found
 
 
-def entries_kept(target: Target) -> int:
+def entries_kept(target: TargetLayer) -> int:
     """How many entries of each decomposition are kept."""
     return min(target.full, -(-target.even // SPARE) * SPARE if target.groups == 1 else target.full)

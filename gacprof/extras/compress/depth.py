@@ -31,7 +31,7 @@ from gacprof.extras.compress.layered import (
 )
 from gacprof.extras.compress.request import CompressRequest
 from gacprof.extras.compress.state import Work
-from gacprof.extras.compress.writing import NewTensor, inventory_of_output, unique
+from gacprof.extras.compress.writing import OutputTensor, inventory_of_output, unique
 
 LOSSES = "losses.json"
 """Of the text, by the layers that are gone."""
@@ -167,7 +167,7 @@ class Depth:
     def _staying(self, sizes: NewSizes) -> list[int]:
         return [i for i, name in enumerate(self.layers) if sizes[name] is None]
 
-    def tensors(self, sizes: NewSizes) -> list[NewTensor]:
+    def tensors(self, sizes: NewSizes) -> list[OutputTensor]:
         """The layer ``kept[i]`` as layer i."""
         kept = self._staying(sizes)
         places = {old: place for place, old in enumerate(kept)}
@@ -175,11 +175,11 @@ class Depth:
         for name, old in self._of.items():
             info = self.reader.info(name)
             if old is None or places.get(old) == old:
-                made.append(NewTensor(name, info.dtype, info.shape))
+                made.append(OutputTensor(name, info.dtype, info.shape))
             elif old in places:
                 renamed = self.layers[places[old]] + name.removeprefix(self.layers[old])
                 read = partial(self.reader.torch, name)
-                made.append(NewTensor(renamed, info.dtype, info.shape, read))
+                made.append(OutputTensor(renamed, info.dtype, info.shape, read))
         return made
 
     def config(self, sizes: NewSizes) -> dict[str, Any]:

@@ -23,10 +23,10 @@ from gacprof.core.formatting import counted
 from gacprof.extras.compress.calibration import Calibration
 from gacprof.extras.compress.decomposing import Decompositions, entries_kept
 from gacprof.extras.compress.gradients import Gather
-from gacprof.extras.compress.methods.method import Evidence, LowRank, Target, uniform_rank
+from gacprof.extras.compress.methods.method import LowRank, RankEvidence, TargetLayer, uniform_rank
 from gacprof.extras.compress.request import BACKWARD
 from gacprof.extras.compress.state import Work
-from gacprof.extras.compress.writing import NewTensor, unique
+from gacprof.extras.compress.writing import OutputTensor, unique
 
 
 class Factoring:
@@ -84,10 +84,10 @@ class Factoring:
         targets were ``alike``, for its refusals."""
         if alike:
             losses = {(t.name, share): 0.0 for t in self.targets for share in self.method.probed}
-            known = Evidence(dict.fromkeys(self.most, 1.0), losses)
+            known = RankEvidence(dict.fromkeys(self.most, 1.0), losses)
         else:
             scores = self.scores() if self.method.scored else {}
-            known = Evidence(scores, self._found.sensitivities())
+            known = RankEvidence(scores, self._found.sensitivities())
         return self.method.ranks(self.targets, ratio, known)
 
     def rounded(self, sizes: NewSizes, multiple: int) -> dict[str, int | None]:
@@ -201,7 +201,7 @@ class Factoring:
         """Importance by dim name, by the score that was asked for."""
         return self._found.scores(self.score or "magnitude")
 
-    def tensors(self, sizes: NewSizes) -> list[NewTensor]:
+    def tensors(self, sizes: NewSizes) -> list[OutputTensor]:
         """Every tensor of the model with these ranks, in the source's order."""
         targets = {t.weight: t for t in self.targets if sizes[t.dims[0]] is not None}
         biases = {t.bias for t in targets.values() if t.bias}
@@ -210,10 +210,10 @@ class Factoring:
             if info.name in targets:
                 made += self._factored(targets[info.name], sizes)
             elif info.name not in biases:
-                made.append(NewTensor(info.name, info.dtype, info.shape))
+                made.append(OutputTensor(info.name, info.dtype, info.shape))
         return made
 
-    def _factored(self, target: Target, sizes: NewSizes) -> list[NewTensor]:
+    def _factored(self, target: TargetLayer, sizes: NewSizes) -> list[OutputTensor]:
         names = self.method.names(target)
         assert names is not None
         ranks = [sizes[name] or 0 for name in target.dims]
@@ -228,14 +228,14 @@ class Factoring:
         def bias(group: int) -> torch.Tensor:
             return self.reader.torch(str(target.bias))[target.group(group)]
 
-        made = [NewTensor(names.inner, target.dtype, (sum(ranks), target.in_features), inner)]
+        made = [OutputTensor(names.inner, target.dtype, (sum(ranks), target.in_features), inner)]
         for i, name in enumerate(names.outer):
             shape = (target.rows, ranks[i])
-            made.append(NewTensor(name, target.dtype, shape, partial(factor, i, "u")))
+            made.append(OutputTensor(name, target.dtype, shape, partial(factor, i, "u")))
         for i, name in enumerate(names.outer if target.bias else ()):
             dtype = self.reader.info(str(target.bias)).dtype
             own = f"{name.removesuffix('weight')}bias"
-            made.append(NewTensor(own, dtype, (target.rows,), partial(bias, i)))
+            made.append(OutputTensor(own, dtype, (target.rows,), partial(bias, i)))
         return made
 
     def config(self, sizes: NewSizes) -> dict[str, Any]:
@@ -248,7 +248,7 @@ class Factoring:
 
 
 def _thin(
-    targets: Sequence[Target],
+    targets: Sequence[TargetLayer],
     method: LowRank,
     calibration: Calibration | None,
     gather: Gather | None,
@@ -276,7 +276,9 @@ def _thin(
     )
 
 
-def targets_of(reader: TensorReader, method: LowRank) -> tuple[tuple[Target, ...], dict[str, str]]:
+def targets_of(
+    reader: TensorReader, method: LowRank
+) -> tuple[tuple[TargetLayer, ...], dict[str, str]]:
     """The layers that the method factors, and those that it leaves dense, with the reason.
 
     Raises :class:`CompressionError` where it factors none.
@@ -303,13 +305,13 @@ def targets_of(reader: TensorReader, method: LowRank) -> tuple[tuple[Target, ...
     return tuple(found), left
 
 
-def _target(inventory: Inventory, module: Module, method: LowRank) -> Target:
+def _target(inventory: Inventory, module: Module, method: LowRank) -> TargetLayer:
     attention = next((a for a in inventory.attentions if a.layer == module.layer), None)
     groups = 1
     if attention is not None and module.role in ("k", "v"):
         groups = method.groups(module, attention.heads, attention.kv_heads)
     gemm = module.gemms[0]
-    return Target(
+    return TargetLayer(
         name=module.name,
         weight=gemm.weight,
         bias=f"{module.name}.bias" if gemm.bias else None,

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from gacprof.checkpoint.inventory import Attention, Dim, Inventory, Module, NewSizes
+from gacprof.checkpoint.inventory import AttentionHeads, Dim, Inventory, Module, NewSizes
 from gacprof.checkpoint.layouts.declared import with_widths
 from gacprof.core.errors import CompressionError
 from gacprof.core.factors import COMPUTABLE, Stored, norms
@@ -32,7 +32,7 @@ from gacprof.extras.compress.methods.llmpruner import (
 from gacprof.extras.compress.methods.low_rank import bent, loss_of_tails
 from gacprof.extras.compress.request import TAYLOR
 from gacprof.extras.compress.state import Work
-from gacprof.extras.compress.writing import NewTensor, unique
+from gacprof.extras.compress.writing import OutputTensor, unique
 
 SCORES = (TAYLOR, "magnitude")
 """By what units are ranked: Taylor unless the magnitude of their weights is asked for."""
@@ -52,7 +52,7 @@ class Slice:
 
 
 @dataclass(frozen=True)
-class Group:
+class UnitGroup:
     """Units that are pruned one by one, and all the places that a unit is written in."""
 
     dim: str
@@ -124,7 +124,7 @@ class Pruning:
             for group in self.groups
         }
 
-    def _importance_of(self, group: Group, held: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def _importance_of(self, group: UnitGroup, held: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """By unit, from the scores of the group's layer."""
         total = torch.zeros(group.count, dtype=torch.float64)
         for part in group.slices:
@@ -259,8 +259,8 @@ class Pruning:
             for group in self.pruned
         }
 
-    def tensors(self, sizes: NewSizes) -> list[NewTensor]:
-        cuts: dict[str, list[tuple[Group, Slice]]] = {}
+    def tensors(self, sizes: NewSizes) -> list[OutputTensor]:
+        cuts: dict[str, list[tuple[UnitGroup, Slice]]] = {}
         for group in self.pruned:
             if sizes[group.dim] != group.count:
                 for part in group.slices:
@@ -268,11 +268,13 @@ class Pruning:
         return [
             self._cut(info, cuts[info.name], sizes)
             if info.name in cuts
-            else NewTensor(info.name, info.dtype, info.shape)
+            else OutputTensor(info.name, info.dtype, info.shape)
             for info in unique(self.reader)
         ]
 
-    def _cut(self, info: Any, parts: list[tuple[Group, Slice]], sizes: NewSizes) -> NewTensor:
+    def _cut(
+        self, info: Any, parts: list[tuple[UnitGroup, Slice]], sizes: NewSizes
+    ) -> OutputTensor:
         left: dict[int, int] = {}
         for group, part in parts:
             left[part.axis] = left.get(part.axis, 0) + (sizes[group.dim] or 1) * part.width
@@ -290,7 +292,7 @@ class Pruning:
                 value = value.index_select(axis, torch.tensor(indices))
             return value
 
-        return NewTensor(info.name, info.dtype, shape, make)
+        return OutputTensor(info.name, info.dtype, shape, make)
 
     def config(self, sizes: NewSizes) -> dict[str, Any]:
         """With the width and the heads where all layers have the same; else as it was, as
@@ -311,13 +313,13 @@ class Pruning:
         return config
 
 
-def _by_unit(values: torch.Tensor, group: Group, part: Slice) -> torch.Tensor:
+def _by_unit(values: torch.Tensor, group: UnitGroup, part: Slice) -> torch.Tensor:
     """A vector along the part's axis, summed over the entries of each unit."""
     section = values[part.start : part.start + group.count * part.width]
     return section.reshape(group.count, part.width).sum(1)
 
 
-def groups_of(inventory: Inventory) -> tuple[list[Group], dict[str, str]]:
+def groups_of(inventory: Inventory) -> tuple[list[UnitGroup], dict[str, str]]:
     """The units that can be pruned, and the layers that cannot, with the reason.
 
     Raises :class:`CompressionError` where there are none.
@@ -329,7 +331,7 @@ def groups_of(inventory: Inventory) -> tuple[list[Group], dict[str, str]]:
             left[dim.name.partition(":")[0]] = reason
         elif dim.layer is not None:
             slices = tuple(Slice(p.tensor, p.axis, p.start, 1) for p in dim.places)
-            groups.append(Group(dim.name, dim.layer, dim.size, dim.params_per_unit, slices))
+            groups.append(UnitGroup(dim.name, dim.layer, dim.size, dim.params_per_unit, slices))
     modules = {(m.layer, m.role): m for m in inventory.modules if m.kind == "dense"}
     for attention in inventory.attentions:
         parts = [modules.get((attention.layer, role)) for role in ("q", "k", "v", "o")]
@@ -357,7 +359,9 @@ def _refusal(inventory: Inventory, dim: Dim) -> str:
     return ""
 
 
-def _heads(inventory: Inventory, attention: Attention, parts: Sequence[Module]) -> Group | None:
+def _heads(
+    inventory: Inventory, attention: AttentionHeads, parts: Sequence[Module]
+) -> UnitGroup | None:
     """Groups of heads that share their keys and values, of the modules q, k, v and o; None where
     these are not plain layers."""
     if len(parts) < 4:
@@ -377,4 +381,4 @@ def _heads(inventory: Inventory, attention: Attention, parts: Sequence[Module]) 
             slices.append(Slice(bias, 0, 0, width))
             parameters += width
     name = f"{parts[-1].name.rpartition('.')[0]}:heads"
-    return Group(name, attention.layer, attention.kv_heads, parameters, tuple(slices), True)
+    return UnitGroup(name, attention.layer, attention.kv_heads, parameters, tuple(slices), True)

@@ -18,7 +18,7 @@ from torch import nn
 
 from gacprof.extras.compress.activations import enter, hidden, run_all, window
 from gacprof.extras.compress.layered import LayeredModel, window_loss
-from gacprof.extras.compress.methods.method import Target, uniform_rank
+from gacprof.extras.compress.methods.method import TargetLayer, uniform_rank
 from gacprof.extras.compress.state import State, Work
 
 PROBE_TOKENS = 512
@@ -28,7 +28,7 @@ WORST = 1e9
 """Stands for a loss that is not finite."""
 
 Variant = tuple[str, float]
-Cut = Callable[[nn.Module, Target, float], contextlib.AbstractContextManager[None]]
+Cut = Callable[[nn.Module, TargetLayer, float], contextlib.AbstractContextManager[None]]
 PROBE, VARIANTS = "probe", "variants"
 WHOLE: Variant = ("", 1.0)
 """Stands for the model with nothing cut."""
@@ -38,9 +38,9 @@ def search(
     model: LayeredModel,
     work: Work,
     ids: torch.Tensor,
-    targets: Sequence[Target],
+    targets: Sequence[TargetLayer],
     shares: Sequence[float],
-    pair: Callable[[Target, int], tuple[torch.Tensor, torch.Tensor]],
+    pair: Callable[[TargetLayer, int], tuple[torch.Tensor, torch.Tensor]],
 ) -> dict[Variant, float]:
     """The mean loss with one target at the rank of one share of its parameters, by both, and that
     of the :data:`WHOLE` model.
@@ -49,7 +49,7 @@ def search(
     """
 
     @contextlib.contextmanager
-    def cut(module: nn.Module, target: Target, share: float) -> Iterator[None]:
+    def cut(module: nn.Module, target: TargetLayer, share: float) -> Iterator[None]:
         """The module with its weight at the rank of that share."""
         weight: Any = module.weight
         u, v = pair(target, uniform_rank(target, 1 - share))
@@ -111,7 +111,7 @@ def _losses(
     state: State,
     order: Sequence[Variant],
     probe: torch.Tensor,
-    heads: Sequence[Target],
+    heads: Sequence[TargetLayer],
     shares: Sequence[float],
     cut: Cut,
 ) -> dict[Variant, float]:

@@ -29,7 +29,7 @@ CARD, PLAN = "README.md", "plan.json"
 
 
 @dataclass(frozen=True)
-class NewTensor:
+class OutputTensor:
     """A tensor of the output; ``make`` gives its values, None where the source has them."""
 
     name: str
@@ -51,7 +51,7 @@ def unique(reader: TensorReader) -> list[TensorInfo]:
 
 
 def inventory_of_output(
-    path: str, tensors: Iterable[NewTensor], config: Mapping[str, Any]
+    path: str, tensors: Iterable[OutputTensor], config: Mapping[str, Any]
 ) -> Inventory:
     """What a scan of the output will say, before it is written."""
     infos = {t.name: TensorInfo(t.name, t.shape, t.dtype, "", None, t.nbytes) for t in tensors}
@@ -62,7 +62,7 @@ def write_folder(
     out: Path,
     key: str,
     reader: TensorReader,
-    tensors: Sequence[NewTensor],
+    tensors: Sequence[OutputTensor],
     files: Mapping[str, Mapping[str, Any]],
     card: str,
 ) -> None:
@@ -92,11 +92,11 @@ def write_folder(
 
 class _Shard(NamedTuple):
     name: str
-    tensors: list[NewTensor]
+    tensors: list[OutputTensor]
 
 
-def _shards(tensors: Sequence[NewTensor]) -> list[list[NewTensor]]:
-    shards: list[list[NewTensor]] = [[]]
+def _shards(tensors: Sequence[OutputTensor]) -> list[list[OutputTensor]]:
+    shards: list[list[OutputTensor]] = [[]]
     held = 0
     for tensor in tensors:
         if shards[-1] and held + tensor.nbytes > SHARD_BYTES:
@@ -107,11 +107,11 @@ def _shards(tensors: Sequence[NewTensor]) -> list[list[NewTensor]]:
     return shards
 
 
-def _append(reader: TensorReader, file: BinaryIO, tensor: NewTensor) -> None:
+def _append(reader: TensorReader, file: BinaryIO, tensor: OutputTensor) -> None:
     file.write(reader.raw(tensor.name) if tensor.make is None else _bytes_of(tensor))
 
 
-def _bytes_of(tensor: NewTensor) -> memoryview:
+def _bytes_of(tensor: OutputTensor) -> memoryview:
     assert tensor.make is not None
     value = tensor.make()
     if tuple(value.shape) != tensor.shape:

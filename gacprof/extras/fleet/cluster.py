@@ -19,7 +19,7 @@ from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Block, Environment, PointNote
 from gacprof.devices.device import Device
 from gacprof.devices.worker import IsolatedDevice, Opener, open_in_worker
-from gacprof.sweeping.engine import Engine, Outcome
+from gacprof.sweeping.engine import CurveOutcome, SweepEngine
 from gacprof.sweeping.suite import CurvePlan, Schedule
 
 THREADS = "OMP_NUM_THREADS"
@@ -36,7 +36,7 @@ class Hello(NamedTuple):
     gpu: str
 
 
-class Step(NamedTuple):
+class ShareStep(NamedTuple):
     """What one call measured. ``outcomes`` by curve, once the share is ``over``."""
 
     blocks: Sequence[Block]
@@ -44,7 +44,7 @@ class Step(NamedTuple):
     done: float
     total: float
     over: bool
-    outcomes: Mapping[str, Outcome]
+    outcomes: Mapping[str, CurveOutcome]
 
 
 class Worker:
@@ -63,7 +63,7 @@ class Worker:
         self._opener, self._timeout_s, self._isolate = opener, timeout_s, isolate
         self._spares, self._threads = processes - 1, threads
         self._device: Device | None = None
-        self._engine: Engine | None = None
+        self._engine: SweepEngine | None = None
         self._steps: Iterator[None] = iter(())
         self._kept: _Kept = _Kept()
 
@@ -94,17 +94,17 @@ class Worker:
         if self._engine is not None:
             self._device.renew()
         self._kept = _Kept()
-        self._engine = Engine(
+        self._engine = SweepEngine(
             timing, self._device, plans, self._kept, blocks=blocks, budget_s=budget_s, salt=salt
         )
         self._steps = self._engine.steps()
 
-    def step(self) -> Step:
+    def step(self) -> ShareStep:
         """Measure the next batch. Raises :class:`MeasurementError` where the device cannot."""
         assert self._engine is not None
         over = next(self._steps, self) is self
         kept, outcomes = self._kept, self._engine.outcomes() if over else {}
-        measured = Step(kept.blocks, kept.notes, *self._engine.progress(), over, outcomes)
+        measured = ShareStep(kept.blocks, kept.notes, *self._engine.progress(), over, outcomes)
         kept.blocks, kept.notes = [], []
         return measured
 
@@ -129,7 +129,7 @@ class _Kept:
 
 
 @dataclass(frozen=True)
-class Place:
+class WorkerPlace:
     """Where a worker can be started: one device of a ``node``. ``device`` is its name there
     (``cuda:0``), ``number`` tells those of a node apart, ``name`` is the fleet's. ``resources`` are
     those of the node in Ray."""
@@ -155,8 +155,8 @@ class Cluster(Protocol):
 
     grows: bool
 
-    def places(self) -> list[Place]: ...
-    def start(self, place: Place, make: Making) -> Any: ...
+    def places(self) -> list[WorkerPlace]: ...
+    def start(self, place: WorkerPlace, make: Making) -> Any: ...
     def call(self, handle: Any, method: str, *args: Any) -> Any: ...
 
     def ready(self, references: Sequence[Any], timeout_s: float) -> Iterable[Any]:
@@ -177,12 +177,12 @@ class Threads:
 
     def __init__(self, devices: Sequence[str]) -> None:
         host = platform.node() or "here"
-        self._places = [Place(f"{host}/{name}", host, name) for name in devices]
+        self._places = [WorkerPlace(f"{host}/{name}", host, name) for name in devices]
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[WorkerPlace]:
         return self._places
 
-    def start(self, place: Place, make: Making) -> tuple[Worker, ThreadPoolExecutor]:
+    def start(self, place: WorkerPlace, make: Making) -> tuple[Worker, ThreadPoolExecutor]:
         return make(), ThreadPoolExecutor(1, thread_name_prefix=place.name)
 
     def call(self, handle: tuple[Worker, ThreadPoolExecutor], method: str, *args: Any) -> Any:
@@ -201,7 +201,7 @@ class Threads:
         thread.shutdown(wait=True)
 
 
-OpenerOn = Callable[[Place], Opener]
+OpenerOn = Callable[[WorkerPlace], Opener]
 """How the device of a place is opened by its worker."""
 
 

@@ -23,9 +23,24 @@ from gacprof.core.errors import MeasurementError, first_line
 from gacprof.core.files import Record
 from gacprof.core.points import PointNote
 from gacprof.devices.worker import BLOCK_TIMEOUT_S
-from gacprof.extras.fleet.cluster import THREADS, Cluster, Hello, OpenerOn, Place, Step, Worker
-from gacprof.extras.fleet.members import Group, Member, Share, kind_of, link_curves, split
-from gacprof.sweeping.engine import Outcome, RunSummary
+from gacprof.extras.fleet.cluster import (
+    THREADS,
+    Cluster,
+    Hello,
+    OpenerOn,
+    ShareStep,
+    Worker,
+    WorkerPlace,
+)
+from gacprof.extras.fleet.members import (
+    CurveShare,
+    DeviceGroup,
+    Member,
+    kind_of,
+    link_curves,
+    split,
+)
+from gacprof.sweeping.engine import CurveOutcome, RunSummary
 from gacprof.sweeping.estimate import guessed_s
 from gacprof.sweeping.run import header_of, opened
 from gacprof.sweeping.store import RunFolder, read_notes
@@ -76,10 +91,10 @@ class Driver:
     def __post_init__(self) -> None:
         self._started = time.monotonic()
         self._members: list[Member] = []
-        self._groups: dict[str, Group] = {}
-        self._kinds: dict[Place, str] = {}
-        self._failures: dict[Place, list[Share | None]] = {}
-        self._present: set[Place] = set()
+        self._groups: dict[str, DeviceGroup] = {}
+        self._kinds: dict[WorkerPlace, str] = {}
+        self._failures: dict[WorkerPlace, list[CurveShare | None]] = {}
+        self._present: set[WorkerPlace] = set()
         self._notes: list[str] = []
         self._lost, self._looked = 0, -LOOK_S
         self._alone_since: float | None = None
@@ -104,7 +119,7 @@ class Driver:
                     self.cluster.stop(member.handle)
         return self._summary()
 
-    def _open_groups(self) -> list[Group]:
+    def _open_groups(self) -> list[DeviceGroup]:
         return [g for g in self._groups.values() if g.queue or not g.is_split]
 
     def _look_for_places(self) -> None:
@@ -131,10 +146,10 @@ class Driver:
         else:
             self._give_up_waiting(sorted(waiting))
 
-    def _usable(self, place: Place) -> bool:
+    def _usable(self, place: WorkerPlace) -> bool:
         return len(self._failures.get(place, ())) < TRIES
 
-    def _next_share(self, group: Group, place: Place) -> Share | None:
+    def _next_share(self, group: DeviceGroup, place: WorkerPlace) -> CurveShare | None:
         """What a place may take: nothing that a worker there was lost with, unless there is no
         other place for it."""
         others = any(
@@ -155,7 +170,7 @@ class Driver:
                 "--resume goes on with it"
             )
 
-    def _start(self, place: Place) -> None:
+    def _start(self, place: WorkerPlace) -> None:
         make = partial(
             Worker, self.opener_on(place), timeout_s=self.timeout_s, isolate=self.isolate,
             processes=self.suite.timing.processes if place.device == "cpu" else 1,
@@ -171,7 +186,7 @@ class Driver:
         if not heads:
             time.sleep(0.0 if self._members else SHOW_S)
             return
-        measured: dict[str, list[tuple[Member, Step]]] = {}
+        measured: dict[str, list[tuple[Member, ShareStep]]] = {}
         for reference in self.cluster.ready(list(heads), SHOW_S):
             member = heads[reference]
             member.pending.popleft()
@@ -182,7 +197,7 @@ class Driver:
             else:
                 if isinstance(answer, Hello):
                     self._admit(member, answer)
-                elif isinstance(answer, Step) and member.group is not None:
+                elif isinstance(answer, ShareStep) and member.group is not None:
                     measured.setdefault(member.group.kind, []).append((member, answer))
         for kind, steps in measured.items():
             self._groups[kind].keep(steps)
@@ -207,12 +222,12 @@ class Driver:
         on_gpu = hello.gpu and member.place.device.startswith("cuda")
         member.device = f"{host}/{hello.gpu}" if on_gpu else member.place.name
 
-    def _new_group(self, kind: str, hello: Hello) -> Group:
+    def _new_group(self, kind: str, hello: Hello) -> DeviceGroup:
         plans = self.suite.curves(hello.environment.kind)
         store = RunFolder(self.out / kind)
         header = header_of(self.suite, hello.environment, hello.timer)
         self._stack.enter_context(opened(store, header, self.resume))
-        group = Group(kind, hello, store, plans)
+        group = DeviceGroup(kind, hello, store, plans)
         group.replayed()
         return group
 
@@ -230,7 +245,7 @@ class Driver:
             for member in idle:
                 self._begin(group, member)
 
-    def _split(self, group: Group, devices: int) -> None:
+    def _split(self, group: DeviceGroup, devices: int) -> None:
         kind, name = group.hello.environment.kind, group.hello.environment.name
         costs = {p.key: guessed_s(p, self.suite.timing, kind, name) for p in group.plans}
 
@@ -243,9 +258,9 @@ class Driver:
         group.queue = split([p for p in group.plans if p.key not in linked], devices, cost)
         group.is_split = True
 
-    def _begin(self, group: Group, member: Member) -> None:
+    def _begin(self, group: DeviceGroup, member: Member) -> None:
         """Give a worker a share, and the link curves once; let it go where nothing is left."""
-        share = self._next_share(group, member.place) or Share([])
+        share = self._next_share(group, member.place) or CurveShare([])
         if share.plans:
             group.queue.remove(share)
         links = [] if member.device in group.linked else group.links
@@ -262,7 +277,7 @@ class Driver:
         begun = call("begin", self.suite.timing, plans, known, budget_s, salt)
         member.pending = deque([begun, *(call("step") for _ in range(AHEAD))])
 
-    def _finish(self, member: Member, group: Group, step: Step) -> None:
+    def _finish(self, member: Member, group: DeviceGroup, step: ShareStep) -> None:
         group.outcomes |= step.outcomes
         group.linked.add(member.device)
         self._failures.pop(member.place, None)
@@ -293,7 +308,7 @@ class Driver:
         if share.losses < TRIES:
             group.queue.append(share)
         elif len(share.plans) > 1:
-            group.queue += [Share([plan]) for plan in share.plans]
+            group.queue += [CurveShare([plan]) for plan in share.plans]
         else:
             points = share.plans[0].points.values()
             group.store.note([PointNote(point, failed=why) for point in points])
@@ -306,10 +321,10 @@ class Driver:
             raise MeasurementError(f"no device of the cluster could be opened: {why}")
         return FleetRun(runs, devices, self._lost, list(dict.fromkeys(self._notes)))
 
-    def _summary_of(self, group: Group) -> RunSummary:
+    def _summary_of(self, group: DeviceGroup) -> RunSummary:
         measured = {call.point for block in group.blocks() for call in block.calls}
         notes = read_notes(group.store.path)
-        outcomes = [group.outcomes.get(p.key, Outcome(True, True)) for p in group.plans]
+        outcomes = [group.outcomes.get(p.key, CurveOutcome(True, True)) for p in group.plans]
         return RunSummary(
             group.store.path,
             len(group.plans),

@@ -12,8 +12,8 @@ from typing import Any
 from gacprof.core.formatting import slug
 from gacprof.core.points import Block, Environment, PointNote, curve_key
 from gacprof.devices.environment import STEERING
-from gacprof.extras.fleet.cluster import Hello, Place, Step
-from gacprof.sweeping.engine import Outcome
+from gacprof.extras.fleet.cluster import Hello, ShareStep, WorkerPlace
+from gacprof.sweeping.engine import CurveOutcome
 from gacprof.sweeping.run import CONDITIONS
 from gacprof.sweeping.store import RunFolder, read_blocks
 from gacprof.sweeping.suite import CurvePlan
@@ -42,7 +42,7 @@ def kind_of(environment: Environment, timer: str) -> str:
 
 
 @dataclass
-class Share:
+class CurveShare:
     """Curves that one device measures together. ``losses`` counts the workers that were lost with
     it, one after the other, without a block; ``tried`` are the places that they were on."""
 
@@ -76,10 +76,10 @@ def link_curves(plans: Sequence[CurvePlan], devices: int, cost: Cost) -> list[Cu
     return chosen
 
 
-def split(plans: Sequence[CurvePlan], devices: int, cost: Cost) -> list[Share]:
+def split(plans: Sequence[CurvePlan], devices: int, cost: Cost) -> list[CurveShare]:
     """At most so many shares of about equal cost: the longest curve first, each to the share that
     has least (Graham 1969: at most 4/3 of the best split's longest)."""
-    shares = [Share([]) for _ in range(min(devices, len(plans)))]
+    shares = [CurveShare([]) for _ in range(min(devices, len(plans)))]
     loads = [0.0] * len(shares)
     for plan in sorted(plans, key=lambda p: (-cost(p), p.key)):
         least = loads.index(min(loads))
@@ -92,12 +92,12 @@ def split(plans: Sequence[CurvePlan], devices: int, cost: Cost) -> list[Share]:
 class Member:
     """A worker and what it is at. ``device`` is its name in the run folder."""
 
-    place: Place
+    place: WorkerPlace
     handle: Any
     pending: deque[Any]
-    group: Group | None = None
+    group: DeviceGroup | None = None
     device: str = ""
-    share: Share | None = None
+    share: CurveShare | None = None
     processes: dict[int, int] = field(default_factory=dict)
     blocks: int = 0
     done: float = 0.0
@@ -111,17 +111,17 @@ class Member:
 
 
 @dataclass
-class Group:
+class DeviceGroup:
     """Devices of one kind, their run folder, and the curves that none of them has yet."""
 
     kind: str
     hello: Hello
     store: RunFolder
     plans: list[CurvePlan]
-    queue: list[Share] = field(default_factory=list)
+    queue: list[CurveShare] = field(default_factory=list)
     links: list[CurvePlan] = field(default_factory=list)
     linked: set[str] = field(default_factory=set)
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    outcomes: dict[str, CurveOutcome] = field(default_factory=dict)
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     number: int = 0
     process: int = 0
@@ -146,7 +146,7 @@ class Group:
         self.counts[curve_key(block.calls[0].point, block.axis), block.device] += 1
         self.calls += len(block.calls)
 
-    def keep(self, measured: Iterable[tuple[Member, Step]]) -> None:
+    def keep(self, measured: Iterable[tuple[Member, ShareStep]]) -> None:
         """Append the blocks and notes of workers, under the folder's own numbers, all at once."""
         notes: list[PointNote] = []
         fresh: list[Block] = []

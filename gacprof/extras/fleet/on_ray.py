@@ -23,7 +23,7 @@ from gacprof.core.errors import GacprofError, MeasurementError, first_line
 from gacprof.core.tasks import Tasks
 from gacprof.devices.environment import cpu_environment, cuda_environment
 from gacprof.devices.opening import device_name
-from gacprof.extras.fleet.cluster import GoneError, Making, Place, Worker
+from gacprof.extras.fleet.cluster import GoneError, Making, Worker, WorkerPlace
 from gacprof.extras.fleet.members import kind_of
 
 STORE = 128 << 20
@@ -100,7 +100,7 @@ class RayCluster:
         self._ray, self._kind = imported(), kind
         self._actor = self._ray.remote(max_restarts=0, max_task_retries=0)(Worker)
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[WorkerPlace]:
         nodes = [node for node in self._ray.nodes() if node["Alive"]]
         hosts = [node["NodeManagerHostname"] for node in nodes]
         gpus, cpus = [], []
@@ -109,13 +109,13 @@ class RayCluster:
             if hosts.count(host) > 1:  # several nodes on one machine
                 host = f"{host}-{name[:6]}"
             for i in range(int(resources.get("GPU", 0))):
-                gpus.append(Place(f"{host}/gpu{i}", name, "cuda:0", i, resources))
+                gpus.append(WorkerPlace(f"{host}/gpu{i}", name, "cuda:0", i, resources))
             if resources.get("CPU", 0) >= 1:
-                cpus.append(Place(f"{host}/cpu", name, "cpu", 0, resources))
+                cpus.append(WorkerPlace(f"{host}/cpu", name, "cpu", 0, resources))
         chosen = {"cuda": gpus, "cpu": cpus, "all": gpus + cpus, "auto": gpus or cpus}
         return chosen[self._kind]
 
-    def start(self, place: Place, make: Making) -> Any:
+    def start(self, place: WorkerPlace, make: Making) -> Any:
         # All cores of a CPU that is measured; beside a GPU one that starts its calls.
         needed = {"num_cpus": int(place.resources["CPU"])} if place.device == "cpu" else {
             "num_gpus": 1, "num_cpus": min(1, place.resources.get("CPU", 0))}  # fmt: skip

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from gacprof.checkpoint.config import effective_config, refuse_oversized
-from gacprof.checkpoint.inventory import Attention, Inventory, Module
+from gacprof.checkpoint.inventory import AttentionHeads, Inventory, Module
 from gacprof.core.errors import CheckpointError
 from gacprof.extras.serve.carried import decoder_settings, refuse_unless, rope_scaling
 from gacprof.planning.costs import footprint
@@ -46,7 +46,7 @@ class Decoder:
     inventory: Inventory
     config: Mapping[str, Any]
     modules: Mapping[str, Module]
-    attentions: tuple[Attention, ...]
+    attentions: tuple[AttentionHeads, ...]
     widths: tuple[int, ...]
     names: Mapping[str, str]
 
@@ -197,7 +197,7 @@ def _names(
 def _true_config(
     config: Mapping[str, Any],
     inventory: Inventory,
-    attentions: tuple[Attention, ...],
+    attentions: tuple[AttentionHeads, ...],
     widths: tuple[int, ...],
     names: Mapping[str, str],
 ) -> dict[str, Any]:

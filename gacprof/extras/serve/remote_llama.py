@@ -62,7 +62,7 @@ def sharding(ranks: dict[str, Any], layers: int) -> dict[str, str]:
     return plan
 
 
-class FactorPair(nn.Module):
+class LowRankLinear(nn.Module):
     """``y = outer(inner(x))``, inner [rank, in] and outer [out, rank]."""
 
     def __init__(self, n_in: int, n_out: int, rank: int, bias: bool) -> None:
@@ -74,7 +74,7 @@ class FactorPair(nn.Module):
         return self.outer(self.inner(x))
 
 
-class GroupedFactors(nn.Module):
+class GroupedLowRankLinear(nn.Module):
     """One inner for all groups; each outer reads its own stretch and writes its own outputs."""
 
     def __init__(self, n_in: int, n_out: int, ranks: list[int], bias: bool) -> None:
@@ -91,7 +91,7 @@ class GroupedFactors(nn.Module):
 def linear(n_in: int, n_out: int, rank: Any, bias: bool) -> nn.Module:
     if rank is None:
         return nn.Linear(n_in, n_out, bias=bias)
-    kind = GroupedFactors if isinstance(rank, list) else FactorPair
+    kind = GroupedLowRankLinear if isinstance(rank, list) else LowRankLinear
     return kind(n_in, n_out, rank, bias)
 
 

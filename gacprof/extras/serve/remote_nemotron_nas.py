@@ -13,14 +13,14 @@ from transformers import LlamaConfig
 from gacprof.checkpoint.config import without_heads
 
 
-class Block(dict):
+class AttributeDict(dict):
     """A dict whose keys are attributes too, at every depth."""
 
     def __init__(self, entries: Any = ()) -> None:
         super().__init__(entries)
         for key, value in self.items():
             if isinstance(value, dict):
-                self[key] = Block(value)
+                self[key] = AttributeDict(value)
 
     def __getattr__(self, key: str) -> Any:
         if key not in self:
@@ -36,4 +36,4 @@ class NemotronNasConfig(LlamaConfig):
         super().__init__(**kwargs)
         for key, value in heads.items():
             setattr(self, key, value)
-        self.block_configs = [Block(block) for block in block_configs or ()]
+        self.block_configs = [AttributeDict(block) for block in block_configs or ()]

@@ -12,10 +12,10 @@ from typing import Any
 from gacprof.core.errors import CompressionError
 from gacprof.extras.compress.methods.method import (
     PROJECTIONS,
-    Evidence,
     FactorNames,
     LowRank,
-    Target,
+    RankEvidence,
+    TargetLayer,
     uniform_rank,
 )
 
@@ -42,14 +42,14 @@ class ActivationAware(LowRank):
         """The head too, unless it is the embedding: factors of its own would only be added."""
         return PROJECTIONS if tied_head else (*PROJECTIONS, "head")
 
-    def names(self, target: Target) -> FactorNames | None:
+    def names(self, target: TargetLayer) -> FactorNames | None:
         return FactorNames(f"{target.name}.BLinear.weight", (f"{target.name}.ALinear.weight",))
 
     def scaling(self, seen: Mapping[str, Any]) -> Any:
         return seen["magnitude"] ** self.alpha + LEAST_SCALE
 
     def ranks(
-        self, targets: Sequence[Target], ratio: float, evidence: Evidence
+        self, targets: Sequence[TargetLayer], ratio: float, evidence: RankEvidence
     ) -> dict[str, int | None]:
         kept = least_sensitive(targets, ratio, evidence.losses)
         return {
@@ -71,7 +71,7 @@ class ActivationAware(LowRank):
 
 
 def least_sensitive(
-    targets: Sequence[Target], ratio: float, losses: Mapping[tuple[str, float], float]
+    targets: Sequence[TargetLayer], ratio: float, losses: Mapping[tuple[str, float], float]
 ) -> dict[str, float]:
     """The share of its parameters that each target keeps; one that is not named stays dense.
 

@@ -22,7 +22,7 @@ PROJECTIONS = ("q", "k", "v", "o", "qkv", "gate", "up", "gate_up", "down")
 
 
 @dataclass(frozen=True)
-class Target:
+class TargetLayer:
     """A dense linear layer to be factored: ``weight`` [out, in], cut into ``groups`` of rows that
     are factored each by itself (PaLU's groups of heads; else one)."""
 
@@ -80,7 +80,7 @@ class FactorNames:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class RankEvidence:
     """What a method may choose ranks by. ``scores`` are importances by dim name; ``losses`` the
     mean negative log-likelihood with one target cut to a ratio, by (target, ratio)."""
 
@@ -115,7 +115,7 @@ class LowRank:
         """Into how many groups of rows a layer's weight is cut."""
         return 1
 
-    def names(self, target: Target) -> FactorNames | None:
+    def names(self, target: TargetLayer) -> FactorNames | None:
         """Where its factors are stored; None where the layout has no name for such a layer."""
         raise NotImplementedError
 
@@ -129,7 +129,7 @@ class LowRank:
         return None
 
     def ranks(
-        self, targets: Sequence[Target], ratio: float, evidence: Evidence
+        self, targets: Sequence[TargetLayer], ratio: float, evidence: RankEvidence
     ) -> dict[str, int | None]:
         """The ranks it would choose by itself, by dim name; None leaves a target dense.
 
@@ -148,7 +148,7 @@ class LowRank:
         return dict(config)
 
 
-def uniform_rank(target: Target, ratio: float) -> int:
+def uniform_rank(target: TargetLayer, ratio: float) -> int:
     """``int(parameters · kept) // (in + out)``, as ASVD and SVD-LLM count it.
 
     Raises :class:`CompressionError` where no rank is that small.
@@ -171,7 +171,7 @@ class PlainSvd(LowRank):
     name = "svd"
     layout = "svd-llm"
 
-    def names(self, target: Target) -> FactorNames | None:
+    def names(self, target: TargetLayer) -> FactorNames | None:
         """SVD-LLM's names; None for a layer that it has no name for."""
         match = _STEM.fullmatch(target.name)
         if match is None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from gacprof.checkpoint.inventory import Module
 from gacprof.core.errors import CompressionError
-from gacprof.extras.compress.methods.method import Evidence, FactorNames, LowRank, Target
+from gacprof.extras.compress.methods.method import FactorNames, LowRank, RankEvidence, TargetLayer
 
 GROUP_SIZE = 4
 """Heads in a group, by default."""
@@ -37,12 +37,12 @@ class GroupedHeads(LowRank):
         size = max(n for n in range(1, self.group_size + 1) if kv_heads % n == 0)
         return kv_heads // size
 
-    def names(self, target: Target) -> FactorNames | None:
+    def names(self, target: TargetLayer) -> FactorNames | None:
         outer = tuple(f"{target.name}.U.{i}.weight" for i in range(target.groups))
         return FactorNames(f"{target.name}.VT.weight", outer)
 
     def ranks(
-        self, targets: Sequence[Target], ratio: float, evidence: Evidence
+        self, targets: Sequence[TargetLayer], ratio: float, evidence: RankEvidence
     ) -> dict[str, int | None]:
         full = {name: target.full for target in targets for name in target.dims}
         shares = in_proportion(evidence.scores, full, (1 - ratio) * sum(full.values()))

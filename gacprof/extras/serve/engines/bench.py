@@ -36,7 +36,7 @@ from gacprof.evaluation.workloads import BenchWorkload, CallTime, Clock, Runner
 from gacprof.extras.serve.carried import seen_by_loader
 from gacprof.extras.serve.engines.engine import (
     SPARE_POSITIONS,
-    Engine,
+    BenchEngine,
     EngineProcess,
     engine_of,
 )
@@ -45,7 +45,7 @@ from gacprof.extras.serve.engines.engine import (
 class EngineClock(Clock):
     """The engine takes the time itself, in its own process."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: BenchEngine) -> None:
         super().__init__(torch.device("cpu"))
         self._engine = engine.name
 
@@ -124,7 +124,7 @@ bench_engine = verb("bench_engine", EngineBenchRequest, _bench_engine)
 class _Setting:
     """How models are opened, the same for all."""
 
-    engine: Engine
+    engine: BenchEngine
     python: Path
     threads: int
     dtype: str | None
@@ -205,7 +205,7 @@ def _parameters(path: Path, process: EngineProcess) -> int:
         return 0
 
 
-def _environment(engine: Engine, facts: dict[str, Any]) -> Environment:
+def _environment(engine: BenchEngine, facts: dict[str, Any]) -> Environment:
     where = open_device("cuda" if facts["device"] == "cuda" else "cpu").environment
     beneath: dict[str, str] = facts.get("beneath", {})
     return replace(where, stack={engine.name: facts["version"], **beneath})

@@ -27,7 +27,7 @@ HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True)
-class Engine:
+class BenchEngine:
     """``file`` is run by the worker. ``tested`` are versions that benches and exports were tested
     with.
 
@@ -83,10 +83,10 @@ class Engine:
         return f"{self.name} {version} was not tested with gacprof, {', '.join(self.tested)} was"
 
 
-ENGINES: Mapping[str, Engine] = {
+ENGINES: Mapping[str, BenchEngine] = {
     engine.name: engine
     for engine in (
-        Engine(
+        BenchEngine(
             "transformers",
             "in_transformers.py",
             ("5.23.0",),
@@ -94,7 +94,7 @@ ENGINES: Mapping[str, Engine] = {
             "pip install 'gacprof[models]'",
             environment={"OMP_PROC_BIND": "true", "OMP_PLACES": "cores"},
         ),
-        Engine(
+        BenchEngine(
             "vllm",
             "in_vllm.py",
             ("0.32.0",),
@@ -103,7 +103,7 @@ ENGINES: Mapping[str, Engine] = {
             "--engine-python",
             own_python=True,
         ),
-        Engine(
+        BenchEngine(
             "llama.cpp",
             "in_llamacpp.py",
             ("2026.10.11549",),
@@ -114,7 +114,7 @@ ENGINES: Mapping[str, Engine] = {
 }
 
 
-def engine_of(name: str) -> Engine:
+def engine_of(name: str) -> BenchEngine:
     """The engine of that name. Raises :class:`MeasurementError` listing those there are."""
     if name not in ENGINES:
         raise MeasurementError(f"no engine is called '{name}': there are {', '.join(ENGINES)}")
@@ -139,7 +139,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
     """
 
     def __init__(
-        self, engine: Engine, python: Path, threads: int, more: Mapping[str, str] | None = None
+        self, engine: BenchEngine, python: Path, threads: int, more: Mapping[str, str] | None = None
     ) -> None:
         self._engine, self._python, self._threads = engine, python, threads
         self.facts: dict[str, Any] = {}
@@ -221,7 +221,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         return f" ({causes[-1][-300:]})" if causes else ""
 
 
-def _environment(engine: Engine, threads: int) -> Mapping[str, str]:
+def _environment(engine: BenchEngine, threads: int) -> Mapping[str, str]:
     """Ours, but for what would bring our own packages into another interpreter."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     return {**WAITS, **ours, **engine.environment, "OMP_NUM_THREADS": str(threads)}

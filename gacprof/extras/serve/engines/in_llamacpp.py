@@ -19,7 +19,7 @@ BEST = 10
 """So many log-probabilities are reported of every token."""
 
 
-class Served:
+class LlamaCppModel:
     _server: Any = None
     _address = ""
 
@@ -115,3 +115,6 @@ def _best_of(found: Any) -> dict[int, float]:
     a character, of which the server tells none."""
     listed = found.get("completion_probabilities")
     return {best["id"]: best["logprob"] for best in listed[0]["top_logprobs"]} if listed else {}
+
+
+MODEL = LlamaCppModel

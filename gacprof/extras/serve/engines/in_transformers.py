@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 
-class Served:
+class TransformersModel:
     _model: Any = None
     _misfits: dict[str, Any]
 
@@ -83,3 +83,6 @@ class Served:
             token, cache = output.logits[:, -1:].argmax(-1), output.past_key_values
             found.append(int(token))
         return found
+
+
+MODEL = TransformersModel

@@ -15,7 +15,7 @@ from typing import Any
 KV_CACHE_GIB = "1"
 
 
-class Served:
+class VllmModel:
     _engine: Any = None
     _requests = 0
 
@@ -94,3 +94,6 @@ class Served:
             times.append((now - begun) / 1e3)
             tokens, begun = new, now
         return times, tokens
+
+
+MODEL = VllmModel

@@ -2,8 +2,8 @@
 
 It runs in the engine's own interpreter, where gacprof need not be: ``python worker.py FILE``, FILE
 being the engine's (``in_vllm.py``), and both use nothing of gacprof: importing it fails. An
-engine's file has a class ``Served`` with the methods of :class:`Served` here; those that exports
-are checked with (:mod:`gacprof.extras.serve.checking`) have a method ``probe`` besides.
+engine's file names as ``MODEL`` a class with the methods of :class:`EngineModel` here; those that
+exports are checked with (:mod:`gacprof.extras.serve.checking`) have a method ``probe`` besides.
 
 A request is ``{"do": "prefill", "ids": […]}``, an answer ``{"ok": …}`` or ``{"error": "one
 line"}``. Answers go to the stdout that the process was started with; what the engine itself prints
@@ -25,7 +25,7 @@ from typing import Any, Protocol, TextIO
 PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
-class Served(Protocol):
+class EngineModel(Protocol):
     """A model in an engine. Token ids are of one sequence; times are microseconds."""
 
     def open(
@@ -43,7 +43,7 @@ class Served(Protocol):
         """The likeliest tokens, one after another; an end of text does not end it."""
 
 
-def answer(served: Served, request: dict[str, Any]) -> Any:
+def answer(served: EngineModel, request: dict[str, Any]) -> Any:
     match request:
         case {"do": "open", **settings}:
             return served.open(**settings)
@@ -83,7 +83,7 @@ def _resident_bytes() -> int | None:
     return None
 
 
-def serve(served: Served, requests: TextIO, answers: TextIO) -> None:
+def serve(served: EngineModel, requests: TextIO, answers: TextIO) -> None:
     for line in requests:
         try:
             answered: dict[str, Any] = {"ok": answer(served, json.loads(line))}
@@ -104,7 +104,7 @@ def main() -> None:
     assert spec is not None and spec.loader is not None
     engine = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(engine)
-    serve(engine.Served(), sys.stdin, answers)
+    serve(engine.MODEL(), sys.stdin, answers)
     answers.flush()
     os._exit(0)  # engines hang in their own clearing up now and then
 
