@@ -30,12 +30,13 @@ import torch
 import gacprof
 from gacprof.checkpoint import scan
 from gacprof.checkpoint.inventory import Gemm
+from gacprof.cliffmap.estimate import Interval
 from gacprof.core.files import write_json
 from gacprof.core.formatting import interval
 from gacprof.devices.environment import cpu_name, native_bfloat16
 from gacprof.devices.threads import short_waits
 from gacprof.diagnosing.predict import Predictor
-from gacprof.diagnosing.whole import Change, benched
+from gacprof.diagnosing.whole import benched
 from gacprof.evaluation.predictions import held
 from gacprof.evaluation.summary import BenchResult
 from gacprof.resizing.writers import save_tensors
@@ -130,7 +131,7 @@ class Row:
     model: str
     workload: str
     products: float | None
-    predicted: Change | None
+    predicted: Interval | None
     measured: tuple[float, float, float]
 
     @property

@@ -70,7 +70,7 @@ TYPED = {
     "fleet-run/1": "extras.fleet.driver:FleetRun",
     "forecast/1": "devices.forecast:Forecast",
     "gpus/1": "api.gpus:Gpus",
-    "group/1": "kernels.names:KernelGroup",
+    "kernel-group/1": "kernels.names:KernelGroup",
     "import-result/1": "resizing.from_gguf:ImportResult",
     "intersection/1": "cliffmap.intersect:Intersection",
     "lint/1": "linting.verdict:Lint",
