@@ -47,7 +47,8 @@ from gacprof.planning.problem import Problem
 from gacprof.stats.judge import SURE_LEVEL, quantiles
 
 CELLS = 1 << 17
-"""Joint sizes that are looked at; of more coupled dims than that fewer sizes each are on offer."""
+"""Joint sizes of a class that are looked at; where there are more, fewer sizes of each dim are on
+offer. Our choice: a table of them takes 1 MiB, and three dims that meet have 50 sizes each."""
 LEAST_SIZES = 4
 """On offer for each of many coupled dims. Where even these are too many, some are decided first."""
 
