@@ -43,6 +43,7 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
         ("lint", CHECKPOINT / "config.json", "--gpu", "h100", "--tp", "2"),
         ("lint", "--design", "hidden=512,layers=2,heads=8,vocab=1024"),
         ("diagnose", CHECKPOINT, "--gpu", "h100"),
+        ("diagnose", CHECKPOINT, "--map", "cpu-example"),
         ("map", "candidates", "h100-published", *HEAD_DIMS, "--near", "107"),
     ],
 )

@@ -56,6 +56,7 @@ class Summed:
     sizes: list[int]
     latency_us: list[float]
     error: list[float] | None
+    degrees: list[float] | None
     comparable: list[bool]
     judged: Judged
 
@@ -72,7 +73,7 @@ class Summed:
 
     @property
     def frontier(self) -> list[int]:
-        floor = detect.cliff_floor(self.error)
+        floor = detect.cliff_floor(self.error, self.degrees)
         verdicts = self.judged.verdict
         return detect.frontier_of(self.sizes, self.latency_us, self.comparable, verdicts, floor)
 
@@ -85,16 +86,19 @@ def judge_sums(
 ) -> Summed:
     """Judge sizes, ascending, by the estimates that are known of them, and by their ``places``
     on curves: none is comparable on no curve, since nothing larger was measured there, but one
-    that is ``most`` at most."""
+    that is ``most`` at most. One product's verdicts are those of its curve, whose judge takes sizes
+    of unknown error for not measured, too."""
     known = {size: e for size, e in estimates.items() if e.latency_us is not None}
     sizes, latency = list(known), [e.latency_us or 0.0 for e in known.values()]
-    each = [(place.comparable_among(sizes), place.curve.period is not None) for place in places]
-    shards = max((place.side.shards for place in places), default=1)
-    comparable = comparable_sums(sizes, each, shards) if each else [False] * len(sizes)
-    comparable = [yes or size == most for size, yes in zip(sizes, comparable, strict=True)]
     error = known_errors([e.error for e in known.values()])
-    judged = judge(latency, error, tolerance, comparable)
-    return Summed(sizes, latency, error, comparable, judged)
+    degrees = None if error is None else [e.degrees for e in known.values()]
+    sure = [size for size, e in known.items() if error is None or isfinite(e.error or 0.0)]
+    each = [(place.comparable_among(sure), place.curve.period is not None) for place in places]
+    shards = max((place.side.shards for place in places), default=1)
+    held = dict(zip(sure, comparable_sums(sure, each, shards), strict=True)) if each else {}
+    comparable = [held.get(size, False) or size == most for size in sizes]
+    judged = judge(latency, error, tolerance, comparable, degrees)
+    return Summed(sizes, latency, error, degrees, comparable, judged)
 
 
 J = TypeVar("J", bound=JudgedDim)

@@ -22,7 +22,8 @@ from gacprof.stats.judge import (
     comparable_dims,
     judge,
     known_errors,
-    quantiles,
+    quantile,
+    satterthwaite,
 )
 from gacprof.stats.periods import find_period
 
@@ -60,6 +61,14 @@ class Measured:
     mechanism: str | None = None
     kernels: tuple[str, ...] = ()
     degrees: float = inf
+
+    @property
+    def half_width(self) -> float | None:
+        """Half of what the latency's 95 % interval spans (log, Student's), beside the curve's other
+        dims; as the error where that is infinite or None."""
+        if self.error is None or isinf(self.error):
+            return self.error
+        return quantile(0.025, self.degrees) * self.error
 
 
 @dataclass(frozen=True)
@@ -157,7 +166,7 @@ def pooled(
                 exp(float(weight @ effect[of])),
                 hypot(inflation * hypot(*own), unseen),
                 int(fit.counts[all_of_it].sum()),
-                degrees=detect.satterthwaite(own, fit.degrees[of].tolist()),
+                degrees=satterthwaite(own, fit.degrees[of].tolist()),
             )
         )
     return found
@@ -221,11 +230,18 @@ def _points(
         low_us=[_bound(m, -1) for m in measured],
         high_us=[_bound(m, 1) for m in measured],
         count=[m.count for m in measured],
+        degrees=_degrees(measured),
         penalty_low=[_rounded(p) for p in judged.low.tolist()],
         penalty_high=[_rounded(p) if isfinite(p) else None for p in judged.high.tolist()],
         mechanism=_places([m.mechanism for m in measured], mechanisms),
         kernels=_places([m.kernels for m in measured], kernels),
     )
+
+
+def _degrees(measured: Sequence[Measured]) -> list[float | None]:
+    """Empty where all errors are exact, or none is known."""
+    found = [_rounded(m.degrees) if isfinite(m.degrees) else None for m in measured]
+    return found if any(found) else []
 
 
 def _coverage(found: JudgedCurve, failed: dict[int, str]) -> Coverage:
@@ -246,12 +262,9 @@ def _places(column: Sequence[Hashable], listed: Sequence[Hashable]) -> list[int 
 
 
 def _bound(m: Measured, side: int) -> float | None:
-    """The end of the latency's 95 % interval (Student's), beside the curve's other dims."""
-    if m.error is None or not isfinite(m.error):
-        return None
-    exact = isinf(m.degrees)
-    quantile = quantiles(0.025, None if exact else [m.degrees], 1)[0]
-    return _rounded(m.us * exp(side * float(quantile) * m.error))
+    """The end of the latency's 95 % interval."""
+    half = m.half_width
+    return None if half is None or isinf(half) else _rounded(m.us * exp(side * half))
 
 
 def _rounded(value: float) -> float:

@@ -13,15 +13,12 @@ from statistics import median
 from typing import NamedTuple
 
 from gacprof.cliffmap.schema import Cliff
-from gacprof.stats.judge import quantiles
+from gacprof.stats.judge import quantiles, satterthwaite
 
 ASSUMED_FLOOR = 0.05
 """What is no cliff where a map has no A/A pairs, as published data has none. Twice the
 largest wobble of the published A100 GEMM plateaus (2.2 %), a sixth of their smallest cliff.
 It only keeps cliffs from being claimed: it makes no dim safe."""
-
-NORMAL_95 = 1.96
-"""Standard errors on either side that hold 95 % of a normal distribution."""
 
 ROUNDING = 1e-6
 """Latencies are kept with six digits: where a device repeats itself exactly, this is the noise."""
@@ -131,16 +128,6 @@ def _edges_of(
         _Edge(max(ROUNDING, q * s), t * s) if isfinite(s) else _Edge(inf, inf)
         for q, t, s in zip(family, each, spread, strict=True)
     ]
-
-
-def satterthwaite(errors: Sequence[float], degrees: Sequence[float]) -> float:
-    """Degrees of freedom of the sum or difference of values with these standard errors."""
-    largest = max(errors)
-    if not 0 < largest < inf:
-        return inf
-    parts = [(e / largest) ** 2 for e in errors]
-    share = sum(part**2 / n for part, n in zip(parts, degrees, strict=True) if part)
-    return sum(parts) ** 2 / share if share else inf
 
 
 def label(axis: str, modulus: int, remainders: Collection[int]) -> str:

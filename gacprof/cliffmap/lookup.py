@@ -20,7 +20,6 @@ from heapq import nsmallest
 from math import gcd, inf, log
 from typing import Any, Literal
 
-from gacprof.cliffmap.detect import NORMAL_95
 from gacprof.cliffmap.estimate import Estimate
 from gacprof.cliffmap.schema import Curve, IsolatedPoint, MapFile
 from gacprof.cliffmap.selection import (
@@ -30,7 +29,7 @@ from gacprof.cliffmap.selection import (
     flag_distance,
 )
 from gacprof.core.points import Flag
-from gacprof.stats.judge import WIDEST_GAP, finest_step
+from gacprof.stats.judge import WIDEST_GAP, finest_step, quantile
 
 AROUND_A_HOLE = (-2, -1, 1, 2)
 """On a curve without a period only single missing dims are filled in, where the dims so many of
@@ -61,7 +60,7 @@ class Lookup:
 
     ``kind`` is ``exact`` for a measured point, else ``scaled``. ``source`` names the curve
     and what was done. ``unbounded`` marks a point that was measured too seldom for bounds: its
-    error may be anything.
+    error may be anything. Bounds are Student's (95 %) with so many ``degrees`` of freedom.
     """
 
     latency_us: float
@@ -70,6 +69,7 @@ class Lookup:
     kind: Literal["exact", "scaled"]
     source: str
     unbounded: bool = False
+    degrees: float = inf
 
     @property
     def error(self) -> float | None:
@@ -79,12 +79,14 @@ class Lookup:
             return inf
         if self.low_us is None or self.high_us is None:
             return None
-        return log(self.high_us / self.low_us) / (2 * NORMAL_95)
+        return log(self.high_us / self.low_us) / (2 * quantile(0.025, self.degrees))
 
     @property
     def estimate(self) -> Estimate:
-        variance = None if self.error is None else (self.error * self.latency_us) ** 2
-        return Estimate(self.latency_us, "", self.kind != "exact", variance)
+        error = self.error
+        variance = None if error is None else (error * self.latency_us) ** 2
+        scaled = self.kind != "exact"
+        return Estimate(self.latency_us, "", scaled, variance, degrees=self.degrees)
 
 
 def measured(curve: Curve, d: int) -> Lookup | None:
@@ -94,7 +96,7 @@ def measured(curve: Curve, d: int) -> Lookup | None:
     if place is None:
         return None
     found = p.latency_us[place], p.low_us[place], p.high_us[place]
-    return Lookup(*found, "exact", curve.identity)
+    return Lookup(*found, "exact", curve.identity, degrees=p.freedom(place))
 
 
 def between(curve: Curve, d: int) -> Lookup | None:
@@ -126,6 +128,7 @@ def between(curve: Curve, d: int) -> Lookup | None:
         max([*highs, middle]) if highs else None,
         "scaled",
         f"{curve.identity}, between {curve.axis}={a} and {b} of the tier '{tiers[0].name}'",
+        degrees=min(p.freedom(before), p.freedom(after)),
     )
 
 

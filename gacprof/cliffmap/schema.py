@@ -102,10 +102,12 @@ class Points(Strict):
     """Parallel columns, ascending in ``d``, one entry a measured dim.
 
     ``latency_us`` is fitted by the two-way fit over the curve's blocks; ``low_us`` and
-    ``high_us`` bound it beside the curve's other dims (95 %), null where the source gives none;
-    ``count`` is its number of calls. ``penalty_low`` and ``penalty_high`` bound the penalty;
-    a high bound is null where nothing comparable is larger. ``mechanism`` and ``kernels`` are empty
-    or hold for each dim an index into the curve's lists of these names.
+    ``high_us`` bound it beside the curve's other dims (95 %), null where the source gives none:
+    Student's, with so many ``degrees`` of freedom (null for infinite; empty where all are, and in
+    maps made before they were kept). ``count`` is its number of calls. ``penalty_low`` and
+    ``penalty_high`` bound the penalty; a high bound is null where nothing comparable is larger.
+    ``mechanism`` and ``kernels`` are empty or hold for each dim an index into the curve's lists of
+    these names.
     """
 
     d: list[int]
@@ -115,13 +117,14 @@ class Points(Strict):
     count: list[int]
     penalty_low: list[float]
     penalty_high: list[float | None]
+    degrees: list[Positive | None] = Field(default_factory=list)
     mechanism: list[int | None] = Field(default_factory=list)
     kernels: list[int | None] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _columns_agree(self) -> Points:
         n, lengths = len(self.d), {name: len(column) for name, column in self}
-        optional = {lengths.pop("mechanism"), lengths.pop("kernels")}
+        optional = {lengths.pop(name) for name in ("degrees", "mechanism", "kernels")}
         if set(lengths.values()) != {n} or not optional <= {0, n}:
             raise ValueError("the columns of 'points' differ in length")
         if n < 2:
@@ -136,6 +139,10 @@ class Points(Strict):
         for latency in zip(self.d, self.latency_us, self.low_us, self.high_us, strict=True):
             _check_latency(*latency)
         return self
+
+    def freedom(self, place: int) -> float:
+        """The degrees of freedom of a dim's error."""
+        return (self.degrees and self.degrees[place]) or math.inf
 
     def place(self, d: int) -> int | None:
         """Where ``d`` stands in the columns; None where it was not measured."""

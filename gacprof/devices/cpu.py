@@ -6,7 +6,6 @@ import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from statistics import median
 
 from gacprof import operators
 from gacprof.core.errors import MeasurementError, first_line
@@ -15,12 +14,7 @@ from gacprof.core.tasks import no_collection
 from gacprof.devices.device import BlockTimes, Device, Session, Slot, TimedCall
 from gacprof.devices.environment import cpu_environment, memory_bytes
 from gacprof.devices.memory import Arenas, BoundCall
-from gacprof.devices.threads import (
-    NEGLIGIBLE,
-    ComputeThreads,
-    bound_threads,
-    longest_wait_us,
-)
+from gacprof.devices.threads import ComputeThreads, bound_threads, disturbed, longest_wait_us
 from gacprof.operators.base import operands_from
 
 WAKE_S, AWAKE_S = 0.004, 0.001
@@ -70,10 +64,9 @@ class CpuDevice(Device):
                 except Exception as error:  # an operator may raise anything
                     failed[place] = first_line(error)
         self._called_at = time.perf_counter()
-        # One limit for all calls of the block: which of them count must not depend on their times.
-        limit = NEGLIGIBLE * median([us for _, us, _ in taken] or [0.0])
-        calls = tuple(TimedCall(place, us, waited > limit) for place, us, waited in taken)
-        return BlockTimes(calls, failed)
+        flags = disturbed([call[1] for call in taken], [call[2] for call in taken])
+        calls = (TimedCall(*call[:2], flag) for call, flag in zip(taken, flags, strict=True))
+        return BlockTimes(tuple(calls), failed)
 
     def _wake(self, wanted: Sequence[tuple[CpuSession, int]]) -> None:
         """Unrecorded calls, one at least: what ran before may have filled the cache. From the last

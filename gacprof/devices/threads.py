@@ -25,6 +25,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from statistics import median
 
 WATCH_S = 0.2
 """Work enough for the kernel's clock ticks (10 ms) to show which threads compute."""
@@ -80,6 +81,13 @@ def _lost_ns() -> int:
 def longest_wait_us(before: Sequence[int], after: Sequence[int]) -> float:
     """How long the thread that waited longest did, of two readings: all others wait for it."""
     return max((b - a for a, b in zip(before, after, strict=False)), default=0) / 1e3
+
+
+def disturbed(us: Sequence[float], waited_us: Sequence[float]) -> list[bool]:
+    """Which calls of a block waited for a core for more than :data:`NEGLIGIBLE` of the median
+    call's time: one limit for all, since which of them count must not depend on their times."""
+    limit = NEGLIGIBLE * median(us or [0.0])
+    return [waited > limit for waited in waited_us]
 
 
 @contextmanager

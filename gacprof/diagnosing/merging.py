@@ -9,16 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import sqrt
+from itertools import groupby
 
 from gacprof.checkpoint.inventory import Gemm, Inventory, Module, NewSizes
+from gacprof.cliffmap.estimate import NOTHING
 from gacprof.core.formatting import bounded_time, counted, percent
 from gacprof.diagnosing.predict import Estimate, Predictor
-
-SURELY = 3.0
-"""Standard errors beyond which a pair counts as slower: of 200 pairs none by chance."""
-WITHIN = 1.96
-"""Standard errors on either side of the time saved: an interval of 95 %."""
+from gacprof.stats.judge import SURE_LEVEL
 
 
 @dataclass(frozen=True)
@@ -69,7 +66,7 @@ def merges(predictor: Predictor, changes: NewSizes | None = None) -> Iterator[Me
             )
         ]
         known = [pair for pair in known if _exact(pair.factors) and _exact(pair.dense)]
-        slower = [pair for pair in known if pair.lost_us > SURELY * pair.error_us]
+        slower = [pair for pair in known if pair.is_slower]
         if slower:
             rest = [gemm for m in inventory.modules if not m.dims for gemm in m.gemms]
             every = at.gemms([*at.planned(sizes), *rest])
@@ -86,12 +83,17 @@ class _Pair:
     dense: Estimate
 
     @property
-    def lost_us(self) -> float:
-        return (self.factors.latency_us or 0.0) - (self.dense.latency_us or 0.0)
+    def lost(self) -> Estimate:
+        return self.factors + self.dense.times(-1)
 
     @property
-    def error_us(self) -> float:
-        return sqrt((self.factors.variance or 0.0) + (self.dense.variance or 0.0))
+    def is_slower(self) -> bool:
+        """Surely so."""
+        return (self.lost.latency_us or 0.0) > self.lost.half_width(SURE_LEVEL)
+
+    @property
+    def shape(self) -> tuple[tuple[int, int, bool], ...]:
+        return tuple((gemm.N, gemm.K, gemm.bias) for gemm in self.products)
 
 
 def _exact(time: Estimate) -> bool:
@@ -99,12 +101,12 @@ def _exact(time: Estimate) -> bool:
 
 
 def _merge(tokens: int, slower: Sequence[_Pair], pairs: int, every_us: float | None) -> Merge:
-    saved, errors = sum(pair.lost_us for pair in slower), dict[object, float]()
-    for pair in slower:
-        shape = tuple((gemm.N, gemm.K, gemm.bias) for gemm in pair.products)
+    total = NOTHING
+    for _, equal in groupby(sorted(slower, key=lambda pair: pair.shape), lambda pair: pair.shape):
         # Equal pairs share the errors of one measurement: these add up as they are.
-        errors[shape] = errors.get(shape, 0.0) + pair.error_us
-    half = WITHIN * sqrt(sum(error**2 for error in errors.values()))
+        first, *others = equal
+        total += first.lost.times(1 + len(others))
+    saved, half = total.latency_us or 0.0, total.half_width(0.025)
     names = tuple(pair.name for pair in slower)
     return Merge(tokens, names, pairs, saved - half, saved, saved + half, every_us)
 

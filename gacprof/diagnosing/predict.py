@@ -245,7 +245,8 @@ class Predictor:
         if dense.latency_us is None or pair.latency_us is None:
             return True
         known = None if dense.error is None or pair.error is None else [dense.error, pair.error]
-        found = judge([dense.latency_us, pair.latency_us], known, self.tolerance)
+        latency, degrees = [dense.latency_us, pair.latency_us], [dense.degrees, pair.degrees]
+        found = judge(latency, known, self.tolerance, degrees=degrees)
         return found.verdict[0] == "safe"
 
     def resized(self, dim: Dim, size: int) -> list[Gemm]:

@@ -13,19 +13,17 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import hypot, isfinite, sqrt
+from math import hypot, isfinite
 from pathlib import Path
 from typing import Any
 
 from gacprof.checkpoint.inventory import Gemm, Inventory
 from gacprof.checkpoint.scanning import scan
-from gacprof.cliffmap.estimate import Interval
+from gacprof.cliffmap.estimate import NOTHING, Interval
 from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.core.files import read_json
 from gacprof.diagnosing.predict import Predictor
 
-WITHIN = 1.96
-"""Standard errors on either side of a change: an interval of 95 %."""
 OUTSIDE = 0.02
 """Of a whole step: by how much sums of products were off beside the step itself, twice the root
 mean square of -0.6, +1.3 and +0.5 % (a prefill of two models and a decode step of one, SmolLM2-135M
@@ -113,22 +111,22 @@ class Whole:
         counts = Counter(map(_shape, after))
         counts.subtract(Counter(map(_shape, before)))
         one = {_shape(gemm): gemm for gemm in (*before, *after)}
-        us, variance = 0.0, 0.0
+        moved = NOTHING
         for shape, count in counts.items():
             if not count:
                 continue
             time = at.gemms([one[shape]])
             if time.latency_us is None or not isfinite(time.variance or 0.0):
                 return None
-            us += count * time.latency_us
-            variance += count**2 * (time.variance or 0.0)
+            moved += time.times(count)
         others = {_shape(g) for m in at.inventory.modules if not m.dims for g in m.gemms}
         shapes = [len(others | set(map(_shape, each))) for each in (before, after)]
         costs = COSTS.get(self.kind, COSTS["cpu"])
         (rows,) = at.tokens
         calls = (len(after) - len(before)) * (costs.call_us + costs.row_us * rows) / 2
         distinct = (shapes[1] - shapes[0]) * costs.shape * step_us / 2
-        return us + calls + distinct, hypot(WITHIN * sqrt(variance), calls, distinct)
+        us, half = moved.latency_us or 0.0, moved.half_width(0.025)
+        return us + calls + distinct, hypot(half, calls, distinct)
 
 
 def _shape(gemm: Gemm) -> tuple[int, int, bool]:

@@ -15,7 +15,7 @@ from math import exp, hypot, log, sqrt
 
 import numpy as np
 
-from gacprof.cliffmap.estimate import SURELY, Estimate, Interval
+from gacprof.cliffmap.estimate import NORMAL_90, Estimate, Interval
 from gacprof.core.dtypes import full_name
 from gacprof.core.errors import MapError
 from gacprof.elsewhere.data import Surface
@@ -59,8 +59,8 @@ class Level:
     @property
     def estimate(self) -> Estimate:
         own = self.us * exp(-self.left_out), self.us * exp(self.left_out)
-        error = self.us * hypot(self.left_out, self.differ) / SURELY
-        return Estimate(self.us, "", False, error**2, own, self.differ)
+        error = self.us * hypot(self.left_out, self.differ) / NORMAL_90
+        return Estimate(self.us, "", False, error**2, own=own, shared=self.differ)
 
     @property
     def time(self) -> Interval:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from gacprof.cliffmap.estimate import SURELY, Estimate
+from gacprof.cliffmap.estimate import NORMAL_90, Estimate
 from gacprof.core.errors import MapError
 from gacprof.core.formatting import percent
 from gacprof.devices.datasheet import Sheet
@@ -158,9 +158,10 @@ def _slower(aligned: Estimate, relative: float, most: float, work: int) -> Estim
     least = relative if work >= PUBLISHED_WORK else 1.0
     low, high = aligned.own
     value = aligned.latency_us * relative
-    spread = max(value - low * least, high * most - value) / SURELY
-    variance = spread**2 + (aligned.shared * value / SURELY) ** 2
-    return Estimate(value, "", False, variance, (low * least, high * most), aligned.shared)
+    spread = max(value - low * least, high * most - value) / NORMAL_90
+    variance = spread**2 + (aligned.shared * value / NORMAL_90) ** 2
+    own = low * least, high * most
+    return Estimate(value, "", False, variance, own=own, shared=aligned.shared)
 
 
 # The least time by the data sheet: weights are read once from memory, since a whole step's do not

@@ -21,6 +21,7 @@ from gacprof.core import Progress
 from gacprof.core.formatting import Framed
 from gacprof.core.points import Environment
 from gacprof.core.tasks import no_collection
+from gacprof.devices.threads import disturbed
 from gacprof.evaluation.comparison import (
     FAMILYWISE_LEVEL,
     Difference,
@@ -61,7 +62,10 @@ class WorkloadTimes:
     def disturbed(self) -> int:
         """Timings that were disturbed. They are kept: taken again they would belong to no block
         (docs/evaluating.md)."""
-        return sum(call.disturbed for row in self.rows for call in row)
+        return sum(
+            sum(disturbed([call.us for call in row], [call.waited_us for call in row]))
+            for row in self.rows
+        )
 
     @property
     def contended(self) -> bool:

@@ -15,7 +15,7 @@ from torch import nn
 
 from gacprof.core.errors import MeasurementError, first_line
 from gacprof.devices.kineto import Traced, trace
-from gacprof.devices.threads import NEGLIGIBLE, ComputeThreads, longest_wait_us
+from gacprof.devices.threads import ComputeThreads, longest_wait_us
 
 TRACED_STEPS, WARM_UP_STEPS = 5, 3
 
@@ -41,11 +41,6 @@ class CallTime:
 
     us: float
     waited_us: float = 0.0
-
-    @property
-    def disturbed(self) -> bool:
-        """Whether that was more than :data:`NEGLIGIBLE` of the time."""
-        return self.waited_us > NEGLIGIBLE * self.us
 
 
 class Clock:

@@ -44,13 +44,13 @@ from gacprof.planning.costs import (
 from gacprof.planning.limits import ROUNDING, PlanLimits
 from gacprof.planning.offers import axis_of, nothing_safe
 from gacprof.planning.problem import Problem
+from gacprof.stats.judge import SURE_LEVEL, quantiles
 
 CELLS = 1 << 17
-"""Joint sizes that are looked at; of more coupled dims than that fewer sizes each are on offer."""
+"""Joint sizes of a class that are looked at; where there are more, fewer sizes of each dim are on
+offer. Our choice: a table of them takes 1 MiB, and three dims that meet have 50 sizes each."""
 LEAST_SIZES = 4
 """On offer for each of many coupled dims. Where even these are too many, some are decided first."""
-SURELY = 3.0
-"""Standard errors on either side, beyond which one time is longer than another for certain."""
 
 
 @dataclass(frozen=True)
@@ -299,9 +299,11 @@ class Joint:
 
     def _unbeaten(self) -> NDArray[np.bool_]:
         """Where nothing larger is surely faster, nor all of it as it is at no less value."""
-        latency, variance = self.tables.times_by(self.problem.predictor)
+        latency, variance, share = self.tables.times_by(self.problem.predictor)
         with np.errstate(invalid="ignore", divide="ignore"):
-            error = SURELY * np.sqrt(variance) / np.where(latency > 0, latency, 1.0)
+            degrees = np.where(share > 0, variance**2 / share, np.inf)
+            error = quantiles(SURE_LEVEL, degrees, latency.shape) * np.sqrt(variance)
+            error /= np.where(latency > 0, latency, 1.0)
             least = np.log(latency) - error
             most = np.nan_to_num(np.log(latency) + error, nan=np.inf)
             for i, axis in enumerate(self.axes):  # of each place the least of all larger sizes

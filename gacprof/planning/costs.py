@@ -175,7 +175,7 @@ class Tables:
     component: CoupledAxes
     fixed: Growth
     kept_of: Kept
-    _timed: dict[Predictor, tuple[Floats, Floats]] = field(default_factory=dict)
+    _timed: dict[Predictor, Floats] = field(default_factory=dict)
 
     @property
     def axes(self) -> tuple[SizeAxis, ...]:
@@ -235,29 +235,30 @@ class Tables:
     def latency_us(self) -> Floats:
         return self.times_by(self.predictor)[0]
 
-    def times_by(self, by: Predictor) -> tuple[Floats, Floats]:
-        """µs of all products at a predictor's workload and their variance (0 where the map gives no
-        error); NaN where the map lacks one of them."""
+    def times_by(self, by: Predictor) -> Floats:
+        """Of all products at a predictor's workload [3, …]: µs, NaN where the map lacks one of
+        them; their variance, 0 where the map gives no error; and variance² over degrees of freedom,
+        which adds up as both do (Welch and Satterthwaite)."""
         if by not in self._timed:
             self._timed[by] = self._times(by)
         return self._timed[by]
 
-    def _times(self, by: Predictor) -> tuple[Floats, Floats]:
-        total, variance = np.zeros(self.shape), np.zeros(self.shape)
+    def _times(self, by: Predictor) -> Floats:
+        total = np.zeros((*self.shape, 3))
         for module in self.component.modules:
             first, last = module.gemms[0], module.gemms[-1]
-            each = [self._product(by, gemm, gemm, gemm) for gemm in module.gemms]
-            us, spread = sum(e[0] for e in each), sum(e[1] for e in each)
+            each = sum(self._product(by, gemm, gemm, gemm) for gemm in module.gemms)
             if module.name in self._out:
                 bias = any(gemm.bias for gemm in module.gemms)
                 dense = Gemm(module.name, module.out_features, module.in_features, bias)
-                one, out = self._product(by, dense, last, first), self._out[module.name]
-                us, spread = np.where(out, one[0], us), np.where(out, one[1], spread)
-            total, variance = total + us, variance + spread
-        return total, variance
+                one = self._product(by, dense, last, first)
+                each = np.where(self._out[module.name][..., None], one, each)
+            total = total + each
+        return np.moveaxis(total, -1, 0)
 
-    def _product(self, by: Predictor, gemm: Gemm, on_n: Gemm, on_k: Gemm) -> tuple[Floats, Floats]:
-        """The product's µs and variance; its sides grow as those of two factors do."""
+    def _product(self, by: Predictor, gemm: Gemm, on_n: Gemm, on_k: Gemm) -> Floats:
+        """The product's times as :meth:`times_by`, [..., 3]; its sides grow as those of two factors
+        do."""
         pairs = np.broadcast_arrays(
             gemm.N + self._more(on_n.weight, "N"), gemm.K + self._more(on_k.weight, "K")
         )
@@ -272,7 +273,9 @@ class Tables:
             nan if e.latency_us is None or (scaled and some) else e.latency_us
             for e, scaled in zip(found, plain, strict=True)
         ]
-        return np.array(latency)[place], np.array([e.variance or 0.0 for e in found])[place]
+        variance = np.array([e.variance or 0.0 for e in found])
+        degrees = np.array([e.degrees for e in found])
+        return np.stack([latency, variance, variance**2 / degrees], -1)[place]
 
     def kept(self, unknown: float = nan) -> Floats:
         """The share of energy kept, summed over all dims; one that is not known counts so much."""

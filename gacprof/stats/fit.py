@@ -4,9 +4,8 @@ A block calls every slot of a curve once, within tens of milliseconds. The logar
 time is taken as *slot effect + block effect + disturbance*. Whatever slows the machine for the
 length of a block slows all its calls alike and goes into the block effect; what disturbs single
 calls only ever adds time. So both effects are lower quartiles of the residuals, found by polishing
-rows and columns in turn. On recorded noise that is as good as any other estimator on a quiet
-machine and far better than most on a busy one (benchmarks/estimators.py compares it with median
-polish, Hodges–Lehmann, minimum and median).
+rows and columns in turn. On recorded noise that is as good as median polish, and on a busy machine
+far better than most estimators (reports/noise.md).
 
 Errors have two components of variance. *Within* processes it is that of a sample quartile (Maritz
 and Jarrett 1978), moderated over the curve's slots by a prior that is estimated from them (Smyth
@@ -37,7 +36,7 @@ Ints = NDArray[np.int64]
 QUARTILE = 0.25
 SWEEPS = 10
 """Alternations of rows and columns. Quantile polishing has no exact fixed point; the steps are
-below 10⁻³ of the noise by then (benchmarks/estimators.py)."""
+below 10⁻³ of the noise by then."""
 FEWEST_BLOCKS = 4
 """Below that a slot's spread is unknown: its standard error is infinite."""
 QUARTILE_DEGREES = 1.2

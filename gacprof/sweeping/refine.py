@@ -19,7 +19,6 @@ from math import inf, log
 from statistics import median
 
 from gacprof.cliffmap.curves import Measured
-from gacprof.cliffmap.detect import NORMAL_95
 
 RESIDUES = 16
 GRID = 9
@@ -83,5 +82,5 @@ def _change(a: Measured | None, b: Measured | None, grown: float, floor: float) 
     apart = abs(log(b.us / a.us) - grown)
     if a.kernels and b.kernels and a.kernels != b.kernels:
         return max(apart, floor)
-    noise = NORMAL_95 * ((a.error or 0.0) + (b.error or 0.0))
+    noise = (a.half_width or 0.0) + (b.half_width or 0.0)
     return apart if apart > max(log(1 + floor), noise) else 0.0

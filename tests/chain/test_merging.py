@@ -1,16 +1,21 @@
 """A diagnosis names the factor pairs that would surely be faster as one dense product."""
 
 import json
+from math import exp, inf
 
 import pytest
 from planted import TOKENS, planted_map_of
 
 from gacprof.checkpoint import scan
+from gacprof.cliffmap import CliffMap
+from gacprof.cliffmap.estimate import Estimate
 from gacprof.diagnosing import diagnose
 from gacprof.diagnosing.merging import MERGING, merges, pairs_of
 from gacprof.diagnosing.predict import Predictor
 from gacprof.planning import plan
+from gacprof.planning.costs import Component, Tables
 from gacprof.reporting.wording import diagnosed
+from gacprof.stats.judge import quantile
 
 
 def slow_calls(point):
@@ -96,6 +101,49 @@ def test_nothing_is_claimed_where_pairs_are_faster_or_times_are_not_known(asvd):
     named = {name for merge in diagnose(asvd, fast, tokens=TOKENS).merges for name in merge.weights}
     assert pairs and not named.intersection(pair.name for pair in pairs)
     assert diagnose(asvd, fast, tokens={77: 1.0}).merges == ()
+
+
+def with_errors(cliff_map, error, degrees):
+    """The map as if its errors came from so few blocks (None: as if they were known)."""
+    half = quantile(0.025, degrees or inf) * error
+
+    def bounded(curve):
+        p = curve.points
+        low, high = ([us * exp(side * half) for us in p.latency_us] for side in (-1, 1))
+        columns = {"low_us": low, "high_us": high, "degrees": [degrees] * len(p.d)}
+        return curve.model_copy(update={"points": p.model_copy(update=columns)})
+
+    curves = [bounded(curve) for curve in cliff_map.file.curves]
+    return CliffMap(cliff_map.file.model_copy(update={"curves": curves}))
+
+
+def test_what_few_blocks_do_not_show_is_not_sure(asvd, slow):
+    """A pair takes twice as long, 3.5 standard errors more: of few degrees of freedom that may
+    be chance."""
+    found = [
+        list(merges(Predictor(with_errors(slow, 0.165, degrees), scan(asvd), TOKENS)))
+        for degrees in (None, 3.0)
+    ]
+    assert found[0] and not found[1]
+
+
+def test_a_plans_tables_add_up_times_errors_and_degrees_of_freedom_as_estimates_do(asvd, slow):
+    inventory = scan(asvd)
+    predictor = Predictor(with_errors(slow, 0.01, 3.0), inventory, TOKENS)
+    pair = next(pairs_of(inventory))
+    tables = Tables(predictor, Component((), (pair,), ()), {}, lambda *_: None)
+    us, variance, share = tables.times_by(predictor)
+    whole = predictor.gemms(pair.gemms)
+    assert (us, variance) == pytest.approx((whole.latency_us, whole.variance))
+    assert variance**2 / share == pytest.approx(whole.degrees) and whole.degrees > 3
+
+
+def test_a_sum_has_welch_s_degrees_of_freedom():
+    one = Estimate(10.0, variance=1.0, degrees=4.0)
+    assert (one + one.times(-1)).degrees == pytest.approx(8.0)
+    assert one.times(3).degrees == (one + Estimate(90.0, variance=0.0)).degrees == 4.0
+    assert one.half_width(0.025) == pytest.approx(2.776, abs=1e-3)
+    assert one.interval.high == pytest.approx(10 + 2.132, abs=1e-3)
 
 
 def dense_of(pair):

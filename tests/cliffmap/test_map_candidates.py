@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import random
+from math import exp, inf, log
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from planted_blocks import linear, numbered, planted
 
 import gacprof
 from gacprof.cliffmap import CliffMap, MapLookupError, Use
 from gacprof.cliffmap.build import build_map
+from gacprof.cliffmap.curves import Axis, Measured, make_curve
 from gacprof.cliffmap.intersect import intersect
+from gacprof.cliffmap.schema import MapFile
 from gacprof.core.errors import MapError
 from gacprof.core.points import Environment
 
@@ -195,3 +201,53 @@ def test_where_nothing_is_safe_on_all_the_least_worst_case_is_offered():
     assert both.safe == [160]
     offered = both.choose(107, below=2, above=2)
     assert [(d.d, d.safe) for d in offered] == [(100, False), (160, True)]
+
+
+AXIS = Axis("linear", "N", {"M": 256, "K": 1024}, "float32", {"bias": False}, "recorded")
+
+
+def of_few_blocks(seed, step):
+    """Dims whose errors come from few blocks, some unknown; multiples of ``step`` are faster."""
+    draw = random.Random(seed)
+    return [
+        Measured(
+            d,
+            100 * (1.2 if d % step else 1.0) * exp(draw.gauss(0, 0.01)),
+            inf if draw.random() < 0.05 else draw.uniform(0.0005, 0.01),
+            degrees=draw.choice([inf, draw.uniform(2, 40)]),
+        )
+        for d in range(96, 145)
+        if draw.random() < 0.95
+    ]
+
+
+@given(st.integers(0, 10**6), st.sampled_from([1, 8]))
+def test_one_product_is_judged_as_its_curve_is(seed, step):
+    """What the map's file holds of few blocks makes the verdicts that their judge made."""
+    curve = make_curve(AXIS, of_few_blocks(seed, step))
+    low, high = curve.points.penalty_low, curve.points.penalty_high
+    assume(all(abs(p - curve.tolerance) > 1e-4 for p in [*low, *high] if p is not None))
+    use = Use("linear", AXIS.fixed, "N", AXIS.dtype, AXIS.flags)
+    found = map_of(curve).judge_jointly([use])
+    assert [one.verdict for one in found] == curve.verdicts
+    assert [one.penalty_low for one in found] == pytest.approx(low, abs=1e-4)
+    for one, bound in zip(found, high, strict=True):
+        assert one.penalty_high == (bound if bound is None else pytest.approx(bound, abs=1e-3))
+    assert [one.d for one in found if one.on_frontier] == curve.frontier
+
+
+def map_of(curve):
+    made = pair(lambda d: 10.0, lambda d: 10.0).file
+    return CliffMap(made.model_copy(update={"curves": [curve]}))
+
+
+def test_a_map_that_does_not_tell_degrees_is_read_as_if_they_were_infinite():
+    data = CliffMap.load("cpu-example").as_dict()
+    (first, *_) = data["curves"]
+    kept = [d for d in first["points"].pop("degrees") if d]
+    data["curves"] = [first]
+    old = CliffMap(MapFile.model_validate(data))
+    p, dims = old.curves[0].points, {**first["fixed"], first["axis"]: first["points"]["d"][0]}
+    found = old.latency(first["operator"], dims, first["dtype"], first["flags"])
+    assert kept and found.degrees == inf
+    assert found.error == pytest.approx(log(p.high_us[0] / p.low_us[0]) / 2 / 1.96, rel=1e-4)

@@ -145,7 +145,8 @@ def test_no_gain_is_claimed_whose_bounds_hold_zero():
 def estimates(draw):
     value = draw(st.floats(1.0, 1e4))
     low, high = draw(st.floats(0.3, 1.0)), draw(st.floats(1.0, 3.0))
-    return Estimate(value, "", False, 1.0, (value * low, value * high), draw(st.floats(0.0, 1.0)))
+    own, shared = (value * low, value * high), draw(st.floats(0.0, 1.0))
+    return Estimate(value, "", False, 1.0, own=own, shared=shared)
 
 
 @given(estimates(), estimates(), estimates())

@@ -255,6 +255,14 @@ def test_a_contended_machine_shows_no_absence_of_differences():
     assert not found.decided() and found.timings()[1].verdict == "undecided"
 
 
+def test_which_timings_are_disturbed_does_not_depend_on_how_long_they_took():
+    """All models of a block wait 5 µs: 5 % of the usual time, 1 % of a slow model's."""
+    found = summary(times(48, 1.0, 5.0, 1.0))
+    table = found.rounds.tables[0]
+    table.rows[:] = [[CallTime(call.us, waited_us=5.0) for call in row] for row in table.rows]
+    assert table.disturbed == sum(map(len, table.rows))
+
+
 def test_the_time_cap_ends_it_early(tiny):
     result = bench([tiny], tokens=(8,), decode_steps=0, time_cap_s=0.0)
     assert result.rounds == 4 and any("time cap" in note for note in result.notes)

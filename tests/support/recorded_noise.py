@@ -33,27 +33,20 @@ class Noise:
     block: np.ndarray
 
 
-def matrices(state: str) -> Iterator[tuple[np.ndarray, list[tuple[int, int]]]]:
-    """Each recorded curve as log times [blocks, slots], and its pairs (slot, replicate)."""
+def matrices(state: str) -> Iterator[np.ndarray]:
+    """Each recorded curve as log times [blocks, slots]."""
     table = pd.read_parquet(FOLDER / f"{state}.parquet")
     for _, curve in table.groupby("curve"):
         slot = curve.point.astype(str) + "|" + curve.twin.astype(int).astype(str)
         times = curve.assign(slot=slot).pivot_table(
             index="block", columns="slot", values="ns", aggfunc="min"
         )
-        names = list(times.columns)
-        place = {name: i for i, name in enumerate(names)}
-        pairs = [
-            (i, place[f"{name[:-2]}|1"])
-            for name, i in place.items()
-            if name.endswith("|0") and f"{name[:-2]}|1" in place
-        ]
-        yield np.log(times.to_numpy() / 1e3), pairs
+        yield np.log(times.to_numpy() / 1e3)
 
 
 def recorded(state: str, least_slots: int = 20) -> list[Noise]:
     found = []
-    for log_us, _ in matrices(state):
+    for log_us in matrices(state):
         if log_us.shape[1] >= least_slots:
             slots, block = two_way(log_us)
             found.append(Noise(log_us - slots - block[:, None], block))

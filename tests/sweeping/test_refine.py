@@ -10,7 +10,7 @@ from suites import over, suite_of
 
 from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.curves import Measured
-from gacprof.cliffmap.detect import FAMILY, NORMAL_95, edges
+from gacprof.cliffmap.detect import FAMILY, edges
 from gacprof.core.errors import MeasurementError
 from gacprof.stats.fit import FEWEST_BLOCKS
 from gacprof.stats.judge import quantiles
@@ -185,7 +185,7 @@ def test_noise_within_the_intervals_is_no_difference():
     grid = next_dims(dims, {}, 0.03)
 
     def after(half_width):
-        error = log(half_width) / NORMAL_95
+        error = log(half_width) / 1.96
         known = {d: Measured(d, 10.0 * (1 + 0.05 * (d % 2)), error) for d in grid}
         moved = {grid[5]: Measured(grid[5], 11.5, error)}
         return next_dims(dims, known | moved, 0.03)
