@@ -13,7 +13,7 @@ from gacprof.diagnosing import diagnose
 from gacprof.diagnosing.merging import MERGING, merges, pairs_of
 from gacprof.diagnosing.predict import Predictor
 from gacprof.planning import plan
-from gacprof.planning.costs import Component, Tables
+from gacprof.planning.costs import CoupledAxes, Tables
 from gacprof.reporting.wording import diagnosed
 from gacprof.stats.judge import quantile
 
@@ -131,7 +131,7 @@ def test_a_plans_tables_add_up_times_errors_and_degrees_of_freedom_as_estimates_
     inventory = scan(asvd)
     predictor = Predictor(with_errors(slow, 0.01, 3.0), inventory, TOKENS)
     pair = next(pairs_of(inventory))
-    tables = Tables(predictor, Component((), (pair,), ()), {}, lambda *_: None)
+    tables = Tables(predictor, CoupledAxes((), (pair,), ()), {}, lambda *_: None)
     us, variance, share = tables.times_by(predictor)
     whole = predictor.gemms(pair.gemms)
     assert (us, variance) == pytest.approx((whole.latency_us, whole.variance))
