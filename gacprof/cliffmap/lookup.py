@@ -138,12 +138,14 @@ def _at(curve: Curve, d: int) -> Lookup | None:
 
 @dataclass(frozen=True)
 class _Query:
-    """All dims of an operator, spelt out; flags only as far as they were asked for."""
+    """All dims of an operator, spelt out; flags only as far as they were asked for. Curves over
+    the axis ``along`` answer first."""
 
     operator: str
     dims: dict[str, int]
     dtype: str
     flags: Mapping[str, Flag]
+    along: str
 
     def but(self, axis: str) -> dict[str, int]:
         """The dims without one."""
@@ -174,9 +176,14 @@ class Index:
         dims: Mapping[str, int],
         dtype: str,
         flags: Mapping[str, Flag] | None = None,
+        along: str = "",
     ) -> Lookup:
-        """The latency at these dims. Raises :class:`MapLookupError` where the map cannot say."""
-        query = _Query(operator, complete_dims(operator, dims), dtype, flags or {})
+        """The latency at these dims. Raises :class:`MapLookupError` where the map cannot say.
+
+        Of curves that cross there the one over ``along`` answers: errors are beside a curve's other
+        dims, so that sizes which are compared are to be of one curve.
+        """
+        query = _Query(operator, complete_dims(operator, dims), dtype, flags or {}, along)
         curves = list(self._curves_through(query))
         near = ((distance, between(c, query.dims[c.axis])) for distance, c in curves)
         found = self._exact(query, curves) or _nearest_flags(near) or self._scaled(query)
@@ -190,17 +197,22 @@ class Index:
         return replace(found, unbounded=True) if unbounded else found
 
     def estimate(
-        self, operator: str, dims: Mapping[str, int], dtype: str, flags: Mapping[str, Flag]
+        self,
+        operator: str,
+        dims: Mapping[str, int],
+        dtype: str,
+        flags: Mapping[str, Flag],
+        along: str = "",
     ) -> Estimate:
         """The same with its error, or what is missing to tell it."""
         try:
-            return self.find(operator, dims, dtype, flags).estimate
+            return self.find(operator, dims, dtype, flags, along).estimate
         except MapLookupError as error:
             return Estimate(None, str(error))
 
     def _curves_through(self, query: _Query) -> Iterator[tuple[tuple[int, int], Curve]]:
         """The curves that run through the point, whether or not they hold it."""
-        for axis in query.dims:
+        for axis in sorted(query.dims, key=lambda axis: axis != query.along):
             for curve in self._through.get(_through(query, axis, query.but(axis)), ()):
                 distance = query.distance(curve.flags)
                 if distance is not None:

@@ -305,10 +305,9 @@ class CliffMap(Framed):
             if d % use.shards:
                 return Estimate(None)
             dims = {**use.dims, use.axis: d // use.shards}
-            try:
-                found = self.latency(use.operator, dims, use.dtype, use.flags).estimate
-            except MapLookupError as error:
-                return Estimate(None, str(error))
+            check_sizes(dims)
+            dtype = plain_dtype(use.dtype)
+            found = self._index.estimate(use.operator, dims, dtype, use.flags, use.axis)
             total += found.times(use.weight)
         return total
 

@@ -62,7 +62,7 @@ class MeasuredView:
                 "build again"
             )
         self._model = asked.model
-        self._known: dict[tuple[int, int, bool], Estimate] = {}
+        self._known: dict[tuple[int, int, bool, str], Estimate] = {}
         self._places: dict[Sequence[Product], list[OnCurve]] = {}
         self._sizes: dict[Sequence[Product], list[int]] = {}
         self._tables: dict[tuple[Sequence[Product], int | None], list[SizeCost]] = {}
@@ -82,20 +82,24 @@ class MeasuredView:
         )
 
     def latency(self, n: int, k: int, bias: bool, dtype: str = "") -> Estimate:
-        key = (n, k, bias)
+        return self._along("", n, k, bias)
+
+    def _along(self, axis: str, n: int, k: int, bias: bool) -> Estimate:
+        """The product's time, by a curve over that axis where one over the other crosses it."""
+        key = (n, k, bias, axis)
         if key not in self._known:
             total = NOTHING
             for m, weight in self.tokens.items():
-                total += self._one(m, n, k, bias).times(weight)
+                total += self._one(m, n, k, bias, axis).times(weight)
             self._known[key] = total
         return self._known[key]
 
-    def _one(self, m: int, n: int, k: int, bias: bool) -> Estimate:
-        dims = {"M": m, "N": n, "K": k}
-        found = self._index.estimate("linear", dims, self.dtype, {**self.flags, "bias": bias})
+    def _one(self, m: int, n: int, k: int, bias: bool, axis: str = "") -> Estimate:
+        dims, flags = {"M": m, "N": n, "K": k}, {**self.flags, "bias": bias}
+        found = self._index.estimate("linear", dims, self.dtype, flags, axis)
         if found.latency_us is None and bias:
             # Adding a bias costs little beside the product, but it is not the point asked for.
-            return replace(self._one(m, n, k, bias=False), scaled=True)
+            return replace(self._one(m, n, k, False, axis), scaled=True)
         return found
 
     def sizes(self, products: Sequence[Product], low: int, high: int) -> list[int]:
@@ -183,7 +187,7 @@ class MeasuredView:
             if sides is None:
                 shards = max(product.N.shards, product.K.shards)
                 return Estimate(None, f"{shards} shards cannot divide {size}")
-            found = self.latency(*sides, product.bias)
+            found = self._along("N" if product.N.times else "K", *sides, product.bias)
             if found.latency_us is None:
                 return Estimate(None, self._missing(product, *sides))
             total += found

@@ -17,6 +17,7 @@ from gacprof.cliffmap.build import build_map
 from gacprof.cliffmap.curves import Axis, Measured, make_curve
 from gacprof.cliffmap.intersect import intersect
 from gacprof.cliffmap.schema import MapFile
+from gacprof.cliffmap.source import Asked, Product, Side
 from gacprof.core.errors import MapError
 from gacprof.core.points import Environment
 
@@ -234,6 +235,22 @@ def test_one_product_is_judged_as_its_curve_is(seed, step):
     for one, bound in zip(found, high, strict=True):
         assert one.penalty_high == (bound if bound is None else pytest.approx(bound, abs=1e-3))
     assert [one.d for one in found if one.on_frontier] == curve.frontier
+
+
+def test_where_curves_cross_each_product_is_judged_on_its_own():
+    """A rank's curve over N meets those over K: one point, measured beside other dims on each."""
+    m, judged = CliffMap.load("cpu-example"), 0
+    for curve in m.select("linear", flags={"bias": False}):
+        use = Use("linear", curve.fixed, curve.axis, curve.dtype, curve.flags)
+        assert [one.verdict for one in m.judge_jointly([use])] == curve.verdicts
+        other = "K" if curve.axis == "N" else "N"
+        sides = {curve.axis: Side(times=1), other: Side(curve.fixed[other])}
+        tokens = {curve.fixed["M"]: 1.0}
+        view = m.view(Asked("one product", frozenset(), curve.dtype, tokens))
+        found = view.judge([Product(**sides)], curve.points.d, None)
+        assert [one.verdict for one in found] == curve.verdicts
+        judged += len(found)
+    assert judged > 600
 
 
 def map_of(curve):
