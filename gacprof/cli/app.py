@@ -109,7 +109,7 @@ def options(
 
 
 EXTRAS = dict.fromkeys(
-    ("torch", "pandas", "pyarrow", "matplotlib", "jinja2", "pynvml", "cloudpickle"),
+    ("torch", "pandas", "pyarrow", "matplotlib", "jinja2", "pynvml", "scipy", "cloudpickle"),
     "measure",
 ) | {"transformers": "models", "ray": "fleet"}  # fmt: skip
 """What a plain install leaves out → the extra that brings it."""

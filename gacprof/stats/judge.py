@@ -97,9 +97,11 @@ def quantile(level: float, degrees: float = inf) -> float:
     normal's for infinite ``degrees`` of freedom."""
     if isinf(degrees):
         return NormalDist().inv_cdf(1 - level)
-    from scipy.special import stdtrit  # what scipy.stats.t calls; that takes seconds to import
+    import numpy as np
 
-    return -float(stdtrit(degrees, level))
+    from gacprof.stats.student import exceeded
+
+    return float(exceeded(level, np.array([degrees]))[0])
 
 
 def quantiles(
@@ -112,12 +114,12 @@ def quantiles(
     found = np.full(shape, quantile(level))
     if degrees is None or np.isinf(degrees).all():
         return found
-    from scipy.special import stdtrit
+    from gacprof.stats.student import exceeded
 
     known = np.asarray(degrees, dtype=np.float64)
     found[known <= 0] = np.inf
     few = np.isfinite(known) & (known > 0)
-    found[few] = -stdtrit(known[few], level)
+    found[few] = exceeded(level, known[few])
     return found
 
 
