@@ -155,9 +155,10 @@ def _other_products(config: Config, tp: int, linear: str, asked: bool) -> Found:
 
 def _attention(at: Sizes, product: ModelProduct, tp: int, linear: str) -> Need | str:
     heads, kv_heads, head_dim = (at.get(name) for name in ("heads", "kv_heads", "head_dim"))
-    if gone := [name for name in ("heads", "kv_heads") if not at.get(name)]:
+    if not heads or not kv_heads:
+        gone = ["heads"] * (not heads) + ["kv_heads"] * (not kv_heads)
         return f"attention: the config lacks {', '.join(map(at.config.spelling, gone))}"
-    if not heads or not kv_heads or not head_dim or product.layers is None or heads % tp:
+    if not head_dim or product.layers is None or heads % tp:
         return f"attention: {_lacking(product, tp, product.k)}"
     if heads % kv_heads:
         return f"attention: {heads} heads are no multiple of {kv_heads} of keys and values"

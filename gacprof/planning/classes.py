@@ -35,7 +35,6 @@ from gacprof.planning.costs import (
     CoupledAxes,
     Floats,
     Footprint,
-    Growth,
     Ints,
     Tables,
     growth,
@@ -150,7 +149,7 @@ def build_classes(problem: Problem, limits: PlanLimits) -> list[DimClass]:
     return [
         DimClass(
             c.axes,
-            _options_of(problem, c, sizes, grown, limits),
+            _options_of(problem, Tables(problem.predictor, c, grown, problem.kept), sizes, limits),
             stored(problem.inventory, c.modules, c.tensors, lambda *_: 0, {}),
             next((narrowed[axis.name] for axis in c.axes if axis.name in narrowed), ""),
         )
@@ -207,36 +206,25 @@ def _first_size(problem: Problem, axis: SizeAxis) -> Size:
 
 
 def _options_of(
-    problem: Problem,
-    component: CoupledAxes,
-    fixed: dict[str, Size],
-    grown: Growth,
-    limits: PlanLimits,
+    problem: Problem, tables: Tables, fixed: dict[str, Size], limits: PlanLimits
 ) -> tuple[ClassOption, ...]:
-    """The options of a class, worked out once for equal experts."""
-    like, asked = component.axes[0].like, tuple(limit.asked for limit in limits.every)
-    make = partial(options_of, problem, component, fixed, grown, limits)
-    if len(component.axes) > 1 or like is None or grown:
+    """The options of a class where other dims are ``fixed``, worked out once for equal experts."""
+    like, asked = tables.axes[0].like, tuple(limit.asked for limit in limits.every)
+    # The joint sizes are made inside: equal experts share them too.
+    make = partial(options_of, problem, tables, fixed, limits)
+    if len(tables.axes) > 1 or like is None or tables.fixed:
         return make()
     return problem.predictor.once(("options", like, limits.break_even, asked), make)
 
 
 def options_of(
-    problem: Problem,
-    component: CoupledAxes,
-    fixed: dict[str, Size],
-    grown: Growth,
-    limits: PlanLimits,
+    problem: Problem, tables: Tables, fixed: dict[str, Size], limits: PlanLimits
 ) -> tuple[ClassOption, ...]:
-    """What may be chosen of coupled dims, where others are ``fixed``.
-
-    Raises :class:`PlanError` where the dims cannot stay as they are and nothing else is safe.
-    """
-    tables = Tables(problem.predictor, component, grown, problem.kept)
+    """Raises :class:`PlanError` where the dims cannot stay as they are and nothing else is safe."""
     joint = Joint(problem, tables, fixed, limits)
     cells = joint.chosen()
     if not cells and joint.own is None:
-        first = component.axes[0]
+        first = tables.axes[0]
         raise PlanError(
             f"{first.name} has no size together with what it meets: {nothing_safe(problem, first)}"
         )
