@@ -1,9 +1,9 @@
-"""What a checkpoint holds, as plain values.
+"""A checkpoint as plain values: its tensors, linear layers, products and adjustable dims.
 
 A layout (``layouts/``) turns :class:`Contents` into an :class:`Inventory`; diagnosis, planning,
-resizing and loading read nothing else. The two ideas that carry it:
+realigning and loading read nothing else. The two ideas that carry it:
 
-* a :class:`Gemm` is one matrix product ``y[M, N] = x[M, K] · W[N, K]ᵀ`` that a weight takes
+* a :class:`~gacprof.core.sizes.Gemm` is one matrix product ``y[M, N] = x[M, K] · W[N, K]ᵀ`` that a weight takes
   part in at run time; only ``M`` (tokens) is left open;
 * a :class:`Dim` is one dimension that may be changed without changing the model's interface
   (a rank, an MLP width, a group's rank), with *every* place where its size is written and
@@ -21,8 +21,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from gacprof.core.errors import CheckpointError, LintError
-from gacprof.demands.quantisation import Scheme, of_config
+from gacprof.core.errors import CheckpointError
+from gacprof.core.sizes import Gemm
 
 NewSizes = Mapping[str, int | None]
 """New sizes by dim name. A dim not named keeps its size; ``None`` means that the dim is gone
@@ -72,7 +72,7 @@ class Contents:
     slicing config), by file name. ``attributes`` are what a pickled model's modules say of
     themselves (``class``, ``num_heads``, ``eps`` …), by module name. ``factors`` is the user's own
     pair of name patterns for factor pairs. ``metadata`` is that of each safetensors file, and
-    ``index`` the file that names the shards, with what it says besides. ``notes`` are things a
+    ``index`` the file that names the shards, with what it says besides. ``warnings`` are things a
     user should know (what a plain loader would do silently wrong, a config that disagrees with its
     tensors). ``left_out`` are tensors that the shards hold and their index does not name: no part
     of the checkpoint, or lost from the index.
@@ -86,7 +86,7 @@ class Contents:
     container: str = "memory"
     metadata: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     index: tuple[str, Mapping[str, Any]] | None = None
-    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
 
     def shape(self, tensor: str) -> tuple[int, ...]:
@@ -96,28 +96,6 @@ class Contents:
     def ties_head(self) -> bool:
         """Whether the config says that the head is the embedding; one may be stored even so."""
         return bool(self.config.get("tie_word_embeddings", False))
-
-    @cached_property
-    def scheme(self) -> Scheme | None:
-        """How the config says that weights are quantised; None where it does not.
-
-        Raises :class:`CheckpointError` for a ``quantization_config`` that is malformed.
-        """
-        try:
-            return of_config(self.config)
-        except LintError as error:
-            where = self.path if isinstance(self, Inventory) else "config.json"
-            raise CheckpointError(f"{where}: {error}: mend the config") from None
-
-
-@dataclass(frozen=True)
-class Gemm:
-    """One matrix product: ``weight`` is the tensor's name, ``N`` out and ``K`` in features."""
-
-    weight: str
-    N: int
-    K: int
-    bias: bool = False
 
 
 @dataclass(frozen=True)
@@ -162,11 +140,6 @@ ALIGNED = 16
 """Sizes up to which zeros may be added to a rank are multiples of this: 16 bytes of an 8-bit type,
 32 of a 16-bit one."""
 
-NEIGHBOUR_MULTIPLES = (8, 64)
-"""A dim is measured with the other dims of its product as they are and at multiples of these: an
-odd one hides what the dim costs, a multiple of 64 hides nothing of a smaller period."""
-
-
 @dataclass(frozen=True)
 class Dim:
     """One adjustable dimension.
@@ -198,7 +171,7 @@ class Dim:
         return self.padding == "exact" or self.ordered
 
     @property
-    def most(self) -> int | None:
+    def max_size(self) -> int | None:
         """The largest size worth choosing; None where nothing bounds it.
 
         A rank above the dense weight's holds nothing but zeros. They are still exact and may
@@ -231,11 +204,11 @@ class Module:
 
 def dims_by_weight(dims: Iterable[Dim]) -> dict[str, list[Dim]]:
     """The dims that feed an axis of each weight's product, each once."""
-    found: dict[str, list[Dim]] = {}
+    by_weight: dict[str, list[Dim]] = {}
     for dim in dims:
         for weight in dict.fromkeys(feed.weight for feed in dim.feeds):
-            found.setdefault(weight, []).append(dim)
-    return found
+            by_weight.setdefault(weight, []).append(dim)
+    return by_weight
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,18 +274,13 @@ class Inventory(Contents):
 
     def dim(self, name: str) -> Dim:
         """Raises :class:`CheckpointError` for a dim that is not there."""
-        try:
-            return self._dims[name]
-        except (KeyError, TypeError):
-            like = f"; dims are named like '{self.dims[0].name}'" if self.dims else ""
-            raise CheckpointError(f"{self.path} has no dim {name!r}{like}") from None
+        if name not in self._dims:
+            raise CheckpointError(f"{self.path} has no dim '{name}'")
+        return self._dims[name]
 
     def gemm(self, weight: str) -> Gemm:
-        """Raises :class:`CheckpointError` for a weight that is in no matrix product."""
-        try:
-            return self._gemms[weight]
-        except (KeyError, TypeError):
-            raise CheckpointError(f"{self.path} has no product of a weight {weight!r}") from None
+        """The product of a weight. Raises ``KeyError`` for a weight that is in none."""
+        return self._gemms[weight]
 
     def fed_by(self, weight: str) -> Sequence[Dim]:
         """The dims that feed an axis of the product of ``weight``."""
@@ -328,11 +296,11 @@ class Inventory(Contents):
 
     @cached_property
     def _modules_of(self) -> dict[str, list[Module]]:
-        found: dict[str, list[Module]] = {}
+        by_dim: dict[str, list[Module]] = {}
         for module in self.modules:
             for name in module.dims:
-                found.setdefault(name, []).append(module)
-        return found
+                by_dim.setdefault(name, []).append(module)
+        return by_dim
 
     @cached_property
     def _fed_by(self) -> dict[str, list[Dim]]:

@@ -1,6 +1,1 @@
-"""What every room stands on: points, errors, files, dtypes, and the fit of blocks."""
-
-from collections.abc import Callable
-
-Progress = Callable[[float, float, object], None]
-"""Called while something long goes on, with (done, total, what comes next)."""
+"""Values, files and words that every package uses. Imports nothing of gacprof."""

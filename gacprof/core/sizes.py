@@ -1,0 +1,132 @@
+"""How good a size is, and who says so: the verdict, and the protocol that gives it.
+
+The penalty of a size is its latency over the lowest latency of any size at least as large, minus 1:
+what is lost by not padding to the best larger size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+Verdict = Literal["safe", "misaligned", "undecided", "unknown"]
+"""``safe``: the penalty surely lies at or below the tolerance; ``misaligned``: surely above;
+``undecided``: its interval holds the tolerance; ``unknown``: nothing is known of the size."""
+
+TOLERANCE = 0.02
+"""The penalty up to which a size is safe."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A quantity and its 95 % interval: ``low <= value <= high``."""
+
+    low: float
+    value: float
+    high: float
+
+    def __add__(self, other: Interval) -> Interval:
+        return Interval(self.low + other.low, self.value + other.value, self.high + other.high)
+
+    def scaled(self, factor: float) -> Interval:
+        return Interval(self.low * factor, self.value * factor, self.high * factor)
+
+
+ZERO = Interval(0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class SizeVerdict:
+    """One size of a dim: ``penalty`` is a fraction (0.4: 40 % slower than the best larger size),
+    ``latency_us`` that of all products that the dim feeds; None where they are not known.
+
+    ``reason`` is for people: the kernel or tier that serves the size, or why nothing is known.
+    """
+
+    size: int
+    verdict: Verdict
+    penalty: Interval | None = None
+    latency_us: Interval | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """One matrix product ``y[M, N] = x[M, K] · W[N, K]ᵀ``; ``weight`` is the tensor's name."""
+
+    weight: str
+    N: int
+    K: int
+    bias: bool = False
+
+
+@dataclass(frozen=True)
+class Side:
+    """N or K of a product as one rank holds it: ``(others + times · size) / ranks``.
+
+    ``size`` is that of the dim in question, ``others`` what else is on the side.
+    """
+
+    others: int = 0
+    times: int = 0
+    ranks: int = 1
+
+    def at(self, size: int) -> int | None:
+        """The side's length at a size of the dim; None where the ranks cannot share it evenly."""
+        length, rest = divmod(self.others + self.times * size, self.ranks)
+        return length if length > 0 and rest == 0 else None
+
+
+@dataclass(frozen=True)
+class Use:
+    """A dim's part in one product, as one tensor-parallel rank holds it.
+
+    The product has ``tokens`` rows and is computed in ``dtype``; ``weight`` says how often it runs
+    in the workload.
+    """
+
+    gemm: Gemm
+    N: Side
+    K: Side
+    tokens: int
+    dtype: str
+    weight: float = 1.0
+
+    def at(self, size: int) -> tuple[int, int] | None:
+        """(N, K) at a size of the dim; None where the ranks cannot share it evenly."""
+        n, k = self.N.at(size), self.K.at(size)
+        if n is None or k is None:
+            return None
+        return n, k
+
+
+class SizeSource(Protocol):
+    """Answers how good a size is: a measured map, the rules of a GPU, or yours.
+
+    ``provenance`` says how its answers came about ("measured on …", "by rules, not measured").
+    ``tokens`` and ``dtypes`` are what it holds products for, ascending; empty: any.
+    """
+
+    name: str
+    provenance: str
+    tokens: Sequence[int]
+    dtypes: Sequence[str]
+
+    def sizes(self, uses: Sequence[Use], low: int, high: int) -> Sequence[int]:
+        """The sizes of a dim within [low, high] that it can judge in all of these uses."""
+
+    def judge(self, uses: Sequence[Use], sizes: Sequence[int]) -> list[SizeVerdict]:
+        """The verdict on each of these sizes of a dim, summed over its uses."""
+
+    def latency_us(self, gemm: Gemm, tokens: int, dtype: str) -> Interval | None:
+        """What one product takes; None where it is not known."""
+
+    def head_dim(self, head_dim: int, heads: int, kv_heads: int, dtype: str) -> SizeVerdict:
+        """The verdict on an attention's head_dim."""
+
+
+def next_safe(verdicts: Iterable[SizeVerdict], size: int) -> SizeVerdict | None:
+    """The smallest safe size above ``size``."""
+    larger = [v for v in verdicts if v.size > size and v.verdict == "safe"]
+    return min(larger, key=lambda v: v.size, default=None)

@@ -1,1 +1,0 @@
-"""What Nsight Compute and a CPU's libraries say of a kernel beside its time."""

@@ -1,1 +1,0 @@
-"""Statistics of timings: the fit of blocks, the judge, noise, periods. It knows no device."""
