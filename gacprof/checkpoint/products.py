@@ -1,0 +1,198 @@
+"""The matrix products of a checkpoint as one tensor-parallel rank runs them.
+
+Tensor parallelism after Megatron splits q, k, v, gate and up along N and o and down along K; a
+factor pair is split at its outer side, so that ranks stay whole. A width of 1368 on eight TP ranks
+is one of 171 on each.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes
+from gacprof.core.dtypes import compute_dtype, dtype_name
+from gacprof.core.errors import ConfigError
+from gacprof.core.points import DTYPES
+from gacprof.core.sizes import ZERO, Gemm, Interval, Side, SizeSource, Use
+
+Tokens = Mapping[int, float] | Sequence[int]
+
+DEFAULT_TOKENS: Mapping[int, float] = MappingProxyType({1: 1.0, 1024: 1.0})
+"""One decode step and one prefill of 1024 tokens (the papers' sequence length), equally."""
+
+AS_STORED: NewSizes = MappingProxyType({})
+
+COLUMN_ROLES = frozenset({"q", "k", "v", "qkv", "gate", "up", "gate_up"})
+"""Roles whose output features the TP ranks share (Megatron-LM's column-parallel layers)."""
+ROW_ROLES = frozenset({"o", "down"})
+"""Roles whose input features they share (row-parallel layers)."""
+
+
+def workload(tokens: Tokens | None, source: SizeSource) -> dict[int, float]:
+    """Token counts and their weights: counts alone weigh 1 each; None means those that the source
+    holds, else :data:`DEFAULT_TOKENS`.
+
+    Raises :class:`ConfigError` for counts or weights that are not positive.
+    """
+    if tokens is None:
+        tokens = list(source.tokens) or DEFAULT_TOKENS
+    weights = dict(tokens) if isinstance(tokens, Mapping) else dict.fromkeys(tokens, 1.0)
+    if not weights or min(weights) < 1 or min(weights.values()) <= 0:
+        raise ConfigError(f"tokens {weights}: give positive counts, such as 1,1024")
+    return weights
+
+
+class Products:
+    """The products of a checkpoint, run for a workload.
+
+    Parameters
+    ----------
+    inventory
+        The checkpoint.
+    tokens
+        Rows of x and how often each count runs.
+    tp
+        Tensor-parallel ranks that share the products.
+    dtype
+        The type that all products are computed in; by default each module's own.
+
+    Raises
+    ------
+    ConfigError
+        Where ``tp`` ranks cannot share the attention's heads.
+    """
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        tokens: Mapping[int, float],
+        tp: int = 1,
+        dtype: str | None = None,
+    ) -> None:
+        self.inventory = inventory
+        self.tokens = tokens
+        self.tp = tp
+        self.dtype = dtype and compute_dtype(dtype)
+        self._plain_dtype = plain_dtype(inventory)
+        self._kv_heads = {a.layer: a.kv_heads for a in inventory.attentions}
+        for a in inventory.attentions:
+            if a.heads % tp or (a.kv_heads % tp and tp % a.kv_heads):
+                raise ConfigError(
+                    f"{tp} TP ranks cannot share the {a.heads} heads ({a.kv_heads} of keys and "
+                    f"values) of layer {a.layer}: choose a tp that divides them"
+                )
+
+    def dtype_of(self, module: Module) -> str:
+        """The type that a module's products are computed in. Packed and integer weights are
+        turned into the model's plain type first; float8 is multiplied as it is."""
+        stored = dtype_name(module.dtype)
+        if self.dtype is not None:
+            return self.dtype
+        return stored if stored in DTYPES and stored != "int8" else self._plain_dtype
+
+    def gemm_at(self, gemm: Gemm, sizes: NewSizes) -> Gemm:
+        """A stored product with its dims at other sizes. Merged ranks are :meth:`gemms`' part."""
+        longer = {"N": 0, "K": 0}
+        for dim in self.inventory.fed_by(gemm.weight):
+            size = sizes.get(dim.name, dim.size) or dim.size
+            for feed in dim.feeds:
+                if feed.weight == gemm.weight:
+                    longer[feed.axis] += size - dim.size
+        return replace(gemm, N=gemm.N + longer["N"], K=gemm.K + longer["K"])
+
+    def gemms(self, module: Module, sizes: NewSizes = AS_STORED) -> list[Gemm]:
+        """A module's products, undivided, with dims at these sizes: one dense product where a
+        rank of it is merged (None)."""
+        gemms = [self.gemm_at(gemm, sizes) for gemm in module.gemms]
+        if all(sizes.get(name, 0) is not None for name in module.dims):
+            return gemms
+        first, last = module.gemms[0], module.gemms[-1]
+        return [
+            Gemm(
+                module.name,
+                N=module.out_features + gemms[-1].N - last.N,
+                K=module.in_features + gemms[0].K - first.K,
+                bias=any(gemm.bias for gemm in gemms),
+            )
+        ]
+
+    def uses_of(self, dim: Dim, sizes: NewSizes = AS_STORED) -> list[Use]:
+        """The dim's part in every product that it feeds, at each token count, whatever its own
+        size. Other dims have the sizes named, else those stored."""
+        uses = []
+        for module in self.inventory.modules_of(dim.name):
+            size = dim.size
+            products = self.gemms(module, {**sizes, dim.name: size})
+            longer_products = self.gemms(module, {**sizes, dim.name: size + 1})
+            for i, (gemm, longer) in enumerate(zip(products, longer_products, strict=True)):
+                if gemm == longer:
+                    continue
+                n_ranks, k_ranks = self.shares(module, i, len(products))
+                n_times, k_times = longer.N - gemm.N, longer.K - gemm.K
+                n = Side(gemm.N - n_times * size, n_times, n_ranks)
+                k = Side(gemm.K - k_times * size, k_times, k_ranks)
+                dtype = self.dtype_of(module)
+                uses += [Use(gemm, n, k, m, dtype, w) for m, w in self.tokens.items()]
+        return uses
+
+    def shares(self, module: Module, index: int, count: int) -> tuple[int, int]:
+        """The number of TP ranks that share N, and K, of the ``index``-th of ``count`` products
+        of a module. Groups of factors are held whole."""
+        role = module.role.removeprefix("expert_")
+        if module.kind == "grouped" and count > 1:
+            return 1, 1
+        ranks = self.tp
+        if role in ("k", "v"):
+            ranks = min(ranks, self._kv_heads.get(module.layer or 0, ranks))
+        shares_n = role in COLUMN_ROLES and index == count - 1
+        shares_k = role in ROW_ROLES and index == 0
+        return (ranks if shares_n else 1), (ranks if shares_k else 1)
+
+    def local_gemms(self, module: Module, sizes: NewSizes = AS_STORED) -> Iterator[Gemm | None]:
+        """A module's products as one TP rank runs them; None where ranks cannot share one."""
+        products = self.gemms(module, sizes)
+        for i, gemm in enumerate(products):
+            n_ranks, k_ranks = self.shares(module, i, len(products))
+            if gemm.N % n_ranks or gemm.K % k_ranks:
+                yield None
+            else:
+                yield replace(gemm, N=gemm.N // n_ranks, K=gemm.K // k_ranks)
+
+    def time_us(
+        self, source: SizeSource, modules: Sequence[Module], sizes: NewSizes = AS_STORED
+    ) -> Interval | None:
+        """The time of the workload in these modules' products; None where that of one isn't
+        known. Equal products are looked up once."""
+        counts: Counter[tuple[int, int, bool, str]] = Counter()
+        for module in modules:
+            for gemm in self.local_gemms(module, sizes):
+                if gemm is None:
+                    return None
+                counts[gemm.N, gemm.K, gemm.bias, self.dtype_of(module)] += 1
+        total = ZERO
+        for (n, k, bias, dtype), count in counts.items():
+            for tokens, weight in self.tokens.items():
+                time = source.latency_us(Gemm("", n, k, bias), tokens, dtype)
+                if time is None:
+                    return None
+                total += time.scaled(count * weight)
+        return total
+
+    def total_us(self, source: SizeSource, sizes: NewSizes = AS_STORED) -> Interval | None:
+        """The time of the workload in all products of the model; None where that of one isn't
+        known."""
+        return self.time_us(source, self.inventory.modules, sizes)
+
+
+def plain_dtype(inventory: Inventory) -> str:
+    """The compute type of what isn't quantised: that of most modules, else the config's."""
+    types = (dtype_name(module.dtype) for module in inventory.modules if module.gemms)
+    counts = Counter(dtype for dtype in types if dtype in DTYPES and dtype != "int8")
+    if counts:
+        return counts.most_common(1)[0][0]
+    config = inventory.config
+    named = dtype_name(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
+    return named if named in DTYPES else "bfloat16"
