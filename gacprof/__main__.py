@@ -1,0 +1,5 @@
+"""``python -m gacprof``."""
+
+from gacprof.cli import main
+
+main()

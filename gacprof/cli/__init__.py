@@ -1,0 +1,5 @@
+"""The command line: every verb is a public function; its signature and docstring are the options."""
+
+from gacprof.cli.app import main
+
+__all__ = ["main"]

@@ -1,0 +1,107 @@
+"""The command line: parse, call, print.
+
+Exit codes: 0 fine, 1 findings (a misaligned model, a failed verification), 2 bad input, 130
+interrupted. Any other error is a fault of gacprof and shows its traceback.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+import cyclopts
+
+from gacprof import __version__
+from gacprof.cli.verbs import VERBS
+from gacprof.core.errors import GacprofError
+
+EXTRAS = {
+    "torch": "measure",
+    "numpy": "measure",
+    "scipy": "measure",
+    "pandas": "measure",
+    "matplotlib": "measure",
+    "jinja2": "measure",
+    "pyarrow": "measure",
+    "transformers": "models",
+    "huggingface_hub": "hub",
+    "ray": "fleet",
+    "ncu_report": "ncu",
+}
+"""A package that a plain install leaves out: the extra that brings it."""
+
+
+def make_app() -> cyclopts.App:
+    """The verbs, each imported when it is called."""
+    app = cyclopts.App(
+        name="gacprof",
+        help="Which tensor dimensions your GPU serves well, why, and how to move a model onto them.",
+        help_epilogue="Every verb takes --json: print the result as JSON.",
+        version=__version__,
+        help_format="plaintext",
+        help_formatter="plain",
+        default_parameter=cyclopts.Parameter(consume_multiple=True, negative=()),
+        result_action="return_value",
+        print_error=False,
+        exit_on_error=False,
+        suppress_keyboard_interrupt=False,
+    )
+    maps = cyclopts.App(name="map", help="Build and read cliff maps.")
+    app.command(maps)
+    for verb, (_, summary) in VERBS.items():
+        group, _, name = verb.rpartition(" ")
+        target = maps if group else app
+        target.command(f"gacprof.cli.commands:{verb.replace(' ', '_')}", name=name, help=summary)
+    return app
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command line and exit; what a user can mend is one line on stderr."""
+    words = sys.argv[1:] if arguments is None else arguments
+    before, separator, command = _split(words)
+    as_json = "--json" in before
+    words = [word for word in before if word != "--json"] + separator + command
+    try:
+        code = show(make_app()(words), as_json)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        code = fail("interrupted", 130)
+    except BrokenPipeError:  # the reader went away: | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 141
+    except (GacprofError, cyclopts.CycloptsError, FileExistsError, FileNotFoundError) as error:
+        code = fail(str(error), 2)
+    except ImportError as error:
+        package = str(error.name).partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        code = fail(f"this needs {package}: pip install 'gacprof[{EXTRAS[package]}]'", 2)
+    sys.exit(code)
+
+
+def _split(words: list[str]) -> tuple[list[str], list[str], list[str]]:
+    """Words before ``--``, the ``--`` itself, and another program's command behind it."""
+    end = words.index("--") if "--" in words else len(words)
+    return words[:end], words[end : end + 1], words[end + 1 :]
+
+
+def show(result: Any, as_json: bool) -> int:
+    """Print a verb's result; 1 where it says that something is wrong (``ok`` is false)."""
+    if isinstance(result, int) or result is None:
+        return result or 0
+    if as_json:
+        from gacprof.core.files import plain
+
+        print(json.dumps(plain(result), indent=1, ensure_ascii=False))
+    else:
+        from gacprof.report.sentences import print_result
+
+        print_result(result)
+    return 0 if getattr(result, "ok", True) else 1
+
+
+def fail(message: str, code: int) -> int:
+    print(f"gacprof: {message}", file=sys.stderr)
+    return code

@@ -1,0 +1,94 @@
+"""The verbs: the function that each one is, and the signature that a command line can write."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union
+
+from cyclopts import Parameter
+
+VERBS = {
+    "lint": ("gacprof.extras.lint.lint:lint", "Say what an engine does with a config's sizes."),
+    "gpus": ("gacprof.devices.gpus:gpus", "List the GPUs that are here or that something is known of."),
+    "dispatch": ("gacprof.extras.virtual.ask:dispatch", "Say which kernel PyTorch takes on a GPU."),
+    "virtual": ("gacprof.extras.virtual.run:virtual", "Run a command on a GPU that is not there."),
+    "sweep": ("gacprof.sweep.sweep:sweep", "Measure the latency of sizes on a device."),
+    "fleet": ("gacprof.extras.fleet.fleet:sweep_fleet", "Sweep many devices at once, on Ray."),
+    "map build": ("gacprof.cliffmap.build:build_map", "Build the cliff map of a sweep."),
+    "map show": ("gacprof.cliffmap.cliffmap:load_map", "Print a map: its curves, safe sizes, cliffs."),
+    "map candidates": ("gacprof.cliffmap.tables:candidates", "List the sizes safe on all of some maps."),
+    "map table": ("gacprof.cliffmap.tables:map_table", "Print what a map asks of sizes, as a table."),
+    "explain": ("gacprof.diagnose.explain:explain", "Say why a size is slow."),
+    "diagnose": ("gacprof.diagnose.diagnosis:diagnose", "Say what each size of a model costs."),
+    "plan": ("gacprof.plan.planner:plan", "Choose a size for every dim, within limits."),
+    "pareto": ("gacprof.plan.pareto:pareto", "Set plans over several budgets side by side."),
+    "realign": ("gacprof.realign.realign:realign", "Write a checkpoint anew with other sizes."),
+    "verify": ("gacprof.check.verify:verify", "Say whether two models are the same function."),
+    "bench": ("gacprof.check.bench:bench", "Time models side by side."),
+    "perplexity": ("gacprof.check.perplexity:perplexity", "Compare models by perplexity on a text."),
+    "report": ("gacprof.report.page:report", "Write one HTML page of what the other verbs left."),
+    "compress": ("gacprof.extras.compress.compress:compress", "Compress a model to sizes served well."),
+    "export": ("gacprof.extras.export.export:export", "Write a folder that transformers and vLLM load."),
+}
+"""Verb: the function, imported when it is called, and the first line of its docstring."""
+
+OPTION_NAMES = {"source": ("--map", "--gpu")}
+"""Options whose name is not their parameter's: a source of sizes is a map or a GPU's name."""
+
+WRITABLE = (str, int, float, bool, Path, type(None))
+"""Types that a word on a command line can stand for."""
+
+
+def load_verb(verb: str) -> Callable[..., Any]:
+    """Import the public function of a verb."""
+    module, _, name = VERBS[verb][0].partition(":")
+    function: Callable[..., Any] = getattr(import_module(module), name)
+    return function
+
+
+def command(verb: str) -> Callable[..., Any]:
+    """The function of a verb with annotations that a command line can write.
+
+    A parameter that takes ``Inventory | Path | str`` in Python takes a word here: of each union
+    only the types in :data:`WRITABLE`, literals and sequences of them are kept.
+    """
+    function = load_verb(verb)
+    hints = typing.get_type_hints(function)
+    parameters = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        annotation = writable(hints[name])
+        if annotation is not None:
+            annotation = Annotated[annotation, Parameter(name=OPTION_NAMES.get(name))]
+            parameters.append(parameter.replace(annotation=annotation))
+
+    @functools.wraps(function)
+    def run(*values: Any, **options: Any) -> Any:
+        return function(*values, **options)
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def writable(annotation: Any) -> Any:
+    """The part of a type that a word on a command line can stand for; None where there is none.
+
+    A sequence becomes a tuple, and a mapping of token counts to weights is left out.
+    """
+    origin = typing.get_origin(annotation)
+    if origin in (Union, types.UnionType):
+        parts = [writable(part) for part in typing.get_args(annotation)]
+        parts = [part for part in parts if part is not None]
+        return functools.reduce(lambda a, b: a | b, parts) if parts != [types.NoneType] else None
+    if origin is Literal or annotation in WRITABLE:
+        return annotation
+    if origin in (tuple, list, Sequence) and not isinstance(annotation, Mapping):
+        item = writable(typing.get_args(annotation)[0])
+        return tuple[item, ...] if item is not None else None
+    return None
