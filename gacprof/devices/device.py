@@ -1,0 +1,56 @@
+"""The protocol of a device: prepare the points of an axis, then time them in the order asked for.
+
+A CPU, a CUDA GPU and a worker process that holds one of them are all a :class:`Device`; a sweep
+treats them alike. :func:`gacprof.devices.opening.open_device` opens one by its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from gacprof.core.points import Environment, Point
+
+
+class Session(Protocol):
+    """Points with operands allocated, ready to be called in any order. An index is a point's place
+    in the sequence that was prepared."""
+
+    @property
+    def failures(self) -> Mapping[int, str]:
+        """Points that cannot be called or have died, by index, with one line of why. It may grow
+        with each block; their times are nan."""
+
+    def time_block(self, order: Sequence[int]) -> list[float]:
+        """Call each of these points once, in this order.
+
+        An index that stands twice is an A/A replicate: its second call has its operands at another
+        address.
+
+        Returns
+        -------
+        list of float
+            Microseconds of one call each; nan where it failed, lost its core or was throttled, and
+            for all on a virtual GPU.
+        """
+
+    def kernels(self, index: int) -> tuple[str, ...]:
+        """Names of the kernels that one call launches, in order; empty where not known."""
+
+    def close(self) -> None:
+        """Release the operands."""
+
+
+class Device(Protocol):
+    """A device to measure on. Sessions may be open side by side; blocks run one after another."""
+
+    @property
+    def environment(self) -> Environment:
+        """The device and the software that drives it."""
+
+    def prepare(self, points: Sequence[Point]) -> Session:
+        """Allocate, warm up and, on a GPU, capture the points. A point that cannot be is in the
+        session's ``failures``."""
+
+    def close(self) -> None:
+        """Release the device."""

@@ -1,0 +1,64 @@
+"""A device that was not measured: it returns planted latencies, for tests of what uses a device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from gacprof.core.points import Environment, Point
+
+RECORDED = Environment("cpu", "recorded", "none", {"cores": 1}, {"gacprof": "0"})
+
+
+class RecordedSession:
+    def __init__(self, device: RecordedDevice, points: Sequence[Point]) -> None:
+        self._device, self._points = device, list(points)
+        self.failures: Mapping[int, str] = {
+            index: device.refused[point.key]
+            for index, point in enumerate(self._points)
+            if point.key in device.refused
+        }
+        self.closed = False
+
+    def time_block(self, order: Sequence[int]) -> list[float]:
+        times = []
+        for index in order:
+            failed = index in self.failures
+            times.append(math.nan if failed else self._device.latency(self._points[index]))
+        self._device.blocks.append([self._points[index] for index in order])
+        return times
+
+    def kernels(self, index: int) -> tuple[str, ...]:
+        return self._device.kernel_names(self._points[index])
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class RecordedDevice:
+    """``latency`` gives the µs of a call; let it draw noise if there is to be any.
+
+    ``refused`` are reasons by the key of points that cannot be prepared, ``kernel_names`` names the
+    kernels of a point. ``blocks`` are the points of each block timed so far, in order.
+    """
+
+    def __init__(
+        self,
+        latency: Callable[[Point], float],
+        environment: Environment = RECORDED,
+        refused: Mapping[str, str] | None = None,
+        kernel_names: Callable[[Point], tuple[str, ...]] = lambda point: (),
+    ) -> None:
+        self.latency, self.environment, self.kernel_names = latency, environment, kernel_names
+        self.refused = dict(refused or {})
+        self.blocks: list[list[Point]] = []
+        self.sessions: list[RecordedSession] = []
+
+    def prepare(self, points: Sequence[Point]) -> RecordedSession:
+        session = RecordedSession(self, points)
+        self.sessions.append(session)
+        return session
+
+    def close(self) -> None:
+        for session in self.sessions:
+            session.close()
