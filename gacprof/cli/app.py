@@ -42,7 +42,7 @@ def make_app() -> cyclopts.App:
         version=__version__,
         help_format="plaintext",
         help_formatter="plain",
-        default_parameter=cyclopts.Parameter(consume_multiple=True, negative=()),
+        default_parameter=cyclopts.Parameter(consume_multiple=True, negative_iterable=()),
         result_action="return_value",
         print_error=False,
         exit_on_error=False,
