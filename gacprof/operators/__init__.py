@@ -1,0 +1,25 @@
+"""Operators: what is timed. One class each, in a module that registers it.
+
+A new operator is a module with a class derived from :class:`gacprof.operators.base.Operator` and
+:func:`register`, imported below; a function of a user's becomes one by :func:`operator`. Nothing
+of this package imports torch before an operator is prepared, so that suites are read without it.
+"""
+
+from gacprof.operators import attention, linear, quantised, stream  # registers them
+from gacprof.operators.base import OPERATORS, Operand, Operator, canonical, get, register
+from gacprof.operators.own import OwnOperator, operator
+
+__all__ = [
+    "OPERATORS",
+    "Operand",
+    "Operator",
+    "OwnOperator",
+    "attention",
+    "canonical",
+    "get",
+    "linear",
+    "operator",
+    "quantised",
+    "register",
+    "stream",
+]

@@ -1,0 +1,103 @@
+"""Scaled-dot-product attention as PyTorch dispatches it, over head_dim and sequence lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from gacprof.core.points import Flag, Point
+from gacprof.operators.base import CACHE, Operand, Operator, register
+
+if TYPE_CHECKING:
+    import torch
+
+BACKENDS = {
+    "flash": "FLASH_ATTENTION",
+    "efficient": "EFFICIENT_ATTENTION",
+    "math": "MATH",
+    "cudnn": "CUDNN_ATTENTION",
+}
+"""Values of the flag ``backend`` as torch.nn.attention.SDPBackend names them."""
+
+
+class Attention(Operator):
+    """Attention of ``heads`` query heads over ``kv_heads`` heads of keys and values.
+
+    ``mask`` is a flag because it decides the backend: with an explicit mask FlashAttention is out,
+    and a head_dim that is no multiple of 8 then falls to the math path. ``layout`` is ``bhsd`` for
+    operands stored as [batch, heads, length, head_dim], ``bshd`` for [batch, length, heads,
+    head_dim] as models pass them, transposed as a view. ``backend`` forces one, which fails where
+    it refuses. A rank of a compressed projection is never a head_dim.
+    """
+
+    name = "attention"
+    dims = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim")
+    default_dims: Mapping[str, int | str] = {"batch": 1, "kv_heads": "heads", "kv_len": "q_len"}
+    flags: Mapping[str, tuple[Flag, ...]] = {
+        "causal": (False, True),
+        "mask": ("none", "float", "bool"),
+        "backend": ("auto", *BACKENDS),
+        "cache": CACHE,
+        "layout": ("bhsd", "bshd"),
+    }
+    dtypes = ("float32", "bfloat16", "float16")
+
+    def flops(self, point: Point) -> int:
+        """Both products; a causal mask halves them where the lengths are equal."""
+        d = point.dims
+        full = 4 * d["batch"] * d["heads"] * d["q_len"] * d["kv_len"] * d["head_dim"]
+        return full // 2 if point.flags["causal"] else full
+
+    def result_bytes(self, point: Point) -> int:
+        return self.operands(point)[0].nbytes
+
+    def problem(self, point: Point) -> str:
+        heads, kv_heads = point.dims["heads"], point.dims["kv_heads"]
+        if heads % kv_heads:
+            return f"heads ({heads}) is not a multiple of kv_heads ({kv_heads})"
+        if point.flags["causal"] and point.flags["mask"] != "none":
+            return "PyTorch takes either 'causal' or a mask, not both"
+        return ""
+
+    def operands(self, point: Point) -> tuple[Operand, ...]:
+        batch, heads, kv_heads, q_len, kv_len, head_dim = (point.dims[name] for name in self.dims)
+        q_shape, kv_shape = (batch, heads, q_len, head_dim), (batch, kv_heads, kv_len, head_dim)
+        if point.flags["layout"] == "bshd":
+            q_shape, kv_shape = (batch, q_len, heads, head_dim), (batch, kv_len, kv_heads, head_dim)
+        query = Operand("input", q_shape, point.dtype)
+        key_or_value = Operand("weight", kv_shape, point.dtype)
+        if point.flags["mask"] == "none":
+            return query, key_or_value, key_or_value
+        mask_dtype = "bool" if point.flags["mask"] == "bool" else point.dtype
+        mask = Operand("input", (1, 1, q_len, kv_len), mask_dtype)
+        return query, key_or_value, key_or_value, mask
+
+    def call(self, point: Point, device: torch.device) -> Callable[..., Any]:
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+        from torch.nn.functional import scaled_dot_product_attention
+
+        transposed = point.flags["layout"] == "bshd"
+        causal = bool(point.flags["causal"])
+        grouped = point.dims["kv_heads"] != point.dims["heads"]
+
+        def attend(
+            q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None
+        ) -> torch.Tensor:
+            if transposed:
+                q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+            return scaled_dot_product_attention(
+                q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=grouped
+            )
+
+        if point.flags["backend"] == "auto":
+            return attend
+        backend = getattr(SDPBackend, BACKENDS[str(point.flags["backend"])])
+
+        def attend_by_backend(*operands: torch.Tensor) -> torch.Tensor:
+            with sdpa_kernel(backend):
+                return attend(*operands)
+
+        return attend_by_backend
+
+
+register(Attention())

@@ -1,0 +1,177 @@
+"""An operator: its name, dims and flags, the work of a call, its operands, and the call itself."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any, Literal
+
+from gacprof.core.errors import MeasurementError
+from gacprof.core.points import BYTES_PER_ELEMENT, MAX_DIM, Flag, Point
+
+if TYPE_CHECKING:
+    import torch
+
+Role = Literal["input", "weight", "output"]
+
+CACHE: tuple[Flag, ...] = ("warm", "cold")
+"""Values of the flag ``cache``: whether weights are in the cache when a call reads them. A model
+reads each weight once a pass: at few tokens its weights are cold."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A contiguous tensor that a call takes, of random numbers.
+
+    An ``input`` was just written, a ``weight`` (keys and values too) is what a model reads once a
+    pass, an ``output`` is written by the call. ``dtype`` is a compute type or ``bool``.
+    ``offset`` moves it so many elements past an aligned address.
+    """
+
+    role: Role
+    shape: tuple[int, ...]
+    dtype: str
+    offset: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        itemsize = BYTES_PER_ELEMENT.get(self.dtype, 1)
+        return (prod(self.shape) + self.offset) * itemsize
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """``call(*operands)`` is what is timed. A device calls it on operands of its own memory."""
+
+    call: Callable[..., Any]
+    operands: tuple[torch.Tensor, ...]
+
+    def __call__(self) -> Any:
+        return self.call(*self.operands)
+
+
+class Operator(ABC):
+    """One kind of work whose speed depends on its dims.
+
+    ``dims`` are all dims, in the order that a reader expects. ``default_dims`` may be left out:
+    each takes a number, or the size of the dim named. ``flags`` are the allowed values of a flag,
+    the default first.
+    """
+
+    name: str
+    dims: tuple[str, ...]
+    default_dims: Mapping[str, int | str] = {}
+    flags: Mapping[str, tuple[Flag, ...]] = {"cache": CACHE}
+    dtypes: tuple[str, ...] = ("float32", "tf32", "bfloat16", "float16")
+
+    @abstractmethod
+    def flops(self, point: Point) -> int:
+        """Floating-point operations of one call."""
+
+    @abstractmethod
+    def operands(self, point: Point) -> tuple[Operand, ...]:
+        """The tensors that :meth:`call` takes, in order."""
+
+    @abstractmethod
+    def call(self, point: Point, device: torch.device) -> Callable[..., Any]:
+        """The function of the operands that is timed."""
+
+    def result_bytes(self, point: Point) -> int:
+        """Bytes of the result, where it is no operand."""
+        return 0
+
+    def bytes_moved(self, point: Point) -> int:
+        """Bytes that one call must at least read and write: operands and result once."""
+        return sum(operand.nbytes for operand in self.operands(point)) + self.result_bytes(point)
+
+    def problem(self, point: Point) -> str:
+        """One line why the operator cannot take the point; empty if it can."""
+        return ""
+
+    def prepare(self, point: Point, device: torch.device) -> Prepared:
+        """The call with operands of its own, the same numbers each time."""
+        from gacprof.operators.operands import random_tensor
+
+        operands = tuple(
+            random_tensor(operand, device, seed)
+            for seed, operand in enumerate(self.operands(point), start=1)
+        )
+        return Prepared(self.call(point, device), operands)
+
+
+OPERATORS: dict[str, Operator] = {}
+"""All operators by name; importing :mod:`gacprof.operators` fills it."""
+
+
+def register(operator: Operator) -> None:
+    """Make an operator known by its name, in place of one that had it."""
+    OPERATORS[operator.name] = operator
+
+
+def get(name: str) -> Operator:
+    """The operator of that name.
+
+    Raises
+    ------
+    MeasurementError
+        For an unknown name; lists those that there are.
+    """
+    if name not in OPERATORS:
+        raise MeasurementError(f"unknown operator '{name}': use one of {', '.join(OPERATORS)}")
+    return OPERATORS[name]
+
+
+def canonical(point: Point) -> Point:
+    """The point with every dim and flag of its operator spelt out, so that equal work is equal.
+
+    Raises
+    ------
+    MeasurementError
+        For a dim, size, dtype or flag that the operator does not take.
+    """
+    operator = get(point.operator)
+    _check_names(operator, "dtype", [point.dtype], operator.dtypes)
+    _check_names(operator, "dim", point.dims, operator.dims)
+    _check_names(operator, "flag", point.flags, operator.flags)
+    dims = _complete_dims(operator, point.dims)
+    flags = {name: point.flags.get(name, values[0]) for name, values in operator.flags.items()}
+    complete = Point(point.operator, dims, point.dtype, flags)
+    problem = _flag_problem(operator, flags) or operator.problem(complete)
+    if problem:
+        raise MeasurementError(f"{complete}: {problem}")
+    return complete
+
+
+def _check_names(
+    operator: Operator, kind: str, names: Iterable[str], allowed: Collection[str]
+) -> None:
+    for name in names:
+        if name not in allowed:
+            raise MeasurementError(
+                f"operator '{operator.name}' has no {kind} '{name}' (it has {', '.join(allowed)})"
+            )
+
+
+def _complete_dims(operator: Operator, dims: Mapping[str, int]) -> dict[str, int]:
+    complete: dict[str, int] = {}
+    for name in operator.dims:
+        size = dims.get(name, operator.default_dims.get(name))
+        if isinstance(size, str):
+            size = complete[size]
+        if not isinstance(size, int) or not 0 < size <= MAX_DIM:
+            raise MeasurementError(
+                f"dim '{name}' of operator '{operator.name}' is {size}: "
+                f"give it a size from 1 to {MAX_DIM}"
+            )
+        complete[name] = size
+    return complete
+
+
+def _flag_problem(operator: Operator, flags: Mapping[str, Flag]) -> str:
+    for name, value in flags.items():
+        allowed = operator.flags[name]
+        if (type(value), value) not in [(type(a), a) for a in allowed]:
+            return f"flag '{name}' is {value!r}, not one of {', '.join(map(repr, allowed))}"
+    return ""

@@ -1,0 +1,60 @@
+"""A weight's product: what nearly all of a transformer's time goes to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from gacprof.core.points import BYTES_PER_ELEMENT, Flag, Point
+from gacprof.operators.base import CACHE, Operand, Operator, register
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Linear(Operator):
+    """``y[M, N] = x[M, K] · W[N, K]ᵀ (+ b[N])``.
+
+    M counts tokens: 1 to 16 of them are a GEMV, which PyTorch calls alike. ``bias`` selects another
+    path: ``addmm`` may go to cuBLASLt where a product without goes to cuBLAS. ``layout`` is ``tn``
+    for a stored Wᵀ as in ``torch.nn.Linear``, ``nn`` for ``x @ W`` with W[K, N]. ``offset`` moves x
+    and W so many elements past an aligned address, as a slice of a larger buffer is: kernels choose
+    their load width by the address too.
+    """
+
+    name = "linear"
+    dims = ("M", "N", "K")
+    flags: Mapping[str, tuple[Flag, ...]] = {
+        "bias": (False, True),
+        "cache": CACHE,
+        "layout": ("tn", "nn"),
+        "offset": (0, 1, 2, 4, 8),
+    }
+
+    def flops(self, point: Point) -> int:
+        return 2 * point.dims["M"] * point.dims["N"] * point.dims["K"]
+
+    def result_bytes(self, point: Point) -> int:
+        return point.dims["M"] * point.dims["N"] * BYTES_PER_ELEMENT[point.dtype]
+
+    def operands(self, point: Point) -> tuple[Operand, ...]:
+        M, N, K = (point.dims[name] for name in self.dims)
+        offset = int(point.flags["offset"])
+        stored = (N, K) if point.flags["layout"] == "tn" else (K, N)
+        x = Operand("input", (M, K), point.dtype, offset)
+        weight = Operand("weight", stored, point.dtype, offset)
+        if point.flags["bias"]:
+            return x, weight, Operand("input", (N,), point.dtype)
+        return x, weight
+
+    def call(self, point: Point, device: torch.device) -> Callable[..., Any]:
+        import torch
+
+        if point.flags["layout"] == "tn":
+            return torch.nn.functional.linear
+        if point.flags["bias"]:
+            return lambda x, weight, bias: torch.addmm(bias, x, weight)
+        return torch.mm
+
+
+register(Linear())

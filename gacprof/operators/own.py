@@ -1,0 +1,132 @@
+"""A function of yours as an operator: its cliffs, by the same blocks as any other's.
+
+::
+
+    @gacprof.operator(x=("M", "K"), w=("N", "K"))
+    def gelu_linear(x, w):
+        return torch.nn.functional.gelu(x @ w.T)
+
+    axis = gelu_linear.over("K", range(64, 257), M=256, N=1024)
+
+Operands are declared by the dims of their shapes; a device allocates them and calls the function on
+them. Put the function at the top level of a module or of a script whose work stands under
+``if __name__ == "__main__"``: worker processes import it from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import update_wrapper
+from typing import TYPE_CHECKING, Any
+
+from gacprof.core.errors import MeasurementError
+from gacprof.core.points import Axis, Flag, Point
+from gacprof.operators.base import OPERATORS, Operand, Operator, Role, canonical, register
+
+if TYPE_CHECKING:
+    import torch
+
+Shape = tuple[str | int, ...]
+"""An operand's shape: names of dims, and numbers where a size never changes."""
+
+
+class OwnOperator(Operator):
+    """A user's function. Calling it calls the function; :meth:`over` is an axis to sweep."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        shapes: Mapping[str, Shape],
+        *,
+        name: str,
+        dtypes: Sequence[str],
+        weights: Sequence[str],
+        flops: Callable[..., int],
+    ) -> None:
+        sizes = [size for shape in shapes.values() for size in shape]
+        self.name, self.dtypes = name, tuple(dtypes)
+        self.dims = tuple(dict.fromkeys(size for size in sizes if isinstance(size, str)))
+        self.function, self._shapes = function, dict(shapes)
+        self._weights, self._flops = set(weights), flops
+        update_wrapper(self, function)
+
+    def __call__(self, *operands: Any, **options: Any) -> Any:
+        return self.function(*operands, **options)
+
+    def flops(self, point: Point) -> int:
+        return self._flops(**point.dims)
+
+    def operands(self, point: Point) -> tuple[Operand, ...]:
+        operands = []
+        for name, shape in self._shapes.items():
+            sizes = tuple(s if isinstance(s, int) else point.dims[s] for s in shape)
+            role: Role = "weight" if name in self._weights else "input"
+            operands.append(Operand(role, sizes, point.dtype))
+        return tuple(operands)
+
+    def call(self, point: Point, device: torch.device) -> Callable[..., Any]:
+        return self.function
+
+    def over(
+        self, dim: str, sizes: Iterable[int], *, dtype: str = "", cache: str = "warm", **fixed: int
+    ) -> Axis:
+        """The axis on which ``dim`` takes ``sizes`` and the other dims stay as ``fixed``.
+
+        ``dtype`` is the first of the operator's by default; ``cache="cold"`` has weights read from
+        memory.
+        """
+        ascending = tuple(sorted(set(sizes)))
+        flags: dict[str, Flag] = {"cache": cache}
+        axis = Axis(self.name, dim, ascending, fixed, dtype or self.dtypes[0], flags)
+        for size in ascending:
+            canonical(axis.point(size))
+        return axis
+
+
+def operator(
+    *,
+    name: str = "",
+    dtypes: Sequence[str] = ("float32", "bfloat16", "float16"),
+    weights: Sequence[str] = (),
+    flops: Callable[..., int] = lambda **dims: 0,
+    **shapes: Shape,
+) -> Callable[[Callable[..., Any]], OwnOperator]:
+    """Make a function of tensors an operator that suites know by its name.
+
+    Parameters
+    ----------
+    name
+        The function's own by default. Defined again, the operator replaces itself.
+    dtypes
+        Those that the operands may have.
+    weights
+        Operands that a model reads once a pass: read from memory where the cache is cold.
+    flops
+        Counts a call's floating-point operations from its dims, by name.
+    shapes
+        Each operand's shape by names of dims, in the order of the function's parameters:
+        ``x=("M", "K")``.
+
+    Raises
+    ------
+    MeasurementError
+        For the name of an operator of gacprof's.
+    """
+
+    def decorate(function: Callable[..., Any]) -> OwnOperator:
+        operator_name = name or function.__name__
+        if not isinstance(OPERATORS.get(operator_name), OwnOperator | None):
+            raise MeasurementError(f"'{operator_name}' is an operator of gacprof's: rename yours")
+        own_operator = OwnOperator(
+            function, shapes, name=operator_name, dtypes=dtypes, weights=weights, flops=flops
+        )
+        register(own_operator)
+        return own_operator
+
+    return decorate
+
+
+def modules_of_own_operators() -> list[str]:
+    """Names of the modules that a worker process must import to know users' operators too."""
+    own_operators = (o for o in OPERATORS.values() if isinstance(o, OwnOperator))
+    return sorted({o.function.__module__ for o in own_operators} - {"__main__", "__mp_main__"})

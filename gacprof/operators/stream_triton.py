@@ -1,0 +1,56 @@
+"""The Triton kernels of :mod:`gacprof.operators.stream`. Importing this imports Triton.
+
+One program a row. ``K`` is both the row's length and the stride between rows; it is a runtime
+argument, so that Triton specialises on its divisibility as it does in real kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+BLOCK = 1024
+"""Elements that a program handles at once: four 16-byte loads of a 16-bit type for each of 128
+threads, so that load width, not occupancy, is what varies."""
+
+
+def gacprof_row_sum(source, sums, K, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    row = tl.program_id(0).to(tl.int64)
+    total = tl.zeros((BLOCK,), dtype=tl.float32)
+    for start in range(0, K, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        values = tl.load(source + row * K + column, mask=column < K, other=0.0)
+        total += values.to(tl.float32)
+    tl.store(sums + row, tl.sum(total, axis=0))
+
+
+def gacprof_row_copy(source, target, K, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    row = tl.program_id(0).to(tl.int64)
+    for start in range(0, K, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        inside = column < K
+        values = tl.load(source + row * K + column, mask=inside, other=0.0)
+        tl.store(target + row * K + column, values, mask=inside)
+
+
+KERNELS = {"row_sum": gacprof_row_sum, "row_copy": gacprof_row_copy}
+
+
+@cache
+def launcher(name: str, specialise: bool) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """The call (matrix[rows, K], result) → result; the body is compiled with and without K's mark
+    of divisibility."""
+    not_specialised = [] if specialise else ["K"]
+    kernel: Any = triton.jit(KERNELS[name], do_not_specialize=not_specialised)
+
+    def call(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        rows, K = source.shape
+        kernel[(rows,)](source, target, K, BLOCK=BLOCK)
+        return target
+
+    return call
