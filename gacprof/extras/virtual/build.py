@@ -1,0 +1,176 @@
+"""Build the stand-in libraries for an installed PyTorch, once, into the user's cache.
+
+gcc compiles ``csrc`` against the CUDA headers that PyTorch's own wheels bring (or a toolkit's).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gacprof.core.errors import GacprofError
+from gacprof.extras.virtual import stubs
+
+SOURCES = Path(__file__).parent / "csrc"
+KEY_HEADERS = ("cuda.h", "cudaTypedefs.h", "cuda_runtime_api.h", "cublasLt.h", "cupti.h")
+FIND_PACKAGES = "import sysconfig; print(sysconfig.get_path('purelib'))"
+
+
+@dataclass(frozen=True)
+class CudaTorch:
+    """A PyTorch built for CUDA: its python, its packages' folder, and versions such as 13.0."""
+
+    python: Path
+    packages: Path
+    release: str
+    cuda: str
+
+    @property
+    def cuda_major(self) -> int:
+        """The number in the names of CUDA's libraries, as 13 of libcudart.so.13."""
+        return int(self.cuda.split(".")[0])
+
+
+def find_torch(python: Path) -> CudaTorch:
+    """Return the CUDA build of PyTorch that a python imports, without importing it.
+
+    Raises GacprofError where that python has no PyTorch, or one without CUDA.
+    """
+    command = [str(python), "-c", FIND_PACKAGES]
+    try:
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise GacprofError(f"{python} does not run as a python") from error
+    packages = Path(output.strip())
+    version_file = packages / "torch" / "version.py"
+    if not version_file.exists():
+        raise GacprofError(f"{python} has no PyTorch: pip install 'torch===2.14.1' there")
+    text = version_file.read_text(encoding="utf-8")
+    release = re.search(r"__version__ = '([^'+]+)", text)
+    cuda = re.search(r"^cuda[^=]*= '([\d.]+)'", text, re.MULTILINE)
+    if release is None or cuda is None:
+        raise GacprofError(
+            f"{python}'s PyTorch is built without CUDA: pip install 'torch===2.14.1'"
+        )
+    return CudaTorch(python, packages, release[1], cuda[1])
+
+
+def header_folders(torch: CudaTorch) -> list[Path]:
+    """Return the folders of CUDA headers: the wheels', then Triton's copy, then a toolkit's.
+
+    Raises GacprofError where one of the headers is in none of them.
+    """
+    toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
+    folders = [
+        *sorted(torch.packages.glob("nvidia/*/include")),
+        torch.packages / "triton" / "backends" / "nvidia" / "include",
+        toolkit / "include",
+        toolkit / "extras" / "CUPTI" / "include",
+    ]
+    folders = [folder for folder in folders if folder.is_dir()]
+    for header in KEY_HEADERS:
+        if not any((folder / header).exists() for folder in folders):
+            raise GacprofError(f"no {header} in PyTorch's wheels or {toolkit}: set CUDA_HOME")
+    return folders
+
+
+def cache_folder(folders: Sequence[Path]) -> Path:
+    """Return the folder of the libraries built from these sources and headers."""
+    digest = hashlib.sha256()
+    files = [*sorted(SOURCES.iterdir()), Path(stubs.__file__), Path(__file__)]
+    for header in KEY_HEADERS:
+        files.append(next(f / header for f in folders if (f / header).exists()))
+    for file in files:
+        digest.update(file.name.encode())
+        digest.update(file.read_bytes())
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "gacprof" / "virtual" / digest.hexdigest()[:16]
+
+
+def compile_object(source: Path, folders: Sequence[Path], folder: Path) -> Path:
+    """Compile one C source into an object in ``folder``."""
+    output = folder / f"{source.stem}.o"
+    includes = [f"-I{f}" for f in (SOURCES, *folders)]
+    command = [
+        "gcc",
+        "-O2",
+        "-fPIC",
+        "-fvisibility=hidden",
+        "-w",
+        "-Werror=implicit-function-declaration",
+        *includes,
+        "-c",
+        str(source),
+    ]
+    if source.stem in ("device", "launches", "entries"):
+        command.append("-fvisibility=default")
+    result = subprocess.run([*command, "-o", str(output)], capture_output=True, text=True)
+    if result.returncode:
+        raise GacprofError(f"gcc cannot build {source.name}: {result.stderr.splitlines()[0]}")
+    return output
+
+
+def link(library: str, objects: Sequence[Path], folder: Path) -> None:
+    """Link a shared library whose symbols carry its name as their version, as CUDA's do."""
+    script = folder / f"{library}.map"
+    versioned = "" if library.startswith("libcuda.") else library
+    script.write_text(f"{versioned} {{ global: *; }};\n", encoding="utf-8")
+    command = ["gcc", "-shared", f"-Wl,-soname,{library}", f"-Wl,--version-script={script}"]
+    command += [*map(str, objects), "-o", str(folder / library), "-lpthread"]
+    if not library.startswith("libcuda."):
+        command += [str(folder / "libcuda.so.1"), "-Wl,-rpath,$ORIGIN"]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def build(torch: CudaTorch, folders: Sequence[Path], folder: Path) -> None:
+    """Build every stand-in into ``folder``."""
+    major = torch.cuda_major
+    parts = {
+        "driver": (["device.c", "launches.c"], ["libcuda.so.1"]),
+        "runtime": (["runtime.c"], [f"libcudart.so.{major}"]),
+        "cupti": (["cupti.c"], [f"libcupti.so.{major}"]),
+        "cublas": (["cublas.c"], [f"libcublasLt.so.{major}", f"libcublas.so.{major}"]),
+    }
+    for part, (sources, libraries) in parts.items():
+        objects = [compile_object(SOURCES / source, folders, folder) for source in sources]
+        names = stubs.declared(part, stubs.HEADERS[part], folders)
+        missing = names - stubs.defined(objects)
+        stub_file = folder / f"{part}_stubs.c"
+        stub_file.write_text(stubs.stub_source(part, missing, SOURCES / "forwards.txt"))
+        objects.append(compile_object(stub_file, folders, folder))
+        if part == "driver":
+            entries = folder / "entries.c"
+            entries.write_text(stubs.entry_source(names, folders), encoding="utf-8")
+            objects.append(compile_object(entries, folders, folder))
+        for library in libraries:
+            link(library, objects, folder)
+
+
+def libraries(torch: CudaTorch) -> list[Path]:
+    """Return the stand-in libraries for a PyTorch, in the order to preload; build them if needed.
+
+    Raises GacprofError where gcc or headers are missing.
+    """
+    if shutil.which("gcc") is None or shutil.which("nm") is None:
+        raise GacprofError("a virtual GPU is built with gcc: install gcc and binutils")
+    folders = header_folders(torch)
+    folder = cache_folder(folders)
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+            work = Path(temporary) / "build"
+            work.mkdir()
+            build(torch, folders, work)
+            if not folder.exists():
+                work.rename(folder)
+    major = torch.cuda_major
+    names = ["libcuda.so.1"]
+    names += [f"lib{name}.so.{major}" for name in ("cudart", "cublasLt", "cublas", "cupti")]
+    return [folder / name for name in names]

@@ -1,0 +1,70 @@
+"""Run a command on a virtual GPU, for its process tree alone, like ``xvfb-run``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from gacprof.core.errors import GacprofError
+from gacprof.extras.virtual.build import find_torch, libraries
+from gacprof.extras.virtual.profiles import profile
+
+DRIVER_SIGNS = ("dev/nvidia*", "proc/driver/nvidia", "dev/dxg")
+"""What a machine with an NVIDIA driver has, from the root on; the last one is WSL's."""
+
+
+def real_driver(root: Path = Path("/")) -> list[Path]:
+    """Return the signs of a real NVIDIA driver on this machine; empty where there is none."""
+    return [path for sign in DRIVER_SIGNS for path in sorted(root.glob(sign))]
+
+
+def environment(gpu: str, python: Path) -> dict[str, str]:
+    """Return the environment of a process tree on a virtual GPU.
+
+    ``GACPROF_VIRTUAL`` names the GPU: whatever is made in that tree is to say that it is virtual.
+    """
+    files = libraries(find_torch(python))
+    folder = str(files[0].parent)
+    preloads = [*map(str, files), *filter(None, [os.environ.get("LD_PRELOAD")])]
+    paths = [folder, *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+    return os.environ | {
+        "GACPROF_VIRTUAL": gpu,
+        "GACPROF_VIRTUAL_DEVICE": profile(gpu).device_text(),
+        "LD_PRELOAD": ":".join(preloads),
+        "LD_LIBRARY_PATH": ":".join(paths),
+        "TRITON_LIBCUDA_PATH": folder,
+        "CUDA_VISIBLE_DEVICES": "0",
+    }
+
+
+def python_of(command: Sequence[str]) -> Path:
+    """Return the python whose PyTorch a command uses: itself, one beside it, or the running one."""
+    program = Path(shutil.which(command[0]) or command[0])
+    if program.name.startswith("python"):
+        return program
+    beside = program.with_name("python")
+    return beside if beside.exists() else Path(sys.executable)
+
+
+def virtual(gpu: str, command: Sequence[str], *, force: bool = False) -> int:
+    """Run a command on a virtual GPU and return its exit status.
+
+    Kernels are noted, not run: results are zeros and times mean nothing. ``force`` allows it on a
+    machine with a real NVIDIA driver, whose devices the command then does not see.
+
+    Raises GacprofError where there is a real driver and no ``force``, for an unknown GPU, and
+    where gcc, CUDA's headers or a PyTorch built for CUDA are missing.
+    """
+    signs = real_driver()
+    if signs and not force:
+        raise GacprofError(f"{signs[0]} is here, a real NVIDIA driver: a virtual GPU would hide it")
+    variables = environment(gpu, python_of(command))
+    if signs:
+        shadowed = ", ".join(map(str, signs))
+        print(f"gacprof: a virtual {gpu} hides {shadowed} from this command", file=sys.stderr)
+        variables["GACPROF_VIRTUAL_FORCE"] = "1"
+    return subprocess.run(list(command), env=variables).returncode
