@@ -1,0 +1,314 @@
+"""Kernel names as identities, and the kernels of one call as groups.
+
+Rows and patterns are data (``names.toml``). A name that no row claims is ``unknown`` and kept; no
+name raises an error, for they come from libraries not yet written.
+
+A pattern's groups become a kernel's fields: ``arch`` (``80``, ``Sm90``, ``ampere``), ``tile``,
+``cluster``, ``mma`` (numbers), ``depth`` (K × stages), ``stages``, ``template``, ``warps``; the
+operands' type from ``dtype``, ``operands`` (run together, ``bf16f32``), ``letters`` (nvjet's) or
+the operation's letter ``op``; the multipliers' from ``math``, ``multipliers`` or ``products``;
+``alignment`` (elements), or ``align_bytes``, ``copied_bits`` and ``tma``, which give it in bytes.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from importlib.resources import files
+from typing import Any
+
+from gacprof.kernels.demangle import head_of, readable, without_arguments
+
+MAX_NAME = 20_000
+"""Characters of a name that is read; the longest of CUTLASS 3 have some 10,000."""
+TMA_BYTES = 16
+"""Rows that TMA or a 128-bit ``cp.async`` can load are multiples of it (CUDA driver API,
+cuTensorMapEncodeTiled)."""
+COMPLETES = {
+    "split_k_reduce": ("gemm", "gemv"),
+    "epilogue": ("gemm", "gemv"),
+    "dot_reduce": ("dot",),
+    "attention_combine": ("attention",),
+    "attention_convert": ("attention_backward",),
+}
+"""Roles that complete the work of a kernel before them, and the roles that they complete."""
+PAD_ROLES = ("fill", "copy", "pad")
+"""Roles that ``constant_pad_nd`` is made of: it fills, then copies (ATen PadNd.cpp)."""
+ELEMENT_BYTES = {
+    **dict.fromkeys(("int8", "uint8", "float8", "float8_e4m3", "float8_e5m2"), 1),
+    **dict.fromkeys(("float16", "bfloat16", "complex_int8"), 2),
+    **dict.fromkeys(("float32", "tf32", "complex32", "complex_bfloat16"), 4),
+    **dict.fromkeys(("float64", "complex64"), 8),
+    "complex128": 16,
+}
+ARCHITECTURES = {
+    **{"kepler": "35", "maxwell": "50", "pascal": "60", "volta": "70", "turing": "75"},
+    **{"ampere": "80", "ada": "89", "hopper": "90", "blackwell": "100"},
+}
+MMA_SHAPES = (
+    *((8, 8, k) for k in (4, 16, 32, 128)),  # Volta fp16 and Ampere fp64; Turing int8
+    *((16, 8, k) for k in (4, 8, 16, 32, 64, 128, 256)),  # from Turing on
+    *((16, 16, 16), (32, 8, 16), (8, 32, 16)),  # wmma
+)
+"""Instruction shapes (PTX ISA, mma and wmma); cuBLAS and CUTLASS write them as ``16816``."""
+MMA = {"".join(map(str, shape)): shape for shape in MMA_SHAPES}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel's identity.
+
+    ``provider`` is who wrote it (``cublas``, ``cutlass``, ``flash_attention``, ``cudnn``,
+    ``mem_efficient``, ``triton``, ``aten``, ``cuda`` …, or ``unknown``), ``family`` the
+    grammar that its name follows, ``role`` what it does (``gemm``, ``gemv``, ``attention``,
+    ``split_k_reduce``, ``pad``, ``copy``, ``fill`` …).
+
+    ``dtype`` is the operands' type, ``math`` what the multipliers see (``tf32``). ``tile`` is
+    (M, N) or (M, N, K) in elements; attention tiles are (rows of q, rows of k, v). ``mma`` is one
+    tensor-core instruction's (M, N, K). ``alignment`` is in elements of the operands: what the
+    kernel needs their rows to be a multiple of. ``template`` is the head_dim an attention kernel
+    was compiled for, ``even_k`` whether it needs a head_dim that fills it, ``warps`` a block's.
+    What a name does not say is None.
+    """
+
+    name: str
+    provider: str = "unknown"
+    family: str = "unknown"
+    role: str = "unknown"
+    arch: str | None = None
+    dtype: str | None = None
+    math: str | None = None
+    tile: tuple[int, ...] | None = None
+    stages: int | None = None
+    cluster: tuple[int, ...] | None = None
+    mma: tuple[int, ...] | None = None
+    alignment: int | None = None
+    template: int | None = None
+    even_k: bool | None = None
+    warps: int | None = None
+    split_k: bool = False
+
+    @property
+    def mechanism(self) -> str:
+        """The tier that this kernel stands for, without tile and scheduling: ``native sm80
+        bfloat16 m16n8k16 align8``."""
+        if self.provider == "unknown":
+            return f"unknown: {self.name}"
+        parts = [self.family, self.arch]
+        if self.role in ("gemm", "gemv"):
+            parts.append(self.math)
+        if self.template is not None:
+            parts.append(f"d{self.template}")
+            if self.even_k is not None:
+                parts.append(f"even_k={str(self.even_k).lower()}")
+        if self.mma:
+            parts.append("m{}n{}k{}".format(*self.mma))
+        if self.alignment:
+            parts.append(f"align{self.alignment}")
+        return " ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True)
+class NamePattern:
+    """Names in whose ``path`` or ``text`` (``on``) the pattern occurs."""
+
+    provider: str
+    family: str
+    role: str
+    pattern: re.Pattern[str]
+    on: str
+
+
+@dataclass(frozen=True)
+class NameTable:
+    """``names.toml`` compiled: rows in order, patterns by family, switches, types and letters."""
+
+    rows: tuple[NamePattern, ...]
+    read: Mapping[str, tuple[re.Pattern[str], ...]]
+    switches: Mapping[str, list[str]]
+    types: Mapping[str, str]
+    letters: Mapping[str, str]
+    run_together: re.Pattern[str]
+
+
+@cache
+def name_table() -> NameTable:
+    """The table of names, read once."""
+    data = tomllib.loads(files("gacprof.kernels").joinpath("names.toml").read_text("utf-8"))
+
+    def compiled(pattern: str) -> re.Pattern[str]:
+        for name, text in data["macros"].items():
+            pattern = pattern.replace(f"<{name}>", text)
+        return re.compile(pattern)
+
+    rows = []
+    for group in data["group"]:
+        form = group.get("form", "…")
+        for provider, family, role, pattern in group["rows"]:
+            whole = compiled(form.replace("…", pattern))
+            rows.append(NamePattern(provider, family, role, whole, group["on"]))
+    return NameTable(
+        tuple(rows),
+        {family: tuple(map(compiled, patterns)) for family, patterns in data["read"].items()},
+        {kernel: names.split() for kernel, names in data["switches"].items()},
+        {word: name for name, words in data["types"].items() for word in words.split()},
+        data["letters"],
+        compiled("<type>"),
+    )
+
+
+@lru_cache(maxsize=16384)
+def parse(name: str) -> Kernel:
+    """The identity that a kernel's name states; provider ``unknown`` for a name of no known form."""
+    if len(name) > MAX_NAME or re.search(r"\d{1000}", name):
+        return Kernel(name)
+    text = readable(name)
+    head = head_of(text)
+    places = {"text": text, "path": without_arguments(head)}
+    for row in name_table().rows:
+        if row.pattern.search(places[row.on]):
+            break
+    else:
+        return Kernel(name)
+    words: dict[str, str] = {}
+    for pattern in name_table().read.get(row.family, ()):
+        if match := pattern.search(head):
+            words = {key: value for key, value in match.groupdict().items() if value} | words
+    fields = _fields(words, places["path"].rsplit("::", 1)[-1])
+    return Kernel(name, row.provider, row.family, row.role, **fields)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """The numbers of ``128x64``, ``128, 64`` or ``C<128>, C<64>``."""
+    return tuple(map(int, re.findall(r"\d+", text)))
+
+
+def _fields(words: Mapping[str, str], function: str) -> dict[str, Any]:
+    """A kernel's fields of the words that the patterns took out of its name."""
+    dtype = _dtype(words)
+    fields: dict[str, Any] = {"dtype": dtype, "math": _math(words, dtype), "split_k": "split" in words}
+    for key in ("tile", "cluster"):
+        if key in words:
+            fields[key] = _numbers(words[key])
+    for key in ("alignment", "template", "warps", "stages"):
+        if key in words:
+            fields[key] = int(words[key])
+    fields["stages"] = fields.get("stages") or None  # 0: as many as fit
+    if "depth" in words:
+        k, fields["stages"] = _numbers(words["depth"])
+        fields["tile"] = (*fields["tile"], k)
+    if "arch" in words:
+        number = ARCHITECTURES.get(words["arch"].lower(), words["arch"].lower().removeprefix("sm"))
+        fields["arch"] = f"sm{number}"
+    if "mma" in words:
+        fields["mma"] = MMA.get(words["mma"]) if words["mma"].isdigit() else _numbers(words["mma"])
+    if alignment := _alignment(words, dtype):
+        fields["alignment"] = alignment
+    if "switches" in words:
+        fields |= _switches(function, words["switches"].replace(" ", "").split(","))
+    return fields
+
+
+def _type(word: str) -> str | None:
+    return name_table().types.get(word.strip().rsplit("::", 1)[-1].replace(" ", "_"))
+
+
+def _dtype(words: Mapping[str, str]) -> str | None:
+    """The operands' type; where the name says none, the operation's (``sgemm``: float32)."""
+    if "dtype" in words:
+        return _type(words["dtype"])
+    if "operands" in words:
+        first = name_table().run_together.match(words["operands"])
+        return _type(first[0]) if first else None
+    return name_table().letters.get(words.get("letters", "")[:1] or words.get("op", ""))
+
+
+def _math(words: Mapping[str, str], dtype: str | None) -> str | None:
+    """The multipliers' type: fp32 is rounded on tensor cores, to tf32 where none is named."""
+    if "products" in words:
+        return f"bfloat16x{words['products']}"
+    if named := words.get("math") or words.get("multipliers"):
+        first = name_table().run_together.match(named)
+        return _type(first[0]) if first else None
+    if dtype == "float32" and "tensor" in words and "mma" in words:
+        return "tf32"
+    return dtype
+
+
+def _alignment(words: Mapping[str, str], dtype: str | None) -> int | None:
+    """Elements that rows must be a multiple of, where a name says it in bytes or bits.
+
+    The tags of xmma are **bytes**: fp32 kernels start at 4, fp16 at 2, and ``bf16f32`` (fp32
+    result) pairs ``aligna2`` with ``alignc4`` (all xmma names of libcublasLt 12.8 and 13.x).
+    Without a tag a tensor-core kernel needs 16. A template of CUTLASS 3 tells it by its copies.
+    """
+    if "align_bytes" in words:
+        nbytes = int(words["align_bytes"])
+    elif "copied_bits" in words:
+        nbytes = int(words["copied_bits"]) // 8
+    elif "tma" in words or ("operands" in words and "no_tensor" not in words):
+        nbytes = TMA_BYTES
+    else:
+        return None
+    itemsize = ELEMENT_BYTES.get(dtype or "")
+    if itemsize and "planar" in words:
+        itemsize //= 2  # real and imaginary parts lie apart
+    return max(1, nbytes // itemsize) if itemsize else None
+
+
+def _switches(function: str, values: list[str]) -> dict[str, Any]:
+    """``even_k`` and ``split_k`` of a flash kernel's boolean template arguments."""
+    names = list(name_table().switches.get(function, ()))
+    for lacking in ("softcap", "alibi", "local"):
+        if len(names) > len(values) and lacking in names:
+            names.remove(lacking)
+    switches = dict(zip(names, (value == "true" for value in values), strict=False))
+    return {"even_k": switches.get("even_k"), "split_k": switches.get("split", False)}
+
+
+@dataclass(frozen=True)
+class KernelGroup:
+    """One piece of work: its main kernel, what prepared its operands, what completed it."""
+
+    main: Kernel
+    before: tuple[Kernel, ...] = ()
+    after: tuple[Kernel, ...] = ()
+
+
+def attach(names: Iterable[str]) -> list[KernelGroup]:
+    """The kernels of one call, in launch order, as groups.
+
+    A split-K reduction joins the GEMM before it, which is then marked ``split_k``; likewise
+    combining kernels of attention. Fills and copies right before an attention kernel are its
+    padding if there is a fill or pad among them (a copy alone may be anything).
+    """
+    groups: list[KernelGroup] = []
+    for kernel in map(parse, names):
+        last = groups[-1] if groups else None
+        if last and last.main.role in COMPLETES.get(kernel.role, ()):
+            main = last.main
+            if kernel.role in ("split_k_reduce", "attention_combine"):
+                main = replace(main, split_k=True)
+            groups[-1] = replace(last, main=main, after=(*last.after, kernel))
+        elif kernel.role.startswith("attention"):
+            padding = _padding(groups)
+            del groups[len(groups) - len(padding) :]
+            groups.append(KernelGroup(kernel, padding))
+        else:
+            groups.append(KernelGroup(kernel))
+    return groups
+
+
+def _padding(groups: list[KernelGroup]) -> tuple[Kernel, ...]:
+    """The kernels at the end of these groups that pad operands; none without a fill or pad."""
+    run: list[Kernel] = []
+    for group in reversed(groups):
+        if group.main.role not in PAD_ROLES or group.after:
+            break
+        run.insert(0, group.main)
+    if all(kernel.role == "copy" for kernel in run):
+        return ()
+    return tuple(run)

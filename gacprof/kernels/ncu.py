@@ -1,0 +1,99 @@
+"""Nsight Compute reports as a DataFrame, with no GPU and no Nsight installed (extra ``ncu``)."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from gacprof.core.errors import MeasurementError
+from gacprof.kernels.names import parse
+
+METRICS = {
+    "duration_ns": "gpu__time_duration.sum",
+    "tensor_active_pct": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
+    "tensor_instructions": "sm__inst_executed_pipe_tensor.sum",
+    "hmma_instructions": "sm__inst_executed_pipe_tensor_op_hmma.sum",  # mma.sync; to sm90
+    "gmma_instructions": "sm__inst_executed_pipe_tensor_op_gmma.sum",  # warpgroup MMA; sm90
+    "tma_instructions": "sm__inst_executed_pipe_tma.sum",  # sm90 and newer
+    "global_loads": "smsp__sass_inst_executed_op_global_ld.sum",  # through the registers
+    "async_copies": "smsp__sass_inst_executed_op_ldgsts.sum",  # cp.async
+    "lsu_sectors_per_request": (
+        "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio"
+    ),
+    "l2_read_sectors": "lts__t_sectors_op_read.sum",  # of 32 bytes
+    "dram_read_bytes": "dram__bytes_read.sum",
+    "waves_per_sm": "launch__waves_per_multiprocessor",
+    "blocks": "launch__grid_size",
+    "threads_per_block": "launch__block_size",
+    "registers_per_thread": "launch__registers_per_thread",
+    "shared_bytes_per_block": "launch__shared_mem_per_block",
+}
+"""Columns of :func:`read_ncu` by the counter that ``ncu --metrics`` collects for them; which chip has
+which is in ``libnvperf_host`` of ncu-report 2025.3 to 2026.3."""
+ARCH = ("device__attribute_compute_capability_major", "device__attribute_compute_capability_minor")
+
+
+def read_ncu(path: str | Path) -> pd.DataFrame:
+    """The kernel launches of an Nsight Compute report.
+
+    Parameters
+    ----------
+    path
+        An ``.ncu-rep`` file.
+
+    Returns
+    -------
+    DataFrame
+        One row a launch, in order: kernel (name), mechanism, provider, family, role, alignment,
+        arch, ranges (NVTX ranges around it), and a column for each of :data:`METRICS`; NaN where a
+        counter was not collected.
+
+    Raises
+    ------
+    MeasurementError
+        For a file that is missing, foreign or without a launch, and without ``ncu_report``.
+    """
+    if find_spec("ncu_report") is None:
+        raise MeasurementError("Nsight Compute reports need ncu_report: pip install 'gacprof[ncu]'")
+    import ncu_report
+
+    try:
+        context = ncu_report.load_report(str(path))
+        ranges = [context.range_by_idx(i) for i in range(context.num_ranges())]
+        actions = [part.action_by_idx(i) for part in ranges for i in range(part.num_actions())]
+    except (RuntimeError, SystemError, ValueError) as error:
+        raise MeasurementError(f"{path} cannot be read as a report: {error}") from None
+    if not actions:
+        raise MeasurementError(f"{path} holds no kernel launch: name a whole .ncu-rep file")
+    return pd.DataFrame([_launch(action) for action in actions])
+
+
+def _launch(action: Any) -> dict[str, Any]:
+    kernel = parse(str(action.name(action.NameBase_DEMANGLED) or action.name()))
+    major, minor = (_number(action, name) for name in ARCH)
+    row: dict[str, Any] = {"kernel": kernel.name, "mechanism": kernel.mechanism}
+    for field in ("provider", "family", "role", "alignment"):
+        row[field] = getattr(kernel, field)
+    row["arch"] = "" if major is None or minor is None else f"sm{int(major)}{int(minor)}"
+    row["ranges"] = " / ".join(_ranges(action))
+    return row | {key: _number(action, name) for key, name in METRICS.items()}
+
+
+def _number(action: Any, name: str) -> float | None:
+    metric = action.metric_by_name(name)
+    if metric is None or not metric.has_value():
+        return None
+    value = metric.value()
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _ranges(action: Any) -> list[str]:
+    """The NVTX ranges around a launch, outermost first."""
+    state = action.nvtx_state()
+    if state is None:
+        return []
+    domains = [state.domain_by_id(i) for i in state.domains()]
+    return [str(name) for domain in domains for name in domain.push_pop_ranges()]

@@ -1,0 +1,207 @@
+"""Sizes of a GPU that is not at hand, by the alignment of its kernels: tiers, never latencies.
+
+A size is *safe* where every product that it feeds is of the best tier, is a multiple of 128 bytes,
+and has more than a few rows; *misaligned* where a larger size within reach is of a better tier, or
+no kernel serves it; *undecided* where another side holds it in a worse tier, or the best tier alone
+does not make it safe. Token counts are no rows of a matrix: nothing is said of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import gcd, lcm
+from typing import Protocol
+
+from gacprof.core.dtypes import compute_dtype
+from gacprof.core.errors import ConfigError
+from gacprof.core.sizes import Gemm, Interval, Side, SizeVerdict, Use
+from gacprof.devices.datasheet import gpu_facts
+from gacprof.kernels import attention
+from gacprof.kernels.tiers import Tier, tiers_of
+
+REACH = 64
+"""How far above a size a better one is looked for, in units of one TP rank: alignments repeat
+earlier."""
+FEW_ROWS = 16
+"""Products of at most so many rows are bound by loads and launches: 5 to 15 % of the aligned sizes
+that were measured lose more than 2 % to a larger one, with more rows than 256 1 to 6 %
+(aiconfigurator-core 0.12.0, A100 and H100)."""
+HALVES = ("float16", "bfloat16")
+UNSPLIT_K, UNSPLIT_WORK = 4096, 1 << 21
+"""On sm120 cuBLAS does not split K below M·N·K = 2^21: 4 to 6 times slower at M=8, N=48, K=5120
+(sgl-project/sglang#37491, bfloat16)."""
+
+
+class Times(Protocol):
+    """Measured latencies of products, of whatever provenance."""
+
+    provenance: str
+
+    def latency_us(self, gemm: Gemm, tokens: int, dtype: str) -> Interval | None:
+        """The latency of one product; None where it is not known."""
+
+
+class Rules:
+    """The rules of one GPU of the data sheet, as a :class:`~gacprof.core.sizes.SizeSource`.
+
+    Parameters
+    ----------
+    gpu
+        A GPU's name in the data sheet: ``h100``, ``rtx4090``.
+    torch
+        The PyTorch release whose attention kernels serve; None for the newest that was read.
+    times
+        Latencies that others measured; None for none.
+
+    Raises
+    ------
+    ConfigError
+        For a GPU or release that is not known.
+    """
+
+    tokens: Sequence[int] = ()
+
+    def __init__(self, gpu: str, torch: str | None = None, times: Times | None = None) -> None:
+        facts = gpu_facts(gpu)
+        self.name = facts.name
+        self.arch = facts.arch
+        self.torch = attention.release(torch)
+        self.times = times
+        self.provenance = f"by rules of {facts.arch} and torch {self.torch}, not measured"
+        if times is not None:
+            self.provenance += f"; latencies: {times.provenance}"
+        self._tiers = tiers_of(facts.arch)
+        self.dtypes: Sequence[str] = tuple(self._tiers.tiers)
+
+    def tiers(self, dtype: str) -> tuple[Tier, ...]:
+        """The tiers of a dtype, the best first. Raises :class:`ConfigError` for one without any."""
+        name = compute_dtype(dtype)
+        if name not in self._tiers.tiers:
+            raise ConfigError(f"{self.name} has no rules for {name}, of {', '.join(self.dtypes)}")
+        return self._tiers.tiers[name]
+
+    def tier(self, dtype: str, *, tokens: int, n: int, k: int) -> int | None:
+        """The tier of a product, from 0, the best; None where no kernel serves it."""
+        tiers = self.tiers(dtype)
+        rows = [k] if tokens == 1 and dtype in HALVES else [n, k]  # one row of y is not stored in rows
+        worst = 0
+        for size in rows:
+            fitting = [i for i, tier in enumerate(tiers) if size % tier.multiple == 0]
+            if not fitting:
+                return None
+            worst = max(worst, fitting[0])
+        unsplit = self.arch == "sm120" and dtype in HALVES and tokens > 1 and k >= UNSPLIT_K
+        if unsplit and tokens * n * k < UNSPLIT_WORK:
+            worst += len(tiers)
+        return worst
+
+    def sizes(self, uses: Sequence[Use], low: int, high: int) -> Sequence[int]:
+        """The sizes within [low, high] whose own sides are all of the best tier."""
+        step, units = 1, []
+        for use in uses:
+            if use.dtype not in self._tiers.tiers:
+                return ()
+            for side in (use.N, use.K):
+                if side.times:
+                    unit = self.tiers(use.dtype)[0].multiple * side.ranks
+                    units.append((side, unit))
+                    step = lcm(step, unit // gcd(unit, side.times))
+        for first in range(max(low, 1), max(low, 1) + step):
+            if all((side.others + side.times * first) % unit == 0 for side, unit in units):
+                return range(first, high + 1, step)
+        return ()
+
+    def judge(self, uses: Sequence[Use], sizes: Sequence[int]) -> list[SizeVerdict]:
+        """The verdict on each of these sizes of a dim, by its worst use."""
+        unknown = [use.dtype for use in uses if use.dtype not in self._tiers.tiers]
+        if unknown or not uses:
+            reason = f"{self.name} has no rules for {unknown[0]}" if unknown else "feeds no product"
+            return [SizeVerdict(size, "unknown", reason=reason) for size in sizes]
+        reach = REACH * max(side.ranks for use in uses for side in (use.N, use.K))
+        tiers: dict[int, int | None] = {}
+        for size in sizes:
+            for other in range(size, size + reach + 1):
+                if other not in tiers:
+                    tiers[other] = self._worst_tier(uses, other)
+                if other == size and tiers[size] == 0:
+                    break
+        return [self._judge_size(uses, size, tiers, reach) for size in sizes]
+
+    def _judge_size(
+        self, uses: Sequence[Use], size: int, tiers: dict[int, int | None], reach: int
+    ) -> SizeVerdict:
+        tier = tiers[size]
+        kernel = self._serving(uses, size)
+        if tier == 0:
+            doubt = self._doubt(uses, size)
+            if doubt:
+                return SizeVerdict(size, "undecided", reason=f"{kernel}; {doubt}")
+            return SizeVerdict(size, "safe", reason=kernel)
+        for larger in range(size + 1, size + reach + 1):
+            better = tiers[larger]
+            if better is not None and (tier is None or better < tier):
+                return SizeVerdict(size, "misaligned", reason=f"{kernel}; {larger} is of a better tier")
+        if tier is None:
+            return SizeVerdict(size, "unknown", reason=kernel)
+        return SizeVerdict(size, "undecided", reason=f"{kernel}; another side holds it there")
+
+    def _worst_tier(self, uses: Sequence[Use], size: int) -> int | None:
+        worst = 0
+        for use in uses:
+            sides = use.at(size)
+            if sides is None:
+                return None
+            tier = self.tier(use.dtype, tokens=use.tokens, n=sides[0], k=sides[1])
+            if tier is None:
+                return None
+            worst = max(worst, tier)
+        return worst
+
+    def _serving(self, uses: Sequence[Use], size: int) -> str:
+        """The kernels of the worst use, or why none serve it."""
+        worst, text = -1, ""
+        for use in uses:
+            sides = use.at(size)
+            if sides is None:
+                return f"TP ranks cannot share {size} evenly"
+            tier = self.tier(use.dtype, tokens=use.tokens, n=sides[0], k=sides[1])
+            tiers = self.tiers(use.dtype)
+            if tier is None:
+                return f"no kernel serves N={sides[0]}, K={sides[1]} in {use.dtype}"
+            if tier > worst:
+                unsplit = "; K not split" if tier >= len(tiers) else ""
+                worst, text = tier, f"{tiers[tier % len(tiers)]}{unsplit}"
+        return text
+
+    def _doubt(self, uses: Sequence[Use], size: int) -> str:
+        """Why a size of the best tier is not safe; empty where it is."""
+        if max(use.tokens for use in uses) <= FEW_ROWS:
+            return f"at most {FEW_ROWS} tokens: bound by loads and launches"
+        for use in uses:
+            multiple = self._tiers.sure[use.dtype]
+            lengths = [side.at(size) for side in (use.N, use.K) if side.times]
+            if any(length is not None and length % multiple for length in lengths):
+                return f"whether a multiple of {multiple} is served better is not known"
+        return ""
+
+    def latency_us(self, gemm: Gemm, tokens: int, dtype: str) -> Interval | None:
+        """The latency that others measured of a product; None without ``times``."""
+        return self.times.latency_us(gemm, tokens, dtype) if self.times else None
+
+    def head_dim(self, head_dim: int, heads: int, kv_heads: int, dtype: str) -> SizeVerdict:
+        """The verdict on an attention's head_dim, in causal prefill without a mask."""
+        return attention.judge_head_dim(
+            self.arch, self.torch, head_dim=head_dim, heads=heads, kv_heads=kv_heads, dtype=dtype
+        )
+
+
+def gpu_rules(gpu: str) -> list[dict[str, str | int]]:
+    """The tiers of a GPU as rows: dtype, tier (from 1, the best), multiple, load, kernels, why and
+    source. Raises :class:`ConfigError` for a GPU that is not known."""
+    rules = Rules(gpu)
+    rows: list[dict[str, str | int]] = []
+    for dtype in rules.dtypes:
+        for i, tier in enumerate(rules.tiers(dtype)):
+            row: dict[str, str | int] = {"dtype": dtype, "tier": i + 1, "multiple": tier.multiple}
+            rows.append(row | {key: getattr(tier, key) for key in ("load", "kernels", "why", "source")})
+    return rows
