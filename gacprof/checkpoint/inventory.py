@@ -74,8 +74,7 @@ class Contents:
     pair of name patterns for factor pairs. ``metadata`` is that of each safetensors file, and
     ``index`` the file that names the shards, with what it says besides. ``warnings`` are things a
     user should know (what a plain loader would do silently wrong, a config that disagrees with its
-    tensors). ``left_out`` are tensors that the shards hold and their index does not name: no part
-    of the checkpoint, or lost from the index.
+    tensors).
     """
 
     tensors: Mapping[str, TensorInfo]
@@ -87,7 +86,6 @@ class Contents:
     metadata: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     index: tuple[str, Mapping[str, Any]] | None = None
     warnings: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
 
     def shape(self, tensor: str) -> tuple[int, ...]:
         return self.tensors[tensor].shape
@@ -139,6 +137,7 @@ class Feed:
 ALIGNED = 16
 """Sizes up to which zeros may be added to a rank are multiples of this: 16 bytes of an 8-bit type,
 32 of a 16-bit one."""
+
 
 @dataclass(frozen=True)
 class Dim:

@@ -1,0 +1,1 @@
+"""Checkpoints: read from headers, recognised by structure, described by an inventory."""

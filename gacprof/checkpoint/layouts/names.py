@@ -1,0 +1,97 @@
+"""Words of tensor names: layer, role, expert. Structure decides layouts, names decide roles.
+
+The table covers the linear layers of the decoder and encoder families in transformers (Llama,
+Mistral, Qwen, Gemma, Phi, OPT, GPT-2, GPT-NeoX, Falcon, Bloom, BERT, T5) and the experts of Mixtral
+and Qwen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from functools import lru_cache
+
+_NAMES = {
+    "q": "q_proj wq query SelfAttention.q",
+    "k": "k_proj wk key SelfAttention.k",
+    "v": "v_proj wv value SelfAttention.v",
+    "qkv": "qkv_proj c_attn query_key_value Wqkv",
+    "o": "o_proj out_proj wo attn.c_proj attention.dense self_attention.dense self_attn.dense",
+    "gate": "gate_proj w1 linear_gate DenseReluDense.wi_0",
+    "up": "up_proj w3 v1 fc1 fc_in c_fc dense_h_to_4h intermediate.dense"
+    " DenseReluDense.wi DenseReluDense.wi_1",
+    "gate_up": "gate_up_proj input_linear experts.fc1",
+    "down": "down_proj w2 output_linear experts.fc2 fc2 fc_out dense_4h_to_h mlp.c_proj"
+    " output.dense DenseReluDense.wo",
+    "expert_router": "block_sparse_moe.gate mlp.gate mlp.router feed_forward.router",
+    "head": "lm_head embed_out score",
+}
+"""Names of modules by role: the last part, or the last two where one alone says too little."""
+
+_ROLES = {name: role for role, names in _NAMES.items() for name in names.split()}
+
+_EMBEDDINGS = frozenset(
+    "embed_tokens embed_positions embed_in tok_embeddings word_embeddings position_embeddings"
+    " token_type_embeddings wte wpe shared relative_attention_bias".split()
+)
+CONV1D = ("c_attn", "c_proj", "c_fc")
+"""Names of GPT-2's Conv1D, which keeps [in, out] (transformers/pytorch_utils.py). Starcoder2 uses
+the same names for nn.Linear."""
+
+_LAYER = re.compile(r"(?:^|\.)(?:layers|layer|h|blocks|block)\.(\d{1,6})(?=\.|$)")
+_EXPERT = re.compile(
+    r"\.experts\.(\d{1,6}|mlp)\.|\.experts\.(gate_up_proj|down_proj|fc[12])$"
+    r"|\.block_sparse_moe\.(input|output)_linear$"
+)
+"""One of many experts, or a tensor that holds them all."""
+
+
+def last_of(module: str) -> str:
+    return module.rpartition(".")[2]
+
+
+def parent_of(module: str) -> str:
+    return module.rpartition(".")[0]
+
+
+def is_embedding(module: str) -> bool:
+    """Tell whether a two-dimensional weight is a table to look up rather than a factor."""
+    return last_of(module) in _EMBEDDINGS
+
+
+def is_expert(module: str) -> bool:
+    return _EXPERT.search(module) is not None
+
+
+def in_tower(module: str) -> bool:
+    """Tell whether a module belongs to the vision or audio part of a multimodal model."""
+    return any(word in module for word in ("vision", "visual", "image", "audio"))
+
+
+@lru_cache(1 << 17)
+def layer_of(name: str) -> int | None:
+    """Return the layer's index in a name, or None outside the layers."""
+    match = _LAYER.search(name)
+    return int(match[1]) if match else None
+
+
+@lru_cache(1 << 17)
+def role_of(module: str) -> str:
+    """Return the role of a linear layer by its module's name; ``other`` where it says nothing."""
+    parts = module.split(".")
+    role = _ROLES.get(".".join(parts[-2:])) or _ROLES.get(parts[-1], "other")
+    if parts[-3:] == ["attention", "output", "dense"]:
+        role = "o"  # BERT has it beside its MLP's output.dense
+    return f"expert_{role}" if role != "other" and is_expert(module) else role
+
+
+def names_below(paths: Collection[str], names: Iterable[str]) -> dict[str, list[str]]:
+    """Return the names below each of these module paths; all are below ``""``."""
+    below: dict[str, list[str]] = {path: [] for path in paths}
+    for name in names:
+        path = name
+        while path:
+            path = parent_of(path)
+            if path in below:
+                below[path].append(name)
+    return below

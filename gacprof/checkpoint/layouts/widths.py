@@ -1,0 +1,145 @@
+"""The width of an MLP: one dim that couples gate, up and down.
+
+Padding a width with zeros is exact for every activation that is finite at zero: the new hidden
+units are multiplied by down's zero columns.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from gacprof.checkpoint.inventory import Contents, Dim, Feed, Place
+from gacprof.checkpoint.layouts.configs import widths_without_key
+from gacprof.checkpoint.layouts.linear import Linear
+from gacprof.checkpoint.layouts.names import (
+    in_tower,
+    is_expert,
+    layer_of,
+    names_below,
+    parent_of,
+    role_of,
+)
+
+STACKED = "experts"
+"""The role of a width that all experts of a layer share, since one tensor holds them all."""
+
+_OF_THE_STREAM = re.compile(
+    r"((input|post_attention|(pre|post)_feedforward)_layernorm|ln_[12]|LayerNorm|norm[12]"
+    r"|(self_attn|encoder_attn|final)_layer_norm)\.(weight|bias)"
+)
+"""Norms of the residual stream. In OPT they stand beside fc1 and fc2; where the MLP is as wide as
+the stream, only their names tell them from a norm between the two."""
+
+
+def find_widths(contents: Contents, linears: Sequence[Linear]) -> list[Dim]:
+    """Return one dim for each MLP whose parts fit each other."""
+    mlps: dict[str, dict[str, Linear]] = {}
+    attention: set[str] = set()
+    for linear in linears:
+        role = role_of(linear.name).removeprefix("expert_")
+        if role in ("gate", "up", "gate_up", "down"):
+            mlps.setdefault(_mlp_of(linear.name), {})[role] = linear
+        elif role in ("q", "k", "v", "qkv", "o"):
+            attention.update(linear.tensors)
+    below = names_below(mlps, contents.tensors)
+    dims = []
+    for mlp, parts in mlps.items():
+        if "down" in parts and len(parts) > 1 and _fit(parts):
+            others = [name for name in below[mlp] if name not in attention]
+            dims.append(_width(contents, mlp, parts, others))
+    unsaid = widths_without_key(contents.config, dims)
+    why = f"the config of a {str(contents.config.get('model_type'))[:40]} has no number for this width"
+    return [
+        replace(dim, padding="refused", why=dim.why or why) if dim.name in unsaid else dim
+        for dim in dims
+    ]
+
+
+def _mlp_of(module: str) -> str:
+    parent = parent_of(module)
+    if parent.endswith((".intermediate", ".output")):  # BERT: intermediate.dense, output.dense
+        return parent_of(parent)
+    return parent
+
+
+def _fit(parts: Mapping[str, Linear]) -> bool:
+    """Tell whether gate and up give as many entries as down takes."""
+    size = parts["down"].in_features
+    return all(
+        role == "down" or (part.out_features == size * _copies(role) and len(part.outer) == 1)
+        for role, part in parts.items()
+    )
+
+
+def _copies(role: str) -> int:
+    return 2 if role == "gate_up" else 1
+
+
+def _width(contents: Contents, mlp: str, parts: Mapping[str, Linear], others: Iterable[str]) -> Dim:
+    down = parts["down"]
+    size, cost = down.in_features, down.per_input
+    places: list[Place] = []
+    feeds: list[Feed] = []
+    for role, part in parts.items():
+        if role == "down":
+            continue
+        copies = _copies(role)
+        cost += copies * part.per_output
+        feeds += [Feed(part.outer[0], "N")] * copies
+        places += _places(part, part.outer[0], part.axes[0], size, copies)
+        for bias in part.biases:
+            places += _places(part, bias, len(contents.shape(bias)) - 1, size, copies)
+    places += _places(down, down.reads, down.axes[1], size, 1)
+    feeds.append(Feed(down.reads, "K"))
+    why = _refusal(contents, size, parts, others)
+    return Dim(
+        name=f"{mlp}:width",
+        kind="width",
+        size=size,
+        places=tuple(places),
+        feeds=tuple(feeds),
+        params_per_unit=cost,
+        layer=layer_of(mlp),
+        role=_kind_of(contents, mlp, down),
+        padding="refused" if why else "exact",
+        why=why,
+    )
+
+
+def _places(linear: Linear, tensor: str, axis: int, size: int, copies: int) -> list[Place]:
+    """Where a tensor of the layer has a width of ``size``, ``copies`` times (gate and up)."""
+    if linear.alternating:
+        return [Place(tensor, axis, per=copies)]
+    return [Place(tensor, axis, i * size) for i in range(max(copies, linear.joined))]
+
+
+def _kind_of(contents: Contents, mlp: str, down: Linear) -> str:
+    if in_tower(mlp):
+        return "tower"
+    if mlp.endswith(("shared_expert", "shared_experts", "shared_mlp")):
+        return "shared_expert"
+    if down.joined > 1 or len(contents.shape(down.reads)) > 2:
+        return STACKED
+    return "expert" if is_expert(f"{mlp}.") else "mlp"
+
+
+def _refusal(
+    contents: Contents, size: int, parts: Mapping[str, Linear], others: Iterable[str]
+) -> str:
+    """Why this width may not change: a packed weight, or an unknown tensor of its size."""
+    for linear in parts.values():
+        if linear.why:
+            return linear.why
+    tensors = {tensor for linear in parts.values() for tensor in linear.tensors}
+    hidden = parts["down"].out_features
+    sizes = {size}
+    if "gate_up" in parts and hidden != 2 * size:
+        sizes.add(2 * size)
+    for name in others:
+        if name in tensors or sizes.isdisjoint(contents.shape(name)):
+            continue
+        if hidden != size or not _OF_THE_STREAM.fullmatch(".".join(name.split(".")[-2:])):
+            return f"{name} has the same width and is not known to allow zeros"
+    return ""

@@ -1,0 +1,123 @@
+"""From a path, a hub's name or a model in memory to an inventory: headers only."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gacprof.checkpoint.containers import find_weights, read_json_object, read_weights
+from gacprof.checkpoint.inventory import Contents, Inventory, TensorInfo
+from gacprof.checkpoint.layouts.describe import describe
+from gacprof.checkpoint.layouts.experts import IN_HALVES
+from gacprof.core.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+TOKENIZER_FILES = (
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.*",
+    "merges.txt",
+    "*.tiktoken",
+    "spiece.model",
+    "chat_template*",
+)
+SIDE_FILES = (
+    *TOKENIZER_FILES,
+    "config.json",
+    "generation_config.json",
+    "quantize_config.json",
+    "quant_config.json",
+    "*processor_config.json",
+    "configuration_*.py",
+    "modeling_*.py",
+    "tokenization_*.py",
+    "LICENSE*",
+    "NOTICE*",
+)
+"""Patterns of files that belong to a checkpoint besides its weights."""
+
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}(@[\w./-]{1,100})?")
+
+
+def scan(path: str | Path, *, factors: tuple[str, str] | None = None) -> Inventory:
+    """Describe a checkpoint from its headers: layers, products, adjustable dims.
+
+    Parameters
+    ----------
+    path
+        A folder, a weights file in it, or a model on the hub (``org/name`` or
+        ``org/name@revision``) where there is no such folder.
+    factors
+        Tensor name patterns of a factored layout that is not recognised by itself: the outer
+        factor's [out, r], and the inner one's [r, in], with ``{module}`` in each.
+
+    Returns
+    -------
+    Inventory
+        No tensor data was read to make it.
+
+    Raises
+    ------
+    CheckpointError
+        Where there is no checkpoint, a file is broken, or factors do not fit each other.
+    """
+    weights = Path(path)
+    if weights.is_dir():
+        weights = find_weights(weights)
+    elif not weights.is_file():
+        if _HUB_NAME.fullmatch(str(path)):
+            from gacprof.checkpoint.hub import read_hub
+
+            return describe(replace(read_hub(str(path)), factors=factors), str(path))
+        raise CheckpointError(f"{path}: no such folder or file: give a checkpoint's folder")
+    contents = read_weights(weights)
+    if not contents.tensors:
+        raise CheckpointError(f"{weights} holds no tensors: fetch it again")
+    folder = weights.parent
+    config = contents.config
+    if (folder / "config.json").exists():
+        config = read_json_object(folder / "config.json")
+    names = sorted(file.name for file in folder.iterdir() if file.is_file())
+    slicing = f"{weights.stem}.json"  # SliceGPT writes a JSON file with the weights' own stem
+    side = {}
+    if slicing in names and slicing not in ("config.json", weights.name):
+        side[slicing] = read_json_object(folder / slicing)
+    side_files = [n for n in names if n in side or any(fnmatch(n, p) for p in SIDE_FILES)]
+    contents = replace(contents, config=config, side=side, factors=factors)
+    return describe(contents, str(path), tuple(side_files))
+
+
+def inventory_of(checkpoint: str | Path | Inventory | nn.Module) -> Inventory:
+    """Return the inventory of a path, a hub's name or a model in memory; an inventory as it is."""
+    if isinstance(checkpoint, Inventory):
+        return checkpoint
+    if isinstance(checkpoint, str | Path):
+        return scan(checkpoint)
+    return inventory_of_model(checkpoint)
+
+
+def inventory_of_model(model: nn.Module) -> Inventory:
+    """Return what :func:`scan` would say of a model if it were saved. No tensor data is read."""
+    tensors = {name: _info(name, tensor) for name, tensor in model.state_dict().items()}
+    config: Any = getattr(model, "config", None) or {}
+    if hasattr(config, "to_dict"):
+        config = config.to_dict()
+    experts = {n: m for n, m in model.named_modules() if hasattr(m, IN_HALVES)}
+    attributes = {name: {IN_HALVES: getattr(m, IN_HALVES)} for name, m in experts.items()}
+    contents = Contents(tensors, dict(config), attributes=attributes)
+    return describe(contents, f"{type(model).__name__} in memory")
+
+
+def _info(name: str, tensor: Any) -> TensorInfo:
+    """A tensor in memory; ``offset`` is its address, so that tied ones are seen to be one."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    address = None if tensor.is_meta else tensor.data_ptr()
+    nbytes = tensor.numel() * tensor.element_size()
+    stride = None if tensor.is_contiguous() else tuple(tensor.stride())
+    return TensorInfo(name, tuple(tensor.shape), dtype, "<memory>", address, nbytes, stride)
