@@ -11,6 +11,9 @@ from typing import Protocol
 
 from gacprof.core.points import Environment, Point
 
+UNKNOWN = -1
+"""Index of no point."""
+
 
 class Session(Protocol):
     """Points with operands allocated, ready to be called in any order. An index is a point's place
@@ -54,3 +57,16 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Release the device."""
+
+
+class Current:
+    """The index of the point that a device is at, so that who watches a device's process knows
+    which point it died on."""
+
+    value: int = UNKNOWN
+
+
+def first_line(error: BaseException) -> str:
+    """An error in one line: its message, or its type where there is none."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

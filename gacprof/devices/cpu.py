@@ -1,0 +1,141 @@
+"""The CPU as a device: a monotonic clock around each call, compute threads bound to cores."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from typing import Any
+
+import torch
+
+from gacprof import operators
+from gacprof.core.points import Point
+from gacprof.devices.device import Current, first_line
+from gacprof.devices.environment import memory_bytes, read_environment
+from gacprof.devices.memory import Arenas, BoundCall
+from gacprof.devices.threads import bound_threads, longest_wait_us, lost_core, no_collection
+
+WAKE_S, AWAKE_S = 0.004, 0.001
+"""After a pause longer than the second, calls are slower by 6 % at first and as fast as later ones
+after about ten: the first ones, that long, are not recorded."""
+REUSE_BYTES = 256 << 20
+"""Between two uses of a cold weight's memory: more than the share of a last-level cache that cores
+of a desktop or of a virtual machine have. What a virtual machine reports is its host's."""
+MAX_MEMORY_SHARE = 0.25
+"""Of the machine's memory, at most this for the operands of a point."""
+
+
+class CpuDevice:
+    """This machine's CPU with as many threads as torch uses."""
+
+    def __init__(self) -> None:
+        self.environment = read_environment("cpu")
+        self.current = Current()
+        self.arenas = Arenas(torch.device("cpu"))
+        self._stack = ExitStack()
+        self.threads = self._stack.enter_context(bound_threads())
+        self.last_call_s = -math.inf
+
+    def prepare(self, points: Sequence[Point]) -> CpuSession:
+        return CpuSession(self, points)
+
+    def close(self) -> None:
+        """Release the threads."""
+        self._stack.close()
+
+
+class CpuSession:
+    """Points whose calls are ready, each timed by itself."""
+
+    def __init__(self, device: CpuDevice, points: Sequence[Point]) -> None:
+        self._device, self._points = device, points
+        self.failures: dict[int, str] = {}
+        self._calls: dict[int, Callable[..., Any]] = {}
+        for index, point in enumerate(points):
+            problem = _problem(point)
+            if problem:
+                self.failures[index] = problem
+            else:
+                device.arenas.reserve(point, REUSE_BYTES)
+        with torch.inference_mode():
+            for index in range(len(points)):
+                self._first_call(index)
+
+    def _first_call(self, index: int) -> None:
+        """An unrecorded call: the first of a shape also makes its kernel, in oneDNN up to three
+        times as long as a short call."""
+        point = self._points[index]
+        self._device.current.value = index
+        try:
+            if index not in self.failures:
+                call = operators.get(point.operator).call(point, torch.device("cpu"))
+                self._calls[index] = call
+                self._bound(index, replicate=False)()
+        except Exception as error:  # an operator may raise anything
+            self.failures[index] = first_line(error)
+
+    def _bound(self, index: int, replicate: bool) -> BoundCall:
+        return self._device.arenas.bind(
+            self._points[index], self._calls[index], replicate=replicate
+        )
+
+    def time_block(self, order: Sequence[int]) -> list[float]:
+        times_us = [math.nan] * len(order)
+        waits_us = [0.0] * len(order)
+        with no_collection(), torch.inference_mode():
+            self._wake(order)
+            for place, index in enumerate(order):
+                if index not in self.failures:
+                    bound = self._bound(index, replicate=index in order[:place])
+                    self._device.current.value = index
+                    times_us[place], waits_us[place] = self._time(index, bound)
+        self._device.last_call_s = time.perf_counter()
+        timed_us = [us for us in times_us if not math.isnan(us)]
+        lost = lost_core(timed_us or [0.0], waits_us)
+        return [math.nan if gone else us for us, gone in zip(times_us, lost, strict=True)]
+
+    def _wake(self, order: Sequence[int]) -> None:
+        """Unrecorded calls, at least one: what ran before may have filled the cache. They go from
+        the last on, so that the first call recorded does not follow itself."""
+        callable_order = [index for index in reversed(order) if index not in self.failures]
+        begin = time.perf_counter()
+        paused = begin - self._device.last_call_s > AWAKE_S
+        until = begin + WAKE_S if paused else begin
+        for index in itertools.cycle(callable_order):
+            with suppress(Exception):  # the recorded call fails too
+                self._bound(index, replicate=False)()
+            if time.perf_counter() >= until:
+                return
+
+    def _time(self, index: int, call: BoundCall) -> tuple[float, float]:
+        """Microseconds of a call, and for how many of them a thread waited for a core."""
+        threads, clock = self._device.threads, time.perf_counter_ns
+        before = threads.waits_ns()
+        begin = clock()
+        try:
+            call()
+        except Exception as error:  # an operator may raise anything
+            self.failures[index] = first_line(error)
+            return math.nan, 0.0
+        end = clock()
+        return (end - begin) / 1e3, longest_wait_us(before, threads.waits_ns())
+
+    def kernels(self, index: int) -> tuple[str, ...]:
+        """Not known on a CPU."""
+        return ()
+
+    def close(self) -> None:
+        self._calls.clear()
+
+
+def _problem(point: Point) -> str:
+    """One line why a CPU cannot time the point; empty if it can."""
+    if point.dtype == "tf32":
+        return "tf32 is a mode of CUDA tensor cores: a CPU has none"
+    nbytes = operators.get(point.operator).bytes_moved(point)
+    if nbytes > MAX_MEMORY_SHARE * memory_bytes():
+        return f"its {nbytes / 2**30:.1f} GiB are too much of this machine's memory"
+    return ""

@@ -1,0 +1,90 @@
+"""One point's calls between two events, in one CUDA graph.
+
+    before · sleep · event · r calls · event · rest
+
+Several calls, since events step by about half a microsecond. In a graph nothing but the device
+itself launches the calls, so that no launch gap of the host's is timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from gacprof.devices.memory import BoundCall
+
+CYCLES_PER_US = 2_000
+"""SM clocks are around 2 GHz; a slower one only makes sleeps longer."""
+LEAD_IN_US = 5.0
+"""Before the first event: some times what one node of a graph takes to start the next."""
+SHORTEST_SLEEP_US, LONGEST_SLEEP_US = 20.0, 2_000.0
+"""Before what the host launches."""
+ROUGH_CALLS = 4
+
+
+class TimedGraph:
+    """A graph that measures its calls whenever it is launched.
+
+    ``before`` leaves the cache as the calls are to find it; the device idles for ``rest_us`` after
+    them. The calls must have run on the current stream: what they do once (load modules, ask
+    heuristics, allocate workspaces) cannot be captured. The CUDA graph joins ``graphs`` whatever
+    becomes of its capture, and is to stay there: from torch 2.12 on, one that goes away frees the
+    cuBLAS workspaces of its stream, which the others use (pytorch/pytorch#193402).
+    """
+
+    def __init__(
+        self,
+        calls: Sequence[BoundCall],
+        before: Callable[[], Any],
+        rest_us: float,
+        graphs: list[torch.cuda.CUDAGraph],
+        pool: Any,
+    ) -> None:
+        self._calls, self._before, self._rest_us = calls, before, rest_us
+        self._start = torch.cuda.Event(enable_timing=True, external=True)
+        self._end = torch.cuda.Event(enable_timing=True, external=True)
+        self._graph = torch.cuda.CUDAGraph()
+        graphs.append(self._graph)
+        self._graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+        try:
+            self._enqueue()
+        finally:
+            self._graph.capture_end()
+
+    def _enqueue(self) -> None:
+        self._before()
+        sleep(LEAD_IN_US)
+        self._start.record()
+        for call in self._calls:
+            call()
+        self._end.record()
+        if self._rest_us:
+            sleep(self._rest_us)
+
+    def launch(self) -> None:
+        """Enqueue everything on the current stream; wait for nothing."""
+        self._graph.replay()
+
+    def call_us(self) -> float:
+        """Microseconds of one call of the latest launch, once the device is done."""
+        return self._start.elapsed_time(self._end) * 1e3 / len(self._calls)
+
+
+def rough_us(call: BoundCall, enqueue_us: float) -> float:
+    """About how long a call takes, launched by the host while the device sleeps; ``enqueue_us`` is
+    what the host needs to enqueue it."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    sleep(min(LONGEST_SLEEP_US, SHORTEST_SLEEP_US + 2 * ROUGH_CALLS * enqueue_us))
+    start.record()
+    for _ in range(ROUGH_CALLS):
+        call()
+    end.record()
+    end.synchronize()
+    return max(0.1, start.elapsed_time(end) * 1e3 / ROUGH_CALLS)
+
+
+def sleep(us: float) -> None:
+    """Keep the device busy with nothing."""
+    torch.cuda._sleep(int(us * CYCLES_PER_US))

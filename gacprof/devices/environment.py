@@ -1,0 +1,146 @@
+"""A device and its software stack, so that a map can say what it holds for."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import re
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+import gacprof
+from gacprof.core.points import Environment
+from gacprof.devices.threads import allowed_cores
+
+VIRTUAL = "GACPROF_VIRTUAL"
+"""Environment variable that names the virtual GPU whose libraries this process has loaded."""
+
+PACKAGES = {
+    "cublas": ("nvidia-cublas", "nvidia-cublas-cu12"),
+    "cudnn": ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"),
+    "triton": ("triton",),
+}
+"""Packages that bring a library; the first that is installed says its version."""
+
+STEERING = (
+    "CUBLAS_WORKSPACE_CONFIG",
+    "CUBLASLT_WORKSPACE_SIZE",
+    "NVIDIA_TF32_OVERRIDE",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "TORCH_CUDNN_SDPA_DEPRIORITIZED",
+    "DISABLE_ADDMM_CUDA_LT",
+)
+"""Environment variables by which cuBLAS and PyTorch choose another kernel; facts where set."""
+
+Facts = dict[str, str | int | float]
+
+
+def read_environment(device: str) -> Environment:
+    """The device called ``cpu``, ``cuda`` or ``cuda:1`` and the versions that drive it."""
+    if device == "cpu":
+        return _cpu_environment()
+    return _cuda_environment(torch.device(device).index or 0)
+
+
+def _cpu_environment() -> Environment:
+    facts: Facts = {
+        "threads": torch.get_num_threads(),
+        "cores": len(allowed_cores()) or os.cpu_count() or 1,
+        "memory_bytes": memory_bytes(),
+        "native_bfloat16": int(native_bfloat16()),
+    }
+    build = torch.__config__.show()
+    stack = _common_stack() | {
+        "mkl": _first_match(r"Math Kernel Library Version ([\w.-]+)", build),
+        "onednn": _first_match(r"Intel\(R\) MKL-DNN v([\w.]+)", build),
+    }
+    arch = f"{platform.machine()}-{torch.backends.cpu.get_cpu_capability().lower()}"
+    return Environment("cpu", cpu_name(), arch, facts, _known_versions(stack))
+
+
+def _cuda_environment(index: int) -> Environment:
+    from gacprof.devices.throttling import driver_version
+
+    properties = torch.cuda.get_device_properties(index)
+    facts: Facts = {
+        "sms": properties.multi_processor_count,
+        "l2_bytes": properties.L2_cache_size,
+        "memory_bytes": properties.total_memory,
+    }
+    facts |= {name: os.environ[name] for name in STEERING if name in os.environ}
+    stack = _common_stack() | {
+        "driver": driver_version(),
+        "cuda": torch.version.cuda or "",
+        "cudnn": str(torch.backends.cudnn.version() or ""),
+        "cublaslt": _loaded_version("libcublasLt", "cublasLtGetVersion"),
+        "cublas": _package_version("cublas"),
+        "triton": _package_version("triton"),
+    }
+    kind = "cuda"
+    if os.environ.get(VIRTUAL):
+        kind = "virtual"
+    arch = f"sm{properties.major}{properties.minor}"
+    return Environment(kind, properties.name, arch, facts, _known_versions(stack))
+
+
+def _common_stack() -> dict[str, str]:
+    return {
+        "gacprof": gacprof.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
+def _known_versions(stack: dict[str, str]) -> dict[str, str]:
+    return {component: version for component, version in stack.items() if version}
+
+
+def native_bfloat16() -> bool:
+    """Whether the CPU multiplies bfloat16 itself (AMX, AVX512-BF16) and not through float32."""
+    return bool(torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported())
+
+
+def cpu_name() -> str:
+    """The CPU's model name, with its family where Linux gives one."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.processor() or platform.machine()
+    name = _first_match(r"model name\s*:\s*(.+)", text) or platform.machine()
+    family = _first_match(r"cpu family\s*:\s*(\d+)", text)
+    model = _first_match(r"model\s*:\s*(\d+)", text)
+    return f"{name} (family {family} model {model})" if family else name
+
+
+def memory_bytes() -> int:
+    """Bytes of this machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _first_match(pattern: str, text: str) -> str:
+    match = re.search(pattern, text)
+    return match[1].strip() if match else ""
+
+
+def _package_version(library: str) -> str:
+    for package in PACKAGES[library]:
+        try:
+            return metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return ""
+
+
+def _loaded_version(library: str, function: str) -> str:
+    """The result of ``size_t function(void)`` of a library that this process has loaded, as
+    ``130100``; empty where it is not loaded."""
+    try:
+        loaded = _first_match(rf"(/\S*{library}\.so\S*)", Path("/proc/self/maps").read_text())
+        version = getattr(ctypes.CDLL(loaded), function)
+    except (OSError, AttributeError):
+        return ""
+    version.restype = ctypes.c_size_t
+    return str(version())

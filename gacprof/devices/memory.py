@@ -1,0 +1,115 @@
+"""Operands from one piece of memory, so that no size is fast or slow for where it happens to lie.
+
+Each place of a call's operands has memory of its own: two operands that shared it would be read
+from half the bytes. Operands of all sizes of an axis begin at one address; an A/A replicate's begin
+at another, else effects of the address would hide from the A/A floor. Cold weights move on through
+the memory with each call, so that what a call reads is met again only after other bytes: the reuse
+distance that weights have in a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from math import prod
+from typing import Any
+
+import torch
+
+from gacprof import operators
+from gacprof.core.points import Point
+from gacprof.operators.base import Operand
+from gacprof.operators.operands import random_numbers, torch_dtype
+
+BoundCall = Callable[[], Any]
+"""A call with its operands."""
+
+PAGE = 4096
+REPLICATE_OFFSET = 9 * PAGE + 1024
+"""Bytes: other pages and other cache sets, aligned to 512 bytes as CUDA's allocator does."""
+GROWTH = 2
+"""Factor by which memory grows that is too small: what it grew from stays as long as views of it
+do, so all of these together are at most as large again."""
+
+
+class Arena:
+    """Random numbers of one dtype on one device, lent as contiguous views."""
+
+    def __init__(self, dtype: torch.dtype, device: torch.device, seed: int) -> None:
+        self._dtype, self._device, self._seed = dtype, device, seed
+        self._memory = torch.empty(0, dtype=dtype, device=device)
+        self._next = 0
+
+    def reserve(self, nbytes: int) -> None:
+        """Hold at least so many bytes and a replicate's offset. Earlier views stay valid."""
+        elements = (nbytes + REPLICATE_OFFSET) // self._dtype.itemsize + 1
+        current = self._memory.numel()
+        if current < elements:
+            elements = max(elements, GROWTH * current)
+            self._memory = random_numbers(elements, self._dtype, self._device, self._seed)
+            self._next = 0
+
+    def fixed_view(self, operand: Operand, replicate: bool) -> torch.Tensor:
+        """The view at the start, or at the replicates' offset."""
+        start = REPLICATE_OFFSET // self._dtype.itemsize if replicate else 0
+        return self._view(operand, start)
+
+    def next_view(self, operand: Operand) -> torch.Tensor:
+        """The view on the pages after the last one's; from the start again at the end."""
+        pages = -(-operand.nbytes // PAGE)
+        if self._next + pages * PAGE > self._memory.nbytes:
+            self._next = 0
+        start = self._next // self._dtype.itemsize
+        self._next += pages * PAGE
+        return self._view(operand, start)
+
+    def _view(self, operand: Operand, start: int) -> torch.Tensor:
+        first = start + operand.offset
+        return self._memory[first : first + prod(operand.shape)].view(operand.shape)
+
+
+class Arenas:
+    """A device's memory for operands: an arena for each place in a call and each dtype."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._arenas: dict[tuple[int, torch.dtype], Arena] = {}
+
+    def reserve(self, point: Point, reuse_bytes: int) -> None:
+        """Memory for the point's operands; cold weights with ``reuse_bytes`` between two uses."""
+        for place, operand in enumerate(operators.get(point.operator).operands(point)):
+            reuse = PAGE + reuse_bytes if _moves(point, operand) else 0
+            self._arena(place, operand).reserve(operand.nbytes + reuse)
+
+    def bind(self, point: Point, call: Callable[..., Any], *, replicate: bool) -> BoundCall:
+        """The point's call on views of this memory, cold weights on others each time. Reserve it
+        first for all points that are to be compared."""
+        tensors = []
+        for place, operand in enumerate(operators.get(point.operator).operands(point)):
+            arena = self._arena(place, operand)
+            if _moves(point, operand):
+                tensors.append(arena.next_view(operand))
+            else:
+                tensors.append(arena.fixed_view(operand, replicate))
+        return partial(call, *tensors)
+
+    def _arena(self, place: int, operand: Operand) -> Arena:
+        key = place, torch_dtype(operand.dtype)
+        if key not in self._arenas:
+            self._arenas[key] = Arena(key[1], self._device, seed=place + 1)
+        return self._arenas[key]
+
+
+def is_cold(point: Point) -> bool:
+    """Whether the point's weights are to be read from memory."""
+    return point.flags.get("cache") == "cold"
+
+
+def weight_bytes(point: Point) -> int:
+    """Bytes of the point's weights."""
+    operands = operators.get(point.operator).operands(point)
+    return sum(operand.nbytes for operand in operands if operand.role == "weight")
+
+
+def _moves(point: Point, operand: Operand) -> bool:
+    return is_cold(point) and operand.role == "weight"

@@ -1,0 +1,55 @@
+"""Devices by name."""
+
+from __future__ import annotations
+
+from gacprof.core.errors import MeasurementError
+from gacprof.devices.device import Device
+
+
+def device_name(name: str = "auto") -> str:
+    """``cpu`` or ``cuda:0`` and so on; ``auto`` is the first GPU, else the CPU.
+
+    Raises
+    ------
+    MeasurementError
+        For another name.
+    """
+    import torch
+
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    kind, _, index = name.partition(":")
+    if kind == "cuda" and (index or "0").isdigit():
+        return f"cuda:{int(index or 0)}"
+    if name != "cpu":
+        raise MeasurementError(f"unknown device '{name}': use 'cpu', 'cuda' or 'cuda:1'")
+    return name
+
+
+def open_device(name: str = "auto", isolated: bool = False) -> Device:
+    """Open a device to measure on.
+
+    Parameters
+    ----------
+    name
+        ``cpu``, ``cuda``, ``cuda:1``, or ``auto`` for the first GPU, else the CPU.
+    isolated
+        In a worker process, which is replaced when a point kills it.
+
+    Raises
+    ------
+    MeasurementError
+        For a device that is not there.
+    """
+    name = device_name(name)
+    if isolated:
+        from gacprof.devices.worker import IsolatedDevice
+
+        return IsolatedDevice(name)
+    if name == "cpu":
+        from gacprof.devices.cpu import CpuDevice
+
+        return CpuDevice()
+    from gacprof.devices.cuda import CudaDevice
+
+    return CudaDevice(int(name.partition(":")[2]))

@@ -1,0 +1,228 @@
+"""A device in a worker process: a point that kills it or takes too long is a failure, the process
+is replaced, and the other points go on.
+
+Addresses, caches and thread placement differ from one process to the next: a sweep opens several
+such devices one after another to see that difference too.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import multiprocessing
+import os
+import signal
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from gacprof.core.errors import MeasurementError
+from gacprof.core.points import Environment, Point
+from gacprof.devices.device import UNKNOWN, Session, first_line
+from gacprof.operators.own import modules_of_own_operators
+
+START_LIMIT_S = 120.0
+"""For importing torch and opening the device; a first start from a cold disk takes long."""
+CALL_LIMIT_S = 60.0
+"""For a single call, its compilation included."""
+POINTS_IN_LIMIT = 16
+"""So many points are expected within that limit; more have so much longer."""
+DYING_S = 5.0
+"""For a worker whose pipe closed to end; the driver takes a moment to clear its context."""
+SURROUNDINGS = {
+    "GOMP_SPINCOUNT": "30000",
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "16384",
+    "LRU_CACHE_CAPACITY": "16384",
+    "TORCHINDUCTOR_COMPILE_THREADS": "1",
+}
+"""The worker's environment, read when torch is loaded. GNU OpenMP's threads spin for 1 ms, longer
+than the gap between two products and shorter than a time slice, and then wait asleep. oneDNN and
+PyTorch's layer above it keep the kernels of all shapes of a sweep."""
+
+
+class WorkerLost(Exception):  # noqa: N818 - no error of a user's
+    """The worker died or had to be killed while it was at the point of that index."""
+
+    def __init__(self, reason: str, index: int) -> None:
+        super().__init__(reason)
+        self.index = index
+
+
+class IsolatedDevice:
+    """The device of that name in a worker process. Raises :class:`MeasurementError` where it cannot
+    be opened there."""
+
+    def __init__(self, name: str, call_limit_s: float = CALL_LIMIT_S) -> None:
+        self._name, self._call_limit_s = name, call_limit_s
+        self._process: BaseProcess | None = None
+        self._sessions = 0
+        self.generation = 0
+        self.environment: Environment = self._start()
+
+    def prepare(self, points: Sequence[Point]) -> RemoteSession:
+        self._sessions += 1
+        return RemoteSession(self, self._sessions, points)
+
+    def request(self, *message: Any, points: int) -> Any:
+        """The worker's answer to a message about so many points. Raises :class:`WorkerLost`."""
+        if self._process is None:
+            self._start()
+        limit_s = self._call_limit_s * max(1.0, points / POINTS_IN_LIMIT)
+        return self._answer(limit_s, message)
+
+    def _start(self) -> Environment:
+        for name, value in SURROUNDINGS.items():
+            os.environ.setdefault(name, value)
+        context = multiprocessing.get_context("spawn")
+        self._current = context.Value("q", UNKNOWN, lock=False)
+        self._pipe, pipe = context.Pipe()
+        arguments = (pipe, self._current, self._name, modules_of_own_operators())
+        self._process = context.Process(target=serve, args=arguments, daemon=True)
+        self._process.start()
+        pipe.close()
+        self.generation += 1
+        try:
+            environment: Environment = self._answer(START_LIMIT_S, ())
+        except WorkerLost as lost:
+            raise MeasurementError(f"{self._name} cannot be opened in a worker: {lost}") from None
+        return environment
+
+    def _answer(self, limit_s: float, message: tuple[Any, ...]) -> Any:
+        try:
+            if message:
+                self._pipe.send(message)
+            if not self._pipe.poll(limit_s):
+                raise WorkerLost(f"hung: no answer within {limit_s:g} s", self._current.value)
+            answer = self._pipe.recv()
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            raise WorkerLost(self._stop(DYING_S), self._current.value) from None
+        except BaseException:  # Ctrl-C too: a late answer would be taken for the next one's
+            self._stop()
+            raise
+        if isinstance(answer, Exception):
+            self._stop()
+            raise WorkerLost(str(answer), self._current.value)
+        return answer
+
+    def _stop(self, patience_s: float = 0.0) -> str:
+        """End the worker and say how it ended."""
+        process, self._process = self._process, None
+        self._pipe.close()
+        if process is None:
+            return "ended before"
+        process.join(patience_s)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+        if process.exitcode and process.exitcode < 0:
+            return f"killed by {signal.Signals(-process.exitcode).name}"
+        return f"the worker ended with exit code {process.exitcode}"
+
+    def close(self) -> None:
+        self._stop()
+
+
+class RemoteSession:
+    """Points prepared in the worker; prepared anew in the next one without those that failed."""
+
+    def __init__(self, device: IsolatedDevice, number: int, points: Sequence[Point]) -> None:
+        self._device, self._number, self._points = device, number, points
+        self.failures: dict[int, str] = {}
+        self._kernels: dict[int, tuple[str, ...]] = {}
+        self._prepare()
+
+    def _prepare(self) -> None:
+        self._sent: list[int] = []
+        while len(self.failures) < len(self._points):
+            self._sent = [i for i in range(len(self._points)) if i not in self.failures]
+            points = [self._points[index] for index in self._sent]
+            try:
+                answer = self._device.request("prepare", self._number, points, points=len(points))
+            except WorkerLost as lost:
+                self._blame(lost)
+                continue
+            failures, kernels = answer
+            self._add(failures)
+            self._kernels = dict(zip(self._sent, kernels, strict=True))
+            break
+        self._generation = self._device.generation
+
+    def _add(self, failures: Mapping[int, str]) -> None:
+        self.failures |= {self._sent[place]: reason for place, reason in failures.items()}
+
+    def _blame(self, lost: WorkerLost) -> None:
+        """The point that the worker was at is a failure; where that is not known, all are."""
+        if lost.index == UNKNOWN:
+            self._add(dict.fromkeys(range(len(self._sent)), str(lost)))
+        else:
+            self._add({lost.index: str(lost)})
+
+    def time_block(self, order: Sequence[int]) -> list[float]:
+        """As :meth:`.Session.time_block`; all nan where the worker is lost."""
+        if self._generation != self._device.generation:
+            self._prepare()
+        places = [place for place, index in enumerate(order) if index not in self.failures]
+        times_us = [math.nan] * len(order)
+        if not places:
+            return times_us
+        remote_order = [self._sent.index(order[place]) for place in places]
+        try:
+            answer = self._device.request(
+                "time", self._number, remote_order, points=len(remote_order)
+            )
+        except WorkerLost as lost:
+            self._blame(lost)
+            return times_us
+        remote_times_us, failures = answer
+        self._add(failures)
+        for place, us in zip(places, remote_times_us, strict=True):
+            times_us[place] = us
+        return times_us
+
+    def kernels(self, index: int) -> tuple[str, ...]:
+        return self._kernels.get(index, ())
+
+    def close(self) -> None:
+        if self._generation == self._device.generation:
+            with suppress(WorkerLost):
+                self._device.request("close", self._number, points=1)
+
+
+def serve(pipe: Connection, current: Any, name: str, modules: Sequence[str]) -> None:
+    """The worker: open the device, answer requests until the pipe closes. What a device raises is
+    the last answer: a point that fails by itself is in its session's failures."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    warnings.simplefilter("ignore")  # PyTorch's, of kernels that it does not take
+    try:
+        for module in modules:
+            importlib.import_module(module)
+        from gacprof.devices.opening import open_device
+
+        device: Any = open_device(name)
+        device.current = current
+        pipe.send(device.environment)
+        answer_requests(pipe, device)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return  # the parent has ended
+    except Exception as error:
+        pipe.send(MeasurementError(first_line(error)))
+
+
+def answer_requests(pipe: Connection, device: Any) -> None:
+    """Answer one request after another, as :class:`RemoteSession` makes them."""
+    sessions: dict[int, Session] = {}
+    while True:
+        match pipe.recv():
+            case ("prepare", number, points):
+                session = sessions[number] = device.prepare(points)
+                kernels = [session.kernels(index) for index in range(len(points))]
+                pipe.send((dict(session.failures), kernels))
+            case ("time", number, order):
+                times_us = sessions[number].time_block(order)
+                pipe.send((times_us, dict(sessions[number].failures)))
+            case ("close", number):
+                sessions.pop(number).close()
+                pipe.send(None)
