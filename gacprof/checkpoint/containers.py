@@ -83,6 +83,7 @@ def _read_shards(index: Path) -> Contents:
         metadata={shard: text for part in parts.values() for shard, text in part.metadata.items()},
         index=(index.name, settings),
         warnings=tuple(warnings),
+        left_out=tuple(sorted(unnamed)),
     )
 
 

@@ -3,8 +3,8 @@
 A layout (``layouts/``) turns :class:`Contents` into an :class:`Inventory`; diagnosis, planning,
 realigning and loading read nothing else. The two ideas that carry it:
 
-* a :class:`~gacprof.core.sizes.Gemm` is one matrix product ``y[M, N] = x[M, K] · W[N, K]ᵀ`` that a weight takes
-  part in at run time; only ``M`` (tokens) is left open;
+* a :class:`~gacprof.core.sizes.Gemm` is one matrix product ``y[M, N] = x[M, K] · W[N, K]ᵀ`` that a
+  weight takes part in at run time; only ``M`` (tokens) is left open;
 * a :class:`Dim` is one dimension that may be changed without changing the model's interface
   (a rank, an MLP width, a group's rank), with *every* place where its size is written and
   every GEMM axis that it feeds. Resizing a dim means resizing all of its places together.
@@ -74,7 +74,7 @@ class Contents:
     pair of name patterns for factor pairs. ``metadata`` is that of each safetensors file, and
     ``index`` the file that names the shards, with what it says besides. ``warnings`` are things a
     user should know (what a plain loader would do silently wrong, a config that disagrees with its
-    tensors).
+    tensors). ``left_out`` are tensors that the shards hold and their index does not name.
     """
 
     tensors: Mapping[str, TensorInfo]
@@ -86,6 +86,7 @@ class Contents:
     metadata: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     index: tuple[str, Mapping[str, Any]] | None = None
     warnings: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     def shape(self, tensor: str) -> tuple[int, ...]:
         return self.tensors[tensor].shape

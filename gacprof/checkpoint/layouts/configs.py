@@ -13,30 +13,25 @@ from math import ceil
 from typing import Any
 
 from gacprof.checkpoint.inventory import Dim, NewSizes
-from gacprof.checkpoint.layouts.names import in_tower
+from gacprof.checkpoint.layouts.names import tower_of
 
-TEXT = ("text_config", "llm_config", "language_config")
-"""Parts of multimodal configs for the text model: transformers', InternVL's, DeepSeek-VL's."""
+_PARTS = {
+    "": ("text_config", "llm_config", "language_config"),
+    "vision": ("vision_config",),
+    "audio": ("audio_config",),
+}
+"""Parts of multimodal configs by tower; for the text: transformers', InternVL's, DeepSeek-VL's."""
 
 _MLP = (
-    "intermediate_size_mlp",
-    "dense_intermediate_size",
-    "intermediate_size",
-    "ffn_dim",
-    "n_inner",
-    "ffn_hidden_size",
-    "d_ff",
-    "d_inner",
+    *("intermediate_size_mlp", "dense_intermediate_size", "intermediate_size", "ffn_dim"),
+    *("n_inner", "ffn_hidden_size", "d_ff", "d_inner"),
 )
 _EXPERT = (
-    "moe_intermediate_size",
-    "expert_ffn_hidden_size",
-    "intermediate_size",
+    *("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size"),
     "ffn_config.ffn_hidden_size",
 )
 _SHARED = (
-    "shared_expert_intermediate_size",
-    "shared_intermediate_size",
+    *("shared_expert_intermediate_size", "shared_intermediate_size"),
     "moe_shared_expert_intermediate_size",
 )
 _SHARED_COUNTS = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
@@ -57,30 +52,28 @@ _ADJUSTED = "block_auto_adjust_ff_dim"
 Path = tuple[str, ...]
 
 
-def count(config: Mapping[str, Any], *keys: str) -> int | None:
-    """Return the first of these that the config has as a positive whole number."""
+def count(config: Mapping[str, Any], *keys: str) -> int:
+    """Return the first of these that the config has as a positive whole number, else 0."""
     values = (config.get(key) for key in keys)
-    return next((value for value in values if type(value) is int and value > 0), None)
+    return next((value for value in values if type(value) is int and value > 0), 0)
 
 
-def part_of(config: Mapping[str, Any], module: str = "") -> Path:
-    """Return the key of the part that describes a module; () in a config of a plain model."""
-    keys = TEXT
-    if in_tower(module):
-        keys = ("audio_config",) if "audio" in module else ("vision_config",)
-    return next(((key,) for key in keys if isinstance(config.get(key), Mapping)), ())
-
-
-def config_of_part(config: Mapping[str, Any], module: str = "") -> Mapping[str, Any]:
-    """Return the part of a multimodal config that describes a module; all of a plain one."""
-    return _part(config, part_of(config, module))
-
-
-def _part(config: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+def part_at(config: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+    """Return the part of a config at a path; empty where there is none."""
     part: Any = config
     for key in path:
         part = part.get(key) if isinstance(part, Mapping) else None
     return part if isinstance(part, Mapping) else {}
+
+
+def config_of_part(config: Mapping[str, Any], module: str = "") -> Mapping[str, Any]:
+    """Return the part of a multimodal config that describes a module; all of a plain one."""
+    return part_at(config, _path_of_tower(config, tower_of(module)))
+
+
+def _path_of_tower(config: Mapping[str, Any], tower: str) -> Path:
+    keys = [key for key in _PARTS[tower] if isinstance(config.get(key), Mapping)]
+    return tuple(keys[:1])
 
 
 @dataclass(frozen=True)
@@ -101,10 +94,8 @@ class WidthKey:
 
     def value_at(self, sizes: NewSizes) -> int | None:
         """The one number from which all widths follow; None where there is none."""
-        values = set()
-        for dim in self.dims:
-            size = sizes.get(dim.name, dim.size)
-            values.add(Fraction(size or 0) / self.times[dim.name])
+        new = {dim.name: sizes.get(dim.name) or dim.size for dim in self.dims}
+        values = {Fraction(size) / self.times[name] for name, size in new.items()}
         value = values.pop()
         return int(value) if not values and value.denominator == 1 else None
 
@@ -120,15 +111,14 @@ def width_keys(config: Mapping[str, Any], dims: Iterable[Dim]) -> list[WidthKey]
     """Return the numbers of a config that say widths of these dims."""
     dims_at: dict[Path, list[Dim]] = {}
     times: dict[str, Fraction] = {}
-    for (kind, tower), group in _by_kind(dims).items():
-        place = _place(config, kind, tower, group)
-        if place is not None:
-            path, factor = place
+    for group in _by_kind(dims):
+        path, factor = _place(config, group)
+        if path:
             dims_at.setdefault(path, []).extend(group)
             times |= {dim.name: factor for dim in group}
     return [
-        WidthKey(path, _value(config, path), tuple(ds), {dim.name: times[dim.name] for dim in ds})
-        for path, ds in dims_at.items()
+        WidthKey(path, _value(config, path), tuple(at), {dim.name: times[dim.name] for dim in at})
+        for path, at in dims_at.items()
     ]
 
 
@@ -138,11 +128,12 @@ def widths_without_key(config: Mapping[str, Any], dims: Iterable[Dim]) -> set[st
     Bloom's follows from its hidden size; where layers differ the model is no plain one anyway.
     """
     names: set[str] = set()
-    for (kind, tower), group in _by_kind(dims).items():
-        is_uniform = kind == "tower" or len({dim.size for dim in group}) == 1
-        if is_uniform and _place(config, kind, tower, group) is None:
+    for group in _by_kind(dims) if config.get("model_type") else []:
+        is_uniform = group[0].role == "tower" or len({dim.size for dim in group}) == 1
+        path, _ = _place(config, group)
+        if is_uniform and not path:
             names |= {dim.name for dim in group}
-    return names if config.get("model_type") else set()
+    return names
 
 
 def with_widths(config: Mapping[str, Any], dims: Iterable[Dim], sizes: NewSizes) -> dict[str, Any]:
@@ -153,7 +144,7 @@ def with_widths(config: Mapping[str, Any], dims: Iterable[Dim], sizes: NewSizes)
         value = key.value_at(sizes)
         if value is not None and sizes.keys() & key.times.keys():
             new = _with(new, key.path, value)
-            if _part(new, key.path[:-1]).get(_ADJUSTED):
+            if _ADJUSTED in part_at(new, key.path[:-1]):
                 new = _with(new, (*key.path[:-1], _ADJUSTED), False)
     return new
 
@@ -164,55 +155,51 @@ def _with(config: Mapping[str, Any], path: Path, value: Any) -> dict[str, Any]:
     return {**config, path[0]: value}
 
 
-def _by_kind(dims: Iterable[Dim]) -> dict[tuple[str, str], list[Dim]]:
-    """Widths by the kind of their MLP, and the tower that it belongs to (empty: the text model)."""
+def _by_kind(dims: Iterable[Dim]) -> list[list[Dim]]:
+    """Widths by the kind of their MLP, and the tower or side of the model that it belongs to."""
     groups: dict[tuple[str, str], list[Dim]] = {}
     for dim in dims:
         if dim.kind == "width":
-            kind, tower = dim.role, ""
-            if in_tower(dim.name):
-                kind, tower = "tower", "audio" if "audio" in dim.name else "vision"
-            elif kind == "mlp":
-                sides = (side for side in ("decoder", "encoder") if f".{side}." in f".{dim.name}")
-                kind = next(sides, kind)
-            groups.setdefault((kind, tower), []).append(dim)
-    return groups
+            groups.setdefault((_kind_of(dim), tower_of(dim.name)), []).append(dim)
+    return list(groups.values())
 
 
-def _place(
-    config: Mapping[str, Any], kind: str, tower: str, dims: Iterable[Dim]
-) -> tuple[Path, Fraction] | None:
-    """Where the config says these widths, and how many times the number they are.
+def _kind_of(dim: Dim) -> str:
+    """A row of the keys: its role, or the side of an encoder and decoder."""
+    sides = [side for side in ("decoder", "encoder") if f".{side}." in f".{dim.name}"]
+    return sides[0] if sides and dim.role == "mlp" else dim.role
+
+
+def _place(config: Mapping[str, Any], dims: list[Dim]) -> tuple[Path, Fraction]:
+    """Where the config says these widths, () if nowhere, and how many times the number they are.
 
     Of several numbers the one that is true counts, else the first. GPT-2's config may leave its
     ``n_inner`` out (4 · n_embd then).
     """
-    above = part_of(config, tower)
-    if tower and not above:
-        return None
-    part = _part(config, above)
+    kind, tower = _kind_of(dims[0]), tower_of(dims[0].name)
+    above = _path_of_tower(config, tower)
+    part = part_at(config, above)
     places: list[tuple[Path, Fraction]] = []
-    for key in _KEYS[kind]:
-        path = (*above, *key.split("."))
-        if isinstance(_part(config, path[:-1]).get(path[-1], ""), int | None):
-            places.append((path, _times(part, kind, key)))
+    for key in _KEYS[kind] if above or not tower else ():
+        *inner, last = key.split(".")
+        if isinstance(part_at(part, tuple(inner)).get(last, ""), int | None):
+            places.append(((*above, *inner, last), _times(part, kind, key)))
     if not places and kind == "mlp" and "n_embd" in part and part["model_type"] != "openai-gpt":
         return (*above, "n_inner"), Fraction(1)
+    said = [place for place in places if _value(config, place[0])]
     sizes = {dim.size for dim in dims}
-    said = [(path, times) for path, times in places if _value(config, path) is not None]
-    true = [(path, times) for path, times in said if (_value(config, path) or 0) * times in sizes]
-    return next(iter(true or said or places), None)
+    true = [place for place in said if (_value(config, place[0]) or 0) * place[1] in sizes]
+    return next(iter(true or said or places), ((), Fraction(1)))
 
 
 def _times(part: Mapping[str, Any], kind: str, key: str) -> Fraction:
     """How many times the number under ``key`` a width is."""
     if kind == "shared_expert" and key in _EXPERT:
         return Fraction(count(part, *_SHARED_COUNTS) or 1)
-    if part.get("model_type") == "recurrent_gemma" and key == "intermediate_size":
-        return Fraction(1, 2)
-    return Fraction(1)
+    is_halved = part.get("model_type") == "recurrent_gemma" and key == "intermediate_size"
+    return Fraction(1, 2 if is_halved else 1)
 
 
 def _value(config: Mapping[str, Any], path: Path) -> int | None:
-    part = _part(config, path[:-1])
-    return None if part.get(_ADJUSTED) else count(part, path[-1])
+    part = part_at(config, path[:-1])
+    return None if part.get(_ADJUSTED) else count(part, path[-1]) or None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from functools import lru_cache
 from typing import Any
 
 from gacprof.checkpoint.inventory import (
@@ -23,26 +22,15 @@ from gacprof.checkpoint.inventory import (
 )
 from gacprof.checkpoint.layouts.configs import width_keys
 from gacprof.checkpoint.layouts.experts import stacked_experts
-from gacprof.checkpoint.layouts.factors import FACTORS, named_pairs, pairs_by_shape
+from gacprof.checkpoint.layouts.factors import FACTORS, users_row
 from gacprof.checkpoint.layouts.heads import find_attentions
 from gacprof.checkpoint.layouts.linear import Linear, dense_linears
 from gacprof.checkpoint.layouts.names import is_embedding, is_expert, last_of, layer_of, role_of
-from gacprof.checkpoint.layouts.quantised import is_quantised, packed_linears
+from gacprof.checkpoint.layouts.quantised import packed_linears
 from gacprof.checkpoint.layouts.slicegpt import shortcut_linears, stretches
 from gacprof.checkpoint.layouts.widths import find_widths
+from gacprof.core.errors import CheckpointError
 from gacprof.core.sizes import Gemm
-
-_UNIFORM_WARNINGS = {
-    "quantised": "its quantised weights run in dequantising kernels and are not resized",
-    "slicegpt": "only gacprof.load_model or SliceGPT's own loader runs this model right: its norms "
-    "have no weights and divide by the original hidden size",
-    "factor-pairs": "its factor pairs were recognised by their shapes, not by a tool's names",
-}
-"""By layout. All layouts in FACTORS share the warning below."""
-_RANDOM = (
-    "a plain transformers model loads these tensors without an error and leaves the factored "
-    "weights random: use gacprof.load_model or the tool's own class"
-)
 
 
 def describe(contents: Contents, path: str, side_files: tuple[str, ...] = ()) -> Inventory:
@@ -52,12 +40,12 @@ def describe(contents: Contents, path: str, side_files: tuple[str, ...] = ()) ->
     """
     layout, special = recognise(contents)
     linears = [*special, *dense_linears(contents, special)]
-    tables = embedding_tables(contents)
+    tables = [name for name, info in contents.tensors.items() if _is_table(name, info.shape)]
     widths = find_widths(contents, linears)
     if layout == "plain" and len({dim.size for dim in widths if dim.role == "mlp"}) > 1:
         layout = "per-layer-widths"
-    ordered = layout not in ("gacprof", "factor-pairs")
-    dims = [dim for linear in linears for dim in _ranks(contents, linear, ordered)]
+    is_ordered = all(row.ordered for row in FACTORS if row.layout == layout)
+    dims = [dim for linear in linears for dim in _ranks(contents, linear, is_ordered)]
     dims += widths
     dims += [stretch.dim(contents) for stretch in stretches(contents, linears, tables)]
     dims.sort(key=lambda dim: _order(dim.layer, dim.role, dim.name))
@@ -67,7 +55,7 @@ def describe(contents: Contents, path: str, side_files: tuple[str, ...] = ()) ->
     modules += _tied_head(contents, modules, by_weight)
     modules.sort(key=lambda module: _order(module.layer, module.role, module.name))
     inventory = Inventory(
-        **{f.name: getattr(contents, f.name) for f in fields(Contents)},
+        **{field.name: getattr(contents, field.name) for field in fields(Contents)},
         path=path,
         layout=layout,
         modules=tuple(modules),
@@ -80,82 +68,66 @@ def describe(contents: Contents, path: str, side_files: tuple[str, ...] = ()) ->
 
 def recognise(contents: Contents) -> tuple[str, list[Linear]]:
     """Return the layout's name, and the layers that only this layout understands."""
+    rows = FACTORS
     if contents.factors:
-        return "factor-pairs", named_pairs(contents, *contents.factors)
-    for row in FACTORS:
-        linears = [x for r in FACTORS if r.layout == row.layout for x in r.pairs(contents)]
+        rows = [users_row(*contents.factors)]
+    for layout in dict.fromkeys(row.layout for row in rows):
+        linears = [x for row in rows if row.layout == layout for x in row.pairs(contents)]
         if linears:
-            return row.layout, linears
+            return layout, linears
+    if contents.factors:
+        raise CheckpointError(
+            f"factor patterns {contents.factors} select no pair of tensors: write them as in "
+            "('{module}.U.weight', '{module}.V.weight'), the outer factor first"
+        )
     classes = [str(attributes.get("class")) for attributes in contents.attributes.values()]
     if any(name.startswith("LLMPruner.") for name in classes):
         return "llm-pruner", []
     finders = {
         "slicegpt": shortcut_linears,
         "quantised": packed_linears,
-        "factor-pairs": pairs_by_shape,
         "moe": stacked_experts,
     }
     for layout, find in finders.items():
         linears = find(contents)
         if linears:
             return layout, linears
-    if is_quantised(contents):
-        return "quantised", []
     has_experts = any(is_expert(name.removesuffix(".weight")) for name in contents.tensors)
     return ("moe" if has_experts else "plain"), []
 
 
-def embedding_tables(contents: Contents) -> list[str]:
-    """Return the tensors that are looked up in rather than multiplied by."""
-    return [
-        name
-        for name, info in contents.tensors.items()
-        if name.endswith(".weight")
-        and len(info.shape) == 2
-        and info.numel
-        and is_embedding(name.removesuffix(".weight"))
-    ]
+def _is_table(name: str, shape: tuple[int, ...]) -> bool:
+    """Tell whether a tensor is looked up in rather than multiplied by."""
+    module = name.removesuffix(".weight")
+    return module != name and len(shape) == 2 and 0 not in shape and is_embedding(module)
 
 
 def _warnings(inventory: Inventory) -> Iterator[str]:
     """What a plain loader would do silently wrong, and configs that disagree with tensors."""
-    if inventory.layout in _UNIFORM_WARNINGS:
-        yield _UNIFORM_WARNINGS[inventory.layout]
-    for row in FACTORS:
-        ranks = inventory.config.get(row.rank_key, {})
-        if row.layout == inventory.layout and row.rank_key and isinstance(ranks, Mapping):
-            yield _RANDOM
-            for module in inventory.modules:
-                stored = [dim.size for dim in inventory.ranks_of(module)]
-                if stored and ranks.get(module.name) not in (stored, stored[0]):
-                    yield f"{module.name}: the tensors have ranks {stored}, the config does not"
+    if any(dim.kind != "width" for dim in inventory.dims):
+        yield (
+            f"a plain transformers model leaves weights of this layout ({inventory.layout}) random "
+            "or unused: use gacprof.load_model or the tool's own class"
+        )
     for key in width_keys(inventory.config, inventory.dims):
         if key.value is not None and key.value_at({}) != key.value:
-            widths = sorted({dim.size for dim in key.dims})[:6]
+            widths = sorted({dim.size for dim in key.dims})
             yield (
-                f"the widths are {', '.join(map(str, widths))}, the config says {key.name} "
+                f"the widths are {', '.join(map(str, widths[:6]))}, the config says {key.name} "
                 f"{key.value}: a plain transformers model refuses these weights, "
                 "gacprof.load_model takes them"
             )
 
 
 _ROLES = ("embedding", "q", "k", "v", "qkv", "o", "gate", "up", "gate_up", "down", "mlp")
-_LAST = 1 << 30
-_NUMBERS = re.compile(r"([0-9]+)")
 
 
 def _order(layer: int | None, role: str, name: str) -> tuple[Any, ...]:
     """As the model runs: embedding, layers, the rest; within a layer by role, then by name."""
+    is_last = layer is None and role != "embedding"
     place = _ROLES.index(role) if role in _ROLES else len(_ROLES)
-    if layer is None:
-        layer = -1 if role == "embedding" else _LAST
-    return layer, place, *map(_numbered, name.split("."))
-
-
-@lru_cache(1 << 12)
-def _numbered(part: str) -> tuple[tuple[int, str], ...]:
-    """Numbers compare by length first: 9 before 10."""
-    return tuple((len(p) if p[:1].isdecimal() else 0, p) for p in _NUMBERS.split(part))
+    numbers = [int(part) if part.isdecimal() else part for part in re.split(r"([0-9]+)", name)]
+    return is_last, -1 if layer is None else layer, place, numbers
 
 
 def rank_names(module: str, groups: int) -> list[str]:
@@ -165,27 +137,24 @@ def rank_names(module: str, groups: int) -> list[str]:
     return [f"{module}:rank.{i}" for i in range(groups)]
 
 
-def _ranks(contents: Contents, linear: Linear, ordered: bool) -> Iterator[Dim]:
+def _ranks(contents: Contents, linear: Linear, is_ordered: bool) -> Iterator[Dim]:
     """One rank for each outer factor, at its offset in the inner one's output."""
-    if linear.inner is None:
-        return
     start, n_in = 0, linear.in_features
-    for name, outer in zip(rank_names(linear.name, len(linear.outer)), linear.outer, strict=True):
+    outer_of = dict(zip(rank_names(linear.name, len(linear.outer)), linear.outer, strict=True))
+    for name, outer in outer_of.items() if linear.inner else ():
         n_out, size = contents.shape(outer)
         full = min(n_in, n_out)
         yield Dim(
             name=name,
             kind="rank",
             size=size,
-            places=(Place(linear.inner, 0, start), Place(outer, 1)),
-            feeds=(Feed(linear.inner, "N"), Feed(outer, "K")),
+            places=(Place(linear.reads, 0, start), Place(outer, 1)),
+            feeds=(Feed(linear.reads, "N"), Feed(outer, "K")),
             params_per_unit=n_in + n_out,
             layer=layer_of(linear.name),
             role=role_of(linear.name),
             dense_size=full if size < full else None,
-            padding="refused" if linear.why else "exact",
-            why=linear.why,
-            ordered=ordered and not linear.why,
+            ordered=is_ordered,
         )
         start += size
 
@@ -193,9 +162,7 @@ def _ranks(contents: Contents, linear: Linear, ordered: bool) -> Iterator[Dim]:
 def _module(contents: Contents, linear: Linear, by_weight: Mapping[str, Sequence[Dim]]) -> Module:
     is_biased = bool(linear.biases)
     gemms = [Gemm(linear.outer[0], linear.out_features, linear.in_features, is_biased)]
-    kind = "dense"
     if linear.inner:
-        kind = "grouped" if len(linear.outer) > 1 else "factored"
         gemms = [Gemm(linear.inner, contents.shape(linear.inner)[0], linear.in_features)]
         gemms += [Gemm(name, *contents.shape(name), is_biased) for name in linear.outer]
     dims = [dim.name for gemm in gemms for dim in by_weight.get(gemm.weight, ())]
@@ -203,7 +170,7 @@ def _module(contents: Contents, linear: Linear, by_weight: Mapping[str, Sequence
         name=linear.name,
         role=role_of(linear.name),
         layer=layer_of(linear.name),
-        kind=kind,  # type: ignore[arg-type]
+        kind=("dense", "dense", "factored", "grouped")[min(3, len(gemms))],
         in_features=linear.in_features,
         out_features=linear.out_features,
         dtype=linear.dtype,
@@ -214,8 +181,7 @@ def _module(contents: Contents, linear: Linear, by_weight: Mapping[str, Sequence
 
 def _embedding(contents: Contents, table: str) -> Module:
     info, name = contents.tensors[table], table.removesuffix(".weight")
-    rows, width = info.shape
-    return Module(name, "embedding", layer_of(name), "embedding", rows, width, info.dtype, ())
+    return Module(name, "embedding", layer_of(name), "embedding", *info.shape, info.dtype, ())
 
 
 def _tied_head(
@@ -223,7 +189,7 @@ def _tied_head(
 ) -> list[Module]:
     """The head's product with the embedding's weight, where the head has none of its own."""
     words = ("embed_tokens", "wte", "word_embeddings")
-    tables = [m for m in modules if m.kind == "embedding" and last_of(m.name) in words]
+    tables = [module for module in modules if last_of(module.name) in words]
     has_head = any(module.role == "head" for module in modules)
     if not contents.ties_head or has_head or not tables:
         return []

@@ -13,25 +13,26 @@ families so, and its modules say how. Experts stored each by itself are plain la
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from gacprof.checkpoint.inventory import Contents, TensorInfo
-from gacprof.checkpoint.layouts.configs import config_of_part
-from gacprof.checkpoint.layouts.linear import Linear
+from gacprof.checkpoint.inventory import Contents
+from gacprof.checkpoint.layouts.configs import config_of_part, count
+from gacprof.checkpoint.layouts.linear import Linear, stored_linear
 from gacprof.checkpoint.layouts.names import parent_of, role_of
 from gacprof.core.dtypes import FLOATING
 
 IN_HALVES = "is_concatenated"
 """What transformers' modules of experts say: gate and up one after the other, or alternating."""
 
-_ALTERNATING = frozenset({"gpt_oss"})
-_HALVES = frozenset(
-    "aria aria_text granitemoe granitemoe_swa granitemoehybrid granitemoeshared hy_v4 jetmoe llama4"
-    " llama4_text minimax_m3_vl minimax_m3_vl_text zaya".split()
+_IN_HALVES_BY_TYPE = {"gpt_oss": False} | dict.fromkeys(
+    (
+        *("aria", "aria_text", "granitemoe", "granitemoe_swa", "granitemoehybrid"),
+        *("granitemoeshared", "hy_v4", "jetmoe", "llama4", "llama4_text", "minimax_m3_vl"),
+        *("minimax_m3_vl_text", "zaya"),
+    ),
+    True,
 )
 """How gate and up lie in one tensor, by model type (their modeling files in transformers)."""
 
-_JOINED = ".experts.mlp."
+_JOINED = (".experts.mlp.w1", ".experts.mlp.v1", ".experts.mlp.w2")
 _UNKNOWN = (
     "all experts are stored in one tensor, and how gate and up lie in it (one after the other or "
     "alternating) is not known for this model type"
@@ -40,13 +41,13 @@ _UNKNOWN = (
 
 def stacked_experts(contents: Contents) -> list[Linear]:
     """The layers whose experts are all in one tensor."""
-    blocks: dict[str, dict[str, TensorInfo]] = {}
+    blocks: dict[str, dict[str, str]] = {}
     for name, info in contents.tensors.items():
-        is_stack = len(info.shape) == 3 or (_JOINED in name and len(info.shape) == 2)
+        module = name.removesuffix(".weight")
+        is_stack = len(info.shape) == 3 or module.endswith(_JOINED)
         if is_stack and info.numel and info.dtype in FLOATING:
-            module = name.removesuffix(".weight")
             role = role_of(module).removeprefix("expert_")
-            blocks.setdefault(parent_of(module), {})[role] = info
+            blocks.setdefault(parent_of(module), {})[role] = name
     linears: list[Linear] = []
     for block, parts in blocks.items():
         if {"gate_up", "down"} <= parts.keys():
@@ -56,76 +57,40 @@ def stacked_experts(contents: Contents) -> list[Linear]:
     return linears
 
 
-def _in_three(contents: Contents, block: str, fused: TensorInfo, down: TensorInfo) -> list[Linear]:
+def _in_three(contents: Contents, block: str, fused: str, down: str) -> list[Linear]:
     """Gate and up together, and down, with an axis for the experts."""
-    (experts, first, second), (others, rows, columns) = fused.shape, down.shape
-    if experts == others and (first, second) == (2 * columns, rows):
-        axes = 1, 2
-    elif experts == others and (first, second) == (columns, 2 * rows):
-        axes = 2, 1
-    else:
-        return []  # JetMoE's attention, whose experts are no MLPs
+    _, rows, columns = contents.shape(down)
+    sides = {(2 * columns, rows): (1, 2), (columns, 2 * rows): (2, 1)}
+    axes = sides.get(contents.shape(fused)[1:])
+    if axes is None:  # JetMoE's attention, whose experts are no MLPs
+        return []
     config = config_of_part(contents.config)
     kind = config.get("model_type") or contents.config.get("model_type")
-    in_halves = contents.attributes.get(block, {}).get(IN_HALVES, kind in _HALVES)
-    alternating = not in_halves and (
-        kind in _ALTERNATING or IN_HALVES in contents.attributes[block]
-    )
-    why = "" if in_halves or alternating else _UNKNOWN
-    return [_layer(contents, info, axes, experts, alternating, why) for info in (fused, down)]
-
-
-def _layer(
-    contents: Contents,
-    info: TensorInfo,
-    axes: tuple[int, int],
-    experts: int,
-    alternating: bool,
-    why: str,
-) -> Linear:
-    module = info.name.removesuffix(".weight")
-    n_out, n_in = info.shape[axes[0]], info.shape[axes[1]]
-    bias = contents.tensors.get(f"{module}_bias")
-    is_biased = bias is not None and bias.shape == (experts, n_out)
-    return Linear(
-        module,
-        (info.name,),
-        n_out,
-        n_in,
-        info.dtype,
-        per_output=experts * (n_in + is_biased),
-        per_input=experts * n_out,
-        biases=(f"{module}_bias",) if is_biased else (),
-        axes=axes,
-        alternating=alternating,
-        why=why,
-    )
-
-
-def _joined(contents: Contents, parts: Mapping[str, TensorInfo]) -> list[Linear]:
-    """DBRX's, whose experts follow each other along axis 0."""
-    settings = config_of_part(contents.config).get("ffn_config")
-    experts = settings.get("moe_num_experts") if isinstance(settings, Mapping) else None
-    shapes = {info.shape for info in parts.values()}
-    rows, hidden = shapes.pop()
-    if shapes or type(experts) is not int or experts < 1 or rows % experts:
-        return []
-    linears = []
-    for role, info in parts.items():
-        n_out, n_in, axes = rows // experts, hidden, (0, 1)
-        if role == "down":
-            n_out, n_in, axes = hidden, rows // experts, (1, 0)
-        linears.append(
-            Linear(
-                info.name.removesuffix(".weight"),
-                (info.name,),
-                n_out,
-                n_in,
-                info.dtype,
-                per_output=info.numel // n_out,
-                per_input=info.numel // n_in,
-                axes=axes,
-                joined=experts,
-            )
+    in_halves = contents.attributes.get(block, {}).get(IN_HALVES, _IN_HALVES_BY_TYPE.get(kind))
+    return [
+        stored_linear(
+            contents,
+            name.removesuffix(".weight"),
+            name,
+            axes=axes,
+            alternating=in_halves is False,
+            why=_UNKNOWN if in_halves is None else "",
         )
-    return linears
+        for name in (fused, down)
+    ]
+
+
+def _joined(contents: Contents, parts: dict[str, str]) -> list[Linear]:
+    """DBRX's, whose experts follow each other along axis 0."""
+    experts = count(config_of_part(contents.config).get("ffn_config") or {}, "moe_num_experts")
+    return [
+        stored_linear(
+            contents,
+            name.removesuffix(".weight"),
+            name,
+            axes=(1, 0) if role == "down" else (0, 1),
+            joined=experts,
+        )
+        for role, name in parts.items()
+        if experts and contents.shape(name)[0] % experts == 0
+    ]

@@ -42,7 +42,6 @@ class Linear:
     axes: tuple[int, int] = (0, 1)
     joined: int = 1
     alternating: bool = False
-    packed: bool = False
     why: str = ""
 
     @property
@@ -55,90 +54,84 @@ class Linear:
         return self.inner or self.outer[0]
 
 
-def bias_of(contents: Contents, weight: str) -> tuple[str, ...]:
-    """Return the name of the bias beside a weight, if there is one."""
-    name = weight.removesuffix(".weight") + ".bias"
-    return (name,) if name in contents.tensors else ()
+def bias_of(contents: Contents, weight: str) -> str:
+    """Return the name of the bias beside a weight; empty where there is none."""
+    name = f"{weight}_bias"  # of stacked experts
+    if weight.endswith(".weight"):
+        name = weight.removesuffix("weight") + "bias"
+    return name if name in contents.tensors else ""
 
 
-def dense(
-    contents: Contents, name: str, weight: str, *, axes: tuple[int, int] = (0, 1), why: str = ""
+def stored_linear(
+    contents: Contents,
+    name: str,
+    *outer: str,
+    inner: str | None = None,
+    axes: tuple[int, int] = (0, 1),
+    joined: int = 1,
+    alternating: bool = False,
+    why: str = "",
 ) -> Linear:
-    """The layer of one weight."""
-    info, biases = contents.tensors[weight], bias_of(contents, weight)
-    n_out, n_in = info.shape[axes[0]], info.shape[axes[1]]
-    return Linear(
-        name,
-        (weight,),
-        n_out,
-        n_in,
-        info.dtype,
-        per_output=n_in + len(biases),
-        per_input=n_out,
-        biases=biases,
-        axes=axes,
-        why=why,
-    )
-
-
-def factored(
-    contents: Contents, name: str, inner: str, outer: tuple[str, ...], *, why: str = ""
-) -> Linear:
-    """The layer of a factor that runs first and of one, or one for each group, that follows.
-
-    Raises :class:`CheckpointError` where they do not fit.
-    """
+    """Describe the layer of these weights by their shapes."""
     tensors = contents.tensors
-    if not is_chain(contents, inner, outer):
-        shapes = ", ".join(f"{part} {list(tensors[part].shape)}" for part in (inner, *outer[:4]))
-        raise CheckpointError(f"{name}: its factors do not fit: {shapes}: fetch them again")
-    biases = tuple(bias for part in outer for bias in bias_of(contents, part))
+    reads = tensors[inner or outer[0]]
+    biases = tuple(filter(None, (bias_of(contents, weight) for weight in outer)))
     if len(biases) != len(outer):
         biases = ()
-    n_out, n_in = sum(tensors[part].shape[0] for part in outer), tensors[inner].shape[1]
-    stored = sum(tensors[part].numel for part in (outer[0], *biases))
+    shared = [joined if axis == 0 else 1 for axis in axes]
+    n_out = sum(tensors[weight].shape[axes[0]] for weight in outer) // shared[0]
+    n_in = reads.shape[axes[1]] // shared[1]
     return Linear(
         name,
         outer,
         n_out,
         n_in,
         tensors[outer[0]].dtype,
-        per_output=stored // n_out,
-        per_input=tensors[inner].shape[0],
+        per_output=sum(tensors[part].numel for part in (outer[0], *biases)) // max(1, n_out),
+        per_input=reads.numel // max(1, n_in),
         inner=inner,
         biases=biases,
+        axes=axes,
+        joined=joined,
+        alternating=alternating,
         why=why,
     )
 
 
-def is_chain(contents: Contents, inner: str, outer: tuple[str, ...]) -> bool:
-    """Tell whether the outer factors together take what the inner one gives."""
-    shapes = [contents.shape(part) for part in (inner, *outer)]
-    if any(len(shape) != 2 or 0 in shape for shape in shapes):
-        return False
-    return shapes[0][0] == sum(shape[1] for shape in shapes[1:])
+def factored_linear(contents: Contents, name: str, inner: str, outer: tuple[str, ...]) -> Linear:
+    """Describe a layer of factors. Raises :class:`CheckpointError` where they do not fit."""
+    shapes = [contents.shape(factor) for factor in (inner, *outer)]
+    is_chain = all(len(shape) == 2 and min(shape) > 0 for shape in shapes)
+    if not is_chain or shapes[0][0] != sum(shape[1] for shape in shapes[1:]):
+        raise CheckpointError(
+            f"{name}: its factors do not fit: {inner} {list(shapes[0])} and {outer[0]} "
+            f"{list(shapes[1])}: fetch them again"
+        )
+    return stored_linear(contents, name, *outer, inner=inner)
 
 
 def dense_linears(contents: Contents, others: Iterable[Linear] = ()) -> Iterator[Linear]:
     """Every two-dimensional ``X.weight`` that is no embedding and of none of the ``others``."""
     used = {tensor for linear in others for tensor in linear.tensors}
-    transposed = _has_conv1d(contents)
+    has_conv1d = any(_is_conv1d(contents, name) for name in contents.tensors)
     for name, info in contents.tensors.items():
         module = name.removesuffix(".weight")
         is_matrix = len(info.shape) == 2 and info.numel > 0 and info.dtype in FLOATING
         if name in used or module == name or not is_matrix or is_embedding(module):
             continue
         has_scales = any(module + suffix in contents.tensors for suffix in _SCALES)
-        axes = (1, 0) if transposed and last_of(module) in CONV1D else (0, 1)
-        yield dense(contents, module, name, axes=axes, why=_QUANTISED if has_scales else "")
+        yield stored_linear(
+            contents,
+            module,
+            name,
+            axes=(1, 0) if has_conv1d and last_of(module) in CONV1D else (0, 1),
+            why=_QUANTISED if has_scales else "",
+        )
 
 
-def _has_conv1d(contents: Contents) -> bool:
+def _is_conv1d(contents: Contents, weight: str) -> bool:
     """Tell whether a weight of a Conv1D's name has its bias along axis 1 and not along axis 0."""
-    for name, info in contents.tensors.items():
-        if len(info.shape) == 2 and last_of(name.removesuffix(".weight")) in CONV1D:
-            for bias in bias_of(contents, name):
-                shape = contents.shape(bias)
-                if shape[:1] != info.shape[:1]:
-                    return shape == info.shape[1:]
-    return False
+    shape, bias = contents.shape(weight), bias_of(contents, weight)
+    if last_of(weight.removesuffix(".weight")) not in CONV1D or not bias:
+        return False
+    return contents.shape(bias) == shape[1:] != shape[:1]

@@ -16,7 +16,8 @@ _NAMES = {
     "k": "k_proj wk key SelfAttention.k",
     "v": "v_proj wv value SelfAttention.v",
     "qkv": "qkv_proj c_attn query_key_value Wqkv",
-    "o": "o_proj out_proj wo attn.c_proj attention.dense self_attention.dense self_attn.dense",
+    "o": "o_proj out_proj wo attn.c_proj attention.dense self_attention.dense self_attn.dense"
+    " attention.output.dense",
     "gate": "gate_proj w1 linear_gate DenseReluDense.wi_0",
     "up": "up_proj w3 v1 fc1 fc_in c_fc dense_h_to_4h intermediate.dense"
     " DenseReluDense.wi DenseReluDense.wi_1",
@@ -26,13 +27,13 @@ _NAMES = {
     "expert_router": "block_sparse_moe.gate mlp.gate mlp.router feed_forward.router",
     "head": "lm_head embed_out score",
 }
-"""Names of modules by role: the last part, or the last two where one alone says too little."""
+"""Names of modules by role: the last part, or the last two or three where one says too little."""
 
 _ROLES = {name: role for role, names in _NAMES.items() for name in names.split()}
 
-_EMBEDDINGS = frozenset(
-    "embed_tokens embed_positions embed_in tok_embeddings word_embeddings position_embeddings"
-    " token_type_embeddings wte wpe shared relative_attention_bias".split()
+_EMBEDDING = re.compile(
+    r"(.*\.)?(embed_(tokens|positions|in)|(tok|word|position|token_type)_embeddings|wte|wpe|shared"
+    r"|relative_attention_bias)"
 )
 CONV1D = ("c_attn", "c_proj", "c_fc")
 """Names of GPT-2's Conv1D, which keeps [in, out] (transformers/pytorch_utils.py). Starcoder2 uses
@@ -56,16 +57,19 @@ def parent_of(module: str) -> str:
 
 def is_embedding(module: str) -> bool:
     """Tell whether a two-dimensional weight is a table to look up rather than a factor."""
-    return last_of(module) in _EMBEDDINGS
+    return _EMBEDDING.fullmatch(module) is not None
 
 
 def is_expert(module: str) -> bool:
     return _EXPERT.search(module) is not None
 
 
-def in_tower(module: str) -> bool:
-    """Tell whether a module belongs to the vision or audio part of a multimodal model."""
-    return any(word in module for word in ("vision", "visual", "image", "audio"))
+def tower_of(module: str) -> str:
+    """Return ``audio`` or ``vision`` in these parts of a multimodal model, else nothing."""
+    match = re.search("audio|vision|visual|image", module)
+    if match is None:
+        return ""
+    return "audio" if "audio" in module else "vision"
 
 
 @lru_cache(1 << 17)
@@ -79,9 +83,8 @@ def layer_of(name: str) -> int | None:
 def role_of(module: str) -> str:
     """Return the role of a linear layer by its module's name; ``other`` where it says nothing."""
     parts = module.split(".")
-    role = _ROLES.get(".".join(parts[-2:])) or _ROLES.get(parts[-1], "other")
-    if parts[-3:] == ["attention", "output", "dense"]:
-        role = "o"  # BERT has it beside its MLP's output.dense
+    endings = [".".join(parts[-length:]) for length in (3, 2, 1)]
+    role = next((_ROLES[ending] for ending in endings if ending in _ROLES), "other")
     return f"expert_{role}" if role != "other" and is_expert(module) else role
 
 

@@ -14,24 +14,33 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gacprof.checkpoint.inventory import Contents, Dim, Feed, NewSizes, Place
-from gacprof.checkpoint.layouts.linear import Linear, dense
+from gacprof.checkpoint.layouts.linear import Linear, stored_linear
 from gacprof.checkpoint.layouts.names import layer_of, names_below, role_of
 from gacprof.core.errors import CheckpointError
 
-_ATTENTION, _MLP = ".attn_shortcut_Q", ".mlp_shortcut_Q"
-_READERS = {"attention": ("q", "k", "v", "qkv"), "mlp": ("gate", "up", "gate_up")}
-_WRITERS = {"attention": "o", "mlp": "down"}
-_SHORT = {("attention",): "attn", ("mlp",): "mlp", ("attention", "mlp"): "block"}
+ATTENTION, MLP = ".attn_shortcut_Q", ".mlp_shortcut_Q"
 
-
-def shortcuts_of(contents: Contents) -> list[str]:
-    """Return the names of the shortcut matrices."""
-    return [name for name in contents.tensors if name.endswith((_ATTENTION, _MLP))]
+_STEPS = {
+    ATTENTION: ("attn", ("attention",), ("q", "k", "v", "qkv"), ("o",)),
+    MLP: ("mlp", ("mlp",), ("gate", "up", "gate_up"), ("down",)),
+}
+"""By the shortcut: the step's name, its words in the side JSON, the roles that read the stream
+before it and those that write the stream after it."""
+_PARALLEL = {
+    ATTENTION: (
+        "block",
+        ("attention", "mlp"),
+        ("q", "k", "v", "qkv", "gate", "up", "gate_up"),
+        ("o", "down"),
+    )
+}
+"""The one step of layers whose attention and MLP stand beside each other."""
 
 
 def shortcut_linears(contents: Contents) -> list[Linear]:
     """Each shortcut is a product of its own; its matrix is stored as [in, out]."""
-    return [dense(contents, name, name, axes=(1, 0)) for name in shortcuts_of(contents)]
+    names = [name for name in contents.tensors if name.endswith((ATTENTION, MLP))]
+    return [stored_linear(contents, name, name, axes=(1, 0)) for name in names]
 
 
 @dataclass
@@ -44,10 +53,18 @@ class Stretch:
     feeds: list[Feed] = field(default_factory=list)
     keys: list[tuple[str, ...]] = field(default_factory=list)
 
-    def add(self, tensor: str, axis: int, side: str) -> None:
-        """Add a tensor that has the stretch along ``axis``, and N or K of its product."""
-        self.places.append(Place(tensor, axis))
-        self.feeds.append(Feed(tensor, "N" if side == "N" else "K"))
+    def read_by(self, linears: Sequence[Linear], roles: Sequence[str]) -> None:
+        for linear in linears:
+            if role_of(linear.name) in roles:
+                self.places.append(Place(linear.reads, linear.axes[1]))
+                self.feeds.append(Feed(linear.reads, "K"))
+
+    def written_by(self, linears: Sequence[Linear], roles: Sequence[str]) -> None:
+        for linear in linears:
+            if role_of(linear.name) in roles:
+                self.places.append(Place(linear.outer[0], linear.axes[0]))
+                self.places += [Place(bias, 0) for bias in linear.biases]
+                self.feeds.append(Feed(linear.outer[0], "N"))
 
     def dim(self, contents: Contents) -> Dim:
         """The stretch as a dim. Raises :class:`CheckpointError` where its tensors disagree."""
@@ -58,14 +75,13 @@ class Stretch:
                 f"{sorted(sizes)[:6]}, which should be one size: fetch the checkpoint again"
             )
         size = sizes.pop()
-        stored = [contents.tensors[place.tensor].numel // max(1, size) for place in self.places]
         return Dim(
             name=self.name,
             kind="hidden",
             size=size,
             places=tuple(self.places),
             feeds=tuple(self.feeds),
-            params_per_unit=sum(stored),
+            params_per_unit=sum(contents.tensors[p.tensor].numel // size for p in self.places),
             layer=self.layer,
             role="hidden",
         )
@@ -75,50 +91,30 @@ def stretches(
     contents: Contents, linears: Sequence[Linear], tables: Sequence[str]
 ) -> list[Stretch]:
     """Return the stretches in order: after the embedding ``tables``, then after each shortcut."""
-    blocks = [n.removesuffix(_ATTENTION) for n in contents.tensors if n.endswith(_ATTENTION)]
+    blocks = [n.removesuffix(ATTENTION) for n in contents.tensors if n.endswith(ATTENTION)]
     by_name = {linear.name: linear for linear in linears}
     below = names_below(blocks, by_name)
-    stretch = Stretch("embedding:hidden", None, [Place(name, 1) for name in tables])
-    stretch.keys.append(("embedding_dimensions", "0"))
-    stream = [stretch]
+    before = Stretch("embedding:hidden", None, [Place(name, 1) for name in tables])
+    before.keys.append(("embedding_dimensions", "0"))
+    stream = [before] if blocks else []
     for block in sorted(blocks, key=lambda name: layer_of(name) or 0):
         layer = layer_of(block) or 0
-        steps: tuple[tuple[str, ...], ...] = (("attention",), ("mlp",))
-        if block + _MLP not in contents.tensors:
-            steps = (("attention", "mlp"),)  # attention and MLP beside each other
-        for kinds in steps:
-            shortcut = block + (_MLP if kinds == ("mlp",) else _ATTENTION)
-            after = Stretch(f"{block}.{_SHORT[kinds]}:hidden", layer)
-            stretch.add(shortcut, 0, "K")
-            after.add(shortcut, 1, "N")
-            inside = [by_name[name] for name in below[block]]
-            _read(stretch, inside, [role for kind in kinds for role in _READERS[kind]])
-            _write(after, inside, [_WRITERS[kind] for kind in kinds])
-            stretch.keys += [(f"{kind}_input_dimensions", str(layer)) for kind in kinds]
-            after.keys += [(f"{kind}_output_dimensions", str(layer)) for kind in kinds]
-            stretch = after
-            stream.append(stretch)
-    _read(stretch, linears, ["head"])
-    stretch.keys.append(("head_dimension",))
-    return stream if blocks else []
-
-
-def _read(stretch: Stretch, linears: Sequence[Linear], roles: Sequence[str]) -> None:
-    for linear in linears:
-        if role_of(linear.name) in roles:
-            stretch.add(linear.reads, linear.axes[1], "K")
-
-
-def _write(stretch: Stretch, linears: Sequence[Linear], roles: Sequence[str]) -> None:
-    for linear in linears:
-        if role_of(linear.name) in roles:
-            stretch.add(linear.outer[0], linear.axes[0], "N")
-            stretch.places += [Place(bias, 0) for bias in linear.biases]
-
-
-def slicing_configs(side: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Return the slicing configs among the side files."""
-    return {file: config for file, config in side.items() if "embedding_dimensions" in config}
+        inside = [by_name[name] for name in below[block]]
+        steps = _STEPS if block + MLP in contents.tensors else _PARALLEL
+        for ending, (short, words, readers, writers) in steps.items():
+            after = Stretch(f"{block}.{short}:hidden", layer, [Place(block + ending, 1)])
+            after.feeds.append(Feed(block + ending, "N"))
+            after.written_by(inside, writers)
+            after.keys += [(f"{word}_output_dimensions", str(layer)) for word in words]
+            before.places.append(Place(block + ending, 0))
+            before.feeds.append(Feed(block + ending, "K"))
+            before.read_by(inside, readers)
+            before.keys += [(f"{word}_input_dimensions", str(layer)) for word in words]
+            before = after
+            stream.append(after)
+    before.read_by(linears, ["head"])
+    before.keys.append(("head_dimension",))
+    return stream
 
 
 def with_stretches(
@@ -128,10 +124,7 @@ def with_stretches(
     new = {key: dict(value) if isinstance(value, dict) else value for key, value in config.items()}
     for stretch in stream:
         for table, *layer in stretch.keys:
-            if stretch.name not in sizes:
-                continue
-            if not layer:
-                new[table] = sizes[stretch.name]
-            elif layer[0] in new.get(table, {}):
-                new[table][layer[0]] = sizes[stretch.name]
+            if stretch.name in sizes:
+                entries, key = (new[table], layer[0]) if layer else (new, table)
+                entries[key] = sizes[stretch.name]
     return new

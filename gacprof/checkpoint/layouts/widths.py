@@ -14,23 +14,26 @@ from gacprof.checkpoint.inventory import Contents, Dim, Feed, Place
 from gacprof.checkpoint.layouts.configs import widths_without_key
 from gacprof.checkpoint.layouts.linear import Linear
 from gacprof.checkpoint.layouts.names import (
-    in_tower,
     is_expert,
     layer_of,
     names_below,
     parent_of,
     role_of,
+    tower_of,
 )
 
 STACKED = "experts"
 """The role of a width that all experts of a layer share, since one tensor holds them all."""
 
 _OF_THE_STREAM = re.compile(
-    r"((input|post_attention|(pre|post)_feedforward)_layernorm|ln_[12]|LayerNorm|norm[12]"
+    r"(.*\.)?((input|post_attention|(pre|post)_feedforward)_layernorm|ln_[12]|LayerNorm|norm[12]"
     r"|(self_attn|encoder_attn|final)_layer_norm)\.(weight|bias)"
 )
 """Norms of the residual stream. In OPT they stand beside fc1 and fc2; where the MLP is as wide as
 the stream, only their names tell them from a norm between the two."""
+
+_COPIES = {"gate": 1, "up": 1, "gate_up": 2}
+"""How many times a width stands in the rows of a weight."""
 
 
 def find_widths(contents: Contents, linears: Sequence[Linear]) -> list[Dim]:
@@ -39,18 +42,19 @@ def find_widths(contents: Contents, linears: Sequence[Linear]) -> list[Dim]:
     attention: set[str] = set()
     for linear in linears:
         role = role_of(linear.name).removeprefix("expert_")
-        if role in ("gate", "up", "gate_up", "down"):
+        if role == "down" or role in _COPIES:
             mlps.setdefault(_mlp_of(linear.name), {})[role] = linear
         elif role in ("q", "k", "v", "qkv", "o"):
             attention.update(linear.tensors)
     below = names_below(mlps, contents.tensors)
     dims = []
     for mlp, parts in mlps.items():
-        if "down" in parts and len(parts) > 1 and _fit(parts):
+        down = parts.pop("down", None)
+        if down and parts and _fit(parts, down.in_features):
             others = [name for name in below[mlp] if name not in attention]
-            dims.append(_width(contents, mlp, parts, others))
+            dims.append(_width(contents, mlp, parts, down, others))
+    why = f"the config of a {contents.config.get('model_type')} has no number for this width"
     unsaid = widths_without_key(contents.config, dims)
-    why = f"the config of a {str(contents.config.get('model_type'))[:40]} has no number for this width"
     return [
         replace(dim, padding="refused", why=dim.why or why) if dim.name in unsaid else dim
         for dim in dims
@@ -58,42 +62,38 @@ def find_widths(contents: Contents, linears: Sequence[Linear]) -> list[Dim]:
 
 
 def _mlp_of(module: str) -> str:
-    parent = parent_of(module)
-    if parent.endswith((".intermediate", ".output")):  # BERT: intermediate.dense, output.dense
-        return parent_of(parent)
-    return parent
+    """The module of an MLP's layer; BERT has intermediate.dense and output.dense."""
+    return re.sub(r"\.(intermediate|output)$", "", parent_of(module))
 
 
-def _fit(parts: Mapping[str, Linear]) -> bool:
+def _fit(parts: Mapping[str, Linear], size: int) -> bool:
     """Tell whether gate and up give as many entries as down takes."""
-    size = parts["down"].in_features
     return all(
-        role == "down" or (part.out_features == size * _copies(role) and len(part.outer) == 1)
-        for role, part in parts.items()
+        linear.out_features == size * _COPIES[role] and len(linear.outer) == 1
+        for role, linear in parts.items()
     )
 
 
-def _copies(role: str) -> int:
-    return 2 if role == "gate_up" else 1
-
-
-def _width(contents: Contents, mlp: str, parts: Mapping[str, Linear], others: Iterable[str]) -> Dim:
-    down = parts["down"]
+def _width(
+    contents: Contents,
+    mlp: str,
+    parts: Mapping[str, Linear],
+    down: Linear,
+    others: Iterable[str],
+) -> Dim:
     size, cost = down.in_features, down.per_input
     places: list[Place] = []
     feeds: list[Feed] = []
-    for role, part in parts.items():
-        if role == "down":
-            continue
-        copies = _copies(role)
-        cost += copies * part.per_output
-        feeds += [Feed(part.outer[0], "N")] * copies
-        places += _places(part, part.outer[0], part.axes[0], size, copies)
-        for bias in part.biases:
-            places += _places(part, bias, len(contents.shape(bias)) - 1, size, copies)
+    for role, linear in parts.items():
+        copies = _COPIES[role]
+        cost += copies * linear.per_output
+        feeds += [Feed(linear.outer[0], "N")] * copies
+        places += _places(linear, linear.outer[0], linear.axes[0], size, copies)
+        for bias in linear.biases:
+            places += _places(linear, bias, len(contents.shape(bias)) - 1, size, copies)
     places += _places(down, down.reads, down.axes[1], size, 1)
     feeds.append(Feed(down.reads, "K"))
-    why = _refusal(contents, size, parts, others)
+    why = _refusal(contents, size, [*parts.values(), down], others)
     return Dim(
         name=f"{mlp}:width",
         kind="width",
@@ -116,7 +116,7 @@ def _places(linear: Linear, tensor: str, axis: int, size: int, copies: int) -> l
 
 
 def _kind_of(contents: Contents, mlp: str, down: Linear) -> str:
-    if in_tower(mlp):
+    if tower_of(mlp):
         return "tower"
     if mlp.endswith(("shared_expert", "shared_experts", "shared_mlp")):
         return "shared_expert"
@@ -126,20 +126,14 @@ def _kind_of(contents: Contents, mlp: str, down: Linear) -> str:
 
 
 def _refusal(
-    contents: Contents, size: int, parts: Mapping[str, Linear], others: Iterable[str]
+    contents: Contents, size: int, linears: Sequence[Linear], others: Iterable[str]
 ) -> str:
     """Why this width may not change: a packed weight, or an unknown tensor of its size."""
-    for linear in parts.values():
-        if linear.why:
-            return linear.why
-    tensors = {tensor for linear in parts.values() for tensor in linear.tensors}
-    hidden = parts["down"].out_features
-    sizes = {size}
-    if "gate_up" in parts and hidden != 2 * size:
-        sizes.add(2 * size)
+    tensors = {tensor for linear in linears for tensor in linear.tensors}
+    hidden = linears[-1].out_features
+    sizes = {size} | {linear.out_features for linear in linears[:-1]} - {hidden}
     for name in others:
-        if name in tensors or sizes.isdisjoint(contents.shape(name)):
-            continue
-        if hidden != size or not _OF_THE_STREAM.fullmatch(".".join(name.split(".")[-2:])):
+        is_norm = hidden == size and _OF_THE_STREAM.fullmatch(name)
+        if name not in tensors and not is_norm and sizes.intersection(contents.shape(name)):
             return f"{name} has the same width and is not known to allow zeros"
-    return ""
+    return next((linear.why for linear in linears if linear.why), "")
