@@ -1,0 +1,127 @@
+"""Configs: true to what a checkpoint's model computes, and true after its dims were resized.
+
+A pickled model's modules know things that its config does not: compression tools bring attention
+classes of their own, some with constants written into the code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from gacprof.checkpoint.inventory import Inventory, NewSizes
+from gacprof.checkpoint.layouts.configs import count, with_widths
+from gacprof.checkpoint.layouts.describe import rank_names
+from gacprof.checkpoint.layouts.factors import FACTORS, Factors
+from gacprof.checkpoint.layouts.linear import dense_linears
+from gacprof.checkpoint.layouts.slicegpt import shortcut_linears, stretches, with_stretches
+from gacprof.core.errors import CheckpointError
+
+_OWN_CLASSES = ("component.svd_", "LLMPruner.")
+"""Beginnings of SVD-LLM's and LLM-Pruner's class names. Their rotary embeddings have LLaMA's
+default base and no scaling, whatever the config says."""
+LLAMA_ROPE_THETA = 10000.0
+
+_NOT_OURS = re.compile(
+    r"_.*|auto_map|(use_)?return_dict|(torch_)?dtype|.*(impl|kernel|backbone|quant|path|repo|hub).*"
+)
+"""Config keys under which text could name code or files, or that say how to return results:
+a checkpoint has no say there."""
+
+
+def mirrored_files(inventory: Inventory, sizes: NewSizes) -> dict[str, dict[str, Any]]:
+    """Return the JSON files that change when dims are resized, by file name, unknown keys kept.
+
+    ``sizes`` are new sizes by dim name; None: merged into a dense weight. A file that is not in the
+    result is unchanged.
+    """
+    files: dict[str, dict[str, Any]] = {}
+    if inventory.config:
+        config = with_widths(inventory.config, inventory.dims, sizes)
+        for row in FACTORS:
+            if isinstance(config.get(row.rank_key), Mapping):
+                config = _with_ranks(config, row, sizes)
+        files["config.json"] = config | module_facts(inventory)
+    shortcuts = shortcut_linears(inventory)
+    stream = stretches(inventory, [*shortcuts, *dense_linears(inventory, shortcuts)], [])
+    for file, side in inventory.side.items():
+        if "embedding_dimensions" in side:
+            files[file] = with_stretches(side, stream, sizes)
+    return files
+
+
+def _with_ranks(config: Mapping[str, Any], row: Factors, sizes: NewSizes) -> dict[str, Any]:
+    """The config with a tool's new ranks; that of a plain model where nothing is factored any more,
+    since the tool's remote code would build factors that are not there."""
+    ranks: dict[str, Any] = {}
+    for module, former in config[row.rank_key].items():
+        groups = former if isinstance(former, list) else [former]
+        names = rank_names(module, len(groups))
+        new = [sizes.get(name, rank) for name, rank in zip(names, groups, strict=True)]
+        if None not in new:
+            ranks[module] = new if isinstance(former, list) else new[0]
+    if ranks:
+        return {**config, row.rank_key: ranks}
+    plain = {key: value for key, value in config.items() if key not in (row.rank_key, "auto_map")}
+    plain["architectures"] = [row.without_prefix(n) for n in plain.get("architectures") or []]
+    plain["model_type"] = row.without_prefix(plain.get("model_type", ""))
+    return plain
+
+
+def module_facts(inventory: Inventory) -> dict[str, Any]:
+    """Return RoPE and the norms' epsilon as a pickled model's modules have them, if they agree."""
+    facts: dict[str, Any] = {}
+    attributes = inventory.attributes
+    rotary = [name for name in attributes if name.endswith(".rotary_emb")]
+    thetas = {_rope_theta(attributes, name) for name in rotary} - {None}
+    if len(thetas) == 1:
+        facts["rope_theta"] = thetas.pop()
+        if all(_is_tools(attributes[name]) for name in rotary):
+            facts["rope_scaling"] = None
+    epsilons = {module.get("variance_epsilon") for module in attributes.values()} - {None}
+    if len(epsilons) == 1 and "rms_norm_eps" in inventory.config:
+        facts["rms_norm_eps"] = epsilons.pop()
+    return facts
+
+
+def _rope_theta(attributes: Mapping[str, Mapping[str, Any]], rotary: str) -> float | None:
+    """The base of a rotary embedding: its own, its attention's, or its class's default."""
+    attention = attributes.get(rotary.removesuffix(".rotary_emb"), {})
+    default = LLAMA_ROPE_THETA if _is_tools(attributes[rotary]) else None
+    return attributes[rotary].get("base") or attention.get("rope_theta") or default
+
+
+def _is_tools(module: Mapping[str, Any]) -> bool:
+    return str(module.get("class")).startswith(_OWN_CLASSES)
+
+
+def effective_config(inventory: Inventory) -> dict[str, Any]:
+    """Return the config that transformers builds the model of, without what could name code.
+
+    Raises :class:`CheckpointError` where the checkpoint has none.
+    """
+    config = _harmless(inventory.config) | module_facts(inventory)
+    if not config.get("model_type"):
+        raise CheckpointError(
+            f"{inventory.path}: no config.json with a model_type: put the original model's beside "
+            "the weights"
+        )
+    kind = str(config["model_type"]).removeprefix("gacprof_")  # of an exported folder
+    for row in FACTORS:
+        kind = row.without_prefix(kind)
+    config["model_type"] = kind
+    head_dims = {attention.head_dim for attention in inventory.attentions}
+    hidden, heads = count(config, "hidden_size"), count(config, "num_attention_heads")
+    if len(head_dims) == 1 and heads and [hidden // heads] != [*head_dims]:
+        config.setdefault("head_dim", head_dims.pop())  # transformers takes hidden over heads
+    return config
+
+
+def _harmless(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config without the keys that could name code or files; parts of it likewise."""
+    return {
+        key: _harmless(value) if isinstance(value, Mapping) else value
+        for key, value in config.items()
+        if not _NOT_OURS.fullmatch(str(key)) or isinstance(value, int | float)
+    }

@@ -1,0 +1,154 @@
+"""Layers of torch models that transformers does not have: chains of factors, SliceGPT's layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from gacprof.checkpoint.inventory import Inventory, Module
+from gacprof.checkpoint.layouts.slicegpt import ATTENTION, MLP
+from gacprof.core.errors import CheckpointError
+from gacprof.core.sizes import Gemm
+
+
+class FactorPair(nn.Module):
+    """``y = outer(inner(x))`` with inner [r, in] and outer [out, r]; a bias belongs to outer."""
+
+    def __init__(self, inner: Gemm, outer: Gemm) -> None:
+        super().__init__()
+        self.in_features, self.out_features, self.rank = inner.K, outer.N, inner.N
+        self.inner = nn.Linear(inner.K, inner.N, bias=inner.bias)
+        self.outer = nn.Linear(outer.K, outer.N, bias=outer.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.outer(self.inner(x))
+
+
+class GroupedFactors(nn.Module):
+    """One inner [Σrᵢ, in] for all groups; outer ``i`` [out/G, rᵢ] reads its own section.
+
+    The groups' outputs stand one after the other, so the result has the full width.
+    """
+
+    def __init__(self, inner: Gemm, outer: Sequence[Gemm]) -> None:
+        super().__init__()
+        self.ranks = [gemm.K for gemm in outer]
+        self.in_features, self.out_features = inner.K, sum(gemm.N for gemm in outer)
+        self.inner = nn.Linear(inner.K, inner.N, bias=inner.bias)
+        self.outer = nn.ModuleList(nn.Linear(g.K, g.N, bias=g.bias) for g in outer)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        latents = self.inner(x).split(self.ranks, dim=-1)
+        return torch.cat([u(z) for u, z in zip(self.outer, latents, strict=True)], dim=-1)
+
+
+def put_factors(model: nn.Module, module: Module) -> dict[str, str]:
+    """Put a layer of factors in the place of a linear one.
+
+    Returns parameter names by the names of the tensors that belong there.
+    """
+    inner, *outer = module.gemms
+    paths = {inner.weight: f"{module.name}.inner"}
+    if len(outer) == 1:
+        put(model, module.name, FactorPair(inner, outer[0]))
+        paths[outer[0].weight] = f"{module.name}.outer"
+    else:
+        put(model, module.name, GroupedFactors(inner, outer))
+        paths |= {gemm.weight: f"{module.name}.outer.{i}" for i, gemm in enumerate(outer)}
+    weights = {weight: f"{path}.weight" for weight, path in paths.items()}
+    biases = {w.removesuffix("weight") + "bias": f"{path}.bias" for w, path in paths.items()}
+    return weights | biases
+
+
+def put(model: nn.Module, name: str, module: nn.Module) -> None:
+    """Put a module in the place of the one of that name."""
+    parent, _, child = name.rpartition(".")
+    setattr(model.get_submodule(parent), child, module)
+
+
+def set_sizes(module: nn.Module) -> bool:
+    """Set the sizes that a layer keeps beside its weight to the shape of its weight. Returns
+    whether this kind of layer is one of those."""
+    layer: Any = module
+    if isinstance(module, nn.Linear):
+        layer.out_features, layer.in_features = module.weight.shape
+    elif isinstance(module, nn.Embedding):
+        layer.num_embeddings, layer.embedding_dim = module.weight.shape
+    elif type(module).__name__ == "Conv1D":  # GPT-2's, which keeps [in, out]
+        layer.nx, layer.nf = layer.weight.shape
+    else:
+        return False
+    return True
+
+
+def set_ranks(model: nn.Module, name: str, before: Sequence[int], after: Sequence[int]) -> None:
+    """Set the ranks that the factored module ``name`` keeps, if there is one of that name.
+
+    Ours keep ``rank`` and ``ranks``, ASVD's ``truncation_rank``, PaLU's ``ranks``; factors that
+    stand beside each other, as SVD-LLM's, have no module of their own.
+    """
+    modules: dict[str, Any] = dict(model.named_modules())
+    if name in modules:
+        layer = modules[name]
+        for attribute in ("rank", "truncation_rank"):
+            if [getattr(layer, attribute, None)] == list(before):
+                setattr(layer, attribute, after[0])
+        if list(getattr(layer, "ranks", None) or ()) == list(before):
+            layer.ranks = list(after)
+
+
+EPSILON = 1e-5
+"""SliceGPT's RMSN (slicegpt/modules.py) uses this whatever the model's config says."""
+
+
+class SlicedNorm(nn.Module):
+    """RMSNorm without weights; the mean is over the *original* hidden size."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.hidden_size = hidden_size
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        mean = wide.square().sum(-1, keepdim=True) / self.hidden_size
+        return (wide * torch.rsqrt(mean + EPSILON)).to(x.dtype)
+
+
+class SlicedLayer(nn.Module):
+    """A pre-norm decoder layer with SliceGPT's shortcut matrices, [in, out] each: they multiply
+    what the residual carries past attention and MLP."""
+
+    def __init__(self, layer: Any, attention: Sequence[int], mlp: Sequence[int]) -> None:
+        super().__init__()
+        self.input_layernorm = layer.input_layernorm
+        self.self_attn = layer.self_attn
+        self.post_attention_layernorm = layer.post_attention_layernorm
+        self.mlp = layer.mlp
+        self.attention_type = getattr(layer, "attention_type", None)
+        self.attn_shortcut_Q = nn.Parameter(torch.empty(*attention))
+        self.mlp_shortcut_Q = nn.Parameter(torch.empty(*mlp))
+
+    def forward(self, hidden_states: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        x = self.input_layernorm(hidden_states)
+        attended = self.self_attn(hidden_states=x, **kwargs)[0]
+        hidden_states = hidden_states @ self.attn_shortcut_Q + attended
+        x = self.post_attention_layernorm(hidden_states)
+        return hidden_states @ self.mlp_shortcut_Q + self.mlp(x)
+
+
+def put_sliced_layers(model: nn.Module, inventory: Inventory) -> None:
+    """Give a Llama-like model SliceGPT's norms and layers."""
+    configs = (*inventory.side.values(), inventory.config)
+    sizes = [config["hidden_size"] for config in configs if "hidden_size" in config]
+    blocks = [n.removesuffix(MLP) for n in inventory.tensors if n.endswith(MLP)]
+    if blocks and not sizes:
+        raise CheckpointError(f"{inventory.path}: no config has the original hidden_size")
+    for name, module in list(model.named_modules()) if blocks else ():
+        if type(module).__name__.endswith("RMSNorm"):
+            put(model, name, SlicedNorm(sizes[0]))
+    for block in blocks:
+        shapes = [inventory.shape(block + ending) for ending in (ATTENTION, MLP)]
+        put(model, block, SlicedLayer(model.get_submodule(block), *shapes))

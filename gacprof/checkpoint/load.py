@@ -1,0 +1,193 @@
+"""A checkpoint of any layout as a transformers model, every weight accounted for.
+
+The model is built from its config with parameters on the meta device; then every layer that the
+checkpoint has differently (factored, narrower, sliced) takes its place. No code that a checkpoint
+brings is run: the classes are transformers' own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+
+from gacprof.checkpoint.config import effective_config
+from gacprof.checkpoint.inventory import AttentionHeads, Inventory
+from gacprof.checkpoint.layers import put_factors, put_sliced_layers, set_sizes
+from gacprof.checkpoint.scan import inventory_of
+from gacprof.checkpoint.tensors import read_tensor
+from gacprof.core.dtypes import FLOATING, dtype_name
+from gacprof.core.errors import CheckpointError
+
+_DERIVED = re.compile(
+    r"(.*\.)?(rotary_emb\.(inv_freq|cos_cached|sin_cached)|position_ids|attn\.(masked_)?bias"
+    r"|attention\.(masked_)?bias)"
+)
+"""Tensors that old checkpoints store and models make for themselves."""
+
+
+def load_model(
+    checkpoint: str | Path | Inventory, *, dtype: torch.dtype | str | None = None
+) -> nn.Module:
+    """Build a checkpoint's model, in eval mode on the CPU: factors as modules, per-layer widths right.
+
+    Parameters
+    ----------
+    checkpoint
+        A folder, a weights file in it, or its inventory.
+    dtype
+        What to compute in (``bf16``, ``torch.float32``); by default as stored, in the widest of
+        several.
+
+    Returns
+    -------
+    torch.nn.Module
+        A causal language model of transformers.
+
+    Raises
+    ------
+    CheckpointError
+        Where a parameter would stay without its weights, or a tensor unused.
+    """
+    inventory = inventory_of(checkpoint)
+    if inventory.is_quantised:
+        raise CheckpointError(f"{inventory.path} is quantised: it runs in its own library only")
+    stored = {getattr(torch, t.dtype) for t in inventory.tensors.values() if t.dtype in FLOATING}
+    target = reduce(torch.promote_types, stored)
+    if dtype is not None:
+        target = getattr(torch, dtype_name(dtype))
+    with parameters_on_meta():
+        model = model_of_config(inventory, target)
+        put_sliced_layers(model, inventory)
+        names: dict[str, str] = {}
+        for module in inventory.modules:
+            if module.kind in ("factored", "grouped"):
+                names |= put_factors(model, module)
+        fit_shapes(model, inventory, names)
+    for attention in inventory.attentions:
+        fit_heads(model, attention)
+    state = {
+        names.get(name, name): torch.empty(info.shape, dtype=target).copy_(
+            read_tensor(inventory, name)
+        )
+        for name, info in inventory.tensors.items()
+        if not _DERIVED.fullmatch(name)
+    }
+    model = with_weights(model, state, inventory)
+    if any(dim.role.startswith("expert") and dim.size % 16 for dim in inventory.dims):
+        # torch's grouped product takes no rows that are no multiple of 16 bytes
+        model.set_experts_implementation("eager")
+    return model.eval().requires_grad_(False)
+
+
+@contextlib.contextmanager
+def parameters_on_meta() -> Iterator[None]:
+    """Modules made inside have parameters without memory, and real buffers.
+
+    ``torch.device("meta")`` would take the buffers too, whose values only the constructors know.
+    """
+    register = nn.Module.register_parameter
+
+    def register_on_meta(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        if parameter is not None and not parameter.is_meta:
+            parameter = nn.Parameter(parameter.to("meta"), parameter.requires_grad)
+        register(module, name, parameter)
+
+    nn.Module.register_parameter = register_on_meta  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        nn.Module.register_parameter = register  # type: ignore[method-assign]
+
+
+def model_of_config(inventory: Inventory, dtype: torch.dtype) -> Any:
+    """Build transformers' model of the checkpoint's config.
+
+    transformers 5 refuses a hidden size that is no multiple of the heads, as a pruned model's need
+    not be: the heads are set once the config is made.
+    """
+    values = effective_config(inventory)
+    values["torch_dtype"] = dtype_name(dtype)
+    heads = {
+        key: values[key] for key in ("num_attention_heads", "num_key_value_heads") if key in values
+    }
+    if "head_dim" in values:
+        values |= dict.fromkeys(heads, 1)
+    try:
+        config = transformers.CONFIG_MAPPING[values["model_type"]].from_dict(values)
+        for key, value in heads.items():
+            setattr(config, key, value)
+        return transformers.AutoModelForCausalLM.from_config(config)
+    except Exception as error:  # what a foreign config raises in transformers has no common type
+        reason = " ".join(str(error).split())[-300:]
+        raise CheckpointError(
+            f"{inventory.path}: transformers builds no causal language model of its config: {reason}"
+        ) from None
+
+
+def fit_shapes(model: nn.Module, inventory: Inventory, names: dict[str, str]) -> None:
+    """Give every parameter the shape that the file has for it."""
+    parameters = dict(model.named_parameters())
+    for tensor, info in inventory.tensors.items():
+        name = names.get(tensor, tensor)
+        if name in parameters and parameters[name].shape != info.shape:
+            path, _, attribute = name.rpartition(".")
+            module = model.get_submodule(path)
+            setattr(module, attribute, nn.Parameter(torch.empty(info.shape)))
+            if not set_sizes(module):
+                raise CheckpointError(
+                    f"{inventory.path}: {tensor} is {list(info.shape)}, its config makes it "
+                    f"{list(parameters[name].shape)}: mend the config"
+                )
+
+
+def fit_heads(model: nn.Module, attention: AttentionHeads) -> None:
+    """Set the head counts of a layer, where a pruned one has fewer heads than the config says."""
+    counts = {
+        "num_heads": attention.heads,
+        "num_key_value_heads": attention.kv_heads,
+        "num_key_value_groups": attention.heads // attention.kv_heads,
+    }
+    for module in model.modules():
+        if getattr(module, "layer_idx", None) == attention.layer and hasattr(module, "head_dim"):
+            for key, value in counts.items():
+                if hasattr(module, key):
+                    setattr(module, key, value)
+
+
+def with_weights(model: Any, state: dict[str, torch.Tensor], inventory: Inventory) -> Any:
+    """Return the model with its weights, none left random and none unused.
+
+    Where names differ transformers' own loading may know better (it keeps a mixture's experts in
+    one tensor and splits them on saving), if nothing in the checkpoint is compressed. It gets the
+    config as we let it pass and the tensors, and no path, from which it would read more.
+    """
+    tied: set[str] = set()
+    if getattr(model.config, "tie_word_embeddings", False):
+        tied = set(model._tied_weights_keys or ()) - state.keys()
+    if model.state_dict().keys() - tied == state.keys():
+        model.load_state_dict(state, strict=False, assign=True)
+        if tied:
+            model.tie_weights()
+        return model
+    odd = sorted((model.state_dict().keys() - tied) ^ state.keys())
+    misfit = f"{inventory.path}: its config names another model than its tensors: {odd[0]}"
+    if any(dim.kind != "width" for dim in inventory.dims):
+        raise CheckpointError(misfit)
+    loaded, report = type(model).from_pretrained(
+        None,
+        config=model.config,
+        state_dict=state,
+        dtype=model.config.dtype,
+        output_loading_info=True,
+    )
+    if any(report[key] for key in ("missing_keys", "mismatched_keys", "unexpected_keys")):
+        raise CheckpointError(misfit)
+    return loaded
