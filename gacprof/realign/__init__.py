@@ -1,0 +1,1 @@
+"""Checkpoints and models with other sizes: zeros where a dim grows, a cut where it shrinks."""

@@ -1,0 +1,147 @@
+"""From sizes to tensors: the change of every dim, and the stored tensors each new one is made of.
+
+Nothing is read here: shapes and refusals follow from the headers. A module whose factors are
+merged gets the dense tensors of a plain model: the weight outer·inner, group by group for grouped
+factors, and the groups' biases one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes, Place
+from gacprof.core.errors import CheckpointError, PlanError
+
+Method = Literal["zeros", "order", "svd", "magnitude"]
+"""``zeros`` pads. A cut drops trailing entries where they are the least important (``order``),
+takes the best factors of the smaller rank (``svd``), or keeps the entries with the largest product
+of norms (``magnitude``; a stand-in where no importance is stored)."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A dim and its new size, another than it has."""
+
+    dim: Dim
+    size: int
+
+    @property
+    def method(self) -> Method:
+        if self.size > self.dim.size:
+            return "zeros"
+        if self.dim.ordered:
+            return "order"
+        return "svd" if self.dim.kind == "rank" else "magnitude"
+
+
+@dataclass(frozen=True)
+class NewTensor:
+    """A tensor of the new checkpoint: stored ``parts``, resized and joined along axis 0.
+
+    With ``inner``, the inner factor of a merged module, each part is multiplied by its section of
+    it, which is the next as many rows as the part has columns.
+    """
+
+    name: str
+    parts: tuple[str, ...]
+    inner: str = ""
+
+
+@dataclass(frozen=True)
+class NewCheckpoint:
+    """What ``sizes`` make of a checkpoint: changes of dims, merged modules, new tensors."""
+
+    inventory: Inventory
+    sizes: NewSizes
+    changes: tuple[Change, ...]
+    merged: tuple[Module, ...]
+    tensors: tuple[NewTensor, ...]
+
+    @cached_property
+    def edits(self) -> dict[str, list[tuple[Change, Place]]]:
+        """The changes of each stored tensor, with the places in it."""
+        edits: dict[str, list[tuple[Change, Place]]] = {}
+        for change in self.changes:
+            for place in change.dim.places:
+                edits.setdefault(place.tensor, []).append((change, place))
+        return edits
+
+
+def new_checkpoint(inventory: Inventory, sizes: NewSizes) -> NewCheckpoint:
+    """The changes and tensors that new sizes make of a checkpoint.
+
+    Raises :class:`PlanError` for ranks that cannot be merged, :class:`CheckpointError` for a dim
+    that is not there or may not take its size, with the reason.
+    """
+    changes = []
+    for name, size in sizes.items():
+        dim = inventory.dim(name)
+        if size is not None and size != dim.size:
+            changes.append(Change(dim, size))
+            refuse_change(changes[-1])
+    merged = merged_modules(inventory, {name for name, size in sizes.items() if size is None})
+    return NewCheckpoint(inventory, sizes, tuple(changes), merged, new_tensors(inventory, merged))
+
+
+def refuse_change(change: Change) -> None:
+    """Raise :class:`CheckpointError` where the dim may not take this size."""
+    dim = change.dim
+    reason = ""
+    if change.size < 1:
+        reason = "sizes are at least 1"
+    elif dim.padding == "refused":
+        reason = dim.why
+    elif change.method == "magnitude" and (dim.kind == "hidden" or dim.role == "experts"):
+        reason = "many weights share its entries, which have no order: it can only be padded"
+    if reason:
+        raise CheckpointError(f"'{dim.name}' cannot go from {dim.size} to {change.size}: {reason}")
+
+
+def merged_modules(inventory: Inventory, ranks: set[str]) -> tuple[Module, ...]:
+    """The modules whose ``ranks``, all of them, are given up.
+
+    Raises :class:`PlanError` where a rank may not be, or others of its module are not.
+    """
+    modules = []
+    merged: set[str] = set()
+    for module in inventory.modules:
+        names = {rank.name for rank in inventory.ranks_of(module)}
+        if names and names <= ranks and can_merge(inventory, module):
+            modules.append(module)
+            merged |= names
+    if ranks - merged:
+        raise PlanError(
+            f"'{min(ranks - merged)}' cannot be merged: all ranks of a module are, or none; its "
+            "factors stand as [out, rank] and [rank, in]; and no dense weight stands beside them"
+        )
+    return tuple(modules)
+
+
+def can_merge(inventory: Inventory, module: Module) -> bool:
+    """Whether the module's factors are stored as their product reads them."""
+    if f"{module.name}.weight" in inventory.tensors:
+        return False
+    for rank in inventory.ranks_of(module):
+        axes = {place.axis for place in rank.places if place.tensor == module.gemms[0].weight}
+        if rank.padding == "refused" or axes != {0}:
+            return False
+    return True
+
+
+def new_tensors(inventory: Inventory, merged: Iterable[Module]) -> tuple[NewTensor, ...]:
+    """The tensors of the new checkpoint: stored ones by their names, merged factors as one."""
+    tensors = {name: NewTensor(name, (name,)) for name in inventory.tensors}
+    for module in merged:
+        weights = [gemm.weight for gemm in module.gemms]
+        biases = [weight.removesuffix("weight") + "bias" for weight in weights[1:]]
+        biases = [name for name in biases if name in tensors]
+        for name in weights + biases:
+            del tensors[name]
+        weight = f"{module.name}.weight"
+        tensors[weight] = NewTensor(weight, tuple(weights[1:]), weights[0])
+        if biases:
+            tensors[f"{module.name}.bias"] = NewTensor(f"{module.name}.bias", tuple(biases))
+    return tuple(tensors.values())

@@ -1,0 +1,89 @@
+"""A model in memory with new sizes: the arithmetic of files, on a module's own parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from gacprof.checkpoint.config import mirrored_files
+from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.layers import put, set_ranks, set_sizes
+from gacprof.checkpoint.scan import inventory_of
+from gacprof.realign.changes import NewCheckpoint, new_checkpoint
+from gacprof.realign.sizes import Sizes, new_sizes
+from gacprof.realign.values import NewValues
+
+
+def realign_model(model: nn.Module, sizes: Sizes) -> nn.Module:
+    """Give a model in memory other sizes, in place; copy it first to keep the old one.
+
+    Parameters that change are new objects (an optimiser needs them anew), on the old ones' device
+    and of their dtype. The config changes with them as far as it can say the new sizes: it has one
+    width for all layers.
+
+    Parameters
+    ----------
+    model
+        A causal language model of transformers or of :func:`gacprof.load_model`.
+    sizes
+        As for :func:`gacprof.realign`.
+
+    Returns
+    -------
+    nn.Module
+        The model itself.
+
+    Raises
+    ------
+    PlanError, CheckpointError
+        As :func:`gacprof.realign` does; the model is as it was then.
+    """
+    inventory = inventory_of(model)
+    state = model.state_dict()
+    new = new_checkpoint(inventory, new_sizes(inventory, sizes))
+    values = NewValues(new, lambda name: state[name].detach())
+    changed = {
+        tensor.name: values.tensor(tensor)
+        for tensor in new.tensors
+        if tensor.name not in state or new.edits.get(tensor.name)
+    }
+    for module in new.merged:
+        put_linear(model, module.name, changed)
+    for name, tensor in changed.items():
+        path, _, attribute = name.rpartition(".")
+        layer = model.get_submodule(path)
+        former = getattr(layer, attribute)
+        setattr(layer, attribute, nn.Parameter(tensor, requires_grad=former.requires_grad))
+        set_sizes(layer)
+    for module in inventory.modules:
+        ranks = inventory.ranks_of(module)
+        if ranks and module not in new.merged:
+            after = [new.sizes.get(rank.name) or rank.size for rank in ranks]
+            set_ranks(model, module.name, [rank.size for rank in ranks], after)
+    set_config(model, inventory, new)
+    return model
+
+
+def put_linear(model: nn.Module, name: str, tensors: dict[str, torch.Tensor]) -> None:
+    """Put a linear layer in the place of factors."""
+    factors = model.get_submodule(name)
+    weight = tensors[f"{name}.weight"]
+    linear = nn.Linear(1, 1, bias=f"{name}.bias" in tensors, device=weight.device)
+    linear.requires_grad_(next(factors.parameters()).requires_grad)
+    put(model, name, linear.to(weight.dtype).train(model.training))
+
+
+def set_config(model: nn.Module, inventory: Inventory, new: NewCheckpoint) -> None:
+    """Set what the model's config says of the new sizes."""
+    config: Any = getattr(model, "config", None)
+    mirrored = mirrored_files(inventory, new.sizes).get("config.json", {})
+    for key, value in mirrored.items():
+        if value == inventory.config.get(key):
+            continue
+        part = getattr(config, key, None)
+        if hasattr(part, "to_dict"):  # the config of a multimodal model's text part
+            part.update(value)
+        else:
+            setattr(config, key, value)
