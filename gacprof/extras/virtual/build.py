@@ -1,6 +1,6 @@
 """Build the stand-in libraries for an installed PyTorch, once, into the user's cache.
 
-gcc compiles ``csrc`` against the CUDA headers that PyTorch's own wheels bring (or a toolkit's).
+gcc compiles the C files beside this one against the CUDA headers that PyTorch's own wheels bring (or a toolkit's).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from gacprof.core.errors import GacprofError
 from gacprof.extras.virtual import stubs
 
-SOURCES = Path(__file__).parent / "csrc"
+SOURCES = Path(__file__).parent
 KEY_HEADERS = ("cuda.h", "cudaTypedefs.h", "cuda_runtime_api.h", "cublasLt.h", "cupti.h")
 FIND_PACKAGES = "import sysconfig; print(sysconfig.get_path('purelib'))"
 
@@ -84,7 +84,8 @@ def header_folders(torch: CudaTorch) -> list[Path]:
 def cache_folder(folders: Sequence[Path]) -> Path:
     """Return the folder of the libraries built from these sources and headers."""
     digest = hashlib.sha256()
-    files = [*sorted(SOURCES.iterdir()), Path(stubs.__file__), Path(__file__)]
+    files = [SOURCES / name for name in ("build.py", "stubs.py", "forwards.toml", "virtual.h")]
+    files += sorted(SOURCES.glob("*.c"))
     for header in KEY_HEADERS:
         files.append(next(f / header for f in folders if (f / header).exists()))
     for file in files:
@@ -143,7 +144,7 @@ def build(torch: CudaTorch, folders: Sequence[Path], folder: Path) -> None:
         names = stubs.declared(part, stubs.HEADERS[part], folders)
         missing = names - stubs.defined(objects)
         stub_file = folder / f"{part}_stubs.c"
-        stub_file.write_text(stubs.stub_source(part, missing, SOURCES / "forwards.txt"))
+        stub_file.write_text(stubs.stub_source(part, missing, SOURCES / "forwards.toml"))
         objects.append(compile_object(stub_file, folders, folder))
         if part == "driver":
             entries = folder / "entries.c"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
-import subprocess
 from dataclasses import dataclass
 from functools import cache
 
@@ -13,7 +11,11 @@ Triple = ctypes.c_uint * 3
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel launch. Shapes are (x, y, z); ``shared_bytes`` is dynamic, of a block."""
+    """A kernel launch. Shapes are (x, y, z); ``shared_bytes`` is dynamic, of a block.
+
+    ``kernel`` is a symbol, as :func:`gacprof.kernels.demangle.readable` reads it; of a product that
+    cuBLAS was asked for, a line that begins with "cublas".
+    """
 
     kernel: str
     grid: tuple[int, int, int]
@@ -47,14 +49,6 @@ def _driver() -> ctypes.CDLL:
     return driver
 
 
-@cache
-def demangled(name: str) -> str:
-    """Return a C++ name as written; unchanged where it is none or c++filt is missing."""
-    if not name.startswith("_Z") or shutil.which("c++filt") is None:
-        return name
-    return subprocess.run(["c++filt", name], capture_output=True, text=True).stdout.strip()
-
-
 def clear() -> None:
     """Forget the launches noted so far."""
     _driver().gacprof_launch_clear()
@@ -67,7 +61,7 @@ def launches() -> list[Launch]:
         launch = _driver().gacprof_launch_at(index).contents
         noted.append(
             Launch(
-                kernel=demangled(launch.kernel.decode()),
+                kernel=launch.kernel.decode(),
                 grid=tuple(launch.grid),
                 block=tuple(launch.block),
                 cluster=tuple(launch.cluster),

@@ -20,8 +20,9 @@ ATTRIBUTES = {
     "shared_bytes_per_block": 97,
     "blocks_per_sm": 106,
     "clusters": 120,
+    "code": 255,
 }
-"""Numbers of ``CUdevice_attribute`` in cuda.h."""
+"""Numbers of ``CUdevice_attribute`` in cuda.h; ``code`` is the stand-in's own."""
 CAPABILITY_MAJOR = 75
 CAPABILITY_MINOR = 76
 

@@ -1,7 +1,7 @@
 """Write the C functions that nobody has to write: the rest of what public headers declare.
 
 Names come from the headers through ``gcc -E``, names that are written from compiled objects through
-``nm``. A name is a forward to another function or a success (``csrc/forwards.txt``), or else is
+``nm``. A name is a forward to another function or a success (``forwards.toml``), or else is
 refused as not supported.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -58,18 +59,6 @@ def defined(objects: Iterable[Path]) -> set[str]:
     return {line.split()[2] for line in output.splitlines() if " T " in line}
 
 
-def read_forwards(path: Path) -> dict[str, dict[str, str]]:
-    """Return the sections of forwards.txt: {section: {name: other name, or empty}}."""
-    sections: dict[str, dict[str, str]] = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if line.startswith("["):
-            section = sections.setdefault(line.strip("[]"), {})
-        elif line and not line.startswith("#"):
-            name, _, other = line.partition(" = ")
-            section[name] = other
-    return sections
-
-
 def forward(library: str, name: str, other: str) -> list[str]:
     """Return the lines of a function that does what ``other`` does with the same arguments."""
     call = f"{other}({ARGUMENTS})"
@@ -80,13 +69,13 @@ def forward(library: str, name: str, other: str) -> list[str]:
 
 def stub_source(library: str, missing: Iterable[str], forwards: Path) -> str:
     """Return the C source of a library's functions that are declared and not written."""
-    sections = read_forwards(forwards)
-    others = sections.get(library, {})
+    sections = tomllib.loads(forwards.read_text(encoding="utf-8"))
+    others: dict[str, str] = sections.get(library, {})
     lines = [PREAMBLE % NOT_SUPPORTED[library]]
     for name in sorted(set(missing) | set(others)):
         if name in others:
             lines += forward(library, name, others[name])
-        elif name in sections["succeed"] or library == "cupti":
+        elif name in sections["succeed"]["names"] or library == "cupti":
             lines.append(f"VISIBLE int {name}(void) {{ return 0; }}")
         else:
             lines.append(f'VISIBLE int {name}(void) {{ return refuse("{name}"); }}')

@@ -21,6 +21,9 @@ VISIBLE void gacprof_launch_clear(void);
 VISIBLE void gacprof_launch_text(const char *text, void *stream); /* a call of a stood-in library */
 VISIBLE void gacprof_profiler(uint64_t (*clock)(void), void (*before_launch)(void));
 
+/* Of the device's attributes: the architecture whose compiled code it runs, 86 on an 8.9. */
+#define GACPROF_CODE 255
+
 /* Driver functions by name and CUDA version, generated from cudaTypedefs.h (stubs.py). */
 struct gacprof_entry {
     const char *name;

@@ -102,12 +102,10 @@ CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUkerne
     return cuFuncSetAttribute((CUfunction)kernel, attribute, value);
 }
 CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction function) {
-    int major, minor;
-    cuDeviceComputeCapability(&major, &minor, 0);
     *value = 0;
     if (attribute == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK) *value = 1024;
-    if (attribute == CU_FUNC_ATTRIBUTE_PTX_VERSION) *value = 10 * major + minor;
-    if (attribute == CU_FUNC_ATTRIBUTE_BINARY_VERSION) *value = 10 * major + minor;
+    if (attribute == CU_FUNC_ATTRIBUTE_PTX_VERSION || attribute == CU_FUNC_ATTRIBUTE_BINARY_VERSION)
+        *value = gacprof_attribute[GACPROF_CODE];
     if (attribute == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT) *value = -1;
     if (attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)
         *value = function->max_dynamic_shared_bytes;

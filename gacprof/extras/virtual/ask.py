@@ -1,0 +1,192 @@
+"""Ask an installed PyTorch which kernels it launches on a virtual GPU, and keep the answers.
+
+The table is deterministic: the same PyTorch and GPU give the same bytes. :mod:`.questions` says
+what is asked; :mod:`gacprof.kernels.dispatch` reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import gacprof
+from gacprof.core.errors import GacprofError
+from gacprof.core.files import write_text
+from gacprof.extras.virtual.profiles import Profile, profile
+from gacprof.extras.virtual.run import virtual
+from gacprof.kernels.demangle import head_of, readable, without_arguments
+from gacprof.kernels.dispatch import SCHEMA, DispatchTable, parse_table
+
+PERIODS = (1, 2, 4, 8, 16, 32, 64, 128)
+"""Lengths of the patterns that a run may repeat."""
+SHORTEST_REPEAT = 2
+"""Times that a pattern longer than one must be seen."""
+CHILD = (
+    "import os, sys; sys.path.append(sys.argv[1]); os.environ['TORCH_CPP_LOG_LEVEL'] = 'ERROR'; "
+    "from gacprof.extras.virtual.questions import main; main()"
+)
+"""The package's folder goes last, so that the asked PyTorch's own packages come first."""
+SECTIONS = ("sdpa", "fa2", "efficient", "rows", "products")
+
+
+# ---- names ----
+
+
+@cache
+def short_name(kernel: str) -> str:
+    """Return a kernel's name as tables show it: without namespaces, parameters, long arguments."""
+    head = head_of(readable(kernel))
+    if "CollectiveMma<" in head:
+        return cutlass_name(head)
+    name = without_arguments(head).split("::")[-1].replace("{anonymous}", "")
+    inside = head[head.find("<") + 1 : head.rfind(">")] if "<" in head else ""
+    arguments = [re.sub(r"\b(?:at|c10|native)::", "", text) for text in split_arguments(inside)]
+    plain = [text if re.fullmatch(r"[\w:]+(<[\w, ]*>)?|-\d+", text) else "…" for text in arguments]
+    return f"{name}<{', '.join(plain)}>" if plain else name
+
+
+def split_arguments(text: str) -> list[str]:
+    """Return the template arguments of a text, those within brackets left together."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "<({") - (letter in ">)}")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts if part.strip()]
+
+
+def cutlass_name(head: str) -> str:
+    """Return a CUTLASS 3 kernel by its main loop, its schedule, tile and cluster."""
+    mainloop = re.search(r"Mainloop\w+", head)
+    schedule = re.search(r"\bKernel\w+", head)
+    shapes = re.findall(r"tuple<cute::C<(\d+)>, cute::C<(\d+)>, cute::C<(\d+)>>", head)
+    cluster, tile = ("×".join(shape) for shape in shapes[:2])
+    words = [match[0] for match in (mainloop, schedule) if match]
+    return f"cutlass {' '.join(words)} tile {tile} cluster {cluster}"
+
+
+def named(answer: Any) -> Any:
+    """Return an answer with its kernels' symbols as short names."""
+    if not isinstance(answer, str) or answer.startswith("refused"):
+        return answer
+    return " + ".join(dict.fromkeys(short_name(kernel) for kernel in answer.split(" + ")))
+
+
+# ---- runs ----
+
+
+def to_runs(first: int, answers: Sequence[int]) -> list[list]:
+    """Return runs ``[first, last, pattern]`` of answers for the sizes from ``first`` on.
+
+    Size s of a run has the answer ``pattern[s mod len(pattern)]``. At each place the period is
+    taken whose pattern reaches furthest, the shortest of equals.
+    """
+    runs: list[list] = []
+    at = 0
+    while at < len(answers):
+        best_end, best_period = at, 1
+        for period in PERIODS:
+            end = pattern_end(answers, at, period)
+            long_enough = period == 1 or end - at >= SHORTEST_REPEAT * period
+            if long_enough and end > best_end:
+                best_end, best_period = end, period
+        pattern = [0] * best_period
+        for index in range(at, min(at + best_period, best_end)):
+            pattern[(first + index) % best_period] = answers[index]
+        runs.append([first + at, first + best_end - 1, pattern])
+        at = best_end
+    return runs
+
+
+def pattern_end(answers: Sequence[int], at: int, period: int) -> int:
+    """Return where the pattern of ``period`` answers from ``at`` on stops repeating."""
+    end = min(at + period, len(answers))
+    while end < len(answers) and answers[end] == answers[end - period]:
+        end += 1
+    return end
+
+
+def compressed(section: dict[str, Any]) -> dict[str, Any]:
+    """Return a section with one copy of each answer and of each list of runs."""
+    numbers: dict[str, int] = {}
+    renumbered = []
+    for answer in section["answers"]:
+        text = json.dumps(named(answer), ensure_ascii=False)
+        renumbered.append(numbers.setdefault(text, len(numbers)))
+    all_runs: dict[str, int] = {}
+    rows = []
+    for *key, answers in section["rows"]:
+        runs = to_runs(section["range"][0], [renumbered[number] for number in answers])
+        rows.append([*key, all_runs.setdefault(json.dumps(runs), len(all_runs))])
+    kept = {name: section[name] for name in ("by", "range", "shapes", "checked") if name in section}
+    return kept | {
+        "answers": [json.loads(text) for text in numbers],
+        "runs": [json.loads(text) for text in all_runs],
+        "rows": rows,
+    }
+
+
+# ---- the table ----
+
+
+def ask(gpu: str, python: Path) -> dict[str, Any]:
+    """Return what the PyTorch of ``python`` answered on a virtual GPU."""
+    root = Path(gacprof.__file__).parent.parent
+    with tempfile.TemporaryDirectory() as folder:
+        answers = Path(folder) / "answers.json"
+        command = [str(python), "-c", CHILD, str(root), str(answers)]
+        status = virtual(gpu, command)
+        if status or not answers.exists():
+            raise GacprofError(f"PyTorch of {python} stopped on a virtual {gpu} (status {status})")
+        return json.loads(answers.read_text(encoding="utf-8"))
+
+
+def table_text(answered: dict[str, Any], device: Profile) -> str:
+    """Return a table as JSON: one line a row, the same bytes for the same answers.
+
+    Raises GacprofError where SDPA's choice depends on more than the table tells apart.
+    """
+    if answered["sdpa"]["checked"]["differ"]:
+        raise GacprofError(
+            "this PyTorch's choice of SDPA depends on lengths that no table tells apart"
+        )
+    release = answered["versions"]["torch"].split("+")[0]
+    name = device.gpu.upper()
+    head = {
+        "schema": SCHEMA,
+        "gpu": device.gpu,
+        "device": device.name,
+        "release": release,
+        "provenance": f"by PyTorch {release}'s dispatcher on a virtual {name}; no kernel was run",
+        "versions": answered["versions"],
+        "profile": device.values,
+        "sections": {section: compressed(answered[section]) for section in SECTIONS},
+    }
+    return (
+        json.dumps(head, ensure_ascii=False, separators=(",", ":")).replace('],["', '],\n["') + "\n"
+    )
+
+
+def dispatch(
+    gpu: str, *, torch_python: Path | None = None, out: Path | None = None
+) -> DispatchTable:
+    """Ask PyTorch's dispatchers on a virtual GPU and return their answers as a table.
+
+    ``torch_python`` is a python that has PyTorch's CUDA build, by default the running one; ``out``
+    is a file to write the table to. It takes a minute.
+
+    Raises GacprofError where a real NVIDIA driver is, for an unknown GPU, and where gcc, CUDA's
+    headers or such a PyTorch are missing.
+    """
+    text = table_text(ask(gpu, torch_python or Path(sys.executable)), profile(gpu))
+    if out is not None:
+        write_text(out, text)
+    return parse_table(text)

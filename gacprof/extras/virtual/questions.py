@@ -1,0 +1,360 @@
+"""The questions that an installed PyTorch is asked on a virtual GPU. Runs inside that GPU's process.
+
+Every question goes over one size (a head_dim, a row's length, an axis of a product) at all whole
+numbers of its range; what else it depends on is its key. Tensors are dense, contiguous and need no
+gradient. Nothing is computed: an answer is PyTorch's choice, the kernels it launched or its refusal.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import re
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch.nn import functional
+
+from gacprof.extras.virtual import launches
+from gacprof.kernels.dispatch import SDPA_SHAPES, sdpa_shape
+
+Answer = str | dict
+Section = dict
+"""``by``: the names of a key; ``range``: first and last size; ``answers``: {key: [answer a size]}."""
+
+BACKENDS = {-1: "none", 0: "math", 1: "flash", 2: "efficient", 3: "cudnn"}
+"""``torch.nn.attention.SDPBackend``."""
+SDPA_RANGE = (1, 512)
+MASKS = (("none", False), ("none", True), ("float", False), ("bool", False))
+"""(mask, causal); PyTorch takes no mask beside causal."""
+DTYPES = ("bfloat16", "float16", "float32")
+HEADS = 32
+KV_HEADS = 8
+"""Of grouped queries."""
+SHAPES = {
+    "prefill": (1, 1024, 1024),
+    "prefill 4096": (1, 4096, 4096),
+    "chunk": (1, 64, 4096),
+    "decode": (1, 1, 1024),
+    "decode 8192": (1, 1, 8192),
+    "decode batch 64": (64, 1, 1024),
+}
+"""(batch, queries, keys) of the questions that launch attention, with 32 heads."""
+ROW_RANGE = (1, 8192)
+ROW_TOKENS = (1, 64, 4096)
+SORT_TOKENS = 64
+"""Sorting copies its rows, which a virtual GPU does: more of them take minutes."""
+VOCABULARY = 1000
+PRODUCT_RANGE = (1, 512)
+PRODUCT = {"M": 64, "N": 256, "K": 256}
+GROUPS = 4
+CHECKS = 20_000
+
+
+def sizes(bounds: tuple[int, int]) -> range:
+    """Return all sizes of a range, its last one included."""
+    return range(bounds[0], bounds[1] + 1)
+
+
+def device_tensor(*shape: int, dtype: str = "bfloat16") -> torch.Tensor:
+    """Return a tensor on the virtual GPU, without a value."""
+    return torch.empty(shape, dtype=getattr(torch, dtype), device="cuda")
+
+
+def attention_inputs(
+    head_dim: int, dtype: str, mask: str, shape: tuple[int, int, int], heads: tuple[int, int]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """Return queries, keys (values are the same tensor) and the mask of an attention call."""
+    batch, q_len, kv_len = shape
+    query = device_tensor(batch, heads[0], q_len, head_dim, dtype=dtype)
+    key = device_tensor(batch, heads[1], kv_len, head_dim, dtype=dtype)
+    if mask == "none":
+        return query, key, None
+    mask_dtype = "bool" if mask == "bool" else dtype
+    return query, key, device_tensor(batch, 1, q_len, kv_len, dtype=mask_dtype)
+
+
+def names(noted: list[launches.Launch]) -> str:
+    """Return the kernels of a call, each once, in order of launch; "cublas" for its unknown ones."""
+    kernels = ("cublas" if x.kernel.startswith("cublas ") else x.kernel for x in noted)
+    return " + ".join(dict.fromkeys(kernels))
+
+
+def refusal(error: Exception) -> str:
+    """Return the first line of PyTorch's message without the shapes it was asked about."""
+    line = str(error).splitlines()[0]
+    return "refused: " + re.sub(r",? but got.*|\(?\d+x\d+\)?|;.*", "", line).strip()[:120]
+
+
+def launched(call: Callable[[], object]) -> list[launches.Launch]:
+    """Return the launches of a call."""
+    launches.clear()
+    call()
+    return launches.launches()
+
+
+# ---- attention ----
+
+
+def choice(
+    head_dim: int,
+    dtype: str,
+    mask: str,
+    causal: bool,
+    shape: tuple[int, int, int],
+    heads: tuple[int, int],
+) -> str:
+    """Return the backend that scaled_dot_product_attention takes."""
+    query, key, mask_tensor = attention_inputs(head_dim, dtype, mask, shape, heads)
+    number = torch._fused_sdp_choice(
+        query, key, key, mask_tensor, 0.0, causal, enable_gqa=heads[0] != heads[1]
+    )
+    return BACKENDS[number]
+
+
+def sdpa() -> Section:
+    """Ask SDPA's choice for every head_dim."""
+    answers = {}
+    keys = itertools.product(DTYPES, MASKS, (False, True), SDPA_SHAPES)
+    for dtype, (mask, causal), gqa, shape in keys:
+        heads = (HEADS, KV_HEADS if gqa else HEADS)
+        lengths = (1, *SDPA_SHAPES[shape])
+        row = [choice(d, dtype, mask, causal, lengths, heads) for d in sizes(SDPA_RANGE)]
+        answers[dtype, mask, causal, gqa, shape] = row
+    by = ["dtype", "mask", "causal", "gqa", "shape"]
+    return {"by": by, "range": SDPA_RANGE, "answers": answers}
+
+
+def check_sdpa(section: Section) -> int:
+    """Return how many of CHECKS questions with random batch, heads and lengths answer otherwise."""
+    draw = random.Random(0)
+    differ = 0
+    for _ in range(CHECKS):
+        lengths = [draw.choice((1, draw.randint(2, 4096))) for _ in range(2)]
+        if draw.random() < 0.3:
+            lengths[1] = lengths[0]
+        kv_heads, groups = draw.choice((1, 2, 8)), draw.choice((1, 1, 4, 7))
+        dtype, (mask, causal) = draw.choice(DTYPES), draw.choice(MASKS)
+        head_dim, batch = draw.randint(*SDPA_RANGE), draw.choice((1, 2, 16))
+        heads = (kv_heads * groups, kv_heads)
+        found = choice(head_dim, dtype, mask, causal, (batch, *lengths), heads)
+        key = (dtype, mask, causal, groups > 1, sdpa_shape(*lengths))
+        differ += found != section["answers"][key][head_dim - SDPA_RANGE[0]]
+    return differ
+
+
+def only(backend: str) -> None:
+    """Let SDPA take one backend alone."""
+    torch.backends.cuda.enable_flash_sdp(backend == "flash")
+    torch.backends.cuda.enable_mem_efficient_sdp(backend == "efficient")
+    torch.backends.cuda.enable_math_sdp(False)
+    torch.backends.cuda.enable_cudnn_sdp(False)
+
+
+def attention_launches(head_dim: int, key: tuple) -> list[launches.Launch]:
+    """Return the launches of one call of SDPA; none where the backend refuses it."""
+    dtype, mask, causal, gqa, shape = key
+    heads = (HEADS, KV_HEADS if gqa else HEADS)
+    query, keys, mask_tensor = attention_inputs(head_dim, dtype, mask, SHAPES[shape], heads)
+    try:
+        return launched(
+            lambda: functional.scaled_dot_product_attention(
+                query, keys, keys, mask_tensor, is_causal=causal, enable_gqa=gqa
+            )
+        )
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError:
+        return []
+
+
+FLASH_TRAITS = re.compile(r"Flash_fwd_kernel_traitsILi(\d+)ELi(\d+)ELi(\d+)ELi(\d+)E")
+"""Head_dim, tile and warps in the symbol of a FlashAttention-2 kernel."""
+
+
+def flash_answer(head_dim: int, key: tuple) -> Answer:
+    """Return FlashAttention-2's template (a head_dim), tile, warps and grid for one call.
+
+    ``splits`` counts the parts of the keys, summed up by a second kernel where more than one.
+    """
+    for launch in attention_launches(head_dim, key):
+        traits = FLASH_TRAITS.search(launch.kernel)
+        if traits is None or "flash_fwd" not in launch.kernel:
+            continue
+        template, block_m, block_n, warps = map(int, traits.groups())
+        split = "splitkv" in launch.kernel
+        return {
+            "kernel": "flash_fwd_splitkv_kernel" if split else "flash_fwd_kernel",
+            "template": template,
+            "tile": [block_m, block_n],
+            "warps": warps,
+            "splits": launch.grid[1] if split else 1,
+            "grid": list(launch.grid),
+            "shared_bytes": launch.shared_bytes,
+        }
+    return "refused"
+
+
+def efficient_answer(head_dim: int, key: tuple) -> Answer:
+    """Return memory-efficient attention's kernel for one call; its name holds the tile."""
+    for launch in attention_launches(head_dim, key):
+        if "fmha" in launch.kernel:
+            return launch.kernel
+    return "refused"
+
+
+def attention(backend: str, answer: Callable[[int, tuple], Answer], last: int) -> Section:
+    """Ask a backend for every head_dim up to ``last``."""
+    only(backend)
+    answers = {}
+    for dtype, (mask, causal), gqa, shape in itertools.product(
+        DTYPES, MASKS, (False, True), SHAPES
+    ):
+        if backend == "flash" and (dtype == "float32" or mask != "none"):
+            continue  # refused at every size: PyTorch's FlashAttention-2 takes halves and no mask
+        key = (dtype, mask, causal, gqa, shape)
+        answers[key] = [answer(head_dim, key) for head_dim in sizes((1, last))]
+    by = ["dtype", "mask", "causal", "gqa", "shape"]
+    return {"by": by, "range": (1, last), "answers": answers}
+
+
+# ---- rows ----
+
+
+def row_calls(dtype: str, tokens: int) -> dict[str, Callable[[int], object]]:
+    """Return operators on ``tokens`` rows by name, as functions of a row's length."""
+    rows = device_tensor(tokens * ROW_RANGE[1], dtype=dtype)
+    table = device_tensor(VOCABULARY * ROW_RANGE[1], dtype=dtype)
+    index = torch.zeros(tokens, dtype=torch.long, device="cuda")
+
+    def matrix(size: int) -> torch.Tensor:
+        return rows[: tokens * size].view(tokens, size)
+
+    def weight(size: int) -> torch.Tensor:
+        return table[:size]
+
+    return {
+        "softmax": lambda size: torch.softmax(matrix(size), -1),
+        "layer_norm": lambda size: functional.layer_norm(
+            matrix(size), (size,), weight(size), weight(size)
+        ),
+        "rms_norm": lambda size: functional.rms_norm(matrix(size), (size,), weight(size)),
+        "cat": lambda size: torch.cat((matrix(size), matrix(size)), -1),
+        "embedding": lambda size: functional.embedding(
+            index, table[: VOCABULARY * size].view(VOCABULARY, size)
+        ),
+        "sort": lambda size: torch.sort(matrix(size), -1),
+    }
+
+
+def rows() -> Section:
+    """Ask which kernels serve a row's length; their names in order of launch."""
+    torch.cuda.empty_cache()  # of attention's large blocks
+    answers = {}
+    for dtype, tokens in itertools.product(("bfloat16", "float32"), ROW_TOKENS):
+        for operator, call in row_calls(dtype, tokens).items():
+            if operator == "sort" and tokens > SORT_TOKENS:
+                continue
+            answers[operator, dtype, tokens] = [
+                names(launched(partial(call, size))) for size in sizes(ROW_RANGE)
+            ]
+    return {"by": ["operator", "dtype", "tokens"], "range": ROW_RANGE, "answers": answers}
+
+
+# ---- products with kernels or refusals of their own ----
+
+
+def scaled_mm(shape: dict[str, int], rowwise: bool) -> object:
+    """Multiply float8 matrices with one scale, or with one a row."""
+    a = device_tensor(shape["M"], shape["K"], dtype="float8_e4m3fn")
+    b = device_tensor(shape["N"], shape["K"], dtype="float8_e4m3fn").t()
+    scale_a = device_tensor(shape["M"], 1, dtype="float32") if rowwise else None
+    scale_b = device_tensor(1, shape["N"], dtype="float32") if rowwise else None
+    one = device_tensor(dtype="float32")
+    scales = (scale_a, scale_b) if rowwise else (one, one)
+    return torch._scaled_mm(a, b, *scales, out_dtype=torch.bfloat16)
+
+
+def int_mm(shape: dict[str, int]) -> object:
+    """Multiply int8 matrices."""
+    a = device_tensor(shape["M"], shape["K"], dtype="int8")
+    return torch._int_mm(a, device_tensor(shape["N"], shape["K"], dtype="int8").t())
+
+
+def grouped_mm(shape: dict[str, int]) -> object:
+    """Multiply rows of ``M`` a group by each group's own matrix, as a mixture of experts does."""
+    a = device_tensor(GROUPS * shape["M"], shape["K"])
+    b = device_tensor(GROUPS, shape["N"], shape["K"]).transpose(1, 2)
+    ends = torch.arange(1, GROUPS + 1, dtype=torch.int32) * shape["M"]
+    return torch._grouped_mm(a, b, offs=ends.cuda(), out_dtype=torch.bfloat16)
+
+
+PRODUCTS: dict[str, Callable[[dict[str, int]], object]] = {
+    "_scaled_mm tensorwise": lambda shape: scaled_mm(shape, rowwise=False),
+    "_scaled_mm rowwise": lambda shape: scaled_mm(shape, rowwise=True),
+    "_int_mm": int_mm,
+    "_grouped_mm": grouped_mm,
+}
+
+
+def product_answer(operator: str, shape: dict[str, int]) -> Answer:
+    """Return the kernels of one product, or why it is refused."""
+    try:
+        return names(launched(partial(PRODUCTS[operator], shape)))
+    except (RuntimeError, ValueError) as error:
+        return refusal(error)
+
+
+def products() -> Section:
+    """Ask what special products take, by the size of each axis."""
+    answers = {}
+    for operator, axis in itertools.product(PRODUCTS, PRODUCT):
+        answers[operator, axis] = [
+            product_answer(operator, PRODUCT | {axis: size}) for size in sizes(PRODUCT_RANGE)
+        ]
+    return {"by": ["operator", "axis"], "range": PRODUCT_RANGE, "answers": answers}
+
+
+# ---- all of them ----
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that answers depend on."""
+    return {
+        "torch": torch.__version__,
+        "cuda": str(torch.version.cuda),
+        "cudnn": str(torch.backends.cudnn.version()),
+        "archs": " ".join(torch.cuda.get_arch_list()),
+    }
+
+
+def sections() -> Iterator[tuple[str, Section]]:
+    """Yield the sections of a table by name."""
+    choices = sdpa()
+    choices["checked"] = {"questions": CHECKS, "differ": check_sdpa(choices)}
+    yield "sdpa", choices
+    yield "fa2", attention("flash", flash_answer, 256)
+    yield "efficient", attention("efficient", efficient_answer, SDPA_RANGE[1])
+    yield "rows", rows()
+    yield "products", products()
+
+
+def numbered(section: Section) -> Section:
+    """Return a section with its different answers in a list and their numbers in each row."""
+    numbers: dict[str, int] = {}
+    rows = []
+    for key, answers in section["answers"].items():
+        texts = (json.dumps(answer) for answer in answers)
+        rows.append([*key, [numbers.setdefault(text, len(numbers)) for text in texts]])
+    return section | {"answers": [json.loads(text) for text in numbers], "rows": rows}
+
+
+def main() -> None:
+    """Write the answers to the file named last on the command line."""
+    answered: dict[str, object] = {"versions": versions()}
+    answered |= {name: numbered(section) for name, section in sections()}
+    Path(sys.argv[-1]).write_text(json.dumps(answered), encoding="utf-8")

@@ -1,0 +1,203 @@
+"""Recorded answers of PyTorch's dispatchers: which kernel serves a size on a GPU not at hand.
+
+A table (``gacprof/dispatch/<gpu>-torch<release>.json``, made by ``gacprof dispatch``) holds what an
+unmodified PyTorch chose on a virtual GPU. A size that was not asked has no answer: nothing is
+interpolated.
+"""
+
+from __future__ import annotations
+
+import bisect
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from gacprof.core.errors import GacprofError
+
+SCHEMA = "gacprof.dispatch/1"
+FOLDER = Path(__file__).parent.parent / "dispatch"
+SDPA_SHAPES = {
+    "q = kv = 1": (1, 1),
+    "q = 1 < kv": (1, 1024),
+    "q > kv = 1": (64, 1),
+    "q = kv > 1": (1024, 1024),
+    "1 < q < kv": (17, 1024),
+    "q > kv > 1": (1024, 17),
+}
+"""Kinds of (queries, keys) that SDPA tells apart, by the pair that was asked for each. A table's
+``checked`` counts random other pairs that were asked beside them, and how many answered otherwise."""
+
+
+def sdpa_shape(q_len: int, kv_len: int) -> str:
+    """Return the kind of a pair of lengths, a key of SDPA_SHAPES."""
+    if q_len == kv_len:
+        return "q = kv = 1" if q_len == 1 else "q = kv > 1"
+    if 1 in (q_len, kv_len):
+        return "q = 1 < kv" if q_len == 1 else "q > kv = 1"
+    return "1 < q < kv" if q_len < kv_len else "q > kv > 1"
+
+
+@dataclass(frozen=True)
+class SdpaAnswer:
+    """SDPA's backend ("flash", "efficient", "cudnn", "math") and the kernel it launches.
+
+    ``kernel`` is None where it is not known: cuDNN's, and those that math is made of.
+    """
+
+    backend: str
+    kernel: str | None
+
+
+@dataclass(frozen=True)
+class FlashAnswer:
+    """FlashAttention-2's kernel: ``template`` is the head_dim it is compiled for, ``tile`` queries
+    × keys, ``splits`` the parts of the keys, ``shared_bytes`` dynamic shared memory of a block."""
+
+    kernel: str
+    template: int
+    tile: tuple[int, int]
+    warps: int
+    splits: int
+    grid: tuple[int, int, int]
+    shared_bytes: int
+
+
+class Section:
+    """Answers to one kind of question, by key, for whole ranges of a size.
+
+    A run ``[first, last, [a, b, …]]`` says that size s has answer number ``[a, b, …][s mod n]``,
+    n the length of the list.
+    """
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        self.by: Sequence[str] = data["by"]
+        self.range: Sequence[int] = data["range"]
+        self._answers = data["answers"]
+        self._runs = data["runs"]
+        self._row_of = {tuple(row[:-1]): row[-1] for row in data["rows"]}
+
+    def keys(self) -> list[tuple]:
+        """Return the keys that were asked, in the order of ``by``."""
+        return list(self._row_of)
+
+    def lookup(self, size: int, *key: object) -> Any:
+        """Return the answer for a size; None where it was not asked."""
+        runs = self._runs[self._row_of[key]] if key in self._row_of else []
+        index = bisect.bisect_right(runs, size, key=lambda run: run[0]) - 1
+        if index < 0 or size > runs[index][1]:
+            return None
+        pattern = runs[index][2]
+        return self._answers[pattern[size % len(pattern)]]
+
+
+@dataclass(frozen=True)
+class DispatchTable:
+    """What one release of PyTorch dispatches on one GPU."""
+
+    gpu: str
+    device: str
+    release: str
+    provenance: str
+    versions: Mapping[str, str]
+    sections: Mapping[str, Section]
+
+    def sdpa(
+        self,
+        head_dim: int,
+        dtype: str = "bfloat16",
+        q_len: int = 1024,
+        kv_len: int = 1024,
+        *,
+        causal: bool = False,
+        mask: str = "none",
+        gqa: bool = False,
+    ) -> SdpaAnswer | None:
+        """Return SDPA's choice for dense tensors without gradient; None where it was not asked.
+
+        ``mask`` is "none", "float" or "bool"; ``gqa`` whether keys have fewer heads than queries.
+        """
+        key = (dtype, mask, causal, gqa, sdpa_shape(q_len, kv_len))
+        backend = self.sections["sdpa"].lookup(head_dim, *key)
+        if backend is None:
+            return None
+        shape = "decode" if q_len == 1 else "prefill"
+        kernel = None
+        if backend == "flash":
+            flash = self.fa2(head_dim, dtype, shape, causal=causal, gqa=gqa)
+            kernel = f"FlashAttention-2, head_dim {flash.template}" if flash else None
+        if backend == "efficient":
+            kernel = self.sections["efficient"].lookup(head_dim, dtype, mask, causal, gqa, shape)
+        return SdpaAnswer(backend, kernel)
+
+    def fa2(
+        self,
+        head_dim: int,
+        dtype: str = "bfloat16",
+        shape: str = "prefill",
+        *,
+        causal: bool = False,
+        gqa: bool = False,
+    ) -> FlashAnswer | None:
+        """Return FlashAttention-2's kernel in a shape that was asked (``fa2_shapes``); None where
+        it was not, or where FlashAttention-2 refuses."""
+        answer = self.sections["fa2"].lookup(head_dim, dtype, "none", causal, gqa, shape)
+        if not isinstance(answer, dict):
+            return None
+        tile, grid = tuple(answer["tile"]), tuple(answer["grid"])
+        return FlashAnswer(**answer | {"tile": tile, "grid": grid})
+
+    def rows(
+        self, operator: str, size: int, *, dtype: str = "bfloat16", tokens: int = 64
+    ) -> str | None:
+        """Return the kernels of an operator on rows of a length; None where it was not asked."""
+        return self.sections["rows"].lookup(size, operator, dtype, tokens)
+
+    def product(self, operator: str, axis: str, size: int) -> str | None:
+        """Return the kernels of a product over one axis, or "refused: …"; None: not asked."""
+        return self.sections["products"].lookup(size, operator, axis)
+
+
+def parse_table(text: str) -> DispatchTable:
+    """Return the table of a JSON text.
+
+    Raises GacprofError where it is of another schema.
+    """
+    data = json.loads(text)
+    if data.get("schema") != SCHEMA:
+        raise GacprofError(f"a dispatch table is {SCHEMA}, this one {data.get('schema')!r}")
+    return DispatchTable(
+        gpu=data["gpu"],
+        device=data["device"],
+        release=data["release"],
+        provenance=data["provenance"],
+        versions=data["versions"],
+        sections={name: Section(section) for name, section in data["sections"].items()},
+    )
+
+
+def shipped_tables() -> list[tuple[str, str]]:
+    """Return the (gpu, release) pairs that ship with the package, newest releases last."""
+    pairs = (path.stem.split("-torch") for path in FOLDER.glob("*-torch*.json"))
+    return sorted(pairs and ((gpu, release) for gpu, release in pairs), key=_by_release)
+
+
+def _by_release(pair: tuple[str, str]) -> tuple:
+    gpu, release = pair
+    return gpu, [int(part) for part in release.split(".")]
+
+
+@cache
+def load_table(gpu: str, release: str | None = None) -> DispatchTable | None:
+    """Return the shipped table of a GPU and a release of torch, the newest if none is named.
+
+    ``2.14`` and ``2.14.1+cu130`` name 2.14.1's. None where there is no such table.
+    """
+    wanted = (release or "").split("+")[0].split(".")[:2]
+    releases = [known for name, known in shipped_tables() if name == gpu]
+    fitting = [known for known in releases if release is None or known.split(".")[:2] == wanted]
+    if not fitting:
+        return None
+    return parse_table((FOLDER / f"{gpu}-torch{fitting[-1]}.json").read_text(encoding="utf-8"))
