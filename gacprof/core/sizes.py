@@ -108,10 +108,17 @@ class SizeSource(Protocol):
     ``tokens`` and ``dtypes`` are what it holds products for, ascending; empty: any.
     """
 
-    name: str
-    provenance: str
-    tokens: Sequence[int]
-    dtypes: Sequence[str]
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def provenance(self) -> str: ...
+
+    @property
+    def tokens(self) -> Sequence[int]: ...
+
+    @property
+    def dtypes(self) -> Sequence[str]: ...
 
     def sizes(self, uses: Sequence[Use], low: int, high: int) -> Sequence[int]:
         """The sizes of a dim within [low, high] that it can judge in all of these uses."""
