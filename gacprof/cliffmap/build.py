@@ -1,0 +1,135 @@
+"""Blocks to cliff map: fit each axis, judge its sizes, find its multiple and its cliffs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from gacprof.cliffmap.cliffmap import CliffMap, Curve, MapWarning
+from gacprof.cliffmap.fit import Fit, fit_blocks
+from gacprof.cliffmap.judge import judge_sizes, significant, with_reason
+from gacprof.cliffmap.multiples import best_multiple, find_cliffs
+from gacprof.cliffmap.noise import machine_warnings, noise_floor
+from gacprof.cliffmap.run_folder import RunFolder
+from gacprof.core.errors import MapError
+from gacprof.core.formatting import counted
+from gacprof.core.points import Axis, Block, Environment
+from gacprof.core.sizes import TOLERANCE, SizeVerdict
+from gacprof.kernels.names import attach
+
+
+class Run(Protocol):
+    """The blocks of a sweep: a :class:`RunFolder`, or yours."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def environment(self) -> Environment: ...
+
+    @property
+    def axes(self) -> tuple[Axis, ...]: ...
+
+    def blocks(self, axis: Axis) -> list[Block]: ...
+
+    def kernels(self, axis: Axis) -> Mapping[int, tuple[str, ...]]: ...
+
+    def failures(self, axis: Axis) -> Mapping[int, str]: ...
+
+
+def build_map(
+    run: Run | str | Path, *, tolerance: float = TOLERANCE, name: str | None = None
+) -> CliffMap:
+    """Fit each axis's blocks, judge its sizes, find its cliffs.
+
+    Parameters
+    ----------
+    run
+        The folder of a sweep.
+    tolerance
+        The penalty up to which a size is safe.
+    name
+        The map's name; by default the run's.
+
+    Raises
+    ------
+    MeasurementError
+        Where there is no such run.
+    MapError
+        Where nothing was measured in it.
+    """
+    if isinstance(run, str | Path):
+        run = RunFolder(run)
+    fits = {axis: fit_blocks(run.blocks(axis)) for axis in run.axes if run.blocks(axis)}
+    virtual = run.environment.kind == "virtual"
+    if not fits and not virtual:
+        raise MapError(f"nothing was measured in the run '{run.name}': sweep it again")
+    curves = []
+    for axis in run.axes:
+        kernels = {size: kernel_text(names) for size, names in run.kernels(axis).items()}
+        if virtual:
+            curves.append(kernel_curve(axis, kernels, run.failures(axis)))
+        elif axis in fits:
+            curves.append(curve_of(axis, fits[axis], tolerance, kernels, run.failures(axis)))
+    environment = run.environment
+    verb = "kernels dispatched on a virtual" if virtual else "measured on"
+    stack = " ".join(f"{name} {version}" for name, version in environment.stack.items())
+    return CliffMap(
+        name or run.name,
+        f"{verb} {environment.name} ({stack})",
+        environment,
+        tuple(curves),
+        tolerance,
+        rounded(noise_floor(list(fits.values()))),
+        (*machine_warnings(list(fits.values())), *failure_warnings(run)),
+    )
+
+
+def curve_of(
+    axis: Axis,
+    fit: Fit,
+    tolerance: float,
+    kernels: Mapping[int, str],
+    failures: Mapping[int, str],
+) -> Curve:
+    """A fitted axis with its verdicts; sizes without any time are unknown, with the reason."""
+    columns = fit.sizes, fit.log_us.tolist(), fit.error.tolist()
+    timed = judge_sizes(*columns, tolerance, fit.degrees)
+    verdicts = [with_reason(v, kernels.get(v.size, "")) for v in timed if v.size not in failures]
+    verdicts += [SizeVerdict(size, "unknown", reason=why) for size, why in failures.items()]
+    verdicts.sort(key=lambda verdict: verdict.size)
+    multiple = best_multiple(verdicts)
+    cliffs = find_cliffs(*columns, fit.degrees, multiple, kernels)
+    return Curve(axis, tuple(verdicts), tuple(cliffs), multiple)
+
+
+def kernel_curve(axis: Axis, kernels: Mapping[int, str], failures: Mapping[int, str]) -> Curve:
+    """An axis of a virtual GPU: kernels, and no verdict."""
+    reasons = {**kernels, **failures}
+    verdicts = [SizeVerdict(size, "unknown", reason=reasons.get(size, "")) for size in axis.sizes]
+    return Curve(axis, tuple(verdicts))
+
+
+def failure_warnings(run: Run) -> list[MapWarning]:
+    """One warning of all points that failed."""
+    failures = [why for axis in run.axes for why in run.failures(axis).values()]
+    if not failures:
+        return []
+    often = max(failures, key=failures.count)
+    return [MapWarning("failed", f"{counted(len(failures), 'point')} failed, most often: {often}")]
+
+
+def kernel_text(names: Sequence[str]) -> str:
+    """The kernels of one call as a map names them: family, template, instruction and alignment,
+    without tile and schedule."""
+    parts = []
+    for group in attach(names):
+        padded = "padded " if any(kernel.role != "copy" for kernel in group.before) else ""
+        split = " split-k" if group.main.split_k else ""
+        parts.append(padded + group.main.mechanism + split)
+    return " + ".join(dict.fromkeys(parts))
+
+
+def rounded(floor: float | None) -> float | None:
+    return None if floor is None else significant(floor)

@@ -1,0 +1,299 @@
+"""The cliff map: curves of verdicts over sizes, and its answers to diagnosing and planning.
+
+A map answers for what was measured and nothing else: no size between two measured ones is filled
+in, since a cliff may lie there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import hypot, log
+from pathlib import Path
+from typing import Literal
+
+from gacprof.cliffmap.judge import INTERVAL_LEVEL, judge_sizes, quantile
+from gacprof.core.errors import MapError
+from gacprof.core.files import plain, read_record, write_text
+from gacprof.core.points import Axis, Environment
+from gacprof.core.sizes import TOLERANCE, Gemm, Interval, Side, SizeVerdict, Use
+
+SCHEMA = "gacprof.cliffmap/4"
+MAPS = Path(__file__).parents[1] / "maps"
+"""The maps that are shipped."""
+
+PREFERRED_FLAGS = {"cache": "cold", "layout": "tn", "backend": "auto", "mask": "none"}
+"""A model's own way of calling: weights are not in cache, ``y = x · Wᵀ``."""
+
+
+@dataclass(frozen=True)
+class Cliff:
+    """A jump of latency between two neighbouring multiples of the curve's multiple: latency(after)
+    over latency(before), minus 1, beyond noise and the growth of the work. ``cause`` is for people:
+    the change of kernel."""
+
+    before: int
+    after: int
+    jump: Interval
+    cause: str = ""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """An axis with the verdict on each of its sizes, ascending. ``multiple`` is the best to round
+    sizes up to; None where too few were measured to tell."""
+
+    axis: Axis
+    sizes: tuple[SizeVerdict, ...]
+    cliffs: tuple[Cliff, ...] = ()
+    multiple: int | None = None
+
+    @cached_property
+    def by_size(self) -> Mapping[int, SizeVerdict]:
+        return {verdict.size: verdict for verdict in self.sizes}
+
+    def with_verdict(self, verdict: str) -> list[int]:
+        """The sizes that have this verdict."""
+        return [v.size for v in self.sizes if v.verdict == verdict]
+
+    @property
+    def strangeness(self) -> int:
+        """The number of flags that differ from a model's own way of calling."""
+        flags = self.axis.flags
+        return sum(value != PREFERRED_FLAGS.get(name, False) for name, value in flags.items()) + (
+            "cache" not in flags
+        )
+
+
+@dataclass(frozen=True)
+class MapWarning:
+    """What a reader should know of a map: ``drift`` and ``contention`` of the machine, ``failed``
+    points, the ``source`` of published numbers."""
+
+    kind: Literal["drift", "contention", "failed", "source"]
+    message: str
+
+
+Place = tuple[Curve, Side]
+
+
+@dataclass(frozen=True)
+class CliffMap:
+    """The sizes that one device serves well: a :class:`~gacprof.core.sizes.SizeSource`.
+
+    ``provenance`` says how the numbers came about. ``noise_floor`` is the relative difference that
+    a point and its hidden replicate stay within in 19 of 20 cases; None without replicates. A map
+    of a virtual GPU holds kernels and no latency.
+    """
+
+    name: str
+    provenance: str
+    environment: Environment
+    curves: tuple[Curve, ...]
+    tolerance: float = TOLERANCE
+    noise_floor: float | None = None
+    warnings: tuple[MapWarning, ...] = ()
+
+    def save(self, path: str | Path) -> None:
+        """Write the map to a JSON file."""
+        record = {"schema": SCHEMA, **plain(self)}
+        write_text(Path(path), json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n")
+
+    @property
+    def tokens(self) -> list[int]:
+        """The token counts of its linear curves over N and K."""
+        linear = [c for c in self.curves if c.axis.operator == "linear" and "M" in c.axis.fixed]
+        return sorted({curve.axis.fixed["M"] for curve in linear})
+
+    @property
+    def dtypes(self) -> list[str]:
+        return sorted({c.axis.dtype for c in self.curves if c.axis.operator == "linear"})
+
+    def sizes(self, uses: Sequence[Use], low: int, high: int) -> list[int]:
+        """The sizes of a dim within [low, high] that were measured in all of these uses."""
+        return [size for size in self._table(uses) if low <= size <= high]
+
+    def judge(self, uses: Sequence[Use], sizes: Sequence[int]) -> list[SizeVerdict]:
+        """The verdict on each of these sizes of a dim: a single product's are its curve's, several
+        products' those of their summed latencies."""
+        table = self._table(uses)
+        unknown = SizeVerdict(0, "unknown", reason=self._missing(uses))
+        return [table.get(size) or replace(unknown, size=size) for size in sizes]
+
+    def latency_us(self, gemm: Gemm, tokens: int, dtype: str) -> Interval | None:
+        """The latency of one product; None where it was not measured."""
+        for bias in (gemm.bias, False):
+            verdict = self._points.get((tokens, gemm.N, gemm.K, dtype, bias))
+            if verdict is not None:
+                return verdict.latency_us
+        return None
+
+    def head_dim(self, head_dim: int, heads: int, kv_heads: int, dtype: str) -> SizeVerdict:
+        """The verdict on an attention's head_dim, on the curve where it loses most."""
+        shape = {("heads", heads), ("kv_heads", kv_heads)}
+        verdicts = [
+            curve.by_size[head_dim]
+            for curve in self.curves
+            if curve.axis.dim == "head_dim"
+            and curve.axis.dtype == dtype
+            and shape <= curve.axis.fixed.items()
+            and head_dim in curve.by_size
+        ]
+        if not verdicts:
+            reason = f"no curve of attention with {heads} heads holds head_dim {head_dim}"
+            return SizeVerdict(head_dim, "unknown", reason=reason)
+        return max(verdicts, key=lambda v: v.penalty.low if v.penalty else -1.0)
+
+    def curves_of(
+        self,
+        operator: str,
+        dim: str,
+        dtype: str | None = None,
+        fixed: Mapping[str, int] | None = None,
+    ) -> list[Curve]:
+        """The curves of an operator over a dim, those that call as a model does first."""
+        curves = [
+            curve
+            for curve in self.curves
+            if (curve.axis.operator, curve.axis.dim) == (operator, dim)
+            and dtype in (None, curve.axis.dtype)
+            and (fixed or {}).items() <= curve.axis.fixed.items()
+        ]
+        return sorted(curves, key=lambda curve: curve.strangeness)
+
+    @cached_property
+    def _curves_by_use(self) -> dict[tuple[str, int, int, str, bool], Curve]:
+        """By swept dim, M, the other dim, dtype and bias."""
+        curves = {}
+        for dim, other in (("N", "K"), ("K", "N")):
+            for curve in reversed(self.curves_of("linear", dim)):
+                axis = curve.axis
+                bias = bool(axis.flags.get("bias", False))
+                curves[dim, axis.fixed["M"], axis.fixed[other], axis.dtype, bias] = curve
+        return curves
+
+    @cached_property
+    def _points(self) -> dict[tuple[int, int, int, str, bool], SizeVerdict]:
+        """By M, N, K, dtype and bias: every product that was timed."""
+        points = {}
+        linear = [curve for curve in self.curves if curve.axis.operator == "linear"]
+        for curve in sorted(linear, key=lambda curve: -curve.strangeness):
+            for verdict in curve.sizes:
+                point = curve.axis.point(verdict.size)
+                m, n, k = (point.dims[name] for name in "MNK")
+                key = m, n, k, point.dtype, bool(point.flags.get("bias", False))
+                if verdict.latency_us is not None:
+                    points[key] = verdict
+        return points
+
+    @cached_property
+    def _tables(self) -> dict[object, dict[int, SizeVerdict]]:
+        return {}
+
+    def _table(self, uses: Sequence[Use]) -> dict[int, SizeVerdict]:
+        """All sizes that these uses can be judged at, ascending, with their verdicts. Dims of equal
+        uses share a table."""
+        weights: dict[tuple[Axis, Side], float] = {}
+        curves: dict[Axis, Curve] = {}
+        for use in uses:
+            place = self._place(use)
+            if place is None:
+                return {}
+            curve, side = place
+            curves[curve.axis] = curve
+            weights[curve.axis, side] = weights.get((curve.axis, side), 0.0) + use.weight
+        key = frozenset(weights.items())
+        if key not in self._tables:
+            columns = [
+                column_of(curves[axis], side, weight) for (axis, side), weight in weights.items()
+            ]
+            self._tables[key] = self._summed(columns, max(side.ranks for _, side in weights))
+        return self._tables[key]
+
+    def _place(self, use: Use) -> Place | None:
+        """The curve that a use runs along, and the dim's side of it."""
+        if use.N.times and use.K.times:
+            return None
+        dim, side, other = ("N", use.N, use.K) if use.N.times else ("K", use.K, use.N)
+        for bias in (use.gemm.bias, False):
+            curve = self._curves_by_use.get((dim, use.tokens, other.at(0) or 0, use.dtype, bias))
+            if curve is not None:
+                return curve, side
+        return None
+
+    def _summed(
+        self, columns: Sequence[Mapping[int, SizeVerdict]], ranks: int
+    ) -> dict[int, SizeVerdict]:
+        """The verdicts on summed latencies, whose errors are independent between curves."""
+        if len(columns) == 1:
+            return dict(columns[0])
+        summed: dict[int, SizeVerdict] = {}
+        totals: dict[int, float] = {}
+        errors = []
+        for size in sorted(set(columns[0]).intersection(*columns[1:])):
+            verdicts = [column[size] for column in columns]
+            times = [v.latency_us for v in verdicts if v.latency_us is not None]
+            if len(times) < len(verdicts):
+                summed[size] = next(v for v in verdicts if v.latency_us is None)
+                continue
+            totals[size] = sum(time.value for time in times)
+            width = hypot(*(time.high - time.low for time in times)) / 2
+            errors.append(width / totals[size] / quantile(INTERVAL_LEVEL))
+        logs = [log(total) for total in totals.values()]
+        for verdict in judge_sizes(list(totals), logs, errors, self.tolerance, ranks=ranks):
+            summed[verdict.size] = verdict
+        return dict(sorted(summed.items()))
+
+    def _missing(self, uses: Iterable[Use]) -> str:
+        """The product that a map lacks, and the sweep that measures it."""
+        for use in uses:
+            if self._place(use) is None:
+                shape = f"M={use.tokens} N={use.gemm.N} K={use.gemm.K} {use.dtype}"
+                return f"no curve of linear {shape}: 'gacprof sweep --model' measures it"
+        return "the size was not measured in all products: 'gacprof sweep --model' measures it"
+
+
+def column_of(curve: Curve, side: Side, weight: float) -> dict[int, SizeVerdict]:
+    """A curve's verdicts by the size of the dim; latencies ``weight`` times."""
+    column = {}
+    for verdict in curve.sizes:
+        size, rest = divmod(verdict.size * side.ranks - side.others, side.times)
+        if rest == 0 and size > 0:
+            latency = verdict.latency_us and verdict.latency_us.scaled(weight)
+            column[size] = replace(verdict, size=size, latency_us=latency)
+    return column
+
+
+def shipped_maps() -> list[str]:
+    """The names of the maps that come with gacprof."""
+    return sorted(path.stem for path in MAPS.glob("*.json"))
+
+
+def load_map(name_or_path: str | Path) -> CliffMap:
+    """Read a map: a file, a run folder that holds ``cliffmap.json``, or a shipped map by its name.
+
+    Parameters
+    ----------
+    name_or_path
+        A path, or one of :func:`shipped_maps`.
+
+    Raises
+    ------
+    MapError
+        Where there is no such map, or it holds times of a virtual GPU.
+    """
+    path = Path(name_or_path)
+    if path.is_dir():
+        path = path / "cliffmap.json"
+    elif str(name_or_path) in shipped_maps():
+        path = MAPS / f"{name_or_path}.json"
+    if not path.is_file():
+        shipped = ", ".join(shipped_maps())
+        raise MapError(f"there is no map {name_or_path}: name a file or one of {shipped}")
+    cliff_map = read_record(path, CliffMap, SCHEMA, "gacprof map build RUN")
+    timed = any(v.latency_us for curve in cliff_map.curves for v in curve.sizes)
+    if cliff_map.environment.kind == "virtual" and timed:
+        raise MapError(f"{path} holds times of a virtual GPU, which has none: build it anew")
+    return cliff_map

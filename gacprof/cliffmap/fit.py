@@ -1,0 +1,174 @@
+"""The two-way fit of randomised blocks, and its errors.
+
+A block calls every size of an axis once, within tens of milliseconds. The logarithm of a call's
+time is taken as *size effect + block effect + disturbance*. Whatever slows the machine for the
+length of a block slows all its calls alike and goes into the block effect; what disturbs single
+calls only adds time. So both effects are lower quartiles of the residuals, found by polishing rows
+and columns in turn (Tukey, *Exploratory Data Analysis*, 1977, ch. 11). ``reports/noise.md``
+compares estimators.
+
+The error of an effect is that of a lower quartile of as many calls, with one spread for the whole
+curve (few calls now and then lie close together by chance), or of the differences between
+processes where these are larger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gacprof.core.points import Block
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+QUARTILE = 0.25
+POLISHES = 10
+"""Alternations of rows and columns: the steps are below 10⁻³ of the noise by then."""
+FEWEST_CALLS = 4
+"""Below that the error of a size is not known (infinite)."""
+QUARTILE_ERROR = 1.363
+"""Standard error of the lower quartile of n normal values, over σ/√n: √(¼·¾) / φ(Φ⁻¹(¼))."""
+NORMAL_BESIDE = 1.028
+"""Φ⁻¹(0.4) − Φ⁻¹(0.1): the distance of these quantiles of a normal distribution, over σ."""
+NOISIER = 2.0
+"""A slot whose own spread is larger than the curve's by this factor keeps its own."""
+CONTENDED = 0.5
+"""Where more of a curve's sizes have too few undisturbed calls, its times are those of the
+scheduler: all sizes look alike then, and nothing looks noisy."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Sizes, ascending, with the logarithm of their latency in µs at the curve's lower quartile,
+    and its standard error beside the curve's other sizes with ``degrees`` of freedom (as many as
+    blocks, less one: errors of few blocks are heavy-tailed); infinite for one of fewer than
+    :data:`FEWEST_CALLS` undisturbed calls.
+
+    ``log_times`` are the calls [blocks, slots] that the fit is of, nan where a block did not call
+    a slot or the call was disturbed; ``pairs`` are columns of a size and of its A/A replicate;
+    ``processes`` has the process of each block.
+    """
+
+    sizes: tuple[int, ...]
+    log_us: Floats
+    error: Floats
+    degrees: float
+    log_times: Floats
+    processes: Ints
+    pairs: tuple[tuple[int, int], ...]
+
+    @property
+    def contended(self) -> bool:
+        """Tell if most sizes have hardly any undisturbed calls: no error is known then."""
+        return bool(np.isinf(self.error).all())
+
+
+def fit_blocks(blocks: Sequence[Block]) -> Fit:
+    """Fit the blocks of one axis, one at least."""
+    columns: dict[tuple[int, int], int] = {}
+    rows = []
+    for block in blocks:
+        row: dict[int, float] = {}
+        calls: dict[int, int] = {}
+        for size, time_us in zip(block.order, block.times_us, strict=True):
+            replicate = calls[size] = calls.get(size, -1) + 1
+            column = columns.setdefault((size, replicate), len(columns))
+            row[column] = time_us
+        rows.append(row)
+    log_times = np.full((len(rows), len(columns)), np.nan)
+    for i, row in enumerate(rows):
+        log_times[i, list(row)] = np.log(list(row.values()))
+    processes = np.array([block.process for block in blocks])
+    pairs = [(columns[size, 0], columns[size, 1]) for size, number in columns if number == 1]
+    return fit_matrix(log_times, [size for size, _ in columns], processes, pairs)
+
+
+def fit_matrix(
+    log_times: Floats,
+    slot_sizes: Sequence[int],
+    processes: Ints,
+    pairs: Sequence[tuple[int, int]] = (),
+) -> Fit:
+    """Fit log times [blocks, slots] of slots with these sizes; slots of equal size are averaged."""
+    slot, block = two_way(log_times)
+    slot = slot + float(np.quantile(block, QUARTILE))
+    error = slot_errors(log_times - two_way_sum(slot, block), processes)
+    sizes = sorted(set(slot_sizes))
+    log_us, size_error = np.zeros(len(sizes)), np.zeros(len(sizes))
+    for i, size in enumerate(sizes):
+        slots = [s for s, other in enumerate(slot_sizes) if other == size]
+        good = [s for s in slots if np.isfinite(error[s])] or slots
+        log_us[i] = slot[good].mean()
+        size_error[i] = sqrt(np.sum(error[good] ** 2)) / len(good)
+    if np.mean(np.isinf(size_error)) > CONTENDED:
+        size_error[:] = np.inf
+    degrees = max(1.0, len(log_times) - 1.0)
+    return Fit(tuple(sizes), log_us, size_error, degrees, log_times, processes, tuple(pairs))
+
+
+def two_way(log_times: Floats) -> tuple[Floats, Floats]:
+    """(slot effects, block effects) of log times [blocks, slots] with gaps."""
+    # From the medians: polishing has other fixed points, and from zeros it may end in one that
+    # takes what slows a quarter of the slots in a third of the blocks for the blocks' own.
+    slot, block = quantile_of_columns(log_times, 0.5), np.zeros(len(log_times))
+    for _ in range(POLISHES):
+        block += quantile_of_columns((log_times - two_way_sum(slot, block)).T, QUARTILE)
+        slot += quantile_of_columns(log_times - two_way_sum(slot, block), QUARTILE)
+    return slot, block
+
+
+def two_way_sum(slot: Floats, block: Floats) -> Floats:
+    """Slot and block effects added: a matrix [blocks, slots]."""
+    return np.add.outer(block, slot)
+
+
+def slot_errors(residual: Floats, processes: Ints) -> Floats:
+    """The standard error of each slot's effect, from the residuals [blocks, slots]: that of a lower
+    quartile of its calls, or what it differs by between processes, whichever is larger. Both are
+    the curve's, but for a slot that is truly noisier."""
+    counts = np.sum(~np.isnan(residual), axis=0)
+    centred = residual - quantile_of_columns(residual, QUARTILE)
+    spread = lower_spread(centred.reshape(-1, 1))
+    spreads = lower_spread(centred)
+    within = np.where(spreads > NOISIER * spread, spreads, spread) / np.sqrt(np.maximum(counts, 1))
+    apart = process_spreads(residual, processes)
+    freedom = max(1, len(np.unique(processes)) - 1)
+    usual = np.median(apart) / (1 - 2 / (9 * freedom)) ** 1.5  # the median of χ, Wilson–Hilferty
+    between = np.where(apart > NOISIER * usual, apart, usual)
+    return np.where(counts >= FEWEST_CALLS, np.maximum(within, between), np.inf)
+
+
+def lower_spread(values: Floats) -> Floats:
+    """The standard error of each column's lower quartile, times the root of its number of values:
+    √(¼·¾) over the density there, by the quantiles beside it (disturbance makes the upper ones
+    say nothing)."""
+    beside = quantile_of_columns(values, 0.4) - quantile_of_columns(values, 0.1)
+    return QUARTILE_ERROR / NORMAL_BESIDE * beside
+
+
+def process_spreads(residual: Floats, processes: Ints) -> Floats:
+    """The standard error of each slot's effect by what it differs by between processes; 0 for a
+    single process."""
+    numbers = np.unique(processes)
+    if len(numbers) < 2:
+        return np.zeros(residual.shape[1])
+    effects = np.array([quantile_of_columns(residual[processes == p], QUARTILE) for p in numbers])
+    effects -= np.median(effects, axis=1, keepdims=True)
+    return np.asarray(np.std(effects, axis=0, ddof=1) / np.sqrt(len(numbers)))
+
+
+def quantile_of_columns(values: Floats, q: float) -> Floats:
+    """The quantile of each column, gaps left out; 0 for an empty one. Faster than numpy's."""
+    ordered = np.sort(values, axis=0)
+    counts = np.sum(~np.isnan(ordered), axis=0)
+    place = q * np.maximum(counts - 1, 0)
+    low = np.floor(place).astype(np.int64)
+    high = np.minimum(low + 1, np.maximum(counts - 1, 0))
+    column = np.arange(values.shape[1])
+    a, b = ordered[low, column], ordered[high, column]
+    return np.where(counts > 0, a + (place - low) * (b - a), 0.0)

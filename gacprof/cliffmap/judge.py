@@ -1,0 +1,127 @@
+"""Safe, misaligned or undecided: the only place where a measured size is called safe.
+
+A size's penalty is its latency over the lowest latency of any size at least as large, minus 1. Both
+latencies have errors, so the penalty has an interval, and the verdict follows from that:
+
+* *safe*: the interval lies at or below the tolerance,
+* *misaligned*: it lies above,
+* *undecided*: it holds the tolerance. More blocks, or a quieter machine, may decide.
+
+The upper bound needs no correction for the many larger sizes: the best of them is among those that
+the maximum is taken over. The lower bound does, since the fastest-looking of many noisy sizes looks
+too fast: Bonferroni over the sizes of the curve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from math import exp, expm1, hypot, inf, isinf, log1p
+from statistics import NormalDist
+
+from gacprof.core.sizes import Interval, SizeVerdict, Verdict
+
+CHECKS = 8
+"""A sweep judges a curve after 12, 24, 48 … blocks, this often at most."""
+VERDICT_LEVEL = 0.05 / CHECKS
+"""The chance of each bound to be wrong at one check, so that it is 5 % over all checks."""
+INTERVAL_LEVEL = 0.025
+"""On either side of a latency's 95 % interval."""
+
+VECTOR_STEPS = (8, 16, 32)
+"""Sizes that the next larger kernel or vector load may ask for: 16 bytes of a 16-bit type, of an
+8-bit type, and AMX's 32 elements of K in bfloat16."""
+WIDEST_GAP = 1.25
+"""A size further than this ratio from all others is compared with none (our choice: the best larger
+size, had it been measured, might be that much larger and take less)."""
+
+NOT_MEASURED = "measured in too few undisturbed blocks: sweep on a quieter machine"
+NOT_COMPARABLE = "the sizes that it could be padded to were not all measured"
+
+
+def quantile(level: float, degrees: float = inf) -> float:
+    """The number of standard errors that are exceeded with the chance ``level`` on one side:
+    Student's t, the normal distribution's for infinite ``degrees`` of freedom."""
+    if isinf(degrees):
+        return NormalDist().inv_cdf(1 - level)
+    from scipy.special import stdtrit
+
+    return float(-stdtrit(degrees, level))
+
+
+def judge_sizes(
+    sizes: Sequence[int],
+    log_us: Sequence[float],
+    error: Sequence[float],
+    tolerance: float,
+    degrees: float = inf,
+    ranks: int = 1,
+) -> list[SizeVerdict]:
+    """The verdict on each of ascending ``sizes``.
+
+    ``log_us`` are log latencies and ``error`` their standard errors (log; 0: taken as they stand,
+    infinite: not known) with ``degrees`` of freedom. A size that is not :func:`comparable` is never
+    safe. ``ranks`` TP ranks share a size.
+    """
+    measured = [i for i, spread in enumerate(error) if not isinf(spread)]
+    verdicts = [SizeVerdict(size, "undecided", reason=NOT_MEASURED) for size in sizes]
+    compared = comparable([sizes[i] // ranks for i in measured])
+    upper = quantile(VERDICT_LEVEL, degrees)
+    lower = quantile(VERDICT_LEVEL / max(1, len(measured) - 1), degrees)
+    half_width = quantile(INTERVAL_LEVEL, degrees)
+    for place, i in enumerate(measured):
+        low = value = high = 0.0
+        for j in measured[place + 1 :]:
+            gap, spread = log_us[i] - log_us[j], hypot(error[i], error[j])
+            low = max(low, gap - lower * spread)
+            value = max(value, gap)
+            high = max(high, gap + upper * spread)
+        verdict = verdict_of(low, high, log1p(tolerance))
+        reason = ""
+        if verdict == "safe" and not compared[place]:
+            verdict, reason = "undecided", NOT_COMPARABLE
+        half = half_width * error[i]
+        latency = Interval(*(significant(exp(log_us[i] + side * half)) for side in (-1, 0, 1)))
+        penalty = Interval(*(significant(expm1(bound)) for bound in (low, value, high)))
+        verdicts[i] = SizeVerdict(sizes[i], verdict, penalty, latency, reason)
+    return verdicts
+
+
+def verdict_of(low: float, high: float, tolerance: float) -> Verdict:
+    """The verdict on a penalty between ``low`` and ``high``."""
+    if high <= tolerance:
+        return "safe"
+    return "misaligned" if low > tolerance else "undecided"
+
+
+def comparable(sizes: Sequence[int]) -> list[bool]:
+    """For each of ascending sizes: were those that it could be padded to measured as well?
+
+    They are the next multiples of 8, 16 and 32 (of those that are at most half of the size), and
+    any other size within a quarter of it.
+    """
+    measured = set(sizes)
+    steps = {a for a, b in pairwise(sizes) if is_close(a, b)}
+    steps |= {b for a, b in pairwise(sizes) if is_close(a, b)}
+    return [
+        size in steps
+        and all(size + -size % step in measured for step in VECTOR_STEPS if 2 * step <= size)
+        for size in sizes
+    ]
+
+
+def is_close(size: int, larger: int) -> bool:
+    """Tell if two sizes lie within 32, or a quarter, of one another."""
+    return larger - size <= VECTOR_STEPS[-1] or larger <= WIDEST_GAP * size
+
+
+def significant(value: float) -> float:
+    """Six significant digits: far below any timer's resolution, and half a map's bytes."""
+    return float(f"{value:.6g}")
+
+
+def with_reason(verdict: SizeVerdict, kernel: str) -> SizeVerdict:
+    """The verdict with the kernel that serves the size, before what else stands in the reason."""
+    parts = [part for part in (kernel, verdict.reason) if part]
+    return replace(verdict, reason="; ".join(parts))

@@ -1,0 +1,193 @@
+"""Suites: axes to sweep, written as TOML.
+
+Each ``[[sweep]]`` table is one axis of one operator; lists of dims, dtypes and flags multiply out::
+
+    name = "mine"
+    budget_s = 55                          # optional: ends the sweep, whatever is undecided
+
+    [[sweep]]
+    operator = "linear"
+    axis = "K"
+    values = [107, { from = 96, to = 128, step = 8 }]
+    dims = { M = [1, 1024], N = 1024 }
+    dtype = "auto"                         # float16 on a GPU, float32 on a CPU
+    flags = { bias = false }
+    device = "cuda"                        # optional: only there
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from gacprof.core.dtypes import compute_dtype
+from gacprof.core.errors import GacprofError, MeasurementError
+from gacprof.core.points import Axis, Flag
+from gacprof.operators import canonical
+
+SUITES = Path(__file__).parents[1] / "suites"
+"""The suites that are shipped."""
+AUTO_DTYPE = {"cpu": "float32"}
+"""The dtype "auto" by kind of device; float16 on a GPU."""
+MAX_POINTS = 1_000_000
+"""Of one suite: at a hundred points a second three hours."""
+
+Size = Annotated[int, Field(gt=0)]
+
+
+class Strict(BaseModel):
+    """A table without other keys."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+
+class Range(Strict):
+    """Sizes from ``first`` to ``last``, both included."""
+
+    first: Annotated[Size, Field(alias="from")]
+    last: Annotated[Size, Field(alias="to")]
+    step: Size = 1
+
+
+class SweepTable(Strict):
+    """One ``[[sweep]]``."""
+
+    operator: str
+    axis: str
+    values: Annotated[list[Size | Range], Field(min_length=1)]
+    dims: dict[str, Size | list[Size]] = {}
+    dtype: str | list[str] = "auto"
+    flags: dict[str, Flag | list[Flag]] = {}
+    device: Literal["cpu", "cuda"] | None = None
+
+    def sizes(self) -> list[int]:
+        """The swept sizes, ascending."""
+        sizes: set[int] = set()
+        for value in self.values:
+            if isinstance(value, Range):
+                value = range(
+                    value.first, min(value.last, value.first + MAX_POINTS) + 1, value.step
+                )
+                sizes.update(value)
+            else:
+                sizes.add(value)
+        return sorted(sizes)
+
+    def axes(self, kind: str) -> Iterator[Axis]:
+        """One axis for each combination of the other settings."""
+        dtypes = self.dtype if isinstance(self.dtype, list) else [self.dtype]
+        for name in dtypes:
+            dtype = AUTO_DTYPE.get(kind, "float16") if name == "auto" else compute_dtype(name)
+            for dims in combinations(self.dims):
+                for flags in combinations(self.flags):
+                    axis = Axis(self.operator, self.axis, tuple(self.sizes()), dims, dtype, flags)
+                    yield complete_axis(axis)
+
+
+class SuiteTable(Strict):
+    """A suite's file."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")]
+    description: str = ""
+    budget_s: Annotated[float | None, Field(gt=0)] = None
+    sweep: Annotated[list[SweepTable], Field(min_length=1)]
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Axes to sweep, no two with the same key. ``budget_s`` ends a sweep, whatever is undecided."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    description: str = ""
+    budget_s: float | None = None
+
+    @property
+    def points(self) -> int:
+        """The number of points on all axes."""
+        return sum(len(axis.sizes) for axis in self.axes)
+
+
+def load_suite(name_or_path: str | Path, kind: str = "cuda") -> Suite:
+    """Read a suite.
+
+    Parameters
+    ----------
+    name_or_path
+        A TOML file, or the name of a shipped suite (:func:`shipped_suites`).
+    kind
+        The device's: ``cpu``, ``cuda`` or ``virtual``. Sweeps for another kind are left out.
+
+    Raises
+    ------
+    MeasurementError
+        Names the file and the key at fault.
+    """
+    path = Path(name_or_path)
+    if str(name_or_path) in shipped_suites():
+        path = SUITES / f"{name_or_path}.toml"
+    if not path.is_file():
+        raise MeasurementError(
+            f"there is no suite {name_or_path}: name a TOML file or {', '.join(shipped_suites())}"
+        )
+    try:
+        table = SuiteTable.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        return suite_of(table, kind)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        place = ".".join(str(part) for part in problem["loc"])
+        raise MeasurementError(f"{path}: {place}: {problem['msg']}") from None
+    except (GacprofError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise MeasurementError(f"{path}: {error}") from None
+
+
+def shipped_suites() -> list[str]:
+    """The names of the suites that come with gacprof."""
+    return sorted(path.stem for path in SUITES.glob("*.toml"))
+
+
+def suite_of(table: SuiteTable, kind: str) -> Suite:
+    """The suite of a file, for a kind of device."""
+    device = "cpu" if kind == "cpu" else "cuda"
+    axes = [
+        axis for sweep in table.sweep if sweep.device in (None, device) for axis in sweep.axes(kind)
+    ]
+    suite = Suite(table.name, merged_axes(axes), table.description, table.budget_s)
+    if not 0 < suite.points <= MAX_POINTS:
+        raise MeasurementError(f"{suite.points:,} points for {device}: 1 to {MAX_POINTS:,} can be")
+    return suite
+
+
+def merged_axes(axes: Iterable[Axis]) -> tuple[Axis, ...]:
+    """The axes, those with one key as one that has the sizes of all."""
+    merged: dict[str, Axis] = {}
+    for axis in axes:
+        sizes = set(axis.sizes)
+        if axis.key in merged:
+            sizes.update(merged[axis.key].sizes)
+        merged[axis.key] = replace(axis, sizes=tuple(sorted(sizes)))
+    return tuple(merged.values())
+
+
+def complete_axis(axis: Axis) -> Axis:
+    """The axis with all dims and flags of its operator spelt out.
+
+    Raises :class:`MeasurementError` where the operator cannot take it.
+    """
+    first = canonical(axis.point(axis.sizes[0]))
+    canonical(axis.point(axis.sizes[-1]))
+    fixed = {name: size for name, size in first.dims.items() if name != axis.dim}
+    return replace(axis, fixed=fixed, flags=first.flags)
+
+
+def combinations(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Every choice of one value for each setting, lists being choices."""
+    choices = [value if isinstance(value, list) else [value] for value in settings.values()]
+    for values in product(*choices):
+        yield dict(zip(settings, values, strict=True))
