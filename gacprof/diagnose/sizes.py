@@ -1,0 +1,120 @@
+"""Verdicts on the sizes of a model's dims, each beside the sizes of the dims that it meets.
+
+A rank of 131 and a width of 683 are N and K of one product, and PaLU's groups add up on one side
+of theirs: such dims are *coupled*. Beside an odd one no size of the other is fast, and each looks
+as good as it can be. So a dim is judged with its coupled dims padded, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes
+from gacprof.checkpoint.products import AS_STORED, Products
+from gacprof.core.sizes import SizeSource, SizeVerdict, Use
+
+WINDOW = 0.25
+"""How far from a dim's size other sizes are looked for, as a fraction of it."""
+LEAST_REACH = 32
+"""The same in sizes, at least: a small dim has another tile beside it too (AMX's K of 32, say)."""
+PADDED_TO = (64, 8)
+"""Multiples that coupled dims are taken to be padded to, the first at which the source knows the
+dim: one of 64 hides nothing of a smaller period."""
+
+
+def window_of(size: int, window: float = WINDOW) -> tuple[int, int]:
+    """The first and the last size within ``window`` (a fraction) of a size."""
+    reach = max(LEAST_REACH, round(size * window))
+    return max(1, size - reach), size + reach
+
+
+def next_multiple(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
+
+
+def coupled_dims(inventory: Inventory, dim: Dim) -> list[Dim]:
+    """The other dims of the products that a dim feeds."""
+    weights = dict.fromkeys(feed.weight for feed in dim.feeds)
+    dims = {other.name: other for weight in weights for other in inventory.fed_by(weight)}
+    dims.pop(dim.name, None)
+    return list(dims.values())
+
+
+def sole_rank(inventory: Inventory, module: Module) -> Dim | None:
+    """The rank of a factor pair that can be multiplied out to one dense weight."""
+    ranks = inventory.ranks_of(module)
+    if len(module.gemms) != 2 or len(ranks) != 1 or ranks[0].padding == "refused":
+        return None
+    return ranks[0]
+
+
+class SizeTable:
+    """A source's verdicts on the dims of one model. Equal dims are judged once.
+
+    ``window`` is how far from a dim's size others are looked for, as a fraction of it.
+    """
+
+    def __init__(self, products: Products, source: SizeSource, window: float = WINDOW) -> None:
+        self.window = window
+        self.products = products
+        self.source = source
+        self.inventory = products.inventory
+        self._verdicts: dict[object, dict[int, SizeVerdict]] = {}
+
+    def verdicts(
+        self, dim: Dim, low: int, high: int, sizes: NewSizes = AS_STORED
+    ) -> dict[int, SizeVerdict]:
+        """The verdicts on a dim's own size and those within [low, high] that the source knows,
+        where other dims have these ``sizes``."""
+        uses = self.products.uses_of(dim, sizes)
+        key = (dim.size, low, high, *map(_shape_key, uses))
+        if key not in self._verdicts:
+            choices = sorted({dim.size, *self.source.sizes(uses, low, high)})
+            verdicts = self.source.judge(uses, choices) if uses else []
+            self._verdicts[key] = {verdict.size: verdict for verdict in verdicts}
+        return self._verdicts[key]
+
+    def verdict(self, dim: Dim, size: int, sizes: NewSizes = AS_STORED) -> SizeVerdict:
+        """The verdict on one size where other dims have these ``sizes``."""
+        unknown = SizeVerdict(size, "unknown", reason=f"no product of {dim.name} is known")
+        low, high = window_of(dim.size, self.window)
+        if low <= size <= high:
+            return self.verdicts(dim, low, high, sizes).get(size, unknown)
+        return self.verdicts(dim, size, size, sizes).get(size, unknown)
+
+    def beside_padded(self, dim: Dim, low: int, high: int) -> dict[int, SizeVerdict]:
+        """The verdicts where the coupled dims are padded to the first of :data:`PADDED_TO` at
+        which the source knows any, else where all is as stored."""
+        for multiple in PADDED_TO:
+            verdicts = self.verdicts(dim, low, high, self.padded_neighbours(dim, multiple))
+            if any(verdict.verdict != "unknown" for verdict in verdicts.values()):
+                return verdicts
+        return self.verdicts(dim, low, high)
+
+    def padded_neighbours(self, dim: Dim, multiple: int) -> dict[str, int]:
+        """The coupled dims of a dim that can be padded, at their next multiples."""
+        coupled = coupled_dims(self.inventory, dim)
+        return {d.name: next_multiple(d.size, multiple) for d in coupled if d.padding == "exact"}
+
+    def is_merged_faster(self, module: Module, sizes: NewSizes = AS_STORED) -> bool:
+        """Whether the dense product is surely faster than the factor pair in its place."""
+        rank = sole_rank(self.inventory, module)
+        if rank is None:
+            return False
+        pair = self.products.time_us(self.source, [module], sizes)
+        dense = self.products.time_us(self.source, [module], {**sizes, rank.name: None})
+        return pair is not None and dense is not None and dense.high < pair.low
+
+
+def _shape_key(use: Use) -> tuple[object, ...]:
+    """All of a use but the name of its weight."""
+    return use.N, use.K, use.gemm.bias, use.tokens, use.dtype, use.weight
+
+
+def next_safe_within(verdicts: Sequence[SizeVerdict], dim: Dim) -> SizeVerdict | None:
+    """The smallest safe size above a dim's own that it may be padded to."""
+    limit = dim.max_size
+    for verdict in sorted(verdicts, key=lambda v: v.size):
+        if verdict.size > dim.size and verdict.verdict == "safe":
+            return verdict if limit is None or verdict.size <= limit else None
+    return None

@@ -1,0 +1,195 @@
+"""The verb ``plan``: a size for every dim, the most quality or the least padding within limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from gacprof.checkpoint.inventory import Dim, Inventory, NewSizes
+from gacprof.checkpoint.products import Tokens
+from gacprof.checkpoint.scan import inventory_of
+from gacprof.core.errors import PlanError
+from gacprof.core.sizes import Interval, SizeSource, SizeVerdict
+from gacprof.diagnose.sizes import WINDOW, SizeTable
+from gacprof.diagnose.source import open_source, products_for
+from gacprof.plan.candidates import SizeRules, Uniform, read_pins, size_groups
+from gacprof.plan.limits import Limits, footprint, limits_of
+from gacprof.plan.options import DimClass, classes_of, decide_hubs, options_of
+from gacprof.plan.paper import MAX_WINDOW
+from gacprof.plan.plan import Choice, LimitName, LimitUse, Plan
+from gacprof.plan.quality import LossCurves, Objective, ObjectiveName, Scores, loss_curves
+from gacprof.plan.solver import Solution, solve
+
+
+def plan(
+    checkpoint: str | Path | Inventory,
+    source: str | Path | SizeSource,
+    *,
+    objective: ObjectiveName = "quality",
+    budget: float | None = None,
+    memory: str | float | None = None,
+    latency: str | float | None = None,
+    tokens: Tokens | None = None,
+    tp: int = 1,
+    dtype: str | None = None,
+    pin: Sequence[str] = (),
+    window: float = WINDOW,
+    multiple: int = 1,
+    uniform: Uniform = "none",
+    losses: str | Path | LossCurves | None = None,
+    scores: Scores | None = None,
+) -> Plan:
+    """Choose a size for every dim: the most quality, or the least padding, within limits.
+
+    Parameters
+    ----------
+    checkpoint
+        A folder, a weights file or a hub id.
+    source
+        A map (file, run folder or shipped name) or a GPU's name (h100).
+    objective
+        ``quality``: the least loss. ``pad``: the least padding, no cut. ``gac``: the paper's Eq. 4.
+    budget
+        The most parameters, as a share of those of the dense weights: 0.85.
+    memory
+        The most bytes of all weights: 12GB.
+    latency
+        The most time of all products at the workload: 25ms.
+    tokens
+        Token counts of the workload, such as 1,1024; by default those of the map.
+    tp
+        Tensor-parallel ranks that share the products.
+    dtype
+        The type that products are computed in; by default the weights' own.
+    pin
+        Sizes that are settled: ``*.mlp:width=688``, ``*:rank=keep``.
+    window
+        The range that sizes are looked for in, as a fraction of a dim's size.
+    multiple
+        What an engine needs sizes to be a multiple of.
+    uniform
+        Dims of one module, role or kind take one size.
+    losses
+        A JSON file of losses by dim and size, as compress measures them; by default the share of
+        energy by the factors' singular values.
+    scores
+        Importances by dim, for ``gac``.
+
+    Returns
+    -------
+    Plan
+        The sizes, what they take, and a bound that certifies their value.
+
+    Raises
+    ------
+    PlanError, CheckpointError, MapError, ConfigError
+    """
+    inventory = inventory_of(checkpoint)
+    size_source = open_source(source)
+    products = products_for(inventory, size_source, tokens=tokens, tp=tp, dtype=dtype)
+    dims = [dim for dim in inventory.dims if dim.adjustable]
+    if not dims:
+        raise PlanError(f"{inventory.path} has no dim whose size can change: nothing to plan")
+    limits = limits_of(inventory, dims, budget, memory, latency)
+    goal = Objective("pad")
+    if objective == "quality":
+        goal = Objective("quality", losses=loss_curves(inventory, dims, losses))
+    if objective == "gac":
+        goal = Objective("gac", scores=scores or {})
+        limits = limits or {"parameters": inventory.parameters}
+        window = min(window, MAX_WINDOW)
+    table = SizeTable(products, size_source, window)
+    rules = SizeRules(read_pins(pin, dims), window, multiple, uniform)
+    groups = decide_hubs(inventory, size_groups(table, goal, rules))
+    classes = classes_of(inventory, groups)
+    options = [options_of(c, table, goal, limits) for c in classes]
+    settled = {d.name: g.sizes[0] for g in groups if len(g.sizes) == 1 for d in g.dims}
+    rest = _rest(table, classes, settled, limits)
+    solution = solve(
+        [[option.value for option in row] for row in options],
+        [
+            ([[option.takes[name] for option in row] for row in options], most - rest[name])
+            for name, most in limits.items()
+        ],
+    )
+    sizes = dict(settled)
+    for row, i in zip(options, solution.choice, strict=True):
+        sizes |= row[i].sizes
+    return _plan_of(table, goal, limits, sizes, solution)
+
+
+def _rest(
+    table: SizeTable, classes: Sequence[DimClass], settled: NewSizes, limits: Limits
+) -> dict[LimitName, float]:
+    """The part of each limit that weights take which no class shares.
+
+    Raises :class:`PlanError` for a limit on time where the source doesn't know that of a product.
+    """
+    inventory = table.inventory
+    chosen = {info.stored_at for c in classes for info in c.tensors}
+    tensors = [info for info in inventory.tensors.values() if info.stored_at not in chosen]
+    weights = footprint(inventory, tensors, settled)
+    rest: dict[LimitName, float] = {"parameters": weights.parameters, "bytes": weights.nbytes}
+    if "latency_us" in limits:
+        names = {module.name for c in classes for module in c.modules}
+        modules = [module for module in inventory.modules if module.name not in names]
+        latency_us = table.products.time_us(table.source, modules, settled)
+        if latency_us is None:
+            raise PlanError(
+                f"{table.source.name} doesn't know the latency of every product, which a limit on "
+                "it needs: 'gacprof sweep --model CHECKPOINT' measures them, or leave it out"
+            )
+        rest["latency_us"] = latency_us.value
+    return rest
+
+
+def _plan_of(
+    table: SizeTable, goal: Objective, limits: Limits, sizes: NewSizes, solution: Solution
+) -> Plan:
+    """The chosen sizes as a plan of the whole checkpoint."""
+    inventory, products = table.inventory, table.products
+    tensors = list(inventory.tensors.values())
+    before = footprint(inventory, tensors)
+    after = footprint(inventory, tensors, sizes, inventory.modules)
+    takes: dict[LimitName, float] = {"parameters": after.parameters, "bytes": after.nbytes}
+    if "latency_us" in limits:
+        latency_us = products.total_us(table.source, sizes)
+        takes["latency_us"] = float("inf") if latency_us is None else latency_us.value
+    return Plan(
+        checkpoint=inventory.path,
+        fingerprint=inventory.fingerprint,
+        source=table.source.name,
+        provenance=table.source.provenance,
+        objective=goal.name,
+        tokens=products.tokens,
+        tp=products.tp,
+        choices=tuple(_choice(table, goal, inventory.dim(name), sizes) for name in sizes),
+        parameters=(before.parameters, after.parameters),
+        nbytes=(before.nbytes, after.nbytes),
+        latency_us=_latencies(table, sizes),
+        value=solution.value,
+        bound=solution.bound,
+        limits=tuple(LimitUse(name, takes[name], most) for name, most in limits.items()),
+    )
+
+
+def _choice(table: SizeTable, goal: Objective, dim: Dim, sizes: NewSizes) -> Choice:
+    """A dim's size with the verdict on it beside the others' new ones; where the source doesn't
+    know that, beside padded ones."""
+    size = sizes[dim.name]
+    verdict = SizeVerdict(dim.size, "safe")
+    if size is not None:
+        verdict = table.verdict(dim, size, sizes)
+        if verdict.verdict == "unknown":
+            verdict = table.beside_padded(dim, size, size).get(size, verdict)
+    return Choice(dim.name, dim.kind, dim.size, size, verdict.verdict, goal.loss(dim, size))
+
+
+def _latencies(table: SizeTable, sizes: NewSizes) -> tuple[Interval, Interval] | None:
+    """The time of the products that planned dims feed, before and after."""
+    modules = [m for m in table.inventory.modules if sizes.keys() & set(m.dims)]
+    before = table.products.time_us(table.source, modules)
+    after = table.products.time_us(table.source, modules, sizes)
+    if before is None or after is None:
+        return None
+    return before, after

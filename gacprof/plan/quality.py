@@ -1,0 +1,100 @@
+"""The value of sizes: what an objective counts, and what a cut loses.
+
+A *loss curve* of a dim is what its sizes 0, 1, 2 … lose; beyond its end nothing is lost. It is the
+share of the factors' energy, read from the checkpoint, or the loss that a compressor measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from gacprof.checkpoint.inventory import Dim, Inventory
+from gacprof.checkpoint.tensors import read_tensor
+from gacprof.core.errors import CheckpointError
+from gacprof.core.files import read_json
+from gacprof.plan.paper import eq4_value
+
+ObjectiveName = Literal["quality", "pad", "gac"]
+LossCurves = Mapping[str, Sequence[float]]
+Scores = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a plan maximises. ``quality``: the least loss by ``losses`` (curves by dim); ``pad``:
+    the fewest parameters without a cut; ``gac``: importance × parameters gained, by ``scores``."""
+
+    name: ObjectiveName
+    losses: LossCurves = field(default_factory=dict)
+    scores: Scores = field(default_factory=dict)
+
+    def loss(self, dim: Dim, size: int | None) -> float:
+        """The loss at a size; a merged rank (None) loses nothing, nor does what has no curve."""
+        curve = self.losses.get(dim.name, ())
+        return curve[size] if size is not None and size < len(curve) else 0.0
+
+    def suits(self, dim: Dim, size: int) -> bool:
+        """Whether the dim may have the size; what a cut loses must be known."""
+        cuts = {"quality": dim.name in self.losses, "pad": False, "gac": True}[self.name]
+        return can_have(dim, size) and (size >= dim.size or cuts)
+
+    def value(self, dims: Sequence[Dim], sizes: Mapping[str, int | None], parameters: int) -> float:
+        """The value of sizes of these dims, whose weights then have so many parameters."""
+        if self.name == "pad":
+            return -float(parameters)
+        if self.name == "gac":
+            return sum(eq4_value(dim, sizes[dim.name], self.scores) for dim in dims)
+        return -sum(self.loss(dim, sizes[dim.name]) for dim in dims)
+
+
+def can_have(dim: Dim, size: int) -> bool:
+    """Whether a dim can be realigned to a size: padding must be exact and of use, and entries of a
+    hidden size are cut only where they are in an order of importance."""
+    if size > dim.size:
+        return dim.padding == "exact" and size <= (dim.max_size or size)
+    return size == dim.size or dim.ordered or dim.kind != "hidden"
+
+
+def loss_curves(
+    inventory: Inventory, dims: Sequence[Dim], losses: LossCurves | str | Path | None
+) -> LossCurves:
+    """The loss curves given, as a mapping or a JSON file of one; else those of the energy of each
+    ordered rank."""
+    if isinstance(losses, Mapping):
+        return losses
+    if losses is not None:
+        curves: LossCurves = read_json(Path(losses))
+        return curves
+    ranks = [dim for dim in dims if dim.kind == "rank" and dim.ordered]
+    return {dim.name: energy_lost(inventory, dim) for dim in ranks}
+
+
+def energy_lost(inventory: Inventory, dim: Dim) -> list[float]:
+    """The share of energy that sizes 0 … size of an ordered rank lose.
+
+    For W ≈ u·v with orthonormal directions ‖u[:, i]‖·‖v[i, :]‖ is the singular value σᵢ however Σ
+    is split between the factors, so that a cut tail loses Σσᵢ². Where factors are not orthonormal
+    it is the energy of their entries as stored: an estimate. One tensor is read at a time.
+
+    Raises :class:`CheckpointError` for factors that hold NaN or infinity.
+    """
+    strengths = torch.ones(dim.size, dtype=torch.float64)
+    for place in dim.places:
+        factor = read_tensor(inventory, place.tensor)
+        if factor.dim() == 2:
+            entries = factor.narrow(place.axis, place.start, dim.size).float()
+            strengths *= torch.linalg.vector_norm(entries, dim=1 - place.axis).double()
+    energy = strengths.square()
+    total = float(energy.sum())
+    if not total < float("inf"):
+        raise CheckpointError(
+            f"{inventory.path}: the factors of {dim.name} hold NaN or infinity: mend them, or plan "
+            "with the objective pad"
+        )
+    lost = energy.flip(0).cumsum(0).flip(0) / max(total, 1e-300)
+    return [*lost.tolist(), 0.0]
