@@ -27,8 +27,8 @@ SDPA_SHAPES = {
     "1 < q < kv": (17, 1024),
     "q > kv > 1": (1024, 17),
 }
-"""Kinds of (queries, keys) that SDPA tells apart, by the pair that was asked for each. A table's
-``checked`` counts random other pairs that were asked beside them, and how many answered otherwise."""
+"""Kinds of (queries, keys) that SDPA tells apart, by the pair that was asked for each. Beside them
+a table's ``checked`` counts random other pairs, and how many of those answered otherwise."""
 
 
 def sdpa_shape(q_len: int, kv_len: int) -> str:

@@ -1,0 +1,162 @@
+"""What lint says: a verdict for each product of a TP rank, and what makes them better."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gacprof.extras.lint.judge import OUTCOMES, Judgement, Outcome
+
+
+@dataclass(frozen=True)
+class ProductVerdict:
+    """One product, part of a fused product, or count, as one rank holds it.
+
+    ``N`` and ``K`` are 0 where the config doesn't say; of a count N is the number that ranks share.
+    ``size`` is what was judged on the ``axis`` N, K or global, ``multiple`` what it has to be a
+    multiple of (0: of nothing). ``pads_to`` is what each padded axis becomes. ``reason`` has the
+    engine's words, ``source`` where they stand, ``since`` the engine's first version that does so,
+    ``requirement`` the row's name. ``storage`` is the format, ``alignment`` how the kernels of a
+    named GPU serve the sizes: safe, misaligned, undecided, or empty.
+    """
+
+    product: str
+    role: str
+    outcome: Outcome
+    N: int
+    K: int
+    axis: str
+    size: int
+    multiple: int
+    pads_to: Mapping[str, int]
+    reason: str
+    kernel: str
+    source: str
+    since: str
+    sure: str
+    requirement: str
+    storage: str
+    alignment: str = ""
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A change (``--tp 4``, ``moe_intermediate_size 2048``) with the outcome that it was judged to
+    have; ``mended`` are the products that become ok, ``config`` the changed fields."""
+
+    kind: str
+    change: str
+    outcome: Outcome
+    mended: tuple[str, ...]
+    config: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class LintReport:
+    """What an engine does with a model's sizes on each of its ranks.
+
+    ``outcome`` is the worst of all products; unknown where nobody read what the engine needs of one
+    that would otherwise leave it ok. ``missing`` are sizes that the config doesn't say: what
+    depends on them is not judged.
+    """
+
+    model: str
+    model_type: str
+    engine: str
+    version: str
+    gpu: str
+    quantisation: str
+    tp: int
+    ep: int
+    dp: int
+    outcome: Outcome
+    summary: str
+    products: tuple[ProductVerdict, ...]
+    remedies: tuple[Remedy, ...]
+    missing: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every product is served as it is, by the kernel that its format is made for."""
+        return self.outcome == "ok"
+
+    @property
+    def findings(self) -> list[ProductVerdict]:
+        """The products that are neither ok nor unknown."""
+        return [row for row in self.products if row.outcome not in ("ok", "unknown")]
+
+    def __str__(self) -> str:
+        from gacprof.extras.lint.formats import text
+
+        return text(self)
+
+
+def overall(judgements: Iterable[Judgement]) -> Outcome:
+    """The worst outcome; unknown where what is known is served and the rest may be refused."""
+    judged = [judgement for judgement in judgements if is_judged(judgement)]
+    outcomes = {judgement.outcome for judgement in judged}
+    worst = max(outcomes - {"unknown"}, key=OUTCOMES.index, default="unknown")
+    unknown = [judgement for judgement in judged if judgement.outcome == "unknown"]
+    may_be_refused = any(judgement.findings for judgement in unknown)
+    if (worst == "ok" and unknown) or (worst in ("pads", "falls back") and may_be_refused):
+        return "unknown"
+    return worst
+
+
+def is_judged(judgement: Judgement) -> bool:
+    """Whether the config says enough of a product for a verdict."""
+    return judgement.product.is_sized or bool(judgement.findings)
+
+
+def verdicts_of(judgement: Judgement) -> list[ProductVerdict]:
+    """The verdict on a product, and on each part of a fused one."""
+    product, worst = judgement.product, judgement.worst
+    verdicts = [_verdict(judgement, judgement.product.name, product.N, judgement.outcome)]
+    for part in product.parts:
+        findings = [
+            f for f in judgement.findings
+            if f.part == part.role or (not f.part and (f.axis == "K" or f.row.relation == "never"))
+        ]  # fmt: skip
+        outcome: Outcome = max((f.row.outcome for f in findings), key=OUTCOMES.index, default="ok")  # type: ignore
+        if not findings and (judgement.witness is None or not part.N):
+            outcome = "unknown"
+        name = f"{product.name}.{part.name.rpartition('.')[2].partition(' ')[0]}"
+        verdicts.append(_verdict(judgement, name, part.N, outcome))
+    return verdicts
+
+
+def _verdict(judgement: Judgement, name: str, n: int, outcome: Outcome) -> ProductVerdict:
+    product, worst = judgement.product, judgement.worst
+    row = worst.row if worst else judgement.witness
+    reasons = [worst.says if worst else "", judgement.note]
+    axis, size, multiple = _judged_on(judgement)
+    if product.kind == "vocab":
+        whole = judgement.pads_to.get("global", product.whole)
+        n = whole // product.ranks if whole % product.ranks == 0 else 0
+    first = row.version.partition(",")[0] if row else ""
+    return ProductVerdict(
+        product=name, role=product.role, outcome=outcome, N=n, K=product.K,
+        axis=axis, size=size, multiple=multiple, pads_to=judgement.pads_to,
+        reason="; ".join(reason for reason in reasons if reason),
+        kernel=(worst.kernel if worst else row.kernel if row else ""),
+        source=row.source if row else "",
+        since=first.removeprefix(">=") if first.startswith(">=") else "",
+        sure=row.sure if row else "", requirement=row.id if row else "",
+        storage=judgement.storage.form,
+    )  # fmt: skip
+
+
+def _judged_on(judgement: Judgement) -> tuple[str, int, int]:
+    """(axis, size, multiple) of the worst finding, else of what was required and holds."""
+    product, worst = judgement.product, judgement.worst
+    if worst is not None:
+        same_outcome = [f for f in judgement.findings if f.row.outcome == worst.row.outcome]
+        strictest = max(same_outcome, key=lambda f: judgement.multiples.get(f.axis, f.bound))
+        axis = strictest.axis
+        return axis, strictest.size, judgement.multiples.get(axis, strictest.bound)
+    axis = "global" if product.kind in ("count", "vocab") else ""
+    if not axis:
+        axis = "K" if product.split == "row" else "N"
+    size = {"N": product.N, "K": product.K, "global": product.whole}[axis]
+    return axis, size, judgement.multiples.get(axis, 0)

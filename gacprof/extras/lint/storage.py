@@ -1,0 +1,231 @@
+"""How weights are stored: a format by name, or by a config's own ``quantization_config``.
+
+Names are those of engines and tools (``fp8``, ``modelopt-fp4``), of GGUF files (``gguf-q4_k``), and
+plain ones with a group or block (``fp8-block``, ``awq-g64``); ``formats.toml`` lists them.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from gacprof.core.errors import ConfigError
+from gacprof.extras.lint.ignored import NamedModules
+
+DEFAULT_GROUP = 128
+"""Group size of GPTQ and AWQ by default, as GPTQModel, AutoAWQ and llm-compressor have it."""
+GROUPED = ("awq", "gptq", "int4")
+MAY_GROUP = (*GROUPED, "int8_w8a16", "nvfp4", "mxfp4", "mxfp8", "fp8_channel", "int8_w8a8")
+EXAMPLES = "bf16, fp8, fp8-channel, fp8-block, nvfp4, mxfp4, int8, awq-g128, gptq-g64, gguf-q4_k"
+IGNORED_FIELDS = (
+    "modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules",
+    "modules_to_not_quantize", "llm_int8_skip_modules",
+)  # fmt: skip
+MAX_LAYERS = 128
+"""Layers whose modules are looked up where the config doesn't say how many there are."""
+
+
+@cache
+def _tables() -> Mapping[str, Any]:
+    text = files("gacprof.kernels.demands").joinpath("formats.toml").read_text("utf-8")
+    return tomllib.loads(text)
+
+
+@cache
+def _formats_by_name() -> Mapping[str, str]:
+    return {name: row for row, names in _tables()["formats"].items() for name in names}
+
+
+@dataclass(frozen=True, eq=False)
+class Storage:
+    """One way to store weights. ``form`` is a row of ``formats.toml``, ``name`` as it was called.
+
+    ``group`` weights along K share a scale (-1: a whole row; 0: no such word), ``block`` weights
+    both ways. ``tool`` is ``ct`` for compressed-tensors. ``stored``: the checkpoint holds quantised
+    weights; they aren't quantised while loading. ``ignored`` are modules that stay as they are;
+    ``groups`` are (targets, storage) where modules are stored in several ways; ``kv`` is the type
+    of cached keys and values: fp8 or 16 bit.
+    """
+
+    form: str
+    name: str
+    group: int = 0
+    block: int = 128
+    tool: str = ""
+    gguf: str = ""
+    desc_act: bool = False
+    symmetric: bool = True
+    stored: bool = True
+    ignored: tuple[str, ...] = ()
+    groups: tuple[tuple[tuple[str, ...], Storage], ...] = ()
+    kv: str = "16 bit"
+    layers: int = MAX_LAYERS
+
+    @property
+    def gguf_block(self) -> int:
+        """Weights in a block of the GGUF type; 0 for other formats."""
+        return int(_tables()["gguf"].get(self.gguf, 0))
+
+    def of_modules(self, modules: Sequence[str]) -> Storage:
+        """How these modules are stored; of a form ``unknown`` where targets name some of them."""
+        if self.ignored and NamedModules(self.ignored, self.layers).has_all(modules):
+            return PLAIN
+        for targets, storage in self.groups:
+            named = NamedModules(targets, self.layers)
+            if named.has_all(modules):
+                return storage
+            if named.has_some(modules):
+                return MIXED
+        general = [storage for targets, storage in self.groups if "Linear" in targets]
+        if self.groups:
+            return general[0] if general else MIXED
+        return self
+
+    def is_partly_ignored(self, modules: Sequence[str]) -> bool:
+        """Whether in some layer these modules are neither all ignored nor all quantised."""
+        return bool(self.ignored) and NamedModules(self.ignored, self.layers).differ(modules)
+
+
+PLAIN = Storage("none", "none")
+MIXED = Storage("unknown", "modules that no one group of the config names", tool="ct")
+
+
+def storage_named(text: str) -> Storage:
+    """A storage by its name. Raises :class:`ConfigError` with examples for one that isn't known."""
+    plain = re.sub(r"[\s\-.:/]+", "_", text.strip().lower())
+    gguf = _gguf(plain)
+    if gguf:
+        return Storage("gguf", text, gguf=gguf)
+    group = block = 0
+    if match := re.search(r"_?(?:g|group_?(?:size_?)?=?)(-?\d{1,5})(?=_|$)", plain):
+        group, plain = int(match[1]), plain.replace(match[0], "", 1)
+    if match := re.search(r"_?block(?:_?wise)?(?:_?(\d{1,4}))?(?:[x_]\d{1,4})?(?=_|$)", plain):
+        block, plain = int(match[1] or 128), plain.replace(match[0], "", 1)
+    tool = ""
+    if match := re.match(r"(compressed_tensors|ct|llm_compressor)(_|$)", plain):
+        tool, plain = "ct", plain[match.end() :] or "unknown"
+    names = _formats_by_name()
+    if plain not in names and re.search(r"_(per_)?channel(wise)?$|_perchannel$", plain):
+        plain = re.sub(r"_(per_?)?channel(wise)?$", "", plain)
+        group = group or -1
+    form = names.get(plain, "")
+    if form.startswith("fp8") and (block or form == "fp8_block"):
+        form, block = "fp8_block", block or 128
+    elif block or not form or (group and form not in MAY_GROUP):
+        raise ConfigError(f"no quantisation '{text}' is known: use one such as {EXAMPLES}")
+    if not group and form in GROUPED:
+        group = DEFAULT_GROUP
+    elif not group and form == "int8_w8a16":
+        group = -1
+    stored = plain not in ("bitsandbytes", "fp8", "bnb_inflight")
+    return Storage(form, text, group, block or 128, tool, stored=stored)
+
+
+def _gguf(plain: str) -> str:
+    """The GGUF type that a name means, mixtures (``q4_k_m``) too; empty for other names."""
+    name = re.sub(r"^gguf_?", "", plain)
+    gguf = re.sub(r"^(q[23456])k", r"\1_k", name)
+    gguf = re.sub(r"(q\d_k)_(xs|s|m|l|xl)$", r"\1", gguf)
+    gguf = _tables()["gguf-names"].get(gguf, gguf)
+    is_other = name == plain and gguf in ("mxfp4", "nvfp4", "f16", "bf16")
+    return gguf if gguf in _tables()["gguf"] and not is_other else ""
+
+
+def storage_of_config(config: Mapping[str, Any], layers: int = 0) -> Storage:
+    """The storage that a config's ``quantization_config`` states; plain where it has none."""
+    stated = config.get("quantization_config") or config.get("compression_config") or {}
+    if not isinstance(stated, Mapping):
+        raise ConfigError("the config's quantization_config is no table of names and values")
+    if not stated:
+        return PLAIN
+    inner = stated.get("quantization")  # ModelOpt's hf_quant_config.json
+    if isinstance(inner, Mapping):
+        stated = {**stated, **inner}
+    ignored: list[str] = []
+    for name in IGNORED_FIELDS:
+        ignored += [str(entry) for entry in stated.get(name) or ()]
+    dynamic = [str(rule) for rule in stated.get("dynamic") or ()]  # GPTQModel's
+    ignored += [f"re:.*{rule[2:]}" for rule in dynamic if rule.startswith("-:")]
+    kv = str(stated.get("kv_cache_quant_algo") or stated.get("kv_cache_scheme") or "").lower()
+    return replace(
+        _by_method(stated),
+        ignored=tuple(ignored),
+        kv="fp8" if "fp8" in kv or "'num_bits': 8" in kv else "16 bit",
+        layers=layers or MAX_LAYERS,
+    )
+
+
+def _by_method(stated: Mapping[str, Any]) -> Storage:
+    method = str(stated.get("quant_method") or stated.get("quant_algo") or "without a name").lower()
+    method = method.replace("-", "_")
+    group = stated.get("group_size") or stated.get("q_group_size") or 0
+    bits = stated.get("bits") or stated.get("w_bit") or stated.get("num_bits") or 4
+    if method == "fp8" and stated.get("weight_block_size") is not None:
+        return Storage("fp8_block", "fp8", block=_block(stated["weight_block_size"]))
+    if method == "compressed_tensors":
+        return _compressed_tensors(stated)
+    if method in ("awq", "gptq", "auto_round", "gptqmodel"):
+        is_awq = "awq" in f"{method} {stated.get('packing_format', '')}"
+        forms = {4: "awq" if is_awq else "gptq", 8: "int8_w8a16"}
+        desc_act, symmetric = stated.get("desc_act") is True, stated.get("sym") is not False
+        return Storage(
+            forms.get(bits, "unknown"), method, group or DEFAULT_GROUP,
+            desc_act=desc_act, symmetric=symmetric,
+        )  # fmt: skip
+    if method.startswith("modelopt"):
+        method = str(stated.get("quant_algo", method)).lower()
+    if method in ("bitsandbytes", "bnb") and not stated.get("load_in_4bit", True):
+        return Storage("unknown", method)
+    form = _formats_by_name().get(method, "nvfp4" if "nvfp4" in method else "unknown")
+    return Storage(form, method[:40], group if form in GROUPED else 0)
+
+
+def _block(sides: Any) -> int:
+    """The side of a square block. Raises :class:`ConfigError` for what is none."""
+    if not isinstance(sides, list) or not all(isinstance(side, int) and side > 0 for side in sides):
+        raise ConfigError(f"the config's weight block is {str(sides)[:40]!r}: no two sizes")
+    return int(max(sides))
+
+
+def _compressed_tensors(stated: Mapping[str, Any]) -> Storage:
+    """One storage, or one for each group of modules."""
+    groups = stated.get("config_groups")
+    listed = [group for group in groups.values()] if isinstance(groups, Mapping) else []
+    stored = [_of_group(group) for group in listed]
+    targets = [tuple(map(str, group.get("targets") or ())) for group in listed]
+    if not stored:
+        return Storage("unknown", "compressed-tensors without config_groups", tool="ct")
+    if len(stored) == 1 and set(targets[0]) <= {"Linear"}:
+        return stored[0]
+    return replace(stored[0], groups=tuple(zip(targets, stored, strict=True)))
+
+
+def _of_group(group: Mapping[str, Any]) -> Storage:
+    """The storage of a group of modules, by the types of its weights and inputs."""
+    weights = group.get("weights") or {}
+    width = f"{weights.get('type')}{weights.get('num_bits')}"
+    strategy, size = weights.get("strategy"), weights.get("group_size") or 0
+    inputs = group.get("input_activations") is not None
+    base = Storage(
+        "unknown", "compressed-tensors", size if strategy == "group" else -1, tool="ct",
+        symmetric=weights.get("symmetric") is not False,
+    )  # fmt: skip
+    if width == "float8" and strategy == "block":
+        return replace(base, form="fp8_block", block=_block(weights.get("block_structure", [128])))
+    forms = {
+        ("float8", True): "fp8_tensor" if strategy == "tensor" else "fp8_channel",
+        ("float4", True): "nvfp4",
+        ("float4", False): "nvfp4",
+        ("int8", True): "int8_w8a8",
+        ("int8", False): "int8_w8a16",
+        ("int4", False): "int4",
+    }
+    form = forms.get((width, inputs), "unknown")
+    if size == 32 and width in ("float8", "float4"):
+        form = "mxfp8" if width == "float8" else "mxfp4"
+    return replace(base, form=form)

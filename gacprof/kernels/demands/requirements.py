@@ -1,0 +1,153 @@
+"""What serving engines require of the sizes that one TP rank holds, read from TOML.
+
+A row has *conditions* on a product (which format, split, role, GPU, version …), multiples or other
+bounds of its sizes, and the outcome for sizes that break them, with its source. A product that no
+row is about is unknown. ``README.md`` beside the files lists the words.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from math import lcm
+from typing import Any
+
+from gacprof.core.errors import ConfigError
+
+AXES = ("N", "K", "width", "hidden", "whole")
+"""Sides of a rank's product: ``width`` is the side that ranks share, ``hidden`` the other one,
+``whole`` the number before it is shared."""
+OWN_FIELDS = (
+    "id outcome source version relation shards values kernel says why sure to alternatives except"
+).split()
+"""Fields of a row that are neither conditions nor sizes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Requirement:
+    """One row. ``relation`` is multiple, at_least, at_most, one_of or never; ``outcome`` becomes of
+    a size that breaks it: pads, falls back, wrong (loads and answers wrongly), refused, unknown, or
+    ok (nothing is required). Bounds are numbers or words: ``group``, ``block``, ``tp``, ``64*tp``."""
+
+    id: str
+    outcome: str
+    source: str
+    version: str
+    conditions: Mapping[str, Any]
+    bounds: Mapping[str, int | str]
+    exceptions: Mapping[str, Any] = field(default_factory=dict)
+    alternatives: tuple[Mapping[str, int | str], ...] = ()
+    to: Mapping[str, int | str] = field(default_factory=dict)
+    relation: str = "multiple"
+    shards: str = "sum"
+    values: tuple[int, ...] = ()
+    kernel: str = ""
+    says: str = ""
+    sure: str = "high"
+
+    def is_about(self, facts: Mapping[str, Any]) -> bool:
+        """Whether a product of these facts meets all conditions and no exception."""
+        if not all(matches(facts.get(name), value) for name, value in self.conditions.items()):
+            return False
+        exceptions = self.exceptions.items()
+        return not exceptions or not all(matches(facts.get(name), value) for name, value in exceptions)
+
+
+@dataclass(frozen=True, eq=False)
+class Engine:
+    """An engine at a version. ``splits`` is tensors or layers; ``experts`` how TP ranks share them;
+    ``fused`` the products that it fuses; ``uneven`` what it deals out although it doesn't divide."""
+
+    name: str
+    version: str
+    read: str
+    splits: str
+    experts: str
+    fused: frozenset[str]
+    uneven: frozenset[str]
+    requirements: tuple[Requirement, ...]
+
+
+def matches(fact: Any, condition: Any) -> bool:
+    """Whether a fact meets a condition: one of a list, equal to a flag, or in a range of numbers
+    or versions (``>=0.23,<0.29``); ``all`` is met by everything."""
+    if condition == "all":
+        return True
+    if isinstance(condition, list):
+        return fact in condition
+    if isinstance(condition, bool) or fact is None:
+        return bool(fact == condition)
+    for sign, bound in re.findall(r"(>=|<=|==|>|<)([\d.]+)", condition):
+        left, right = version_key(str(fact)), version_key(bound)
+        holds = {">=": left >= right, "<": left < right, ">": left > right, "<=": left <= right}
+        if not holds.get(sign, left == right):
+            return False
+    return True
+
+
+def version_key(text: str) -> tuple[int, ...]:
+    """``0.8.5``, ``v1.2rc1`` or ``b10000`` as five numbers to compare by."""
+    numbers = re.match(r"[vb]?(\d+(?:\.\d+)*)", text.strip().lower())
+    if numbers is None:
+        raise ConfigError(f"'{text}' names no version: write one such as 0.32.0")
+    return (*map(int, numbers[1].split(".")), 0, 0, 0, 0)[:5]
+
+
+def _read(name: str) -> Mapping[str, Any]:
+    return tomllib.loads(files(__package__).joinpath(name).read_text("utf-8"))
+
+
+def _requirement(row: Mapping[str, Any]) -> Requirement:
+    fields = {name: row[name] for name in OWN_FIELDS if name in row and name not in ("except", "why")}
+    for name in ("alternatives", "values"):
+        fields[name] = tuple(row.get(name, ()))
+    fields["outcome"] = row["outcome"].replace("_", " ")
+    others = {name: value for name, value in row.items() if name not in (*OWN_FIELDS, *AXES)}
+    bounds = {axis: row[axis] for axis in AXES if axis in row}
+    return Requirement(
+        **fields, conditions=others, bounds=bounds, exceptions=row.get("except", {})
+    )
+
+
+@cache
+def load_engine(name: str, version: str | None = None) -> Engine:
+    """The requirements of an engine's version; None: the newest that was read.
+
+    Raises :class:`ConfigError` for an engine that nobody read, naming those that somebody did.
+    """
+    engines = _read("engines.toml")
+    plain = name.strip().lower()
+    for known_name, aliases in engines.items():
+        if plain in (known_name, *aliases):
+            break
+    else:
+        raise ConfigError(f"no engine '{name}' was read: use one of {', '.join(engines)}")
+    data = _read(f"{known_name}.toml")
+    at = version or data["read"]
+    key = version_key(at)
+    rows = [
+        _requirement(row)
+        for row in data["requirement"]
+        if matches(".".join(map(str, key)), row["version"])
+    ]
+    return Engine(
+        known_name, at, data["read"], data["splits"], data["experts"],
+        frozenset(data["fused"]), frozenset(data.get("uneven", ())), tuple(rows),
+    )  # fmt: skip
+
+
+def required_multiple(engine: str, storage: str = "none", sm: int = 90) -> int:
+    """The multiple that makes any dense size one that an engine serves as it is: of N and K, in a
+    storage format, on a GPU of a compute capability (90: H100)."""
+    facts = {"formats": storage, "kind": "dense", "sm": sm, "split": "column"}
+    multiple = 1
+    for row in load_engine(engine).requirements:
+        stated = {name: value for name, value in row.conditions.items() if name in facts}
+        is_about = all(matches(facts[name], value) for name, value in stated.items())
+        if "formats" in stated and is_about and row.relation == "multiple":
+            multiple = lcm(multiple, *(b for b in row.bounds.values() if isinstance(b, int)))
+    return multiple
