@@ -16,6 +16,7 @@ import cyclopts
 from gacprof import __version__
 from gacprof.cli.verbs import VERBS
 from gacprof.core.errors import GacprofError
+from gacprof.core.files import plain
 
 EXTRAS = {
     "torch": "measure",
@@ -92,14 +93,22 @@ def show(result: Any, as_json: bool) -> int:
     if isinstance(result, int) or result is None:
         return result or 0
     if as_json:
-        from gacprof.core.files import plain
-
-        print(json.dumps(plain(result), indent=1, ensure_ascii=False))
+        print(json.dumps(json_of(result), indent=1, ensure_ascii=False))
     else:
-        from gacprof.report.sentences import print_result
+        from gacprof.reporting.terminal import print_result
 
         print_result(result)
     return 0 if getattr(result, "ok", True) else 1
+
+
+def json_of(result: Any) -> Any:
+    """A result as JSON: a table's rows, else its fields behind the name of its schema."""
+    if hasattr(result, "to_dict"):
+        return result.to_dict("records")
+    data = plain(result)
+    if isinstance(data, dict):
+        return {"schema": f"gacprof.{type(result).__name__}/1", **data}
+    return data
 
 
 def fail(message: str, code: int) -> int:

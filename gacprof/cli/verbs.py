@@ -15,15 +15,27 @@ from cyclopts import Parameter
 
 VERBS = {
     "lint": ("gacprof.extras.lint.lint:lint", "Say what an engine does with a config's sizes."),
-    "gpus": ("gacprof.devices.gpus:gpus", "List the GPUs that are here or that something is known of."),
+    "gpus": (
+        "gacprof.devices.gpus:gpus",
+        "List the GPUs that are here or that something is known of.",
+    ),
     "dispatch": ("gacprof.extras.virtual.ask:dispatch", "Say which kernel PyTorch takes on a GPU."),
     "virtual": ("gacprof.extras.virtual.run:virtual", "Run a command on a GPU that is not there."),
     "sweep": ("gacprof.sweep.sweep:sweep", "Measure the latency of sizes on a device."),
     "fleet": ("gacprof.extras.fleet.fleet:sweep_fleet", "Sweep many devices at once, on Ray."),
     "map build": ("gacprof.cliffmap.build:build_map", "Build the cliff map of a sweep."),
-    "map show": ("gacprof.cliffmap.cliffmap:load_map", "Print a map: its curves, safe sizes, cliffs."),
-    "map candidates": ("gacprof.cliffmap.tables:candidates", "List the sizes safe on all of some maps."),
-    "map table": ("gacprof.cliffmap.tables:map_table", "Print what a map asks of sizes, as a table."),
+    "map show": (
+        "gacprof.cliffmap.cliffmap:load_map",
+        "Print a map: its curves, safe sizes, cliffs.",
+    ),
+    "map candidates": (
+        "gacprof.cliffmap.tables:candidates",
+        "List the sizes safe on all of some maps.",
+    ),
+    "map table": (
+        "gacprof.cliffmap.tables:map_table",
+        "Print what a map asks of sizes, as a table.",
+    ),
     "explain": ("gacprof.diagnose.explain:explain", "Say why a size is slow."),
     "diagnose": ("gacprof.diagnose.diagnosis:diagnose", "Say what each size of a model costs."),
     "plan": ("gacprof.plan.planner:plan", "Choose a size for every dim, within limits."),
@@ -31,10 +43,19 @@ VERBS = {
     "realign": ("gacprof.realign.realign:realign", "Write a checkpoint anew with other sizes."),
     "verify": ("gacprof.check.verify:verify", "Say whether two models are the same function."),
     "bench": ("gacprof.check.bench:bench", "Time models side by side."),
-    "perplexity": ("gacprof.check.perplexity:perplexity", "Compare models by perplexity on a text."),
+    "perplexity": (
+        "gacprof.check.perplexity:perplexity",
+        "Compare models by perplexity on a text.",
+    ),
     "report": ("gacprof.report.page:report", "Write one HTML page of what the other verbs left."),
-    "compress": ("gacprof.extras.compress.compress:compress", "Compress a model to sizes served well."),
-    "export": ("gacprof.extras.export.export:export", "Write a folder that transformers and vLLM load."),
+    "compress": (
+        "gacprof.extras.compress.compress:compress",
+        "Compress a model to sizes served well.",
+    ),
+    "export": (
+        "gacprof.extras.export.export:export",
+        "Write a folder that transformers and vLLM load.",
+    ),
 }
 """Verb: the function, imported when it is called, and the first line of its docstring."""
 

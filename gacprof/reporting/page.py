@@ -1,0 +1,129 @@
+"""One self-contained HTML page of what the other verbs left."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment, PackageLoader
+from matplotlib.figure import Figure
+from pydantic import TypeAdapter
+
+from gacprof.cliffmap.cliffmap import CliffMap, Curve, load_map
+from gacprof.core.errors import GacprofError
+from gacprof.core.files import read_json, write_text
+from gacprof.planning.plan import load_plan
+from gacprof.reporting.figures import (
+    bench_ratios,
+    pareto_front,
+    save_figure,
+    staircase,
+    svg_element,
+)
+from gacprof.reporting.sections import Section, section_of
+
+CURVES_SHOWN = 4
+"""Of a map, those with the highest penalties."""
+
+RESULTS = {
+    "Diagnosis": "gacprof.diagnosing.findings",
+    "Explanation": "gacprof.diagnosing.explain",
+    "Verification": "gacprof.check.verify",
+    "BenchResult": "gacprof.check.bench",
+    "Perplexities": "gacprof.check.perplexity",
+}
+"""Classes that ``--json`` prints and a page reads, by the module that has them."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A section of the page with its figures as SVG elements."""
+
+    section: Section
+    figures: tuple[str, ...]
+
+
+def report(artefacts: Sequence[str | Path], out: str | Path = "report") -> Path:
+    """Write one HTML page of what the other verbs left.
+
+    Parameters
+    ----------
+    artefacts
+        Maps, run folders, plans, and files of what diagnose, verify, bench, perplexity and
+        pareto printed with --json; the page has them in this order.
+    out
+        The page's folder: index.html, and figures/ as SVG and PNG.
+
+    Returns
+    -------
+    Path
+        The page.
+
+    Raises
+    ------
+    GacprofError
+        For a file that is none of these.
+    """
+    folder = Path(out)
+    parts = []
+    for number, artefact in enumerate(artefacts, 1):
+        result = read_artefact(Path(artefact))
+        drawn = list(figures_of(result))
+        for letter, figure in enumerate(drawn, 1):
+            save_figure(figure, folder / "figures" / f"{number}-{letter}")
+        parts.append(Part(section_of(result), tuple(map(svg_element, drawn))))
+    environment = Environment(
+        loader=PackageLoader("gacprof.reporting"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    page = environment.get_template("page.html.j2").render(parts=parts)
+    write_text(folder / "index.html", page)
+    return folder / "index.html"
+
+
+def read_artefact(path: Path) -> Any:
+    """A map, a plan, or what a verb printed with ``--json``."""
+    if path.is_dir():
+        return load_map(path)
+    try:
+        data = read_json(path)
+    except (OSError, ValueError) as error:
+        raise GacprofError(f"{path} cannot be read as JSON: {error}") from None
+    if isinstance(data, list):
+        return pd.DataFrame(data)
+    kind = str(data.pop("schema", "")).removeprefix("gacprof.").partition("/")[0]
+    if kind == "cliffmap":
+        return load_map(path)
+    if kind == "plan":
+        return load_plan(path)
+    if kind not in RESULTS:
+        raise GacprofError(
+            f"{path} is no artefact of gacprof: name a map, a plan or a --json output"
+        )
+    result = getattr(import_module(RESULTS[kind]), kind)
+    return TypeAdapter(result).validate_json(json.dumps(data))
+
+
+def figures_of(result: Any) -> Iterator[Figure]:
+    """The figures of a result: a map's dearest curves, a bench's ratios, plans over budgets."""
+    if isinstance(result, CliffMap):
+        timed = [c for c in result.curves if any(v.latency_us for v in c.sizes)]
+        for curve in sorted(timed, key=highest_penalty, reverse=True)[:CURVES_SHOWN]:
+            yield staircase(result, curve)
+    elif isinstance(result, pd.DataFrame):
+        if {"parameters", "loss", "us"} <= set(result.columns):
+            yield pareto_front(result)
+    elif hasattr(result, "timings"):
+        yield bench_ratios(result)
+
+
+def highest_penalty(curve: Curve) -> float:
+    """The highest penalty that is sure."""
+    return max((v.penalty.low for v in curve.sizes if v.penalty), default=0.0)

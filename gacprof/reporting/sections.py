@@ -1,0 +1,271 @@
+"""The one place that makes sentences and tables of results, for the terminal and the page alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+from gacprof.core.formatting import (
+    counted,
+    microseconds,
+    percent,
+    percent_interval,
+    sizes,
+    time_interval,
+)
+from gacprof.core.sizes import Interval, SizeVerdict
+
+if TYPE_CHECKING:
+    from gacprof.check.bench import BenchResult
+    from gacprof.check.perplexity import Perplexities
+    from gacprof.check.verify import Verification
+    from gacprof.cliffmap.cliffmap import CliffMap
+    from gacprof.diagnosing.explain import Explanation
+    from gacprof.diagnosing.findings import Diagnosis
+    from gacprof.planning.plan import Plan
+    from gacprof.sweeping.sweep import SweepSummary
+
+
+@dataclass(frozen=True)
+class Section:
+    """A result as people read it: the answer first, then a table, then what else is to be known.
+
+    ``rows`` are of texts, one for each of ``columns``; equal rows stand once, their number last.
+    """
+
+    title: str
+    headline: str
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+def penalty_text(verdict: SizeVerdict) -> str:
+    return percent(verdict.penalty.value) if verdict.penalty else ""
+
+
+def grouped(names: Sequence[str], rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Rows that are equal but for their names as one, named by the first and how many more."""
+    members: dict[tuple[str, ...], list[str]] = {}
+    for name, row in zip(names, rows, strict=True):
+        members.setdefault(row, []).append(name)
+    return [
+        (f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0], *row)
+        for row, names in members.items()
+    ]
+
+
+def total_text(label: str, total: Interval | None) -> str:
+    if total is None:
+        return f"{label}: not known, the source lacks the time of a product."
+    return f"{label}: {time_interval(total)}."
+
+
+def diagnosis_section(diagnosis: Diagnosis) -> Section:
+    """The dims of a model by verdict, the ones that lose most first."""
+    counts = diagnosis.counts
+    total = len(diagnosis.dims)
+    headline = (
+        f"{counts['misaligned']} of {counted(total, 'size')} that may change are misaligned, "
+        f"{counts['undecided']} undecided, {counts['unknown']} unknown; {diagnosis.provenance}."
+    )
+    order = ("misaligned", "undecided", "unknown", "safe")
+    dims = sorted(diagnosis.dims, key=lambda finding: order.index(finding.now.verdict))
+    rows = []
+    for finding in dims:
+        action = {"pad": f"pad to {finding.target_size}", "merge": "multiply out"}
+        text = action.get(finding.action, finding.action)
+        now = finding.now
+        rows.append((str(now.size), now.verdict, penalty_text(now), text, now.reason))
+    for fixed in diagnosis.fixed:
+        better = f"{fixed.better.size} would be safe" if fixed.better else "keep"
+        now = fixed.now
+        rows.append((str(now.size), now.verdict, penalty_text(now), better, now.reason))
+    names = [finding.dim.name for finding in dims]
+    names += [f"{fixed.axis} of {fixed.places[0]}" for fixed in diagnosis.fixed]
+    remarks = [total_text("Products as they are", diagnosis.latency_us)]
+    if diagnosis.better_us is not None and diagnosis.better_us != diagnosis.latency_us:
+        remarks.append(total_text("Products after every action", diagnosis.better_us))
+    columns = ("dim", "size", "verdict", "penalty", "do", "served by")
+    return Section(
+        f"Diagnosis of {diagnosis.checkpoint}",
+        headline,
+        columns,
+        tuple(grouped(names, rows)),
+        (*remarks, *diagnosis.warnings),
+    )
+
+
+def plan_section(plan: Plan) -> Section:
+    """The sizes that a plan changes, its limits and its certificate."""
+    before, after = plan.parameters
+    headline = (
+        f"{len(plan.sizes)} of {counted(len(plan.choices), 'size')} change; parameters "
+        f"{before:,} → {after:,} ({(after / before - 1) * 100:+.1f} %)."
+    )
+    changed = [choice for choice in plan.choices if choice.after != choice.before]
+    rows = [
+        (str(c.before), "multiplied out" if c.after is None else str(c.after), c.verdict)
+        for c in changed
+    ]
+    remarks = [f"Sizes judged {plan.provenance}."]
+    if plan.latency_us is not None:
+        remarks += [
+            total_text("Products that dims feed, before", plan.latency_us[0]),
+            total_text("after", plan.latency_us[1]),
+        ]
+    remarks += [f"{limit.name}: {limit.used:,.0f} of {limit.max:,.0f}." for limit in plan.limits]
+    remarks.append(
+        f"Certificate: value {plan.value:.6g}; no choice within the limits has more than "
+        f"{plan.bound:.6g}."
+    )
+    names = [choice.dim for choice in changed]
+    columns = ("dim", "now", "planned", "verdict")
+    title = f"Plan for {plan.checkpoint}, objective {plan.objective}"
+    return Section(title, headline, columns, tuple(grouped(names, rows)), tuple(remarks))
+
+
+def map_section(cliff_map: CliffMap) -> Section:
+    """The curves of a map: multiples, safe sizes, cliffs."""
+    curves = cliff_map.curves
+    points = sum(len(curve.sizes) for curve in curves)
+    cliffs = sum(len(curve.cliffs) for curve in curves)
+    headline = (
+        f"{counted(len(curves), 'curve')}, {counted(points, 'size')}, {counted(cliffs, 'cliff')}; "
+        f"{cliff_map.provenance}."
+    )
+    rows = []
+    for curve in curves:
+        jumps = [f"{c.before}→{c.after} {percent(c.jump.value, 0)}" for c in curve.cliffs[:4]]
+        rows.append(
+            (
+                curve.axis.key,
+                str(curve.multiple or ""),
+                sizes(curve.with_verdict("safe")),
+                f"{len(curve.with_verdict('misaligned'))}",
+                f"{len(curve.with_verdict('undecided'))}",
+                ", ".join(jumps) + (" …" if len(curve.cliffs) > 4 else ""),
+            )
+        )
+    remarks = [warning.message for warning in cliff_map.warnings]
+    if cliff_map.noise_floor is not None:
+        remarks.insert(0, f"Noise floor (A/A, 95 %): {percent(cliff_map.noise_floor)}.")
+    columns = ("curve", "multiple", "safe", "misaligned", "undecided", "cliffs")
+    return Section(f"Map {cliff_map.name}", headline, columns, tuple(rows), tuple(remarks))
+
+
+def explanation_section(explanation: Explanation) -> Section:
+    """A size beside the next better one."""
+    now, better = explanation.now, explanation.better
+    headline = f"{now.size} is {now.verdict} ({explanation.provenance})."
+    if better is not None and explanation.slower is not None:
+        headline += (
+            f" It takes {percent_interval(explanation.slower)} of the time that "
+            f"{better.size} takes, in addition."
+        )
+    rows = []
+    for verdict in filter(None, (now, better)):
+        time = microseconds(verdict.latency_us.value) if verdict.latency_us else ""
+        rows.append(
+            (str(verdict.size), verdict.verdict, penalty_text(verdict), time, verdict.reason)
+        )
+    columns = ("size", "verdict", "penalty", "latency", "served by")
+    return Section(f"Size {now.size} on {explanation.source}", headline, columns, tuple(rows))
+
+
+def verification_section(result: Verification) -> Section:
+    """Two models' logits beside each other."""
+    answer = "are the same function" if result.passed else "are NOT the same function"
+    headline = (
+        f"{result.checkpoint} and {result.other} {answer}, within rounding in {result.dtype}."
+    )
+    rows = (
+        ("largest error of a logit, over the largest logit", f"{result.max_error:.2e}"),
+        ("tolerance", f"{result.tolerance:.2e}"),
+        ("root mean square error", f"{result.rms_error:.2e}"),
+        ("mean KL divergence of next tokens, nats", f"{result.mean_kl:.2e}"),
+        ("same most likely token", percent(result.same_argmax)),
+    )
+    remark = f"{result.positions} positions on {result.device}; {result.merged} merged products."
+    return Section("The same function?", headline, ("quantity", "value"), rows, (remark,))
+
+
+def bench_section(result: BenchResult) -> Section:
+    """Models by workload, each beside the first one."""
+    decided = [t for t in result.timings if t.verdict in ("faster", "slower")]
+    said = [f"{t.model} is {t.verdict} than {result.models[0]} in {t.workload}" for t in decided]
+    headline = ("; ".join(said) or "No difference is sure") + "."
+    rows = []
+    for timing in result.timings:
+        change = Interval(timing.ratio.low - 1, timing.ratio.value - 1, timing.ratio.high - 1)
+        text = "" if timing.verdict == "reference" else percent_interval(change)
+        rows.append(
+            (timing.workload, timing.model, time_interval(timing.latency_us), text, timing.verdict)
+        )
+    for replicate in result.replicates:
+        ratio = replicate.ratio
+        change = Interval(ratio.low - 1, ratio.value - 1, ratio.high - 1)
+        row = (replicate.workload, "the first again (A/A)", time_interval(replicate.latency_us))
+        rows.append((*row, percent_interval(change), replicate.verdict))
+    remark = (
+        f"{result.environment.name}, {result.dtype}, {result.rounds} rounds, models interleaved."
+    )
+    columns = ("workload", "model", "latency", "time against the first", "verdict")
+    return Section("Measured side by side", headline, columns, tuple(rows), (remark,))
+
+
+def perplexity_section(result: Perplexities) -> Section:
+    """Models on one text, each beside the first one."""
+    rows = tuple(
+        (m.model, f"{m.value:.4g}", percent_interval(m.change) if m.change else "")
+        for m in result.models
+    )
+    headline = "; ".join(f"{m.model} {m.value:.4g}" for m in result.models) + "."
+    remark = (
+        f"{result.tokens:,} tokens of {result.text}, windows of {result.window} by {result.stride}, "
+        f"{result.dtype} on {result.device}."
+    )
+    columns = ("model", "perplexity", "against the first")
+    return Section("Perplexity", headline, columns, rows, (remark,))
+
+
+def sweep_section(summary: SweepSummary) -> Section:
+    """The counts of a sweep, and the verb that follows."""
+    if summary.folder is None:
+        headline = f"{counted(summary.points, 'point')} on {counted(summary.curves, 'curve')}."
+        return Section("A dry run", headline, remarks=("Nothing was measured.",))
+    headline = (
+        f"{counted(summary.calls, 'call')} of {counted(summary.points, 'point')} in "
+        f"{counted(summary.blocks, 'block')}, {summary.seconds:.0f} s; {summary.failed} failed."
+    )
+    return Section(
+        f"Sweep in {summary.folder}", headline, remarks=(f"gacprof map build {summary.folder}",)
+    )
+
+
+SECTIONS: dict[str, Callable[[Any], Section]] = {
+    "BenchResult": bench_section,
+    "CliffMap": map_section,
+    "Diagnosis": diagnosis_section,
+    "Explanation": explanation_section,
+    "Perplexities": perplexity_section,
+    "Plan": plan_section,
+    "SweepSummary": sweep_section,
+    "Verification": verification_section,
+}
+"""By the name of the result's class, so that nothing heavy is imported to print a light one."""
+
+
+def section_of(result: Any) -> Section:
+    """The section of a result: its own, a table's, or a dataclass's plain fields."""
+    name = type(result).__name__
+    if name in SECTIONS:
+        return SECTIONS[name](result)
+    if name == "DataFrame":
+        rows = tuple(tuple(str(cell) for cell in row) for row in result.itertuples(index=False))
+        return Section("", "", tuple(map(str, result.columns)), rows)
+    if is_dataclass(result):
+        pairs = [(field.name, str(getattr(result, field.name))) for field in fields(result)]
+        return Section(name, "", ("field", "value"), tuple(pairs))
+    return Section("", str(result))
