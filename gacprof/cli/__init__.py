@@ -1,4 +1,4 @@
-"""The command line: every verb is a public function; its signature and docstring are the options."""
+"""The command line: every verb is a public function, its signature and docstring the options."""
 
 from gacprof.cli.app import main
 

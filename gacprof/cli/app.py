@@ -38,7 +38,7 @@ def make_app() -> cyclopts.App:
     """The verbs, each imported when it is called."""
     app = cyclopts.App(
         name="gacprof",
-        help="Which tensor dimensions your GPU serves well, why, and how to move a model onto them.",
+        help="Which tensor sizes your GPU serves well, why, and how to move a model onto them.",
         help_epilogue="Every verb takes --json: print the result as JSON.",
         version=__version__,
         help_format="plaintext",

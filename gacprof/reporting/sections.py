@@ -223,8 +223,8 @@ def perplexity_section(result: Perplexities) -> Section:
     )
     headline = "; ".join(f"{m.model} {m.value:.4g}" for m in result.models) + "."
     remark = (
-        f"{result.tokens:,} tokens of {result.text}, windows of {result.window} by {result.stride}, "
-        f"{result.dtype} on {result.device}."
+        f"{result.tokens:,} tokens of {result.text}, windows of {result.window} by "
+        f"{result.stride}, {result.dtype} on {result.device}."
     )
     columns = ("model", "perplexity", "against the first")
     return Section("Perplexity", headline, columns, rows, (remark,))
