@@ -1,0 +1,1 @@
+"""Sweeps on many devices at once."""
