@@ -15,7 +15,7 @@ processes where these are larger.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 
 import numpy as np
@@ -49,18 +49,22 @@ class Fit:
     blocks, less one: errors of few blocks are heavy-tailed); infinite for one of fewer than
     :data:`FEWEST_CALLS` undisturbed calls.
 
-    ``log_times`` are the calls [blocks, slots] that the fit is of, nan where a block did not call
-    a slot or the call was disturbed; ``pairs`` are columns of a size and of its A/A replicate;
-    ``processes`` has the process of each block.
+    Slots are the sizes and their A/A replicates; ``pairs`` are the columns of both. ``slot`` and
+    ``block`` are their effects, ``residual`` [blocks, slots] is what these leave, nan where a block
+    did not call a slot or the call was disturbed. ``processes`` has the process of each block,
+    ``disturbed`` the share of the calls.
     """
 
     sizes: tuple[int, ...]
     log_us: Floats
     error: Floats
     degrees: float
-    log_times: Floats
+    slot: Floats
+    block: Floats
+    residual: Floats
     processes: Ints
-    pairs: tuple[tuple[int, int], ...]
+    pairs: tuple[tuple[int, int], ...] = ()
+    disturbed: float = 0.0
 
     @property
     def contended(self) -> bool:
@@ -84,31 +88,29 @@ def fit_blocks(blocks: Sequence[Block]) -> Fit:
     for i, row in enumerate(rows):
         log_times[i, list(row)] = np.log(list(row.values()))
     processes = np.array([block.process for block in blocks])
+    fit = fit_matrix(log_times, [size for size, _ in columns], processes)
     pairs = [(columns[size, 0], columns[size, 1]) for size, number in columns if number == 1]
-    return fit_matrix(log_times, [size for size, _ in columns], processes, pairs)
+    disturbed = float(np.isnan(np.concatenate([block.times_us for block in blocks])).mean())
+    return replace(fit, pairs=tuple(pairs), disturbed=disturbed)
 
 
-def fit_matrix(
-    log_times: Floats,
-    slot_sizes: Sequence[int],
-    processes: Ints,
-    pairs: Sequence[tuple[int, int]] = (),
-) -> Fit:
+def fit_matrix(log_times: Floats, slot_sizes: Sequence[int], processes: Ints) -> Fit:
     """Fit log times [blocks, slots] of slots with these sizes; slots of equal size are averaged."""
     slot, block = two_way(log_times)
-    slot = slot + float(np.quantile(block, QUARTILE))
-    error = slot_errors(log_times - two_way_sum(slot, block), processes)
+    level = float(np.quantile(block, QUARTILE))
+    residual = log_times - two_way_sum(slot, block)
+    error = slot_errors(residual, processes)
     sizes = sorted(set(slot_sizes))
     log_us, size_error = np.zeros(len(sizes)), np.zeros(len(sizes))
     for i, size in enumerate(sizes):
         slots = [s for s, other in enumerate(slot_sizes) if other == size]
-        good = [s for s in slots if np.isfinite(error[s])] or slots
-        log_us[i] = slot[good].mean()
-        size_error[i] = sqrt(np.sum(error[good] ** 2)) / len(good)
+        slots = [s for s in slots if np.isfinite(error[s])] or slots
+        log_us[i] = level + slot[slots].mean()
+        size_error[i] = sqrt(np.sum(error[slots] ** 2)) / len(slots)
     if np.mean(np.isinf(size_error)) > CONTENDED:
         size_error[:] = np.inf
     degrees = max(1.0, len(log_times) - 1.0)
-    return Fit(tuple(sizes), log_us, size_error, degrees, log_times, processes, tuple(pairs))
+    return Fit(tuple(sizes), log_us, size_error, degrees, slot, block, residual, processes)
 
 
 def two_way(log_times: Floats) -> tuple[Floats, Floats]:

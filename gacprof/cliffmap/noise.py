@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gacprof.cliffmap.cliffmap import MapWarning
-from gacprof.cliffmap.fit import Fit, Floats, two_way
+from gacprof.cliffmap.fit import FEWEST_CALLS, QUARTILE, Fit, Floats, quantile_of_columns
 
 FLOOR_QUANTILE = 0.95
 """One pair in twenty of the same thing twice may differ by more than the floor."""
@@ -15,8 +15,6 @@ MAX_DRIFT = 0.25
 """A level that moves by more within a sweep was not one state of the machine (our choice)."""
 MAX_DISTURBED = 0.1
 """The share of calls that lost their core or ran throttled, from which a sweep is called busy."""
-FEWEST_BLOCKS = 6
-"""Of a curve, to compare its first third with its last."""
 
 
 def noise_floor(fits: Sequence[Fit]) -> float | None:
@@ -40,17 +38,16 @@ def half_differences(fit: Fit) -> list[float]:
     if first.all() or fit.contended:
         return []
     scale = np.sqrt(2 / len(numbers) / (1 / len(numbers[::2]) + 1 / len(numbers[1::2])))
-    a, b = (half_effects(fit.log_times[half]) for half in (first, ~first))
-    a -= np.nanmedian(a - b)
+    a, b = (fit.slot + half_quartiles(fit.residual[half]) for half in (first, ~first))
+    a -= np.nanmedian(a - b)  # halves may differ by a level, which the blocks of the whole share
     pairs = [d for i, j in fit.pairs for d in (a[i] - b[j], b[i] - a[j])]
     return [float(scale * d) for d in pairs if not np.isnan(d)]
 
 
-def half_effects(log_times: Floats) -> Floats:
-    """Slot effects of some of the blocks; nan for a slot without calls."""
-    slot, _ = two_way(log_times)
-    slot[np.isnan(log_times).all(axis=0)] = np.nan
-    return slot
+def half_quartiles(residual: Floats) -> Floats:
+    """The lower quartile of each slot's residuals; nan for a slot of too few calls."""
+    counts = np.sum(~np.isnan(residual), axis=0)
+    return np.where(counts >= FEWEST_CALLS, quantile_of_columns(residual, QUARTILE), np.nan)
 
 
 def machine_warnings(fits: Sequence[Fit]) -> list[MapWarning]:
@@ -60,11 +57,11 @@ def machine_warnings(fits: Sequence[Fit]) -> list[MapWarning]:
     if abs(drift) > MAX_DRIFT:
         message = f"the last third of the sweep ran {drift:+.0%} against the first"
         warnings.append(MapWarning("drift", message))
-    disturbed = [float(np.isnan(fit.log_times).mean()) for fit in fits]
+    disturbed = float(np.mean([fit.disturbed for fit in fits] or [0.0]))
     contended = sum(fit.contended for fit in fits)
-    if contended or np.mean(disturbed or [0.0]) > MAX_DISTURBED:
+    if contended or disturbed > MAX_DISTURBED:
         message = (
-            f"{np.mean(disturbed):.0%} of the calls lost their core or ran throttled; "
+            f"{disturbed:.0%} of the calls lost their core or ran throttled; "
             f"{contended} curves are undecided for it: stop other programs and sweep again"
         )
         warnings.append(MapWarning("contention", message))
@@ -73,8 +70,7 @@ def machine_warnings(fits: Sequence[Fit]) -> list[MapWarning]:
 
 def level_drift(fit: Fit) -> float:
     """The move (log) of a curve's level from its first third of blocks to its last."""
-    if len(fit.log_times) < FEWEST_BLOCKS:
+    third = len(fit.block) // 3
+    if third == 0:
         return 0.0
-    _, block = two_way(fit.log_times)
-    third = len(block) // 3
-    return float(np.median(block[-third:]) - np.median(block[:third]))
+    return float(np.median(fit.block[-third:]) - np.median(fit.block[:third]))

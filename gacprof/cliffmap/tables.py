@@ -1,0 +1,155 @@
+"""Maps for compressors and papers: candidate sizes, and the table of constraints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+
+import pandas as pd
+
+from gacprof.cliffmap.cliffmap import CliffMap, Curve, load_map
+from gacprof.core.errors import MapError
+from gacprof.core.formatting import sizes as sizes_text
+from gacprof.core.sizes import SizeVerdict
+
+
+def candidates(
+    maps: CliffMap | str | Path | Sequence[CliffMap | str | Path],
+    size: int,
+    *,
+    operator: str = "linear",
+    dim: str = "N",
+    dtype: str | None = None,
+    fixed: Mapping[str, int] | None = None,
+    below: int = 2,
+    above: int = 2,
+) -> list[SizeVerdict]:
+    """Safe sizes on both sides of a size; of several maps those that are safe on all.
+
+    Parameters
+    ----------
+    maps
+        A map, its file or the name of a shipped one; or several.
+    size
+        The size that a compressor would like.
+    operator
+        The operator that is to be served well.
+    dim
+        Its dim that has the size.
+    dtype
+        The compute dtype; needed where a map has curves of several.
+    fixed
+        The operator's other dims, as far as needed to tell curves apart.
+    below
+        The number of sizes up to ``size``, itself included.
+    above
+        The number of larger ones.
+
+    Returns
+    -------
+    list of SizeVerdict
+        Ascending; latency and penalty are those of the map on which the penalty is largest.
+
+    Raises
+    ------
+    MapError
+        Where a map has no such curve around the size, or several.
+    """
+    if isinstance(maps, CliffMap | str | Path):
+        maps = [maps]
+    columns = []
+    for source in maps:
+        cliff_map = source if isinstance(source, CliffMap) else load_map(source)
+        curve = only_curve(cliff_map, size, cliff_map.curves_of(operator, dim, dtype, fixed))
+        columns.append({v.size: v for v in curve.sizes if v.verdict == "safe"})
+    common = sorted(set(columns[0]).intersection(*columns[1:]))
+    smaller = [other for other in common if other <= size]
+    larger = [other for other in common if other > size]
+    chosen = smaller[len(smaller) - min(below, len(smaller)) :] + larger[:above]
+    return [max((column[s] for column in columns), key=penalty_of) for s in chosen]
+
+
+def only_curve(cliff_map: CliffMap, size: int, curves: Sequence[Curve]) -> Curve:
+    """The curve that covers the size; of those that differ in flags alone the usual one.
+
+    Raises :class:`MapError` where there is none, or some differ in dtype or other dims.
+    """
+    covering = [c for c in curves if c.sizes[0].size <= size <= c.sizes[-1].size]
+    if not covering:
+        raise MapError(
+            f"the map '{cliff_map.name}' has no such curve around {size}: it has "
+            + "; ".join(sorted({shape_of(curve) for curve in curves or cliff_map.curves}))
+        )
+    shapes = {shape_of(curve).rpartition(",")[0] for curve in covering}
+    if len(shapes) > 1:
+        raise MapError(
+            f"the map '{cliff_map.name}' has several such curves, name dtype and other dims: "
+            + "; ".join(sorted(shapes))
+        )
+    return covering[0]
+
+
+def shape_of(curve: Curve) -> str:
+    """``linear N (K=4096 M=512) float16, 4000 … 4100``."""
+    axis = curve.axis
+    fixed = " ".join(f"{name}={size}" for name, size in sorted(axis.fixed.items()))
+    return f"{axis.operator} {axis.dim} ({fixed}) {axis.dtype}, {axis.sizes[0]} … {axis.sizes[-1]}"
+
+
+def penalty_of(verdict: SizeVerdict) -> float:
+    """A verdict's penalty as a number: 0 where it is not known."""
+    return 0.0 if verdict.penalty is None else verdict.penalty.value
+
+
+def map_table(cliff_map: CliffMap | str | Path) -> pd.DataFrame:
+    """The constraints of a device: for each operator, dim and dtype the multiple to round sizes to,
+    the penalty of misaligned sizes, and the safe sizes.
+
+    Parameters
+    ----------
+    cliff_map
+        A map, its file or the name of a shipped one.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row a curve. ``penalty`` is the median of the misaligned sizes' (a fraction); ``multiple``
+        is empty where too few sizes are decided.
+    """
+    if not isinstance(cliff_map, CliffMap):
+        cliff_map = load_map(cliff_map)
+    rows = []
+    for curve in cliff_map.curves:
+        axis = curve.axis
+        penalties = [penalty_of(v) for v in curve.sizes if v.verdict == "misaligned"]
+        rows.append(
+            {
+                "operator": axis.operator,
+                "dim": axis.dim,
+                "dtype": axis.dtype,
+                "fixed": " ".join(f"{name}={size}" for name, size in sorted(axis.fixed.items())),
+                "flags": " ".join(f"{name}={value}" for name, value in sorted(axis.flags.items())),
+                "first": axis.sizes[0],
+                "last": axis.sizes[-1],
+                "multiple": curve.multiple,
+                "penalty": round(median(penalties), 4) if penalties else None,
+                "safe": len(curve.with_verdict("safe")),
+                "misaligned": len(penalties),
+                "undecided": len(curve.with_verdict("undecided")),
+                "cliffs": len(curve.cliffs),
+                "safe_sizes": sizes_text(curve.with_verdict("safe")),
+            }
+        )
+    return pd.DataFrame(rows).astype({"multiple": "Int64"})
+
+
+def table_text(table: pd.DataFrame, form: str = "markdown") -> str:
+    """A table as ``json``, ``csv`` or ``markdown``."""
+    if form == "json":
+        return str(table.to_json(orient="records", indent=1, force_ascii=False))
+    if form == "csv":
+        return str(table.to_csv(index=False))
+    text = table.astype(object).where(table.notna(), "")
+    rows = [list(text.columns), ["---"] * len(text.columns), *text.to_numpy().tolist()]
+    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in rows)
