@@ -6,7 +6,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -89,9 +89,8 @@ class CpuSession:
             self._wake(order)
             for place, index in enumerate(order):
                 if index not in self.failures:
-                    bound = self._bound(index, replicate=index in order[:place])
-                    self._device.current.value = index
-                    times_us[place], waits_us[place] = self._time(index, bound)
+                    replicate = index in order[:place]
+                    times_us[place], waits_us[place] = self._time(index, replicate)
         self._device.last_call_s = time.perf_counter()
         timed_us = [us for us in times_us if not math.isnan(us)]
         lost = lost_core(timed_us or [0.0], waits_us)
@@ -105,13 +104,14 @@ class CpuSession:
         paused = begin - self._device.last_call_s > AWAKE_S
         until = begin + WAKE_S if paused else begin
         for index in itertools.cycle(callable_order):
-            with suppress(Exception):  # the recorded call fails too
-                self._bound(index, replicate=False)()
+            self._time(index, replicate=False)
             if time.perf_counter() >= until:
                 return
 
-    def _time(self, index: int, call: BoundCall) -> tuple[float, float]:
+    def _time(self, index: int, replicate: bool) -> tuple[float, float]:
         """Microseconds of a call, and for how many of them a thread waited for a core."""
+        call = self._bound(index, replicate)
+        self._device.current.value = index
         threads, clock = self._device.threads, time.perf_counter_ns
         before = threads.waits_ns()
         begin = clock()

@@ -83,7 +83,6 @@ class IsolatedDevice:
         self._process = context.Process(target=serve, args=arguments, daemon=True)
         self._process.start()
         pipe.close()
-        self.generation += 1
         try:
             environment: Environment = self._answer(START_LIMIT_S, ())
         except WorkerLost as lost:
@@ -93,6 +92,7 @@ class IsolatedDevice:
     def _answer(self, limit_s: float, message: tuple[Any, ...]) -> Any:
         try:
             if message:
+                self._current.value = UNKNOWN
                 self._pipe.send(message)
             if not self._pipe.poll(limit_s):
                 raise WorkerLost(f"hung: no answer within {limit_s:g} s", self._current.value)
@@ -111,6 +111,7 @@ class IsolatedDevice:
         """End the worker and say how it ended."""
         process, self._process = self._process, None
         self._pipe.close()
+        self.generation += 1
         if process is None:
             return "ended before"
         process.join(patience_s)
