@@ -1,8 +1,7 @@
 """From sizes to tensors: the change of every dim, and the stored tensors each new one is made of.
 
-Nothing is read here: shapes and refusals follow from the headers. A module whose factors are
-merged gets the dense tensors of a plain model: the weight outer·inner, group by group for grouped
-factors, and the groups' biases one after the other.
+Nothing is read: refusals follow from the headers. A module whose factors are merged gets the dense
+tensors of a plain model: the weight outer·inner, group by group, and the groups' biases in a row.
 """
 
 from __future__ import annotations
@@ -39,11 +38,8 @@ class Change:
 
 @dataclass(frozen=True)
 class NewTensor:
-    """A tensor of the new checkpoint: stored ``parts``, resized and joined along axis 0.
-
-    With ``inner``, the inner factor of a merged module, each part is multiplied by its section of
-    it, which is the next as many rows as the part has columns.
-    """
+    """A tensor of the new checkpoint: stored ``parts``, resized and joined along axis 0. With the
+    ``inner`` factor of a merged module each part, an outer one, is multiplied by its rows of it."""
 
     name: str
     parts: tuple[str, ...]
@@ -94,7 +90,7 @@ def refuse_change(change: Change) -> None:
         reason = "sizes are at least 1"
     elif dim.padding == "refused":
         reason = dim.why
-    elif change.method == "magnitude" and (dim.kind == "hidden" or dim.role == "experts"):
+    elif change.method == "magnitude" and dim.role in ("hidden", "experts"):
         reason = "many weights share its entries, which have no order: it can only be padded"
     if reason:
         raise CheckpointError(f"'{dim.name}' cannot go from {dim.size} to {change.size}: {reason}")

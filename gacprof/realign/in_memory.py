@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import nn
 
 from gacprof.checkpoint.config import mirrored_files
@@ -17,28 +16,12 @@ from gacprof.realign.values import NewValues
 
 
 def realign_model(model: nn.Module, sizes: Sizes) -> nn.Module:
-    """Give a model in memory other sizes, in place; copy it first to keep the old one.
+    """Give a model in memory other sizes, in place, and return it; copy it first to keep the old.
 
+    ``sizes`` are those of :func:`gacprof.realign`, whose errors are raised before anything changes.
     Parameters that change are new objects (an optimiser needs them anew), on the old ones' device
-    and of their dtype. The config changes with them as far as it can say the new sizes: it has one
-    width for all layers.
-
-    Parameters
-    ----------
-    model
-        A causal language model of transformers or of :func:`gacprof.load_model`.
-    sizes
-        As for :func:`gacprof.realign`.
-
-    Returns
-    -------
-    nn.Module
-        The model itself.
-
-    Raises
-    ------
-    PlanError, CheckpointError
-        As :func:`gacprof.realign` does; the model is as it was then.
+    and of their dtype. The config changes as far as it can say the new sizes: it has one width for
+    all layers.
     """
     inventory = inventory_of(model)
     state = model.state_dict()
@@ -50,7 +33,10 @@ def realign_model(model: nn.Module, sizes: Sizes) -> nn.Module:
         if tensor.name not in state or new.edits.get(tensor.name)
     }
     for module in new.merged:
-        put_linear(model, module.name, changed)
+        factor = next(model.get_submodule(module.name).parameters())
+        linear = nn.Linear(1, 1, bias=f"{module.name}.bias" in changed, dtype=factor.dtype)
+        linear.train(model.training).requires_grad_(factor.requires_grad)
+        put(model, module.name, linear)
     for name, tensor in changed.items():
         path, _, attribute = name.rpartition(".")
         layer = model.get_submodule(path)
@@ -59,20 +45,11 @@ def realign_model(model: nn.Module, sizes: Sizes) -> nn.Module:
         set_sizes(layer)
     for module in inventory.modules:
         ranks = inventory.ranks_of(module)
-        if ranks and module not in new.merged:
+        if ranks:
             after = [new.sizes.get(rank.name) or rank.size for rank in ranks]
             set_ranks(model, module.name, [rank.size for rank in ranks], after)
     set_config(model, inventory, new)
     return model
-
-
-def put_linear(model: nn.Module, name: str, tensors: dict[str, torch.Tensor]) -> None:
-    """Put a linear layer in the place of factors."""
-    factors = model.get_submodule(name)
-    weight = tensors[f"{name}.weight"]
-    linear = nn.Linear(1, 1, bias=f"{name}.bias" in tensors, device=weight.device)
-    linear.requires_grad_(next(factors.parameters()).requires_grad)
-    put(model, name, linear.to(weight.dtype).train(model.training))
 
 
 def set_config(model: nn.Module, inventory: Inventory, new: NewCheckpoint) -> None:
@@ -82,7 +59,7 @@ def set_config(model: nn.Module, inventory: Inventory, new: NewCheckpoint) -> No
     for key, value in mirrored.items():
         if value == inventory.config.get(key):
             continue
-        part = getattr(config, key, None)
+        part: Any = getattr(config, key, None)
         if hasattr(part, "to_dict"):  # the config of a multimodal model's text part
             part.update(value)
         else:

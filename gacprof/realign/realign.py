@@ -16,19 +16,18 @@ from gacprof.realign.writer import write_checkpoint
 def realign(checkpoint: str | Path | Inventory, sizes: Sizes, out: str | Path) -> Path:
     """Write a checkpoint anew with other sizes.
 
-    Padding adds zeros: the function is the same in real arithmetic, only rounding can differ.
-    Merging multiplies factors out in float64 and rounds once to the stored type. Cuts change the
-    function. The checkpoint is read one shard at a time and never modified; the output appears
-    whole or not at all.
+    Padding with zeros keeps the function in real arithmetic; merging rounds products of factors
+    once to the stored type; cuts change the function. One shard is in memory at a time. The
+    checkpoint is never modified, the output appears whole or not at all.
 
     Parameters
     ----------
     checkpoint
         A folder or weights file of any layout, or its inventory.
     sizes
-        A plan or the path of its file; sizes by dim name (None merges a module's factors); or a
-        word: "pad8" and "pad16" pad every dim to a multiple, "uniform" gives all layers the
-        largest width, so that a plain config describes them, "fuse" merges all factors.
+        A plan or its file; sizes by dim name (None merges factors); or a word: "pad8" and "pad16"
+        pad every dim to a multiple, "uniform" gives all layers the largest width, which a plain
+        config describes, "fuse" merges all factors.
     out
         The new checkpoint's folder, which must not exist.
 

@@ -29,7 +29,10 @@ def new_sizes(inventory: Inventory, sizes: Sizes) -> NewSizes:
     if sizes == "uniform":
         return uniform_sizes(inventory)
     if sizes == "fuse":
-        return merged_sizes(inventory)
+        ranks = [dim.name for dim in inventory.dims if dim.kind == "rank"]
+        if not ranks:
+            raise CheckpointError(f"{inventory.path} has no factors to merge")
+        return dict.fromkeys(ranks)
     plan = sizes if isinstance(sizes, Plan) else load_plan(Path(sizes))
     if inventory.container != "memory" and plan.fingerprint != inventory.fingerprint:
         raise PlanError(f"the plan is of {plan.checkpoint}, not of {inventory.path}: plan again")
@@ -42,16 +45,16 @@ def padded_sizes(inventory: Inventory, multiple: int) -> NewSizes:
     Widths that follow from one number of the config are padded together or not at all, so that a
     plain model stays one.
     """
-    sizes = {dim.name: round_up(dim.size, multiple) for dim in inventory.dims}
-    refused = {dim.name for dim in inventory.dims if dim.padding == "refused"}
+    exact = [dim for dim in inventory.dims if dim.padding == "exact"]
+    sizes = {dim.name: round_up(dim.size, multiple) for dim in exact}
     for key in width_keys(inventory.config, inventory.dims):
         width = key.value_at({})
         if width and key.value in (None, width):  # else layers differ: no number says their widths
-            sizes |= key.padded(multiple)
-            if refused & key.times.keys():
-                refused |= key.times.keys()
-    former = {dim.name: dim.size for dim in inventory.dims}
-    return {n: size for n, size in sizes.items() if size != former[n] and n not in refused}
+            padded = key.padded(multiple)
+            if not padded.keys() <= sizes.keys():
+                padded = {dim.name: dim.size for dim in key.dims}
+            sizes |= padded
+    return sizes
 
 
 def uniform_sizes(inventory: Inventory, multiple: int = 8) -> NewSizes:
@@ -73,14 +76,6 @@ def uniform_sizes(inventory: Inventory, multiple: int = 8) -> NewSizes:
     for key in width_keys(inventory.config, widths):
         sizes |= key.padded(multiple)
     return sizes
-
-
-def merged_sizes(inventory: Inventory) -> NewSizes:
-    """All ranks of factored modules given up."""
-    ranks = [dim.name for dim in inventory.dims if dim.kind == "rank"]
-    if not ranks:
-        raise CheckpointError(f"{inventory.path} has no factored modules to merge")
-    return dict.fromkeys(ranks)
 
 
 def round_up(size: int, multiple: int) -> int:

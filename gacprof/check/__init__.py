@@ -1,0 +1,1 @@
+"""Checks of models that are the same, or ought to be: function, speed, perplexity."""

@@ -1,0 +1,228 @@
+"""Faster? Several checkpoints, the same workloads, interleaved in random order on one device.
+
+A round runs every model once at every workload, and the first model a second time, as a copy of
+its own: the A/A replicate. Models are compared within a round, so whatever the machine does to a
+round as a whole cancels; the log ratios of the rounds have Student's interval. What the replicate
+shows against its original is the bench's own error: a smaller difference is never claimed.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy import stats
+from torch import nn
+
+from gacprof.check.models import (
+    SEED,
+    Checkpoint,
+    common_dtype,
+    loaded,
+    random_ids,
+    short_names,
+    torch_device,
+    vocabulary,
+)
+from gacprof.check.workloads import Decode, Prefill, Workload
+from gacprof.core.dtypes import dtype_name
+from gacprof.core.errors import MeasurementError
+from gacprof.core.points import Environment
+from gacprof.core.sizes import Interval
+from gacprof.devices.environment import read_environment
+
+WARM_UP_ROUNDS = 2
+FEWEST_ROUNDS = 8
+"""Measured whatever the seconds: fewer tell little of their own spread."""
+LEVEL = 0.95
+"""Of every interval."""
+
+BenchVerdict = Literal["reference", "faster", "slower", "undecided"]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """A model at a workload.
+
+    ``latency_us`` is that of the prompt, or of one decoded token; ``ratio`` is the time over the
+    first model's (below 1 is faster), with 95 % intervals; ``times_us`` are the rounds. The verdict
+    is decided where the ratio's interval excludes 1 and the difference exceeds any that the
+    replicate's interval allows.
+    """
+
+    model: str
+    workload: str
+    latency_us: Interval
+    ratio: Interval
+    verdict: BenchVerdict
+    times_us: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class BenchResult:
+    """``timings`` by workload and model, the first model first; ``replicates`` are the first
+    model's A/A replicate at each workload, whose verdict ought to be undecided."""
+
+    models: tuple[str, ...]
+    parameters: tuple[int, ...]
+    dtype: str
+    prefill: int
+    decode: int
+    rounds: int
+    timings: tuple[Timing, ...]
+    replicates: tuple[Timing, ...]
+    environment: Environment
+
+
+def bench(
+    checkpoints: Sequence[Checkpoint],
+    *,
+    prefill: int = 256,
+    decode: int = 32,
+    batch: int = 1,
+    seconds: float = 60.0,
+    device: str | None = None,
+    dtype: str | None = None,
+) -> BenchResult:
+    """Time models side by side.
+
+    They read a prompt and decode tokens, in rounds, and are compared with the first of them.
+
+    Parameters
+    ----------
+    checkpoints
+        The reference, and those to compare with it. All of them, and the reference once more, are
+        in memory together.
+    prefill
+        Tokens of the prompt.
+    decode
+        Tokens that are decoded after it; 0 leaves decoding out.
+    batch
+        Sequences at once.
+    seconds
+        Time to measure for, loading and warming up not counted; at least eight rounds are.
+    device
+        "cpu", "cuda" or "cuda:1". Default: the accelerator where there is one.
+    dtype
+        What is computed in. Default: the widest that the checkpoints store.
+
+    Returns
+    -------
+    BenchResult
+        Latencies, ratios to the first model, verdicts, and the A/A replicates.
+
+    Raises
+    ------
+    MeasurementError
+        There is no checkpoint, or no such device.
+    """
+    if not checkpoints:
+        raise MeasurementError("bench needs a checkpoint, better two")
+    where = torch_device(device)
+    numbers = dtype or common_dtype(checkpoints)
+    models = [loaded(checkpoint, numbers, where) for checkpoint in checkpoints]
+    columns = [*models, copy.deepcopy(models[0])]
+    ids = random_ids(min(map(vocabulary, models)), (batch, prefill)).to(where)
+    workloads: dict[str, list[Workload]] = {
+        f"prefill {prefill}": [Prefill(model, ids) for model in columns]
+    }
+    if decode:
+        workloads[f"decode {decode}"] = [Decode(model, ids, decode) for model in columns]
+    times = run_rounds(columns, workloads, seconds)
+    names = short_names(checkpoints)
+    timings: list[Timing] = []
+    replicates: list[Timing] = []
+    for workload, times_us in times.items():
+        per_step = times_us / workloads[workload][0].steps
+        *compared, replicate = compare(names, workload, per_step)
+        timings += compared
+        replicates.append(replicate)
+    return BenchResult(
+        models=names,
+        parameters=tuple(sum(p.numel() for p in model.parameters()) for model in models),
+        dtype=dtype_name(numbers),
+        prefill=prefill,
+        decode=decode,
+        rounds=len(replicates[0].times_us),
+        timings=tuple(timings),
+        replicates=tuple(replicates),
+        environment=read_environment(str(where)),
+    )
+
+
+def run_rounds(
+    models: Sequence[nn.Module], workloads: dict[str, list[Workload]], seconds: float
+) -> dict[str, np.ndarray]:
+    """Times [rounds, models] in µs of every workload, rounds taken until the time is over."""
+    draw = random.Random(SEED)
+    rounds: dict[str, list[list[float]]] = {name: [] for name in workloads}
+    number = 0
+    start = time.monotonic()
+    while number < WARM_UP_ROUNDS + FEWEST_ROUNDS or time.monotonic() - start < seconds:
+        if number == WARM_UP_ROUNDS:
+            start = time.monotonic()
+        move_weights(models, draw)
+        for name in draw.sample(list(workloads), len(workloads)):
+            row = [0.0] * len(models)
+            for column in draw.sample(range(len(models)), len(models)):
+                row[column] = workloads[name][column].time_us()
+            rounds[name].append(row)
+        number += 1
+    return {name: np.array(rows[WARM_UP_ROUNDS:]) for name, rows in rounds.items()}
+
+
+def move_weights(models: Sequence[nn.Module], draw: random.Random) -> None:
+    """Copy all parameters to other memory, in random order.
+
+    Addresses decide which weights share a line of a cache: of equal models one may decode 2 %
+    slower for as long as its weights stay where they are.
+    """
+    parameters = [parameter for model in models for parameter in model.parameters()]
+    for parameter in draw.sample(parameters, len(parameters)):
+        parameter.data = parameter.data.clone()
+
+
+def compare(names: Sequence[str], workload: str, times_us: np.ndarray) -> list[Timing]:
+    """The models' timings and last the replicate's, from times [rounds, models and replicate].
+
+    Models are compared with the mean of the first and its replicate, the replicate with the first.
+    """
+    logs = np.log(times_us)
+    reference = (logs[:, :1] + logs[:, -1:]) / 2
+    ratios = logs - reference
+    ratios[:, 0] = 0.0
+    ratios[:, -1] = logs[:, -1] - logs[:, 0]
+    noise = mean_interval(ratios[:, -1])
+    largest_noise = max(abs(noise.low), abs(noise.high))
+    timings = []
+    for column, name in enumerate([*names, f"{names[0]} (replicate)"]):
+        ratio = mean_interval(ratios[:, column])
+        verdict: BenchVerdict = "undecided"
+        threshold = 0.0 if column == len(names) else largest_noise
+        if column == 0:
+            verdict = "reference"
+        elif ratio.high < 0 and ratio.value < -threshold:
+            verdict = "faster"
+        elif ratio.low > 0 and ratio.value > threshold:
+            verdict = "slower"
+        raw = tuple(times_us[:, column].tolist())
+        latency = exponential(mean_interval(logs[:, column]))
+        timings.append(Timing(name, workload, latency, exponential(ratio), verdict, raw))
+    return timings
+
+
+def mean_interval(values: np.ndarray) -> Interval:
+    """Mean of one value a round, with Student's interval."""
+    mean = float(values.mean())
+    half = float(stats.sem(values) * stats.t.ppf((1 + LEVEL) / 2, len(values) - 1))
+    return Interval(mean - half, mean, mean + half)
+
+
+def exponential(interval: Interval) -> Interval:
+    low, value, high = np.exp([interval.low, interval.value, interval.high])
+    return Interval(float(low), float(value), float(high))

@@ -1,0 +1,93 @@
+"""Models to check: loaded one by one or side by side, on one device, in one dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.load import load_model
+from gacprof.checkpoint.scan import inventory_of
+from gacprof.core.dtypes import FLOATING, dtype_name
+from gacprof.core.errors import CheckpointError, ConfigError, MeasurementError
+
+SEED = 0
+
+Checkpoint = str | Path | Inventory
+"""A folder or weights file of any layout, or its inventory."""
+
+
+def torch_device(name: str | None) -> torch.device:
+    """The device of that name; by default the accelerator where there is one, else the CPU.
+
+    Raises :class:`MeasurementError` for a device that is not there.
+    """
+    if name is None:
+        accelerator = torch.accelerator.current_accelerator(check_available=True)
+        return accelerator or torch.device("cpu")
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise MeasurementError(f"no device '{name}' here: {reason}") from None
+    return torch.device(name)
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """A floating-point dtype by torch's name or a short one (``bf16``)."""
+    dtype = getattr(torch, dtype_name(name), None)
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise ConfigError(f"models are not computed in '{name}': use float32, bfloat16 or float16")
+    return dtype
+
+
+def common_dtype(checkpoints: Sequence[Checkpoint]) -> str:
+    """The widest floating-point dtype that any of the checkpoints stores."""
+    stored = set()
+    for checkpoint in checkpoints:
+        stored |= {info.dtype for info in inventory_of(checkpoint).tensors.values()}
+    wide = [torch_dtype(name) for name in stored & FLOATING if not name.startswith("float8")]
+    if not wide:
+        raise CheckpointError(f"{checkpoints[0]} holds no weights that a model computes with")
+    return dtype_name(reduce(torch.promote_types, wide))
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done all that it was asked."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
+def text_config(model: nn.Module) -> Any:
+    """The part of a model's config that describes its language model."""
+    config: Any = model.config
+    return config.get_text_config()
+
+
+def vocabulary(model: nn.Module) -> int:
+    """The number of token ids that a model knows."""
+    return int(text_config(model).vocab_size)
+
+
+def random_ids(tokens_known: int, shape: tuple[int, int]) -> torch.Tensor:
+    """Token ids [sequences, tokens] below ``tokens_known``, the same on every run."""
+    return torch.randint(tokens_known, shape, generator=torch.Generator().manual_seed(SEED))
+
+
+def loaded(checkpoint: Checkpoint, dtype: str, device: torch.device) -> nn.Module:
+    """The model of a checkpoint on a device, in eval mode."""
+    return load_model(checkpoint, dtype=torch_dtype(dtype)).to(device)
+
+
+def short_names(checkpoints: Sequence[Checkpoint]) -> tuple[str, ...]:
+    """Each path's last part, numbered where two are the same."""
+    names = [Path(inventory_of(c).path).resolve().name for c in checkpoints]
+    return tuple(
+        f"{name} ({names[: i + 1].count(name)})" if names.count(name) > 1 else name
+        for i, name in enumerate(names)
+    )

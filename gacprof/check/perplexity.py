@@ -1,0 +1,220 @@
+"""How good? The perplexity of checkpoints on the same tokens of a text, compared window by window.
+
+A window slides over the text by ``stride`` tokens, and of each window only the predictions count
+that no earlier one made: a prediction has at least ``window - stride`` tokens of context, except in
+the first. Windows of a text are hard for all models alike, so differences are taken window by
+window, and the interval is that of their mean.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import stats
+from torch import nn
+
+from gacprof.check.models import (
+    Checkpoint,
+    common_dtype,
+    loaded,
+    short_names,
+    torch_device,
+    vocabulary,
+)
+from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.scan import inventory_of
+from gacprof.core.dtypes import dtype_name
+from gacprof.core.errors import CheckpointError
+from gacprof.core.sizes import Interval
+
+LEVEL = 0.95
+POSITIONS_AT_ONCE = 256
+"""Logits are the largest thing that a model makes: so many positions are widened to float32."""
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """One model on the text.
+
+    ``value`` is exp of the mean negative log-likelihood over all predictions. ``change`` is
+    perplexity over the first model's, minus 1, with its 95 % interval; None for fewer than two
+    windows. ``nats`` are the windows' sums.
+    """
+
+    model: str
+    value: float
+    change: Interval | None
+    nats: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Perplexities:
+    """Models on the same ``tokens`` of a text, the first the reference; ``predictions`` are those
+    of each window."""
+
+    text: str
+    tokens: int
+    window: int
+    stride: int
+    dtype: str
+    device: str
+    predictions: tuple[int, ...]
+    models: tuple[Perplexity, ...]
+
+
+@dataclass(frozen=True)
+class Window:
+    """The model reads tokens ``start`` to ``end`` (excluded) and predicts the ones after each;
+    predictions count from position ``first`` of the window on."""
+
+    start: int
+    end: int
+    first: int
+
+
+def perplexity(
+    checkpoints: Sequence[Checkpoint],
+    text: str | Path,
+    *,
+    window: int = 1024,
+    stride: int | None = None,
+    tokens: int | None = None,
+    tokenizer: str | Path | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+) -> Perplexities:
+    """Compare models by perplexity on a text.
+
+    Parameters
+    ----------
+    checkpoints
+        The reference, and those to compare with it; they are in memory one after the other.
+    text
+        A file in UTF-8.
+    window
+        Tokens that a model sees at once.
+    stride
+        Tokens from one window to the next. Default: half a window.
+    tokens
+        Take only the first so many tokens of the text.
+    tokenizer
+        A folder with a tokenizer. Default: the first checkpoint that has one.
+    device
+        "cpu", "cuda" or "cuda:1". Default: the accelerator where there is one.
+    dtype
+        What is computed in. Default: the widest that the checkpoints store.
+
+    Returns
+    -------
+    Perplexities
+        Perplexity and change of each model, and the windows' values.
+
+    Raises
+    ------
+    CheckpointError
+        No tokenizer; a text of fewer than two tokens; tokens that a model does not know.
+    """
+    where = torch_device(device)
+    numbers = dtype or common_dtype(checkpoints)
+    folder = tokenizer or tokenizer_folder(checkpoints)
+    ids = encode(load_tokenizer(folder), Path(text).read_text(encoding="utf-8"))[:tokens]
+    step = stride or max(1, window // 2)
+    windows = sliding_windows(len(ids), window, step)
+    predictions = np.array([w.end - w.start - w.first for w in windows])
+    models: list[Perplexity] = []
+    for name, checkpoint in zip(short_names(checkpoints), checkpoints, strict=True):
+        model = loaded(checkpoint, numbers, where)
+        if vocabulary(model) <= int(ids.max()):
+            raise CheckpointError(f"{checkpoint} does not know all tokens of {folder}'s tokenizer")
+        nats = np.array([window_nats(model, ids.to(where), w) for w in windows])
+        value = math.exp(nats.sum() / predictions.sum())
+        result = Perplexity(name, value, None, tuple(nats.tolist()))
+        if models and len(windows) > 1:
+            change = paired_change(nats - np.array(models[0].nats), predictions)
+            result = replace(result, change=change)
+        models.append(result)
+    return Perplexities(
+        text=str(text),
+        tokens=len(ids),
+        window=window,
+        stride=step,
+        dtype=dtype_name(numbers),
+        device=str(where),
+        predictions=tuple(predictions.tolist()),
+        models=tuple(models),
+    )
+
+
+def tokenizer_folder(checkpoints: Sequence[Checkpoint]) -> str:
+    """The folder of the first checkpoint that has a tokenizer."""
+    for checkpoint in checkpoints:
+        inventory: Inventory = inventory_of(checkpoint)
+        if any(name.startswith("tokenizer") for name in inventory.side_files):
+            return inventory.folder
+    raise CheckpointError(f"{checkpoints[0]} has no tokenizer: name the original model's folder")
+
+
+def load_tokenizer(folder: str | Path) -> Any:
+    """A folder's tokenizer, without any code that it names."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
+
+
+def encode(tokenizer: Any, text: str) -> torch.Tensor:
+    """Token ids [tokens] of a text, behind the token that begins one where the tokenizer sets it.
+
+    Raises :class:`CheckpointError` for fewer than two: the first token is not predicted.
+    """
+    ids = list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+    if list(tokenizer("")["input_ids"])[:1] == [tokenizer.bos_token_id]:
+        ids.insert(0, tokenizer.bos_token_id)
+    if len(ids) < 2:
+        raise CheckpointError("a text of fewer than two tokens has no perplexity")
+    return torch.tensor(ids)
+
+
+def sliding_windows(tokens: int, window: int, stride: int) -> list[Window]:
+    """The windows over a text; their predictions are each of its tokens but the first, once."""
+    windows: list[Window] = []
+    predicted = 0
+    for start in range(0, tokens - 1, stride):
+        end = min(start + window, tokens - 1)
+        windows.append(Window(start, end, predicted - start))
+        predicted = end
+        if end == tokens - 1:
+            break
+    return windows
+
+
+@torch.inference_mode()
+def window_nats(model: nn.Module, ids: torch.Tensor, window: Window) -> float:
+    """Negative log-likelihood of a window's predictions that count, in nats."""
+    inputs = ids[window.start : window.end]
+    logits = model(input_ids=inputs[None], use_cache=False).logits[0, window.first :]
+    targets = ids[window.start + window.first + 1 : window.end + 1]
+    nats = 0.0
+    pieces = zip(logits.split(POSITIONS_AT_ONCE), targets.split(POSITIONS_AT_ONCE), strict=True)
+    for piece, target in pieces:
+        nats += float(nn.functional.cross_entropy(piece.float(), target, reduction="sum"))
+    return nats
+
+
+def paired_change(more_nats: np.ndarray, predictions: np.ndarray) -> Interval:
+    """Relative change of a perplexity, from the windows' differences in nats and predictions.
+
+    The mean difference of a prediction is a ratio of sums; its error is that of the windows'
+    residuals, its interval Student's.
+    """
+    count = len(more_nats)
+    mean = more_nats.sum() / predictions.sum()
+    residuals = more_nats - mean * predictions
+    error = math.sqrt(count / (count - 1) * np.square(residuals).sum()) / predictions.sum()
+    half = error * stats.t.ppf((1 + LEVEL) / 2, count - 1)
+    return Interval(*(float(math.expm1(x)) for x in (mean - half, mean, mean + half)))

@@ -1,0 +1,133 @@
+"""A checkpoint as our model code reads it: tensor names, and a config of sizes layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gacprof.checkpoint.config import effective_config
+from gacprof.checkpoint.inventory import Inventory, Module
+from gacprof.core.errors import CheckpointError
+
+FAMILIES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
+"""Model types that are exported, and how transformers names their classes."""
+
+MODULE = "modeling_gacprof"
+
+SETTINGS = (
+    "num_hidden_layers",
+    "max_position_embeddings",
+    "sliding_window",
+    "use_sliding_window",
+    "max_window_layers",
+    "layer_types",
+    "rms_norm_eps",
+    "initializer_range",
+    "attention_dropout",
+    "attention_bias",
+    "mlp_bias",
+    "hidden_act",
+    "use_cache",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+)
+"""Keys of a config that an export carries (configuration_llama.py of transformers, and those of
+Mistral, Qwen 2 and Qwen 3), besides RoPE and the sizes that the tensors say. Others can name code
+(``attn_implementation``: "org/kernel"), and users load an export with ``trust_remote_code``."""
+
+ROPE_THETA = 10000.0
+"""RoPE's base where a Llama's config names none (transformers' default_theta)."""
+
+DERIVED = ("rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached")
+"""Ends of tensors that old checkpoints store and models compute."""
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """``names`` are those of the exported tensors by the stored ones', ``config`` the exported
+    config.json, ``engines`` those that can load the folder."""
+
+    family: str
+    names: Mapping[str, str]
+    config: Mapping[str, Any]
+    engines: tuple[str, ...]
+
+
+def read_decoder(inventory: Inventory) -> Decoder:
+    """The decoder in a checkpoint. Raises :class:`CheckpointError` where it is none."""
+    config = effective_config(inventory)
+    family = str(config["model_type"])
+    head_dims = {attention.head_dim for attention in inventory.attentions}
+    sliced = any(dim.kind == "hidden" for dim in inventory.dims)
+    if family not in FAMILIES or inventory.is_quantised or sliced or len(head_dims) != 1:
+        raise CheckpointError(
+            f"{inventory.path} is not exported: only {', '.join(FAMILIES)} are, neither quantised "
+            "nor with a sliced hidden size, and with one head_dim in all layers"
+        )
+    names = exported_names(inventory)
+    factored = [m for m in inventory.modules if m.kind in ("factored", "grouped")]
+    ranks = {module.name: ranks_of(module) for module in factored}
+    heads = [[a.heads, a.kv_heads] for a in inventory.attentions]
+    downs = {m.layer: m.in_features for m in inventory.modules if m.role == "down"}
+    widths = [downs[layer] for layer in sorted(downs, key=lambda layer: layer or 0)]
+    engines = ["transformers"]
+    if heads == [heads[0]] * len(heads) and "lm_head" not in ranks:
+        engines.append("vllm")  # it builds one head count for all layers, and a dense lm_head
+    vocabulary, hidden = inventory.shape("model.embed_tokens.weight")
+    kinds = {"AutoConfig": "Config", "AutoModel": "Model", "AutoModelForCausalLM": "ForCausalLM"}
+    exported = {key: config[key] for key in SETTINGS if key in config} | rope_of(config)
+    exported |= {
+        "model_type": f"gacprof_{family}",
+        "architectures": [f"Gacprof{FAMILIES[family]}ForCausalLM"],
+        "auto_map": {a: f"{MODULE}.Gacprof{FAMILIES[family]}{kind}" for a, kind in kinds.items()},
+        "vocab_size": vocabulary,
+        "hidden_size": hidden,
+        "head_dim": head_dims.pop(),
+        "num_attention_heads": max(heads)[0],
+        "num_key_value_heads": max(kv_heads for _, kv_heads in heads),
+        "intermediate_size": max(widths),
+        "tie_word_embeddings": "lm_head" not in ranks and "lm_head.weight" not in names,
+        "torch_dtype": inventory.main_dtype,
+        "factor_ranks": ranks,
+        "layer_widths": widths,
+        "layer_heads": heads,
+    }
+    return Decoder(family, names, exported, tuple(engines))
+
+
+def ranks_of(module: Module) -> int | list[int]:
+    """The rank of a module's factors, or the ranks of its groups."""
+    ranks = [gemm.K for gemm in module.gemms[1:]]
+    return ranks[0] if module.kind == "factored" else ranks
+
+
+def exported_names(inventory: Inventory) -> dict[str, str]:
+    """Exported names by stored ones: of factored modules ``….inner.weight`` [r, in] and
+    ``….outer.weight`` [out, r], of groups ``….outer.{i}.weight``; all others are a Llama's."""
+    names = {name: name for name in inventory.tensors if not name.endswith(DERIVED)}
+    for module in inventory.modules:
+        if module.kind not in ("factored", "grouped"):
+            continue
+        inner, *outer = module.gemms
+        names[inner.weight] = f"{module.name}.inner.weight"
+        for i, gemm in enumerate(outer):
+            place = f"{module.name}.outer"
+            if module.kind == "grouped":
+                place = f"{place}.{i}"
+            names[gemm.weight] = f"{place}.weight"
+            if gemm.bias:
+                names[gemm.weight.removesuffix("weight") + "bias"] = f"{place}.bias"
+    if not inventory.has_own_head:
+        names.pop("lm_head.weight", None)  # a second name of the embedding
+    return names
+
+
+def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """RoPE as ``rope_theta`` and ``rope_scaling``, which every version of transformers reads."""
+    scaling = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    theta = scaling.pop("rope_theta", None) or config.get("rope_theta") or ROPE_THETA
+    if scaling.get("rope_type", scaling.get("type", "default")) == "default":
+        return {"rope_theta": theta}
+    return {"rope_theta": theta, "rope_scaling": scaling}

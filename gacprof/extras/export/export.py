@@ -1,0 +1,148 @@
+"""One folder for transformers and vLLM: renamed weights, config, model code, tokenizer; checked."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from gacprof.check.models import random_ids
+from gacprof.check.verify import SEQUENCES, logits_of
+from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.scan import inventory_of
+from gacprof.core.errors import CheckpointError
+from gacprof.core.files import new_folder, read_json, write_json
+from gacprof.extras.export.decoder import FAMILIES, MODULE, Decoder, read_decoder
+from gacprof.realign.changes import NewCheckpoint, NewTensor
+from gacprof.realign.writer import write_weights
+
+TOKENS = 16
+
+LOGIT_TOLERANCE = 1e-4
+"""Largest difference of float32 logits over the largest logit: two orders of adding differ by
+about 1e-6 in small models and 1e-5 in large ones."""
+
+COPIED = [
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.json",
+    "merges.txt",
+    "special_tokens_map.json",
+]
+COPIED += ["added_tokens.json", "chat_template.jinja", "LICENSE", "NOTICE"]
+"""Files of a checkpoint that an export copies as they are."""
+
+NAMING_CODE = ("auto_map", "tokenizer_file", "custom_generate")
+"""Keys of tokenizer_config.json and generation_config.json that name files or code."""
+
+SERVE = {
+    "transformers": "AutoModelForCausalLM.from_pretrained('{out}', trust_remote_code=True)",
+    "vllm": "vllm serve {out} --trust-remote-code --model-impl transformers",
+}
+
+
+@dataclass(frozen=True)
+class Exported:
+    """``serve`` says how each engine that can load the folder does; ``max_error`` is the largest
+    difference of transformers' logits from ours over the largest logit, None where not checked."""
+
+    folder: str
+    serve: dict[str, str]
+    max_error: float | None
+
+
+def export(
+    checkpoint: str | Path | Inventory,
+    out: str | Path,
+    *,
+    tokenizer: str | Path | None = None,
+    check: bool = True,
+) -> Exported:
+    """Write a folder that transformers and vLLM load.
+
+    It brings model code of its own: factor pairs, widths and heads stay as they are, layer by
+    layer. For llama.cpp and other servers of plain models, use ``realign`` with "uniform" and their
+    own converters.
+
+    Parameters
+    ----------
+    checkpoint
+        A Llama-like decoder (Llama, Mistral, Qwen 2, Qwen 3) of any layout.
+    out
+        The new folder, which must not exist.
+    tokenizer
+        A folder with the tokenizer. Default: the checkpoint's own.
+    check
+        Load the folder by transformers, in a process without gacprof, and compare logits; this
+        holds the model in float32.
+
+    Returns
+    -------
+    Exported
+        The folder, how to serve it, and the error of the check.
+
+    Raises
+    ------
+    CheckpointError
+        The checkpoint is no such decoder, or what was written does not compute the same.
+    FileExistsError
+        ``out`` exists.
+    """
+    inventory = inventory_of(checkpoint)
+    decoder = read_decoder(inventory)
+    max_error = None
+    with new_folder(Path(out)) as folder:
+        write_folder(inventory, decoder, Path(tokenizer or inventory.folder), folder)
+        if check:
+            max_error = error_in_transformers(inventory, decoder, folder)
+    serve = {engine: SERVE[engine].format(out=out) for engine in decoder.engines}
+    return Exported(str(out), serve, max_error)
+
+
+def write_folder(inventory: Inventory, decoder: Decoder, tokenizer: Path, folder: Path) -> None:
+    """Write weights under their exported names, config, code and tokenizer."""
+    tensors = tuple(NewTensor(new, (old,)) for old, new in decoder.names.items())
+    write_weights(NewCheckpoint(inventory, {}, (), (), tensors), folder)
+    write_json(folder / "config.json", decoder.config)
+    code = Path(__file__).with_name("modeling_llama.py").read_text(encoding="utf-8")
+    code = code.replace("Llama", FAMILIES[decoder.family]).replace("llama", decoder.family)
+    (folder / f"{MODULE}.py").write_text(code, encoding="utf-8")
+    for name in COPIED:
+        if (tokenizer / name).is_file():
+            shutil.copy(tokenizer / name, folder / name)
+    for name in ("tokenizer_config.json", "generation_config.json"):
+        if (tokenizer / name).is_file():
+            settings = read_json(tokenizer / name)
+            harmless = {k: v for k, v in settings.items() if k not in NAMING_CODE}
+            write_json(folder / name, harmless)
+
+
+def error_in_transformers(inventory: Inventory, decoder: Decoder, folder: Path) -> float:
+    """Largest difference of the folder's logits in transformers from the checkpoint's, over the
+    largest logit. Raises :class:`CheckpointError` where it is more than rounding."""
+    expected, _ = logits_of(inventory, TOKENS, "float32", torch.device("cpu"))
+    with tempfile.TemporaryDirectory(prefix="gacprof-") as scratch:
+        ids, logits = Path(scratch) / "ids", Path(scratch) / "logits"
+        save_file({"ids": random_ids(decoder.config["vocab_size"], (SEQUENCES, TOKENS))}, ids)
+        script = Path(__file__).with_name("load_alone.py")
+        environment = {**os.environ, "HF_MODULES_CACHE": scratch, "HF_HUB_OFFLINE": "1"}
+        command = [sys.executable, str(script), str(folder), str(ids), str(logits)]
+        process = subprocess.run(command, env=environment, capture_output=True, text=True)
+        if process.returncode:
+            reason = process.stderr.strip().rpartition("\n")[2]
+            raise CheckpointError(f"transformers does not load the export: {reason}")
+        difference = load_file(logits)["logits"] - expected
+    error = float(difference.abs().max() / expected.abs().max())
+    if error > LOGIT_TOLERANCE:
+        raise CheckpointError(
+            f"{inventory.path}: transformers' logits differ by {error:.1e} of the largest: the "
+            "checkpoint has tensors that a decoder of its family does not read"
+        )
+    return error
