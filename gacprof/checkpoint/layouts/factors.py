@@ -90,7 +90,7 @@ FACTORS = [
         "gacprof", r"(?P<module>.+)\.inner\.weight", "{module}.outer.{i}.weight", ordered=False
     ),
     Factors("gacprof", r"(?P<module>.+)\.inner\.weight", "{module}.outer.weight", ordered=False),
-    Factors("factors", r"(?P<module>.+)\.V\.weight", "{module}.U.weight", ordered=False),
+    Factors("factor-pairs", r"(?P<module>.+)\.V\.weight", "{module}.U.weight", ordered=False),
 ]
 """One row a way to name factors. Append yours."""
 
@@ -98,4 +98,4 @@ FACTORS = [
 def users_row(outer: str, inner: str) -> Factors:
     """The row of name patterns with ``{module}`` in each, as ``{module}.U.weight``."""
     pattern = re.escape(inner).replace(re.escape("{module}"), "(?P<module>.+)", 1)
-    return Factors("factors", pattern, outer, ordered=False)
+    return Factors("factor-pairs", pattern, outer, ordered=False)

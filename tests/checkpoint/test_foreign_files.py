@@ -1,0 +1,191 @@
+"""Foreign files run no code, write nothing, and end: the two readers on hostile and broken bytes."""
+
+from __future__ import annotations
+
+import builtins
+import encodings.raw_unicode_escape  # noqa: F401 - Python decodes a pickle's text by it
+import os
+import pickle
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tool_checkpoints import checkpoint, write_torch_zip
+from tool_folders import restored
+
+from gacprof.checkpoint.scan import scan
+from gacprof.core.errors import CheckpointError
+
+ACTS = ("os.system", "os.exec", "os.posix_spawn", "subprocess.", "socket.", "shutil.", "ctypes.")
+_acts: list[str] | None = None
+
+
+def _witness(event: str, args: tuple[Any, ...]) -> None:
+    if _acts is None:
+        return
+    writes = event == "open" and isinstance(args[1], str) and set(args[1]) & set("wax+")
+    if event in ("import", "exec") or event.startswith(ACTS) or writes:
+        _acts.append(f"{event} {args[:2]}"[:200])
+
+
+sys.addaudithook(_witness)  # cannot be removed again, hence the switch
+
+
+@pytest.fixture
+def nothing_happens(tmp_path: Path) -> Iterator[None]:
+    """Fails the test if anything is imported, run, connected to or written within it."""
+    global _acts
+    checkpoint(tmp_path / "warm", {"a.weight": (1, 1)})
+    scan(tmp_path / "warm")  # what is imported on first use
+    _acts = []
+    try:
+        yield
+    finally:
+        acts, _acts = _acts, None
+    assert acts == []
+
+
+class Calls:
+    """Pickles as a call of ``function(*args)``."""
+
+    def __init__(self, function: Any, *args: Any) -> None:
+        self.call = (function, args)
+
+    def __reduce__(self) -> Any:
+        return self.call
+
+
+HOSTILE = {
+    "os.system": pickle.dumps(Calls(os.system, "touch pwned")),
+    "eval": pickle.dumps(Calls(builtins.eval, "__import__('os').system('touch pwned')")),
+    "exec": pickle.dumps(Calls(builtins.exec, "raise SystemExit"), 0),
+    "__import__": pickle.dumps(Calls(builtins.__import__, "antigravity")),
+    "open for writing": pickle.dumps(Calls(builtins.open, "pwned", "w")),
+    "os._exit": pickle.dumps(Calls(os._exit, 3)),
+    "sys.setrecursionlimit": pickle.dumps(Calls(sys.setrecursionlimit, 10**9)),
+    "torch.load as a gadget": b"ctorch.serialization\nload\n(S'other.pt'\ntR.",
+    "torch.hub.load": b"ctorch.hub\nload\n(S'org/repo'\nS'entry'\ntR.",
+    "INST": b"(S'touch pwned'\nios\nsystem\n.",
+    "OBJ": b"(cos\nsystem\nS'touch pwned'\no.",
+    "NEWOBJ": b"\x80\x02cos\nsystem\n\x8c\x01x\x85\x81.",
+    "STACK_GLOBAL": b"\x80\x04\x8c\x02os\x8c\x06system\x93\x8c\x01x\x85R.",
+    "a dotted name": b"\x80\x04\x8c\x08builtins\x8c\x12eval.__self__.exec\x93)R.",
+    "BUILD with __setstate__": b"cos\nPathLike\n)\x81}S'__setstate__'\ncos\nsystem\nsb.",
+    "a call of a call": b"cbuiltins\ngetattr\n(cos\n__dict__\nS'get'\ntR(S'system'\ntR.",
+    "an extension code": b"\x80\x02\x82\x01)R.",
+    "no end": b"\x80\x02N",
+    "a mark as the value": b"(.",
+    "bytes of 2^63": b"\x80\x04\x8e\xff\xff\xff\xff\xff\xff\xff\x7f.",
+    "a persistent id that is no storage": b"S'file:///etc/passwd'\nQ.",
+    "lists nested 100,000 deep": b"]" * 100_000 + b"a" * 99_999 + b".",
+}
+
+
+@pytest.mark.usefixtures("nothing_happens")
+@pytest.mark.parametrize("stream", HOSTILE.values(), ids=HOSTILE.keys())
+def test_a_pickle_runs_nothing_and_is_refused(stream: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    assert _acts is not None
+    write_torch_zip(path, stream, {})
+    _acts.clear()  # the writing was ours
+    with pytest.raises(CheckpointError) as refusal:
+        scan(path)
+    assert "\n" not in str(refusal.value)
+    assert not list(tmp_path.rglob("pwned"))
+
+
+def test_modules_that_share_each_other_end(tmp_path: Path) -> None:
+    """Sixty modules, each holding the one before twice, have 2^60 names."""
+    stream = b"\x80\x04cm\nC\n)\x81}\x8c\x08_modules}sb\x94"
+    for i in range(60):
+        former = b"h" + bytes([i])
+        children = b"(\x8c\x01a" + former + b"\x8c\x01b" + former + b"u"
+        stream += b"cm\nC\n)\x81}\x8c\x08_modules}" + children + b"sb\x94"
+    with pytest.raises(CheckpointError):
+        scan(write_torch_zip(tmp_path / "model.pt", stream + b".", {}))
+
+
+def mutated(data: bytes, rng: random.Random) -> bytes:
+    """The bytes with a few of them changed, cut off, or doubled."""
+    changed = bytearray(data)
+    for _ in range(rng.randint(1, 4)):
+        at = rng.randrange(len(changed))
+        kind = rng.randrange(3)
+        if kind == 0:
+            changed[at] = rng.randrange(256)
+        elif kind == 1:
+            del changed[at : at + rng.randint(1, 64)]
+        else:
+            changed[at:at] = changed[at : at + rng.randint(1, 64)]
+    return bytes(changed)
+
+
+def test_mutated_headers_and_pickles_are_read_or_refused(
+    tmp_path: Path, nothing_happens: None
+) -> None:
+    """A bounded fuzz of both readers."""
+    assert _acts is not None
+    header = (checkpoint(tmp_path / "a", {f"x.{i}.weight": (2, i) for i in range(1, 9)})) / (
+        "model.safetensors"
+    )
+    pickled = (
+        restored("llmpruner_mha_global_mlp_0.3", tmp_path) / "pytorch_model.bin"
+    ).read_bytes()
+    rng = random.Random(0)
+    refused = 0
+    for original, name in ((header.read_bytes(), "a.safetensors"), (pickled, "b.bin")):
+        beginning, rest = original[: 1 << 16], original[1 << 16 :]
+        for _ in range(60):
+            path = tmp_path / "fuzz" / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(mutated(beginning, rng) + rest)
+            _acts.clear()  # the writing was ours
+            try:
+                scan(path)
+            except CheckpointError as error:
+                refused += 1
+                assert "\n" not in str(error)
+            assert _acts == []
+    assert refused > 60
+
+
+def test_what_torch_saves_is_read(tmp_path: Path) -> None:
+    """A state dict, one inside a training's dict, views and shared storages."""
+    base = torch.arange(24.0).reshape(4, 6)
+    state = {"up_proj.weight": base.T, "down_proj.weight": base, "lm_head.weight": base[1:, 2:]}
+    torch.save({"epoch": 3, "optimizer": {"lr": 0.1}, "state_dict": state}, tmp_path / "m.pt")
+    inventory = scan(tmp_path)
+    assert {name: info.shape for name, info in inventory.tensors.items()} == {
+        name: tuple(tensor.shape) for name, tensor in state.items()
+    }
+    from gacprof.checkpoint.tensors import read_tensor
+
+    for name, tensor in state.items():
+        assert torch.equal(read_tensor(inventory, name), tensor)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"version https://git-lfs.github.com/spec/v1\n", b"\x80\x02\x8a\x0al\xfc" * 4]
+)
+def test_other_files_are_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(content)
+    with pytest.raises(CheckpointError, match="fetch"):
+        scan(tmp_path)
+
+
+@pytest.mark.parametrize("shard", ["../secret.safetensors", "/etc/passwd", "no.safetensors", 7])
+def test_an_index_names_files_of_its_folder_only(shard: Any, tmp_path: Path) -> None:
+    import json
+
+    checkpoint(tmp_path, {"a.weight": (1, 1)})
+    (tmp_path / "secret.safetensors").write_bytes((tmp_path / "model.safetensors").read_bytes())
+    folder = tmp_path / "model"
+    folder.mkdir()
+    index = {"weight_map": {"a.weight": shard}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(CheckpointError):
+        scan(folder)

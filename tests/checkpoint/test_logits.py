@@ -1,0 +1,105 @@
+"""Models of the tools' checkpoints give the frozen logits; what misfits is refused."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from decoders import write_decoder
+from model_types import tiny_of
+from test_inventories import made
+from tiny_models import write_llama
+from tool_folders import filled
+
+from gacprof.checkpoint.load import load_model
+from gacprof.checkpoint.scan import scan
+from gacprof.core.errors import CheckpointError
+
+with gzip.open(Path(__file__).parents[1] / "goldens" / "logits.json.gz") as _file:
+    FROZEN: dict[str, Any] = json.load(_file)
+IDS = torch.arange(1, 9)[None]
+
+
+def logits_of(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        logits: torch.Tensor = model(input_ids=IDS, use_cache=False).logits
+    return logits
+
+
+@pytest.mark.parametrize("name", [k for k in FROZEN if not k.startswith(("shared", "made/tools"))])
+def test_logits_are_the_frozen_ones(name: str, tmp_path: Path) -> None:
+    folder = filled(name[7:], tmp_path) if name.startswith("filled/") else made(name, tmp_path)
+    model = load_model(folder, dtype="float32")
+    (logits,) = logits_of(model)
+    frozen = FROZEN[name]
+    assert list(logits.shape) == frozen["shape"]
+    assert sum(parameter.numel() for parameter in model.parameters()) == frozen["parameters"]
+    scale = float(logits.abs().max())
+    expected = torch.tensor(frozen["last_first_32"])
+    assert torch.allclose(logits[-1, :32], expected, rtol=0, atol=2e-5 * scale)
+    statistics = torch.tensor([frozen["mean"], frozen["std"]])
+    assert torch.allclose(torch.stack([logits.mean(), logits.std()]), statistics, atol=2e-5 * scale)
+
+
+@pytest.mark.parametrize("kind", ["qwen2_moe", "granitemoe", "gpt2", "gpt_oss"])
+def test_plain_models_compute_what_transformers_computes(kind: str, tmp_path: Path) -> None:
+    model = tiny_of(kind)
+    model.save_pretrained(tmp_path)
+    assert torch.allclose(logits_of(load_model(tmp_path)), logits_of(model), atol=1e-4)
+
+
+def test_the_widest_stored_dtype_is_computed_in_unless_one_is_named(tmp_path: Path) -> None:
+    folder = filled("palu_mha_gs4_block1", tmp_path)
+    assert next(load_model(folder).parameters()).dtype == torch.float16
+    assert next(load_model(scan(folder), dtype="bf16").parameters()).dtype == torch.bfloat16
+
+
+def edited(folder: Path, **settings: Any) -> Path:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | settings))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"num_hidden_layers": 3},
+        {"num_hidden_layers": 1},
+        {"hidden_size": 128},
+        {"model_type": "no_such_model"},
+        {"model_type": ""},
+    ],
+)
+def test_no_weight_stays_random_and_none_unused(settings: dict[str, Any], tmp_path: Path) -> None:
+    folder = edited(write_llama(tmp_path / "model"), **settings)
+    with pytest.raises(CheckpointError):
+        load_model(folder)
+
+
+def test_a_config_runs_no_code(tmp_path: Path) -> None:
+    """Neither the checkpoint's own modules nor kernels from a hub."""
+    folder = write_decoder(tmp_path / "model", ranks={"model.layers.0.mlp.up_proj": 7})
+    before = logits_of(load_model(folder))
+    (folder / "modeling_evil.py").write_text("raise SystemExit('was run')")
+    edited(
+        folder,
+        auto_map={"AutoModelForCausalLM": "modeling_evil.Evil"},
+        attn_implementation="org/kernel",
+        _attn_implementation="org/kernel",
+        experts_implementation="org/kernel",
+        use_kernels="org/kernel",
+    )
+    assert torch.equal(logits_of(load_model(folder)), before)
+
+
+def test_a_shard_that_is_missing_is_refused(tmp_path: Path) -> None:
+    folder = write_decoder(tmp_path / "model", sharded=True)
+    assert len(scan(folder).tensors) == 21
+    shutil.move(folder / "model-1.safetensors", tmp_path)
+    with pytest.raises(CheckpointError, match=r"model-1\.safetensors"):
+        scan(folder)
