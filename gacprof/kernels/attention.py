@@ -13,6 +13,7 @@ from functools import cache
 
 from gacprof.core.errors import ConfigError
 from gacprof.core.sizes import SizeVerdict
+from gacprof.kernels.dispatch import DispatchTable, load_table
 
 RELEASES = ("2.11.0", "2.12.0", "2.13.0", "2.14.1")
 TEMPLATES = (32, 64, 96, 128, 192, 256)
@@ -31,8 +32,10 @@ QUALITY = (
 
 @dataclass(frozen=True)
 class AttentionCall:
-    """One call of ``scaled_dot_product_attention``; ``mask`` is whether one is passed."""
+    """One call of ``scaled_dot_product_attention`` on a GPU of the data sheet; ``mask`` is whether
+    one is passed."""
 
+    gpu: str
     arch: str
     torch: str
     dtype: str
@@ -42,7 +45,7 @@ class AttentionCall:
     q_len: int = 1024
     kv_len: int = 1024
     mask: bool = False
-    causal: bool = False
+    causal: bool = True
 
     @property
     def sm(self) -> int:
@@ -77,9 +80,30 @@ def refusals(call: AttentionCall) -> dict[str, str]:
     return {backend: reason for backend, reason in checks.items() if reason}
 
 
+def recorded(call: AttentionCall) -> DispatchTable | None:
+    """What PyTorch dispatched on a virtual GPU; None where nobody recorded it."""
+    return load_table(call.gpu, call.torch)
+
+
 def backend(call: AttentionCall) -> str:
-    """The backend that PyTorch takes: flash, efficient, cudnn or math."""
-    order = ORDER
+    """The backend that PyTorch takes: flash, efficient, cudnn or math. As recorded, else by
+    rules."""
+    table = recorded(call)
+    answer = table and table.sdpa(
+        call.head_dim,
+        call.dtype,
+        call.q_len,
+        call.kv_len,
+        causal=call.causal,
+        mask="float" if call.mask else "none",
+        gqa=call.heads != call.kv_heads,
+    )
+    return answer.backend if answer else backend_by_rules(call)
+
+
+def backend_by_rules(call: AttentionCall) -> str:
+    """The backend that the dispatcher's rules choose."""
+    order: tuple[str, ...] = ORDER
     if call.sm in (90, 100):
         order = ("cudnn", *ORDER)
     refused = refusals(call)
@@ -173,26 +197,27 @@ def _rank(call: AttentionCall) -> int:
     return max(QUALITY.index(serving(call)) - 1, 0)
 
 
-def judge_head_dim(
-    arch: str, torch: str, *, head_dim: int, heads: int, kv_heads: int, dtype: str
-) -> SizeVerdict:
-    """The verdict on a head_dim in causal prefill without a mask.
+def judge_head_dim(call: AttentionCall) -> SizeVerdict:
+    """The verdict on the head_dim of a call.
 
     Safe is one that is served in the best way of all; cuDNN's own steps are not known but 128
     (its one kernel in ``libtorch_cuda`` 2.13), and the efficient kernel's on sm80 alone.
     """
-    call = AttentionCall(arch, torch, dtype, head_dim, heads, kv_heads, causal=True)
-    way = serving(call)
+    size, way = call.head_dim, serving(call)
     reason = f"SDPA {backend(call)}"
     if reason == "SDPA flash":
-        reason = f"{reason} template {template(head_dim)}, {way}"
-    steps_known = {"cudnn": head_dim == 128, "efficient": arch == "sm80" and head_dim <= 128}
+        reason = f"{reason} template {template(size)}, {way}"
+    table = recorded(call)
+    if table:
+        reason = f"{reason} ({table.provenance})"
+    steps_known = {"cudnn": size == 128, "efficient": call.arch == "sm80" and size <= 128}
     if not steps_known.get(way, True):
-        return SizeVerdict(head_dim, "undecided", reason=f"{reason}: its steps are not known")
+        return SizeVerdict(size, "undecided", reason=f"{reason}: its steps are not known")
     rank = _rank(call)
     if rank == _ways(call)[0]:
-        return SizeVerdict(head_dim, "safe", reason=reason)
-    for larger in range(head_dim + 1, head_dim + 65):
+        return SizeVerdict(size, "safe", reason=reason)
+    for larger in range(size + 1, size + 65):
         if _rank(replace(call, head_dim=larger)) < rank:
-            return SizeVerdict(head_dim, "misaligned", reason=f"{reason}; {larger} is served better")
-    return SizeVerdict(head_dim, "undecided", reason=f"{reason}; no larger one is served better")
+            reason = f"{reason}; {larger} is served better"
+            return SizeVerdict(size, "misaligned", reason=reason)
+    return SizeVerdict(size, "undecided", reason=f"{reason}; no larger one is served better")

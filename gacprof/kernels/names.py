@@ -162,7 +162,7 @@ def name_table() -> NameTable:
 
 @lru_cache(maxsize=16384)
 def parse(name: str) -> Kernel:
-    """The identity that a kernel's name states; provider ``unknown`` for a name of no known form."""
+    """The identity that a kernel's name states; provider ``unknown`` for one of no known form."""
     if len(name) > MAX_NAME or re.search(r"\d{1000}", name):
         return Kernel(name)
     text = readable(name)
@@ -189,7 +189,8 @@ def _numbers(text: str) -> tuple[int, ...]:
 def _fields(words: Mapping[str, str], function: str) -> dict[str, Any]:
     """A kernel's fields of the words that the patterns took out of its name."""
     dtype = _dtype(words)
-    fields: dict[str, Any] = {"dtype": dtype, "math": _math(words, dtype), "split_k": "split" in words}
+    fields: dict[str, Any] = {"dtype": dtype, "math": _math(words, dtype)}
+    fields["split_k"] = "split" in words
     for key in ("tile", "cluster"):
         if key in words:
             fields[key] = _numbers(words[key])

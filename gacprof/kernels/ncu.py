@@ -31,8 +31,8 @@ METRICS = {
     "registers_per_thread": "launch__registers_per_thread",
     "shared_bytes_per_block": "launch__shared_mem_per_block",
 }
-"""Columns of :func:`read_ncu` by the counter that ``ncu --metrics`` collects for them; which chip has
-which is in ``libnvperf_host`` of ncu-report 2025.3 to 2026.3."""
+"""Columns of :func:`read_ncu`, by the counter that ``ncu --metrics`` collects for them; which chip
+has which is in ``libnvperf_host`` of ncu-report 2025.3 to 2026.3."""
 ARCH = ("device__attribute_compute_capability_major", "device__attribute_compute_capability_minor")
 
 

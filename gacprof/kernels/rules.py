@@ -14,7 +14,7 @@ from typing import Protocol
 
 from gacprof.core.dtypes import compute_dtype
 from gacprof.core.errors import ConfigError
-from gacprof.core.sizes import Gemm, Interval, Side, SizeVerdict, Use
+from gacprof.core.sizes import Gemm, Interval, SizeVerdict, Use
 from gacprof.devices.datasheet import gpu_facts
 from gacprof.kernels import attention
 from gacprof.kernels.tiers import Tier, tiers_of
@@ -63,11 +63,11 @@ class Rules:
 
     def __init__(self, gpu: str, torch: str | None = None, times: Times | None = None) -> None:
         facts = gpu_facts(gpu)
-        self.name = facts.name
+        self.name = facts.key
         self.arch = facts.arch
         self.torch = attention.release(torch)
         self.times = times
-        self.provenance = f"by rules of {facts.arch} and torch {self.torch}, not measured"
+        self.provenance = f"by rules for {facts.arch} and torch {self.torch}, not measured"
         if times is not None:
             self.provenance += f"; latencies: {times.provenance}"
         self._tiers = tiers_of(facts.arch)
@@ -83,9 +83,11 @@ class Rules:
     def tier(self, dtype: str, *, tokens: int, n: int, k: int) -> int | None:
         """The tier of a product, from 0, the best; None where no kernel serves it."""
         tiers = self.tiers(dtype)
-        rows = [k] if tokens == 1 and dtype in HALVES else [n, k]  # one row of y is not stored in rows
+        sides = [n, k]
+        if tokens == 1 and dtype in HALVES:
+            sides = [k]  # one row of y is not stored in rows
         worst = 0
-        for size in rows:
+        for size in sides:
             fitting = [i for i, tier in enumerate(tiers) if size % tier.multiple == 0]
             if not fitting:
                 return None
@@ -140,7 +142,8 @@ class Rules:
         for larger in range(size + 1, size + reach + 1):
             better = tiers[larger]
             if better is not None and (tier is None or better < tier):
-                return SizeVerdict(size, "misaligned", reason=f"{kernel}; {larger} is of a better tier")
+                reason = f"{kernel}; {larger} is of a better tier"
+                return SizeVerdict(size, "misaligned", reason=reason)
         if tier is None:
             return SizeVerdict(size, "unknown", reason=kernel)
         return SizeVerdict(size, "undecided", reason=f"{kernel}; another side holds it there")
@@ -190,9 +193,10 @@ class Rules:
 
     def head_dim(self, head_dim: int, heads: int, kv_heads: int, dtype: str) -> SizeVerdict:
         """The verdict on an attention's head_dim, in causal prefill without a mask."""
-        return attention.judge_head_dim(
-            self.arch, self.torch, head_dim=head_dim, heads=heads, kv_heads=kv_heads, dtype=dtype
+        call = attention.AttentionCall(
+            self.name, self.arch, self.torch, compute_dtype(dtype), head_dim, heads, kv_heads
         )
+        return attention.judge_head_dim(call)
 
 
 def gpu_rules(gpu: str) -> list[dict[str, str | int]]:
@@ -202,6 +206,5 @@ def gpu_rules(gpu: str) -> list[dict[str, str | int]]:
     rows: list[dict[str, str | int]] = []
     for dtype in rules.dtypes:
         for i, tier in enumerate(rules.tiers(dtype)):
-            row: dict[str, str | int] = {"dtype": dtype, "tier": i + 1, "multiple": tier.multiple}
-            rows.append(row | {key: getattr(tier, key) for key in ("load", "kernels", "why", "source")})
+            rows.append({"dtype": dtype, "tier": i + 1, **vars(tier)})
     return rows

@@ -25,8 +25,8 @@ PACKAGE = "aiconfigurator-core"
 ALIGNED = 32
 """N and K of all measured products are multiples of it; others are not estimated."""
 RELATIVE_ERROR = 0.25
-"""Each latency's interval reaches so far beyond the frameworks' range: predicting left-out sizes of N
-errs by 3 to 8 % at the median and 9 to 25 % at the 90th percentile, by framework."""
+"""Each latency's interval reaches so far beyond the frameworks' range: predicting left-out sizes
+of N errs by 3 to 8 % at the median and 9 to 25 % at the 90th percentile, by framework."""
 FOLDERS = {"rtx-pro-6000": "rtx_pro_6000_server", "a100-pcie-80gb": "a100_pcie"}
 DTYPES = {"bfloat16": "bfloat16", "float16": "bfloat16", "float8_e4m3": "fp8"}
 """The tables' names of what a product is computed in; 16-bit types have one rate."""
@@ -56,9 +56,9 @@ class MeasuredGrid:
                 share = log(size / axis[before]) / log(axis[after] / axis[before])
             corners.append(((before, 1 - share), (after, share)))
         total = 0.0
-        for (i, a), (j, b), (l, c) in product(*corners):
+        for (x, a), (y, b), (z, c) in product(*corners):
             if a * b * c:
-                total += a * b * c * float(self.log_us[i, j, l])
+                total += a * b * c * float(self.log_us[x, y, z])
         return None if np.isnan(total) else exp(total)
 
 

@@ -32,6 +32,7 @@ class NamedModules:
 
     def __init__(self, entries: Sequence[str], layers: int) -> None:
         self.layers = layers
+        self._layers_of: dict[str, frozenset[int]] = {}
         self._numbered: dict[str, set[int]] = {}
         self._patterns: list[re.Pattern[str]] = []
         for entry in entries:
@@ -43,6 +44,11 @@ class NamedModules:
 
     def layers_of(self, module: str) -> frozenset[int]:
         """The layers in which this module (``model.layers.{}.mlp.up_proj``) is named."""
+        if module not in self._layers_of:
+            self._layers_of[module] = frozenset(self._search(module))
+        return self._layers_of[module]
+
+    def _search(self, module: str) -> set[int]:
         layers: set[int] = set()
         for name in _spellings(module):
             parts = name.rpartition("layers.{}.")[2].split(".")
@@ -53,7 +59,7 @@ class NamedModules:
                 for layer in range(self.layers) if tells_layers else (0,):
                     if pattern.search(name.replace("{}", str(layer))):
                         layers |= {layer} if tells_layers else set(range(self.layers))
-        return frozenset(layers)
+        return layers
 
     def has_all(self, modules: Sequence[str]) -> bool:
         """Whether these modules are named in every layer."""

@@ -6,7 +6,7 @@ is about it, the product is unknown. Padding changes the size that later rows se
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import gcd, lcm, prod
 from typing import Any, Literal
@@ -71,7 +71,7 @@ class Judgement:
 
 
 def _badness(finding: Finding) -> int:
-    return OUTCOMES.index(finding.row.outcome)  # type: ignore[arg-type]
+    return OUTCOMES.index(finding.row.outcome)
 
 
 def judge_product(product: RankProduct, setting: Setting) -> Judgement:
@@ -99,8 +99,7 @@ class _Trial:
     def __init__(self, product: RankProduct, setting: Setting, sm: int) -> None:
         self.product, self.setting = product, setting
         self.storage = storage_of(product, setting.storage)
-        whole = product.whole
-        self.sizes = {"N": product.N, "K": product.K, "global": whole}
+        self.sizes = {"N": product.N, "K": product.K, "global": product.whole}
         self.words = {
             "group": self.storage.group, "block": self.storage.block, "tp": setting.ranks.tp,
             "ep": setting.ranks.expert_parallel, "parts": product.ranks,
@@ -115,7 +114,7 @@ class _Trial:
             "symmetric": self.storage.symmetric, "stored": self.storage.stored,
             "tp": setting.ranks.tp, "kv": setting.storage.kv,
             "repeats": bool(product.N) and product.ranks % product.N == 0,
-            "number_below_tp": product.N < setting.ranks.tp,
+            "number_below_tp": setting.ranks.tp > product.N,
             "partly": bool(product.parts) and setting.storage.is_partly_ignored(product.modules),
             "version": setting.engine.version,
             "blocks_fit": self._blocks_fit(),
@@ -137,7 +136,7 @@ class _Trial:
                 if finding.to:
                     self.sizes[finding.axis] = pads_to[finding.axis] = finding.to
             if row.outcome != "unknown" and (row.relation != "never" or broken):
-                witness = witness or self._as_witness(row)
+                witness = self._as_witness(row) or witness
         outcomes = {finding.row.outcome for finding in findings}
         outcome: Outcome = max(outcomes, key=OUTCOMES.index, default="ok")  # type: ignore
         if "unknown" in outcomes and outcome in ("pads", "falls back"):
@@ -203,7 +202,8 @@ class _Trial:
         options = [self._resolve(option) for option in row.alternatives]
 
         def cost(option: Mapping[str, int]) -> tuple[float, int]:
-            sized = [(self.sizes[axis], bound) for axis, bound in option.items() if self.sizes[axis]]
+            sides = [(self.sizes[axis], bound) for axis, bound in option.items()]
+            sized = [side for side in sides if side[0]]
             grown = prod((-(-size // bound) * bound / size for size, bound in sized), start=1.0)
             return grown, prod(bound for size, bound in sized if size % bound)
 
@@ -218,8 +218,9 @@ class _Trial:
                 multiples[axis] = lcm(multiples.get(axis, 1), bound)
             sizes = self._sizes_on(axis, row.shards)
             if row.relation == "never":
-                uneven = [(part, size) for part, size in sizes if size % bound]
-                yield self._finding(row, axis, (uneven or sizes)[0][1], bound, (uneven or [("", 0)])[0][0])
+                uneven = [item for item in sizes if item[1] % bound]
+                part, size = (uneven or [("", sizes[0][1])])[0]
+                yield self._finding(row, axis, size, bound, part)
                 continue
             for part, size in sizes:
                 if size and not self._holds(row, size, bound):
@@ -287,3 +288,20 @@ def _number(bound: int | str, words: Mapping[str, int]) -> int:
     if bound.startswith("max("):
         return max(_number(part, words) for part in bound[4:-1].split(","))
     return prod(int(part) if part.isdigit() else max(words[part], 0) for part in bound.split("*"))
+
+
+def overall(judgements: Iterable[Judgement]) -> Outcome:
+    """The worst outcome; unknown where what is known is served and the rest may be refused."""
+    judged = [judgement for judgement in judgements if is_judged(judgement)]
+    outcomes = {judgement.outcome for judgement in judged}
+    worst: Outcome = max(outcomes - {"unknown"}, key=OUTCOMES.index, default="unknown")
+    unknown = [judgement for judgement in judged if judgement.outcome == "unknown"]
+    may_be_refused = any(judgement.findings for judgement in unknown)
+    if (worst == "ok" and unknown) or (worst in ("pads", "falls back") and may_be_refused):
+        return "unknown"
+    return worst
+
+
+def is_judged(judgement: Judgement) -> bool:
+    """Whether the config says enough of a product for a verdict."""
+    return judgement.product.is_sized or bool(judgement.findings)

@@ -3,48 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gacprof.checkpoint.from_config import ConfigSizes, inventory_of_sizes
 from gacprof.core.errors import ConfigError
-from gacprof.extras.lint.judge import Judgement, Outcome, Setting, judge_product
-from gacprof.extras.lint.products import rank_products, share_out
-from gacprof.extras.lint.report import LintReport, is_judged, overall, verdicts_of
-from gacprof.extras.lint.storage import Storage, storage_named, storage_of_config
-from gacprof.extras.lint.targets import Gpu, gpu_named
-from gacprof.kernels.demands.requirements import Engine, load_engine
-
-LATEST = ("latest", "current", "main", "nightly")
-
-
-@dataclass(frozen=True)
-class Deployment:
-    """A config with how it is served: what is judged, and judged anew for every remedy."""
-
-    config: Mapping[str, Any]
-    engine: Engine
-    gpu: Gpu
-    storage: Storage
-    tp: int = 1
-    ep: int = 1
-    dp: int = 1
-
-    def judge(self) -> list[Judgement]:
-        """Every product of a rank, judged."""
-        sizes = ConfigSizes(self.config)
-        inventory = inventory_of_sizes(sizes)
-        ranks = share_out(self.engine, self.tp, self.ep, self.dp)
-        family = sizes.model_type.removesuffix("_text")
-        setting = Setting(self.engine, self.gpu, self.storage, ranks, family)
-        products = rank_products(inventory, sizes, self.engine, ranks, self.storage)
-        return [judge_product(product, setting) for product in products]
-
-    @property
-    def outcome(self) -> Outcome:
-        return overall(self.judge())
+from gacprof.extras.lint.alignment import Alignment
+from gacprof.extras.lint.deployment import Deployment, deploy
+from gacprof.extras.lint.judge import Judgement, is_judged, overall
+from gacprof.extras.lint.remedies import Remedy, find_remedies
+from gacprof.extras.lint.report import LintReport, verdicts_of
 
 
 def lint(
@@ -94,16 +63,13 @@ def lint(
         For a config that is of a compressed model or holds what is no size, and for an engine, a
         GPU or a quantisation that isn't known.
     """
-    from gacprof.extras.lint.remedies import find_remedies
-
     name, values = read_config(config)
     deployment = deploy(
         values, engine=engine, version=version, gpu=gpu, tp=tp, ep=ep, dp=dp,
         quantisation=quantisation,
     )  # fmt: skip
     judgements = deployment.judge()
-    report = report_of(name, deployment, judgements)
-    report = replace(report, remedies=tuple(find_remedies(deployment, judgements)))
+    report = report_of(name, deployment, judgements, find_remedies(deployment, judgements))
     if sarif is not None:
         from gacprof.extras.lint.formats import write_sarif
 
@@ -132,62 +98,37 @@ def read_config(config: str | Path | Mapping[str, Any]) -> tuple[str, Mapping[st
     return name, values
 
 
-def deploy(
-    values: Mapping[str, Any],
-    *,
-    engine: str = "vllm",
-    version: str | None = None,
-    gpu: str = "any",
-    tp: int = 1,
-    ep: int = 1,
-    dp: int = 1,
-    quantisation: str | None = None,
-) -> Deployment:
-    """A config with how it is served. Raises :class:`ConfigError` for what isn't known."""
-    name, _, pinned = engine.partition("==")
-    at = pinned or version
-    if at and at.strip().lower() in LATEST:
-        at = None
-    if min(tp, ep, dp) < 1:
-        raise ConfigError(f"tp {tp}, ep {ep} and dp {dp} must be positive")
-    sizes = ConfigSizes(values)
-    if ep > 1 and "expert" not in sizes.family:
-        raise ConfigError(f"ep {ep} shares out experts, and the config has none")
-    storage = storage_of_config(sizes.whole, sizes.get("layers"))
-    if storage.form == "none":
-        storage = storage_of_config(sizes.values, sizes.get("layers"))
-    if quantisation is not None:
-        storage = _requested(storage_named(quantisation), storage)
-    return Deployment(values, load_engine(name, at), gpu_named(gpu), storage, tp, ep, dp)
-
-
-def _requested(request: Storage, own: Storage) -> Storage:
-    """The storage that was asked for; the config's, with its ignore list, where that is meant."""
-    is_method = request.name.lower() in ("fp8", "modelopt") and own.form.startswith("fp8")
-    if request.form == own.form or is_method:
-        return own if request.form != own.form else replace(own, group=request.group or own.group)
-    return replace(request, kv=own.kv, layers=own.layers)
-
-
-def report_of(name: str, deployment: Deployment, judgements: list[Judgement]) -> LintReport:
-    """The judged products as a report, without remedies."""
+def report_of(
+    name: str,
+    deployment: Deployment,
+    judgements: Sequence[Judgement],
+    remedies: Sequence[Remedy] = (),
+) -> LintReport:
+    """The judged products of a deployment as a report."""
     sizes = ConfigSizes(deployment.config)
-    inventory_of_sizes(sizes)
-    missing = tuple(sorted(set(sizes.missing)))
+    inventory_of_sizes(sizes)  # notes what is missing
+    alignment = Alignment(deployment.gpu)
     products = []
     for judgement in judgements:
         if is_judged(judgement):
-            products += verdicts_of(judgement)
-    outcome = overall(judgements)
-    summary: str = outcome
-    if outcome == "ok" and missing:
-        summary = "ok as far as the config says"
+            products += verdicts_of(judgement, alignment.of(judgement))
     warnings = []
     if not sizes.is_known_type:
-        warnings.append(f"model type '{sizes.model_type}' isn't known: sizes are read by field names")
-    engine = deployment.engine
+        named = f"'{sizes.model_type}'" if sizes.model_type else "without a name"
+        warnings.append(f"the model type {named} isn't known: sizes are read by field names")
     return LintReport(
-        name, sizes.model_type, engine.name, engine.version, deployment.gpu.name,
-        deployment.storage.form, deployment.tp, deployment.ep, deployment.dp, outcome, summary,
-        tuple(products), (), missing, tuple(warnings),
-    )  # fmt: skip
+        model=name,
+        model_type=sizes.model_type,
+        engine=deployment.engine.name,
+        version=deployment.engine.version,
+        gpu=deployment.gpu.name,
+        quantisation=deployment.storage.form,
+        tp=deployment.tp,
+        ep=deployment.ep,
+        dp=deployment.dp,
+        outcome=overall(judgements),
+        products=tuple(products),
+        remedies=tuple(remedies),
+        missing=tuple(sorted(set(sizes.missing))),
+        warnings=tuple(warnings),
+    )

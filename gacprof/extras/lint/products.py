@@ -2,86 +2,31 @@
 
 Column splits give a TP rank N / tp, row splits K / tp; keys and values are repeated where ranks
 outnumber their heads; experts are shared by ranks of their own. What an engine fuses (q, k and v;
-gate and up) is one product with *parts*, since requirements may be on each of them.
+gate and up) is one product with *parts*, since requirements may be on each of them. ``roles.toml``
+says how the modules of each role are split.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from typing import Any
 
-from gacprof.checkpoint.from_config import ConfigSizes, whole_number
+from gacprof.checkpoint.from_config import ConfigSizes
 from gacprof.checkpoint.inventory import Inventory, Module
 from gacprof.extras.lint.storage import Storage
 from gacprof.kernels.demands.requirements import Engine
 
-
-
-@dataclass(frozen=True)
-class Place:
-    """A module's place on ranks: the block that it is in, the product that engines may fuse it
-    into, its own name, how it is split, and the count that is shared whole."""
-
-    block: str
-    fused: str
-    name: str
-    split: str
-    count: str
-
-
-ROLES = {
-    "q": Place("attention", "qkv", "q", "column", "heads"),
-    "k": Place("attention", "qkv", "k", "column", "kv_heads"),
-    "v": Place("attention", "qkv", "v", "column", "kv_heads"),
-    "o": Place("attention", "o", "o", "row", "heads"),
-    "q_a": Place("attention", "qkv_a", "q_a", "replicated", ""),
-    "kv_a": Place("attention", "qkv_a", "kv_a", "replicated", ""),
-    "q_b": Place("attention", "q_b", "q_b", "column", "heads"),
-    "kv_b": Place("attention", "kv_b", "kv_b", "column", "heads"),
-    "o_b": Place("attention", "o_b", "o_b", "row", "o_groups"),
-    "gdn_q": Place("gdn", "in_proj_qkvz", "q", "column", "linear_num_key_heads"),
-    "gdn_k": Place("gdn", "in_proj_qkvz", "k", "column", "linear_num_key_heads"),
-    "gdn_v": Place("gdn", "in_proj_qkvz", "v", "column", "linear_num_value_heads"),
-    "gdn_z": Place("gdn", "in_proj_qkvz", "z", "column", "linear_num_value_heads"),
-    "gdn_out": Place("gdn", "out", "out", "row", "linear_num_value_heads"),
-    "mamba_z": Place("mamba", "in_proj", "z", "column", "mamba_heads"),
-    "mamba_x": Place("mamba", "in_proj", "x", "column", "mamba_heads"),
-    "mamba_B": Place("mamba", "in_proj", "B", "column", "mamba_groups"),
-    "mamba_C": Place("mamba", "in_proj", "C", "column", "mamba_groups"),
-    "mamba_dt": Place("mamba", "in_proj", "dt", "column", "mamba_heads"),
-    "mamba_out": Place("mamba", "out_proj", "out_proj", "row", "mamba_heads"),
-    "mamba1": Place("mamba", "in_proj", "in_proj", "mamba1", ""),
-    "gate": Place("mlp", "gate_up", "gate", "column", ""),
-    "up": Place("mlp", "gate_up", "up", "column", ""),
-    "down": Place("mlp", "down", "down", "row", ""),
-    "shared_gate": Place("shared", "gate_up", "gate", "column", ""),
-    "shared_up": Place("shared", "gate_up", "up", "column", ""),
-    "shared_down": Place("shared", "down", "down", "row", ""),
-    "expert_gate": Place("moe", "w1/w3", "w1", "column", ""),
-    "expert_up": Place("moe", "w1/w3", "w1", "column", ""),
-    "expert_down": Place("moe", "w2", "w2", "row", ""),
-    "embedding": Place("", "embedding", "embedding", "vocab", ""),
-    "head": Place("", "lm_head", "lm_head", "vocab", ""),
-}
-"""By a module's role."""
-
-COUNTS = {
-    "attention heads": ("heads", "heads"),
-    "kv heads": ("kv_heads", "kv_heads"),
-    "mamba heads": ("mamba_heads", "mamba_heads"),
-    "mamba groups": ("mamba_groups", "mamba_groups"),
-    "output groups": ("output_groups", "o_groups"),
-    "linear key heads": ("linear_key_heads", "linear_num_key_heads"),
-    "linear value heads": ("linear_value_heads", "linear_num_value_heads"),
-}
-"""Role and size, by name, of what TP ranks share whole."""
-ROTATED = (
-    "llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "gemma", "gemma2",
-)  # fmt: skip
+ROTATED = ("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "gemma", "gemma2")
 """Types whose classes rotate all of head_dim in two halves where the config says no part of it."""
+PARTLY_ROTATED = ("partial_rotary_factor", "rotary_pct", "rotary_dim")
 HEAD_DIMS = ("rotated_head_dim", "attention_head_dim", "mixed_head_dim")
 """Roles of head_dims: of a model that rotates them whole, of others, of one that has several."""
-PARTLY_ROTATED = ("partial_rotary_factor", "rotary_pct", "rotary_dim")
+ALWAYS_FUSED = ("in_proj", "in_proj_qkvz", "w1/w3")
+"""Products that are stored as one, or whose parts have one requirement."""
 MXFP4_BLOCK = 32
 """Weights a scale of MXFP4: experts are shared in whole blocks."""
 
@@ -89,23 +34,24 @@ MXFP4_BLOCK = 32
 @dataclass(frozen=True)
 class Ranks:
     """``experts`` ranks share each expert, ``shared`` each shared expert; ``expert_parallel`` ranks
-    deal out whole experts."""
+    deal out whole experts; what is replicated is on one ``alone``."""
 
     tp: int = 1
     experts: int = 1
     shared: int = 1
     expert_parallel: int = 1
+    alone: int = 1
 
 
 def share_out(engine: Engine, tp: int, ep: int, dp: int) -> Ranks:
     """The ranks of a deployment, as the engine shares experts out."""
     if engine.splits == "layers":
         return Ranks()
-    if engine.experts == "whole under EP":
-        if ep > 1:
-            return Ranks(tp, 1, 1 if dp > 1 else tp, tp * dp)
+    if engine.experts != "whole under EP":
+        return Ranks(tp, max(1, tp // ep), tp, ep)
+    if ep == 1:
         return Ranks(tp, tp * dp, tp, 1)
-    return Ranks(tp, max(1, tp // ep), tp, ep)
+    return Ranks(tp, 1, 1 if dp > 1 else tp, tp * dp)
 
 
 @dataclass(frozen=True)
@@ -140,13 +86,14 @@ class RankProduct:
     @property
     def is_sized(self) -> bool:
         """Whether the side that ranks share is known."""
-        if self.kind not in ("dense", "expert"):
-            return True
-        return bool(self.K if self.split == "row" else self.N)
+        shared_side = self.K if self.split == "row" else self.N
+        return self.kind not in ("dense", "expert") or shared_side > 0
 
 
-ALWAYS_FUSED = ("in_proj", "in_proj_qkvz", "w1/w3")
-"""Products that are stored as one, or whose parts have one requirement."""
+@cache
+def _roles() -> Mapping[str, Any]:
+    text = files("gacprof.kernels.demands").joinpath("roles.toml").read_text("utf-8")
+    return tomllib.loads(text)
 
 
 def rank_products(
@@ -155,34 +102,27 @@ def rank_products(
     """The counts and products of a model on one rank, counts first."""
     groups: dict[str, list[RankProduct]] = {}
     widths = {module.out_features for module in inventory.modules if module.role == "up"}
+    prefixes = {"mlp": "", "attention": "", "": ""}
+    if "expert" in sizes.family:
+        prefixes["mlp"] = "dense."
+    if sizes.mixer in ("mla", "v4"):
+        prefixes["attention"] = {"mla": "mla.", "v4": "attention."}[sizes.mixer]
     for module in inventory.modules:
-        place = ROLES[module.role]
+        block, fused, name, *_ = _roles()["roles"][module.role]
         suffix = ""
-        if place.block == "mlp" and len(widths) > 1:
-            suffix = f" ({module.in_features if place.split == 'row' else module.out_features})"
-        elif place.block == "attention" and module.layer:
+        if block == "mlp" and len(widths) > 1:
+            suffix = f" ({min(set((module.in_features, module.out_features)) & widths)})"
+        elif module.layer and block == "attention":
             suffix = " (global)"
-        prefix = _prefix(place.block, sizes)
-        part = _rank_product(module, f"{prefix}{place.name}{suffix}", sizes, engine, ranks, storage)
-        groups.setdefault(f"{prefix}{place.fused}{suffix}", []).append(part)
+        prefix = prefixes.get(block, f"{block}.")
+        part = _rank_product(module, f"{prefix}{name}{suffix}", sizes, engine, ranks, storage)
+        groups.setdefault(f"{prefix}{fused}{suffix}", []).append(part)
     products = list(counts(sizes, ranks, storage))
     for name, parts in groups.items():
         base = name.partition(" ")[0].rpartition(".")[2]
-        if len(parts) > 1 and base in (*engine.fused, *ALWAYS_FUSED):
-            products.append(_fuse(name, base, parts))
-        else:
-            products += parts
+        is_fused = len(parts) > 1 and base in (*engine.fused, *ALWAYS_FUSED)
+        products += [_fuse(name, base, parts)] if is_fused else parts
     return products
-
-
-def _prefix(block: str, sizes: ConfigSizes) -> str:
-    """The block's name in front of a product's: ``mla.``, ``dense.`` in a model with experts."""
-    if block == "mlp":
-        return "dense." if sizes.has_experts or "expert" in sizes.family else ""
-    if block == "attention":
-        is_v4 = sizes.family.get("mixer") == "v4"
-        return "mla." if sizes.is_latent else "attention." if is_v4 else ""
-    return f"{block}." if block else ""
 
 
 def _fuse(name: str, base: str, parts: Sequence[RankProduct]) -> RankProduct:
@@ -191,14 +131,13 @@ def _fuse(name: str, base: str, parts: Sequence[RankProduct]) -> RankProduct:
     modules = tuple(dict.fromkeys(module for part in parts for module in part.modules))
     if first.kind == "expert":
         return replace(first, name=name, role="expert_gate_up", modules=modules)
-    sizes = [part.N for part in parts]
-    uneven = [part for part in parts if part.whole and not part.N]
-    role = "in_proj" if base.startswith("in_proj") else base
+    uneven = [part for part in parts if part.whole > 0 == part.N]
+    prefix = "shared_" if first.role.startswith("shared_") else ""
     return replace(
         first,
         name=name,
-        role=f"shared_{role}" if first.role.startswith("shared_") else role,
-        N=sum(sizes) if all(sizes) else 0,
+        role=prefix + base.removesuffix("_qkvz"),
+        N=sum(part.N for part in parts) if all(part.N for part in parts) else 0,
         whole=uneven[0].whole if uneven else 0,
         is_by_heads=bool(uneven) and uneven[0].is_by_heads,
         parts=tuple(parts),
@@ -216,94 +155,74 @@ def _rank_product(
 ) -> RankProduct:
     """One module as a rank holds it."""
     gemm, role = module.gemms[0], module.role
-    place = ROLES[role]
+    block, _, _, kind, split, shared_by, count = _roles()["roles"][role]
     modules = (module.name.replace(f".layers.{module.layer}.", ".layers.{}."),)
-    is_gated = sizes.family.get("is_gated", True)
-    if place.split == "vocab":
-        field = sizes.field("vocab_size")
-        return RankProduct(
-            name, role, "vocab", "column", 0, gemm.K, gemm.N, ranks.tp, field=field, modules=modules
-        )
-    kind, parts, field = "dense", ranks.tp, place.count
-    if place.block == "moe":
-        kind, parts, field = "expert", ranks.experts, sizes.family["expert"]
-    elif place.block == "shared":
-        parts, field = ranks.shared, sizes.family["shared"].replace("count * expert", "")
-        field = field or sizes.family["expert"]
-    elif place.block == "mlp":
-        field = sizes.family.get("dense", "intermediate_size")
-    elif place.split == "mamba1":
-        kind = "Mamba-1"
-    if place.split == "replicated":
-        parts = 1
-    whole = gemm.K if place.split == "row" else gemm.N
-    count = sizes.get(place.count) if place.count else 0
-    size, parts = _share(whole, parts, count, place.count, engine)
-    if kind == "expert" and not size and storage.form == "mxfp4" and whole % MXFP4_BLOCK == 0:
+    widths = {"moe": "expert_width", "shared": "shared_width", "": "vocab_size"}
+    field = sizes.field(count or widths.get(block, "mlp_width"))
+    parts, whole = getattr(ranks, shared_by), gemm.K if split == "row" else gemm.N
+    size, parts = _share(whole, parts, sizes.get(count) if count else 0, count, engine)
+    if kind == "expert" and storage.form == "mxfp4" and whole % MXFP4_BLOCK == 0 == size:
         size = -(-whole // MXFP4_BLOCK // parts) * MXFP4_BLOCK
-    n, k = (gemm.N, size) if place.split == "row" else (size, gemm.K)
+    n, k = (gemm.N, size) if split == "row" else (size, gemm.K)
     return RankProduct(
-        name, role, kind, place.split, n, k, whole, parts, bool(place.count),
-        is_gated=is_gated, field=sizes.field(field), modules=modules,
-    )  # fmt: skip
+        name,
+        role,
+        kind,
+        split,
+        0 if kind == "vocab" else n,
+        k,
+        whole,
+        parts,
+        is_by_heads=bool(count),
+        is_gated=sizes.family.get("is_gated", True),
+        field=field,
+        modules=modules,
+    )
 
 
 def _share(whole: int, ranks: int, count: int, unit: str, engine: Engine) -> tuple[int, int]:
     """A size on one rank, 0 where it can't be shared evenly, and the ranks that share it. Of keys
     and values, and of one group, each rank has one at least."""
-    if unit == "kv_heads" and 0 < count < ranks and ranks % count == 0:
-        ranks = count
-    elif unit == "mamba_groups" and count == 1:
-        ranks = 1
-    if unit == "kv_heads" and count and unit in engine.uneven:
+    repeats = unit == "kv_heads" and count and ranks % count == 0
+    if repeats or (unit, count) == ("mamba_groups", 1):
+        ranks = min(ranks, count)
+    if count and unit in engine.uneven:
         return -(-count // ranks) * (whole // count), ranks
     if not unit and "widths" in engine.uneven:
         return -(-whole // ranks), ranks
-    if whole % ranks or count % ranks:
-        return 0, ranks
-    return whole // ranks, ranks
+    is_even = whole % ranks == 0 == count % ranks
+    return (whole // ranks if is_even else 0), ranks
 
 
 def counts(sizes: ConfigSizes, ranks: Ranks, storage: Storage) -> Iterator[RankProduct]:
     """What ranks share whole, how heads group, and attention's head_dims."""
-    mixer = sizes.family.get("mixer", "")
+    left_out = set(_roles()["not-in"][sizes.mixer])
+    if sizes.get("head_dim"):
+        left_out.add("head_dim")
+    if not sizes.has_experts:
+        left_out.add("experts")
     if storage.form == "bnb":
         yield _count("every quantised linear", "model", ranks.tp)
-    for name, (role, field) in COUNTS.items():
-        hidden = (field == "kv_heads" and mixer == "mla") or (
-            field == "mamba_groups" and not sizes.get("mamba_heads")
-        )
-        if sizes.get(field) and not hidden:
-            yield _count(name, role, sizes.get(field), ranks.tp, sizes.field(field))
-    heads, kv_heads = sizes.get("heads"), sizes.get("kv_heads")
-    if heads and kv_heads and not mixer:
-        field = sizes.field("kv_heads")
-        yield _count("heads over kv heads", "head_groups", heads, kv_heads, field)
-    yield from _head_dims(sizes, heads)
-    if sizes.get("experts") and sizes.has_experts:
-        field = sizes.field("experts")
-        yield _count("experts", "experts", sizes.get("experts"), ranks.expert_parallel, field)
-    for field in ("num_attention_heads", "num_heads", "heads"):
-        number = whole_number(sizes.vision.get(field), field)
-        if number:
-            yield _count("vision attention heads", "vision_attention_heads", number, ranks.tp)
-            break
+    for name, (role, size, shared_by, needs) in _roles()["counts"].items():
+        number = sizes.get(size)
+        by = vars(ranks).get(shared_by) or sizes.get(shared_by)
+        if name not in left_out and number and by and (not needs or sizes.get(needs)):
+            yield _count(name, role, number, by, sizes.field(size))
+    if sizes.mixer == "grouped" and sizes.get("heads"):
+        yield from _head_dims(sizes)
 
 
-def _head_dims(sizes: ConfigSizes, heads: int) -> Iterator[RankProduct]:
-    if sizes.family.get("mixer") or sizes.is_latent or not heads:
-        return
-    head_dim, hidden = sizes.get("head_dim"), sizes.get("hidden_size")
-    if not head_dim and hidden:
-        yield _count("head_dim", "head_dim", hidden, heads, "head_dim")
+def _head_dims(sizes: ConfigSizes) -> Iterator[RankProduct]:
     is_partly = any(sizes.values.get(field) not in (None, 1, 1.0) for field in PARTLY_ROTATED)
-    is_rotated = sizes.model_type.removesuffix("_text") in ROTATED and not is_partly
-    role = "rotated_head_dim" if is_rotated else "attention_head_dim"
+    role = "attention_head_dim"
+    if sizes.model_type.removesuffix("_text") in ROTATED and not is_partly:
+        role = "rotated_head_dim"
+    sides = {"attention head_dim (global)": "global_head_dim", "attention head_dim": "head_dim"}
     if sizes.get("global_head_dim"):  # Gemma 4: layers of full attention have their own
-        role, size = "mixed_head_dim", sizes.get("global_head_dim")
-        yield _count("attention head_dim (global)", role, size, 1, "global_head_dim")
-    if head_dim:
-        yield _count("attention head_dim", role, head_dim, 1, sizes.field("head_dim"))
+        role = "mixed_head_dim"
+    for name, size in sides.items():
+        if sizes.get(size):
+            yield _count(name, role, sizes.get(size), 1, sizes.field(size))
 
 
 def _count(name: str, role: str, number: int, ranks: int = 1, field: str = "") -> RankProduct:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from gacprof.extras.lint.judge import OUTCOMES, Judgement, Outcome
+from gacprof.extras.lint.remedies import Remedy
 
 
 @dataclass(frozen=True)
@@ -40,18 +41,6 @@ class ProductVerdict:
 
 
 @dataclass(frozen=True)
-class Remedy:
-    """A change (``--tp 4``, ``moe_intermediate_size 2048``) with the outcome that it was judged to
-    have; ``mended`` are the products that become ok, ``config`` the changed fields."""
-
-    kind: str
-    change: str
-    outcome: Outcome
-    mended: tuple[str, ...]
-    config: Mapping[str, int]
-
-
-@dataclass(frozen=True)
 class LintReport:
     """What an engine does with a model's sizes on each of its ranks.
 
@@ -70,16 +59,33 @@ class LintReport:
     ep: int
     dp: int
     outcome: Outcome
-    summary: str
     products: tuple[ProductVerdict, ...]
     remedies: tuple[Remedy, ...]
     missing: tuple[str, ...]
     warnings: tuple[str, ...]
 
+    summary: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "summary", self._summary())
+
     @property
     def ok(self) -> bool:
-        """Whether every product is served as it is, by the kernel that its format is made for."""
-        return self.outcome == "ok"
+        """Whether every product is served as it is, by the kernel that its format is made for, at
+        sizes that a named GPU's kernels serve well."""
+        return self.outcome == "ok" and not self.misaligned
+
+    @property
+    def misaligned(self) -> list[ProductVerdict]:
+        """The products that the engine takes as they are and the GPU's kernels serve badly."""
+        return [row for row in self.products if row.alignment == "misaligned"]
+
+    def _summary(self) -> str:
+        if self.outcome != "ok":
+            return {"wrong": "loads but wrong"}.get(self.outcome, self.outcome)
+        if self.misaligned:
+            return f"ok for the engine, misaligned on {self.gpu}"
+        return "ok as far as the config says" if self.missing else "ok"
 
     @property
     def findings(self) -> list[ProductVerdict]:
@@ -92,27 +98,11 @@ class LintReport:
         return text(self)
 
 
-def overall(judgements: Iterable[Judgement]) -> Outcome:
-    """The worst outcome; unknown where what is known is served and the rest may be refused."""
-    judged = [judgement for judgement in judgements if is_judged(judgement)]
-    outcomes = {judgement.outcome for judgement in judged}
-    worst = max(outcomes - {"unknown"}, key=OUTCOMES.index, default="unknown")
-    unknown = [judgement for judgement in judged if judgement.outcome == "unknown"]
-    may_be_refused = any(judgement.findings for judgement in unknown)
-    if (worst == "ok" and unknown) or (worst in ("pads", "falls back") and may_be_refused):
-        return "unknown"
-    return worst
-
-
-def is_judged(judgement: Judgement) -> bool:
-    """Whether the config says enough of a product for a verdict."""
-    return judgement.product.is_sized or bool(judgement.findings)
-
-
-def verdicts_of(judgement: Judgement) -> list[ProductVerdict]:
+def verdicts_of(judgement: Judgement, alignment: str) -> list[ProductVerdict]:
     """The verdict on a product, and on each part of a fused one."""
-    product, worst = judgement.product, judgement.worst
-    verdicts = [_verdict(judgement, judgement.product.name, product.N, judgement.outcome)]
+    product = judgement.product
+    whole = _verdict(judgement, product.name, product.N, judgement.outcome)
+    verdicts = [replace(whole, alignment=alignment)]
     for part in product.parts:
         findings = [
             f for f in judgement.findings
@@ -129,6 +119,9 @@ def verdicts_of(judgement: Judgement) -> list[ProductVerdict]:
 def _verdict(judgement: Judgement, name: str, n: int, outcome: Outcome) -> ProductVerdict:
     product, worst = judgement.product, judgement.worst
     row = worst.row if worst else judgement.witness
+    kernel = worst.kernel if worst else ""
+    if row and row.outcome == "ok":
+        kernel = row.kernel
     reasons = [worst.says if worst else "", judgement.note]
     axis, size, multiple = _judged_on(judgement)
     if product.kind == "vocab":
@@ -139,7 +132,7 @@ def _verdict(judgement: Judgement, name: str, n: int, outcome: Outcome) -> Produ
         product=name, role=product.role, outcome=outcome, N=n, K=product.K,
         axis=axis, size=size, multiple=multiple, pads_to=judgement.pads_to,
         reason="; ".join(reason for reason in reasons if reason),
-        kernel=(worst.kernel if worst else row.kernel if row else ""),
+        kernel=kernel,
         source=row.source if row else "",
         since=first.removeprefix(">=") if first.startswith(">=") else "",
         sure=row.sure if row else "", requirement=row.id if row else "",

@@ -10,7 +10,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any
 
@@ -71,9 +71,13 @@ class Storage:
         """Weights in a block of the GGUF type; 0 for other formats."""
         return int(_tables()["gguf"].get(self.gguf, 0))
 
+    @cached_property
+    def ignored_modules(self) -> NamedModules:
+        return NamedModules(self.ignored, self.layers)
+
     def of_modules(self, modules: Sequence[str]) -> Storage:
         """How these modules are stored; of a form ``unknown`` where targets name some of them."""
-        if self.ignored and NamedModules(self.ignored, self.layers).has_all(modules):
+        if self.ignored and self.ignored_modules.has_all(modules):
             return PLAIN
         for targets, storage in self.groups:
             named = NamedModules(targets, self.layers)
@@ -88,7 +92,7 @@ class Storage:
 
     def is_partly_ignored(self, modules: Sequence[str]) -> bool:
         """Whether in some layer these modules are neither all ignored nor all quantised."""
-        return bool(self.ignored) and NamedModules(self.ignored, self.layers).differ(modules)
+        return bool(self.ignored) and self.ignored_modules.differ(modules)
 
 
 PLAIN = Storage("none", "none")
@@ -195,7 +199,7 @@ def _block(sides: Any) -> int:
 def _compressed_tensors(stated: Mapping[str, Any]) -> Storage:
     """One storage, or one for each group of modules."""
     groups = stated.get("config_groups")
-    listed = [group for group in groups.values()] if isinstance(groups, Mapping) else []
+    listed = list(groups.values()) if isinstance(groups, Mapping) else []
     stored = [_of_group(group) for group in listed]
     targets = [tuple(map(str, group.get("targets") or ())) for group in listed]
     if not stored:

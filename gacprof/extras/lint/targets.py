@@ -10,6 +10,7 @@ from functools import cache
 from importlib.resources import files
 
 from gacprof.core.errors import ConfigError
+from gacprof.devices.datasheet import GPUS
 
 CAPABILITIES = (75, 80, 86, 89, 90, 100, 103, 120)
 """Compute capabilities, times ten, that an open GPU may have: Turing to Blackwell, for which
@@ -31,14 +32,10 @@ class Gpu:
 
 @cache
 def _architectures() -> Mapping[str, str]:
-    """Architectures of the data sheet's GPUs by short name."""
+    """Architectures by short name, of GPUs that the data sheet has no numbers of too."""
     text = files("gacprof.devices").joinpath("datasheet.toml").read_text("utf-8")
-    tables = tomllib.loads(text)
-    archs = {name: arch for name, (arch, _) in tables["no-sheet"].items()}
-    for name, table in tables.items():
-        if "name" in table:
-            archs[name] = table.get("arch") or tables[table["like"]]["arch"]
-    return archs
+    others = {name: arch for name, (arch, _) in tomllib.loads(text)["no-sheet"].items()}
+    return {facts.key: facts.arch for facts in GPUS.values()} | others
 
 
 def gpu_named(text: str) -> Gpu:

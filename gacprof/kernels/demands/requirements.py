@@ -21,17 +21,17 @@ from gacprof.core.errors import ConfigError
 AXES = ("N", "K", "width", "hidden", "whole")
 """Sides of a rank's product: ``width`` is the side that ranks share, ``hidden`` the other one,
 ``whole`` the number before it is shared."""
-OWN_FIELDS = (
-    "id outcome source version relation shards values kernel says why sure to alternatives except"
-).split()
-"""Fields of a row that are neither conditions nor sizes."""
+TEXTS = ("id", "outcome", "source", "version", "relation", "shards", "kernel", "says", "sure", "to")
+NOT_CONDITIONS = (*TEXTS, *AXES, "values", "alternatives", "except", "why")
+"""Fields of a row that are not conditions on a product."""
 
 
 @dataclass(frozen=True, eq=False)
 class Requirement:
-    """One row. ``relation`` is multiple, at_least, at_most, one_of or never; ``outcome`` becomes of
-    a size that breaks it: pads, falls back, wrong (loads and answers wrongly), refused, unknown, or
-    ok (nothing is required). Bounds are numbers or words: ``group``, ``block``, ``tp``, ``64*tp``."""
+    """One row. ``relation`` is multiple, at_least, at_most, one_of or never; ``outcome`` is what
+    becomes of a size that breaks it: pads, falls back, wrong (loads and answers wrongly), refused
+    or unknown. The outcome ok says that sizes within the bounds are served as they are. Bounds are
+    numbers or words: ``group``, ``block``, ``tp``, ``64*tp``."""
 
     id: str
     outcome: str
@@ -51,16 +51,20 @@ class Requirement:
 
     def is_about(self, facts: Mapping[str, Any]) -> bool:
         """Whether a product of these facts meets all conditions and no exception."""
-        if not all(matches(facts.get(name), value) for name, value in self.conditions.items()):
+        if not _all_match(facts, self.conditions):
             return False
-        exceptions = self.exceptions.items()
-        return not exceptions or not all(matches(facts.get(name), value) for name, value in exceptions)
+        return not self.exceptions or not _all_match(facts, self.exceptions)
+
+
+def _all_match(facts: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool:
+    return all(matches(facts.get(name), value) for name, value in conditions.items())
 
 
 @dataclass(frozen=True, eq=False)
 class Engine:
     """An engine at a version. ``splits`` is tensors or layers; ``experts`` how TP ranks share them;
-    ``fused`` the products that it fuses; ``uneven`` what it deals out although it doesn't divide."""
+    ``fused`` the products that it fuses; ``uneven`` what it deals out although it doesn't
+    divide."""
 
     name: str
     version: str
@@ -102,14 +106,15 @@ def _read(name: str) -> Mapping[str, Any]:
 
 
 def _requirement(row: Mapping[str, Any]) -> Requirement:
-    fields = {name: row[name] for name in OWN_FIELDS if name in row and name not in ("except", "why")}
-    for name in ("alternatives", "values"):
-        fields[name] = tuple(row.get(name, ()))
-    fields["outcome"] = row["outcome"].replace("_", " ")
-    others = {name: value for name, value in row.items() if name not in (*OWN_FIELDS, *AXES)}
-    bounds = {axis: row[axis] for axis in AXES if axis in row}
+    texts = {name: row[name] for name in TEXTS if name in row}
+    texts["outcome"] = row["outcome"].replace("_", " ")
     return Requirement(
-        **fields, conditions=others, bounds=bounds, exceptions=row.get("except", {})
+        **texts,
+        conditions={name: value for name, value in row.items() if name not in NOT_CONDITIONS},
+        bounds={axis: row[axis] for axis in AXES if axis in row},
+        exceptions=row.get("except", {}),
+        alternatives=tuple(row.get("alternatives", ())),
+        values=tuple(row.get("values", ())),
     )
 
 
@@ -129,15 +134,18 @@ def load_engine(name: str, version: str | None = None) -> Engine:
     data = _read(f"{known_name}.toml")
     at = version or data["read"]
     key = version_key(at)
-    rows = [
-        _requirement(row)
-        for row in data["requirement"]
-        if matches(".".join(map(str, key)), row["version"])
-    ]
+    whole = ".".join(map(str, key))
+    rows = [_requirement(row) for row in data["requirement"] if matches(whole, row["version"])]
     return Engine(
-        known_name, at, data["read"], data["splits"], data["experts"],
-        frozenset(data["fused"]), frozenset(data.get("uneven", ())), tuple(rows),
-    )  # fmt: skip
+        known_name,
+        at,
+        data["read"],
+        splits=data["splits"],
+        experts=data["experts"],
+        fused=frozenset(data["fused"]),
+        uneven=frozenset(data.get("uneven", ())),
+        requirements=tuple(rows),
+    )
 
 
 def required_multiple(engine: str, storage: str = "none", sm: int = 90) -> int:

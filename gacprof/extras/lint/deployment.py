@@ -1,0 +1,78 @@
+"""A config with how it is served: what is judged, and judged anew for every remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gacprof.checkpoint.from_config import ConfigSizes, inventory_of_sizes
+from gacprof.core.errors import ConfigError
+from gacprof.extras.lint.judge import Judgement, Setting, judge_product
+from gacprof.extras.lint.products import rank_products, share_out
+from gacprof.extras.lint.storage import Storage, storage_named, storage_of_config
+from gacprof.extras.lint.targets import Gpu, gpu_named
+from gacprof.kernels.demands.requirements import Engine, load_engine
+
+LATEST = ("latest", "current", "main", "nightly")
+"""Words for the newest version that was read."""
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A model's config, an engine at a version, a GPU, how weights are stored, and the ranks."""
+
+    config: Mapping[str, Any]
+    engine: Engine
+    gpu: Gpu
+    storage: Storage
+    tp: int = 1
+    ep: int = 1
+    dp: int = 1
+
+    def judge(self) -> list[Judgement]:
+        """Every product of a rank, judged."""
+        sizes = ConfigSizes(self.config)
+        inventory = inventory_of_sizes(sizes)
+        ranks = share_out(self.engine, self.tp, self.ep, self.dp)
+        family = sizes.model_type.removesuffix("_text")
+        setting = Setting(self.engine, self.gpu, self.storage, ranks, family)
+        products = rank_products(inventory, sizes, self.engine, ranks, self.storage)
+        return [judge_product(product, setting) for product in products]
+
+
+def deploy(
+    values: Mapping[str, Any],
+    *,
+    engine: str = "vllm",
+    version: str | None = None,
+    gpu: str = "any",
+    tp: int = 1,
+    ep: int = 1,
+    dp: int = 1,
+    quantisation: str | None = None,
+) -> Deployment:
+    """A config with how it is served. Raises :class:`ConfigError` for what isn't known."""
+    name, _, pinned = engine.partition("==")
+    at = pinned or version
+    if at and at.strip().lower() in LATEST:
+        at = None
+    if min(tp, ep, dp) < 1:
+        raise ConfigError(f"tp {tp}, ep {ep} and dp {dp} must be positive")
+    sizes = ConfigSizes(values)
+    if ep > 1 and "expert" not in sizes.family:
+        raise ConfigError(f"ep {ep} shares out experts, and the config has none")
+    storage = storage_of_config(sizes.whole, sizes.get("layers"))
+    if storage.form == "none":
+        storage = storage_of_config(sizes.values, sizes.get("layers"))
+    if quantisation is not None:
+        storage = _requested(storage_named(quantisation), storage)
+    return Deployment(values, load_engine(name, at), gpu_named(gpu), storage, tp, ep, dp)
+
+
+def _requested(request: Storage, own: Storage) -> Storage:
+    """The storage that was asked for; the config's, with its ignore list, where that is meant."""
+    is_method = request.name.lower() in ("fp8", "modelopt") and own.form.startswith("fp8")
+    if request.form == own.form or is_method:
+        return own if request.form != own.form else replace(own, group=request.group or own.group)
+    return replace(request, kv=own.kv, layers=own.layers)
