@@ -15,7 +15,7 @@ from gacprof import operators
 from gacprof.core.points import Point
 from gacprof.devices.device import Current, first_line
 from gacprof.devices.environment import memory_bytes, read_environment
-from gacprof.devices.memory import Arenas, BoundCall
+from gacprof.devices.memory import Arenas, BoundCall, size_problem
 from gacprof.devices.threads import bound_threads, longest_wait_us, lost_core, no_collection
 
 WAKE_S, AWAKE_S = 0.004, 0.001
@@ -24,8 +24,6 @@ after about ten: the first ones, that long, are not recorded."""
 REUSE_BYTES = 256 << 20
 """Between two uses of a cold weight's memory: more than the share of a last-level cache that cores
 of a desktop or of a virtual machine have. What a virtual machine reports is its host's."""
-MAX_MEMORY_SHARE = 0.25
-"""Of the machine's memory, at most this for the operands of a point."""
 
 
 class CpuDevice:
@@ -55,7 +53,9 @@ class CpuSession:
         self.failures: dict[int, str] = {}
         self._calls: dict[int, Callable[..., Any]] = {}
         for index, point in enumerate(points):
-            problem = _problem(point)
+            problem = size_problem(point, memory_bytes())
+            if point.dtype == "tf32":
+                problem = "tf32 is a mode of CUDA tensor cores: a CPU has none"
             if problem:
                 self.failures[index] = problem
             else:
@@ -129,13 +129,3 @@ class CpuSession:
 
     def close(self) -> None:
         self._calls.clear()
-
-
-def _problem(point: Point) -> str:
-    """One line why a CPU cannot time the point; empty if it can."""
-    if point.dtype == "tf32":
-        return "tf32 is a mode of CUDA tensor cores: a CPU has none"
-    nbytes = operators.get(point.operator).bytes_moved(point)
-    if nbytes > MAX_MEMORY_SHARE * memory_bytes():
-        return f"its {nbytes / 2**30:.1f} GiB are too much of this machine's memory"
-    return ""

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from statistics import quantiles
 from typing import Any
 
 import torch
@@ -25,7 +24,7 @@ from gacprof.devices.cuda_graph import TimedGraph, rough_us
 from gacprof.devices.device import UNKNOWN, Current, first_line
 from gacprof.devices.environment import read_environment
 from gacprof.devices.kernel_names import kernel_names
-from gacprof.devices.memory import Arenas, is_cold, weight_bytes
+from gacprof.devices.memory import Arenas, is_cold, size_problem, weight_bytes
 from gacprof.devices.threads import no_collection
 from gacprof.devices.throttling import Throttling
 from gacprof.operators.operands import set_precision
@@ -50,10 +49,8 @@ BURN_IN_S = 0.5
 
 
 class CudaDevice:
-    """One GPU and one stream that all work is on.
-
-    Raises :class:`MeasurementError` where there is no such GPU, or torch is older than 2.9.
-    """
+    """One GPU and one stream that all work is on. Needs torch 2.9 or later, whose graphs record
+    timing events. Raises :class:`MeasurementError` where there is no such GPU."""
 
     def __init__(self, index: int = 0) -> None:
         if not torch.cuda.is_available() or index >= torch.cuda.device_count():
@@ -133,11 +130,15 @@ class CudaSession:
         self._graphs: dict[tuple[int, int], TimedGraph] = {}
         self._throttled_blocks = 0
         with device.active():
+            for index, point in enumerate(points):
+                problem = size_problem(point, int(device.environment.facts["memory_bytes"]))
+                if problem:
+                    self.failures[index] = problem
             self._reserve(device.cold_bytes)
             for index in range(len(points)):
                 self._attempt(index, self._warm_up)
             self._calls_per_graph = self._choose_run_length()
-            self._reserve(self._calls_per_graph * max(map(weight_bytes, points), default=0))
+            self._reserve(max(device.cold_bytes, self._calls_per_graph * self._max_weight_bytes()))
             self._trace()
             for index in range(len(points)):
                 self._attempt(index, partial(self._capture, occurrence=0))
@@ -145,7 +146,6 @@ class CudaSession:
 
     def _reserve(self, reuse_bytes: int) -> None:
         """Memory for all points, the largest first: what it does not fit fails."""
-        reuse_bytes = max(reuse_bytes, self._device.cold_bytes)
 
         def reserve(index: int) -> None:
             self._device.arenas.reserve(self._points[index], reuse_bytes)
@@ -192,14 +192,16 @@ class CudaSession:
     def _choose_run_length(self) -> int:
         """Calls that each graph holds: the same for all, since its events and first call add a
         microsecond or two. As many as the shorter calls need, no more than the longest allow."""
-        times_us = list(self._rough_us.values())
+        times_us = sorted(self._rough_us.values())
         if not times_us or self._device.virtual:
             return 1
-        short_us = quantiles([*times_us, times_us[0]], n=4)[0]
-        weights = [weight_bytes(point) for point in self._points if is_cold(point)]
-        cold_limit = self._device.max_cold_bytes / max([1, *weights])
-        limits = TARGET_US / short_us, LONGEST_US / max(times_us), cold_limit, MAX_CALLS
+        limits = [TARGET_US / times_us[len(times_us) // 4], LONGEST_US / times_us[-1], MAX_CALLS]
+        if is_cold(self._points[0]):
+            limits.append(self._device.max_cold_bytes / self._max_weight_bytes())
         return max(1, round(min(limits)))
+
+    def _max_weight_bytes(self) -> int:
+        return max((weight_bytes(self._points[index]) for index in self._calls), default=0) + 1
 
     def _trace(self) -> None:
         def call_once(index: int) -> None:

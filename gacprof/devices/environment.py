@@ -18,13 +18,6 @@ from gacprof.devices.threads import allowed_cores
 VIRTUAL = "GACPROF_VIRTUAL"
 """Environment variable that names the virtual GPU whose libraries this process has loaded."""
 
-PACKAGES = {
-    "cublas": ("nvidia-cublas", "nvidia-cublas-cu12"),
-    "cudnn": ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"),
-    "triton": ("triton",),
-}
-"""Packages that bring a library; the first that is installed says its version."""
-
 STEERING = (
     "CUBLAS_WORKSPACE_CONFIG",
     "CUBLASLT_WORKSPACE_SIZE",
@@ -76,12 +69,9 @@ def _cuda_environment(index: int) -> Environment:
         "cuda": torch.version.cuda or "",
         "cudnn": str(torch.backends.cudnn.version() or ""),
         "cublaslt": _loaded_version("libcublasLt", "cublasLtGetVersion"),
-        "cublas": _package_version("cublas"),
         "triton": _package_version("triton"),
     }
-    kind = "cuda"
-    if os.environ.get(VIRTUAL):
-        kind = "virtual"
+    kind = "virtual" if os.environ.get(VIRTUAL) else "cuda"
     arch = f"sm{properties.major}{properties.minor}"
     return Environment(kind, properties.name, arch, facts, _known_versions(stack))
 
@@ -125,13 +115,11 @@ def _first_match(pattern: str, text: str) -> str:
     return match[1].strip() if match else ""
 
 
-def _package_version(library: str) -> str:
-    for package in PACKAGES[library]:
-        try:
-            return metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return ""
+def _package_version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def _loaded_version(library: str, function: str) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-from gacprof.core.errors import ConfigError
-from gacprof.devices.datasheet import GPUS, gpu_facts
+from gacprof.devices.datasheet import GPUS
 
 
 @dataclass(frozen=True)
@@ -30,11 +29,8 @@ def gpus() -> list[Gpu]:
     list of Gpu
         Those of this machine first; without torch they are not seen.
     """
-    listed = [
-        Gpu(facts.key, facts.name, facts.arch, facts.memory_gib, facts.sms)
-        for facts in GPUS.values()
-    ]
-    return gpus_at_hand() + listed
+    published = [Gpu(f.key, f.name, f.arch, f.memory_gib, f.sms) for f in GPUS.values()]
+    return gpus_at_hand() + published
 
 
 def gpus_at_hand() -> list[Gpu]:
@@ -45,13 +41,9 @@ def gpus_at_hand() -> list[Gpu]:
 
     at_hand = []
     for index in range(torch.cuda.device_count()):
-        properties = torch.cuda.get_device_properties(index)
-        try:
-            key = gpu_facts(properties.name).key
-        except ConfigError:
-            key = ""
-        arch = f"sm{properties.major}{properties.minor}"
-        memory_gib = round(properties.total_memory / 2**30, 1)
-        sms = properties.multi_processor_count
-        at_hand.append(Gpu(key, properties.name, arch, memory_gib, sms, f"cuda:{index}"))
+        p = torch.cuda.get_device_properties(index)
+        keys = [facts.key for facts in GPUS.values() if p.name in facts.drivers]
+        arch, memory_gib = f"sm{p.major}{p.minor}", round(p.total_memory / 2**30, 1)
+        key = "".join(keys)
+        at_hand.append(Gpu(key, p.name, arch, memory_gib, p.multi_processor_count, f"cuda:{index}"))
     return at_hand

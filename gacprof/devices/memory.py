@@ -31,6 +31,9 @@ GROWTH = 2
 """Factor by which memory grows that is too small: what it grew from stays as long as views of it
 do, so all of these together are at most as large again."""
 
+MAX_SHARE = 0.25
+"""Of a device's memory, at most this for the operands and result of a call."""
+
 
 class Arena:
     """Random numbers of one dtype on one device, lent as contiguous views."""
@@ -98,6 +101,14 @@ class Arenas:
         if key not in self._arenas:
             self._arenas[key] = Arena(key[1], self._device, seed=place + 1)
         return self._arenas[key]
+
+
+def size_problem(point: Point, memory_bytes: int) -> str:
+    """One line why the point is too large for that much memory; empty if it is not."""
+    nbytes = operators.get(point.operator).bytes_moved(point)
+    if nbytes > MAX_SHARE * memory_bytes:
+        return f"{nbytes / 2**30:.1f} GiB are over a quarter of the {memory_bytes / 2**30:.0f} here"
+    return ""
 
 
 def is_cold(point: Point) -> bool:

@@ -43,10 +43,9 @@ def random_numbers(
 ) -> torch.Tensor:
     """New memory of so many elements, filled with the pattern over and over."""
     numbers = pattern(dtype, device, seed)
-    memory = torch.empty(elements, dtype=dtype, device=device)
-    for chunk in memory.split(PATTERN_ELEMENTS):
-        chunk.copy_(numbers[: chunk.numel()])
-    return memory
+    repeats = -(-elements // PATTERN_ELEMENTS)
+    memory = torch.empty(repeats, PATTERN_ELEMENTS, dtype=dtype, device=device)
+    return memory.copy_(numbers).view(-1)[:elements]
 
 
 def random_tensor(operand: Operand, device: torch.device, seed: int) -> torch.Tensor:
