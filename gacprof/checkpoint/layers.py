@@ -45,19 +45,20 @@ class GroupedFactors(nn.Module):
         return torch.cat([u(z) for u, z in zip(self.outer, latents, strict=True)], dim=-1)
 
 
-def put_factors(model: nn.Module, module: Module) -> dict[str, str]:
-    """Put a layer of factors in the place of a linear one.
-
-    Returns parameter names by the names of the tensors that belong there.
-    """
+def factors_of(module: Module) -> FactorPair | GroupedFactors:
+    """Return the layer for a factored or grouped module of an inventory, on the current device."""
     inner, *outer = module.gemms
-    paths = {inner.weight: f"{module.name}.inner"}
-    if len(outer) == 1:
-        put(model, module.name, FactorPair(inner, outer[0]))
-        paths[outer[0].weight] = f"{module.name}.outer"
-    else:
-        put(model, module.name, GroupedFactors(inner, outer))
-        paths |= {gemm.weight: f"{module.name}.outer.{i}" for i, gemm in enumerate(outer)}
+    return GroupedFactors(inner, outer) if len(outer) > 1 else FactorPair(inner, outer[0])
+
+
+def parameter_names(inventory: Inventory) -> dict[str, str]:
+    """Return the names of our layers' parameters by the names of the tensors that belong there."""
+    paths: dict[str, str] = {}
+    for module in inventory.modules:
+        for i, gemm in enumerate(module.gemms):
+            if module.kind in ("factored", "grouped"):
+                group = f".{i - 1}" if module.kind == "grouped" else ""
+                paths[gemm.weight] = f"{module.name}.outer{group}" if i else f"{module.name}.inner"
     weights = {weight: f"{path}.weight" for weight, path in paths.items()}
     biases = {w.removesuffix("weight") + "bias": f"{path}.bias" for w, path in paths.items()}
     return weights | biases

@@ -20,23 +20,32 @@ from torch import nn
 
 from gacprof.checkpoint.config import effective_config
 from gacprof.checkpoint.inventory import AttentionHeads, Inventory
-from gacprof.checkpoint.layers import put_factors, put_sliced_layers, set_sizes
+from gacprof.checkpoint.layers import (
+    factors_of,
+    parameter_names,
+    put,
+    put_sliced_layers,
+    set_sizes,
+)
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.checkpoint.tensors import read_tensor
 from gacprof.core.dtypes import FLOATING, dtype_name
 from gacprof.core.errors import CheckpointError
 
 _DERIVED = re.compile(
-    r"(.*\.)?(rotary_emb\.(inv_freq|cos_cached|sin_cached)|position_ids|attn\.(masked_)?bias"
-    r"|attention\.(masked_)?bias)"
+    r"(.*\.)?(rotary_emb\.(inv_freq|cos_cached|sin_cached)|position_ids"
+    r"|(attn|attention)\.(masked_)?bias)"
 )
 """Tensors that old checkpoints store and models make for themselves."""
 
 
 def load_model(
-    checkpoint: str | Path | Inventory, *, dtype: torch.dtype | str | None = None
+    checkpoint: str | Path | Inventory,
+    *,
+    dtype: torch.dtype | str | None = None,
+    device: torch.device | str = "cpu",
 ) -> nn.Module:
-    """Build a checkpoint's model, in eval mode on the CPU: factors as modules, per-layer widths right.
+    """Build a checkpoint's model, in eval mode: factors as modules, per-layer widths right.
 
     Parameters
     ----------
@@ -45,6 +54,8 @@ def load_model(
     dtype
         What to compute in (``bf16``, ``torch.float32``); by default as stored, in the widest of
         several.
+    device
+        Where to put it.
 
     Returns
     -------
@@ -60,31 +71,41 @@ def load_model(
     if inventory.is_quantised:
         raise CheckpointError(f"{inventory.path} is quantised: it runs in its own library only")
     stored = {getattr(torch, t.dtype) for t in inventory.tensors.values() if t.dtype in FLOATING}
-    target = reduce(torch.promote_types, stored)
+    target: torch.dtype = reduce(torch.promote_types, stored)
     if dtype is not None:
         target = getattr(torch, dtype_name(dtype))
-    with parameters_on_meta():
-        model = model_of_config(inventory, target)
-        put_sliced_layers(model, inventory)
-        names: dict[str, str] = {}
-        for module in inventory.modules:
-            if module.kind in ("factored", "grouped"):
-                names |= put_factors(model, module)
-        fit_shapes(model, inventory, names)
-    for attention in inventory.attentions:
-        fit_heads(model, attention)
-    state = {
-        names.get(name, name): torch.empty(info.shape, dtype=target).copy_(
-            read_tensor(inventory, name)
-        )
-        for name, info in inventory.tensors.items()
-        if not _DERIVED.fullmatch(name)
-    }
+    model = build_skeleton(inventory, target)
+    names = parameter_names(inventory)
+    state = {}
+    for name in inventory.tensors:
+        if not _DERIVED.fullmatch(name):
+            tensor = read_tensor(inventory, name)
+            kept = target if tensor.is_floating_point() else tensor.dtype
+            place = torch.empty(tensor.shape, dtype=kept, device=device)
+            state[names.get(name, name)] = place.copy_(tensor)
     model = with_weights(model, state, inventory)
     if any(dim.role.startswith("expert") and dim.size % 16 for dim in inventory.dims):
         # torch's grouped product takes no rows that are no multiple of 16 bytes
         model.set_experts_implementation("eager")
-    return model.eval().requires_grad_(False)
+    return model.to(device).eval().requires_grad_(False)
+
+
+def build_skeleton(inventory: Inventory, dtype: torch.dtype) -> Any:
+    """Build the model without weights, every parameter on the meta device and of its shape.
+
+    Raises :class:`CheckpointError` where the config names no model that this transformers has, or a
+    layer does not fit it.
+    """
+    with parameters_on_meta():
+        model = model_of_config(inventory, dtype)
+        put_sliced_layers(model, inventory)
+        for module in inventory.modules:
+            if module.kind in ("factored", "grouped"):
+                put(model, module.name, factors_of(module))
+        fit_shapes(model, inventory)
+    for attention in inventory.attentions:
+        fit_heads(model, attention)
+    return model
 
 
 @contextlib.contextmanager
@@ -113,28 +134,29 @@ def model_of_config(inventory: Inventory, dtype: torch.dtype) -> Any:
     transformers 5 refuses a hidden size that is no multiple of the heads, as a pruned model's need
     not be: the heads are set once the config is made.
     """
-    values = effective_config(inventory)
-    values["torch_dtype"] = dtype_name(dtype)
-    heads = {
-        key: values[key] for key in ("num_attention_heads", "num_key_value_heads") if key in values
-    }
+    values = effective_config(inventory) | {"torch_dtype": dtype_name(dtype)}
+    heads: dict[str, int] = {}
     if "head_dim" in values:
-        values |= dict.fromkeys(heads, 1)
+        heads = {
+            k: values[k] for k in ("num_attention_heads", "num_key_value_heads") & values.keys()
+        }
     try:
-        config = transformers.CONFIG_MAPPING[values["model_type"]].from_dict(values)
+        config_class = transformers.CONFIG_MAPPING[values["model_type"]]
+        config = config_class.from_dict(values | dict.fromkeys(heads, 1))
         for key, value in heads.items():
             setattr(config, key, value)
         return transformers.AutoModelForCausalLM.from_config(config)
     except Exception as error:  # what a foreign config raises in transformers has no common type
         reason = " ".join(str(error).split())[-300:]
         raise CheckpointError(
-            f"{inventory.path}: transformers builds no causal language model of its config: {reason}"
+            f"{inventory.path}: transformers builds no causal language model of its config: "
+            f"{reason}"
         ) from None
 
 
-def fit_shapes(model: nn.Module, inventory: Inventory, names: dict[str, str]) -> None:
+def fit_shapes(model: nn.Module, inventory: Inventory) -> None:
     """Give every parameter the shape that the file has for it."""
-    parameters = dict(model.named_parameters())
+    parameters, names = dict(model.named_parameters()), parameter_names(inventory)
     for tensor, info in inventory.tensors.items():
         name = names.get(tensor, tensor)
         if name in parameters and parameters[name].shape != info.shape:
@@ -157,9 +179,8 @@ def fit_heads(model: nn.Module, attention: AttentionHeads) -> None:
     }
     for module in model.modules():
         if getattr(module, "layer_idx", None) == attention.layer and hasattr(module, "head_dim"):
-            for key, value in counts.items():
-                if hasattr(module, key):
-                    setattr(module, key, value)
+            for key in counts.keys() & vars(module).keys():
+                setattr(module, key, counts[key])
 
 
 def with_weights(model: Any, state: dict[str, torch.Tensor], inventory: Inventory) -> Any:
@@ -172,22 +193,25 @@ def with_weights(model: Any, state: dict[str, torch.Tensor], inventory: Inventor
     tied: set[str] = set()
     if getattr(model.config, "tie_word_embeddings", False):
         tied = set(model._tied_weights_keys or ()) - state.keys()
-    if model.state_dict().keys() - tied == state.keys():
+    odd = (model.state_dict().keys() - tied) ^ state.keys()
+    if not odd:
         model.load_state_dict(state, strict=False, assign=True)
         if tied:
             model.tie_weights()
         return model
-    odd = sorted((model.state_dict().keys() - tied) ^ state.keys())
-    misfit = f"{inventory.path}: its config names another model than its tensors: {odd[0]}"
-    if any(dim.kind != "width" for dim in inventory.dims):
-        raise CheckpointError(misfit)
-    loaded, report = type(model).from_pretrained(
-        None,
-        config=model.config,
-        state_dict=state,
-        dtype=model.config.dtype,
-        output_loading_info=True,
-    )
-    if any(report[key] for key in ("missing_keys", "mismatched_keys", "unexpected_keys")):
-        raise CheckpointError(misfit)
-    return loaded
+    if all(dim.kind == "width" for dim in inventory.dims):
+        model, report = type(model).from_pretrained(
+            None,
+            config=model.config,
+            state_dict=state,
+            dtype=model.config.dtype,
+            output_loading_info=True,
+        )
+        kinds = ("missing_keys", "mismatched_keys", "unexpected_keys")
+        odd = {str(key) for kind in kinds for key in report[kind]}
+    if odd:
+        raise CheckpointError(
+            f"{inventory.path}: its config names another model than its tensors: {min(odd)} stands "
+            "in one of them only"
+        )
+    return model

@@ -1,9 +1,10 @@
-"""Foreign files run no code, write nothing, and end: the two readers on hostile and broken bytes."""
+"""Foreign files run no code and write nothing: the two readers on hostile and broken bytes."""
 
 from __future__ import annotations
 
 import builtins
-import encodings.raw_unicode_escape  # noqa: F401 - Python decodes a pickle's text by it
+import encodings.cp437  # noqa: F401 - zipfile decodes names by it
+import encodings.raw_unicode_escape  # noqa: F401 - and Python a pickle's text by this
 import os
 import pickle
 import random

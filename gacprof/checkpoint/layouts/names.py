@@ -66,10 +66,13 @@ def is_expert(module: str) -> bool:
 
 def tower_of(module: str) -> str:
     """Return ``audio`` or ``vision`` in these parts of a multimodal model, else nothing."""
-    match = re.search("audio|vision|visual|image", module)
-    if match is None:
-        return ""
-    return "audio" if "audio" in module else "vision"
+    if "audio" in module:
+        return "audio"
+    return "vision" if re.search("vision|visual|image", module) else ""
+
+
+def in_tower(module: str) -> bool:
+    return bool(tower_of(module))
 
 
 @lru_cache(1 << 17)
