@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
-from typing import Any
 
 from gacprof.core.errors import ConfigError
 from gacprof.core.points import DTYPES
@@ -15,42 +14,33 @@ from gacprof.core.points import DTYPES
 
 @dataclass(frozen=True)
 class GpuFacts:
-    """A GPU of the data sheet. ``drivers`` are the names that a driver gives the chip; ``tflops``
-    are dense rates by compute dtype (TOPS for int8). None where no source agrees."""
+    """A GPU. ``drivers`` are the names that a driver gives the chip; ``tflops`` are dense rates by
+    compute dtype (TOPS for int8). None where no source agrees."""
 
     key: str
     name: str
     arch: str
-    drivers: tuple[str, ...]
     memory_gib: float
-    sms: int | None
-    l2_mib: float | None
-    gb_s: float | None
-    tflops: Mapping[str, float]
+    sms: int | None = None
+    l2_mib: float | None = None
+    gb_s: float | None = None
+    drivers: tuple[str, ...] = ()
+    tflops: Mapping[str, float] = field(default_factory=dict)
 
 
 def _read() -> dict[str, GpuFacts]:
     text = resources.files("gacprof.devices").joinpath("datasheet.toml").read_text("utf-8")
     tables = tomllib.loads(text)
-    return {key: _facts(key, tables) for key, table in tables.items() if "name" in table}
-
-
-def _facts(key: str, tables: Mapping[str, Any]) -> GpuFacts:
-    table = dict(tables[key])
-    if "like" in table:
-        table = tables[table["like"]] | table
-    numbers = {name: value[0] for name, value in table.items() if isinstance(value, list)}
-    return GpuFacts(
-        key,
-        table["name"],
-        table["arch"],
-        drivers=tuple(table["drivers"]),
-        memory_gib=numbers["memory_gib"],
-        sms=numbers.get("sms"),
-        l2_mib=numbers.get("l2_mib"),
-        gb_s=numbers.get("gb_s"),
-        tflops={name: numbers[name] for name in DTYPES if name in numbers},
-    )
+    gpus = {}
+    for key, table in tables.items():
+        if "name" in table:
+            table = tables.get(table.pop("like", ""), {}) | table
+            drivers = tuple(table.pop("drivers"))
+            name, arch = table.pop("name"), table.pop("arch")
+            numbers = {number: value for number, (value, _source) in table.items()}
+            tflops = {dtype: numbers.pop(dtype) for dtype in DTYPES if dtype in numbers}
+            gpus[key] = GpuFacts(key, name, arch, drivers=drivers, tflops=tflops, **numbers)
+    return gpus
 
 
 GPUS: Mapping[str, GpuFacts] = _read()

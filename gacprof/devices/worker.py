@@ -44,7 +44,7 @@ PyTorch's layer above it keep the kernels of all shapes of a sweep."""
 
 
 class WorkerLost(Exception):  # noqa: N818 - no error of a user's
-    """The worker died or had to be killed while it was at the point of that index."""
+    """The worker died, hung or gave up while it was at the point of that index."""
 
     def __init__(self, reason: str, index: int) -> None:
         super().__init__(reason)
@@ -53,25 +53,26 @@ class WorkerLost(Exception):  # noqa: N818 - no error of a user's
 
 class IsolatedDevice:
     """The device of that name in a worker process. Raises :class:`MeasurementError` where it cannot
-    be opened there."""
+    be opened there. ``generation`` counts the workers that have ended."""
 
     def __init__(self, name: str, call_limit_s: float = CALL_LIMIT_S) -> None:
         self._name, self._call_limit_s = name, call_limit_s
         self._process: BaseProcess | None = None
-        self._sessions = 0
-        self.generation = 0
+        self._sessions = self.generation = 0
         self.environment: Environment = self._start()
 
     def prepare(self, points: Sequence[Point]) -> RemoteSession:
         self._sessions += 1
         return RemoteSession(self, self._sessions, points)
 
-    def request(self, *message: Any, points: int) -> Any:
-        """The worker's answer to a message about so many points. Raises :class:`WorkerLost`."""
+    def request(self, action: str, session: int, items: Sequence[Any]) -> Any:
+        """The worker's answer to an action on so many points. Raises :class:`WorkerLost`."""
         if self._process is None:
             self._start()
-        limit_s = self._call_limit_s * max(1.0, points / POINTS_IN_LIMIT)
-        return self._answer(limit_s, message)
+        self._current.value = UNKNOWN
+        with suppress(BrokenPipeError, ConnectionResetError):  # then there is no answer either
+            self._pipe.send((action, session, items))
+        return self._answer(self._call_limit_s * max(1.0, len(items) / POINTS_IN_LIMIT))
 
     def _start(self) -> Environment:
         for name, value in SURROUNDINGS.items():
@@ -84,46 +85,37 @@ class IsolatedDevice:
         self._process.start()
         pipe.close()
         try:
-            environment: Environment = self._answer(START_LIMIT_S, ())
+            environment: Environment = self._answer(START_LIMIT_S)
         except WorkerLost as lost:
             raise MeasurementError(f"{self._name} cannot be opened in a worker: {lost}") from None
         return environment
 
-    def _answer(self, limit_s: float, message: tuple[Any, ...]) -> Any:
+    def _answer(self, limit_s: float) -> Any:
+        assert self._process is not None
+        reason = f"hung: no answer within {limit_s:g} s"
         try:
-            if message:
-                self._current.value = UNKNOWN
-                self._pipe.send(message)
-            if not self._pipe.poll(limit_s):
-                raise WorkerLost(f"hung: no answer within {limit_s:g} s", self._current.value)
-            answer = self._pipe.recv()
-        except (EOFError, BrokenPipeError, ConnectionResetError):
-            raise WorkerLost(self._stop(DYING_S), self._current.value) from None
-        except BaseException:  # Ctrl-C too: a late answer would be taken for the next one's
-            self._stop()
+            if self._pipe.poll(limit_s):
+                answer = self._pipe.recv()
+                if not isinstance(answer, MeasurementError):
+                    return answer
+                reason = str(answer)
+        except (EOFError, ConnectionResetError):
+            self._process.join(DYING_S)
+            reason = f"killed its process, which ended with code {self._process.exitcode}"
+        except KeyboardInterrupt:  # a late answer would be taken for the next one's
+            self.close()
             raise
-        if isinstance(answer, Exception):
-            self._stop()
-            raise WorkerLost(str(answer), self._current.value)
-        return answer
-
-    def _stop(self, patience_s: float = 0.0) -> str:
-        """End the worker and say how it ended."""
-        process, self._process = self._process, None
-        self._pipe.close()
-        self.generation += 1
-        if process is None:
-            return "ended before"
-        process.join(patience_s)
-        if process.exitcode is None:
-            process.kill()
-            process.join()
-        if process.exitcode and process.exitcode < 0:
-            return f"killed by {signal.Signals(-process.exitcode).name}"
-        return f"the worker ended with exit code {process.exitcode}"
+        self.close()
+        raise WorkerLost(reason, self._current.value)
 
     def close(self) -> None:
-        self._stop()
+        """End the worker; the next request starts another."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+            self._process = None
+            self._pipe.close()
+            self.generation += 1
 
 
 class RemoteSession:
@@ -141,11 +133,10 @@ class RemoteSession:
             self._sent = [i for i in range(len(self._points)) if i not in self.failures]
             points = [self._points[index] for index in self._sent]
             try:
-                answer = self._device.request("prepare", self._number, points, points=len(points))
+                failures, kernels = self._device.request("prepare", self._number, points)
             except WorkerLost as lost:
                 self._blame(lost)
                 continue
-            failures, kernels = answer
             self._add(failures)
             self._kernels = dict(zip(self._sent, kernels, strict=True))
             break
@@ -156,31 +147,26 @@ class RemoteSession:
 
     def _blame(self, lost: WorkerLost) -> None:
         """The point that the worker was at is a failure; where that is not known, all are."""
+        places = [lost.index]
         if lost.index == UNKNOWN:
-            self._add(dict.fromkeys(range(len(self._sent)), str(lost)))
-        else:
-            self._add({lost.index: str(lost)})
+            places = list(range(len(self._sent)))
+        self._add(dict.fromkeys(places, str(lost)))
 
     def time_block(self, order: Sequence[int]) -> list[float]:
         """As :meth:`.Session.time_block`; all nan where the worker is lost."""
         if self._generation != self._device.generation:
             self._prepare()
         places = [place for place, index in enumerate(order) if index not in self.failures]
-        times_us = [math.nan] * len(order)
-        if not places:
-            return times_us
         remote_order = [self._sent.index(order[place]) for place in places]
+        times_us = [math.nan] * len(order)
         try:
-            answer = self._device.request(
-                "time", self._number, remote_order, points=len(remote_order)
-            )
+            if places:
+                timed_us, failures = self._device.request("time", self._number, remote_order)
+                self._add(failures)
+                for place, us in zip(places, timed_us, strict=True):
+                    times_us[place] = us
         except WorkerLost as lost:
             self._blame(lost)
-            return times_us
-        remote_times_us, failures = answer
-        self._add(failures)
-        for place, us in zip(places, remote_times_us, strict=True):
-            times_us[place] = us
         return times_us
 
     def kernels(self, index: int) -> tuple[str, ...]:
@@ -189,7 +175,7 @@ class RemoteSession:
     def close(self) -> None:
         if self._generation == self._device.generation:
             with suppress(WorkerLost):
-                self._device.request("close", self._number, points=1)
+                self._device.request("close", self._number, ())
 
 
 def serve(pipe: Connection, current: Any, name: str, modules: Sequence[str]) -> None:
@@ -208,7 +194,7 @@ def serve(pipe: Connection, current: Any, name: str, modules: Sequence[str]) -> 
         answer_requests(pipe, device)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # the parent has ended
-    except Exception as error:
+    except Exception as error:  # torch and operators may raise anything
         pipe.send(MeasurementError(first_line(error)))
 
 
@@ -224,6 +210,6 @@ def answer_requests(pipe: Connection, device: Any) -> None:
             case ("time", number, order):
                 times_us = sessions[number].time_block(order)
                 pipe.send((times_us, dict(sessions[number].failures)))
-            case ("close", number):
+            case ("close", number, _):
                 sessions.pop(number).close()
                 pipe.send(None)
