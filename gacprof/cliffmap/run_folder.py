@@ -105,11 +105,12 @@ class RunFolder:
 
     def append(self, block: Block) -> None:
         """Keep a block; on return it is on disk."""
+        blocks = self._blocks[block.axis]
         with (self.path / JOURNAL).open("a", encoding="utf-8") as journal:
             journal.write(json.dumps(asdict(block)) + "\n")
             journal.flush()
             os.fsync(journal.fileno())
-        self._blocks[block.axis].append(block)
+        blocks.append(block)
 
     def record_points(
         self, axis: Axis, kernels: Mapping[int, tuple[str, ...]], failures: Mapping[int, str]

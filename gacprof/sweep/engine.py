@@ -29,17 +29,20 @@ def measure(
     progress: Progress = lambda done, curves, spent: None,
 ) -> None:
     """Measure the run's axes until each is decided, or the budget is spent; a run that was begun is
-    gone on with. Each process has its share of the budget."""
+    gone on with. Each process has its share of the budget, which counts measuring, not starting."""
     curves = [CurveSchedule(axis, run.blocks(axis)) for axis in run.axes]
     process = 1 + max((b.process for curve in curves for b in curve.blocks), default=-1)
-    started = time.monotonic()
+    measured_s = 0.0
     for part in range(1, PROCESSES + 1):
         with closing(open_device()) as device:
             turns = ProcessTurns(run, device, curves, process)
             if device.environment.kind == "virtual":
                 break
+            started = time.monotonic()
             while turns.take(part):
-                spent = (time.monotonic() - started) / budget_s if budget_s else 0.0
+                now = time.monotonic()
+                measured_s, started = measured_s + now - started, now
+                spent = measured_s / budget_s if budget_s else 0.0
                 progress(sum(curve.decided for curve in curves), len(curves), spent)
                 if spent >= part / PROCESSES:
                     break

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from gacprof.checkpoint.inventory import ALIGNED, Dim, Inventory
 from gacprof.checkpoint.products import Products, plain_dtype
 from gacprof.core.errors import MeasurementError
-from gacprof.core.points import Axis
+from gacprof.core.points import Axis, Flag
 from gacprof.core.sizes import Use
 from gacprof.sweep.suite import Suite, complete_axis, merged_axes
 
@@ -174,7 +174,7 @@ def linear_axis(
     """An axis of a product, its weights cold: they do not stay in cache from one layer's turn to
     the next."""
     fixed = {name: size for name, size in shape.items() if name != dim}
-    flags = {"bias": bias, "cache": "cold"}
+    flags: dict[str, Flag] = {"bias": bias, "cache": "cold"}
     return complete_axis(Axis("linear", dim, tuple(sorted(set(sizes))), fixed, dtype, flags))
 
 

@@ -70,13 +70,11 @@ class SweepTable(Strict):
         """The swept sizes, ascending."""
         sizes: set[int] = set()
         for value in self.values:
-            if isinstance(value, Range):
-                value = range(
-                    value.first, min(value.last, value.first + MAX_POINTS) + 1, value.step
-                )
-                sizes.update(value)
-            else:
+            if isinstance(value, int):
                 sizes.add(value)
+            else:
+                last = min(value.last, value.first + MAX_POINTS)
+                sizes.update(range(value.first, last + 1, value.step))
         return sorted(sizes)
 
     def axes(self, kind: str) -> Iterator[Axis]:

@@ -72,7 +72,7 @@ def sweep(
     device
         cpu, cuda or cuda:1 (default: the first GPU, else the CPU).
     budget_s
-        Seconds after which the sweep ends, whatever is undecided then.
+        Seconds of measuring after which the sweep ends, whatever is undecided then.
     resume
         Go on with the sweep in ``out``.
     dry_run
@@ -85,9 +85,8 @@ def sweep(
     """
     started = time.monotonic()
     name = device or "auto"
-    opened = open_device(name, isolated=True)
-    environment = opened.environment
-    opened.close()
+    devices = [open_device(name, isolated=True)]
+    environment = devices[0].environment
     if model is None:
         measured = load_suite(suite, environment.kind)
     elif ranks is None:
@@ -96,12 +95,13 @@ def sweep(
     else:
         measured = suite_for_ranks(inventory_of(model), ranks, tokens, dtype=dtype)
     if dry_run:
+        devices.pop().close()
         return SweepSummary(None, len(measured.axes), measured.points)
     folder = Path(out or f"runs/{measured.name}-{time.strftime('%Y%m%d-%H%M%S')}")
     run = open_run(folder, measured, environment, resume)
     measure(
         run,
-        lambda: open_device(name, isolated=True),
+        lambda: devices.pop() if devices else open_device(name, isolated=True),
         budget_s=budget_s or measured.budget_s,
         progress=terminal_progress(),
     )

@@ -17,7 +17,7 @@ from gacprof.sweep.for_model import suite_for_model
 
 TOKENS = {1: 1.0, 64: 1.0}
 PLANTED = Environment("cpu", "planted device", "none", {}, {"planted": "1"})
-BLOCKS, PROCESSES = 6, 2
+BLOCKS, PROCESSES = 8, 2
 """Enough: the device is exact."""
 
 Latency = Callable[[Point], float]

@@ -1,0 +1,209 @@
+"""Maps: built, stored, and asked about a dim's uses."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from planted import PLANTED, PlantedRun, planted_latency, planted_map_of
+from published_map import published_map
+
+from gacprof.checkpoint.products import Products
+from gacprof.checkpoint.scan import inventory_of
+from gacprof.cliffmap.build import build_map
+from gacprof.cliffmap.cliffmap import CliffMap, load_map, shipped_maps
+from gacprof.core.errors import GacprofError, MapError
+from gacprof.core.points import Axis, Environment, Point
+from gacprof.core.sizes import Gemm, Side, Use
+
+TESTS = Path(__file__).parents[1]
+ASVD = TESTS / "fixtures" / "checkpoints" / "asvd_mha_r1"
+GOLDENS = json.loads(gzip.decompress((TESTS / "goldens" / "maps.json.gz").read_bytes()))
+LETTER = {"safe": "s", "misaligned": "m", "undecided": "u", "unknown": "-"}
+SIZES = tuple(range(64, 161))
+FLAGS = {"bias": False, "cache": "cold", "layout": "tn"}
+
+
+def linear(dim: str, tokens: int = 64, other: int = 512) -> Axis:
+    beside = "K" if dim == "N" else "N"
+    return Axis("linear", dim, SIZES, {"M": tokens, beside: other}, "float16", FLAGS)
+
+
+def use(dim: str, tokens: int = 64, other: int = 512, weight: float = 1.0) -> Use:
+    sides = {dim: Side(times=1), "K" if dim == "N" else "N": Side(other)}
+    gemm = Gemm("w", 100 if dim == "N" else other, 100 if dim == "K" else other)
+    return Use(gemm, sides["N"], sides["K"], tokens, "float16", weight)
+
+
+@pytest.fixture(scope="module")
+def planted() -> CliffMap:
+    return build_map(PlantedRun((linear("N"), linear("K"), linear("N", tokens=1))))
+
+
+def identity(operator: str, dim: str, fixed: dict[str, int], flags: dict[str, Any]) -> str:
+    """What names a curve, without flags that 0.2.0 lacked."""
+    shared = {name: flags[name] for name in flags if name not in ("offset", "layout")}
+    return str((operator, dim, sorted(fixed.items()), sorted(shared.items())))
+
+
+@pytest.mark.parametrize("name", ["a100-published", "h100-published", "cpu-example"])
+def test_no_verdict_of_the_shipped_maps_flips(name: str) -> None:
+    curves = {
+        identity(c.axis.operator, c.axis.dim, dict(c.axis.fixed), dict(c.axis.flags)): c
+        for c in load_map(name).curves
+    }
+    pairs: list[str] = []
+    for golden in GOLDENS[name]["curves"].values():
+        key = identity(golden["operator"], golden["axis"], golden["fixed"], golden["flags"])
+        by_size = curves[key].by_size
+        for size, verdict in zip(golden["sizes"], golden["verdict"], strict=True):
+            pairs.append(verdict + LETTER[by_size[size].verdict])
+    assert not {"sm", "ms"} & set(pairs)
+    decided = [sum(pair[place] in "sm" for pair in pairs) for place in (0, 1)]
+    assert decided[1] >= 0.95 * decided[0]
+
+
+@pytest.mark.parametrize("gpu", ["a100", "h100"])
+def test_published_maps_are_what_the_tool_makes(gpu: str, tmp_path: Path) -> None:
+    again = published_map(gpu, TESTS / "fixtures" / "published")
+    assert again == load_map(f"{gpu}-published")
+    assert "published" in again.provenance and "CC BY 4.0" in again.provenance
+
+
+def test_the_cpu_example_is_what_its_blocks_make() -> None:
+    folder = TESTS.parent / "reports" / "cpu-example"
+    built, shipped = build_map(folder), load_map("cpu-example")
+    assert [c.axis for c in built.curves] == [c.axis for c in shipped.curves]
+    for curve, stored in zip(built.curves, shipped.curves, strict=True):
+        assert [v.verdict for v in curve.sizes] == [v.verdict for v in stored.sizes]
+
+
+def test_a_map_is_read_as_it_was_written(planted: CliffMap, tmp_path: Path) -> None:
+    planted.save(tmp_path / "map.json")
+    assert load_map(tmp_path / "map.json") == planted
+
+
+def test_a_planted_multiple_is_seen(planted: CliffMap) -> None:
+    for curve in planted.curves:
+        assert curve.multiple == 8
+        assert curve.with_verdict("safe") == list(range(64, 161, 8))
+        assert not curve.with_verdict("undecided")
+    assert planted.noise_floor == 0.0
+    assert planted.tokens == [1, 64]
+    assert planted.dtypes == ["float16"]
+
+
+def test_one_use_has_its_curves_verdicts(planted: CliffMap) -> None:
+    curve = planted.curves_of("linear", "N", fixed={"M": 64})[0]
+    assert planted.judge([use("N")], SIZES) == list(curve.sizes)
+
+
+def test_several_uses_are_judged_by_their_summed_latency(planted: CliffMap) -> None:
+    uses = [use("N", weight=2.0), use("K"), use("N", tokens=1, weight=5.0)]
+    totals = {
+        size: sum(
+            u.weight * planted_latency(Point("linear", {"M": u.tokens, "N": n, "K": k}, "float16"))
+            for u in uses
+            for n, k in [u.at(size) or (0, 0)]
+        )
+        for size in SIZES
+    }
+    for verdict in planted.judge(uses, SIZES):
+        best = min(total for size, total in totals.items() if size >= verdict.size)
+        assert verdict.latency_us is not None and verdict.penalty is not None
+        assert verdict.latency_us.value == pytest.approx(totals[verdict.size], 1e-4)
+        assert verdict.penalty.value == pytest.approx(totals[verdict.size] / best - 1, abs=1e-4)
+
+
+def test_errors_of_sums_are_roots_of_summed_squares() -> None:
+    noisy = build_map(PlantedRun((linear("N"), linear("K")), spread=0.05))
+    single = [noisy.judge([use(dim)], [96])[0].latency_us for dim in "NK"]
+    total = noisy.judge([use("N"), use("K")], [96])[0].latency_us
+    assert total is not None
+    widths = [time.high - time.low for time in single if time is not None]
+    expected = (widths[0] ** 2 + widths[1] ** 2) ** 0.5
+    assert total.high - total.low == pytest.approx(expected, rel=0.05)
+
+
+def test_nothing_is_filled_in(planted: CliffMap) -> None:
+    coarse = replace(linear("N"), sizes=tuple(range(64, 161, 16)))
+    cliff_map = build_map(PlantedRun((coarse, linear("K"))))
+    between = cliff_map.judge([use("N"), use("K")], [96, 104])
+    assert [v.verdict for v in between] == ["safe", "unknown"]
+    assert between[1].latency_us is None and "sweep" in between[1].reason
+    assert cliff_map.sizes([use("N"), use("K")], 0, 1000) == list(coarse.sizes)
+    assert cliff_map.latency_us(Gemm("w", 104, 512), 64, "float16") is None
+    assert cliff_map.judge([use("N", tokens=7)], [96])[0].verdict == "unknown"
+    assert planted.sizes([use("N"), use("N", tokens=7)], 0, 1000) == []
+
+
+def test_ranks_share_a_size(planted: CliffMap) -> None:
+    shared = replace(use("N"), N=Side(times=1, ranks=2))
+    verdicts = planted.judge([shared], [192, 200, 201])
+    assert [v.verdict for v in verdicts] == ["safe", "misaligned", "unknown"]
+
+
+def test_a_models_products_add_up() -> None:
+    cliff_map = planted_map_of(ASVD, dtype="float32")
+    inventory = inventory_of(ASVD)
+    products = Products(inventory, {1: 1.0, 64: 3.0}, dtype="float32")
+    expected = sum(
+        weight * planted_latency(Point("linear", {"M": m, "N": g.N, "K": g.K}, "float32"))
+        for module in inventory.modules
+        for g in module.gemms
+        for m, weight in ((1, 1.0), (64, 3.0))
+    )
+    total = products.total_us(cliff_map)
+    assert total is not None
+    assert total.value == pytest.approx(expected, 1e-4)
+    for dim in inventory.dims:
+        verdict = cliff_map.judge(products.uses_of(dim), [dim.size])[0]
+        assert verdict.verdict == ("safe" if dim.size % 8 == 0 else "misaligned")
+
+
+def test_a_failed_size_is_unknown_with_its_reason() -> None:
+    cliff_map = build_map(PlantedRun((linear("N"),), refused={100: "out of memory"}))
+    verdict = cliff_map.judge([use("N")], [100])[0]
+    assert (verdict.verdict, verdict.reason) == ("unknown", "out of memory")
+    assert [w.kind for w in cliff_map.warnings] == ["failed"]
+
+
+def test_kernels_are_the_reasons() -> None:
+    name = "ampere_fp16_s16816gemm_fp16_128x128_ldg8_f2f_stages_32x5_tn"
+    run = PlantedRun((linear("N"),), kernel_names=lambda point: (name,))
+    assert "m16n8k16" in build_map(run).judge([use("N")], [96])[0].reason
+
+
+def test_a_virtual_gpus_map_has_kernels_and_no_verdict(tmp_path: Path, planted: CliffMap) -> None:
+    environment = Environment("virtual", "H100", "sm90")
+    run = PlantedRun((linear("N"), linear("K")), kernel_names=lambda _: ("k",))
+    cliff_map = build_map(replace(run, environment=environment))
+    for uses in ([use("N")], [use("N"), use("K")]):
+        verdict = cliff_map.judge(uses, [96])[0]
+        assert (verdict.verdict, verdict.latency_us) == ("unknown", None)
+        assert "k" in verdict.reason
+    assert cliff_map.latency_us(Gemm("w", 96, 512), 64, "float16") is None
+    replace(planted, environment=environment).save(tmp_path / "map.json")
+    with pytest.raises(MapError):
+        load_map(tmp_path / "map.json")
+
+
+def test_head_dim_is_judged_where_it_loses_most() -> None:
+    cliff_map = load_map("a100-published")
+    assert cliff_map.head_dim(107, 32, 32, "float16").verdict == "misaligned"
+    assert cliff_map.head_dim(128, 32, 32, "float16").verdict == "safe"
+    assert cliff_map.head_dim(128, 8, 8, "float16").verdict == "unknown"
+
+
+def test_maps_that_are_none_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(MapError):
+        load_map("no-such-map")
+    with pytest.raises(GacprofError):
+        load_map(TESTS / "fixtures" / "artefacts-0.1" / "h100-published.cliffmap.json")
+    with pytest.raises(MapError):
+        build_map(replace(PlantedRun(()), environment=PLANTED))
+    assert shipped_maps() == ["a100-published", "cpu-example", "h100-published"]

@@ -1,0 +1,70 @@
+"""Candidates for compressors, and the table of constraints."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pandas as pd
+import pytest
+
+from gacprof.cliffmap.cliffmap import load_map
+from gacprof.cliffmap.tables import candidates, map_table, table_text
+from gacprof.core.errors import MapError
+
+HEAD_DIM = {"operator": "attention", "dim": "head_dim"}
+
+
+def test_candidates_are_the_nearest_safe_sizes() -> None:
+    verdicts = candidates("a100-published", 107, **HEAD_DIM, below=1, above=1)
+    assert [v.size for v in verdicts] == [96, 128]
+    assert {v.verdict for v in verdicts} == {"safe"}
+    assert [v.size for v in candidates("a100-published", 128, **HEAD_DIM, below=1)] == [
+        128, 160, 192
+    ]  # fmt: skip
+    assert candidates("a100-published", 107, **HEAD_DIM, below=0, above=0) == []
+
+
+def test_candidates_of_several_maps_are_safe_on_all() -> None:
+    both = candidates(["a100-published", "h100-published"], 107, **HEAD_DIM, below=99, above=99)
+    apart = [
+        {v.size for v in candidates(name, 107, **HEAD_DIM, below=99, above=99)}
+        for name in ("a100-published", "h100-published")
+    ]
+    assert {v.size for v in both} == apart[0] & apart[1]
+
+
+@pytest.mark.parametrize(
+    ("size", "options"),
+    [
+        (107, {"dim": "N", "dtype": "bfloat16"}),
+        (10_000, {"dim": "N"}),
+        (4_050, {"dim": "N"}),  # M = 1 and M = 512
+        (107, {"operator": "no such"}),
+    ],
+)
+def test_a_curve_that_is_none_or_several_is_refused(size: int, options: dict[str, str]) -> None:
+    with pytest.raises(MapError):
+        candidates("a100-published", size, **options)
+
+
+def test_other_dims_tell_curves_apart() -> None:
+    verdicts = candidates("a100-published", 4_050, dim="K", fixed={"M": 512})
+    assert all(v.size % 16 == 0 for v in verdicts)
+
+
+def test_the_table_has_a_row_a_curve() -> None:
+    cliff_map = load_map("a100-published")
+    table = map_table(cliff_map)
+    assert len(table) == len(cliff_map.curves)
+    row = table[(table.operator == "linear") & (table.dim == "K") & (table.fixed == "M=512 N=4096")]
+    assert row.multiple.item() == 16
+    assert row.penalty.item() > 0.3
+    assert row.safe.item() == len(row.safe_sizes.item().split(", ")) or row.safe.item() > 1
+
+
+def test_the_table_is_written_in_three_forms() -> None:
+    table = map_table("h100-published")
+    assert len(json.loads(table_text(table, "json"))) == len(table)
+    assert len(pd.read_csv(io.StringIO(table_text(table, "csv")))) == len(table)
+    assert len(table_text(table).splitlines()) == len(table) + 2
