@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 
 from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes
@@ -101,7 +100,7 @@ class Products:
             for feed in dim.feeds:
                 if feed.weight == gemm.weight:
                     longer[feed.axis] += size - dim.size
-        return replace(gemm, N=gemm.N + longer["N"], K=gemm.K + longer["K"])
+        return Gemm(gemm.weight, gemm.N + longer["N"], gemm.K + longer["K"], gemm.bias)
 
     def gemms(self, module: Module, sizes: NewSizes = AS_STORED) -> list[Gemm]:
         """A module's products, undivided, with dims at these sizes: one dense product where a
@@ -159,7 +158,7 @@ class Products:
             if gemm.N % n_ranks or gemm.K % k_ranks:
                 yield None
             else:
-                yield replace(gemm, N=gemm.N // n_ranks, K=gemm.K // k_ranks)
+                yield Gemm(gemm.weight, gemm.N // n_ranks, gemm.K // k_ranks, gemm.bias)
 
     def time_us(
         self, source: SizeSource, modules: Sequence[Module], sizes: NewSizes = AS_STORED

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from gacprof.checkpoint.inventory import Dim, Inventory, Module
 from gacprof.checkpoint.products import Products, Tokens
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.core.sizes import Gemm, Side, SizeSource, SizeVerdict, Use, next_safe
 from gacprof.diagnose.findings import Action, Diagnosis, DimFinding, FixedFinding
-from gacprof.diagnose.sizes import SizeTable, next_safe_within, window_of
+from gacprof.diagnose.sizes import SizeTable, better_size, window_of
 from gacprof.diagnose.source import open_source, products_for
 
 FIXED_REACH = 64
@@ -90,7 +92,7 @@ def dim_finding(table: SizeTable, dim: Dim) -> DimFinding:
         now = SizeVerdict(dim.size, "undecided", now.penalty, now.latency_us, reason)
     better = None
     if now.verdict == "misaligned":
-        better = next_safe_within(list(padded.values()), dim)
+        better = better_size(padded.values(), dim)
     return DimFinding(dim, now, better, action_of(table, dim, now, better))
 
 
@@ -108,44 +110,40 @@ def action_of(table: SizeTable, dim: Dim, now: SizeVerdict, better: SizeVerdict 
 
 def fixed_findings(products: Products, source: SizeSource) -> list[FixedFinding]:
     """Misaligned sides of products that no dim feeds, equal ones together."""
-    places: dict[tuple[str, Use], list[str]] = {}
+    places: dict[tuple[Literal["N", "K"], Use], list[str]] = {}
     for module in products.inventory.modules:
         for axis, weight, use in _fixed_sides(products, module):
             places.setdefault((axis, use), []).append(weight)
     findings = []
     for (axis, use), weights in places.items():
-        size = use.gemm.N if axis == "N" else use.gemm.K
-        uses = [
-            Use(use.gemm, use.N, use.K, tokens, use.dtype, weight)
-            for tokens, weight in products.tokens.items()
-        ]
-        ranks = use.N.ranks if axis == "N" else use.K.ranks
-        larger = source.sizes(uses, size + 1, size + FIXED_REACH * ranks)
-        now, *others = source.judge(uses, [size, *larger])
+        size = {"N": use.gemm.N, "K": use.gemm.K}[axis]
+        uses = [replace(use, tokens=m, weight=w) for m, w in products.tokens.items()]
+        reach = FIXED_REACH * max(use.N.ranks, use.K.ranks)
+        now, *larger = source.judge(uses, [size, *source.sizes(uses, size + 1, size + reach)])
         if now.verdict == "misaligned":
-            better = next_safe(others, size)
-            findings.append(FixedFinding("N" if axis == "N" else "K", tuple(weights), now, better))
+            findings.append(FixedFinding(axis, tuple(weights), now, next_safe(larger, size)))
     return findings
 
 
-def _fixed_sides(products: Products, module: Module) -> Iterator[tuple[str, str, Use]]:
+def _fixed_sides(
+    products: Products, module: Module
+) -> Iterator[tuple[Literal["N", "K"], str, Use]]:
     """The axis, the weight and the use of each side that no dim feeds. Engines pad a vocabulary
     before TP ranks share it, so that the head's N is left out then."""
-    count = len(module.gemms)
     for i, gemm in enumerate(module.gemms):
         dims = products.inventory.fed_by(gemm.weight)
         fed = {feed.axis for dim in dims for feed in dim.feeds if feed.weight == gemm.weight}
         if module.role == "head" and products.tp > 1:
             fed.add("N")
-        n_ranks, k_ranks = products.shares(module, i, count)
-        shape = Gemm("", gemm.N, gemm.K, gemm.bias)
-        dtype = products.dtype_of(module)
-        if "N" not in fed:
-            use = Use(shape, Side(0, 1, n_ranks), Side(gemm.K, 0, k_ranks), 1, dtype)
-            yield "N", gemm.weight, use
-        if "K" not in fed:
-            use = Use(shape, Side(gemm.N, 0, n_ranks), Side(0, 1, k_ranks), 1, dtype)
-            yield "K", gemm.weight, use
+        n_ranks, k_ranks = products.shares(module, i, len(module.gemms))
+        shape, dtype = Gemm("", gemm.N, gemm.K, gemm.bias), products.dtype_of(module)
+        n, k = Side(gemm.N, 0, n_ranks), Side(gemm.K, 0, k_ranks)
+        sides: dict[Literal["N", "K"], Use] = {
+            "N": Use(shape, Side(0, 1, n_ranks), k, 1, dtype),
+            "K": Use(shape, n, Side(0, 1, k_ranks), 1, dtype),
+        }
+        for axis in sides.keys() - fed:
+            yield axis, gemm.weight, sides[axis]
 
 
 def head_findings(products: Products, source: SizeSource) -> list[FixedFinding]:

@@ -7,11 +7,12 @@ as good as it can be. So a dim is judged with its coupled dims padded, too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes
 from gacprof.checkpoint.products import AS_STORED, Products
-from gacprof.core.sizes import SizeSource, SizeVerdict, Use
+from gacprof.core.points import MAX_DIM
+from gacprof.core.sizes import TOLERANCE, SizeSource, SizeVerdict, Use
 
 WINDOW = 0.25
 """How far from a dim's size other sizes are looked for, as a fraction of it."""
@@ -111,10 +112,17 @@ def _shape_key(use: Use) -> tuple[object, ...]:
     return use.N, use.K, use.gemm.bias, use.tokens, use.dtype, use.weight
 
 
-def next_safe_within(verdicts: Sequence[SizeVerdict], dim: Dim) -> SizeVerdict | None:
-    """The smallest safe size above a dim's own that it may be padded to."""
-    limit = dim.max_size
-    for verdict in sorted(verdicts, key=lambda v: v.size):
-        if verdict.size > dim.size and verdict.verdict == "safe":
-            return verdict if limit is None or verdict.size <= limit else None
-    return None
+def seems_safe(verdict: SizeVerdict) -> bool:
+    """Whether a size may be chosen: it is safe; or undecided by noise alone, its penalty estimated
+    within the tolerance; or undecided by a source without latencies, of the best tier."""
+    if verdict.verdict != "undecided":
+        return verdict.verdict == "safe"
+    penalty = verdict.penalty
+    return penalty is None or penalty.value <= TOLERANCE < penalty.high
+
+
+def better_size(verdicts: Iterable[SizeVerdict], dim: Dim) -> SizeVerdict | None:
+    """The smallest size above a dim's own that seems safe and that it may be padded to."""
+    limit = dim.max_size or MAX_DIM
+    larger = [v for v in verdicts if dim.size < v.size <= limit and seems_safe(v)]
+    return min(larger, key=lambda v: v.size, default=None)

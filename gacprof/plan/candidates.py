@@ -11,12 +11,13 @@ from typing import Literal
 
 from gacprof.checkpoint.inventory import Dim
 from gacprof.core.errors import PlanError
-from gacprof.core.sizes import TOLERANCE, SizeVerdict
+from gacprof.core.sizes import SizeVerdict
 from gacprof.diagnose.sizes import (
     PADDED_TO,
     SizeTable,
     coupled_dims,
     next_multiple,
+    seems_safe,
     sole_rank,
     window_of,
 )
@@ -27,8 +28,8 @@ Uniform = Literal["none", "module", "role", "kind"]
 
 @dataclass(frozen=True)
 class SizeGroup:
-    """Dims that take one size, of ``sizes``: those that are safe beside padded coupled dims first.
-    None, merged, is last."""
+    """Dims that take one size, of ``sizes``: those that are safe beside padded coupled dims first,
+    the nearest to the present one before others. None, merged, is last."""
 
     dims: tuple[Dim, ...]
     sizes: tuple[int | None, ...]
@@ -79,16 +80,18 @@ def size_groups(table: SizeTable, objective: Objective, rules: SizeRules) -> lis
 def _group(
     table: SizeTable, objective: Objective, rules: SizeRules, dims: Sequence[Dim]
 ) -> SizeGroup:
-    """The group with its sizes: a pin; or those on offer, the present one where it may stay, and
-    merged. Where the source knows none, the least that an engine or the others' sizes leave."""
+    """The group with its sizes: a pin; or those on offer, the present one where noise or coupled
+    dims may be all that keeps it from being safe, and merged. Where the source knows none, the
+    least that an engine or the others' sizes leave."""
     largest = max(dim.size for dim in dims)
     pins = [rules.pins[dim.name] for dim in dims if dim.name in rules.pins]
     if pins:
         return SizeGroup(tuple(dims), (_possible(dims, pins[0]),))
     sizes: list[int | None] = list(_offered(table, objective, rules, dims))
-    can_stay = largest % rules.multiple == 0 and all(dim.size == largest for dim in dims)
-    if can_stay and largest not in sizes and _may_stay(table, dims[0]):
-        sizes.append(largest)
+    is_undecided = table.verdict(dims[0], largest).verdict == "undecided"
+    may_stay = largest in sizes or is_undecided or bool(coupled_dims(table.inventory, dims[0]))
+    if may_stay and largest % rules.multiple == 0 and all(dim.size == largest for dim in dims):
+        sizes = list(dict.fromkeys([*sizes[:1], largest, *sizes]))
     if not sizes:
         sizes.append(_possible(dims, next_multiple(largest, rules.multiple)))
     modules = table.inventory.modules_of(dims[0].name)
@@ -107,13 +110,6 @@ def _possible(dims: Sequence[Dim], size: int) -> int:
     return size
 
 
-def _may_stay(table: SizeTable, dim: Dim) -> bool:
-    """Whether a size that isn't safe by itself may stay: coupled dims decide, or noise may be all
-    that keeps it from being safe."""
-    is_coupled = bool(coupled_dims(table.inventory, dim))
-    return is_coupled or table.verdict(dim, dim.size).verdict == "undecided"
-
-
 def _offered(
     table: SizeTable, objective: Objective, rules: SizeRules, dims: Sequence[Dim]
 ) -> dict[int, None]:
@@ -126,7 +122,7 @@ def _offered(
         by_dim = [
             table.verdicts(dim, low, high, table.padded_neighbours(dim, multiple)) for dim in dims
         ]
-        for size in sorted(set().union(*by_dim)):
+        for size in sorted(set().union(*by_dim), key=lambda size: abs(size - largest)):
             verdicts = [verdicts[size] for verdicts in by_dim if size in verdicts]
             is_allowed = size % rules.multiple == 0 and seem_safe(verdicts)
             if is_allowed and all(objective.suits(dim, size) for dim in dims):
@@ -135,11 +131,6 @@ def _offered(
 
 
 def seem_safe(verdicts: Sequence[SizeVerdict]) -> bool:
-    """Whether a plan may choose a size by its dims' verdicts: one is known, and each is safe, or
-    undecided with a penalty that is estimated within the tolerance."""
+    """Whether one of its dims' verdicts on a size is known, and all of these seem safe."""
     decided = [verdict for verdict in verdicts if verdict.verdict != "unknown"]
-    return bool(decided) and all(
-        v.verdict == "safe"
-        or (v.verdict == "undecided" and v.penalty is not None and v.penalty.value <= TOLERANCE)
-        for v in decided
-    )
+    return bool(decided) and all(map(seems_safe, decided))

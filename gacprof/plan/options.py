@@ -19,7 +19,7 @@ from math import inf, prod
 
 import numpy as np
 
-from gacprof.checkpoint.inventory import Dim, Inventory, Module, TensorInfo
+from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes, TensorInfo
 from gacprof.core.sizes import TOLERANCE, ZERO
 from gacprof.diagnose.sizes import SizeTable, coupled_dims
 from gacprof.plan.candidates import SizeGroup, seem_safe
@@ -28,8 +28,7 @@ from gacprof.plan.plan import LimitName, Option
 from gacprof.plan.quality import Objective
 
 MAX_OPTIONS = 2048
-"""Joint sizes of a class that are compared. Where there are more, the group that meets most others
-is decided first."""
+"""Joint sizes of a class that are compared; where there are more, its groups have fewer sizes."""
 ROUNDING = 1e-9
 
 
@@ -53,9 +52,10 @@ class DimClass:
         return {dim.name: dim.size for dim in self.dims}
 
 
-def classes_of(inventory: Inventory, groups: Sequence[SizeGroup]) -> list[DimClass]:
-    """The classes of the groups that have a choice."""
-    settled = {d.name: g.sizes[0] for g in groups if len(g.sizes) == 1 for d in g.dims}
+def classes_of(
+    inventory: Inventory, groups: Sequence[SizeGroup], settled: NewSizes
+) -> list[DimClass]:
+    """The classes of the groups that have a choice; the dims of others are ``settled``."""
     classes = []
     for coupled in _connected(inventory, groups):
         weights = {key: x for group in coupled for key, x in _weights(inventory, group).items()}
@@ -66,19 +66,15 @@ def classes_of(inventory: Inventory, groups: Sequence[SizeGroup]) -> list[DimCla
     return classes
 
 
-def decide_hubs(inventory: Inventory, groups: Sequence[SizeGroup]) -> list[SizeGroup]:
-    """The groups, of which no class has more joint sizes than :data:`MAX_OPTIONS`: of a larger one
-    the group that meets most others gets its first size that is no cut, and couples none."""
+def thinned(inventory: Inventory, groups: Sequence[SizeGroup]) -> list[SizeGroup]:
+    """The groups, those of a class with more joint sizes than :data:`MAX_OPTIONS` with their first
+    sizes only: the nearest that are safe beside padded coupled dims."""
     result = [group for group in groups if len(group.sizes) == 1]
     for coupled in _connected(inventory, groups):
+        count = MAX_OPTIONS
         if prod(len(group.sizes) for group in coupled) > MAX_OPTIONS:
-            hub = max(coupled, key=lambda g: sum(len(coupled_dims(inventory, d)) for d in g.dims))
-            largest = max(dim.size for dim in hub.dims)
-            uncut = [size for size in hub.sizes if size is not None and size >= largest]
-            decided = replace(hub, sizes=(uncut or hub.sizes)[:1])
-            others = [group for group in coupled if group is not hub]
-            coupled = decide_hubs(inventory, [decided, *others])
-        result += coupled
+            count = int(MAX_OPTIONS ** (1 / len(coupled)))
+        result += [replace(group, sizes=group.sizes[:count]) for group in coupled]
     return result
 
 
@@ -114,17 +110,21 @@ def options_of(
         for joint in product(*([g.at(size) for size in g.sizes] for g in dim_class.groups))
     ]
     options = [_option(dim_class, table, objective, limits, sizes) for sizes in joint_sizes]
-    stored = _option(dim_class, table, objective, limits, dim_class.stored)
     timed = [option for option in options if option.latency_us is not None] or options
     compared = _unbeaten(timed, dim_class.dims)
+    fallback = options[0]
     if dim_class.stored in joint_sizes:
-        compared = [option for option in compared if not _is_slower(option, stored)]
+        fallback = options[joint_sizes.index(dim_class.stored)]
+        most = fallback.time_us * (1 + ROUNDING) or inf
+        compared = [o for o in compared if o.value > fallback.value or o.time_us <= most]
     chosen: list[Option] = []
-    for option in sorted(compared, key=lambda o: (-o.value, o.parameters, _time(o))):
-        is_dominated = any(_takes_no_more(other, option) for other in chosen)
+    for option in sorted(compared, key=lambda o: (-o.value, o.parameters, o.time_us)):
+        is_dominated = any(
+            all(other.takes[name] <= option.takes[name] for name in limits) for other in chosen
+        )
         if not is_dominated and _is_safe(table, dim_class, option):
             chosen.append(option)
-    return chosen or [stored if dim_class.stored in joint_sizes else options[0]]
+    return chosen or [fallback]
 
 
 def _option(
@@ -152,17 +152,6 @@ def _option(
     )
 
 
-def _time(option: Option) -> float:
-    return (option.latency_us or ZERO).value
-
-
-def _is_slower(option: Option, stored: Option) -> bool:
-    """Whether an option is slower than the class as it is, where that is known, and worth no
-    more."""
-    slower = _time(option) > _time(stored) * (1 + ROUNDING) and stored.latency_us is not None
-    return slower and option.value <= stored.value
-
-
 def _unbeaten(options: Sequence[Option], dims: Sequence[Dim]) -> list[Option]:
     """The options that no option of larger sizes surely beats by more than the tolerance. Those of
     a single dim were judged by the source."""
@@ -177,11 +166,6 @@ def _unbeaten(options: Sequence[Option], dims: Sequence[Dim]) -> list[Option]:
         if not (is_larger & (high * (1 + TOLERANCE) < low[i])).any():
             unbeaten.append(option)
     return unbeaten
-
-
-def _takes_no_more(other: Option, option: Option) -> bool:
-    """Whether another option, worth as much, takes no more of anything that is limited."""
-    return all(other.takes[name] <= amount for name, amount in option.takes.items())
 
 
 def _is_safe(table: SizeTable, dim_class: DimClass, option: Option) -> bool:

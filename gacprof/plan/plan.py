@@ -29,6 +29,11 @@ class Option:
     latency_us: Interval | None
     takes: Mapping[LimitName, float]
 
+    @property
+    def time_us(self) -> float:
+        """The estimated latency; 0 where it isn't known."""
+        return 0.0 if self.latency_us is None else self.latency_us.value
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -44,20 +49,12 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class LimitUse:
-    """A limit on the whole plan, and the part that it uses."""
-
-    name: LimitName
-    used: float
-    max: float
-
-
-@dataclass(frozen=True)
 class Plan:
     """Sizes for the dims of one checkpoint, which ``fingerprint`` names.
 
     ``parameters`` and ``nbytes`` are the checkpoint's, before and after; ``latency_us`` that of
-    the products that dims feed, None where one isn't known. The certificate: of all options that
+    the products that dims feed, None where one isn't known. ``limits`` are those that the user set,
+    on all weights and products. The certificate: of all options that
     were compared no choice within the limits has a value above ``bound``.
     """
 
@@ -74,7 +71,7 @@ class Plan:
     latency_us: tuple[Interval, Interval] | None
     value: float
     bound: float
-    limits: tuple[LimitUse, ...] = ()
+    limits: Mapping[LimitName, float]
 
     @property
     def sizes(self) -> dict[str, int | None]:

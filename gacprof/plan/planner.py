@@ -9,14 +9,14 @@ from gacprof.checkpoint.inventory import Dim, Inventory, NewSizes
 from gacprof.checkpoint.products import Tokens
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.core.errors import PlanError
-from gacprof.core.sizes import Interval, SizeSource, SizeVerdict
+from gacprof.core.sizes import SizeSource, SizeVerdict
 from gacprof.diagnose.sizes import WINDOW, SizeTable
 from gacprof.diagnose.source import open_source, products_for
 from gacprof.plan.candidates import SizeRules, Uniform, read_pins, size_groups
 from gacprof.plan.limits import Limits, footprint, limits_of
-from gacprof.plan.options import DimClass, classes_of, decide_hubs, options_of
+from gacprof.plan.options import DimClass, classes_of, options_of, thinned
 from gacprof.plan.paper import MAX_WINDOW
-from gacprof.plan.plan import Choice, LimitName, LimitUse, Plan
+from gacprof.plan.plan import Choice, LimitName, Plan
 from gacprof.plan.quality import LossCurves, Objective, ObjectiveName, Scores, loss_curves
 from gacprof.plan.solver import Solution, solve
 
@@ -91,19 +91,17 @@ def plan(
     if not dims:
         raise PlanError(f"{inventory.path} has no dim whose size can change: nothing to plan")
     limits = limits_of(inventory, dims, budget, memory, latency)
-    goal = Objective("pad")
-    if objective == "quality":
-        goal = Objective("quality", losses=loss_curves(inventory, dims, losses))
+    curves = loss_curves(inventory, dims, losses) if objective == "quality" else {}
+    goal = Objective(objective, curves, scores or {})
     if objective == "gac":
-        goal = Objective("gac", scores=scores or {})
         limits = limits or {"parameters": inventory.parameters}
         window = min(window, MAX_WINDOW)
     table = SizeTable(products, size_source, window)
     rules = SizeRules(read_pins(pin, dims), window, multiple, uniform)
-    groups = decide_hubs(inventory, size_groups(table, goal, rules))
-    classes = classes_of(inventory, groups)
-    options = [options_of(c, table, goal, limits) for c in classes]
+    groups = thinned(inventory, size_groups(table, goal, rules))
     settled = {d.name: g.sizes[0] for g in groups if len(g.sizes) == 1 for d in g.dims}
+    classes = classes_of(inventory, groups, settled)
+    options = [options_of(c, table, goal, limits) for c in classes]
     rest = _rest(table, classes, settled, limits)
     solution = solve(
         [[option.value for option in row] for row in options],
@@ -115,7 +113,7 @@ def plan(
     sizes = dict(settled)
     for row, i in zip(options, solution.choice, strict=True):
         sizes |= row[i].sizes
-    return _plan_of(table, goal, limits, sizes, solution)
+    return _plan_of(table, goal, sizes, limits, solution)
 
 
 def _rest(
@@ -144,17 +142,16 @@ def _rest(
 
 
 def _plan_of(
-    table: SizeTable, goal: Objective, limits: Limits, sizes: NewSizes, solution: Solution
+    table: SizeTable, goal: Objective, sizes: NewSizes, limits: Limits, solution: Solution
 ) -> Plan:
     """The chosen sizes as a plan of the whole checkpoint."""
     inventory, products = table.inventory, table.products
     tensors = list(inventory.tensors.values())
     before = footprint(inventory, tensors)
     after = footprint(inventory, tensors, sizes, inventory.modules)
-    takes: dict[LimitName, float] = {"parameters": after.parameters, "bytes": after.nbytes}
-    if "latency_us" in limits:
-        latency_us = products.total_us(table.source, sizes)
-        takes["latency_us"] = float("inf") if latency_us is None else latency_us.value
+    modules = [module for module in inventory.modules if sizes.keys() & set(module.dims)]
+    us_before = products.time_us(table.source, modules)
+    us_after = products.time_us(table.source, modules, sizes)
     return Plan(
         checkpoint=inventory.path,
         fingerprint=inventory.fingerprint,
@@ -166,10 +163,10 @@ def _plan_of(
         choices=tuple(_choice(table, goal, inventory.dim(name), sizes) for name in sizes),
         parameters=(before.parameters, after.parameters),
         nbytes=(before.nbytes, after.nbytes),
-        latency_us=_latencies(table, sizes),
+        latency_us=(us_before, us_after) if us_before and us_after else None,
         value=solution.value,
         bound=solution.bound,
-        limits=tuple(LimitUse(name, takes[name], most) for name, most in limits.items()),
+        limits=limits,
     )
 
 
@@ -183,13 +180,3 @@ def _choice(table: SizeTable, goal: Objective, dim: Dim, sizes: NewSizes) -> Cho
         if verdict.verdict == "unknown":
             verdict = table.beside_padded(dim, size, size).get(size, verdict)
     return Choice(dim.name, dim.kind, dim.size, size, verdict.verdict, goal.loss(dim, size))
-
-
-def _latencies(table: SizeTable, sizes: NewSizes) -> tuple[Interval, Interval] | None:
-    """The time of the products that planned dims feed, before and after."""
-    modules = [m for m in table.inventory.modules if sizes.keys() & set(m.dims)]
-    before = table.products.time_us(table.source, modules)
-    after = table.products.time_us(table.source, modules, sizes)
-    if before is None or after is None:
-        return None
-    return before, after

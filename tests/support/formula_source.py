@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from math import ceil
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from math import ceil, inf
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +31,13 @@ class FormulaSource:
     """Exact latencies by a formula; of the (M, N, K) ``measured`` only, where those are named."""
 
     formula: Formula
-    measured: Collection[tuple[int, int, int]] = ()
-    largest: int = 2048
+    measured: Set[tuple[int, ...]] = frozenset()
+    largest: int = 1024
     name: str = "formula"
     provenance: str = "by a formula"
     tokens: Sequence[int] = (1, 64)
     dtypes: Sequence[str] = ()
+    _times: dict[object, dict[int, float]] = field(default_factory=dict)
 
     def latency_us(self, gemm: Gemm, tokens: int, dtype: str) -> Interval | None:
         if self.measured and (tokens, gemm.N, gemm.K) not in self.measured:
@@ -44,34 +45,39 @@ class FormulaSource:
         time = self.formula(tokens, gemm.N, gemm.K)
         return Interval(time, time, time)
 
-    def time(self, uses: Sequence[Use], size: int) -> float | None:
-        total = 0.0
-        for use in uses:
-            shape = use.at(size)
-            latency = shape and self.latency_us(Gemm("", *shape), use.tokens, use.dtype)
-            if latency is None:
-                return None
-            total += use.weight * latency.value
-        return total
+    def times(self, uses: Sequence[Use]) -> dict[int, float]:
+        """The time of all uses by size, where that is known."""
+        key = frozenset((use.N, use.K, use.tokens, use.weight) for use in uses)
+        if key not in self._times:
+            times = {}
+            for size in range(1, self.largest + 1):
+                shapes = [(use, use.at(size)) for use in uses]
+                points = {(use.tokens, *shape) for use, shape in shapes if shape}
+                if (not self.measured or points <= self.measured) and all(
+                    shape for _, shape in shapes
+                ):
+                    times[size] = sum(
+                        use.weight * self.formula(use.tokens, *shape)
+                        for use, shape in shapes
+                        if shape
+                    )
+            self._times[key] = times
+        return self._times[key]
 
     def sizes(self, uses: Sequence[Use], low: int, high: int) -> list[int]:
-        return [size for size in range(low, high + 1) if self.time(uses, size) is not None]
+        return [size for size in self.times(uses) if low <= size <= high]
 
     def judge(self, uses: Sequence[Use], sizes: Sequence[int]) -> list[SizeVerdict]:
-        largest = self.largest if self.measured else 2 * max(sizes) + 64
-        times = {size: self.time(uses, size) for size in range(min(sizes), largest + 1)}
+        times = self.times(uses)
         verdicts = {}
-        best = float("inf")
-        for size, time in sorted(times.items(), reverse=True):
-            if time is None:
-                verdicts[size] = SizeVerdict(size, "unknown")
-            else:
-                best = min(best, time)
-                loss = time / best - 1
-                verdict = "safe" if loss <= TOLERANCE else "misaligned"
-                exact = Interval(loss, loss, loss), Interval(time, time, time)
-                verdicts[size] = SizeVerdict(size, verdict, *exact)  # type: ignore[arg-type]
-        return [verdicts[size] for size in sizes]
+        best = inf
+        for size in sorted(times, reverse=True):
+            best = min(best, times[size])
+            exact = times[size] / best - 1, times[size]
+            penalty, latency = (Interval(value, value, value) for value in exact)
+            verdict = "safe" if penalty.value <= TOLERANCE else "misaligned"
+            verdicts[size] = SizeVerdict(size, verdict, penalty, latency)  # type: ignore[arg-type]
+        return [verdicts.get(size) or SizeVerdict(size, "unknown") for size in sizes]
 
     def head_dim(self, head_dim: int, heads: int, kv_heads: int, dtype: str) -> SizeVerdict:
         return SizeVerdict(head_dim, "misaligned" if head_dim % 8 else "safe")
