@@ -75,13 +75,11 @@ class Section:
     def __init__(self, data: Mapping[str, Any]) -> None:
         self.by: Sequence[str] = data["by"]
         self.range: Sequence[int] = data["range"]
+        self.asked: Mapping[str, Any] = data.get("asked", {})
         self._answers = data["answers"]
         self._runs = data["runs"]
         self._row_of = {tuple(row[:-1]): row[-1] for row in data["rows"]}
-
-    def keys(self) -> list[tuple]:
-        """Return the keys that were asked, in the order of ``by``."""
-        return list(self._row_of)
+        self.keys: Sequence[tuple] = list(self._row_of)
 
     def lookup(self, size: int, *key: object) -> Any:
         """Return the answer for a size; None where it was not asked."""
@@ -141,8 +139,10 @@ class DispatchTable:
         causal: bool = False,
         gqa: bool = False,
     ) -> FlashAnswer | None:
-        """Return FlashAttention-2's kernel in a shape that was asked (``fa2_shapes``); None where
-        it was not, or where FlashAttention-2 refuses."""
+        """Return FlashAttention-2's kernel; None where it was not asked or is refused.
+
+        ``shape`` is one of ``sections["fa2"].asked["shapes"]``, (batch, queries, keys) by name.
+        """
         answer = self.sections["fa2"].lookup(head_dim, dtype, "none", causal, gqa, shape)
         if not isinstance(answer, dict):
             return None
@@ -150,7 +150,7 @@ class DispatchTable:
         return FlashAnswer(**answer | {"tile": tile, "grid": grid})
 
     def rows(
-        self, operator: str, size: int, *, dtype: str = "bfloat16", tokens: int = 64
+        self, operator: str, size: int, *, dtype: str = "bfloat16", tokens: int = 16
     ) -> str | None:
         """Return the kernels of an operator on rows of a length; None where it was not asked."""
         return self.sections["rows"].lookup(size, operator, dtype, tokens)
@@ -180,13 +180,9 @@ def parse_table(text: str) -> DispatchTable:
 
 def shipped_tables() -> list[tuple[str, str]]:
     """Return the (gpu, release) pairs that ship with the package, newest releases last."""
-    pairs = (path.stem.split("-torch") for path in FOLDER.glob("*-torch*.json"))
-    return sorted(pairs and ((gpu, release) for gpu, release in pairs), key=_by_release)
-
-
-def _by_release(pair: tuple[str, str]) -> tuple:
-    gpu, release = pair
-    return gpu, [int(part) for part in release.split(".")]
+    pairs = [path.stem.split("-torch") for path in FOLDER.glob("*-torch*.json")]
+    pairs.sort(key=lambda pair: (pair[0], [int(part) for part in pair[1].split(".")]))
+    return [(gpu, release) for gpu, release in pairs]
 
 
 @cache

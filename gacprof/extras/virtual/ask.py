@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -41,14 +42,21 @@ SECTIONS = ("sdpa", "fa2", "efficient", "rows", "products")
 @cache
 def short_name(kernel: str) -> str:
     """Return a kernel's name as tables show it: without namespaces, parameters, long arguments."""
-    head = head_of(readable(kernel))
+    head = head_of(demangled(kernel))
     if "CollectiveMma<" in head:
         return cutlass_name(head)
     name = without_arguments(head).split("::")[-1].replace("{anonymous}", "")
     inside = head[head.find("<") + 1 : head.rfind(">")] if "<" in head else ""
-    arguments = [re.sub(r"\b(?:at|c10|native)::", "", text) for text in split_arguments(inside)]
-    plain = [text if re.fullmatch(r"[\w:]+(<[\w, ]*>)?|-\d+", text) else "…" for text in arguments]
+    arguments = [re.sub(r"\b\w+::(?=\w)", "", text) for text in split_arguments(inside)]
+    plain = [text if re.fullmatch(r"-?[\w ]+(<[\w, ]*>)?", text) else "…" for text in arguments]
     return f"{name}<{', '.join(plain)}>" if plain else name
+
+
+def demangled(symbol: str) -> str:
+    """Return a symbol as C++ writes it, by c++filt or, where that gives up, by our own."""
+    filtered = subprocess.run(["c++filt", symbol], capture_output=True, text=True, check=True)
+    text = filtered.stdout.strip()
+    return readable(symbol) if text == symbol else text
 
 
 def split_arguments(text: str) -> list[str]:
@@ -98,6 +106,8 @@ def to_runs(first: int, answers: Sequence[int]) -> list[list]:
             long_enough = period == 1 or end - at >= SHORTEST_REPEAT * period
             if long_enough and end > best_end:
                 best_end, best_period = end, period
+            if best_end == len(answers):
+                break
         pattern = [0] * best_period
         for index in range(at, min(at + best_period, best_end)):
             pattern[(first + index) % best_period] = answers[index]
@@ -126,7 +136,7 @@ def compressed(section: dict[str, Any]) -> dict[str, Any]:
     for *key, answers in section["rows"]:
         runs = to_runs(section["range"][0], [renumbered[number] for number in answers])
         rows.append([*key, all_runs.setdefault(json.dumps(runs), len(all_runs))])
-    kept = {name: section[name] for name in ("by", "range", "shapes", "checked") if name in section}
+    kept = {name: section[name] for name in ("by", "range", "asked", "checked") if name in section}
     return kept | {
         "answers": [json.loads(text) for text in numbers],
         "runs": [json.loads(text) for text in all_runs],
@@ -178,13 +188,28 @@ def table_text(answered: dict[str, Any], device: Profile) -> str:
 def dispatch(
     gpu: str, *, torch_python: Path | None = None, out: Path | None = None
 ) -> DispatchTable:
-    """Ask PyTorch's dispatchers on a virtual GPU and return their answers as a table.
+    """Say which kernel PyTorch takes on a GPU.
 
-    ``torch_python`` is a python that has PyTorch's CUDA build, by default the running one; ``out``
-    is a file to write the table to. It takes a minute.
+    An installed PyTorch is asked on a virtual GPU, which takes half a minute; no kernel runs.
 
-    Raises GacprofError where a real NVIDIA driver is, for an unknown GPU, and where gcc, CUDA's
-    headers or such a PyTorch are missing.
+    Parameters
+    ----------
+    gpu
+        A GPU of ``profiles.toml``: a100, h100, b200, rtx4090 …
+    torch_python
+        A python that has PyTorch's CUDA build (default: the running one).
+    out
+        A file to write the table to, as JSON.
+
+    Returns
+    -------
+    The table of answers; the same bytes each time.
+
+    Raises
+    ------
+    GacprofError
+        There is a real NVIDIA driver; the GPU is unknown; gcc, CUDA's headers or a PyTorch built
+        for CUDA are missing.
     """
     text = table_text(ask(gpu, torch_python or Path(sys.executable)), profile(gpu))
     if out is not None:

@@ -1,6 +1,7 @@
 """Build the stand-in libraries for an installed PyTorch, once, into the user's cache.
 
-gcc compiles the C files beside this one against the CUDA headers that PyTorch's own wheels bring (or a toolkit's).
+gcc compiles the C files beside this one against the CUDA headers that PyTorch's own wheels bring,
+or a toolkit's.
 """
 
 from __future__ import annotations

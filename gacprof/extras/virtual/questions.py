@@ -1,8 +1,8 @@
-"""The questions that an installed PyTorch is asked on a virtual GPU. Runs inside that GPU's process.
+"""The questions that an installed PyTorch is asked on a virtual GPU, from within its process.
 
 Every question goes over one size (a head_dim, a row's length, an axis of a product) at all whole
 numbers of its range; what else it depends on is its key. Tensors are dense, contiguous and need no
-gradient. Nothing is computed: an answer is PyTorch's choice, the kernels it launched or its refusal.
+gradient. Nothing is computed: an answer is PyTorch's choice, its kernels or its refusal.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gacprof.kernels.dispatch import SDPA_SHAPES, sdpa_shape
 
 Answer = str | dict
 Section = dict
-"""``by``: the names of a key; ``range``: first and last size; ``answers``: {key: [answer a size]}."""
+"""``by``: names of a key; ``range``: first and last size; ``answers``: {key: [answer a size]}."""
 
 BACKENDS = {-1: "none", 0: "math", 1: "flash", 2: "efficient", 3: "cudnn"}
 """``torch.nn.attention.SDPBackend``."""
@@ -45,8 +45,8 @@ SHAPES = {
 }
 """(batch, queries, keys) of the questions that launch attention, with 32 heads."""
 ROW_RANGE = (1, 8192)
-ROW_TOKENS = (1, 64, 4096)
-SORT_TOKENS = 64
+ROW_TOKENS = (1, 16, 4096)
+SORT_TOKENS = 16
 """Sorting copies its rows, which a virtual GPU does: more of them take minutes."""
 VOCABULARY = 1000
 PRODUCT_RANGE = (1, 512)
@@ -79,7 +79,7 @@ def attention_inputs(
 
 
 def names(noted: list[launches.Launch]) -> str:
-    """Return the kernels of a call, each once, in order of launch; "cublas" for its unknown ones."""
+    """Return the kernels of a call, each once, in order; "cublas" for its unknown ones."""
     kernels = ("cublas" if x.kernel.startswith("cublas ") else x.kernel for x in noted)
     return " + ".join(dict.fromkeys(kernels))
 
@@ -87,7 +87,8 @@ def names(noted: list[launches.Launch]) -> str:
 def refusal(error: Exception) -> str:
     """Return the first line of PyTorch's message without the shapes it was asked about."""
     line = str(error).splitlines()[0]
-    return "refused: " + re.sub(r",? but got.*|\(?\d+x\d+\)?|;.*", "", line).strip()[:120]
+    line = re.sub(r",? but got.*| ?\(?\d+x\d+\)?|;.*", "", line)
+    return f"refused: {line.strip()}"[:160]
 
 
 def launched(call: Callable[[], object]) -> list[launches.Launch]:
@@ -122,11 +123,14 @@ def sdpa() -> Section:
     keys = itertools.product(DTYPES, MASKS, (False, True), SDPA_SHAPES)
     for dtype, (mask, causal), gqa, shape in keys:
         heads = (HEADS, KV_HEADS if gqa else HEADS)
-        lengths = (1, *SDPA_SHAPES[shape])
-        row = [choice(d, dtype, mask, causal, lengths, heads) for d in sizes(SDPA_RANGE)]
+        q_len, kv_len = SDPA_SHAPES[shape]
+        row = [
+            choice(head_dim, dtype, mask, causal, (1, q_len, kv_len), heads)
+            for head_dim in sizes(SDPA_RANGE)
+        ]
         answers[dtype, mask, causal, gqa, shape] = row
     by = ["dtype", "mask", "causal", "gqa", "shape"]
-    return {"by": by, "range": SDPA_RANGE, "answers": answers}
+    return {"by": by, "range": SDPA_RANGE, "asked": {"shapes": SDPA_SHAPES}, "answers": answers}
 
 
 def check_sdpa(section: Section) -> int:
@@ -141,7 +145,8 @@ def check_sdpa(section: Section) -> int:
         dtype, (mask, causal) = draw.choice(DTYPES), draw.choice(MASKS)
         head_dim, batch = draw.randint(*SDPA_RANGE), draw.choice((1, 2, 16))
         heads = (kv_heads * groups, kv_heads)
-        found = choice(head_dim, dtype, mask, causal, (batch, *lengths), heads)
+        shape = (batch, lengths[0], lengths[1])
+        found = choice(head_dim, dtype, mask, causal, shape, heads)
         key = (dtype, mask, causal, groups > 1, sdpa_shape(*lengths))
         differ += found != section["answers"][key][head_dim - SDPA_RANGE[0]]
     return differ
@@ -219,7 +224,8 @@ def attention(backend: str, answer: Callable[[int, tuple], Answer], last: int) -
         key = (dtype, mask, causal, gqa, shape)
         answers[key] = [answer(head_dim, key) for head_dim in sizes((1, last))]
     by = ["dtype", "mask", "causal", "gqa", "shape"]
-    return {"by": by, "range": (1, last), "answers": answers}
+    asked = {"shapes": SHAPES, "heads": HEADS, "kv_heads": KV_HEADS}
+    return {"by": by, "range": (1, last), "asked": asked, "answers": answers}
 
 
 # ---- rows ----
@@ -272,11 +278,11 @@ def scaled_mm(shape: dict[str, int], rowwise: bool) -> object:
     """Multiply float8 matrices with one scale, or with one a row."""
     a = device_tensor(shape["M"], shape["K"], dtype="float8_e4m3fn")
     b = device_tensor(shape["N"], shape["K"], dtype="float8_e4m3fn").t()
-    scale_a = device_tensor(shape["M"], 1, dtype="float32") if rowwise else None
-    scale_b = device_tensor(1, shape["N"], dtype="float32") if rowwise else None
-    one = device_tensor(dtype="float32")
-    scales = (scale_a, scale_b) if rowwise else (one, one)
-    return torch._scaled_mm(a, b, *scales, out_dtype=torch.bfloat16)
+    a_scales = (shape["M"], 1) if rowwise else ()
+    b_scales = (1, shape["N"]) if rowwise else ()
+    scale_a = device_tensor(*a_scales, dtype="float32")
+    scale_b = device_tensor(*b_scales, dtype="float32")
+    return torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=torch.bfloat16)
 
 
 def int_mm(shape: dict[str, int]) -> object:
@@ -316,7 +322,9 @@ def products() -> Section:
         answers[operator, axis] = [
             product_answer(operator, PRODUCT | {axis: size}) for size in sizes(PRODUCT_RANGE)
         ]
-    return {"by": ["operator", "axis"], "range": PRODUCT_RANGE, "answers": answers}
+    asked = {"other axes": PRODUCT, "groups": GROUPS}
+    by = ["operator", "axis"]
+    return {"by": by, "range": PRODUCT_RANGE, "asked": asked, "answers": answers}
 
 
 # ---- all of them ----

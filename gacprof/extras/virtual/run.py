@@ -51,13 +51,28 @@ def python_of(command: Sequence[str]) -> Path:
 
 
 def virtual(gpu: str, command: Sequence[str], *, force: bool = False) -> int:
-    """Run a command on a virtual GPU and return its exit status.
+    """Run a command on a GPU that is not there.
 
-    Kernels are noted, not run: results are zeros and times mean nothing. ``force`` allows it on a
-    machine with a real NVIDIA driver, whose devices the command then does not see.
+    Kernels are noted, not run: results are zeros and times mean nothing.
 
-    Raises GacprofError where there is a real driver and no ``force``, for an unknown GPU, and
-    where gcc, CUDA's headers or a PyTorch built for CUDA are missing.
+    Parameters
+    ----------
+    gpu
+        A GPU of ``profiles.toml``: a100, h100, b200, rtx4090 …
+    command
+        A program and its arguments; the PyTorch beside that program is the one that is used.
+    force
+        Run it on a machine with a real NVIDIA driver too, which the command then does not see.
+
+    Returns
+    -------
+    The command's exit status.
+
+    Raises
+    ------
+    GacprofError
+        There is a real driver and no ``force``; the GPU is unknown; gcc, CUDA's headers or a
+        PyTorch built for CUDA are missing.
     """
     signs = real_driver()
     if signs and not force:

@@ -1,0 +1,164 @@
+"""A virtual GPU: where it is refused, and what an unmodified PyTorch sees of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gacprof.core.errors import GacprofError
+from gacprof.extras.virtual import run
+from gacprof.extras.virtual.ask import dispatch
+from gacprof.extras.virtual.build import find_torch, libraries
+from gacprof.extras.virtual.profiles import ATTRIBUTES, gpus, profile
+from gacprof.kernels.dispatch import load_table, shipped_tables
+
+REPOSITORY = Path(__file__).parent.parent.parent
+SEEN = """
+import json, os, sys
+sys.path.append(sys.argv[1])
+import torch
+from torch.nn import functional
+from gacprof.extras.virtual.launches import clear, launches
+
+device = torch.cuda.get_device_properties(0)
+rows = torch.ones(8, 64, device="cuda", dtype=torch.bfloat16)
+clear()
+functional.softmax(rows, -1)
+rows @ rows.T
+kernels = [launch.kernel for launch in launches()]
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    torch.softmax(rows, -1)
+clear()
+graph.replay()
+graph.replay()
+replayed = [launch.replayed for launch in launches()]
+try:
+    torch.empty(1 << 40, device="cuda")
+    memory = "given"
+except torch.OutOfMemoryError:
+    memory = "refused"
+with torch.profiler.profile() as profiler:
+    torch.softmax(rows, -1)
+    torch.cuda.synchronize()
+profiled = [event.name for event in profiler.events() if "CUDA" in str(event.device_type)]
+seen = dict(name=device.name, sms=device.multi_processor_count, kernels=kernels, memory=memory,
+            replayed=replayed, profiled=profiled, marked=os.environ["GACPROF_VIRTUAL"])
+print(json.dumps(seen), file=open(sys.argv[2], "w"))
+"""
+ASKED = """
+import json, sys
+import torch
+names = {0: "math", 1: "flash", 2: "efficient", 3: "cudnn"}
+answers = []
+for head_dim, dtype, q_len, kv_len, causal, gqa in json.load(open(sys.argv[1])):
+    dtype = getattr(torch, dtype)
+    query = torch.empty(1, 16, q_len, head_dim, dtype=dtype, device="cuda")
+    key = torch.empty(1, 4 if gqa else 16, kv_len, head_dim, dtype=dtype, device="cuda")
+    choice = torch._fused_sdp_choice(query, key, key, is_causal=causal, enable_gqa=gqa)
+    answers.append(names[choice])
+json.dump(answers, open(sys.argv[2], "w"))
+"""
+
+
+@pytest.mark.parametrize("sign", ["dev/nvidia0", "dev/nvidiactl", "proc/driver/nvidia", "dev/dxg"])
+def test_a_real_driver_is_noticed(tmp_path: Path, sign: str) -> None:
+    assert run.real_driver(tmp_path) == []
+    (tmp_path / sign).parent.mkdir(parents=True)
+    (tmp_path / sign).touch()
+    assert run.real_driver(tmp_path) == [tmp_path / sign]
+
+
+def test_a_virtual_gpu_is_refused_beside_a_real_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "real_driver", lambda: [Path("/dev/nvidia0")])
+    with pytest.raises(GacprofError, match="/dev/nvidia0"):
+        run.virtual("h100", ["true"])
+
+
+@pytest.mark.parametrize("gpu", gpus())
+def test_numbers_that_choices_depend_on_have_a_source(gpu: str) -> None:
+    sources = profile(gpu).sources
+    idle = {"memory_khz", "bus_bits"}
+    assert {name for name in ATTRIBUTES if sources[name] == "unsourced"} <= idle
+
+
+def test_an_unknown_gpu_is_refused() -> None:
+    with pytest.raises(GacprofError, match="h100"):
+        profile("h1000")
+
+
+def test_a_python_without_a_cuda_build_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(GacprofError, match="does not run"):
+        find_torch(tmp_path / "python")
+
+
+@pytest.mark.parametrize("gpu", ["a100", "rtx5090"])
+def test_pytorch_sees_the_gpu_and_its_launches_are_noted(
+    gpu: str, cuda_python: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "seen.json"
+    assert run.virtual(gpu, [str(cuda_python), "-c", SEEN, str(REPOSITORY), str(out)]) == 0
+    seen = json.loads(out.read_text(encoding="utf-8"))
+    assert seen["name"] == profile(gpu).name
+    assert seen["sms"] == profile(gpu).values["sms"]
+    assert seen["marked"] == gpu
+    assert "softmax_warp_forward" in seen["kernels"][0]
+    assert seen["kernels"][1].startswith("cublas TN m=8 n=8 k=64 a=bfloat16")
+    assert seen["replayed"] == [True, True]
+    assert seen["memory"] == "refused"
+    assert "softmax_warp_forward" in seen["profiled"][0]
+
+
+def test_a_command_keeps_its_exit_status(cuda_python: Path) -> None:
+    assert run.virtual("l4", [str(cuda_python), "-c", "raise SystemExit(7)"]) == 7
+
+
+def test_the_stand_ins_stop_where_they_were_not_asked_for(cuda_python: Path) -> None:
+    driver = libraries(find_torch(cuda_python))[0]
+    environment = os.environ | {"LD_PRELOAD": str(driver)}
+    done = subprocess.run(["true"], env=environment, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "gacprof virtual" in done.stderr
+
+
+@pytest.mark.parametrize("gpu", ["h100", "b200", "l40s"])
+def test_a_shipped_table_agrees_with_pytorch_at_random_questions(
+    gpu: str, cuda_python: Path, tmp_path: Path
+) -> None:
+    release = find_torch(cuda_python).release
+    if (gpu, release) not in shipped_tables():
+        pytest.skip(f"no table of torch {release} ships")
+    draw = random.Random(gpu)
+    questions = []
+    for _ in range(3000):
+        dtype = draw.choice(("bfloat16", "float16", "float32"))
+        lengths = [draw.choice((1, draw.randint(2, 3000))) for _ in range(2)]
+        causal, gqa = draw.random() < 0.5, draw.random() < 0.5
+        questions.append([draw.randint(1, 512), dtype, *lengths, causal, gqa])
+    asked, answered = tmp_path / "questions.json", tmp_path / "answers.json"
+    asked.write_text(json.dumps(questions), encoding="utf-8")
+    assert run.virtual(gpu, [str(cuda_python), "-c", ASKED, str(asked), str(answered)]) == 0
+    table = load_table(gpu, release)
+    for question, backend in zip(questions, json.loads(answered.read_text()), strict=True):
+        *where, causal, gqa = question
+        assert table.sdpa(*where, causal=causal, gqa=gqa).backend == backend, question
+
+
+def test_a_table_is_made_to_the_same_bytes(cuda_python: Path, tmp_path: Path) -> None:
+    paths = [tmp_path / "one.json", tmp_path / "two.json"]
+    tables = [dispatch("a10", torch_python=cuda_python, out=path) for path in paths]
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    shipped = load_table("a10", tables[0].release)
+    if shipped is not None:
+        assert shipped.versions == tables[0].versions
+        for name, section in tables[0].sections.items():
+            for key in section.keys:
+                sizes = range(section.range[0], section.range[1] + 1)
+                assert all(
+                    section.lookup(s, *key) == shipped.sections[name].lookup(s, *key) for s in sizes
+                )
