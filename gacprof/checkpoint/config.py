@@ -45,9 +45,9 @@ def mirrored_files(inventory: Inventory, sizes: NewSizes) -> dict[str, dict[str,
         files["config.json"] = config | module_facts(inventory)
     shortcuts = shortcut_linears(inventory)
     stream = stretches(inventory, [*shortcuts, *dense_linears(inventory, shortcuts)], [])
-    for file, side in inventory.side.items():
-        if "embedding_dimensions" in side:
-            files[file] = with_stretches(side, stream, sizes)
+    files |= {
+        f: with_stretches(side, stream, sizes) for f, side in inventory.side.items() if stream
+    }
     return files
 
 

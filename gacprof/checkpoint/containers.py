@@ -28,17 +28,17 @@ def find_weights(folder: Path) -> Path:
     """Return the file, or the index of shards, that holds a folder's weights."""
     names = sorted(path.name for path in folder.iterdir() if path.is_file())
     weights = [n for n in names if n.endswith(_ENDINGS) and not n.startswith(_NOT_MODELS)]
-    conventional = [name for name in _CONVENTIONAL if name in names]
     indexes = [name for name in weights if name.endswith(_INDEX)]
-    for candidates in (conventional[:1], indexes, weights):
-        if len(candidates) == 1:
-            return folder / candidates[0]
-    if not weights:
+    conventional = [name for name in _CONVENTIONAL if name in names]
+    candidates = conventional[:1] or indexes or weights
+    if not candidates:
         raise CheckpointError(
             f"{folder}: no weights (no *.safetensors, *.bin, *.pt, *.pth or index): for a config "
             "alone use gacprof lint"
         )
-    raise CheckpointError(f"{folder}: several weight files ({', '.join(weights[:5])}): name one")
+    if len(candidates) > 1:
+        raise CheckpointError(f"{folder}: several weights ({', '.join(candidates)}): name one")
+    return folder / candidates[0]
 
 
 def read_weights(path: Path) -> Contents:
@@ -60,30 +60,31 @@ def read_weights(path: Path) -> Contents:
 def _read_shards(index: Path) -> Contents:
     """The tensors of all shards that an index names; they stand beside it."""
     settings = read_json_object(index)
-    places: Any = settings.pop("weight_map", None)
-    shards: list[str] = []
-    if isinstance(places, dict):
-        shards = sorted({str(shard) for shard in places.values()})
-    for shard in shards:
-        if Path(shard).name != shard or not (index.parent / shard).is_file():
-            raise CheckpointError(f"{index}: shard '{shard}' is not in its folder: fetch it")
-    parts = {shard: read_weights(index.parent / shard) for shard in shards}
-    lost = [n for n, shard in places.items() if n not in parts[shard].tensors] if parts else [""]
-    if lost:
-        raise CheckpointError(f"{index}: tensor '{lost[0]}' is in no shard that it names: fetch it")
-    unnamed = {name for part in parts.values() for name in part.tensors} - places.keys()
+    shard_of = dict(settings.pop("weight_map", None) or {})
+    present = {path.name for path in index.parent.iterdir() if path.is_file()}
+    missing = sorted(set(map(str, shard_of.values())) - present)
+    if missing or not shard_of:
+        raise CheckpointError(
+            f"{index}: shards are missing in its folder: {missing[:3]}: fetch them"
+        )
+    parts = {shard: read_weights(index.parent / shard) for shard in sorted({*shard_of.values()})}
+    stored = {name: info for part in parts.values() for name, info in part.tensors.items()}
+    tensors = {n: parts[shard].tensors.get(n) for n, shard in shard_of.items()}
+    if None in tensors.values():
+        raise CheckpointError(f"{index}: names a tensor that its shards do not hold: fetch it")
+    left_out = tuple(sorted(stored.keys() - tensors.keys()))
     warnings = [warning for part in parts.values() for warning in part.warnings]
-    if unnamed:
+    if left_out:
         warnings.append(
-            f"{len(unnamed)} tensors, '{min(unnamed)}' the first, are not in {index.name}"
+            f"{len(left_out)} tensors, {left_out[0]} the first, are not in {index.name}"
         )
     return Contents(
-        {name: parts[shard].tensors[name] for name, shard in places.items()},
-        container=parts[shards[0]].container,
+        {name: info for name, info in tensors.items() if info},
+        container=next(part.container for part in parts.values()),
         metadata={shard: text for part in parts.values() for shard, text in part.metadata.items()},
         index=(index.name, settings),
         warnings=tuple(warnings),
-        left_out=tuple(sorted(unnamed)),
+        left_out=left_out,
     )
 
 
@@ -91,8 +92,8 @@ def read_json_object(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file. Raises :class:`CheckpointError`."""
     try:
         value = json.loads(path.read_bytes())
-    except (OSError, RecursionError, ValueError) as error:
-        raise CheckpointError(f"{path} is no JSON file: {error}: mend it") from None
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path} holds no JSON object but a {type(value).__name__}: mend it")
+        if not isinstance(value, dict):
+            raise TypeError(f"it holds a {type(value).__name__}")
+    except (OSError, RecursionError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path} holds no JSON object: {error}: mend it") from None
     return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-import encodings.cp437  # noqa: F401 - zipfile decodes names by it
+import encodings.cp437  # zipfile decodes names by it
 import encodings.raw_unicode_escape  # noqa: F401 - and Python a pickle's text by this
 import os
 import pickle

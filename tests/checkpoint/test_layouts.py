@@ -115,7 +115,11 @@ def test_users_patterns_go_before_everything(scanned: Any) -> None:
     [
         {f"{Q}.BLinear.weight": (5, 16), f"{Q}.ALinear.weight": (16, 6)},
         {f"{Q}.VT.weight": (9, 8), f"{Q}.U.0.weight": (4, 3), f"{Q}.U.1.weight": (4, 4)},
-        {f"{LAYER}.attn_shortcut_Q": (6, 6), f"{Q}.weight": (8, 7)},
+        {
+            f"{LAYER}.attn_shortcut_Q": (6, 6),
+            f"{LAYER}.mlp_shortcut_Q": (6, 6),
+            f"{Q}.weight": (8, 7),
+        },
     ],
     ids=["asvd", "palu", "slicegpt"],
 )

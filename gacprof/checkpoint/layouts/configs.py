@@ -6,8 +6,9 @@ multiple of it. A multimodal model's config says them in a part of its own.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
 from typing import Any
@@ -109,17 +110,14 @@ class WidthKey:
 
 def width_keys(config: Mapping[str, Any], dims: Iterable[Dim]) -> list[WidthKey]:
     """Return the numbers of a config that say widths of these dims."""
-    dims_at: dict[Path, list[Dim]] = {}
-    times: dict[str, Fraction] = {}
+    keys: dict[Path, WidthKey] = {}
     for group in _by_kind(dims):
         path, factor = _place(config, group)
         if path:
-            dims_at.setdefault(path, []).extend(group)
-            times |= {dim.name: factor for dim in group}
-    return [
-        WidthKey(path, _value(config, path), tuple(at), {dim.name: times[dim.name] for dim in at})
-        for path, at in dims_at.items()
-    ]
+            former = keys.get(path, WidthKey(path, _value(config, path), (), {}))
+            times = {**former.times, **dict.fromkeys((dim.name for dim in group), factor)}
+            keys[path] = replace(former, dims=(*former.dims, *group), times=times)
+    return list(keys.values())
 
 
 def widths_without_key(config: Mapping[str, Any], dims: Iterable[Dim]) -> set[str]:
@@ -128,10 +126,9 @@ def widths_without_key(config: Mapping[str, Any], dims: Iterable[Dim]) -> set[st
     Bloom's follows from its hidden size; where layers differ the model is no plain one anyway.
     """
     names: set[str] = set()
-    for group in _by_kind(dims) if config.get("model_type") else []:
+    for group in _by_kind(dims) if config.get("model_type") else ():
         is_uniform = group[0].role == "tower" or len({dim.size for dim in group}) == 1
-        path, _ = _place(config, group)
-        if is_uniform and not path:
+        if is_uniform and not _place(config, group)[0]:
             names |= {dim.name for dim in group}
     return names
 
@@ -156,7 +153,7 @@ def _with(config: Mapping[str, Any], path: Path, value: Any) -> dict[str, Any]:
 
 
 def _by_kind(dims: Iterable[Dim]) -> list[list[Dim]]:
-    """Widths by the kind of their MLP, and the tower or side of the model that it belongs to."""
+    """Widths by the kind of their MLP, and the tower of the model that it belongs to."""
     groups: dict[tuple[str, str], list[Dim]] = {}
     for dim in dims:
         if dim.kind == "width":
@@ -166,8 +163,8 @@ def _by_kind(dims: Iterable[Dim]) -> list[list[Dim]]:
 
 def _kind_of(dim: Dim) -> str:
     """A row of the keys: its role, or the side of an encoder and decoder."""
-    sides = [side for side in ("decoder", "encoder") if f".{side}." in f".{dim.name}"]
-    return sides[0] if sides and dim.role == "mlp" else dim.role
+    side = re.search(r"\b(decoder|encoder)\.", dim.name)
+    return side[1] if side and dim.role == "mlp" else dim.role
 
 
 def _place(config: Mapping[str, Any], dims: list[Dim]) -> tuple[Path, Fraction]:
@@ -181,14 +178,14 @@ def _place(config: Mapping[str, Any], dims: list[Dim]) -> tuple[Path, Fraction]:
     part = part_at(config, above)
     places: list[tuple[Path, Fraction]] = []
     for key in _KEYS[kind] if above or not tower else ():
-        *inner, last = key.split(".")
-        if isinstance(part_at(part, tuple(inner)).get(last, ""), int | None):
-            places.append(((*above, *inner, last), _times(part, kind, key)))
+        path = (*above, *key.split("."))
+        if isinstance(part_at(config, path[:-1]).get(path[-1], ""), int | None):
+            places.append((path, _times(part, kind, key)))
     if not places and kind == "mlp" and "n_embd" in part and part["model_type"] != "openai-gpt":
-        return (*above, "n_inner"), Fraction(1)
-    said = [place for place in places if _value(config, place[0])]
+        places.append(((*above, "n_inner"), Fraction(1)))
     sizes = {dim.size for dim in dims}
-    true = [place for place in said if (_value(config, place[0]) or 0) * place[1] in sizes]
+    said = [(path, times) for path, times in places if _value(config, path)]
+    true = [(path, times) for path, times in said if (_value(config, path) or 0) * times in sizes]
     return next(iter(true or said or places), ((), Fraction(1)))
 
 

@@ -164,7 +164,9 @@ def _module(contents: Contents, linear: Linear, by_weight: Mapping[str, Sequence
     gemms = [Gemm(linear.outer[0], linear.out_features, linear.in_features, is_biased)]
     if linear.inner:
         gemms = [Gemm(linear.inner, contents.shape(linear.inner)[0], linear.in_features)]
-        gemms += [Gemm(name, *contents.shape(name), is_biased) for name in linear.outer]
+        for outer in linear.outer:
+            n_out, rank = contents.shape(outer)
+            gemms.append(Gemm(outer, n_out, rank, is_biased))
     dims = [dim.name for gemm in gemms for dim in by_weight.get(gemm.weight, ())]
     return Module(
         name=linear.name,
@@ -181,7 +183,8 @@ def _module(contents: Contents, linear: Linear, by_weight: Mapping[str, Sequence
 
 def _embedding(contents: Contents, table: str) -> Module:
     info, name = contents.tensors[table], table.removesuffix(".weight")
-    return Module(name, "embedding", layer_of(name), "embedding", *info.shape, info.dtype, ())
+    rows, width = info.shape
+    return Module(name, "embedding", layer_of(name), "embedding", rows, width, info.dtype, ())
 
 
 def _tied_head(

@@ -61,11 +61,11 @@ def _in_three(contents: Contents, block: str, fused: str, down: str) -> list[Lin
     """Gate and up together, and down, with an axis for the experts."""
     _, rows, columns = contents.shape(down)
     sides = {(2 * columns, rows): (1, 2), (columns, 2 * rows): (2, 1)}
-    axes = sides.get(contents.shape(fused)[1:])
+    axes = next((axes for shape, axes in sides.items() if contents.shape(fused)[1:] == shape), None)
     if axes is None:  # JetMoE's attention, whose experts are no MLPs
         return []
     config = config_of_part(contents.config)
-    kind = config.get("model_type") or contents.config.get("model_type")
+    kind = str(config.get("model_type") or contents.config.get("model_type"))
     in_halves = contents.attributes.get(block, {}).get(IN_HALVES, _IN_HALVES_BY_TYPE.get(kind))
     return [
         stored_linear(

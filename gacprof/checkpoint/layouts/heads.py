@@ -25,34 +25,38 @@ def find_attentions(contents: Contents, linears: Sequence[Linear]) -> list[Atten
     attentions = []
     for name, sizes in blocks.items():
         config = {**config_of_part(contents.config, name), **contents.attributes.get(name, {})}
-        heads, kv_heads, head_dim = _heads(config, sizes)
-        if kv_heads:
-            attentions.append(AttentionHeads(layer_of(name) or 0, heads, kv_heads, head_dim))
+        attention = _attention(layer_of(name) or 0, config, sizes)
+        if min(attention.heads, attention.kv_heads) > 0:
+            attentions.append(attention)
     return attentions
 
 
-def _heads(config: Mapping[str, Any], sizes: Mapping[str, int]) -> tuple[int, int, int]:
-    """Heads, key-value heads and head_dim of q and k of these ``sizes``, or of one weight for q, k
-    and v; zeros where they are not known. Shapes count before the config: a pruned layer has fewer
-    heads, and Falcon's config names 71 kv heads where it has one."""
-    heads = count(config, "num_heads", "num_attention_heads", "n_head") or 0
+def _attention(layer: int, config: Mapping[str, Any], sizes: Mapping[str, int]) -> AttentionHeads:
+    """Heads of q and k of these ``sizes``, or of one weight for q, k and v; 0 where unknown.
+
+    Shapes count before the config: a pruned layer has fewer heads, and Falcon's config names 71 kv
+    heads where it has one.
+    """
+    heads = count(config, "num_heads", "num_attention_heads", "n_head")
     kv_heads = count(config, "num_key_value_heads", "num_kv_heads") or heads
-    head_dim = count(config, "head_dim") or _even_head_dim(config)
-    q, k, qkv = (sizes.get(role, 0) for role in ("q", "k", "qkv"))
     if "latent" in sizes:  # DeepSeek: q and k have a rotated and an unrotated part for each head
-        head_dim = sum(count(config, key) or 0 for key in ("qk_nope_head_dim", "qk_rope_head_dim"))
-        return heads, heads, head_dim
-    if qkv and head_dim and qkv % (2 * head_dim) == heads * head_dim % (2 * head_dim):
-        return heads, max(0, qkv // head_dim - heads) // 2, head_dim
-    if q and k and head_dim and q % head_dim == 0 == k % head_dim:
-        return q // head_dim, k // head_dim, head_dim
-    if k and heads and q * kv_heads == k * heads and q % heads == 0:
-        return heads, kv_heads, q // heads
-    return 0, 0, 0
+        head_dim = count(config, "qk_nope_head_dim") + count(config, "qk_rope_head_dim")
+        return AttentionHeads(layer, heads, heads, head_dim)
+    head_dim = _head_dim(config)
+    if "qkv" in sizes:
+        kv_heads, rest = divmod(sizes["qkv"] - heads * head_dim, 2 * head_dim or 1)
+        return AttentionHeads(layer, heads, 0 if rest else kv_heads, head_dim)
+    q, k = sizes.get("q", 0), sizes.get("k", 0)
+    if head_dim and q % head_dim == 0 and k % head_dim == 0:
+        return AttentionHeads(layer, q // head_dim, k // head_dim, head_dim)
+    if heads and q % heads == 0 and q * kv_heads == k * heads:
+        return AttentionHeads(layer, heads, kv_heads, q // heads)
+    return AttentionHeads(layer, 0, 0, 0)
 
 
-def _even_head_dim(config: Mapping[str, Any]) -> int:
-    """Hidden size over heads, transformers' default."""
-    hidden = count(config, "hidden_size", "n_embd", "d_model") or 0
+def _head_dim(config: Mapping[str, Any]) -> int:
+    """The config's head_dim, else hidden size over heads, transformers' default."""
+    hidden = count(config, "hidden_size", "n_embd", "d_model")
     heads = count(config, "num_attention_heads", "n_head", "num_heads")
-    return 0 if not heads or hidden % heads else hidden // heads
+    default = hidden // heads if heads and hidden % heads == 0 else 0
+    return count(config, "head_dim") or default

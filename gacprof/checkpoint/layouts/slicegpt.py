@@ -20,21 +20,23 @@ from gacprof.core.errors import CheckpointError
 
 ATTENTION, MLP = ".attn_shortcut_Q", ".mlp_shortcut_Q"
 
-_STEPS = {
-    ATTENTION: ("attn", ("attention",), ("q", "k", "v", "qkv"), ("o",)),
-    MLP: ("mlp", ("mlp",), ("gate", "up", "gate_up"), ("down",)),
-}
-"""By the shortcut: the step's name, its words in the side JSON, the roles that read the stream
-before it and those that write the stream after it."""
-_PARALLEL = {
-    ATTENTION: (
-        "block",
-        ("attention", "mlp"),
-        ("q", "k", "v", "qkv", "gate", "up", "gate_up"),
-        ("o", "down"),
-    )
-}
-"""The one step of layers whose attention and MLP stand beside each other."""
+
+@dataclass(frozen=True)
+class Step:
+    """Attention or MLP of a layer: its shortcut, its word in the side JSON, and the roles of the
+    weights that read the stream before it and write the stream after it."""
+
+    shortcut: str
+    name: str
+    word: str
+    readers: tuple[str, ...]
+    writer: str
+
+
+STEPS = (
+    Step(ATTENTION, "attn", "attention", ("q", "k", "v", "qkv"), "o"),
+    Step(MLP, "mlp", "mlp", ("gate", "up", "gate_up"), "down"),
+)
 
 
 def shortcut_linears(contents: Contents) -> list[Linear]:
@@ -48,23 +50,19 @@ class Stretch:
     """The residual stream between two shortcuts. ``keys`` are its entries in the side JSON."""
 
     name: str
-    layer: int | None
+    layer: int | None = None
     places: list[Place] = field(default_factory=list)
     feeds: list[Feed] = field(default_factory=list)
     keys: list[tuple[str, ...]] = field(default_factory=list)
 
-    def read_by(self, linears: Sequence[Linear], roles: Sequence[str]) -> None:
-        for linear in linears:
-            if role_of(linear.name) in roles:
-                self.places.append(Place(linear.reads, linear.axes[1]))
-                self.feeds.append(Feed(linear.reads, "K"))
+    def read_by(self, linear: Linear) -> None:
+        self.places.append(Place(linear.reads, linear.axes[1]))
+        self.feeds.append(Feed(linear.reads, "K"))
 
-    def written_by(self, linears: Sequence[Linear], roles: Sequence[str]) -> None:
-        for linear in linears:
-            if role_of(linear.name) in roles:
-                self.places.append(Place(linear.outer[0], linear.axes[0]))
-                self.places += [Place(bias, 0) for bias in linear.biases]
-                self.feeds.append(Feed(linear.outer[0], "N"))
+    def written_by(self, linear: Linear) -> None:
+        self.places.append(Place(linear.outer[0], linear.axes[0]))
+        self.places += [Place(bias, 0) for bias in linear.biases]
+        self.feeds.append(Feed(linear.outer[0], "N"))
 
     def dim(self, contents: Contents) -> Dim:
         """The stretch as a dim. Raises :class:`CheckpointError` where its tensors disagree."""
@@ -91,40 +89,42 @@ def stretches(
     contents: Contents, linears: Sequence[Linear], tables: Sequence[str]
 ) -> list[Stretch]:
     """Return the stretches in order: after the embedding ``tables``, then after each shortcut."""
-    blocks = [n.removesuffix(ATTENTION) for n in contents.tensors if n.endswith(ATTENTION)]
     by_name = {linear.name: linear for linear in linears}
+    blocks = [name.removesuffix(MLP) for name in by_name if name.endswith(MLP)]
     below = names_below(blocks, by_name)
-    before = Stretch("embedding:hidden", None, [Place(name, 1) for name in tables])
+    before = Stretch("embedding:hidden", places=[Place(name, 1) for name in tables])
     before.keys.append(("embedding_dimensions", "0"))
-    stream = [before] if blocks else []
+    stream = [before]
     for block in sorted(blocks, key=lambda name: layer_of(name) or 0):
         layer = layer_of(block) or 0
-        inside = [by_name[name] for name in below[block]]
-        steps = _STEPS if block + MLP in contents.tensors else _PARALLEL
-        for ending, (short, words, readers, writers) in steps.items():
-            after = Stretch(f"{block}.{short}:hidden", layer, [Place(block + ending, 1)])
-            after.feeds.append(Feed(block + ending, "N"))
-            after.written_by(inside, writers)
-            after.keys += [(f"{word}_output_dimensions", str(layer)) for word in words]
-            before.places.append(Place(block + ending, 0))
-            before.feeds.append(Feed(block + ending, "K"))
-            before.read_by(inside, readers)
-            before.keys += [(f"{word}_input_dimensions", str(layer)) for word in words]
+        roles = {name: role_of(name) for name in below[block]}
+        for step in STEPS:
+            after = Stretch(f"{block}.{step.name}:hidden", layer)
+            after.written_by(by_name[block + step.shortcut])
+            before.read_by(by_name[block + step.shortcut])
+            for name, role in roles.items():
+                if role in step.readers:
+                    before.read_by(by_name[name])
+                elif role == step.writer:
+                    after.written_by(by_name[name])
+            before.keys.append((f"{step.word}_input_dimensions", str(layer)))
+            after.keys.append((f"{step.word}_output_dimensions", str(layer)))
             before = after
             stream.append(after)
-    before.read_by(linears, ["head"])
+    for linear in linears:
+        if role_of(linear.name) == "head":
+            before.read_by(linear)
     before.keys.append(("head_dimension",))
-    return stream
+    return stream if blocks else []
 
 
 def with_stretches(
     config: Mapping[str, Any], stream: Sequence[Stretch], sizes: NewSizes
 ) -> dict[str, Any]:
     """Return a slicing config with the new sizes of the stretches."""
-    new = {key: dict(value) if isinstance(value, dict) else value for key, value in config.items()}
+    new: dict[str, Any] = dict(config)
     for stretch in stream:
-        for table, *layer in stretch.keys:
-            if stretch.name in sizes:
-                entries, key = (new[table], layer[0]) if layer else (new, table)
-                entries[key] = sizes[stretch.name]
+        for table, *layer in stretch.keys if stretch.name in sizes else ():
+            size = sizes[stretch.name]
+            new[table] = {**new[table], layer[0]: size} if layer else size
     return new
