@@ -93,7 +93,7 @@ class Contents:
 
     @property
     def ties_head(self) -> bool:
-        """Whether the config says that the head is the embedding; one may be stored even so."""
+        """True where the config says that the head is the embedding; one may be stored even so."""
         return bool(self.config.get("tie_word_embeddings", False))
 
 
@@ -167,7 +167,7 @@ class Dim:
 
     @property
     def adjustable(self) -> bool:
-        """Whether a plan may give it another size at all."""
+        """True where a plan may give it another size at all."""
         return self.padding == "exact" or self.ordered
 
     @property
@@ -245,12 +245,12 @@ class Inventory(Contents):
 
     @property
     def is_quantised(self) -> bool:
-        """Whether weights are packed, or the config says so."""
+        """True where weights are packed, or the config says so."""
         return self.layout == "quantised" or bool(self.config.get("quantization_config"))
 
     @cached_property
     def has_own_head(self) -> bool:
-        """Whether weights of the head are stored, and not as a second name of the embedding."""
+        """True where weights of the head are stored, and not as a second name of the embedding."""
         tables = {f"{m.name}.weight" for m in self.modules if m.kind == "embedding"}
         shared = {self.tensors[name].stored_at for name in tables}
         weights = {gemm.weight for m in self.modules if m.role == "head" for gemm in m.gemms}
@@ -261,7 +261,7 @@ class Inventory(Contents):
     def main_dtype(self) -> str | None:
         """The dtype that most modules with a matrix product are stored in."""
         counts = Counter(module.dtype for module in self.modules if module.gemms)
-        return max(counts, key=lambda dtype: counts[dtype], default=None)
+        return max(counts, key=counts.__getitem__, default=None)
 
     @property
     def parameters(self) -> int:
@@ -277,10 +277,6 @@ class Inventory(Contents):
         if name not in self._dims:
             raise CheckpointError(f"{self.path} has no dim '{name}'")
         return self._dims[name]
-
-    def gemm(self, weight: str) -> Gemm:
-        """The product of a weight. Raises ``KeyError`` for a weight that is in none."""
-        return self._gemms[weight]
 
     def fed_by(self, weight: str) -> Sequence[Dim]:
         """The dims that feed an axis of the product of ``weight``."""
@@ -309,7 +305,3 @@ class Inventory(Contents):
     @cached_property
     def _dims(self) -> dict[str, Dim]:
         return {dim.name: dim for dim in self.dims}
-
-    @cached_property
-    def _gemms(self) -> dict[str, Gemm]:
-        return {gemm.weight: gemm for module in self.modules for gemm in module.gemms}

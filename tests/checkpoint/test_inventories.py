@@ -47,7 +47,7 @@ def made(name: str, into: Path) -> Path:
     if kind == "decoder":
         return write_decoder(into / "model", **DECODERS[rest])  # type: ignore[arg-type]
     if kind == "planted":
-        shapes = {tensor: tuple(shape) for tensor, shape in FROZEN[name]["made_of"].items()}
+        shapes = {tensor: tuple(shape) for tensor, shape in FROZEN[name]["made_of"]}
         return checkpoint(into / "model", shapes, FROZEN[name]["config"])
     if kind == "tiny" and rest in TINY:
         return write_llama(into / "model", **TINY[rest])
