@@ -12,11 +12,12 @@ from typing import Any
 import torch
 
 from gacprof import operators
+from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Point
 from gacprof.devices.device import Current, first_line
 from gacprof.devices.environment import memory_bytes, read_environment
-from gacprof.devices.memory import Arenas, BoundCall, size_problem
-from gacprof.devices.threads import bound_threads, longest_wait_us, lost_core, no_collection
+from gacprof.devices.memory import Arenas, BoundCall
+from gacprof.devices.threads import bound_threads, lost_core, no_collection
 
 WAKE_S, AWAKE_S = 0.004, 0.001
 """After a pause longer than the second, calls are slower by 6 % at first and as fast as later ones
@@ -32,7 +33,7 @@ class CpuDevice:
     def __init__(self) -> None:
         self.environment = read_environment("cpu")
         self.current = Current()
-        self.arenas = Arenas(torch.device("cpu"))
+        self.arenas = Arenas(torch.device("cpu"), memory_bytes())
         self._stack = ExitStack()
         self.threads = self._stack.enter_context(bound_threads())
         self.last_call_s = -math.inf
@@ -52,14 +53,6 @@ class CpuSession:
         self._device, self._points = device, points
         self.failures: dict[int, str] = {}
         self._calls: dict[int, Callable[..., Any]] = {}
-        for index, point in enumerate(points):
-            problem = size_problem(point, memory_bytes())
-            if point.dtype == "tf32":
-                problem = "tf32 is a mode of CUDA tensor cores: a CPU has none"
-            if problem:
-                self.failures[index] = problem
-            else:
-                device.arenas.reserve(point, REUSE_BYTES)
         with torch.inference_mode():
             for index in range(len(points)):
                 self._first_call(index)
@@ -70,10 +63,12 @@ class CpuSession:
         point = self._points[index]
         self._device.current.value = index
         try:
-            if index not in self.failures:
-                call = operators.get(point.operator).call(point, torch.device("cpu"))
-                self._calls[index] = call
-                self._bound(index, replicate=False)()
+            if point.dtype == "tf32":
+                raise MeasurementError("tf32 is a mode of CUDA tensor cores: a CPU has none")
+            self._device.arenas.reserve(point, REUSE_BYTES)
+            call = operators.get(point.operator).call(point, torch.device("cpu"))
+            self._calls[index] = call
+            self._bound(index, replicate=False)()
         except Exception as error:  # an operator may raise anything
             self.failures[index] = first_line(error)
 
@@ -121,7 +116,7 @@ class CpuSession:
             self.failures[index] = first_line(error)
             return math.nan, 0.0
         end = clock()
-        return (end - begin) / 1e3, longest_wait_us(before, threads.waits_ns())
+        return (end - begin) / 1e3, threads.longest_wait_us(before)
 
     def kernels(self, index: int) -> tuple[str, ...]:
         """Not known on a CPU."""

@@ -24,14 +24,14 @@ from gacprof.devices.cuda_graph import TimedGraph, rough_us
 from gacprof.devices.device import UNKNOWN, Current, first_line
 from gacprof.devices.environment import read_environment
 from gacprof.devices.kernel_names import kernel_names
-from gacprof.devices.memory import Arenas, is_cold, size_problem, weight_bytes
+from gacprof.devices.memory import Arenas, is_cold, weight_bytes
 from gacprof.devices.threads import no_collection
 from gacprof.devices.throttling import Throttling
 from gacprof.operators.operands import set_precision
 
 L2_FACTOR = 2
-"""Times the L2 cache: what is read between two uses of the same cold weights. Less of it reorders
-results (pytorch/pytorch#192159)."""
+"""Of the L2 cache, read between two uses of cold weights; less reorders results
+(pytorch/pytorch#192159)."""
 MAX_COLD_SHARE = 0.25
 """Of all memory, at most this for an axis's cold weights."""
 WARM_UP_CALLS = 3
@@ -63,13 +63,13 @@ class CudaDevice:
         self.environment = read_environment(f"cuda:{index}")
         self.virtual = self.environment.kind == "virtual"
         self.current = Current()
-        self.arenas = Arenas(self.torch_device)
+        self.memory_bytes = int(self.environment.facts["memory_bytes"])
+        self.arenas = Arenas(self.torch_device, self.memory_bytes)
         self.throttling = Throttling(index)
         self.graphs: list[torch.cuda.CUDAGraph] = []
         self.graph_pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(index)
         self.cold_bytes = L2_FACTOR * int(self.environment.facts["l2_bytes"])
-        self.max_cold_bytes = MAX_COLD_SHARE * int(self.environment.facts["memory_bytes"])
         self._other_memory = torch.ones(self.cold_bytes // 4, device=self.torch_device)
         if not self.virtual:
             self._burn_in()
@@ -83,9 +83,8 @@ class CudaDevice:
         is left as it was."""
         matmul = torch.backends.cuda.matmul
         tf32 = matmul.allow_tf32
-        on_device, on_stream = torch.cuda.device(self.index), torch.cuda.stream(self._stream)
         try:
-            with on_device, on_stream, torch.inference_mode(), no_collection():
+            with torch.cuda.stream(self._stream), torch.inference_mode(), no_collection():
                 yield
         finally:
             matmul.allow_tf32 = tf32
@@ -114,7 +113,7 @@ class CudaDevice:
     def close(self) -> None:
         """Give back graphs and operands; no session may be used afterwards."""
         self.graphs.clear()
-        self.arenas = Arenas(self.torch_device)
+        self.arenas = Arenas(self.torch_device, self.memory_bytes)
         torch.cuda.empty_cache()
 
 
@@ -130,29 +129,23 @@ class CudaSession:
         self._graphs: dict[tuple[int, int], TimedGraph] = {}
         self._throttled_blocks = 0
         with device.active():
-            for index, point in enumerate(points):
-                problem = size_problem(point, int(device.environment.facts["memory_bytes"]))
-                if problem:
-                    self.failures[index] = problem
             self._reserve(device.cold_bytes)
             for index in range(len(points)):
                 self._attempt(index, self._warm_up)
-            self._calls_per_graph = self._choose_run_length()
-            self._reserve(max(device.cold_bytes, self._calls_per_graph * self._max_weight_bytes()))
+            weights = 1 + max((weight_bytes(points[index]) for index in self._calls), default=0)
+            self._calls_per_graph = self._choose_run_length(weights)
+            self._reserve(max(device.cold_bytes, self._calls_per_graph * weights))
             self._trace()
             for index in range(len(points)):
                 self._attempt(index, partial(self._capture, occurrence=0))
         device.current.value = UNKNOWN
 
     def _reserve(self, reuse_bytes: int) -> None:
-        """Memory for all points, the largest first: what it does not fit fails."""
-
-        def reserve(index: int) -> None:
-            self._device.arenas.reserve(self._points[index], reuse_bytes)
-
-        sizes = [operators.get(point.operator).bytes_moved(point) for point in self._points]
+        """Memory for all points, the largest first: a point that does not fit fails."""
+        arenas, points = self._device.arenas, self._points
+        sizes = [operators.get(point.operator).bytes_moved(point) for point in points]
         for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
-            self._attempt(index, reserve)
+            self._attempt(index, lambda index: arenas.reserve(points[index], reuse_bytes))
 
     def _attempt(self, index: int, step: Callable[[int], None]) -> None:
         """Take a step of preparing a point; where it raises, the point is a failure. Raises where
@@ -189,7 +182,7 @@ class CudaSession:
         self._calls[index] = call
         self._rough_us[index] = rough_us(bound, enqueue_us)
 
-    def _choose_run_length(self) -> int:
+    def _choose_run_length(self, max_weight_bytes: int) -> int:
         """Calls that each graph holds: the same for all, since its events and first call add a
         microsecond or two. As many as the shorter calls need, no more than the longest allow."""
         times_us = sorted(self._rough_us.values())
@@ -197,11 +190,8 @@ class CudaSession:
             return 1
         limits = [TARGET_US / times_us[len(times_us) // 4], LONGEST_US / times_us[-1], MAX_CALLS]
         if is_cold(self._points[0]):
-            limits.append(self._device.max_cold_bytes / self._max_weight_bytes())
+            limits.append(MAX_COLD_SHARE * self._device.memory_bytes / max_weight_bytes)
         return max(1, round(min(limits)))
-
-    def _max_weight_bytes(self) -> int:
-        return max((weight_bytes(self._points[index]) for index in self._calls), default=0) + 1
 
     def _trace(self) -> None:
         def call_once(index: int) -> None:
@@ -216,10 +206,8 @@ class CudaSession:
         """The graph of the point's n-th call in a block, launched once, which uploads it."""
         device, point = self._device, self._points[index]
         replicate = occurrence % 2 == 1
-        calls = [
-            device.arenas.bind(point, self._calls[index], replicate=replicate)
-            for _ in range(self._calls_per_graph)
-        ]
+        bind = partial(device.arenas.bind, point, self._calls[index], replicate=replicate)
+        calls = [bind() for _ in range(self._calls_per_graph)]
         operator = operators.get(point.operator)
         heavy = operator.flops(point) > HEAVY_INTENSITY * operator.bytes_moved(point)
         rest_us = self._rough_us[index] * len(calls) if heavy else 0.0
@@ -230,10 +218,8 @@ class CudaSession:
         self._graphs[index, occurrence] = graph
 
     def time_block(self, order: Sequence[int]) -> list[float]:
-        """One launch of each point's graph, and an unrecorded one of the first before them.
-
-        Raises :class:`MeasurementError` where the device fails: which call did it is not known.
-        """
+        """One launch of each point's graph, and an unrecorded one of the first before them. Raises
+        :class:`MeasurementError` where the device fails: which call did it is not known."""
         keys = [(index, order[:place].count(index)) for place, index in enumerate(order)]
         with self._device.active():
             for index, occurrence in keys:
@@ -268,6 +254,6 @@ class CudaSession:
         return self._names.get(index, ())
 
     def close(self) -> None:
-        """Forget the graphs; the device holds them until it is closed."""
+        """Forget the graphs, which stay the device's until it is closed."""
         self._graphs.clear()
         self._calls.clear()

@@ -19,9 +19,7 @@ CYCLES_PER_US = 2_000
 """SM clocks are around 2 GHz; a slower one only makes sleeps longer."""
 LEAD_IN_US = 5.0
 """Before the first event: some times what one node of a graph takes to start the next."""
-SHORTEST_SLEEP_US, LONGEST_SLEEP_US = 20.0, 2_000.0
-"""Before what the host launches."""
-ROUGH_CALLS = 4
+MAX_SLEEP_US, ROUGH_CALLS = 2_000.0, 4
 
 
 class TimedGraph:
@@ -76,7 +74,7 @@ def rough_us(call: BoundCall, enqueue_us: float) -> float:
     """About how long a call takes, launched by the host while the device sleeps; ``enqueue_us`` is
     what the host needs to enqueue it."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    sleep(min(LONGEST_SLEEP_US, SHORTEST_SLEEP_US + 2 * ROUGH_CALLS * enqueue_us))
+    sleep(min(MAX_SLEEP_US, 20.0 + 2 * ROUGH_CALLS * enqueue_us))
     start.record()
     for _ in range(ROUGH_CALLS):
         call()

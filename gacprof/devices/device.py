@@ -25,17 +25,9 @@ class Session(Protocol):
         with each block; their times are nan."""
 
     def time_block(self, order: Sequence[int]) -> list[float]:
-        """Call each of these points once, in this order.
-
-        An index that stands twice is an A/A replicate: its second call has its operands at another
-        address.
-
-        Returns
-        -------
-        list of float
-            Microseconds of one call each; nan where it failed, lost its core or was throttled, and
-            for all on a virtual GPU.
-        """
+        """Microseconds of a call of each of these points, in this order; nan where it failed, lost
+        its core or was throttled, and on a virtual GPU. An index that stands twice is an A/A
+        replicate: its second call has its operands at another address."""
 
     def kernels(self, index: int) -> tuple[str, ...]:
         """Names of the kernels that one call launches, in order; empty where not known."""

@@ -6,6 +6,7 @@ import ctypes
 import os
 import platform
 import re
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -18,15 +19,8 @@ from gacprof.devices.threads import allowed_cores
 VIRTUAL = "GACPROF_VIRTUAL"
 """Environment variable that names the virtual GPU whose libraries this process has loaded."""
 
-STEERING = (
-    "CUBLAS_WORKSPACE_CONFIG",
-    "CUBLASLT_WORKSPACE_SIZE",
-    "NVIDIA_TF32_OVERRIDE",
-    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
-    "TORCH_CUDNN_SDPA_DEPRIORITIZED",
-    "DISABLE_ADDMM_CUDA_LT",
-)
-"""Environment variables by which cuBLAS and PyTorch choose another kernel; facts where set."""
+STEERING = ("CUBLAS", "NVIDIA_TF32_OVERRIDE", "TORCH_CUDNN", "TORCH_ALLOW_TF32", "DISABLE_ADDMM")
+"""Beginnings of the environment variables by which cuBLAS and PyTorch choose another kernel."""
 
 Facts = dict[str, str | int | float]
 
@@ -34,8 +28,16 @@ Facts = dict[str, str | int | float]
 def read_environment(device: str) -> Environment:
     """The device called ``cpu``, ``cuda`` or ``cuda:1`` and the versions that drive it."""
     if device == "cpu":
-        return _cpu_environment()
-    return _cuda_environment(torch.device(device).index or 0)
+        environment = _cpu_environment()
+    else:
+        environment = _cuda_environment(torch.device(device).index or 0)
+    common = {
+        "gacprof": gacprof.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+    versions = {name: version for name, version in environment.stack.items() if version}
+    return replace(environment, stack=common | versions)
 
 
 def _cpu_environment() -> Environment:
@@ -46,12 +48,12 @@ def _cpu_environment() -> Environment:
         "native_bfloat16": int(native_bfloat16()),
     }
     build = torch.__config__.show()
-    stack = _common_stack() | {
+    stack = {
         "mkl": _first_match(r"Math Kernel Library Version ([\w.-]+)", build),
         "onednn": _first_match(r"Intel\(R\) MKL-DNN v([\w.]+)", build),
     }
     arch = f"{platform.machine()}-{torch.backends.cpu.get_cpu_capability().lower()}"
-    return Environment("cpu", cpu_name(), arch, facts, _known_versions(stack))
+    return Environment("cpu", cpu_name(), arch, facts, stack)
 
 
 def _cuda_environment(index: int) -> Environment:
@@ -63,8 +65,8 @@ def _cuda_environment(index: int) -> Environment:
         "l2_bytes": properties.L2_cache_size,
         "memory_bytes": properties.total_memory,
     }
-    facts |= {name: os.environ[name] for name in STEERING if name in os.environ}
-    stack = _common_stack() | {
+    facts |= {name: text for name, text in os.environ.items() if name.startswith(STEERING)}
+    stack = {
         "driver": driver_version(),
         "cuda": torch.version.cuda or "",
         "cudnn": str(torch.backends.cudnn.version() or ""),
@@ -73,19 +75,7 @@ def _cuda_environment(index: int) -> Environment:
     }
     kind = "virtual" if os.environ.get(VIRTUAL) else "cuda"
     arch = f"sm{properties.major}{properties.minor}"
-    return Environment(kind, properties.name, arch, facts, _known_versions(stack))
-
-
-def _common_stack() -> dict[str, str]:
-    return {
-        "gacprof": gacprof.__version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }
-
-
-def _known_versions(stack: dict[str, str]) -> dict[str, str]:
-    return {component: version for component, version in stack.items() if version}
+    return Environment(kind, properties.name, arch, facts, stack)
 
 
 def native_bfloat16() -> bool:
@@ -94,15 +84,14 @@ def native_bfloat16() -> bool:
 
 
 def cpu_name() -> str:
-    """The CPU's model name, with its family where Linux gives one."""
+    """The CPU's model name; on Linux with family and model, since a name alone may say little."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
         return platform.processor() or platform.machine()
     name = _first_match(r"model name\s*:\s*(.+)", text) or platform.machine()
-    family = _first_match(r"cpu family\s*:\s*(\d+)", text)
-    model = _first_match(r"model\s*:\s*(\d+)", text)
-    return f"{name} (family {family} model {model})" if family else name
+    numbers = re.findall(r"(?m)^(?:cpu family|model)\s*:\s*(\d+)", text)
+    return f"{name} (family {numbers[0]} model {numbers[1]})" if len(numbers) > 1 else name
 
 
 def memory_bytes() -> int:

@@ -1,10 +1,9 @@
 """Operands from one piece of memory, so that no size is fast or slow for where it happens to lie.
 
-Each place of a call's operands has memory of its own: two operands that shared it would be read
-from half the bytes. Operands of all sizes of an axis begin at one address; an A/A replicate's begin
-at another, else effects of the address would hide from the A/A floor. Cold weights move on through
-the memory with each call, so that what a call reads is met again only after other bytes: the reuse
-distance that weights have in a model.
+Each place in a call has memory of its own: two operands that shared it would be read from half the
+bytes. Operands of all sizes of an axis begin at one address; an A/A replicate's begin at another,
+else effects of the address would hide from the A/A floor. Cold weights move on with each call: what
+a call reads is met again only after other bytes, as in a model.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 
 from gacprof import operators
+from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Point
 from gacprof.operators.base import Operand
 from gacprof.operators.operands import random_numbers, torch_dtype
@@ -72,14 +72,22 @@ class Arena:
 
 
 class Arenas:
-    """A device's memory for operands: an arena for each place in a call and each dtype."""
+    """Memory for operands on a device of ``memory_bytes``: an arena for each place in a call and
+    each dtype."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, device: torch.device, memory_bytes: int) -> None:
+        self._device, self._memory_bytes = device, memory_bytes
         self._arenas: dict[tuple[int, torch.dtype], Arena] = {}
 
     def reserve(self, point: Point, reuse_bytes: int) -> None:
-        """Memory for the point's operands; cold weights with ``reuse_bytes`` between two uses."""
+        """Memory for the point's operands; cold weights with ``reuse_bytes`` between two uses.
+        Raises :class:`MeasurementError` for a point of over a quarter of the device's memory."""
+        nbytes = operators.get(point.operator).bytes_moved(point)
+        if nbytes > MAX_SHARE * self._memory_bytes:
+            limit_gib = MAX_SHARE * self._memory_bytes / 2**30
+            raise MeasurementError(
+                f"{nbytes / 2**30:.1f} GiB are over the limit of {limit_gib:.0f}"
+            )
         for place, operand in enumerate(operators.get(point.operator).operands(point)):
             reuse = PAGE + reuse_bytes if _moves(point, operand) else 0
             self._arena(place, operand).reserve(operand.nbytes + reuse)
@@ -101,14 +109,6 @@ class Arenas:
         if key not in self._arenas:
             self._arenas[key] = Arena(key[1], self._device, seed=place + 1)
         return self._arenas[key]
-
-
-def size_problem(point: Point, memory_bytes: int) -> str:
-    """One line why the point is too large for that much memory; empty if it is not."""
-    nbytes = operators.get(point.operator).bytes_moved(point)
-    if nbytes > MAX_SHARE * memory_bytes:
-        return f"{nbytes / 2**30:.1f} GiB are over a quarter of the {memory_bytes / 2**30:.0f} here"
-    return ""
 
 
 def is_cold(point: Point) -> bool:

@@ -7,13 +7,8 @@ from gacprof.devices.device import Device
 
 
 def device_name(name: str = "auto") -> str:
-    """``cpu`` or ``cuda:0`` and so on; ``auto`` is the first GPU, else the CPU.
-
-    Raises
-    ------
-    MeasurementError
-        For another name.
-    """
+    """``cpu`` or ``cuda:0`` and so on; ``auto`` is the first GPU, else the CPU. Raises
+    :class:`MeasurementError` for another name."""
     import torch
 
     if name == "auto":
@@ -27,20 +22,9 @@ def device_name(name: str = "auto") -> str:
 
 
 def open_device(name: str = "auto", isolated: bool = False) -> Device:
-    """Open a device to measure on.
-
-    Parameters
-    ----------
-    name
-        ``cpu``, ``cuda``, ``cuda:1``, or ``auto`` for the first GPU, else the CPU.
-    isolated
-        In a worker process, which is replaced when a point kills it.
-
-    Raises
-    ------
-    MeasurementError
-        For a device that is not there.
-    """
+    """Open ``cpu``, ``cuda``, ``cuda:1``, or ``auto``: the first GPU, else the CPU. ``isolated`` is
+    in a worker process, which is replaced when a point kills it. Raises :class:`MeasurementError`
+    for a device that is not there."""
     name = device_name(name)
     if isolated:
         from gacprof.devices.worker import IsolatedDevice

@@ -1,10 +1,9 @@
 """One core for each compute thread, and how long each waited for it, while something is timed.
 
-A parallel CPU kernel is as slow as its slowest thread. The scheduler may put two of them on one
-core for seconds on end: a product of 0.3 ms then takes 8. Without binding and the scheduler's
-account of waits two sweeps agree to 14 to 28 %, with both to 1 %. Binding needs no privilege and is
-undone on leaving, since child processes would inherit it. Where the system permits it (root or
-CAP_SYS_NICE) these threads also come before other programs.
+A parallel kernel is as slow as its slowest thread, and the scheduler may put two on one core for
+seconds: a product of 0.3 ms then takes 8. Without binding and the scheduler's account of waits two
+sweeps agree to 14 to 28 %, with both to 1 %. Binding needs no privilege; where the system permits
+it (root, CAP_SYS_NICE) these threads also come before other programs.
 """
 
 from __future__ import annotations
@@ -53,14 +52,13 @@ class ComputeThreads:
             waits = []
         return waits or [resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw * SLICE_NS]
 
+    def longest_wait_us(self, since_ns: Sequence[int]) -> float:
+        """Wait of the thread that waited longest since a reading: the others wait for it."""
+        return max(now - then for then, now in zip(since_ns, self.waits_ns(), strict=False)) / 1e3
+
     def close(self) -> None:
         for account in self._accounts:
             os.close(account)
-
-
-def longest_wait_us(before: Sequence[int], after: Sequence[int]) -> float:
-    """Wait of the thread that waited longest between two readings: the others wait for it."""
-    return max((b - a for a, b in zip(before, after, strict=False)), default=0) / 1e3
 
 
 def lost_core(times_us: Sequence[float], waits_us: Sequence[float]) -> list[bool]:
@@ -72,10 +70,8 @@ def lost_core(times_us: Sequence[float], waits_us: Sequence[float]) -> list[bool
 
 @contextmanager
 def bound_threads() -> Iterator[ComputeThreads]:
-    """Bind each of torch's compute threads to a core of its own, before other programs.
-
-    They are not bound where there are fewer cores than threads, or where they cannot be identified.
-    """
+    """Bind each of torch's compute threads to a core of its own, before other programs; none where
+    there are fewer cores than threads, or where they cannot be identified."""
     cores = sorted(allowed_cores())
     threads = compute_threads()
     bound = 0 < len(threads) <= len(cores)
@@ -83,26 +79,22 @@ def bound_threads() -> Iterator[ComputeThreads]:
     pairs = list(zip(threads, cores, strict=False)) if bound else []
     try:
         for thread, core in pairs:
-            _bind(thread, {core})
-            _change_priority(thread, 0, PRIORITY)
+            _place(thread, {core}, niceness=PRIORITY, instead_of=0)
         yield watched
     finally:
         watched.close()
         for thread, _ in pairs:
-            _bind(thread, set(cores))
-            _change_priority(thread, PRIORITY, 0)
+            _place(thread, set(cores), niceness=0, instead_of=PRIORITY)
 
 
 @contextmanager
 def no_collection() -> Iterator[None]:
     """Keep Python's garbage collector from running while something is timed."""
-    enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if enabled:
-            gc.enable()
+        gc.enable()
 
 
 def allowed_cores() -> set[int]:
@@ -113,17 +105,13 @@ def allowed_cores() -> set[int]:
         return set()
 
 
-def _bind(thread: int, cores: set[int]) -> None:
-    with suppress(OSError):  # the thread may be gone
-        os.sched_setaffinity(thread, cores)
-
-
-def _change_priority(thread: int, old: int, new: int) -> None:
-    """Change a thread's niceness where it is ``old``: what the user set stays. On Linux
-    setpriority(2) takes a thread's id."""
+def _place(thread: int, cores: set[int], *, niceness: int, instead_of: int) -> None:
+    """Bind a thread to cores and change its niceness where that is as expected: what the user set
+    stays. On Linux setpriority(2) takes a thread's id."""
     with suppress(OSError):  # not permitted, or the thread is gone
-        if os.getpriority(os.PRIO_PROCESS, thread) == old:
-            os.setpriority(os.PRIO_PROCESS, thread, new)
+        os.sched_setaffinity(thread, cores)
+        if os.getpriority(os.PRIO_PROCESS, thread) == instead_of:
+            os.setpriority(os.PRIO_PROCESS, thread, niceness)
 
 
 def compute_threads() -> list[int]:

@@ -7,13 +7,12 @@ from typing import Any
 import torch
 
 POLICIES = (74, 75)
-"""Fields of nvmlDeviceGetFieldValues (nvml.h): nanoseconds since the driver was loaded for which a
-GPU ran below its clock, by NVML_PERF_POLICY_POWER and _THERMAL."""
+"""Fields of nvmlDeviceGetFieldValues (nvml.h): nanoseconds for which a GPU ran below its clock, by
+NVML_PERF_POLICY_POWER and _THERMAL."""
 FIRST_REASON = {(580, 82): 269, (575, 0): 251}
-"""First of three fields in a row, NVML_FI_DEV_CLOCKS_EVENT_REASON_* (software thermal, hardware
-thermal, power brake), from that driver on. NVIDIA renumbered them within the 580 branch
-(nvidia-ml-py 12.575.51 and 13.580.65 have 251, 13.580.82 has 269); to other drivers the number is a
-setting of power smoothing."""
+"""First of three fields, NVML_FI_DEV_CLOCKS_EVENT_REASON_* (software thermal, hardware thermal,
+power brake), from that driver on: renumbered between nvidia-ml-py 13.580.65 and 13.580.82. To other
+drivers the number is a setting of power smoothing."""
 THROTTLED_SHARE = 0.02
 """Of a block's time: what a counter must have grown by for the block to count as throttled."""
 

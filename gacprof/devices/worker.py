@@ -1,9 +1,6 @@
 """A device in a worker process: a point that kills it or takes too long is a failure, the process
-is replaced, and the other points go on.
-
-Addresses, caches and thread placement differ from one process to the next: a sweep opens several
-such devices one after another to see that difference too.
-"""
+is replaced, and the other points go on. Addresses, caches and the placement of threads differ
+between processes: a sweep opens several such devices, one after another, to see that too."""
 
 from __future__ import annotations
 
@@ -26,10 +23,8 @@ from gacprof.operators.own import modules_of_own_operators
 
 START_LIMIT_S = 120.0
 """For importing torch and opening the device; a first start from a cold disk takes long."""
-CALL_LIMIT_S = 60.0
-"""For a single call, its compilation included."""
-POINTS_IN_LIMIT = 16
-"""So many points are expected within that limit; more have so much longer."""
+CALL_LIMIT_S, POINTS_IN_LIMIT = 60.0, 16
+"""For so many points, a call that is compiled among them; more points have so much longer."""
 DYING_S = 5.0
 """For a worker whose pipe closed to end; the driver takes a moment to clear its context."""
 SURROUNDINGS = {
@@ -147,9 +142,8 @@ class RemoteSession:
 
     def _blame(self, lost: WorkerLost) -> None:
         """The point that the worker was at is a failure; where that is not known, all are."""
-        places = [lost.index]
-        if lost.index == UNKNOWN:
-            places = list(range(len(self._sent)))
+        unknown = lost.index == UNKNOWN
+        places = range(len(self._sent)) if unknown else [lost.index]
         self._add(dict.fromkeys(places, str(lost)))
 
     def time_block(self, order: Sequence[int]) -> list[float]:
@@ -191,25 +185,23 @@ def serve(pipe: Connection, current: Any, name: str, modules: Sequence[str]) -> 
         device: Any = open_device(name)
         device.current = current
         pipe.send(device.environment)
-        answer_requests(pipe, device)
+        sessions: dict[int, Session] = {}
+        while True:
+            action, number, items = pipe.recv()
+            pipe.send(_act(device, sessions, action, number, items))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # the parent has ended
     except Exception as error:  # torch and operators may raise anything
         pipe.send(MeasurementError(first_line(error)))
 
 
-def answer_requests(pipe: Connection, device: Any) -> None:
-    """Answer one request after another, as :class:`RemoteSession` makes them."""
-    sessions: dict[int, Session] = {}
-    while True:
-        match pipe.recv():
-            case ("prepare", number, points):
-                session = sessions[number] = device.prepare(points)
-                kernels = [session.kernels(index) for index in range(len(points))]
-                pipe.send((dict(session.failures), kernels))
-            case ("time", number, order):
-                times_us = sessions[number].time_block(order)
-                pipe.send((times_us, dict(sessions[number].failures)))
-            case ("close", number, _):
-                sessions.pop(number).close()
-                pipe.send(None)
+def _act(
+    device: Any, sessions: dict[int, Session], action: str, number: int, items: Sequence[Any]
+) -> Any:
+    """The answer to a request, as :class:`RemoteSession` makes them."""
+    if action == "prepare":
+        session = sessions[number] = device.prepare(items)
+        return dict(session.failures), [session.kernels(index) for index in range(len(items))]
+    if action == "time":
+        return sessions[number].time_block(items), dict(sessions[number].failures)
+    return sessions.pop(number).close()
