@@ -14,7 +14,6 @@ import torch
 
 import gacprof
 from gacprof.core.points import Environment
-from gacprof.devices.threads import allowed_cores
 
 VIRTUAL = "GACPROF_VIRTUAL"
 """Environment variable that names the virtual GPU whose libraries this process has loaded."""
@@ -43,7 +42,7 @@ def read_environment(device: str) -> Environment:
 def _cpu_environment() -> Environment:
     facts: Facts = {
         "threads": torch.get_num_threads(),
-        "cores": len(allowed_cores()) or os.cpu_count() or 1,
+        "cores": os.cpu_count() or 1,
         "memory_bytes": memory_bytes(),
         "native_bfloat16": int(native_bfloat16()),
     }
