@@ -29,7 +29,7 @@ NewSizes = Mapping[str, int | None]
 (its factors were multiplied out into one dense weight)."""
 
 ROTARY_TABLE = "rotary_emb.inv_freq"
-"""How tensors end that old checkpoints keep and models compute: no parameters."""
+"""Ending of tensors that old checkpoints keep and models compute: no parameters."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class AttentionHeads:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a dim is written: ``size`` entries of ``tensor`` along ``axis`` from ``start``; where
+    """A place where a dim is written: ``size`` entries of ``tensor`` along ``axis`` from ``start``; where
     gate and up alternate, ``per`` entries for each unit of the dim.
 
     Growing a dim inserts at ``start + size``, shrinking it takes away before that; where

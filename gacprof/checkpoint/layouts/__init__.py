@@ -1,1 +1,1 @@
-"""What names and shapes mean. No tensor data is read, and nothing depends on a folder's name."""
+"""Meaning of names and shapes. No tensor data is read, and nothing depends on a folder's name."""

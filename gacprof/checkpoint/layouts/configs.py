@@ -168,7 +168,7 @@ def _kind_of(dim: Dim) -> str:
 
 
 def _place(config: Mapping[str, Any], dims: list[Dim]) -> tuple[Path, Fraction]:
-    """Where the config says these widths, () if nowhere, and how many times the number they are.
+    """Path to the number that says these widths, () if none does, and how many times the number they are.
 
     Of several numbers the one that is true counts, else the first. GPT-2's config may leave its
     ``n_inner`` out (4 · n_embd then).
@@ -190,7 +190,7 @@ def _place(config: Mapping[str, Any], dims: list[Dim]) -> tuple[Path, Fraction]:
 
 
 def _times(part: Mapping[str, Any], kind: str, key: str) -> Fraction:
-    """How many times the number under ``key`` a width is."""
+    """The multiple of the number under ``key`` that a width is."""
     if kind == "shared_expert" and key in _EXPERT:
         return Fraction(count(part, *_SHARED_COUNTS) or 1)
     is_halved = part.get("model_type") == "recurrent_gemma" and key == "intermediate_size"

@@ -20,7 +20,7 @@ from gacprof.checkpoint.layouts.names import parent_of, role_of
 from gacprof.core.dtypes import FLOATING
 
 IN_HALVES = "is_concatenated"
-"""What transformers' modules of experts say: gate and up one after the other, or alternating."""
+"""Attribute of transformers' modules of experts: gate and up one after the other, or alternating."""
 
 _IN_HALVES_BY_TYPE = {"gpt_oss": False} | dict.fromkeys(
     (
@@ -30,7 +30,7 @@ _IN_HALVES_BY_TYPE = {"gpt_oss": False} | dict.fromkeys(
     ),
     True,
 )
-"""How gate and up lie in one tensor, by model type (their modeling files in transformers)."""
+"""True where gate and up lie one after the other, by model type (their modeling files in transformers)."""
 
 _JOINED = (".experts.mlp.w1", ".experts.mlp.v1", ".experts.mlp.w2")
 _UNKNOWN = (

@@ -33,7 +33,7 @@ _OF_THE_STREAM = re.compile(
 the stream, only their names tell them from a norm between the two."""
 
 _COPIES = {"gate": 1, "up": 1, "gate_up": 2}
-"""How many times a width stands in the rows of a weight."""
+"""Number of times that a width stands in the rows of a weight."""
 
 
 def find_widths(contents: Contents, linears: Sequence[Linear]) -> list[Dim]:
@@ -109,7 +109,7 @@ def _width(
 
 
 def _places(linear: Linear, tensor: str, axis: int, size: int, copies: int) -> list[Place]:
-    """Where a tensor of the layer has a width of ``size``, ``copies`` times (gate and up)."""
+    """Places where a tensor of the layer has a width of ``size``, ``copies`` times (gate and up)."""
     if linear.alternating:
         return [Place(tensor, axis, per=copies)]
     return [Place(tensor, axis, i * size) for i in range(max(copies, linear.joined))]
@@ -128,7 +128,7 @@ def _kind_of(contents: Contents, mlp: str, down: Linear) -> str:
 def _refusal(
     contents: Contents, size: int, linears: Sequence[Linear], others: Iterable[str]
 ) -> str:
-    """Why this width may not change: a packed weight, or an unknown tensor of its size."""
+    """Reason why this width may not change: a packed weight, or an unknown tensor of its size."""
     tensors = {tensor for linear in linears for tensor in linear.tensors}
     hidden = linears[-1].out_features
     sizes = {size} | {linear.out_features for linear in linears[:-1]} - {hidden}
