@@ -1,0 +1,212 @@
+"""``compress``: from a dense model to one whose sizes are served well."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.products import Tokens
+from gacprof.checkpoint.scan import inventory_of, scan
+from gacprof.core.errors import CheckpointError, ConfigError
+from gacprof.core.files import new_folder, write_record
+from gacprof.core.sizes import SizeSource
+from gacprof.diagnose.source import open_source
+from gacprof.extras.compress.calibration import LENGTH, WINDOWS, calibration_ids
+from gacprof.extras.compress.factoring import Factoring
+from gacprof.extras.compress.folder import LayerResults, write_compressed
+from gacprof.extras.compress.llm_pruner import Pruning
+from gacprof.extras.compress.options import Objective, RankOptions, WidthOptions
+from gacprof.extras.compress.targets import targets_of
+
+Method = Literal["svd", "asvd", "svd-llm", "kfac-svd", "llm-pruner"]
+
+RECORD = "gacprof.json"
+SCHEMA = "gacprof.compressed/2"
+
+
+@dataclass(frozen=True)
+class Compression:
+    """A compressed model: where it is, and how its sizes were chosen.
+
+    ``sizes`` are ranks by module, None where the weight stays dense, or widths by dim. They lose
+    ``loss`` of the objective, and none within the same parameters lose less than ``bound``:
+    twice the loss added in nats a token, shares of energy, or Taylor importance. ``parameters``
+    are the model's before and after; ``provenance`` is that of the verdicts on sizes.
+    """
+
+    out: str
+    checkpoint: str
+    fingerprint: str
+    method: Method
+    ratio: float
+    objective: Objective
+    provenance: str
+    calibration: tuple[int, int]
+    sizes: Mapping[str, int | None]
+    parameters: tuple[int, int]
+    loss: float
+    bound: float
+
+
+def compress(
+    checkpoint: str | Path | Inventory,
+    out: str | Path,
+    *,
+    method: Method = "svd-llm",
+    ratio: float = 0.15,
+    source: SizeSource | str | Path | None = None,
+    text: str | Path | torch.Tensor | None = None,
+    objective: Objective = "loss",
+    tokens: Tokens | None = None,
+    multiple: int = 1,
+    windows: int = WINDOWS,
+    length: int = LENGTH,
+    work: str | Path | None = None,
+    device: str = "cpu",
+) -> Compression:
+    """Compress a model to sizes served well.
+
+    Weights become factor pairs, or MLPs narrower. Every size is one that the source calls safe,
+    and together they lose the least within the parameters that the ratio leaves. A layer for which
+    there is no such size stays dense. One decoder layer is in memory at a time, in float32, with a
+    covariance for each input and, by the loss, each output. After an interruption the same call
+    goes on with the layers that are not finished.
+
+    Parameters
+    ----------
+    checkpoint
+        A dense model's folder, with config and tokenizer.
+    out
+        The compressed model's folder, which must not exist.
+    method
+        "svd", "asvd" (2312.05821), "svd-llm" (2403.07378) and "kfac-svd" factor the projections of
+        the decoder layers; "llm-pruner" (2305.11627) prunes the MLPs' hidden units.
+    ratio
+        Share of the parameters of these layers that is removed.
+    source
+        A map (file, run folder or shipped name) or a GPU's name. Without, every multiple is
+        offered.
+    text
+        Calibration text: a file in UTF-8, or token ids [windows, tokens]. Do not measure quality on
+        it. "svd" by energy or uniform needs none.
+    objective
+        "loss": what sizes add to the loss, by its second order (widths: Taylor importance), with
+        the dense weight among the options. "energy": the share of squared singular values (of
+        importance) that they cut. "uniform": one ratio for all layers, rounded down.
+    tokens
+        Token counts at which sizes have to be served well; by default those of the source.
+    multiple
+        Without a source, the sizes' multiple.
+    windows
+        The most windows of the text that are run.
+    length
+        Tokens in a window.
+    work
+        A folder that keeps finished layers for other ratios, sources and objectives; by default
+        one beside ``out``, removed when that is written.
+    device
+        The device that runs the layers ("cpu", "cuda").
+
+    Returns
+    -------
+    Compression
+        The sizes chosen, with their loss and a bound on any others'.
+
+    Raises
+    ------
+    CheckpointError
+        The model is compressed or quantised, or cannot be run layer by layer.
+    ConfigError
+        A text is missing or too short.
+    MapError, PlanError
+        The source holds no product of such a model; no sizes fit the ratio.
+    FileExistsError
+        ``out`` exists.
+    """
+    inventory = inventory_of(checkpoint)
+    target = Path(out)
+    _check_request(inventory, target)
+    ids = None
+    if text is not None:
+        ids = calibration_ids(text, inventory, windows, length)
+    elif method != "svd" or objective == "loss":
+        raise ConfigError(f"{method} by {objective} needs a calibration text: give text")
+    size_source = None if source is None else open_source(source)
+    with _work_folder(target, work) as folder:
+        results = LayerResults(folder, _request(inventory, method, ids))
+        compressor: Factoring | Pruning
+        options: RankOptions | WidthOptions
+        if method == "llm-pruner":
+            compressor = Pruning(inventory, results, device)
+            options = WidthOptions(inventory, compressor.widths, size_source, tokens, multiple)
+        else:
+            targets = targets_of(inventory)
+            compressor = Factoring(inventory, targets, method, results, device)
+            options = RankOptions(inventory, targets, size_source, tokens, multiple)
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            compressor.run(ids, Path(scratch), objective)
+        choice = options.choose(compressor.losses(objective), ratio, objective)
+        with new_folder(target) as new:
+            config = compressor.config(choice.sizes)
+            write_compressed(new, inventory, compressor.new_tensors(choice.sizes), config)
+            compression = Compression(
+                out=str(target),
+                checkpoint=inventory.path,
+                fingerprint=inventory.fingerprint,
+                method=method,
+                ratio=ratio,
+                objective=objective,
+                provenance="" if size_source is None else size_source.provenance,
+                calibration=(0, 0) if ids is None else (len(ids), ids.shape[1]),
+                sizes=choice.sizes,
+                parameters=(inventory.parameters, scan(new).parameters),
+                loss=choice.loss,
+                bound=choice.bound,
+            )
+            write_record(new / RECORD, compression, SCHEMA)
+    return compression
+
+
+def _check_request(inventory: Inventory, out: Path) -> None:
+    """Raise an error for a model that cannot be compressed, or an output that cannot be written."""
+    if out.exists():
+        raise FileExistsError(f"{out} exists: name a folder that does not")
+    if out.resolve().is_relative_to(Path(inventory.folder).resolve()):
+        raise CheckpointError(f"{out} lies in the checkpoint {inventory.path}: name another")
+    factored = [m.name for m in inventory.modules if m.kind in ("factored", "grouped")]
+    if factored or inventory.is_quantised:
+        raise CheckpointError(
+            f"{inventory.path} is compressed already: merge its factors by 'gacprof realign' with "
+            "the word fuse, or take the model that it was made from"
+        )
+
+
+def _request(inventory: Inventory, method: Method, ids: torch.Tensor | None) -> dict[str, str]:
+    """All that the results of a layer depend on."""
+    calibration = "" if ids is None else sha256(ids.numpy().tobytes()).hexdigest()
+    model = str(Path(inventory.folder).resolve())
+    return {
+        "model": model,
+        "fingerprint": inventory.fingerprint,
+        "method": method,
+        "ids": calibration,
+    }
+
+
+@contextlib.contextmanager
+def _work_folder(out: Path, work: str | Path | None) -> Iterator[Path]:
+    """The folder of finished layers; one beside the output is removed after success."""
+    folder = out.parent / f".{out.name}.layers" if work is None else Path(work)
+    folder.mkdir(parents=True, exist_ok=True)
+    yield folder
+    if work is None:
+        shutil.rmtree(folder)

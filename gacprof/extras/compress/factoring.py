@@ -1,0 +1,143 @@
+"""Factors of every layer, saved layer by layer, and the tensors that they become."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gacprof.checkpoint.inventory import Inventory, TensorInfo
+from gacprof.checkpoint.tensors import read_tensor
+from gacprof.extras.compress.folder import LayerResults, NewTensors, stored_tensor
+from gacprof.extras.compress.layered import LayeredModel
+from gacprof.extras.compress.low_rank import (
+    LowRank,
+    energy_by_rank,
+    factor_weight,
+    loss_by_rank,
+)
+from gacprof.extras.compress.options import Objective
+from gacprof.extras.compress.statistics import (
+    Covariance,
+    backward_statistics,
+    forward_statistics,
+)
+from gacprof.extras.compress.targets import Target
+from gacprof.realign.segments import rounded
+
+
+class Factoring:
+    """The targets of a model, factored by one method; ``results`` keeps each finished layer.
+
+    A target's results are ``name/u`` and ``name/v``, up to the largest rank worth having, and by
+    rank ``name/energy`` and, where gradients were gathered, ``name/loss``.
+    """
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        targets: Sequence[Target],
+        method: LowRank,
+        results: LayerResults,
+        device: str = "cpu",
+    ) -> None:
+        self.inventory = inventory
+        self.method = method
+        self.results = results
+        self.device = torch.device(device)
+        self.by_layer: dict[int, list[Target]] = {}
+        for target in targets:
+            self.by_layer.setdefault(target.layer, []).append(target)
+
+    def run(self, ids: torch.Tensor | None, folder: Path, objective: Objective) -> None:
+        """Factor the layers that are not finished.
+
+        ``ids`` are windows of tokens [windows, tokens], None where the method needs none. Losses
+        take a backward pass, whose hidden states lie in ``folder``.
+        """
+        by_loss = objective == "loss"
+        suffix = "/loss" if by_loss else "/energy"
+        missing = [layer for layer in self.by_layer if not self.results.has(layer, suffix)]
+        if not missing:
+            return
+        if ids is None:
+            for layer in missing:
+                self._factor_layer(layer, {}, {})
+            return
+        model = LayeredModel(self.inventory, self.device)
+        if by_loss or self.method == "kfac-svd":
+            passes = backward_statistics(model, ids, self._names, folder)
+        else:
+            passes = forward_statistics(model, ids, self._names)
+        for statistics in passes:
+            if statistics.index in missing:
+                self._factor_layer(statistics.index, statistics.inputs, statistics.gradients)
+
+    def _names(self, layer: int) -> list[str]:
+        return [target.name for target in self.by_layer.get(layer, [])]
+
+    def _factor_layer(
+        self,
+        layer: int,
+        inputs: Mapping[str, Covariance],
+        gradients: Mapping[str, Covariance],
+    ) -> None:
+        tensors: dict[str, torch.Tensor] = {}
+        for target in self.by_layer[layer]:
+            if inputs and target.name not in inputs:  # no token reached this expert
+                continue
+            tensors |= self._factor(target, inputs.get(target.name), gradients.get(target.name))
+        self.results.save(layer, tensors)
+
+    def _factor(
+        self, target: Target, inputs: Covariance | None, gradients: Covariance | None
+    ) -> dict[str, torch.Tensor]:
+        stored = read_tensor(self.inventory, target.weight)
+        factors = factor_weight(self.method, stored.to(self.device), inputs, gradients)
+        curves = {"energy": energy_by_rank(factors.sigma)}
+        if inputs is not None and gradients is not None:
+            curves["loss"] = loss_by_rank(factors, inputs.mean, gradients.mean)
+        count = target.max_rank
+        tensors = {
+            "u": rounded(factors.u[:, :count], stored.dtype),
+            "v": rounded(factors.v[:count], stored.dtype),
+        }
+        return {f"{target.name}/{what}": value for what, value in {**curves, **tensors}.items()}
+
+    def losses(self, objective: Objective) -> dict[str, list[float]]:
+        """Return what the ranks 0, 1, … of each target lose: energy, or by its objective loss."""
+        what = "loss" if objective == "loss" else "energy"
+        losses = {}
+        for layer, targets in self.by_layer.items():
+            results = self.results.load(layer)
+            for target in targets:
+                if f"{target.name}/{what}" in results:
+                    losses[target.name] = results[f"{target.name}/{what}"].tolist()
+        return losses
+
+    def config(self, sizes: Mapping[str, int | None]) -> dict[str, Any]:
+        """The config: SVD-LLM's layout has no ranks in it."""
+        return dict(self.inventory.config)
+
+    def new_tensors(self, sizes: Mapping[str, int | None]) -> NewTensors:
+        """The tensors of the model at these ranks; None leaves a target dense."""
+        targets = [target for layer in self.by_layer.values() for target in layer]
+        factored = {t.weight: t for t in targets if sizes[t.name] is not None}
+        biases = {t.bias: t for t in factored.values() if t.bias}
+
+        def tensors(info: TensorInfo) -> Mapping[str, torch.Tensor]:
+            if info.name in factored:
+                target = factored[info.name]
+                rank = sizes[target.name]
+                results = self.results.load(target.layer)
+                u = results[f"{target.name}/u"][:, :rank]
+                return {target.inner: results[f"{target.name}/v"][:rank], target.outer: u}
+            stored = stored_tensor(self.inventory, info)
+            if info.name in biases:
+                outer = biases[info.name].outer.removesuffix("weight")
+                return {f"{outer}bias": stored[info.name]}
+            return stored
+
+        return tensors

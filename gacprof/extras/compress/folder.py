@@ -1,0 +1,101 @@
+"""What is written: one file of results a layer while a run goes on, and the compressed folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from gacprof.checkpoint.inventory import Inventory, TensorInfo
+from gacprof.checkpoint.tensors import read_tensor
+from gacprof.core.files import replacing, write_json
+
+INDEX = "model.safetensors.index.json"
+CONFIG = "config.json"
+CODE = "auto_map"
+"""The config's key for remote code, which does not know the new layers."""
+
+NewTensors = Callable[[TensorInfo], Mapping[str, torch.Tensor]]
+"""The tensors that take a stored one's place, by name."""
+
+
+class LayerResults:
+    """Files of finished layers, ``layer-00012.safetensors``, in a folder for one request.
+
+    ``request`` is all that the results depend on; a run with the same request reads them.
+    """
+
+    def __init__(self, work: Path, request: Mapping[str, Any]) -> None:
+        digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
+        self.folder = work / digest[:16]
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def path(self, layer: int) -> Path:
+        return self.folder / f"layer-{layer:05d}.safetensors"
+
+    def has(self, layer: int, suffix: str) -> bool:
+        """Tell whether a layer is finished, with results whose name has this ending."""
+        if not self.path(layer).exists():
+            return False
+        with safe_open(self.path(layer), "pt") as file:
+            names = list(file.keys())
+        return not names or any(name.endswith(suffix) for name in names)
+
+    def save(self, layer: int, tensors: Mapping[str, torch.Tensor]) -> None:
+        with replacing(self.path(layer)) as temporary:
+            save_file(
+                {name: value.cpu().contiguous() for name, value in tensors.items()}, temporary
+            )
+
+    def load(self, layer: int) -> dict[str, torch.Tensor]:
+        return load_file(self.path(layer))
+
+
+def write_compressed(
+    folder: Path,
+    inventory: Inventory,
+    new_tensors: NewTensors,
+    config: Mapping[str, Any],
+) -> None:
+    """Write a checkpoint into an empty folder: weights, a shard in memory at a time, sharded as
+    the source is; its config, tokenizer and licence."""
+    shards: dict[str, list[TensorInfo]] = {}
+    stored: set[object] = set()
+    for info in inventory.tensors.values():
+        if info.stored_at not in stored:  # a tied tensor is written once
+            shards.setdefault(_file_name(info), []).append(info)
+        stored.add(info.stored_at)
+    weight_map: dict[str, str] = {}
+    total_size = 0
+    for file, infos in shards.items():
+        state = {}
+        for info in infos:
+            for name, value in new_tensors(info).items():
+                state[name] = value.contiguous()
+        save_file(state, folder / file, {"format": "pt"})
+        weight_map |= dict.fromkeys(state, file)
+        total_size += sum(value.nbytes for value in state.values())
+    if len(shards) > 1:
+        index = {"metadata": {"total_size": total_size}, "weight_map": weight_map}
+        write_json(folder / INDEX, index)
+    write_json(folder / CONFIG, {key: value for key, value in config.items() if key != CODE})
+    for name in inventory.side_files:
+        if name != CONFIG and not name.endswith(".py"):
+            shutil.copy(Path(inventory.folder) / name, folder / name)
+
+
+def _file_name(info: TensorInfo) -> str:
+    """The output's file for a tensor; pickled weights become one safetensors file."""
+    return info.file if info.file.endswith(".safetensors") else "model.safetensors"
+
+
+def stored_tensor(inventory: Inventory, info: TensorInfo) -> dict[str, torch.Tensor]:
+    """Return a stored tensor by its name, as it is."""
+    return {info.name: read_tensor(inventory, info.name)}

@@ -1,0 +1,217 @@
+"""The dense model with the weights of one decoder layer in memory at a time.
+
+The model is transformers' own class, its parameters without memory. What stands before and after
+the layers (embeddings, norm, head) is run with the layers replaced by stand-ins, so that masks,
+position embeddings, scalings and softcaps are the model's own, whatever its family. The stand-ins
+record the arguments of each layer; a layer is later called with the same.
+
+All is computed in float32, in windows of equal length without padding.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.layouts.names import layer_of, parent_of, tower_of
+from gacprof.checkpoint.load import build_skeleton
+from gacprof.checkpoint.tensors import read_tensor
+from gacprof.core.errors import CheckpointError
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+"""The arguments of a layer behind its input."""
+
+Logits = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""From what the last layer gives [batch, tokens, hidden] and the ids [batch, tokens] to the logits
+[batch, tokens, vocabulary]."""
+
+TOKENS_AT_ONCE = 4096
+"""Windows are run in batches of about so many tokens."""
+
+
+class LayeredModel:
+    """A checkpoint's model, run layer by layer; ``layers`` are the decoder layers' module names."""
+
+    def __init__(self, inventory: Inventory, device: torch.device | str = "cpu") -> None:
+        self.inventory = inventory
+        self.device = torch.device(device)
+        self.model: Any = build_skeleton(inventory, torch.float32)
+        self.model.eval().requires_grad_(False)
+        for module in self.model.modules():
+            for name, buffer in module.named_buffers(recurse=False):
+                setattr(module, name, buffer.to(self.device))
+        self.layers = layer_names(inventory)
+        self.calls: list[Call] = []
+        self._check_parameters()
+
+    @contextlib.contextmanager
+    def layer(self, index: int) -> Iterator[nn.Module]:
+        """A decoder layer, its weights in memory within the block."""
+        name = self.layers[index]
+        layer = self.model.get_submodule(name)
+        with self._weights_of(layer, f"{name}."):
+            yield layer
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return the first layer's input [windows, tokens, hidden] for ids [windows, tokens].
+
+        Also records the arguments that the layers are called with.
+        """
+        base = self.model.base_model
+        hidden = []
+        with self._outside_layers(base), self._stand_ins() as stand_ins, torch.no_grad():
+            for batch in ids.split(batch_size(ids)):
+                base(input_ids=batch.to(self.device), use_cache=False)
+                hidden.append(stand_ins[0].input.float().cpu())
+            base(input_ids=ids[:1].to(self.device), use_cache=False)
+            self.calls = [stand_in.call for stand_in in stand_ins]
+        return torch.cat(hidden)
+
+    def run(self, index: int, layer: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
+        """Return a layer's output for ``hidden`` [batch, tokens, hidden], called as recorded."""
+        args, kwargs = self.calls[index]
+        output = layer(hidden, *args, **kwargs)
+        if isinstance(output, tuple):
+            output = output[0]
+        if output.shape != hidden.shape:
+            raise CheckpointError(
+                f"{self.layers[index]} turns {list(hidden.shape)} into {list(output.shape)}: such "
+                "a model cannot be compressed layer by layer"
+            )
+        return output
+
+    @contextlib.contextmanager
+    def head(self) -> Iterator[Logits]:
+        """The part of the model behind the layers, as a function to logits."""
+        with self._outside_layers(self.model), self._stand_ins() as stand_ins:
+
+            def logits(hidden: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+                stand_ins[-1].output = hidden
+                return self.model(input_ids=ids.to(self.device), use_cache=False).logits
+
+            yield logits
+
+    @contextlib.contextmanager
+    def _outside_layers(self, root: nn.Module) -> Iterator[None]:
+        """All weights of ``root`` but the layers' in memory within the block."""
+        paths = {id(module): name for name, module in self.model.named_modules()}
+        prefix = f"{paths[id(root)]}." if root is not self.model else ""
+        with self._weights_of(root, prefix, skip=tuple(f"{name}." for name in self.layers)):
+            yield
+
+    @contextlib.contextmanager
+    def _weights_of(
+        self, root: nn.Module, prefix: str, skip: tuple[str, ...] = ()
+    ) -> Iterator[None]:
+        """The parameters below ``root`` with their values within the block, without after it."""
+        empty: list[tuple[nn.Module, str, nn.Parameter]] = []
+        values: dict[str, nn.Parameter] = {}
+        try:
+            for name, parameter in list(root.named_parameters(remove_duplicate=False)):
+                if (prefix + name).startswith(skip):
+                    continue
+                tensor = self._tensor_of(prefix + name)
+                if tensor not in values:
+                    values[tensor] = nn.Parameter(self._read(tensor), requires_grad=False)
+                path, _, attribute = name.rpartition(".")
+                parent = root.get_submodule(path)
+                empty.append((parent, attribute, parameter))
+                setattr(parent, attribute, values[tensor])
+            yield
+        finally:
+            for parent, attribute, parameter in empty:
+                setattr(parent, attribute, parameter)
+
+    def _read(self, tensor: str) -> torch.Tensor:
+        value = read_tensor(self.inventory, tensor).to(self.device, torch.float32, copy=True)
+        if not value.isfinite().all():
+            raise CheckpointError(f"{self.inventory.path}: '{tensor}' holds NaN or infinity")
+        return value
+
+    def _tensor_of(self, parameter: str) -> str:
+        """The stored tensor of a parameter; the head's may be the embedding's."""
+        if parameter in self.inventory.tensors:
+            return parameter
+        return self._embedding
+
+    @property
+    def _embedding(self) -> str:
+        embedding = self.model.get_input_embeddings()
+        paths = {id(module): name for name, module in self.model.named_modules()}
+        return f"{paths[id(embedding)]}.weight"
+
+    def _check_parameters(self) -> None:
+        """Raise :class:`CheckpointError` for a parameter that no stored tensor fills."""
+        embedding = self.model.get_parameter(self._embedding)
+        for name, parameter in self.model.named_parameters(remove_duplicate=False):
+            if name not in self.inventory.tensors and parameter is not embedding:
+                raise CheckpointError(
+                    f"{self.inventory.path}: {type(self.model).__name__} has the parameter {name}, "
+                    "which the file stores otherwise: such a model cannot be run layer by layer"
+                )
+
+    @contextlib.contextmanager
+    def _stand_ins(self) -> Iterator[list[_StandIn]]:
+        """Every decoder layer replaced by one that returns its input."""
+        layers = {name: self.model.get_submodule(name) for name in self.layers}
+        stand_ins = {name: _StandIn(layer) for name, layer in layers.items()}
+        try:
+            self._put(stand_ins)
+            yield list(stand_ins.values())
+        finally:
+            self._put(layers)
+
+    def _put(self, layers: Mapping[str, nn.Module]) -> None:
+        for name, layer in layers.items():
+            parent, _, key = name.rpartition(".")
+            self.model.get_submodule(parent)[int(key)] = layer
+
+
+class _StandIn(nn.Module):
+    """In a layer's place: keeps the arguments of its last call, and returns ``output``, else its
+    input."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.__dict__["_layer"] = layer  # not a submodule: its weights are elsewhere
+        self.input = torch.empty(0)
+        self.output: torch.Tensor | None = None
+        self.call: Call = ((), {})
+
+    def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        self.input = hidden_states
+        self.call = (args, kwargs)
+        return hidden_states if self.output is None else self.output
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:  # attributes that the model reads of its layers (attention_type)
+            return getattr(self.__dict__["_layer"], name)
+
+
+def batch_size(ids: torch.Tensor) -> int:
+    """The number of windows of ids [windows, tokens] that are run together."""
+    return max(1, TOKENS_AT_ONCE // ids.shape[1])
+
+
+def layer_names(inventory: Inventory) -> list[str]:
+    """Return the module names of the decoder layers (``model.layers.0``), in order.
+
+    Raises :class:`CheckpointError` where they are not recognised by their names.
+    """
+    names: dict[int, str] = {}
+    for module in inventory.modules:
+        path = module.name
+        while layer_of(parent_of(path)) is not None:
+            path = parent_of(path)
+        if module.layer is not None and not tower_of(path):
+            names.setdefault(module.layer, path)
+    if not names or sorted(names) != list(range(len(names))):
+        raise CheckpointError(f"{inventory.path}: no decoder layers are recognised by their names")
+    return [names[index] for index in sorted(names)]

@@ -1,0 +1,145 @@
+"""LLM-Pruner (arXiv 2305.11627): hidden units of MLPs go by their Taylor importance.
+
+A unit is a row of gate and up with its column of down; its importance is the sum over these weights
+of |w · ∂loss/∂w|, a first-order estimate of what removing it adds to the loss. The first and the
+last layers stay whole, and so do heads, which no map can move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from gacprof.checkpoint.inventory import Dim, Inventory, Place, TensorInfo
+from gacprof.checkpoint.layouts.configs import with_widths
+from gacprof.core.errors import CheckpointError
+from gacprof.extras.compress.folder import LayerResults, NewTensors, stored_tensor
+from gacprof.extras.compress.layered import LayeredModel
+from gacprof.extras.compress.options import PRUNED, Objective
+from gacprof.extras.compress.statistics import backward_statistics
+
+
+def prunable_widths(inventory: Inventory) -> list[Dim]:
+    """Return the widths of MLPs that are pruned: not those of the first eighth and the last
+    sixteenth of the layers (the publication's command leaves four and two of 32).
+
+    Raises :class:`CheckpointError` where there are none.
+    """
+    layers = 1 + max((module.layer or 0 for module in inventory.modules), default=0)
+    inner = range(layers // 8, layers - layers // 16)
+    widths = [
+        dim
+        for dim in inventory.dims
+        if dim.kind == "width" and dim.role in PRUNED and dim.padding == "exact"
+        if dim.layer in inner
+    ]
+    if not widths:
+        raise CheckpointError(f"{inventory.path}: no MLP has a width that could be pruned")
+    return widths
+
+
+def taylor_importance(layer: nn.Module, prefix: str, dim: Dim) -> torch.Tensor:
+    """Return the importance of a width's units [size], from a layer's weights and their gradients.
+
+    ``prefix`` is the layer's own name with a dot.
+    """
+    importance = torch.zeros(dim.size, dtype=torch.float64)
+    for place in dim.places:
+        weight = layer.get_parameter(place.tensor.removeprefix(prefix))
+        if weight.grad is None:  # an expert that no token reached
+            continue
+        taylor = (weight * weight.grad).detach().abs().double().cpu()
+        stretch = taylor.narrow(place.axis, place.start, dim.size * place.per)
+        by_entry = stretch.movedim(place.axis, 0).reshape(dim.size, -1)
+        importance += by_entry.sum(1)
+    return importance
+
+
+def losses_by_width(importance: torch.Tensor) -> list[float]:
+    """Return the importance that the widths 0 … all lose, the least important units going first."""
+    descending = importance.sort(descending=True).values
+    lost = descending.sum() - descending.cumsum(0)
+    return [float(importance.sum()), *lost.clamp(min=0).tolist()]
+
+
+class Pruning:
+    """The widths of a model's MLPs, and the importance of their units, a file a finished layer."""
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        results: LayerResults,
+        device: str = "cpu",
+    ) -> None:
+        self.inventory = inventory
+        self.widths = prunable_widths(inventory)
+        self.results = results
+        self.device = device
+        self.layers = sorted({dim.layer for dim in self.widths if dim.layer is not None})
+
+    def run(self, ids: torch.Tensor | None, folder: Path, objective: Objective) -> None:
+        """Work out the importance of every unit in a backward pass over ids [windows, tokens].
+
+        ``folder`` takes the hidden states.
+        """
+        missing = [layer for layer in self.layers if not self.results.has(layer, "")]
+        if not missing or ids is None:
+            return
+        model = LayeredModel(self.inventory, self.device)
+        for statistics in backward_statistics(model, ids, lambda layer: (), folder, weights=True):
+            if statistics.index in missing:
+                prefix = f"{model.layers[statistics.index]}."
+                widths = [dim for dim in self.widths if dim.layer == statistics.index]
+                scores = {d.name: taylor_importance(statistics.layer, prefix, d) for d in widths}
+                self.results.save(statistics.index, scores)
+
+    def importance(self) -> dict[str, torch.Tensor]:
+        """Return the importance of the units by width."""
+        importance: dict[str, torch.Tensor] = {}
+        for layer in self.layers:
+            importance |= self.results.load(layer)
+        return importance
+
+    def losses(self, objective: Objective) -> dict[str, list[float]]:
+        """Return the importance that the widths 0, 1, … lose, by energy as a share of all."""
+        losses = {}
+        for name, importance in self.importance().items():
+            total = float(importance.sum()) or 1.0
+            scale = 1.0 if objective == "loss" else 1 / total
+            losses[name] = losses_by_width(importance * scale)
+        return losses
+
+    def config(self, sizes: Mapping[str, int | None]) -> dict[str, Any]:
+        """The config with these widths; one number that layers do not share stays as it is."""
+        return with_widths(self.inventory.config, self.inventory.dims, sizes)
+
+    def new_tensors(self, sizes: Mapping[str, int | None]) -> NewTensors:
+        """The tensors of the model with the most important units of each width."""
+        importance = self.importance()
+        cuts: dict[str, list[tuple[Dim, Place]]] = {}
+        for dim in self.widths:
+            for place in dim.places:
+                cuts.setdefault(place.tensor, []).append((dim, place))
+
+        def tensors(info: TensorInfo) -> Mapping[str, torch.Tensor]:
+            value = stored_tensor(self.inventory, info)[info.name]
+            keep = {axis: torch.ones(n, dtype=torch.bool) for axis, n in enumerate(value.shape)}
+            for dim, place in cuts.get(info.name, []):
+                removed = least_important(importance[dim.name], sizes[dim.name] or dim.size)
+                entries = removed[:, None] * place.per + torch.arange(place.per)
+                keep[place.axis][place.start + entries.flatten()] = False
+            for axis, mask in keep.items():
+                if not mask.all():
+                    value = value.index_select(axis, mask.nonzero().flatten())
+            return {info.name: value}
+
+        return tensors
+
+
+def least_important(importance: torch.Tensor, size: int) -> torch.Tensor:
+    """Return the indices of the units that go where ``size`` of them stay."""
+    return importance.argsort(descending=True, stable=True)[size:]

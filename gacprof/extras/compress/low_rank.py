@@ -1,0 +1,148 @@
+"""The best factors of a weight for the inputs it sees, in four metrics, and the cost of each rank.
+
+The SVD of Rᵀ·W·S is cut, and R and S are taken out again. S weighs the inputs, R the outputs:
+
+========= ============================ ========================= ==============================
+method    S                            R                         source
+========= ============================ ========================= ==============================
+svd       I                            I                         plain SVD
+asvd      diag (mean \\|xᵢ\\|)^½         I                         ASVD, arXiv 2312.05821
+svd-llm   S·Sᵀ = mean x·xᵀ             I                         SVD-LLM, arXiv 2403.07378
+kfac-svd  S·Sᵀ = mean x·xᵀ             R·Rᵀ = mean g·gᵀ          K-FAC's curvature, arXiv
+                                                                 1503.05671 and 2505.17974
+========= ============================ ========================= ==============================
+
+With g = ∂loss/∂output, a change ΔW of a weight adds tr(G·ΔW·A·ΔWᵀ)/2 nats a token to the loss, by
+its second order and with K-FAC's factors A = mean x·xᵀ and G = mean g·gᵀ. So a singular value that
+kfac-svd cuts is the loss itself, and one that svd-llm cuts is an error of the output.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+
+from gacprof.core.errors import CheckpointError
+from gacprof.extras.compress.statistics import Covariance
+
+LowRank = Literal["svd", "asvd", "svd-llm", "kfac-svd"]
+LOW_RANK: tuple[LowRank, ...] = get_args(LowRank)
+
+RIDGES = (0.0, 1e-10, 1e-8, 1e-6, 1e-4)
+"""Shares of the mean diagonal that are added to a covariance until it has a Cholesky factor. Fewer
+tokens than features, or a feature that is always zero, leave it singular."""
+
+GRADIENT_RIDGE = 1e-6
+"""The same for gradients, at least: below it lies the rounding of sums in float32, which the
+inverse of R would magnify."""
+
+ALPHA = 0.5
+"""The exponent of ASVD's scaling, as published."""
+
+LEAST_SCALE = 1e-6
+"""Added to ASVD's scaling, so that a feature that is always zero can be divided by."""
+
+LEAST_SIGMA = 1e-8
+"""Singular values below this share of the largest are rounding: the Gram matrix squares them."""
+
+
+@dataclass(frozen=True)
+class Factors:
+    """``u`` [out, k] and ``v`` [k, in], √σ in each, most important entries first: their first r
+    are the best factors of rank r. ``sigma`` [k] are the singular values of Rᵀ·W·S."""
+
+    u: torch.Tensor
+    v: torch.Tensor
+    sigma: torch.Tensor
+
+
+def factor_weight(
+    method: LowRank,
+    weight: torch.Tensor,
+    inputs: Covariance | None = None,
+    gradients: Covariance | None = None,
+) -> Factors:
+    """Decompose a weight [out, in] as a method does, from the statistics that it needs."""
+    right = None
+    left = None
+    if method == "asvd" and inputs is not None:
+        right = torch.diag((inputs.absolute / inputs.count) ** ALPHA + LEAST_SCALE)
+    elif method != "svd" and inputs is not None:
+        right = cholesky(inputs.mean)
+    if method == "kfac-svd" and gradients is not None:
+        left = cholesky(gradients.mean, GRADIENT_RIDGE)
+    return decompose(weight.double(), right, left)
+
+
+def decompose(
+    weight: torch.Tensor, right: torch.Tensor | None = None, left: torch.Tensor | None = None
+) -> Factors:
+    """Cut the SVD of Rᵀ·W·S into factors of W [out, in], in its dtype.
+
+    ``right`` is S [in, in] and ``left`` R [out, out], lower triangles; None stands for I. Only the
+    Gram matrix of the smaller side is decomposed.
+    """
+    turned = weight if left is None else left.T @ weight
+    scaled = turned if right is None else turned @ right
+    is_tall = scaled.shape[0] > scaled.shape[1]
+    gram = scaled.T @ scaled if is_tall else scaled @ scaled.T
+    squares, vectors = torch.linalg.eigh(gram)
+    sigma = squares.flip(0).clamp(min=0).sqrt()
+    basis = vectors.flip(1)
+    root = sigma.sqrt()
+    inverse = torch.where(sigma > LEAST_SIGMA * sigma[0], 1 / root, 0.0)
+    if is_tall:  # Rᵀ·W·S = (Rᵀ·W·S·V)·Vᵀ
+        u = (scaled @ basis) * inverse
+        v = root[:, None] * basis.T
+        if right is not None:
+            v = torch.linalg.solve_triangular(right, v, upper=False, left=False)
+    else:
+        u = basis * root
+        v = inverse[:, None] * (basis.T @ turned)
+    if left is not None:
+        u = torch.linalg.solve_triangular(left.T, u, upper=True)
+    return Factors(u, v, sigma)
+
+
+def cholesky(covariance: torch.Tensor, ridge: float = 0.0) -> torch.Tensor:
+    """Return the lower factor L of a covariance L·Lᵀ, of the nearest that has a factor.
+
+    ``ridge`` is the least share of its mean diagonal that is added to it.
+    """
+    scale = covariance.diagonal().mean()
+    if scale == 0:  # only zeros were seen: all directions count the same
+        return torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
+    for share in RIDGES:
+        if share >= ridge or share == RIDGES[-1]:
+            shifted = covariance.clone()
+            shifted.diagonal().add_(share * scale)
+            factor, failed = torch.linalg.cholesky_ex(shifted)
+            if not failed:
+                return factor
+    raise CheckpointError("activations on the calibration text are not finite: the model overflows")
+
+
+def loss_by_rank(factors: Factors, inputs: torch.Tensor, gradients: torch.Tensor) -> torch.Tensor:
+    """Return tr(G·ΔW·A·ΔWᵀ) for the ranks 0 … k [k + 1]: twice the loss added, in nats a token.
+
+    ``inputs`` is A = mean x·xᵀ [in, in], ``gradients`` G = mean g·gᵀ [out, out]. The cut is
+    ΔW = Σ uᵢ·vᵢ over its entries, so that the loss is the sum of (uᵀ·G·u) ∘ (v·A·vᵀ) over them;
+    where v is whitened the second is diag(σ), and each entry adds σ²·ûᵀ·G·û for û of length 1.
+    """
+    both = (factors.u.T @ gradients @ factors.u) * (factors.v @ inputs @ factors.v.T)
+    with_later = both.diagonal() + 2 * both.triu(1).sum(1)
+    return _tails(with_later)
+
+
+def energy_by_rank(sigma: torch.Tensor) -> torch.Tensor:
+    """Return the share of Σσ² that the ranks 0 … k cut [k + 1]."""
+    tails = _tails(sigma.square())
+    return tails / tails[0].clamp(min=1e-300)
+
+
+def _tails(values: torch.Tensor) -> torch.Tensor:
+    """Sums of the values from 0 on, 1 on, …, and of none."""
+    sums = values.flip(0).cumsum(0).flip(0).clamp(min=0)
+    return torch.cat([sums, sums.new_zeros(1)])

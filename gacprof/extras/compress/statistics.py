@@ -1,0 +1,203 @@
+"""Statistics of a calibration text: covariances of layers' inputs and of the gradients by outputs.
+
+The forward pass goes through the layers once. The backward pass begins with the loss behind the
+last layer and runs each layer again, with the gradient of what it gave; the inputs of all layers
+lie in files until then. So one layer's weights and statistics are in memory at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from gacprof.core.errors import CheckpointError
+from gacprof.extras.compress.layered import LayeredModel, batch_size
+
+
+@dataclass
+class Covariance:
+    """Sums over vectors x of ``count`` tokens: ``products`` Σ x·xᵀ [n, n] and ``absolute`` Σ |x|
+    [n], in float64."""
+
+    products: torch.Tensor
+    absolute: torch.Tensor
+    count: int = 0
+
+    @classmethod
+    def zeros(cls, size: int, device: torch.device) -> Covariance:
+        products = torch.zeros(size, size, dtype=torch.float64, device=device)
+        return cls(products, torch.zeros(size, dtype=torch.float64, device=device))
+
+    def add(self, x: torch.Tensor) -> None:
+        """Add the vectors along the last axis of ``x``. A batch is summed in float32."""
+        rows = x.detach().reshape(-1, x.shape[-1])
+        self.products += rows.T @ rows
+        self.absolute += rows.abs().sum(0)
+        self.count += len(rows)
+
+    @property
+    def mean(self) -> torch.Tensor:
+        """The mean of x·xᵀ [n, n]."""
+        return self.products / self.count
+
+
+@dataclass
+class LayerStatistics:
+    """Statistics of one decoder layer's linear layers, by module name.
+
+    ``inputs`` are covariances of what they read, ``gradients`` those of ∂loss/∂output, the loss
+    being the negative log-likelihood summed over tokens. A module that no token reached (an
+    expert) is in neither. ``layer`` is the decoder layer itself, its weights in memory and, in a
+    backward pass, with their gradients.
+    """
+
+    index: int
+    layer: nn.Module
+    inputs: dict[str, Covariance] = field(default_factory=dict)
+    gradients: dict[str, Covariance] = field(default_factory=dict)
+
+
+Modules = Callable[[int], Sequence[str]]
+"""The full names of the linear layers to watch in a decoder layer."""
+
+
+def forward_statistics(
+    model: LayeredModel, ids: torch.Tensor, modules: Modules
+) -> Iterator[LayerStatistics]:
+    """Yield the inputs' statistics of each layer, from the first to the last."""
+    hidden = model.embed(ids)
+    for index in range(len(model.layers)):
+        with model.layer(index) as layer:
+            with _watch(model, LayerStatistics(index, layer), modules(index)) as statistics:
+                hidden = _forward(model, index, layer, hidden)
+            yield statistics
+
+
+def backward_statistics(
+    model: LayeredModel, ids: torch.Tensor, modules: Modules, folder: Path, weights: bool = False
+) -> Iterator[LayerStatistics]:
+    """Yield the statistics of each layer, from the last to the first.
+
+    ``folder`` takes the layers' inputs (windows · tokens · hidden · 4 bytes each). ``weights``
+    asks for the gradients by the layer's weights too.
+    """
+    inputs = _hidden_states(model, ids, folder)
+    slopes = _loss_gradients(model, ids, inputs.pop())
+    for index in reversed(range(len(model.layers))):
+        hidden = inputs.pop()
+        with model.layer(index) as layer:
+            layer.requires_grad_(weights)
+            statistics = LayerStatistics(index, layer)
+            with _watch(model, statistics, modules(index), gradients=True):
+                slopes = _backward(model, index, layer, hidden, slopes)
+            yield statistics
+
+
+def _hidden_states(model: LayeredModel, ids: torch.Tensor, folder: Path) -> list[torch.Tensor]:
+    """The inputs of all layers, and of the head, each mapped from a file."""
+    hidden = model.embed(ids)
+    states = [_mapped(hidden, folder / "hidden-0.bin")]
+    for index in range(len(model.layers)):
+        with model.layer(index) as layer:
+            hidden = _forward(model, index, layer, hidden)
+        states.append(_mapped(hidden, folder / f"hidden-{index + 1}.bin"))
+    return states
+
+
+def _mapped(value: torch.Tensor, path: Path) -> torch.Tensor:
+    """A copy of a float32 tensor that lies in a file."""
+    copy = torch.from_file(str(path), shared=True, size=value.numel(), dtype=torch.float32)
+    return copy.view(value.shape).copy_(value)
+
+
+@torch.no_grad()
+def _forward(
+    model: LayeredModel, index: int, layer: nn.Module, hidden: torch.Tensor
+) -> torch.Tensor:
+    """A layer's outputs for all windows, on the CPU."""
+    outputs = torch.empty_like(hidden)
+    step = batch_size(hidden)
+    for start in range(0, len(hidden), step):
+        x = hidden[start : start + step].to(model.device)
+        outputs[start : start + step] = model.run(index, layer, x)
+    return outputs
+
+
+def _loss_gradients(model: LayeredModel, ids: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+    """The gradient of the loss by the last layer's output [windows, tokens, hidden]."""
+    slopes = torch.empty_like(hidden)
+    with model.head() as logits:
+        for i in range(len(ids)):
+            x = hidden[i : i + 1].to(model.device).requires_grad_(True)
+            scores = logits(x, ids[i : i + 1])[0, :-1].float()
+            targets = ids[i, 1:].to(model.device)
+            loss = nn.functional.cross_entropy(scores, targets, reduction="sum")
+            if not loss.isfinite():
+                raise CheckpointError(
+                    f"{model.inventory.path}: its loss on the calibration text is not finite"
+                )
+            slopes[i] = torch.autograd.grad(loss, x)[0][0]
+    return slopes
+
+
+def _backward(
+    model: LayeredModel, index: int, layer: nn.Module, hidden: torch.Tensor, above: torch.Tensor
+) -> torch.Tensor:
+    """The gradient of the loss by a layer's input, from that by its output ``above``."""
+    slopes = torch.empty_like(hidden)
+    step = batch_size(hidden)
+    for start in range(0, len(hidden), step):
+        x = hidden[start : start + step].to(model.device, copy=True).requires_grad_(True)
+        y = model.run(index, layer, x)
+        y.backward(above[start : start + step].to(model.device))
+        assert x.grad is not None
+        slopes[start : start + step] = x.grad
+    return slopes
+
+
+@contextlib.contextmanager
+def _watch(
+    model: LayeredModel, statistics: LayerStatistics, names: Sequence[str], gradients: bool = False
+) -> Iterator[LayerStatistics]:
+    """Fill the statistics of the named modules within the block.
+
+    Modules that read the very same tensor (q, k and v) share a covariance.
+    """
+    last: dict[str, Any] = {"input": None, "name": ""}
+
+    def watch_input(name: str, module: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
+        x = args[0]
+        if x is last["input"]:
+            statistics.inputs.setdefault(name, statistics.inputs[last["name"]])
+            return
+        last.update(input=x, name=name)
+        if name not in statistics.inputs:
+            statistics.inputs[name] = Covariance.zeros(x.shape[-1], x.device)
+        statistics.inputs[name].add(x)
+
+    def watch_output(
+        name: str, module: nn.Module, args: tuple[torch.Tensor, ...], y: torch.Tensor
+    ) -> None:
+        if name not in statistics.gradients:
+            statistics.gradients[name] = Covariance.zeros(y.shape[-1], y.device)
+        y.register_hook(statistics.gradients[name].add)
+
+    prefix = f"{model.layers[statistics.index]}."
+    handles = []
+    for name in names:
+        module = statistics.layer.get_submodule(name.removeprefix(prefix))
+        handles.append(module.register_forward_pre_hook(partial(watch_input, name)))
+        if gradients:
+            handles.append(module.register_forward_hook(partial(watch_output, name)))
+    try:
+        yield statistics
+    finally:
+        for handle in handles:
+            handle.remove()
