@@ -10,7 +10,7 @@ from typing import Literal
 from gacprof.checkpoint.inventory import Dim, Inventory, Module
 from gacprof.checkpoint.products import Products, Tokens
 from gacprof.checkpoint.scan import inventory_of
-from gacprof.core.sizes import Gemm, Side, SizeSource, SizeVerdict, Use, next_safe
+from gacprof.core.sizes import Gemm, Side, SizeSource, SizeVerdict, Use
 from gacprof.diagnose.findings import Action, Diagnosis, DimFinding, FixedFinding
 from gacprof.diagnose.sizes import SizeTable, better_size, window_of
 from gacprof.diagnose.source import open_source, products_for
@@ -82,17 +82,17 @@ def dim_finding(table: SizeTable, dim: Dim) -> DimFinding:
     The latter counts, for two odd dims hide each other's cost. A size that is safe only there may
     or may not be slow, by what its coupled dims become: it is kept.
     """
-    low, high = window_of(dim.size)
-    padded = table.beside_padded(dim, low, high)
-    now = padded.get(dim.size) or table.verdict(dim, dim.size)
-    if now.verdict == "unknown":
-        now = table.verdict(dim, dim.size)
-    elif now.verdict == "safe" and table.verdict(dim, dim.size).verdict == "misaligned":
+    padded = table.beside_padded(dim, *window_of(dim.size))
+    stored = table.verdict(dim, dim.size)
+    now = padded.get(dim.size, stored)
+    if now.verdict in ("unknown", stored.verdict):
+        now = stored
+    elif now.verdict == "safe" and stored.verdict == "misaligned":
         reason = "whether another size is faster depends on the dims of its products"
         now = SizeVerdict(dim.size, "undecided", now.penalty, now.latency_us, reason)
     better = None
     if now.verdict == "misaligned":
-        better = better_size(padded.values(), dim)
+        better = better_size(padded.values(), dim.size, dim.max_size)
     return DimFinding(dim, now, better, action_of(table, dim, now, better))
 
 
@@ -121,7 +121,7 @@ def fixed_findings(products: Products, source: SizeSource) -> list[FixedFinding]
         reach = FIXED_REACH * max(use.N.ranks, use.K.ranks)
         now, *larger = source.judge(uses, [size, *source.sizes(uses, size + 1, size + reach)])
         if now.verdict == "misaligned":
-            findings.append(FixedFinding(axis, tuple(weights), now, next_safe(larger, size)))
+            findings.append(FixedFinding(axis, tuple(weights), now, better_size(larger, size)))
     return findings
 
 
@@ -161,6 +161,6 @@ def head_findings(products: Products, source: SizeSource) -> list[FixedFinding]:
             continue
         larger = range(head_dim + 1, head_dim + FIXED_REACH + 1)
         verdicts = [source.head_dim(size, heads, kv_heads, dtype) for size in larger]
-        better = next_safe(verdicts, head_dim)
+        better = better_size(verdicts, head_dim)
         findings.append(FixedFinding("head_dim", tuple(places), now, better))
     return findings

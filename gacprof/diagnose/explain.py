@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from gacprof.checkpoint.products import Tokens, workload
-from gacprof.core.sizes import Gemm, Interval, Side, SizeSource, SizeVerdict, Use, next_safe
-from gacprof.diagnose.sizes import window_of
+from gacprof.core.sizes import Gemm, Interval, Side, SizeSource, SizeVerdict, Use
+from gacprof.diagnose.sizes import better_size, window_of
 from gacprof.diagnose.source import choose_dtype, open_source
 
 
@@ -80,7 +80,7 @@ def explain(
         ]
         larger = [x for x in size_source.sizes(uses, low, high) if x > size]
         verdicts = size_source.judge(uses, [size, *larger])
-    now, better = verdicts[0], next_safe(verdicts, size)
+    now, better = verdicts[0], better_size(verdicts, size)
     slower = None if better is None else _slower(now, better)
     return Explanation(size_source.name, size_source.provenance, now, better, slower)
 

@@ -121,8 +121,9 @@ def seems_safe(verdict: SizeVerdict) -> bool:
     return penalty is None or penalty.value <= TOLERANCE < penalty.high
 
 
-def better_size(verdicts: Iterable[SizeVerdict], dim: Dim) -> SizeVerdict | None:
-    """The smallest size above a dim's own that seems safe and that it may be padded to."""
-    limit = dim.max_size or MAX_DIM
-    larger = [v for v in verdicts if dim.size < v.size <= limit and seems_safe(v)]
+def better_size(
+    verdicts: Iterable[SizeVerdict], size: int, limit: int | None = None
+) -> SizeVerdict | None:
+    """The smallest size above this one, up to the limit, that seems safe."""
+    larger = [v for v in verdicts if size < v.size <= (limit or MAX_DIM) and seems_safe(v)]
     return min(larger, key=lambda v: v.size, default=None)
