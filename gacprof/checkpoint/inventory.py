@@ -109,8 +109,8 @@ class AttentionHeads:
 
 @dataclass(frozen=True)
 class Place:
-    """A place where a dim is written: ``size`` entries of ``tensor`` along ``axis`` from ``start``; where
-    gate and up alternate, ``per`` entries for each unit of the dim.
+    """A place where a dim is written: ``size`` entries of ``tensor`` along ``axis`` from ``start``;
+    where gate and up alternate, ``per`` entries for each unit of the dim.
 
     Growing a dim inserts at ``start + size``, shrinking it takes away before that; where
     several dims share an axis (PaLU groups in VT), the starts of the later ones move along.

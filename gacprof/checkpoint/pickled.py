@@ -25,7 +25,7 @@ from gacprof.core.errors import CheckpointError
 
 MAX_PICKLE_BYTES = 64 << 20
 """Whole-model pickles carry a tokenizer, seldom more than 10 MB; tensors are not in there."""
-MAX_MODULES = 250_000
+MAX_MODULES = 100_000
 
 _STORAGES = {
     "DoubleStorage": "float64",

@@ -168,7 +168,7 @@ def _kind_of(dim: Dim) -> str:
 
 
 def _place(config: Mapping[str, Any], dims: list[Dim]) -> tuple[Path, Fraction]:
-    """Path to the number that says these widths, () if none does, and how many times the number they are.
+    """Path to the number that says these widths, () if none does, and their multiple of it.
 
     Of several numbers the one that is true counts, else the first. GPT-2's config may leave its
     ``n_inner`` out (4 · n_embd then).

@@ -103,7 +103,7 @@ def _is_table(name: str, shape: tuple[int, ...]) -> bool:
 
 
 def _warnings(inventory: Inventory) -> Iterator[str]:
-    """Things that a plain loader would do silently wrong, and configs that disagree with tensors."""
+    """Faults that a plain loader would pass over, and configs that disagree with tensors."""
     if any(dim.kind != "width" for dim in inventory.dims):
         yield (
             f"a plain transformers model leaves weights of this layout ({inventory.layout}) random "

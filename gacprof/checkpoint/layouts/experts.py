@@ -20,7 +20,7 @@ from gacprof.checkpoint.layouts.names import parent_of, role_of
 from gacprof.core.dtypes import FLOATING
 
 IN_HALVES = "is_concatenated"
-"""Attribute of transformers' modules of experts: gate and up one after the other, or alternating."""
+"""Attribute of transformers' modules of experts: true where gate and up do not alternate."""
 
 _IN_HALVES_BY_TYPE = {"gpt_oss": False} | dict.fromkeys(
     (
@@ -30,7 +30,7 @@ _IN_HALVES_BY_TYPE = {"gpt_oss": False} | dict.fromkeys(
     ),
     True,
 )
-"""True where gate and up lie one after the other, by model type (their modeling files in transformers)."""
+"""True where they do not alternate, by model type (their modeling files in transformers)."""
 
 _JOINED = (".experts.mlp.w1", ".experts.mlp.v1", ".experts.mlp.w2")
 _UNKNOWN = (

@@ -74,13 +74,16 @@ def stored_linear(
 ) -> Linear:
     """Describe the layer of these weights by their shapes."""
     tensors = contents.tensors
-    reads = tensors[inner or outer[0]]
+    reads, (out_axis, in_axis) = tensors[inner or outer[0]], axes
     biases = tuple(filter(None, (bias_of(contents, weight) for weight in outer)))
     if len(biases) != len(outer):
         biases = ()
-    shared = [joined if axis == 0 else 1 for axis in axes]
-    n_out = sum(tensors[weight].shape[axes[0]] for weight in outer) // shared[0]
-    n_in = reads.shape[axes[1]] // shared[1]
+    n_out = sum(tensors[weight].shape[out_axis] for weight in outer)
+    n_in = reads.shape[in_axis]
+    if out_axis == 0:
+        n_out //= joined
+    elif in_axis == 0:
+        n_in //= joined
     return Linear(
         name,
         outer,

@@ -50,7 +50,9 @@ def find_widths(contents: Contents, linears: Sequence[Linear]) -> list[Dim]:
     dims = []
     for mlp, parts in mlps.items():
         down = parts.pop("down", None)
-        if down and parts and _fit(parts, down.in_features):
+        sizes = {x.out_features / _COPIES[role] for role, x in parts.items()}
+        is_whole = all(len(linear.outer) == 1 for linear in parts.values())
+        if down and is_whole and sizes == {down.in_features}:
             others = [name for name in below[mlp] if name not in attention]
             dims.append(_width(contents, mlp, parts, down, others))
     why = f"the config of a {contents.config.get('model_type')} has no number for this width"
@@ -64,14 +66,6 @@ def find_widths(contents: Contents, linears: Sequence[Linear]) -> list[Dim]:
 def _mlp_of(module: str) -> str:
     """The module of an MLP's layer; BERT has intermediate.dense and output.dense."""
     return re.sub(r"\.(intermediate|output)$", "", parent_of(module))
-
-
-def _fit(parts: Mapping[str, Linear], size: int) -> bool:
-    """Tell whether gate and up give as many entries as down takes."""
-    return all(
-        linear.out_features == size * _COPIES[role] and len(linear.outer) == 1
-        for role, linear in parts.items()
-    )
 
 
 def _width(
@@ -109,7 +103,7 @@ def _width(
 
 
 def _places(linear: Linear, tensor: str, axis: int, size: int, copies: int) -> list[Place]:
-    """Places where a tensor of the layer has a width of ``size``, ``copies`` times (gate and up)."""
+    """Places where a tensor of the layer has a width of ``size``, ``copies`` times."""
     if linear.alternating:
         return [Place(tensor, axis, per=copies)]
     return [Place(tensor, axis, i * size) for i in range(max(copies, linear.joined))]
