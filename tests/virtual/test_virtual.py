@@ -15,7 +15,7 @@ from gacprof.extras.virtual import run
 from gacprof.extras.virtual.ask import dispatch
 from gacprof.extras.virtual.build import find_torch, libraries
 from gacprof.extras.virtual.profiles import ATTRIBUTES, gpus, profile
-from gacprof.kernels.dispatch import load_table, shipped_tables
+from gacprof.kernels.dispatch import FOLDER, load_table, shipped_tables
 
 REPOSITORY = Path(__file__).parent.parent.parent
 SEEN = """
@@ -149,16 +149,11 @@ def test_a_shipped_table_agrees_with_pytorch_at_random_questions(
         assert table.sdpa(*where, causal=causal, gqa=gqa).backend == backend, question
 
 
-def test_a_table_is_made_to_the_same_bytes(cuda_python: Path, tmp_path: Path) -> None:
-    paths = [tmp_path / "one.json", tmp_path / "two.json"]
-    tables = [dispatch("a10", torch_python=cuda_python, out=path) for path in paths]
-    assert paths[0].read_bytes() == paths[1].read_bytes()
-    shipped = load_table("a10", tables[0].release)
-    if shipped is not None:
-        assert shipped.versions == tables[0].versions
-        for name, section in tables[0].sections.items():
-            for key in section.keys:
-                sizes = range(section.range[0], section.range[1] + 1)
-                assert all(
-                    section.lookup(s, *key) == shipped.sections[name].lookup(s, *key) for s in sizes
-                )
+def test_a_table_is_made_to_the_bytes_that_ship(cuda_python: Path, tmp_path: Path) -> None:
+    release = find_torch(cuda_python).release
+    if ("a10", release) not in shipped_tables():
+        pytest.skip(f"no table of torch {release} ships")
+    table = dispatch("a10", torch_python=cuda_python, out=tmp_path / "a10.json")
+    shipped = FOLDER / f"a10-torch{release}.json"
+    assert table.release == release
+    assert (tmp_path / "a10.json").read_bytes() == shipped.read_bytes()
