@@ -2,8 +2,8 @@
 
 A round runs every model once at every workload, and the first model a second time, as a copy of
 its own: the A/A replicate. Models are compared within a round, so whatever the machine does to a
-round as a whole cancels; the log ratios of the rounds have Student's interval. What the replicate
-shows against its original is the bench's own error: a smaller difference is never claimed.
+round as a whole cancels; the trimmed mean of the rounds' log ratios has Student's interval. The
+replicate's difference from its original is the bench's own error: no smaller one is claimed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,11 @@ WARM_UP_ROUNDS = 2
 FEWEST_ROUNDS = 8
 """Measured whatever the seconds: fewer tell little of their own spread."""
 LEVEL = 0.95
-"""Of every interval."""
+"""Of the intervals that are reported."""
+VERDICT_LEVEL = 0.99
+"""Of those that verdicts rest on: one A/A replicate in a hundred is decided by chance."""
+TRIMMED = 0.2
+"""Share of rounds left out at either end: other programs make a round in ten much slower."""
 
 BenchVerdict = Literal["reference", "faster", "slower", "undecided"]
 
@@ -51,8 +55,8 @@ class Timing:
 
     ``latency_us`` is that of the prompt, or of one decoded token; ``ratio`` is the time over the
     first model's (below 1 is faster), with 95 % intervals; ``times_us`` are the rounds. The verdict
-    is decided where the ratio's interval excludes 1 and the difference exceeds any that the
-    replicate's interval allows.
+    is decided where the ratio's 99 % interval excludes 1 and the difference exceeds any that the
+    replicate's 95 % interval allows.
     """
 
     model: str
@@ -202,13 +206,14 @@ def compare(names: Sequence[str], workload: str, times_us: np.ndarray) -> list[T
     timings = []
     for column, name in enumerate([*names, f"{names[0]} (replicate)"]):
         ratio = mean_interval(ratios[:, column])
+        surely = mean_interval(ratios[:, column], VERDICT_LEVEL)
         verdict: BenchVerdict = "undecided"
         threshold = 0.0 if column == len(names) else largest_noise
         if column == 0:
             verdict = "reference"
-        elif ratio.high < 0 and ratio.value < -threshold:
+        elif surely.high < 0 and ratio.value < -threshold:
             verdict = "faster"
-        elif ratio.low > 0 and ratio.value > threshold:
+        elif surely.low > 0 and ratio.value > threshold:
             verdict = "slower"
         raw = tuple(times_us[:, column].tolist())
         latency = exponential(mean_interval(logs[:, column]))
@@ -216,11 +221,11 @@ def compare(names: Sequence[str], workload: str, times_us: np.ndarray) -> list[T
     return timings
 
 
-def mean_interval(values: np.ndarray) -> Interval:
-    """Mean of one value a round, with Student's interval."""
-    mean = float(values.mean())
-    half = float(stats.sem(values) * stats.t.ppf((1 + LEVEL) / 2, len(values) - 1))
-    return Interval(mean - half, mean, mean + half)
+def mean_interval(values: np.ndarray, level: float = LEVEL) -> Interval:
+    """Trimmed mean of one value a round, with Student's interval (Yuen's)."""
+    mean = float(stats.trim_mean(values, TRIMMED))
+    low, high = stats.mstats.trimmed_mean_ci(values, (TRIMMED, TRIMMED), alpha=1 - level)
+    return Interval(float(low), mean, float(high))
 
 
 def exponential(interval: Interval) -> Interval:

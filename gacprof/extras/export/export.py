@@ -29,14 +29,8 @@ LOGIT_TOLERANCE = 1e-4
 """Largest difference of float32 logits over the largest logit: two orders of adding differ by
 about 1e-6 in small models and 1e-5 in large ones."""
 
-COPIED = [
-    "tokenizer.json",
-    "tokenizer.model",
-    "vocab.json",
-    "merges.txt",
-    "special_tokens_map.json",
-]
-COPIED += ["added_tokens.json", "chat_template.jinja", "LICENSE", "NOTICE"]
+COPIED = ["tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt", "added_tokens.json"]
+COPIED += ["special_tokens_map.json", "chat_template.jinja", "LICENSE", "NOTICE"]
 """Files of a checkpoint that an export copies as they are."""
 
 NAMING_CODE = ("auto_map", "tokenizer_file", "custom_generate")

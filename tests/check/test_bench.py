@@ -1,0 +1,85 @@
+"""Benches: rounds as they are compared, and real models on the CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from decoders import write_decoder
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gacprof.check.bench import FEWEST_ROUNDS, bench, compare
+from gacprof.core.errors import MeasurementError
+
+SEEDS = range(200)
+
+
+def rounds(seed: int, effect: float, count: int = 40, noise: float = 0.02) -> np.ndarray:
+    """Times [rounds, (model, other, replicate)] whose rounds drift together by 20 %."""
+    rng = np.random.default_rng(seed)
+    logs = rng.normal(0, noise, (count, 3)) + rng.normal(0, 0.2, (count, 1))
+    logs[:, 1] += effect
+    return np.exp(8 + logs)
+
+
+def verdicts(effect: float) -> list[str]:
+    return [compare(["a", "b"], "w", rounds(seed, effect))[1].verdict for seed in SEEDS]
+
+
+def test_equal_models_are_undecided_and_so_is_the_replicate() -> None:
+    assert verdicts(0.0).count("undecided") >= 0.98 * len(SEEDS)
+    replicates = [compare(["a", "b"], "w", rounds(seed, 0.0))[2].verdict for seed in SEEDS]
+    assert replicates.count("undecided") >= 0.97 * len(SEEDS)
+
+
+def test_a_difference_beyond_the_noise_is_decided_with_its_sign() -> None:
+    assert verdicts(-0.05).count("faster") == len(SEEDS)
+    assert verdicts(0.05).count("slower") == len(SEEDS)
+
+
+def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
+    ratios = [compare(["a", "b"], "w", rounds(seed, 0.03))[1].ratio for seed in SEEDS]
+    hits = [ratio.low <= np.exp(0.03) <= ratio.high for ratio in ratios]
+    assert 0.9 <= np.mean(hits) <= 0.99
+
+
+@settings(deadline=None, derandomize=True, max_examples=30)
+@given(st.integers(0, 10**6), st.floats(0.1, 10))
+def test_units_and_drift_of_rounds_change_no_ratio(seed: int, unit: float) -> None:
+    times = rounds(seed, 0.01)
+    drift = np.random.default_rng(seed + 1).uniform(0.5, 2, (len(times), 1))
+    first = compare(["a", "b"], "w", times)
+    second = compare(["a", "b"], "w", times * drift * unit)
+    for a, b in zip(first, second, strict=True):
+        assert a.verdict == b.verdict
+        assert b.ratio.value == pytest.approx(a.ratio.value)
+
+
+def test_models_are_timed_at_both_workloads(tmp_path: Path) -> None:
+    small = write_decoder(tmp_path / "small", widths=(16, 16))
+    large = write_decoder(tmp_path / "large", widths=(16,) * 12)
+    result = bench([small, large], prefill=8, decode=2, seconds=0.0, device="cpu")
+    assert result.models == ("small", "large") and result.rounds == FEWEST_ROUNDS
+    assert result.parameters[0] < result.parameters[1]
+    assert result.environment.kind == "cpu" and result.dtype == "float32"
+    assert [(t.workload, t.model) for t in result.timings] == [
+        ("prefill 8", "small"),
+        ("prefill 8", "large"),
+        ("decode 2", "small"),
+        ("decode 2", "large"),
+    ]
+    assert [t.verdict for t in result.timings[::2]] == ["reference", "reference"]
+    assert len(result.replicates) == 2
+    for timing in result.timings:
+        assert len(timing.times_us) == result.rounds and min(timing.times_us) > 0
+    only = bench([small], prefill=4, decode=0, seconds=0.0, device="cpu")
+    assert len(only.timings) == 1
+
+
+def test_a_device_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MeasurementError):
+        bench([write_decoder(tmp_path / "m")], device="cuda:77")
+    with pytest.raises(MeasurementError):
+        bench([])
