@@ -7,11 +7,10 @@ at an end of its range: it is sound only within about one alignment step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from gacprof.checkpoint.inventory import Dim
 from gacprof.core.errors import PlanError
 
 MAX_WINDOW = 0.1
@@ -19,11 +18,6 @@ MAX_WINDOW = 0.1
 (107.3 → 96, 104, 112, 128). Wider windows lost more energy than no plan at all."""
 
 Rows = Sequence[Sequence[float]]
-
-
-def eq4_value(dim: Dim, size: int | None, scores: Mapping[str, float]) -> float:
-    """Importance × parameters gained: sᵢ · (|Wᵢ(d)| − |W*ᵢ|). A dim without a score has 1."""
-    return scores.get(dim.name, 1.0) * ((size or dim.size) - dim.size) * dim.params_per_unit
 
 
 def solve_paper(values: Rows, costs: Rows, budget: int, unit: int) -> tuple[int, ...]:

@@ -59,15 +59,8 @@ def pareto(
     curves = loss_curves(inventory, inventory.dims, losses)
     rows = []
     for budget in budgets:
-        chosen = plan(
-            inventory,
-            sizes,
-            budget=budget,
-            tokens=tokens,
-            multiple=multiple,
-            window=WINDOW,
-            losses=curves,
-        )
+        options = {"budget": budget, "tokens": tokens, "multiple": multiple, "losses": curves}
+        chosen = plan(inventory, sizes, window=WINDOW, **options)  # type: ignore[arg-type]
         us = chosen.latency_us and chosen.latency_us[1].value
         rows.append((budget, *chosen.parameters[1:], *chosen.nbytes[1:], us, -chosen.value))
     return pd.DataFrame(rows, columns=["budget", "parameters", "bytes", "us", "loss"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from gacprof.checkpoint.inventory import Dim, Inventory, NewSizes
+from gacprof.checkpoint.inventory import Inventory, NewSizes
 from gacprof.checkpoint.products import Tokens
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.core.errors import PlanError
@@ -132,7 +132,7 @@ def _rest(
         names = {module.name for c in classes for module in c.modules}
         modules = [module for module in inventory.modules if module.name not in names]
         latency_us = table.products.time_us(table.source, modules, settled)
-        if latency_us is None:
+        if latency_us is None or table.products.total_us(table.source, settled) is None:
             raise PlanError(
                 f"{table.source.name} doesn't know the latency of every product, which a limit on "
                 "it needs: 'gacprof sweep --model CHECKPOINT' measures them, or leave it out"
@@ -144,7 +144,8 @@ def _rest(
 def _plan_of(
     table: SizeTable, goal: Objective, sizes: NewSizes, limits: Limits, solution: Solution
 ) -> Plan:
-    """The chosen sizes as a plan of the whole checkpoint."""
+    """The chosen sizes as a plan of the whole checkpoint, each with the verdict on it beside the
+    others' new ones."""
     inventory, products = table.inventory, table.products
     tensors = list(inventory.tensors.values())
     before = footprint(inventory, tensors)
@@ -152,6 +153,13 @@ def _plan_of(
     modules = [module for module in inventory.modules if sizes.keys() & set(module.dims)]
     us_before = products.time_us(table.source, modules)
     us_after = products.time_us(table.source, modules, sizes)
+    choices = []
+    for name, size in sizes.items():
+        dim, verdict = inventory.dim(name), SizeVerdict(0, "safe")
+        if size is not None:
+            verdict = table.verdict(dim, size, sizes)
+        loss = goal.loss(dim, size)
+        choices.append(Choice(name, dim.kind, dim.size, size, verdict.verdict, loss))
     return Plan(
         checkpoint=inventory.path,
         fingerprint=inventory.fingerprint,
@@ -160,7 +168,7 @@ def _plan_of(
         objective=goal.name,
         tokens=products.tokens,
         tp=products.tp,
-        choices=tuple(_choice(table, goal, inventory.dim(name), sizes) for name in sizes),
+        choices=tuple(choices),
         parameters=(before.parameters, after.parameters),
         nbytes=(before.nbytes, after.nbytes),
         latency_us=(us_before, us_after) if us_before and us_after else None,
@@ -168,15 +176,3 @@ def _plan_of(
         bound=solution.bound,
         limits=limits,
     )
-
-
-def _choice(table: SizeTable, goal: Objective, dim: Dim, sizes: NewSizes) -> Choice:
-    """A dim's size with the verdict on it beside the others' new ones; where the source doesn't
-    know that, beside padded ones."""
-    size = sizes[dim.name]
-    verdict = SizeVerdict(dim.size, "safe")
-    if size is not None:
-        verdict = table.verdict(dim, size, sizes)
-        if verdict.verdict == "unknown":
-            verdict = table.beside_padded(dim, size, size).get(size, verdict)
-    return Choice(dim.name, dim.kind, dim.size, size, verdict.verdict, goal.loss(dim, size))

@@ -17,7 +17,6 @@ from gacprof.checkpoint.inventory import Dim, Inventory
 from gacprof.checkpoint.tensors import read_tensor
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import read_json
-from gacprof.plan.paper import eq4_value
 
 ObjectiveName = Literal["quality", "pad", "gac"]
 LossCurves = Mapping[str, Sequence[float]]
@@ -27,7 +26,8 @@ Scores = Mapping[str, float]
 @dataclass(frozen=True)
 class Objective:
     """What a plan maximises. ``quality``: the least loss by ``losses`` (curves by dim); ``pad``:
-    the fewest parameters without a cut; ``gac``: importance × parameters gained, by ``scores``."""
+    the fewest parameters without a cut; ``gac``: Eq. 4 of arXiv 2604.09595, importance ×
+    parameters gained, Σ sᵢ · (|Wᵢ(d)| − |W*ᵢ|), by ``scores`` (1 for a dim without one)."""
 
     name: ObjectiveName
     losses: LossCurves = field(default_factory=dict)
@@ -48,8 +48,11 @@ class Objective:
         if self.name == "pad":
             return -float(parameters)
         if self.name == "gac":
-            return sum(eq4_value(dim, sizes[dim.name], self.scores) for dim in dims)
+            return sum(self._gain(dim, sizes[dim.name] or dim.size) for dim in dims)
         return -sum(self.loss(dim, sizes[dim.name]) for dim in dims)
+
+    def _gain(self, dim: Dim, size: int) -> float:
+        return self.scores.get(dim.name, 1.0) * (size - dim.size) * dim.params_per_unit
 
 
 def can_have(dim: Dim, size: int) -> bool:

@@ -83,23 +83,23 @@ def solve(values: Rows, limits: Sequence[tuple[Rows, float]]) -> Solution:
 def _by_price(classes: Classes, takes: Floats, room: Floats) -> tuple[Ints, float]:
     """The best options at the lowest price at which they fit the one limit, then those of a
     slightly lower price for as many classes as fit; and the least upper bound."""
-    (taken,), (most,) = takes, room
-    light, heavy = classes.best(-taken, -classes.values), classes.best(classes.values, taken)
+    (costs,), (most,) = takes, room
+    light, heavy = classes.best(-costs, -classes.values), classes.best(classes.values, costs)
     bound = float(classes.values[heavy].sum())
     low, high = 0.0, 0.0
-    price = float(np.ptp(classes.values) / max(np.ptp(taken), TINY))
+    price = float(np.ptp(classes.values) / max(np.ptp(costs), TINY))
     for _ in range(BISECTIONS):
-        score = classes.values - price * taken
-        choice = classes.best(score, taken)
+        score = classes.values - price * costs
+        choice = classes.best(score, costs)
         bound = min(bound, float(score[choice].sum() + price * most))
-        if taken[choice].sum() <= most:
+        if costs[choice].sum() <= most:
             light, high = choice, price
         else:
             heavy, low = choice, price
         price = (low + high) / 2 if high else 2 * price
     gains = classes.values[heavy] - classes.values[light]
-    more = np.maximum(taken[heavy] - taken[light], TINY)
-    left = most - taken[light].sum()
+    more = np.maximum(costs[heavy] - costs[light], TINY)
+    left = most - costs[light].sum()
     for i in np.argsort(-gains / more, kind="stable"):
         if gains[i] > 0 and more[i] <= left:
             light[i] = heavy[i]

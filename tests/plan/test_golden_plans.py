@@ -78,7 +78,13 @@ def gain_of_padding(
     return max(gains)
 
 
-@pytest.mark.parametrize("name", sorted(CASES))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name.endswith("seed 0") else pytest.mark.slow)
+        for name in sorted(CASES)
+    ],
+)
 def test_a_plan_is_never_slower_and_leaves_no_dim_beaten(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     inventory, source = checkpoint_of(case, tmp_path / "source"), source_of(case)
