@@ -25,7 +25,9 @@ MAX_SIZE = 1 << 31
 TEXT_PARTS = ("text_config", "llm_config", "language_config")
 """Text models in multimodal configs: transformers', InternVL's, DeepSeek-VL's."""
 VISION_PARTS = ("vision_config", "visual", "vision_tower_config", "vit_config")
-COMPRESSED = r"truncation_ranks|head_wise_ranks|slicing_config|lowrank_config|rank_map|block_configs"
+COMPRESSED = (
+    r"truncation_ranks|head_wise_ranks|slicing_config|lowrank_config|rank_map|block_configs"
+)
 """Fields that name sizes of single layers (configs of ASVD, PaLU and others, Nemotron-NAS)."""
 COMPRESSORS = r"asvd|palu|svdllm|slicegpt|basel|dobi"
 """Words in the class names that compressors give their models (``ASVDLlamaForCausalLM``)."""
@@ -137,13 +139,14 @@ class ConfigSizes:
 
     def compute(self, expression: str) -> int:
         """The value of ``a*b+c*d`` or ``a*b/c``; 0 where a size isn't said or doesn't divide."""
-        terms = []
-        for term in expression.split("+"):
-            over, _, under = term.partition("/")
-            factors = [self.get(name) for name in over.split("*")]
-            whole, rest = divmod(prod(factors), self.get(under) or 1) if under else (prod(factors), 0)
-            terms.append(0 if rest else whole)
+        terms = [self._term(term) for term in expression.split("+")]
         return sum(terms) if all(terms) else 0
+
+    def _term(self, term: str) -> int:
+        over, _, under = term.partition("/")
+        divisor = (under and self.get(under)) or 1
+        whole, rest = divmod(prod(map(self.get, over.split("*"))), divisor)
+        return 0 if rest else whole
 
     def size_of(self, expression: str) -> int:
         """The same; sizes that aren't said are noted as missing."""
@@ -265,9 +268,7 @@ def _modules(sizes: ConfigSizes, dtype: str) -> Iterator[Module]:
             yield _module(name, role, None, (sizes.get("vocab_size"), hidden), dtype)
 
 
-def _module(
-    name: str, role: str, layer: int | None, shape: tuple[int, int], dtype: str
-) -> Module:
+def _module(name: str, role: str, layer: int | None, shape: tuple[int, int], dtype: str) -> Module:
     n, k = shape
     kind = "embedding" if role == "embedding" else "dense"
     gemms = (Gemm(f"{name}.weight", n, k),)

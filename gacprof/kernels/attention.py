@@ -1,18 +1,22 @@
-"""Attention by the rules of PyTorch's dispatcher: which backend takes a head_dim, and how well.
+"""Attention by PyTorch's dispatcher: which backend takes a head_dim, and how well.
 
-The rules follow ``sdp_utils.cpp`` in its order of checks, for dense, contiguous tensors at
-inference, with the wheels that PyPI offers for x86-64 Linux (CUDA 13, cuDNN newer than 9.15).
-Those of 2.13 were compared with PyTorch's own answers on a virtual GPU: 0 of 10,764 differ on each
-of six; recorded answers of a release stand in :mod:`gacprof.kernels.dispatch`.
+Answers recorded on a virtual GPU (:mod:`gacprof.kernels.dispatch`) come first; where none are,
+the dispatcher's rules of refusal (``attention.toml``) give the same: 0 of 10,764 questions differ
+on each of six GPUs. Calls are of dense, contiguous tensors at inference, with PyPI's wheels.
 """
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib.resources import files
+from typing import Any
 
 from gacprof.core.errors import ConfigError
 from gacprof.core.sizes import SizeVerdict
+from gacprof.kernels.demands.requirements import matches_all
 from gacprof.kernels.dispatch import DispatchTable, load_table
 
 RELEASES = ("2.11.0", "2.12.0", "2.13.0", "2.14.1")
@@ -21,12 +25,10 @@ TEMPLATES = (32, 64, 96, 128, 192, 256)
 2.14.1 (launches on a virtual GPU); 160 and 224 went earlier."""
 FLASH_MULTIPLE = 8
 """scaled_dot_product_attention pads head_dim to a multiple of it for flash (attention.cpp)."""
-ORDER = ("flash", "efficient", "math", "cudnn")
-"""``torch._C._get_sdp_priority_order()``; on sm90 and sm100 cuDNN newer than 9.15 goes first."""
-HALVES = ("float16", "bfloat16")
-QUALITY = (
-    "cudnn", "filled", "unfilled", "padded", "efficient", "efficient-unfilled", "math",
-)  # fmt: skip
+MAX_SWEPT = 256
+REACH = 64
+"""How far above a head_dim a better one is looked for: templates are as far apart."""
+QUALITY = ("cudnn", "filled", "unfilled", "padded", "efficient", "efficient-unfilled", "math")
 """Ways to serve a head_dim, the best first; cuDNN's and a filled template are equals."""
 
 
@@ -48,17 +50,22 @@ class AttentionCall:
     causal: bool = True
 
     @property
-    def sm(self) -> int:
-        return int(self.arch.rstrip("af").removeprefix("sm"))
+    def facts(self) -> dict[str, Any]:
+        """The call as ``attention.toml`` describes it."""
+        return {
+            **vars(self),
+            "sm": int(self.arch.rstrip("af").removeprefix("sm")),
+            "odd_8": self.head_dim % 8,
+            "odd_4": self.head_dim % 4,
+            "grouped": self.heads != self.kv_heads,
+            "uneven_heads": self.heads % self.kv_heads > 0,
+            "uneven_causal": self.causal and self.q_len != self.kv_len,
+        }
 
-    @property
-    def is_new(self) -> bool:
-        """A call of torch 2.14 or newer."""
-        return _version(self.torch) >= (2, 14)
 
-
-def _version(torch: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in torch.split("+")[0].split(".")[:2])
+@cache
+def _rules() -> Mapping[str, Any]:
+    return tomllib.loads(files("gacprof.kernels").joinpath("attention.toml").read_text("utf-8"))
 
 
 def release(torch: str | None) -> str:
@@ -66,18 +73,11 @@ def release(torch: str | None) -> str:
 
     Raises :class:`ConfigError` for one without rules.
     """
-    if torch is None:
-        return RELEASES[-1]
-    for known_release in RELEASES:
-        if known_release.split(".")[:2] == torch.split("+")[0].split(".")[:2]:
-            return known_release
+    request = (torch or RELEASES[-1]).split("+")[0].split(".")[:2]
+    for version in RELEASES:
+        if version.split(".")[:2] == request:
+            return version
     raise ConfigError(f"attention of torch {torch} was not read, of {', '.join(RELEASES)} it was")
-
-
-def refusals(call: AttentionCall) -> dict[str, str]:
-    """Why backends cannot take a call, by backend; those that can are left out."""
-    checks = {"flash": _flash(call), "efficient": _efficient(call), "cudnn": _cudnn(call)}
-    return {backend: reason for backend, reason in checks.items() if reason}
 
 
 def recorded(call: AttentionCall) -> DispatchTable | None:
@@ -102,99 +102,42 @@ def backend(call: AttentionCall) -> str:
 
 
 def backend_by_rules(call: AttentionCall) -> str:
-    """The backend that the dispatcher's rules choose."""
-    order: tuple[str, ...] = ORDER
-    if call.sm in (90, 100):
-        order = ("cudnn", *ORDER)
-    refused = refusals(call)
-    return next(name for name in order if name not in refused)
-
-
-def _flash(call: AttentionCall) -> str:
-    if call.mask:
-        return "an explicit attn_mask is passed"
-    if call.head_dim > TEMPLATES[-1]:
-        return f"head_dim {call.head_dim} is above {TEMPLATES[-1]}"
-    if call.causal and call.q_len != call.kv_len:
-        return f"is_causal with {call.q_len} queries and {call.kv_len} keys"
-    return _device(call) or _halves(call)
-
-
-def _efficient(call: AttentionCall) -> str:
-    if not 50 <= call.sm <= 121:
-        return f"{call.arch} is not in sm50 … sm121"
-    half = call.dtype in HALVES
-    multiple = 1
-    if call.sm >= 80:
-        multiple = 8 if half else 4
-    elif call.sm >= 70 and half:
-        multiple = 8
-    if call.head_dim % multiple:
-        return f"head_dim {call.head_dim} is no multiple of {multiple}"
-    if not half and call.dtype != "float32":
-        return f"it takes 16-bit types and float32, not {call.dtype}"
-    if call.sm < 80 and call.dtype == "bfloat16":
-        return "it takes bfloat16 from sm80 on"
-    if call.heads != call.kv_heads and not call.is_new:
-        return "query heads outnumber key heads"
-    return ""
-
-
-def _cudnn(call: AttentionCall) -> str:
-    limit = 128
-    if call.sm == 90 or (call.sm // 10 == 10 and call.is_new and call.q_len > 1):
-        limit = 256
-    if call.head_dim > limit:
-        return f"head_dim {call.head_dim} is above {limit}"
-    if call.head_dim % 8:
-        return f"head_dim {call.head_dim} is no multiple of 8"
-    if call.kv_len == 1:
-        return "there is one key"
-    if call.sm == 100 and call.is_new and call.q_len == 1:
-        return "there is one query"
-    return _device(call) or _halves(call)
-
-
-def _device(call: AttentionCall) -> str:
-    if 80 <= call.sm <= 121:
-        return ""
-    return f"{call.arch} is not in sm80 … sm121"
-
-
-def _halves(call: AttentionCall) -> str:
-    if call.dtype not in HALVES:
-        return f"it takes float16 and bfloat16, not {call.dtype}"
-    if call.heads % call.kv_heads:
-        return f"{call.heads} query heads are no multiple of {call.kv_heads} key heads"
-    return ""
+    """The first backend in the dispatcher's order that refuses no part of the call."""
+    order = list(_rules()["order"])
+    if call.arch in _rules()["cudnn_first"]:
+        order.insert(0, "cudnn")
+    facts = call.facts
+    for name in order:
+        if not any(matches_all(facts, row) for row in _rules().get(name, ())):
+            return name
+    return "math"
 
 
 def template(head_dim: int) -> int:
     """FlashAttention-2's template that serves a head_dim up to 256: the next larger."""
-    return next(size for size in TEMPLATES if size >= head_dim)
+    return min(size for size in TEMPLATES if size >= head_dim)
 
 
 def serving(call: AttentionCall) -> str:
     """One of :data:`QUALITY`: how a call's head_dim is served."""
-    name = backend(call)
+    name, size = backend(call), call.head_dim
+    if name == "flash" and size % FLASH_MULTIPLE:
+        return "padded"  # q, k and v are copied before, the output is sliced after
     if name == "flash":
-        if call.head_dim % FLASH_MULTIPLE:
-            return "padded"  # q, k and v are copied before, the output is sliced after
-        return "filled" if template(call.head_dim) == call.head_dim else "unfilled"
-    fills = call.head_dim > 128 or call.arch != "sm80" or call.head_dim % 32 == 0
-    if name == "efficient" and not fills:
+        return "filled" if size in TEMPLATES else "unfilled"
+    if (name, call.arch) == ("efficient", "sm80") and size % 32 and size <= 128:
         return "efficient-unfilled"  # slower at 104 to 120 than at 128 (arXiv 2604.09595, B.1)
     return name
 
 
-@cache
-def _ways(call: AttentionCall) -> list[int]:
-    """Ranks in :data:`QUALITY` of all ways in which head_dims up to 256 are served, ascending."""
-    return sorted({_rank(replace(call, head_dim=size)) for size in range(1, 257)})
-
-
 def _rank(call: AttentionCall) -> int:
     return max(QUALITY.index(serving(call)) - 1, 0)
+
+
+@cache
+def _best_rank(call: AttentionCall) -> int:
+    """The rank in :data:`QUALITY` of the best-served head_dim up to 256."""
+    return min(_rank(replace(call, head_dim=size)) for size in range(1, MAX_SWEPT + 1))
 
 
 def judge_head_dim(call: AttentionCall) -> SizeVerdict:
@@ -214,9 +157,9 @@ def judge_head_dim(call: AttentionCall) -> SizeVerdict:
     if not steps_known.get(way, True):
         return SizeVerdict(size, "undecided", reason=f"{reason}: its steps are not known")
     rank = _rank(call)
-    if rank == _ways(call)[0]:
+    if rank == _best_rank(replace(call, head_dim=1)):
         return SizeVerdict(size, "safe", reason=reason)
-    for larger in range(size + 1, size + 65):
+    for larger in range(size + 1, size + REACH + 1):
         if _rank(replace(call, head_dim=larger)) < rank:
             reason = f"{reason}; {larger} is served better"
             return SizeVerdict(size, "misaligned", reason=reason)

@@ -54,21 +54,14 @@ class NamedModules:
             parts = name.rpartition("layers.{}.")[2].split(".")
             for length in range(len(parts) + 1):
                 layers |= self._numbered.get(".".join(parts[:length]), set())
-            for pattern in self._patterns:
-                tells_layers = re.search(r"\d|layers", pattern.pattern)
-                for layer in range(self.layers) if tells_layers else (0,):
-                    if pattern.search(name.replace("{}", str(layer))):
-                        layers |= {layer} if tells_layers else set(range(self.layers))
+            for layer in range(self.layers):
+                numbered = name.replace("{}", str(layer))
+                layers |= {layer for pattern in self._patterns if pattern.search(numbered)}
         return layers
 
     def has_all(self, modules: Sequence[str]) -> bool:
         """Whether these modules are named in every layer."""
-        everywhere = [len(self.layers_of(module)) >= self.layers for module in modules]
-        return bool(everywhere) and all(everywhere)
-
-    def has_some(self, modules: Sequence[str]) -> bool:
-        """Whether one of these modules is named in a layer."""
-        return any(map(self.layers_of, modules))
+        return bool(modules) and all(len(self.layers_of(name)) >= self.layers for name in modules)
 
     def differ(self, modules: Sequence[str]) -> bool:
         """Whether some of these modules are named in a layer in which others are not."""

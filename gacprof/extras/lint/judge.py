@@ -22,6 +22,11 @@ OUTCOMES: tuple[Outcome, ...] = ("ok", "unknown", "pads", "falls back", "wrong",
 serves nothing wrong."""
 
 
+def worst_of(outcomes: Iterable[Any], default: Outcome = "ok") -> Outcome:
+    """The worst of some outcomes."""
+    return max(outcomes, key=OUTCOMES.index, default=default)
+
+
 @dataclass(frozen=True)
 class Setting:
     """An engine at a version, a GPU, the model's storage and type, and its ranks."""
@@ -47,6 +52,11 @@ class Finding:
     to: int = 0
     part: str = ""
 
+    @property
+    def is_of_all_parts(self) -> bool:
+        """Whether every part of a fused product breaks the row: it is on K, or on no size."""
+        return not self.part and (self.axis == "K" or self.row.relation == "never")
+
 
 @dataclass(frozen=True)
 class Judgement:
@@ -63,15 +73,9 @@ class Judgement:
     note: str = ""
 
     @property
-    def worst(self) -> Finding | None:
-        """The first finding of the product's outcome, else the worst of all."""
-        matching = [f for f in self.findings if f.row.outcome == self.outcome]
-        ranked = matching or sorted(self.findings, key=_badness, reverse=True)
-        return ranked[0] if ranked else None
-
-
-def _badness(finding: Finding) -> int:
-    return OUTCOMES.index(finding.row.outcome)
+    def is_judged(self) -> bool:
+        """Whether the config says enough of the product for a verdict."""
+        return self.product.is_sized or bool(self.findings)
 
 
 def judge_product(product: RankProduct, setting: Setting) -> Judgement:
@@ -79,15 +83,15 @@ def judge_product(product: RankProduct, setting: Setting) -> Judgement:
     where some are."""
     if not setting.gpu.is_open:
         return _Trial(product, setting, setting.gpu.sm).judge()
-    answers = [_Trial(product, setting, sm).judge() for sm in CAPABILITIES]
-    outcomes: dict[Outcome, list[str]] = {}
-    for sm, answer in zip(CAPABILITIES, answers, strict=True):
-        outcomes.setdefault(answer.outcome, []).append(f"sm{sm}")
-    mildest = min(answers, key=lambda answer: OUTCOMES.index(answer.outcome))
+    answers = {f"sm{sm}": _Trial(product, setting, sm).judge() for sm in CAPABILITIES}
+    mildest = min(answers.values(), key=lambda answer: OUTCOMES.index(answer.outcome))
+    outcomes = dict.fromkeys(answer.outcome for answer in answers.values())
     if len(outcomes) == 1:
         return mildest
-    note = "; ".join(f"{outcome} on {', '.join(where)}" for outcome, where in outcomes.items())
-    note = f"depends on the GPU: {note}"
+    note = "depends on the GPU"
+    for outcome in outcomes:
+        where = [sm for sm, answer in answers.items() if answer.outcome == outcome]
+        note = f"{note}; {outcome} on {', '.join(where)}"
     if mildest.findings:
         return replace(mildest, note=note)
     return Judgement(product, mildest.storage, "unknown", note=note)
@@ -97,211 +101,184 @@ class _Trial:
     """One product tried on one compute capability; ``sizes`` are those that the next row sees."""
 
     def __init__(self, product: RankProduct, setting: Setting, sm: int) -> None:
-        self.product, self.setting = product, setting
+        self.product, self.setting, self.sm = product, setting, sm
         self.storage = storage_of(product, setting.storage)
         self.sizes = {"N": product.N, "K": product.K, "global": product.whole}
         self.words = {
-            "group": self.storage.group, "block": self.storage.block, "tp": setting.ranks.tp,
-            "ep": setting.ranks.expert_parallel, "parts": product.ranks,
-        }  # fmt: skip
+            "group": self.storage.group,
+            "block": self.storage.block,
+            "tp": setting.ranks.tp,
+            "ep": setting.ranks.expert_parallel,
+            "parts": product.ranks,
+        }
+        is_sharded = bool(product.parts)
         self.facts: dict[str, Any] = {
-            "sm": sm or None, "amd": setting.gpu.is_amd, "gpu": setting.gpu.name,
-            "family": setting.family, "formats": self.storage.form, "kind": product.kind,
-            "split": product.split, "role": product.role, "tool": self.storage.tool,
-            "group": self.storage.group, "gguf": self.storage.gguf, "number": product.N,
-            "gguf_block": self.storage.gguf_block, "gated": product.is_gated,
-            "sharded": bool(product.parts), "desc_act": self.storage.desc_act,
-            "symmetric": self.storage.symmetric, "stored": self.storage.stored,
-            "tp": setting.ranks.tp, "kv": setting.storage.kv,
-            "repeats": bool(product.N) and product.ranks % product.N == 0,
-            "number_below_tp": setting.ranks.tp > product.N,
-            "partly": bool(product.parts) and setting.storage.is_partly_ignored(product.modules),
+            **vars(self.storage),
+            **vars(product),
+            "gguf_block": self.storage.gguf_block,
+            "kv": setting.storage.kv,
+            "sm": sm or None,
+            "amd": setting.gpu.is_amd,
+            "gpu": setting.gpu.name,
             "version": setting.engine.version,
-            "blocks_fit": self._blocks_fit(),
-        }  # fmt: skip
+            "family": setting.family,
+            "tp": setting.ranks.tp,
+            "sharded": is_sharded,
+            "partly": is_sharded and setting.storage.ignored_modules.differ(product.modules),
+            "blocks_fit": blocks_fit(product, self.storage.block),
+            "number": product.N,
+            "number_below_tp": setting.ranks.tp > product.N,
+            "repeats": product.ranks % max(product.N, 1) == 0,
+        }
 
     def judge(self) -> Judgement:
-        product, findings = self.product, list[Finding]()
+        findings: list[Finding] = []
         multiples: dict[str, int] = {}
         pads_to: dict[str, int] = {}
         witness = None
-        for row in self.setting.engine.requirements:
-            if not row.is_about(self.facts):
-                continue
+        rows = [row for row in self.setting.engine.requirements if row.is_about(self.facts)]
+        for row in rows:
             broken = list(self._broken(row, multiples))
-            if broken and row.outcome == "ok":
-                continue  # nothing is said of sizes beyond its bounds
-            findings += broken
-            for finding in broken:
-                if finding.to:
-                    self.sizes[finding.axis] = pads_to[finding.axis] = finding.to
-            if row.outcome != "unknown" and (row.relation != "never" or broken):
-                witness = self._as_witness(row) or witness
-        outcomes = {finding.row.outcome for finding in findings}
-        outcome: Outcome = max(outcomes, key=OUTCOMES.index, default="ok")  # type: ignore
-        if "unknown" in outcomes and outcome in ("pads", "falls back"):
+            if row.outcome != "ok":  # an ok says nothing of sizes beyond its bounds
+                findings += broken
+            pads = {finding.axis: finding.to for finding in broken if finding.to}
+            self.sizes |= pads
+            pads_to |= pads
+            if self._is_witness(row) and not (broken and row.outcome == "ok"):
+                witness = row
+        outcome = worst_of(finding.row.outcome for finding in findings)
+        is_open = any(finding.row.outcome == "unknown" for finding in findings)
+        if is_open and outcome in ("pads", "falls back"):
             outcome = "unknown"  # it may be refused
         note = ""
-        if witness is None and product.needs_witness and outcome in ("ok", "pads"):
+        if witness is None and self.product.needs_witness and outcome in ("ok", "pads"):
             outcome, note = "unknown", self._unread()
-        elif not product.is_sized and outcome == "ok":
+        elif outcome == "ok" and not self.product.is_sized:
             outcome, note = "unknown", "the config doesn't say its size"
         return Judgement(
-            product, self.storage, outcome, tuple(findings), multiples, pads_to, witness, note
+            self.product, self.storage, outcome, tuple(findings), multiples, pads_to, witness, note
         )
 
-    def _as_witness(self, row: Requirement) -> Requirement | None:
-        """The row, where it is about the product's own format and names the GPUs that it is of,
-        or says that nothing is required."""
-        is_product = self.product.kind in ("dense", "expert")
-        if is_product and "formats" not in row.conditions:
-            return None
+    def _is_witness(self, row: Requirement) -> bool:
+        """Whether a row is about the product's own format and names the GPUs that it is of, or says
+        that nothing is required."""
+        if row.outcome == "unknown" or self.product.kind in ("vocab", "count"):
+            return row.outcome != "unknown"
         names_gpus = {"sm", "gpu", "amd"} & row.conditions.keys()
-        is_enough = row.outcome == "ok" or names_gpus or self.product.kind == "vocab"
-        return row if is_enough else None
+        return "form" in row.conditions and (row.outcome == "ok" or bool(names_gpus))
 
     def _unread(self) -> str:
-        engine, gpu, storage = self.setting.engine, self.setting.gpu, self.storage
-        named = storage.name if storage.form == "unknown" else storage.form
-        where = f"sm{self.facts['sm']}" if self.facts["sm"] else gpu.name
-        return (
-            f"nobody read what {engine.name} {engine.version} needs of {self.product.name} "
-            f"in {named} on {where}"
-        )
-
-    def _blocks_fit(self) -> bool:
-        """Whether parts in whole blocks of scales take no more blocks than together, on this and
-        on the last rank."""
-        block, parts = self.storage.block, self.product.parts
-        if not all(part.N for part in parts):
-            return True
-        apart = sum(-(-part.N // block) for part in parts)
-        together = -(-sum(part.N for part in parts) // block)
-        beyond = [
-            part for part in parts
-            if part.ranks * -(-part.N // block) > -(-part.whole // block)
-        ]  # fmt: skip
-        return all(part.N % block == 0 for part in parts) or (apart == together and not beyond)
+        engine = self.setting.engine
+        named = self.storage.name if self.storage.form == "unknown" else self.storage.form
+        where = f"sm{self.sm}" if self.sm else self.setting.gpu.name
+        version = f"{engine.name} {engine.version}"
+        return f"nobody read what {version} needs of {self.product.name} in {named} on {where}"
 
     def _resolve(self, bounds: Mapping[str, int | str]) -> dict[str, int]:
         """Bounds by axis (N, K, global), without those of words that mean nothing here."""
-        is_row = self.product.split == "row"
-        axes = {"N": "N", "K": "K", "whole": "global"}
-        axes |= {"width": "K", "hidden": "N"} if is_row else {"width": "N", "hidden": "K"}
+        width, hidden = ("K", "N") if self.product.split == "row" else ("N", "K")
+        axes = {"N": "N", "K": "K", "whole": "global", "width": width, "hidden": hidden}
         resolved = {axes[axis]: _number(bound, self.words) for axis, bound in bounds.items()}
+        if self.product.is_by_heads:  # that heads divide is required of their count
+            resolved.pop("global", None)
         return {axis: bound for axis, bound in resolved.items() if bound > 0}
 
     def _bounds(self, row: Requirement) -> dict[str, int]:
-        """What a row asks; of alternatives the one that the sizes meet, else the cheapest to pad
-        to."""
+        """What a row asks; of alternatives the cheapest to pad to, for nothing if one is met."""
         if not row.alternatives:
-            bounds = self._resolve(row.bounds)
-            if self.product.is_by_heads and self.product.kind == "dense":
-                bounds.pop("global", None)  # heads that divide are required of their count
-            return bounds
-        options = [self._resolve(option) for option in row.alternatives]
+            return self._resolve(row.bounds)
 
-        def cost(option: Mapping[str, int]) -> tuple[float, int]:
-            sides = [(self.sizes[axis], bound) for axis, bound in option.items()]
-            sized = [side for side in sides if side[0]]
-            grown = prod((-(-size // bound) * bound / size for size, bound in sized), start=1.0)
-            return grown, prod(bound for size, bound in sized if size % bound)
+        def cost(option: Mapping[str, int]) -> float:
+            sizes = {axis: self.sizes[axis] or bound for axis, bound in option.items()}
+            return prod(-(-sizes[axis] // b) * b / sizes[axis] for axis, b in option.items())
 
-        cheapest = min(options, key=cost)
-        is_met = all(self.sizes[axis] % bound == 0 for axis, bound in cheapest.items())
-        return self._resolve(row.to) if row.to and not is_met else cheapest
+        cheapest = min(map(self._resolve, row.alternatives), key=cost)
+        return self._resolve(row.to) if row.to and cost(cheapest) > 1 else cheapest
 
     def _broken(self, row: Requirement, multiples: dict[str, int]) -> Iterator[Finding]:
         """The sizes that break a row; its multiples are noted."""
         for axis, bound in self._bounds(row).items():
-            if row.relation == "multiple" and bound > 1:
+            sizes = {"": self.sizes[axis]}
+            if axis == "N" and row.shards != "sum" and self.product.parts:
+                last = len(self.product.parts) - (row.shards == "all_but_last")
+                sizes = {part.name: part.N for part in self.product.parts[:last]}
+            if row.relation == "multiple":
                 multiples[axis] = lcm(multiples.get(axis, 1), bound)
-            sizes = self._sizes_on(axis, row.shards)
-            if row.relation == "never":
-                uneven = [item for item in sizes if item[1] % bound]
-                part, size = (uneven or [("", sizes[0][1])])[0]
-                yield self._finding(row, axis, size, bound, part)
-                continue
-            for part, size in sizes:
-                if size and not self._holds(row, size, bound):
+            for part, size in sizes.items():
+                holds = {
+                    "multiple": size % bound == 0,
+                    "at_least": not size or size >= bound,
+                    "at_most": size <= bound,
+                    "one_of": not size or size in row.values,
+                    "never": bound > 1 and size % bound == 0 and len(sizes) > 1,
+                }
+                if not holds[row.relation]:
                     yield self._finding(row, axis, size, bound, part)
                     break
 
-    def _sizes_on(self, axis: str, shards: str) -> list[tuple[str, int]]:
-        """(part, size): of a fused product each part, where the row is about parts."""
-        parts = self.product.parts
-        if axis == "N" and parts and shards != "sum":
-            last = len(parts) - (shards == "all_but_last")
-            return [(part.role, part.N) for part in parts[:last]]
-        return [("", self.sizes[axis])]
-
-    def _holds(self, row: Requirement, size: int, bound: int) -> bool:
-        if row.relation == "one_of":
-            return size in row.values
-        if row.relation == "at_least":
-            return size >= bound
-        if row.relation == "at_most":
-            return size <= bound
-        return size % bound == 0
-
-    def _finding(
-        self, row: Requirement, axis: str, size: int, bound: int, part: str
-    ) -> Finding:
+    def _finding(self, row: Requirement, axis: str, size: int, bound: int, part: str) -> Finding:
         target = 0
-        if row.outcome == "pads" and row.relation == "multiple":
-            to = self._resolve(row.to).get(axis, bound)  # more than the multiple that is required
+        if row.outcome == "pads":
+            to = self._resolve(row.to).get(axis, bound)
             target = -(-size // to) * to
         words = {
-            "size": size, "multiple": bound, "axis": axis, "n": self.sizes["N"],
-            "k": self.sizes["K"], "block": self.storage.block,
+            **self.words,
+            "size": size,
+            "multiple": bound,
+            "axis": axis,
+            "letter": axis.lower(),
+            "n": self.sizes["N"],
+            "k": self.sizes["K"],
+            "sm": self.sm,
             "gcd": gcd(size, self.storage.block),
-            "sm": self.facts["sm"],
-            "side": "output_size of gate's and up's" if axis == "N" else "input_size of down's",
-            "letter": axis[0].lower(),
-        }  # fmt: skip
-        says, kernel = row.says.format_map(words), row.kernel.format_map(words)
+            "side": {"N": "output_size of gate's and up's"}.get(axis, "input_size of down's"),
+        }
+        kernel = row.kernel.format_map(words)
         broken = f"{size} is no multiple of {bound}"
-        if target:
-            says = says or f"{broken}: padded to {target}"
-        elif row.relation == "multiple" and not says:
-            says = f"{broken}: {kernel}" if kernel else broken
-        shown = bound if row.relation != "never" else 0
-        return Finding(row, axis, size, shown, says or kernel, kernel, target, part)
+        plain = {"pads": f"{broken}: padded to {target}", "falls back": f"{broken}: {kernel}"}
+        says = row.says.format_map(words) or plain.get(row.outcome, broken)
+        if row.relation == "never":
+            says, bound = row.says.format_map(words) or kernel, 0
+        return Finding(row, axis, size, bound, says, kernel, target, part)
+
+
+def blocks_fit(product: RankProduct, block: int) -> bool:
+    """Whether the parts of a fused product in whole blocks of scales take no more blocks than
+    together, on this rank and on the last one."""
+    parts = [part for part in product.parts if part.N % block]
+    if not parts or not product.N:
+        return True
+    apart = sum(-(-part.N // block) for part in product.parts)
+    reads_beyond = [part for part in parts if part.ranks * -(-part.N // block) * block > part.whole]
+    return apart == -(-product.N // block) and not reads_beyond
 
 
 def storage_of(product: RankProduct, storage: Storage) -> Storage:
     """How a product is stored: embedding and head stay 16 bit but in GGUF files, MXFP4 is a format
     of experts, and what the config's ignore list names stays as it is."""
-    if product.role == "model":
-        return storage
-    if product.kind == "count" or (product.kind == "vocab" and storage.form != "gguf"):
-        return PLAIN
-    if storage.form == "mxfp4" and product.kind == "dense":
-        return PLAIN
-    return storage.of_modules(product.modules)
+    is_plain = {
+        "count": product.role != "model",
+        "vocab": storage.form != "gguf",
+        "dense": storage.form == "mxfp4",
+    }
+    return PLAIN if is_plain.get(product.kind) else storage.of_modules(product.modules)
 
 
 def _number(bound: int | str, words: Mapping[str, int]) -> int:
     """A bound in figures, ``64*tp`` and ``max(64,group)`` too; 0 for a word that means nothing."""
-    if isinstance(bound, int):
-        return bound
-    if bound.startswith("max("):
-        return max(_number(part, words) for part in bound[4:-1].split(","))
-    return prod(int(part) if part.isdigit() else max(words[part], 0) for part in bound.split("*"))
+    text = str(bound)
+    if text.startswith("max("):
+        return max(_number(part, words) for part in text[4:-1].split(","))
+    factors = [words.get(part, part) for part in text.split("*")]
+    return max(prod(map(int, factors)), 0)
 
 
 def overall(judgements: Iterable[Judgement]) -> Outcome:
     """The worst outcome; unknown where what is known is served and the rest may be refused."""
-    judged = [judgement for judgement in judgements if is_judged(judgement)]
-    outcomes = {judgement.outcome for judgement in judged}
-    worst: Outcome = max(outcomes - {"unknown"}, key=OUTCOMES.index, default="unknown")
+    judged = [judgement for judgement in judgements if judgement.is_judged]
     unknown = [judgement for judgement in judged if judgement.outcome == "unknown"]
+    worst = worst_of({judgement.outcome for judgement in judged} - {"unknown"}, "unknown")
     may_be_refused = any(judgement.findings for judgement in unknown)
     if (worst == "ok" and unknown) or (worst in ("pads", "falls back") and may_be_refused):
         return "unknown"
     return worst
-
-
-def is_judged(judgement: Judgement) -> bool:
-    """Whether the config says enough of a product for a verdict."""
-    return judgement.product.is_sized or bool(judgement.findings)

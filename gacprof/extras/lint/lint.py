@@ -11,7 +11,7 @@ from gacprof.checkpoint.from_config import ConfigSizes, inventory_of_sizes
 from gacprof.core.errors import ConfigError
 from gacprof.extras.lint.alignment import Alignment
 from gacprof.extras.lint.deployment import Deployment, deploy
-from gacprof.extras.lint.judge import Judgement, is_judged, overall
+from gacprof.extras.lint.judge import Judgement, overall
 from gacprof.extras.lint.remedies import Remedy, find_remedies
 from gacprof.extras.lint.report import LintReport, verdicts_of
 
@@ -110,7 +110,7 @@ def report_of(
     alignment = Alignment(deployment.gpu)
     products = []
     for judgement in judgements:
-        if is_judged(judgement):
+        if judgement.is_judged:
             products += verdicts_of(judgement, alignment.of(judgement))
     warnings = []
     if not sizes.is_known_type:

@@ -8,6 +8,7 @@ says how the modules of each role are split.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from gacprof.checkpoint.inventory import Inventory, Module
 from gacprof.extras.lint.storage import Storage
 from gacprof.kernels.demands.requirements import Engine
 
-ROTATED = ("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "gemma", "gemma2")
+ROTATED = re.compile(r"(llama|mistral|mixtral|qwen[23](_moe)?|gemma2?)(_text)?")
 """Types whose classes rotate all of head_dim in two halves where the config says no part of it."""
 PARTLY_ROTATED = ("partial_rotary_factor", "rotary_pct", "rotary_dim")
 HEAD_DIMS = ("rotated_head_dim", "attention_head_dim", "mixed_head_dim")
@@ -111,7 +112,7 @@ def rank_products(
         block, fused, name, *_ = _roles()["roles"][module.role]
         suffix = ""
         if block == "mlp" and len(widths) > 1:
-            suffix = f" ({min(set((module.in_features, module.out_features)) & widths)})"
+            suffix = f" ({min({module.in_features, module.out_features} & widths)})"
         elif module.layer and block == "attention":
             suffix = " (global)"
         prefix = prefixes.get(block, f"{block}.")
@@ -215,7 +216,7 @@ def counts(sizes: ConfigSizes, ranks: Ranks, storage: Storage) -> Iterator[RankP
 def _head_dims(sizes: ConfigSizes) -> Iterator[RankProduct]:
     is_partly = any(sizes.values.get(field) not in (None, 1, 1.0) for field in PARTLY_ROTATED)
     role = "attention_head_dim"
-    if sizes.model_type.removesuffix("_text") in ROTATED and not is_partly:
+    if ROTATED.fullmatch(sizes.model_type) and not is_partly:
         role = "rotated_head_dim"
     sides = {"attention head_dim (global)": "global_head_dim", "attention head_dim": "head_dim"}
     if sizes.get("global_head_dim"):  # Gemma 4: layers of full attention have their own

@@ -99,7 +99,8 @@ def _uneven_fields(
         multiple = judgement.multiples.get(axis, 1)
         if product.kind != "vocab":
             multiple *= product.ranks
-        if sizes.values.get(product.field) and not product.is_by_heads and multiple > 1:
+        is_width = isinstance(sizes.values.get(product.field), int) and not product.is_by_heads
+        if is_width and multiple > 1:
             needed[product.field] = lcm(needed.get(product.field, 1), multiple)
     return [
         (name, sizes.values[name], multiple)

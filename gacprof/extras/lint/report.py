@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from gacprof.extras.lint.judge import OUTCOMES, Judgement, Outcome
+from gacprof.extras.lint.judge import Judgement, Outcome, worst_of
 from gacprof.extras.lint.remedies import Remedy
 
 
@@ -101,55 +102,59 @@ class LintReport:
 def verdicts_of(judgement: Judgement, alignment: str) -> list[ProductVerdict]:
     """The verdict on a product, and on each part of a fused one."""
     product = judgement.product
-    whole = _verdict(judgement, product.name, product.N, judgement.outcome)
+    whole = _verdict(judgement)
     verdicts = [replace(whole, alignment=alignment)]
     for part in product.parts:
         findings = [
-            f for f in judgement.findings
-            if f.part == part.role or (not f.part and (f.axis == "K" or f.row.relation == "never"))
-        ]  # fmt: skip
-        outcome: Outcome = max((f.row.outcome for f in findings), key=OUTCOMES.index, default="ok")  # type: ignore
-        if not findings and (judgement.witness is None or not part.N):
+            finding
+            for finding in judgement.findings
+            if finding.part == part.name or finding.is_of_all_parts
+        ]
+        outcome = worst_of(finding.row.outcome for finding in findings)
+        if not findings and not (judgement.witness and part.N):
             outcome = "unknown"
         name = f"{product.name}.{part.name.rpartition('.')[2].partition(' ')[0]}"
-        verdicts.append(_verdict(judgement, name, part.N, outcome))
+        verdicts.append(replace(whole, product=name, N=part.N, outcome=outcome))
     return verdicts
 
 
-def _verdict(judgement: Judgement, name: str, n: int, outcome: Outcome) -> ProductVerdict:
-    product, worst = judgement.product, judgement.worst
-    row = worst.row if worst else judgement.witness
-    kernel = worst.kernel if worst else ""
-    if row and row.outcome == "ok":
+def _verdict(judgement: Judgement) -> ProductVerdict:
+    """The verdict on a product: by its strictest finding of its outcome, else by its witness."""
+    product, outcome = judgement.product, judgement.outcome
+    axis = {"count": "global", "vocab": "global"}.get(product.kind, "N")
+    if product.split == "row":
+        axis = "K"
+    size = {"N": product.N, "K": product.K, "global": product.whole}[axis]
+    row, says, kernel, bound = judgement.witness, "", "", 0
+    matching = [finding for finding in judgement.findings if finding.row.outcome == outcome]
+    if matching or judgement.findings:
+        first = (matching or judgement.findings)[0]
+        row, says, kernel = first.row, first.says, first.kernel
+        strictest = max(
+            matching or judgement.findings, key=lambda f: judgement.multiples.get(f.axis, f.bound)
+        )
+        axis, size, bound = strictest.axis, strictest.size, strictest.bound
+    elif row and row.outcome == "ok":
         kernel = row.kernel
-    reasons = [worst.says if worst else "", judgement.note]
-    axis, size, multiple = _judged_on(judgement)
+    n = product.N
     if product.kind == "vocab":
-        whole = judgement.pads_to.get("global", product.whole)
-        n = whole // product.ranks if whole % product.ranks == 0 else 0
-    first = row.version.partition(",")[0] if row else ""
+        n = judgement.pads_to.get("global", product.whole) // product.ranks
+    since = re.match(r">=([\d.]+)", row.version if row else "")
     return ProductVerdict(
-        product=name, role=product.role, outcome=outcome, N=n, K=product.K,
-        axis=axis, size=size, multiple=multiple, pads_to=judgement.pads_to,
-        reason="; ".join(reason for reason in reasons if reason),
+        product=product.name,
+        role=product.role,
+        outcome=outcome,
+        N=n,
+        K=product.K,
+        axis=axis,
+        size=size,
+        multiple=judgement.multiples.get(axis, bound),
+        pads_to=judgement.pads_to,
+        reason="; ".join(filter(None, (says, judgement.note))),
         kernel=kernel,
         source=row.source if row else "",
-        since=first.removeprefix(">=") if first.startswith(">=") else "",
-        sure=row.sure if row else "", requirement=row.id if row else "",
+        since=since[1] if since else "",
+        sure=row.sure if row else "",
+        requirement=row.id if row else "",
         storage=judgement.storage.form,
-    )  # fmt: skip
-
-
-def _judged_on(judgement: Judgement) -> tuple[str, int, int]:
-    """(axis, size, multiple) of the worst finding, else of what was required and holds."""
-    product, worst = judgement.product, judgement.worst
-    if worst is not None:
-        same_outcome = [f for f in judgement.findings if f.row.outcome == worst.row.outcome]
-        strictest = max(same_outcome, key=lambda f: judgement.multiples.get(f.axis, f.bound))
-        axis = strictest.axis
-        return axis, strictest.size, judgement.multiples.get(axis, strictest.bound)
-    axis = "global" if product.kind in ("count", "vocab") else ""
-    if not axis:
-        axis = "K" if product.split == "row" else "N"
-    size = {"N": product.N, "K": product.K, "global": product.whole}[axis]
-    return axis, size, judgement.multiples.get(axis, 0)
+    )

@@ -48,8 +48,7 @@ class Storage:
     ``group`` weights along K share a scale (-1: a whole row; 0: no such word), ``block`` weights
     both ways. ``tool`` is ``ct`` for compressed-tensors. ``stored``: the checkpoint holds quantised
     weights; they aren't quantised while loading. ``ignored`` are modules that stay as they are;
-    ``groups`` are (targets, storage) where modules are stored in several ways; ``kv`` is the type
-    of cached keys and values: fp8 or 16 bit.
+    ``kv`` is the type of cached keys and values: fp8 or 16 bit.
     """
 
     form: str
@@ -62,7 +61,6 @@ class Storage:
     symmetric: bool = True
     stored: bool = True
     ignored: tuple[str, ...] = ()
-    groups: tuple[tuple[tuple[str, ...], Storage], ...] = ()
     kv: str = "16 bit"
     layers: int = MAX_LAYERS
 
@@ -76,27 +74,11 @@ class Storage:
         return NamedModules(self.ignored, self.layers)
 
     def of_modules(self, modules: Sequence[str]) -> Storage:
-        """How these modules are stored; of a form ``unknown`` where targets name some of them."""
-        if self.ignored and self.ignored_modules.has_all(modules):
-            return PLAIN
-        for targets, storage in self.groups:
-            named = NamedModules(targets, self.layers)
-            if named.has_all(modules):
-                return storage
-            if named.has_some(modules):
-                return MIXED
-        general = [storage for targets, storage in self.groups if "Linear" in targets]
-        if self.groups:
-            return general[0] if general else MIXED
-        return self
-
-    def is_partly_ignored(self, modules: Sequence[str]) -> bool:
-        """Whether in some layer these modules are neither all ignored nor all quantised."""
-        return bool(self.ignored) and self.ignored_modules.differ(modules)
+        """How these modules are stored: plain where all of them are ignored in all layers."""
+        return PLAIN if self.ignored_modules.has_all(modules) else self
 
 
 PLAIN = Storage("none", "none")
-MIXED = Storage("unknown", "modules that no one group of the config names", tool="ct")
 
 
 def storage_named(text: str) -> Storage:
@@ -142,51 +124,50 @@ def _gguf(plain: str) -> str:
 
 def storage_of_config(config: Mapping[str, Any], layers: int = 0) -> Storage:
     """The storage that a config's ``quantization_config`` states; plain where it has none."""
-    stated = config.get("quantization_config") or config.get("compression_config") or {}
-    if not isinstance(stated, Mapping):
-        raise ConfigError("the config's quantization_config is no table of names and values")
+    stated = config.get("quantization_config") or config.get("compression_config")
     if not stated:
         return PLAIN
-    inner = stated.get("quantization")  # ModelOpt's hf_quant_config.json
-    if isinstance(inner, Mapping):
-        stated = {**stated, **inner}
-    ignored: list[str] = []
-    for name in IGNORED_FIELDS:
-        ignored += [str(entry) for entry in stated.get(name) or ()]
-    dynamic = [str(rule) for rule in stated.get("dynamic") or ()]  # GPTQModel's
+    if not isinstance(stated, Mapping):
+        raise ConfigError("the config's quantization_config is no table of names and values")
+    stated = {**stated, **stated.get("quantization", {})}  # ModelOpt's hf_quant_config.json
+    ignored = [str(entry) for name in IGNORED_FIELDS for entry in stated.get(name) or ()]
+    dynamic = map(str, stated.get("dynamic") or ())  # GPTQModel's
     ignored += [f"re:.*{rule[2:]}" for rule in dynamic if rule.startswith("-:")]
-    kv = str(stated.get("kv_cache_quant_algo") or stated.get("kv_cache_scheme") or "").lower()
+    kv = str(stated.get("kv_cache_quant_algo") or stated.get("kv_cache_scheme")).lower()
     return replace(
         _by_method(stated),
         ignored=tuple(ignored),
-        kv="fp8" if "fp8" in kv or "'num_bits': 8" in kv else "16 bit",
+        kv="fp8" if re.search(r"fp8|'num_bits': 8", kv) else "16 bit",
         layers=layers or MAX_LAYERS,
     )
 
 
 def _by_method(stated: Mapping[str, Any]) -> Storage:
-    method = str(stated.get("quant_method") or stated.get("quant_algo") or "without a name").lower()
-    method = method.replace("-", "_")
-    group = stated.get("group_size") or stated.get("q_group_size") or 0
-    bits = stated.get("bits") or stated.get("w_bit") or stated.get("num_bits") or 4
-    if method == "fp8" and stated.get("weight_block_size") is not None:
-        return Storage("fp8_block", "fp8", block=_block(stated["weight_block_size"]))
+    method = str(stated.get("quant_method", stated.get("quant_algo"))).lower().replace("-", "_")
     if method == "compressed_tensors":
         return _compressed_tensors(stated)
-    if method in ("awq", "gptq", "auto_round", "gptqmodel"):
-        is_awq = "awq" in f"{method} {stated.get('packing_format', '')}"
-        forms = {4: "awq" if is_awq else "gptq", 8: "int8_w8a16"}
-        desc_act, symmetric = stated.get("desc_act") is True, stated.get("sym") is not False
-        return Storage(
-            forms.get(bits, "unknown"), method, group or DEFAULT_GROUP,
-            desc_act=desc_act, symmetric=symmetric,
-        )  # fmt: skip
     if method.startswith("modelopt"):
         method = str(stated.get("quant_algo", method)).lower()
-    if method in ("bitsandbytes", "bnb") and not stated.get("load_in_4bit", True):
-        return Storage("unknown", method)
-    form = _formats_by_name().get(method, "nvfp4" if "nvfp4" in method else "unknown")
-    return Storage(form, method[:40], group if form in GROUPED else 0)
+    group = stated.get("group_size") or stated.get("q_group_size") or 0
+    bits = stated.get("bits") or stated.get("w_bit") or 4
+    form = _formats_by_name().get(method, "unknown")
+    if "awq" in str(stated.get("packing_format")):
+        form = "awq"
+    if form in ("awq", "gptq"):
+        form = {4: form, 8: "int8_w8a16"}.get(bits, "unknown")
+        group = group or DEFAULT_GROUP
+    elif form == "bnb" and not stated.get("load_in_4bit", True):
+        form = "unknown"
+    elif form.startswith("fp8") and "weight_block_size" in stated:
+        form = "fp8_block"
+    return Storage(
+        form,
+        method[:40],
+        group if form in MAY_GROUP else 0,
+        _block(stated.get("weight_block_size") or [128, 128]),
+        desc_act=stated.get("desc_act") is True,
+        symmetric=stated.get("sym") is not False,
+    )
 
 
 def _block(sides: Any) -> int:
@@ -197,39 +178,21 @@ def _block(sides: Any) -> int:
 
 
 def _compressed_tensors(stated: Mapping[str, Any]) -> Storage:
-    """One storage, or one for each group of modules."""
-    groups = stated.get("config_groups")
-    listed = list(groups.values()) if isinstance(groups, Mapping) else []
-    stored = [_of_group(group) for group in listed]
-    targets = [tuple(map(str, group.get("targets") or ())) for group in listed]
-    if not stored:
-        return Storage("unknown", "compressed-tensors without config_groups", tool="ct")
-    if len(stored) == 1 and set(targets[0]) <= {"Linear"}:
-        return stored[0]
-    return replace(stored[0], groups=tuple(zip(targets, stored, strict=True)))
-
-
-def _of_group(group: Mapping[str, Any]) -> Storage:
-    """The storage of a group of modules, by the types of its weights and inputs."""
-    weights = group.get("weights") or {}
+    """The storage of a single group of modules; unknown where there are several."""
+    groups = list(dict(stated.get("config_groups") or {}).values())
+    if len(groups) != 1:
+        return Storage("unknown", f"compressed-tensors with {len(groups)} groups", tool="ct")
+    weights, inputs = groups[0].get("weights") or {}, groups[0].get("input_activations")
+    strategy, size = weights.get("strategy"), weights.get("group_size")
     width = f"{weights.get('type')}{weights.get('num_bits')}"
-    strategy, size = weights.get("strategy"), weights.get("group_size") or 0
-    inputs = group.get("input_activations") is not None
-    base = Storage(
-        "unknown", "compressed-tensors", size if strategy == "group" else -1, tool="ct",
+    scheme = f"{width} {strategy} {'inputs' if inputs else 'alone'} {size}"
+    patterns = _tables()["compressed-tensors"]
+    forms = [form for form, pattern in patterns.items() if re.match(pattern, scheme)]
+    return Storage(
+        (*forms, "unknown")[0],
+        "compressed-tensors",
+        int(size) if strategy == "group" and size else -1,
+        _block(weights.get("block_structure") or [128, 128]),
+        tool="ct",
         symmetric=weights.get("symmetric") is not False,
-    )  # fmt: skip
-    if width == "float8" and strategy == "block":
-        return replace(base, form="fp8_block", block=_block(weights.get("block_structure", [128])))
-    forms = {
-        ("float8", True): "fp8_tensor" if strategy == "tensor" else "fp8_channel",
-        ("float4", True): "nvfp4",
-        ("float4", False): "nvfp4",
-        ("int8", True): "int8_w8a8",
-        ("int8", False): "int8_w8a16",
-        ("int4", False): "int4",
-    }
-    form = forms.get((width, inputs), "unknown")
-    if size == 32 and width in ("float8", "float4"):
-        form = "mxfp8" if width == "float8" else "mxfp4"
-    return replace(base, form=form)
+    )

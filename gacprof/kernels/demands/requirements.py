@@ -51,12 +51,13 @@ class Requirement:
 
     def is_about(self, facts: Mapping[str, Any]) -> bool:
         """Whether a product of these facts meets all conditions and no exception."""
-        if not _all_match(facts, self.conditions):
+        if not matches_all(facts, self.conditions):
             return False
-        return not self.exceptions or not _all_match(facts, self.exceptions)
+        return not self.exceptions or not matches_all(facts, self.exceptions)
 
 
-def _all_match(facts: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool:
+def matches_all(facts: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool:
+    """Whether facts meet every condition."""
     return all(matches(facts.get(name), value) for name, value in conditions.items())
 
 
@@ -85,8 +86,13 @@ def matches(fact: Any, condition: Any) -> bool:
         return fact in condition
     if isinstance(condition, bool) or fact is None:
         return bool(fact == condition)
-    for sign, bound in re.findall(r"(>=|<=|==|>|<)([\d.]+)", condition):
-        left, right = version_key(str(fact)), version_key(bound)
+    return _is_within(str(fact), condition)
+
+
+@cache
+def _is_within(number: str, bounds: str) -> bool:
+    for sign, bound in re.findall(r"(>=|<=|==|>|<)([\d.]+)", bounds):
+        left, right = version_key(number), version_key(bound)
         holds = {">=": left >= right, "<": left < right, ">": left > right, "<=": left <= right}
         if not holds.get(sign, left == right):
             return False
@@ -151,11 +157,9 @@ def load_engine(name: str, version: str | None = None) -> Engine:
 def required_multiple(engine: str, storage: str = "none", sm: int = 90) -> int:
     """The multiple that makes any dense size one that an engine serves as it is: of N and K, in a
     storage format, on a GPU of a compute capability (90: H100)."""
-    facts = {"formats": storage, "kind": "dense", "sm": sm, "split": "column"}
-    multiple = 1
+    facts = {"form": storage, "kind": "dense", "sm": sm, "split": "column", "symmetric": True}
+    bounds = [1]
     for row in load_engine(engine).requirements:
-        stated = {name: value for name, value in row.conditions.items() if name in facts}
-        is_about = all(matches(facts[name], value) for name, value in stated.items())
-        if "formats" in stated and is_about and row.relation == "multiple":
-            multiple = lcm(multiple, *(b for b in row.bounds.values() if isinstance(b, int)))
-    return multiple
+        if row.relation == "multiple" and "form" in row.conditions and row.is_about(facts):
+            bounds += [bound for bound in row.bounds.values() if isinstance(bound, int)]
+    return lcm(*bounds)

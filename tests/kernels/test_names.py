@@ -1,0 +1,70 @@
+"""Kernel names become identities, in every spelling; what is not understood stays unknown."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gacprof.kernels.names import Kernel, attach, parse
+
+TESTS = Path(__file__).parents[1]
+GOLDENS = json.loads(gzip.decompress((TESTS / "goldens" / "kernel_names.json.gz").read_bytes()))
+FILES = [name for name in GOLDENS if not name.startswith("templates")]
+
+FILL = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(int)"
+COPY = "void at::native::elementwise_kernel<128, 4, at::native::direct_copy_kernel_cuda>(int)"
+FLASH = "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64, 4>, false>(P)"
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_names_say_what_they_said_before(file: str) -> None:
+    for name, fields in GOLDENS[file].items():
+        kernel = parse(name)
+        said = {key: value for key, value in asdict(kernel).items() if value not in (None, False)}
+        said["mechanism"] = kernel.mechanism
+        assert json.loads(json.dumps(said)) == {**fields, "name": name}
+
+
+@pytest.mark.parametrize("count, even_k_at", [(5, 3), (6, 4), (7, 5), (8, 5)])
+def test_even_k_is_read_in_every_version_of_flash_attention_2(count: int, even_k_at: int) -> None:
+    switches = ", ".join("true" if i == even_k_at else "false" for i in range(count))
+    name = f"void flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4>, {switches}>(P)"
+    assert parse(name).even_k is True
+
+
+def test_launchers_and_adapters_nest() -> None:
+    for inner in (name for name in GOLDENS["cublas"] if name.startswith("cutlass3x_")):
+        adapter = f"cutlass::gemm::device::GemmUniversalAdapter<{inner}, void>"
+        for outer in (f"void cutlass::device_kernel<{adapter}>(Params)", f"{adapter}::run"):
+            assert replace(parse(outer), name=inner) == parse(inner)
+
+
+def test_a_split_k_reduction_joins_its_product() -> None:
+    gemm = "nvjet_sm90_hss_64x8_64x16_1x1_h_bz_NNT"
+    reduction = "void cublasLt::splitKreduce_kernel<32, 16, int, float>"
+    group, other = attach([gemm, reduction, COPY])
+    assert group.main == replace(parse(gemm), split_k=True)
+    assert [kernel.name for kernel in group.after] == [reduction]
+    assert other.main.name == COPY
+
+
+@pytest.mark.parametrize(
+    "names, padding",
+    [([FILL, COPY, FLASH], 2), ([COPY, FLASH], 0), ([FLASH], 0)],
+)
+def test_fills_and_copies_before_attention_are_its_padding(names: list[str], padding: int) -> None:
+    groups = attach(names)
+    assert groups[-1].main.name == FLASH
+    assert len(groups[-1].before) == padding
+
+
+@given(st.text(max_size=300))
+def test_any_text_is_a_name(text: str) -> None:
+    assert isinstance(parse(text), Kernel)
+    assert parse(text).name == text

@@ -1,0 +1,131 @@
+"""Published cases of models that engines refuse, pad, serve slowly or take, and what the engines'
+code says of others; refusals as frozen.
+
+A case counts as right if the worst outcome is the one that was reported, and a product with that
+outcome holds the reported size.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gacprof.extras.lint.deployment import deploy
+from gacprof.extras.lint.judge import overall
+from gacprof.extras.lint.lint import lint
+from gacprof.extras.lint.report import LintReport
+
+TESTS = Path(__file__).parents[1]
+FIXTURES = TESTS / "fixtures" / "lint"
+CASES = json.loads((FIXTURES / "cases.json").read_text(encoding="utf-8"))
+FACTS = tomllib.loads((FIXTURES / "facts.toml").read_text(encoding="utf-8"))
+GOLDENS = json.loads(gzip.decompress((TESTS / "goldens" / "lint.json.gz").read_bytes()))
+
+LEFT_OUT = {"lora-rank-48-vllm", "lora-rank-64-vllm"}
+"""Adapters are not judged any more."""
+CHANGED = {
+    "fp8 a100 0.32": "falls back",  # fp8 before Ada is weights alone, padded too
+    "kv trt": "unknown",  # whether 4 ranks share 10 heads was not read
+}
+"""Facts whose outcome is another since 0.2.0."""
+
+
+def judge_case(case: dict[str, Any]) -> LintReport:
+    version = case["engine_version"].split(",")[0].replace("1.x", "1.1")
+    ep = case.get("ep_size") or (case["tp"] if case["ep"] else 1)
+    return lint(
+        case["config"],
+        engine=case["engine"],
+        version=version,
+        gpu=case["gpu"],
+        tp=case["tp"],
+        ep=ep,
+        quantisation=case["quant"],
+    )
+
+
+def judge_fact(case: dict[str, Any]) -> LintReport:
+    engine, gpu, tp, *rest = case["asked"].split()
+    ranks = int(tp.removeprefix("tp"))
+    config = FACTS["models"].get(case.get("model"), {}) | case.get("sizes", {})
+    ep = ranks if "ep" in rest else 1
+    return lint(config, engine=engine, gpu=gpu, tp=ranks, ep=ep, quantisation=rest[-1])
+
+
+def expected(case: dict[str, Any]) -> str:
+    """The outcome seen: a model that loads and answers wrongly was not refused."""
+    wrong = "silently wrong" in case.get("actual", "")
+    return "wrong" if wrong else case["expected"].replace("_", " ")
+
+
+def is_right(case: dict[str, Any]) -> bool:
+    report = judge_case(case)
+    rows = [row for row in report.products if row.outcome == report.outcome]
+    sizes = [size for row in rows for size in (row.N, row.K, row.size)]
+    return report.outcome == expected(case) and case["local_size"] in sizes
+
+
+def test_cases_are_judged_as_reported() -> None:
+    wrong = [case["name"] for case in CASES if not is_right(case)]
+    assert set(wrong) == LEFT_OUT
+    assert len(wrong) <= 0.05 * len(CASES)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_nothing_bad_is_called_ok_and_refusals_are_as_before(case: dict[str, Any]) -> None:
+    report = judge_case(case)
+    assert not report.ok or expected(case) == "ok"
+    if case["name"] not in LEFT_OUT:
+        assert refused(report) == refused_before(GOLDENS["cases"][case["name"]])
+
+
+@pytest.mark.parametrize("case", FACTS["case"], ids=lambda case: case["name"])
+def test_the_engine_does_what_its_code_says(case: dict[str, Any]) -> None:
+    report = judge_fact(case)
+    assert refused(report) == refused_before(GOLDENS["facts"][case["name"]])
+    row = next(row for row in report.products if row.product == case["product"])
+    assert case["size"] in (row.N, row.K, row.size)
+    if case["name"] in CHANGED:
+        assert report.outcome == CHANGED[case["name"]]
+    else:
+        outcome = case["outcome"].replace("_", " ")
+        assert (report.outcome, row.outcome) == (outcome, outcome)
+
+
+def refused(report: LintReport) -> set[str]:
+    return {row.product for row in report.products if row.outcome == "refused"}
+
+
+def refused_before(golden: dict[str, Any]) -> set[str]:
+    return {name for name, row in golden["products"].items() if row["outcome"] == "refused"}
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if "pads_to" in c], ids=lambda c: c["name"])
+def test_padding_ends_at_the_reported_size(case: dict[str, Any]) -> None:
+    targets = [size for row in judge_case(case).products for size in row.pads_to.values()]
+    assert case["pads_to"] in targets
+
+
+MODELS = tomllib.loads((TESTS.parent / "tools" / "lint_models.toml").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_refusals_of_published_models_are_as_before(model: str) -> None:
+    """But int8 on Blackwell, which vLLM refuses at the first forward, and heads of keys and values
+    that TensorRT-LLM's ranks cannot repeat."""
+    for key, cells in GOLDENS["table"].items():
+        name, engine, gpu, quantisation = key.split("|")
+        if name != model or gpu != "b200" or (engine, quantisation) == ("vllm", "int8"):
+            continue
+        before = cells["tp8"]
+        deployment = deploy(MODELS[model], engine=engine, gpu=gpu, tp=8, quantisation=quantisation)
+        judgements = deployment.judge()
+        outcomes = {judgement.product.name: judgement.outcome for judgement in judgements}
+        assert (overall(judgements) == "refused") == (before[0] == "refused"), key
+        for product, letter in zip(cells["products"], before[1], strict=True):
+            assert (outcomes[product] == "refused") == (letter == "R"), (key, product)

@@ -1,0 +1,266 @@
+"""No ok without a row, head_dims by backend, ignore lists, and remedies that hold."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gacprof.core.errors import ConfigError
+from gacprof.core.files import plain
+from gacprof.extras.lint.formats import sarif
+from gacprof.extras.lint.judge import OUTCOMES
+from gacprof.extras.lint.lint import lint
+from gacprof.extras.lint.remedies import with_field
+from gacprof.kernels.demands.requirements import load_engine, required_multiple
+
+ENGINES = ("vllm", "sglang", "tensorrt-llm", "transformers", "llama.cpp")
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "num_hidden_layers": 32,
+}
+QWEN = {
+    "model_type": "qwen3_moe",
+    "hidden_size": 4096,
+    "moe_intermediate_size": 1536,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "num_experts": 128,
+    "vocab_size": 151936,
+}
+GEMMA = {
+    **LLAMA,
+    "model_type": "gemma4",
+    "head_dim": 256,
+    "global_head_dim": 512,
+    "num_key_value_heads": 16,
+    "num_global_key_value_heads": 4,
+}
+FP8_BLOCK = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+
+
+def outcomes(report: Any) -> dict[str, str]:
+    return {row.product: row.outcome for row in report.products}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("quantisation", ["bf16", "fp8", "fp8-block", "nvfp4", "awq-g128", "int8"])
+@pytest.mark.parametrize("gpu", ["a100", "l40s", "b200", "mi300x"])
+def test_an_ok_rests_on_a_row_with_a_source(engine: str, quantisation: str, gpu: str) -> None:
+    for config in (LLAMA, QWEN):
+        report = lint(config, engine=engine, gpu=gpu, quantisation=quantisation)
+        for row in report.products:
+            is_product = row.storage != "none" or row.K > 0
+            if row.outcome == "ok" and is_product:
+                assert row.source and row.requirement, row
+        unjudged = [row for row in report.products if row.outcome == "unknown"]
+        assert not (report.outcome == "ok" and unjudged)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize(
+    "gpu, quantisation", [("a100", "fp8-block"), ("l40s", "fp8-block"), ("h100", "nvfp4")]
+)
+def test_weights_only_serving_falls_back(engine: str, gpu: str, quantisation: str) -> None:
+    report = lint(LLAMA, engine=engine, gpu=gpu, quantisation=quantisation)
+    assert report.outcome == "falls back"
+    assert not report.ok
+
+
+def test_vllm_refuses_int8_on_blackwell() -> None:
+    assert lint(LLAMA, gpu="rtx5090", quantisation="int8").outcome == "refused"
+    assert lint(LLAMA, gpu="h100", quantisation="int8").outcome == "ok"
+
+
+def test_tensorrt_llm_cuts_scales_by_whole_blocks() -> None:
+    config = {**LLAMA, "intermediate_size": 29568}
+    report = lint(config, engine="tensorrt-llm", gpu="h100", tp=2, quantisation="fp8-block")
+    assert outcomes(report)["down"] == "wrong"
+
+
+@pytest.mark.parametrize(
+    "engine, gpu, outcome",
+    [
+        ("vllm", "rtx4090", "falls back"),
+        ("vllm", "h100", "falls back"),
+        ("vllm", "t4", "refused"),
+        ("sglang", "h100", "falls back"),
+        ("sglang", "b200", "ok"),
+        ("tensorrt-llm", "h100", "refused"),
+        ("tensorrt-llm", "rtx5090", "refused"),
+        ("transformers", "h100", "falls back"),
+        ("llama.cpp", "rtx4090", "ok"),
+    ],
+)
+def test_a_global_head_dim_of_512_is_judged(engine: str, gpu: str, outcome: str) -> None:
+    report = lint(GEMMA, engine=engine, gpu=gpu)
+    assert outcomes(report)["attention head_dim (global)"] == outcome
+    keys = next(row for row in report.products if row.product in ("qkv (global).k", "k (global)"))
+    assert keys.N == 4 * 512
+
+
+def test_a_head_dim_of_256_with_fp8_keys_and_values_is_unfused_on_sm120() -> None:
+    config = {**LLAMA, "head_dim": 256}
+    fp8 = {"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"}
+    for stated, outcome in (({}, "ok"), ({"quantization_config": fp8}, "falls back")):
+        report = lint({**config, **stated}, engine="tensorrt-llm", gpu="rtx5090")
+        assert outcomes(report)["attention head_dim"] == outcome
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"truncation_ranks": {"model.layers.0.self_attn.q_proj": 107}},
+        {"head_wise_ranks": {"model.layers.0.self_attn.k_proj": [51, 60]}},
+        {"architectures": ["ASVDLlamaForCausalLM"]},
+        {"num_attention_heads": [32, 24]},
+        {"intermediate_size": -1},
+        {"hidden_size": "4096"},
+    ],
+)
+def test_a_compressed_or_broken_config_is_refused(extra: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        lint({**LLAMA, **extra})
+
+
+def test_widths_that_differ_from_layer_to_layer_are_judged_each() -> None:
+    report = lint({**LLAMA, "intermediate_size": [14336, 14337]}, tp=2, gpu="h100")
+    assert outcomes(report)["down (14336)"] == "ok"
+    assert outcomes(report)["down (14337)"] == "refused"
+
+
+def test_what_the_config_leaves_out_is_named() -> None:
+    config = {"model_type": "llama", "intermediate_size": 14336}
+    report = lint(config, tp=8, quantisation="gptq-g128")
+    assert "hidden_size" in report.missing
+    assert report.summary != "ok"
+
+
+def test_ignored_modules_stay_16_bit() -> None:
+    stated = {**FP8_BLOCK, "modules_to_not_convert": ["re:.*down_proj", "lm_head"]}
+    for layers in range(3):
+        stated["modules_to_not_convert"].append(f"model.layers.{layers}.self_attn.o_proj")
+    config = {**LLAMA, "quantization_config": stated, "num_hidden_layers": 3}
+    rows = {row.product: row for row in lint(config, gpu="h100").products}
+    assert rows["down"].storage == rows["o"].storage == "none"
+    assert rows["gate_up"].storage == "fp8_block"
+    partly = {**FP8_BLOCK, "modules_to_not_convert": ["gate_proj"]}
+    report = lint({**LLAMA, "quantization_config": partly}, gpu="h100")
+    assert outcomes(report)["gate_up"] == "refused"
+
+
+@pytest.mark.parametrize(
+    "stated, form",
+    [
+        ({"quant_method": "fp8"}, "fp8_tensor"),
+        (FP8_BLOCK, "fp8_block"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 64}, "gptq"),
+        ({"quant_method": "gptq", "bits": 8}, "int8_w8a16"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bnb"),
+        ({"quant_method": "nobody_knows"}, "unknown"),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {
+                    "group_0": {
+                        "targets": ["Linear"],
+                        "weights": {
+                            "type": "int",
+                            "num_bits": 4,
+                            "strategy": "group",
+                            "group_size": 128,
+                        },
+                    }
+                },
+            },
+            "int4",
+        ),
+    ],
+)
+def test_a_config_says_how_weights_are_stored(stated: dict[str, Any], form: str) -> None:
+    report = lint({**LLAMA, "quantization_config": stated}, gpu="a100")
+    assert {row.storage for row in report.products} == {form, "none"}
+    assert report.quantisation == form
+
+
+@pytest.mark.parametrize("quantisation, tp", [("fp8-block", 3), ("fp8-block", 8), ("nvfp4", 3)])
+def test_remedies_hold_when_judged_anew(quantisation: str, tp: int) -> None:
+    setting = {"gpu": "b200", "quantisation": quantisation}
+    report = lint(QWEN, tp=tp, **setting)
+    assert report.remedies
+    for remedy in report.remedies:
+        config: dict[str, Any] = QWEN
+        ranks = {"tp": tp, "ep": 1}
+        for name, size in remedy.config.items():
+            config = with_field(config, name, size)
+        if remedy.kind != "size":
+            option, value = remedy.change.split()
+            ranks[option.removeprefix("--")] = int(value)
+        again = lint(config, **ranks, **setting)
+        assert again.outcome == remedy.outcome
+        assert OUTCOMES.index(again.outcome) < OUTCOMES.index(report.outcome)
+        assert all(outcomes(again)[name] == "ok" for name in remedy.mended)
+
+
+def test_sizes_that_the_gpu_serves_badly_are_not_ok() -> None:
+    report = lint({**LLAMA, "intermediate_size": 14338}, gpu="h100")
+    assert report.outcome == "ok"
+    assert not report.ok
+    assert {row.product for row in report.misaligned} >= {"down", "gate_up"}
+
+
+def test_text_json_and_python_say_the_same(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**QWEN, "quantization_config": FP8_BLOCK}))
+    out = tmp_path / "lint.sarif"
+    report = lint(tmp_path, engine="vllm==0.28", gpu="h100", tp=8, sarif=out)
+    as_json = json.loads(json.dumps(plain(report)))
+    assert as_json["summary"] == report.summary == "refused"
+    assert report.summary in str(report).splitlines()[0]
+    log = json.loads(out.read_text(encoding="utf-8"))
+    assert log == sarif([report])
+    results = log["runs"][0]["results"]
+    assert {result["level"] for result in results} == {"error"}
+    assert len(results) == len(report.findings)
+
+
+@pytest.mark.parametrize(
+    "options", [{"engine": "ollamas"}, {"gpu": "h1000"}, {"quantisation": "fp7"}, {"version": "x"}]
+)
+def test_what_is_not_known_is_refused(options: dict[str, str]) -> None:
+    with pytest.raises(ConfigError):
+        lint(LLAMA, **options)
+    with pytest.raises(ConfigError):
+        lint(LLAMA, ep=2)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_row_has_a_source_and_a_relation_of_the_five(engine: str) -> None:
+    for row in load_engine(engine).requirements:
+        assert row.source
+        assert row.outcome in OUTCOMES
+        assert row.relation in ("multiple", "at_least", "at_most", "one_of", "never")
+        assert row.bounds or row.alternatives
+
+
+def test_the_multiple_that_an_engine_needs() -> None:
+    assert required_multiple("vllm") == 1
+    assert required_multiple("vllm", "fp8_block", sm=120) % 128 == 0
+
+
+def test_lint_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, gacprof; gacprof.lint({'model_type': 'llama', 'hidden_size': 4096}); "
+        "sys.exit(any(name in sys.modules for name in ('torch', 'numpy', 'pandas', 'scipy')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
