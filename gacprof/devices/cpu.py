@@ -58,8 +58,7 @@ class CpuSession:
                 self._first_call(index)
 
     def _first_call(self, index: int) -> None:
-        """An unrecorded call: the first of a shape also makes its kernel, in oneDNN up to three
-        times as long as a short call."""
+        """An unrecorded call: the first of a shape also makes its kernel."""
         point = self._points[index]
         self._device.current.value = index
         try:
@@ -119,8 +118,7 @@ class CpuSession:
         return (end - begin) / 1e3, threads.longest_wait_us(before)
 
     def kernels(self, index: int) -> tuple[str, ...]:
-        """Not known on a CPU."""
-        return ()
+        return ()  # not known
 
     def close(self) -> None:
         self._calls.clear()

@@ -1,10 +1,8 @@
-"""A CUDA GPU as a device: a graph for each point, blocks that launch each graph once.
+"""A CUDA GPU as a device: a graph for each point, blocks that launch each graph once and wait once.
 
-Points are warmed up first: their rough times decide how many calls the graphs of an axis hold.
-Kernel names come from one trace of all points before any capture, since tracers and graphs get in
-each other's way. A block launches all graphs and waits once. The same steps run on a virtual GPU,
-whose kernels are real and whose times are nan.
-"""
+Points are warmed up first: their rough times decide how many calls the graphs of an axis hold. One
+trace of all points names kernels before any capture, since tracers and graphs get in each other's
+way. The same steps run on a virtual GPU, whose kernels are real and whose times are nan."""
 
 from __future__ import annotations
 
@@ -30,18 +28,16 @@ from gacprof.devices.throttling import Throttling
 from gacprof.operators.operands import set_precision
 
 L2_FACTOR = 2
-"""Of the L2 cache, read between two uses of cold weights; less reorders results
-(pytorch/pytorch#192159)."""
+"""L2 caches read between two uses of cold weights: one reorders results (pytorch/pytorch#192159)."""
 MAX_COLD_SHARE = 0.25
-"""Of all memory, at most this for an axis's cold weights."""
+"""Limit of an axis's cold weights, as a share of all memory."""
 WARM_UP_CALLS = 3
 TARGET_US, LONGEST_US, MAX_CALLS = 150.0, 1_000.0, 64
-"""Of a graph's calls together: events step by half a microsecond, a third of a per cent of the
-first. An axis's longest graph takes at most the second, unless a single call does."""
+"""Length of a graph's calls together: events step by half a microsecond, a third of a per cent of
+the first. An axis's longest graph takes the second at most, or a single call."""
 HEAVY_INTENSITY = 100.0
-"""Operations a byte: from about half the ridge of the chips in ``datasheet.toml`` on, arithmetic at
-full speed may reach the power cap, and then what runs before a call decides its clock. Such calls
-are followed by as long a rest."""
+"""Operations a byte, about half the ridge of the chips in ``datasheet.toml``: they may reach the
+power cap, and what ran before decides the clock. As long a rest follows."""
 PATIENCE = 8
 """Throttled blocks in a row that count as disturbed; after them a session's clock is taken to be
 held down for good, and its times count again: all sizes of a block share it."""

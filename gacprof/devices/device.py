@@ -21,8 +21,7 @@ class Session(Protocol):
 
     @property
     def failures(self) -> Mapping[int, str]:
-        """Points that cannot be called or have died, by index, with one line of why. It may grow
-        with each block; their times are nan."""
+        """One line for each point that cannot be called, by index; it may grow with each block."""
 
     def time_block(self, order: Sequence[int]) -> list[float]:
         """Microseconds of a call of each of these points, in this order; nan where it failed, lost

@@ -21,8 +21,6 @@ VIRTUAL = "GACPROF_VIRTUAL"
 STEERING = ("CUBLAS", "NVIDIA_TF32_OVERRIDE", "TORCH_CUDNN", "TORCH_ALLOW_TF32", "DISABLE_ADDMM")
 """Beginnings of the environment variables by which cuBLAS and PyTorch choose another kernel."""
 
-Facts = dict[str, str | int | float]
-
 
 def read_environment(device: str) -> Environment:
     """The device called ``cpu``, ``cuda`` or ``cuda:1`` and the versions that drive it."""
@@ -40,7 +38,7 @@ def read_environment(device: str) -> Environment:
 
 
 def _cpu_environment() -> Environment:
-    facts: Facts = {
+    facts = {
         "threads": torch.get_num_threads(),
         "cores": os.cpu_count() or 1,
         "memory_bytes": memory_bytes(),
@@ -59,7 +57,7 @@ def _cuda_environment(index: int) -> Environment:
     from gacprof.devices.throttling import driver_version
 
     properties = torch.cuda.get_device_properties(index)
-    facts: Facts = {
+    facts: dict[str, str | int | float] = {
         "sms": properties.multi_processor_count,
         "l2_bytes": properties.L2_cache_size,
         "memory_bytes": properties.total_memory,
@@ -78,7 +76,7 @@ def _cuda_environment(index: int) -> Environment:
 
 
 def native_bfloat16() -> bool:
-    """Whether the CPU multiplies bfloat16 itself (AMX, AVX512-BF16) and not through float32."""
+    """Tell whether the CPU multiplies bfloat16 itself, by AMX or AVX512-BF16."""
     return bool(torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported())
 
 

@@ -28,13 +28,8 @@ def gpus_at_hand() -> list[GpuFacts]:
     at_hand = []
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
-        facts = GpuFacts(
-            f"cuda:{index}",
-            properties.name,
-            f"sm{properties.major}{properties.minor}",
-            memory_gib=round(properties.total_memory / 2**30, 1),
-            sms=properties.multi_processor_count,
-            l2_mib=properties.L2_cache_size / 2**20,
-        )
-        at_hand.append(facts)
+        arch = f"sm{properties.major}{properties.minor}"
+        memory_gib = round(properties.total_memory / 2**30, 1)
+        sms, l2_mib = properties.multi_processor_count, properties.L2_cache_size / 2**20
+        at_hand.append(GpuFacts(f"cuda:{index}", properties.name, arch, memory_gib, sms, l2_mib))
     return at_hand

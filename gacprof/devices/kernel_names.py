@@ -51,10 +51,9 @@ def kernel_names(calls: Sequence[Callable[[], object]]) -> list[tuple[str, ...]]
 
 def names_by_label(events: Sequence[Any], count: int) -> list[tuple[str, ...]]:
     """Names of what the device began to do after each of ``count`` labels and before the next."""
-    ordered = sorted(events, key=lambda event: event.start_ns())
     names: list[list[str]] = [[] for _ in range(count)]
     number = -1
-    for event in ordered:
+    for event in sorted(events, key=lambda event: event.start_ns()):
         on_host = event.device_type() == torch.autograd.DeviceType.CPU
         if event.name().startswith(LABEL) and on_host:
             number = int(event.name().removeprefix(LABEL))

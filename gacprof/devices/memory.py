@@ -28,11 +28,11 @@ PAGE = 4096
 REPLICATE_OFFSET = 9 * PAGE + 1024
 """Bytes: other pages and other cache sets, aligned to 512 bytes as CUDA's allocator does."""
 GROWTH = 2
-"""Factor by which memory grows that is too small: what it grew from stays as long as views of it
-do, so all of these together are at most as large again."""
+"""Factor by which memory grows that is too small. Views keep what it grew from: all of these
+together are at most as large again."""
 
 MAX_SHARE = 0.25
-"""Of a device's memory, at most this for the operands and result of a call."""
+"""Limit of a call's operands and result, as a share of the device's memory."""
 
 
 class Arena:
@@ -112,7 +112,7 @@ class Arenas:
 
 
 def is_cold(point: Point) -> bool:
-    """Whether the point's weights are to be read from memory."""
+    """Tell whether the point's weights are to be read from memory."""
     return point.flags.get("cache") == "cold"
 
 

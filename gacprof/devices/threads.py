@@ -27,7 +27,7 @@ PRIORITY = -10
 SLICE_NS = 3_000_000
 """For which Linux's scheduler gives a core to another thread (its base slice)."""
 NEGLIGIBLE_WAIT = 0.02
-"""Of the usual time of a call: any loses a core for a moment now and then."""
+"""Share of the usual time of a call: any loses a core for a moment now and then."""
 MAX_WATCHED = 8
 """So many threads' waits are read, at 2 µs each, before and after every call."""
 
@@ -98,7 +98,7 @@ def no_collection() -> Iterator[None]:
 
 
 def allowed_cores() -> set[int]:
-    """The cores that the system lets this process use; empty where it does not say."""
+    """Cores that the system lets this process use; empty where it does not say."""
     try:
         return os.sched_getaffinity(0)
     except (AttributeError, OSError):  # not Linux

@@ -1,7 +1,8 @@
-"""Throttling of a GPU's clock, as NVML counts it. Nothing is changed on the device."""
+"""Throttling of a GPU's clock, as NVML counts it."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ FIRST_REASON = {(580, 82): 269, (575, 0): 251}
 power brake), from that driver on: renumbered between nvidia-ml-py 13.580.65 and 13.580.82. To other
 drivers the number is a setting of power smoothing."""
 THROTTLED_SHARE = 0.02
-"""Of a block's time: what a counter must have grown by for the block to count as throttled."""
+"""Share of a block's time by which a counter has grown in a throttled block."""
 
 
 def counter_fields(driver: str) -> list[int]:
@@ -32,10 +33,9 @@ def driver_version() -> str:
         import pynvml
 
         pynvml.nvmlInit()
-        version = pynvml.nvmlSystemGetDriverVersion()
+        return str(pynvml.nvmlSystemGetDriverVersion())
     except Exception:  # its absence takes many forms and is never fatal
         return ""
-    return version.decode() if isinstance(version, bytes) else str(version)
 
 
 class Throttling:
@@ -44,26 +44,22 @@ class Throttling:
     def __init__(self, index: int) -> None:
         self._fields = counter_fields(driver_version())
         self._nvml: Any = None
-        try:
+        with suppress(Exception):  # as above
             import pynvml
 
             self._handle = _handle_of(pynvml, index)
+            pynvml.nvmlDeviceGetFieldValues(self._handle, self._fields)
             self._nvml = pynvml
-        except Exception:  # as above
-            self._handle = None
 
     def slowed_ns(self) -> dict[int, int]:
         """Nanoseconds for which each cause has slowed the device, since the driver was loaded."""
         if self._nvml is None:
             return {}
-        try:
-            values = self._nvml.nvmlDeviceGetFieldValues(self._handle, self._fields)
-        except self._nvml.NVMLError:
-            return {}
+        values = self._nvml.nvmlDeviceGetFieldValues(self._handle, self._fields)
         return {value.fieldId: int(value.value.ullVal) for value in values if not value.nvmlReturn}
 
     def slowed_since(self, before: dict[int, int], seconds: float) -> bool:
-        """Whether a cause has slowed the device for :data:`THROTTLED_SHARE` of these seconds."""
+        """Tell whether a cause has slowed the device for a good part of these seconds."""
         limit_ns = THROTTLED_SHARE * seconds * 1e9
         return any(ns - before.get(field, ns) > limit_ns for field, ns in self.slowed_ns().items())
 

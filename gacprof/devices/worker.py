@@ -19,6 +19,7 @@ from typing import Any
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Environment, Point
 from gacprof.devices.device import UNKNOWN, Session, first_line
+from gacprof.devices.opening import open_device
 from gacprof.operators.own import modules_of_own_operators
 
 START_LIMIT_S = 120.0
@@ -26,7 +27,7 @@ START_LIMIT_S = 120.0
 CALL_LIMIT_S, POINTS_IN_LIMIT = 60.0, 16
 """For so many points, a call that is compiled among them; more points have so much longer."""
 DYING_S = 5.0
-"""For a worker whose pipe closed to end; the driver takes a moment to clear its context."""
+"""For a worker whose pipe has closed to end."""
 SURROUNDINGS = {
     "GOMP_SPINCOUNT": "30000",
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "16384",
@@ -47,14 +48,14 @@ class WorkerLost(Exception):  # noqa: N818 - no error of a user's
 
 
 class IsolatedDevice:
-    """The device of that name in a worker process. Raises :class:`MeasurementError` where it cannot
-    be opened there. ``generation`` counts the workers that have ended."""
+    """The device of that name in a worker process; ``generation`` counts workers that have ended.
+    Raises :class:`MeasurementError` where it cannot be opened."""
 
     def __init__(self, name: str, call_limit_s: float = CALL_LIMIT_S) -> None:
         self._name, self._call_limit_s = name, call_limit_s
         self._process: BaseProcess | None = None
         self._sessions = self.generation = 0
-        self.environment: Environment = self._start()
+        self._start()
 
     def prepare(self, points: Sequence[Point]) -> RemoteSession:
         self._sessions += 1
@@ -69,7 +70,7 @@ class IsolatedDevice:
             self._pipe.send((action, session, items))
         return self._answer(self._call_limit_s * max(1.0, len(items) / POINTS_IN_LIMIT))
 
-    def _start(self) -> Environment:
+    def _start(self) -> None:
         for name, value in SURROUNDINGS.items():
             os.environ.setdefault(name, value)
         context = multiprocessing.get_context("spawn")
@@ -80,10 +81,9 @@ class IsolatedDevice:
         self._process.start()
         pipe.close()
         try:
-            environment: Environment = self._answer(START_LIMIT_S)
+            self.environment: Environment = self._answer(START_LIMIT_S)
         except WorkerLost as lost:
             raise MeasurementError(f"{self._name} cannot be opened in a worker: {lost}") from None
-        return environment
 
     def _answer(self, limit_s: float) -> Any:
         assert self._process is not None
@@ -114,7 +114,7 @@ class IsolatedDevice:
 
 
 class RemoteSession:
-    """Points prepared in the worker; prepared anew in the next one without those that failed."""
+    """Points prepared in the worker, and in the next one without those that failed."""
 
     def __init__(self, device: IsolatedDevice, number: int, points: Sequence[Point]) -> None:
         self._device, self._number, self._points = device, number, points
@@ -142,8 +142,7 @@ class RemoteSession:
 
     def _blame(self, lost: WorkerLost) -> None:
         """The point that the worker was at is a failure; where that is not known, all are."""
-        unknown = lost.index == UNKNOWN
-        places = range(len(self._sent)) if unknown else [lost.index]
+        places = range(len(self._sent)) if lost.index == UNKNOWN else [lost.index]
         self._add(dict.fromkeys(places, str(lost)))
 
     def time_block(self, order: Sequence[int]) -> list[float]:
@@ -167,21 +166,19 @@ class RemoteSession:
         return self._kernels.get(index, ())
 
     def close(self) -> None:
-        if self._generation == self._device.generation:
-            with suppress(WorkerLost):
+        with suppress(WorkerLost):
+            if self._generation == self._device.generation:
                 self._device.request("close", self._number, ())
 
 
 def serve(pipe: Connection, current: Any, name: str, modules: Sequence[str]) -> None:
-    """The worker: open the device, answer requests until the pipe closes. What a device raises is
-    the last answer: a point that fails by itself is in its session's failures."""
+    """Open the device and answer requests until the pipe closes. What a device raises is the last
+    answer; points that fail by themselves are in their session's failures."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     warnings.simplefilter("ignore")  # PyTorch's, of kernels that it does not take
     try:
         for module in modules:
             importlib.import_module(module)
-        from gacprof.devices.opening import open_device
-
         device: Any = open_device(name)
         device.current = current
         pipe.send(device.environment)
