@@ -28,7 +28,7 @@ from gacprof.devices.throttling import Throttling
 from gacprof.operators.operands import set_precision
 
 L2_FACTOR = 2
-"""L2 caches read between two uses of cold weights: one reorders results (pytorch/pytorch#192159)."""
+"""L2 caches read between uses of cold weights: fewer reorder results (pytorch/pytorch#192159)."""
 MAX_COLD_SHARE = 0.25
 """Limit of an axis's cold weights, as a share of all memory."""
 WARM_UP_CALLS = 3
