@@ -1,7 +1,7 @@
 """The folder of a sweep: its axes, its environment, and every block.
 
-A block is one line of ``blocks.jsonl``, on disk before the next begins: neither a kill nor a power
-cut loses more than the block under way. At the end of a sweep the lines are folded once into
+A block is one line of ``blocks.jsonl``, written before the next begins: a kill loses no more than
+the block under way. At the end of a sweep the lines are folded once into
 ``blocks.parquet``, one row a call. ``points.json`` has the kernels of points, and why some failed.
 """
 
@@ -93,7 +93,7 @@ class RunFolder:
 
     def blocks(self, axis: Axis) -> list[Block]:
         """The blocks of an axis, in the order measured."""
-        return self._blocks.get(axis.key, [])
+        return list(self._blocks.get(axis.key, ()))
 
     def kernels(self, axis: Axis) -> Mapping[int, tuple[str, ...]]:
         """By size: names of the kernels of one call."""
@@ -104,12 +104,10 @@ class RunFolder:
         return self.points.failures.get(axis.key, {})
 
     def append(self, block: Block) -> None:
-        """Keep a block; on return it is on disk."""
+        """Keep a block: on return a kill of the sweep loses it no more."""
         blocks = self._blocks[block.axis]
         with (self.path / JOURNAL).open("a", encoding="utf-8") as journal:
             journal.write(json.dumps(asdict(block)) + "\n")
-            journal.flush()
-            os.fsync(journal.fileno())
         blocks.append(block)
 
     def record_points(

@@ -77,7 +77,9 @@ class ProcessTurns:
             order = curve.next_order(failures_of(axis, session))
             index = {size: i for i, size in enumerate(axis.sizes)}
             times = session.time_block([index[size] for size in order])
-            self._run.append(Block(axis.key, self._process, tuple(order), tuple(times)))
+            block = Block(axis.key, self._process, tuple(order), tuple(times))
+            self._run.append(block)
+            curve.blocks.append(block)
             self._run.record_points(axis, {}, failures_of(axis, session))
         return bool(from_start)
 
