@@ -44,6 +44,7 @@ def plan_of(source: Path, sizes: dict[str, int | None]) -> Plan:
         latency_us=None,
         value=0.0,
         bound=0.0,
+        limits={},
     )
 
 
