@@ -7,50 +7,53 @@ from __future__ import annotations
 
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from gacprof.demands.configs import config_of
-from gacprof.demands.table import OUTCOMES
-from gacprof.linting import LintRequest
-from gacprof.linting.judging import case_of, overall
+from gacprof.extras.lint.deployment import deploy
+from gacprof.extras.lint.judge import OUTCOMES, overall
 
 MODELS = Path(__file__).with_name("lint_models.toml")
-GPUS, QUANTS, DEGREES = ("h100", "b200"), ("bf16", "fp8-block", "nvfp4"), (1, 2, 4, 8)
+GPUS = ("h100", "b200")
+QUANTISATIONS = ("bf16", "fp8-block", "nvfp4")
+DEGREES = (1, 2, 4, 8)
 LETTERS = dict(zip(OUTCOMES, "·?pfwR", strict=True))
 HEAD = """# 20 models, by `gacprof lint`
 
 What vLLM 0.32 does with the products of published models on 1, 2, 4 and 8 tensor-parallel ranks, a
-letter each, without expert parallelism: `·` all ok, `p` pads, `f` falls back to a slower kernel,
-`w` loads but wrong, `R` refused, `?` unknown. All linear layers but embedding and head are taken as
-quantised; published checkpoints often leave some out. Whether weights fit memory is not asked.
+letter each, without expert parallelism: `·` all ok, `p` pads, `f` falls back to another kernel than
+the format is made for, `w` loads but wrong, `R` refused, `?` unknown. All linear layers but the
+embedding and head are taken as quantised; published checkpoints often leave some out.
 
 Made by `python tools/lint_table.py` from the configs' published values (`tools/lint_models.toml`).
-Nothing was run; [lint.md](lint.md) says what the verdicts rest on.
+Nothing was run.
 """
 
 
 def table() -> Iterator[str]:
     """The page, line by line."""
     yield HEAD
-    columns = [f"{gpu.upper()} {quant}" for gpu in GPUS for quant in QUANTS]
+    columns = [f"{gpu.upper()} {quantisation}" for gpu in GPUS for quantisation in QUANTISATIONS]
     yield f"| model | {' | '.join(columns)} |"
     yield f"|---|{'---|' * len(columns)}"
-    for name, values in tomllib.loads(MODELS.read_text(encoding="utf-8")).items():
-        cells = [f"`{letters(values, gpu, quant)}`" for gpu in GPUS for quant in QUANTS]
+    for name, config in tomllib.loads(MODELS.read_text(encoding="utf-8")).items():
+        cells = [f"`{letters(config, gpu, form)}`" for gpu in GPUS for form in QUANTISATIONS]
         yield f"| {name.replace('_', '.')} | {' | '.join(cells)} |"
 
 
-def letters(values: dict[str, object], gpu: str, quant: str) -> str:
-    config = config_of(values)
-    request = LintRequest(values, gpu=gpu, quant=quant)
-    case = case_of(request, config)
-    return "".join(LETTERS[overall(case.judge(degree))] for degree in DEGREES)
+def letters(config: Mapping[str, Any], gpu: str, quantisation: str) -> str:
+    """The outcome on each number of ranks, a letter each."""
+    text = ""
+    for tp in DEGREES:
+        deployment = deploy(config, gpu=gpu, tp=tp, quantisation=quantisation)
+        text += LETTERS[overall(deployment.judge())]
+    return text
 
 
 if __name__ == "__main__":
-    text = "\n".join(table()) + "\n"
+    page = "\n".join(table()) + "\n"
     if len(sys.argv) > 1:
-        Path(sys.argv[1]).write_text(text, encoding="utf-8")
+        Path(sys.argv[1]).write_text(page, encoding="utf-8")
     else:
-        print(text, end="")
+        print(page, end="")

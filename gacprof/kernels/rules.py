@@ -9,12 +9,13 @@ does not make it safe. Token counts are no rows of a matrix: nothing is said of 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from math import gcd, lcm
 from typing import Protocol
 
 from gacprof.core.dtypes import compute_dtype
 from gacprof.core.errors import ConfigError
-from gacprof.core.sizes import Gemm, Interval, SizeVerdict, Use
+from gacprof.core.sizes import Gemm, Interval, SizeVerdict, Use, Verdict
 from gacprof.devices.datasheet import gpu_facts
 from gacprof.kernels import attention
 from gacprof.kernels.tiers import Tier, tiers_of
@@ -27,6 +28,8 @@ FEW_ROWS = 16
 that were measured lose more than 2 % to a larger one, with more rows than 256 1 to 6 %
 (aiconfigurator-core 0.12.0, A100 and H100)."""
 HALVES = ("float16", "bfloat16")
+NOT_SERVED = 99
+"""The tier of what no kernel takes: worse than all others."""
 UNSPLIT_K, UNSPLIT_WORK = 4096, 1 << 21
 """On sm120 cuBLAS does not split K below M·N·K = 2^21: 4 to 6 times slower at M=8, N=48, K=5120
 (sgl-project/sglang#37491, bfloat16)."""
@@ -80,8 +83,8 @@ class Rules:
             raise ConfigError(f"{self.name} has no rules for {name}, of {', '.join(self.dtypes)}")
         return self._tiers.tiers[name]
 
-    def tier(self, dtype: str, *, tokens: int, n: int, k: int) -> int | None:
-        """The tier of a product, from 0, the best; None where no kernel serves it."""
+    def tier(self, dtype: str, *, tokens: int, n: int, k: int) -> int:
+        """The tier of a product, from 0, the best; :data:`NOT_SERVED` where no kernel takes it."""
         tiers = self.tiers(dtype)
         sides = [n, k]
         if tokens == 1 and dtype in HALVES:
@@ -89,9 +92,7 @@ class Rules:
         worst = 0
         for size in sides:
             fitting = [i for i, tier in enumerate(tiers) if size % tier.multiple == 0]
-            if not fitting:
-                return None
-            worst = max(worst, fitting[0])
+            worst = max(worst, min(fitting, default=NOT_SERVED))
         unsplit = self.arch == "sm120" and dtype in HALVES and tokens > 1 and k >= UNSPLIT_K
         if unsplit and tokens * n * k < UNSPLIT_WORK:
             worst += len(tiers)
@@ -120,61 +121,38 @@ class Rules:
             reason = f"{self.name} has no rules for {unknown[0]}" if unknown else "feeds no product"
             return [SizeVerdict(size, "unknown", reason=reason) for size in sizes]
         reach = REACH * max(side.ranks for use in uses for side in (use.N, use.K))
-        tiers: dict[int, int | None] = {}
+        tier_at = cache(lambda size: self._served(uses, size))
+        verdicts = []
         for size in sizes:
-            for other in range(size, size + reach + 1):
-                if other not in tiers:
-                    tiers[other] = self._worst_tier(uses, other)
-                if other == size and tiers[size] == 0:
-                    break
-        return [self._judge_size(uses, size, tiers, reach) for size in sizes]
+            tier, kernel = tier_at(size)
+            larger_sizes = range(size + 1, size + reach + 1)
+            better = next((larger for larger in larger_sizes if tier_at(larger)[0] < tier), 0)
+            doubt = self._doubt(uses, size) if tier == 0 else "another side holds it there"
+            verdict: Verdict = "undecided" if doubt else "safe"
+            if better:
+                verdict, doubt = "misaligned", f"{better} is of a better tier"
+            elif tier == NOT_SERVED:
+                verdict, doubt = "unknown", ""
+            reason = "; ".join(filter(None, (kernel, doubt)))
+            verdicts.append(SizeVerdict(size, verdict, reason=reason))
+        return verdicts
 
-    def _judge_size(
-        self, uses: Sequence[Use], size: int, tiers: dict[int, int | None], reach: int
-    ) -> SizeVerdict:
-        tier = tiers[size]
-        kernel = self._serving(uses, size)
-        if tier == 0:
-            doubt = self._doubt(uses, size)
-            if doubt:
-                return SizeVerdict(size, "undecided", reason=f"{kernel}; {doubt}")
-            return SizeVerdict(size, "safe", reason=kernel)
-        for larger in range(size + 1, size + reach + 1):
-            better = tiers[larger]
-            if better is not None and (tier is None or better < tier):
-                reason = f"{kernel}; {larger} is of a better tier"
-                return SizeVerdict(size, "misaligned", reason=reason)
-        if tier is None:
-            return SizeVerdict(size, "unknown", reason=kernel)
-        return SizeVerdict(size, "undecided", reason=f"{kernel}; another side holds it there")
-
-    def _worst_tier(self, uses: Sequence[Use], size: int) -> int | None:
-        worst = 0
+    def _served(self, uses: Sequence[Use], size: int) -> tuple[int, str]:
+        """The tier of the worst use of a size, and its kernels or why none serve it."""
+        worst = (-1, "")
         for use in uses:
-            sides = use.at(size)
-            if sides is None:
-                return None
-            tier = self.tier(use.dtype, tokens=use.tokens, n=sides[0], k=sides[1])
-            if tier is None:
-                return None
-            worst = max(worst, tier)
-        return worst
-
-    def _serving(self, uses: Sequence[Use], size: int) -> str:
-        """The kernels of the worst use, or why none serve it."""
-        worst, text = -1, ""
-        for use in uses:
-            sides = use.at(size)
-            if sides is None:
-                return f"TP ranks cannot share {size} evenly"
-            tier = self.tier(use.dtype, tokens=use.tokens, n=sides[0], k=sides[1])
+            n, k = use.at(size) or (0, 0)
+            if not n:
+                return NOT_SERVED, f"TP ranks cannot share {size} evenly"
             tiers = self.tiers(use.dtype)
-            if tier is None:
-                return f"no kernel serves N={sides[0]}, K={sides[1]} in {use.dtype}"
-            if tier > worst:
-                unsplit = "; K not split" if tier >= len(tiers) else ""
-                worst, text = tier, f"{tiers[tier % len(tiers)]}{unsplit}"
-        return text
+            tier = self.tier(use.dtype, tokens=use.tokens, n=n, k=k)
+            kernel = str(tiers[tier % len(tiers)])
+            if tier >= NOT_SERVED:
+                return NOT_SERVED, f"no kernel serves N={n}, K={k} in {use.dtype}"
+            if tier >= len(tiers):
+                kernel = f"{kernel}; K not split"
+            worst = max(worst, (tier, kernel))
+        return worst
 
     def _doubt(self, uses: Sequence[Use], size: int) -> str:
         """Why a size of the best tier is not safe; empty where it is."""

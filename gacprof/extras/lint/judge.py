@@ -275,9 +275,9 @@ def _number(bound: int | str, words: Mapping[str, int]) -> int:
 
 def overall(judgements: Iterable[Judgement]) -> Outcome:
     """The worst outcome; unknown where what is known is served and the rest may be refused."""
-    judged = [judgement for judgement in judgements if judgement.is_judged]
-    unknown = [judgement for judgement in judged if judgement.outcome == "unknown"]
-    worst = worst_of({judgement.outcome for judgement in judged} - {"unknown"}, "unknown")
+    sized = [judgement for judgement in judgements if judgement.is_judged]
+    unknown = [judgement for judgement in sized if judgement.outcome == "unknown"]
+    worst = worst_of({judgement.outcome for judgement in sized} - {"unknown"}, "unknown")
     may_be_refused = any(judgement.findings for judgement in unknown)
     if (worst == "ok" and unknown) or (worst in ("pads", "falls back") and may_be_refused):
         return "unknown"
