@@ -39,10 +39,10 @@ def half_differences(fit: Fit) -> list[float]:
         return []
     scale = np.sqrt(2 / len(numbers) / (1 / len(numbers[::2]) + 1 / len(numbers[1::2])))
     a, b = (fit.slot + half_quartiles(fit.residual[half]) for half in (first, ~first))
-    known = np.isfinite(a - b)
-    if not known.any():
+    measured = np.isfinite(a - b)
+    if not measured.any():
         return []
-    a -= np.median((a - b)[known])  # halves may differ by a level that the whole does not have
+    a -= np.median((a - b)[measured])  # halves may differ by a level that the whole does not have
     pairs = [d for i, j in fit.pairs for d in (a[i] - b[j], b[i] - a[j])]
     return [float(scale * d) for d in pairs if np.isfinite(d)]
 

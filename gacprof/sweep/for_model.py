@@ -152,7 +152,7 @@ def sizes_near(size: int, window: float) -> set[int]:
         first = size // step * step
         reach = max(window * size, min(step, SMALLEST_REACH))
         multiples = range(first - count * step, first + (count + 2) * step, step)
-        sizes |= {near for near in multiples if near > 0 and abs(near - size) <= reach}
+        sizes |= {m for m in multiples if m > 0 and abs(m - size) <= reach}
     return sizes
 
 

@@ -68,8 +68,13 @@ def test_noise_never_makes_a_size_safe(error: float) -> None:
 def test_a_size_is_safe_only_beside_what_it_could_be_padded_to() -> None:
     sizes = [100, 101, 104, 112, 127, 128]
     assert dict(zip(sizes, comparable(sizes), strict=True)) == {
-        100: True, 101: True, 104: True, 112: True, 127: True, 128: True
-    }  # fmt: skip
+        100: True,
+        101: True,
+        104: True,
+        112: True,
+        127: True,
+        128: True,
+    }
     assert not any(comparable([100, 101, 112, 128])[:2]), "104 was not measured"
     assert not comparable([128, 512])[0], "nothing near it was measured"
     assert judged({100: 1.0, 101: 1.0, 112: 1.0})[100] == "undecided"

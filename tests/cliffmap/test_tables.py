@@ -20,8 +20,10 @@ def test_candidates_are_the_nearest_safe_sizes() -> None:
     assert [v.size for v in verdicts] == [96, 128]
     assert {v.verdict for v in verdicts} == {"safe"}
     assert [v.size for v in candidates("a100-published", 128, **HEAD_DIM, below=1)] == [
-        128, 160, 192
-    ]  # fmt: skip
+        128,
+        160,
+        192,
+    ]
     assert candidates("a100-published", 107, **HEAD_DIM, below=0, above=0) == []
 
 
