@@ -82,7 +82,7 @@ def dim_finding(table: SizeTable, dim: Dim) -> DimFinding:
     The latter counts, for two odd dims hide each other's cost. A size that is safe only there may
     or may not be slow, by what its coupled dims become: it is kept.
     """
-    padded = table.beside_padded(dim, *window_of(dim.size))
+    padded = table.beside_padded(dim, dim.size, window_of(dim.size)[1])
     stored = table.verdict(dim, dim.size)
     now = padded.get(dim.size, stored)
     if now.verdict in ("unknown", stored.verdict):

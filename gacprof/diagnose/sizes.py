@@ -50,13 +50,9 @@ def sole_rank(inventory: Inventory, module: Module) -> Dim | None:
 
 
 class SizeTable:
-    """A source's verdicts on the dims of one model. Equal dims are judged once.
+    """A source's verdicts on the dims of one model. Equal dims are judged once."""
 
-    ``window`` is how far from a dim's size others are looked for, as a fraction of it.
-    """
-
-    def __init__(self, products: Products, source: SizeSource, window: float = WINDOW) -> None:
-        self.window = window
+    def __init__(self, products: Products, source: SizeSource) -> None:
         self.products = products
         self.source = source
         self.inventory = products.inventory
@@ -78,9 +74,6 @@ class SizeTable:
     def verdict(self, dim: Dim, size: int, sizes: NewSizes = AS_STORED) -> SizeVerdict:
         """The verdict on one size where other dims have these ``sizes``."""
         unknown = SizeVerdict(size, "unknown", reason=f"no product of {dim.name} is known")
-        low, high = window_of(dim.size, self.window)
-        if low <= size <= high:
-            return self.verdicts(dim, low, high, sizes).get(size, unknown)
         return self.verdicts(dim, size, size, sizes).get(size, unknown)
 
     def beside_padded(self, dim: Dim, low: int, high: int) -> dict[int, SizeVerdict]:

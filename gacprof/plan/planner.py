@@ -96,7 +96,7 @@ def plan(
     if objective == "gac":
         limits = limits or {"parameters": inventory.parameters}
         window = min(window, MAX_WINDOW)
-    table = SizeTable(products, size_source, window)
+    table = SizeTable(products, size_source)
     rules = SizeRules(read_pins(pin, dims), window, multiple, uniform)
     groups = thinned(inventory, size_groups(table, goal, rules))
     settled = {d.name: g.sizes[0] for g in groups if len(g.sizes) == 1 for d in g.dims}

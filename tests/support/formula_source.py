@@ -38,6 +38,7 @@ class FormulaSource:
     tokens: Sequence[int] = (1, 64)
     dtypes: Sequence[str] = ()
     _times: dict[object, dict[int, float]] = field(default_factory=dict)
+    _verdicts: dict[int, dict[int, SizeVerdict]] = field(default_factory=dict)
 
     def latency_us(self, gemm: Gemm, tokens: int, dtype: str) -> Interval | None:
         if self.measured and (tokens, gemm.N, gemm.K) not in self.measured:
@@ -69,9 +70,9 @@ class FormulaSource:
 
     def judge(self, uses: Sequence[Use], sizes: Sequence[int]) -> list[SizeVerdict]:
         times = self.times(uses)
-        verdicts = {}
+        verdicts = self._verdicts.setdefault(id(times), {})
         best = inf
-        for size in sorted(times, reverse=True):
+        for size in sorted(times, reverse=True) if not verdicts else ():
             best = min(best, times[size])
             exact = times[size] / best - 1, times[size]
             penalty, latency = (Interval(value, value, value) for value in exact)
