@@ -122,10 +122,13 @@ def test_refusals_of_published_models_are_as_before(model: str) -> None:
         name, engine, gpu, quantisation = key.split("|")
         if name != model or gpu != "b200" or (engine, quantisation) == ("vllm", "int8"):
             continue
-        before = cells["tp8"]
-        deployment = deploy(MODELS[model], engine=engine, gpu=gpu, tp=8, quantisation=quantisation)
-        judgements = deployment.judge()
-        outcomes = {judgement.product.name: judgement.outcome for judgement in judgements}
-        assert (overall(judgements) == "refused") == (before[0] == "refused"), key
-        for product, letter in zip(cells["products"], before[1], strict=True):
-            assert (outcomes[product] == "refused") == (letter == "R"), (key, product)
+        for tp in (2, 8) if quantisation == "fp8-block" else (8,):
+            before = cells[f"tp{tp}"]
+            deployment = deploy(
+                MODELS[model], engine=engine, gpu=gpu, tp=tp, quantisation=quantisation
+            )
+            judgements = deployment.judge()
+            outcomes = {judgement.product.name: judgement.outcome for judgement in judgements}
+            assert (overall(judgements) == "refused") == (before[0] == "refused"), key
+            for product, letter in zip(cells["products"], before[1], strict=True):
+                assert (outcomes[product] == "refused") == (letter == "R"), (key, product)

@@ -249,7 +249,7 @@ def blocks_fit(product: RankProduct, block: int) -> bool:
     if not parts or not product.N:
         return True
     apart = sum(-(-part.N // block) for part in product.parts)
-    reads_beyond = [part for part in parts if part.ranks * -(-part.N // block) * block > part.whole]
+    reads_beyond = any(p.ranks * -(-p.N // block) > -(-p.whole // block) for p in parts)
     return apart == -(-product.N // block) and not reads_beyond
 
 
