@@ -65,9 +65,15 @@ def lint(
     """
     name, values = read_config(config)
     deployment = deploy(
-        values, engine=engine, version=version, gpu=gpu, tp=tp, ep=ep, dp=dp,
+        values,
+        engine=engine,
+        version=version,
+        gpu=gpu,
+        tp=tp,
+        ep=ep,
+        dp=dp,
         quantisation=quantisation,
-    )  # fmt: skip
+    )
     judgements = deployment.judge()
     report = report_of(name, deployment, judgements, find_remedies(deployment, judgements))
     if sarif is not None:

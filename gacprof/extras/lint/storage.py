@@ -23,9 +23,13 @@ GROUPED = ("awq", "gptq", "int4")
 MAY_GROUP = (*GROUPED, "int8_w8a16", "nvfp4", "mxfp4", "mxfp8", "fp8_channel", "int8_w8a8")
 EXAMPLES = "bf16, fp8, fp8-channel, fp8-block, nvfp4, mxfp4, int8, awq-g128, gptq-g64, gguf-q4_k"
 IGNORED_FIELDS = (
-    "modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules",
-    "modules_to_not_quantize", "llm_int8_skip_modules",
-)  # fmt: skip
+    "modules_to_not_convert",
+    "ignore",
+    "ignored_layers",
+    "exclude_modules",
+    "modules_to_not_quantize",
+    "llm_int8_skip_modules",
+)
 MAX_LAYERS = 128
 """Layers whose modules are looked up where the config doesn't say how many there are."""
 
