@@ -28,7 +28,9 @@ def lint(
     quantisation: str | None = None,
     sarif: Path | None = None,
 ) -> LintReport:
-    """Say what an engine does with each product of a model on a TP rank, from its config alone.
+    """Say what an engine does with a config's sizes.
+
+    Every product of the model is judged as one tensor-parallel rank holds it; no weights are read.
 
     Parameters
     ----------
