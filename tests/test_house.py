@@ -15,7 +15,7 @@ from gacprof.cli.verbs import VERBS, command, load_verb
 
 PACKAGE = Path(gacprof.__file__).parent
 ORDER = (
-    "core", "operators", "devices", "kernels", "checkpoint", "sweeping", "cliffmap", "diagnosing",
+    "core", "operators", "devices", "kernels", "checkpoint", "cliffmap", "sweeping", "diagnosing",
     "planning", "realigning", "check", "reporting", "extras", "cli",
 )
 """Packages, each of which may import what stands before it; those of ``extras`` stand side by side."""

@@ -272,7 +272,7 @@ def shipped_maps() -> list[str]:
 
 
 def load_map(name_or_path: str | Path) -> CliffMap:
-    """Read a map: a file, a run folder that holds ``cliffmap.json``, or a shipped map by its name.
+    """Read a cliff map: its curves, safe sizes and cliffs.
 
     Parameters
     ----------

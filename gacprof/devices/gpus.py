@@ -8,7 +8,7 @@ from gacprof.devices.datasheet import GPUS, GpuFacts
 
 
 def gpus() -> list[GpuFacts]:
-    """GPUs at hand, then all GPUs whose kernels' rules take a map's place.
+    """List the GPUs at hand, and those whose name can take a map's place.
 
     Returns
     -------

@@ -13,7 +13,7 @@ from tool_folders import FIXTURES
 from gacprof.check.verify import verify
 from gacprof.checkpoint.scan import scan
 from gacprof.core.errors import CheckpointError
-from gacprof.realign.realign import realign
+from gacprof.realigning.realign import realign
 
 ASVD = FIXTURES / "asvd_mha_r1"
 

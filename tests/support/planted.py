@@ -13,7 +13,7 @@ from gacprof.checkpoint.scan import inventory_of
 from gacprof.cliffmap.build import build_map
 from gacprof.cliffmap.cliffmap import CliffMap
 from gacprof.core.points import Axis, Block, Environment, Point
-from gacprof.sweep.for_model import suite_for_model
+from gacprof.sweeping.for_model import suite_for_model
 
 TOKENS = {1: 1.0, 64: 1.0}
 PLANTED = Environment("cpu", "planted device", "none", {}, {"planted": "1"})

@@ -11,10 +11,10 @@ import numpy as np
 from gacprof.checkpoint.products import Tokens
 from gacprof.core.errors import PlanError
 from gacprof.core.sizes import SizeSource, Use
-from gacprof.diagnose.safe_ranks import safe_ranks
-from gacprof.diagnose.sizes import window_of
-from gacprof.diagnose.source import open_source
-from gacprof.plan.solver import solve
+from gacprof.diagnosing.safe_ranks import safe_ranks
+from gacprof.diagnosing.sizes import window_of
+from gacprof.diagnosing.source import open_source
+from gacprof.planning.solver import solve
 
 Score = float | Sequence[float]
 Cost = int | tuple[int, int]

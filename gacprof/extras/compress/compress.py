@@ -19,7 +19,7 @@ from gacprof.checkpoint.scan import inventory_of, scan
 from gacprof.core.errors import CheckpointError, ConfigError
 from gacprof.core.files import new_folder, write_record
 from gacprof.core.sizes import SizeSource
-from gacprof.diagnose.source import open_source
+from gacprof.diagnosing.source import open_source
 from gacprof.extras.compress.calibration import LENGTH, WINDOWS, calibration_ids
 from gacprof.extras.compress.factoring import Factoring
 from gacprof.extras.compress.folder import LayerResults, write_compressed

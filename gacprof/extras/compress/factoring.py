@@ -25,7 +25,7 @@ from gacprof.extras.compress.statistics import (
     forward_statistics,
 )
 from gacprof.extras.compress.targets import Target
-from gacprof.realign.segments import rounded
+from gacprof.realigning.segments import rounded
 
 
 class Factoring:

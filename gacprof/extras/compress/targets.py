@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gacprof.checkpoint.inventory import Inventory, Module
 from gacprof.checkpoint.layouts.names import tower_of
 from gacprof.core.errors import CheckpointError, PlanError
-from gacprof.diagnose.safe_ranks import break_even_rank
+from gacprof.diagnosing.safe_ranks import break_even_rank
 
 PROJECTIONS = frozenset({"q", "k", "v", "o", "qkv", "gate", "up", "gate_up", "down"})
 """Roles of the layers that the publications factor, experts' too."""

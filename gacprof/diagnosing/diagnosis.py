@@ -1,0 +1,166 @@
+"""The verb ``diagnose``: what each size of a model costs, and the size to pad it to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from gacprof.checkpoint.inventory import Dim, Inventory, Module
+from gacprof.checkpoint.products import Products, Tokens
+from gacprof.checkpoint.scan import inventory_of
+from gacprof.core.sizes import Gemm, Side, SizeSource, SizeVerdict, Use
+from gacprof.diagnosing.findings import Action, Diagnosis, DimFinding, FixedFinding
+from gacprof.diagnosing.sizes import SizeTable, better_size, window_of
+from gacprof.diagnosing.source import open_source, products_for
+
+FIXED_REACH = 64
+"""How far above a fixed size a better one is looked for: alignments, tiles and templates repeat
+within it."""
+
+
+def diagnose(
+    checkpoint: str | Path | Inventory,
+    source: str | Path | SizeSource,
+    *,
+    tokens: Tokens | None = None,
+    tp: int = 1,
+    dtype: str | None = None,
+) -> Diagnosis:
+    """Say what each size of a model costs, and the size to pad it to.
+
+    Reads the headers of the weights only.
+
+    Parameters
+    ----------
+    checkpoint
+        A folder, a weights file or a hub id.
+    source
+        A map (file, run folder or shipped name) or a GPU's name (h100).
+    tokens
+        Token counts of the workload, such as 1,1024; by default those of the map.
+    tp
+        Tensor-parallel ranks that share the products.
+    dtype
+        The type that products are computed in; by default the weights' own.
+
+    Returns
+    -------
+    Diagnosis
+        A finding on every dim, on misaligned sizes that cannot be changed, and the times.
+
+    Raises
+    ------
+    CheckpointError, MapError, ConfigError
+    """
+    inventory = inventory_of(checkpoint)
+    size_source = open_source(source)
+    products = products_for(inventory, size_source, tokens=tokens, tp=tp, dtype=dtype)
+    table = SizeTable(products, size_source)
+    findings = tuple(dim_finding(table, dim) for dim in inventory.dims)
+    targets = {finding.dim.name: finding.target_size for finding in findings}
+    return Diagnosis(
+        checkpoint=inventory.path,
+        layout=inventory.layout,
+        source=size_source.name,
+        provenance=size_source.provenance,
+        tokens=products.tokens,
+        tp=tp,
+        parameters=inventory.parameters,
+        dims=findings,
+        fixed=(*fixed_findings(products, size_source), *head_findings(products, size_source)),
+        latency_us=products.total_us(size_source),
+        better_us=products.total_us(size_source, targets),
+        warnings=inventory.warnings,
+    )
+
+
+def dim_finding(table: SizeTable, dim: Dim) -> DimFinding:
+    """Judge a dim's size as stored and beside padded coupled dims.
+
+    The latter counts, for two odd dims hide each other's cost. A size that is safe only there may
+    or may not be slow, by what its coupled dims become: it is kept.
+    """
+    padded = table.beside_padded(dim, dim.size, window_of(dim.size)[1])
+    stored = table.verdict(dim, dim.size)
+    now = padded.get(dim.size, stored)
+    if now.verdict in ("unknown", stored.verdict):
+        now = stored
+    elif now.verdict == "safe" and stored.verdict == "misaligned":
+        reason = "whether another size is faster depends on the dims of its products"
+        now = SizeVerdict(dim.size, "undecided", now.penalty, now.latency_us, reason)
+    better = None
+    if now.verdict == "misaligned":
+        better = better_size(padded.values(), dim.size, dim.max_size)
+    return DimFinding(dim, now, better, action_of(table, dim, now, better))
+
+
+def action_of(table: SizeTable, dim: Dim, now: SizeVerdict, better: SizeVerdict | None) -> Action:
+    """The thing to do about a dim whose size is judged ``now`` and could become ``better``."""
+    if now.verdict == "unknown":
+        return "measure"
+    pads = better is not None and dim.padding == "exact"
+    size = better.size if better is not None and pads else dim.size
+    for module in table.inventory.modules_of(dim.name):
+        if dim.kind == "rank" and table.is_merged_faster(module, {dim.name: size}):
+            return "merge"
+    return "pad" if pads else "keep"
+
+
+def fixed_findings(products: Products, source: SizeSource) -> list[FixedFinding]:
+    """Misaligned sides of products that no dim feeds, equal ones together."""
+    places: dict[tuple[Literal["N", "K"], Use], list[str]] = {}
+    for module in products.inventory.modules:
+        for axis, weight, use in _fixed_sides(products, module):
+            places.setdefault((axis, use), []).append(weight)
+    findings = []
+    for (axis, use), weights in places.items():
+        size = {"N": use.gemm.N, "K": use.gemm.K}[axis]
+        uses = [replace(use, tokens=m, weight=w) for m, w in products.tokens.items()]
+        reach = FIXED_REACH * max(use.N.ranks, use.K.ranks)
+        now, *larger = source.judge(uses, [size, *source.sizes(uses, size + 1, size + reach)])
+        if now.verdict == "misaligned":
+            findings.append(FixedFinding(axis, tuple(weights), now, better_size(larger, size)))
+    return findings
+
+
+def _fixed_sides(
+    products: Products, module: Module
+) -> Iterator[tuple[Literal["N", "K"], str, Use]]:
+    """The axis, the weight and the use of each side that no dim feeds. Engines pad a vocabulary
+    before TP ranks share it, so that the head's N is left out then."""
+    for i, gemm in enumerate(module.gemms):
+        dims = products.inventory.fed_by(gemm.weight)
+        fed = {feed.axis for dim in dims for feed in dim.feeds if feed.weight == gemm.weight}
+        if module.role == "head" and products.tp > 1:
+            fed.add("N")
+        n_ranks, k_ranks = products.shares(module, i, len(module.gemms))
+        shape, dtype = Gemm("", gemm.N, gemm.K, gemm.bias), products.dtype_of(module)
+        n, k = Side(gemm.N, 0, n_ranks), Side(gemm.K, 0, k_ranks)
+        sides: dict[Literal["N", "K"], Use] = {
+            "N": Use(shape, Side(0, 1, n_ranks), k, 1, dtype),
+            "K": Use(shape, n, Side(0, 1, k_ranks), 1, dtype),
+        }
+        for axis in sides.keys() - fed:
+            yield axis, gemm.weight, sides[axis]
+
+
+def head_findings(products: Products, source: SizeSource) -> list[FixedFinding]:
+    """Attentions whose head_dim is misaligned or may be, with the next safe one."""
+    layers: dict[tuple[int, int, int], list[str]] = {}
+    for a in products.inventory.attentions:
+        kv_heads = max(1, a.kv_heads // products.tp)
+        shape = a.head_dim, a.heads // products.tp, kv_heads
+        layers.setdefault(shape, []).append(f"layer {a.layer}")
+    dtype = next(map(products.dtype_of, products.inventory.modules), "float16")
+    findings = []
+    for (head_dim, heads, kv_heads), places in layers.items():
+        now = source.head_dim(head_dim, heads, kv_heads, dtype)
+        if now.verdict in ("safe", "unknown"):
+            continue
+        larger = range(head_dim + 1, head_dim + FIXED_REACH + 1)
+        verdicts = [source.head_dim(size, heads, kv_heads, dtype) for size in larger]
+        better = better_size(verdicts, head_dim)
+        findings.append(FixedFinding("head_dim", tuple(places), now, better))
+    return findings

@@ -1,0 +1,87 @@
+"""Ranks that are safe in both products of a factor pair: a question for a compressor's loop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gacprof.checkpoint.products import Tokens, workload
+from gacprof.core.errors import MapError
+from gacprof.core.sizes import Gemm, Side, SizeSource, Use
+from gacprof.diagnosing.source import choose_dtype, open_source
+
+
+def safe_ranks(
+    layer: Any,
+    source: str | Path | SizeSource,
+    *,
+    tokens: Tokens | None = None,
+    dtype: object = None,
+    low: int | None = None,
+    high: int | None = None,
+) -> list[int]:
+    """Return the ranks at which a linear layer's two factors are both served well, ascending.
+
+    Parameters
+    ----------
+    layer
+        An ``nn.Linear``, a weight, or its shape (out, in).
+    source
+        A map (file, run folder or shipped name) or a GPU's name.
+    tokens
+        Token counts; by default those of the map.
+    dtype
+        The type of the products; by default the layer's, else the map's only one.
+    low, high
+        The first and the last rank; by default 1 and the largest at which the pair is smaller
+        than the dense weight.
+
+    Raises
+    ------
+    MapError
+        Where the source knows no rank of such a pair.
+    """
+    out_features, in_features = (int(side) for side in _shape_of(layer))
+    size_source = open_source(source)
+    stored = getattr(getattr(layer, "weight", layer), "dtype", None)
+    used_dtype = choose_dtype(size_source, dtype or stored)
+    uses = [
+        use
+        for count, weight in workload(tokens, size_source).items()
+        for use in pair_uses(out_features, in_features, count, used_dtype, weight)
+    ]
+    first = low or 1
+    last = min(high or break_even_rank(out_features, in_features), out_features, in_features)
+    ranks = size_source.sizes(uses, first, last)
+    if not ranks:
+        raise MapError(
+            f"{size_source.name} knows no rank from {first} to {last} of {out_features}×"
+            f"{in_features} in {used_dtype}: measure them by 'gacprof sweep --ranks "
+            f"{out_features}x{in_features}'"
+        )
+    return [v.size for v in size_source.judge(uses, ranks) if v.verdict == "safe"]
+
+
+def pair_uses(
+    out_features: int, in_features: int, tokens: int, dtype: str, weight: float = 1.0
+) -> list[Use]:
+    """A rank's part in both products of a factor pair: N of the first, K of the second."""
+    rank = Side(0, 1)
+    first, second = Gemm("first factor", 1, in_features), Gemm("second factor", out_features, 1)
+    return [
+        Use(first, rank, Side(in_features), tokens, dtype, weight),
+        Use(second, Side(out_features), rank, tokens, dtype, weight),
+    ]
+
+
+def break_even_rank(out_features: int, in_features: int) -> int:
+    """The largest rank at which two factors are smaller than the dense weight."""
+    return max(1, (out_features * in_features - 1) // (out_features + in_features))
+
+
+def _shape_of(layer: Any) -> tuple[int, int]:
+    """(out, in) of a layer, a weight, or a shape itself."""
+    if hasattr(layer, "in_features"):
+        return layer.out_features, layer.in_features
+    out_features, in_features = getattr(layer, "shape", layer)
+    return out_features, in_features

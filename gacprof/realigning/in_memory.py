@@ -1,0 +1,66 @@
+"""A model in memory with new sizes: the arithmetic of files, on a module's own parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from gacprof.checkpoint.config import mirrored_files
+from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.layers import put, set_ranks, set_sizes
+from gacprof.checkpoint.scan import inventory_of
+from gacprof.realigning.changes import NewCheckpoint, new_checkpoint
+from gacprof.realigning.sizes import Sizes, new_sizes
+from gacprof.realigning.values import NewValues
+
+
+def realign_model(model: nn.Module, sizes: Sizes) -> nn.Module:
+    """Give a model in memory other sizes, in place, and return it; copy it first to keep the old.
+
+    ``sizes`` are those of :func:`gacprof.realign`, whose errors are raised before anything changes.
+    Parameters that change are new objects (an optimiser needs them anew), on the old ones' device
+    and of their dtype. The config changes as far as it can say the new sizes: it has one width for
+    all layers.
+    """
+    inventory = inventory_of(model)
+    state = model.state_dict()
+    new = new_checkpoint(inventory, new_sizes(inventory, sizes))
+    values = NewValues(new, lambda name: state[name].detach())
+    changed = {
+        tensor.name: values.tensor(tensor)
+        for tensor in new.tensors
+        if tensor.name not in state or new.edits.get(tensor.name)
+    }
+    for module in new.merged:
+        factor = next(model.get_submodule(module.name).parameters())
+        linear = nn.Linear(1, 1, bias=f"{module.name}.bias" in changed, dtype=factor.dtype)
+        linear.train(model.training).requires_grad_(factor.requires_grad)
+        put(model, module.name, linear)
+    for name, tensor in changed.items():
+        path, _, attribute = name.rpartition(".")
+        layer = model.get_submodule(path)
+        former = getattr(layer, attribute)
+        setattr(layer, attribute, nn.Parameter(tensor, requires_grad=former.requires_grad))
+        set_sizes(layer)
+    for module in inventory.modules:
+        ranks = inventory.ranks_of(module)
+        if ranks:
+            after = [new.sizes.get(rank.name) or rank.size for rank in ranks]
+            set_ranks(model, module.name, [rank.size for rank in ranks], after)
+    set_config(model, inventory, new)
+    return model
+
+
+def set_config(model: nn.Module, inventory: Inventory, new: NewCheckpoint) -> None:
+    """Set what the model's config says of the new sizes."""
+    config: Any = getattr(model, "config", None)
+    mirrored = mirrored_files(inventory, new.sizes).get("config.json", {})
+    for key, value in mirrored.items():
+        if value == inventory.config.get(key):
+            continue
+        part: Any = getattr(config, key, None)
+        if hasattr(part, "to_dict"):  # the config of a multimodal model's text part
+            part.update(value)
+        else:
+            setattr(config, key, value)

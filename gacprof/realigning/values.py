@@ -1,0 +1,117 @@
+"""The elements of new tensors. Here, and only here, cuts read the data.
+
+The best factors of a smaller rank are those of the product's SVD (Eckart and Young), from QR of
+both factors and the SVD of the small r×r core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from gacprof.checkpoint.inventory import Place
+from gacprof.realigning.changes import Change, NewCheckpoint, NewTensor
+from gacprof.realigning.segments import Mix, Segment, Stretch, Take, Zeros, compose, resized, rounded
+
+TINY = 1e-14
+"""Singular values below this share of the largest are noise of float64 (its epsilon is 2e-16)."""
+
+CUTS_KEPT = 32
+"""Cuts in memory at once: a cut is needed by every tensor of its dim, and those lie together."""
+
+
+class NewValues:
+    """The elements of a new checkpoint's tensors; ``read`` gives a stored tensor by its name."""
+
+    def __init__(self, new: NewCheckpoint, read: Callable[[str], torch.Tensor]) -> None:
+        self.new = new
+        self.read = read
+        self._cuts: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def tensor(self, new: NewTensor) -> torch.Tensor:
+        """The elements of a new tensor, in the stored dtype: a copy, contiguous."""
+        parts = [self._resized(name) for name in new.parts]
+        if new.inner:
+            parts = self._multiplied(parts, self._resized(new.inner))
+        if len(parts) == 1:
+            return parts[0].clone(memory_format=torch.contiguous_format)
+        return torch.cat(parts)
+
+    def _multiplied(self, outer: list[torch.Tensor], inner: torch.Tensor) -> list[torch.Tensor]:
+        """Each outer factor times its section of the inner one, in float64, rounded once."""
+        sections = inner.double().split([part.shape[1] for part in outer])
+        return [
+            rounded(part.double() @ section, inner.dtype)
+            for part, section in zip(outer, sections, strict=True)
+        ]
+
+    def _resized(self, name: str) -> torch.Tensor:
+        """A stored tensor with all of its changes."""
+        tensor = self.read(name)
+        stretches: dict[int, list[Stretch]] = {}
+        for change, place in self.new.edits.get(name, ()):
+            size = change.dim.size * place.per
+            stretch = Stretch(place.start, size, self._segments(change, place))
+            stretches.setdefault(place.axis, []).append(stretch)
+        for axis, changed in stretches.items():
+            tensor = resized(tensor, axis, compose(tensor.shape[axis], changed))
+        return tensor
+
+    def _segments(self, change: Change, place: Place) -> tuple[Segment, ...]:
+        """A place's stretch after the change."""
+        start = place.start
+        if change.method == "zeros":
+            stored = Take(range(start, start + change.dim.size * place.per))
+            return stored, Zeros((change.size - change.dim.size) * place.per)
+        if change.method == "order":
+            return (Take(range(start, start + change.size)),)
+        if change.dim.name not in self._cuts:
+            if len(self._cuts) == CUTS_KEPT:
+                self._cuts.clear()
+            self._cuts[change.dim.name] = self._cut(change)
+        cut = self._cuts[change.dim.name][place.axis]
+        if change.method == "svd":
+            return (Mix(start, cut),)
+        return (Take([start + i for i in cut.tolist()]),)
+
+    def _cut(self, change: Change) -> tuple[torch.Tensor, torch.Tensor]:
+        """By axis, the entries of the dim that are kept, or the matrix that combines them.
+
+        Biases are left out: their size says nothing about a width's importance.
+        """
+        matrices = []
+        for place in change.dim.places:
+            tensor = self.read(place.tensor)
+            if tensor.dim() == 2:
+                stretch = tensor.narrow(place.axis, place.start, change.dim.size)
+                matrices.append((place.axis, stretch.double()))
+        if change.method == "svd":
+            factors = dict(matrices)
+            return best_factors(factors[1], factors[0], change.size)
+        entries = strongest_entries(matrices, change.size)
+        return entries, entries
+
+
+def best_factors(
+    outer: torch.Tensor, inner: torch.Tensor, rank: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Matrices [r, rank] to combine the rows of inner [r, in] and the columns of outer [out, r] by,
+    so that their product is the best approximation of outer·inner of that rank.
+
+    With outer = Q₁R₁ and innerᵀ = Q₂R₂ the product is Q₁(R₁R₂ᵀ)Q₂ᵀ; from the core's SVD P·S·Qᵀ
+    follow the columns R₂ᵀQS^-½ and the rows S^-½PᵀR₁. Only singular values that stay are inverted.
+    """
+    outer_r = torch.linalg.qr(outer, mode="r").R
+    inner_r = torch.linalg.qr(inner.T, mode="r").R
+    p, s, q_t = torch.linalg.svd(outer_r @ inner_r.T, full_matrices=False)
+    scale = torch.where(s > TINY * s[0], s.rsqrt(), 0.0)[:rank]
+    columns = (inner_r.T @ q_t[:rank].T) * scale
+    rows = (outer_r.T @ p[:, :rank]) * scale
+    return rows, columns
+
+
+def strongest_entries(matrices: list[tuple[int, torch.Tensor]], count: int) -> torch.Tensor:
+    """The entries with the largest product of norms over the matrices, ascending."""
+    norms = torch.stack([matrix.norm(dim=1 - axis) for axis, matrix in matrices])
+    return norms.prod(0).argsort(descending=True, stable=True)[:count].sort().values

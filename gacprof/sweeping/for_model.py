@@ -1,0 +1,193 @@
+"""Suites made from a checkpoint: around the sizes that it has, or over ranks that it could get.
+
+For every adjustable dim the sizes around it are measured in every product that it feeds, at the
+layer's true shapes and the token counts to serve, and beside the other dims as they are and as they
+may become; everything else is measured once as it is, so that the whole model can be added up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from gacprof.checkpoint.inventory import ALIGNED, Dim, Inventory
+from gacprof.checkpoint.products import Products, plain_dtype
+from gacprof.core.errors import MeasurementError
+from gacprof.core.points import Axis, Flag
+from gacprof.core.sizes import Use
+from gacprof.sweeping.suite import Suite, complete_axis, merged_axes
+
+DEFAULT_TOKENS = (1, 1024)
+"""A decode step and a prefill of 1024 tokens (the papers' sequence length)."""
+STEPS = {1: 1, 2: 1, 4: 2, 8: 4, 16: 4, 32: 3, 64: 2, 128: 2}
+"""Powers of two that a device's vectors and tiles may repeat with, up to a GEMM tile's edge, and
+the number of multiples of each that are measured on either side of a size."""
+STEPS_OF_ALIGNED = {16: 2, 32: 2, 64: 2, 128: 2}
+"""The same of a large dim that is a multiple of 64: its odd neighbours are not worth their time."""
+LARGE = 1024
+"""From here on steps of 16 are below 2 %: fine enough for any budget."""
+SMALLEST_REACH = 16
+"""Multiples of steps up to this are measured whatever the window."""
+NEIGHBOUR_MULTIPLES = (1, 8, 16)
+"""A dim is measured beside its neighbours as stored, and padded to multiples of these."""
+BEYOND = 32
+"""Ranks measured beyond the last: it is judged by larger ones."""
+
+
+def suite_for_model(
+    inventory: Inventory,
+    tokens: Sequence[int] | Mapping[int, float] | None = None,
+    *,
+    dtype: str | None = None,
+    window: float = 0.25,
+    tp: int = 1,
+) -> Suite:
+    """Every product of a checkpoint, and the sizes that its dims could become.
+
+    Parameters
+    ----------
+    inventory
+        The checkpoint.
+    tokens
+        Token counts to serve; by default 1 and 1024.
+    dtype
+        The compute dtype; by default each module's own.
+    window
+        Sizes within this fraction of a dim's are measured.
+    tp
+        Tensor-parallel ranks that share the products.
+    """
+    counts = dict.fromkeys(tokens or DEFAULT_TOKENS, 1.0)
+    products = Products(inventory, counts, tp, dtype)
+    axes = []
+    for dim in inventory.dims:
+        for use in uses_beside_neighbours(products, dim):
+            axes += axes_of_use(use, sizes_around(dim, window, max(use.N.ranks, use.K.ranks)))
+    for module in inventory.modules:
+        merged_ranks = {dim.name: None for dim in inventory.ranks_of(module)}
+        for sizes in ({}, merged_ranks):  # as it is, and with its factors multiplied out
+            for gemm in products.local_gemms(module, sizes):
+                if gemm is not None:
+                    for m in counts:
+                        shape = {"M": m, "N": gemm.N, "K": gemm.K}
+                        axes.append(
+                            linear_axis("N", [gemm.N], shape, products.dtype_of(module), gemm.bias)
+                        )
+    axes += attention_axes(inventory, list(counts), dtype or plain_dtype(inventory))
+    description = f"{inventory.layout} checkpoint {inventory.fingerprint}"
+    return Suite("for-model", merged_axes(axes), description)
+
+
+def suite_for_ranks(
+    inventory: Inventory,
+    ranks: tuple[int, int],
+    tokens: Sequence[int] | Mapping[int, float] | None = None,
+    *,
+    dtype: str | None = None,
+) -> Suite:
+    """The factor pairs that a dense checkpoint's linear layers would be cut into.
+
+    W of (out, in) becomes two factors: a rank is N of the first product, beside K = in, and K of
+    the second, beside N = out. ``ranks`` are the first and the last.
+
+    Raises
+    ------
+    MeasurementError
+        For a range that is none, or a checkpoint without a dense linear layer.
+    """
+    first, last = ranks
+    dense = [m for m in inventory.modules if m.kind == "dense" and m.gemms and m.role != "head"]
+    if not 0 < first <= last or not dense:
+        raise MeasurementError(
+            f"ranks {first} to {last} of {len(dense)} dense layers: give the first and the last "
+            "rank of a checkpoint that has some"
+        )
+    sizes = list(range(first, last + BEYOND + 1))
+    axes = []
+    for module in dense:
+        computed = dtype or plain_dtype(inventory)
+        shape = {"N": module.out_features, "K": module.in_features}
+        for m in tokens or DEFAULT_TOKENS:
+            axes.append(linear_axis("N", sizes, {"M": m, **shape}, computed, False))
+            axes.append(linear_axis("K", sizes, {"M": m, **shape}, computed, False))
+            axes.append(linear_axis("M", [m], shape, computed, False))
+    return Suite("for-ranks", merged_axes(axes), f"ranks {first} to {last} of {inventory.path}")
+
+
+def uses_beside_neighbours(products: Products, dim: Dim) -> Iterator[Use]:
+    """The dim's uses beside all other dims as they are, and padded to multiples."""
+    for multiple in NEIGHBOUR_MULTIPLES:
+        sizes = {
+            other.name: -(-other.size // multiple) * multiple
+            for module in products.inventory.modules_of(dim.name)
+            for gemm in module.gemms
+            for other in products.inventory.fed_by(gemm.weight)
+            if other.name != dim.name and other.adjustable
+        }
+        if multiple == 1 or (sizes and dim.size % ALIGNED):
+            yield from products.uses_of(dim, sizes)
+
+
+def sizes_around(dim: Dim, window: float, ranks: int = 1) -> list[int]:
+    """Sizes that a dim could become, each shared by so many TP ranks, and some that are larger.
+
+    None beyond :attr:`Dim.max_size` can be chosen, but the next two multiples of 16 and of 64 are
+    measured all the same: a size is safe only beside larger ones.
+    """
+    local = -(-dim.size // ranks)
+    limit = max(dim.max_size or 2 * dim.size + SMALLEST_REACH, dim.size)
+    sizes = {size * ranks for size in sizes_near(local, window)}
+    sizes = {size for size in sizes if size <= limit}
+    sizes |= {(local // step + more) * step * ranks for step in (16, 64) for more in (1, 2)}
+    return sorted(sizes | {dim.size})
+
+
+def sizes_near(size: int, window: float) -> set[int]:
+    """``size`` and the nearest multiples of each step on either side, within ±``window`` (a
+    fraction)."""
+    steps = STEPS
+    if size % 64 == 0 and size >= LARGE:
+        steps = STEPS_OF_ALIGNED
+    sizes = {size}
+    for step, count in steps.items():
+        first = size // step * step
+        reach = max(window * size, min(step, SMALLEST_REACH))
+        multiples = range(first - count * step, first + (count + 2) * step, step)
+        sizes |= {m for m in multiples if m > 0 and abs(m - size) <= reach}
+    return sizes
+
+
+def axes_of_use(use: Use, sizes: Sequence[int]) -> list[Axis]:
+    """The axis that a use's product moves along as its dim takes these sizes. One point where it
+    is on both sides of the product, or the other side cannot be shared."""
+    shapes = [shape for shape in map(use.at, sizes) if shape is not None]
+    if not shapes or (use.N.times and use.K.times):
+        return []
+    dim, place = ("N", 0) if use.N.times else ("K", 1)
+    shape = {"M": use.tokens, "N": shapes[0][0], "K": shapes[0][1]}
+    lengths = [lengths[place] for lengths in shapes]
+    return [linear_axis(dim, lengths, shape, use.dtype, use.gemm.bias)]
+
+
+def linear_axis(
+    dim: str, sizes: Sequence[int], shape: Mapping[str, int], dtype: str, bias: bool
+) -> Axis:
+    """An axis of a product, its weights cold: they do not stay in cache from one layer's turn to
+    the next."""
+    fixed = {name: size for name, size in shape.items() if name != dim}
+    flags: dict[str, Flag] = {"bias": bias, "cache": "cold"}
+    return complete_axis(Axis("linear", dim, tuple(sorted(set(sizes))), fixed, dtype, flags))
+
+
+def attention_axes(inventory: Inventory, tokens: Sequence[int], dtype: str) -> list[Axis]:
+    """Prefill attention at the model's head_dim and the multiples of 8 just above it."""
+    axes = []
+    for heads, kv_heads, head_dim in sorted(
+        {(a.heads, a.kv_heads, a.head_dim) for a in inventory.attentions}
+    ):
+        sizes = sorted({head_dim, *range(-(-head_dim // 8) * 8, head_dim + 33, 8)})
+        for m in tokens:
+            if m > 1:
+                fixed = {"heads": heads, "kv_heads": kv_heads, "q_len": m}
+                axis = Axis("attention", "head_dim", tuple(sizes), fixed, dtype, {"causal": True})
+                axes.append(complete_axis(axis))
+    return axes

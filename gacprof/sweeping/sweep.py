@@ -1,0 +1,163 @@
+"""The verb ``sweep``: measure a suite, or a model's own shapes, on a device into a run folder."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gacprof.checkpoint.scan import inventory_of
+from gacprof.cliffmap.run_folder import RunFolder, RunHeader
+from gacprof.core.errors import MeasurementError
+from gacprof.core.points import Environment
+from gacprof.devices.opening import open_device
+from gacprof.sweeping.engine import Progress, measure
+from gacprof.sweeping.for_model import suite_for_model, suite_for_ranks
+from gacprof.sweeping.suite import Suite, load_suite
+
+CONDITIONS = ("threads", "cores")
+"""Facts of an environment that a resumed sweep has to share, beside the device and its stack."""
+
+
+@dataclass(frozen=True)
+class SweepSummary:
+    """A sweep's result. ``folder`` is None for a dry run; ``seconds`` counts this call only."""
+
+    folder: Path | None
+    curves: int
+    points: int
+    blocks: int = 0
+    calls: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+
+
+def sweep(
+    suite: str | Path = "quick",
+    *,
+    model: str | Path | None = None,
+    tokens: Sequence[int] | Mapping[int, float] | None = None,
+    dtype: str | None = None,
+    window: float = 0.25,
+    tp: int = 1,
+    ranks: tuple[int, int] | None = None,
+    out: str | Path | None = None,
+    device: str | None = None,
+    budget_s: float | None = None,
+    resume: bool = False,
+    dry_run: bool = False,
+) -> SweepSummary:
+    """Measure how long each size takes, in randomised blocks, until every curve is decided.
+
+    Parameters
+    ----------
+    suite
+        A shipped suite's name (quick, full, cpu, paper …) or a TOML file.
+    model
+        A checkpoint: its own shapes in place of a suite.
+    tokens
+        With a model: token counts to serve (default 1 and 1024).
+    dtype
+        With a model: the compute dtype (default: the checkpoint's own).
+    window
+        With a model: sizes within this fraction of its own are measured.
+    tp
+        With a model: tensor-parallel ranks that share the products.
+    ranks
+        With a dense model: the first and last rank that its layers may be cut to.
+    out
+        The run folder (default: a new one in runs/).
+    device
+        cpu, cuda or cuda:1 (default: the first GPU, else the CPU).
+    budget_s
+        Seconds of measuring after which the sweep ends, whatever is undecided then.
+    resume
+        Go on with the sweep in ``out``.
+    dry_run
+        Count the points, measure nothing.
+
+    Raises
+    ------
+    MeasurementError
+        For an unusable suite, device or folder.
+    """
+    started = time.monotonic()
+    name = device or "auto"
+    devices = [open_device(name, isolated=True)]
+    environment = devices[0].environment
+    if model is None:
+        measured = load_suite(suite, environment.kind)
+    elif ranks is None:
+        inventory = inventory_of(model)
+        measured = suite_for_model(inventory, tokens, dtype=dtype, window=window, tp=tp)
+    else:
+        measured = suite_for_ranks(inventory_of(model), ranks, tokens, dtype=dtype)
+    if dry_run:
+        devices.pop().close()
+        return SweepSummary(None, len(measured.axes), measured.points)
+    folder = Path(out or f"runs/{measured.name}-{time.strftime('%Y%m%d-%H%M%S')}")
+    run = open_run(folder, measured, environment, resume)
+    measure(
+        run,
+        lambda: devices.pop() if devices else open_device(name, isolated=True),
+        budget_s=budget_s or measured.budget_s,
+        progress=terminal_progress(),
+    )
+    return summary_of(run, time.monotonic() - started)
+
+
+def open_run(folder: Path, suite: Suite, environment: Environment, resume: bool) -> RunFolder:
+    """A new run folder, or the one that this sweep began.
+
+    Raises :class:`MeasurementError` where the one to resume is of other axes or another device.
+    """
+    if not resume:
+        return RunFolder.create(folder, RunHeader(suite.name, environment, suite.axes))
+    run = RunFolder(folder)
+    before = run.environment
+    same_device = (before.kind, before.name, before.arch, before.stack) == (
+        environment.kind,
+        environment.name,
+        environment.arch,
+        environment.stack,
+    )
+    same_conditions = all(
+        before.facts.get(fact) == environment.facts.get(fact) for fact in CONDITIONS
+    )
+    if run.axes != suite.axes:
+        raise MeasurementError(f"{folder} is a run of other axes: name another folder")
+    if not same_device or not same_conditions:
+        raise MeasurementError(
+            f"{folder} was measured on {before.name} with another stack or other threads: "
+            "name another folder"
+        )
+    return run
+
+
+def summary_of(run: RunFolder, seconds: float) -> SweepSummary:
+    """The counts of a run."""
+    blocks = [block for axis in run.axes for block in run.blocks(axis)]
+    return SweepSummary(
+        run.path,
+        len(run.axes),
+        sum(len(axis.sizes) for axis in run.axes),
+        len(blocks),
+        sum(len(block.order) for block in blocks),
+        sum(len(run.failures(axis)) for axis in run.axes),
+        seconds,
+    )
+
+
+def terminal_progress() -> Progress:
+    """A line on standard error, rewritten as the sweep goes on; nothing where that is a file."""
+    if not sys.stderr.isatty():
+        return lambda done, curves, spent: None
+
+    def show(done: int, curves: int, spent: float) -> None:
+        budget = f", {spent:.0%} of the budget" if spent else ""
+        sys.stderr.write(f"\r{done} of {curves} curves are decided{budget} ")
+        sys.stderr.flush()
+
+    return show

@@ -1,0 +1,92 @@
+"""Suites: what a TOML file measures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gacprof.core.errors import MeasurementError
+from gacprof.sweeping.suite import load_suite, shipped_suites
+
+SUITE = """
+name = "mine"
+budget_s = 5.5
+[[sweep]]
+operator = "linear"
+axis = "K"
+values = [107, { from = 96, to = 104, step = 4 }]
+dims = { M = [1, 16], N = 64 }
+dtype = ["fp16", "bfloat16"]
+flags = { bias = [false, true] }
+[[sweep]]
+operator = "linear"
+axis = "K"
+values = [96, 200]
+dims = { M = 1, N = 64 }
+dtype = "float16"
+[[sweep]]
+operator = "linear"
+axis = "N"
+values = [8]
+dims = { M = 1, K = 64 }
+device = "cpu"
+"""
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "suite.toml"
+    path.write_text(text)
+    return path
+
+
+def test_lists_multiply_out_and_equal_axes_are_merged(tmp_path: Path) -> None:
+    suite = load_suite(written(tmp_path, SUITE), "cuda")
+    assert (suite.name, suite.budget_s, len(suite.axes)) == ("mine", 5.5, 8)
+    merged = [axis for axis in suite.axes if 200 in axis.sizes]
+    assert [axis.sizes for axis in merged] == [(96, 100, 104, 107, 200)]
+    assert merged[0].flags["layout"] == "tn", "flags left out are spelt out"
+    assert len({axis.key for axis in suite.axes}) == 8
+    assert suite.points == 8 * 4 + 1
+
+
+def test_a_suite_is_for_a_kind_of_device(tmp_path: Path) -> None:
+    path = written(tmp_path, SUITE)
+    assert len(load_suite(path, "cpu").axes) == 9
+    assert len(load_suite(path, "virtual").axes) == 8
+    assert [a.dtype for a in load_suite(path, "cpu").axes if a.dim == "N"] == ["float32"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('axis = "K"', 'axis = "Q"'),
+        ("from = 96", "from = 0"),
+        ("from = 96", "start = 96"),
+        ('operator = "linear"', 'operator = "cubic"'),
+        ('"fp16"', '"fp12"'),
+        ("bias =", "colour ="),
+        ('name = "mine"', 'name = "a/b"'),
+        ("budget_s = 5.5", "budget_s = 5.5\nretries = 3"),
+        ("[[sweep]]", "[[sweep]"),
+        ("to = 104", "to = 2000000000"),
+    ],
+)
+def test_a_wrong_suite_is_refused_with_its_file(tmp_path: Path, before: str, after: str) -> None:
+    path = written(tmp_path, SUITE.replace(before, after, 1))
+    with pytest.raises(MeasurementError, match=r"suite\.toml"):
+        load_suite(path)
+
+
+def test_an_unknown_suite_is_refused() -> None:
+    with pytest.raises(MeasurementError):
+        load_suite("no-such-suite")
+
+
+@pytest.mark.parametrize("name", shipped_suites())
+def test_shipped_suites_can_be_measured(name: str) -> None:
+    kinds = ["cpu"] if name == "cpu" else ["cpu", "cuda"]
+    for kind in kinds:
+        suite = load_suite(name, kind)
+        assert suite.name == name
+        assert 0 < suite.points < 10_000
