@@ -18,7 +18,7 @@ ORDER = (
     "core", "operators", "devices", "kernels", "checkpoint", "cliffmap", "sweeping", "diagnosing",
     "planning", "realigning", "check", "reporting", "extras", "cli",
 )
-"""Packages, each of which may import what stands before it; those of ``extras`` stand side by side."""
+"""Packages, each of which may import what stands before it."""
 HEAVY = {"torch", "numpy", "scipy", "pandas", "matplotlib", "transformers", "pyarrow"}
 LIGHT_VERBS = ("lint", "gpus", "map show", "diagnose", "explain")
 """Verbs of a plain install."""

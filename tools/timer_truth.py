@@ -27,7 +27,7 @@ from gacprof.devices.cuda_graph import GraphRun, GraphWork, LaunchedRun, TimedRu
 from gacprof.devices.cuda_slot import prepare
 from gacprof.devices.device import Slot
 from gacprof.devices.kineto import span_us
-from gacprof.devices.opening import open_device
+from gacprof.devices.device import open_device
 
 PRODUCTS = {"3 us": (1, 1024, 1024), "30 us": (2048, 2048, 2560), "100 us": (4096, 4096, 2048),
             "400 us": (8192, 4096, 4096)}  # fmt: skip

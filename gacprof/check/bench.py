@@ -22,6 +22,9 @@ from torch import nn
 from gacprof.check.models import (
     SEED,
     Checkpoint,
+    Decode,
+    Prefill,
+    Workload,
     common_dtype,
     loaded,
     random_ids,
@@ -29,7 +32,6 @@ from gacprof.check.models import (
     torch_device,
     vocabulary,
 )
-from gacprof.check.workloads import Decode, Prefill, Workload
 from gacprof.core.dtypes import dtype_name
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Environment

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
-from gacprof.checkpoint.inventory import Contents
+from gacprof.checkpoint.inventory import Contents, TensorInfo
 from gacprof.checkpoint.pickled import read_torch_file
-from gacprof.checkpoint.safetensors import read_safetensors
+from gacprof.core.dtypes import BY_CODE
 from gacprof.core.errors import CheckpointError
 
 _CONVENTIONAL = (
@@ -97,3 +98,69 @@ def read_json_object(path: Path) -> dict[str, Any]:
     except (OSError, RecursionError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path} holds no JSON object: {error}: mend it") from None
     return value
+
+
+def read_hub(repository: str) -> Contents:
+    """Return the tensors and the config of ``org/name`` or ``org/name@revision``.
+
+    Raises :class:`CheckpointError` where the hub cannot be asked or has no safetensors there.
+    """
+    name, _, revision = repository.partition("@")
+    try:
+        from huggingface_hub import get_safetensors_metadata, hf_hub_download
+
+        metadata = get_safetensors_metadata(name, revision=revision or None)
+        config = hf_hub_download(name, "config.json", revision=revision or None)
+    except ImportError:
+        raise CheckpointError(
+            f"{repository}: no such folder; the hub needs: pip install 'gacprof[hub]'"
+        ) from None
+    except Exception as error:  # whatever the library and its HTTP stack raise
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise CheckpointError(f"{repository}: no such folder, and the hub says: {reason}") from None
+    tensors = {}
+    for file, header in metadata.files_metadata.items():
+        for tensor, info in header.tensors.items():
+            entry = {"dtype": info.dtype, "shape": info.shape, "data_offsets": info.data_offsets}
+            tensors[tensor] = tensor_info(tensor, entry, file, 0)
+    return Contents(tensors, read_json_object(Path(config)), container="safetensors")
+
+
+MAX_HEADER_BYTES = 100_000_000
+"""The format's own limit."""
+
+
+def read_safetensors(path: Path) -> Contents:
+    """Return the tensors of one file, none of their data read. Raises :class:`CheckpointError`."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if length > min(size, MAX_HEADER_BYTES):
+                raise ValueError(f"its header has {length} bytes, the file {size}")
+            entries = json.loads(file.read(length))
+        metadata = entries.pop("__metadata__", {})
+        tensors = [tensor_info(name, e, path.name, 8 + length) for name, e in entries.items()]
+        end = max(((info.offset or 0) + info.nbytes for info in tensors), default=0)
+        if end > size:
+            raise ValueError(f"its header describes {end} bytes, the file has {size}")
+    except (AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise CheckpointError(
+            f"{path} is no whole safetensors file: {reason}: fetch it again"
+        ) from None
+    by_name = {info.name: info for info in tensors}
+    return Contents(by_name, container="safetensors", metadata={path.name: metadata})
+
+
+def tensor_info(name: str, entry: dict[str, Any], file: str, start: int) -> TensorInfo:
+    """Return a header's entry as a tensor whose data are counted from ``start`` of the file.
+
+    Raises ``KeyError``, ``TypeError`` or ``ValueError`` for an entry that contradicts itself.
+    """
+    element, shape = BY_CODE[entry["dtype"]], tuple(entry["shape"])
+    begin, end = entry["data_offsets"]
+    is_counts = all(type(number) is int and number >= 0 for number in (*shape, begin))
+    if not is_counts or math.prod(shape) * element.itemsize != end - begin:
+        raise ValueError(f"tensor {name[:100]!r} of shape {shape} has {end - begin} bytes")
+    return TensorInfo(name, shape, element.name, file, start + begin, end - begin)

@@ -72,7 +72,7 @@ def scan(path: str | Path, *, factors: tuple[str, str] | None = None) -> Invento
         weights = find_weights(weights)
     elif not weights.is_file():
         if _HUB_NAME.fullmatch(str(path)):
-            from gacprof.checkpoint.hub import read_hub
+            from gacprof.checkpoint.containers import read_hub
 
             return describe(replace(read_hub(str(path)), factors=factors), str(path))
         raise CheckpointError(f"{path}: no such folder or file: give a checkpoint's folder")

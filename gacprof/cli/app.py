@@ -54,7 +54,7 @@ def make_app() -> cyclopts.App:
     for verb, (_, summary) in VERBS.items():
         group, _, name = verb.rpartition(" ")
         target = maps if group else app
-        target.command(f"gacprof.cli.commands:{verb.replace(' ', '_')}", name=name, help=summary)
+        target.command(f"gacprof.cli.verbs:{verb.replace(' ', '_')}", name=name, help=summary)
     return app
 
 

@@ -16,30 +16,39 @@ from cyclopts import Parameter
 VERBS = {
     "lint": ("gacprof.extras.lint.lint:lint", "Say what an engine does with a config's sizes."),
     "gpus": (
-        "gacprof.devices.gpus:gpus",
-        "List the GPUs that are here or that something is known of.",
+        "gacprof.devices.datasheet:gpus",
+        "List the GPUs at hand, and those whose name can take a map's place.",
     ),
     "dispatch": ("gacprof.extras.virtual.ask:dispatch", "Say which kernel PyTorch takes on a GPU."),
     "virtual": ("gacprof.extras.virtual.run:virtual", "Run a command on a GPU that is not there."),
     "sweep": ("gacprof.sweeping.sweep:sweep", "Measure the latency of sizes on a device."),
     "fleet": ("gacprof.extras.fleet.fleet:sweep_fleet", "Sweep many devices at once, on Ray."),
-    "map build": ("gacprof.cliffmap.build:build_map", "Build the cliff map of a sweep."),
+    "map build": (
+        "gacprof.cliffmap.build:build_map",
+        "Build the cliff map of a sweep: fit each axis's blocks, judge its sizes, find its cliffs.",
+    ),
     "map show": (
         "gacprof.cliffmap.cliffmap:load_map",
-        "Print a map: its curves, safe sizes, cliffs.",
+        "Read a cliff map: its curves, safe sizes and cliffs.",
     ),
     "map candidates": (
         "gacprof.cliffmap.tables:candidates",
-        "List the sizes safe on all of some maps.",
+        "List the safe sizes near one; of several maps those safe on all.",
     ),
     "map table": (
         "gacprof.cliffmap.tables:map_table",
         "Print what a map asks of sizes, as a table.",
     ),
-    "explain": ("gacprof.diagnosing.explain:explain", "Say why a size is slow."),
-    "diagnose": ("gacprof.diagnosing.diagnosis:diagnose", "Say what each size of a model costs."),
+    "explain": (
+        "gacprof.diagnosing.explain:explain",
+        "Say why a size is slow, beside the next better one.",
+    ),
+    "diagnose": (
+        "gacprof.diagnosing.diagnosis:diagnose",
+        "Say what each size of a model costs, and the size to pad it to.",
+    ),
     "plan": ("gacprof.planning.planner:plan", "Choose a size for every dim, within limits."),
-    "pareto": ("gacprof.planning.pareto:pareto", "Set plans over several budgets side by side."),
+    "pareto": ("gacprof.planning.planner:pareto", "Set plans over several budgets side by side."),
     "realign": ("gacprof.realigning.realign:realign", "Write a checkpoint anew with other sizes."),
     "verify": ("gacprof.check.verify:verify", "Say whether two models are the same function."),
     "bench": ("gacprof.check.bench:bench", "Time models side by side."),
@@ -47,7 +56,10 @@ VERBS = {
         "gacprof.check.perplexity:perplexity",
         "Compare models by perplexity on a text.",
     ),
-    "report": ("gacprof.reporting.page:report", "Write one HTML page of what the other verbs left."),
+    "report": (
+        "gacprof.reporting.page:report",
+        "Write one HTML page of what the other verbs left.",
+    ),
     "compress": (
         "gacprof.extras.compress.compress:compress",
         "Compress a model to sizes served well.",
@@ -113,3 +125,11 @@ def writable(annotation: Any) -> Any:
         item = writable(typing.get_args(annotation)[0])
         return tuple[item, ...] if item is not None else None
     return None
+
+
+def __getattr__(name: str) -> Any:
+    """Each verb's command as an attribute, made when it is asked for: ``verbs.map_build``."""
+    verbs = {verb.replace(" ", "_"): verb for verb in VERBS}
+    if name not in verbs:
+        raise AttributeError(name)
+    return command(verbs[name])

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Protocol
 
 from gacprof.cliffmap.cliffmap import CliffMap, Curve, MapWarning
-from gacprof.cliffmap.fit import Fit, fit_blocks
+from gacprof.cliffmap.fit import Fit, fit_blocks, machine_warnings, noise_floor
 from gacprof.cliffmap.judge import judge_sizes, significant, with_reason
 from gacprof.cliffmap.multiples import best_multiple, find_cliffs
-from gacprof.cliffmap.noise import machine_warnings, noise_floor
 from gacprof.cliffmap.run_folder import RunFolder
 from gacprof.core.errors import MapError
 from gacprof.core.formatting import counted
@@ -41,7 +40,7 @@ class Run(Protocol):
 def build_map(
     run: Run | str | Path, *, tolerance: float = TOLERANCE, name: str | None = None
 ) -> CliffMap:
-    """Fit each axis's blocks, judge its sizes, find its cliffs.
+    """Build the cliff map of a sweep: fit each axis's blocks, judge its sizes, find its cliffs.
 
     Parameters
     ----------

@@ -25,7 +25,7 @@ def candidates(
     below: int = 2,
     above: int = 2,
 ) -> list[SizeVerdict]:
-    """Safe sizes on both sides of a size; of several maps those that are safe on all.
+    """List the safe sizes near one; of several maps those safe on all.
 
     Parameters
     ----------
@@ -103,8 +103,10 @@ def penalty_of(verdict: SizeVerdict) -> float:
 
 
 def map_table(cliff_map: CliffMap | str | Path) -> pd.DataFrame:
-    """The constraints of a device: for each operator, dim and dtype the multiple to round sizes to,
-    the penalty of misaligned sizes, and the safe sizes.
+    """Print what a map asks of sizes, as a table.
+
+    A row for each operator, dim and dtype: the multiple to round sizes to, the penalty of
+    misaligned sizes, and the safe sizes.
 
     Parameters
     ----------

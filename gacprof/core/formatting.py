@@ -47,7 +47,9 @@ def sizes(values: Sequence[int]) -> str:
     start = 0
     while start < len(values):
         end = start + 1
-        while end + 1 < len(values) and values[end + 1] - values[end] == values[end] - values[end - 1]:
+        while (
+            end + 1 < len(values) and values[end + 1] - values[end] == values[end] - values[end - 1]
+        ):
             end += 1
         if end - start >= 3:
             step = values[start + 1] - values[start]

@@ -18,14 +18,12 @@ import torch
 from gacprof import operators
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Point
-from gacprof.devices.cuda_graph import TimedGraph, rough_us
+from gacprof.devices.cuda_graph import TimedGraph, kernel_names, rough_us
 from gacprof.devices.device import UNKNOWN, Current, first_line
-from gacprof.devices.environment import read_environment
-from gacprof.devices.kernel_names import kernel_names
+from gacprof.devices.environment import Throttling, read_environment
 from gacprof.devices.memory import Arenas, is_cold, weight_bytes
 from gacprof.devices.threads import no_collection
-from gacprof.devices.throttling import Throttling
-from gacprof.operators.operands import set_precision
+from gacprof.operators.base import set_precision
 
 L2_FACTOR = 2
 """L2 caches read between uses of cold weights: fewer reorder results (pytorch/pytorch#192159)."""

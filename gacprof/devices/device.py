@@ -1,7 +1,7 @@
 """The protocol of a device: prepare the points of an axis, then time them in the order asked for.
 
 A CPU, a CUDA GPU and a worker process that holds one of them are all a :class:`Device`; a sweep
-treats them alike. :func:`gacprof.devices.opening.open_device` opens one by its name.
+treats them alike. :func:`gacprof.devices.device.open_device` opens one by its name.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Environment, Point
 
 UNKNOWN = -1
@@ -61,3 +62,36 @@ def first_line(error: BaseException) -> str:
     """An error in one line: its message, or its type where there is none."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
+
+
+def device_name(name: str = "auto") -> str:
+    """``cpu`` or ``cuda:0`` and so on; ``auto`` is the first GPU, else the CPU. Raises
+    :class:`MeasurementError` for another name."""
+    import torch
+
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    kind, _, index = name.partition(":")
+    if kind == "cuda" and (index or "0").isdigit():
+        return f"cuda:{int(index or 0)}"
+    if name != "cpu":
+        raise MeasurementError(f"unknown device '{name}': use 'cpu', 'cuda' or 'cuda:1'")
+    return name
+
+
+def open_device(name: str = "auto", isolated: bool = False) -> Device:
+    """Open ``cpu``, ``cuda``, ``cuda:1``, or ``auto``: the first GPU, else the CPU. ``isolated`` is
+    in a worker process, which is replaced when a point kills it. Raises :class:`MeasurementError`
+    for a device that is not there."""
+    name = device_name(name)
+    if isolated:
+        from gacprof.devices.worker import IsolatedDevice
+
+        return IsolatedDevice(name)
+    if name == "cpu":
+        from gacprof.devices.cpu import CpuDevice
+
+        return CpuDevice()
+    from gacprof.devices.cuda import CudaDevice
+
+    return CudaDevice(int(name.partition(":")[2]))

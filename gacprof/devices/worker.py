@@ -18,8 +18,7 @@ from typing import Any
 
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Environment, Point
-from gacprof.devices.device import UNKNOWN, Session, first_line
-from gacprof.devices.opening import open_device
+from gacprof.devices.device import UNKNOWN, Session, first_line, open_device
 from gacprof.operators.own import modules_of_own_operators
 
 START_LIMIT_S = 120.0

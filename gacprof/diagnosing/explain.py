@@ -40,7 +40,7 @@ def explain(
     heads: int = 32,
     kv_heads: int | None = None,
 ) -> Explanation:
-    """Say why a size is slow: its kernel and penalty beside the next better size.
+    """Say why a size is slow, beside the next better one.
 
     Parameters
     ----------

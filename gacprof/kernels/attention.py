@@ -16,7 +16,7 @@ from typing import Any
 
 from gacprof.core.errors import ConfigError
 from gacprof.core.sizes import SizeVerdict
-from gacprof.kernels.demands.requirements import matches_all
+from gacprof.kernels.requirements import matches_all
 from gacprof.kernels.dispatch import DispatchTable, load_table
 
 RELEASES = ("2.11.0", "2.12.0", "2.13.0", "2.14.1")

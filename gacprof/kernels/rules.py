@@ -8,17 +8,20 @@ does not make it safe. Token counts are no rows of a matrix: nothing is said of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
+from importlib.resources import files
 from math import gcd, lcm
-from typing import Protocol
+from typing import Any, Protocol
 
 from gacprof.core.dtypes import compute_dtype
 from gacprof.core.errors import ConfigError
+from gacprof.core.points import BYTES_PER_ELEMENT
 from gacprof.core.sizes import Gemm, Interval, SizeVerdict, Use, Verdict
 from gacprof.devices.datasheet import gpu_facts
 from gacprof.kernels import attention
-from gacprof.kernels.tiers import Tier, tiers_of
 
 REACH = 64
 """How far above a size a better one is looked for, in units of one TP rank: alignments repeat
@@ -186,3 +189,61 @@ def gpu_rules(gpu: str) -> list[dict[str, str | int]]:
         for i, tier in enumerate(rules.tiers(dtype)):
             rows.append({"dtype": dtype, "tier": i + 1, **vars(tier)})
     return rows
+
+
+@dataclass(frozen=True)
+class Tier:
+    """Kernels of one alignment. ``multiple`` is what N and K must be a multiple of, in elements;
+    the other fields are for people."""
+
+    multiple: int
+    load: str
+    kernels: str
+    why: str
+    source: str
+
+    def __str__(self) -> str:
+        return f"{self.load} ({self.kernels})"
+
+
+@dataclass(frozen=True)
+class ArchitectureTiers:
+    """The tiers of one architecture by dtype, the best first; ``sure`` is the multiple, in
+    elements, from which a size of the best tier was published to be safe."""
+
+    arch: str
+    tiers: Mapping[str, tuple[Tier, ...]]
+    sure: Mapping[str, int]
+
+
+@cache
+def _tables() -> Mapping[str, Any]:
+    return tomllib.loads(files("gacprof.kernels").joinpath("tiers.toml").read_text("utf-8"))
+
+
+@cache
+def tiers_of(arch: str) -> ArchitectureTiers:
+    """The tiers of ``sm80``, ``sm90a`` and so on. Raises :class:`ConfigError` for an architecture
+    without any."""
+    tables = _tables()
+    architectures = tables["architectures"]
+    plain = arch.rstrip("af")
+    if plain not in architectures:
+        raise ConfigError(f"no tiers are known of '{arch}', of {', '.join(architectures)} they are")
+    row = architectures[plain]
+    if "like" in row:
+        row = {**architectures[row["like"]], **row}
+        del row["like"]
+    tiers = {dtype: tuple(_tier(name, dtype) for name in names) for dtype, names in row.items()}
+    sure = {dtype: tables["sure_bytes"] // BYTES_PER_ELEMENT[dtype] for dtype in row}
+    return ArchitectureTiers(plain, tiers, sure)
+
+
+def _tier(name: str, dtype: str) -> Tier:
+    """A row of the table in elements of a dtype, which also may require a multiple by itself."""
+    tables = _tables()
+    row = tables["tiers"][name]
+    multiple = max(1, row["bytes"] // BYTES_PER_ELEMENT[dtype])
+    multiple = max(multiple, tables["required"].get(dtype, 1))
+    source = tables["sources"][row["source"]]
+    return Tier(multiple, row["load"], row["kernels"], row["why"], source)

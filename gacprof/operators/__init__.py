@@ -5,7 +5,7 @@ A new operator is a module with a class derived from :class:`gacprof.operators.b
 of this package imports torch before an operator is prepared, so that suites are read without it.
 """
 
-from gacprof.operators import attention, linear, quantised, stream  # registers them
+from gacprof.operators import attention, linear, stream  # registers them
 from gacprof.operators.base import OPERATORS, Operand, Operator, canonical, get, register
 from gacprof.operators.own import OwnOperator, operator
 
@@ -19,7 +19,6 @@ __all__ = [
     "get",
     "linear",
     "operator",
-    "quantised",
     "register",
     "stream",
 ]

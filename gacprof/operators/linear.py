@@ -58,3 +58,54 @@ class Linear(Operator):
 
 
 register(Linear())
+
+RESULT_BYTES = {"int8": 4, "float8_e4m3": 2}
+"""Bytes of one element of a result: int32, bfloat16."""
+
+
+class Quantised(Operator):
+    """``x[M, K] · W[N, K]ᵀ`` of 8-bit operands: ``torch._int_mm`` (int8 → int32) and
+    ``torch._scaled_mm`` (fp8, one scale an operand, → bfloat16).
+
+    PyTorch says which dims it takes (on CUDA, K and N in multiples of 8 for int8 and 16 for fp8,
+    M above 16 for int8): a point that it refuses fails with its reason. ``fast_accum`` lets
+    Hopper's fp8 tensor cores add up in fewer bits, as inference engines do.
+    """
+
+    name = "quantised"
+    dims = ("M", "N", "K")
+    flags: Mapping[str, tuple[Flag, ...]] = {"cache": CACHE, "fast_accum": (False, True)}
+    dtypes = ("int8", "float8_e4m3")
+
+    def flops(self, point: Point) -> int:
+        return 2 * point.dims["M"] * point.dims["N"] * point.dims["K"]
+
+    def result_bytes(self, point: Point) -> int:
+        return point.dims["M"] * point.dims["N"] * RESULT_BYTES[point.dtype]
+
+    def problem(self, point: Point) -> str:
+        if point.flags["fast_accum"] and point.dtype == "int8":
+            return "int8 products are exact: fast_accum is for float8"
+        return ""
+
+    def operands(self, point: Point) -> tuple[Operand, ...]:
+        M, N, K = (point.dims[name] for name in self.dims)
+        return Operand("input", (M, K), point.dtype), Operand("weight", (N, K), point.dtype)
+
+    def call(self, point: Point, device: torch.device) -> Callable[..., Any]:
+        import torch
+
+        if point.dtype == "int8":
+            return lambda x, w: torch._int_mm(x, w.t())
+        scale = torch.ones((), device=device)
+        fast = bool(point.flags["fast_accum"])
+
+        def scaled(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            return torch._scaled_mm(
+                x, w.t(), scale, scale, out_dtype=torch.bfloat16, use_fast_accum=fast
+            )
+
+        return scaled
+
+
+register(Quantised())

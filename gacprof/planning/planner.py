@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import pandas as pd
+
 from gacprof.checkpoint.inventory import Inventory, NewSizes
 from gacprof.checkpoint.products import Tokens
 from gacprof.checkpoint.scan import inventory_of
@@ -15,10 +17,9 @@ from gacprof.diagnosing.source import open_source, products_for
 from gacprof.planning.candidates import SizeRules, Uniform, read_pins, size_groups
 from gacprof.planning.limits import Limits, footprint, limits_of
 from gacprof.planning.options import DimClass, classes_of, options_of, thinned
-from gacprof.planning.paper import MAX_WINDOW
 from gacprof.planning.plan import Choice, LimitName, Plan
 from gacprof.planning.quality import LossCurves, Objective, ObjectiveName, Scores, loss_curves
-from gacprof.planning.solver import Solution, solve
+from gacprof.planning.solver import MAX_WINDOW, Solution, solve
 
 
 def plan(
@@ -39,7 +40,7 @@ def plan(
     losses: str | Path | LossCurves | None = None,
     scores: Scores | None = None,
 ) -> Plan:
-    """Choose a size for every dim: the most quality, or the least padding, within limits.
+    """Choose a size for every dim, within limits.
 
     Parameters
     ----------
@@ -176,3 +177,54 @@ def _plan_of(
         bound=solution.bound,
         limits=limits,
     )
+
+
+BUDGETS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+WINDOW = 1.0
+"""Sizes are looked for from 1 to twice a dim's own: a budget may ask for half of it."""
+
+
+def pareto(
+    checkpoint: str | Path | Inventory,
+    source: str | Path | SizeSource,
+    *,
+    budgets: Sequence[float] = BUDGETS,
+    tokens: Tokens | None = None,
+    multiple: int = 1,
+    losses: str | Path | LossCurves | None = None,
+) -> pd.DataFrame:
+    """Set plans over several budgets side by side.
+
+    Parameters
+    ----------
+    checkpoint
+        A folder, a weights file or a hub id.
+    source
+        A map (file, run folder or shipped name) or a GPU's name (h100).
+    budgets
+        Shares of the parameters of the dense weights.
+    tokens
+        Token counts of the workload; by default those of the map.
+    multiple
+        What an engine needs sizes to be a multiple of.
+    losses
+        A JSON file of losses by dim and size; by default the share of energy.
+
+    Returns
+    -------
+    DataFrame
+        By budget: parameters, bytes, µs of the products (None where not known), loss.
+
+    Raises
+    ------
+    PlanError, CheckpointError, MapError
+    """
+    inventory, sizes = inventory_of(checkpoint), open_source(source)
+    curves = loss_curves(inventory, inventory.dims, losses)
+    rows = []
+    for budget in budgets:
+        options = {"budget": budget, "tokens": tokens, "multiple": multiple, "losses": curves}
+        chosen = plan(inventory, sizes, window=WINDOW, **options)  # type: ignore[arg-type]
+        us = chosen.latency_us and chosen.latency_us[1].value
+        rows.append((budget, *chosen.parameters[1:], *chosen.nbytes[1:], us, -chosen.value))
+    return pd.DataFrame(rows, columns=["budget", "parameters", "bytes", "us", "loss"])

@@ -11,7 +11,7 @@ from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.layers import put, set_ranks, set_sizes
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.realigning.changes import NewCheckpoint, new_checkpoint
-from gacprof.realigning.sizes import Sizes, new_sizes
+from gacprof.realigning.realign import Sizes, new_sizes
 from gacprof.realigning.values import NewValues
 
 

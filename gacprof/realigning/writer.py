@@ -30,7 +30,7 @@ def write_checkpoint(new: NewCheckpoint, folder: Path) -> None:
     """Write everything that belongs to the new checkpoint into an empty folder.
 
     The record says where it comes from: ``resized`` are [old size, new size, method] by dim (see
-    :data:`~gacprof.realigning.changes.Method`), ``merged`` modules whose factors were multiplied out.
+    :data:`~gacprof.realigning.changes.Method`), ``merged`` modules whose factors became one weight.
     """
     inventory = new.inventory
     write_weights(new, folder)

@@ -31,7 +31,7 @@ CURVES_SHOWN = 4
 """Of a map, those with the highest penalties."""
 
 RESULTS = {
-    "Diagnosis": "gacprof.diagnosing.findings",
+    "Diagnosis": "gacprof.diagnosing.diagnosis",
     "Explanation": "gacprof.diagnosing.explain",
     "Verification": "gacprof.check.verify",
     "BenchResult": "gacprof.check.bench",

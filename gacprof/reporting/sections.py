@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from gacprof.check.perplexity import Perplexities
     from gacprof.check.verify import Verification
     from gacprof.cliffmap.cliffmap import CliffMap
+    from gacprof.diagnosing.diagnosis import Diagnosis
     from gacprof.diagnosing.explain import Explanation
-    from gacprof.diagnosing.findings import Diagnosis
     from gacprof.planning.plan import Plan
     from gacprof.sweeping.sweep import SweepSummary
 

@@ -12,7 +12,7 @@ from gacprof.checkpoint.scan import inventory_of
 from gacprof.cliffmap.run_folder import RunFolder, RunHeader
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Environment
-from gacprof.devices.opening import open_device
+from gacprof.devices.device import open_device
 from gacprof.sweeping.engine import Progress, measure
 from gacprof.sweeping.for_model import suite_for_model, suite_for_ranks
 from gacprof.sweeping.suite import Suite, load_suite
@@ -49,7 +49,9 @@ def sweep(
     resume: bool = False,
     dry_run: bool = False,
 ) -> SweepSummary:
-    """Measure how long each size takes, in randomised blocks, until every curve is decided.
+    """Measure the latency of sizes on a device.
+
+    Every axis is measured in randomised blocks until it is decided.
 
     Parameters
     ----------

@@ -10,9 +10,8 @@ from importlib import resources
 import pytest
 
 from gacprof.core.errors import ConfigError
-from gacprof.devices.datasheet import GPUS, gpu_facts
-from gacprof.devices.gpus import gpus
-from gacprof.devices.throttling import counter_fields
+from gacprof.devices.datasheet import GPUS, gpu_facts, gpus
+from gacprof.devices.environment import counter_fields
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,8 @@ import torch
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Axis, Point
 from gacprof.devices.cpu import REUSE_BYTES, CpuDevice
-from gacprof.devices.device import Device
+from gacprof.devices.device import Device, device_name, open_device
 from gacprof.devices.environment import read_environment
-from gacprof.devices.opening import device_name, open_device
 from gacprof.devices.threads import bound_threads, lost_core
 from gacprof.operators import canonical
 

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from gacprof.core.points import Axis, Point
-from gacprof.devices.device import Device
-from gacprof.devices.opening import open_device
+from gacprof.devices.device import Device, open_device
 from gacprof.operators import canonical
 
 pytestmark = [

@@ -11,8 +11,7 @@ import pytest
 from gacprof.core.errors import ConfigError
 from gacprof.core.sizes import Gemm, Interval, Side, Use, next_safe
 from gacprof.devices.datasheet import GPUS
-from gacprof.kernels.rules import Rules, gpu_rules
-from gacprof.kernels.tiers import tiers_of
+from gacprof.kernels.rules import Rules, gpu_rules, tiers_of
 
 TESTS = Path(__file__).parents[1]
 GOLDENS = json.loads(gzip.decompress((TESTS / "goldens" / "rules.json.gz").read_bytes()))

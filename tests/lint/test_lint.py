@@ -16,7 +16,7 @@ from gacprof.extras.lint.formats import sarif
 from gacprof.extras.lint.judge import OUTCOMES
 from gacprof.extras.lint.lint import lint
 from gacprof.extras.lint.remedies import with_field
-from gacprof.kernels.demands.requirements import load_engine, required_multiple
+from gacprof.kernels.requirements import load_engine, required_multiple
 
 ENGINES = ("vllm", "sglang", "tensorrt-llm", "transformers", "llama.cpp")
 LLAMA = {

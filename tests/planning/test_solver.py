@@ -9,8 +9,7 @@ import pytest
 
 from gacprof.core.errors import PlanError
 from gacprof.planning import solver
-from gacprof.planning.paper import solve_paper
-from gacprof.planning.solver import solve
+from gacprof.planning.solver import solve, solve_paper
 
 Rows = list[list[float]]
 

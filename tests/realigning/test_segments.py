@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gacprof.realigning.segments import Mix, Stretch, Take, Zeros, compose, resized
+from gacprof.realigning.values import Mix, Stretch, Take, Zeros, compose, resized
 
 
 @st.composite

@@ -12,8 +12,7 @@ from recorded_device import RECORDED, RecordedDevice
 from gacprof.cliffmap.build import build_map
 from gacprof.cliffmap.run_folder import RunFolder, RunHeader
 from gacprof.core.points import Axis, Environment, Point
-from gacprof.sweeping.engine import PROCESSES, measure
-from gacprof.sweeping.schedule import MAX_BLOCKS, MIN_BLOCKS
+from gacprof.sweeping.engine import MAX_BLOCKS, MIN_BLOCKS, PROCESSES, measure
 
 SIZES = tuple(range(96, 129))
 AXES = tuple(

@@ -24,9 +24,8 @@ from gacprof.checkpoint.layouts.configs import width_keys
 from gacprof.checkpoint.layouts.experts import stacked_experts
 from gacprof.checkpoint.layouts.factors import FACTORS, users_row
 from gacprof.checkpoint.layouts.heads import find_attentions
-from gacprof.checkpoint.layouts.linear import Linear, dense_linears
+from gacprof.checkpoint.layouts.linear import Linear, dense_linears, packed_linears
 from gacprof.checkpoint.layouts.names import is_embedding, is_expert, last_of, layer_of, role_of
-from gacprof.checkpoint.layouts.quantised import packed_linears
 from gacprof.checkpoint.layouts.slicegpt import shortcut_linears, stretches
 from gacprof.checkpoint.layouts.widths import find_widths
 from gacprof.core.errors import CheckpointError

@@ -25,7 +25,7 @@ from gacprof.extras.compress.statistics import (
     forward_statistics,
 )
 from gacprof.extras.compress.targets import Target
-from gacprof.realigning.segments import rounded
+from gacprof.realigning.values import rounded
 
 
 class Factoring:

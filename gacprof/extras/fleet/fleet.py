@@ -20,7 +20,7 @@ from gacprof.cliffmap.build import build_map
 from gacprof.cliffmap.run_folder import PointRecords, RunFolder, RunHeader
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Axis, Block, Environment
-from gacprof.devices.opening import open_device
+from gacprof.devices.device import open_device
 from gacprof.sweeping.engine import measure
 from gacprof.sweeping.suite import load_suite
 

@@ -12,7 +12,7 @@ from gacprof.extras.lint.judge import Judgement, Setting, judge_product
 from gacprof.extras.lint.products import rank_products, share_out
 from gacprof.extras.lint.storage import Storage, storage_named, storage_of_config
 from gacprof.extras.lint.targets import Gpu, gpu_named
-from gacprof.kernels.demands.requirements import Engine, load_engine
+from gacprof.kernels.requirements import Engine, load_engine
 
 LATEST = ("latest", "current", "main", "nightly")
 """Words for the newest version that was read."""

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from gacprof.extras.lint.products import RankProduct, Ranks
 from gacprof.extras.lint.storage import PLAIN, Storage
 from gacprof.extras.lint.targets import CAPABILITIES, Gpu
-from gacprof.kernels.demands.requirements import Engine, Requirement
+from gacprof.kernels.requirements import Engine, Requirement
 
 Outcome = Literal["ok", "unknown", "pads", "falls back", "wrong", "refused"]
 OUTCOMES: tuple[Outcome, ...] = ("ok", "unknown", "pads", "falls back", "wrong", "refused")

@@ -19,7 +19,7 @@ from typing import Any
 from gacprof.checkpoint.from_config import ConfigSizes
 from gacprof.checkpoint.inventory import Inventory, Module
 from gacprof.extras.lint.storage import Storage
-from gacprof.kernels.demands.requirements import Engine
+from gacprof.kernels.requirements import Engine
 
 ROTATED = re.compile(r"(llama|mistral|mixtral|qwen[23](_moe)?|gemma2?)(_text)?")
 """Types whose classes rotate all of head_dim in two halves where the config says no part of it."""
@@ -93,7 +93,7 @@ class RankProduct:
 
 @cache
 def _roles() -> Mapping[str, Any]:
-    text = files("gacprof.kernels.demands").joinpath("roles.toml").read_text("utf-8")
+    text = files("gacprof.kernels").joinpath("demands/roles.toml").read_text("utf-8")
     return tomllib.loads(text)
 
 

@@ -36,7 +36,7 @@ MAX_LAYERS = 128
 
 @cache
 def _tables() -> Mapping[str, Any]:
-    text = files("gacprof.kernels.demands").joinpath("formats.toml").read_text("utf-8")
+    text = files("gacprof.kernels").joinpath("demands/formats.toml").read_text("utf-8")
     return tomllib.loads(text)
 
 

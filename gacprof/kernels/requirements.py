@@ -108,7 +108,7 @@ def version_key(text: str) -> tuple[int, ...]:
 
 
 def _read(name: str) -> Mapping[str, Any]:
-    return tomllib.loads(files(__package__).joinpath(name).read_text("utf-8"))
+    return tomllib.loads(files(__package__).joinpath(f"demands/{name}").read_text("utf-8"))
 
 
 def _requirement(row: Mapping[str, Any]) -> Requirement:
