@@ -123,7 +123,7 @@ def writable(annotation: Any) -> Any:
         return annotation
     if origin in (tuple, list, Sequence) and not isinstance(annotation, Mapping):
         item = writable(typing.get_args(annotation)[0])
-        return tuple[item, ...] if item is not None else None
+        return tuple[item, ...] if item is not None else None  # type: ignore[valid-type]
     return None
 
 

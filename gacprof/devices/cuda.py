@@ -23,7 +23,7 @@ from gacprof.devices.device import UNKNOWN, Current, first_line
 from gacprof.devices.environment import Throttling, read_environment
 from gacprof.devices.memory import Arenas, is_cold, weight_bytes
 from gacprof.devices.threads import no_collection
-from gacprof.operators.base import set_precision
+from gacprof.operators.operands import set_precision
 
 L2_FACTOR = 2
 """L2 caches read between uses of cold weights: fewer reorder results (pytorch/pytorch#192159)."""

@@ -18,7 +18,8 @@ import torch
 from gacprof import operators
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Point
-from gacprof.operators.base import Operand, random_numbers, torch_dtype
+from gacprof.operators.base import Operand
+from gacprof.operators.operands import random_numbers, torch_dtype
 
 BoundCall = Callable[[], Any]
 """A call with its operands."""

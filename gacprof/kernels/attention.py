@@ -16,8 +16,8 @@ from typing import Any
 
 from gacprof.core.errors import ConfigError
 from gacprof.core.sizes import SizeVerdict
-from gacprof.kernels.requirements import matches_all
 from gacprof.kernels.dispatch import DispatchTable, load_table
+from gacprof.kernels.requirements import matches_all
 
 RELEASES = ("2.11.0", "2.12.0", "2.13.0", "2.14.1")
 TEMPLATES = (32, 64, 96, 128, 192, 256)

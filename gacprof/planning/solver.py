@@ -133,8 +133,6 @@ MAX_WINDOW = 0.1
 """How far from a dim's size Eq. 4 is followed: about an alignment step, as in the paper's example
 (107.3 → 96, 104, 112, 128). Wider windows lost more energy than no plan at all."""
 
-Rows = Sequence[Sequence[float]]
-
 
 def solve_paper(values: Rows, costs: Rows, budget: int, unit: int) -> tuple[int, ...]:
     """Algorithm 1: one option a class, the most Σ value with Σ ⌊cost / unit⌋ ≤ ⌊budget / unit⌋.

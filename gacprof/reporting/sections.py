@@ -115,7 +115,7 @@ def plan_section(plan: Plan) -> Section:
             total_text("Products that dims feed, before", plan.latency_us[0]),
             total_text("after", plan.latency_us[1]),
         ]
-    remarks += [f"{limit.name}: {limit.used:,.0f} of {limit.max:,.0f}." for limit in plan.limits]
+    remarks += [f"Limit on {name}: {most:,.0f}." for name, most in plan.limits.items()]
     remarks.append(
         f"Certificate: value {plan.value:.6g}; no choice within the limits has more than "
         f"{plan.bound:.6g}."

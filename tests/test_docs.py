@@ -1,0 +1,123 @@
+"""The documentation: its commands parse, its links lead somewhere, the code that it names is there."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gacprof.cli.app import make_app
+from gacprof.cli.verbs import VERBS
+
+ROOT = Path(__file__).parents[1]
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
+LINKED = [*PAGES, *sorted((ROOT / "reports").rglob("*.md"))]
+WORDS = 9000
+
+
+def code_blocks(text: str) -> Iterator[tuple[str, str]]:
+    """The language and the code of each block."""
+    for match in re.finditer(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        yield match[1], match[2]
+
+
+def commands(text: str) -> Iterator[str]:
+    """The command lines of ``gacprof`` in a page: in blocks, and those in the running text."""
+    for language, code in code_blocks(text):
+        if language in ("", "sh", "console"):
+            for line in code.splitlines():
+                yield from re.findall(r"(?:^\$ |^)(gacprof .+)", line)
+    for span in re.findall(r"`(gacprof [^`\n]+)`", text):
+        yield span
+
+
+def names_a_verb(words: list[str]) -> bool:
+    return words[0] in VERBS or " ".join(words[:2]) in VERBS
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_parses(page: Path) -> None:
+    app = make_app()
+    for line in commands(page.read_text(encoding="utf-8")):
+        words = shlex.split(line, comments=True)[1:]
+        if ">" in words:
+            words = words[: words.index(">")]
+        words = [word for word in words if word not in ("--json", "--version", "…")]
+        if not words:
+            continue
+        assert names_a_verb(words), line
+        verb = words[0] if words[0] in VERBS else " ".join(words[:2])
+        if len(words) > len(verb.split()):
+            if verb == "fleet":
+                pytest.importorskip("ray")
+            app.parse_args(words, print_error=False, exit_on_error=False)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    plain = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
+    return {heading.replace(" ", "-") for heading in plain}
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith(("http:", "https:", "mailto:")):
+            continue
+        name, _, anchor = target.partition("#")
+        path = (page.parent / name).resolve() if name else page
+        assert path.exists(), f"{page.name}: {target}"
+        if anchor and path.suffix == ".md":
+            assert anchor in anchors(path), f"{page.name}: {target}"
+
+
+def defined_names(path: Path) -> set[str]:
+    """Functions, classes, methods and constants of a module."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+    return names
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
+def test_code_that_a_page_names_is_there(page: Path) -> None:
+    """In a table's cell, names behind a module are defined in the modules of that cell."""
+    text = page.read_text(encoding="utf-8")
+    for span in re.findall(r"`((?:gacprof|tools|tests|sweeps)/[\w./-]+)`", text):
+        assert (ROOT / span).exists(), f"{page.name}: {span}"
+    for cell in re.split(r"[|\n]", text):
+        spans = re.findall(r"`([\w./]+)`", cell)
+        modules = [ROOT / "gacprof" / s for s in spans if re.fullmatch(r"\w+(/\w+)+\.\w+", s)]
+        modules = [path for path in modules if not path.is_relative_to(ROOT / "gacprof/gacprof")]
+        for module in modules:
+            is_elsewhere = (ROOT / module.relative_to(ROOT / "gacprof")).exists()
+            assert module.exists() or is_elsewhere, f"{page.name}: {module}"
+        sources = [path for path in modules if path.suffix == ".py" and path.exists()]
+        defined = set().union(*map(defined_names, sources))
+        if page.name == "architecture.md" and sources:
+            names = {span for span in spans if re.fullmatch(r"\w+", span)}
+            assert names <= defined, f"{sorted(names - defined)} not in {cell.strip()}"
+
+
+def test_the_docs_stay_short() -> None:
+    assert len(DOCS) <= 12
+    assert sum(len(page.read_text(encoding="utf-8").split()) for page in DOCS) <= WORDS
+    assert len((ROOT / "docs/architecture.md").read_text(encoding="utf-8").splitlines()) <= 100
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 110
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
+def test_python_in_a_page_is_python(page: Path) -> None:
+    for language, code in code_blocks(page.read_text(encoding="utf-8")):
+        if language == "python":
+            ast.parse(code)
