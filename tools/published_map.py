@@ -24,9 +24,10 @@ from gacprof.cliffmap.multiples import best_multiple, find_cliffs
 from gacprof.core.points import Axis, Environment, Flag
 from gacprof.core.sizes import TOLERANCE, SizeVerdict
 
+PROVENANCE = "published (arXiv 2604.09595, CC BY 4.0), not measured here"
 CITATION = (
-    "published, not measured here: J. Xin, T. Lyu, Q. Pan, K. Wang, M. Canini, Why Smaller Is "
-    "Slower? Dimensional Misalignment in Compressed LLMs, EuroMLSys '26, arXiv 2604.09595, doi "
+    "J. Xin, T. Lyu, Q. Pan, K. Wang, M. Canini, Why Smaller Is Slower? Dimensional Misalignment "
+    "in Compressed LLMs, EuroMLSys '26, arXiv 2604.09595, doi "
     "10.1145/3805621.3807608, CC BY 4.0 (https://creativecommons.org/licenses/by/4.0/); points "
     "read back from the vector figures of github sands-lab/GAC at 13b3aba, files of 2026-04-29"
 )
@@ -116,9 +117,9 @@ def published_map(gpu: str, folder: Path) -> CliffMap:
             curves += figure_curves(figure, path, figure.first if gpu == "a100" else 0)
     if gpu == "a100":
         curves += forced_backends(folder / "settings.json")
-    warnings = tuple(MapWarning("source", message) for message in WARNINGS[gpu])
+    warnings = tuple(MapWarning("source", text) for text in (CITATION, *WARNINGS[gpu]))
     return CliffMap(
-        f"{gpu}-published", CITATION, ENVIRONMENTS[gpu], tuple(curves), warnings=warnings
+        f"{gpu}-published", PROVENANCE, ENVIRONMENTS[gpu], tuple(curves), warnings=warnings
     )
 
 

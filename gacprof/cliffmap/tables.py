@@ -10,6 +10,7 @@ import pandas as pd
 
 from gacprof.cliffmap.cliffmap import CliffMap, Curve, load_map
 from gacprof.core.errors import MapError
+from gacprof.core.files import write_text
 from gacprof.core.formatting import sizes as sizes_text
 from gacprof.core.sizes import SizeVerdict
 
@@ -21,7 +22,7 @@ def candidates(
     operator: str = "linear",
     dim: str = "N",
     dtype: str | None = None,
-    fixed: Mapping[str, int] | None = None,
+    fixed: Mapping[str, int] | Sequence[str] = (),
     below: int = 2,
     above: int = 2,
 ) -> list[SizeVerdict]:
@@ -40,7 +41,7 @@ def candidates(
     dtype
         The compute dtype; needed where a map has curves of several.
     fixed
-        The operator's other dims, as far as needed to tell curves apart.
+        The operator's other dims, as far as needed to tell curves apart: M=1 K=1024.
     below
         The number of sizes up to ``size``, itself included.
     above
@@ -58,16 +59,22 @@ def candidates(
     """
     if isinstance(maps, CliffMap | str | Path):
         maps = [maps]
+    others = dict(fixed) if isinstance(fixed, Mapping) else dims_of_words(fixed)
     columns = []
     for source in maps:
         cliff_map = source if isinstance(source, CliffMap) else load_map(source)
-        curve = only_curve(cliff_map, size, cliff_map.curves_of(operator, dim, dtype, fixed))
+        curve = only_curve(cliff_map, size, cliff_map.curves_of(operator, dim, dtype, others))
         columns.append({v.size: v for v in curve.sizes if v.verdict == "safe"})
     common = sorted(set(columns[0]).intersection(*columns[1:]))
     smaller = [other for other in common if other <= size]
     larger = [other for other in common if other > size]
     chosen = smaller[len(smaller) - min(below, len(smaller)) :] + larger[:above]
     return [max((column[s] for column in columns), key=penalty_of) for s in chosen]
+
+
+def dims_of_words(words: Sequence[str]) -> dict[str, int]:
+    """``["M=1", "K=1024"]`` as dims."""
+    return {name: int(size) for name, _, size in (word.partition("=") for word in words)}
 
 
 def only_curve(cliff_map: CliffMap, size: int, curves: Sequence[Curve]) -> Curve:
@@ -102,7 +109,7 @@ def penalty_of(verdict: SizeVerdict) -> float:
     return 0.0 if verdict.penalty is None else verdict.penalty.value
 
 
-def map_table(cliff_map: CliffMap | str | Path) -> pd.DataFrame:
+def map_table(cliff_map: CliffMap | str | Path, *, out: str | Path | None = None) -> pd.DataFrame:
     """Print what a map asks of sizes, as a table.
 
     A row for each operator, dim and dtype: the multiple to round sizes to, the penalty of
@@ -112,6 +119,8 @@ def map_table(cliff_map: CliffMap | str | Path) -> pd.DataFrame:
     ----------
     cliff_map
         A map, its file or the name of a shipped one.
+    out
+        A file to write it to: .csv, .md (Markdown) or .json.
 
     Returns
     -------
@@ -143,15 +152,18 @@ def map_table(cliff_map: CliffMap | str | Path) -> pd.DataFrame:
                 "safe_sizes": sizes_text(curve.with_verdict("safe")),
             }
         )
-    return pd.DataFrame(rows).astype({"multiple": "Int64"})
+    table = pd.DataFrame(rows).astype({"multiple": "Int64"})
+    if out is not None:
+        write_text(Path(out), table_text(table, Path(out).suffix))
+    return table
 
 
-def table_text(table: pd.DataFrame, form: str = "markdown") -> str:
-    """A table as ``json``, ``csv`` or ``markdown``."""
-    if form == "json":
+def table_text(table: pd.DataFrame, suffix: str = ".md") -> str:
+    """A table as the text of a .json, .csv or .md file."""
+    if suffix == ".json":
         return str(table.to_json(orient="records", indent=1, force_ascii=False))
-    if form == "csv":
+    if suffix == ".csv":
         return str(table.to_csv(index=False))
     text = table.astype(object).where(table.notna(), "")
     rows = [list(text.columns), ["---"] * len(text.columns), *text.to_numpy().tolist()]
-    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in rows)
+    return "".join("| " + " | ".join(map(str, row)) + " |\n" for row in rows)

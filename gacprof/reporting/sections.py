@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gacprof.core.formatting import (
@@ -14,6 +14,7 @@ from gacprof.core.formatting import (
     sizes,
     time_interval,
 )
+from gacprof.core.points import Axis
 from gacprof.core.sizes import Interval, SizeVerdict
 
 if TYPE_CHECKING:
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from gacprof.diagnosing.explain import Explanation
     from gacprof.planning.plan import Plan
     from gacprof.sweeping.sweep import SweepSummary
+
+
+USUAL_FLAGS = (False, 0, "cold", "tn", "auto", "none")
+"""Values of flags that are left out where an axis is named: a model's own way of calling."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +61,9 @@ def grouped(names: Sequence[str], rows: Sequence[tuple[str, ...]]) -> list[tuple
     ]
 
 
-def total_text(label: str, total: Interval | None) -> str:
-    if total is None:
-        return f"{label}: not known, the source lacks the time of a product."
-    return f"{label}: {time_interval(total)}."
+def total_text(label: str, total: Interval | None) -> list[str]:
+    """A sentence on a time; none where it is not known."""
+    return [] if total is None else [f"{label}: {time_interval(total)}."]
 
 
 def diagnosis_section(diagnosis: Diagnosis) -> Section:
@@ -84,9 +88,10 @@ def diagnosis_section(diagnosis: Diagnosis) -> Section:
         rows.append((str(now.size), now.verdict, penalty_text(now), better, now.reason))
     names = [finding.dim.name for finding in dims]
     names += [f"{fixed.axis} of {fixed.places[0]}" for fixed in diagnosis.fixed]
-    remarks = [total_text("Products as they are", diagnosis.latency_us)]
-    if diagnosis.better_us is not None and diagnosis.better_us != diagnosis.latency_us:
-        remarks.append(total_text("Products after every action", diagnosis.better_us))
+    remarks = [
+        *total_text("Products as they are", diagnosis.latency_us),
+        *total_text("Products after every action", diagnosis.better_us),
+    ]
     columns = ("dim", "size", "verdict", "penalty", "do", "served by")
     return Section(
         f"Diagnosis of {diagnosis.checkpoint}",
@@ -111,10 +116,8 @@ def plan_section(plan: Plan) -> Section:
     ]
     remarks = [f"Sizes judged {plan.provenance}."]
     if plan.latency_us is not None:
-        remarks += [
-            total_text("Products that dims feed, before", plan.latency_us[0]),
-            total_text("after", plan.latency_us[1]),
-        ]
+        remarks += total_text("Products that dims feed, before", plan.latency_us[0])
+        remarks += total_text("Products that dims feed, after", plan.latency_us[1])
     remarks += [f"Limit on {name}: {most:,.0f}." for name, most in plan.limits.items()]
     remarks.append(
         f"Certificate: value {plan.value:.6g}; no choice within the limits has more than "
@@ -124,6 +127,12 @@ def plan_section(plan: Plan) -> Section:
     columns = ("dim", "now", "planned", "verdict")
     title = f"Plan for {plan.checkpoint}, objective {plan.objective}"
     return Section(title, headline, columns, tuple(grouped(names, rows)), tuple(remarks))
+
+
+def axis_text(axis: Axis) -> str:
+    """An axis without the flags that are off or usual: ``linear K M=1 N=1024 bfloat16``."""
+    flags = {name: value for name, value in axis.flags.items() if value not in USUAL_FLAGS}
+    return replace(axis, flags=flags).key
 
 
 def map_section(cliff_map: CliffMap) -> Section:
@@ -140,7 +149,7 @@ def map_section(cliff_map: CliffMap) -> Section:
         jumps = [f"{c.before}→{c.after} {percent(c.jump.value, 0)}" for c in curve.cliffs[:4]]
         rows.append(
             (
-                curve.axis.key,
+                axis_text(curve.axis),
                 str(curve.multiple or ""),
                 sizes(curve.with_verdict("safe")),
                 f"{len(curve.with_verdict('misaligned'))}",
@@ -158,12 +167,9 @@ def map_section(cliff_map: CliffMap) -> Section:
 def explanation_section(explanation: Explanation) -> Section:
     """A size beside the next better one."""
     now, better = explanation.now, explanation.better
-    headline = f"{now.size} is {now.verdict} ({explanation.provenance})."
+    headline = f"{now.size} is {now.verdict}, {explanation.provenance}."
     if better is not None and explanation.slower is not None:
-        headline += (
-            f" It takes {percent_interval(explanation.slower)} of the time that "
-            f"{better.size} takes, in addition."
-        )
+        headline += f" Its time over that of {better.size}: {percent_interval(explanation.slower)}."
     rows = []
     for verdict in filter(None, (now, better)):
         time = microseconds(verdict.latency_us.value) if verdict.latency_us else ""
@@ -257,14 +263,25 @@ SECTIONS: dict[str, Callable[[Any], Section]] = {
 """By the name of the result's class, so that nothing heavy is imported to print a light one."""
 
 
+def cell_text(value: Any) -> str:
+    """A field as a cell: an interval by its value, what is not known as nothing."""
+    if value is None:
+        return ""
+    return f"{value.value:.4g}" if isinstance(value, Interval) else str(value)
+
+
 def section_of(result: Any) -> Section:
     """The section of a result: its own, a table's, or a dataclass's plain fields."""
     name = type(result).__name__
     if name in SECTIONS:
         return SECTIONS[name](result)
     if name == "DataFrame":
-        rows = tuple(tuple(str(cell) for cell in row) for row in result.itertuples(index=False))
+        rows = tuple(tuple(map(str, row)) for row in result.itertuples(index=False))
         return Section("", "", tuple(map(str, result.columns)), rows)
+    if isinstance(result, list) and result and is_dataclass(result[0]):
+        columns = tuple(field.name for field in fields(result[0]))
+        rows = tuple(tuple(cell_text(getattr(item, c)) for c in columns) for item in result)
+        return Section("", "", columns, rows)
     if is_dataclass(result):
         pairs = [(field.name, str(getattr(result, field.name))) for field in fields(result)]
         return Section(name, "", ("field", "value"), tuple(pairs))

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 from gacprof.reporting.sections import Section, section_of
 
+FILE_WIDTH = 160
+"""Characters of a line where the output is no terminal."""
+
 
 def print_result(result: Any) -> None:
     """Print a result: in its own words where its class has some, else as its section."""
-    if isinstance(result, list):
-        for item in result:
-            print(item)
-    elif "__str__" in vars(type(result)) or isinstance(result, str | Path):
+    if "__str__" in vars(type(result)) or isinstance(result, str | Path):
         print(result)
     else:
         print_section(section_of(result))
@@ -24,7 +25,8 @@ def print_section(section: Section) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(soft_wrap=False, highlight=False, markup=False)
+    width = None if sys.stdout.isatty() else FILE_WIDTH
+    console = Console(width=width, highlight=False, markup=False)
     if section.headline:
         console.print(section.headline)
     if section.rows:

@@ -67,6 +67,6 @@ def test_the_table_has_a_row_a_curve() -> None:
 
 def test_the_table_is_written_in_three_forms() -> None:
     table = map_table("h100-published")
-    assert len(json.loads(table_text(table, "json"))) == len(table)
-    assert len(pd.read_csv(io.StringIO(table_text(table, "csv")))) == len(table)
+    assert len(json.loads(table_text(table, ".json"))) == len(table)
+    assert len(pd.read_csv(io.StringIO(table_text(table, ".csv")))) == len(table)
     assert len(table_text(table).splitlines()) == len(table) + 2
