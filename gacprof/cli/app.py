@@ -107,7 +107,9 @@ def json_of(result: Any) -> Any:
         return result.to_dict("records")
     data = plain(result)
     if isinstance(data, dict):
-        return {"schema": f"gacprof.{type(result).__name__}/1", **data}
+        module = sys.modules[type(result).__module__]
+        schema = getattr(module, "SCHEMA", f"gacprof.{type(result).__name__}/1")
+        return {"schema": schema, **data}
     return data
 
 

@@ -45,7 +45,7 @@ def build_map(
     Parameters
     ----------
     run
-        The folder of a sweep.
+        The folder of a sweep; the map is written there as cliffmap.json.
     tolerance
         The penalty up to which a size is safe.
     name
@@ -59,7 +59,9 @@ def build_map(
         Where nothing was measured in it.
     """
     if isinstance(run, str | Path):
-        run = RunFolder(run)
+        cliff_map = build_map(RunFolder(run), tolerance=tolerance, name=name)
+        cliff_map.save(Path(run) / "cliffmap.json")
+        return cliff_map
     fits = {axis: fit_blocks(run.blocks(axis)) for axis in run.axes if run.blocks(axis)}
     virtual = run.environment.kind == "virtual"
     if not fits and not virtual:

@@ -39,6 +39,7 @@ def plan(
     uniform: Uniform = "none",
     losses: str | Path | LossCurves | None = None,
     scores: Scores | None = None,
+    out: str | Path | None = None,
 ) -> Plan:
     """Choose a size for every dim, within limits.
 
@@ -75,6 +76,8 @@ def plan(
         energy by the factors' singular values.
     scores
         Importances by dim, for ``gac``.
+    out
+        A JSON file for the plan, which realign reads.
 
     Returns
     -------
@@ -114,7 +117,10 @@ def plan(
     sizes = dict(settled)
     for row, i in zip(options, solution.choice, strict=True):
         sizes |= row[i].sizes
-    return _plan_of(table, goal, sizes, limits, solution)
+    chosen = _plan_of(table, goal, sizes, limits, solution)
+    if out is not None:
+        chosen.save(out)
+    return chosen
 
 
 def _rest(
