@@ -46,7 +46,7 @@ class Verification:
     as a share of the same measure of the first model's logits. ``mean_kl`` is the divergence of
     next-token distributions in nats, ``same_argmax`` the share of positions with the same most
     likely token. ``merged`` counts layers that are factored in one model and dense in the other:
-    rounding their products is in the ``tolerance``. ``passed``: ``max_error`` is within it.
+    rounding their products is in the ``tolerance``. ``ok``: ``max_error`` is within it.
     """
 
     checkpoint: str
@@ -60,7 +60,7 @@ class Verification:
     same_argmax: float
     merged: int
     tolerance: float
-    passed: bool
+    ok: bool
 
 
 def verify(
@@ -127,7 +127,7 @@ def verify(
         same_argmax=float((expected.argmax(-1) == logits.argmax(-1)).double().mean()),
         merged=len(merged),
         tolerance=tolerance,
-        passed=max_error <= tolerance,
+        ok=max_error <= tolerance,
     )
 
 

@@ -228,6 +228,6 @@ class Diagnosis:
         return Counter(finding.now.verdict for finding in self.dims)
 
     @property
-    def is_aligned(self) -> bool:
+    def ok(self) -> bool:
         """Whether nothing is to be padded or merged."""
         return all(finding.action in ("keep", "measure") for finding in self.dims)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gacprof.check.bench import BenchResult
     from gacprof.check.perplexity import Perplexities
     from gacprof.check.verify import Verification
-    from gacprof.cliffmap.cliffmap import CliffMap
+    from gacprof.cliffmap.cliffmap import CliffMap, Curve
     from gacprof.diagnosing.diagnosis import Diagnosis
     from gacprof.diagnosing.explain import Explanation
     from gacprof.planning.plan import Plan
@@ -136,7 +136,7 @@ def axis_text(axis: Axis) -> str:
 
 
 def map_section(cliff_map: CliffMap) -> Section:
-    """The curves of a map: multiples, safe sizes, cliffs."""
+    """The curves of a map: multiples, safe sizes, cliffs; a virtual GPU's: kernels."""
     curves = cliff_map.curves
     points = sum(len(curve.sizes) for curve in curves)
     cliffs = sum(len(curve.cliffs) for curve in curves)
@@ -144,6 +144,15 @@ def map_section(cliff_map: CliffMap) -> Section:
         f"{counted(len(curves), 'curve')}, {counted(points, 'size')}, {counted(cliffs, 'cliff')}; "
         f"{cliff_map.provenance}."
     )
+    if cliff_map.environment.kind == "virtual":
+        remark = "A virtual GPU has kernels and no latencies: no size is safe or misaligned by it."
+        return Section(
+            f"Map {cliff_map.name}",
+            headline,
+            ("curve", "sizes", "served by"),
+            tuple(kernel_rows(curves)),
+            (*(warning.message for warning in cliff_map.warnings), remark),
+        )
     rows = []
     for curve in curves:
         jumps = [f"{c.before}→{c.after} {percent(c.jump.value, 0)}" for c in curve.cliffs[:4]]
@@ -164,6 +173,16 @@ def map_section(cliff_map: CliffMap) -> Section:
     return Section(f"Map {cliff_map.name}", headline, columns, tuple(rows), tuple(remarks))
 
 
+def kernel_rows(curves: Sequence[Curve]) -> Iterator[tuple[str, str, str]]:
+    """By curve and kernel: the sizes that it serves."""
+    for curve in curves:
+        sizes_of: dict[str, list[int]] = {}
+        for verdict in curve.sizes:
+            sizes_of.setdefault(verdict.reason, []).append(verdict.size)
+        for kernel, served in sizes_of.items():
+            yield axis_text(curve.axis), sizes(served), kernel
+
+
 def explanation_section(explanation: Explanation) -> Section:
     """A size beside the next better one."""
     now, better = explanation.now, explanation.better
@@ -182,7 +201,7 @@ def explanation_section(explanation: Explanation) -> Section:
 
 def verification_section(result: Verification) -> Section:
     """Two models' logits beside each other."""
-    answer = "are the same function" if result.passed else "are NOT the same function"
+    answer = "are the same function" if result.ok else "are NOT the same function"
     headline = (
         f"{result.checkpoint} and {result.other} {answer}, within rounding in {result.dtype}."
     )
