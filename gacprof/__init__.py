@@ -40,7 +40,7 @@ _MODULES = {
     "gacprof.extras.compress.align": ("align",),
     "gacprof.extras.compress.compress": ("compress",),
     "gacprof.extras.export.export": ("export",),
-    "gacprof.extras.fleet.fleet": ("sweep_fleet",),
+    "gacprof.extras.fleet": ("sweep_fleet",),
     "gacprof.extras.lint.lint": ("lint",),
     "gacprof.extras.virtual.ask": ("dispatch",),
     "gacprof.extras.virtual.run": ("virtual",),

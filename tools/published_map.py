@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from math import inf, log
 from pathlib import Path
 
+from gacprof.cliffmap.build import best_multiple, find_cliffs
 from gacprof.cliffmap.cliffmap import CliffMap, Curve, MapWarning
 from gacprof.cliffmap.judge import judge_sizes
-from gacprof.cliffmap.multiples import best_multiple, find_cliffs
 from gacprof.core.points import Axis, Environment, Flag
 from gacprof.core.sizes import TOLERANCE, SizeVerdict
 

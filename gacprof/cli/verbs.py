@@ -22,7 +22,7 @@ VERBS = {
     "dispatch": ("gacprof.extras.virtual.ask:dispatch", "Say which kernel PyTorch takes on a GPU."),
     "virtual": ("gacprof.extras.virtual.run:virtual", "Run a command on a GPU that is not there."),
     "sweep": ("gacprof.sweeping.sweep:sweep", "Measure the latency of sizes on a device."),
-    "fleet": ("gacprof.extras.fleet.fleet:sweep_fleet", "Sweep many devices at once, on Ray."),
+    "fleet": ("gacprof.extras.fleet:sweep_fleet", "Sweep many devices at once, on Ray."),
     "map build": (
         "gacprof.cliffmap.build:build_map",
         "Build the cliff map of a sweep: fit each axis's blocks, judge its sizes, find its cliffs.",

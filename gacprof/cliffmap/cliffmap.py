@@ -291,7 +291,9 @@ def load_map(name_or_path: str | Path) -> CliffMap:
         path = MAPS / f"{name_or_path}.json"
     if not path.is_file():
         shipped = ", ".join(shipped_maps())
-        raise MapError(f"there is no map {name_or_path}: name a file or one of {shipped}")
+        raise MapError(
+            f"there is no map {path}: build it by 'gacprof map build RUN', or name one of {shipped}"
+        )
     cliff_map = read_record(path, CliffMap, SCHEMA, "gacprof map build RUN")
     timed = any(v.latency_us for curve in cliff_map.curves for v in curve.sizes)
     if cliff_map.environment.kind == "virtual" and timed:

@@ -188,7 +188,7 @@ def test_a_text_is_cut_into_windows_by_the_tokenizer(dense, tmp_path):
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    from gacprof.extras.compress.calibration import calibration_ids
+    from gacprof.extras.compress.statistics import calibration_ids
 
     words = {f"w{i}": i for i in range(VOCABULARY)}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))

@@ -12,10 +12,10 @@ import pytest
 
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import plain
-from gacprof.extras.lint.formats import sarif
 from gacprof.extras.lint.judge import OUTCOMES
 from gacprof.extras.lint.lint import lint
 from gacprof.extras.lint.remedies import with_field
+from gacprof.extras.lint.report import sarif
 from gacprof.kernels.requirements import load_engine, required_multiple
 
 ENGINES = ("vllm", "sglang", "tensorrt-llm", "transformers", "llama.cpp")

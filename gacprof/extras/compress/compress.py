@@ -20,11 +20,11 @@ from gacprof.core.errors import CheckpointError, ConfigError
 from gacprof.core.files import new_folder, write_record
 from gacprof.core.sizes import SizeSource
 from gacprof.diagnosing.source import open_source
-from gacprof.extras.compress.calibration import LENGTH, WINDOWS, calibration_ids
 from gacprof.extras.compress.factoring import Factoring
 from gacprof.extras.compress.folder import LayerResults, write_compressed
 from gacprof.extras.compress.llm_pruner import Pruning
 from gacprof.extras.compress.options import Objective, RankOptions, WidthOptions
+from gacprof.extras.compress.statistics import LENGTH, WINDOWS, calibration_ids
 from gacprof.extras.compress.targets import targets_of
 
 Method = Literal["svd", "asvd", "svd-llm", "kfac-svd", "llm-pruner"]

@@ -21,7 +21,7 @@ from gacprof.core.errors import CheckpointError
 from gacprof.core.files import new_folder, read_json, write_json
 from gacprof.extras.export.decoder import FAMILIES, MODULE, Decoder, read_decoder
 from gacprof.realigning.changes import NewCheckpoint, NewTensor
-from gacprof.realigning.writer import write_weights
+from gacprof.realigning.realign import write_weights
 
 TOKENS = 16
 

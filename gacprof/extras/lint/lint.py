@@ -81,7 +81,7 @@ def lint(
     judgements = deployment.judge()
     report = report_of(name, deployment, judgements, find_remedies(deployment, judgements))
     if sarif is not None:
-        from gacprof.extras.lint.formats import write_sarif
+        from gacprof.extras.lint.report import write_sarif
 
         write_sarif(sarif, [report])
     return report

@@ -1,1 +1,0 @@
-"""Sweeps on many devices at once."""
