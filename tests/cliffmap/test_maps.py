@@ -16,6 +16,7 @@ from gacprof.checkpoint.products import Products
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.cliffmap.build import build_map
 from gacprof.cliffmap.cliffmap import CliffMap, load_map, shipped_maps
+from gacprof.cliffmap.run_folder import RunFolder
 from gacprof.core.errors import GacprofError, MapError
 from gacprof.core.points import Axis, Environment, Point
 from gacprof.core.sizes import Gemm, Side, Use
@@ -76,7 +77,7 @@ def test_published_maps_are_what_the_tool_makes(gpu: str, tmp_path: Path) -> Non
 
 def test_the_cpu_example_is_what_its_blocks_make() -> None:
     folder = TESTS.parent / "reports" / "cpu-example"
-    built, shipped = build_map(folder), load_map("cpu-example")
+    built, shipped = build_map(RunFolder(folder)), load_map("cpu-example")
     assert [c.axis for c in built.curves] == [c.axis for c in shipped.curves]
     for curve, stored in zip(built.curves, shipped.curves, strict=True):
         assert [v.verdict for v in curve.sizes] == [v.verdict for v in stored.sizes]
