@@ -23,7 +23,7 @@ from gacprof.core.files import write_record
 from gacprof.core.formatting import percent_interval, time_interval
 from gacprof.core.sizes import Interval
 
-DENSE, OWN, ROUNDED, PLANNED = "uncompressed", "own-ranks", "rounded-8", "planned"
+OWN, ROUNDED, BY_LOSS, PLANNED = "own-ranks", "rounded-8", "by-loss-8", "planned"
 METHOD: dict[str, Any] = {"method": "svd-llm", "ratio": 0.15, "windows": 4}
 """Four windows of 512 tokens: a real compression reads more."""
 TOKENS = (1, 128)
@@ -51,8 +51,8 @@ def demo(model: Path, out: Path) -> Path:
     """Run the chain in a fresh folder and return the page."""
     folder = fresh_folder(out)
     calibration, evaluation = write_texts(folder)
-    (folder / DENSE).symlink_to(model.resolve(), target_is_directory=True)
-    compress = Compress(folder, calibration)
+    compress = Compress(model, folder, calibration)
+    compress(BY_LOSS, multiple=8)  # first: its factors and losses serve the others
     compress(OWN, objective="uniform")
     compress(ROUNDED, objective="uniform", multiple=8)
 
@@ -64,9 +64,7 @@ def demo(model: Path, out: Path) -> Path:
     save(folder, diagnosis)
     counts = ", ".join(f"{number} {verdict}" for verdict, number in diagnosis.counts.items())
     say(f"diagnose: the sizes of {OWN} are {counts} {diagnosis.provenance}")
-    compress_by(cliff_map, compress)
-
-    models = [folder / name for name in (PLANNED, ROUNDED, OWN, DENSE)]
+    models = [folder / compress_by(cliff_map, compress), folder / ROUNDED, folder / OWN, model]
     perplexities = gacprof.perplexity(models, evaluation, **TEXT)
     save(folder, perplexities)
     for row in perplexities.models:
@@ -80,22 +78,23 @@ def demo(model: Path, out: Path) -> Path:
         change = percent_interval(Interval(ratio.low - 1, ratio.value - 1, ratio.high - 1))
         text = "" if timing.verdict == "reference" else f" ({change}): {timing.verdict}"
         say(f"{timing.workload}: {timing.model} {time_interval(timing.latency_us)}{text}")
-    kinds = (diagnosis, perplexities, bench)
-    results = [folder / "cliffmap.json", *(folder / file_name(result) for result in kinds)]
-    return gacprof.report(results, folder / "report")
+    results = (diagnosis, perplexities, bench)
+    artefacts = [folder / "cliffmap.json", *(folder / file_name(result) for result in results)]
+    return gacprof.report(artefacts, folder / "report")
 
 
 class Compress:
     """One method on one model; layers that a first call has finished are kept for the next."""
 
-    def __init__(self, folder: Path, calibration: Path) -> None:
+    def __init__(self, model: Path, folder: Path, calibration: Path) -> None:
+        self.model = model
         self.folder = folder
         self.calibration = calibration
 
     def __call__(self, name: str, **sizes: Any) -> None:
         """Compress the model into a folder of that name, at these sizes."""
         result = gacprof.compress(
-            self.folder / DENSE,
+            self.model,
             self.folder / name,
             text=self.calibration,
             work=self.folder / "work",
@@ -110,14 +109,15 @@ class Compress:
         )
 
 
-def compress_by(cliff_map: Any, compress: Compress) -> None:
-    """Compress at ranks that the map calls safe; at multiples of 8 where a busy machine left too
-    many undecided."""
+def compress_by(cliff_map: Any, compress: Compress) -> str:
+    """Compress at ranks that the map calls safe and return the folder's name; that at multiples of
+    8 where a busy machine left too many ranks undecided."""
     try:
         compress(PLANNED, source=cliff_map)
     except gacprof.GacprofError as error:
         say(f"{PLANNED}: the map decides too little, multiples of 8 instead ({error})")
-        compress(PLANNED, multiple=8)
+        return BY_LOSS
+    return PLANNED
 
 
 def write_texts(folder: Path) -> tuple[Path, Path]:

