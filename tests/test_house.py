@@ -35,7 +35,7 @@ ORDER = (
 HEAVY = {"torch", "numpy", "scipy", "pandas", "matplotlib", "transformers", "pyarrow"}
 AT_HAND = [verb for verb in VERBS if verb != "fleet" or find_spec("ray")]
 """Verbs whose extra is installed for the tests."""
-LIGHT_VERBS = ("lint", "gpus", "map show", "diagnose", "explain")
+LIGHT_VERBS = ("lint", "gpus", "dispatch", "map show", "diagnose", "explain")
 """Verbs of a plain install."""
 
 

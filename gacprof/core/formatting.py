@@ -42,7 +42,14 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 
 
 def sizes(values: Sequence[int]) -> str:
-    """Ascending sizes, even runs shortened: ``96, 104 … 160 (by 8)``."""
+    """Ascending sizes, even runs shortened: ``96, 104 … 160 (by 8)``; all within a range that are
+    no multiple of a power of two: ``1 … 31 but multiples of 8``."""
+    if not values:
+        return "none"
+    for multiple in (2, 4, 8, 16):
+        between = range(values[0], values[-1] + 1) if len(values) > multiple else ()
+        if list(values) == [size for size in between if size % multiple]:
+            return f"{values[0]} … {values[-1]} but multiples of {multiple}"
     parts: list[str] = []
     start = 0
     while start < len(values):
@@ -58,4 +65,4 @@ def sizes(values: Sequence[int]) -> str:
         else:
             parts.append(str(values[start]))
             start += 1
-    return ", ".join(parts) or "none"
+    return ", ".join(parts)

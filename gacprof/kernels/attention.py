@@ -16,15 +16,13 @@ from typing import Any
 
 from gacprof.core.errors import ConfigError
 from gacprof.core.sizes import SizeVerdict
-from gacprof.kernels.dispatch import DispatchTable, load_table
+from gacprof.kernels.dispatch import FLASH_MULTIPLE, DispatchTable, SdpaAnswer, load_table
 from gacprof.kernels.requirements import matches_all
 
 RELEASES = ("2.11.0", "2.12.0", "2.13.0", "2.14.1")
 TEMPLATES = (32, 64, 96, 128, 192, 256)
 """FlashAttention-2's head_dims in ``libtorch_cuda.so`` of 2.11 to 2.13 (symbol names), and of
 2.14.1 (launches on a virtual GPU); 160 and 224 went earlier."""
-FLASH_MULTIPLE = 8
-"""scaled_dot_product_attention pads head_dim to a multiple of it for flash (attention.cpp)."""
 MAX_SWEPT = 256
 REACH = 64
 """How far above a head_dim a better one is looked for: templates are as far apart."""
@@ -85,11 +83,12 @@ def recorded(call: AttentionCall) -> DispatchTable | None:
     return load_table(call.gpu, call.torch)
 
 
-def backend(call: AttentionCall) -> str:
-    """The backend that PyTorch takes: flash, efficient, cudnn or math. As recorded, else by
-    rules."""
+def answer_of(call: AttentionCall) -> SdpaAnswer | None:
+    """What PyTorch answered to a call; None where nobody recorded it."""
     table = recorded(call)
-    answer = table and table.sdpa(
+    if table is None:
+        return None
+    return table.sdpa(
         call.head_dim,
         call.dtype,
         call.q_len,
@@ -98,6 +97,12 @@ def backend(call: AttentionCall) -> str:
         mask="float" if call.mask else "none",
         gqa=call.heads != call.kv_heads,
     )
+
+
+def backend(call: AttentionCall) -> str:
+    """The backend that PyTorch takes: flash, efficient, cudnn or math. As recorded, else by
+    rules."""
+    answer = answer_of(call)
     return answer.backend if answer else backend_by_rules(call)
 
 
@@ -140,6 +145,14 @@ def _best_rank(call: AttentionCall) -> int:
     return min(_rank(replace(call, head_dim=size)) for size in range(1, MAX_SWEPT + 1))
 
 
+def kernel_text(call: AttentionCall) -> str:
+    """The kernel that serves a call, and who says so."""
+    table, answer = recorded(call), answer_of(call)
+    if table and answer:
+        return f"{answer} ({table.provenance})"
+    return f"SDPA {serving(call)} (by the dispatcher's rules)"
+
+
 def judge_head_dim(call: AttentionCall) -> SizeVerdict:
     """The verdict on the head_dim of a call.
 
@@ -147,12 +160,7 @@ def judge_head_dim(call: AttentionCall) -> SizeVerdict:
     (its one kernel in ``libtorch_cuda`` 2.13), and the efficient kernel's on sm80 alone.
     """
     size, way = call.head_dim, serving(call)
-    reason = f"SDPA {backend(call)}"
-    if reason == "SDPA flash":
-        reason = f"{reason} template {template(size)}, {way}"
-    table = recorded(call)
-    if table:
-        reason = f"{reason} ({table.provenance})"
+    reason = kernel_text(call)
     steps_known = {"cudnn": size == 128, "efficient": call.arch == "sm80" and size <= 128}
     if not steps_known.get(way, True):
         return SizeVerdict(size, "undecided", reason=f"{reason}: its steps are not known")

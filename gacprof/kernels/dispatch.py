@@ -10,8 +10,8 @@ from __future__ import annotations
 import bisect
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from gacprof.core.errors import GacprofError
 
 SCHEMA = "gacprof.dispatch/1"
 FOLDER = Path(__file__).parent.parent / "dispatch"
+FLASH_MULTIPLE = 8
+"""scaled_dot_product_attention pads head_dim to a multiple of it for flash (attention.cpp)."""
 SDPA_SHAPES = {
     "q = kv = 1": (1, 1),
     "q = 1 < kv": (1, 1024),
@@ -50,6 +52,10 @@ class SdpaAnswer:
     backend: str
     kernel: str | None
 
+    def __str__(self) -> str:
+        plain = {"math": "no fused kernel", "cudnn": "its own choice of kernel"}
+        return f"SDPA {self.backend}: {self.kernel or plain[self.backend]}"
+
 
 @dataclass(frozen=True)
 class FlashAnswer:
@@ -64,31 +70,41 @@ class FlashAnswer:
     grid: tuple[int, int, int]
     shared_bytes: int
 
+    def __str__(self) -> str:
+        tile = " × ".join(map(str, self.tile))
+        return f"FlashAttention-2 for head_dim {self.template}, tile {tile}, {self.warps} warps"
 
+
+@dataclass(frozen=True)
 class Section:
     """Answers to one kind of question, by key, for whole ranges of a size.
 
     A run ``[first, last, [a, b, …]]`` says that size s has answer number ``[a, b, …][s mod n]``,
-    n the length of the list.
+    n the length of the list. ``by`` names the parts of a key; a row is a key and the number of its
+    runs. ``checked`` counts further random questions, and those that a row answers otherwise.
     """
 
-    def __init__(self, data: Mapping[str, Any]) -> None:
-        self.by: Sequence[str] = data["by"]
-        self.range: Sequence[int] = data["range"]
-        self.asked: Mapping[str, Any] = data.get("asked", {})
-        self._answers = data["answers"]
-        self._runs = data["runs"]
-        self._row_of = {tuple(row[:-1]): row[-1] for row in data["rows"]}
-        self.keys: Sequence[tuple] = list(self._row_of)
+    by: Sequence[str]
+    range: Sequence[int]
+    answers: Sequence[Any]
+    runs: Sequence[Sequence[Sequence[Any]]]
+    rows: Sequence[Sequence[Any]]
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    checked: Mapping[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def keys(self) -> Mapping[tuple, int]:
+        """By key: the number of its runs."""
+        return {tuple(row[:-1]): row[-1] for row in self.rows}
 
     def lookup(self, size: int, *key: object) -> Any:
         """Return the answer for a size; None where it was not asked."""
-        runs = self._runs[self._row_of[key]] if key in self._row_of else []
+        runs = self.runs[self.keys[key]] if key in self.keys else []
         index = bisect.bisect_right(runs, size, key=lambda run: run[0]) - 1
         if index < 0 or size > runs[index][1]:
             return None
         pattern = runs[index][2]
-        return self._answers[pattern[size % len(pattern)]]
+        return self.answers[pattern[size % len(pattern)]]
 
 
 @dataclass(frozen=True)
@@ -125,7 +141,8 @@ class DispatchTable:
         kernel = None
         if backend == "flash":
             flash = self.fa2(head_dim, dtype, shape, causal=causal, gqa=gqa)
-            kernel = f"FlashAttention-2, head_dim {flash.template}" if flash else None
+            padded = ", head_dim padded before"
+            kernel = str(flash) + padded * (head_dim % FLASH_MULTIPLE > 0)
         if backend == "efficient":
             kernel = self.sections["efficient"].lookup(head_dim, dtype, mask, causal, gqa, shape)
         return SdpaAnswer(backend, kernel)
@@ -174,7 +191,7 @@ def parse_table(text: str) -> DispatchTable:
         release=data["release"],
         provenance=data["provenance"],
         versions=data["versions"],
-        sections={name: Section(section) for name, section in data["sections"].items()},
+        sections={name: Section(**section) for name, section in data["sections"].items()},
     )
 
 
@@ -185,15 +202,21 @@ def shipped_tables() -> list[tuple[str, str]]:
     return [(gpu, release) for gpu, release in pairs]
 
 
+def table_path(gpu: str, release: str | None = None) -> Path | None:
+    """Return the file of :func:`load_table`."""
+    wanted = (release or "").split("+")[0].split(".")[:2]
+    releases = [known for name, known in shipped_tables() if name == gpu]
+    fitting = [known for known in releases if release is None or known.split(".")[:2] == wanted]
+    if not fitting:
+        return None
+    return FOLDER / f"{gpu}-torch{fitting[-1]}.json"
+
+
 @cache
 def load_table(gpu: str, release: str | None = None) -> DispatchTable | None:
     """Return the shipped table of a GPU and a release of torch, the newest if none is named.
 
     ``2.14`` and ``2.14.1+cu130`` name 2.14.1's. None where there is no such table.
     """
-    wanted = (release or "").split("+")[0].split(".")[:2]
-    releases = [known for name, known in shipped_tables() if name == gpu]
-    fitting = [known for known in releases if release is None or known.split(".")[:2] == wanted]
-    if not fitting:
-        return None
-    return parse_table((FOLDER / f"{gpu}-torch{fitting[-1]}.json").read_text(encoding="utf-8"))
+    path = table_path(gpu, release)
+    return parse_table(path.read_text(encoding="utf-8")) if path else None

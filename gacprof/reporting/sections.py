@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gacprof.cliffmap.cliffmap import CliffMap, Curve
     from gacprof.diagnosing.diagnosis import Diagnosis
     from gacprof.diagnosing.explain import Explanation
+    from gacprof.kernels.dispatch import DispatchTable
     from gacprof.planning.plan import Plan
     from gacprof.sweeping.sweep import SweepSummary
 
@@ -176,11 +177,49 @@ def map_section(cliff_map: CliffMap) -> Section:
 def kernel_rows(curves: Sequence[Curve]) -> Iterator[tuple[str, str, str]]:
     """By curve and kernel: the sizes that it serves."""
     for curve in curves:
-        sizes_of: dict[str, list[int]] = {}
-        for verdict in curve.sizes:
-            sizes_of.setdefault(verdict.reason, []).append(verdict.size)
-        for kernel, served in sizes_of.items():
-            yield axis_text(curve.axis), sizes(served), kernel
+        yield from served(axis_text(curve.axis), {v.size: v.reason for v in curve.sizes})
+
+
+def served(name: str, kernels: Mapping[int, str]) -> Iterator[tuple[str, str, str]]:
+    """A row a kernel: a name, the sizes that it serves, and the kernel."""
+    sizes_of: dict[str, list[int]] = {}
+    for size, kernel in kernels.items():
+        sizes_of.setdefault(kernel, []).append(size)
+    for kernel, served_sizes in sizes_of.items():
+        yield name, sizes(served_sizes), kernel
+
+
+SDPA_CALLS: Mapping[str, Mapping[str, Any]] = {
+    "head_dim, causal prefill": {"causal": True},
+    "head_dim, prefill with a mask": {"mask": "float"},
+    "head_dim, prefill, grouped queries": {"causal": True, "gqa": True},
+    "head_dim, decode": {"q_len": 1},
+    "head_dim, decode, grouped queries": {"q_len": 1, "gqa": True},
+}
+"""Calls of attention that are shown, of 1024 keys."""
+
+
+def dispatch_section(table: DispatchTable) -> Section:
+    """Attention, rows and products that refuse sizes, each by the sizes that a kernel serves."""
+    rows: list[tuple[str, str, str]] = []
+    for name, call in SDPA_CALLS.items():
+        head_dims = range(1, table.sections["sdpa"].range[1] + 1)
+        rows += served(name, {d: str(table.sdpa(d, **call)) for d in head_dims})
+    lengths = range(1, table.sections["rows"].range[1] + 1)
+    for operator in ("rms_norm", "layer_norm", "softmax"):
+        rows += served(f"{operator} over", {n: str(table.rows(operator, n)) for n in lengths})
+    last = table.sections["products"].range[1]
+    for operator, axis in table.sections["products"].keys:
+        answers = {n: str(table.product(operator, axis, n)) for n in range(1, last + 1)}
+        rows += served(f"{operator}, {axis}", answers)
+    headline = f"{table.device}, bfloat16: {table.provenance}."
+    remark = (
+        "Other types, chunks, splits, grids, embedding, cat and sort: --out FILE, or in Python "
+        "gacprof.kernels.dispatch.load_table."
+    )
+    return Section(
+        f"Dispatch on {table.gpu}", headline, ("size", "is", "kernel"), tuple(rows), (remark,)
+    )
 
 
 def explanation_section(explanation: Explanation) -> Section:
@@ -273,6 +312,7 @@ SECTIONS: dict[str, Callable[[Any], Section]] = {
     "BenchResult": bench_section,
     "CliffMap": map_section,
     "Diagnosis": diagnosis_section,
+    "DispatchTable": dispatch_section,
     "Explanation": explanation_section,
     "Perplexities": perplexity_section,
     "Plan": plan_section,

@@ -137,7 +137,7 @@ def test_runs_hold_every_answer(seed: int) -> None:
         answers += (pattern * 40)[: draw.randint(1, 40)]
     runs = to_runs(first, answers)
     data = {"by": [], "range": [], "answers": [0, 1, 2], "runs": [runs], "rows": [[0]]}
-    section = Section(data)
+    section = Section(**data)
     assert [section.lookup(first + i) for i in range(len(answers))] == answers
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from functools import cache
@@ -22,7 +21,13 @@ from gacprof.core.files import write_text
 from gacprof.extras.virtual.profiles import Profile, profile
 from gacprof.extras.virtual.run import virtual
 from gacprof.kernels.demangle import head_of, readable, without_arguments
-from gacprof.kernels.dispatch import SCHEMA, DispatchTable, parse_table
+from gacprof.kernels.dispatch import (
+    SCHEMA,
+    DispatchTable,
+    parse_table,
+    shipped_tables,
+    table_path,
+)
 
 PERIODS = (1, 2, 4, 8, 16, 32, 64, 128)
 """Lengths of the patterns that a run may repeat."""
@@ -186,18 +191,25 @@ def table_text(answered: dict[str, Any], device: Profile) -> str:
 
 
 def dispatch(
-    gpu: str, *, torch_python: Path | None = None, out: Path | None = None
+    gpu: str,
+    *,
+    release: str | None = None,
+    torch_python: Path | None = None,
+    out: Path | None = None,
 ) -> DispatchTable:
     """Say which kernel PyTorch takes on a GPU.
 
-    An installed PyTorch is asked on a virtual GPU, which takes half a minute; no kernel runs.
+    A table that ships answers at once. With --torch-python an installed PyTorch is asked instead,
+    on a virtual GPU, which takes half a minute; no kernel runs.
 
     Parameters
     ----------
     gpu
-        A GPU of ``profiles.toml``: a100, h100, b200, rtx4090 …
+        a100, h100, b200, rtx4090 …
+    release
+        The PyTorch whose table is read, such as 2.13 (default: the newest that ships).
     torch_python
-        A python that has PyTorch's CUDA build (default: the running one).
+        A python that has PyTorch's CUDA build, which is asked: ``--torch-python python``.
     out
         A file to write the table to, as JSON.
 
@@ -208,10 +220,17 @@ def dispatch(
     Raises
     ------
     GacprofError
-        There is a real NVIDIA driver; the GPU is unknown; gcc, CUDA's headers or a PyTorch built
-        for CUDA are missing.
+        No such table ships. Of an installed PyTorch: there is a real NVIDIA driver; the GPU is
+        unknown; gcc, CUDA's headers or a PyTorch built for CUDA are missing.
     """
-    text = table_text(ask(gpu, torch_python or Path(sys.executable)), profile(gpu))
+    path = table_path(gpu, release)
+    if torch_python is not None:
+        text = table_text(ask(gpu, torch_python), profile(gpu))
+    elif path is not None:
+        text = path.read_text(encoding="utf-8")
+    else:
+        shipped = ", ".join(f"{name} {number}" for name, number in shipped_tables())
+        raise GacprofError(f"no table of {gpu} and torch {release or ''} ships, of {shipped}")
     if out is not None:
         write_text(out, text)
     return parse_table(text)
