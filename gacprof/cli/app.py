@@ -64,6 +64,9 @@ def main(arguments: list[str] | None = None) -> None:
     before, separator, command = _split(words)
     as_json = "--json" in before
     words = [word for word in before if word != "--json"] + separator + command
+    verbs = {verb.partition(" ")[0] for verb in VERBS}
+    if words and words[0] not in {*verbs, "--help", "-h", "--version"}:
+        sys.exit(fail(f"there is no verb '{words[0]}': use one of {', '.join(sorted(verbs))}", 2))
     try:
         code = show(make_app()(words), as_json)
         sys.stdout.flush()

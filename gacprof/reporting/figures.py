@@ -11,6 +11,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from gacprof.core.files import replacing
+from gacprof.reporting.sections import axis_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,7 +55,7 @@ def new_axes(width: float, height: float, title: str, subtitle: str = "") -> tup
 def staircase(cliff_map: CliffMap, curve: Curve, width: float = 7.0) -> Figure:
     """Latency over the sizes of a curve, each by its verdict, cliffs as dashed lines."""
     axis = curve.axis
-    conditions = f"{cliff_map.environment.name}, {axis.key}"
+    conditions = f"{cliff_map.environment.name}, {axis_text(axis)}"
     figure, axes = new_axes(width, 3.6, f"{axis.operator}: latency over {axis.dim}", conditions)
     timed = [v for v in curve.sizes if v.latency_us is not None]
     for name, (colour, marker) in STYLES.items():

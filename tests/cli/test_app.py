@@ -1,0 +1,97 @@
+"""The command line: verbs are functions, results are printed or JSON, failures are one line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from gacprof.checkpoint.inventory import Inventory
+from gacprof.cli.app import main
+from gacprof.cli.verbs import writable
+from gacprof.core.sizes import SizeSource
+
+ASVD = Path(__file__).parents[1] / "fixtures" / "checkpoints" / "asvd_mha_r1"
+
+
+def run(*words: str) -> int:
+    """The exit code of a command line."""
+    with pytest.raises(SystemExit) as stopped:
+        main(list(words))
+    return int(stopped.value.code or 0)
+
+
+def test_a_type_keeps_what_a_word_can_stand_for() -> None:
+    assert writable(str | Path | Inventory) == str | Path
+    assert writable(Mapping[int, float] | Sequence[int] | None) == tuple[int, ...] | None
+    assert writable(Literal["a", "b"]) == Literal["a", "b"]
+    assert writable(SizeSource) is None
+    assert writable(Mapping[str, float] | None) is None
+
+
+def test_findings_end_with_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("diagnose", str(ASVD), "--gpu", "h100") == 1
+    assert "by rules" in capsys.readouterr().out
+
+
+def test_json_has_a_schema_and_all_fields(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("diagnose", str(ASVD), "--gpu", "h100", "--json") == 1
+    data = json.loads(capsys.readouterr().out)
+    assert data["schema"] == "gacprof.Diagnosis/1"
+    assert len(data["dims"]) == 17
+
+
+def test_a_map_and_a_gpu_are_one_parameter(capsys: pytest.CaptureFixture[str]) -> None:
+    run("diagnose", str(ASVD), "h100")
+    positional = capsys.readouterr().out
+    run("diagnose", str(ASVD), "--map", "h100")
+    assert capsys.readouterr().out == positional
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["diagnose", "no/such/folder", "--gpu", "h100"],
+        ["diagnose", str(ASVD), "--gpu", "z100"],
+        ["diagnose", str(ASVD)],
+        ["diagnose", str(ASVD), "--gpu", "h100", "--tp", "many"],
+        ["map", "show", "no-such-map"],
+        ["no-such-verb"],
+        ["realign", str(ASVD), "pad8", str(ASVD)],
+    ],
+)
+def test_what_a_user_can_mend_is_one_line(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*words) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("gacprof: ")
+    assert len(printed.err.splitlines()) == 1
+
+
+def test_tokens_are_counts_one_after_another(capsys: pytest.CaptureFixture[str]) -> None:
+    run("diagnose", str(ASVD), "--gpu", "h100", "--tokens", "1", "64", "--json")
+    assert json.loads(capsys.readouterr().out)["tokens"] == {"1": 1.0, "64": 1.0}
+
+
+def test_plan_realign_verify_by_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan, aligned = str(tmp_path / "plan.json"), str(tmp_path / "aligned")
+    assert run("plan", str(ASVD), "--gpu", "h100", "--objective", "pad", "--out", plan) == 0
+    assert run("realign", str(ASVD), plan, aligned) == 0
+    assert run("verify", str(ASVD), aligned) == 0
+    assert "same function" in capsys.readouterr().out
+
+
+def test_help_and_version_need_no_import_of_torch() -> None:
+    code = "import sys; from gacprof.cli.app import main; main(['--help'])"
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", code], capture_output=True, text=True, check=True
+    )
+    assert "Commands" in done.stdout
+    assert " torch" not in done.stderr and " numpy" not in done.stderr

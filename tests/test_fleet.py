@@ -1,0 +1,32 @@
+"""A fleet on Ray: one map of all shares, equal to a sweep's in its axes. Needs the extra fleet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+SUITE = """
+name = "tiny"
+[[sweep]]
+operator = "linear"
+axis = "N"
+values = [64, 72, 80]
+dims = { M = [1, 4], K = 64 }
+dtype = "float32"
+"""
+
+
+@pytest.mark.slow
+def test_a_local_fleet_makes_one_map_a_kind(tmp_path: Path) -> None:
+    ray = pytest.importorskip("ray", reason="needs the extra 'fleet'")
+    from gacprof.cliffmap.cliffmap import load_map
+    from gacprof.extras.fleet import sweep_fleet
+
+    suite = tmp_path / "tiny.toml"
+    suite.write_text(SUITE)
+    run = sweep_fleet(suite, out=tmp_path / "fleet", budget_s=10)
+    ray.shutdown()
+    assert sum(run.devices.values()) >= 1
+    for folder in run.folders.values():
+        assert len(load_map(folder).curves) == 2
