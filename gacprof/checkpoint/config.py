@@ -12,10 +12,8 @@ from typing import Any
 
 from gacprof.checkpoint.inventory import Inventory, NewSizes
 from gacprof.checkpoint.layouts.configs import count, with_widths
-from gacprof.checkpoint.layouts.describe import rank_names
 from gacprof.checkpoint.layouts.factors import FACTORS, Factors
-from gacprof.checkpoint.layouts.linear import dense_linears
-from gacprof.checkpoint.layouts.slicegpt import shortcut_linears, stretches, with_stretches
+from gacprof.checkpoint.layouts.slicegpt import with_stretches
 from gacprof.core.errors import CheckpointError
 
 _OWN_CLASSES = ("component.svd_", "LLMPruner.")
@@ -41,26 +39,29 @@ def mirrored_files(inventory: Inventory, sizes: NewSizes) -> dict[str, dict[str,
         config = with_widths(inventory.config, inventory.dims, sizes)
         for row in FACTORS:
             if isinstance(config.get(row.rank_key), Mapping):
-                config = _with_ranks(config, row, sizes)
+                config = _with_ranks(config, row, inventory, sizes)
         files["config.json"] = config | module_facts(inventory)
-    shortcuts = shortcut_linears(inventory)
-    stream = stretches(inventory, [*shortcuts, *dense_linears(inventory, shortcuts)], [])
-    files |= {
-        f: with_stretches(side, stream, sizes) for f, side in inventory.side.items() if stream
-    }
+    if inventory.layout == "slicegpt":
+        for name, side in inventory.side.items():
+            files[name] = with_stretches(side, inventory.dims, sizes)
     return files
 
 
-def _with_ranks(config: Mapping[str, Any], row: Factors, sizes: NewSizes) -> dict[str, Any]:
+def _with_ranks(
+    config: Mapping[str, Any], row: Factors, inventory: Inventory, sizes: NewSizes
+) -> dict[str, Any]:
     """The config with a tool's new ranks; that of a plain model where nothing is factored any more,
     since the tool's remote code would build factors that are not there."""
-    ranks: dict[str, Any] = {}
-    for module, former in config[row.rank_key].items():
-        groups = former if isinstance(former, list) else [former]
-        names = rank_names(module, len(groups))
-        new = [sizes.get(name, rank) for name, rank in zip(names, groups, strict=True)]
-        if None not in new:
-            ranks[module] = new if isinstance(former, list) else new[0]
+    ranks = dict(config[row.rank_key])
+    for module in inventory.modules:
+        if module.name in ranks and len(module.gemms) > 1:
+            new = [sizes.get(rank.name, rank.size) for rank in inventory.ranks_of(module)]
+            if None in new:
+                del ranks[module.name]
+            elif isinstance(ranks[module.name], list):
+                ranks[module.name] = new
+            else:
+                ranks[module.name] = new[0]
     if ranks:
         return {**config, row.rank_key: ranks}
     plain = {key: value for key, value in config.items() if key not in (row.rank_key, "auto_map")}

@@ -91,11 +91,6 @@ class Contents:
     def shape(self, tensor: str) -> tuple[int, ...]:
         return self.tensors[tensor].shape
 
-    @property
-    def ties_head(self) -> bool:
-        """True where the config says that the head is the embedding; one may be stored even so."""
-        return bool(self.config.get("tie_word_embeddings", False))
-
 
 @dataclass(frozen=True)
 class AttentionHeads:

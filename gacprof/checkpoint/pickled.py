@@ -15,9 +15,10 @@ import re
 import struct
 import zipfile
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from gacprof.checkpoint.inventory import Contents, TensorInfo
 from gacprof.core.dtypes import BY_NAME
@@ -70,15 +71,41 @@ class Inert:
     extend = add = append
 
 
+def _load_short_list(unpickler: Any, length: int) -> None:
+    unpickler.stack[-length:] = [unpickler.stack[-length:]]
+
+
+_LOADERS = pickle._Unpickler.dispatch
+_AS_LISTS: dict[int, Any] = {
+    pickle.EMPTY_TUPLE[0]: _LOADERS[pickle.EMPTY_LIST[0]],
+    pickle.TUPLE1[0]: partial(_load_short_list, length=1),
+    pickle.TUPLE2[0]: partial(_load_short_list, length=2),
+    pickle.TUPLE3[0]: partial(_load_short_list, length=3),
+    pickle.TUPLE[0]: _LOADERS[pickle.LIST[0]],
+    pickle.EMPTY_SET[0]: _LOADERS[pickle.EMPTY_LIST[0]],
+    pickle.ADDITEMS[0]: _LOADERS[pickle.APPENDS[0]],
+    pickle.FROZENSET[0]: _LOADERS[pickle.LIST[0]],
+}
+
+
 class InertUnpickler(pickle._Unpickler):
-    """Python's own unpickler, every global an empty class. The one in C would not be safer."""
+    """Python's own unpickler (the one in C would not be safer), every global an empty class.
+
+    Tuples and sets are read as lists, so that Python refuses them as keys of dicts: to hash a nest
+    of tuples can take a time exponential in its depth.
+    """
+
+    dispatch: ClassVar[dict[int, Any]] = {**_LOADERS, **_AS_LISTS}
 
     def find_class(self, module: str, name: str) -> type[Inert]:
         return type("Inert", (Inert,), {"class_name": f"{module}.{name}"})
 
     def persistent_load(self, pid: Any) -> tuple[str, str]:
-        """A storage's key and element type; ``pid`` is ('storage', class, key, location, size)."""
-        return str(pid[2]), _STORAGES[pid[1].class_name.rpartition(".")[2]]
+        """A storage's key and element type; ``pid`` is ['storage', class, key, location, size]."""
+        _, storage, key, *_ = pid
+        if not isinstance(key, str):
+            raise TypeError("the key of a storage is no text")
+        return key, _STORAGES[storage.class_name.rpartition(".")[2]]
 
 
 def read_torch_file(path: Path) -> Contents:
@@ -86,27 +113,27 @@ def read_torch_file(path: Path) -> Contents:
 
     Raises :class:`CheckpointError`.
     """
+    tensors: dict[str, TensorInfo] = {}
+    attributes: dict[str, dict[str, Any]] = {}
     try:
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
             model, storages = _unpickled(archive, file)
-        modules = dict(islice(_modules(model), MAX_MODULES))
-        tensors = {
-            f"{prefix}{name}": _located(f"{prefix}{name}", tensor, storages, path.name)
-            for prefix, module in modules.items()
-            for name, tensor in _tensors(module).items()
-        }
-        attributes = {
-            prefix.removesuffix("."): {"class": module.class_name} | _scalars(module.state)
-            for prefix, module in modules.items()
-            if _is_module(module)
-        }
+        modules = list(islice(_modules(model), MAX_MODULES + 1))
+        if len(modules) > MAX_MODULES:
+            raise ValueError(f"it has more than {MAX_MODULES:,} modules")
+        for prefix, module in modules:
+            for name, tensor in _tensors(module).items():
+                tensors[prefix + name] = _located(prefix + name, tensor, storages, path.name)
+            if _is_module(module):
+                facts = {"class": module.class_name} | _scalars(module.state)
+                attributes[prefix.removesuffix(".")] = facts
+        config = _config(_items(getattr(model, "state", None)).get("config"))
     except Exception as error:  # whatever a foreign pickle makes Python's own unpickler raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise CheckpointError(
             f"{path} holds no state dict and no model that can be read ({reason}): save "
             "model.state_dict() with torch.save"
         ) from None
-    config = _config(_items(getattr(model, "state", None)).get("config"))
     return Contents(tensors, config, attributes=attributes, container="torch")
 
 
@@ -176,11 +203,12 @@ def _located(name: str, tensor: Inert, storages: Mapping[str, range], file: str)
     while isinstance(tensor.args[0], Inert):  # a parameter is called with its tensor
         tensor = tensor.args[0]
     (key, dtype), start, shape, strides = tensor.args[:4]
+    if not all(type(n) is int and n >= 0 for n in (start, *shape, *strides)):
+        raise ValueError(f"tensor {name[:100]!r} has no counts for sizes")
     itemsize, record = BY_NAME[dtype].itemsize, storages[key]
     numel = math.prod(shape)
     spans = [(n - 1) * stride for n, stride in zip(shape, strides, strict=True)]
-    is_counts = all(type(n) is int and n >= 0 for n in (start, *shape, *strides))
-    if not is_counts or (numel and (start + sum(spans) + 1) * itemsize > len(record)):
+    if numel and (start + sum(spans) + 1) * itemsize > len(record):
         raise ValueError(f"tensor {name[:100]!r} reaches beyond its storage")
     flat = [(n - 1) * math.prod(shape[i + 1 :]) for i, n in enumerate(shape)]
     stride = None if flat == spans or not numel else tuple(strides)
@@ -206,7 +234,7 @@ def _config(config: Any) -> dict[str, Any]:
     plain = _scalars(config)
     for key, value in _items(config).items():
         parts = [*value.values(), *value] if isinstance(value, dict) else value
-        if isinstance(parts, list | tuple) and all(map(_is_scalar, parts)):
+        if isinstance(parts, list) and all(map(_is_scalar, parts)):
             plain[str(key)] = value
         elif isinstance(value, type):
             plain[str(key)] = getattr(value, "class_name", "").removeprefix("torch.")  # a dtype

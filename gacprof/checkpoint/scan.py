@@ -8,7 +8,12 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gacprof.checkpoint.containers import find_weights, read_json_object, read_weights
+from gacprof.checkpoint.containers import (
+    find_weights,
+    read_hub,
+    read_json_object,
+    read_weights,
+)
 from gacprof.checkpoint.inventory import Contents, Inventory, TensorInfo
 from gacprof.checkpoint.layouts.describe import describe
 from gacprof.checkpoint.layouts.experts import IN_HALVES
@@ -72,8 +77,6 @@ def scan(path: str | Path, *, factors: tuple[str, str] | None = None) -> Invento
         weights = find_weights(weights)
     elif not weights.is_file():
         if _HUB_NAME.fullmatch(str(path)):
-            from gacprof.checkpoint.containers import read_hub
-
             return describe(replace(read_hub(str(path)), factors=factors), str(path))
         raise CheckpointError(f"{path}: no such folder or file: give a checkpoint's folder")
     contents = read_weights(weights)
@@ -99,12 +102,22 @@ def inventory_of(checkpoint: str | Path | Inventory | nn.Module) -> Inventory:
         return checkpoint
     if isinstance(checkpoint, str | Path):
         return scan(checkpoint)
-    return inventory_of_model(checkpoint)
+    return _inventory_of_model(checkpoint)
 
 
-def inventory_of_model(model: nn.Module) -> Inventory:
-    """Return what :func:`scan` would say of a model if it were saved. No tensor data is read."""
-    tensors = {name: _info(name, tensor) for name, tensor in model.state_dict().items()}
+def _inventory_of_model(model: nn.Module) -> Inventory:
+    """What :func:`scan` would say of a model if it were saved."""
+    tensors = {}
+    for name, tensor in model.state_dict().items():
+        tensors[name] = TensorInfo(
+            name,
+            shape=tuple(tensor.shape),
+            dtype=str(tensor.dtype).removeprefix("torch."),
+            file="<memory>",
+            offset=None if tensor.is_meta else tensor.data_ptr(),  # tied ones are seen to be one
+            nbytes=tensor.numel() * tensor.element_size(),
+            stride=None if tensor.is_contiguous() else tuple(tensor.stride()),
+        )
     config: Any = getattr(model, "config", None) or {}
     if hasattr(config, "to_dict"):
         config = config.to_dict()
@@ -112,12 +125,3 @@ def inventory_of_model(model: nn.Module) -> Inventory:
     attributes = {name: {IN_HALVES: getattr(m, IN_HALVES)} for name, m in experts.items()}
     contents = Contents(tensors, dict(config), attributes=attributes)
     return describe(contents, f"{type(model).__name__} in memory")
-
-
-def _info(name: str, tensor: Any) -> TensorInfo:
-    """A tensor in memory; ``offset`` is its address, so that tied ones are seen to be one."""
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    address = None if tensor.is_meta else tensor.data_ptr()
-    nbytes = tensor.numel() * tensor.element_size()
-    stride = None if tensor.is_contiguous() else tuple(tensor.stride())
-    return TensorInfo(name, tuple(tensor.shape), dtype, "<memory>", address, nbytes, stride)

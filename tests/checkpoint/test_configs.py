@@ -80,7 +80,7 @@ def test_one_width_for_all_layers_is_written_and_different_ones_are_not(tmp_path
 def test_configs_say_widths(kind: str, expected: dict[str, int]) -> None:
     inventory = inventory_of(tiny_of(kind))
     keys = width_keys(inventory.config, inventory.dims)
-    assert {key.name: key.value for key in keys} == expected
+    assert {".".join(key.path): key.value for key in keys} == expected
     assert all(key.value_at({}) == key.value for key in keys)
     for key in keys:
         padded = key.padded(8)

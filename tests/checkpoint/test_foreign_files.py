@@ -60,6 +60,9 @@ class Calls:
         return self.call
 
 
+NEST = b")" + b"2\x86" * 60
+"""Sixty pairs, each of the one before twice: 2^60 steps to hash."""
+
 HOSTILE = {
     "os.system": pickle.dumps(Calls(os.system, "touch pwned")),
     "eval": pickle.dumps(Calls(builtins.eval, "__import__('os').system('touch pwned')")),
@@ -82,6 +85,10 @@ HOSTILE = {
     "a mark as the value": b"(.",
     "bytes of 2^63": b"\x80\x04\x8e\xff\xff\xff\xff\xff\xff\xff\x7f.",
     "a persistent id that is no storage": b"S'file:///etc/passwd'\nQ.",
+    "a nest of tuples as a key": b"\x80\x04}" + NEST + b"Ns.",
+    "a nest of tuples in a set": b"\x80\x04\x8f(" + NEST + b"\x90.",
+    "a nest of tuples in a frozen set": b"\x80\x04(" + NEST + b"\x91.",
+    "a nest of tuples as a storage's key": b"\x80\x04(Nctorch\nFloatStorage\n" + NEST + b"tQ.",
     "lists nested 100,000 deep": b"]" * 100_000 + b"a" * 99_999 + b".",
 }
 
@@ -108,6 +115,15 @@ def test_modules_that_share_each_other_end(tmp_path: Path) -> None:
         stream += b"cm\nC\n)\x81}\x8c\x08_modules}" + children + b"sb\x94"
     with pytest.raises(CheckpointError):
         scan(write_torch_zip(tmp_path / "model.pt", stream + b".", {}))
+
+
+def test_a_model_of_too_many_modules_is_refused(tmp_path: Path) -> None:
+    """Rather than read in part."""
+    model = torch.nn.Sequential()
+    model._modules = dict.fromkeys(map(str, range(100_001)), torch.nn.Linear(1, 1))
+    torch.save(model, tmp_path / "model.pt")
+    with pytest.raises(CheckpointError):
+        scan(tmp_path / "model.pt")
 
 
 def mutated(data: bytes, rng: random.Random) -> bytes:

@@ -7,7 +7,7 @@ multiple of it. A multimodal model's config says them in a part of its own.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
@@ -59,22 +59,13 @@ def count(config: Mapping[str, Any], *keys: str) -> int:
     return next((value for value in values if type(value) is int and value > 0), 0)
 
 
-def part_at(config: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
-    """Return the part of a config at a path; empty where there is none."""
-    part: Any = config
-    for key in path:
-        part = part.get(key) if isinstance(part, Mapping) else None
-    return part if isinstance(part, Mapping) else {}
-
-
-def config_of_part(config: Mapping[str, Any], module: str = "") -> Mapping[str, Any]:
-    """Return the part of a multimodal config that describes a module; all of a plain one."""
-    return part_at(config, _path_of_tower(config, tower_of(module)))
-
-
-def _path_of_tower(config: Mapping[str, Any], tower: str) -> Path:
-    keys = [key for key in _PARTS[tower] if isinstance(config.get(key), Mapping)]
-    return tuple(keys[:1])
+def part_of(config: Mapping[str, Any], tower: str = "") -> tuple[Path, Mapping[str, Any]]:
+    """Return the part of a multimodal config that describes a tower, and its path; all of a plain
+    config."""
+    for key in _PARTS[tower]:
+        if isinstance(config.get(key), Mapping):
+            return (key,), config[key]
+    return (), config
 
 
 @dataclass(frozen=True)
@@ -88,10 +79,6 @@ class WidthKey:
     value: int | None
     dims: tuple[Dim, ...]
     times: Mapping[str, Fraction]
-
-    @property
-    def name(self) -> str:
-        return ".".join(self.path)
 
     def value_at(self, sizes: NewSizes) -> int | None:
         """The one number from which all widths follow; None where there is none."""
@@ -109,28 +96,55 @@ class WidthKey:
 
 
 def width_keys(config: Mapping[str, Any], dims: Iterable[Dim]) -> list[WidthKey]:
-    """Return the numbers of a config that say widths of these dims."""
+    """Return the numbers of a config that say widths of these dims.
+
+    Of several numbers the one that is true counts, else the first.
+    """
+    groups: dict[tuple[str, str], list[Dim]] = {}
+    for dim in dims:
+        if dim.kind == "width":
+            side = re.search(r"\b(decoder|encoder)\.", dim.name)
+            kind = side[1] if side and dim.role == "mlp" else dim.role
+            groups.setdefault((kind, tower_of(dim.name)), []).append(dim)
     keys: dict[Path, WidthKey] = {}
-    for group in _by_kind(dims):
-        path, factor = _place(config, group)
-        if path:
-            former = keys.get(path, WidthKey(path, _value(config, path), (), {}))
-            times = {**former.times, **dict.fromkeys((dim.name for dim in group), factor)}
-            keys[path] = replace(former, dims=(*former.dims, *group), times=times)
+    for (kind, tower), widths in groups.items():
+        candidates = list(_candidates(config, kind, tower, widths))
+        stated = [key for key in candidates if key.value]
+        true = [k for k in stated if k.value in {d.size / k.times[d.name] for d in widths}]
+        for key in [*true, *stated, *candidates][:1]:
+            if key.path in keys:
+                former = keys[key.path]
+                key = replace(
+                    former, dims=(*former.dims, *key.dims), times={**former.times, **key.times}
+                )
+            keys[key.path] = key
     return list(keys.values())
 
 
-def widths_without_key(config: Mapping[str, Any], dims: Iterable[Dim]) -> set[str]:
-    """Return the dims of one width for all layers that the config of a model cannot say.
-
-    Bloom's follows from its hidden size; where layers differ the model is no plain one anyway.
-    """
-    names: set[str] = set()
-    for group in _by_kind(dims) if config.get("model_type") else ():
-        is_uniform = group[0].role == "tower" or len({dim.size for dim in group}) == 1
-        if is_uniform and not _place(config, group)[0]:
-            names |= {dim.name for dim in group}
-    return names
+def _candidates(
+    config: Mapping[str, Any], kind: str, tower: str, widths: Sequence[Dim]
+) -> Iterator[WidthKey]:
+    """The numbers of a config that could say widths of this kind, and their multiples of them."""
+    above, part = part_of(config, tower)
+    is_missing = True
+    for name in _KEYS[kind] if above or not tower else ():
+        *inner, key = name.split(".")
+        table = part.get(inner[0]) if inner else part
+        if not isinstance(table, Mapping) or not isinstance(table.get(key, ""), int | None):
+            continue
+        times = Fraction(1)
+        if kind == "shared_expert" and name in _EXPERT:
+            times = Fraction(count(part, *_SHARED_COUNTS) or 1)
+        elif part.get("model_type") == "recurrent_gemma" and key == "intermediate_size":
+            times = Fraction(1, 2)
+        value = None if table.get(_ADJUSTED) else count(table, key) or None
+        path = (*above, *inner, key)
+        yield WidthKey(path, value, tuple(widths), dict.fromkeys((d.name for d in widths), times))
+        is_missing = False
+    is_gpt2 = "n_embd" in part and part["model_type"] != "openai-gpt"
+    if is_missing and is_gpt2 and kind == "mlp":  # whose config may leave it out: 4 · n_embd
+        ones = {dim.name: Fraction(1) for dim in widths}
+        yield WidthKey((*above, "n_inner"), None, tuple(widths), ones)
 
 
 def with_widths(config: Mapping[str, Any], dims: Iterable[Dim], sizes: NewSizes) -> dict[str, Any]:
@@ -141,62 +155,13 @@ def with_widths(config: Mapping[str, Any], dims: Iterable[Dim], sizes: NewSizes)
         value = key.value_at(sizes)
         if value is not None and sizes.keys() & key.times.keys():
             new = _with(new, key.path, value)
-            if _ADJUSTED in part_at(new, key.path[:-1]):
-                new = _with(new, (*key.path[:-1], _ADJUSTED), False)
     return new
 
 
-def _with(config: Mapping[str, Any], path: Path, value: Any) -> dict[str, Any]:
-    if len(path) > 1:
-        value = _with(config[path[0]], path[1:], value)
-    return {**config, path[0]: value}
-
-
-def _by_kind(dims: Iterable[Dim]) -> list[list[Dim]]:
-    """Widths by the kind of their MLP, and the tower of the model that it belongs to."""
-    groups: dict[tuple[str, str], list[Dim]] = {}
-    for dim in dims:
-        if dim.kind == "width":
-            groups.setdefault((_kind_of(dim), tower_of(dim.name)), []).append(dim)
-    return list(groups.values())
-
-
-def _kind_of(dim: Dim) -> str:
-    """A row of the keys: its role, or the side of an encoder and decoder."""
-    side = re.search(r"\b(decoder|encoder)\.", dim.name)
-    return side[1] if side and dim.role == "mlp" else dim.role
-
-
-def _place(config: Mapping[str, Any], dims: list[Dim]) -> tuple[Path, Fraction]:
-    """Path to the number that says these widths, () if none does, and their multiple of it.
-
-    Of several numbers the one that is true counts, else the first. GPT-2's config may leave its
-    ``n_inner`` out (4 · n_embd then).
-    """
-    kind, tower = _kind_of(dims[0]), tower_of(dims[0].name)
-    above = _path_of_tower(config, tower)
-    part = part_at(config, above)
-    places: list[tuple[Path, Fraction]] = []
-    for key in _KEYS[kind] if above or not tower else ():
-        path = (*above, *key.split("."))
-        if isinstance(part_at(config, path[:-1]).get(path[-1], ""), int | None):
-            places.append((path, _times(part, kind, key)))
-    if not places and kind == "mlp" and "n_embd" in part and part["model_type"] != "openai-gpt":
-        places.append(((*above, "n_inner"), Fraction(1)))
-    sizes = {dim.size for dim in dims}
-    said = [(path, times) for path, times in places if _value(config, path)]
-    true = [(path, times) for path, times in said if (_value(config, path) or 0) * times in sizes]
-    return next(iter(true or said or places), ((), Fraction(1)))
-
-
-def _times(part: Mapping[str, Any], kind: str, key: str) -> Fraction:
-    """The multiple of the number under ``key`` that a width is."""
-    if kind == "shared_expert" and key in _EXPERT:
-        return Fraction(count(part, *_SHARED_COUNTS) or 1)
-    is_halved = part.get("model_type") == "recurrent_gemma" and key == "intermediate_size"
-    return Fraction(1, 2 if is_halved else 1)
-
-
-def _value(config: Mapping[str, Any], path: Path) -> int | None:
-    part = part_at(config, path[:-1])
-    return None if part.get(_ADJUSTED) else count(part, path[-1]) or None
+def _with(config: Mapping[str, Any], path: Path, value: int) -> dict[str, Any]:
+    """The config with a number at a path, and LFM2's switch beside it off."""
+    key, *rest = path
+    if rest:
+        return {**config, key: _with(config[key], tuple(rest), value)}
+    switch = {_ADJUSTED: False} if _ADJUSTED in config else {}
+    return {**config, key: value, **switch}

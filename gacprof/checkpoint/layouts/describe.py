@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
 from typing import Any
 
 from gacprof.checkpoint.inventory import (
@@ -25,7 +24,7 @@ from gacprof.checkpoint.layouts.experts import stacked_experts
 from gacprof.checkpoint.layouts.factors import FACTORS, users_row
 from gacprof.checkpoint.layouts.heads import find_attentions
 from gacprof.checkpoint.layouts.linear import Linear, dense_linears, packed_linears
-from gacprof.checkpoint.layouts.names import is_embedding, is_expert, last_of, layer_of, role_of
+from gacprof.checkpoint.layouts.names import EMBEDDING, EXPERT, layer_of
 from gacprof.checkpoint.layouts.slicegpt import shortcut_linears, stretches
 from gacprof.checkpoint.layouts.widths import find_widths
 from gacprof.core.errors import CheckpointError
@@ -39,22 +38,25 @@ def describe(contents: Contents, path: str, side_files: tuple[str, ...] = ()) ->
     """
     layout, special = recognise(contents)
     linears = [*special, *dense_linears(contents, special)]
-    tables = [name for name, info in contents.tensors.items() if _is_table(name, info.shape)]
-    widths = find_widths(contents, linears)
-    if layout == "plain" and len({dim.size for dim in widths if dim.role == "mlp"}) > 1:
+    modules = _embeddings(contents)
+    dims = find_widths(contents, linears)
+    if layout == "plain" and len({dim.size for dim in dims if dim.role == "mlp"}) > 1:
         layout = "per-layer-widths"
+    if layout == "slicegpt":
+        dims += stretches(contents, linears, modules)
     is_ordered = all(row.ordered for row in FACTORS if row.layout == layout)
-    dims = [dim for linear in linears for dim in _ranks(contents, linear, is_ordered)]
-    dims += widths
-    dims += [stretch.dim(contents) for stretch in stretches(contents, linears, tables)]
+    for linear in linears:
+        if len(linear.weights) > 1:
+            dims += _ranks(contents, linear, is_ordered)
     dims.sort(key=lambda dim: _order(dim.layer, dim.role, dim.name))
     by_weight = dims_by_weight(dims)
-    modules = [_embedding(contents, name) for name in tables]
     modules += [_module(contents, linear, by_weight) for linear in linears]
-    modules += _tied_head(contents, modules, by_weight)
+    if contents.config.get("tie_word_embeddings"):
+        modules += _tied_head(modules, by_weight)
     modules.sort(key=lambda module: _order(module.layer, module.role, module.name))
-    inventory = Inventory(
-        **{field.name: getattr(contents, field.name) for field in fields(Contents)},
+    warnings = (*contents.warnings, *_warnings(contents.config, layout, dims))
+    return Inventory(
+        **{**vars(contents), "warnings": warnings},
         path=path,
         layout=layout,
         modules=tuple(modules),
@@ -62,7 +64,6 @@ def describe(contents: Contents, path: str, side_files: tuple[str, ...] = ()) ->
         attentions=tuple(find_attentions(contents, linears)),
         side_files=side_files,
     )
-    return replace(inventory, warnings=(*contents.warnings, *_warnings(inventory)))
 
 
 def recognise(contents: Contents) -> tuple[str, list[Linear]]:
@@ -91,29 +92,39 @@ def recognise(contents: Contents) -> tuple[str, list[Linear]]:
         linears = find(contents)
         if linears:
             return layout, linears
-    has_experts = any(is_expert(name.removesuffix(".weight")) for name in contents.tensors)
+    has_experts = any(EXPERT.search(name.removesuffix(".weight")) for name in contents.tensors)
     return ("moe" if has_experts else "plain"), []
 
 
-def _is_table(name: str, shape: tuple[int, ...]) -> bool:
-    """Tell whether a tensor is looked up in rather than multiplied by."""
-    module = name.removesuffix(".weight")
-    return module != name and len(shape) == 2 and 0 not in shape and is_embedding(module)
+def _embeddings(contents: Contents) -> list[Module]:
+    """The tables that are looked up in rather than multiplied by."""
+    tables = []
+    for tensor, info in contents.tensors.items():
+        name = tensor.removesuffix(".weight")
+        is_matrix = len(info.shape) == 2 and 0 not in info.shape
+        if is_matrix and name != tensor and EMBEDDING.fullmatch(name):
+            rows, width = info.shape
+            layer = layer_of(name)
+            tables.append(
+                Module(name, "embedding", layer, "embedding", rows, width, info.dtype, ())
+            )
+    return tables
 
 
-def _warnings(inventory: Inventory) -> Iterator[str]:
+def _warnings(config: Mapping[str, Any], layout: str, dims: Sequence[Dim]) -> Iterator[str]:
     """Faults that a plain loader would pass over, and configs that disagree with tensors."""
-    if any(dim.kind != "width" for dim in inventory.dims):
+    if any(dim.kind != "width" for dim in dims):
         yield (
-            f"a plain transformers model leaves weights of this layout ({inventory.layout}) random "
-            "or unused: use gacprof.load_model or the tool's own class"
+            f"a plain transformers model leaves weights of this layout ({layout}) random or "
+            "unused: use gacprof.load_model or the tool's own class"
         )
-    for key in width_keys(inventory.config, inventory.dims):
-        if key.value is not None and key.value_at({}) != key.value:
+    for key in width_keys(config, dims):
+        value = key.value
+        if value is not None and any(dim.size != value * key.times[dim.name] for dim in key.dims):
             widths = sorted({dim.size for dim in key.dims})
             yield (
-                f"the widths are {', '.join(map(str, widths[:6]))}, the config says {key.name} "
-                f"{key.value}: a plain transformers model refuses these weights, "
+                f"the widths are {', '.join(map(str, widths[:6]))}, the config says "
+                f"{'.'.join(key.path)} {value}: a plain transformers model refuses these weights, "
                 "gacprof.load_model takes them"
             )
 
@@ -129,29 +140,23 @@ def _order(layer: int | None, role: str, name: str) -> tuple[Any, ...]:
     return is_last, -1 if layer is None else layer, place, numbers
 
 
-def rank_names(module: str, groups: int) -> list[str]:
-    """Return the names of the rank dims of a factored module."""
-    if groups == 1:
-        return [f"{module}:rank"]
-    return [f"{module}:rank.{i}" for i in range(groups)]
-
-
 def _ranks(contents: Contents, linear: Linear, is_ordered: bool) -> Iterator[Dim]:
     """One rank for each outer factor, at its offset in the inner one's output."""
-    start, n_in = 0, linear.in_features
-    outer_of = dict(zip(rank_names(linear.name, len(linear.outer)), linear.outer, strict=True))
-    for name, outer in outer_of.items() if linear.inner else ():
-        n_out, size = contents.shape(outer)
+    inner, *outer = linear.weights
+    n_in = linear.in_features
+    start = 0
+    for i, factor in enumerate(outer):
+        n_out, size = contents.shape(factor)
         full = min(n_in, n_out)
         yield Dim(
-            name=name,
+            name=f"{linear.name}:rank.{i}" if len(outer) > 1 else f"{linear.name}:rank",
             kind="rank",
             size=size,
-            places=(Place(linear.reads, 0, start), Place(outer, 1)),
-            feeds=(Feed(linear.reads, "N"), Feed(outer, "K")),
+            places=(Place(inner, 0, start), Place(factor, 1)),
+            feeds=(Feed(inner, "N"), Feed(factor, "K")),
             params_per_unit=n_in + n_out,
-            layer=layer_of(linear.name),
-            role=role_of(linear.name),
+            layer=linear.layer,
+            role=linear.role,
             dense_size=full if size < full else None,
             ordered=is_ordered,
         )
@@ -159,19 +164,22 @@ def _ranks(contents: Contents, linear: Linear, is_ordered: bool) -> Iterator[Dim
 
 
 def _module(contents: Contents, linear: Linear, by_weight: Mapping[str, Sequence[Dim]]) -> Module:
+    """The layer with its products, in the order of execution."""
+    inner, *outer = linear.weights
     is_biased = bool(linear.biases)
-    gemms = [Gemm(linear.outer[0], linear.out_features, linear.in_features, is_biased)]
-    if linear.inner:
-        gemms = [Gemm(linear.inner, contents.shape(linear.inner)[0], linear.in_features)]
-        for outer in linear.outer:
-            n_out, rank = contents.shape(outer)
-            gemms.append(Gemm(outer, n_out, rank, is_biased))
+    if outer:
+        gemms = [Gemm(inner, contents.shape(inner)[0], linear.in_features)]
+        for factor in outer:
+            n_out, rank = contents.shape(factor)
+            gemms.append(Gemm(factor, n_out, rank, is_biased))
+    else:
+        gemms = [Gemm(inner, linear.out_features, linear.in_features, is_biased)]
     dims = [dim.name for gemm in gemms for dim in by_weight.get(gemm.weight, ())]
     return Module(
         name=linear.name,
-        role=role_of(linear.name),
-        layer=layer_of(linear.name),
-        kind=("dense", "dense", "factored", "grouped")[min(3, len(gemms))],
+        role=linear.role,
+        layer=linear.layer,
+        kind=("dense", "factored", "grouped")[min(2, len(outer))],
         in_features=linear.in_features,
         out_features=linear.out_features,
         dtype=linear.dtype,
@@ -180,20 +188,10 @@ def _module(contents: Contents, linear: Linear, by_weight: Mapping[str, Sequence
     )
 
 
-def _embedding(contents: Contents, table: str) -> Module:
-    info, name = contents.tensors[table], table.removesuffix(".weight")
-    rows, width = info.shape
-    return Module(name, "embedding", layer_of(name), "embedding", rows, width, info.dtype, ())
-
-
-def _tied_head(
-    contents: Contents, modules: Iterable[Module], by_weight: Mapping[str, Sequence[Dim]]
-) -> list[Module]:
+def _tied_head(modules: Iterable[Module], by_weight: Mapping[str, Sequence[Dim]]) -> list[Module]:
     """The head's product with the embedding's weight, where the head has none of its own."""
-    words = ("embed_tokens", "wte", "word_embeddings")
-    tables = [module for module in modules if last_of(module.name) in words]
-    has_head = any(module.role == "head" for module in modules)
-    if not contents.ties_head or has_head or not tables:
+    tables = [m for m in modules if m.name.endswith(("embed_tokens", "wte", "word_embeddings"))]
+    if not tables or any(module.role == "head" for module in modules):
         return []
     rows, width = tables[0].in_features, tables[0].out_features
     gemm = Gemm(f"{tables[0].name}.weight", rows, width)

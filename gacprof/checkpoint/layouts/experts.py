@@ -14,9 +14,9 @@ families so, and its modules say how. Experts stored each by itself are plain la
 from __future__ import annotations
 
 from gacprof.checkpoint.inventory import Contents
-from gacprof.checkpoint.layouts.configs import config_of_part, count
+from gacprof.checkpoint.layouts.configs import count, part_of
 from gacprof.checkpoint.layouts.linear import Linear, stored_linear
-from gacprof.checkpoint.layouts.names import parent_of, role_of
+from gacprof.checkpoint.layouts.names import role_of
 from gacprof.core.dtypes import FLOATING
 
 IN_HALVES = "is_concatenated"
@@ -47,7 +47,7 @@ def stacked_experts(contents: Contents) -> list[Linear]:
         is_stack = len(info.shape) == 3 or module.endswith(_JOINED)
         if is_stack and info.numel and info.dtype in FLOATING:
             role = role_of(module).removeprefix("expert_")
-            blocks.setdefault(parent_of(module), {})[role] = name
+            blocks.setdefault(module.rpartition(".")[0], {})[role] = name
     linears: list[Linear] = []
     for block, parts in blocks.items():
         if {"gate_up", "down"} <= parts.keys():
@@ -64,7 +64,7 @@ def _in_three(contents: Contents, block: str, fused: str, down: str) -> list[Lin
     axes = next((axes for shape, axes in sides.items() if contents.shape(fused)[1:] == shape), None)
     if axes is None:  # JetMoE's attention, whose experts are no MLPs
         return []
-    config = config_of_part(contents.config)
+    _, config = part_of(contents.config)
     kind = str(config.get("model_type") or contents.config.get("model_type"))
     in_halves = contents.attributes.get(block, {}).get(IN_HALVES, _IN_HALVES_BY_TYPE.get(kind))
     return [
@@ -82,7 +82,8 @@ def _in_three(contents: Contents, block: str, fused: str, down: str) -> list[Lin
 
 def _joined(contents: Contents, parts: dict[str, str]) -> list[Linear]:
     """DBRX's, whose experts follow each other along axis 0."""
-    experts = count(config_of_part(contents.config).get("ffn_config") or {}, "moe_num_experts")
+    _, config = part_of(contents.config)
+    experts = count(config.get("ffn_config") or {}, "moe_num_experts")
     return [
         stored_linear(
             contents,

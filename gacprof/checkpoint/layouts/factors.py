@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from gacprof.checkpoint.inventory import Contents
-from gacprof.checkpoint.layouts.linear import Linear, factored_linear
+from gacprof.checkpoint.layouts.linear import Linear, stored_linear
+from gacprof.core.errors import CheckpointError
 
 MAX_GROUPS = 1024
 """Outer factors of one layer. PaLU writes one a group of heads: 128 at most today."""
@@ -46,16 +47,26 @@ class Factors:
 
     def pairs(self, contents: Contents) -> Iterator[Linear]:
         """The layers that this tool factored. Raises :class:`CheckpointError`."""
-        for name in contents.tensors:
+        tensors = contents.tensors
+        for name in tensors:
             match = re.fullmatch(self.inner, name)
             if match is None:
                 continue
             words = match.groupdict()
             groups = range(MAX_GROUPS if "{i}" in self.outer else 1)
             names = (self.outer.format(**words, i=i) for i in groups)
-            outer = tuple(takewhile(contents.tensors.__contains__, names))
-            if outer:
-                yield factored_linear(contents, self.module.format(**words), name, outer)
+            outer = list(takewhile(tensors.__contains__, names))
+            if not outer:
+                continue
+            module = self.module.format(**words)
+            shapes = [tensors[factor].shape for factor in (name, *outer)]
+            is_chain = all(len(shape) == 2 and 0 not in shape for shape in shapes)
+            if not is_chain or shapes[0][0] != sum(shape[1] for shape in shapes[1:]):
+                raise CheckpointError(
+                    f"{module}: its factors do not fit: {name} {list(shapes[0])} and {outer[0]} "
+                    f"{list(shapes[1])}: fetch them again"
+                )
+            yield stored_linear(contents, module, name, *outer)
 
     def without_prefix(self, name: str) -> str:
         """A class's name or a model type as the uncompressed model has it."""

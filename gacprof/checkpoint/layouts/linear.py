@@ -1,7 +1,7 @@
 """A linear layer as it lies among the tensors: dense, a chain of factors, or packed.
 
 ``y = outer · (inner · x) + bias``: ``inner`` [r, in] runs first, ``outer`` [out, r] second. A dense
-layer has no inner; a grouped one (PaLU) has an outer for each group, and each reads a section of
+layer has one weight; a grouped one (PaLU) has an outer for each group, and each reads a section of
 inner's output.
 """
 
@@ -11,9 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from gacprof.checkpoint.inventory import Contents
-from gacprof.checkpoint.layouts.names import CONV1D, is_embedding, last_of
+from gacprof.checkpoint.layouts.names import CONV1D, EMBEDDING, layer_of, role_of
 from gacprof.core.dtypes import FLOATING
-from gacprof.core.errors import CheckpointError
 
 _SCALES = (".weight_scale", ".weight_scale_inv", ".scales")
 _QUANTISED = "its weight is quantised with scales, which are not resized"
@@ -21,7 +20,7 @@ _QUANTISED = "its weight is quantised with scales, which are not resized"
 
 @dataclass(frozen=True)
 class Linear:
-    """``name`` is the module's; ``outer``, ``inner`` and ``biases`` are tensor names.
+    """``name`` is the module's; ``weights``, in the order of execution, and ``biases`` are tensors.
 
     ``axes`` are the out and in axis of its weights (nn.Linear: 0 and 1). ``per_output`` and
     ``per_input`` count stored parameters for one entry of the output, of the input. ``joined``
@@ -31,69 +30,59 @@ class Linear:
     """
 
     name: str
-    outer: tuple[str, ...]
+    role: str
+    layer: int | None
+    weights: tuple[str, ...]
     out_features: int
     in_features: int
     dtype: str
     per_output: int
     per_input: int
-    inner: str | None = None
     biases: tuple[str, ...] = ()
     axes: tuple[int, int] = (0, 1)
     joined: int = 1
     alternating: bool = False
     why: str = ""
 
-    @property
-    def tensors(self) -> tuple[str, ...]:
-        return (self.reads, *self.outer, *self.biases)
-
-    @property
-    def reads(self) -> str:
-        """The weight that the layer's input is multiplied by first."""
-        return self.inner or self.outer[0]
-
-
-def bias_of(contents: Contents, weight: str) -> str:
-    """Return the name of the bias beside a weight; empty where there is none."""
-    name = f"{weight}_bias"  # of stacked experts
-    if weight.endswith(".weight"):
-        name = weight.removesuffix("weight") + "bias"
-    return name if name in contents.tensors else ""
-
 
 def stored_linear(
     contents: Contents,
     name: str,
-    *outer: str,
-    inner: str | None = None,
+    *weights: str,
     axes: tuple[int, int] = (0, 1),
     joined: int = 1,
     alternating: bool = False,
     why: str = "",
 ) -> Linear:
-    """Describe the layer of these weights by their shapes."""
+    """Describe the layer of these weights, in the order of execution, by their shapes."""
     tensors = contents.tensors
-    reads, (out_axis, in_axis) = tensors[inner or outer[0]], axes
-    biases = tuple(filter(None, (bias_of(contents, weight) for weight in outer)))
-    if len(biases) != len(outer):
-        biases = ()
-    n_out = sum(tensors[weight].shape[out_axis] for weight in outer)
-    n_in = reads.shape[in_axis]
-    if out_axis == 0:
+    outer = weights[1:] or weights
+    biases = []
+    for weight in outer:
+        bias = f"{weight}_bias"  # of stacked experts
+        if weight.endswith(".weight"):
+            bias = weight.removesuffix("weight") + "bias"
+        if bias in tensors:
+            biases.append(bias)
+    if len(biases) < len(outer):
+        biases = []
+    n_out = sum(tensors[weight].shape[axes[0]] for weight in outer)
+    n_in = tensors[weights[0]].shape[axes[1]]
+    if axes[0] == 0:
         n_out //= joined
-    elif in_axis == 0:
+    elif axes[1] == 0:
         n_in //= joined
     return Linear(
         name,
-        outer,
+        role_of(name),
+        layer_of(name),
+        weights,
         n_out,
         n_in,
         tensors[outer[0]].dtype,
         per_output=sum(tensors[part].numel for part in (outer[0], *biases)) // max(1, n_out),
-        per_input=reads.numel // max(1, n_in),
-        inner=inner,
-        biases=biases,
+        per_input=tensors[weights[0]].numel // max(1, n_in),
+        biases=tuple(biases),
         axes=axes,
         joined=joined,
         alternating=alternating,
@@ -101,43 +90,32 @@ def stored_linear(
     )
 
 
-def factored_linear(contents: Contents, name: str, inner: str, outer: tuple[str, ...]) -> Linear:
-    """Describe a layer of factors. Raises :class:`CheckpointError` where they do not fit."""
-    shapes = [contents.shape(factor) for factor in (inner, *outer)]
-    is_chain = all(len(shape) == 2 and min(shape) > 0 for shape in shapes)
-    if not is_chain or shapes[0][0] != sum(shape[1] for shape in shapes[1:]):
-        raise CheckpointError(
-            f"{name}: its factors do not fit: {inner} {list(shapes[0])} and {outer[0]} "
-            f"{list(shapes[1])}: fetch them again"
-        )
-    return stored_linear(contents, name, *outer, inner=inner)
-
-
-def dense_linears(contents: Contents, others: Iterable[Linear] = ()) -> Iterator[Linear]:
+def dense_linears(contents: Contents, others: Iterable[Linear]) -> Iterator[Linear]:
     """Every two-dimensional ``X.weight`` that is no embedding and of none of the ``others``."""
-    used = {tensor for linear in others for tensor in linear.tensors}
-    has_conv1d = any(_is_conv1d(contents, name) for name in contents.tensors)
-    for name, info in contents.tensors.items():
+    tensors = contents.tensors
+    used = {tensor for linear in others for tensor in (*linear.weights, *linear.biases)}
+    conv1d = {name for name in tensors if name.endswith(CONV1D)}
+    is_in_out = any(_is_in_out(contents, name) for name in conv1d)
+    for name, info in tensors.items():
         module = name.removesuffix(".weight")
-        is_matrix = len(info.shape) == 2 and info.numel > 0 and info.dtype in FLOATING
-        if name in used or module == name or not is_matrix or is_embedding(module):
+        is_matrix = len(info.shape) == 2 and 0 not in info.shape and info.dtype in FLOATING
+        if not is_matrix or name in used or module == name or EMBEDDING.fullmatch(module):
             continue
-        has_scales = any(module + suffix in contents.tensors for suffix in _SCALES)
+        has_scales = any(module + suffix in tensors for suffix in _SCALES)
         yield stored_linear(
             contents,
             module,
             name,
-            axes=(1, 0) if has_conv1d and last_of(module) in CONV1D else (0, 1),
+            axes=(1, 0) if is_in_out and name in conv1d else (0, 1),
             why=_QUANTISED if has_scales else "",
         )
 
 
-def _is_conv1d(contents: Contents, weight: str) -> bool:
-    """Tell whether a weight of a Conv1D's name has its bias along axis 1 and not along axis 0."""
-    shape, bias = contents.shape(weight), bias_of(contents, weight)
-    if last_of(weight.removesuffix(".weight")) not in CONV1D or not bias:
-        return False
-    return contents.shape(bias) == shape[1:] != shape[:1]
+def _is_in_out(contents: Contents, weight: str) -> bool:
+    """Tell whether a weight has its bias along axis 1 and not along axis 0."""
+    shape = contents.tensors[weight].shape
+    bias = contents.tensors.get(weight.removesuffix("weight") + "bias")
+    return bias is not None and bias.shape == shape[1:] != shape[:1]
 
 
 _WHY = "its weight is quantised; resize before quantising, then quantise again"
@@ -150,7 +128,7 @@ def packed_linears(contents: Contents) -> list[Linear]:
     for name, info in contents.tensors.items():
         ending = next((ending for ending in _ENDINGS if name.endswith(ending)), "")
         module = name.removesuffix(ending)
-        if not ending or len(info.shape) != 2 or is_embedding(module):
+        if not ending or len(info.shape) != 2 or EMBEDDING.fullmatch(module):
             continue
         (n_out, n_in), bits = info.shape, 0
         if ending == ".qweight":
@@ -161,8 +139,8 @@ def packed_linears(contents: Contents) -> list[Linear]:
         elif info.dtype in ("int8", "uint8") and f"{name}.absmax" not in contents.tensors:
             bits = 8
         if bits and n_out and n_in:
-            dtype = f"int{bits}"
-            linears.append(Linear(module, (name,), n_out, n_in, dtype, n_in, n_out, why=_WHY))
+            place = (module, role_of(module), layer_of(module), (name,))
+            linears.append(Linear(*place, n_out, n_in, f"int{bits}", n_in, n_out, why=_WHY))
     return linears
 
 

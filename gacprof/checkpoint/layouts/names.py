@@ -31,37 +31,25 @@ _NAMES = {
 
 _ROLES = {name: role for role, names in _NAMES.items() for name in names.split()}
 
-_EMBEDDING = re.compile(
+EMBEDDING = re.compile(
     r"(.*\.)?(embed_(tokens|positions|in)|(tok|word|position|token_type)_embeddings|wte|wpe|shared"
     r"|relative_attention_bias)"
 )
-CONV1D = ("c_attn", "c_proj", "c_fc")
-"""Names of GPT-2's Conv1D, which keeps [in, out] (transformers/pytorch_utils.py). Starcoder2 uses
+"""Modules whose two-dimensional weight is a table to look up in rather than a factor."""
+CONV1D = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
+"""Endings of GPT-2's Conv1D, which keeps [in, out] (transformers/pytorch_utils.py). Starcoder2 uses
 the same names for nn.Linear."""
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|layer|h|blocks|block)\.(\d{1,6})(?=\.|$)")
-_EXPERT = re.compile(
+EXPERT = re.compile(
     r"\.experts\.(\d{1,6}|mlp)\.|\.experts\.(gate_up_proj|down_proj|fc[12])$"
     r"|\.block_sparse_moe\.(input|output)_linear$"
 )
 """One of many experts, or a tensor that holds them all."""
 
 
-def last_of(module: str) -> str:
-    return module.rpartition(".")[2]
-
-
 def parent_of(module: str) -> str:
     return module.rpartition(".")[0]
-
-
-def is_embedding(module: str) -> bool:
-    """Tell whether a two-dimensional weight is a table to look up rather than a factor."""
-    return _EMBEDDING.fullmatch(module) is not None
-
-
-def is_expert(module: str) -> bool:
-    return _EXPERT.search(module) is not None
 
 
 def tower_of(module: str) -> str:
@@ -69,10 +57,6 @@ def tower_of(module: str) -> str:
     if "audio" in module:
         return "audio"
     return "vision" if re.search("vision|visual|image", module) else ""
-
-
-def in_tower(module: str) -> bool:
-    return bool(tower_of(module))
 
 
 @lru_cache(1 << 17)
@@ -88,7 +72,7 @@ def role_of(module: str) -> str:
     parts = module.split(".")
     endings = [".".join(parts[-length:]) for length in (3, 2, 1)]
     role = next((_ROLES[ending] for ending in endings if ending in _ROLES), "other")
-    return f"expert_{role}" if role != "other" and is_expert(module) else role
+    return f"expert_{role}" if role != "other" and EXPERT.search(module) else role
 
 
 def names_below(paths: Collection[str], names: Iterable[str]) -> dict[str, list[str]]:
@@ -97,7 +81,7 @@ def names_below(paths: Collection[str], names: Iterable[str]) -> dict[str, list[
     for name in names:
         path = name
         while path:
-            path = parent_of(path)
+            path = path.rpartition(".")[0]
             if path in below:
                 below[path].append(name)
     return below

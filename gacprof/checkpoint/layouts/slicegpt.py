@@ -9,13 +9,12 @@ slicegpt/rotate.py, modules.py). A JSON file beside the weights has all sizes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gacprof.checkpoint.inventory import Contents, Dim, Feed, NewSizes, Place
+from gacprof.checkpoint.inventory import Contents, Dim, Feed, Module, NewSizes, Place
 from gacprof.checkpoint.layouts.linear import Linear, stored_linear
-from gacprof.checkpoint.layouts.names import layer_of, names_below, role_of
 from gacprof.core.errors import CheckpointError
 
 ATTENTION, MLP = ".attn_shortcut_Q", ".mlp_shortcut_Q"
@@ -47,22 +46,21 @@ def shortcut_linears(contents: Contents) -> list[Linear]:
 
 @dataclass
 class Stretch:
-    """The residual stream between two shortcuts. ``keys`` are its entries in the side JSON."""
+    """The residual stream between two shortcuts."""
 
     name: str
     layer: int | None = None
     places: list[Place] = field(default_factory=list)
     feeds: list[Feed] = field(default_factory=list)
-    keys: list[tuple[str, ...]] = field(default_factory=list)
 
     def read_by(self, linear: Linear) -> None:
-        self.places.append(Place(linear.reads, linear.axes[1]))
-        self.feeds.append(Feed(linear.reads, "K"))
+        self.places.append(Place(linear.weights[0], linear.axes[1]))
+        self.feeds.append(Feed(linear.weights[0], "K"))
 
     def written_by(self, linear: Linear) -> None:
-        self.places.append(Place(linear.outer[0], linear.axes[0]))
+        self.places.append(Place(linear.weights[-1], linear.axes[0]))
         self.places += [Place(bias, 0) for bias in linear.biases]
-        self.feeds.append(Feed(linear.outer[0], "N"))
+        self.feeds.append(Feed(linear.weights[-1], "N"))
 
     def dim(self, contents: Contents) -> Dim:
         """The stretch as a dim. Raises :class:`CheckpointError` where its tensors disagree."""
@@ -86,45 +84,55 @@ class Stretch:
 
 
 def stretches(
-    contents: Contents, linears: Sequence[Linear], tables: Sequence[str]
-) -> list[Stretch]:
-    """Return the stretches in order: after the embedding ``tables``, then after each shortcut."""
+    contents: Contents, linears: Sequence[Linear], embeddings: Sequence[Module]
+) -> list[Dim]:
+    """Return the stretches: after the embeddings, then after each shortcut."""
     by_name = {linear.name: linear for linear in linears}
-    blocks = [name.removesuffix(MLP) for name in by_name if name.endswith(MLP)]
-    below = names_below(blocks, by_name)
-    before = Stretch("embedding:hidden", places=[Place(name, 1) for name in tables])
-    before.keys.append(("embedding_dimensions", "0"))
+    blocks = [linear for linear in linears if linear.name.endswith(MLP)]
+    tables = [Place(f"{module.name}.weight", 1) for module in embeddings]
+    before = Stretch("embedding:hidden", places=tables)
     stream = [before]
-    for block in sorted(blocks, key=lambda name: layer_of(name) or 0):
-        layer = layer_of(block) or 0
-        roles = {name: role_of(name) for name in below[block]}
+    for block in sorted(blocks, key=lambda linear: linear.layer or 0):
+        name = block.name.removesuffix(MLP)
+        parts = [linear for linear in linears if linear.name.startswith(f"{name}.")]
         for step in STEPS:
-            after = Stretch(f"{block}.{step.name}:hidden", layer)
-            after.written_by(by_name[block + step.shortcut])
-            before.read_by(by_name[block + step.shortcut])
-            for name, role in roles.items():
-                if role in step.readers:
-                    before.read_by(by_name[name])
-                elif role == step.writer:
-                    after.written_by(by_name[name])
-            before.keys.append((f"{step.word}_input_dimensions", str(layer)))
-            after.keys.append((f"{step.word}_output_dimensions", str(layer)))
+            shortcut = by_name[name + step.shortcut]
+            after = Stretch(f"{name}.{step.name}:hidden", block.layer or 0)
+            after.written_by(shortcut)
+            before.read_by(shortcut)
+            for linear in parts:
+                if linear.role in step.readers:
+                    before.read_by(linear)
+                elif linear.role == step.writer:
+                    after.written_by(linear)
             before = after
             stream.append(after)
     for linear in linears:
-        if role_of(linear.name) == "head":
+        if linear.role == "head":
             before.read_by(linear)
-    before.keys.append(("head_dimension",))
-    return stream if blocks else []
+    return [stretch.dim(contents) for stretch in stream if blocks]
 
 
 def with_stretches(
-    config: Mapping[str, Any], stream: Sequence[Stretch], sizes: NewSizes
+    config: Mapping[str, Any], dims: Iterable[Dim], sizes: NewSizes
 ) -> dict[str, Any]:
     """Return a slicing config with the new sizes of the stretches."""
+    stream = [dim for dim in dims if dim.kind == "hidden"]
+    stream.sort(key=lambda dim: dim.layer is not None)  # the embedding's is the first
+    words = {step.name: step.word for step in STEPS}
     new: dict[str, Any] = dict(config)
-    for stretch in stream:
-        for table, *layer in stretch.keys if stretch.name in sizes else ():
-            size = sizes[stretch.name]
-            new[table] = {**new[table], layer[0]: size} if layer else size
+    ends = [""] + [words[dim.name.rpartition(".")[2].removesuffix(":hidden")] for dim in stream[1:]]
+    for i, dim in enumerate(stream):
+        if dim.name not in sizes:
+            continue
+        size = sizes[dim.name]
+        entries = {"embedding_dimensions": "0"}
+        if i > 0:
+            entries = {f"{ends[i]}_output_dimensions": str(dim.layer)}
+        if dim == stream[-1]:
+            new["head_dimension"] = size
+        else:
+            entries[f"{ends[i + 1]}_input_dimensions"] = str(stream[i + 1].layer)
+        for table, layer in entries.items():
+            new[table] = {**new[table], layer: size}
     return new

@@ -7,20 +7,13 @@ units are multiplied by down's zero columns.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gacprof.checkpoint.inventory import Contents, Dim, Feed, Place
-from gacprof.checkpoint.layouts.configs import widths_without_key
+from gacprof.checkpoint.layouts.configs import width_keys
 from gacprof.checkpoint.layouts.linear import Linear
-from gacprof.checkpoint.layouts.names import (
-    is_expert,
-    layer_of,
-    names_below,
-    parent_of,
-    role_of,
-    tower_of,
-)
+from gacprof.checkpoint.layouts.names import EXPERT, names_below, tower_of
 
 STACKED = "experts"
 """The role of a width that all experts of a layer share, since one tensor holds them all."""
@@ -32,8 +25,8 @@ _OF_THE_STREAM = re.compile(
 """Norms of the residual stream. In OPT they stand beside fc1 and fc2; where the MLP is as wide as
 the stream, only their names tell them from a norm between the two."""
 
-_COPIES = {"gate": 1, "up": 1, "gate_up": 2}
-"""Number of times that a width stands in the rows of a weight."""
+_COPIES = {"gate": 1, "up": 1, "gate_up": 2, "down": 1}
+"""Number of times that a width stands in a weight of an MLP, by the weight's role."""
 
 
 def find_widths(contents: Contents, linears: Sequence[Linear]) -> list[Dim]:
@@ -41,53 +34,51 @@ def find_widths(contents: Contents, linears: Sequence[Linear]) -> list[Dim]:
     mlps: dict[str, dict[str, Linear]] = {}
     attention: set[str] = set()
     for linear in linears:
-        role = role_of(linear.name).removeprefix("expert_")
-        if role == "down" or role in _COPIES:
-            mlps.setdefault(_mlp_of(linear.name), {})[role] = linear
+        role = linear.role.removeprefix("expert_")
+        if role in _COPIES:  # BERT has intermediate.dense and output.dense
+            mlp = re.sub(r"\.(intermediate|output)$", "", linear.name.rpartition(".")[0])
+            mlps.setdefault(mlp, {})[role] = linear
         elif role in ("q", "k", "v", "qkv", "o"):
-            attention.update(linear.tensors)
-    below = names_below(mlps, contents.tensors)
+            attention.update(linear.weights, linear.biases)
+    below = names_below(mlps, (name for name in contents.tensors if name not in attention))
     dims = []
     for mlp, parts in mlps.items():
         down = parts.pop("down", None)
         sizes = {x.out_features / _COPIES[role] for role, x in parts.items()}
-        is_whole = all(len(linear.outer) == 1 for linear in parts.values())
+        is_whole = all(len(linear.weights) < 3 for linear in parts.values())
         if down and is_whole and sizes == {down.in_features}:
-            others = [name for name in below[mlp] if name not in attention]
-            dims.append(_width(contents, mlp, parts, down, others))
-    why = f"the config of a {contents.config.get('model_type')} has no number for this width"
-    unsaid = widths_without_key(contents.config, dims)
-    return [
-        replace(dim, padding="refused", why=dim.why or why) if dim.name in unsaid else dim
-        for dim in dims
-    ]
+            dims.append(_width(contents, mlp, {**parts, "down": down}, below[mlp]))
+    if contents.config.get("model_type"):
+        keys = width_keys(contents.config, dims)
+        missing = {dim.name for dim in dims} - {name for key in keys for name in key.times}
+        if missing:
+            dims = _without_number(contents, dims, missing)
+    return dims
 
 
-def _mlp_of(module: str) -> str:
-    """The module of an MLP's layer; BERT has intermediate.dense and output.dense."""
-    return re.sub(r"\.(intermediate|output)$", "", parent_of(module))
-
-
-def _width(
-    contents: Contents,
-    mlp: str,
-    parts: Mapping[str, Linear],
-    down: Linear,
-    others: Iterable[str],
-) -> Dim:
+def _width(contents: Contents, mlp: str, parts: Mapping[str, Linear], others: Iterable[str]) -> Dim:
+    """The width of an MLP of these parts by role, beside ``others``, tensors that are none."""
+    down = parts["down"]
     size, cost = down.in_features, down.per_input
     places: list[Place] = []
     feeds: list[Feed] = []
     for role, linear in parts.items():
         copies = _COPIES[role]
-        cost += copies * linear.per_output
-        feeds += [Feed(linear.outer[0], "N")] * copies
-        places += _places(linear, linear.outer[0], linear.axes[0], size, copies)
-        for bias in linear.biases:
-            places += _places(linear, bias, len(contents.shape(bias)) - 1, size, copies)
-    places += _places(down, down.reads, down.axes[1], size, 1)
-    feeds.append(Feed(down.reads, "K"))
-    why = _refusal(contents, size, [*parts.values(), down], others)
+        if role == "down":
+            axes = {down.weights[0]: down.axes[1]}
+            feeds.append(Feed(down.weights[0], "K"))
+        else:
+            axes = {linear.weights[-1]: linear.axes[0]}
+            axes |= {bias: len(contents.shape(bias)) - 1 for bias in linear.biases}
+            feeds += [Feed(linear.weights[-1], "N")] * copies
+            cost += copies * linear.per_output
+        for tensor, axis in axes.items():
+            if linear.alternating:
+                places.append(Place(tensor, axis, per=copies))
+            else:
+                starts = range(0, max(copies, linear.joined) * size, size)
+                places += [Place(tensor, axis, start) for start in starts]
+    why = _refusal(contents, parts, others)
     return Dim(
         name=f"{mlp}:width",
         kind="width",
@@ -95,18 +86,11 @@ def _width(
         places=tuple(places),
         feeds=tuple(feeds),
         params_per_unit=cost,
-        layer=layer_of(mlp),
+        layer=down.layer,
         role=_kind_of(contents, mlp, down),
         padding="refused" if why else "exact",
         why=why,
     )
-
-
-def _places(linear: Linear, tensor: str, axis: int, size: int, copies: int) -> list[Place]:
-    """Places where a tensor of the layer has a width of ``size``, ``copies`` times."""
-    if linear.alternating:
-        return [Place(tensor, axis, per=copies)]
-    return [Place(tensor, axis, i * size) for i in range(max(copies, linear.joined))]
 
 
 def _kind_of(contents: Contents, mlp: str, down: Linear) -> str:
@@ -114,20 +98,39 @@ def _kind_of(contents: Contents, mlp: str, down: Linear) -> str:
         return "tower"
     if mlp.endswith(("shared_expert", "shared_experts", "shared_mlp")):
         return "shared_expert"
-    if down.joined > 1 or len(contents.shape(down.reads)) > 2:
+    if down.joined > 1 or len(contents.shape(down.weights[0])) > 2:
         return STACKED
-    return "expert" if is_expert(f"{mlp}.") else "mlp"
+    return "expert" if EXPERT.search(f"{mlp}.") else "mlp"
 
 
-def _refusal(
-    contents: Contents, size: int, linears: Sequence[Linear], others: Iterable[str]
-) -> str:
-    """Reason why this width may not change: a packed weight, or an unknown tensor of its size."""
-    tensors = {tensor for linear in linears for tensor in linear.tensors}
-    hidden = linears[-1].out_features
-    sizes = {size} | {linear.out_features for linear in linears[:-1]} - {hidden}
+def _refusal(contents: Contents, parts: Mapping[str, Linear], others: Iterable[str]) -> str:
+    """Reason why a width may not change: a packed weight, or an unknown tensor of its size."""
+    tensors = {t for linear in parts.values() for t in (*linear.weights, *linear.biases)}
+    size, hidden = parts["down"].in_features, parts["down"].out_features
+    sizes = {size, *(x.out_features for role, x in parts.items() if role != "down")}
+    if hidden != size:
+        sizes.discard(hidden)
     for name in others:
         is_norm = hidden == size and _OF_THE_STREAM.fullmatch(name)
         if name not in tensors and not is_norm and sizes.intersection(contents.shape(name)):
             return f"{name} has the same width and is not known to allow zeros"
-    return next((linear.why for linear in linears if linear.why), "")
+    return next((linear.why for linear in parts.values() if linear.why), "")
+
+
+def _without_number(contents: Contents, dims: Iterable[Dim], missing: Collection[str]) -> list[Dim]:
+    """The dims, those ``missing`` in the config refused where all layers have one width.
+
+    Bloom's follows from its hidden size; where layers differ the model is no plain one anyway.
+    """
+    why = f"the config of a {contents.config['model_type']} has no number for this width"
+    sizes: dict[str, set[int]] = {}
+    for dim in dims:
+        if dim.name in missing:
+            sizes.setdefault(dim.role, set()).add(dim.size)
+    roles = [role for role in sizes if role == "tower" or len(sizes[role]) == 1]
+    return [
+        replace(dim, padding="refused", why=dim.why or why)
+        if dim.name in missing and dim.role in roles
+        else dim
+        for dim in dims
+    ]
