@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from math import gcd, lcm, prod
 from typing import Any, Literal
 
-from gacprof.extras.lint.products import RankProduct, Ranks
+from gacprof.extras.lint.products import HEAD_DIMS, RankProduct, Ranks
 from gacprof.extras.lint.storage import PLAIN, Storage
 from gacprof.extras.lint.targets import CAPABILITIES, Gpu
 from gacprof.kernels.requirements import Engine, Requirement
@@ -161,7 +161,9 @@ class _Trial:
 
     def _is_witness(self, row: Requirement) -> bool:
         """Whether a row is about the product's own format and names the GPUs that it is of, or says
-        that nothing is required."""
+        that nothing is required. Of a head_dim only a row that a kernel takes it."""
+        if self.product.role in HEAD_DIMS:
+            return row.outcome == "ok"
         if row.outcome == "unknown" or self.product.kind in ("vocab", "count"):
             return row.outcome != "unknown"
         names_gpus = {"sm", "gpu", "amd"} & row.conditions.keys()
