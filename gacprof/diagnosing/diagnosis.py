@@ -11,9 +11,18 @@ from typing import Literal
 from gacprof.checkpoint.inventory import Dim, Inventory, Module
 from gacprof.checkpoint.products import Products, Tokens
 from gacprof.checkpoint.scan import inventory_of
-from gacprof.core.sizes import Gemm, Interval, Side, SizeSource, SizeVerdict, Use, Verdict
+from gacprof.core.sizes import (
+    Gemm,
+    Interval,
+    Side,
+    SizeSource,
+    SizeVerdict,
+    Use,
+    Verdict,
+    next_safe,
+)
 from gacprof.diagnosing.sizes import SizeTable, better_size, window_of
-from gacprof.diagnosing.source import open_source, products_for
+from gacprof.diagnosing.source import kernel_lines, open_source, products_for
 
 FIXED_REACH = 64
 """How far above a fixed size a better one is looked for: alignments, tiles and templates repeat
@@ -72,6 +81,7 @@ def diagnose(
         fixed=(*fixed_findings(products, size_source), *head_findings(products, size_source)),
         latency_us=products.total_us(size_source),
         better_us=products.total_us(size_source, targets),
+        kernels=kernel_lines(inventory, size_source, tp),
         warnings=inventory.warnings,
     )
 
@@ -161,7 +171,7 @@ def head_findings(products: Products, source: SizeSource) -> list[FixedFinding]:
             continue
         larger = range(head_dim + 1, head_dim + FIXED_REACH + 1)
         verdicts = [source.head_dim(size, heads, kv_heads, dtype) for size in larger]
-        better = better_size(verdicts, head_dim)
+        better = next_safe(verdicts, head_dim)
         findings.append(FixedFinding("head_dim", tuple(places), now, better))
     return findings
 
@@ -207,6 +217,7 @@ class Diagnosis:
     are, ``better_us`` after every finding's action; None where a product's time is not known.
 
     ``checkpoint`` is its path; ``source`` and ``provenance`` say whose verdicts these are.
+    ``kernels`` are lines on attention and norms, of a GPU that isn't at hand.
     """
 
     checkpoint: str
@@ -220,6 +231,7 @@ class Diagnosis:
     fixed: tuple[FixedFinding, ...]
     latency_us: Interval | None
     better_us: Interval | None
+    kernels: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
     @property

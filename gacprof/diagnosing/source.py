@@ -10,6 +10,10 @@ from gacprof.checkpoint.products import Products, Tokens, plain_dtype, workload
 from gacprof.core.dtypes import compute_dtype, dtype_name
 from gacprof.core.errors import MapError
 from gacprof.core.sizes import SizeSource
+from gacprof.kernels.dispatch import load_table
+
+NOT_ASKED = "unknown, the dispatcher was not asked"
+"""Of a size or type beyond those of a dispatch table."""
 
 
 def open_source(source: SizeSource | str | Path) -> SizeSource:
@@ -68,3 +72,27 @@ def choose_dtype(source: SizeSource, *wishes: object) -> str:
     if len(dtypes) > 1:
         raise MapError(f"{source.name} holds {', '.join(dtypes)}: name one of them as dtype")
     return dtypes[0]
+
+
+def kernel_lines(inventory: Inventory, source: SizeSource, tp: int = 1) -> tuple[str, ...]:
+    """Lines on the kernels of attention and norms as PyTorch dispatched them on a source's GPU;
+    none for a map, and for a GPU and release that were not recorded."""
+    from gacprof.kernels.rules import Rules
+
+    table = load_table(source.name, source.torch) if isinstance(source, Rules) else None
+    if table is None:
+        return ()
+    dtype = plain_dtype(inventory)
+    lines = [f"Kernels {table.provenance}:"]
+    shapes = dict.fromkeys((a.head_dim, a.heads // tp, a.kv_heads) for a in inventory.attentions)
+    for head_dim, heads, kv_heads in shapes:
+        gqa = heads != max(1, kv_heads // tp)
+        prefill = table.sdpa(head_dim, dtype, causal=True, gqa=gqa)
+        decode = table.sdpa(head_dim, dtype, q_len=1, gqa=gqa)
+        answers = f"{prefill}; decode: {decode}" if prefill and decode else NOT_ASKED
+        lines.append(f"  attention, head_dim {head_dim} in {dtype}: {answers}")
+    lengths = {m.in_features for m in inventory.modules if m.role in ("q", "qkv", "up", "gate_up")}
+    for length in sorted(lengths):
+        kernel = table.rows("rms_norm", length, dtype=dtype)
+        lines.append(f"  rms_norm over {length} in {dtype}: {kernel or NOT_ASKED}")
+    return tuple(lines)

@@ -99,7 +99,7 @@ def diagnosis_section(diagnosis: Diagnosis) -> Section:
         headline,
         columns,
         tuple(grouped(names, rows)),
-        (*remarks, *diagnosis.warnings),
+        (*remarks, *diagnosis.kernels, *diagnosis.warnings),
     )
 
 

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from gacprof.checkpoint.from_config import ConfigSizes, inventory_of_sizes
+from gacprof.checkpoint.inventory import Inventory
 from gacprof.core.errors import ConfigError
 from gacprof.core.sizes import Gemm, Side, Use
 from gacprof.devices.datasheet import GPUS
+from gacprof.diagnosing.source import kernel_lines
 from gacprof.extras.lint.deployment import Deployment, Gpu, deploy
 from gacprof.extras.lint.judge import Judgement, overall
 from gacprof.extras.lint.remedies import Remedy, find_remedies
@@ -116,7 +118,7 @@ def report_of(
 ) -> LintReport:
     """The judged products of a deployment as a report."""
     sizes = ConfigSizes(deployment.config)
-    inventory_of_sizes(sizes)  # notes what is missing
+    inventory = inventory_of_sizes(sizes)  # notes what is missing
     alignment = Alignment(deployment.gpu)
     products = []
     for judgement in judgements:
@@ -141,6 +143,7 @@ def report_of(
         remedies=tuple(remedies),
         missing=tuple(sorted(set(sizes.missing))),
         warnings=tuple(warnings),
+        kernels=alignment.kernels(inventory, deployment.tp),
     )
 
 
@@ -162,6 +165,10 @@ class Alignment:
 
     def __init__(self, gpu: Gpu) -> None:
         self.rules = Rules(gpu.name) if gpu.name in GPUS else None
+
+    def kernels(self, inventory: Inventory, tp: int) -> tuple[str, ...]:
+        """Lines on the kernels of attention and norms."""
+        return kernel_lines(inventory, self.rules, tp) if self.rules else ()
 
     def of(self, judgement: Judgement) -> str:
         """The worse verdict on N and K as the engine pads them; empty where there are no rules."""

@@ -51,7 +51,8 @@ class LintReport:
 
     ``outcome`` is the worst of all products; unknown where nobody read what the engine needs of one
     that would otherwise leave it ok. ``missing`` are sizes that the config doesn't say: what
-    depends on them is not judged.
+    depends on them is not judged. ``kernels`` are lines on what PyTorch itself, not the engine,
+    takes for attention and norms on a named GPU.
     """
 
     model: str
@@ -68,6 +69,7 @@ class LintReport:
     remedies: tuple[Remedy, ...]
     missing: tuple[str, ...]
     warnings: tuple[str, ...]
+    kernels: tuple[str, ...] = ()
 
     summary: str = field(init=False)
 
@@ -208,7 +210,7 @@ def text(report: LintReport) -> str:
     for remedy in report.remedies:
         mended = f" ({', '.join(remedy.mended)})" if remedy.mended else ""
         lines.append(f"  {remedy.change}: {remedy.outcome}{mended}")
-    lines += ["", *_sources(report)]
+    lines += ["", *report.kernels, *_sources(report)]
     if report.missing:
         missing = ", ".join(report.missing)
         lines.append(f"the config doesn't say {missing}: what needs it isn't judged")
