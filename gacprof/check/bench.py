@@ -125,11 +125,14 @@ def bench(
     Raises
     ------
     MeasurementError
-        There is no checkpoint, or no such device.
+        There is no checkpoint, no such device, or a virtual one.
     """
     if not checkpoints:
         raise MeasurementError("bench needs a checkpoint, better two")
     where = torch_device(device)
+    environment = read_environment(str(where))
+    if environment.kind == "virtual":
+        raise MeasurementError(f"{environment.name} is virtual here: it has kernels and no times")
     numbers = dtype or common_dtype(checkpoints)
     models = [loaded(checkpoint, numbers, where) for checkpoint in checkpoints]
     columns = [*models, copy.deepcopy(models[0])]
@@ -157,7 +160,7 @@ def bench(
         rounds=len(replicates[0].times_us),
         timings=tuple(timings),
         replicates=tuple(replicates),
-        environment=read_environment(str(where)),
+        environment=environment,
     )
 
 

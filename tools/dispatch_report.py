@@ -1,0 +1,106 @@
+"""Write ``reports/dispatch.md``: attention by head_dim and GPU, and what changed between releases.
+
+    python tools/dispatch_report.py
+
+Everything is read from the tables that ship in ``gacprof/dispatch``. Run it after
+``tools/dispatch_tables.py``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from gacprof.kernels.dispatch import FLASH_MULTIPLE, DispatchTable, load_table, shipped_tables
+
+PAGE = Path(__file__).parents[1] / "reports" / "dispatch.md"
+HEAD_DIMS = (64, 80, 96, 107, 112, 128, 160, 192, 256, 257, 264, 512)
+CALLS: Mapping[str, Mapping[str, Any]] = {
+    "Causal prefill, 1024 tokens": {"causal": True},
+    "Decode, 1024 keys": {"q_len": 1},
+    "Prefill with a float mask": {"mask": "float"},
+}
+HEADER = """# What PyTorch dispatches, GPU by GPU
+
+By PyTorch's own dispatcher on virtual GPUs; no kernel was run. Written by
+`tools/dispatch_report.py` from the tables in `gacprof/dispatch`; the page on them is
+[a GPU that is not there](../docs/virtual-gpu.md).
+
+bfloat16. *FA2 128: 128 × 64, 4* is FlashAttention-2's kernel for head_dim 128, its tile (queries ×
+keys) and warps; *padded*: head_dim is padded to a multiple of 8 before it. *cuDNN* chooses a kernel
+of its own, which is not known. *efficient* is the memory-efficient kernel; *math* is no fused
+kernel.
+"""
+
+
+def cell(table: DispatchTable, head_dim: int, call: Mapping[str, Any]) -> str:
+    """How a head_dim is served, in a few words."""
+    answer = table.sdpa(head_dim, **call)
+    assert answer is not None, "the page shows what was asked"
+    if answer.backend != "flash":
+        return {"cudnn": "cuDNN"}.get(answer.backend, answer.backend)
+    shape = "decode" if call.get("q_len") == 1 else "prefill"
+    flash = table.fa2(head_dim, shape=shape, causal=call.get("causal", False))
+    assert flash is not None, "flash serves what was asked"
+    padded = ", padded" if head_dim % FLASH_MULTIPLE else ""
+    return f"FA2 {flash.template}: {flash.tile[0]} × {flash.tile[1]}, {flash.warps}{padded}"
+
+
+def by_head_dim(release: str) -> Iterator[str]:
+    """A table a call: head_dims × GPUs, those with equal answers in one column."""
+    tables = [load_table(gpu, release) for gpu in dict.fromkeys(g for g, _ in shipped_tables())]
+    for title, call in CALLS.items():
+        columns: dict[tuple[str, ...], list[str]] = {}
+        for table in filter(None, tables):
+            answers = tuple(cell(table, head_dim, call) for head_dim in HEAD_DIMS)
+            columns.setdefault(answers, []).append(table.gpu)
+        yield f"\n## {title} (torch {release})\n"
+        yield row("head_dim", *(", ".join(gpus) for gpus in columns.values()))
+        yield row(*["---"] * (1 + len(columns)))
+        for i, head_dim in enumerate(HEAD_DIMS):
+            yield row(str(head_dim), *(answers[i] for answers in columns))
+
+
+def changes(gpu: str, before: str, after: str) -> list[str]:
+    """What changed on a GPU: SDPA's backends with the number of answers, and other sections."""
+    old, new = load_table(gpu, before), load_table(gpu, after)
+    assert old is not None and new is not None
+    section = old.sections["sdpa"]
+    first, last = section.range
+    counts: Counter[tuple[str, str]] = Counter()
+    for key in section.keys:
+        for size in range(first, last + 1):
+            pair = section.lookup(size, *key), new.sections["sdpa"].lookup(size, *key)
+            counts[pair] += 1
+    texts = []
+    for (was, becomes), count in counts.most_common():
+        if was != becomes:
+            texts.append(f"SDPA {was} → {becomes}: {count:,} of {counts.total():,} answers")
+    for name in ("fa2", "rows", "products"):
+        same = old.sections[name] == new.sections[name]
+        texts.append(f"{name}: {'nothing' if same else 'other kernels'}")
+    return texts
+
+
+def row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> None:
+    """Write the page."""
+    releases = list(dict.fromkeys(release for _, release in sorted(shipped_tables(), key=str)))
+    *_, before, after = sorted(releases, key=lambda text: [int(part) for part in text.split(".")])
+    lines = [HEADER, *by_head_dim(after)]
+    lines += [f"\n## From torch {before} to {after}\n"]
+    lines += [row("GPU", "what changed"), row("---", "---")]
+    gpus_of: dict[str, list[str]] = {}
+    for gpu in dict.fromkeys(gpu for gpu, _ in shipped_tables()):
+        gpus_of.setdefault("; ".join(changes(gpu, before, after)), []).append(gpu)
+    lines += [row(", ".join(gpus), text) for text, gpus in gpus_of.items()]
+    PAGE.write_text("\n".join(lines).replace("\n\n\n", "\n\n") + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
