@@ -58,9 +58,7 @@ class TensorInfo:
     @property
     def stored_at(self) -> object:
         """The same for tensors that share their bytes (tied embeddings)."""
-        if self.offset is None:
-            return self.name
-        return self.file, self.offset, self.shape, self.stride
+        return self.file, self.offset or self.name, self.shape, self.stride
 
 
 @dataclass(frozen=True)
@@ -172,7 +170,7 @@ class Dim:
         A rank above the dense weight's holds nothing but zeros. They are still exact and may
         make it faster, so the bound is the next multiple of :data:`ALIGNED`.
         """
-        if self.kind != "rank" or self.dense_size is None:
+        if self.dense_size is None:
             return None
         return max(-(-self.dense_size // ALIGNED) * ALIGNED, self.size)
 
@@ -246,11 +244,10 @@ class Inventory(Contents):
     @cached_property
     def has_own_head(self) -> bool:
         """True where weights of the head are stored, and not as a second name of the embedding."""
-        tables = {f"{m.name}.weight" for m in self.modules if m.kind == "embedding"}
-        shared = {self.tensors[name].stored_at for name in tables}
-        weights = {gemm.weight for m in self.modules if m.role == "head" for gemm in m.gemms}
-        stored = (self.tensors[name] for name in (weights - tables) & self.tensors.keys())
-        return any(info.stored_at not in shared for info in stored)
+        places = {name: info.stored_at for name, info in self.tensors.items()}
+        tables = {places[f"{m.name}.weight"] for m in self.modules if m.kind == "embedding"}
+        heads = {places[gemm.weight] for m in self.modules if m.role == "head" for gemm in m.gemms}
+        return not heads <= tables
 
     @property
     def main_dtype(self) -> str | None:

@@ -144,12 +144,13 @@ def put_sliced_layers(model: nn.Module, inventory: Inventory) -> None:
     """Give a Llama-like model SliceGPT's norms and layers."""
     configs = (*inventory.side.values(), inventory.config)
     sizes = [config["hidden_size"] for config in configs if "hidden_size" in config]
-    blocks = [n.removesuffix(MLP) for n in inventory.tensors if n.endswith(MLP)]
-    if blocks and not sizes:
+    if not sizes:
         raise CheckpointError(f"{inventory.path}: no config has the original hidden_size")
-    for name, module in list(model.named_modules()) if blocks else ():
+    for name, module in list(model.named_modules()):
         if type(module).__name__.endswith("RMSNorm"):
             put(model, name, SlicedNorm(sizes[0]))
-    for block in blocks:
-        shapes = [inventory.shape(block + ending) for ending in (ATTENTION, MLP)]
-        put(model, block, SlicedLayer(model.get_submodule(block), *shapes))
+    for name in inventory.tensors:
+        if name.endswith(MLP):
+            block = name.removesuffix(MLP)
+            shapes = [inventory.shape(block + ending) for ending in (ATTENTION, MLP)]
+            put(model, block, SlicedLayer(model.get_submodule(block), *shapes))

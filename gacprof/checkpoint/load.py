@@ -52,8 +52,7 @@ def load_model(
     checkpoint
         A folder, a weights file in it, or its inventory.
     dtype
-        What to compute in (``bf16``, ``torch.float32``); by default as stored, in the widest of
-        several.
+        What to compute in (``bf16``); by default as stored, in the widest of several.
     device
         Where to put it.
 
@@ -68,8 +67,6 @@ def load_model(
         Where a parameter would stay without its weights, or a tensor unused.
     """
     inventory = inventory_of(checkpoint)
-    if inventory.is_quantised:
-        raise CheckpointError(f"{inventory.path} is quantised: it runs in its own library only")
     stored = {getattr(torch, t.dtype) for t in inventory.tensors.values() if t.dtype in FLOATING}
     target: torch.dtype = reduce(torch.promote_types, stored)
     if dtype is not None:
@@ -93,12 +90,15 @@ def load_model(
 def build_skeleton(inventory: Inventory, dtype: torch.dtype) -> Any:
     """Build the model without weights, every parameter on the meta device and of its shape.
 
-    Raises :class:`CheckpointError` where the config names no model that this transformers has, or a
-    layer does not fit it.
+    Raises :class:`CheckpointError` for quantised weights, a config that names no model that this
+    transformers has, or a layer that does not fit it.
     """
+    if inventory.is_quantised:
+        raise CheckpointError(f"{inventory.path} is quantised: it runs in its own library only")
     with parameters_on_meta():
         model = model_of_config(inventory, dtype)
-        put_sliced_layers(model, inventory)
+        if inventory.layout == "slicegpt":
+            put_sliced_layers(model, inventory)
         for module in inventory.modules:
             if module.kind in ("factored", "grouped"):
                 put(model, module.name, factors_of(module))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import pickle
-import re
 import struct
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -82,8 +81,6 @@ _AS_LISTS: dict[int, Any] = {
     pickle.TUPLE2[0]: partial(_load_short_list, length=2),
     pickle.TUPLE3[0]: partial(_load_short_list, length=3),
     pickle.TUPLE[0]: _LOADERS[pickle.LIST[0]],
-    pickle.EMPTY_SET[0]: _LOADERS[pickle.EMPTY_LIST[0]],
-    pickle.ADDITEMS[0]: _LOADERS[pickle.APPENDS[0]],
     pickle.FROZENSET[0]: _LOADERS[pickle.LIST[0]],
 }
 
@@ -91,8 +88,8 @@ _AS_LISTS: dict[int, Any] = {
 class InertUnpickler(pickle._Unpickler):
     """Python's own unpickler (the one in C would not be safer), every global an empty class.
 
-    Tuples and sets are read as lists, so that Python refuses them as keys of dicts: to hash a nest
-    of tuples can take a time exponential in its depth.
+    Tuples and frozen sets are read as lists, so that Python refuses them as keys of dicts: to hash
+    a nest of tuples can take a time exponential in its depth.
     """
 
     dispatch: ClassVar[dict[int, Any]] = {**_LOADERS, **_AS_LISTS}
@@ -238,7 +235,7 @@ def _config(config: Any) -> dict[str, Any]:
             plain[str(key)] = value
         elif isinstance(value, type):
             plain[str(key)] = getattr(value, "class_name", "").removeprefix("torch.")  # a dtype
-    match = re.match(
-        r"transformers\.models\.([a-z0-9_]+)\.configuration_", getattr(config, "class_name", "")
-    )
-    return plain | ({"model_type": match[1]} if match and "model_type" not in plain else {})
+    words = getattr(config, "class_name", "").split(".")
+    if words[:2] == ["transformers", "models"]:
+        plain.setdefault("model_type", words[2])
+    return plain

@@ -87,10 +87,10 @@ def scan(path: str | Path, *, factors: tuple[str, str] | None = None) -> Invento
     if (folder / "config.json").exists():
         config = read_json_object(folder / "config.json")
     names = sorted(file.name for file in folder.iterdir() if file.is_file())
-    slicing = f"{weights.stem}.json"  # SliceGPT writes a JSON file with the weights' own stem
     side = {}
-    if slicing in names and slicing not in ("config.json", weights.name):
-        side[slicing] = read_json_object(folder / slicing)
+    slicing = weights.with_suffix(".json")
+    if weights.suffix == ".pt" and slicing.is_file():  # SliceGPT's, beside its weights
+        side[slicing.name] = read_json_object(slicing)
     side_files = [n for n in names if n in side or any(fnmatch(n, p) for p in SIDE_FILES)]
     contents = replace(contents, config=config, side=side, factors=factors)
     return describe(contents, str(path), tuple(side_files))
@@ -118,10 +118,10 @@ def _inventory_of_model(model: nn.Module) -> Inventory:
             nbytes=tensor.numel() * tensor.element_size(),
             stride=None if tensor.is_contiguous() else tuple(tensor.stride()),
         )
-    config: Any = getattr(model, "config", None) or {}
-    if hasattr(config, "to_dict"):
-        config = config.to_dict()
-    experts = {n: m for n, m in model.named_modules() if hasattr(m, IN_HALVES)}
-    attributes = {name: {IN_HALVES: getattr(m, IN_HALVES)} for name, m in experts.items()}
-    contents = Contents(tensors, dict(config), attributes=attributes)
+    config: Any = getattr(model, "config", None)
+    attributes = {}
+    for name, module in model.named_modules():
+        if hasattr(module, IN_HALVES):
+            attributes[name] = {IN_HALVES: getattr(module, IN_HALVES)}
+    contents = Contents(tensors, config.to_dict() if config else {}, attributes=attributes)
     return describe(contents, f"{type(model).__name__} in memory")

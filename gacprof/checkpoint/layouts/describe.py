@@ -7,6 +7,7 @@ before all. Every other matrix is a dense layer.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -130,14 +131,15 @@ def _warnings(config: Mapping[str, Any], layout: str, dims: Sequence[Dim]) -> It
 
 
 _ROLES = ("embedding", "q", "k", "v", "qkv", "o", "gate", "up", "gate_up", "down", "mlp")
+_PLACES = {role: place for place, role in enumerate(_ROLES)}
 
 
 def _order(layer: int | None, role: str, name: str) -> tuple[Any, ...]:
     """As the model runs: embedding, layers, the rest; within a layer by role, then by name."""
-    is_last = layer is None and role != "embedding"
-    place = _ROLES.index(role) if role in _ROLES else len(_ROLES)
+    if layer is None:
+        layer = -1 if role == "embedding" else sys.maxsize
     numbers = [int(part) if part.isdecimal() else part for part in re.split(r"([0-9]+)", name)]
-    return is_last, -1 if layer is None else layer, place, numbers
+    return layer, _PLACES.get(role, len(_ROLES)), numbers
 
 
 def _ranks(contents: Contents, linear: Linear, is_ordered: bool) -> Iterator[Dim]:

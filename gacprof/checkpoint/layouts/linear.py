@@ -70,7 +70,7 @@ def stored_linear(
     n_in = tensors[weights[0]].shape[axes[1]]
     if axes[0] == 0:
         n_out //= joined
-    elif axes[1] == 0:
+    else:
         n_in //= joined
     return Linear(
         name,

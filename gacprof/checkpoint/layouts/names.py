@@ -8,7 +8,6 @@ and Qwen.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
 from functools import lru_cache
 
 _NAMES = {
@@ -73,15 +72,3 @@ def role_of(module: str) -> str:
     endings = [".".join(parts[-length:]) for length in (3, 2, 1)]
     role = next((_ROLES[ending] for ending in endings if ending in _ROLES), "other")
     return f"expert_{role}" if role != "other" and EXPERT.search(module) else role
-
-
-def names_below(paths: Collection[str], names: Iterable[str]) -> dict[str, list[str]]:
-    """Return the names below each of these module paths; all are below ``""``."""
-    below: dict[str, list[str]] = {path: [] for path in paths}
-    for name in names:
-        path = name
-        while path:
-            path = path.rpartition(".")[0]
-            if path in below:
-                below[path].append(name)
-    return below

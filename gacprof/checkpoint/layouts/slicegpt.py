@@ -53,14 +53,16 @@ class Stretch:
     places: list[Place] = field(default_factory=list)
     feeds: list[Feed] = field(default_factory=list)
 
-    def read_by(self, linear: Linear) -> None:
-        self.places.append(Place(linear.weights[0], linear.axes[1]))
-        self.feeds.append(Feed(linear.weights[0], "K"))
+    def read_by(self, linears: Iterable[Linear]) -> None:
+        for linear in linears:
+            self.places.append(Place(linear.weights[0], linear.axes[1]))
+            self.feeds.append(Feed(linear.weights[0], "K"))
 
-    def written_by(self, linear: Linear) -> None:
-        self.places.append(Place(linear.weights[-1], linear.axes[0]))
-        self.places += [Place(bias, 0) for bias in linear.biases]
-        self.feeds.append(Feed(linear.weights[-1], "N"))
+    def written_by(self, linears: Iterable[Linear]) -> None:
+        for linear in linears:
+            self.places.append(Place(linear.weights[0], linear.axes[0]))
+            self.places += [Place(bias, 0) for bias in linear.biases]
+            self.feeds.append(Feed(linear.weights[0], "N"))
 
     def dim(self, contents: Contents) -> Dim:
         """The stretch as a dim. Raises :class:`CheckpointError` where its tensors disagree."""
@@ -87,29 +89,19 @@ def stretches(
     contents: Contents, linears: Sequence[Linear], embeddings: Sequence[Module]
 ) -> list[Dim]:
     """Return the stretches: after the embeddings, then after each shortcut."""
-    by_name = {linear.name: linear for linear in linears}
     blocks = [linear for linear in linears if linear.name.endswith(MLP)]
+    blocks.sort(key=lambda linear: linear.layer or 0)
     tables = [Place(f"{module.name}.weight", 1) for module in embeddings]
-    before = Stretch("embedding:hidden", places=tables)
-    stream = [before]
-    for block in sorted(blocks, key=lambda linear: linear.layer or 0):
+    stream = [Stretch("embedding:hidden", places=tables)]
+    for block in blocks:
         name = block.name.removesuffix(MLP)
         parts = [linear for linear in linears if linear.name.startswith(f"{name}.")]
         for step in STEPS:
-            shortcut = by_name[name + step.shortcut]
-            after = Stretch(f"{name}.{step.name}:hidden", block.layer or 0)
-            after.written_by(shortcut)
-            before.read_by(shortcut)
-            for linear in parts:
-                if linear.role in step.readers:
-                    before.read_by(linear)
-                elif linear.role == step.writer:
-                    after.written_by(linear)
-            before = after
-            stream.append(after)
-    for linear in linears:
-        if linear.role == "head":
-            before.read_by(linear)
+            shortcut = [linear for linear in parts if linear.name == name + step.shortcut]
+            stream[-1].read_by(shortcut + [x for x in parts if x.role in step.readers])
+            stream.append(Stretch(f"{name}.{step.name}:hidden", block.layer or 0))
+            stream[-1].written_by(shortcut + [x for x in parts if x.role == step.writer])
+    stream[-1].read_by([linear for linear in linears if linear.role == "head"])
     return [stretch.dim(contents) for stretch in stream if blocks]
 
 
@@ -119,20 +111,16 @@ def with_stretches(
     """Return a slicing config with the new sizes of the stretches."""
     stream = [dim for dim in dims if dim.kind == "hidden"]
     stream.sort(key=lambda dim: dim.layer is not None)  # the embedding's is the first
-    words = {step.name: step.word for step in STEPS}
+    steps = [step for dim in stream for step in STEPS if dim.name.endswith(f".{step.name}:hidden")]
+    written = ["embedding_dimensions"] + [f"{step.word}_output_dimensions" for step in steps]
     new: dict[str, Any] = dict(config)
-    ends = [""] + [words[dim.name.rpartition(".")[2].removesuffix(":hidden")] for dim in stream[1:]]
-    for i, dim in enumerate(stream):
-        if dim.name not in sizes:
-            continue
-        size = sizes[dim.name]
-        entries = {"embedding_dimensions": "0"}
-        if i > 0:
-            entries = {f"{ends[i]}_output_dimensions": str(dim.layer)}
-        if dim == stream[-1]:
-            new["head_dimension"] = size
-        else:
-            entries[f"{ends[i + 1]}_input_dimensions"] = str(stream[i + 1].layer)
-        for table, layer in entries.items():
-            new[table] = {**new[table], layer: size}
+    for table, dim in zip(written, stream, strict=True):
+        if dim.name in sizes:
+            new[table] = {**new[table], str(dim.layer or 0): sizes[dim.name]}
+    for step, dim, after in zip(steps, stream, stream[1:], strict=False):
+        if dim.name in sizes:
+            table = f"{step.word}_input_dimensions"
+            new[table] = {**new[table], str(after.layer): sizes[dim.name]}
+    if stream and stream[-1].name in sizes:
+        new["head_dimension"] = sizes[stream[-1].name]
     return new

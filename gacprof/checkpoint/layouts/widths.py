@@ -13,7 +13,7 @@ from dataclasses import replace
 from gacprof.checkpoint.inventory import Contents, Dim, Feed, Place
 from gacprof.checkpoint.layouts.configs import width_keys
 from gacprof.checkpoint.layouts.linear import Linear
-from gacprof.checkpoint.layouts.names import EXPERT, names_below, tower_of
+from gacprof.checkpoint.layouts.names import EXPERT, tower_of
 
 STACKED = "experts"
 """The role of a width that all experts of a layer share, since one tensor holds them all."""
@@ -40,7 +40,13 @@ def find_widths(contents: Contents, linears: Sequence[Linear]) -> list[Dim]:
             mlps.setdefault(mlp, {})[role] = linear
         elif role in ("q", "k", "v", "qkv", "o"):
             attention.update(linear.weights, linear.biases)
-    below = names_below(mlps, (name for name in contents.tensors if name not in attention))
+    below: dict[str, list[str]] = {mlp: [] for mlp in mlps}
+    for name in contents.tensors:
+        path = "" if name in attention else name
+        while path:
+            path = path.rpartition(".")[0]
+            if path in below:
+                below[path].append(name)
     dims = []
     for mlp, parts in mlps.items():
         down = parts.pop("down", None)
