@@ -40,6 +40,7 @@ test-virtual: $(READY)
 	.venv-cuda/bin/python -m pip install --quiet --disable-pip-version-check 'torch===2.13.0' 'triton==3.7.1'
 	.venv-cuda/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[measure]' pytest
 	GACPROF_CUDA_PYTHON=.venv-cuda/bin/python $(BIN)/python -m pytest -q tests/virtual
+	for gpu in a100 h100; do .venv-cuda/bin/gacprof virtual $$gpu -- .venv-cuda/bin/python -m pytest -q tests/gpu || exit 1; done
 
 # what a GPU machine without network lacks, as wheels for its Python, into .whl/ (17 MB and more)
 gpu-wheels: $(READY)

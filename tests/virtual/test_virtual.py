@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from gacprof.cliffmap.build import build_map
+from gacprof.cliffmap.run_folder import RunFolder
 from gacprof.core.errors import GacprofError
 from gacprof.extras.virtual import run
 from gacprof.extras.virtual.ask import dispatch
@@ -112,6 +114,26 @@ def test_pytorch_sees_the_gpu_and_its_launches_are_noted(
     assert seen["replayed"] == [True, True]
     assert seen["memory"] == "refused"
     assert "softmax_warp_forward" in seen["profiled"][0]
+
+
+@pytest.mark.parametrize("gpu", ["a100", "h100"])
+def test_a_sweep_ends_in_a_map_of_kernels_without_latencies(
+    gpu: str, cuda_python: Path, tmp_path: Path
+) -> None:
+    if run.virtual(gpu, [str(cuda_python), "-c", "import gacprof, pandas, scipy"]):
+        pytest.skip("that python has no gacprof[measure]")
+    sweep = [str(cuda_python), "-m", "gacprof", "sweep", "quick", "--out", str(tmp_path / "run")]
+    assert run.virtual(gpu, sweep) == 0
+    cliff_map = build_map(tmp_path / "run")
+    assert cliff_map.environment.kind == "virtual"
+    failures = RunFolder(tmp_path / "run").points.failures
+    assert {why for axis in failures.values() for why in axis.values()} <= {
+        "cuDNN error: CUDNN_STATUS_NOT_INITIALIZED"
+    }
+    for curve in cliff_map.curves:
+        for verdict in curve.sizes:
+            assert (verdict.verdict, verdict.latency_us, verdict.penalty) == ("unknown", None, None)
+            assert verdict.reason
 
 
 def test_a_command_keeps_its_exit_status(cuda_python: Path) -> None:
