@@ -270,29 +270,23 @@ class Inventory(Contents):
             raise CheckpointError(f"{self.path} has no dim '{name}'")
         return self._dims[name]
 
-    def fed_by(self, weight: str) -> Sequence[Dim]:
-        """The dims that feed an axis of the product of ``weight``."""
-        return self._fed_by.get(weight, ())
-
-    def modules_of(self, dim: str) -> Sequence[Module]:
-        """The modules that a dim takes part in."""
-        return self._modules_of.get(dim, ())
-
     def ranks_of(self, module: Module) -> list[Dim]:
         """The ranks among a module's dims."""
-        return [dim for dim in map(self.dim, module.dims) if dim.kind == "rank"]
+        return [self._dims[name] for name in module.dims if self._dims[name].kind == "rank"]
 
     @cached_property
-    def _modules_of(self) -> dict[str, list[Module]]:
-        by_dim: dict[str, list[Module]] = {}
+    def fed_by(self) -> Mapping[str, Sequence[Dim]]:
+        """The dims that feed an axis of the product of a weight, by the weight's name."""
+        return dims_by_weight(self.dims)
+
+    @cached_property
+    def modules_of(self) -> Mapping[str, Sequence[Module]]:
+        """The modules that a dim takes part in, by the dim's name."""
+        by_dim: dict[str, list[Module]] = {dim.name: [] for dim in self.dims}
         for module in self.modules:
             for name in module.dims:
-                by_dim.setdefault(name, []).append(module)
+                by_dim[name].append(module)
         return by_dim
-
-    @cached_property
-    def _fed_by(self) -> dict[str, list[Dim]]:
-        return dims_by_weight(self.dims)
 
     @cached_property
     def _dims(self) -> dict[str, Dim]:

@@ -92,37 +92,31 @@ class Products:
             return self.dtype
         return stored if stored in DTYPES and stored != "int8" else self._plain_dtype
 
-    def gemm_at(self, gemm: Gemm, sizes: NewSizes) -> Gemm:
-        """A stored product with its dims at other sizes. Merged ranks are :meth:`gemms`' part."""
-        longer = {"N": 0, "K": 0}
-        for dim in self.inventory.fed_by(gemm.weight):
-            size = sizes.get(dim.name, dim.size) or dim.size
-            for feed in dim.feeds:
-                if feed.weight == gemm.weight:
-                    longer[feed.axis] += size - dim.size
-        return Gemm(gemm.weight, gemm.N + longer["N"], gemm.K + longer["K"], gemm.bias)
-
     def gemms(self, module: Module, sizes: NewSizes = AS_STORED) -> list[Gemm]:
         """A module's products, undivided, with dims at these sizes: one dense product where a
         rank of it is merged (None)."""
-        gemms = [self.gemm_at(gemm, sizes) for gemm in module.gemms]
+        gemms = []
+        for gemm in module.gemms:
+            longer = {"N": 0, "K": 0}
+            for dim in self.inventory.fed_by.get(gemm.weight, ()):
+                size = sizes.get(dim.name, dim.size) or dim.size
+                for feed in dim.feeds:
+                    if feed.weight == gemm.weight:
+                        longer[feed.axis] += size - dim.size
+            n, k = gemm.N + longer["N"], gemm.K + longer["K"]
+            gemms.append(Gemm(gemm.weight, n, k, gemm.bias))
         if all(sizes.get(name, 0) is not None for name in module.dims):
             return gemms
         first, last = module.gemms[0], module.gemms[-1]
-        return [
-            Gemm(
-                module.name,
-                N=module.out_features + gemms[-1].N - last.N,
-                K=module.in_features + gemms[0].K - first.K,
-                bias=any(gemm.bias for gemm in gemms),
-            )
-        ]
+        n = module.out_features + gemms[-1].N - last.N
+        k = module.in_features + gemms[0].K - first.K
+        return [Gemm(module.name, n, k, any(gemm.bias for gemm in gemms))]
 
     def uses_of(self, dim: Dim, sizes: NewSizes = AS_STORED) -> list[Use]:
         """The dim's part in every product that it feeds, at each token count, whatever its own
         size. Other dims have the sizes named, else those stored."""
         uses = []
-        for module in self.inventory.modules_of(dim.name):
+        for module in self.inventory.modules_of[dim.name]:
             size = dim.size
             products = self.gemms(module, {**sizes, dim.name: size})
             longer_products = self.gemms(module, {**sizes, dim.name: size + 1})
@@ -179,11 +173,6 @@ class Products:
                     return None
                 total += time.scaled(count * weight)
         return total
-
-    def total_us(self, source: SizeSource, sizes: NewSizes = AS_STORED) -> Interval | None:
-        """The time of the workload in all products of the model; None where that of one isn't
-        known."""
-        return self.time_us(source, self.inventory.modules, sizes)
 
 
 def plain_dtype(inventory: Inventory) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from gacprof.checkpoint.inventory import Dim, Inventory, Module
+from gacprof.checkpoint.inventory import Dim, Inventory
 from gacprof.checkpoint.products import Products, Tokens
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.core.sizes import (
@@ -79,8 +79,8 @@ def diagnose(
         parameters=inventory.parameters,
         dims=findings,
         fixed=(*fixed_findings(products, size_source), *head_findings(products, size_source)),
-        latency_us=products.total_us(size_source),
-        better_us=products.total_us(size_source, targets),
+        latency_us=products.time_us(size_source, inventory.modules),
+        better_us=products.time_us(size_source, inventory.modules, targets),
         kernels=kernel_lines(inventory, size_source, tp),
         warnings=inventory.warnings,
     )
@@ -103,27 +103,37 @@ def dim_finding(table: SizeTable, dim: Dim) -> DimFinding:
     better = None
     if now.verdict == "misaligned":
         better = better_size(padded.values(), dim.size, dim.max_size)
-    return DimFinding(dim, now, better, action_of(table, dim, now, better))
-
-
-def action_of(table: SizeTable, dim: Dim, now: SizeVerdict, better: SizeVerdict | None) -> Action:
-    """The thing to do about a dim whose size is judged ``now`` and could become ``better``."""
-    if now.verdict == "unknown":
-        return "measure"
-    pads = better is not None and dim.padding == "exact"
-    size = better.size if better is not None and pads else dim.size
-    for module in table.inventory.modules_of(dim.name):
-        if dim.kind == "rank" and table.is_merged_faster(module, {dim.name: size}):
-            return "merge"
-    return "pad" if pads else "keep"
+    action: Action = "measure" if now.verdict == "unknown" else "keep"
+    size = dim.size
+    if better is not None and dim.padding == "exact":
+        action = "pad"
+        size = better.size
+    if action != "measure" and dim.kind == "rank":
+        (module,) = table.inventory.modules_of[dim.name]
+        if table.is_merged_faster(module, {dim.name: size}):
+            action = "merge"
+    return DimFinding(dim, now, better, action)
 
 
 def fixed_findings(products: Products, source: SizeSource) -> list[FixedFinding]:
     """Misaligned sides of products that no dim feeds, equal ones together."""
     places: dict[tuple[Literal["N", "K"], Use], list[str]] = {}
     for module in products.inventory.modules:
-        for axis, weight, use in _fixed_sides(products, module):
-            places.setdefault((axis, use), []).append(weight)
+        dtype = products.dtype_of(module)
+        for i, gemm in enumerate(module.gemms):
+            dims = products.inventory.fed_by.get(gemm.weight, ())
+            fed = {feed.axis for dim in dims for feed in dim.feeds if feed.weight == gemm.weight}
+            if module.role == "head" and products.tp > 1:
+                fed.add("N")  # engines pad a vocabulary before TP ranks share it
+            n_ranks, k_ranks = products.shares(module, i, len(module.gemms))
+            shape = Gemm("", gemm.N, gemm.K, gemm.bias)
+            n, k = Side(gemm.N, 0, n_ranks), Side(gemm.K, 0, k_ranks)
+            sides: dict[Literal["N", "K"], Use] = {
+                "N": Use(shape, Side(0, 1, n_ranks), k, 1, dtype),
+                "K": Use(shape, n, Side(0, 1, k_ranks), 1, dtype),
+            }
+            for axis in sides.keys() - fed:
+                places.setdefault((axis, sides[axis]), []).append(gemm.weight)
     findings = []
     for (axis, use), weights in places.items():
         size = {"N": use.gemm.N, "K": use.gemm.K}[axis]
@@ -133,27 +143,6 @@ def fixed_findings(products: Products, source: SizeSource) -> list[FixedFinding]
         if now.verdict == "misaligned":
             findings.append(FixedFinding(axis, tuple(weights), now, better_size(larger, size)))
     return findings
-
-
-def _fixed_sides(
-    products: Products, module: Module
-) -> Iterator[tuple[Literal["N", "K"], str, Use]]:
-    """The axis, the weight and the use of each side that no dim feeds. Engines pad a vocabulary
-    before TP ranks share it, so that the head's N is left out then."""
-    for i, gemm in enumerate(module.gemms):
-        dims = products.inventory.fed_by(gemm.weight)
-        fed = {feed.axis for dim in dims for feed in dim.feeds if feed.weight == gemm.weight}
-        if module.role == "head" and products.tp > 1:
-            fed.add("N")
-        n_ranks, k_ranks = products.shares(module, i, len(module.gemms))
-        shape, dtype = Gemm("", gemm.N, gemm.K, gemm.bias), products.dtype_of(module)
-        n, k = Side(gemm.N, 0, n_ranks), Side(gemm.K, 0, k_ranks)
-        sides: dict[Literal["N", "K"], Use] = {
-            "N": Use(shape, Side(0, 1, n_ranks), k, 1, dtype),
-            "K": Use(shape, n, Side(0, 1, k_ranks), 1, dtype),
-        }
-        for axis in sides.keys() - fed:
-            yield axis, gemm.weight, sides[axis]
 
 
 def head_findings(products: Products, source: SizeSource) -> list[FixedFinding]:

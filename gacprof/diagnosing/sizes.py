@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes
 from gacprof.checkpoint.products import AS_STORED, Products
 from gacprof.core.points import MAX_DIM
-from gacprof.core.sizes import TOLERANCE, SizeSource, SizeVerdict, Use
+from gacprof.core.sizes import TOLERANCE, SizeSource, SizeVerdict
 
 WINDOW = 0.25
 """How far from a dim's size other sizes are looked for, as a fraction of it."""
@@ -36,7 +36,7 @@ def next_multiple(size: int, multiple: int) -> int:
 def coupled_dims(inventory: Inventory, dim: Dim) -> list[Dim]:
     """The other dims of the products that a dim feeds."""
     weights = dict.fromkeys(feed.weight for feed in dim.feeds)
-    dims = {other.name: other for weight in weights for other in inventory.fed_by(weight)}
+    dims = {other.name: other for weight in weights for other in inventory.fed_by.get(weight, ())}
     dims.pop(dim.name, None)
     return list(dims.values())
 
@@ -64,7 +64,9 @@ class SizeTable:
         """The verdicts on a dim's own size and those within [low, high] that the source knows,
         where other dims have these ``sizes``."""
         uses = self.products.uses_of(dim, sizes)
-        key = (dim.size, low, high, *map(_shape_key, uses))
+        # equal but for the names of the weights
+        shapes = [(u.N, u.K, u.gemm.bias, u.tokens, u.dtype, u.weight) for u in uses]
+        key = (dim.size, low, high, *shapes)
         if key not in self._verdicts:
             choices = sorted({dim.size, *self.source.sizes(uses, low, high)})
             verdicts = self.source.judge(uses, choices) if uses else []
@@ -98,11 +100,6 @@ class SizeTable:
         pair = self.products.time_us(self.source, [module], sizes)
         dense = self.products.time_us(self.source, [module], {**sizes, rank.name: None})
         return pair is not None and dense is not None and dense.high < pair.low
-
-
-def _shape_key(use: Use) -> tuple[object, ...]:
-    """All of a use but the name of its weight."""
-    return use.N, use.K, use.gemm.bias, use.tokens, use.dtype, use.weight
 
 
 def seems_safe(verdict: SizeVerdict) -> bool:

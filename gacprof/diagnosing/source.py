@@ -10,7 +10,6 @@ from gacprof.checkpoint.products import Products, Tokens, plain_dtype, workload
 from gacprof.core.dtypes import compute_dtype, dtype_name
 from gacprof.core.errors import MapError
 from gacprof.core.sizes import SizeSource
-from gacprof.kernels.dispatch import load_table
 
 NOT_ASKED = "unknown, the dispatcher was not asked"
 """Of a size or type beyond those of a dispatch table."""
@@ -77,9 +76,12 @@ def choose_dtype(source: SizeSource, *wishes: object) -> str:
 def kernel_lines(inventory: Inventory, source: SizeSource, tp: int = 1) -> tuple[str, ...]:
     """Lines on the kernels of attention and norms as PyTorch dispatched them on a source's GPU;
     none for a map, and for a GPU and release that were not recorded."""
-    from gacprof.kernels.rules import Rules
+    release = getattr(source, "torch", "")  # of a GPU's rules
+    if not release:
+        return ()
+    from gacprof.kernels.dispatch import load_table
 
-    table = load_table(source.name, source.torch) if isinstance(source, Rules) else None
+    table = load_table(source.name, release)
     if table is None:
         return ()
     dtype = plain_dtype(inventory)

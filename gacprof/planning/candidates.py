@@ -94,7 +94,7 @@ def _group(
         sizes = list(dict.fromkeys([*sizes[:1], largest, *sizes]))
     if not sizes:
         sizes.append(_possible(dims, next_multiple(largest, rules.multiple)))
-    modules = table.inventory.modules_of(dims[0].name)
+    modules = table.inventory.modules_of[dims[0].name]
     merges = [module for module in modules if sole_rank(table.inventory, module) == dims[0]]
     if merges and len(dims) == 1 and objective.name != "gac":
         sizes.append(None)

@@ -95,7 +95,7 @@ def _weights(inventory: Inventory, group: SizeGroup) -> dict[object, Module | Te
     """The modules that a group's dims take part in, and the tensors that they are written in."""
     weights: dict[object, Module | TensorInfo] = {}
     for dim in group.dims:
-        weights |= {("module", m.name): m for m in inventory.modules_of(dim.name)}
+        weights |= {("module", m.name): m for m in inventory.modules_of[dim.name]}
         tensors = [inventory.tensors[place.tensor] for place in dim.places]
         weights |= {info.stored_at: info for info in tensors}
     return weights

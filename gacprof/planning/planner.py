@@ -139,7 +139,10 @@ def _rest(
         names = {module.name for c in classes for module in c.modules}
         modules = [module for module in inventory.modules if module.name not in names]
         latency_us = table.products.time_us(table.source, modules, settled)
-        if latency_us is None or table.products.total_us(table.source, settled) is None:
+        if (
+            latency_us is None
+            or table.products.time_us(table.source, inventory.modules, settled) is None
+        ):
             raise PlanError(
                 f"{table.source.name} doesn't know the latency of every product, which a limit on "
                 "it needs: 'gacprof sweep --model CHECKPOINT' measures them, or leave it out"

@@ -118,9 +118,9 @@ def uses_beside_neighbours(products: Products, dim: Dim) -> Iterator[Use]:
     for multiple in NEIGHBOUR_MULTIPLES:
         sizes = {
             other.name: -(-other.size // multiple) * multiple
-            for module in products.inventory.modules_of(dim.name)
+            for module in products.inventory.modules_of[dim.name]
             for gemm in module.gemms
-            for other in products.inventory.fed_by(gemm.weight)
+            for other in products.inventory.fed_by.get(gemm.weight, ())
             if other.name != dim.name and other.adjustable
         }
         if multiple == 1 or (sizes and dim.size % ALIGNED):

@@ -158,7 +158,7 @@ def test_a_models_products_add_up() -> None:
         for g in module.gemms
         for m, weight in ((1, 1.0), (64, 3.0))
     )
-    total = products.total_us(cliff_map)
+    total = products.time_us(cliff_map, products.inventory.modules)
     assert total is not None
     assert total.value == pytest.approx(expected, 1e-4)
     for dim in inventory.dims:

@@ -79,8 +79,8 @@ def test_what_a_plan_says_it_takes_is_what_the_checkpoint_then_has(
     assert chosen.parameters == (asvd.parameters, after.parameters)
     assert chosen.nbytes[1] == footprint(after, after.tensors.values()).nbytes
     products = Products(asvd, chosen.tokens), Products(after, chosen.tokens)
-    before_us = products[0].total_us(SOURCE, chosen.sizes)
-    after_us = products[1].total_us(SOURCE)
+    before_us = products[0].time_us(SOURCE, products[0].inventory.modules, chosen.sizes)
+    after_us = products[1].time_us(SOURCE, products[1].inventory.modules)
     assert before_us is not None and after_us is not None
     assert before_us.value == pytest.approx(after_us.value)
 
