@@ -106,11 +106,17 @@ def read_hub(repository: str) -> Contents:
     Raises :class:`CheckpointError` where the hub cannot be asked or has no safetensors there.
     """
     name, _, revision = repository.partition("@")
+    tensors = {}
     try:
         from huggingface_hub import get_safetensors_metadata, hf_hub_download
 
         metadata = get_safetensors_metadata(name, revision=revision or None)
         config = hf_hub_download(name, "config.json", revision=revision or None)
+        for file, header in metadata.files_metadata.items():
+            for tensor, info in header.tensors.items():
+                dtype, (start, end) = BY_CODE[info.dtype].name, info.data_offsets
+                shape = tuple(info.shape)
+                tensors[tensor] = TensorInfo(tensor, shape, dtype, file, start, end - start)
     except ImportError:
         raise CheckpointError(
             f"{repository}: no such folder; the hub needs: pip install 'gacprof[hub]'"
@@ -118,11 +124,6 @@ def read_hub(repository: str) -> Contents:
     except Exception as error:  # whatever the library and its HTTP stack raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise CheckpointError(f"{repository}: no such folder, and the hub says: {reason}") from None
-    tensors = {}
-    for file, header in metadata.files_metadata.items():
-        for tensor, info in header.tensors.items():
-            entry = {"dtype": info.dtype, "shape": info.shape, "data_offsets": info.data_offsets}
-            tensors[tensor] = tensor_info(tensor, entry, file, 0)
     return Contents(tensors, read_json_object(Path(config)), container="safetensors")
 
 
@@ -140,27 +141,20 @@ def read_safetensors(path: Path) -> Contents:
                 raise ValueError(f"its header has {length} bytes, the file {size}")
             entries = json.loads(file.read(length))
         metadata = entries.pop("__metadata__", {})
-        tensors = [tensor_info(name, e, path.name, 8 + length) for name, e in entries.items()]
-        end = max(((info.offset or 0) + info.nbytes for info in tensors), default=0)
-        if end > size:
-            raise ValueError(f"its header describes {end} bytes, the file has {size}")
+        tensors = {}
+        for name, entry in entries.items():
+            element, shape = BY_CODE[entry["dtype"]], tuple(entry["shape"])
+            start, end = entry["data_offsets"]
+            is_counts = all(type(number) is int and number >= 0 for number in (*shape, start))
+            if not is_counts or math.prod(shape) * element.itemsize != end - start:
+                raise ValueError(f"tensor {name[:100]!r} of shape {shape} has {end - start} bytes")
+            if 8 + length + end > size:
+                raise ValueError(f"tensor {name[:100]!r} ends beyond the file of {size} bytes")
+            offset = 8 + length + start
+            tensors[name] = TensorInfo(name, shape, element.name, path.name, offset, end - start)
     except (AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise CheckpointError(
             f"{path} is no whole safetensors file: {reason}: fetch it again"
         ) from None
-    by_name = {info.name: info for info in tensors}
-    return Contents(by_name, container="safetensors", metadata={path.name: metadata})
-
-
-def tensor_info(name: str, entry: dict[str, Any], file: str, start: int) -> TensorInfo:
-    """Return a header's entry as a tensor whose data are counted from ``start`` of the file.
-
-    Raises ``KeyError``, ``TypeError`` or ``ValueError`` for an entry that contradicts itself.
-    """
-    element, shape = BY_CODE[entry["dtype"]], tuple(entry["shape"])
-    begin, end = entry["data_offsets"]
-    is_counts = all(type(number) is int and number >= 0 for number in (*shape, begin))
-    if not is_counts or math.prod(shape) * element.itemsize != end - begin:
-        raise ValueError(f"tensor {name[:100]!r} of shape {shape} has {end - begin} bytes")
-    return TensorInfo(name, shape, element.name, file, start + begin, end - begin)
+    return Contents(tensors, container="safetensors", metadata={path.name: metadata})

@@ -15,7 +15,7 @@ from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes
 from gacprof.core.dtypes import compute_dtype, dtype_name
 from gacprof.core.errors import ConfigError
 from gacprof.core.points import DTYPES
-from gacprof.core.sizes import ZERO, Gemm, Interval, Side, SizeSource, Use
+from gacprof.core.sizes import Gemm, Interval, Side, SizeSource, Use
 
 Tokens = Mapping[int, float] | Sequence[int]
 
@@ -40,7 +40,7 @@ def workload(tokens: Tokens | None, source: SizeSource) -> dict[int, float]:
         tokens = list(source.tokens) or DEFAULT_TOKENS
     weights = dict(tokens) if isinstance(tokens, Mapping) else dict.fromkeys(tokens, 1.0)
     if not weights or min(weights) < 1 or min(weights.values()) <= 0:
-        raise ConfigError(f"tokens {weights}: give positive counts, such as 1,1024")
+        raise ConfigError(f"tokens {weights}: give positive counts, such as 1 1024")
     return weights
 
 
@@ -165,14 +165,17 @@ class Products:
                 if gemm is None:
                     return None
                 counts[gemm.N, gemm.K, gemm.bias, self.dtype_of(module)] += 1
-        total = ZERO
+        low = value = high = 0.0
         for (n, k, bias, dtype), count in counts.items():
             for tokens, weight in self.tokens.items():
                 time = source.latency_us(Gemm("", n, k, bias), tokens, dtype)
                 if time is None:
                     return None
-                total += time.scaled(count * weight)
-        return total
+                calls = count * weight
+                low += time.low * calls
+                value += time.value * calls
+                high += time.high * calls
+        return Interval(low, value, high)
 
 
 def plain_dtype(inventory: Inventory) -> str:

@@ -48,7 +48,7 @@ def diagnose(
     source
         A map (file, run folder or shipped name) or a GPU's name (h100).
     tokens
-        Token counts of the workload, such as 1,1024; by default those of the map.
+        Token counts of the workload, such as 1 1024; by default those of the map.
     tp
         Tensor-parallel ranks that share the products.
     dtype
@@ -104,15 +104,14 @@ def dim_finding(table: SizeTable, dim: Dim) -> DimFinding:
     if now.verdict == "misaligned":
         better = better_size(padded.values(), dim.size, dim.max_size)
     action: Action = "measure" if now.verdict == "unknown" else "keep"
-    size = dim.size
+    size: int | None = dim.size
     if better is not None and dim.padding == "exact":
         action = "pad"
         size = better.size
-    if action != "measure" and dim.kind == "rank":
-        (module,) = table.inventory.modules_of[dim.name]
-        if table.is_merged_faster(module, {dim.name: size}):
-            action = "merge"
-    return DimFinding(dim, now, better, action)
+    if action != "measure" and table.is_merged_faster(dim, size):
+        action = "merge"
+        size = None
+    return DimFinding(dim, now, better, action, size)
 
 
 def fixed_findings(products: Products, source: SizeSource) -> list[FixedFinding]:
@@ -172,21 +171,14 @@ faster; ``measure``: the source does not know the size; else ``keep``."""
 
 @dataclass(frozen=True)
 class DimFinding:
-    """A dim, the verdict on its size beside padded coupled dims, and the size to pad it to."""
+    """A dim, the verdict on its size beside padded coupled dims, and the size to pad it to.
+    ``target_size`` is that after the action; None: merged."""
 
     dim: Dim
     now: SizeVerdict
     better: SizeVerdict | None
     action: Action
-
-    @property
-    def target_size(self) -> int | None:
-        """The size after the action; None: merged."""
-        if self.action == "merge":
-            return None
-        if self.action == "pad" and self.better is not None:
-            return self.better.size
-        return self.dim.size
+    target_size: int | None
 
 
 @dataclass(frozen=True)

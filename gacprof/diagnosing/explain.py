@@ -30,8 +30,8 @@ class Explanation:
 
 
 def explain(
-    source: str | Path | SizeSource,
     size: int,
+    source: str | Path | SizeSource,
     *,
     dim: Literal["N", "K", "rank", "head_dim"] = "N",
     other: int = 4096,
@@ -44,10 +44,10 @@ def explain(
 
     Parameters
     ----------
-    source
-        A map (file, run folder or shipped name) or a GPU's name.
     size
         The size in question.
+    source
+        A map (file, run folder or shipped name) or a GPU's name.
     dim
         The side of the product it is; ``rank``: N and K of a square factor pair; ``head_dim``.
     other

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes
+from gacprof.checkpoint.inventory import Dim, Inventory, NewSizes
 from gacprof.checkpoint.products import AS_STORED, Products
 from gacprof.core.points import MAX_DIM
 from gacprof.core.sizes import TOLERANCE, SizeSource, SizeVerdict
@@ -29,24 +29,12 @@ def window_of(size: int, window: float = WINDOW) -> tuple[int, int]:
     return max(1, size - reach), size + reach
 
 
-def next_multiple(size: int, multiple: int) -> int:
-    return -(-size // multiple) * multiple
-
-
 def coupled_dims(inventory: Inventory, dim: Dim) -> list[Dim]:
     """The other dims of the products that a dim feeds."""
     weights = dict.fromkeys(feed.weight for feed in dim.feeds)
     dims = {other.name: other for weight in weights for other in inventory.fed_by.get(weight, ())}
     dims.pop(dim.name, None)
     return list(dims.values())
-
-
-def sole_rank(inventory: Inventory, module: Module) -> Dim | None:
-    """The rank of a factor pair that can be multiplied out to one dense weight."""
-    ranks = inventory.ranks_of(module)
-    if len(module.gemms) != 2 or len(ranks) != 1 or ranks[0].padding == "refused":
-        return None
-    return ranks[0]
 
 
 class SizeTable:
@@ -90,15 +78,15 @@ class SizeTable:
     def padded_neighbours(self, dim: Dim, multiple: int) -> dict[str, int]:
         """The coupled dims of a dim that can be padded, at their next multiples."""
         coupled = coupled_dims(self.inventory, dim)
-        return {d.name: next_multiple(d.size, multiple) for d in coupled if d.padding == "exact"}
+        return {d.name: -(-d.size // multiple) * multiple for d in coupled if d.padding == "exact"}
 
-    def is_merged_faster(self, module: Module, sizes: NewSizes = AS_STORED) -> bool:
-        """Whether the dense product is surely faster than the factor pair in its place."""
-        rank = sole_rank(self.inventory, module)
-        if rank is None:
+    def is_merged_faster(self, dim: Dim, size: int | None) -> bool:
+        """Whether dense products are surely faster than the factor pairs of a rank of this size."""
+        modules = self.inventory.modules_of[dim.name]
+        if dim.kind != "rank" or any(module.kind != "factored" for module in modules):
             return False
-        pair = self.products.time_us(self.source, [module], sizes)
-        dense = self.products.time_us(self.source, [module], {**sizes, rank.name: None})
+        pair = self.products.time_us(self.source, modules, {dim.name: size})
+        dense = self.products.time_us(self.source, modules, {dim.name: None})
         return pair is not None and dense is not None and dense.high < pair.low
 
 

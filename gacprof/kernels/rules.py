@@ -81,10 +81,11 @@ class Rules:
 
     def tiers(self, dtype: str) -> tuple[Tier, ...]:
         """The tiers of a dtype, the best first. Raises :class:`ConfigError` for one without any."""
-        name = compute_dtype(dtype)
-        if name not in self._tiers.tiers:
-            raise ConfigError(f"{self.name} has no rules for {name}, of {', '.join(self.dtypes)}")
-        return self._tiers.tiers[name]
+        if dtype not in self._tiers.tiers:
+            dtype = compute_dtype(dtype)  # of another spelling
+        if dtype not in self._tiers.tiers:
+            raise ConfigError(f"{self.name} has no rules for {dtype}, of {', '.join(self.dtypes)}")
+        return self._tiers.tiers[dtype]
 
     def tier(self, dtype: str, *, tokens: int, n: int, k: int) -> int:
         """The tier of a product, from 0, the best; :data:`NOT_SERVED` where no kernel takes it."""

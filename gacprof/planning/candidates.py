@@ -16,9 +16,7 @@ from gacprof.diagnosing.sizes import (
     PADDED_TO,
     SizeTable,
     coupled_dims,
-    next_multiple,
     seems_safe,
-    sole_rank,
     window_of,
 )
 from gacprof.planning.quality import Objective, can_have
@@ -93,10 +91,10 @@ def _group(
     if may_stay and largest % rules.multiple == 0 and all(dim.size == largest for dim in dims):
         sizes = list(dict.fromkeys([*sizes[:1], largest, *sizes]))
     if not sizes:
-        sizes.append(_possible(dims, next_multiple(largest, rules.multiple)))
+        sizes.append(_possible(dims, -(-largest // rules.multiple) * rules.multiple))
     modules = table.inventory.modules_of[dims[0].name]
-    merges = [module for module in modules if sole_rank(table.inventory, module) == dims[0]]
-    if merges and len(dims) == 1 and objective.name != "gac":
+    is_pair = dims[0].kind == "rank" and all(module.kind == "factored" for module in modules)
+    if is_pair and len(dims) == 1 and objective.name != "gac":
         sizes.append(None)
     return SizeGroup(tuple(dims), tuple(sizes))
 
@@ -116,7 +114,8 @@ def _offered(
     """The sizes that are safe for all of the dims and suit them, in the order of a group's."""
     low = window_of(min(dim.size for dim in dims), rules.window)[0]
     largest = max(dim.size for dim in dims)
-    high = max(window_of(largest, rules.window)[1], next_multiple(largest, rules.multiple))
+    next_multiple = -(-largest // rules.multiple) * rules.multiple
+    high = max(window_of(largest, rules.window)[1], next_multiple)
     sizes: dict[int, None] = {}
     for multiple in (*PADDED_TO, 1):
         by_dim = [

@@ -58,7 +58,7 @@ def plan(
     latency
         The most time of all products at the workload: 25ms.
     tokens
-        Token counts of the workload, such as 1,1024; by default those of the map.
+        Token counts of the workload, such as 1 1024; by default those of the map.
     tp
         Tensor-parallel ranks that share the products.
     dtype

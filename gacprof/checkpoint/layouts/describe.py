@@ -148,7 +148,7 @@ def _ranks(contents: Contents, linear: Linear, is_ordered: bool) -> Iterator[Dim
     n_in = linear.in_features
     start = 0
     for i, factor in enumerate(outer):
-        n_out, size = contents.shape(factor)
+        n_out, size = contents.tensors[factor].shape
         full = min(n_in, n_out)
         yield Dim(
             name=f"{linear.name}:rank.{i}" if len(outer) > 1 else f"{linear.name}:rank",
@@ -170,9 +170,9 @@ def _module(contents: Contents, linear: Linear, by_weight: Mapping[str, Sequence
     inner, *outer = linear.weights
     is_biased = bool(linear.biases)
     if outer:
-        gemms = [Gemm(inner, contents.shape(inner)[0], linear.in_features)]
+        gemms = [Gemm(inner, contents.tensors[inner].shape[0], linear.in_features)]
         for factor in outer:
-            n_out, rank = contents.shape(factor)
+            n_out, rank = contents.tensors[factor].shape
             gemms.append(Gemm(factor, n_out, rank, is_biased))
     else:
         gemms = [Gemm(inner, linear.out_features, linear.in_features, is_biased)]

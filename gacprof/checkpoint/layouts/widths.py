@@ -68,14 +68,14 @@ def _width(contents: Contents, mlp: str, parts: Mapping[str, Linear], others: It
     size, cost = down.in_features, down.per_input
     places: list[Place] = []
     feeds: list[Feed] = []
-    for role, linear in parts.items():
-        copies = _COPIES[role]
-        if role == "down":
+    for part, linear in parts.items():
+        copies = _COPIES[part]
+        if part == "down":
             axes = {down.weights[0]: down.axes[1]}
             feeds.append(Feed(down.weights[0], "K"))
         else:
             axes = {linear.weights[-1]: linear.axes[0]}
-            axes |= {bias: len(contents.shape(bias)) - 1 for bias in linear.biases}
+            axes |= {bias: len(contents.tensors[bias].shape) - 1 for bias in linear.biases}
             feeds += [Feed(linear.weights[-1], "N")] * copies
             cost += copies * linear.per_output
         for tensor, axis in axes.items():
@@ -84,6 +84,13 @@ def _width(contents: Contents, mlp: str, parts: Mapping[str, Linear], others: It
             else:
                 starts = range(0, max(copies, linear.joined) * size, size)
                 places += [Place(tensor, axis, start) for start in starts]
+    role = "expert" if EXPERT.search(f"{mlp}.") else "mlp"
+    if tower_of(mlp):
+        role = "tower"
+    elif mlp.endswith(("shared_expert", "shared_experts", "shared_mlp")):
+        role = "shared_expert"
+    elif down.joined > 1 or len(contents.tensors[down.weights[0]].shape) > 2:
+        role = STACKED
     why = _refusal(contents, parts, others)
     return Dim(
         name=f"{mlp}:width",
@@ -93,20 +100,10 @@ def _width(contents: Contents, mlp: str, parts: Mapping[str, Linear], others: It
         feeds=tuple(feeds),
         params_per_unit=cost,
         layer=down.layer,
-        role=_kind_of(contents, mlp, down),
+        role=role,
         padding="refused" if why else "exact",
         why=why,
     )
-
-
-def _kind_of(contents: Contents, mlp: str, down: Linear) -> str:
-    if tower_of(mlp):
-        return "tower"
-    if mlp.endswith(("shared_expert", "shared_experts", "shared_mlp")):
-        return "shared_expert"
-    if down.joined > 1 or len(contents.shape(down.weights[0])) > 2:
-        return STACKED
-    return "expert" if EXPERT.search(f"{mlp}.") else "mlp"
 
 
 def _refusal(contents: Contents, parts: Mapping[str, Linear], others: Iterable[str]) -> str:
@@ -118,7 +115,7 @@ def _refusal(contents: Contents, parts: Mapping[str, Linear], others: Iterable[s
         sizes.discard(hidden)
     for name in others:
         is_norm = hidden == size and _OF_THE_STREAM.fullmatch(name)
-        if name not in tensors and not is_norm and sizes.intersection(contents.shape(name)):
+        if name not in tensors and not is_norm and sizes.intersection(contents.tensors[name].shape):
             return f"{name} has the same width and is not known to allow zeros"
     return next((linear.why for linear in parts.values() if linear.why), "")
 
