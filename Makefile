@@ -9,7 +9,7 @@ TRAINED := runs/smollm2/smollm2/config.json
 # What is imported is compiled once, whatever the shell says: pip compiles nothing here.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint types unit test-all test-virtual gpu-wheels docs release setup clean
+.PHONY: demo test lint types unit test-all test-virtual gpu-wheels release setup clean
 # SmolLM2-135M, which pip fetches.
 demo: $(READY) $(TRAINED)
 	@$(BIN)/python examples/demo.py runs/smollm2/smollm2 runs/demo
@@ -45,11 +45,6 @@ test-virtual: $(READY)
 # what a GPU machine without network lacks, as wheels for its Python, into .whl/ (17 MB and more)
 gpu-wheels: $(READY)
 	PYTHON=$(BIN)/python GPU_PYTHON=3.12 tools/first_gpu_hour.sh wheels
-
-# the pages of docs/ as a site in site/, with a reference of commands and functions
-docs: $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 # sdist and wheel into dist/; a slow test installs them into an empty environment
 release: $(READY)

@@ -112,12 +112,14 @@ def command(verb: str) -> Callable[..., Any]:
 def writable(annotation: Any) -> Any:
     """The part of a type that a word on a command line can stand for; None where there is none.
 
-    A sequence becomes a tuple, and a mapping of token counts to weights is left out.
+    A sequence becomes a tuple, which takes a single value's place; mappings are left out.
     """
     origin = typing.get_origin(annotation)
     if origin in (Union, types.UnionType):
         parts = [writable(part) for part in typing.get_args(annotation)]
         parts = [part for part in parts if part is not None]
+        several = [part for part in parts if typing.get_origin(part) is tuple]
+        parts = [*several, *(part for part in parts if not several or part is types.NoneType)]
         return functools.reduce(lambda a, b: a | b, parts) if parts != [types.NoneType] else None
     if origin is Literal or annotation in WRITABLE:
         return annotation

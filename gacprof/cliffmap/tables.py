@@ -16,8 +16,8 @@ from gacprof.core.sizes import SizeVerdict
 
 
 def candidates(
-    maps: CliffMap | str | Path | Sequence[CliffMap | str | Path],
     size: int,
+    maps: CliffMap | str | Path | Sequence[CliffMap | str | Path],
     *,
     operator: str = "linear",
     dim: str = "N",
@@ -30,10 +30,10 @@ def candidates(
 
     Parameters
     ----------
-    maps
-        A map, its file or the name of a shipped one; or several.
     size
         The size that a compressor would like.
+    maps
+        A map, its file or the name of a shipped one; or several.
     operator
         The operator that is to be served well.
     dim

@@ -56,8 +56,8 @@ def safe_ranks(
     if not ranks:
         raise MapError(
             f"{size_source.name} knows no rank from {first} to {last} of {out_features}×"
-            f"{in_features} in {used_dtype}: measure them by 'gacprof sweep --ranks "
-            f"{out_features}x{in_features}'"
+            f"{in_features} in {used_dtype}: measure them by 'gacprof sweep --model MODEL --ranks "
+            f"{first} {last}'"
         )
     return [v.size for v in size_source.judge(uses, ranks) if v.verdict == "safe"]
 

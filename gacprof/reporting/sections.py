@@ -108,14 +108,15 @@ def plan_section(plan: Plan) -> Section:
     before, after = plan.parameters
     headline = (
         f"{len(plan.sizes)} of {counted(len(plan.choices), 'size')} change; parameters "
-        f"{before:,} → {after:,} ({(after / before - 1) * 100:+.1f} %)."
+        f"{before:,} → {after:,} ({(after / before - 1) * 100:+.1f} %); {plan.source} knows nothing "
+        f"of {sum(choice.verdict == 'unknown' for choice in plan.choices)}."
     )
     changed = [choice for choice in plan.choices if choice.after != choice.before]
     rows = [
         (str(c.before), "multiplied out" if c.after is None else str(c.after), c.verdict)
         for c in changed
     ]
-    remarks = [f"Sizes judged {plan.provenance}."]
+    remarks = [f"Sizes: {plan.provenance}."]
     if plan.latency_us is not None:
         remarks += total_text("Products that dims feed, before", plan.latency_us[0])
         remarks += total_text("Products that dims feed, after", plan.latency_us[1])

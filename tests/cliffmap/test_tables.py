@@ -16,21 +16,21 @@ HEAD_DIM = {"operator": "attention", "dim": "head_dim"}
 
 
 def test_candidates_are_the_nearest_safe_sizes() -> None:
-    verdicts = candidates("a100-published", 107, **HEAD_DIM, below=1, above=1)
+    verdicts = candidates(107, "a100-published", **HEAD_DIM, below=1, above=1)
     assert [v.size for v in verdicts] == [96, 128]
     assert {v.verdict for v in verdicts} == {"safe"}
-    assert [v.size for v in candidates("a100-published", 128, **HEAD_DIM, below=1)] == [
+    assert [v.size for v in candidates(128, "a100-published", **HEAD_DIM, below=1)] == [
         128,
         160,
         192,
     ]
-    assert candidates("a100-published", 107, **HEAD_DIM, below=0, above=0) == []
+    assert candidates(107, "a100-published", **HEAD_DIM, below=0, above=0) == []
 
 
 def test_candidates_of_several_maps_are_safe_on_all() -> None:
-    both = candidates(["a100-published", "h100-published"], 107, **HEAD_DIM, below=99, above=99)
+    both = candidates(107, ["a100-published", "h100-published"], **HEAD_DIM, below=99, above=99)
     apart = [
-        {v.size for v in candidates(name, 107, **HEAD_DIM, below=99, above=99)}
+        {v.size for v in candidates(107, name, **HEAD_DIM, below=99, above=99)}
         for name in ("a100-published", "h100-published")
     ]
     assert {v.size for v in both} == apart[0] & apart[1]
@@ -47,11 +47,11 @@ def test_candidates_of_several_maps_are_safe_on_all() -> None:
 )
 def test_a_curve_that_is_none_or_several_is_refused(size: int, options: dict[str, str]) -> None:
     with pytest.raises(MapError):
-        candidates("a100-published", size, **options)
+        candidates(size, "a100-published", **options)
 
 
 def test_other_dims_tell_curves_apart() -> None:
-    verdicts = candidates("a100-published", 4_050, dim="K", fixed={"M": 512})
+    verdicts = candidates(4_050, "a100-published", dim="K", fixed={"M": 512})
     assert all(v.size % 16 == 0 for v in verdicts)
 
 

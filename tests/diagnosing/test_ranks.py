@@ -44,7 +44,7 @@ def test_a_pair_that_was_not_measured_is_refused() -> None:
 
 @pytest.mark.parametrize("dim", ["N", "K", "rank", "head_dim"])
 def test_an_explanation_compares_with_the_next_safe_size(dim) -> None:
-    explanation = explain(FormulaSource(teeth_of(8)), 107, dim=dim, other=4096)
+    explanation = explain(107, FormulaSource(teeth_of(8)), dim=dim, other=4096)
     assert explanation.now.size == 107 and explanation.now.verdict == "misaligned"
     assert explanation.better is not None and explanation.better.size == 112
     if dim != "head_dim":

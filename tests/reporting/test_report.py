@@ -35,7 +35,7 @@ def artefacts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     printed = {
         "diagnosis": diagnose(ASVD, cliff_map, tokens=TOKENS),
         "verification": verify(ASVD, folder / "aligned"),
-        "explanation": explain(cliff_map, 51, dim="K", other=256, dtype="float32", tokens=TOKENS),
+        "explanation": explain(51, cliff_map, dim="K", other=256, dtype="float32", tokens=TOKENS),
     }
     for name, result in printed.items():
         (folder / f"{name}.json").write_text(json.dumps(json_of(result)))
