@@ -10,10 +10,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from gacprof.kernels.dispatch import FLASH_MULTIPLE, DispatchTable, load_table, shipped_tables
+from gacprof.kernels.dispatch import (
+    FLASH_MULTIPLE,
+    DispatchTable,
+    Section,
+    load_table,
+    shipped_tables,
+)
 
 PAGE = Path(__file__).parents[1] / "reports" / "dispatch.md"
 HEAD_DIMS = (64, 80, 96, 107, 112, 128, 160, 192, 256, 257, 264, 512)
@@ -79,9 +86,21 @@ def changes(gpu: str, before: str, after: str) -> list[str]:
         if was != becomes:
             texts.append(f"SDPA {was} → {becomes}: {count:,} of {counts.total():,} answers")
     for name in ("fa2", "rows", "products"):
-        same = old.sections[name] == new.sections[name]
-        texts.append(f"{name}: {'nothing' if same else 'other kernels'}")
+        texts.append(f"{name}: {differing(old.sections[name], new.sections[name])}")
     return texts
+
+
+def differing(old: Section, new: Section) -> str:
+    """The keys that a section answers otherwise in a later release."""
+    if old == new:
+        return "nothing"
+    first, last = new.range
+    keys = [
+        " ".join(map(str, key))
+        for key in new.keys
+        if any(old.lookup(n, *key) != new.lookup(n, *key) for n in range(first, last + 1))
+    ]
+    return ", ".join(keys) or "nothing"
 
 
 def row(*cells: str) -> str:
@@ -90,15 +109,16 @@ def row(*cells: str) -> str:
 
 def main() -> None:
     """Write the page."""
-    releases = list(dict.fromkeys(release for _, release in sorted(shipped_tables(), key=str)))
-    *_, before, after = sorted(releases, key=lambda text: [int(part) for part in text.split(".")])
-    lines = [HEADER, *by_head_dim(after)]
-    lines += [f"\n## From torch {before} to {after}\n"]
-    lines += [row("GPU", "what changed"), row("---", "---")]
-    gpus_of: dict[str, list[str]] = {}
-    for gpu in dict.fromkeys(gpu for gpu, _ in shipped_tables()):
-        gpus_of.setdefault("; ".join(changes(gpu, before, after)), []).append(gpu)
-    lines += [row(", ".join(gpus), text) for text, gpus in gpus_of.items()]
+    releases = {release for _, release in shipped_tables()}
+    newest_first = sorted(releases, key=lambda text: [-int(part) for part in text.split(".")])
+    lines = [HEADER, *by_head_dim(newest_first[0])]
+    for after, before in pairwise(newest_first):
+        lines += [f"\n## From torch {before} to {after}\n"]
+        lines += [row("GPU", "what changed"), row("---", "---")]
+        gpus_of: dict[str, list[str]] = {}
+        for gpu in dict.fromkeys(gpu for gpu, _ in shipped_tables()):
+            gpus_of.setdefault("; ".join(changes(gpu, before, after)), []).append(gpu)
+        lines += [row(", ".join(gpus), text) for text, gpus in gpus_of.items()]
     PAGE.write_text("\n".join(lines).replace("\n\n\n", "\n\n") + "\n", encoding="utf-8")
 
 
