@@ -102,6 +102,14 @@ VISIBLE cublasStatus_t cublasSgemm_v2(cublasHandle_t handle, cublasOperation_t t
     return cublasSgemmStridedBatched(handle, ta, tb, m, n, k, alpha, a, lda, 0, b, ldb, 0, beta, c,
                                      ldc, 0, 1);
 }
+/* Declared for C++ alone, of whose type half is here only the address. */
+VISIBLE cublasStatus_t cublasHgemm(cublasHandle_t handle, cublasOperation_t ta,
+                                   cublasOperation_t tb, int m, int n, int k, const void *alpha,
+                                   const void *a, int lda, const void *b, int ldb,
+                                   const void *beta, void *c, int ldc) {
+    return cublasGemmEx(handle, ta, tb, m, n, k, alpha, a, CUDA_R_16F, lda, b, CUDA_R_16F, ldb,
+                        beta, c, CUDA_R_16F, ldc, CUBLAS_COMPUTE_16F, CUBLAS_GEMM_DEFAULT);
+}
 
 /* ---- cublasLt: descriptors, layouts and preferences keep what was set ---- */
 struct object {

@@ -68,6 +68,23 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image) {
     *module = calloc(1, sizeof **module);
     return CUDA_SUCCESS;
 }
+/* A library of a file has one kernel, as what engines compile at run time: it is called as the file,
+   whose folder they name by the kernel. */
+CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, CUjit_option *options,
+                               void **values, unsigned count, CUlibraryOption *library_options,
+                               void **library_values, unsigned library_count) {
+    CUfunction kernel;
+    cuModuleLoadData((CUmodule *)library, path);
+    return cuModuleGetFunction(&kernel, (CUmodule)*library, path);
+}
+CUresult cuLibraryGetKernelCount(unsigned *count, CUlibrary library) {
+    *count = ((CUmodule)library)->functions != NULL;
+    return CUDA_SUCCESS;
+}
+CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned count, CUlibrary library) {
+    if (count) *kernels = (CUkernel)((CUmodule)library)->functions;
+    return CUDA_SUCCESS;
+}
 CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
     *module = (CUmodule)library;
     return CUDA_SUCCESS;
