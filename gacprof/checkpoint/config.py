@@ -73,28 +73,26 @@ def _with_ranks(
 def module_facts(inventory: Inventory) -> dict[str, Any]:
     """Return RoPE and the norms' epsilon as a pickled model's modules have them, if they agree."""
     facts: dict[str, Any] = {}
-    attributes = inventory.attributes
-    rotary = [name for name in attributes if name.endswith(".rotary_emb")]
-    thetas = {_rope_theta(attributes, name) for name in rotary} - {None}
+    thetas: set[float | None] = set()
+    are_tools = True
+    for name, module in inventory.attributes.items():
+        if name.endswith(".rotary_emb"):
+            attention = inventory.attributes.get(name.removesuffix(".rotary_emb"), {})
+            theta = module.get("base") or attention.get("rope_theta")
+            if str(module.get("class")).startswith(_OWN_CLASSES):
+                theta = theta or LLAMA_ROPE_THETA
+            else:
+                are_tools = False
+            thetas.add(theta)
+    thetas.discard(None)
     if len(thetas) == 1:
         facts["rope_theta"] = thetas.pop()
-        if all(_is_tools(attributes[name]) for name in rotary):
+        if are_tools:
             facts["rope_scaling"] = None
-    epsilons = {module.get("variance_epsilon") for module in attributes.values()} - {None}
+    epsilons = {module.get("variance_epsilon") for module in inventory.attributes.values()} - {None}
     if len(epsilons) == 1 and "rms_norm_eps" in inventory.config:
         facts["rms_norm_eps"] = epsilons.pop()
     return facts
-
-
-def _rope_theta(attributes: Mapping[str, Mapping[str, Any]], rotary: str) -> float | None:
-    """The base of a rotary embedding: its own, its attention's, or its class's default."""
-    attention = attributes.get(rotary.removesuffix(".rotary_emb"), {})
-    default = LLAMA_ROPE_THETA if _is_tools(attributes[rotary]) else None
-    return attributes[rotary].get("base") or attention.get("rope_theta") or default
-
-
-def _is_tools(module: Mapping[str, Any]) -> bool:
-    return str(module.get("class")).startswith(_OWN_CLASSES)
 
 
 def effective_config(inventory: Inventory) -> dict[str, Any]:

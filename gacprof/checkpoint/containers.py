@@ -29,9 +29,8 @@ def find_weights(folder: Path) -> Path:
     """Return the file, or the index of shards, that holds a folder's weights."""
     names = sorted(path.name for path in folder.iterdir() if path.is_file())
     weights = [n for n in names if n.endswith(_ENDINGS) and not n.startswith(_NOT_MODELS)]
-    indexes = [name for name in weights if name.endswith(_INDEX)]
     conventional = [name for name in _CONVENTIONAL if name in names]
-    candidates = conventional[:1] or indexes or weights
+    candidates = conventional[:1] or [n for n in weights if n.endswith(_INDEX)] or weights
     if not candidates:
         raise CheckpointError(
             f"{folder}: no weights (no *.safetensors, *.bin, *.pt, *.pth or index): for a config "
@@ -70,9 +69,10 @@ def _read_shards(index: Path) -> Contents:
         )
     parts = {shard: read_weights(index.parent / shard) for shard in sorted({*shard_of.values()})}
     stored = {name: info for part in parts.values() for name, info in part.tensors.items()}
-    tensors = {n: parts[shard].tensors.get(n) for n, shard in shard_of.items()}
-    if None in tensors.values():
-        raise CheckpointError(f"{index}: names a tensor that its shards do not hold: fetch it")
+    try:
+        tensors = {name: parts[shard].tensors[name] for name, shard in shard_of.items()}
+    except KeyError as error:
+        raise CheckpointError(f"{index} names {error}, which its shard lacks: fetch it") from None
     left_out = tuple(sorted(stored.keys() - tensors.keys()))
     warnings = [warning for part in parts.values() for warning in part.warnings]
     if left_out:
@@ -80,7 +80,7 @@ def _read_shards(index: Path) -> Contents:
             f"{len(left_out)} tensors, {left_out[0]} the first, are not in {index.name}"
         )
     return Contents(
-        {name: info for name, info in tensors.items() if info},
+        tensors,
         container=next(part.container for part in parts.values()),
         metadata={shard: text for part in parts.values() for shard, text in part.metadata.items()},
         index=(index.name, settings),

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -195,15 +195,6 @@ class Module:
     dims: tuple[str, ...] = ()
 
 
-def dims_by_weight(dims: Iterable[Dim]) -> dict[str, list[Dim]]:
-    """The dims that feed an axis of each weight's product, each once."""
-    by_weight: dict[str, list[Dim]] = {}
-    for dim in dims:
-        for weight in dict.fromkeys(feed.weight for feed in dim.feeds):
-            by_weight.setdefault(weight, []).append(dim)
-    return by_weight
-
-
 @dataclass(frozen=True, kw_only=True)
 class Inventory(Contents):
     """A checkpoint as its headers describe it. No tensor data was read to make one.
@@ -277,7 +268,11 @@ class Inventory(Contents):
     @cached_property
     def fed_by(self) -> Mapping[str, Sequence[Dim]]:
         """The dims that feed an axis of the product of a weight, by the weight's name."""
-        return dims_by_weight(self.dims)
+        by_weight: dict[str, list[Dim]] = {}
+        for dim in self.dims:
+            for weight in dict.fromkeys(feed.weight for feed in dim.feeds):
+                by_weight.setdefault(weight, []).append(dim)
+        return by_weight
 
     @cached_property
     def modules_of(self) -> Mapping[str, Sequence[Module]]:

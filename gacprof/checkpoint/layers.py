@@ -53,15 +53,16 @@ def factors_of(module: Module) -> FactorPair | GroupedFactors:
 
 def parameter_names(inventory: Inventory) -> dict[str, str]:
     """Return the names of our layers' parameters by the names of the tensors that belong there."""
-    paths: dict[str, str] = {}
+    names: dict[str, str] = {}
     for module in inventory.modules:
-        for i, gemm in enumerate(module.gemms):
-            if module.kind in ("factored", "grouped"):
-                group = f".{i - 1}" if module.kind == "grouped" else ""
-                paths[gemm.weight] = f"{module.name}.outer{group}" if i else f"{module.name}.inner"
-    weights = {weight: f"{path}.weight" for weight, path in paths.items()}
-    biases = {w.removesuffix("weight") + "bias": f"{path}.bias" for w, path in paths.items()}
-    return weights | biases
+        if module.kind in ("factored", "grouped"):
+            for i, gemm in enumerate(module.gemms):
+                path = f"{module.name}.outer" if i else f"{module.name}.inner"
+                if i and module.kind == "grouped":
+                    path += f".{i - 1}"
+                names[gemm.weight] = f"{path}.weight"
+                names[gemm.weight.removesuffix("weight") + "bias"] = f"{path}.bias"
+    return names
 
 
 def put(model: nn.Module, name: str, module: nn.Module) -> None:
@@ -85,20 +86,17 @@ def set_sizes(module: nn.Module) -> bool:
     return True
 
 
-def set_ranks(model: nn.Module, name: str, before: Sequence[int], after: Sequence[int]) -> None:
+def set_ranks(model: nn.Module, name: str, ranks: Sequence[int]) -> None:
     """Set the ranks that the factored module ``name`` keeps, if there is one of that name.
 
     Ours keep ``rank`` and ``ranks``, ASVD's ``truncation_rank``, PaLU's ``ranks``; factors that
     stand beside each other, as SVD-LLM's, have no module of their own.
     """
-    modules: dict[str, Any] = dict(model.named_modules())
-    if name in modules:
-        layer = modules[name]
-        for attribute in ("rank", "truncation_rank"):
-            if [getattr(layer, attribute, None)] == list(before):
-                setattr(layer, attribute, after[0])
-        if list(getattr(layer, "ranks", None) or ()) == list(before):
-            layer.ranks = list(after)
+    layer = dict(model.named_modules()).get(name)
+    values = {"rank": ranks[0], "truncation_rank": ranks[0], "ranks": list(ranks)}
+    for attribute, value in values.items():
+        if hasattr(layer, attribute):
+            setattr(layer, attribute, value)
 
 
 EPSILON = 1e-5

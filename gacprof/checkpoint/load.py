@@ -20,13 +20,7 @@ from torch import nn
 
 from gacprof.checkpoint.config import effective_config
 from gacprof.checkpoint.inventory import AttentionHeads, Inventory
-from gacprof.checkpoint.layers import (
-    factors_of,
-    parameter_names,
-    put,
-    put_sliced_layers,
-    set_sizes,
-)
+from gacprof.checkpoint.layers import factors_of, parameter_names, put, put_sliced_layers, set_sizes
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.checkpoint.tensors import read_tensor
 from gacprof.core.dtypes import FLOATING, dtype_name
@@ -51,10 +45,8 @@ def load_model(
     ----------
     checkpoint
         A folder, a weights file in it, or its inventory.
-    dtype
-        What to compute in (``bf16``); by default as stored, in the widest of several.
-    device
-        Where to put it.
+    dtype, device
+        What to compute in (``bf16``; by default as stored, in the widest of several), and where.
 
     Returns
     -------

@@ -8,12 +8,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gacprof.checkpoint.containers import (
-    find_weights,
-    read_hub,
-    read_json_object,
-    read_weights,
-)
+from gacprof.checkpoint.containers import find_weights, read_hub, read_json_object, read_weights
 from gacprof.checkpoint.inventory import Contents, Inventory, TensorInfo
 from gacprof.checkpoint.layouts.describe import describe
 from gacprof.checkpoint.layouts.experts import IN_HALVES
@@ -22,7 +17,7 @@ from gacprof.core.errors import CheckpointError
 if TYPE_CHECKING:
     from torch import nn
 
-TOKENIZER_FILES = (
+SIDE_FILES = (
     "tokenizer*",
     "special_tokens_map.json",
     "added_tokens.json",
@@ -31,9 +26,6 @@ TOKENIZER_FILES = (
     "*.tiktoken",
     "spiece.model",
     "chat_template*",
-)
-SIDE_FILES = (
-    *TOKENIZER_FILES,
     "config.json",
     "generation_config.json",
     "quantize_config.json",

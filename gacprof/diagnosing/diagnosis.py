@@ -69,6 +69,9 @@ def diagnose(
     table = SizeTable(products, size_source)
     findings = tuple(dim_finding(table, dim) for dim in inventory.dims)
     targets = {finding.dim.name: finding.target_size for finding in findings}
+    kernels: tuple[str, ...] = ()
+    if hasattr(size_source, "torch"):  # the rules of a GPU, for a release of PyTorch
+        kernels = kernel_lines(inventory, size_source, tp)
     return Diagnosis(
         checkpoint=inventory.path,
         layout=inventory.layout,
@@ -81,7 +84,7 @@ def diagnose(
         fixed=(*fixed_findings(products, size_source), *head_findings(products, size_source)),
         latency_us=products.time_us(size_source, inventory.modules),
         better_us=products.time_us(size_source, inventory.modules, targets),
-        kernels=kernel_lines(inventory, size_source, tp),
+        kernels=kernels,
         warnings=inventory.warnings,
     )
 

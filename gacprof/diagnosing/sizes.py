@@ -8,6 +8,7 @@ as good as it can be. So a dim is judged with its coupled dims padded, too.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from gacprof.checkpoint.inventory import Dim, Inventory, NewSizes
 from gacprof.checkpoint.products import AS_STORED, Products
@@ -37,14 +38,13 @@ def coupled_dims(inventory: Inventory, dim: Dim) -> list[Dim]:
     return list(dims.values())
 
 
+@dataclass(frozen=True)
 class SizeTable:
     """A source's verdicts on the dims of one model. Equal dims are judged once."""
 
-    def __init__(self, products: Products, source: SizeSource) -> None:
-        self.products = products
-        self.source = source
-        self.inventory = products.inventory
-        self._verdicts: dict[object, dict[int, SizeVerdict]] = {}
+    products: Products
+    source: SizeSource
+    _verdicts: dict[object, dict[int, SizeVerdict]] = field(default_factory=dict)
 
     def verdicts(
         self, dim: Dim, low: int, high: int, sizes: NewSizes = AS_STORED
@@ -77,12 +77,12 @@ class SizeTable:
 
     def padded_neighbours(self, dim: Dim, multiple: int) -> dict[str, int]:
         """The coupled dims of a dim that can be padded, at their next multiples."""
-        coupled = coupled_dims(self.inventory, dim)
+        coupled = coupled_dims(self.products.inventory, dim)
         return {d.name: -(-d.size // multiple) * multiple for d in coupled if d.padding == "exact"}
 
     def is_merged_faster(self, dim: Dim, size: int | None) -> bool:
         """Whether dense products are surely faster than the factor pairs of a rank of this size."""
-        modules = self.inventory.modules_of[dim.name]
+        modules = self.products.inventory.modules_of[dim.name]
         if dim.kind != "rank" or any(module.kind != "factored" for module in modules):
             return False
         pair = self.products.time_us(self.source, modules, {dim.name: size})

@@ -76,12 +76,10 @@ def choose_dtype(source: SizeSource, *wishes: object) -> str:
 def kernel_lines(inventory: Inventory, source: SizeSource, tp: int = 1) -> tuple[str, ...]:
     """Lines on the kernels of attention and norms as PyTorch dispatched them on a source's GPU;
     none for a map, and for a GPU and release that were not recorded."""
-    release = getattr(source, "torch", "")  # of a GPU's rules
-    if not release:
-        return ()
     from gacprof.kernels.dispatch import load_table
+    from gacprof.kernels.rules import Rules
 
-    table = load_table(source.name, release)
+    table = load_table(source.name, source.torch) if isinstance(source, Rules) else None
     if table is None:
         return ()
     dtype = plain_dtype(inventory)

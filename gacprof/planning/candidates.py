@@ -67,7 +67,7 @@ def read_pins(pins: Sequence[str], dims: Sequence[Dim]) -> dict[str, int]:
 def size_groups(table: SizeTable, objective: Objective, rules: SizeRules) -> list[SizeGroup]:
     """The adjustable dims in groups that take one size, each with the sizes on offer."""
     members: dict[object, list[Dim]] = {}
-    for dim in table.inventory.dims:
+    for dim in table.products.inventory.dims:
         if dim.adjustable:
             module = dim.name.partition(":")[0]
             shared = {"none": dim.name, "module": module, "role": dim.role, "kind": ""}
@@ -87,12 +87,13 @@ def _group(
         return SizeGroup(tuple(dims), (_possible(dims, pins[0]),))
     sizes: list[int | None] = list(_offered(table, objective, rules, dims))
     is_undecided = table.verdict(dims[0], largest).verdict == "undecided"
-    may_stay = largest in sizes or is_undecided or bool(coupled_dims(table.inventory, dims[0]))
+    coupled = coupled_dims(table.products.inventory, dims[0])
+    may_stay = largest in sizes or is_undecided or bool(coupled)
     if may_stay and largest % rules.multiple == 0 and all(dim.size == largest for dim in dims):
         sizes = list(dict.fromkeys([*sizes[:1], largest, *sizes]))
     if not sizes:
         sizes.append(_possible(dims, -(-largest // rules.multiple) * rules.multiple))
-    modules = table.inventory.modules_of[dims[0].name]
+    modules = table.products.inventory.modules_of[dims[0].name]
     is_pair = dims[0].kind == "rank" and all(module.kind == "factored" for module in modules)
     if is_pair and len(dims) == 1 and objective.name != "gac":
         sizes.append(None)

@@ -136,7 +136,7 @@ def _option(
 ) -> Option:
     """Joint sizes with what they are worth and take."""
     in_all = {**dim_class.settled, **sizes}
-    weights = footprint(table.inventory, dim_class.tensors, in_all, dim_class.modules)
+    weights = footprint(table.products.inventory, dim_class.tensors, in_all, dim_class.modules)
     latency_us = table.products.time_us(table.source, dim_class.modules, in_all)
     takes: dict[LimitName, float] = {
         "parameters": weights.parameters,
@@ -174,7 +174,7 @@ def _is_safe(table: SizeTable, dim_class: DimClass, option: Option) -> bool:
     sizes = {**dim_class.settled, **option.sizes}
     for dim in dim_class.dims:
         size = option.sizes[dim.name]
-        if size is not None and coupled_dims(table.inventory, dim):
+        if size is not None and coupled_dims(table.products.inventory, dim):
             verdict = table.verdict(dim, size, sizes)
             if verdict.verdict != "unknown" and not seem_safe([verdict]):
                 return False

@@ -130,7 +130,7 @@ def _rest(
 
     Raises :class:`PlanError` for a limit on time where the source doesn't know that of a product.
     """
-    inventory = table.inventory
+    inventory = table.products.inventory
     chosen = {info.stored_at for c in classes for info in c.tensors}
     tensors = [info for info in inventory.tensors.values() if info.stored_at not in chosen]
     weights = footprint(inventory, tensors, settled)
@@ -156,7 +156,7 @@ def _plan_of(
 ) -> Plan:
     """The chosen sizes as a plan of the whole checkpoint, each with the verdict on it beside the
     others' new ones."""
-    inventory, products = table.inventory, table.products
+    inventory, products = table.products.inventory, table.products
     tensors = list(inventory.tensors.values())
     before = footprint(inventory, tensors)
     after = footprint(inventory, tensors, sizes, inventory.modules)

@@ -47,7 +47,7 @@ def realign_model(model: nn.Module, sizes: Sizes) -> nn.Module:
         ranks = inventory.ranks_of(module)
         if ranks:
             after = [new.sizes.get(rank.name) or rank.size for rank in ranks]
-            set_ranks(model, module.name, [rank.size for rank in ranks], after)
+            set_ranks(model, module.name, after)
     set_config(model, inventory, new)
     return model
 

@@ -8,18 +8,11 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
-from gacprof.checkpoint.inventory import (
-    Contents,
-    Dim,
-    Feed,
-    Inventory,
-    Module,
-    Place,
-    dims_by_weight,
-)
+from gacprof.checkpoint.inventory import Contents, Dim, Feed, Inventory, Module, Place
 from gacprof.checkpoint.layouts.configs import width_keys
 from gacprof.checkpoint.layouts.experts import stacked_experts
 from gacprof.checkpoint.layouts.factors import FACTORS, users_row
@@ -50,21 +43,21 @@ def describe(contents: Contents, path: str, side_files: tuple[str, ...] = ()) ->
         if len(linear.weights) > 1:
             dims += _ranks(contents, linear, is_ordered)
     dims.sort(key=lambda dim: _order(dim.layer, dim.role, dim.name))
-    by_weight = dims_by_weight(dims)
-    modules += [_module(contents, linear, by_weight) for linear in linears]
-    if contents.config.get("tie_word_embeddings"):
-        modules += _tied_head(modules, by_weight)
-    modules.sort(key=lambda module: _order(module.layer, module.role, module.name))
-    warnings = (*contents.warnings, *_warnings(contents.config, layout, dims))
-    return Inventory(
+    warnings = (*contents.warnings, *_warnings(contents, layout, dims))
+    inventory = Inventory(
         **{**vars(contents), "warnings": warnings},
         path=path,
         layout=layout,
-        modules=tuple(modules),
+        modules=(),
         dims=tuple(dims),
         attentions=tuple(find_attentions(contents, linears)),
         side_files=side_files,
     )
+    modules += [_module(inventory, linear) for linear in linears]
+    if contents.config.get("tie_word_embeddings"):
+        modules += _tied_head(inventory, modules)
+    modules.sort(key=lambda module: _order(module.layer, module.role, module.name))
+    return replace(inventory, modules=tuple(modules))
 
 
 def recognise(contents: Contents) -> tuple[str, list[Linear]]:
@@ -112,14 +105,14 @@ def _embeddings(contents: Contents) -> list[Module]:
     return tables
 
 
-def _warnings(config: Mapping[str, Any], layout: str, dims: Sequence[Dim]) -> Iterator[str]:
+def _warnings(contents: Contents, layout: str, dims: Sequence[Dim]) -> Iterator[str]:
     """Faults that a plain loader would pass over, and configs that disagree with tensors."""
     if any(dim.kind != "width" for dim in dims):
         yield (
             f"a plain transformers model leaves weights of this layout ({layout}) random or "
             "unused: use gacprof.load_model or the tool's own class"
         )
-    for key in width_keys(config, dims):
+    for key in width_keys(contents.config, dims):
         value = key.value
         if value is not None and any(dim.size != value * key.times[dim.name] for dim in key.dims):
             widths = sorted({dim.size for dim in key.dims})
@@ -165,18 +158,18 @@ def _ranks(contents: Contents, linear: Linear, is_ordered: bool) -> Iterator[Dim
         start += size
 
 
-def _module(contents: Contents, linear: Linear, by_weight: Mapping[str, Sequence[Dim]]) -> Module:
+def _module(inventory: Inventory, linear: Linear) -> Module:
     """The layer with its products, in the order of execution."""
     inner, *outer = linear.weights
     is_biased = bool(linear.biases)
     if outer:
-        gemms = [Gemm(inner, contents.tensors[inner].shape[0], linear.in_features)]
+        gemms = [Gemm(inner, inventory.tensors[inner].shape[0], linear.in_features)]
         for factor in outer:
-            n_out, rank = contents.tensors[factor].shape
+            n_out, rank = inventory.tensors[factor].shape
             gemms.append(Gemm(factor, n_out, rank, is_biased))
     else:
         gemms = [Gemm(inner, linear.out_features, linear.in_features, is_biased)]
-    dims = [dim.name for gemm in gemms for dim in by_weight.get(gemm.weight, ())]
+    dims = [dim.name for gemm in gemms for dim in inventory.fed_by.get(gemm.weight, ())]
     return Module(
         name=linear.name,
         role=linear.role,
@@ -190,12 +183,12 @@ def _module(contents: Contents, linear: Linear, by_weight: Mapping[str, Sequence
     )
 
 
-def _tied_head(modules: Iterable[Module], by_weight: Mapping[str, Sequence[Dim]]) -> list[Module]:
+def _tied_head(inventory: Inventory, modules: Iterable[Module]) -> list[Module]:
     """The head's product with the embedding's weight, where the head has none of its own."""
     tables = [m for m in modules if m.name.endswith(("embed_tokens", "wte", "word_embeddings"))]
     if not tables or any(module.role == "head" for module in modules):
         return []
     rows, width = tables[0].in_features, tables[0].out_features
     gemm = Gemm(f"{tables[0].name}.weight", rows, width)
-    dims = tuple(dim.name for dim in by_weight.get(gemm.weight, ()))
+    dims = tuple(dim.name for dim in inventory.fed_by.get(gemm.weight, ()))
     return [Module("lm_head", "head", None, "dense", width, rows, tables[0].dtype, (gemm,), dims)]

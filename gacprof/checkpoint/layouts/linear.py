@@ -138,7 +138,7 @@ def packed_linears(contents: Contents) -> list[Linear]:
             n_in *= 2 * info.nbytes // max(1, info.numel)
         elif info.dtype in ("int8", "uint8") and f"{name}.absmax" not in contents.tensors:
             bits = 8
-        if bits and n_out and n_in:
+        if min(bits, n_out, n_in) > 0:
             place = (module, role_of(module), layer_of(module), (name,))
             linears.append(Linear(*place, n_out, n_in, f"int{bits}", n_in, n_out, why=_WHY))
     return linears
@@ -148,7 +148,7 @@ def _gptq_or_awq(contents: Contents, module: str) -> tuple[int, int, int]:
     """Out and in features and bits; the bits follow from ``qzeros``. Zeros where they do not."""
     names = [f"{module}.{part}" for part in ("qweight", "qzeros", "scales")]
     shapes = [contents.shape(name) for name in names if name in contents.tensors]
-    if len(shapes) < 3 or any(len(shape) != 2 for shape in shapes):
+    if [len(shape) for shape in shapes] != [2, 2, 2]:
         return 0, 0, 0
     (rows, columns), (_, zeros), (_, n_out) = shapes
     bits = 32 * zeros // max(1, n_out)

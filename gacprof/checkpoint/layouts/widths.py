@@ -7,7 +7,7 @@ units are multiplied by down's zero columns.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gacprof.checkpoint.inventory import Contents, Dim, Feed, Place
@@ -54,11 +54,14 @@ def find_widths(contents: Contents, linears: Sequence[Linear]) -> list[Dim]:
         is_whole = all(len(linear.weights) < 3 for linear in parts.values())
         if down and is_whole and sizes == {down.in_features}:
             dims.append(_width(contents, mlp, {**parts, "down": down}, below[mlp]))
-    if contents.config.get("model_type"):
+    model_type = contents.config.get("model_type")
+    if model_type:
         keys = width_keys(contents.config, dims)
-        missing = {dim.name for dim in dims} - {name for key in keys for name in key.times}
-        if missing:
-            dims = _without_number(contents, dims, missing)
+        stated = {name for key in keys for name in key.times}
+        why = f"the config of a {model_type} has no number for this width"
+        for i, dim in enumerate(dims):
+            if dim.name not in stated:
+                dims[i] = replace(dim, padding="refused", why=dim.why or why)
     return dims
 
 
@@ -118,22 +121,3 @@ def _refusal(contents: Contents, parts: Mapping[str, Linear], others: Iterable[s
         if name not in tensors and not is_norm and sizes.intersection(contents.tensors[name].shape):
             return f"{name} has the same width and is not known to allow zeros"
     return next((linear.why for linear in parts.values() if linear.why), "")
-
-
-def _without_number(contents: Contents, dims: Iterable[Dim], missing: Collection[str]) -> list[Dim]:
-    """The dims, those ``missing`` in the config refused where all layers have one width.
-
-    Bloom's follows from its hidden size; where layers differ the model is no plain one anyway.
-    """
-    why = f"the config of a {contents.config['model_type']} has no number for this width"
-    sizes: dict[str, set[int]] = {}
-    for dim in dims:
-        if dim.name in missing:
-            sizes.setdefault(dim.role, set()).add(dim.size)
-    roles = [role for role in sizes if role == "tower" or len(sizes[role]) == 1]
-    return [
-        replace(dim, padding="refused", why=dim.why or why)
-        if dim.name in missing and dim.role in roles
-        else dim
-        for dim in dims
-    ]
