@@ -25,8 +25,8 @@ def test_a_local_fleet_makes_one_map_a_kind(tmp_path: Path) -> None:
 
     suite = tmp_path / "tiny.toml"
     suite.write_text(SUITE)
-    run = sweep_fleet(suite, out=tmp_path / "fleet", budget_s=10)
+    folders = sweep_fleet(suite, out=tmp_path / "fleet", budget_s=10)
     ray.shutdown()
-    assert sum(run.devices.values()) >= 1
-    for folder in run.folders.values():
+    assert folders
+    for folder in folders.values():
         assert len(load_map(folder).curves) == 2

@@ -123,10 +123,10 @@ class Products:
             for i, (gemm, longer) in enumerate(zip(products, longer_products, strict=True)):
                 if gemm == longer:
                     continue
-                n_ranks, k_ranks = self.shares(module, i, len(products))
+                n_tp, k_tp = self.shares(module, i, len(products))
                 n_times, k_times = longer.N - gemm.N, longer.K - gemm.K
-                n = Side(gemm.N - n_times * size, n_times, n_ranks)
-                k = Side(gemm.K - k_times * size, k_times, k_ranks)
+                n = Side(gemm.N - n_times * size, n_times, n_tp)
+                k = Side(gemm.K - k_times * size, k_times, k_tp)
                 dtype = self.dtype_of(module)
                 uses += [Use(gemm, n, k, m, dtype, w) for m, w in self.tokens.items()]
         return uses
@@ -148,11 +148,11 @@ class Products:
         """A module's products as one TP rank runs them; None where ranks cannot share one."""
         products = self.gemms(module, sizes)
         for i, gemm in enumerate(products):
-            n_ranks, k_ranks = self.shares(module, i, len(products))
-            if gemm.N % n_ranks or gemm.K % k_ranks:
+            n_tp, k_tp = self.shares(module, i, len(products))
+            if gemm.N % n_tp or gemm.K % k_tp:
                 yield None
             else:
-                yield Gemm(gemm.weight, gemm.N // n_ranks, gemm.K // k_ranks, gemm.bias)
+                yield Gemm(gemm.weight, gemm.N // n_tp, gemm.K // k_tp, gemm.bias)
 
     def time_us(
         self, source: SizeSource, modules: Sequence[Module], sizes: NewSizes = AS_STORED

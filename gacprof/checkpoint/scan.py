@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gacprof.checkpoint.containers import find_weights, read_hub, read_json_object, read_weights
 from gacprof.checkpoint.inventory import Contents, Inventory, TensorInfo
 from gacprof.checkpoint.layouts.describe import describe
-from gacprof.checkpoint.layouts.experts import IN_HALVES
+from gacprof.checkpoint.layouts.widths import IN_HALVES
 from gacprof.core.errors import CheckpointError
 
 if TYPE_CHECKING:

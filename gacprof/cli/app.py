@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import cyclopts
@@ -17,6 +18,7 @@ from gacprof import __version__
 from gacprof.cli.verbs import VERBS
 from gacprof.core.errors import GacprofError
 from gacprof.core.files import plain
+from gacprof.reporting.sections import Section, section_of
 
 EXTRAS = {
     "torch": "measure",
@@ -98,7 +100,7 @@ def show(result: Any, as_json: bool) -> int:
     if as_json:
         print(json.dumps(json_of(result), indent=1, ensure_ascii=False))
     else:
-        from gacprof.reporting.terminal import print_result
+        from gacprof.cli.app import print_result
 
         print_result(result)
     return 0 if getattr(result, "ok", True) else 1
@@ -119,3 +121,35 @@ def json_of(result: Any) -> Any:
 def fail(message: str, code: int) -> int:
     print(f"gacprof: {message}", file=sys.stderr)
     return code
+
+
+FILE_WIDTH = 160
+"""Characters of a line where the output is no terminal."""
+
+
+def print_result(result: Any) -> None:
+    """Print a result: in its own words where its class has some, else as its section."""
+    if "__str__" in vars(type(result)) or isinstance(result, str | Path):
+        print(result)
+    else:
+        print_section(section_of(result))
+
+
+def print_section(section: Section) -> None:
+    """Print the headline, the table and the remarks."""
+    from rich.console import Console
+    from rich.table import Table
+
+    width = None if sys.stdout.isatty() else FILE_WIDTH
+    console = Console(width=width, highlight=False, markup=False)
+    if section.headline:
+        console.print(section.headline)
+    if section.rows:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for column in section.columns:
+            table.add_column(column, overflow="fold")
+        for row in section.rows:
+            table.add_row(*row)
+        console.print(table)
+    for remark in section.remarks:
+        console.print(remark)

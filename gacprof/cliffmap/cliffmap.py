@@ -209,7 +209,7 @@ class CliffMap:
             columns = [
                 column_of(curves[axis], side, weight) for (axis, side), weight in weights.items()
             ]
-            self._tables[key] = self._summed(columns, max(side.ranks for _, side in weights))
+            self._tables[key] = self._summed(columns, max(side.tp for _, side in weights))
         return self._tables[key]
 
     def _place(self, use: Use) -> Place | None:
@@ -224,7 +224,7 @@ class CliffMap:
         return None
 
     def _summed(
-        self, columns: Sequence[Mapping[int, SizeVerdict]], ranks: int
+        self, columns: Sequence[Mapping[int, SizeVerdict]], tp: int
     ) -> dict[int, SizeVerdict]:
         """The verdicts on summed latencies, whose errors are independent between curves."""
         if len(columns) == 1:
@@ -242,7 +242,7 @@ class CliffMap:
             width = hypot(*(time.high - time.low for time in times)) / 2
             errors.append(width / totals[size] / quantile(INTERVAL_LEVEL))
         logs = [log(total) for total in totals.values()]
-        for verdict in judge_sizes(list(totals), logs, errors, self.tolerance, ranks=ranks):
+        for verdict in judge_sizes(list(totals), logs, errors, self.tolerance, tp=tp):
             summed[verdict.size] = verdict
         return dict(sorted(summed.items()))
 
@@ -259,7 +259,7 @@ def column_of(curve: Curve, side: Side, weight: float) -> dict[int, SizeVerdict]
     """A curve's verdicts by the size of the dim; latencies ``weight`` times."""
     column = {}
     for verdict in curve.sizes:
-        size, rest = divmod(verdict.size * side.ranks - side.others, side.times)
+        size, rest = divmod(verdict.size * side.tp - side.others, side.times)
         if rest == 0 and size > 0:
             latency = verdict.latency_us and verdict.latency_us.scaled(weight)
             column[size] = replace(verdict, size=size, latency_us=latency)

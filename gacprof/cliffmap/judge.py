@@ -56,17 +56,17 @@ def judge_sizes(
     error: Sequence[float],
     tolerance: float,
     degrees: float = inf,
-    ranks: int = 1,
+    tp: int = 1,
 ) -> list[SizeVerdict]:
     """The verdict on each of ascending ``sizes``.
 
     ``log_us`` are log latencies and ``error`` their standard errors (log; 0: taken as they stand,
     infinite: not known) with ``degrees`` of freedom. A size that is not :func:`comparable` is never
-    safe. ``ranks`` TP ranks share a size.
+    safe. ``tp`` TP ranks share a size.
     """
     measured = [i for i, spread in enumerate(error) if not isinf(spread)]
     verdicts = [SizeVerdict(size, "undecided", reason=NOT_MEASURED) for size in sizes]
-    compared = comparable([sizes[i] // ranks for i in measured])
+    compared = comparable([sizes[i] // tp for i in measured])
     upper = quantile(VERDICT_LEVEL, degrees)
     lower = quantile(VERDICT_LEVEL / max(1, len(measured) - 1), degrees)
     half_width = quantile(INTERVAL_LEVEL, degrees)

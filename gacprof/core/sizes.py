@@ -63,18 +63,18 @@ class Gemm:
 
 @dataclass(frozen=True)
 class Side:
-    """N or K of a product as one rank holds it: ``(others + times · size) / ranks``.
+    """N or K of a product as one TP rank holds it: ``(others + times · size) / tp``.
 
     ``size`` is that of the dim in question, ``others`` what else is on the side.
     """
 
     others: int = 0
     times: int = 0
-    ranks: int = 1
+    tp: int = 1
 
     def at(self, size: int) -> int | None:
-        """The side's length at a size of the dim; None where the ranks cannot share it evenly."""
-        length, rest = divmod(self.others + self.times * size, self.ranks)
+        """The side's length at a size of the dim; None where the TP ranks cannot share it evenly."""
+        length, rest = divmod(self.others + self.times * size, self.tp)
         return length if length > 0 and rest == 0 else None
 
 
@@ -94,7 +94,7 @@ class Use:
     weight: float = 1.0
 
     def at(self, size: int) -> tuple[int, int] | None:
-        """(N, K) at a size of the dim; None where the ranks cannot share it evenly."""
+        """(N, K) at a size of the dim; None where the TP ranks cannot share it evenly."""
         n, k = self.N.at(size), self.K.at(size)
         if n is None or k is None:
             return None

@@ -127,12 +127,12 @@ def fixed_findings(products: Products, source: SizeSource) -> list[FixedFinding]
             fed = {feed.axis for dim in dims for feed in dim.feeds if feed.weight == gemm.weight}
             if module.role == "head" and products.tp > 1:
                 fed.add("N")  # engines pad a vocabulary before TP ranks share it
-            n_ranks, k_ranks = products.shares(module, i, len(module.gemms))
+            n_tp, k_tp = products.shares(module, i, len(module.gemms))
             shape = Gemm("", gemm.N, gemm.K, gemm.bias)
-            n, k = Side(gemm.N, 0, n_ranks), Side(gemm.K, 0, k_ranks)
+            n, k = Side(gemm.N, 0, n_tp), Side(gemm.K, 0, k_tp)
             sides: dict[Literal["N", "K"], Use] = {
-                "N": Use(shape, Side(0, 1, n_ranks), k, 1, dtype),
-                "K": Use(shape, n, Side(0, 1, k_ranks), 1, dtype),
+                "N": Use(shape, Side(0, 1, n_tp), k, 1, dtype),
+                "K": Use(shape, n, Side(0, 1, k_tp), 1, dtype),
             }
             for axis in sides.keys() - fed:
                 places.setdefault((axis, sides[axis]), []).append(gemm.weight)
@@ -140,7 +140,7 @@ def fixed_findings(products: Products, source: SizeSource) -> list[FixedFinding]
     for (axis, use), weights in places.items():
         size = {"N": use.gemm.N, "K": use.gemm.K}[axis]
         uses = [replace(use, tokens=m, weight=w) for m, w in products.tokens.items()]
-        reach = FIXED_REACH * max(use.N.ranks, use.K.ranks)
+        reach = FIXED_REACH * max(use.N.tp, use.K.tp)
         now, *larger = source.judge(uses, [size, *source.sizes(uses, size + 1, size + reach)])
         if now.verdict == "misaligned":
             findings.append(FixedFinding(axis, tuple(weights), now, better_size(larger, size)))

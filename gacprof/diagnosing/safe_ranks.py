@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from gacprof.checkpoint.products import Tokens, workload
 from gacprof.core.errors import MapError
-from gacprof.core.sizes import Gemm, Side, SizeSource, Use
+from gacprof.core.formatting import percent
+from gacprof.core.sizes import TOLERANCE, Gemm, Side, SizeSource, SizeVerdict, Use
 from gacprof.diagnosing.source import choose_dtype, open_source
 
 
@@ -21,6 +25,8 @@ def safe_ranks(
     high: int | None = None,
 ) -> list[int]:
     """Return the ranks at which a linear layer's two factors are both served well, ascending.
+
+    Where there is none, a warning says why.
 
     Parameters
     ----------
@@ -59,7 +65,28 @@ def safe_ranks(
             f"{in_features} in {used_dtype}: measure them by 'gacprof sweep --model MODEL --ranks "
             f"{first} {last}'"
         )
-    return [v.size for v in size_source.judge(uses, ranks) if v.verdict == "safe"]
+    verdicts = size_source.judge(uses, ranks)
+    safe = [verdict.size for verdict in verdicts if verdict.verdict == "safe"]
+    if not safe:
+        why = _why_none(verdicts)
+        warnings.warn(
+            f"{size_source.name}: no rank from {first} to {last} is safe: {why}", stacklevel=2
+        )
+    return safe
+
+
+def _why_none(verdicts: Sequence[SizeVerdict]) -> str:
+    """What keeps ranks from being safe: verdicts and reasons, with how many ranks each is of."""
+    counts = Counter(f"{verdict.verdict}: {_reason(verdict)}" for verdict in verdicts)
+    return "; ".join(f"{number} {reason}" for reason, number in counts.most_common(3))
+
+
+def _reason(verdict: SizeVerdict) -> str:
+    if verdict.verdict == "misaligned":
+        return "a larger rank is faster"
+    if verdict.penalty is not None and verdict.penalty.high > TOLERANCE:
+        return f"times too noisy for a tolerance of {percent(TOLERANCE)}, sweep again"
+    return verdict.reason
 
 
 def pair_uses(

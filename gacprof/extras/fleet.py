@@ -45,21 +45,13 @@ class Share:
     points: PointRecords
 
 
-@dataclass(frozen=True)
-class FleetRun:
-    """By kind of device: the run folder, which holds ``cliffmap.json``, and how many devices."""
-
-    folders: dict[str, Path]
-    devices: dict[str, int]
-
-
 def sweep_fleet(
     suite: str | Path = "quick",
     *,
     address: str = "local",
     out: str | Path = "runs/fleet",
     budget_s: float | None = None,
-) -> FleetRun:
+) -> dict[str, Path]:
     """Sweep many devices at once, on Ray.
 
     Parameters
@@ -75,8 +67,8 @@ def sweep_fleet(
 
     Returns
     -------
-    FleetRun
-        Where the runs and their maps are.
+    dict of Path
+        By kind of device: the run folder, which holds ``cliffmap.json``.
 
     Raises
     ------
@@ -104,7 +96,7 @@ def sweep_fleet(
         collect(run, shares)
         build_map(run).save(run.path / "cliffmap.json")
         folders[kind] = run.path
-    return FleetRun(folders, {kind: len(members) for kind, members in kinds.items()})
+    return folders
 
 
 def find_places() -> list[Place]:

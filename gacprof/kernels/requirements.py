@@ -7,6 +7,7 @@ row is about is unknown. ``README.md`` beside the files lists the words.
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Mapping
@@ -163,3 +164,17 @@ def required_multiple(engine: str, storage: str = "none", sm: int = 90) -> int:
         if row.relation == "multiple" and "form" in row.conditions and row.is_about(facts):
             bounds += [bound for bound in row.bounds.values() if isinstance(bound, int)]
     return lcm(*bounds)
+
+
+@cache
+def load_answers(engine: str) -> Mapping[str, Any]:
+    """What an engine itself answered, of the newest release that was asked; without answers where
+    it never was. ``answers`` are by the digest of a question (``Deployment.question``), their
+    kernels are places in ``kernels``."""
+    folder = files(__package__).joinpath("demands")
+    names = [path.name for path in folder.iterdir() if path.name.startswith("answers-")]
+    for name in sorted(names, key=lambda name: version_key(name[8:]), reverse=True):
+        data: Mapping[str, Any] = json.loads(folder.joinpath(name).read_text("utf-8"))
+        if data["engine"] == engine:
+            return data
+    return {"version": "", "answers": {}}

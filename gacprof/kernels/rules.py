@@ -110,7 +110,7 @@ class Rules:
                 return ()
             for side in (use.N, use.K):
                 if side.times:
-                    unit = self.tiers(use.dtype)[0].multiple * side.ranks
+                    unit = self.tiers(use.dtype)[0].multiple * side.tp
                     units.append((side, unit))
                     step = lcm(step, unit // gcd(unit, side.times))
         for first in range(max(low, 1), max(low, 1) + step):
@@ -124,7 +124,7 @@ class Rules:
         if unknown or not uses:
             reason = f"{self.name} has no rules for {unknown[0]}" if unknown else "feeds no product"
             return [SizeVerdict(size, "unknown", reason=reason) for size in sizes]
-        reach = REACH * max(side.ranks for use in uses for side in (use.N, use.K))
+        reach = REACH * max(side.tp for use in uses for side in (use.N, use.K))
         tier_at = cache(lambda size: self._served(uses, size))
         verdicts = []
         for size in sizes:

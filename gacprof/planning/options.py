@@ -23,8 +23,7 @@ from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes, Tenso
 from gacprof.core.sizes import TOLERANCE, ZERO
 from gacprof.diagnosing.sizes import SizeTable, coupled_dims
 from gacprof.planning.candidates import SizeGroup, seem_safe
-from gacprof.planning.limits import footprint
-from gacprof.planning.plan import LimitName, Option
+from gacprof.planning.plan import LimitName, Option, footprint
 from gacprof.planning.quality import Objective
 
 MAX_OPTIONS = 2048

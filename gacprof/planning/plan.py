@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from gacprof.checkpoint.inventory import ROTARY_TABLE, Dim, Inventory, Module, NewSizes, TensorInfo
+from gacprof.checkpoint.products import AS_STORED
+from gacprof.core.errors import PlanError
 from gacprof.core.files import read_record, write_record
 from gacprof.core.sizes import Interval, Verdict
 
@@ -92,3 +97,102 @@ def load_plan(path: str | Path) -> Plan:
         For a file that is no plan of this version.
     """
     return read_record(Path(path), Plan, SCHEMA, "gacprof plan CHECKPOINT")
+
+
+BYTE_UNITS = {"": 1.0, "b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12}
+TIME_UNITS = {"": 1.0, "us": 1.0, "µs": 1.0, "ms": 1e3, "s": 1e6}
+
+Limits = Mapping[LimitName, float]
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Parameters and bytes of weights, as stored."""
+
+    parameters: int
+    nbytes: int
+
+
+def footprint(
+    inventory: Inventory,
+    tensors: Iterable[TensorInfo],
+    sizes: NewSizes = AS_STORED,
+    modules: Iterable[Module] = (),
+) -> Footprint:
+    """Return what these tensors take with dims at other sizes.
+
+    In place of the factors of ``modules`` whose rank is merged (None) stands the dense weight. A
+    tensor stored once under two names counts once; rotary tables count as bytes only.
+    """
+    longer = _growth(inventory, sizes)
+    numels: dict[str, int] = {}
+    for module in modules:
+        if any(sizes.get(name, 0) is None for name in module.dims):
+            first, last = module.gemms[0].weight, module.gemms[-1].weight
+            rows = module.out_features + longer.get((last, 0), 0)
+            columns = module.in_features + longer.get((first, 1), 0)
+            numels |= {first: 0, last: rows * columns}
+    parameters = nbytes = 0
+    for info in {info.stored_at: info for info in tensors}.values():
+        numel = math.prod(n + longer.get((info.name, i), 0) for i, n in enumerate(info.shape))
+        numel = numels.get(info.name, numel)
+        nbytes += numel * (info.nbytes // max(info.numel, 1))
+        if not info.name.endswith(ROTARY_TABLE):
+            parameters += numel
+    return Footprint(parameters, nbytes)
+
+
+def _growth(inventory: Inventory, sizes: NewSizes) -> dict[tuple[str, int], int]:
+    """The entries added to axes of tensors."""
+    longer: dict[tuple[str, int], int] = {}
+    for name, size in sizes.items():
+        dim = inventory.dim(name)
+        for place in dim.places:
+            key = place.tensor, place.axis
+            longer[key] = longer.get(key, 0) + ((size or dim.size) - dim.size) * place.per
+    return longer
+
+
+def limits_of(
+    inventory: Inventory,
+    dims: Iterable[Dim],
+    budget: float | None,
+    memory: str | float | None,
+    latency: str | float | None,
+) -> dict[LimitName, float]:
+    """The most that the whole checkpoint may take.
+
+    ``budget`` is a share of the dense parameters of the weights that ``dims`` are written in,
+    ``memory`` bytes of all weights, ``latency`` µs or a text with a unit.
+    """
+    limits: dict[LimitName, float] = {}
+    if budget is not None:
+        limits["parameters"] = _parameters_at(inventory, dims, budget)
+    if memory is not None:
+        limits["bytes"] = amount(memory, BYTE_UNITS)
+    if latency is not None:
+        limits["latency_us"] = amount(latency, TIME_UNITS)
+    return limits
+
+
+def _parameters_at(inventory: Inventory, dims: Iterable[Dim], budget: float) -> int:
+    """The checkpoint's parameters where the weights of ``dims`` have this share of those that they
+    would have with dense weights in place of factor pairs. A pruned width counts as it is."""
+    dims = list(dims)
+    ranks = {dim.name for dim in dims if dim.kind == "rank"}
+    factored = [module for module in inventory.modules if ranks & set(module.dims)]
+    factors = {gemm.weight for module in factored for gemm in module.gemms}
+    planned = {place.tensor for dim in dims for place in dim.places}
+    tensors = inventory.tensors
+    pruned = footprint(inventory, [tensors[name] for name in planned - factors]).parameters
+    current = footprint(inventory, [tensors[name] for name in planned]).parameters
+    dense = pruned + sum(module.in_features * module.out_features for module in factored)
+    return inventory.parameters - current + math.floor(budget * dense)
+
+
+def amount(text: str | float, units: Mapping[str, float]) -> float:
+    """``12GB`` or ``25 ms`` in bytes or µs; a number counts as it is."""
+    parts = re.fullmatch(r"\s*([\d.]+(?:e\d+)?)\s*([a-zµ]*)\s*", str(text).lower())
+    if parts is None or parts[2] not in units:
+        raise PlanError(f"'{text}' is no amount: give a number and one of {', '.join(units)}")
+    return float(parts[1]) * units[parts[2]]

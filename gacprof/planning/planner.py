@@ -15,9 +15,8 @@ from gacprof.core.sizes import SizeSource, SizeVerdict
 from gacprof.diagnosing.sizes import WINDOW, SizeTable
 from gacprof.diagnosing.source import open_source, products_for
 from gacprof.planning.candidates import SizeRules, Uniform, read_pins, size_groups
-from gacprof.planning.limits import Limits, footprint, limits_of
 from gacprof.planning.options import DimClass, classes_of, options_of, thinned
-from gacprof.planning.plan import Choice, LimitName, Plan
+from gacprof.planning.plan import Choice, LimitName, Limits, Plan, footprint, limits_of
 from gacprof.planning.quality import LossCurves, Objective, ObjectiveName, Scores, loss_curves
 from gacprof.planning.solver import MAX_WINDOW, Solution, solve
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from gacprof.reporting.figures import (
     staircase,
     svg_element,
 )
-from gacprof.reporting.sections import Section, section_of
+from gacprof.reporting.sections import section_of
 
 CURVES_SHOWN = 4
 """Of a map, those with the highest penalties."""
@@ -38,14 +37,6 @@ RESULTS = {
     "Perplexities": "gacprof.check.perplexity",
 }
 """Classes that ``--json`` prints and a page reads, by the module that has them."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """A section of the page with its figures as SVG elements."""
-
-    section: Section
-    figures: tuple[str, ...]
 
 
 def report(artefacts: Sequence[str | Path], out: str | Path = "report") -> Path:
@@ -76,7 +67,7 @@ def report(artefacts: Sequence[str | Path], out: str | Path = "report") -> Path:
         drawn = list(figures_of(result))
         for letter, figure in enumerate(drawn, 1):
             save_figure(figure, folder / "figures" / f"{number}-{letter}")
-        parts.append(Part(section_of(result), tuple(map(svg_element, drawn))))
+        parts.append((section_of(result), [svg_element(figure) for figure in drawn]))
     environment = Environment(
         loader=PackageLoader("gacprof.reporting"),
         autoescape=True,

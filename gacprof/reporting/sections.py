@@ -108,8 +108,8 @@ def plan_section(plan: Plan) -> Section:
     before, after = plan.parameters
     headline = (
         f"{len(plan.sizes)} of {counted(len(plan.choices), 'size')} change; parameters "
-        f"{before:,} → {after:,} ({(after / before - 1) * 100:+.1f} %); {plan.source} knows nothing "
-        f"of {sum(choice.verdict == 'unknown' for choice in plan.choices)}."
+        f"{before:,} → {after:,} ({(after / before - 1) * 100:+.1f} %); {plan.source} knows "
+        f"nothing of {sum(choice.verdict == 'unknown' for choice in plan.choices)}."
     )
     changed = [choice for choice in plan.choices if choice.after != choice.before]
     rows = [

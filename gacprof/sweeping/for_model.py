@@ -61,7 +61,7 @@ def suite_for_model(
     axes = []
     for dim in inventory.dims:
         for use in uses_beside_neighbours(products, dim):
-            axes += axes_of_use(use, sizes_around(dim, window, max(use.N.ranks, use.K.ranks)))
+            axes += axes_of_use(use, sizes_around(dim, window, max(use.N.tp, use.K.tp)))
     for module in inventory.modules:
         merged_ranks = {dim.name: None for dim in inventory.ranks_of(module)}
         for sizes in ({}, merged_ranks):  # as it is, and with its factors multiplied out
@@ -127,17 +127,17 @@ def uses_beside_neighbours(products: Products, dim: Dim) -> Iterator[Use]:
             yield from products.uses_of(dim, sizes)
 
 
-def sizes_around(dim: Dim, window: float, ranks: int = 1) -> list[int]:
+def sizes_around(dim: Dim, window: float, tp: int = 1) -> list[int]:
     """Sizes that a dim could become, each shared by so many TP ranks, and some that are larger.
 
     None beyond :attr:`Dim.max_size` can be chosen, but the next two multiples of 16 and of 64 are
     measured all the same: a size is safe only beside larger ones.
     """
-    local = -(-dim.size // ranks)
+    local = -(-dim.size // tp)
     limit = max(dim.max_size or 2 * dim.size + SMALLEST_REACH, dim.size)
-    sizes = {size * ranks for size in sizes_near(local, window)}
+    sizes = {size * tp for size in sizes_near(local, window)}
     sizes = {size for size in sizes if size <= limit}
-    sizes |= {(local // step + more) * step * ranks for step in (16, 64) for more in (1, 2)}
+    sizes |= {(local // step + more) * step * tp for step in (16, 64) for more in (1, 2)}
     return sorted(sizes | {dim.size})
 
 

@@ -143,7 +143,7 @@ def test_nothing_is_filled_in(planted: CliffMap) -> None:
 
 
 def test_ranks_share_a_size(planted: CliffMap) -> None:
-    shared = replace(use("N"), N=Side(times=1, ranks=2))
+    shared = replace(use("N"), N=Side(times=1, tp=2))
     verdicts = planted.judge([shared], [192, 200, 201])
     assert [v.verdict for v in verdicts] == ["safe", "misaligned", "unknown"]
 

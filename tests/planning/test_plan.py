@@ -17,8 +17,7 @@ from gacprof.checkpoint.products import Products
 from gacprof.checkpoint.scan import scan
 from gacprof.core.errors import GacprofError, PlanError
 from gacprof.diagnosing.diagnosis import diagnose
-from gacprof.planning.limits import footprint
-from gacprof.planning.plan import Plan, load_plan
+from gacprof.planning.plan import Plan, footprint, load_plan
 from gacprof.planning.planner import pareto, plan
 from gacprof.planning.quality import energy_lost
 from gacprof.realigning.realign import realign

@@ -67,10 +67,11 @@ def note_launches(model: torch.nn.Module) -> dict[str, list[str]]:
     def end(name: str, *_: Any) -> None:
         kernels_by_module[name] = [launch.kernel for launch in launches()[begins[name] :]]
 
-    for name, module in model.named_modules():
-        if hasattr(module, "quant_method") or hasattr(module, "attn_backend"):
-            module.register_forward_pre_hook(partial(begin, name))
-            module.register_forward_hook(partial(end, name))
+    modules = dict(model.named_modules())
+    methods = [name for name, m in modules.items() if hasattr(m, "quant_method")]
+    for name in {*methods, *(name.rpartition(".")[0] for name in methods)}:
+        modules[name].register_forward_pre_hook(partial(begin, name))
+        modules[name].register_forward_hook(partial(end, name))
     return kernels_by_module
 
 

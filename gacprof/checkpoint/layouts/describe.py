@@ -8,19 +8,25 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gacprof.checkpoint.inventory import Contents, Dim, Feed, Inventory, Module, Place
-from gacprof.checkpoint.layouts.configs import width_keys
-from gacprof.checkpoint.layouts.experts import stacked_experts
+from gacprof.checkpoint.inventory import (
+    AttentionHeads,
+    Contents,
+    Dim,
+    Feed,
+    Inventory,
+    Module,
+    Place,
+)
+from gacprof.checkpoint.layouts.configs import count, part_of, width_keys
 from gacprof.checkpoint.layouts.factors import FACTORS, users_row
-from gacprof.checkpoint.layouts.heads import find_attentions
 from gacprof.checkpoint.layouts.linear import Linear, dense_linears, packed_linears
-from gacprof.checkpoint.layouts.names import EMBEDDING, EXPERT, layer_of
+from gacprof.checkpoint.layouts.names import EMBEDDING, EXPERT, layer_of, tower_of
 from gacprof.checkpoint.layouts.slicegpt import shortcut_linears, stretches
-from gacprof.checkpoint.layouts.widths import find_widths
+from gacprof.checkpoint.layouts.widths import find_widths, stacked_experts
 from gacprof.core.errors import CheckpointError
 from gacprof.core.sizes import Gemm
 
@@ -192,3 +198,49 @@ def _tied_head(inventory: Inventory, modules: Iterable[Module]) -> list[Module]:
     gemm = Gemm(f"{tables[0].name}.weight", rows, width)
     dims = tuple(dim.name for dim in inventory.fed_by.get(gemm.weight, ()))
     return [Module("lm_head", "head", None, "dense", width, rows, tables[0].dtype, (gemm,), dims)]
+
+
+def find_attentions(contents: Contents, linears: Sequence[Linear]) -> list[AttentionHeads]:
+    """Return one attention for each layer whose heads its shapes and config tell."""
+    blocks: dict[str, dict[str, int]] = {}
+    layers: dict[str, int] = {}
+    for linear in linears:
+        role = "latent" if linear.name.endswith(".kv_b_proj") else linear.role
+        if role in ("q", "k", "v", "qkv", "latent") and linear.layer is not None:
+            name = linear.name.rpartition(".")[0]
+            layers[name] = linear.layer
+            blocks.setdefault(name, {})[role] = linear.out_features
+    attentions = []
+    for name, sizes in blocks.items():
+        _, config = part_of(contents.config, tower_of(name))
+        facts = {**config, **contents.attributes.get(name, {})}
+        attention = _attention(layers[name], facts, sizes)
+        if min(attention.heads, attention.kv_heads) > 0:
+            attentions.append(attention)
+    return attentions
+
+
+def _attention(layer: int, config: Mapping[str, Any], sizes: Mapping[str, int]) -> AttentionHeads:
+    """Heads of q and k of these ``sizes``, or of one weight for q, k and v; 0 where unknown.
+
+    Shapes count before the config: a pruned layer has fewer heads, and Falcon's config names 71 kv
+    heads where it has one. A head_dim that the config leaves out is hidden size over heads,
+    transformers' default.
+    """
+    heads = count(config, "num_heads", "num_attention_heads", "n_head")
+    kv_heads = count(config, "num_key_value_heads", "num_kv_heads") or heads
+    if "latent" in sizes:  # DeepSeek: q and k have a rotated and an unrotated part for each head
+        head_dim = count(config, "qk_nope_head_dim") + count(config, "qk_rope_head_dim")
+        return AttentionHeads(layer, heads, heads, head_dim)
+    hidden = count(config, "hidden_size", "n_embd", "d_model")
+    head_dim, rest = divmod(hidden, count(config, "num_attention_heads", "n_head") or heads or 1)
+    head_dim = count(config, "head_dim") or (0 if rest or not heads else head_dim)
+    if "qkv" in sizes:
+        kv_heads, rest = divmod(sizes["qkv"] - heads * head_dim, 2 * head_dim or 1)
+        return AttentionHeads(layer, heads, 0 if rest else kv_heads, head_dim)
+    q, k = sizes.get("q", 0), sizes.get("k", 0)
+    if head_dim and q % head_dim == 0 and k % head_dim == 0:
+        return AttentionHeads(layer, q // head_dim, k // head_dim, head_dim)
+    if heads and q % heads == 0 and q * kv_heads == k * heads:
+        return AttentionHeads(layer, heads, kv_heads, q // heads)
+    return AttentionHeads(layer, 0, 0, 0)

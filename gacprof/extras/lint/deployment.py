@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gacprof.checkpoint.from_config import ConfigSizes, inventory_of_sizes
 from gacprof.core.errors import ConfigError
 from gacprof.extras.lint.judge import Judgement, Setting, judge_product
 from gacprof.extras.lint.products import rank_products, share_out
-from gacprof.extras.lint.storage import Storage, storage_named, storage_of_config
+from gacprof.extras.lint.storage import GROUPED, Storage, storage_named, storage_of_config
 from gacprof.extras.lint.targets import Gpu, gpu_named
-from gacprof.kernels.requirements import Engine, load_engine
+from gacprof.kernels.requirements import Engine, load_answers, load_engine
 
 LATEST = ("latest", "current", "main", "nightly")
 """Words for the newest version that was read."""
@@ -39,6 +40,47 @@ class Deployment:
         setting = Setting(self.engine, self.gpu, self.storage, ranks, family)
         products = rank_products(inventory, sizes, self.engine, ranks, self.storage)
         return [judge_product(product, setting) for product in products]
+
+    def question(self, judgements: Sequence[Judgement]) -> str:
+        """A digest of what an engine would be asked: two configs whose ranks hold the same products,
+        stored the same way, on the same GPU are one question."""
+        family = ConfigSizes(self.config).model_type.removesuffix("_text")
+        words = [family, self.gpu.name, self.tp, self.ep, self.dp, self.storage.kv]
+        for judgement in judgements:
+            product, storage = judgement.product, judgement.storage
+            words += [product.name, product.N, product.K, product.whole, storage.form]
+            words += [storage.desc_act, storage.symmetric]
+            if storage.form in GROUPED:
+                words.append(storage.group)
+            elif storage.form in ("fp8_block", "nvfp4"):
+                words.append(storage.tool)
+        return hashlib.sha256(repr(words).encode()).hexdigest()[:12]
+
+    def engine_answer(self, judgements: Sequence[Judgement]) -> EngineAnswer:
+        """What the engine itself answered; nothing where exactly this question, of the newest
+        release that was read or asked, was not asked."""
+        asked_of = load_answers(self.engine.name)
+        answer = asked_of["answers"].get(self.question(judgements))
+        if answer is None or self.engine.version not in (self.engine.read, asked_of["version"]):
+            return EngineAnswer()
+        kernels = {name: asked_of["kernels"][i] for name, i in answer["kernels"].items()}
+        return EngineAnswer(asked_of["provenance"], answer["stage"], answer["says"], kernels)
+
+
+@dataclass(frozen=True)
+class EngineAnswer:
+    """What an engine itself did with a question, on a GPU that is not there: ``stage`` is how far it
+    came, ``says`` its words where it did not run; ``kernels`` are by product."""
+
+    provenance: str = ""
+    stage: str = ""
+    says: str = ""
+    kernels: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        if self.stage == "run" and not self.says:
+            return f"{self.provenance}: it starts and runs"
+        return f"{self.provenance}: {self.stage}: {self.says}" if self.stage else ""
 
 
 def deploy(

@@ -120,10 +120,12 @@ def report_of(
     sizes = ConfigSizes(deployment.config)
     inventory = inventory_of_sizes(sizes)  # notes what is missing
     alignment = Alignment(deployment.gpu)
+    answer = deployment.engine_answer(judgements)
     products = []
     for judgement in judgements:
         if judgement.is_judged:
-            products += verdicts_of(judgement, alignment.of(judgement))
+            launches = answer.kernels.get(judgement.product.name, "")
+            products += verdicts_of(judgement, alignment.of(judgement), launches)
     warnings = []
     if not sizes.is_known_type:
         named = f"'{sizes.model_type}'" if sizes.model_type else "without a name"
@@ -144,6 +146,7 @@ def report_of(
         missing=tuple(sorted(set(sizes.missing))),
         warnings=tuple(warnings),
         kernels=alignment.kernels(inventory, deployment.tp),
+        engine_says=str(answer),
     )
 
 

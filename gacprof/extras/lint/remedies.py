@@ -21,13 +21,15 @@ MAX_MULTIPLE = 1 << 16
 @dataclass(frozen=True)
 class Remedy:
     """A change (``--tp 4``, ``moe_intermediate_size 2048``) with the outcome that it was judged to
-    have; ``mended`` are the products that become ok, ``config`` the changed fields."""
+    have; ``mended`` are the products that become ok, ``config`` the changed fields; ``launches`` the
+    kernels that the engine itself took for them, where it was asked."""
 
     kind: str
     change: str
     outcome: Outcome
     mended: tuple[str, ...]
     config: Mapping[str, int] = field(default_factory=dict)
+    launches: Mapping[str, str] = field(default_factory=dict)
 
 
 def find_remedies(deployment: Deployment, judgements: Sequence[Judgement]) -> list[Remedy]:
@@ -47,7 +49,9 @@ def find_remedies(deployment: Deployment, judgements: Sequence[Judgement]) -> li
             fine = {judgement.product.name for judgement in after if judgement.outcome == "ok"}
             names = [judgement.product.name for judgement in broken]
             mended = tuple(name for name in names if name in fine)
-            remedies.append(Remedy(kind, change, outcome, mended, config))
+            kernels = changed.engine_answer(after).kernels
+            launches = {name: kernels[name] for name in mended if name in kernels}
+            remedies.append(Remedy(kind, change, outcome, mended, config, launches))
     return _nearest(remedies, deployment.tp)
 
 

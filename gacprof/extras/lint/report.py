@@ -23,7 +23,8 @@ class ProductVerdict:
     multiple of (0: of nothing). ``pads_to`` is what each padded axis becomes. ``reason`` has the
     engine's words, ``source`` where they stand, ``since`` the engine's first version that does so,
     ``requirement`` the row's name. ``storage`` is the format, ``alignment`` how the kernels of a
-    named GPU serve the sizes: safe, misaligned, undecided, or empty.
+    named GPU serve the sizes: safe, misaligned, undecided, or empty. ``launches`` is the kernel that
+    the engine itself took for it; empty where it was not asked exactly this.
     """
 
     product: str
@@ -43,6 +44,7 @@ class ProductVerdict:
     requirement: str
     storage: str
     alignment: str = ""
+    launches: str = ""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,8 @@ class LintReport:
     ``outcome`` is the worst of all products; unknown where nobody read what the engine needs of one
     that would otherwise leave it ok. ``missing`` are sizes that the config doesn't say: what
     depends on them is not judged. ``kernels`` are lines on what PyTorch itself, not the engine,
-    takes for attention and norms on a named GPU.
+    takes for attention and norms on a named GPU. ``engine_says`` is what the engine itself
+    answered, and where it was asked; empty where it was not asked exactly this.
     """
 
     model: str
@@ -70,6 +73,7 @@ class LintReport:
     missing: tuple[str, ...]
     warnings: tuple[str, ...]
     kernels: tuple[str, ...] = ()
+    engine_says: str = ""
 
     summary: str = field(init=False)
 
@@ -103,11 +107,11 @@ class LintReport:
         return text(self)
 
 
-def verdicts_of(judgement: Judgement, alignment: str) -> list[ProductVerdict]:
+def verdicts_of(judgement: Judgement, alignment: str, launches: str) -> list[ProductVerdict]:
     """The verdict on a product, and on each part of a fused one."""
     product = judgement.product
     whole = _verdict(judgement)
-    verdicts = [replace(whole, alignment=alignment)]
+    verdicts = [replace(whole, alignment=alignment, launches=launches)]
     for part in product.parts:
         findings = [
             finding
@@ -197,19 +201,24 @@ def text(report: LintReport) -> str:
     ranks = f"tp {report.tp}, ep {report.ep}" + (f", dp {report.dp}" if report.dp > 1 else "")
     where = f"{report.engine} {report.version} on {report.gpu}, {ranks}, {report.quantisation}"
     lines = [f"{plain_line(report.model)}: {report.summary} ({where})", ""]
-    rows = [("product", "N", "K", "verdict", "why")]
+    rows = [("product", "N", "K", "verdict", "kernel" * bool(report.engine_says), "why")]
     for row in report.products:
+        sizes = str(row.N or "–"), str(row.K or "–")
         why = row.reason or row.kernel
-        rows.append((row.product, str(row.N or "–"), str(row.K or "–"), verdict(row), why))
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    for product, n, k, said, why in rows:
-        cells = (product.ljust(widths[0]), n.rjust(widths[1]), k.rjust(widths[2]))
-        lines.append(plain_line("  ".join((*cells, said.ljust(widths[3]), why)).rstrip()))
+        rows.append((row.product, *sizes, verdict(row), row.launches, why))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for product, n, k, *words in rows:
+        cells = [product.ljust(widths[0]), n.rjust(widths[1]), k.rjust(widths[2])]
+        cells += [word.ljust(width) for word, width in zip(words, widths[3:], strict=True) if width]
+        lines.append(plain_line("  ".join(cells)).rstrip())
+    if report.engine_says:
+        lines += ["", plain_line(report.engine_says)]
     if report.remedies:
         lines += ["", "tried, and better:"]
     for remedy in report.remedies:
         mended = f" ({', '.join(remedy.mended)})" if remedy.mended else ""
-        lines.append(f"  {remedy.change}: {remedy.outcome}{mended}")
+        kernels = "".join(f"; {name} by {kernel}" for name, kernel in remedy.launches.items())
+        lines.append(plain_line(f"  {remedy.change}: {remedy.outcome}{mended}{kernels}"))
     lines += ["", *report.kernels, *_sources(report)]
     if report.missing:
         missing = ", ".join(report.missing)
