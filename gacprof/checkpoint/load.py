@@ -64,6 +64,12 @@ def load_model(
     if dtype is not None:
         target = getattr(torch, dtype_name(dtype))
     model = build_skeleton(inventory, target)
+    expected = sum(parameter.numel() for parameter in model.parameters())
+    if expected > 2 * inventory.parameters:  # a tied head is at most as large as all that is stored
+        raise CheckpointError(
+            f"{inventory.path}: its config names a model of {expected:,} parameters, its files "
+            f"hold {inventory.parameters:,}"
+        )
     names = parameter_names(inventory)
     state = {}
     for name in inventory.tensors:

@@ -71,6 +71,8 @@ class Products:
         tp: int = 1,
         dtype: str | None = None,
     ) -> None:
+        if tp < 1:
+            raise ConfigError(f"tp is {tp}: give the number of TP ranks, 1 or more")
         self.inventory = inventory
         self.tokens = tokens
         self.tp = tp

@@ -77,7 +77,7 @@ def main(arguments: list[str] | None = None) -> None:
     except BrokenPipeError:  # the reader went away: | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
-    except (GacprofError, cyclopts.CycloptsError, FileExistsError, FileNotFoundError) as error:
+    except (GacprofError, cyclopts.CycloptsError, OSError) as error:
         code = fail(str(error), 2)
     except ImportError as error:
         package = str(error.name).partition(".")[0]

@@ -131,20 +131,13 @@ class CliffMap:
         return None
 
     def head_dim(self, head_dim: int, heads: int, kv_heads: int, dtype: str) -> SizeVerdict:
-        """The verdict on an attention's head_dim, on the curve where it loses most."""
-        shape = {("heads", heads), ("kv_heads", kv_heads)}
-        verdicts = [
-            curve.by_size[head_dim]
-            for curve in self.curves
-            if curve.axis.dim == "head_dim"
-            and curve.axis.dtype == dtype
-            and shape <= curve.axis.fixed.items()
-            and head_dim in curve.by_size
-        ]
-        if not verdicts:
-            reason = f"no curve of attention with {heads} heads holds head_dim {head_dim}"
-            return SizeVerdict(head_dim, "unknown", reason=reason)
-        return max(verdicts, key=lambda v: v.penalty.low if v.penalty else -1.0)
+        """The verdict on an attention's head_dim, on the curve that calls as a model does."""
+        shape = {"heads": heads, "kv_heads": kv_heads}
+        for curve in self.curves_of("attention", "head_dim", dtype, shape):
+            if head_dim in curve.by_size:
+                return curve.by_size[head_dim]
+        reason = f"no curve of attention with {heads} heads holds head_dim {head_dim}"
+        return SizeVerdict(head_dim, "unknown", reason=reason)
 
     def curves_of(
         self,

@@ -50,6 +50,8 @@ def new_folder(path: Path) -> Iterator[Path]:
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
         yield temporary
+        for file in temporary.rglob("*.*"):
+            file.chmod(0o666 & ~_umask())
         temporary.chmod(0o777 & ~_umask())
         temporary.rename(path)
     finally:

@@ -205,6 +205,7 @@ def shipped_tables() -> list[tuple[str, str]]:
 def table_path(gpu: str, release: str | None = None) -> Path | None:
     """Return the file of :func:`load_table`."""
     wanted = (release or "").split("+")[0].split(".")[:2]
+    gpu = gpu.replace("rtx-pro-", "rtxpro")
     releases = [known for name, known in shipped_tables() if name == gpu]
     fitting = [known for known in releases if release is None or known.split(".")[:2] == wanted]
     if not fitting:

@@ -327,7 +327,9 @@ def cell_text(value: Any) -> str:
     """A field as a cell: an interval by its value, what is not known as nothing."""
     if value is None:
         return ""
-    return f"{value.value:.4g}" if isinstance(value, Interval) else str(value)
+    if isinstance(value, Interval):
+        return f"{value.value:.4g}"
+    return str(value).translate(str.maketrans("", "", "(){}'"))
 
 
 def section_of(result: Any) -> Section:
