@@ -37,12 +37,8 @@ class Place:
     gpus: int
 
 
-@dataclass(frozen=True)
-class Share:
-    """The blocks and point records that one device measured of its axes."""
-
-    blocks: tuple[Block, ...]
-    points: PointRecords
+Share = tuple[list[Block], PointRecords]
+"""The blocks and point records that one device measured of its axes."""
 
 
 def sweep_fleet(
@@ -144,17 +140,16 @@ def measure_share(place: Place, header: RunHeader, budget_s: float | None) -> Sh
     with tempfile.TemporaryDirectory() as folder:
         run = RunFolder.create(folder, header)
         measure(run, lambda: open_device(device_name(place), isolated=True), budget_s=budget_s)
-        blocks = tuple(block for axis in run.axes for block in run.blocks(axis))
-        return Share(blocks, run.points)
+        return [block for axis in run.axes for block in run.blocks(axis)], run.points
 
 
 def collect(run: RunFolder, shares: Sequence[Share]) -> None:
     """Write what the devices measured into one run folder."""
-    for share in shares:
-        for block in share.blocks:
+    for blocks, points in shares:
+        for block in blocks:
             run.append(block)
-        run.points.kernels.update(share.points.kernels)
-        run.points.failures.update(share.points.failures)
+        run.points.kernels.update(points.kernels)
+        run.points.failures.update(points.failures)
     run.fold()
 
 
