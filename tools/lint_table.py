@@ -21,7 +21,7 @@ DEGREES = (1, 2, 4, 8)
 LETTERS = dict(zip(OUTCOMES, "·?pfwR", strict=True))
 HEAD = """# 20 models, by `gacprof lint`
 
-What vLLM 0.32 does with the products of published models on 1, 2, 4 and 8 tensor-parallel ranks, a
+What vLLM 0.33 does with the products of published models on 1, 2, 4 and 8 tensor-parallel ranks, a
 letter each, without expert parallelism: `·` all ok, `p` pads, `f` falls back to another kernel than
 the format is made for, `w` loads but wrong, `R` refused, `?` unknown. All linear layers but the
 embedding and head are taken as quantised; published checkpoints often leave some out.

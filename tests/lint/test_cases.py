@@ -34,6 +34,9 @@ CHANGED = {
 }
 """Facts whose outcome is another since 0.2.0."""
 
+VERSIONS = {"vllm": "0.32.0"}
+"""Versions that the facts are of, where a newer one was read since."""
+
 
 def judge_case(case: dict[str, Any]) -> LintReport:
     version = case["engine_version"].split(",")[0].replace("1.x", "1.1")
@@ -54,7 +57,10 @@ def judge_fact(case: dict[str, Any]) -> LintReport:
     ranks = int(tp.removeprefix("tp"))
     config = FACTS["models"].get(case.get("model"), {}) | case.get("sizes", {})
     ep = ranks if "ep" in rest else 1
-    return lint(config, engine=engine, gpu=gpu, tp=ranks, ep=ep, quantisation=rest[-1])
+    version = VERSIONS.get(engine)
+    return lint(
+        config, engine=engine, version=version, gpu=gpu, tp=ranks, ep=ep, quantisation=rest[-1]
+    )
 
 
 def expected(case: dict[str, Any]) -> str:

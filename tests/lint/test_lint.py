@@ -92,7 +92,8 @@ def test_tensorrt_llm_cuts_scales_by_whole_blocks() -> None:
     "engine, gpu, outcome",
     [
         ("vllm", "rtx4090", "falls back"),
-        ("vllm", "h100", "falls back"),
+        ("vllm==0.32", "h100", "falls back"),
+        ("vllm", "h100", "ok"),
         ("vllm", "t4", "refused"),
         ("sglang", "h100", "falls back"),
         ("sglang", "b200", "ok"),

@@ -64,23 +64,17 @@ class Deployment:
         if answer is None or self.engine.version not in (self.engine.read, asked_of["version"]):
             return EngineAnswer()
         kernels = {name: asked_of["kernels"][i] for name, i in answer["kernels"].items()}
-        return EngineAnswer(asked_of["provenance"], answer["stage"], answer["says"], kernels)
+        words = [asked_of["provenance"], answer["verdict"], answer["stage"], answer["says"]]
+        return EngineAnswer(": ".join(filter(None, words)), kernels)
 
 
 @dataclass(frozen=True)
 class EngineAnswer:
-    """What an engine itself did with a question, on a GPU that is not there: ``stage`` is how far it
-    came, ``says`` its words where it did not run; ``kernels`` are by product."""
+    """What an engine itself did with a question, on a GPU that is not there: whether it served it,
+    how far it came, its words, and its kernels by product."""
 
-    provenance: str = ""
-    stage: str = ""
     says: str = ""
     kernels: Mapping[str, str] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        if self.stage == "run" and not self.says:
-            return f"{self.provenance}: it starts and runs"
-        return f"{self.provenance}: {self.stage}: {self.says}" if self.stage else ""
 
 
 def deploy(

@@ -146,7 +146,7 @@ def report_of(
         missing=tuple(sorted(set(sizes.missing))),
         warnings=tuple(warnings),
         kernels=alignment.kernels(inventory, deployment.tp),
-        engine_says=str(answer),
+        engine_says=answer.says,
     )
 
 

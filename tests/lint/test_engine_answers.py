@@ -1,0 +1,94 @@
+"""What vLLM itself answered, beside lint's rows."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gacprof.extras.lint.deployment import deploy
+from gacprof.extras.lint.judge import overall
+from gacprof.extras.lint.lint import lint
+from gacprof.kernels.requirements import load_answers
+
+TOOLS = Path(__file__).parents[2] / "tools" / "ask_vllm"
+QWEN = {
+    "model_type": "qwen3_moe",
+    "hidden_size": 4096,
+    "moe_intermediate_size": 1536,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "num_experts": 128,
+    "vocab_size": 151936,
+}
+DIFFER = {
+    "dense with intermediate_size 8192 num_key_value_heads 8 head_dim 64 fp8-block, h100, tp 8, "
+    "ep 1": "merged scales do not fit when a checkpoint is loaded; weights of zeros are not",
+    "dense with head_dim 72 num_key_value_heads 2 fp8-block, h100, tp 1, ep 1": "the same",
+}
+"""Questions of which rows and engine say different things, and why the row stands."""
+
+
+def questions() -> list[dict[str, Any]]:
+    spec = importlib.util.spec_from_file_location("questions", TOOLS / "questions.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return list({question["name"]: question for question in module.questions()}.values())
+
+
+def test_rows_refuse_what_the_engine_refuses() -> None:
+    answers = load_answers("vllm")["answers"]
+    compared = 0
+    for question in questions():
+        ranks = {"tp": question["tp"], "ep": question["ep"]}
+        deployment = deploy(question["config"], gpu=question["gpu"], **ranks)
+        judgements = deployment.judge()
+        answer = answers.get(deployment.question(judgements))
+        if answer is None or answer["verdict"] == "not run":
+            continue
+        compared += 1
+        is_same = (overall(judgements) == "refused") == (answer["verdict"] == "refused")
+        assert is_same or question["name"] in DIFFER, (question["name"], answer["says"])
+    assert compared > 100
+
+
+def test_answers_name_versions_and_kernels() -> None:
+    data = load_answers("vllm")
+    assert data["version"] in data["provenance"] and "virtual" in data["provenance"]
+    for answer in data["answers"].values():
+        assert answer["verdict"] in ("ok", "not run", "refused")
+        assert all(data["kernels"][index] for index in answer["kernels"].values())
+
+
+@pytest.mark.parametrize("ep, experts", [(1, "TritonExperts"), (8, "FlashInferExperts")])
+def test_the_engine_says_which_kernel_serves_a_product(ep: int, experts: str) -> None:
+    report = lint(QWEN, gpu="h100", tp=8, ep=ep, quantisation="fp8-block")
+    launches = {row.product: row.launches for row in report.products}
+    assert launches["moe.w2"].startswith(experts)
+    assert "DeepGEMM" in launches["qkv"]
+    assert "vLLM" in report.engine_says and launches["qkv"] in str(report)
+    again = lint({**QWEN, "quantization_config": json.loads(BLOCK)}, gpu="h100", tp=8, ep=ep)
+    assert again.engine_says == report.engine_says
+
+
+BLOCK = '{"quant_method": "fp8", "weight_block_size": [128, 128]}'
+
+
+def test_a_remedy_says_its_kernels() -> None:
+    report = lint(QWEN, gpu="h100", tp=8, quantisation="fp8-block")
+    shared_out = next(remedy for remedy in report.remedies if remedy.change == "--ep 8")
+    assert shared_out.launches["moe.w2"].startswith("FlashInferExperts")
+
+
+@pytest.mark.parametrize(
+    "options", [{"gpu": "h200"}, {"gpu": "h100", "version": "0.20"}, {"tp": 2}]
+)
+def test_another_question_has_no_answer(options: dict[str, Any]) -> None:
+    report = lint(QWEN, quantisation="fp8-block", **{"tp": 8, **options})
+    assert not report.engine_says
+    assert not any(row.launches for row in report.products)
