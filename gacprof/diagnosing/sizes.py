@@ -7,13 +7,13 @@ as good as it can be. So a dim is judged with its coupled dims padded, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from gacprof.checkpoint.inventory import Dim, Inventory, NewSizes
 from gacprof.checkpoint.products import AS_STORED, Products
 from gacprof.core.points import MAX_DIM
-from gacprof.core.sizes import TOLERANCE, SizeSource, SizeVerdict
+from gacprof.core.sizes import TOLERANCE, SizeSource, SizeVerdict, Use
 
 WINDOW = 0.25
 """How far from a dim's size other sizes are looked for, as a fraction of it."""
@@ -46,39 +46,57 @@ class SizeTable:
     source: SizeSource
     _verdicts: dict[object, dict[int, SizeVerdict]] = field(default_factory=dict)
 
+    @property
+    def tolerance(self) -> float:
+        """The penalty up to which the source calls a size safe: a map may have its own."""
+        return getattr(self.source, "tolerance", TOLERANCE)
+
     def verdicts(
         self, dim: Dim, low: int, high: int, sizes: NewSizes = AS_STORED
     ) -> dict[int, SizeVerdict]:
         """The verdicts on a dim's own size and those within [low, high] that the source knows,
         where other dims have these ``sizes``."""
         uses = self.products.uses_of(dim, sizes)
-        # equal but for the names of the weights
-        shapes = [(u.N, u.K, u.gemm.bias, u.tokens, u.dtype, u.weight) for u in uses]
-        key = (dim.size, low, high, *shapes)
-        if key not in self._verdicts:
-            choices = sorted({dim.size, *self.source.sizes(uses, low, high)})
-            verdicts = self.source.judge(uses, choices) if uses else []
-            self._verdicts[key] = {verdict.size: verdict for verdict in verdicts}
-        return self._verdicts[key]
+        return self._judged(uses, {dim.size, *self.source.sizes(uses, low, high)})
 
     def verdict(self, dim: Dim, size: int, sizes: NewSizes = AS_STORED) -> SizeVerdict:
         """The verdict on one size where other dims have these ``sizes``."""
         unknown = SizeVerdict(size, "unknown", reason=f"no product of {dim.name} is known")
-        return self.verdicts(dim, size, size, sizes).get(size, unknown)
+        return self._judged(self.products.uses_of(dim, sizes), {size}).get(size, unknown)
 
-    def beside_padded(self, dim: Dim, low: int, high: int) -> dict[int, SizeVerdict]:
-        """The verdicts where the coupled dims are padded to the first of :data:`PADDED_TO` at
-        which the source knows any, else where all is as stored."""
+    def _judged(self, uses: Sequence[Use], sizes: Collection[int]) -> dict[int, SizeVerdict]:
+        """The verdicts on these sizes; uses equal but for the names of the weights are judged
+        once."""
+        shapes = [(u.N, u.K, u.gemm.bias, u.tokens, u.dtype, u.weight) for u in uses]
+        key = (frozenset(sizes), *shapes)
+        if key not in self._verdicts:
+            verdicts = self.source.judge(uses, sorted(sizes)) if uses else []
+            self._verdicts[key] = {verdict.size: verdict for verdict in verdicts}
+        return self._verdicts[key]
+
+    def beside_padded(
+        self, dim: Dim, low: int, high: int, sizes: NewSizes = AS_STORED
+    ) -> dict[int, SizeVerdict]:
+        """The verdicts where the coupled dims of these ``sizes`` are padded to the first of
+        :data:`PADDED_TO` at which the source knows any, else where they are not padded."""
         for multiple in PADDED_TO:
-            verdicts = self.verdicts(dim, low, high, self.padded_neighbours(dim, multiple))
+            padded = {**sizes, **self.padded_neighbours(dim, multiple, sizes)}
+            verdicts = self.verdicts(dim, low, high, padded)
             if any(verdict.verdict != "unknown" for verdict in verdicts.values()):
                 return verdicts
-        return self.verdicts(dim, low, high)
+        return self.verdicts(dim, low, high, sizes)
 
-    def padded_neighbours(self, dim: Dim, multiple: int) -> dict[str, int]:
-        """The coupled dims of a dim that can be padded, at their next multiples."""
-        coupled = coupled_dims(self.products.inventory, dim)
-        return {d.name: -(-d.size // multiple) * multiple for d in coupled if d.padding == "exact"}
+    def padded_neighbours(
+        self, dim: Dim, multiple: int, sizes: NewSizes = AS_STORED
+    ) -> dict[str, int]:
+        """The coupled dims of a dim that can be padded, at the next multiples of their ``sizes``.
+        A merged one is none."""
+        padded = {}
+        for other in coupled_dims(self.products.inventory, dim):
+            size = sizes.get(other.name, other.size)
+            if size is not None and other.padding == "exact":
+                padded[other.name] = -(-size // multiple) * multiple
+        return padded
 
     def is_merged_faster(self, dim: Dim, size: int | None) -> bool:
         """Whether dense products are surely faster than the factor pairs of a rank of this size."""
@@ -90,13 +108,13 @@ class SizeTable:
         return pair is not None and dense is not None and dense.high < pair.low
 
 
-def seems_safe(verdict: SizeVerdict) -> bool:
+def seems_safe(verdict: SizeVerdict, tolerance: float = TOLERANCE) -> bool:
     """Whether a size may be chosen: it is safe; or undecided by noise alone, its penalty estimated
-    within the tolerance; or undecided by a source without latencies, of the best tier."""
+    within the tolerance; or undecided by a source without latencies."""
     if verdict.verdict != "undecided":
         return verdict.verdict == "safe"
     penalty = verdict.penalty
-    return penalty is None or penalty.value <= TOLERANCE < penalty.high
+    return penalty is None or penalty.value <= tolerance < penalty.high
 
 
 def better_size(

@@ -11,7 +11,6 @@ from typing import Literal
 
 from gacprof.checkpoint.inventory import Dim
 from gacprof.core.errors import PlanError
-from gacprof.core.sizes import SizeVerdict
 from gacprof.diagnosing.sizes import (
     PADDED_TO,
     SizeTable,
@@ -82,7 +81,9 @@ def _group(
     dims may be all that keeps it from being safe, and merged. Where the source knows none, the
     least that an engine or the others' sizes leave."""
     largest = max(dim.size for dim in dims)
-    pins = [rules.pins[dim.name] for dim in dims if dim.name in rules.pins]
+    pins = sorted({rules.pins[dim.name] for dim in dims if dim.name in rules.pins})
+    if len(pins) > 1:
+        raise PlanError(f"{dims[0].name} and others take one size, but pins say {pins}")
     if pins:
         return SizeGroup(tuple(dims), (_possible(dims, pins[0]),))
     sizes: list[int | None] = list(_offered(table, objective, rules, dims))
@@ -124,13 +125,9 @@ def _offered(
         ]
         for size in sorted(set().union(*by_dim), key=lambda size: abs(size - largest)):
             verdicts = [verdicts[size] for verdicts in by_dim if size in verdicts]
-            is_allowed = size % rules.multiple == 0 and seem_safe(verdicts)
+            known = [verdict for verdict in verdicts if verdict.verdict != "unknown"]
+            is_safe = bool(known) and all(seems_safe(v, table.tolerance) for v in known)
+            is_allowed = size % rules.multiple == 0 and is_safe
             if is_allowed and all(objective.suits(dim, size) for dim in dims):
                 sizes[size] = None
     return sizes
-
-
-def seem_safe(verdicts: Sequence[SizeVerdict]) -> bool:
-    """Whether one of its dims' verdicts on a size is known, and all of these seem safe."""
-    decided = [verdict for verdict in verdicts if verdict.verdict != "unknown"]
-    return bool(decided) and all(map(seems_safe, decided))

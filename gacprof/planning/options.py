@@ -6,7 +6,7 @@ out where
 
 * it is slower than the class as it is and worth no more,
 * larger joint sizes are surely faster by more than the tolerance,
-* a dim of it is misaligned beside the others' sizes, or
+* a dim of it is misaligned beside the others' sizes, as they are or padded, or
 * another option is worth as much and takes no more of anything that is limited.
 """
 
@@ -20,9 +20,9 @@ from math import inf, prod
 import numpy as np
 
 from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes, TensorInfo
-from gacprof.core.sizes import TOLERANCE, ZERO
-from gacprof.diagnosing.sizes import SizeTable, coupled_dims
-from gacprof.planning.candidates import SizeGroup, seem_safe
+from gacprof.core.sizes import ZERO
+from gacprof.diagnosing.sizes import SizeTable, coupled_dims, seems_safe
+from gacprof.planning.candidates import SizeGroup
 from gacprof.planning.plan import LimitName, Option, footprint
 from gacprof.planning.quality import Objective
 
@@ -110,7 +110,7 @@ def options_of(
     ]
     options = [_option(dim_class, table, objective, limits, sizes) for sizes in joint_sizes]
     timed = [option for option in options if option.latency_us is not None] or options
-    compared = _unbeaten(timed, dim_class.dims)
+    compared = _unbeaten(timed, dim_class.dims, table.tolerance)
     fallback = options[0]
     if dim_class.stored in joint_sizes:
         fallback = options[joint_sizes.index(dim_class.stored)]
@@ -151,7 +151,7 @@ def _option(
     )
 
 
-def _unbeaten(options: Sequence[Option], dims: Sequence[Dim]) -> list[Option]:
+def _unbeaten(options: Sequence[Option], dims: Sequence[Dim], tolerance: float) -> list[Option]:
     """The options that no option of larger sizes surely beats by more than the tolerance. Those of
     a single dim were judged by the source."""
     if len(dims) == 1:
@@ -162,19 +162,22 @@ def _unbeaten(options: Sequence[Option], dims: Sequence[Dim]) -> list[Option]:
     unbeaten = []
     for i, option in enumerate(options):
         is_larger = ((sizes >= sizes[i]) & (sizes > 0)).all(1)
-        if not (is_larger & (high * (1 + TOLERANCE) < low[i])).any():
+        if not (is_larger & (high * (1 + tolerance) < low[i])).any():
             unbeaten.append(option)
     return unbeaten
 
 
 def _is_safe(table: SizeTable, dim_class: DimClass, option: Option) -> bool:
-    """Whether no dim that meets others is misaligned beside their sizes. What the source doesn't
-    know there counts as it does beside padded ones."""
+    """Whether no dim that meets others is misaligned beside their sizes, nor beside these padded:
+    two odd ones hide each other's cost. What the source doesn't know there counts as it does beside
+    padded ones."""
     sizes = {**dim_class.settled, **option.sizes}
     for dim in dim_class.dims:
         size = option.sizes[dim.name]
         if size is not None and coupled_dims(table.products.inventory, dim):
-            verdict = table.verdict(dim, size, sizes)
-            if verdict.verdict != "unknown" and not seem_safe([verdict]):
-                return False
+            now = table.verdict(dim, size, sizes)
+            padded = table.beside_padded(dim, size, size, sizes).get(size, now)
+            for verdict in (now, padded):
+                if verdict.verdict != "unknown" and not seems_safe(verdict, table.tolerance):
+                    return False
     return True

@@ -60,7 +60,8 @@ class Plan:
     ``parameters`` and ``nbytes`` are the checkpoint's, before and after; ``latency_us`` that of
     the products that dims feed, None where one isn't known. ``limits`` are those that the user set,
     on all weights and products. The certificate: of all options that
-    were compared no choice within the limits has a value above ``bound``.
+    were compared no choice within the limits has a value above ``bound``. Both are of all choices,
+    and of the whole checkpoint's parameters.
     """
 
     checkpoint: str
@@ -192,7 +193,7 @@ def _parameters_at(inventory: Inventory, dims: Iterable[Dim], budget: float) -> 
 
 def amount(text: str | float, units: Mapping[str, float]) -> float:
     """``12GB`` or ``25 ms`` in bytes or µs; a number counts as it is."""
-    parts = re.fullmatch(r"\s*([\d.]+(?:e\d+)?)\s*([a-zµ]*)\s*", str(text).lower())
+    parts = re.fullmatch(r"\s*(\d*\.?\d+(?:e\+?\d+)?)\s*([a-zµ]*)\s*", str(text).lower())
     if parts is None or parts[2] not in units:
         raise PlanError(f"'{text}' is no amount: give a number and one of {', '.join(units)}")
     return float(parts[1]) * units[parts[2]]

@@ -87,6 +87,10 @@ def plan(
     ------
     PlanError, CheckpointError, MapError, ConfigError
     """
+    numbers = {"tp": tp, "multiple": multiple, "window": window, "budget": budget}
+    for name, number in numbers.items():
+        if number is not None and number <= 0:
+            raise PlanError(f"{name} is {number}: give a positive number")
     inventory = inventory_of(checkpoint)
     size_source = open_source(source)
     products = products_for(inventory, size_source, tokens=tokens, tp=tp, dtype=dtype)
@@ -169,6 +173,7 @@ def _plan_of(
             verdict = table.verdict(dim, size, sizes)
         loss = goal.loss(dim, size)
         choices.append(Choice(name, dim.kind, dim.size, size, verdict.verdict, loss))
+    value = goal.value([inventory.dim(name) for name in sizes], sizes, after.parameters)
     return Plan(
         checkpoint=inventory.path,
         fingerprint=inventory.fingerprint,
@@ -181,14 +186,14 @@ def _plan_of(
         parameters=(before.parameters, after.parameters),
         nbytes=(before.nbytes, after.nbytes),
         latency_us=(us_before, us_after) if us_before and us_after else None,
-        value=solution.value,
-        bound=solution.bound,
+        value=value,
+        bound=value + (solution.bound - solution.value),
         limits=limits,
     )
 
 
 BUDGETS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-WINDOW = 1.0
+PARETO_WINDOW = 1.0
 """Sizes are looked for from 1 to twice a dim's own: a budget may ask for half of it."""
 
 
@@ -221,7 +226,8 @@ def pareto(
     Returns
     -------
     DataFrame
-        By budget: parameters, bytes, µs of the products (None where not known), loss.
+        By budget: parameters, bytes, µs of the products (None where not known), loss. Those that
+        no plan meets have no row.
 
     Raises
     ------
@@ -230,9 +236,17 @@ def pareto(
     inventory, sizes = inventory_of(checkpoint), open_source(source)
     curves = loss_curves(inventory, inventory.dims, losses)
     rows = []
+    refusals = []
     for budget in budgets:
         options = {"budget": budget, "tokens": tokens, "multiple": multiple, "losses": curves}
-        chosen = plan(inventory, sizes, window=WINDOW, **options)  # type: ignore[arg-type]
+        try:
+            chosen = plan(inventory, sizes, window=PARETO_WINDOW, **options)  # type: ignore[arg-type]
+        except PlanError as error:
+            refusals.append(error)
+            continue
         us = chosen.latency_us and chosen.latency_us[1].value
-        rows.append((budget, *chosen.parameters[1:], *chosen.nbytes[1:], us, -chosen.value))
+        lost = sum(choice.loss for choice in chosen.choices)
+        rows.append((budget, *chosen.parameters[1:], *chosen.nbytes[1:], us, lost))
+    if refusals and not rows:
+        raise refusals[-1]
     return pd.DataFrame(rows, columns=["budget", "parameters", "bytes", "us", "loss"])

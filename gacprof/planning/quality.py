@@ -15,7 +15,7 @@ import torch
 
 from gacprof.checkpoint.inventory import Dim, Inventory
 from gacprof.checkpoint.tensors import read_tensor
-from gacprof.core.errors import CheckpointError
+from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.core.files import read_json
 
 ObjectiveName = Literal["quality", "pad", "gac"]
@@ -49,7 +49,7 @@ class Objective:
             return -float(parameters)
         if self.name == "gac":
             return sum(self._gain(dim, sizes[dim.name] or dim.size) for dim in dims)
-        return -sum(self.loss(dim, sizes[dim.name]) for dim in dims)
+        return sum(-self.loss(dim, sizes[dim.name]) for dim in dims)
 
     def _gain(self, dim: Dim, size: int) -> float:
         return self.scores.get(dim.name, 1.0) * (size - dim.size) * dim.params_per_unit
@@ -67,11 +67,16 @@ def loss_curves(
     inventory: Inventory, dims: Sequence[Dim], losses: LossCurves | str | Path | None
 ) -> LossCurves:
     """The loss curves given, as a mapping or a JSON file of one; else those of the energy of each
-    ordered rank."""
+    ordered rank.
+
+    Raises :class:`PlanError` for a file without a curve of any of the dims.
+    """
     if isinstance(losses, Mapping):
         return losses
     if losses is not None:
         curves: LossCurves = read_json(Path(losses))
+        if not any(dim.name in curves for dim in dims):
+            raise PlanError(f"{losses} holds no losses of a dim such as {dims[0].name}")
         return curves
     ranks = [dim for dim in dims if dim.kind == "rank" and dim.ordered]
     return {dim.name: energy_lost(inventory, dim) for dim in ranks}

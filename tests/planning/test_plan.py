@@ -5,6 +5,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -189,6 +190,45 @@ def test_rules_without_latencies_can_be_planned_by(asvd: Inventory) -> None:
     assert {size % 8 for size in sizes_of(chosen).values() if size} == {0}
 
 
+@pytest.mark.parametrize("tp", [1, 8])
+def test_a_diagnosis_finds_nothing_to_pad_after_a_plan(
+    asvd: Inventory, tmp_path: Path, tp: int
+) -> None:
+    realign(asvd, plan(asvd, "h100", tp=tp), tmp_path / "out")
+    assert "misaligned" not in diagnose(scan(tmp_path / "out"), "h100", tp=tp).counts
+
+
+def test_pinned_sizes_are_judged_and_their_losses_counted(asvd: Inventory, tmp_path: Path) -> None:
+    chosen = plan(asvd, "h100", pin=["*:rank=50"])
+    realign(asvd, chosen, tmp_path / "out")
+    findings = {f.dim.name: f.now.verdict for f in diagnose(scan(tmp_path / "out"), "h100").dims}
+    ranks = [choice for choice in chosen.choices if choice.kind == "rank"]
+    assert {choice.verdict for choice in ranks} == {"misaligned"}
+    assert all(choice.verdict == findings[choice.dim] for choice in ranks)
+    lost = sum(choice.loss for choice in chosen.choices)
+    assert lost > 1 and chosen.value == chosen.bound == pytest.approx(-lost)
+
+
+def test_pins_of_dims_that_share_a_size_must_agree(asvd: Inventory) -> None:
+    with pytest.raises(PlanError):
+        plan(asvd, "h100", uniform="kind", pin=["*q_proj:rank=40", "*k_proj:rank=48"])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"multiple": 0}, {"tp": 0}, {"window": -1.0}, {"budget": -1.0}, {"memory": "1.2.3GB"}],
+    ids=str,
+)
+def test_numbers_that_make_no_sense_are_refused(asvd: Inventory, options: dict[str, Any]) -> None:
+    with pytest.raises(PlanError):
+        plan(asvd, SOURCE, **options)
+
+
+def test_a_file_without_losses_is_refused(asvd: Inventory) -> None:
+    with pytest.raises(PlanError):
+        plan(asvd, SOURCE, losses=FIXTURES / "asvd_mha_r1" / "config.json")
+
+
 def test_a_saved_plan_reads_back_and_another_schema_is_refused(
     asvd: Inventory, tmp_path: Path
 ) -> None:
@@ -205,3 +245,10 @@ def test_more_budget_loses_no_more(pairs: Inventory) -> None:
     table = pareto(pairs, SOURCE, budgets=(0.4, 0.5, 0.6, 0.7))
     assert list(table["loss"]) == sorted(table["loss"], reverse=True)
     assert list(table["parameters"]) == sorted(table["parameters"])
+
+
+def test_budgets_that_no_plan_meets_have_no_row(pairs: Inventory) -> None:
+    table = pareto(pairs, SOURCE, budgets=(0.001, 0.7))
+    assert list(table["budget"]) == [0.7]
+    with pytest.raises(PlanError):
+        pareto(pairs, SOURCE, budgets=(0.001,))
