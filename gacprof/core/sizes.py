@@ -73,7 +73,7 @@ class Side:
     tp: int = 1
 
     def at(self, size: int) -> int | None:
-        """The side's length at a size of the dim; None where the TP ranks cannot share it evenly."""
+        """The side's length at a size of the dim; None where the TP ranks cannot share it."""
         length, rest = divmod(self.others + self.times * size, self.tp)
         return length if length > 0 and rest == 0 else None
 

@@ -42,7 +42,7 @@ class Deployment:
         return [judge_product(product, setting) for product in products]
 
     def question(self, judgements: Sequence[Judgement]) -> str:
-        """A digest of what an engine would be asked: two configs whose ranks hold the same products,
+        """A digest of what an engine would be asked: two configs whose ranks hold equal products,
         stored the same way, on the same GPU are one question."""
         family = ConfigSizes(self.config).model_type.removesuffix("_text")
         words = [family, self.gpu.name, self.tp, self.ep, self.dp, self.storage.kv]

@@ -21,8 +21,8 @@ MAX_MULTIPLE = 1 << 16
 @dataclass(frozen=True)
 class Remedy:
     """A change (``--tp 4``, ``moe_intermediate_size 2048``) with the outcome that it was judged to
-    have; ``mended`` are the products that become ok, ``config`` the changed fields; ``launches`` the
-    kernels that the engine itself took for them, where it was asked."""
+    have; ``mended`` are the products that become ok, ``config`` the changed fields, ``launches``
+    the kernels that the engine took for them, where it was asked."""
 
     kind: str
     change: str

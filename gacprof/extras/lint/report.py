@@ -23,8 +23,8 @@ class ProductVerdict:
     multiple of (0: of nothing). ``pads_to`` is what each padded axis becomes. ``reason`` has the
     engine's words, ``source`` where they stand, ``since`` the engine's first version that does so,
     ``requirement`` the row's name. ``storage`` is the format, ``alignment`` how the kernels of a
-    named GPU serve the sizes: safe, misaligned, undecided, or empty. ``launches`` is the kernel that
-    the engine itself took for it; empty where it was not asked exactly this.
+    named GPU serve the sizes: safe, misaligned, undecided, or empty. ``launches`` is the kernel
+    that the engine itself took for it; empty where it was not asked exactly this.
     """
 
     product: str
