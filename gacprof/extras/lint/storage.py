@@ -198,7 +198,7 @@ def _compressed_tensors(stated: Mapping[str, Any]) -> Storage:
         int(size) if strategy == "group" and size else -1,
         _block(weights.get("block_structure") or [128, 128]),
         tool="ct",
-        symmetric=weights.get("symmetric") is not False,
+        symmetric=False not in (weights.get("symmetric"), (inputs or {}).get("symmetric")),
     )
 
 
