@@ -50,6 +50,7 @@ def logits_of(model: nn.Module) -> torch.Tensor:
         return model(IDS).logits
 
 
+@pytest.mark.slow
 def test_a_process_without_gacprof_gives_the_same_logits(tmp_path: Path) -> None:
     source = write_decoder(tmp_path / "source", **EVERYTHING)
     result = export(source, tmp_path / "out")
