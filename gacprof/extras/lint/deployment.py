@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gacprof.checkpoint.from_config import ConfigSizes, inventory_of_sizes
@@ -56,25 +56,17 @@ class Deployment:
                 words.append(storage.tool)
         return hashlib.sha256(repr(words).encode()).hexdigest()[:12]
 
-    def engine_answer(self, judgements: Sequence[Judgement]) -> EngineAnswer:
-        """What the engine itself answered; nothing where exactly this question, of the newest
-        release that was read or asked, was not asked."""
+    def engine_answer(self, judgements: Sequence[Judgement]) -> tuple[str, Mapping[str, str]]:
+        """What the engine itself did with this on a GPU that is not there: words on who answered
+        and how far it came, and its kernels by product. Nothing where exactly this question, of the
+        newest release that was read or asked, was not asked."""
         asked_of = load_answers(self.engine.name)
         answer = asked_of["answers"].get(self.question(judgements))
         if answer is None or self.engine.version not in (self.engine.read, asked_of["version"]):
-            return EngineAnswer()
-        kernels = {name: asked_of["kernels"][i] for name, i in answer["kernels"].items()}
+            return "", {}
         words = [asked_of["provenance"], answer["verdict"], answer["stage"], answer["says"]]
-        return EngineAnswer(": ".join(filter(None, words)), kernels)
-
-
-@dataclass(frozen=True)
-class EngineAnswer:
-    """What an engine itself did with a question, on a GPU that is not there: whether it served it,
-    how far it came, its words, and its kernels by product."""
-
-    says: str = ""
-    kernels: Mapping[str, str] = field(default_factory=dict)
+        kernels = {name: asked_of["kernels"][i] for name, i in answer["kernels"].items()}
+        return ": ".join(filter(None, words)), kernels
 
 
 def deploy(

@@ -120,11 +120,11 @@ def report_of(
     sizes = ConfigSizes(deployment.config)
     inventory = inventory_of_sizes(sizes)  # notes what is missing
     alignment = Alignment(deployment.gpu)
-    answer = deployment.engine_answer(judgements)
+    engine_says, kernels = deployment.engine_answer(judgements)
     products = []
     for judgement in judgements:
         if judgement.is_judged:
-            launches = answer.kernels.get(judgement.product.name, "")
+            launches = kernels.get(judgement.product.name, "")
             products += verdicts_of(judgement, alignment.of(judgement), launches)
     warnings = []
     if not sizes.is_known_type:
@@ -146,7 +146,7 @@ def report_of(
         missing=tuple(sorted(set(sizes.missing))),
         warnings=tuple(warnings),
         kernels=alignment.kernels(inventory, deployment.tp),
-        engine_says=answer.says,
+        engine_says=engine_says,
     )
 
 

@@ -48,7 +48,7 @@ def find_remedies(deployment: Deployment, judgements: Sequence[Judgement]) -> li
         if outcome in SERVED and OUTCOMES.index(outcome) < before:
             fine = {judgement.product.name for judgement in after if judgement.outcome == "ok"}
             mended = tuple(j.product.name for j in broken if j.product.name in fine)
-            kernels = changed.engine_answer(after).kernels
+            _, kernels = changed.engine_answer(after)
             launches = {name: kernels[name] for name in mended if name in kernels}
             remedies.append(Remedy(kind, change, outcome, mended, config, launches))
     return _nearest(remedies, deployment.tp)
