@@ -56,7 +56,7 @@ def test_rows_refuse_what_the_engine_refuses() -> None:
         compared += 1
         is_same = (overall(judgements) == "refused") == (answer["verdict"] == "refused")
         assert is_same or question["name"] in DIFFER, (question["name"], answer["says"])
-    assert compared > 50
+    assert compared > 100
 
 
 def test_answers_name_versions_and_kernels() -> None:

@@ -22,7 +22,8 @@ FORMATS, PROBES, GOLDEN, MODELS = (
         HERE.parent / "lint_models.toml",
     )
 )
-ROUTERS = [f"model.layers.{layer}.mlp.gate" for layer in range(8)]
+SMALL = ("mlp.gate", "mlp.shared_expert_gate", "linear_attn.in_proj_ba")
+ROUTERS = [f"model.layers.{layer}.{name}" for layer in range(8) for name in SMALL]
 """Modules that published checkpoints in fp8 leave as they are."""
 
 

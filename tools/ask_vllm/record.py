@@ -22,8 +22,8 @@ from gacprof.extras.lint.judge import Judgement, overall
 from gacprof.kernels.demangle import readable
 
 NOT_THE_ENGINE = (
-    r"nvcc|ninja|NVRTC|[Dd]ownload|CUDA (error|driver)|cuDNN|alloc_cpu|cubin|connect|status \d"
-    r"|still NaN|out of memory|can not be negative"
+    r"nvcc|[Nn]inja|NVRTC|checksums|NotSupported |[Dd]ownload|CUDA (error|driver)|cuDNN|cubin"
+    r"|alloc_cpu|connect|status \d|still NaN|out of memory|has no attribute|can not be negative"
 )
 """Words of failures that are this machine's, or of values that no device computed."""
 PRODUCT = r"gemm|gemv|cutlass|moe_kernel|marlin|machete|humming|fmha|flash|scaled_mm|_mm_"
