@@ -136,14 +136,14 @@ def print_result(result: Any) -> None:
 
 
 def print_section(section: Section) -> None:
-    """Print the headline, the table and the remarks."""
+    """Print the headline, the table and the remarks; sentences are wrapped for a terminal only."""
     from rich.console import Console
     from rich.table import Table
 
     width = None if sys.stdout.isatty() else FILE_WIDTH
     console = Console(width=width, highlight=False, markup=False)
     if section.headline:
-        console.print(section.headline)
+        console.print(section.headline, soft_wrap=width is not None)
     if section.rows:
         table = Table(box=None, pad_edge=False, header_style="bold")
         for column in section.columns:
@@ -152,4 +152,4 @@ def print_section(section: Section) -> None:
             table.add_row(*row)
         console.print(table)
     for remark in section.remarks:
-        console.print(remark)
+        console.print(remark, soft_wrap=width is not None)
