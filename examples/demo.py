@@ -26,9 +26,9 @@ from gacprof.core.sizes import Interval
 OWN, ROUNDED, BY_LOSS, PLANNED = "own-ranks", "rounded-8", "by-loss-8", "planned"
 METHOD: dict[str, Any] = {"method": "svd-llm", "ratio": 0.15, "windows": 4}
 """Four windows of 512 tokens: a real compression reads more."""
-TOKENS = (1, 128)
+TOKENS = (1, 64)
 """A decode step, and a prefill short enough for a laptop's CPU."""
-SWEEP_S, BENCH_S = 40.0, 45.0
+SWEEP_S, BENCH_S = 40.0, 80.0
 TEXT: dict[str, Any] = {"window": 256, "stride": 256, "tokens": 3073}
 """Twelve windows: differences of perplexity are paired by window."""
 MARKER = ".gacprof-demo"
