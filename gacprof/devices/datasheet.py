@@ -3,11 +3,13 @@ found for is missing, not guessed."""
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from importlib.util import find_spec
+from itertools import combinations
 
 from gacprof.core.errors import ConfigError
 from gacprof.core.points import DTYPES
@@ -29,9 +31,25 @@ class GpuFacts:
     tflops: Mapping[str, float] = field(default_factory=dict)
 
 
-def _read() -> dict[str, GpuFacts]:
+@dataclass(frozen=True)
+class Architecture:
+    """What engines ask of a GPU: ``sm`` is the compute capability times ten; 0 for AMD's GPUs, CPUs
+    and an open GPU."""
+
+    name: str
+    sm: int = 0
+    is_amd: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        return self.name == "any"
+
+
+def _read() -> tuple[dict[str, GpuFacts], dict[str, str]]:
+    """The GPUs, and the architectures of those that the sheet has no numbers of too."""
     text = resources.files("gacprof.devices").joinpath("datasheet.toml").read_text("utf-8")
     tables = tomllib.loads(text)
+    others = {name: arch for name, (arch, _memory_gib) in tables.pop("no-sheet").items()}
     gpus = {}
     for key, table in tables.items():
         if "name" in table:
@@ -41,11 +59,12 @@ def _read() -> dict[str, GpuFacts]:
             numbers = {number: value for number, (value, _source) in table.items()}
             tflops = {dtype: numbers.pop(dtype) for dtype in DTYPES if dtype in numbers}
             gpus[key] = GpuFacts(key, name, arch, drivers=drivers, tflops=tflops, **numbers)
-    return gpus
+    return gpus, {facts.key: facts.arch for facts in gpus.values()} | others
 
 
-GPUS: Mapping[str, GpuFacts] = _read()
+GPUS: Mapping[str, GpuFacts]
 """The GPUs of the data sheet by short name."""
+GPUS, _ARCHITECTURES = _read()
 
 
 def gpu_facts(name: str) -> GpuFacts:
@@ -66,6 +85,29 @@ def gpu_facts(name: str) -> GpuFacts:
 def _plain(name: str) -> str:
     short = name.lower().replace("nvidia", "").replace("geforce", "").replace("sxm", "")
     return "".join(letter for letter in short if letter.isalnum())
+
+
+def architecture(text: str) -> Architecture:
+    """The architecture that a GPU's name means: ``h100``, ``RTX PRO 6000``, ``NVIDIA
+    A100-SXM4-80GB``, ``sm90``, or ``any`` for an open one. Raises :class:`ConfigError` for one that
+    isn't known."""
+    words = re.findall(r"[a-z0-9]+", text.lower())
+    plain = "".join(words)
+    if plain in ("any", "cpu", "cpuamx"):
+        return Architecture("cpu-amx" if "amx" in plain else plain)
+    capability = re.fullmatch(r"sm(\d{2,3})a?", plain)
+    if capability:
+        return Architecture(plain, int(capability[1]))
+    names = {name.replace("-", ""): name for name in _ARCHITECTURES}
+    runs = sorted(combinations(range(len(words) + 1), 2), key=lambda run: run[0] - run[1])
+    candidates = ["".join(words[first:end]) for first, end in runs]  # the most words first
+    for short in candidates:
+        name = names.get(short) or names.get(f"rtx{short}")
+        if name:
+            arch = _ARCHITECTURES[name]
+            is_amd = arch == "amd"
+            return Architecture(name, 0 if is_amd else int(arch[2:]), is_amd)
+    raise ConfigError(f"no GPU '{text}' is known: use one of {', '.join(_ARCHITECTURES)}, any")
 
 
 def gpus() -> list[GpuFacts]:

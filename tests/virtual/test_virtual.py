@@ -25,7 +25,7 @@ import json, os, sys
 sys.path.append(sys.argv[1])
 import torch
 from torch.nn import functional
-from gacprof.extras.virtual.launches import clear, launches
+from gacprof.extras.virtual.run import clear, launches
 
 device = torch.cuda.get_device_properties(0)
 rows = torch.ones(8, 64, device="cuda", dtype=torch.bfloat16)

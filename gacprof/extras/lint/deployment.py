@@ -9,10 +9,10 @@ from typing import Any
 
 from gacprof.checkpoint.from_config import ConfigSizes, inventory_of_sizes
 from gacprof.core.errors import ConfigError
+from gacprof.devices.datasheet import Architecture, architecture
 from gacprof.extras.lint.judge import Judgement, Setting, judge_product
 from gacprof.extras.lint.products import rank_products, share_out
 from gacprof.extras.lint.storage import GROUPED, Storage, storage_named, storage_of_config
-from gacprof.extras.lint.targets import Gpu, gpu_named
 from gacprof.kernels.requirements import Engine, load_answers, load_engine
 
 LATEST = ("latest", "current", "main", "nightly")
@@ -25,7 +25,7 @@ class Deployment:
 
     config: Mapping[str, Any]
     engine: Engine
-    gpu: Gpu
+    gpu: Architecture
     storage: Storage
     tp: int = 1
     ep: int = 1
@@ -95,7 +95,7 @@ def deploy(
         storage = storage_of_config(sizes.values, sizes.get("layers"))
     if quantisation is not None:
         storage = _requested(storage_named(quantisation), storage)
-    return Deployment(values, load_engine(name, at), gpu_named(gpu), storage, tp, ep, dp)
+    return Deployment(values, load_engine(name, at), architecture(gpu), storage, tp, ep, dp)
 
 
 def _requested(request: Storage, own: Storage) -> Storage:

@@ -11,15 +11,19 @@ from dataclasses import dataclass, field, replace
 from math import gcd, lcm, prod
 from typing import Any, Literal
 
+from gacprof.devices.datasheet import Architecture
 from gacprof.extras.lint.products import HEAD_DIMS, RankProduct, Ranks
 from gacprof.extras.lint.storage import PLAIN, Storage
-from gacprof.extras.lint.targets import CAPABILITIES, Gpu
 from gacprof.kernels.requirements import Engine, Requirement
 
 Outcome = Literal["ok", "unknown", "pads", "falls back", "wrong", "refused"]
 OUTCOMES: tuple[Outcome, ...] = ("ok", "unknown", "pads", "falls back", "wrong", "refused")
 """From the best to the worst; *wrong* loads and answers wrongly. A server that refuses to start
 serves nothing wrong."""
+
+CAPABILITIES = (75, 80, 86, 89, 90, 100, 103, 120)
+"""Compute capabilities, times ten, that an open GPU may have: Turing to Blackwell, for which
+engines still build."""
 
 
 def worst_of(outcomes: Iterable[Any], default: Outcome = "ok") -> Outcome:
@@ -32,7 +36,7 @@ class Setting:
     """An engine at a version, a GPU, the model's storage and type, and its ranks."""
 
     engine: Engine
-    gpu: Gpu
+    gpu: Architecture
     storage: Storage
     ranks: Ranks
     family: str = ""

@@ -11,9 +11,9 @@ from gacprof.checkpoint.from_config import ConfigSizes, inventory_of_sizes
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.core.errors import ConfigError
 from gacprof.core.sizes import Gemm, Side, Use
-from gacprof.devices.datasheet import GPUS
+from gacprof.devices.datasheet import GPUS, Architecture
 from gacprof.diagnosing.source import kernel_lines
-from gacprof.extras.lint.deployment import Deployment, Gpu, deploy
+from gacprof.extras.lint.deployment import Deployment, deploy
 from gacprof.extras.lint.judge import Judgement, overall
 from gacprof.extras.lint.remedies import Remedy, find_remedies
 from gacprof.extras.lint.report import LintReport, verdicts_of
@@ -166,7 +166,7 @@ BADNESS = ("", "safe", "undecided", "unknown", "misaligned")
 class Alignment:
     """The rules of one GPU, where there are any."""
 
-    def __init__(self, gpu: Gpu) -> None:
+    def __init__(self, gpu: Architecture) -> None:
         self.rules = Rules(gpu.name) if gpu.name in GPUS else None
 
     def kernels(self, inventory: Inventory, tp: int) -> tuple[str, ...]:

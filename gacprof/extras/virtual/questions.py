@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from torch.nn import functional
 
-from gacprof.extras.virtual import launches
+from gacprof.extras.virtual.run import Launch, clear, launches
 from gacprof.kernels.dispatch import SDPA_SHAPES, sdpa_shape
 
 Answer = str | dict
@@ -78,7 +78,7 @@ def attention_inputs(
     return query, key, device_tensor(batch, 1, q_len, kv_len, dtype=mask_dtype)
 
 
-def names(noted: list[launches.Launch]) -> str:
+def names(noted: list[Launch]) -> str:
     """Return the kernels of a call, each once, in order; "cublas" for its unknown ones."""
     kernels = ("cublas" if x.kernel.startswith("cublas ") else x.kernel for x in noted)
     return " + ".join(dict.fromkeys(kernels))
@@ -91,11 +91,11 @@ def refusal(error: Exception) -> str:
     return f"refused: {line.strip()}"[:160]
 
 
-def launched(call: Callable[[], object]) -> list[launches.Launch]:
+def launched(call: Callable[[], object]) -> list[Launch]:
     """Return the launches of a call."""
-    launches.clear()
+    clear()
     call()
-    return launches.launches()
+    return launches()
 
 
 # ---- attention ----
@@ -160,7 +160,7 @@ def only(backend: str) -> None:
     torch.backends.cuda.enable_cudnn_sdp(False)
 
 
-def attention_launches(head_dim: int, key: tuple) -> list[launches.Launch]:
+def attention_launches(head_dim: int, key: tuple) -> list[Launch]:
     """Return the launches of one call of SDPA; none where the backend refuses it."""
     dtype, mask, causal, gqa, shape = key
     heads = (HEADS, KV_HEADS if gqa else HEADS)

@@ -1,12 +1,16 @@
-"""Run a command on a virtual GPU, for its process tree alone, like ``xvfb-run``."""
+"""Run a command on a virtual GPU, for its process tree alone, like ``xvfb-run``; within one that
+runs there, the kernel launches that it noted, as values."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from gacprof.core.errors import GacprofError
@@ -83,3 +87,69 @@ def virtual(gpu: str, command: Sequence[str], *, force: bool = False) -> int:
         print(f"gacprof: a virtual {gpu} hides {shadowed} from this command", file=sys.stderr)
         variables["GACPROF_VIRTUAL_FORCE"] = "1"
     return subprocess.run(list(command), env=variables).returncode
+
+
+Triple = ctypes.c_uint * 3
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel launch. Shapes are (x, y, z); ``shared_bytes`` is dynamic, of a block.
+
+    ``kernel`` is a symbol, as :func:`gacprof.kernels.demangle.readable` reads it; of a product that
+    cuBLAS was asked for, a line that begins with "cublas".
+    """
+
+    kernel: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    cluster: tuple[int, int, int]
+    shared_bytes: int
+    replayed: bool
+
+
+class _Launch(ctypes.Structure):
+    """``struct gacprof_launch`` of virtual.h."""
+
+    _fields_ = (
+        ("kernel", ctypes.c_char_p),
+        ("grid", Triple),
+        ("block", Triple),
+        ("cluster", Triple),
+        ("shared_bytes", ctypes.c_uint),
+        ("replay", ctypes.c_uint),
+        ("correlation", ctypes.c_uint),
+        ("time_ns", ctypes.c_uint64),
+    )
+
+
+@cache
+def _driver() -> ctypes.CDLL:
+    driver = ctypes.CDLL("libcuda.so.1")
+    driver.gacprof_launch_count.restype = ctypes.c_size_t
+    driver.gacprof_launch_at.argtypes = (ctypes.c_size_t,)
+    driver.gacprof_launch_at.restype = ctypes.POINTER(_Launch)
+    return driver
+
+
+def clear() -> None:
+    """Forget the launches noted so far."""
+    _driver().gacprof_launch_clear()
+
+
+def launches() -> list[Launch]:
+    """Return the launches since the last :func:`clear`, in order."""
+    noted = []
+    for index in range(_driver().gacprof_launch_count()):
+        launch = _driver().gacprof_launch_at(index).contents
+        noted.append(
+            Launch(
+                kernel=launch.kernel.decode(),
+                grid=tuple(launch.grid),
+                block=tuple(launch.block),
+                cluster=tuple(launch.cluster),
+                shared_bytes=launch.shared_bytes,
+                replayed=bool(launch.replay),
+            )
+        )
+    return noted
