@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import exp, expm1, hypot, inf, isinf, log1p
 from statistics import NormalDist
 
@@ -102,18 +102,17 @@ def comparable(sizes: Sequence[int]) -> list[bool]:
     any other size within a quarter of it.
     """
     measured = set(sizes)
-    steps = {a for a, b in pairwise(sizes) if is_close(a, b)}
-    steps |= {b for a, b in pairwise(sizes) if is_close(a, b)}
+    close = [
+        (size, larger)
+        for size, larger in pairwise(sizes)
+        if larger - size <= VECTOR_STEPS[-1] or larger <= WIDEST_GAP * size
+    ]
+    steps = set(chain.from_iterable(close))
     return [
         size in steps
         and all(size + -size % step in measured for step in VECTOR_STEPS if 2 * step <= size)
         for size in sizes
     ]
-
-
-def is_close(size: int, larger: int) -> bool:
-    """Tell if two sizes lie within 32, or a quarter, of one another."""
-    return larger - size <= VECTOR_STEPS[-1] or larger <= WIDEST_GAP * size
 
 
 def significant(value: float) -> float:

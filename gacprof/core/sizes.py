@@ -15,7 +15,7 @@ Verdict = Literal["safe", "misaligned", "undecided", "unknown"]
 ``undecided``: its interval holds the tolerance; ``unknown``: nothing is known of the size."""
 
 TOLERANCE = 0.02
-"""The penalty up to which a size is safe."""
+"""The penalty up to which a size is safe, where a source has no other."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,8 @@ class SizeSource(Protocol):
     """Answers how good a size is: a measured map, the rules of a GPU, or yours.
 
     ``provenance`` says how its answers came about ("measured on …", "by rules, not measured").
-    ``tokens`` and ``dtypes`` are what it holds products for, ascending; empty: any.
+    ``tokens`` and ``dtypes`` are what it holds products for, ascending; empty: any. ``tolerance``
+    is the penalty up to which it calls a size safe.
     """
 
     @property
@@ -119,6 +120,9 @@ class SizeSource(Protocol):
 
     @property
     def dtypes(self) -> Sequence[str]: ...
+
+    @property
+    def tolerance(self) -> float: ...
 
     def sizes(self, uses: Sequence[Use], low: int, high: int) -> Sequence[int]:
         """The sizes of a dim within [low, high] that it can judge in all of these uses."""

@@ -11,6 +11,7 @@ from typing import Literal
 from gacprof.checkpoint.inventory import Dim, Inventory
 from gacprof.checkpoint.products import Products, Tokens
 from gacprof.checkpoint.scan import inventory_of
+from gacprof.core.points import MAX_DIM
 from gacprof.core.sizes import (
     Gemm,
     Interval,
@@ -105,7 +106,8 @@ def dim_finding(table: SizeTable, dim: Dim) -> DimFinding:
         now = SizeVerdict(dim.size, "undecided", now.penalty, now.latency_us, reason)
     better = None
     if now.verdict == "misaligned":
-        better = better_size(padded.values(), dim.size, dim.max_size)
+        limit = dim.max_size or MAX_DIM
+        better = better_size(padded.values(), dim.size, table.source.tolerance, limit)
     action: Action = "measure" if now.verdict == "unknown" else "keep"
     size: int | None = dim.size
     if better is not None and dim.padding == "exact":
@@ -143,7 +145,8 @@ def fixed_findings(products: Products, source: SizeSource) -> list[FixedFinding]
         reach = FIXED_REACH * max(use.N.tp, use.K.tp)
         now, *larger = source.judge(uses, [size, *source.sizes(uses, size + 1, size + reach)])
         if now.verdict == "misaligned":
-            findings.append(FixedFinding(axis, tuple(weights), now, better_size(larger, size)))
+            better = better_size(larger, size, source.tolerance)
+            findings.append(FixedFinding(axis, tuple(weights), now, better))
     return findings
 
 

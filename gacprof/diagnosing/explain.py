@@ -56,8 +56,10 @@ def explain(
         Token counts; by default those of the source.
     dtype
         The type of the product; by default the source's only one, else float16.
-    heads, kv_heads
-        Of the attention, for ``head_dim``.
+    heads
+        Query heads of the attention, for ``head_dim``.
+    kv_heads
+        Its key and value heads; by default as many.
 
     Raises
     ------
@@ -80,7 +82,7 @@ def explain(
         ]
         larger = [x for x in size_source.sizes(uses, low, high) if x > size]
         verdicts = size_source.judge(uses, [size, *larger])
-    now, better = verdicts[0], better_size(verdicts, size)
+    now, better = verdicts[0], better_size(verdicts, size, size_source.tolerance)
     slower = None if better is None else _slower(now, better)
     return Explanation(size_source.name, size_source.provenance, now, better, slower)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from gacprof.checkpoint.inventory import Dim, Inventory, NewSizes
 from gacprof.checkpoint.products import AS_STORED, Products
 from gacprof.core.points import MAX_DIM
-from gacprof.core.sizes import TOLERANCE, SizeSource, SizeVerdict, Use
+from gacprof.core.sizes import SizeSource, SizeVerdict, Use
 
 WINDOW = 0.25
 """How far from a dim's size other sizes are looked for, as a fraction of it."""
@@ -45,11 +45,6 @@ class SizeTable:
     products: Products
     source: SizeSource
     _verdicts: dict[object, dict[int, SizeVerdict]] = field(default_factory=dict)
-
-    @property
-    def tolerance(self) -> float:
-        """The penalty up to which the source calls a size safe: a map may have its own."""
-        return getattr(self.source, "tolerance", TOLERANCE)
 
     def verdicts(
         self, dim: Dim, low: int, high: int, sizes: NewSizes = AS_STORED
@@ -108,9 +103,9 @@ class SizeTable:
         return pair is not None and dense is not None and dense.high < pair.low
 
 
-def seems_safe(verdict: SizeVerdict, tolerance: float = TOLERANCE) -> bool:
+def seems_safe(verdict: SizeVerdict, tolerance: float) -> bool:
     """Whether a size may be chosen: it is safe; or undecided by noise alone, its penalty estimated
-    within the tolerance; or undecided by a source without latencies."""
+    within the source's tolerance; or undecided by a source without latencies."""
     if verdict.verdict != "undecided":
         return verdict.verdict == "safe"
     penalty = verdict.penalty
@@ -118,8 +113,8 @@ def seems_safe(verdict: SizeVerdict, tolerance: float = TOLERANCE) -> bool:
 
 
 def better_size(
-    verdicts: Iterable[SizeVerdict], size: int, limit: int | None = None
+    verdicts: Iterable[SizeVerdict], size: int, tolerance: float, limit: int = MAX_DIM
 ) -> SizeVerdict | None:
     """The smallest size above this one, up to the limit, that seems safe."""
-    larger = [v for v in verdicts if size < v.size <= (limit or MAX_DIM) and seems_safe(v)]
+    larger = [v for v in verdicts if size < v.size <= limit and seems_safe(v, tolerance)]
     return min(larger, key=lambda v: v.size, default=None)

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from gacprof.core.dtypes import compute_dtype
 from gacprof.core.errors import ConfigError
 from gacprof.core.points import BYTES_PER_ELEMENT
-from gacprof.core.sizes import Gemm, Interval, SizeVerdict, Use, Verdict
+from gacprof.core.sizes import TOLERANCE, Gemm, Interval, SizeVerdict, Use, Verdict
 from gacprof.devices.datasheet import gpu_facts
 from gacprof.kernels import attention
 
@@ -66,6 +66,7 @@ class Rules:
     """
 
     tokens: Sequence[int] = ()
+    tolerance = TOLERANCE
 
     def __init__(self, gpu: str, torch: str | None = None, times: Times | None = None) -> None:
         facts = gpu_facts(gpu)

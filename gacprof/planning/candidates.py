@@ -126,7 +126,7 @@ def _offered(
         for size in sorted(set().union(*by_dim), key=lambda size: abs(size - largest)):
             verdicts = [verdicts[size] for verdicts in by_dim if size in verdicts]
             known = [verdict for verdict in verdicts if verdict.verdict != "unknown"]
-            is_safe = bool(known) and all(seems_safe(v, table.tolerance) for v in known)
+            is_safe = bool(known) and all(seems_safe(v, table.source.tolerance) for v in known)
             is_allowed = size % rules.multiple == 0 and is_safe
             if is_allowed and all(objective.suits(dim, size) for dim in dims):
                 sizes[size] = None

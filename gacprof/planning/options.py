@@ -110,7 +110,7 @@ def options_of(
     ]
     options = [_option(dim_class, table, objective, limits, sizes) for sizes in joint_sizes]
     timed = [option for option in options if option.latency_us is not None] or options
-    compared = _unbeaten(timed, dim_class.dims, table.tolerance)
+    compared = _unbeaten(timed, dim_class.dims, table.source.tolerance)
     fallback = options[0]
     if dim_class.stored in joint_sizes:
         fallback = options[joint_sizes.index(dim_class.stored)]
@@ -178,6 +178,6 @@ def _is_safe(table: SizeTable, dim_class: DimClass, option: Option) -> bool:
             now = table.verdict(dim, size, sizes)
             padded = table.beside_padded(dim, size, size, sizes).get(size, now)
             for verdict in (now, padded):
-                if verdict.verdict != "unknown" and not seems_safe(verdict, table.tolerance):
+                if verdict.verdict != "unknown" and not seems_safe(verdict, table.source.tolerance):
                     return False
     return True

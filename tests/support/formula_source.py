@@ -37,6 +37,7 @@ class FormulaSource:
     provenance: str = "by a formula"
     tokens: Sequence[int] = (1, 64)
     dtypes: Sequence[str] = ()
+    tolerance: float = TOLERANCE
     _times: dict[object, dict[int, float]] = field(default_factory=dict)
     _verdicts: dict[int, dict[int, SizeVerdict]] = field(default_factory=dict)
 
