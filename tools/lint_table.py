@@ -47,7 +47,7 @@ def letters(config: Mapping[str, Any], gpu: str, quantisation: str) -> str:
     text = ""
     for tp in DEGREES:
         deployment = deploy(config, gpu=gpu, tp=tp, quantisation=quantisation)
-        text += LETTERS[overall(deployment.judge())]
+        text += LETTERS[overall(deployment.judgements())]
     return text
 
 

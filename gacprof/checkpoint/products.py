@@ -77,7 +77,7 @@ class Products:
         self.tokens = tokens
         self.tp = tp
         self.dtype = dtype and compute_dtype(dtype)
-        self._plain_dtype = plain_dtype(inventory)
+        self.plain_dtype = self.dtype or plain_dtype(inventory)
         self._kv_heads = {a.layer: a.kv_heads for a in inventory.attentions}
         for a in inventory.attentions:
             if a.heads % tp or (a.kv_heads % tp and tp % a.kv_heads):
@@ -92,7 +92,7 @@ class Products:
         stored = dtype_name(module.dtype)
         if self.dtype is not None:
             return self.dtype
-        return stored if stored in DTYPES and stored != "int8" else self._plain_dtype
+        return stored if stored in DTYPES and stored != "int8" else self.plain_dtype
 
     def gemms(self, module: Module, sizes: NewSizes = AS_STORED) -> list[Gemm]:
         """A module's products, undivided, with dims at these sizes: one dense product where a

@@ -80,6 +80,7 @@ def diagnose(
         provenance=size_source.provenance,
         tokens=products.tokens,
         tp=tp,
+        dtype=products.plain_dtype,
         parameters=inventory.parameters,
         dims=findings,
         fixed=(*fixed_findings(products, size_source), *head_findings(products, size_source)),
@@ -203,7 +204,9 @@ class Diagnosis:
     """Findings on a checkpoint. ``latency_us`` is the time of the workload in all products as they
     are, ``better_us`` after every finding's action; None where a product's time is not known.
 
-    ``checkpoint`` is its path; ``source`` and ``provenance`` say whose verdicts these are.
+    ``checkpoint`` is its path; ``source`` and ``provenance`` say whose verdicts these are. ``dtype``
+    is what products are computed in that aren't quantised: a map's only type, where that is another
+    than the weights'.
     ``kernels`` are lines on attention and norms, of a GPU that isn't at hand.
     """
 
@@ -213,6 +216,7 @@ class Diagnosis:
     provenance: str
     tokens: Mapping[int, float]
     tp: int
+    dtype: str
     parameters: int
     dims: tuple[DimFinding, ...]
     fixed: tuple[FixedFinding, ...]

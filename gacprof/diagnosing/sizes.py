@@ -52,14 +52,14 @@ class SizeTable:
         """The verdicts on a dim's own size and those within [low, high] that the source knows,
         where other dims have these ``sizes``."""
         uses = self.products.uses_of(dim, sizes)
-        return self._judged(uses, {dim.size, *self.source.sizes(uses, low, high)})
+        return self._verdicts_of(uses, {dim.size, *self.source.sizes(uses, low, high)})
 
     def verdict(self, dim: Dim, size: int, sizes: NewSizes = AS_STORED) -> SizeVerdict:
         """The verdict on one size where other dims have these ``sizes``."""
         unknown = SizeVerdict(size, "unknown", reason=f"no product of {dim.name} is known")
-        return self._judged(self.products.uses_of(dim, sizes), {size}).get(size, unknown)
+        return self._verdicts_of(self.products.uses_of(dim, sizes), {size}).get(size, unknown)
 
-    def _judged(self, uses: Sequence[Use], sizes: Collection[int]) -> dict[int, SizeVerdict]:
+    def _verdicts_of(self, uses: Sequence[Use], sizes: Collection[int]) -> dict[int, SizeVerdict]:
         """The verdicts on these sizes; uses equal but for the names of the weights are judged
         once."""
         shapes = [(u.N, u.K, u.gemm.bias, u.tokens, u.dtype, u.weight) for u in uses]

@@ -135,14 +135,14 @@ def serving(call: AttentionCall) -> str:
     return name
 
 
-def _rank(call: AttentionCall) -> int:
+def _place(call: AttentionCall) -> int:
     return max(QUALITY.index(serving(call)) - 1, 0)
 
 
 @cache
-def _best_rank(call: AttentionCall) -> int:
-    """The rank in :data:`QUALITY` of the best-served head_dim up to 256."""
-    return min(_rank(replace(call, head_dim=size)) for size in range(1, MAX_SWEPT + 1))
+def _best_place(call: AttentionCall) -> int:
+    """The place in :data:`QUALITY` of the best-served head_dim up to 256."""
+    return min(_place(replace(call, head_dim=size)) for size in range(1, MAX_SWEPT + 1))
 
 
 def kernel_text(call: AttentionCall) -> str:
@@ -164,11 +164,11 @@ def judge_head_dim(call: AttentionCall) -> SizeVerdict:
     steps_known = {"cudnn": size == 128, "efficient": call.arch == "sm80" and size <= 128}
     if not steps_known.get(way, True):
         return SizeVerdict(size, "undecided", reason=f"{reason}: its steps are not known")
-    rank = _rank(call)
-    if rank == _best_rank(replace(call, head_dim=1)):
+    place = _place(call)
+    if place == _best_place(replace(call, head_dim=1)):
         return SizeVerdict(size, "safe", reason=reason)
     for larger in range(size + 1, size + REACH + 1):
-        if _rank(replace(call, head_dim=larger)) < rank:
+        if _place(replace(call, head_dim=larger)) < place:
             reason = f"{reason}; {larger} is served better"
             return SizeVerdict(size, "misaligned", reason=reason)
     return SizeVerdict(size, "undecided", reason=f"{reason}; no larger one is served better")

@@ -56,10 +56,12 @@ def grouped(names: Sequence[str], rows: Sequence[tuple[str, ...]]) -> list[tuple
     members: dict[tuple[str, ...], list[str]] = {}
     for name, row in zip(names, rows, strict=True):
         members.setdefault(row, []).append(name)
-    return [
-        (f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0], *row)
-        for row, names in members.items()
-    ]
+    return [(first_of(names), *row) for row, names in members.items()]
+
+
+def first_of(names: Sequence[str]) -> str:
+    """The first of some names, and how many more."""
+    return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
 
 
 def total_text(label: str, total: Interval | None) -> list[str]:
@@ -73,7 +75,8 @@ def diagnosis_section(diagnosis: Diagnosis) -> Section:
     total = len(diagnosis.dims)
     headline = (
         f"{counts['misaligned']} of {counted(total, 'size')} that may change are misaligned, "
-        f"{counts['undecided']} undecided, {counts['unknown']} unknown; {diagnosis.provenance}."
+        f"{counts['undecided']} undecided, {counts['unknown']} unknown; "
+        f"products in {diagnosis.dtype}, {diagnosis.provenance}."
     )
     order = ("misaligned", "undecided", "unknown", "safe")
     dims = sorted(diagnosis.dims, key=lambda finding: order.index(finding.now.verdict))
@@ -88,7 +91,7 @@ def diagnosis_section(diagnosis: Diagnosis) -> Section:
         now = fixed.now
         rows.append((str(now.size), now.verdict, penalty_text(now), better, now.reason))
     names = [finding.dim.name for finding in dims]
-    names += [f"{fixed.axis} of {fixed.places[0]}" for fixed in diagnosis.fixed]
+    names += [f"{fixed.axis} of {first_of(fixed.places)}" for fixed in diagnosis.fixed]
     remarks = [
         *total_text("Products as they are", diagnosis.latency_us),
         *total_text("Products after every action", diagnosis.better_us),

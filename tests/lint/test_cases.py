@@ -138,7 +138,7 @@ def test_refusals_of_published_models_are_as_before(model: str) -> None:
                 tp=tp,
                 quantisation=quantisation,
             )
-            judgements = deployment.judge()
+            judgements = deployment.judgements()
             outcomes = {judgement.product.name: judgement.outcome for judgement in judgements}
             assert (overall(judgements) == "refused") == (before[0] == "refused"), key
             for product, letter in zip(cells["products"], before[1], strict=True):

@@ -49,7 +49,7 @@ def test_rows_refuse_what_the_engine_refuses() -> None:
     for question in questions():
         ranks = {"tp": question["tp"], "ep": question["ep"]}
         deployment = deploy(question["config"], gpu=question["gpu"], **ranks)
-        judgements = deployment.judge()
+        judgements = deployment.judgements()
         answer = answers.get(deployment.question(judgements))
         if answer is None or answer["verdict"] == "not run":
             continue

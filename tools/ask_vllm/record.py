@@ -92,7 +92,7 @@ def main() -> None:
         try:
             ranks = {"tp": answer["tp"], "ep": answer["ep"]}
             deployment = deploy(answer["config"], gpu=answer["gpu"], **ranks)
-            judgements = deployment.judge()
+            judgements = deployment.judgements()
         except ConfigError as error:
             print(f"{answer['name']}: not judged: {error}")
             continue

@@ -31,7 +31,7 @@ class Deployment:
     ep: int = 1
     dp: int = 1
 
-    def judge(self) -> list[Judgement]:
+    def judgements(self) -> list[Judgement]:
         """Every product of a rank, judged."""
         sizes = ConfigSizes(self.config)
         inventory = inventory_of_sizes(sizes)

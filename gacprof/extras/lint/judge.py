@@ -86,8 +86,8 @@ def judge_product(product: RankProduct, setting: Setting) -> Judgement:
     """What becomes of one product. On an open GPU: the mildest outcome where none is ok, unknown
     where some are."""
     if not setting.gpu.is_open:
-        return _Trial(product, setting, setting.gpu.sm).judge()
-    answers = {f"sm{sm}": _Trial(product, setting, sm).judge() for sm in CAPABILITIES}
+        return _Trial(product, setting, setting.gpu.sm).run()
+    answers = {f"sm{sm}": _Trial(product, setting, sm).run() for sm in CAPABILITIES}
     mildest = min(answers.values(), key=lambda answer: OUTCOMES.index(answer.outcome))
     outcomes = dict.fromkeys(answer.outcome for answer in answers.values())
     if len(outcomes) == 1:
@@ -135,7 +135,7 @@ class _Trial:
             "repeats": product.ranks % max(product.N, 1) == 0,
         }
 
-    def judge(self) -> Judgement:
+    def run(self) -> Judgement:
         findings: list[Finding] = []
         multiples: dict[str, int] = {}
         pads_to: dict[str, int] = {}

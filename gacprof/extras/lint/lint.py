@@ -80,7 +80,7 @@ def lint(
         dp=dp,
         quantisation=quantisation,
     )
-    judgements = deployment.judge()
+    judgements = deployment.judgements()
     report = report_of(name, deployment, judgements, find_remedies(deployment, judgements))
     if sarif is not None:
         from gacprof.extras.lint.report import write_sarif

@@ -41,7 +41,7 @@ def find_remedies(deployment: Deployment, judgements: Sequence[Judgement]) -> li
     remedies = []
     for kind, change, config, changed in _changes(deployment, broken):
         try:
-            after = changed.judge()
+            after = changed.judgements()
         except ConfigError:
             continue  # such a config is none
         outcome = overall(after)
