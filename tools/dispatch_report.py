@@ -8,6 +8,7 @@ Everything is read from the tables that ship in ``gacprof/dispatch``. Run it aft
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
@@ -103,6 +104,57 @@ def differing(old: Section, new: Section) -> str:
     return ", ".join(keys) or "nothing"
 
 
+CUDNN = Path(__file__).parents[1] / "reports" / "cudnn.json"
+CUDNN_HEADER = """
+## cuDNN's own plans
+
+Written by `tools/ask_cudnn.py` {provenance} ({versions}), for GPUs that were described to it.
+An engine is a family of kernels, of a number that means nothing in another operation; behind it,
+how many plans it offers. Products y = x·Wᵀ of 4096 × 4096 × 4096, K contiguous, one side from 4033
+to 4160. PyTorch's cuDNN is another version, and cuBLAS is another library: this is the vendor's
+word on alignment, not the kernel of a product of PyTorch's.
+"""
+MULTIPLES = (1, 2, 4, 8, 16, 32)
+
+
+def cudnn_plans() -> Iterator[str]:
+    """A table of cuDNN's recorded answers: GPUs × questions, equal GPUs in one row."""
+    record = json.loads(CUDNN.read_text(encoding="utf-8"))
+    versions = ", ".join(f"{name} {number}" for name, number in record["versions"].items())
+    yield CUDNN_HEADER.format(provenance=record["provenance"], versions=versions)
+    sections = {name: Section(**section) for name, section in record["sections"].items()}
+    gpus = dict.fromkeys(gpu for gpu, _ in shipped_tables())
+    keys = [(name, *key[1:]) for name, s in sections.items() for key in s.keys if key[0] == "h100"]
+    yield row("GPU", *(" ".join(key[1:]) for key in keys))
+    yield row(*["---"] * (1 + len(keys)))
+    by_answers: dict[tuple[str, ...], list[str]] = {}
+    for gpu in gpus:
+        texts = tuple(plans_text(sections[name], (gpu, *key)) for name, *key in keys)
+        by_answers.setdefault(texts, []).append(gpu)
+    for texts, alike in by_answers.items():
+        yield row(", ".join(alike), *texts)
+
+
+def plans_text(section: Section, key: tuple[str, ...]) -> str:
+    """The engine and number of plans of each size: by the multiple that all of its sizes share."""
+    first, last = section.range
+    sizes_of: dict[str, list[int]] = {}
+    for size in range(first, last + 1):
+        sizes_of.setdefault(plan_text(section.lookup(size, *key)), []).append(size)
+    texts = {}
+    for text, sizes in sizes_of.items():
+        multiple = max(m for m in MULTIPLES if not any(size % m for size in sizes))
+        where = f"multiples of {multiple}" if multiple > 1 else "else"
+        if sizes[-1] + MULTIPLES[-1] <= last:
+            where = f"{where} up to {sizes[-1]}" if len(sizes) > 1 else str(sizes[0])
+        texts[f"{text}: {where}"] = (-multiple, sizes[0])
+    return "; ".join(sorted(texts, key=lambda text: texts[text])).removesuffix(": else")
+
+
+def plan_text(answer: Any) -> str:
+    return f"engine {answer['engine']} ({answer['plans']})" if "engine" in answer else "refused"
+
+
 def row(*cells: str) -> str:
     return f"| {' | '.join(cells)} |"
 
@@ -119,6 +171,7 @@ def main() -> None:
         for gpu in dict.fromkeys(gpu for gpu, _ in shipped_tables()):
             gpus_of.setdefault("; ".join(changes(gpu, before, after)), []).append(gpu)
         lines += [row(", ".join(gpus), text) for text, gpus in gpus_of.items()]
+    lines += cudnn_plans()
     PAGE.write_text("\n".join(lines).replace("\n\n\n", "\n\n") + "\n", encoding="utf-8")
 
 

