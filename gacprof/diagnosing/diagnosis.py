@@ -204,9 +204,8 @@ class Diagnosis:
     """Findings on a checkpoint. ``latency_us`` is the time of the workload in all products as they
     are, ``better_us`` after every finding's action; None where a product's time is not known.
 
-    ``checkpoint`` is its path; ``source`` and ``provenance`` say whose verdicts these are. ``dtype``
-    is what products are computed in that aren't quantised: a map's only type, where that is another
-    than the weights'.
+    ``checkpoint`` is its path; ``source`` and ``provenance`` say whose verdicts these are. Products
+    that aren't quantised are computed in ``dtype``: a map's only type, if not the weights' own.
     ``kernels`` are lines on attention and norms, of a GPU that isn't at hand.
     """
 
