@@ -232,6 +232,13 @@ VISIBLE cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **fu
     if (status) *status = (enum cudaDriverEntryPointQueryResult)query;
     return status ? cudaSuccess : RESULT(result);
 }
+#if CUDART_VERSION < 13000
+VISIBLE cudaError_t cudaGetDriverEntryPoint(const char *name, void **function,
+                                            unsigned long long flags,
+                                            enum cudaDriverEntryPointQueryResult *status) {
+    return cudaGetDriverEntryPointByVersion(name, function, CUDART_VERSION, flags, status);
+}
+#endif
 
 /* ---- memory, streams and events whose arguments differ from the driver's ---- */
 VISIBLE cudaError_t cudaMalloc(void **address, size_t bytes) {
