@@ -47,8 +47,8 @@ recall*: of the M that a rule names, those with a step; of the steps, those that
 **No rule holds on both records, so gacprof claims nothing about M.** Waves of 128 × 128 tell
 fp8 steps of Hopper (90 % right, 40 % found) and no others: in bfloat16 on the same GPUs a third is
 right. cuBLASLt itself shows why: for fp8 on an H100 it takes another tile after every ninth row
-below M = 1024, and so stays within its wave. In every record with many pairs steps follow multiples of
-64 at least twice as often as other M, and most M have none. Measure the token counts you serve.
+below M = 1024, and so stays within its wave. In every record with many pairs steps follow multiples
+of 64 at least twice as often as other M, and most M have none. Measure the token counts you serve.
 """
 Rule = Callable[[pd.DataFrame, int], "pd.Series[bool]"]
 """From products with columns m, n and the SMs: whether a step follows each."""
