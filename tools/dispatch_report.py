@@ -30,6 +30,8 @@ CALLS: Mapping[str, Mapping[str, Any]] = {
     "Decode, 1024 keys": {"q_len": 1},
     "Prefill with a float mask": {"mask": "float"},
 }
+SHOWN = 6
+"""Changed questions that are named; of more their number is."""
 HEADER = """# What PyTorch dispatches, GPU by GPU
 
 By PyTorch's own dispatcher on virtual GPUs; no kernel was run. Written by
@@ -92,16 +94,16 @@ def changes(gpu: str, before: str, after: str) -> list[str]:
 
 
 def differing(old: Section, new: Section) -> str:
-    """The keys that a section answers otherwise in a later release."""
-    if old == new:
-        return "nothing"
+    """The keys of both releases that the later one answers otherwise, with the sizes of them."""
     first, last = new.range
-    keys = [
-        " ".join(map(str, key))
-        for key in new.keys
-        if any(old.lookup(n, *key) != new.lookup(n, *key) for n in range(first, last + 1))
-    ]
-    return ", ".join(keys) or "nothing"
+    texts = []
+    for key in old.keys.keys() & new.keys.keys():
+        sizes = [n for n in range(first, last + 1) if old.lookup(n, *key) != new.lookup(n, *key)]
+        if sizes:
+            texts.append(f"{' '.join(map(str, key))} ({sizes[0]} to {sizes[-1]})")
+    if len(texts) > SHOWN:
+        return f"{len(texts)} of {len(new.keys)} questions, as {min(texts)}"
+    return ", ".join(sorted(texts)) or "nothing"
 
 
 CUDNN = Path(__file__).parents[1] / "reports" / "cudnn.json"

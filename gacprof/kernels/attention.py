@@ -22,7 +22,7 @@ from gacprof.kernels.requirements import matches_all
 RELEASES = ("2.11.0", "2.12.0", "2.13.0", "2.14.1", "2.15.0")
 TEMPLATES = (32, 64, 96, 128, 192, 256)
 """FlashAttention-2's head_dims in ``libtorch_cuda.so`` of 2.11 to 2.13 (symbol names), and of
-2.14.1 and 2.15.0 (launches on a virtual GPU); 160 and 224 went earlier."""
+2.14.1 and 2.15.0 (launches on a virtual GPU); 160 went with 2.11, 224 before 2.9."""
 MAX_SWEPT = 256
 REACH = 64
 """How far above a head_dim a better one is looked for: templates are as far apart."""

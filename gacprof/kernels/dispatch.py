@@ -172,6 +172,12 @@ class DispatchTable:
         """Return the kernels of an operator on rows of a length; None where it was not asked."""
         return self.sections["rows"].lookup(size, operator, dtype, tokens)
 
+    def stream(self, operator: str, size: int, dtype: str = "bfloat16") -> str:
+        """Return how Triton compiles gacprof's "row_sum" or "row_copy" for rows of a length up to
+        256, which is their stride too."""
+        answer = self.sections["stream"].lookup(size, operator, dtype)
+        return "loads of {load_bytes} bytes, {registers} registers".format_map(answer)
+
     def product(self, operator: str, axis: str, size: int) -> str | None:
         """Return the kernels of a product over one axis, or "refused: …"; None: not asked."""
         return self.sections["products"].lookup(size, operator, axis)
@@ -205,7 +211,7 @@ def shipped_tables() -> list[tuple[str, str]]:
 def table_path(gpu: str, release: str | None = None) -> Path | None:
     """Return the file of :func:`load_table`."""
     wanted = (release or "").split("+")[0].split(".")[:2]
-    gpu = gpu.replace("rtx-pro-", "rtxpro")
+    gpu = gpu.lower().replace("-", "")
     releases = [known for name, known in shipped_tables() if name == gpu]
     fitting = [known for known in releases if release is None or known.split(".")[:2] == wanted]
     if not fitting:

@@ -76,7 +76,7 @@ def diagnosis_section(diagnosis: Diagnosis) -> Section:
     headline = (
         f"{counts['misaligned']} of {counted(total, 'size')} that may change are misaligned, "
         f"{counts['undecided']} undecided, {counts['unknown']} unknown; "
-        f"products in {diagnosis.dtype}, {diagnosis.provenance}."
+        f"products in {diagnosis.dtype} at tp {diagnosis.tp}, {diagnosis.provenance}."
     )
     order = ("misaligned", "undecided", "unknown", "safe")
     dims = sorted(diagnosis.dims, key=lambda finding: order.index(finding.now.verdict))
@@ -87,7 +87,7 @@ def diagnosis_section(diagnosis: Diagnosis) -> Section:
         now = finding.now
         rows.append((str(now.size), now.verdict, penalty_text(now), text, now.reason))
     for fixed in diagnosis.fixed:
-        better = f"{fixed.better.size} would be safe" if fixed.better else "keep"
+        better = f"{fixed.better.size} is {fixed.better.verdict}" if fixed.better else "keep"
         now = fixed.now
         rows.append((str(now.size), now.verdict, penalty_text(now), better, now.reason))
     names = [finding.dim.name for finding in dims]
@@ -116,7 +116,7 @@ def plan_section(plan: Plan) -> Section:
     )
     changed = [choice for choice in plan.choices if choice.after != choice.before]
     rows = [
-        (str(c.before), "multiplied out" if c.after is None else str(c.after), c.verdict)
+        (str(c.before), *(("multiplied out", "") if c.after is None else (str(c.after), c.verdict)))
         for c in changed
     ]
     remarks = [f"Sizes: {plan.provenance}."]
@@ -174,6 +174,11 @@ def map_section(cliff_map: CliffMap) -> Section:
     remarks = [warning.message for warning in cliff_map.warnings]
     if cliff_map.noise_floor is not None:
         remarks.insert(0, f"Noise floor (A/A, 95 %): {percent(cliff_map.noise_floor)}.")
+    remarks.append(
+        "Undecided: noise spreads the penalty over the tolerance of "
+        f"{percent(cliff_map.tolerance)}, or the sizes to pad to were not all measured. Sweep "
+        "longer, or on a quieter machine."
+    )
     columns = ("curve", "multiple", "safe", "misaligned", "undecided", "cliffs")
     return Section(f"Map {cliff_map.name}", headline, columns, tuple(rows), tuple(remarks))
 
@@ -212,6 +217,8 @@ def dispatch_section(table: DispatchTable) -> Section:
     lengths = range(1, table.sections["rows"].range[1] + 1)
     for operator in ("rms_norm", "layer_norm", "softmax"):
         rows += served(f"{operator} over", {n: str(table.rows(operator, n)) for n in lengths})
+    lengths = range(1, table.sections["stream"].range[1] + 1)
+    rows += served("row_sum by Triton over", {n: table.stream("row_sum", n) for n in lengths})
     last = table.sections["products"].range[1]
     for operator, axis in table.sections["products"].keys:
         answers = {n: str(table.product(operator, axis, n)) for n in range(1, last + 1)}

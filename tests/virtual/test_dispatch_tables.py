@@ -101,6 +101,17 @@ def test_what_was_not_asked_has_no_answer() -> None:
     assert load_table("h100", "1.13") is None
 
 
+@pytest.mark.parametrize(("gpu", "release"), shipped_tables())
+def test_triton_loads_sixteen_bytes_of_rows_that_are_multiples_of_sixteen(
+    gpu: str, release: str
+) -> None:
+    table = table_of(gpu, release)
+    for dtype, bytes_each in (("bfloat16", 2), ("float32", 4)):
+        for size in range(2, 257):
+            load = 16 if size % 16 == 0 else bytes_each
+            assert table.stream("row_sum", size, dtype).startswith(f"loads of {load} bytes, ")
+
+
 def test_a_release_is_named_as_torch_names_it() -> None:
     assert table_of("h100", "2.14").release == RECORDED_RELEASE
     assert table_of("h100", "2.14.1+cu130").release == RECORDED_RELEASE

@@ -38,7 +38,7 @@ CHILD = (
     "from gacprof.extras.virtual.questions import main; main()"
 )
 """The package's folder goes last, so that the asked PyTorch's own packages come first."""
-SECTIONS = ("sdpa", "fa2", "efficient", "rows", "products")
+SECTIONS = ("sdpa", "fa2", "efficient", "rows", "products", "stream")
 
 
 # ---- names ----
@@ -229,8 +229,11 @@ def dispatch(
     elif path is not None:
         text = path.read_text(encoding="utf-8")
     else:
-        shipped = ", ".join(f"{name} {number}" for name, number in shipped_tables())
-        raise GacprofError(f"no table of {gpu} and torch {release or ''} ships, of {shipped}")
+        gpus, releases = (dict.fromkeys(names) for names in zip(*shipped_tables(), strict=True))
+        raise GacprofError(
+            f"no table of {gpu} ships for that release: there are {', '.join(gpus)}, "
+            f"each with torch {', '.join(releases)}"
+        )
     if out is not None:
         write_text(out, text)
     return parse_table(text)

@@ -170,6 +170,7 @@ def libraries(torch: CudaTorch) -> list[Path]:
             work = Path(temporary) / "build"
             work.mkdir()
             build(torch, folders, work)
+            (work / "libcuda.so").symlink_to("libcuda.so.1")  # for a program that links with -lcuda
             if not folder.exists():
                 work.rename(folder)
     major = torch.cuda_major

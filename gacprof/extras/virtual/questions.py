@@ -11,9 +11,12 @@ import itertools
 import json
 import random
 import re
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
+from importlib import resources
 from pathlib import Path
 
 import torch
@@ -49,6 +52,9 @@ ROW_TOKENS = (1, 16, 4096)
 SORT_TOKENS = 16
 """Sorting copies its rows, which a virtual GPU does: more of them take minutes."""
 VOCABULARY = 1000
+STREAM_RANGE = (1, 256)
+ELEMENTS = {"": 1, "2": 2, "4": 4, "8": 8}
+"""Of a load in PTX, by the number behind its ``.v``."""
 PRODUCT_RANGE = (1, 512)
 PRODUCT = {"M": 64, "N": 256, "K": 256}
 GROUPS = 4
@@ -261,7 +267,7 @@ def rows() -> Section:
     """Ask which kernels serve a row's length; their names in order of launch."""
     torch.cuda.empty_cache()  # of attention's large blocks
     answers = {}
-    for dtype, tokens in itertools.product(("bfloat16", "float32"), ROW_TOKENS):
+    for dtype, tokens in itertools.product(DTYPES, ROW_TOKENS):
         for operator, call in row_calls(dtype, tokens).items():
             if operator == "sort" and tokens > SORT_TOKENS:
                 continue
@@ -269,6 +275,47 @@ def rows() -> Section:
                 names(launched(partial(call, size))) for size in sizes(ROW_RANGE)
             ]
     return {"by": ["operator", "dtype", "tokens"], "range": ROW_RANGE, "answers": answers}
+
+
+# ---- rows by Triton's compiler ----
+
+
+def stream() -> Section:
+    """Ask how Triton compiles :mod:`gacprof.operators.stream_triton` for a row's length, which is
+    the stride between rows too."""
+    import triton
+
+    from gacprof.operators.stream_triton import BLOCK, KERNELS
+
+    answers = {}
+    for operator, dtype in itertools.product(KERNELS, DTYPES):
+        program = triton.jit(KERNELS[operator])[(1,)]
+        result = torch.float32 if operator == "row_sum" else getattr(torch, dtype)
+        row = []
+        for size in sizes(STREAM_RANGE):
+            rows = device_tensor(1, size, dtype=dtype)
+            target = torch.empty_like(rows, dtype=result)
+            kernel = program(rows, target, size, BLOCK=BLOCK)
+            row.append(compiled(kernel.asm["ptx"], kernel.asm["cubin"]))
+        answers[operator, dtype] = row
+    asked = {"triton": triton.__version__}
+    return {"by": ["operator", "dtype"], "range": STREAM_RANGE, "asked": asked, "answers": answers}
+
+
+@cache
+def compiled(ptx: str, cubin: bytes) -> dict[str, int]:
+    """Return the bytes of a kernel's widest load, and its registers by Triton's own cuobjdump."""
+    loads = re.findall(r"ld\.global\S*?(?:\.v(\d))?\.b(\d+)", ptx)
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        tool = resources.files("triton") / "backends" / "nvidia" / "bin" / "cuobjdump"
+        command = [str(tool), "--dump-resource-usage", file.name]
+        usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    registers = re.search(r"REG:(\d+)", usage)
+    assert registers, usage
+    widest = max(ELEMENTS[number] * int(bits) // 8 for number, bits in loads)
+    return {"load_bytes": widest, "registers": int(registers[1])}
 
 
 # ---- products with kernels or refusals of their own ----
@@ -349,6 +396,7 @@ def sections() -> Iterator[tuple[str, Section]]:
     yield "efficient", attention("efficient", efficient_answer, SDPA_RANGE[1])
     yield "rows", rows()
     yield "products", products()
+    yield "stream", stream()
 
 
 def numbered(section: Section) -> Section:
