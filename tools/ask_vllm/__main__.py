@@ -1,10 +1,11 @@
 """Ask vLLM itself what it does with a config, on a GPU that is not there.
 
-    gacprof virtual h100 -- .venv-vllm/bin/python tools/ask_vllm config.json --tp 8 [--ep]
-    gacprof virtual h100 -- .venv-vllm/bin/python tools/ask_vllm questions.json --answers FILE
+    gacprof virtual h100 -- python tools/ask_vllm config.json --tp 8 [--ep] [--hollow]
+    gacprof virtual h100 -- python tools/ask_vllm questions.json --answers FILE
 
-Each question is asked in a fork of its own, as TP rank 0, with two layers and weights of zeros; no
-file of the engine is changed. ``docs/lint.md`` says what an answer holds and what it cannot see.
+Each question is asked in a fork of its own, as TP rank 0, with two layers and weights of zeros or a
+checkpoint without data (``hollow.py``), which the engine's own loaders read; no file of the engine
+is changed. ``docs/lint.md`` says what an answer holds and what it cannot see.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ def main() -> None:
     parser.add_argument("--answers", type=Path)
     parser.add_argument("--tp", type=int, default=1)
     parser.add_argument("--ep", action="store_true")
+    parser.add_argument("--hollow", action="store_true", help="load a checkpoint without data")
     options = parser.parse_args()
     gpu = os.environ.get("GACPROF_VIRTUAL")
     if not gpu:
@@ -60,7 +62,8 @@ def main() -> None:
     content = json.loads(options.questions.read_text())
     if options.answers is None:
         ep = options.tp if options.ep else 1
-        said = ask({"config": content, "gpu": gpu, "tp": options.tp, "ep": ep})
+        ranks = {"tp": options.tp, "ep": ep}
+        said = ask({"config": content, "gpu": gpu, "hollow": options.hollow, **ranks})
         print(json.dumps(said, indent=1))
         return
     options.answers.touch()

@@ -35,6 +35,7 @@ for unused in ("ALLREDUCE_USE_SYMM_MEM", "ALLREDUCE_USE_FLASHINFER", "USE_FLASHI
 import vllm.distributed.device_communicators.pynccl as pynccl  # noqa: E402
 import vllm.distributed.device_communicators.shm_broadcast as shm_broadcast  # noqa: E402
 import vllm.model_executor.model_loader.base_loader as base_loader  # noqa: E402
+from hollow import write_hollow  # noqa: E402
 from modules import modules_of, note_launches  # noqa: E402
 from transformers.models.auto.modeling_auto import (  # noqa: E402
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
@@ -131,13 +132,16 @@ def answer(question: dict[str, Any], folder: Path, result: Path) -> None:
 
 
 def _serve(question: dict[str, Any], folder: Path, said: dict[str, Any], result: Path) -> None:
-    (folder / "config.json").write_text(json.dumps(shortened(question["config"])))
+    config = shortened(question["config"])
+    (folder / "config.json").write_text(json.dumps(config))
+    if question.get("hollow"):
+        write_hollow(folder, config)
     tp = question.get("tp", 1)
     enter_world(tp)
     refuse_long_builds()
     arguments = EngineArgs(
         model=str(folder),
-        load_format="dummy",
+        load_format="safetensors" if question.get("hollow") else "dummy",
         skip_tokenizer_init=True,
         enforce_eager=True,
         max_model_len=TOKENS,

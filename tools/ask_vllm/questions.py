@@ -1,11 +1,13 @@
 """Questions for vLLM, as JSON: the golden ones, and every probe beside its base.
 
 python tools/ask_vllm/questions.py questions.json
+python tools/ask_vllm/questions.py questions.json 200    # so many random ones instead
 """
 
 from __future__ import annotations
 
 import json
+import random
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -52,7 +54,33 @@ def questions() -> Iterator[dict[str, Any]]:
         yield question(f"{base} with {beside}", {**config, **changed}, gpu, form, tp)
 
 
+GPUS = ("h100", "a100", "b200", "l40s", "rtx5090")
+CUT = (
+    *("hidden_size", "intermediate_size", "moe_intermediate_size", "head_dim"),
+    *("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size"),
+)
+"""Sizes that compressors cut."""
+STEPS = (1, 8, 16, 32, 48, 64, 96, 128, 192)
+"""How far a random size lies from a base's, in whole numbers of it."""
+
+
+def random_questions(count: int, seed: int = 0) -> Iterator[dict[str, Any]]:
+    """Bases with two sizes moved, in any format, on any GPU and ranks."""
+    draw = random.Random(seed)
+    for number in range(count):
+        base = draw.choice(list(PROBES["bases"]))
+        config = dict(PROBES["bases"][base])
+        fields = [name for name in CUT if name in config]
+        for field in draw.sample(fields, 2):
+            moved = config[field] + draw.choice(STEPS) * draw.randint(-3, 3)
+            config[field] = max(16, moved)
+        form, tp = draw.choice(list(FORMATS)), draw.choice((1, 2, 4, 8))
+        sizes = " ".join(f"{field} {config[field]}" for field in fields)
+        yield question(f"random {number}: {base} {sizes}", config, draw.choice(GPUS), form, tp)
+
+
 if __name__ == "__main__":
-    by_name = {question["name"]: question for question in questions()}
+    asked = random_questions(int(sys.argv[2])) if sys.argv[2:] else questions()
+    by_name = {question["name"]: question for question in asked}
     Path(sys.argv[1]).write_text(json.dumps(list(by_name.values()), indent=1), encoding="utf-8")
     print(f"{len(by_name)} questions")

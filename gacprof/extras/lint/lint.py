@@ -9,6 +9,7 @@ from typing import Any
 
 from gacprof.checkpoint.from_config import ConfigSizes, inventory_of_sizes
 from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.products import plain_dtype
 from gacprof.core.errors import ConfigError
 from gacprof.core.sizes import Gemm, Side, Use
 from gacprof.devices.datasheet import GPUS, Architecture
@@ -171,7 +172,7 @@ class Alignment:
 
     def kernels(self, inventory: Inventory, tp: int) -> tuple[str, ...]:
         """Lines on the kernels of attention and norms."""
-        return kernel_lines(inventory, self.rules, tp) if self.rules else ()
+        return kernel_lines(inventory, self.rules, tp, plain_dtype(inventory)) if self.rules else ()
 
     def of(self, judgement: Judgement) -> str:
         """The worse verdict on N and K as the engine pads them; empty where there are no rules."""

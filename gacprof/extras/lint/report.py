@@ -110,8 +110,7 @@ class LintReport:
 def verdicts_of(judgement: Judgement, alignment: str, launches: str) -> list[ProductVerdict]:
     """The verdict on a product, and on each part of a fused one."""
     product = judgement.product
-    whole = _verdict(judgement)
-    verdicts = [replace(whole, alignment=alignment, launches=launches)]
+    verdicts = [replace(_verdict(judgement), alignment=alignment, launches=launches)]
     for part in product.parts:
         findings = [
             finding
@@ -122,7 +121,8 @@ def verdicts_of(judgement: Judgement, alignment: str, launches: str) -> list[Pro
         if not findings and not (judgement.witness and part.N):
             outcome = "unknown"
         name = f"{product.name}.{part.name.rpartition('.')[2].partition(' ')[0]}"
-        verdicts.append(replace(whole, product=name, N=part.N, outcome=outcome))
+        own = _verdict(replace(judgement, findings=tuple(findings), outcome=outcome))
+        verdicts.append(replace(own, product=name, N=part.N))
     return verdicts
 
 
@@ -146,7 +146,8 @@ def _verdict(judgement: Judgement) -> ProductVerdict:
         kernel = row.kernel
     n = product.N
     if product.kind == "vocab":
-        n = judgement.pads_to.get("global", product.whole) // product.ranks
+        n, rest = divmod(judgement.pads_to.get("global", product.whole), product.ranks)
+        n *= rest == 0  # ranks cannot share it
     since = re.match(r">=([\d.]+)", row.version if row else "")
     return ProductVerdict(
         product=product.name,
