@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gacprof.core.errors import CheckpointError
+from gacprof.core.points import MAX_DIM
 from gacprof.core.sizes import Gemm
 
 NewSizes = Mapping[str, int | None]
@@ -164,14 +165,14 @@ class Dim:
         return self.padding == "exact" or self.ordered
 
     @property
-    def max_size(self) -> int | None:
-        """The largest size worth choosing; None where nothing bounds it.
+    def max_size(self) -> int:
+        """The largest size worth choosing: any, but for a rank.
 
         A rank above the dense weight's holds nothing but zeros. They are still exact and may
         make it faster, so the bound is the next multiple of :data:`ALIGNED`.
         """
         if self.dense_size is None:
-            return None
+            return MAX_DIM
         return max(-(-self.dense_size // ALIGNED) * ALIGNED, self.size)
 
 

@@ -109,7 +109,7 @@ def show(result: Any, as_json: bool) -> int:
 def json_of(result: Any) -> Any:
     """A result as JSON: a table's rows, else its fields behind the name of its schema."""
     if hasattr(result, "to_dict"):
-        return result.to_dict("records")
+        return result.astype(object).where(result.notna(), None).to_dict("records")
     data = plain(result)
     if isinstance(data, dict):
         module = sys.modules[type(result).__module__]

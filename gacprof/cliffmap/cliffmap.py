@@ -76,9 +76,6 @@ class MapWarning:
     message: str
 
 
-Place = tuple[Curve, Side]
-
-
 @dataclass(frozen=True)
 class CliffMap:
     """The sizes that one device serves well: a :class:`~gacprof.core.sizes.SizeSource`.
@@ -205,7 +202,7 @@ class CliffMap:
             self._tables[key] = self._summed(columns, max(side.tp for _, side in weights))
         return self._tables[key]
 
-    def _place(self, use: Use) -> Place | None:
+    def _place(self, use: Use) -> tuple[Curve, Side] | None:
         """The curve that a use runs along, and the dim's side of it."""
         if use.N.times and use.K.times:
             return None
@@ -243,8 +240,11 @@ class CliffMap:
         """The product that a map lacks, and the sweep that measures it."""
         for use in uses:
             if self._place(use) is None:
-                shape = f"M={use.tokens} N={use.gemm.N} K={use.gemm.K} {use.dtype}"
-                return f"no curve of linear {shape}: 'gacprof sweep --model' measures it"
+                fixed = f"N M={use.tokens} K={use.K.at(0)}"
+                if use.K.times:
+                    fixed = f"K M={use.tokens} N={use.N.at(0)}"
+                shape = f"{fixed} {use.dtype}"
+                return f"no curve of linear over {shape}: 'gacprof sweep --model' measures it"
         return "the size was not measured in all products: 'gacprof sweep --model' measures it"
 
 
@@ -262,6 +262,12 @@ def column_of(curve: Curve, side: Side, weight: float) -> dict[int, SizeVerdict]
 def shipped_maps() -> list[str]:
     """The names of the maps that come with gacprof."""
     return sorted(path.stem for path in MAPS.glob("*.json"))
+
+
+def is_map(name_or_path: str | Path) -> bool:
+    """Whether a name is that of a file, a folder or a shipped map, rather than a GPU's."""
+    path = Path(name_or_path)
+    return path.exists() or path.suffix == ".json" or str(name_or_path) in shipped_maps()
 
 
 def load_map(name_or_path: str | Path) -> CliffMap:

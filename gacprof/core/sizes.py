@@ -6,7 +6,7 @@ what is lost by not padding to the best larger size.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -135,9 +135,3 @@ class SizeSource(Protocol):
 
     def head_dim(self, head_dim: int, heads: int, kv_heads: int, dtype: str) -> SizeVerdict:
         """The verdict on an attention's head_dim."""
-
-
-def next_safe(verdicts: Iterable[SizeVerdict], size: int) -> SizeVerdict | None:
-    """The smallest safe size above ``size``."""
-    larger = [v for v in verdicts if v.size > size and v.verdict == "safe"]
-    return min(larger, key=lambda v: v.size, default=None)

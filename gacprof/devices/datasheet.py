@@ -79,7 +79,10 @@ def gpu_facts(name: str) -> GpuFacts:
     for facts in GPUS.values():
         if plain_name in [_plain(n) for n in (facts.key, facts.name, *facts.drivers)]:
             return facts
-    raise ConfigError(f"no GPU '{name}' is known: use one of {', '.join(GPUS)}")
+    raise ConfigError(
+        f"'{name}' is no map and no GPU of the data sheet: name a map's file, a shipped map, "
+        f"or one of {', '.join(GPUS)}"
+    )
 
 
 def _plain(name: str) -> str:

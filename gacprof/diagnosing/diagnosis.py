@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from gacprof.checkpoint.inventory import Dim, Inventory
-from gacprof.checkpoint.products import Products, Tokens
+from gacprof.checkpoint.inventory import Dim, Inventory, NewSizes
+from gacprof.checkpoint.products import AS_STORED, Products, Tokens
 from gacprof.checkpoint.scan import inventory_of
-from gacprof.core.points import MAX_DIM
 from gacprof.core.sizes import (
     Gemm,
     Interval,
@@ -20,7 +19,6 @@ from gacprof.core.sizes import (
     SizeVerdict,
     Use,
     Verdict,
-    next_safe,
 )
 from gacprof.diagnosing.sizes import SizeTable, better_size, window_of
 from gacprof.diagnosing.source import kernel_lines, open_source, products_for
@@ -70,9 +68,10 @@ def diagnose(
     table = SizeTable(products, size_source)
     findings = tuple(dim_finding(table, dim) for dim in inventory.dims)
     targets = {finding.dim.name: finding.target_size for finding in findings}
+    padded = {name: size for name, size in targets.items() if size is not None}
     kernels: tuple[str, ...] = ()
     if hasattr(size_source, "torch"):  # the rules of a GPU, for a release of PyTorch
-        kernels = kernel_lines(inventory, size_source, tp)
+        kernels = kernel_lines(inventory, size_source, tp, products.plain_dtype)
     return Diagnosis(
         checkpoint=inventory.path,
         layout=inventory.layout,
@@ -83,7 +82,10 @@ def diagnose(
         dtype=products.plain_dtype,
         parameters=inventory.parameters,
         dims=findings,
-        fixed=(*fixed_findings(products, size_source), *head_findings(products, size_source)),
+        fixed=(
+            *fixed_findings(products, size_source, padded),
+            *head_findings(products, size_source),
+        ),
         latency_us=products.time_us(size_source, inventory.modules),
         better_us=products.time_us(size_source, inventory.modules, targets),
         kernels=kernels,
@@ -107,8 +109,7 @@ def dim_finding(table: SizeTable, dim: Dim) -> DimFinding:
         now = SizeVerdict(dim.size, "undecided", now.penalty, now.latency_us, reason)
     better = None
     if now.verdict == "misaligned":
-        limit = dim.max_size or MAX_DIM
-        better = better_size(padded.values(), dim.size, table.source.tolerance, limit)
+        better = better_size(padded.values(), dim.size, table.source.tolerance, dim.max_size)
     action: Action = "measure" if now.verdict == "unknown" else "keep"
     size: int | None = dim.size
     if better is not None and dim.padding == "exact":
@@ -120,12 +121,14 @@ def dim_finding(table: SizeTable, dim: Dim) -> DimFinding:
     return DimFinding(dim, now, better, action, size)
 
 
-def fixed_findings(products: Products, source: SizeSource) -> list[FixedFinding]:
-    """Misaligned sides of products that no dim feeds, equal ones together."""
+def fixed_findings(
+    products: Products, source: SizeSource, sizes: NewSizes = AS_STORED
+) -> list[FixedFinding]:
+    """Misaligned sides of products that no dim feeds, equal ones together; dims have ``sizes``."""
     places: dict[tuple[Literal["N", "K"], Use], list[str]] = {}
     for module in products.inventory.modules:
         dtype = products.dtype_of(module)
-        for i, gemm in enumerate(module.gemms):
+        for i, gemm in enumerate(products.gemms(module, sizes)):
             dims = products.inventory.fed_by.get(gemm.weight, ())
             fed = {feed.axis for dim in dims for feed in dim.feeds if feed.weight == gemm.weight}
             if module.role == "head" and products.tp > 1:
@@ -152,7 +155,7 @@ def fixed_findings(products: Products, source: SizeSource) -> list[FixedFinding]
 
 
 def head_findings(products: Products, source: SizeSource) -> list[FixedFinding]:
-    """Attentions whose head_dim is misaligned or may be, with the next safe one."""
+    """Attentions whose head_dim is misaligned or may be, with the next better one."""
     layers: dict[tuple[int, int, int], list[str]] = {}
     for a in products.inventory.attentions:
         kv_heads = max(1, a.kv_heads // products.tp)
@@ -166,7 +169,7 @@ def head_findings(products: Products, source: SizeSource) -> list[FixedFinding]:
             continue
         larger = range(head_dim + 1, head_dim + FIXED_REACH + 1)
         verdicts = [source.head_dim(size, heads, kv_heads, dtype) for size in larger]
-        better = next_safe(verdicts, head_dim)
+        better = better_size(verdicts, head_dim, source.tolerance)
         findings.append(FixedFinding("head_dim", tuple(places), now, better))
     return findings
 

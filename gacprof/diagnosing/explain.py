@@ -14,8 +14,8 @@ from gacprof.diagnosing.source import choose_dtype, open_source
 
 @dataclass(frozen=True)
 class Explanation:
-    """A size and the next safe one above it. Their ``reason`` names the kernel or the tier that
-    serves each; ``slower`` is the size's latency over the better one's, minus 1."""
+    """A size and the next one above it that is safe or seems so. ``reason`` names the kernel or the
+    tier that serves each; ``slower`` is the size's latency over the better one's, minus 1."""
 
     source: str
     provenance: str
@@ -66,7 +66,7 @@ def explain(
     MapError, ConfigError
     """
     size_source = open_source(source)
-    used_dtype = choose_dtype(size_source, dtype or "float16")
+    used_dtype = choose_dtype(size_source, dtype, "float16")
     low, high = size, window_of(size)[1]
     if dim == "head_dim":
         groups = kv_heads or heads

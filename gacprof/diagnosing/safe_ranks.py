@@ -11,7 +11,7 @@ from typing import Any
 from gacprof.checkpoint.products import Tokens, workload
 from gacprof.core.errors import MapError
 from gacprof.core.formatting import percent
-from gacprof.core.sizes import TOLERANCE, Gemm, Side, SizeSource, SizeVerdict, Use
+from gacprof.core.sizes import Gemm, Side, SizeSource, SizeVerdict, Use
 from gacprof.diagnosing.source import choose_dtype, open_source
 
 
@@ -49,8 +49,8 @@ def safe_ranks(
     """
     out_features, in_features = (int(side) for side in _shape_of(layer))
     size_source = open_source(source)
-    stored = getattr(getattr(layer, "weight", layer), "dtype", None)
-    used_dtype = choose_dtype(size_source, dtype or stored)
+    stored = getattr(getattr(layer, "weight", layer), "dtype", "float16")
+    used_dtype = choose_dtype(size_source, dtype, stored)
     uses = [
         use
         for count, weight in workload(tokens, size_source).items()
@@ -68,24 +68,24 @@ def safe_ranks(
     verdicts = size_source.judge(uses, ranks)
     safe = [verdict.size for verdict in verdicts if verdict.verdict == "safe"]
     if not safe:
-        why = _why_none(verdicts)
+        why = _why_none(verdicts, size_source.tolerance)
         warnings.warn(
             f"{size_source.name}: no rank from {first} to {last} is safe: {why}", stacklevel=2
         )
     return safe
 
 
-def _why_none(verdicts: Sequence[SizeVerdict]) -> str:
+def _why_none(verdicts: Sequence[SizeVerdict], tolerance: float) -> str:
     """What keeps ranks from being safe: verdicts and reasons, with how many ranks each is of."""
-    counts = Counter(f"{verdict.verdict}: {_reason(verdict)}" for verdict in verdicts)
+    counts = Counter(f"{verdict.verdict}: {_reason(verdict, tolerance)}" for verdict in verdicts)
     return "; ".join(f"{number} {reason}" for reason, number in counts.most_common(3))
 
 
-def _reason(verdict: SizeVerdict) -> str:
+def _reason(verdict: SizeVerdict, tolerance: float) -> str:
     if verdict.verdict == "misaligned":
         return "a larger rank is faster"
-    if verdict.penalty is not None and verdict.penalty.high > TOLERANCE:
-        return f"times too noisy for a tolerance of {percent(TOLERANCE)}, sweep again"
+    if verdict.penalty is not None and verdict.penalty.high > tolerance:
+        return f"times too noisy for a tolerance of {percent(tolerance)}, sweep again"
     return verdict.reason
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from gacprof.checkpoint.inventory import Inventory
@@ -26,19 +25,18 @@ def open_source(source: SizeSource | str | Path) -> SizeSource:
 
     Raises
     ------
-    MapError
+    ConfigError
         Where there is neither a GPU nor a map of that name.
     """
     if not isinstance(source, str | Path):
         return source
-    from gacprof.cliffmap.cliffmap import load_map
-    from gacprof.devices.datasheet import GPUS
+    from gacprof.cliffmap.cliffmap import is_map, load_map
 
-    if str(source).lower() in GPUS:
-        from gacprof.kernels.rules import Rules
+    if is_map(source):
+        return load_map(source)
+    from gacprof.kernels.rules import Rules
 
-        return Rules(str(source).lower())
-    return load_map(source)
+    return Rules(str(source))
 
 
 def products_for(
@@ -53,27 +51,28 @@ def products_for(
 
     Raises :class:`MapError` where it holds several types, and not the model's.
     """
-    if dtype is None and plain_dtype(inventory) not in (source.dtypes or [plain_dtype(inventory)]):
-        dtype = choose_dtype(source, plain_dtype(inventory))
-    return Products(inventory, workload(tokens, source), tp, dtype)
+    usual = plain_dtype(inventory)
+    chosen = choose_dtype(source, dtype, usual)
+    tokens_of = workload(tokens, source)
+    return Products(inventory, tokens_of, tp, dtype if chosen == usual else chosen)
 
 
-def choose_dtype(source: SizeSource, *wishes: object) -> str:
-    """The first of these types that the source holds, else its only one.
+def choose_dtype(source: SizeSource, dtype: object, usual: object) -> str:
+    """The type to ask about: ``dtype`` where it is given, else the usual one where the source holds
+    it, else the source's only one.
 
     Raises :class:`MapError` where it holds several others.
     """
-    names = [dtype_name(wish) for wish in wishes if wish]
-    dtypes: Sequence[str] = source.dtypes or names[:1] or ["float16"]
-    for name in names:
-        if name in dtypes:
-            return compute_dtype(name)
-    if len(dtypes) > 1:
-        raise MapError(f"{source.name} holds {', '.join(dtypes)}: name one of them as dtype")
-    return dtypes[0]
+    usual_dtype = compute_dtype(dtype_name(usual))
+    held = source.dtypes or [usual_dtype]
+    if dtype is not None or usual_dtype in held:
+        return compute_dtype(dtype_name(dtype or usual_dtype))
+    if len(held) > 1:
+        raise MapError(f"{source.name} holds {', '.join(held)}: name one of them as dtype")
+    return held[0]
 
 
-def kernel_lines(inventory: Inventory, source: SizeSource, tp: int = 1) -> tuple[str, ...]:
+def kernel_lines(inventory: Inventory, source: SizeSource, tp: int, dtype: str) -> tuple[str, ...]:
     """Lines on the kernels of attention and norms as PyTorch dispatched them on a source's GPU;
     none for a map, and for a GPU and release that were not recorded."""
     from gacprof.kernels.dispatch import load_table
@@ -82,7 +81,6 @@ def kernel_lines(inventory: Inventory, source: SizeSource, tp: int = 1) -> tuple
     table = load_table(source.name, source.torch) if isinstance(source, Rules) else None
     if table is None:
         return ()
-    dtype = plain_dtype(inventory)
     lines = [f"Kernels {table.provenance}:"]
     shapes = dict.fromkeys((a.head_dim, a.heads // tp, a.kv_heads) for a in inventory.attentions)
     for head_dim, heads, kv_heads in shapes:

@@ -1,9 +1,10 @@
 """Sizes of a GPU that is not at hand, by the alignment of its kernels: tiers, never latencies.
 
 A size is *safe* where every product that it feeds is of the best tier, is a multiple of 128 bytes,
-and has more than a few rows; *misaligned* where a larger size within reach is of a better tier, or
-no kernel serves it; *undecided* where another side holds it in a worse tier, or the best tier alone
-does not make it safe. Token counts are no rows of a matrix: nothing is said of them.
+and has more than a few rows; *misaligned* where a larger size within reach is of a better tier;
+*unknown* where no kernel serves it or a larger one; *undecided* where another side holds it in a
+worse tier, or the best tier alone does not make it safe. Token counts are no rows of a matrix:
+nothing is said of them.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 
 import pandas as pd
@@ -89,7 +90,7 @@ def plan(
     """
     numbers = {"tp": tp, "multiple": multiple, "window": window, "budget": budget}
     for name, number in numbers.items():
-        if number is not None and number <= 0:
+        if number is not None and not 0 < number < inf:
             raise PlanError(f"{name} is {number}: give a positive number")
     inventory = inventory_of(checkpoint)
     size_source = open_source(source)

@@ -59,7 +59,7 @@ def can_have(dim: Dim, size: int) -> bool:
     """Whether a dim can be realigned to a size: padding must be exact and of use, and entries of a
     hidden size are cut only where they are in an order of importance."""
     if size > dim.size:
-        return dim.padding == "exact" and size <= (dim.max_size or size)
+        return dim.padding == "exact" and size <= dim.max_size
     return size == dim.size or dim.ordered or dim.kind != "hidden"
 
 

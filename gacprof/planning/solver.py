@@ -7,7 +7,10 @@ an upper bound of the value (Lagrange), and at the lowest price at which they fi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ctypes
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +32,20 @@ BISECTIONS = 80
 ROUNDING = 1e-9
 """Sums of doubles in another order differ by less than this share of a limit."""
 TINY = 1e-300
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """HiGHS writes notes of its own to the process's standard output, amid a result's JSON: they go
+    to the standard error."""
+    libc, output = ctypes.CDLL(None), os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        libc.fflush(None)
+        os.dup2(output, 1)
+        os.close(output)
 
 
 @dataclass(frozen=True)
@@ -112,17 +129,18 @@ def _by_programme(classes: Classes, takes: Floats, room: Floats) -> tuple[Ints, 
     count, options = len(classes.starts), classes.values.size
     one_each = csr_matrix((np.ones(options), (classes.owner, np.arange(options))))
     units = np.maximum(np.abs(room), TINY)
-    result = milp(
-        -classes.values / (np.abs(classes.values).max() or 1.0),
-        constraints=LinearConstraint(
-            vstack([csr_matrix(takes / units[:, None]), one_each]),
-            np.concatenate([np.full(len(room), -np.inf), np.ones(count)]),
-            np.concatenate([room / units, np.ones(count)]),
-        ),
-        integrality=np.ones(options),
-        bounds=(0, 1),
-        options={"mip_rel_gap": GAP, "time_limit": SECONDS},
-    )
+    with quiet():
+        result = milp(
+            -classes.values / (np.abs(classes.values).max() or 1.0),
+            constraints=LinearConstraint(
+                vstack([csr_matrix(takes / units[:, None]), one_each]),
+                np.concatenate([np.full(len(room), -np.inf), np.ones(count)]),
+                np.concatenate([room / units, np.ones(count)]),
+            ),
+            integrality=np.ones(options),
+            bounds=(0, 1),
+            options={"mip_rel_gap": GAP, "time_limit": SECONDS},
+        )
     if result.x is None:
         raise PlanError("no choice of sizes is within the limits: raise one, or widen the window")
     bound = -result.mip_dual_bound * (np.abs(classes.values).max() or 1.0)

@@ -134,7 +134,7 @@ def sizes_around(dim: Dim, window: float, tp: int = 1) -> list[int]:
     measured all the same: a size is safe only beside larger ones.
     """
     local = -(-dim.size // tp)
-    limit = max(dim.max_size or 2 * dim.size + SMALLEST_REACH, dim.size)
+    limit = dim.max_size if dim.dense_size else 2 * dim.size + SMALLEST_REACH
     sizes = {size * tp for size in sizes_near(local, window)}
     sizes = {size for size in sizes if size <= limit}
     sizes |= {(local // step + more) * step * tp for step in (16, 64) for more in (1, 2)}

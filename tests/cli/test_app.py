@@ -46,6 +46,18 @@ def test_json_has_a_schema_and_all_fields(capsys: pytest.CaptureFixture[str]) ->
     assert len(data["dims"]) == 17
 
 
+def test_json_has_null_for_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    run("map", "table", "a100-published", "--json")
+    text = capsys.readouterr().out
+    assert "null" in text
+    assert json.loads(text, parse_constant=pytest.fail)
+
+
+def test_a_solver_prints_nothing_into_json(capfd: pytest.CaptureFixture[str]) -> None:
+    run("plan", str(ASVD), "h100", "--objective", "gac", "--json")
+    assert json.loads(capfd.readouterr().out)["schema"] == "gacprof.plan/2"
+
+
 def test_a_map_and_a_gpu_are_one_parameter(capsys: pytest.CaptureFixture[str]) -> None:
     run("diagnose", str(ASVD), "h100")
     positional = capsys.readouterr().out

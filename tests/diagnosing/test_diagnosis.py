@@ -160,8 +160,11 @@ def test_a_source_is_opened_by_name(tmp_path: Path) -> None:
     assert open_source("h100").provenance.startswith("by rules")
     source = FormulaSource(teeth_of(8))
     assert open_source(source) is source
-    with pytest.raises(MapError):
+    assert open_source("NVIDIA H100 PCIe").name == "h100-pcie"
+    with pytest.raises(ConfigError, match="no map and no GPU"):
         open_source("no-such-map")
+    with pytest.raises(MapError):
+        open_source("no-such-map.json")
 
 
 @pytest.mark.parametrize("tokens", [[], [0], {1: 0.0}])

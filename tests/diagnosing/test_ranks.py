@@ -47,6 +47,13 @@ def test_where_no_rank_is_safe_a_warning_says_why() -> None:
         assert safe_ranks((1024, 1024), "cpu-example", low=81, high=87) == []
 
 
+def test_a_type_that_is_named_is_asked_about() -> None:
+    """A map's only type stands in for none that was named."""
+    shape = {"dim": "K", "other": 1024, "tokens": [256]}
+    assert explain(107, "cpu-example", **shape).now.verdict == "misaligned"
+    assert explain(107, "cpu-example", dtype="float16", **shape).now.verdict == "unknown"
+
+
 @pytest.mark.parametrize("dim", ["N", "K", "rank", "head_dim"])
 def test_an_explanation_compares_with_the_next_safe_size(dim) -> None:
     explanation = explain(107, FormulaSource(teeth_of(8)), dim=dim, other=4096)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gacprof.core.errors import ConfigError
-from gacprof.core.sizes import Gemm, Interval, Side, Use, next_safe
+from gacprof.core.sizes import Gemm, Interval, Side, Use
 from gacprof.devices.datasheet import GPUS
 from gacprof.kernels.rules import Rules, gpu_rules, tiers_of
 
@@ -55,7 +55,7 @@ def test_sizes_on_offer_are_those_of_the_best_tier(gpu: str, ranks: int) -> None
 def test_a_rank_of_107_is_padded_to_128_on_a_hopper() -> None:
     verdicts = Rules("h100").judge([use_of("K", 4096, 1024, "bfloat16")], range(107, 200))
     assert verdicts[0].verdict == "misaligned"
-    target = next_safe(verdicts, 107)
+    target = next((v for v in verdicts if v.size > 107 and v.verdict == "safe"), None)
     assert target is not None and target.size == 128
 
 

@@ -70,7 +70,7 @@ def gain_of_padding(
     if now is None:
         return 0.0
     gains = [0.0]
-    limit = min(inventory.dim(name).max_size or 10**6 for name in names)
+    limit = min(inventory.dim(name).max_size for name in names)
     for size in range((sizes[names[0]] or 0) + 1, min(limit, 2 * (sizes[names[0]] or 0) + 130) + 1):
         larger = products.time_us(source, modules, {**sizes, **dict.fromkeys(names, size)})
         if larger is not None:

@@ -92,7 +92,7 @@ def plain_inventory(inventory: Inventory) -> dict[str, Any]:
                 "padding": dim.padding,
                 "ordered": dim.ordered,
                 "adjustable": dim.adjustable,
-                "most": dim.max_size,
+                "most": dim.max_size if dim.dense_size else None,
             }
             for dim in inventory.dims
         ],
