@@ -154,7 +154,34 @@ def plans_text(section: Section, key: tuple[str, ...]) -> str:
 
 
 def plan_text(answer: Any) -> str:
+    if "tile" in answer:
+        return f"tile {' × '.join(map(str, answer['tile']))}"
     return f"engine {answer['engine']} ({answer['plans']})" if "engine" in answer else "refused"
+
+
+PACKAGES = Path(__file__).parents[1] / "reports" / "packages.json"
+PACKAGES_HEADER = """
+## FlashAttention-3 and SGLang's kernels (H100)
+
+Written by `tools/ask_packages.py` {provenance} ({versions}). FlashAttention-3 by head_dim in
+bfloat16: queries × keys × head_dim. SGLang's fp8 product by one side, the others of 1024 × 4096 ×
+4096: M × N × K. Where multiples are named, other sizes are refused.
+"""
+
+
+def packages() -> Iterator[str]:
+    """The tiles of packages beside PyTorch, by size."""
+    record = json.loads(PACKAGES.read_text(encoding="utf-8"))
+    versions = ", ".join(f"{name} {number}" for name, number in record["versions"].items())
+    yield PACKAGES_HEADER.format(provenance=record["provenance"], versions=versions)
+    yield row("of", "sizes", "kernel")
+    yield row("---", "---", "---")
+    for name, fields in record["sections"].items():
+        section = Section(**fields)
+        for first, last, pattern in section.runs[0]:
+            text, *_ = sorted({plan_text(section.answers[number]) for number in pattern})[::-1]
+            multiples = f", multiples of {len(pattern)}" if len(pattern) > 1 else ""
+            yield row(name, f"{first} to {last}{multiples}", text)
 
 
 def row(*cells: str) -> str:
@@ -173,7 +200,7 @@ def main() -> None:
         for gpu in dict.fromkeys(gpu for gpu, _ in shipped_tables()):
             gpus_of.setdefault("; ".join(changes(gpu, before, after)), []).append(gpu)
         lines += [row(", ".join(gpus), text) for text, gpus in gpus_of.items()]
-    lines += cudnn_plans()
+    lines += [*cudnn_plans(), *packages()]
     PAGE.write_text("\n".join(lines).replace("\n\n\n", "\n\n") + "\n", encoding="utf-8")
 
 
