@@ -31,8 +31,8 @@ DIFFER = {
     "dense with head_dim 72 num_key_value_heads 2 fp8-block, h100, tp 1, ep 1": "the same",
     "dense with intermediate_size 8448 awq-g256, a100, tp 1, ep 1": "the plain AWQ kernel takes "
     "float16 alone: lint does not know the type",
-    "linear with linear_value_head_dim 64 bf16, h100, tp 1, ep 1": "128 beside 64 does not compile, "
-    "64 beside 64 does: the row says unknown of any but 128",
+    "linear with linear_value_head_dim 64 bf16, h100, tp 1, ep 1": "128 beside 64 is not compiled, "
+    "64 beside 64 may be: the row says unknown of any but 128",
 }
 """Questions of which rows and engine say different things, and why the row stands."""
 
