@@ -265,9 +265,10 @@ def shipped_maps() -> list[str]:
 
 
 def is_map(name_or_path: str | Path) -> bool:
-    """Whether a name is that of a file, a folder or a shipped map, rather than a GPU's."""
-    path = Path(name_or_path)
-    return path.exists() or path.suffix == ".json" or str(name_or_path) in shipped_maps()
+    """Whether a name is that of a map's file, a run folder or a shipped map, and not a GPU's."""
+    name, path = str(name_or_path), Path(name_or_path)
+    is_run = (path / "cliffmap.json").is_file()
+    return is_run or "/" in name or path.suffix == ".json" or name in shipped_maps()
 
 
 def load_map(name_or_path: str | Path) -> CliffMap:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from gacprof.checkpoint.inventory import Dim, Inventory, NewSizes
-from gacprof.checkpoint.products import AS_STORED, Products, Tokens
+from gacprof.checkpoint.products import AS_STORED, Products, Tokens, plain_dtype
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.core.sizes import (
     Gemm,
@@ -71,7 +71,7 @@ def diagnose(
     padded = {name: size for name, size in targets.items() if size is not None}
     kernels: tuple[str, ...] = ()
     if hasattr(size_source, "torch"):  # the rules of a GPU, for a release of PyTorch
-        kernels = kernel_lines(inventory, size_source, tp, products.plain_dtype)
+        kernels = kernel_lines(inventory, size_source, tp, plain_dtype(inventory))
     return Diagnosis(
         checkpoint=inventory.path,
         layout=inventory.layout,
@@ -155,7 +155,7 @@ def fixed_findings(
 
 
 def head_findings(products: Products, source: SizeSource) -> list[FixedFinding]:
-    """Attentions whose head_dim is misaligned or may be, with the next better one."""
+    """Attentions whose head_dim is misaligned or may be, with the next safe one."""
     layers: dict[tuple[int, int, int], list[str]] = {}
     for a in products.inventory.attentions:
         kv_heads = max(1, a.kv_heads // products.tp)
@@ -169,7 +169,8 @@ def head_findings(products: Products, source: SizeSource) -> list[FixedFinding]:
             continue
         larger = range(head_dim + 1, head_dim + FIXED_REACH + 1)
         verdicts = [source.head_dim(size, heads, kv_heads, dtype) for size in larger]
-        better = better_size(verdicts, head_dim, source.tolerance)
+        safe = [verdict for verdict in verdicts if verdict.verdict == "safe"]
+        better = better_size(safe, head_dim, source.tolerance)
         findings.append(FixedFinding("head_dim", tuple(places), now, better))
     return findings
 
@@ -207,8 +208,8 @@ class Diagnosis:
     """Findings on a checkpoint. ``latency_us`` is the time of the workload in all products as they
     are, ``better_us`` after every finding's action; None where a product's time is not known.
 
-    ``checkpoint`` is its path; ``source`` and ``provenance`` say whose verdicts these are. Products
-    that aren't quantised are computed in ``dtype``: a map's only type, if not the weights' own.
+    ``checkpoint`` is its path; ``source`` and ``provenance`` say whose verdicts these are. Plain
+    products are computed in ``dtype``: the one asked for, a map's only one, or the weights'.
     ``kernels`` are lines on attention and norms, of a GPU that isn't at hand.
     """
 

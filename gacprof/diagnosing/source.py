@@ -63,10 +63,10 @@ def choose_dtype(source: SizeSource, dtype: object, usual: object) -> str:
 
     Raises :class:`MapError` where it holds several others.
     """
-    usual_dtype = compute_dtype(dtype_name(usual))
-    held = source.dtypes or [usual_dtype]
-    if dtype is not None or usual_dtype in held:
-        return compute_dtype(dtype_name(dtype or usual_dtype))
+    usual_name = dtype_name(usual)
+    held = source.dtypes or [usual_name]
+    if dtype is not None or usual_name in held:
+        return compute_dtype(dtype_name(dtype or usual_name))
     if len(held) > 1:
         raise MapError(f"{source.name} holds {', '.join(held)}: name one of them as dtype")
     return held[0]

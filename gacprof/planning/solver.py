@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,20 +33,23 @@ BISECTIONS = 80
 ROUNDING = 1e-9
 """Sums of doubles in another order differ by less than this share of a limit."""
 TINY = 1e-300
+OUTPUT = Lock()
+"""Held while the standard output is turned away: of threads one at a time."""
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
     """HiGHS writes notes of its own to the process's standard output, amid a result's JSON: they go
     to the standard error."""
-    libc, output = ctypes.CDLL(None), os.dup(1)
-    os.dup2(2, 1)
-    try:
-        yield
-    finally:
-        libc.fflush(None)
-        os.dup2(output, 1)
-        os.close(output)
+    with OUTPUT:
+        libc, output = ctypes.CDLL(None), os.dup(1)
+        os.dup2(2, 1)
+        try:
+            yield
+        finally:
+            libc.fflush(None)
+            os.dup2(output, 1)
+            os.close(output)
 
 
 @dataclass(frozen=True)

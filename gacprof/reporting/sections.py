@@ -176,8 +176,7 @@ def map_section(cliff_map: CliffMap) -> Section:
         remarks.insert(0, f"Noise floor (A/A, 95 %): {percent(cliff_map.noise_floor)}.")
     remarks.append(
         "Undecided: noise spreads the penalty over the tolerance of "
-        f"{percent(cliff_map.tolerance)}, or the sizes to pad to were not all measured. Sweep "
-        "longer, or on a quieter machine."
+        f"{percent(cliff_map.tolerance)}, or the sizes to pad to were not all measured."
     )
     columns = ("curve", "multiple", "safe", "misaligned", "undecided", "cliffs")
     return Section(f"Map {cliff_map.name}", headline, columns, tuple(rows), tuple(remarks))

@@ -229,10 +229,10 @@ def dispatch(
     elif path is not None:
         text = path.read_text(encoding="utf-8")
     else:
-        gpus, releases = (dict.fromkeys(names) for names in zip(*shipped_tables(), strict=True))
+        gpus, releases = zip(*shipped_tables(), strict=True)
         raise GacprofError(
-            f"no table of {gpu} ships for that release: there are {', '.join(gpus)}, "
-            f"each with torch {', '.join(releases)}"
+            f"no such table of {gpu} ships: there are {', '.join(dict.fromkeys(gpus))}, "
+            f"each with torch {', '.join(dict.fromkeys(releases))}"
         )
     if out is not None:
         write_text(out, text)
