@@ -97,7 +97,7 @@ def architecture(text: str) -> Architecture:
     words = re.findall(r"[a-z0-9]+", text.lower())
     plain = "".join(words)
     if plain in ("any", "cpu", "cpuamx"):
-        return Architecture("cpu-amx" if "amx" in plain else plain)
+        return Architecture({"cpuamx": "cpu-amx"}.get(plain, plain))
     capability = re.fullmatch(r"sm(\d{2,3})a?", plain)
     if capability:
         return Architecture(plain, int(capability[1]))

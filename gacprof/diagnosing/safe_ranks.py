@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from gacprof.checkpoint.products import Tokens, workload
 from gacprof.core.errors import MapError
 from gacprof.core.formatting import percent
-from gacprof.core.sizes import Gemm, Side, SizeSource, SizeVerdict, Use
+from gacprof.core.sizes import Gemm, Side, SizeSource, Use
 from gacprof.diagnosing.source import choose_dtype, open_source
 
 
@@ -68,25 +67,14 @@ def safe_ranks(
     verdicts = size_source.judge(uses, ranks)
     safe = [verdict.size for verdict in verdicts if verdict.verdict == "safe"]
     if not safe:
-        why = _why_none(verdicts, size_source.tolerance)
+        counts = Counter(verdict.verdict for verdict in verdicts)
         warnings.warn(
-            f"{size_source.name}: no rank from {first} to {last} is safe: {why}", stacklevel=2
+            f"{size_source.name}: no rank from {first} to {last} is safe: {counts['misaligned']} "
+            f"lose to a larger one, {counts['undecided']} are undecided at a tolerance of "
+            f"{percent(size_source.tolerance)} (gacprof.explain says why of one)",
+            stacklevel=2,
         )
     return safe
-
-
-def _why_none(verdicts: Sequence[SizeVerdict], tolerance: float) -> str:
-    """What keeps ranks from being safe: verdicts and reasons, with how many ranks each is of."""
-    counts = Counter(f"{verdict.verdict}: {_reason(verdict, tolerance)}" for verdict in verdicts)
-    return "; ".join(f"{number} {reason}" for reason, number in counts.most_common(3))
-
-
-def _reason(verdict: SizeVerdict, tolerance: float) -> str:
-    if verdict.verdict == "misaligned":
-        return "a larger rank is faster"
-    if verdict.penalty is not None and verdict.penalty.high > tolerance:
-        return f"times too noisy for a tolerance of {percent(tolerance)}, sweep again"
-    return verdict.reason
 
 
 def pair_uses(
