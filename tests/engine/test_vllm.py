@@ -17,7 +17,7 @@ from gacprof.extras.lint.deployment import deploy
 from gacprof.extras.lint.judge import overall
 
 ROOT = Path(__file__).parents[2]
-TOOL = ROOT / "tools" / "ask_vllm"
+TOOL = ROOT / "tools" / "ask_engine"
 PYTHON = os.environ.get("GACPROF_VLLM_PYTHON", "")
 MODELS = ("Llama-3.1-8B", "Qwen3-8B", "Qwen3-30B", "Phi-4", "gpt-oss", "DeepSeek-V2")
 
@@ -29,7 +29,7 @@ def test_golden_questions_are_answered_as_recorded(tmp_path: Path) -> None:
     questions = [q for q in json.loads(every.read_text()) if q["name"].startswith(MODELS)]
     chosen.write_text(json.dumps(questions))
     for gpu in dict.fromkeys(question["gpu"] for question in questions):
-        ask = [PYTHON, TOOL, chosen, "--answers", answers]
+        ask = [PYTHON, TOOL, "vllm", chosen, "--answers", answers]
         gacprof = [sys.executable, "-m", "gacprof", "virtual", gpu, "--", *ask]
         subprocess.run(gacprof, check=True, cwd=ROOT)
     subprocess.run([sys.executable, TOOL / "record.py", answers, tmp_path], check=True)
@@ -56,7 +56,7 @@ def test_a_loader_refuses_what_weights_of_zeros_hide(tmp_path: Path) -> None:
     config |= {"vocab_size": 32000, "num_hidden_layers": 2, "quantization_config": blocks}
     question = {"name": "hollow", "config": config, "gpu": "h100", "tp": 1, "hollow": True}
     path.write_text(json.dumps([question]))
-    ask = [PYTHON, TOOL, path, "--answers", answers]
+    ask = [PYTHON, TOOL, "vllm", path, "--answers", answers]
     gacprof = [sys.executable, "-m", "gacprof", "virtual", "h100", "--", *ask]
     subprocess.run(gacprof, check=True, cwd=ROOT)
     (answer,) = map(json.loads, answers.read_text().splitlines())

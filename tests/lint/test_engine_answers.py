@@ -14,7 +14,7 @@ from gacprof.extras.lint.judge import overall
 from gacprof.extras.lint.lint import lint
 from gacprof.kernels.requirements import load_answers
 
-TOOLS = Path(__file__).parents[2] / "tools" / "ask_vllm"
+TOOLS = Path(__file__).parents[2] / "tools" / "ask_engine"
 QWEN = {
     "model_type": "qwen3_moe",
     "hidden_size": 4096,
@@ -75,7 +75,7 @@ def test_the_engine_says_which_kernel_serves_a_product(ep: int, experts: str) ->
     launches = {row.product: row.launches for row in report.products}
     assert launches["moe.w2"].startswith(experts)
     assert "DeepGEMM" in launches["qkv"]
-    assert "vLLM" in report.engine_says and launches["qkv"] in str(report)
+    assert "vllm" in report.engine_says and launches["qkv"] in str(report)
     again = lint({**QWEN, "quantization_config": json.loads(BLOCK)}, gpu="h100", tp=8, ep=ep)
     assert again.engine_says == report.engine_says
 

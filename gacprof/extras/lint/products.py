@@ -202,7 +202,7 @@ def counts(sizes: ConfigSizes, ranks: Ranks, storage: Storage) -> Iterator[RankP
         left_out.add("head_dim")
     if not sizes.has_experts:
         left_out.add("experts")
-    if storage.form == "bnb":
+    if storage.form in ("bnb", "mxfp4"):
         yield _count("every quantised linear", "model", ranks.tp)
     for name, (role, size, shared_by, needs) in _roles()["counts"].items():
         number = sizes.get(size)

@@ -129,6 +129,7 @@ def link(library: str, objects: Sequence[Path], folder: Path) -> None:
     if not library.startswith("libcuda."):
         command += [str(folder / "libcuda.so.1"), "-Wl,-rpath,$ORIGIN"]
     subprocess.run(command, check=True, capture_output=True)
+    (folder / library.rpartition(".")[0]).symlink_to(library)  # for a program that links with it
 
 
 def build(torch: CudaTorch, folders: Sequence[Path], folder: Path) -> None:
@@ -170,7 +171,6 @@ def libraries(torch: CudaTorch) -> list[Path]:
             work = Path(temporary) / "build"
             work.mkdir()
             build(torch, folders, work)
-            (work / "libcuda.so").symlink_to("libcuda.so.1")  # for a program that links with -lcuda
             if not folder.exists():
                 work.rename(folder)
     major = torch.cuda_major

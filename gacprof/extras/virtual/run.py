@@ -40,6 +40,7 @@ def environment(gpu: str, python: Path) -> dict[str, str]:
         "GACPROF_VIRTUAL_DEVICE": profile(gpu).device_text(),
         "LD_PRELOAD": ":".join(preloads),
         "LD_LIBRARY_PATH": ":".join(paths),
+        "LIBRARY_PATH": ":".join([folder, *filter(None, [os.environ.get("LIBRARY_PATH")])]),
         "TRITON_LIBCUDA_PATH": folder,
         "CUDA_VISIBLE_DEVICES": "0",
     }
