@@ -122,6 +122,9 @@ MODELS = tomllib.loads((TESTS.parent / "tools" / "lint_models.toml").read_text(e
 
 READ_SINCE = {
     ("vllm", "int8"): "Blackwell refuses it at the first forward",
+    ("sglang", "int8"): "the same",
+    ("sglang", "awq-g128"): "experts on sm100 are not Marlin's",
+    ("sglang", "gptq-g128"): "the same",
     ("tensorrt-llm", "mxfp4"): "dense layers of gpt-oss alone are left out",
     ("tensorrt-llm", "fp8-block"): "its default experts are Hopper's",
     ("llama.cpp", "mxfp4"): "gpt-oss alone is converted",

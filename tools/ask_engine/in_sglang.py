@@ -42,26 +42,34 @@ build = ninja.build
 
 def build_short(*, spec: Any, **options: Any) -> Path:
     """Build a module that doesn't take the compiler many minutes."""
-    if "marlin" in spec.module_name:
+    if "marlin_" in spec.module_name.replace("marlin_repack", ""):
         raise NotBuiltError(f"SGLang's {spec.module_name} was not compiled, so that nothing ran")
     return build(spec=spec, **options)
 
 
 ninja.build = build_short
-attend = RadixAttention.forward
 MISSED: list[NotBuiltError] = []
 
 
-def attend_or_skip(self: RadixAttention, q: torch.Tensor, *inputs: Any, **options: Any) -> Any:
-    """Go on without attention where its kernel was not built: what follows is asked too."""
-    try:
-        return attend(self, q, *inputs, **options)
-    except NotBuiltError as error:
-        MISSED.append(error)
-        return q.new_empty(len(q), self.tp_q_head_num * self.v_head_dim)
+def or_skip(call: Callable[..., Any], otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """A part of attention; where its kernel was not built, ``otherwise``: what follows is asked."""
+
+    def called(*inputs: Any, **options: Any) -> Any:
+        try:
+            return otherwise(*inputs) if MISSED else call(*inputs, **options)
+        except NotBuiltError as error:
+            MISSED.append(error)
+            return otherwise(*inputs)
+
+    return called
 
 
-RadixAttention.forward = attend_or_skip
+def unattended(layer: RadixAttention, q: torch.Tensor, *_: Any) -> torch.Tensor:
+    """What a layer of attention would give, without values."""
+    return q.new_empty(len(q), layer.tp_q_head_num * layer.v_head_dim)
+
+
+RadixAttention.forward = or_skip(RadixAttention.forward, unattended)
 
 
 def serve(
@@ -93,12 +101,12 @@ def serve(
     one_batch._init_process_global_configs()
     said["stage"] = "building"
     runner, _ = one_batch.load_model(arguments, ports, 0, 0)
-    model = runner.torch_runner.model
+    model, backend = runner.torch_runner.model, runner.torch_runner.attn_backend
+    backend.init_forward_metadata = or_skip(backend.init_forward_metadata, lambda *_: None)
     said["stage"], said["modules"] = "run", modules_of(model)
-    backend = type(runner.torch_runner.attn_backend).__name__
     for row in said["modules"]:
         if row["class"] == "RadixAttention":
-            row["chosen"]["attention"] = backend
+            row["chosen"]["attention"] = type(backend).__name__
     write()  # a run may end the process
     said["launches"] = note_launches(model)
     runner.extend(one_batch.prepare_synthetic_inputs_for_latency_test(1, TOKENS // 2))

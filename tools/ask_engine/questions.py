@@ -1,7 +1,8 @@
-"""Questions for vLLM, as JSON: the golden ones, and every probe beside its base.
+"""Questions for an engine, as JSON: the golden ones, and every probe beside its base.
 
 python tools/ask_engine/questions.py questions.json
 python tools/ask_engine/questions.py questions.json 200    # so many random ones instead
+python tools/ask_engine/questions.py questions.json grid   # two models, all formats and GPUs
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import random
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,10 @@ def questions() -> Iterator[dict[str, Any]]:
 
 
 GPUS = ("h100", "a100", "b200", "l40s", "rtx5090")
+GRID_FORMATS = (
+    *("bf16", "fp8", "fp8-channel", "fp8-block", "nvfp4", "mxfp4", "mxfp8"),
+    *("int8", "awq-g128", "gptq-g128", "bnb"),
+)
 CUT = (
     *("hidden_size", "intermediate_size", "moe_intermediate_size", "head_dim"),
     *("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size"),
@@ -79,8 +85,16 @@ def random_questions(count: int, seed: int = 0) -> Iterator[dict[str, Any]]:
         yield question(f"random {number}: {base} {sizes}", config, draw.choice(GPUS), form, tp)
 
 
+def grid() -> Iterator[dict[str, Any]]:
+    """A dense model and one of experts, in every format on every GPU."""
+    for model in ("Llama-3_1-8B", "Qwen3-30B-A3B"):
+        for gpu, form in product((*GPUS, "l4", "a10"), GRID_FORMATS):
+            yield question(f"grid {model.replace('_', '.')}", MODELS[model], gpu, form, 1)
+
+
 if __name__ == "__main__":
-    asked = random_questions(int(sys.argv[2])) if sys.argv[2:] else questions()
+    count = sys.argv[2] if sys.argv[2:] else ""
+    asked = {"": questions, "grid": grid}.get(count, lambda: random_questions(int(count)))()
     by_name = {question["name"]: question for question in asked}
     Path(sys.argv[1]).write_text(json.dumps(list(by_name.values()), indent=1), encoding="utf-8")
     print(f"{len(by_name)} questions")

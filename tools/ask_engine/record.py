@@ -31,7 +31,7 @@ PRODUCT = r"gemm|gemv|cutlass|moe_kernel|marlin|machete|humming|fmha|flash|scale
 
 
 def kernels_of(answer: Mapping[str, Any], judgements: Sequence[Judgement]) -> dict[str, str]:
-    """What the engine took for each product: the class that it chose and the kernels that it launched."""
+    """For each product the class that the engine chose and the kernels that it launched."""
     kernels: dict[str, str] = {}
     launches = answer.get("launches") or {}
     for row in answer.get("modules", []):
@@ -122,7 +122,7 @@ def main() -> None:
     head = {
         "engine": engine,
         "version": version,
-        "provenance": f"{engine} {version} itself, with weights of zeros on a virtual GPU ({where})",
+        "provenance": f"{engine} {version} itself, weights of zeros, on a virtual GPU ({where})",
         "kernels": list(table),
     }
     if len(sys.argv) > 2:
