@@ -1,4 +1,4 @@
-"""What vLLM itself answered, beside lint's rows."""
+"""What vLLM and SGLang themselves answered, beside lint's rows."""
 
 from __future__ import annotations
 
@@ -42,27 +42,30 @@ def questions() -> list[dict[str, Any]]:
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return list({question["name"]: question for question in module.questions()}.values())
+    asked = [*module.questions(), *module.grid()]
+    return list({question["name"]: question for question in asked}.values())
 
 
-def test_rows_refuse_what_the_engine_refuses() -> None:
-    answers = load_answers("vllm")["answers"]
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_rows_refuse_what_the_engine_refuses(engine: str) -> None:
+    answers = load_answers(engine)["answers"]
     compared = 0
     for question in questions():
         ranks = {"tp": question["tp"], "ep": question["ep"]}
-        deployment = deploy(question["config"], gpu=question["gpu"], **ranks)
+        deployment = deploy(question["config"], engine=engine, gpu=question["gpu"], **ranks)
         judgements = deployment.judgements()
         answer = answers.get(deployment.question(judgements))
         if answer is None or answer["verdict"] == "not run":
             continue
         compared += 1
         is_same = (overall(judgements) == "refused") == (answer["verdict"] == "refused")
-        assert is_same or question["name"] in DIFFER, (question["name"], answer["says"])
+        assert is_same or question["name"] in DIFFER[engine], (question["name"], answer["says"])
     assert compared > 100
 
 
-def test_answers_name_versions_and_kernels() -> None:
-    data = load_answers("vllm")
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_answers_name_versions_and_kernels(engine: str) -> None:
+    data = load_answers(engine)
     assert data["version"] in data["provenance"] and "virtual" in data["provenance"]
     for answer in data["answers"].values():
         assert answer["verdict"] in ("ok", "not run", "refused")

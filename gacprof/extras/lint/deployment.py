@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from gacprof.checkpoint.from_config import ConfigSizes, inventory_of_sizes
+from gacprof.checkpoint.inventory import Inventory
 from gacprof.core.errors import ConfigError
 from gacprof.devices.datasheet import Architecture, architecture
-from gacprof.extras.lint.judge import Judgement, Setting, judge_product
-from gacprof.extras.lint.products import rank_products, share_out
+from gacprof.extras.lint.judge import Judgement, judge_product
+from gacprof.extras.lint.products import Ranks, rank_products
 from gacprof.extras.lint.storage import GROUPED, Storage, storage_named, storage_of_config
 from gacprof.kernels.requirements import Engine, load_answers, load_engine
 
@@ -31,21 +33,41 @@ class Deployment:
     ep: int = 1
     dp: int = 1
 
+    @cached_property
+    def sizes(self) -> ConfigSizes:
+        """The sizes that the config names."""
+        return ConfigSizes(self.config)
+
+    @cached_property
+    def inventory(self) -> Inventory:
+        """The modules that the config describes; ``sizes`` then name what it doesn't say."""
+        return inventory_of_sizes(self.sizes)
+
+    @property
+    def family(self) -> str:
+        """The model's type, as rows of requirements name it."""
+        return self.sizes.model_type.removesuffix("_text")
+
+    @cached_property
+    def ranks(self) -> Ranks:
+        """The ranks, as the engine shares experts out."""
+        tp, ep, dp = self.tp, self.ep, self.dp
+        if self.engine.splits == "layers":
+            return Ranks()
+        if self.engine.experts != "whole under EP":
+            return Ranks(tp, max(1, tp // ep), tp, ep)
+        if ep == 1:
+            return Ranks(tp, tp * dp, tp, 1)
+        return Ranks(tp, 1, 1 if dp > 1 else tp, tp * dp)
+
     def judgements(self) -> list[Judgement]:
         """Every product of a rank, judged."""
-        sizes = ConfigSizes(self.config)
-        inventory = inventory_of_sizes(sizes)
-        ranks = share_out(self.engine, self.tp, self.ep, self.dp)
-        family = sizes.model_type.removesuffix("_text")
-        setting = Setting(self.engine, self.gpu, self.storage, ranks, family)
-        products = rank_products(inventory, sizes, self.engine, ranks, self.storage)
-        return [judge_product(product, setting) for product in products]
+        return [judge_product(product, self) for product in rank_products(self)]
 
     def question(self, judgements: Sequence[Judgement]) -> str:
         """A digest of what an engine would be asked: two configs whose ranks hold equal products,
         stored the same way, on the same GPU are one question."""
-        family = ConfigSizes(self.config).model_type.removesuffix("_text")
-        words = [family, self.gpu.name, self.tp, self.ep, self.dp, self.storage.kv]
+        words = [self.family, self.gpu.name, self.tp, self.ep, self.dp, self.storage.kv]
         for judgement in judgements:
             product, storage = judgement.product, judgement.storage
             words += [product.name, product.N, product.K, product.whole, storage.form]
@@ -60,12 +82,12 @@ class Deployment:
         """What the engine itself did with this on a GPU that is not there: words on who answered
         and how far it came, and its kernels by product. Nothing where exactly this question, of the
         newest release that was read or asked, was not asked."""
-        asked_of = load_answers(self.engine.name)
-        answer = asked_of["answers"].get(self.question(judgements))
-        if answer is None or self.engine.version not in (self.engine.read, asked_of["version"]):
+        recorded = load_answers(self.engine.name)
+        answer = recorded["answers"].get(self.question(judgements))
+        if answer is None or self.engine.version not in (self.engine.read, recorded["version"]):
             return "", {}
-        words = [asked_of["provenance"], answer["verdict"], answer["stage"], answer["says"]]
-        kernels = {name: asked_of["kernels"][i] for name, i in answer["kernels"].items()}
+        words = [recorded["provenance"], answer["verdict"], answer["stage"], answer["says"]]
+        kernels = {name: recorded["kernels"][i] for name, i in answer["kernels"].items()}
         return ": ".join(filter(None, words)), kernels
 
 
@@ -98,9 +120,10 @@ def deploy(
     return Deployment(values, load_engine(name, at), architecture(gpu), storage, tp, ep, dp)
 
 
-def _requested(request: Storage, own: Storage) -> Storage:
-    """The storage that was asked for; the config's, with its ignore list, where that is meant."""
-    is_method = request.name.lower() in ("fp8", "modelopt") and own.form.startswith("fp8")
-    if request.form == own.form or is_method:
-        return own if request.form != own.form else replace(own, group=request.group or own.group)
-    return replace(request, kv=own.kv, layers=own.layers)
+def _requested(request: Storage, stated: Storage) -> Storage:
+    """The requested storage; the config's, with its ignore list, where that is meant."""
+    if request.form == stated.form:
+        return replace(stated, group=request.group or stated.group)
+    if request.name.lower() in ("fp8", "modelopt") and stated.form.startswith("fp8"):
+        return stated
+    return replace(request, kv=stated.kv, layers=stated.layers)

@@ -14,12 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gacprof.checkpoint.from_config import ConfigSizes
-from gacprof.checkpoint.inventory import Inventory, Module
-from gacprof.extras.lint.storage import Storage
-from gacprof.kernels.requirements import Engine
+from gacprof.checkpoint.inventory import Module
+
+if TYPE_CHECKING:
+    from gacprof.extras.lint.deployment import Deployment
 
 ROTATED = re.compile(r"(llama|mistral|mixtral|qwen[23](_moe)?|gemma2?)(_text)?")
 """Types whose classes rotate all of head_dim in two halves where the config says no part of it."""
@@ -28,6 +28,8 @@ HEAD_DIMS = ("rotated_head_dim", "attention_head_dim", "mixed_head_dim")
 """Roles of head_dims: of a model that rotates them whole, of others, of one that has several."""
 ALWAYS_FUSED = ("in_proj", "in_proj_qkvz", "w1/w3")
 """Products that are stored as one, or whose parts have one requirement."""
+MIXER_PREFIXES = {"mla": "mla.", "v4": "attention."}
+"""Parts of the names of attention's products, where it is not grouped."""
 MXFP4_BLOCK = 32
 """Weights a scale of MXFP4: experts are shared in whole blocks."""
 
@@ -42,17 +44,6 @@ class Ranks:
     shared: int = 1
     expert_parallel: int = 1
     alone: int = 1
-
-
-def share_out(engine: Engine, tp: int, ep: int, dp: int) -> Ranks:
-    """The ranks of a deployment, as the engine shares experts out."""
-    if engine.splits == "layers":
-        return Ranks()
-    if engine.experts != "whole under EP":
-        return Ranks(tp, max(1, tp // ep), tp, ep)
-    if ep == 1:
-        return Ranks(tp, tp * dp, tp, 1)
-    return Ranks(tp, 1, 1 if dp > 1 else tp, tp * dp)
 
 
 @dataclass(frozen=True)
@@ -97,18 +88,15 @@ def _roles() -> Mapping[str, Any]:
     return tomllib.loads(text)
 
 
-def rank_products(
-    inventory: Inventory, sizes: ConfigSizes, engine: Engine, ranks: Ranks, storage: Storage
-) -> list[RankProduct]:
+def rank_products(deployment: Deployment) -> list[RankProduct]:
     """The counts and products of a model on one rank, counts first."""
+    sizes, modules = deployment.sizes, deployment.inventory.modules
     groups: dict[str, list[RankProduct]] = {}
-    widths = {module.out_features for module in inventory.modules if module.role == "up"}
-    prefixes = {"mlp": "", "attention": "", "": ""}
+    widths = {module.out_features for module in modules if module.role == "up"}
+    prefixes = {"": "", "mlp": "", "attention": MIXER_PREFIXES.get(sizes.mixer, "")}
     if "expert" in sizes.family:
         prefixes["mlp"] = "dense."
-    if sizes.mixer in ("mla", "v4"):
-        prefixes["attention"] = {"mla": "mla.", "v4": "attention."}[sizes.mixer]
-    for module in inventory.modules:
+    for module in modules:
         block, fused, name, *_ = _roles()["roles"][module.role]
         suffix = ""
         if block == "mlp" and len(widths) > 1:
@@ -116,12 +104,12 @@ def rank_products(
         elif module.layer and block == "attention":
             suffix = " (global)"
         prefix = prefixes.get(block, f"{block}.")
-        part = _rank_product(module, f"{prefix}{name}{suffix}", sizes, engine, ranks, storage)
+        part = _rank_product(f"{prefix}{name}{suffix}", module, deployment)
         groups.setdefault(f"{prefix}{fused}{suffix}", []).append(part)
-    products = list(counts(sizes, ranks, storage))
+    products = list(_counts(deployment))
     for name, parts in groups.items():
         base = name.partition(" ")[0].rpartition(".")[2]
-        is_fused = len(parts) > 1 and base in (*engine.fused, *ALWAYS_FUSED)
+        is_fused = len(parts) > 1 and base in (*deployment.engine.fused, *ALWAYS_FUSED)
         products += [_fuse(name, base, parts)] if is_fused else parts
     return products
 
@@ -146,83 +134,69 @@ def _fuse(name: str, base: str, parts: Sequence[RankProduct]) -> RankProduct:
     )
 
 
-def _rank_product(
-    module: Module,
-    name: str,
-    sizes: ConfigSizes,
-    engine: Engine,
-    ranks: Ranks,
-    storage: Storage,
-) -> RankProduct:
+def _rank_product(name: str, module: Module, deployment: Deployment) -> RankProduct:
     """One module as a rank holds it."""
-    gemm, role = module.gemms[0], module.role
-    block, _, _, kind, split, shared_by, count = _roles()["roles"][role]
-    modules = (module.name.replace(f".layers.{module.layer}.", ".layers.{}."),)
+    gemm, sizes, engine = module.gemms[0], deployment.sizes, deployment.engine
+    block, _, _, kind, split, shared_by, unit = _roles()["roles"][module.role]
     widths = {"moe": "expert_width", "shared": "shared_width", "": "vocab_size"}
-    field = sizes.field(count or widths.get(block, "mlp_width"))
-    parts, whole = getattr(ranks, shared_by), gemm.K if split == "row" else gemm.N
-    size, parts = _share(whole, parts, sizes.get(count) if count else 0, count, engine)
-    if kind == "expert" and storage.form == "mxfp4" and whole % MXFP4_BLOCK == 0 == size:
-        size = -(-whole // MXFP4_BLOCK // parts) * MXFP4_BLOCK
+    whole = gemm.K if split == "row" else gemm.N
+    count = sizes.get(unit) if unit else 0
+    ranks = getattr(deployment.ranks, shared_by)
+    repeats = unit == "kv_heads" and count and ranks % count == 0
+    if repeats or (unit, count) == ("mamba_groups", 1):  # each rank has one at least
+        ranks = min(ranks, count)
+    size = 0  # ranks cannot share it evenly
+    if count and unit in engine.uneven:
+        size = -(-count // ranks) * (whole // count)
+    elif whole % ranks == 0 == count % ranks:
+        size = whole // ranks
+    elif not unit and "widths" in engine.uneven:
+        size = -(-whole // ranks)
+    elif kind == "expert" and deployment.storage.form == "mxfp4" and whole % MXFP4_BLOCK == 0:
+        size = -(-whole // MXFP4_BLOCK // ranks) * MXFP4_BLOCK
     n, k = (gemm.N, size) if split == "row" else (size, gemm.K)
     return RankProduct(
         name,
-        role,
+        module.role,
         kind,
         split,
         0 if kind == "vocab" else n,
         k,
         whole,
-        parts,
-        is_by_heads=bool(count),
+        ranks,
+        is_by_heads=bool(unit),
         is_gated=sizes.family.get("is_gated", True),
-        field=field,
-        modules=modules,
+        field=sizes.field(unit or widths.get(block, "mlp_width")),
+        modules=(module.name.replace(f".layers.{module.layer}.", ".layers.{}."),),
     )
 
 
-def _share(whole: int, ranks: int, count: int, unit: str, engine: Engine) -> tuple[int, int]:
-    """A size on one rank, 0 where it can't be shared evenly, and the ranks that share it. Of keys
-    and values, and of one group, each rank has one at least."""
-    repeats = unit == "kv_heads" and count and ranks % count == 0
-    if repeats or (unit, count) == ("mamba_groups", 1):
-        ranks = min(ranks, count)
-    if count and unit in engine.uneven:
-        return -(-count // ranks) * (whole // count), ranks
-    if not unit and "widths" in engine.uneven:
-        return -(-whole // ranks), ranks
-    is_even = whole % ranks == 0 == count % ranks
-    return (whole // ranks if is_even else 0), ranks
-
-
-def counts(sizes: ConfigSizes, ranks: Ranks, storage: Storage) -> Iterator[RankProduct]:
+def _counts(deployment: Deployment) -> Iterator[RankProduct]:
     """What ranks share whole, how heads group, and attention's head_dims."""
+    sizes, ranks = deployment.sizes, deployment.ranks
     left_out = set(_roles()["not-in"][sizes.mixer])
     if sizes.get("head_dim"):
         left_out.add("head_dim")
     if not sizes.has_experts:
         left_out.add("experts")
-    if storage.form in ("bnb", "mxfp4"):
+    if deployment.storage.form in ("bnb", "mxfp4"):
         yield _count("every quantised linear", "model", ranks.tp)
     for name, (role, size, shared_by, needs) in _roles()["counts"].items():
         number = sizes.get(size)
         by = vars(ranks).get(shared_by) or sizes.get(shared_by)
         if name not in left_out and number and by and (not needs or sizes.get(needs)):
             yield _count(name, role, number, by, sizes.field(size))
-    if sizes.mixer == "grouped" and sizes.get("heads"):
-        yield from _head_dims(sizes)
-
-
-def _head_dims(sizes: ConfigSizes) -> Iterator[RankProduct]:
+    if sizes.mixer != "grouped" or not sizes.get("heads"):
+        return
     is_partly = any(sizes.values.get(field) not in (None, 1, 1.0) for field in PARTLY_ROTATED)
     role = "attention_head_dim"
-    if ROTATED.fullmatch(sizes.model_type) and not is_partly:
-        role = "rotated_head_dim"
-    sides = {"attention head_dim (global)": "global_head_dim", "attention head_dim": "head_dim"}
     if sizes.get("global_head_dim"):  # Gemma 4: layers of full attention have their own
         role = "mixed_head_dim"
-    for name, size in sides.items():
+    elif ROTATED.fullmatch(sizes.model_type) and not is_partly:
+        role = "rotated_head_dim"
+    for suffix, size in ((" (global)", "global_head_dim"), ("", "head_dim")):
         if sizes.get(size):
+            name = f"attention head_dim{suffix}"
             yield _count(name, role, sizes.get(size), 1, sizes.field(size))
 
 
