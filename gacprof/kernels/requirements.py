@@ -166,7 +166,7 @@ def required_multiple(engine: str, storage: str = "none", sm: int = 90) -> int:
     return lcm(*bounds)
 
 
-ANSWERS = {"vllm": "answers-vllm-0.33.0.json"}
+ANSWERS = {"vllm": "answers-vllm-0.33.0.json", "sglang": "answers-sglang-0.5.23.json"}
 """The newest recorded answers of an engine."""
 
 

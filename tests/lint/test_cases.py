@@ -125,6 +125,7 @@ READ_SINCE = {
     ("sglang", "int8"): "the same",
     ("sglang", "awq-g128"): "experts on sm100 are not Marlin's",
     ("sglang", "gptq-g128"): "the same",
+    ("sglang", "fp8-block"): "inputs off 128 are refused at the first forward",
     ("tensorrt-llm", "mxfp4"): "dense layers of gpt-oss alone are left out",
     ("tensorrt-llm", "fp8-block"): "its default experts are Hopper's",
     ("llama.cpp", "mxfp4"): "gpt-oss alone is converted",

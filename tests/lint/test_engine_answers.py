@@ -33,6 +33,10 @@ DIFFER = {
     "float16 alone: lint does not know the type",
     "linear with linear_value_head_dim 64 bf16, h100, tp 1, ep 1": "128 beside 64 is not compiled, "
     "64 beside 64 may be: the row says unknown of any but 128",
+    "base moe fp8, b200, tp 1, ep 1": "SGLang serves static scales and refuses dynamic ones: lint "
+    "does not know which",
+    "moe with moe_intermediate_size 776 fp8, b200, tp 1, ep 1": "the same",
+    "grid Qwen3-30B-A3B fp8, b200, tp 1, ep 1": "the same",
 }
 """Questions of which rows and engine say different things, and why the row stands."""
 
@@ -59,7 +63,7 @@ def test_rows_refuse_what_the_engine_refuses(engine: str) -> None:
             continue
         compared += 1
         is_same = (overall(judgements) == "refused") == (answer["verdict"] == "refused")
-        assert is_same or question["name"] in DIFFER[engine], (question["name"], answer["says"])
+        assert is_same or question["name"] in DIFFER, (question["name"], answer["says"])
     assert compared > 100
 
 

@@ -97,7 +97,7 @@ def main() -> None:
         except ConfigError as error:
             print(f"{answer['name']}: not judged: {error}")
             continue
-        if re.search(NOT_THE_ENGINE, says):
+        if answer["verdict"] != "not run" and re.search(NOT_THE_ENGINE, says):
             print(f"{answer['name']}: not run: {says[:120]}")
             answer["verdict"], says = "not run", ": it needs what a device computes"
             if "modules" not in answer:

@@ -13,12 +13,9 @@ from gacprof.checkpoint.inventory import Inventory
 from gacprof.core.errors import ConfigError
 from gacprof.devices.datasheet import Architecture, architecture
 from gacprof.extras.lint.judge import Judgement, judge_product
-from gacprof.extras.lint.products import Ranks, rank_products
+from gacprof.extras.lint.products import rank_products
 from gacprof.extras.lint.storage import GROUPED, Storage, storage_named, storage_of_config
 from gacprof.kernels.requirements import Engine, load_answers, load_engine
-
-LATEST = ("latest", "current", "main", "nightly")
-"""Words for the newest version that was read."""
 
 
 @dataclass(frozen=True)
@@ -49,16 +46,18 @@ class Deployment:
         return self.sizes.model_type.removesuffix("_text")
 
     @cached_property
-    def ranks(self) -> Ranks:
-        """The ranks, as the engine shares experts out."""
+    def ranks(self) -> Mapping[str, int]:
+        """How many ranks share what, as the engine does it: tensors (``tp``), each expert, each
+        ``shared`` expert, and the number of experts (``expert_parallel``); ``alone``: nothing."""
         tp, ep, dp = self.tp, self.ep, self.dp
+        ranks = {"tp": tp, "experts": max(1, tp // ep), "shared": tp, "expert_parallel": ep}
+        if self.engine.experts == "whole under EP" and ep == 1:
+            ranks["experts"] = tp * dp
+        elif self.engine.experts == "whole under EP":
+            ranks |= {"experts": 1, "shared": 1 if dp > 1 else tp, "expert_parallel": tp * dp}
         if self.engine.splits == "layers":
-            return Ranks()
-        if self.engine.experts != "whole under EP":
-            return Ranks(tp, max(1, tp // ep), tp, ep)
-        if ep == 1:
-            return Ranks(tp, tp * dp, tp, 1)
-        return Ranks(tp, 1, 1 if dp > 1 else tp, tp * dp)
+            ranks = dict.fromkeys(ranks, 1)
+        return {**ranks, "alone": 1}
 
     def judgements(self) -> list[Judgement]:
         """Every product of a rank, judged."""
@@ -79,9 +78,8 @@ class Deployment:
         return hashlib.sha256(repr(words).encode()).hexdigest()[:12]
 
     def engine_answer(self, judgements: Sequence[Judgement]) -> tuple[str, Mapping[str, str]]:
-        """What the engine itself did with this on a GPU that is not there: words on who answered
-        and how far it came, and its kernels by product. Nothing where exactly this question, of the
-        newest release that was read or asked, was not asked."""
+        """Words on what the engine itself did with this, and its kernels by product; nothing where
+        exactly this question, of the newest release that was read or asked, was not asked."""
         recorded = load_answers(self.engine.name)
         answer = recorded["answers"].get(self.question(judgements))
         if answer is None or self.engine.version not in (self.engine.read, recorded["version"]):
@@ -105,16 +103,14 @@ def deploy(
     """A config with how it is served. Raises :class:`ConfigError` for what isn't known."""
     name, _, pinned = engine.partition("==")
     at = pinned or version
-    if at and at.strip().lower() in LATEST:
-        at = None
+    if at in ("latest", "current", "main", "nightly"):
+        at = None  # the newest version that was read
     if min(tp, ep, dp) < 1:
         raise ConfigError(f"tp {tp}, ep {ep} and dp {dp} must be positive")
     sizes = ConfigSizes(values)
     if ep > 1 and "expert" not in sizes.family:
         raise ConfigError(f"ep {ep} shares out experts, and the config has none")
-    storage = storage_of_config(sizes.whole, sizes.get("layers"))
-    if storage.form == "none":
-        storage = storage_of_config(sizes.values, sizes.get("layers"))
+    storage = storage_of_config(sizes.values, sizes.get("layers"))
     if quantisation is not None:
         storage = _requested(storage_named(quantisation), storage)
     return Deployment(values, load_engine(name, at), architecture(gpu), storage, tp, ep, dp)

@@ -9,21 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import gcd, lcm, prod
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from gacprof.devices.datasheet import Architecture
-from gacprof.extras.lint.products import HEAD_DIMS, RankProduct, Ranks
-from gacprof.extras.lint.storage import PLAIN, Storage
-from gacprof.kernels.requirements import Engine, Requirement
+from gacprof.extras.lint.products import HEAD_DIMS, RankProduct
+from gacprof.extras.lint.storage import PLAIN, TABLES, Storage
+from gacprof.kernels.requirements import Requirement
+
+if TYPE_CHECKING:
+    from gacprof.extras.lint.deployment import Deployment
 
 Outcome = Literal["ok", "unknown", "pads", "falls back", "wrong", "refused"]
-OUTCOMES: tuple[Outcome, ...] = ("ok", "unknown", "pads", "falls back", "wrong", "refused")
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 """From the best to the worst; *wrong* loads and answers wrongly. A server that refuses to start
 serves nothing wrong."""
 
 CAPABILITIES = (75, 80, 86, 89, 90, 100, 103, 120)
-"""Compute capabilities, times ten, that an open GPU may have: Turing to Blackwell, for which
-engines still build."""
+"""Compute capabilities, times ten, that an open GPU may have: Turing to Blackwell."""
 
 
 def worst_of(outcomes: Iterable[Any], default: Outcome = "ok") -> Outcome:
@@ -32,20 +33,9 @@ def worst_of(outcomes: Iterable[Any], default: Outcome = "ok") -> Outcome:
 
 
 @dataclass(frozen=True)
-class Setting:
-    """An engine at a version, a GPU, the model's storage and type, and its ranks."""
-
-    engine: Engine
-    gpu: Architecture
-    storage: Storage
-    ranks: Ranks
-    family: str = ""
-
-
-@dataclass(frozen=True)
 class Finding:
     """A row that a product breaks: on ``axis`` (N, K, global) ``size`` breaks ``bound``; ``to`` is
-    the size that it is padded to (0: none); ``part`` the part of a fused product."""
+    the size that it is padded to (0: none); ``part`` the product or part (empty: every part)."""
 
     row: Requirement
     axis: str
@@ -55,11 +45,6 @@ class Finding:
     kernel: str = ""
     to: int = 0
     part: str = ""
-
-    @property
-    def is_of_all_parts(self) -> bool:
-        """Whether every part of a fused product breaks the row: it is on K, or on no size."""
-        return not self.part and (self.axis == "K" or self.row.relation == "never")
 
 
 @dataclass(frozen=True)
@@ -82,12 +67,11 @@ class Judgement:
         return self.product.is_sized or bool(self.findings)
 
 
-def judge_product(product: RankProduct, setting: Setting) -> Judgement:
-    """What becomes of one product. On an open GPU: the mildest outcome where none is ok, unknown
-    where some are."""
-    if not setting.gpu.is_open:
-        return _Trial(product, setting, setting.gpu.sm).run()
-    answers = {f"sm{sm}": _Trial(product, setting, sm).run() for sm in CAPABILITIES}
+def judge_product(product: RankProduct, deployment: Deployment) -> Judgement:
+    """What becomes of a product; on an open GPU the mildest outcome, unknown where some are ok."""
+    if not deployment.gpu.is_open:
+        return _Trial(product, deployment, deployment.gpu.sm).run()
+    answers = {f"sm{sm}": _Trial(product, deployment, sm).run() for sm in CAPABILITIES}
     mildest = min(answers.values(), key=lambda answer: OUTCOMES.index(answer.outcome))
     outcomes = dict.fromkeys(answer.outcome for answer in answers.values())
     if len(outcomes) == 1:
@@ -104,45 +88,46 @@ def judge_product(product: RankProduct, setting: Setting) -> Judgement:
 class _Trial:
     """One product tried on one compute capability; ``sizes`` are those that the next row sees."""
 
-    def __init__(self, product: RankProduct, setting: Setting, sm: int) -> None:
-        self.product, self.setting, self.sm = product, setting, sm
-        self.storage = storage_of(product, setting.storage)
+    def __init__(self, product: RankProduct, deployment: Deployment, sm: int) -> None:
+        self.product, self.deployment, self.sm = product, deployment, sm
+        self.storage = storage_of(product, deployment.storage)
         self.sizes = {"N": product.N, "K": product.K, "global": product.whole}
-        self.words = {
-            "group": self.storage.group,
-            "block": self.storage.block,
-            "tp": setting.ranks.tp,
-            "ep": setting.ranks.expert_parallel,
-            "parts": product.ranks,
-        }
-        is_sharded = bool(product.parts)
+        is_sharded, tp = bool(product.parts), deployment.ranks["tp"]
         self.facts: dict[str, Any] = {
             **vars(self.storage),
             **vars(product),
-            "gguf_block": self.storage.gguf_block,
-            "kv": setting.storage.kv,
+            "gguf_block": TABLES["gguf"].get(self.storage.gguf, 0),
+            "kv": deployment.storage.kv,
             "sm": sm or None,
-            "amd": setting.gpu.is_amd,
-            "gpu": setting.gpu.name,
-            "version": setting.engine.version,
-            "family": setting.family,
-            "tp": setting.ranks.tp,
+            "amd": deployment.gpu.is_amd,
+            "gpu": deployment.gpu.name,
+            "version": deployment.engine.version,
+            "family": deployment.family,
+            "is_gated": deployment.sizes.family.get("is_gated", True),
+            "tp": tp,
+            "ep": deployment.ranks["expert_parallel"],
+            "parts": product.ranks,
             "sharded": is_sharded,
-            "partly": is_sharded and setting.storage.ignored_modules.differ(product.modules),
+            "partly": is_sharded and deployment.storage.differs_within(product.modules),
             "blocks_fit": blocks_fit(product, self.storage.block),
             "number": product.N,
-            "number_below_tp": setting.ranks.tp > product.N,
+            "number_below_tp": tp > product.N,
             "repeats": product.ranks % max(product.N, 1) == 0,
         }
 
     def run(self) -> Judgement:
+        """The product's judgement, by every row that is about it."""
         findings: list[Finding] = []
         multiples: dict[str, int] = {}
         pads_to: dict[str, int] = {}
         witness = None
-        rows = [row for row in self.setting.engine.requirements if row.is_about(self.facts)]
-        for row in rows:
-            broken = list(self._broken(row, multiples))
+        for row in self.deployment.engine.requirements:
+            if not row.is_about(self.facts):
+                continue
+            bounds = self._bounds(row)
+            if row.relation == "multiple":
+                multiples |= {axis: lcm(multiples.get(axis, 1), bounds[axis]) for axis in bounds}
+            broken = list(self._broken(row, bounds))
             if row.outcome != "ok":  # an ok says nothing of sizes beyond its bounds
                 findings += broken
             pads = {finding.axis: finding.to for finding in broken if finding.to}
@@ -150,13 +135,18 @@ class _Trial:
             pads_to |= pads
             if self._is_witness(row) and not (broken and row.outcome == "ok"):
                 witness = row
-        outcome = worst_of(finding.row.outcome for finding in findings)
-        is_open = any(finding.row.outcome == "unknown" for finding in findings)
-        if is_open and outcome in ("pads", "falls back"):
+        outcomes = {finding.row.outcome for finding in findings}
+        outcome = worst_of(outcomes)
+        if "unknown" in outcomes and outcome in ("pads", "falls back"):
             outcome = "unknown"  # it may be refused
         note = ""
-        if witness is None and self.product.needs_witness and outcome in ("ok", "pads"):
-            outcome, note = "unknown", self._unread()
+        needs_witness = self.product.kind != "count" or self.product.role in HEAD_DIMS
+        if witness is None and needs_witness and outcome in ("ok", "pads"):
+            engine, form = self.deployment.engine, self.storage.form
+            form = self.storage.name if form == "unknown" else form
+            where = f"sm{self.sm}" if self.sm else self.deployment.gpu.name
+            needs = f"{engine.name} {engine.version} needs of {self.product.name}"
+            outcome, note = "unknown", f"nobody read what {needs} in {form} on {where}"
         elif outcome == "ok" and not self.product.is_sized:
             outcome, note = "unknown", "the config doesn't say its size"
         return Judgement(
@@ -173,18 +163,11 @@ class _Trial:
         names_gpus = {"sm", "gpu", "amd"} & row.conditions.keys()
         return "form" in row.conditions and (row.outcome == "ok" or bool(names_gpus))
 
-    def _unread(self) -> str:
-        engine = self.setting.engine
-        named = self.storage.name if self.storage.form == "unknown" else self.storage.form
-        where = f"sm{self.sm}" if self.sm else self.setting.gpu.name
-        version = f"{engine.name} {engine.version}"
-        return f"nobody read what {version} needs of {self.product.name} in {named} on {where}"
-
     def _resolve(self, bounds: Mapping[str, int | str]) -> dict[str, int]:
         """Bounds by axis (N, K, global), without those of words that mean nothing here."""
         width, hidden = ("K", "N") if self.product.split == "row" else ("N", "K")
         axes = {"N": "N", "K": "K", "whole": "global", "width": width, "hidden": hidden}
-        resolved = {axes[axis]: _number(bound, self.words) for axis, bound in bounds.items()}
+        resolved = {axes[axis]: _number(bound, self.facts) for axis, bound in bounds.items()}
         if self.product.is_by_heads:  # that heads divide is required of their count
             resolved.pop("global", None)
         return {axis: bound for axis, bound in resolved.items() if bound > 0}
@@ -201,15 +184,14 @@ class _Trial:
         cheapest = min(map(self._resolve, row.alternatives), key=cost)
         return self._resolve(row.to) if row.to and cost(cheapest) > 1 else cheapest
 
-    def _broken(self, row: Requirement, multiples: dict[str, int]) -> Iterator[Finding]:
-        """The sizes that break a row; its multiples are noted."""
-        for axis, bound in self._bounds(row).items():
-            sizes = {"": self.sizes[axis]}
+    def _broken(self, row: Requirement, bounds: Mapping[str, int]) -> Iterator[Finding]:
+        """The sizes that break a row, one an axis."""
+        for axis, bound in bounds.items():
+            is_of_all = axis == "K" or row.relation == "never"
+            sizes = {"" if is_of_all else self.product.name: self.sizes[axis]}
             if axis == "N" and row.shards != "sum" and self.product.parts:
                 last = len(self.product.parts) - (row.shards == "all_but_last")
                 sizes = {part.name: part.N for part in self.product.parts[:last]}
-            if row.relation == "multiple":
-                multiples[axis] = lcm(multiples.get(axis, 1), bound)
             for part, size in sizes.items():
                 holds = {
                     "multiple": size % bound == 0,
@@ -228,14 +210,13 @@ class _Trial:
             to = self._resolve(row.to).get(axis, bound)
             target = -(-size // to) * to
         words = {
-            **self.words,
+            **self.facts,
             "size": size,
             "multiple": bound,
             "axis": axis,
             "letter": axis.lower(),
             "n": self.sizes["N"],
             "k": self.sizes["K"],
-            "sm": self.sm,
             "gcd": gcd(size, self.storage.block),
             "side": {"N": "output_size of gate's and up's"}.get(axis, "input_size of down's"),
         }
@@ -251,10 +232,10 @@ class _Trial:
 def blocks_fit(product: RankProduct, block: int) -> bool:
     """Whether the parts of a fused product in whole blocks of scales take no more blocks than
     together, on this rank and on the last one."""
-    parts = [part for part in product.parts if part.N % block]
-    if not parts or not product.N:
+    if not product.parts or not product.N:
         return True
     apart = sum(-(-part.N // block) for part in product.parts)
+    parts = [part for part in product.parts if part.N % block]
     reads_beyond = any(p.ranks * -(-p.N // block) > -(-p.whole // block) for p in parts)
     return apart == -(-product.N // block) and not reads_beyond
 
@@ -262,15 +243,12 @@ def blocks_fit(product: RankProduct, block: int) -> bool:
 def storage_of(product: RankProduct, storage: Storage) -> Storage:
     """How a product is stored: embedding and head stay 16 bit but in GGUF files, MXFP4 is a format
     of experts, and what the config's ignore list names stays as it is."""
-    is_plain = {
-        "count": product.role != "model",
-        "vocab": storage.form != "gguf",
-        "dense": storage.form == "mxfp4",
-    }
-    return PLAIN if is_plain.get(product.kind) else storage.of_modules(product.modules)
+    form, is_model = storage.form, product.role == "model"
+    is_stored = {"count": is_model, "vocab": form == "gguf", "dense": form != "mxfp4"}
+    return storage.of_modules(product.modules) if is_stored.get(product.kind, True) else PLAIN
 
 
-def _number(bound: int | str, words: Mapping[str, int]) -> int:
+def _number(bound: int | str, words: Mapping[str, Any]) -> int:
     """A bound in figures, ``64*tp`` and ``max(64,group)`` too; 0 for a word that means nothing."""
     text = str(bound)
     if text.startswith("max("):

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gacprof.checkpoint.from_config import ConfigSizes, inventory_of_sizes
-from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.products import plain_dtype
 from gacprof.core.errors import ConfigError
+from gacprof.core.files import read_json, write_json
 from gacprof.core.sizes import Gemm, Side, Use
-from gacprof.devices.datasheet import GPUS, Architecture
+from gacprof.devices.datasheet import GPUS
 from gacprof.diagnosing.source import kernel_lines
 from gacprof.extras.lint.deployment import Deployment, deploy
 from gacprof.extras.lint.judge import Judgement, overall
-from gacprof.extras.lint.remedies import Remedy, find_remedies
+from gacprof.extras.lint.remedies import find_remedies
 from gacprof.extras.lint.report import LintReport, verdicts_of
+from gacprof.extras.lint.report import sarif as sarif_log
 from gacprof.kernels.rules import Rules
 
 
@@ -71,22 +70,13 @@ def lint(
         GPU or a quantisation that isn't known.
     """
     name, values = read_config(config)
+    ranks = {"tp": tp, "ep": ep, "dp": dp}
     deployment = deploy(
-        values,
-        engine=engine,
-        version=version,
-        gpu=gpu,
-        tp=tp,
-        ep=ep,
-        dp=dp,
-        quantisation=quantisation,
+        values, engine=engine, version=version, gpu=gpu, **ranks, quantisation=quantisation
     )
-    judgements = deployment.judgements()
-    report = report_of(name, deployment, judgements, find_remedies(deployment, judgements))
+    report = report_of(name, deployment)
     if sarif is not None:
-        from gacprof.extras.lint.report import write_sarif
-
-        write_sarif(sarif, [report])
+        write_json(Path(sarif), sarif_log([report]))
     return report
 
 
@@ -95,58 +85,50 @@ def read_config(config: str | Path | Mapping[str, Any]) -> tuple[str, Mapping[st
     if isinstance(config, Mapping):
         name, values = "config", config
     else:
-        path = Path(config)
-        name = str(config)
+        name, path = str(config), Path(config)
         path = path / "config.json" if path.is_dir() else path
-        try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-        except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{path} is no JSON: {error}") from None
         modelopt = path.with_name("hf_quant_config.json")
-        if isinstance(values, dict) and "quantization_config" not in values and modelopt.is_file():
-            stated = json.loads(modelopt.read_text(encoding="utf-8"))
-            values["quantization_config"] = {"quant_method": "modelopt", **stated}
+        try:
+            values = read_json(path)
+            if modelopt.is_file() and "quantization_config" not in values:
+                stated = {"quant_method": "modelopt", **read_json(modelopt)}
+                values = {"quantization_config": stated, **values}
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigError(f"{path} is no JSON of a config: {error}") from None
     if not isinstance(values, Mapping) or not values:
         raise ConfigError(f"{name} holds no config: give a config.json or a folder with one")
     return name, values
 
 
-def report_of(
-    name: str,
-    deployment: Deployment,
-    judgements: Sequence[Judgement],
-    remedies: Sequence[Remedy] = (),
-) -> LintReport:
-    """The judged products of a deployment as a report."""
-    sizes = ConfigSizes(deployment.config)
-    inventory = inventory_of_sizes(sizes)  # notes what is missing
-    alignment = Alignment(deployment.gpu)
-    engine_says, kernels = deployment.engine_answer(judgements)
+def report_of(name: str, deployment: Deployment) -> LintReport:
+    """The judged products of a deployment as a report, with what makes them better."""
+    sizes, inventory, gpu = deployment.sizes, deployment.inventory, deployment.gpu.name
+    judgements = deployment.judgements()
+    engine_says, launches = deployment.engine_answer(judgements)
+    rules = Rules(gpu) if gpu in GPUS else None
     products = []
     for judgement in judgements:
         if judgement.is_judged:
-            launches = kernels.get(judgement.product.name, "")
-            products += verdicts_of(judgement, alignment.of(judgement), launches)
-    warnings = []
-    if not sizes.is_known_type:
-        named = f"model type '{sizes.model_type}'"
-        warnings.append(f"the {named} isn't known: sizes are read by field names")
+            alignment = alignment_of(judgement, rules) if rules else ""
+            products += verdicts_of(judgement, alignment, launches.get(judgement.product.name, ""))
+    kernels = kernel_lines(inventory, rules, deployment.tp, plain_dtype(inventory)) if rules else ()
+    warning = f"the model type '{sizes.model_type}' isn't known: sizes are read by field names"
     return LintReport(
         model=name,
         model_type=sizes.model_type,
         engine=deployment.engine.name,
         version=deployment.engine.version,
-        gpu=deployment.gpu.name,
+        gpu=gpu,
         quantisation=deployment.storage.form,
         tp=deployment.tp,
         ep=deployment.ep,
         dp=deployment.dp,
         outcome=overall(judgements),
         products=tuple(products),
-        remedies=tuple(remedies),
+        remedies=tuple(find_remedies(deployment, judgements)),
         missing=tuple(sorted(set(sizes.missing))),
-        warnings=tuple(warnings),
-        kernels=alignment.kernels(inventory, deployment.tp),
+        warnings=() if sizes.is_known_type else (warning,),
+        kernels=kernels,
         engine_says=engine_says,
     )
 
@@ -164,31 +146,17 @@ TOKENS = 1024
 BADNESS = ("", "safe", "undecided", "unknown", "misaligned")
 
 
-class Alignment:
-    """The rules of one GPU, where there are any."""
-
-    def __init__(self, gpu: Architecture) -> None:
-        self.rules = Rules(gpu.name) if gpu.name in GPUS else None
-
-    def kernels(self, inventory: Inventory, tp: int) -> tuple[str, ...]:
-        """Lines on the kernels of attention and norms."""
-        return kernel_lines(inventory, self.rules, tp, plain_dtype(inventory)) if self.rules else ()
-
-    def of(self, judgement: Judgement) -> str:
-        """The worse verdict on N and K as the engine pads them; empty where there are no rules."""
-        product = judgement.product
-        dtype = DTYPES.get(judgement.storage.form, "")
-        n = judgement.pads_to.get("N", product.N)
-        k = judgement.pads_to.get("K", product.K)
-        if product.role == "head":
-            n = judgement.pads_to.get("global", product.whole) // product.ranks
-        is_product = product.kind == "dense" or product.role == "head"
-        if self.rules is None or dtype not in self.rules.dtypes or not is_product or not n * k:
-            return ""
-        gemm = Gemm(product.name, n, k)
-        uses = {
-            n: Use(gemm, Side(0, 1), Side(k), TOKENS, dtype),
-            k: Use(gemm, Side(n), Side(0, 1), TOKENS, dtype),
-        }
-        verdicts = [self.rules.judge([use], [size])[0].verdict for size, use in uses.items()]
-        return max(verdicts, key=BADNESS.index)
+def alignment_of(judgement: Judgement, rules: Rules) -> str:
+    """The worse verdict of a GPU's rules on N and K as the engine pads them; empty without any."""
+    product, pads_to = judgement.product, judgement.pads_to
+    dtype = DTYPES.get(judgement.storage.form, "")
+    n, k = pads_to.get("N", product.N), pads_to.get("K", product.K)
+    if product.role == "head":
+        n = pads_to.get("global", product.whole) // product.ranks
+    is_product = product.kind == "dense" or product.role == "head"
+    if dtype not in rules.dtypes or not is_product or not n * k:
+        return ""
+    gemm, moved = Gemm(product.name, n, k), Side(times=1)
+    on_n = rules.judge([Use(gemm, moved, Side(k), TOKENS, dtype)], [n])
+    on_k = rules.judge([Use(gemm, Side(n), moved, TOKENS, dtype)], [k])
+    return max(on_n[0].verdict, on_k[0].verdict, key=BADNESS.index)

@@ -2,25 +2,24 @@
 
 Column splits give a TP rank N / tp, row splits K / tp; keys and values are repeated where ranks
 outnumber their heads; experts are shared by ranks of their own. What an engine fuses (q, k and v;
-gate and up) is one product with *parts*, since requirements may be on each of them. ``roles.toml``
-says how the modules of each role are split.
+gate and up) is one product with *parts*. ``roles.toml`` says how the modules of a role are split.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gacprof.checkpoint.inventory import Module
 
 if TYPE_CHECKING:
     from gacprof.extras.lint.deployment import Deployment
 
+ROLES = tomllib.loads(files("gacprof.kernels").joinpath("demands/roles.toml").read_text("utf-8"))
 ROTATED = re.compile(r"(llama|mistral|mixtral|qwen[23](_moe)?|gemma2?)(_text)?")
 """Types whose classes rotate all of head_dim in two halves where the config says no part of it."""
 PARTLY_ROTATED = ("partial_rotary_factor", "rotary_pct", "rotary_dim")
@@ -32,18 +31,6 @@ MIXER_PREFIXES = {"mla": "mla.", "v4": "attention."}
 """Parts of the names of attention's products, where it is not grouped."""
 MXFP4_BLOCK = 32
 """Weights a scale of MXFP4: experts are shared in whole blocks."""
-
-
-@dataclass(frozen=True)
-class Ranks:
-    """``experts`` ranks share each expert, ``shared`` each shared expert; ``expert_parallel`` ranks
-    deal out whole experts; what is replicated is on one ``alone``."""
-
-    tp: int = 1
-    experts: int = 1
-    shared: int = 1
-    expert_parallel: int = 1
-    alone: int = 1
 
 
 @dataclass(frozen=True)
@@ -66,26 +53,14 @@ class RankProduct:
     ranks: int = 1
     is_by_heads: bool = False
     parts: tuple[RankProduct, ...] = ()
-    is_gated: bool = True
     field: str = ""
     modules: tuple[str, ...] = ()
-
-    @property
-    def needs_witness(self) -> bool:
-        """Whether an ok rests on a row: of all products, and of attention's head_dim."""
-        return self.kind != "count" or self.role in HEAD_DIMS
 
     @property
     def is_sized(self) -> bool:
         """Whether the side that ranks share is known."""
         shared_side = self.K if self.split == "row" else self.N
         return self.kind not in ("dense", "expert") or shared_side > 0
-
-
-@cache
-def _roles() -> Mapping[str, Any]:
-    text = files("gacprof.kernels").joinpath("demands/roles.toml").read_text("utf-8")
-    return tomllib.loads(text)
 
 
 def rank_products(deployment: Deployment) -> list[RankProduct]:
@@ -97,7 +72,7 @@ def rank_products(deployment: Deployment) -> list[RankProduct]:
     if "expert" in sizes.family:
         prefixes["mlp"] = "dense."
     for module in modules:
-        block, fused, name, *_ = _roles()["roles"][module.role]
+        block, fused, name, *_ = ROLES["roles"][module.role]
         suffix = ""
         if block == "mlp" and len(widths) > 1:
             suffix = f" ({min({module.in_features, module.out_features} & widths)})"
@@ -137,11 +112,11 @@ def _fuse(name: str, base: str, parts: Sequence[RankProduct]) -> RankProduct:
 def _rank_product(name: str, module: Module, deployment: Deployment) -> RankProduct:
     """One module as a rank holds it."""
     gemm, sizes, engine = module.gemms[0], deployment.sizes, deployment.engine
-    block, _, _, kind, split, shared_by, unit = _roles()["roles"][module.role]
+    block, _, _, kind, split, shared_by, unit = ROLES["roles"][module.role]
     widths = {"moe": "expert_width", "shared": "shared_width", "": "vocab_size"}
     whole = gemm.K if split == "row" else gemm.N
     count = sizes.get(unit) if unit else 0
-    ranks = getattr(deployment.ranks, shared_by)
+    ranks = deployment.ranks[shared_by]
     repeats = unit == "kv_heads" and count and ranks % count == 0
     if repeats or (unit, count) == ("mamba_groups", 1):  # each rank has one at least
         ranks = min(ranks, count)
@@ -165,7 +140,6 @@ def _rank_product(name: str, module: Module, deployment: Deployment) -> RankProd
         whole,
         ranks,
         is_by_heads=bool(unit),
-        is_gated=sizes.family.get("is_gated", True),
         field=sizes.field(unit or widths.get(block, "mlp_width")),
         modules=(module.name.replace(f".layers.{module.layer}.", ".layers.{}."),),
     )
@@ -174,16 +148,16 @@ def _rank_product(name: str, module: Module, deployment: Deployment) -> RankProd
 def _counts(deployment: Deployment) -> Iterator[RankProduct]:
     """What ranks share whole, how heads group, and attention's head_dims."""
     sizes, ranks = deployment.sizes, deployment.ranks
-    left_out = set(_roles()["not-in"][sizes.mixer])
+    left_out = set(ROLES["not-in"][sizes.mixer])
     if sizes.get("head_dim"):
         left_out.add("head_dim")
     if not sizes.has_experts:
         left_out.add("experts")
     if deployment.storage.form in ("bnb", "mxfp4"):
-        yield _count("every quantised linear", "model", ranks.tp)
-    for name, (role, size, shared_by, needs) in _roles()["counts"].items():
+        yield _count("every quantised linear", "model", ranks["tp"])
+    for name, (role, size, shared_by, needs) in ROLES["counts"].items():
         number = sizes.get(size)
-        by = vars(ranks).get(shared_by) or sizes.get(shared_by)
+        by = ranks.get(shared_by) or sizes.get(shared_by)
         if name not in left_out and number and by and (not needs or sizes.get(needs)):
             yield _count(name, role, number, by, sizes.field(size))
     if sizes.mixer != "grouped" or not sizes.get("heads"):
@@ -196,8 +170,7 @@ def _counts(deployment: Deployment) -> Iterator[RankProduct]:
         role = "rotated_head_dim"
     for suffix, size in ((" (global)", "global_head_dim"), ("", "head_dim")):
         if sizes.get(size):
-            name = f"attention head_dim{suffix}"
-            yield _count(name, role, sizes.get(size), 1, sizes.field(size))
+            yield _count(f"attention head_dim{suffix}", role, sizes.get(size), 1, sizes.field(size))
 
 
 def _count(name: str, role: str, number: int, ranks: int = 1, field: str = "") -> RankProduct:

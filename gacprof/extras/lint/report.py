@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from math import prod
 from typing import Any
 
-from gacprof.core.files import write_json
+from gacprof import __version__
 from gacprof.core.formatting import percent
 from gacprof.extras.lint.judge import Judgement, Outcome, worst_of
 from gacprof.extras.lint.remedies import Remedy
+from gacprof.kernels.requirements import Requirement
+
+UNREAD = Requirement("", "", "", "", conditions={}, bounds={}, sure="")
+"""In place of a row, where no row is about a product."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,12 @@ class LintReport:
     summary: str = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "summary", self._summary())
+        summary = "loads but wrong" if self.outcome == "wrong" else str(self.outcome)
+        if self.outcome == "ok" and self.misaligned:
+            summary = f"ok for the engine, misaligned on {self.gpu}"
+        elif self.outcome == "ok" and self.missing:
+            summary = "ok as far as the config says"
+        object.__setattr__(self, "summary", summary)
 
     @property
     def ok(self) -> bool:
@@ -91,20 +100,47 @@ class LintReport:
         """The products that the engine takes as they are and the GPU's kernels serve badly."""
         return [row for row in self.products if row.alignment == "misaligned"]
 
-    def _summary(self) -> str:
-        if self.outcome != "ok":
-            return {"wrong": "loads but wrong"}.get(self.outcome, self.outcome)
-        if self.misaligned:
-            return f"ok for the engine, misaligned on {self.gpu}"
-        return "ok as far as the config says" if self.missing else "ok"
-
     @property
     def findings(self) -> list[ProductVerdict]:
         """The products that are neither ok nor unknown."""
         return [row for row in self.products if row.outcome not in ("ok", "unknown")]
 
     def __str__(self) -> str:
-        return text(self)
+        """The report as lines: a headline, a product a line, remedies, sources, what is missing."""
+        ranks = f"tp {self.tp}, ep {self.ep}" + (f", dp {self.dp}" if self.dp > 1 else "")
+        where = f"{self.engine} {self.version} on {self.gpu}, {ranks}, {self.quantisation}"
+        lines = [f"{plain_line(self.model)}: {self.summary} ({where})", ""]
+        rows = [["product", "N", "K", "verdict", "kernel", "why"]]
+        for row in self.products:
+            sizes = [str(row.N or "–"), str(row.K or "–")]
+            rows.append([row.product, *sizes, verdict(row), row.launches, row.reason or row.kernel])
+        if not self.engine_says:
+            rows = [[*cells[:4], cells[5]] for cells in rows]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for cells in rows:
+            padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]
+            padded[1:3] = [cells[1].rjust(widths[1]), cells[2].rjust(widths[2])]
+            lines.append(plain_line("  ".join(padded)).rstrip())
+        if self.engine_says:
+            lines += ["", plain_line(self.engine_says)]
+        if self.remedies:
+            lines += ["", "tried, and better:"]
+        for remedy in self.remedies:
+            mended = f" ({', '.join(remedy.mended)})" if remedy.mended else ""
+            kernels = "".join(f"; {name} by {kernel}" for name, kernel in remedy.launches.items())
+            lines.append(plain_line(f"  {remedy.change}: {remedy.outcome}{mended}{kernels}"))
+        sources = set()
+        for row in self.products:
+            if row.reason and row.source:
+                since = f", since {row.since}" if row.since else ""
+                sure = "" if row.sure == "high" else f" ({row.sure} confidence)"
+                sources.add(f"source of {row.requirement}: {row.source}{since}{sure}")
+        lines += ["", *self.kernels, *sorted(sources)]
+        if self.missing:
+            missing = ", ".join(self.missing)
+            lines.append(f"the config doesn't say {missing}: what needs it isn't judged")
+        lines += self.warnings
+        return "\n".join(lines).rstrip()
 
 
 def verdicts_of(judgement: Judgement, alignment: str, launches: str) -> list[ProductVerdict]:
@@ -112,81 +148,63 @@ def verdicts_of(judgement: Judgement, alignment: str, launches: str) -> list[Pro
     product = judgement.product
     verdicts = [replace(_verdict(judgement), alignment=alignment, launches=launches)]
     for part in product.parts:
-        findings = [
-            finding
-            for finding in judgement.findings
-            if finding.part == part.name or finding.is_of_all_parts
-        ]
+        findings = [f for f in judgement.findings if f.part in ("", part.name)]
         outcome = worst_of(finding.row.outcome for finding in findings)
         if not findings and not (judgement.witness and part.N):
             outcome = "unknown"
         name = f"{product.name}.{part.name.rpartition('.')[2].partition(' ')[0]}"
-        own = _verdict(replace(judgement, findings=tuple(findings), outcome=outcome))
-        verdicts.append(replace(own, product=name, N=part.N))
+        verdict = _verdict(replace(judgement, findings=tuple(findings), outcome=outcome))
+        verdicts.append(replace(verdict, product=name, N=part.N))
     return verdicts
 
 
 def _verdict(judgement: Judgement) -> ProductVerdict:
     """The verdict on a product: by its strictest finding of its outcome, else by its witness."""
-    product, outcome = judgement.product, judgement.outcome
-    axis = {"count": "global", "vocab": "global"}.get(product.kind, "N")
-    if product.split == "row":
-        axis = "K"
+    product, multiples = judgement.product, judgement.multiples
+    side = "K" if product.split == "row" else "N"
+    axis = {"count": "global", "vocab": "global"}.get(product.kind, side)
     size = {"N": product.N, "K": product.K, "global": product.whole}[axis]
-    row, says, kernel, bound = judgement.witness, "", "", 0
-    matching = [finding for finding in judgement.findings if finding.row.outcome == outcome]
-    if matching or judgement.findings:
-        first = (matching or judgement.findings)[0]
-        row, says, kernel = first.row, first.says, first.kernel
-        strictest = max(
-            matching or judgement.findings, key=lambda f: judgement.multiples.get(f.axis, f.bound)
-        )
+    row, bound, says = judgement.witness or UNREAD, 0, ""
+    kernel = row.kernel if row.outcome == "ok" else ""
+    findings = [f for f in judgement.findings if f.row.outcome == judgement.outcome]
+    findings = findings or list(judgement.findings)
+    if findings:
+        row, says, kernel = findings[0].row, findings[0].says, findings[0].kernel
+        strictest = max(findings, key=lambda finding: multiples.get(finding.axis, finding.bound))
         axis, size, bound = strictest.axis, strictest.size, strictest.bound
-    elif row and row.outcome == "ok":
-        kernel = row.kernel
     n = product.N
     if product.kind == "vocab":
         n, rest = divmod(judgement.pads_to.get("global", product.whole), product.ranks)
         n *= rest == 0  # ranks cannot share it
-    since = re.match(r">=([\d.]+)", row.version if row else "")
     return ProductVerdict(
         product=product.name,
         role=product.role,
-        outcome=outcome,
+        outcome=judgement.outcome,
         N=n,
         K=product.K,
         axis=axis,
         size=size,
-        multiple=judgement.multiples.get(axis, bound),
+        multiple=multiples.get(axis, bound),
         pads_to=judgement.pads_to,
         reason="; ".join(filter(None, (says, judgement.note))),
         kernel=kernel,
-        source=row.source if row else "",
-        since=since[1] if since else "",
-        sure=row.sure if row else "",
-        requirement=row.id if row else "",
+        source=row.source,
+        since="".join(re.findall(r"^>=([\d.]+)", row.version)),
+        sure=row.sure,
+        requirement=row.id,
         storage=judgement.storage.form,
     )
 
 
-LEVELS = {
-    "pads": "note",
-    "misaligned": "note",
-    "unknown": "note",
-    "falls back": "warning",
-    "wrong": "error",
-    "refused": "error",
-}
-"""SARIF's levels (SARIF 2.1.0, 3.27.10)."""
+LEVELS = {"falls back": "warning", "wrong": "error", "refused": "error"}
+"""SARIF's levels (SARIF 2.1.0, 3.27.10); of all else a note."""
 
 
 def verdict(row: ProductVerdict) -> str:
     """A product's outcome in a few words: ``pads to 256 (+33.3 %)``."""
     if row.outcome == "pads" and row.pads_to:
         sizes = {"N": row.N, "K": row.K, "global": row.size}
-        grown = 1.0
-        for axis, size in row.pads_to.items():
-            grown *= size / (sizes[axis] or size)
+        grown = prod(size / (sizes[axis] or size) for axis, size in row.pads_to.items())
         targets = " × ".join(str(size) for size in row.pads_to.values())
         return f"pads to {targets} (+{percent(grown - 1)})"
     if row.outcome == "wrong":
@@ -196,51 +214,6 @@ def verdict(row: ProductVerdict) -> str:
     return row.outcome
 
 
-def text(report: LintReport) -> str:
-    """The report as lines: a headline, a product a line, what would make it better, what is
-    missing."""
-    ranks = f"tp {report.tp}, ep {report.ep}" + (f", dp {report.dp}" if report.dp > 1 else "")
-    where = f"{report.engine} {report.version} on {report.gpu}, {ranks}, {report.quantisation}"
-    lines = [f"{plain_line(report.model)}: {report.summary} ({where})", ""]
-    rows = [("product", "N", "K", "verdict", "kernel" * bool(report.engine_says), "why")]
-    for row in report.products:
-        sizes = str(row.N or "–"), str(row.K or "–")
-        why = row.reason or row.kernel
-        rows.append((row.product, *sizes, verdict(row), row.launches, why))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for product, n, k, *words in rows:
-        cells = [product.ljust(widths[0]), n.rjust(widths[1]), k.rjust(widths[2])]
-        cells += [word.ljust(width) for word, width in zip(words, widths[3:], strict=True) if width]
-        lines.append(plain_line("  ".join(cells)).rstrip())
-    if report.engine_says:
-        lines += ["", plain_line(report.engine_says)]
-    if report.remedies:
-        lines += ["", "tried, and better:"]
-    for remedy in report.remedies:
-        mended = f" ({', '.join(remedy.mended)})" if remedy.mended else ""
-        kernels = "".join(f"; {name} by {kernel}" for name, kernel in remedy.launches.items())
-        lines.append(plain_line(f"  {remedy.change}: {remedy.outcome}{mended}{kernels}"))
-    lines += ["", *report.kernels, *_sources(report)]
-    if report.missing:
-        missing = ", ".join(report.missing)
-        lines.append(f"the config doesn't say {missing}: what needs it isn't judged")
-    lines += report.warnings
-    return "\n".join(lines).rstrip()
-
-
-def _sources(report: LintReport) -> list[str]:
-    """The sources of the findings, each once."""
-    findings = [row for row in report.products if row.reason and row.source]
-    named = {f"{row.requirement}: {row.source}" + _sureness(row) for row in findings}
-    return [f"source of {source}" for source in sorted(named)]
-
-
-def _sureness(row: ProductVerdict) -> str:
-    since = f", since {row.since}" if row.since else ""
-    sure = "" if row.sure == "high" else f" ({row.sure} confidence)"
-    return f"{since}{sure}"
-
-
 def plain_line(line: str) -> str:
     """One line of a stranger's text: control characters are escaped."""
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in line)
@@ -248,8 +221,6 @@ def plain_line(line: str) -> str:
 
 def sarif(reports: Sequence[LintReport]) -> dict[str, Any]:
     """Reports as a SARIF log: a rule a requirement, a result a finding."""
-    from gacprof import __version__
-
     rules: dict[str, dict[str, Any]] = {}
     results = []
     for report in reports:
@@ -264,18 +235,11 @@ def sarif(reports: Sequence[LintReport]) -> dict[str, Any]:
                 rules[rule]["help"] = {"text": f"source: {row.source}"}
             where = f"{report.engine} {report.version}, tp {report.tp}"
             said = f"{row.product}: {verdict(row)} ({where}): {row.reason}"
-            message = {"text": plain_line(said)}
-            results.append(
-                {"ruleId": rule, "level": LEVELS[kind], "message": message, "locations": [place]}
-            )
+            result = {"ruleId": rule, "level": LEVELS.get(kind, "note")}
+            results.append({**result, "message": {"text": plain_line(said)}, "locations": [place]})
     driver = {"name": "gacprof", "version": __version__, "rules": list(rules.values())}
     return {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",
         "runs": [{"tool": {"driver": driver}, "results": results}],
     }
-
-
-def write_sarif(path: Path, reports: Sequence[LintReport]) -> None:
-    """Write reports as a SARIF log, whole or not at all."""
-    write_json(Path(path), sarif(reports))
