@@ -29,8 +29,6 @@ DIFFER = {
     "dense with intermediate_size 8192 num_key_value_heads 8 head_dim 64 fp8-block, h100, tp 8, "
     "ep 1": "merged scales do not fit when a checkpoint is loaded; weights of zeros are not",
     "dense with head_dim 72 num_key_value_heads 2 fp8-block, h100, tp 1, ep 1": "the same",
-    "dense with intermediate_size 8448 awq-g256, a100, tp 1, ep 1": "the plain AWQ kernel takes "
-    "float16 alone: lint does not know the type",
     "linear with linear_value_head_dim 64 bf16, h100, tp 1, ep 1": "128 beside 64 is not compiled, "
     "64 beside 64 may be: the row says unknown of any but 128",
     "base moe fp8, b200, tp 1, ep 1": "SGLang serves static scales and refuses dynamic ones: lint "

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from math import gcd, lcm, prod
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from gacprof.checkpoint.products import plain_dtype
 from gacprof.extras.lint.products import HEAD_DIMS, RankProduct
 from gacprof.extras.lint.storage import PLAIN, TABLES, Storage
 from gacprof.kernels.requirements import Requirement
@@ -96,6 +97,7 @@ class _Trial:
         self.facts: dict[str, Any] = {
             **vars(self.storage),
             **vars(product),
+            "dtype": plain_dtype(deployment.inventory),
             "gguf_block": TABLES["gguf"].get(self.storage.gguf, 0),
             "kv": deployment.storage.kv,
             "sm": sm or None,
