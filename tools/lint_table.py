@@ -1,6 +1,6 @@
-"""Write docs/lint-models.md: 20 published models, judged on ranks, GPUs and quantisations.
+"""Write reports/lint-models.md: 20 published models, judged on ranks, GPUs and quantisations.
 
-python tools/lint_table.py docs/lint-models.md
+python tools/lint_table.py reports/lint-models.md
 """
 
 from __future__ import annotations

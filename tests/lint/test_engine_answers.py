@@ -101,3 +101,8 @@ def test_another_question_has_no_answer(options: dict[str, Any]) -> None:
     report = lint(QWEN, quantisation="fp8-block", **{"tp": 8, **options})
     assert not report.engine_says
     assert not any(row.launches for row in report.products)
+
+
+def test_an_answer_in_bfloat16_is_none_in_float16() -> None:
+    config = {**QWEN, "torch_dtype": "float16"}
+    assert not lint(config, gpu="h100", tp=8, quantisation="fp8-block").engine_says

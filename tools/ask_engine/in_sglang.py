@@ -21,12 +21,13 @@ import sglang.srt.distributed.device_communicators.shm_broadcast as shm_broadcas
 import sglang.srt.distributed.device_communicators.triton_symm_mem_ag as gather  # noqa: E402
 import sglang.srt.layers.quantization.kv_cache as kv_cache  # noqa: E402
 import sglang.srt.model_executor.model_runner as model_runner  # noqa: E402
-from common import TOKENS, NoNccl, NotBuiltError  # noqa: E402
+from common import LONG_BUILDS, TOKENS, NoNccl, NotBuiltError  # noqa: E402
 from modules import modules_of, note_launches  # noqa: E402
 from sglang.srt.distributed.parallel_state import GroupCoordinator  # noqa: E402
 from sglang.srt.layers.radix_attention import RadixAttention  # noqa: E402
 from sglang.srt.server_args import ServerArgs  # noqa: E402
 
+LONG_BUILDS += ["trtllm", "fp4_gemm", "mxfp8_gemm", "batch_"]  # a module a head_dim and type
 pynccl.PyNcclCommunicator = NoNccl
 shm_broadcast.MessageQueue.create_from_process_group = staticmethod(lambda *_, **__: None)
 GroupCoordinator.broadcast_object = lambda self, value=None, src=0: value

@@ -10,6 +10,7 @@ from typing import Any
 
 from gacprof.checkpoint.from_config import ConfigSizes, inventory_of_sizes
 from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.products import plain_dtype
 from gacprof.core.errors import ConfigError
 from gacprof.devices.datasheet import Architecture, architecture
 from gacprof.extras.lint.judge import Judgement, judge_product
@@ -67,6 +68,7 @@ class Deployment:
         """A digest of what an engine would be asked: two configs whose ranks hold equal products,
         stored the same way, on the same GPU are one question."""
         words = [self.family, self.gpu.name, self.tp, self.ep, self.dp, self.storage.kv]
+        words.append(plain_dtype(self.inventory))
         for judgement in judgements:
             product, storage = judgement.product, judgement.storage
             words += [product.name, product.N, product.K, product.whole, storage.form]

@@ -138,10 +138,9 @@ class _Trial:
             if self._is_witness(row) and not (broken and row.outcome == "ok"):
                 witness = row
         outcomes = {finding.row.outcome for finding in findings}
-        outcome = worst_of(outcomes)
+        outcome, note = worst_of(outcomes), ""
         if "unknown" in outcomes and outcome in ("pads", "falls back"):
             outcome = "unknown"  # it may be refused
-        note = ""
         needs_witness = self.product.kind != "count" or self.product.role in HEAD_DIMS
         if witness is None and needs_witness and outcome in ("ok", "pads"):
             engine, form = self.deployment.engine, self.storage.form

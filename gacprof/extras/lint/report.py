@@ -78,7 +78,6 @@ class LintReport:
     warnings: tuple[str, ...]
     kernels: tuple[str, ...] = ()
     engine_says: str = ""
-
     summary: str = field(init=False)
 
     def __post_init__(self) -> None:
