@@ -8,9 +8,10 @@ the block under way. At the end of a sweep the lines are folded once into
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +20,7 @@ import pandas as pd
 
 from gacprof.core.errors import MeasurementError
 from gacprof.core.files import read_record, replacing, write_record
-from gacprof.core.points import Axis, Block, Environment
+from gacprof.core.points import Axis, Block, Environment, KernelRun
 
 SCHEMA = "gacprof.run/3"
 POINTS_SCHEMA = "gacprof.points/1"
@@ -37,9 +38,11 @@ class RunHeader:
 
 @dataclass(frozen=True)
 class PointRecords:
-    """By axis key and size: the kernels that a call launches, and why a point cannot be called."""
+    """By axis key and size: the kernels that a call launches, how long a tracer saw them run
+    together (once, with warm weights), and why a point cannot be called."""
 
     kernels: dict[str, dict[int, tuple[str, ...]]] = field(default_factory=dict)
+    kernel_us: dict[str, dict[int, float]] = field(default_factory=dict)
     failures: dict[str, dict[int, str]] = field(default_factory=dict)
 
 
@@ -111,11 +114,14 @@ class RunFolder:
         blocks.append(block)
 
     def record_points(
-        self, axis: Axis, kernels: Mapping[int, tuple[str, ...]], failures: Mapping[int, str]
+        self, axis: Axis, kernels: Mapping[int, Sequence[KernelRun]], failures: Mapping[int, str]
     ) -> None:
         """Keep the kernels and failures of an axis, beside those recorded before."""
-        if kernels:
-            self.points.kernels.setdefault(axis.key, {}).update(kernels)
+        for size, runs in kernels.items():
+            self.points.kernels.setdefault(axis.key, {})[size] = tuple(run.name for run in runs)
+            total_us = sum(run.us for run in runs)
+            if not math.isnan(total_us):
+                self.points.kernel_us.setdefault(axis.key, {})[size] = round(total_us, 3)
         if failures:
             self.points.failures.setdefault(axis.key, {}).update(failures)
 
@@ -146,7 +152,14 @@ def frame_of(blocks: Iterable[Block]) -> pd.DataFrame:
     """One row a call, in the order of calls; ``block`` numbers the blocks."""
     frames = [
         pd.DataFrame(
-            {"block": i, "axis": b.axis, "process": b.process, "size": b.order, "us": b.times_us}
+            {
+                "block": i,
+                "axis": b.axis,
+                "process": b.process,
+                "size": b.order,
+                "us": b.times_us,
+                "clock_mhz": math.nan if b.clock_mhz is None else b.clock_mhz,
+            }
         )
         for i, b in enumerate(blocks)
     ]
@@ -160,7 +173,9 @@ def blocks_of(frame: pd.DataFrame) -> list[Block]:
     for _, calls in frame.groupby("block", sort=True):
         first = calls.iloc[0]
         order, times = tuple(calls["size"].tolist()), tuple(calls["us"].tolist())
-        blocks.append(Block(str(first["axis"]), int(first["process"]), order, times))
+        mhz = float(first.get("clock_mhz", math.nan))  # runs of 0.3 have no such column
+        clock_mhz = None if math.isnan(mhz) else mhz
+        blocks.append(Block(str(first["axis"]), int(first["process"]), order, times, clock_mhz))
     return blocks
 
 
@@ -173,6 +188,12 @@ def read_journal(path: Path) -> list[Block]:
         os.truncate(path, path.stat().st_size - len(torn))
     rows = [json.loads(line) for line in lines]
     return [
-        Block(row["axis"], row["process"], tuple(row["order"]), tuple(row["times_us"]))
+        Block(
+            row["axis"],
+            row["process"],
+            tuple(row["order"]),
+            tuple(row["times_us"]),
+            row.get("clock_mhz"),
+        )
         for row in rows
     ]

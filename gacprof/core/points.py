@@ -94,13 +94,23 @@ class Block:
 
     ``axis`` is the axis's key. ``order`` are sizes in the order of their calls; a size that stands
     twice is an A/A replicate. ``times_us`` are their times; nan where a call lost its core or the
-    device was throttled.
+    device was throttled. ``clock_mhz`` is a GPU's SM clock as the block began; None: not known.
     """
 
     axis: str
     process: int
     order: tuple[int, ...]
     times_us: tuple[float, ...]
+    clock_mhz: float | None = None
+
+
+@dataclass(frozen=True)
+class KernelRun:
+    """A kernel, copy or memset of a call. ``us`` is its duration by the tracer's account, which
+    leaves out what the device needs to start it; nan on a virtual GPU."""
+
+    name: str
+    us: float
 
 
 @dataclass(frozen=True)

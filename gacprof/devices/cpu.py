@@ -13,8 +13,8 @@ import torch
 
 from gacprof import operators
 from gacprof.core.errors import MeasurementError
-from gacprof.core.points import Point
-from gacprof.devices.device import Current, first_line
+from gacprof.core.points import KernelRun, Point
+from gacprof.devices.device import BlockTimes, Current, first_line
 from gacprof.devices.environment import memory_bytes, read_environment
 from gacprof.devices.memory import Arenas, BoundCall
 from gacprof.devices.threads import bound_threads, lost_core, no_collection
@@ -37,9 +37,10 @@ class CpuDevice:
         self._stack = ExitStack()
         self.threads = self._stack.enter_context(bound_threads())
         self.last_call_s = -math.inf
+        self.prepared_points = 0
 
-    def prepare(self, points: Sequence[Point]) -> CpuSession:
-        return CpuSession(self, points)
+    def prepare(self, axes: Sequence[Sequence[Point]]) -> list[CpuSession]:
+        return [CpuSession(self, points) for points in axes]
 
     def close(self) -> None:
         """Release the threads."""
@@ -51,6 +52,8 @@ class CpuSession:
 
     def __init__(self, device: CpuDevice, points: Sequence[Point]) -> None:
         self._device, self._points = device, points
+        self._first_place = device.prepared_points
+        device.prepared_points += len(points)
         self.failures: dict[int, str] = {}
         self._calls: dict[int, Callable[..., Any]] = {}
         with torch.inference_mode():
@@ -60,7 +63,7 @@ class CpuSession:
     def _first_call(self, index: int) -> None:
         """An unrecorded call: the first of a shape also makes its kernel."""
         point = self._points[index]
-        self._device.current.value = index
+        self._device.current.value = self._first_place + index
         try:
             if point.dtype == "tf32":
                 raise MeasurementError("tf32 is a mode of CUDA tensor cores: a CPU has none")
@@ -76,19 +79,22 @@ class CpuSession:
             self._points[index], self._calls[index], replicate=replicate
         )
 
-    def time_block(self, order: Sequence[int]) -> list[float]:
+    def time_block(self, order: Sequence[int]) -> BlockTimes:
         times_us = [math.nan] * len(order)
         waits_us = [0.0] * len(order)
         with no_collection(), torch.inference_mode():
             self._wake(order)
+            begin = time.perf_counter()
             for place, index in enumerate(order):
                 if index not in self.failures:
                     replicate = index in order[:place]
                     times_us[place], waits_us[place] = self._time(index, replicate)
         self._device.last_call_s = time.perf_counter()
+        slot_us = (self._device.last_call_s - begin) * 1e6 / len(order)
         timed_us = [us for us in times_us if not math.isnan(us)]
         lost = lost_core(timed_us or [0.0], waits_us)
-        return [math.nan if gone else us for us, gone in zip(times_us, lost, strict=True)]
+        kept_us = [math.nan if gone else us for us, gone in zip(times_us, lost, strict=True)]
+        return BlockTimes(kept_us, slot_us)
 
     def _wake(self, order: Sequence[int]) -> None:
         """Unrecorded calls, at least one: what ran before may have filled the cache. They go from
@@ -105,7 +111,7 @@ class CpuSession:
     def _time(self, index: int, replicate: bool) -> tuple[float, float]:
         """Microseconds of a call, and for how many of them a thread waited for a core."""
         call = self._bound(index, replicate)
-        self._device.current.value = index
+        self._device.current.value = self._first_place + index
         threads, clock = self._device.threads, time.perf_counter_ns
         before = threads.waits_ns()
         begin = clock()
@@ -117,7 +123,7 @@ class CpuSession:
         end = clock()
         return (end - begin) / 1e3, threads.longest_wait_us(before)
 
-    def kernels(self, index: int) -> tuple[str, ...]:
+    def kernels(self, index: int) -> tuple[KernelRun, ...]:
         return ()  # not known
 
     def close(self) -> None:

@@ -1,28 +1,35 @@
 """A CUDA GPU as a device: a graph for each point, blocks that launch each graph once and wait once.
 
 Points are warmed up first: their rough times decide how many calls the graphs of an axis hold. One
-trace of all points names kernels before any capture, since tracers and graphs get in each other's
-way. The same steps run on a virtual GPU, whose kernels are real and whose times are nan."""
+trace of all points of all axes names kernels before any capture, since tracers and graphs get in
+each other's way. The same steps run on a virtual GPU, whose kernels are real and whose times are
+nan.
+"""
 
 from __future__ import annotations
 
 import math
+import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
+from itertools import cycle, islice
+from statistics import median
 from typing import Any
 
 import torch
 
 from gacprof import operators
 from gacprof.core.errors import MeasurementError
-from gacprof.core.points import Point
-from gacprof.devices.cuda_graph import TimedGraph, kernel_names, rough_us
-from gacprof.devices.device import UNKNOWN, Current, first_line
+from gacprof.core.points import KernelRun, Point
+from gacprof.devices.cuda_graph import LEAD_IN_US, TimedGraph, rough_us
+from gacprof.devices.device import UNKNOWN, BlockTimes, Current, first_line
 from gacprof.devices.environment import Throttling, read_environment
 from gacprof.devices.memory import Arenas, is_cold, weight_bytes
 from gacprof.devices.threads import no_collection
+from gacprof.devices.tracing import traced_kernels
 from gacprof.operators.operands import set_precision
 
 L2_FACTOR = 2
@@ -40,6 +47,15 @@ PATIENCE = 8
 """Throttled blocks in a row that count as disturbed; after them a session's clock is taken to be
 held down for good, and its times count again: all sizes of a block share it."""
 BURN_IN_S = 0.5
+BLOCK_WARM_UP_US, MAX_WARM_UPS = 8_000.0, 64
+"""Work of a block's own before it is recorded, and the graphs that it takes at most: between blocks
+the host judges, and an idle GPU's clock falls (seen on an H100: to 345 MHz)."""
+METER_CYCLES = 400_000
+"""Of the clock meter: 200 µs at 2 GHz, so that half a microsecond of an event is 0.3 %."""
+EMPTY_LAUNCHES = 21
+DITHER_US = 1.0
+"""Lead-ins differ by up to this much from graph to graph: an event's tick (a microsecond on some
+chips) would else round all times of a size alike."""
 
 
 class CudaDevice:
@@ -60,6 +76,7 @@ class CudaDevice:
         self.memory_bytes = int(self.environment.facts["memory_bytes"])
         self.arenas = Arenas(self.torch_device, self.memory_bytes)
         self.throttling = Throttling(index)
+        self.prepared_points = 0
         self.graphs: list[torch.cuda.CUDAGraph] = []
         self.graph_pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(index)
@@ -67,9 +84,41 @@ class CudaDevice:
         self._other_memory = torch.ones(self.cold_bytes // 4, device=self.torch_device)
         if not self.virtual:
             self._burn_in()
+        with self.active():
+            spin = partial(torch.cuda._sleep, METER_CYCLES)
+            self.clock_meter = TimedGraph([spin], self.graphs, self.graph_pool)
+            self.constant_us = self._time_nothing()
 
-    def prepare(self, points: Sequence[Point]) -> CudaSession:
-        return CudaSession(self, points)
+    def prepare(self, axes: Sequence[Sequence[Point]]) -> list[CudaSession]:
+        """Prepare axes in steps that each take all of them: memory, the largest points first, lest
+        what it grows from stays; first calls; one trace; captures."""
+        sessions = [CudaSession(self, points) for points in axes]
+        steps = [(session, index) for session in sessions for index in range(len(session.points))]
+        with self.active():
+            for session, index in sorted(steps, key=lambda step: -step[0].bytes_moved(step[1])):
+                session.attempt(index, partial(session.reserve, reuse_bytes=self.cold_bytes))
+            for session, index in steps:
+                session.attempt(index, session.warm_up)
+            for session in sessions:
+                session.choose_run_length()
+            traced = [(s, i) for s, i in steps if i not in s.failures]
+            kernels = traced_kernels([partial(s.call_once, i) for s, i in traced])
+            for (session, index), runs in zip(traced, kernels, strict=True):
+                session.keep_kernels(index, runs)
+            for session, index in steps:
+                session.attempt(index, partial(session.capture, occurrence=0))
+        self.current.value = UNKNOWN
+        return sessions
+
+    def _time_nothing(self) -> float:
+        """Microseconds between two events with nothing in between, which every graph pays."""
+        nothing = TimedGraph([], self.graphs, self.graph_pool)
+        times_us = []
+        for _ in range(EMPTY_LAUNCHES):
+            nothing.launch()
+            torch.cuda.synchronize()
+            times_us.append(nothing.elapsed_us())
+        return median(times_us)
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -115,40 +164,28 @@ class CudaSession:
     """The points of an axis, captured in graphs of equally many calls each."""
 
     def __init__(self, device: CudaDevice, points: Sequence[Point]) -> None:
-        self._device, self._points = device, points
+        self._device, self.points = device, points
+        self._first_place = device.prepared_points
+        device.prepared_points += len(points)
         self.failures: dict[int, str] = {}
         self._calls: dict[int, Callable[..., Any]] = {}
+        self._calls_per_graph = 1
         self._rough_us: dict[int, float] = {}
-        self._names: dict[int, tuple[str, ...]] = {}
+        self._kernels: dict[int, tuple[KernelRun, ...]] = {}
         self._graphs: dict[tuple[int, int], TimedGraph] = {}
+        self._dither = random.Random(self._first_place)
         self._throttled_blocks = 0
-        with device.active():
-            self._reserve(device.cold_bytes)
-            for index in range(len(points)):
-                self._attempt(index, self._warm_up)
-            weights = 1 + max((weight_bytes(points[index]) for index in self._calls), default=0)
-            self._calls_per_graph = self._choose_run_length(weights)
-            self._reserve(max(device.cold_bytes, self._calls_per_graph * weights))
-            self._trace()
-            for index in range(len(points)):
-                self._attempt(index, partial(self._capture, occurrence=0))
-        device.current.value = UNKNOWN
 
-    def _reserve(self, reuse_bytes: int) -> None:
-        """Memory for all points, the largest first: a point that does not fit fails."""
-        arenas, points = self._device.arenas, self._points
-        sizes = [operators.get(point.operator).bytes_moved(point) for point in points]
-        for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
-            self._attempt(index, lambda index: arenas.reserve(points[index], reuse_bytes))
+    # ---- preparing: steps that the device takes, one point at a time ----
 
-    def _attempt(self, index: int, step: Callable[[int], None]) -> None:
+    def attempt(self, index: int, step: Callable[[int], None]) -> None:
         """Take a step of preparing a point; where it raises, the point is a failure. Raises where
         the device is unusable afterwards."""
         if index in self.failures:
             return
-        self._device.current.value = index
+        self._device.current.value = self._first_place + index
         try:
-            set_precision(self._points[index])
+            set_precision(self.points[index])
             step(index)
         except torch.cuda.OutOfMemoryError:
             self.failures[index] = "out of GPU memory"
@@ -157,10 +194,17 @@ class CudaSession:
             self.failures[index] = first_line(error)
             self._device.check()
 
-    def _warm_up(self, index: int) -> None:
+    def bytes_moved(self, index: int) -> int:
+        point = self.points[index]
+        return operators.get(point.operator).bytes_moved(point)
+
+    def reserve(self, index: int, reuse_bytes: int) -> None:
+        self._device.arenas.reserve(self.points[index], reuse_bytes)
+
+    def warm_up(self, index: int) -> None:
         """First calls of a point and its rough time. One that waits for the device is refused: no
         graph can hold it, and a capture that fails spoils torch's allocator."""
-        point = self._points[index]
+        point = self.points[index]
         call = operators.get(point.operator).call(point, self._device.torch_device)
         bound = self._device.arenas.bind(point, call, replicate=False)
         for _ in range(WARM_UP_CALLS):
@@ -176,76 +220,104 @@ class CudaSession:
         self._calls[index] = call
         self._rough_us[index] = rough_us(bound, enqueue_us)
 
-    def _choose_run_length(self, max_weight_bytes: int) -> int:
-        """Calls that each graph holds: the same for all, since its events and first call add a
-        microsecond or two. As many as the shorter calls need, no more than the longest allow."""
-        times_us = sorted(self._rough_us.values())
+    def choose_run_length(self) -> None:
+        """Choose how many calls each graph holds: the same for all, since the first call of a graph
+        costs more. As many as the shorter calls need, no more than the longest allow. Cold weights
+        get as much memory more."""
+        times_us = sorted(self._rough_us[index] for index in self._calls)
         if not times_us or self._device.virtual:
-            return 1
+            return
         limits = [TARGET_US / times_us[len(times_us) // 4], LONGEST_US / times_us[-1], MAX_CALLS]
-        if is_cold(self._points[0]):
-            limits.append(MAX_COLD_SHARE * self._device.memory_bytes / max_weight_bytes)
-        return max(1, round(min(limits)))
+        weights = 1 + max(weight_bytes(self.points[index]) for index in self._calls)
+        if is_cold(self.points[0]):
+            limits.append(MAX_COLD_SHARE * self._device.memory_bytes / weights)
+        self._calls_per_graph = max(1, round(min(limits)))
+        reuse_bytes = max(self._device.cold_bytes, self._calls_per_graph * weights)
+        for index in sorted(self._calls, key=self.bytes_moved, reverse=True):
+            self.attempt(index, partial(self.reserve, reuse_bytes=reuse_bytes))
 
-    def _trace(self) -> None:
-        def call_once(index: int) -> None:
-            set_precision(self._points[index])
-            self._device.arenas.bind(self._points[index], self._calls[index], replicate=False)()
+    def call_once(self, index: int) -> None:
+        point = self.points[index]
+        set_precision(point)
+        self._device.arenas.bind(point, self._calls[index], replicate=False)()
 
-        indices = [index for index in self._calls if index not in self.failures]
-        names = kernel_names([partial(call_once, index) for index in indices])
-        self._names = dict(zip(indices, names, strict=True))
+    def keep_kernels(self, index: int, runs: Sequence[KernelRun]) -> None:
+        """Keep the kernels that a trace saw; a virtual GPU's without times."""
+        if self._device.virtual:
+            runs = [replace(run, us=math.nan) for run in runs]
+        self._kernels[index] = tuple(runs)
 
-    def _capture(self, index: int, occurrence: int) -> None:
+    def capture(self, index: int, occurrence: int) -> None:
         """The graph of the point's n-th call in a block, launched once, which uploads it."""
-        device, point = self._device, self._points[index]
+        device, point = self._device, self.points[index]
         replicate = occurrence % 2 == 1
         bind = partial(device.arenas.bind, point, self._calls[index], replicate=replicate)
         calls = [bind() for _ in range(self._calls_per_graph)]
         operator = operators.get(point.operator)
         heavy = operator.flops(point) > HEAVY_INTENSITY * operator.bytes_moved(point)
-        rest_us = self._rough_us[index] * len(calls) if heavy else 0.0
-        before = device.flush if is_cold(point) else calls[0]
-        graph = TimedGraph(calls, before, rest_us, device.graphs, device.graph_pool)
+        graph = TimedGraph(
+            calls,
+            device.graphs,
+            device.graph_pool,
+            before=device.flush if is_cold(point) else calls[0],
+            lead_in_us=LEAD_IN_US + DITHER_US * self._dither.random(),
+            rest_us=self._rough_us[index] * len(calls) if heavy else 0.0,
+        )
         graph.launch()
         torch.cuda.synchronize()
         self._graphs[index, occurrence] = graph
 
-    def time_block(self, order: Sequence[int]) -> list[float]:
-        """One launch of each point's graph, and an unrecorded one of the first before them. Raises
+    # ---- measuring ----
+
+    def time_block(self, order: Sequence[int]) -> BlockTimes:
+        """Launch each point's graph once, after unrecorded ones that bring the clock up. Raises
         :class:`MeasurementError` where the device fails: which call did it is not known."""
+        device = self._device
         keys = [(index, order[:place].count(index)) for place, index in enumerate(order)]
-        with self._device.active():
+        with device.active():
             for index, occurrence in keys:
                 if (index, occurrence) not in self._graphs:
-                    self._attempt(index, partial(self._capture, occurrence=occurrence))
-            self._device.current.value = UNKNOWN
-            callable_keys = [key for key in keys if key[0] not in self.failures]
-            throttled = self._launch(callable_keys)
+                    self.attempt(index, partial(self.capture, occurrence=occurrence))
+            device.current.value = UNKNOWN
+            ready = {key: self._graphs[key] for key in keys if key[0] not in self.failures}
             times_us = [math.nan] * len(order)
+            if not ready:
+                return BlockTimes(times_us, math.nan)
+            slot_us, throttled = self._launch(ready)
+            if device.virtual:
+                return BlockTimes(times_us, slot_us)
+            clock_mhz = METER_CYCLES / device.clock_meter.call_us(device.constant_us)
             for place, key in enumerate(keys):
-                if key in callable_keys and not throttled and not self._device.virtual:
-                    times_us[place] = self._graphs[key].call_us()
-        return times_us
+                if key in ready and not throttled:
+                    times_us[place] = ready[key].call_us(device.constant_us)
+        return BlockTimes(times_us, slot_us, clock_mhz)
 
-    def _launch(self, keys: Sequence[tuple[int, int]]) -> bool:
-        """Launch the graphs; true where the clock was held down meanwhile, for a while only."""
+    def _launch(self, ready: Mapping[tuple[int, int], TimedGraph]) -> tuple[float, bool]:
+        """Launch the graphs; return microseconds a graph, and whether the clock was held down
+        meanwhile, for a while only. The counters are read while the warm-up still runs."""
+        graph_us = median(self._rough_us[index] * self._calls_per_graph for index, _ in ready)
+        warm_ups = min(MAX_WARM_UPS, math.ceil(BLOCK_WARM_UP_US / graph_us))
         throttling = self._device.throttling
-        slowed, begin = throttling.slowed_ns(), time.monotonic()
         try:
-            for key in [*keys[:1], *keys]:
-                self._graphs[key].launch()
+            for graph in islice(cycle(ready.values()), warm_ups):
+                graph.launch()
+            slowed, begin = throttling.slowed_ns(), time.monotonic()
+            self._device.clock_meter.launch()
+            for graph in ready.values():
+                graph.launch()
             torch.cuda.synchronize()
         except RuntimeError as error:
             raise MeasurementError(f"the GPU failed in a block: {first_line(error)}") from None
-        if not throttling.slowed_since(slowed, time.monotonic() - begin):
+        seconds = time.monotonic() - begin
+        slot_us = seconds * 1e6 / len(ready)
+        if not throttling.slowed_since(slowed, seconds):
             self._throttled_blocks = 0
-            return False
+            return slot_us, False
         self._throttled_blocks += 1
-        return self._throttled_blocks <= PATIENCE
+        return slot_us, self._throttled_blocks <= PATIENCE
 
-    def kernels(self, index: int) -> tuple[str, ...]:
-        return self._names.get(index, ())
+    def kernels(self, index: int) -> tuple[KernelRun, ...]:
+        return self._kernels.get(index, ())
 
     def close(self) -> None:
         """Forget the graphs, which stay the device's until it is closed."""

@@ -7,13 +7,29 @@ treats them alike. :func:`gacprof.devices.device.open_device` opens one by its n
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from gacprof.core.errors import MeasurementError
-from gacprof.core.points import Environment, Point
+from gacprof.core.points import Environment, KernelRun, Point
 
 UNKNOWN = -1
 """Index of no point."""
+
+
+@dataclass(frozen=True)
+class BlockTimes:
+    """What a block gave.
+
+    ``times_us`` are microseconds of a call of each point, in the order asked for; nan where it
+    failed, lost its core or was throttled, and on a virtual GPU. ``slot_us`` is how long one place
+    of the block took with all that is done around its call. ``clock_mhz`` is a GPU's SM clock as
+    the block began, None where not known.
+    """
+
+    times_us: Sequence[float]
+    slot_us: float
+    clock_mhz: float | None = None
 
 
 class Session(Protocol):
@@ -24,13 +40,12 @@ class Session(Protocol):
     def failures(self) -> Mapping[int, str]:
         """One line for each point that cannot be called, by index; it may grow with each block."""
 
-    def time_block(self, order: Sequence[int]) -> list[float]:
-        """Microseconds of a call of each of these points, in this order; nan where it failed, lost
-        its core or was throttled, and on a virtual GPU. An index that stands twice is an A/A
+    def time_block(self, order: Sequence[int]) -> BlockTimes:
+        """Time a call of each of these points, in this order. An index that stands twice is an A/A
         replicate: its second call has its operands at another address."""
 
-    def kernels(self, index: int) -> tuple[str, ...]:
-        """Names of the kernels that one call launches, in order; empty where not known."""
+    def kernels(self, index: int) -> tuple[KernelRun, ...]:
+        """Kernels that one call launches, in order; empty where not known."""
 
     def close(self) -> None:
         """Release the operands."""
@@ -43,17 +58,17 @@ class Device(Protocol):
     def environment(self) -> Environment:
         """The device and the software that drives it."""
 
-    def prepare(self, points: Sequence[Point]) -> Session:
-        """Allocate, warm up and, on a GPU, capture the points. A point that cannot be is in the
-        session's ``failures``."""
+    def prepare(self, axes: Sequence[Sequence[Point]]) -> Sequence[Session]:
+        """Allocate, warm up and, on a GPU, trace and capture the points of each axis, a session for
+        each. A point that cannot be is in its session's ``failures``."""
 
     def close(self) -> None:
         """Release the device."""
 
 
 class Current:
-    """The index of the point that a device is at, so that who watches a device's process knows
-    which point it died on."""
+    """The point that a device is at, so that who watches a device's process knows which one it
+    died on: its place among all points that the device was ever asked to prepare."""
 
     value: int = UNKNOWN
 

@@ -17,8 +17,8 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from gacprof.core.errors import MeasurementError
-from gacprof.core.points import Environment, Point
-from gacprof.devices.device import UNKNOWN, Session, first_line, open_device
+from gacprof.core.points import Environment, KernelRun, Point
+from gacprof.devices.device import UNKNOWN, BlockTimes, Session, first_line, open_device
 from gacprof.operators.own import modules_of_own_operators
 
 START_LIMIT_S = 120.0
@@ -39,11 +39,11 @@ PyTorch's layer above it keep the kernels of all shapes of a sweep."""
 
 
 class WorkerLost(Exception):  # noqa: N818 - no error of a user's
-    """The worker died, hung or gave up while it was at the point of that index."""
+    """The worker died, hung or gave up while it was at the point of that place."""
 
-    def __init__(self, reason: str, index: int) -> None:
+    def __init__(self, reason: str, place: int) -> None:
         super().__init__(reason)
-        self.index = index
+        self.place = place
 
 
 class IsolatedDevice:
@@ -53,21 +53,62 @@ class IsolatedDevice:
     def __init__(self, name: str, call_limit_s: float = CALL_LIMIT_S) -> None:
         self._name, self._call_limit_s = name, call_limit_s
         self._process: BaseProcess | None = None
-        self._sessions = self.generation = 0
+        self._sessions: list[RemoteSession] = []
+        self.generation = 0
         self._start()
 
-    def prepare(self, points: Sequence[Point]) -> RemoteSession:
-        self._sessions += 1
-        return RemoteSession(self, self._sessions, points)
+    def prepare(self, axes: Sequence[Sequence[Point]]) -> list[RemoteSession]:
+        first = len(self._sessions)
+        sessions = [RemoteSession(self, first + i, points) for i, points in enumerate(axes)]
+        self._sessions += sessions
+        self._prepare(sessions)
+        return sessions
 
-    def request(self, action: str, session: int, items: Sequence[Any]) -> Any:
-        """The worker's answer to an action on so many points. Raises :class:`WorkerLost`."""
+    def prepare_again(self) -> None:
+        """Prepare what is open in the worker that takes a lost one's place."""
+        open_sessions = [session for session in self._sessions if not session.closed]
+        self._prepare([s for s in open_sessions if s.generation != self.generation])
+
+    def _prepare(self, sessions: Sequence[RemoteSession]) -> None:
+        """Prepare sessions together. A point that the worker dies on is a failure and the others
+        are tried again; where it is not known which one it was, each session by itself."""
+        while any(session.waiting() for session in sessions):
+            try:
+                self._request_sessions(sessions)
+                return
+            except WorkerLost as lost:
+                if any(session.blame(lost) for session in sessions):
+                    continue
+                if len(sessions) == 1:
+                    sessions[0].fail_all(str(lost))
+                    return
+            for session in sessions:
+                self._prepare([session])
+            return
+
+    def _request_sessions(self, sessions: Sequence[RemoteSession]) -> None:
+        if self._process is None:
+            self._start()
+        content = []
+        for session in sessions:
+            session.sent = session.waiting()
+            session.first_place = self._places
+            self._places += len(session.sent)
+            content.append((session.number, session.sent_points()))
+        answers = self.request("prepare", content, sum(len(points) for _, points in content))
+        for session, (failures, kernels) in zip(sessions, answers, strict=True):
+            session.add(failures)
+            session.kernels_by_index = dict(zip(session.sent, kernels, strict=True))
+            session.generation = self.generation
+
+    def request(self, action: str, content: Any, calls: int) -> Any:
+        """The worker's answer to an action of so many calls. Raises :class:`WorkerLost`."""
         if self._process is None:
             self._start()
         self._current.value = UNKNOWN
         with suppress(BrokenPipeError, ConnectionResetError):  # then there is no answer either
-            self._pipe.send((action, session, items))
-        return self._answer(self._call_limit_s * max(1.0, len(items) / POINTS_IN_LIMIT))
+            self._pipe.send((action, content))
+        return self._answer(self._call_limit_s * max(1.0, calls / POINTS_IN_LIMIT))
 
     def _start(self) -> None:
         for name, value in SURROUNDINGS.items():
@@ -78,6 +119,7 @@ class IsolatedDevice:
         arguments = (pipe, self._current, self._name, modules_of_own_operators())
         self._process = context.Process(target=serve, args=arguments, daemon=True)
         self._process.start()
+        self._places = 0
         pipe.close()
         try:
             self.environment: Environment = self._answer(START_LIMIT_S)
@@ -113,61 +155,74 @@ class IsolatedDevice:
 
 
 class RemoteSession:
-    """Points prepared in the worker, and in the next one without those that failed."""
+    """Points prepared in the worker, and in the next one without those that failed.
+
+    ``sent`` are the indices of points that the worker has, in its order; ``first_place`` is that of
+    the first among all that the worker was asked to prepare.
+    """
 
     def __init__(self, device: IsolatedDevice, number: int, points: Sequence[Point]) -> None:
-        self._device, self._number, self._points = device, number, points
+        self._device, self._points = device, points
+        self.number = number
         self.failures: dict[int, str] = {}
-        self._kernels: dict[int, tuple[str, ...]] = {}
-        self._prepare()
+        self.kernels_by_index: dict[int, tuple[KernelRun, ...]] = {}
+        self.sent: list[int] = []
+        self.first_place = 0
+        self.generation = -1
+        self.closed = False
 
-    def _prepare(self) -> None:
-        self._sent: list[int] = []
-        while len(self.failures) < len(self._points):
-            self._sent = [i for i in range(len(self._points)) if i not in self.failures]
-            points = [self._points[index] for index in self._sent]
-            try:
-                failures, kernels = self._device.request("prepare", self._number, points)
-            except WorkerLost as lost:
-                self._blame(lost)
-                continue
-            self._add(failures)
-            self._kernels = dict(zip(self._sent, kernels, strict=True))
-            break
-        self._generation = self._device.generation
+    def waiting(self) -> list[int]:
+        """Indices of the points that can still be prepared."""
+        return [index for index in range(len(self._points)) if index not in self.failures]
 
-    def _add(self, failures: Mapping[int, str]) -> None:
-        self.failures |= {self._sent[place]: reason for place, reason in failures.items()}
+    def sent_points(self) -> list[Point]:
+        return [self._points[index] for index in self.sent]
 
-    def _blame(self, lost: WorkerLost) -> None:
-        """The point that the worker was at is a failure; where that is not known, all are."""
-        places = range(len(self._sent)) if lost.index == UNKNOWN else [lost.index]
-        self._add(dict.fromkeys(places, str(lost)))
+    def add(self, failures: Mapping[int, str]) -> None:
+        """Keep failures, by the worker's index."""
+        self.failures |= {self.sent[place]: reason for place, reason in failures.items()}
 
-    def time_block(self, order: Sequence[int]) -> list[float]:
+    def blame(self, lost: WorkerLost) -> bool:
+        """Make the point that the worker was at a failure; tell whether it is one of these."""
+        place = lost.place - self.first_place
+        if lost.place == UNKNOWN or not 0 <= place < len(self.sent):
+            return False
+        self.add({place: str(lost)})
+        return True
+
+    def fail_all(self, reason: str) -> None:
+        """Make every point of the worker's a failure."""
+        self.add(dict.fromkeys(range(len(self.sent)), reason))
+
+    def time_block(self, order: Sequence[int]) -> BlockTimes:
         """As :meth:`.Session.time_block`; all nan where the worker is lost."""
-        if self._generation != self._device.generation:
-            self._prepare()
+        if self.generation != self._device.generation:
+            self._device.prepare_again()
+        nothing = BlockTimes([math.nan] * len(order), math.nan)
         places = [place for place, index in enumerate(order) if index not in self.failures]
-        remote_order = [self._sent.index(order[place]) for place in places]
-        times_us = [math.nan] * len(order)
+        if not places:
+            return nothing
+        content = (self.number, [self.sent.index(order[place]) for place in places])
         try:
-            if places:
-                timed_us, failures = self._device.request("time", self._number, remote_order)
-                self._add(failures)
-                for place, us in zip(places, timed_us, strict=True):
-                    times_us[place] = us
+            block, failures = self._device.request("time", content, len(places))
         except WorkerLost as lost:
-            self._blame(lost)
-        return times_us
+            if not self.blame(lost):
+                self.fail_all(str(lost))
+            return nothing
+        self.add(failures)
+        times_us = [math.nan] * len(order)
+        for place, us in zip(places, block.times_us, strict=True):
+            times_us[place] = us
+        return BlockTimes(times_us, block.slot_us, block.clock_mhz)
 
-    def kernels(self, index: int) -> tuple[str, ...]:
-        return self._kernels.get(index, ())
+    def kernels(self, index: int) -> tuple[KernelRun, ...]:
+        return self.kernels_by_index.get(index, ())
 
     def close(self) -> None:
+        self.closed = True
         with suppress(WorkerLost):
-            if self._generation == self._device.generation:
-                self._device.request("close", self._number, ())
+            if self.generation == self._device.generation:
+                self._device.request("close", self.number, 0)
 
 
 def serve(pipe: Connection, current: Any, name: str, modules: Sequence[str]) -> None:
@@ -183,21 +238,25 @@ def serve(pipe: Connection, current: Any, name: str, modules: Sequence[str]) -> 
         pipe.send(device.environment)
         sessions: dict[int, Session] = {}
         while True:
-            action, number, items = pipe.recv()
-            pipe.send(_act(device, sessions, action, number, items))
+            action, content = pipe.recv()
+            pipe.send(_act(device, sessions, action, content))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # the parent has ended
     except Exception as error:  # torch and operators may raise anything
         pipe.send(MeasurementError(first_line(error)))
 
 
-def _act(
-    device: Any, sessions: dict[int, Session], action: str, number: int, items: Sequence[Any]
-) -> Any:
-    """The answer to a request, as :class:`RemoteSession` makes them."""
+def _act(device: Any, sessions: dict[int, Session], action: str, content: Any) -> Any:
+    """The answer to a request, as :class:`IsolatedDevice` and its sessions make them."""
     if action == "prepare":
-        session = sessions[number] = device.prepare(items)
-        return dict(session.failures), [session.kernels(index) for index in range(len(items))]
+        prepared = device.prepare([points for _, points in content])
+        answers = []
+        for (number, points), session in zip(content, prepared, strict=True):
+            sessions[number] = session
+            kernels = [session.kernels(index) for index in range(len(points))]
+            answers.append((dict(session.failures), kernels))
+        return answers
     if action == "time":
-        return sessions[number].time_block(items), dict(sessions[number].failures)
-    return sessions.pop(number).close()
+        number, order = content
+        return sessions[number].time_block(order), dict(sessions[number].failures)
+    return sessions.pop(content).close()

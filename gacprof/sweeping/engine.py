@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -33,24 +34,28 @@ def measure(
     progress: Progress = lambda done, curves, spent: None,
 ) -> None:
     """Measure the run's axes until each is decided, or the budget is spent; a run that was begun is
-    gone on with. Each process has its share of the budget, which counts measuring, not starting."""
+    gone on with. The budget counts from here on, preparing included. Each process has its share; as
+    many follow the first as leave half of the budget for measuring."""
+    started = time.monotonic()
+    budget_s = budget_s or math.inf
     curves = [CurveSchedule(axis, run.blocks(axis)) for axis in run.axes]
     process = 1 + max((b.process for curve in curves for b in curve.blocks), default=-1)
-    measured_s = 0.0
-    for part in range(1, PROCESSES + 1):
+    part, parts = 1, PROCESSES
+    while part <= parts:
+        begun = time.monotonic()
         with closing(open_device()) as device:
             turns = ProcessTurns(run, device, curves, process)
             if device.environment.kind == "virtual":
                 break
-            started = time.monotonic()
-            while turns.take(part):
-                now = time.monotonic()
-                measured_s, started = measured_s + now - started, now
-                spent = measured_s / budget_s if budget_s else 0.0
+            if part == 1:
+                prepared_s = time.monotonic() - begun
+                parts = int(max(1, min(PROCESSES, budget_s / (2 * prepared_s))))
+            while turns.take(part, parts):
+                spent = (time.monotonic() - started) / budget_s
                 progress(sum(curve.decided for curve in curves), len(curves), spent)
-                if spent >= part / PROCESSES:
+                if spent >= part / parts:
                     break
-        process += 1
+        part, process = part + 1, process + 1
     run.fold()
 
 
@@ -63,35 +68,38 @@ class ProcessTurns:
         self._run, self._curves, self._process = run, curves, process
         self._draw = random.Random(process)
         self._sessions: dict[str, Session] = {}
-        for curve in curves:
+        sessions = device.prepare([[c.axis.point(s) for s in c.axis.sizes] for c in curves])
+        for curve, session in zip(curves, sessions, strict=True):
             axis = curve.axis
-            session = device.prepare([axis.point(size) for size in axis.sizes])
             self._sessions[axis.key] = session
-            names = {size: session.kernels(i) for i, size in enumerate(axis.sizes)}
-            kernels = {size: kernels for size, kernels in names.items() if kernels}
+            runs = {size: session.kernels(i) for i, size in enumerate(axis.sizes)}
+            kernels = {size: kernels for size, kernels in runs.items() if kernels}
             run.record_points(axis, kernels, failures_of(axis, session))
         run.save_points()
 
-    def take(self, part: int) -> bool:
-        """Measure a block of each curve that needs one, in random order; False where none does."""
-        from_start = [c for c in self._curves if self._needs_block(c, part)]
+    def take(self, part: int, parts: int) -> bool:
+        """Measure a block of each curve that needs one in the ``part``-th of ``parts`` processes,
+        in random order; False where none does."""
+        from_start = [c for c in self._curves if self._needs_block(c, part, parts)]
         for curve in self._draw.sample(from_start, len(from_start)):
             axis = curve.axis
             session = self._sessions[axis.key]
             order = curve.next_order(failures_of(axis, session))
             index = {size: i for i, size in enumerate(axis.sizes)}
-            times = session.time_block([index[size] for size in order])
-            block = Block(axis.key, self._process, tuple(order), tuple(times))
+            timed = session.time_block([index[size] for size in order])
+            times_us = tuple(timed.times_us)
+            block = Block(axis.key, self._process, tuple(order), times_us, timed.clock_mhz)
             self._run.append(block)
             curve.blocks.append(block)
+            curve.slot_us = timed.slot_us
             self._run.record_points(axis, {}, failures_of(axis, session))
         return bool(from_start)
 
-    def _needs_block(self, curve: CurveSchedule, part: int) -> bool:
+    def _needs_block(self, curve: CurveSchedule, part: int, parts: int) -> bool:
         failed = failures_of(curve.axis, self._sessions[curve.axis.key])
         if len(failed) == len(curve.axis.sizes):
             return False
-        return curve.needs_more(self._process, part, PROCESSES)
+        return curve.needs_more(self._process, part, parts)
 
 
 def failures_of(axis: Axis, session: Session) -> Mapping[int, str]:
@@ -110,18 +118,20 @@ REPLICATES = 0.25
 """The share of sizes that have a hidden A/A replicate."""
 MIN_REPLICATES = 4
 BLOCK_US = 50_000
-"""A block is as long as the machine's state holds: tens of milliseconds (blocks of more calls take
-turns through the sizes)."""
+"""A block is as long as the machine's state holds: tens of milliseconds with all that is done
+around its calls (blocks of more calls take turns through the sizes)."""
 MIN_CALLS = 12
 """Of a block, however long they take."""
 
 
 @dataclass
 class CurveSchedule:
-    """An axis under measurement, with its blocks so far."""
+    """An axis under measurement, with its blocks so far; ``slot_us`` is what a call took of the
+    last block's time."""
 
     axis: Axis
     blocks: list[Block] = field(default_factory=list)
+    slot_us: float = math.nan
     checks: int = 0
     decided: bool = False
     checked_process: int = -1
@@ -137,9 +147,8 @@ class CurveSchedule:
         """The sizes of the next block in a fresh random order, replicates twice."""
         slots = [size for size in self.slots if size not in failed]
         calls = len(slots)
-        if self.blocks:
-            usual_us = median(self.blocks[-1].times_us)
-            calls = max(MIN_CALLS, int(min(calls, BLOCK_US / usual_us))) if usual_us > 0 else calls
+        if self.slot_us > 0:
+            calls = max(MIN_CALLS, int(min(calls, BLOCK_US / self.slot_us)))
         return self._draw.sample(slots, min(calls, len(slots)))
 
     def count(self, process: int | None = None) -> float:

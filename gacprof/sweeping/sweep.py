@@ -74,7 +74,7 @@ def sweep(
     device
         cpu, cuda or cuda:1 (default: the first GPU, else the CPU).
     budget_s
-        Seconds of measuring after which the sweep ends, whatever is undecided then.
+        Seconds after which the sweep ends, preparing included, whatever is undecided then.
     resume
         Go on with the sweep in ``out``.
     dry_run
@@ -101,10 +101,11 @@ def sweep(
         return SweepSummary(None, len(measured.axes), measured.points)
     folder = Path(out or f"runs/{measured.name}-{time.strftime('%Y%m%d-%H%M%S')}")
     run = open_run(folder, measured, environment, resume)
+    budget_s = budget_s or measured.budget_s
     measure(
         run,
         lambda: devices.pop() if devices else open_device(name, isolated=True),
-        budget_s=budget_s or measured.budget_s,
+        budget_s=budget_s and max(1.0, budget_s - (time.monotonic() - started)),
         progress=terminal_progress(),
     )
     return summary_of(run, time.monotonic() - started)

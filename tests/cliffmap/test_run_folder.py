@@ -11,7 +11,7 @@ from planted import PLANTED, PlantedRun
 from gacprof.cliffmap.build import build_map
 from gacprof.cliffmap.run_folder import JOURNAL, PARQUET, RunFolder, RunHeader
 from gacprof.core.errors import MeasurementError
-from gacprof.core.points import Axis, Block
+from gacprof.core.points import Axis, Block, KernelRun
 
 SIZES = tuple(range(64, 97))
 AXES = tuple(
@@ -26,7 +26,7 @@ def written(path: Path) -> RunFolder:
     for axis in AXES:
         for block in RUN.blocks(axis):
             run.append(block)
-        run.record_points(axis, {64: ("kernel",)}, {65: "refused"})
+        run.record_points(axis, {64: (KernelRun("kernel", 1.5),)}, {65: "refused"})
     run.save_points()
     return run
 

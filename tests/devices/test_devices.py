@@ -46,12 +46,12 @@ def products(*sizes: int, dtype: str = "float32") -> list[Point]:
 
 def medians(device: Device, points: Sequence[Point], blocks: int) -> list[float]:
     """Median time of each point's calls in blocks of random order."""
-    session = device.prepare(points)
+    [session] = device.prepare([points])
     times: list[list[float]] = [[] for _ in points]
     draw = random.Random(0)
     for _ in range(blocks):
         order = draw.sample(range(len(points)), len(points))
-        for index, us in zip(order, session.time_block(order), strict=True):
+        for index, us in zip(order, session.time_block(order).times_us, strict=True):
             times[index].append(us)
     session.close()
     return [median(us for us in row if not math.isnan(us)) for row in times]
@@ -63,9 +63,9 @@ def test_ten_times_the_work_takes_longer(cpu: Device) -> None:
 
 
 def test_a_point_that_raises_is_a_failure_of_its_own(cpu: Device) -> None:
-    session = cpu.prepare(risky(risky_operator.RAISES, risky_operator.FINE))
+    [session] = cpu.prepare([risky(risky_operator.RAISES, risky_operator.FINE)])
     assert session.failures == {0: "no such size"}
-    times = session.time_block([0, 1, 0])
+    times = session.time_block([0, 1, 0]).times_us
     assert len(times) == 3 and math.isnan(times[0]) and math.isnan(times[2])
 
 
@@ -78,12 +78,12 @@ def test_a_point_that_raises_is_a_failure_of_its_own(cpu: Device) -> None:
     ],
 )
 def test_what_a_cpu_cannot_time_says_why(cpu: Device, point: Point) -> None:
-    session = cpu.prepare([canonical(point), *products(8)])
+    [session] = cpu.prepare([[canonical(point), *products(8)]])
     assert list(session.failures) == [0] and session.failures[0]
 
 
 def test_a_replicate_has_its_operands_at_another_address(cpu: Device) -> None:
-    session = cpu.prepare(risky(64, 65))
+    [session] = cpu.prepare([risky(64, 65)])
     risky_operator.ADDRESSES.clear()
     session.time_block([0, 1, 0])
     one, two = risky_operator.ADDRESSES[64][-2:]
@@ -92,7 +92,7 @@ def test_a_replicate_has_its_operands_at_another_address(cpu: Device) -> None:
 
 
 def test_cold_weights_move_through_memory(cpu: Device) -> None:
-    session = cpu.prepare(risky(64, 65, cache="cold"))
+    [session] = cpu.prepare([risky(64, 65, cache="cold")])
     session.time_block([0, 1] * 8)
     weights = [w for size in (64, 65) for _, w in risky_operator.ADDRESSES[size][-8:]]
     assert len(set(weights)) == 16

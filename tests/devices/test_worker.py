@@ -20,9 +20,9 @@ def points(*sizes: int, operator: str = "risky") -> list[Point]:
 def test_a_point_that_kills_its_process_is_a_failure() -> None:
     device = IsolatedDevice("cpu")
     sizes = risky_operator.KILLS, risky_operator.RAISES, risky_operator.FINE
-    session = device.prepare(points(*sizes))
+    [session] = device.prepare([points(*sizes)])
     assert sorted(session.failures) == [0, 1] and session.failures[1] == "no such size"
-    times = session.time_block([2, 1, 0, 2])
+    times = session.time_block([2, 1, 0, 2]).times_us
     assert len(times) == 4 and math.isnan(times[1]) and math.isnan(times[2])
     assert session.kernels(2) == () and device.environment.kind == "cpu"
     device.close()
@@ -31,11 +31,11 @@ def test_a_point_that_kills_its_process_is_a_failure() -> None:
 @pytest.mark.slow
 def test_a_point_that_hangs_is_a_failure_and_other_sessions_go_on() -> None:
     device = IsolatedDevice("cpu", call_limit_s=5.0)
-    session = device.prepare(points(risky_operator.HANGS_LATER, risky_operator.FINE))
-    other = device.prepare(points(64, operator="linear"))
+    [session] = device.prepare([points(risky_operator.HANGS_LATER, risky_operator.FINE)])
+    [other] = device.prepare([points(64, operator="linear")])
     assert not session.failures
-    assert all(map(math.isnan, session.time_block([0, 1])))
+    assert all(map(math.isnan, session.time_block([0, 1]).times_us))
     assert sorted(session.failures) == [0]
-    assert len(other.time_block([0, 0])) == 2 and not other.failures
-    assert len(session.time_block([1, 0, 1])) == 3 and sorted(session.failures) == [0]
+    assert len(other.time_block([0, 0]).times_us) == 2 and not other.failures
+    assert len(session.time_block([1, 0, 1]).times_us) == 3 and sorted(session.failures) == [0]
     device.close()

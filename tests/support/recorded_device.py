@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 
-from gacprof.core.points import Environment, Point
+from gacprof.core.points import Environment, KernelRun, Point
+from gacprof.devices.device import BlockTimes
 
 RECORDED = Environment("cpu", "recorded", "none", {"cores": 1}, {"gacprof": "0"})
 
@@ -20,16 +22,17 @@ class RecordedSession:
         }
         self.closed = False
 
-    def time_block(self, order: Sequence[int]) -> list[float]:
+    def time_block(self, order: Sequence[int]) -> BlockTimes:
         times = []
         for index in order:
             failed = index in self.failures
             times.append(math.nan if failed else self._device.latency(self._points[index]))
         self._device.blocks.append([self._points[index] for index in order])
-        return times
+        return BlockTimes(times, median(times))
 
-    def kernels(self, index: int) -> tuple[str, ...]:
-        return self._device.kernel_names(self._points[index])
+    def kernels(self, index: int) -> tuple[KernelRun, ...]:
+        names = self._device.kernel_names(self._points[index])
+        return tuple(KernelRun(name, math.nan) for name in names)
 
     def close(self) -> None:
         self.closed = True
@@ -54,10 +57,10 @@ class RecordedDevice:
         self.blocks: list[list[Point]] = []
         self.sessions: list[RecordedSession] = []
 
-    def prepare(self, points: Sequence[Point]) -> RecordedSession:
-        session = RecordedSession(self, points)
-        self.sessions.append(session)
-        return session
+    def prepare(self, axes: Sequence[Sequence[Point]]) -> list[RecordedSession]:
+        sessions = [RecordedSession(self, points) for points in axes]
+        self.sessions += sessions
+        return sessions
 
     def close(self) -> None:
         for session in self.sessions:

@@ -1,9 +1,12 @@
-/* CUPTI's activity API for PyTorch's profiler: the launches that the driver noted, as kernel
-   records. Their times are no kernel's: start when noted, a microsecond long. */
+/* CUPTI's activity API for PyTorch's profiler: each launch that the driver noted as two records of
+   one correlation id, the host's call and its kernel. Their times are no kernel's: both start when
+   noted, a microsecond long. */
 #include "virtual.h"
 #include <cupti.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static CUpti_BuffersCallbackRequestFunc request_buffer;
 static CUpti_BuffersCallbackCompleteFunc complete_buffer;
@@ -34,6 +37,17 @@ VISIBLE CUptiResult cuptiActivityEnable(CUpti_ActivityKind kind) {
     if (kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) next_launch = gacprof_launch_count();
     return CUPTI_SUCCESS;
 }
+/* A record of the host's call takes as much room as a kernel's. */
+static void write_call(CUpti_ActivityAPI *c, const struct gacprof_launch *l) {
+    memset(c, 0, sizeof(Kernel));
+    c->kind = CUPTI_ACTIVITY_KIND_RUNTIME;
+    c->cbid = CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernel_v7000;
+    c->processId = (uint32_t)getpid();
+    c->threadId = (uint32_t)pthread_self();
+    c->correlationId = l->correlation;
+    c->start = l->time_ns;
+    c->end = l->time_ns + 1000;
+}
 static void write_kernel(Kernel *k, const struct gacprof_launch *l) {
     memset(k, 0, sizeof *k);
     k->kind = CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL;
@@ -54,9 +68,13 @@ VISIBLE CUptiResult cuptiActivityFlushAll(uint32_t flag) {
     while (next_launch < count) {
         size_t used = 0;
         want_buffer();
-        if (!buffer || buffer_bytes < sizeof(Kernel)) break;
-        for (; next_launch < count && used + sizeof(Kernel) <= buffer_bytes; used += sizeof(Kernel))
-            write_kernel((Kernel *)(buffer + used), gacprof_launch_at(next_launch++));
+        if (!buffer || buffer_bytes < 2 * sizeof(Kernel)) break;
+        for (; next_launch < count && used + 2 * sizeof(Kernel) <= buffer_bytes; next_launch++) {
+            Kernel *records = (Kernel *)(buffer + used);
+            write_call((CUpti_ActivityAPI *)records, gacprof_launch_at(next_launch));
+            write_kernel(records + 1, gacprof_launch_at(next_launch));
+            used += 2 * sizeof(Kernel);
+        }
         complete_buffer(NULL, 0, buffer, buffer_bytes, used);
         buffer = NULL;
     }

@@ -1,0 +1,108 @@
+"""Kernels of calls by torch.profiler, joined to the calls by correlation ids.
+
+A launch is a call of the host's: it lies within the label of the operator's call by the host's
+clock, and its kernel carries the same correlation id. The device's clock is not asked: CUPTI 13.0
+gives the first kernels of a process's n-th session, about n of them, times of another clock
+(pytorch/pytorch#192021), and Kineto drops what seems to lie before the session.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from gacprof.core.points import KernelRun
+
+LABEL = "gacprof call "
+PREFIX = 256
+"""Kernels of no meaning at the head of a session, for CUPTI 13.0 to lose."""
+ATTEMPTS = 3
+"""Sessions in which a call's kernels may be seen."""
+LAUNCH = re.compile(r"(cuda|cu|hip)(Module)?Launch")
+"""Functions of the runtime and the driver that launch a kernel, which has to be seen then."""
+HOST_CALL = re.compile(r"(cuda|cu|hip)[A-Z]")
+SETTINGS = {
+    "KINETO_LOG_LEVEL": "6",
+    "TEARDOWN_CUPTI": "0",
+    "DISABLE_CUPTI_LAZY_REINIT": "1",
+}
+"""Read from the environment when Kineto is first used: no lines on stderr; CUPTI stays attached,
+since attaching it again crashes where there are CUDA graphs."""
+
+
+def traced_kernels(calls: Sequence[Callable[[], object]]) -> list[tuple[KernelRun, ...]]:
+    """Trace one call of each and return its kernels in the order of their launches.
+
+    Empty where a call raises, launches nothing, or where some of its kernels were not seen in any
+    of :data:`ATTEMPTS` sessions: a part of them would be taken for all.
+    """
+    kernels: list[tuple[KernelRun, ...]] = [()] * len(calls)
+    missing = list(range(len(calls)))
+    for _ in range(ATTEMPTS):
+        seen = kernels_by_label(_session_events([calls[i] for i in missing]), len(missing))
+        for index, runs in zip(missing, seen, strict=True):
+            kernels[index] = runs
+        missing = [index for index in missing if not kernels[index]]
+        if not missing:
+            break
+    return kernels
+
+
+def _session_events(calls: Sequence[Callable[[], object]]) -> Sequence[Any]:
+    """Events of one session in which every call is made once, under a label; none where nothing
+    can be traced."""
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
+    scratch = torch.zeros(1, device="cuda")
+    try:
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+            for _ in range(PREFIX):
+                scratch.add_(1)
+            for number, call in enumerate(calls):
+                with record_function(f"{LABEL}{number}"), suppress(RuntimeError, ValueError):
+                    call()
+            torch.cuda.synchronize()
+    except (RuntimeError, AssertionError):  # the latter where CUPTI is missing
+        return []
+    results: Any = profiler.profiler
+    return results.kineto_results.events()
+
+
+def kernels_by_label(events: Sequence[Any], count: int) -> list[tuple[KernelRun, ...]]:
+    """Return the kernels launched within each of ``count`` labels; none of a label where a launch
+    lacks its kernel."""
+    labels: list[tuple[int, int, int]] = []
+    host_calls: list[tuple[int, int, bool]] = []
+    kernels: dict[int, list[KernelRun]] = {}
+    for event in events:
+        name = event.name()
+        if event.device_type() != torch.autograd.DeviceType.CPU:
+            if not name.startswith(LABEL):  # the label's own range on the device's time line
+                run = KernelRun(name, event.duration_ns() / 1e3)
+                kernels.setdefault(event.correlation_id(), []).append(run)
+        elif name.startswith(LABEL):
+            start_ns = event.start_ns()
+            labels.append((start_ns, start_ns + event.duration_ns(), int(name[len(LABEL) :])))
+        elif HOST_CALL.match(name):
+            is_launch = LAUNCH.match(name) is not None
+            host_calls.append((event.start_ns(), event.correlation_id(), is_launch))
+    found: list[list[KernelRun]] = [[] for _ in range(count)]
+    incomplete = set()
+    labels.sort()
+    starts = [start for start, _, _ in labels]
+    for start_ns, correlation, is_launch in sorted(host_calls):
+        place = bisect_right(starts, start_ns) - 1
+        if place < 0 or start_ns > labels[place][1]:
+            continue
+        number = labels[place][2]
+        found[number] += kernels.get(correlation, [])
+        if is_launch and correlation not in kernels:
+            incomplete.add(number)
+    return [() if number in incomplete else tuple(runs) for number, runs in enumerate(found)]
