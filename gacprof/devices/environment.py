@@ -6,6 +6,7 @@ import ctypes
 import os
 import platform
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from importlib import metadata
@@ -56,14 +57,17 @@ def _cpu_environment() -> Environment:
 
 
 def _cuda_environment(index: int) -> Environment:
-    from gacprof.devices.environment import driver_version
-
     properties = torch.cuda.get_device_properties(index)
     facts: dict[str, str | int | float] = {
         "sms": properties.multi_processor_count,
         "l2_bytes": properties.L2_cache_size,
         "memory_bytes": properties.total_memory,
     }
+    with suppress(Exception):  # NVML's absence takes many forms and is never fatal
+        import pynvml
+
+        pynvml.nvmlInit()
+        facts |= nvml_facts(pynvml, _handle_of(pynvml, index))
     facts |= {name: text for name, text in os.environ.items() if name.startswith(STEERING)}
     stack = {
         "driver": driver_version(),
@@ -140,6 +144,27 @@ def counter_fields(driver: str) -> list[int]:
         if numbers >= since:
             return [*POLICIES, first, first + 1, first + 2]
     return list(POLICIES)
+
+
+def nvml_facts(nvml: Any, handle: Any) -> dict[str, int]:
+    """Limits and modes that decide how fast a GPU runs, and the other processes that compute on it;
+    what NVML does not say is missing. In a container it may count this process among the others."""
+    readers: dict[str, Callable[[], int]] = {
+        "power_limit_w": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) // 1000,
+        "max_sm_mhz": lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM),
+        "ecc": lambda: nvml.nvmlDeviceGetEccMode(handle)[0],
+        "mig": lambda: nvml.nvmlDeviceGetMigMode(handle)[0],
+        "persistence": lambda: nvml.nvmlDeviceGetPersistenceMode(handle),
+        "other_processes": lambda: sum(
+            process.pid != os.getpid()
+            for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        ),
+    }
+    facts = {}
+    for name, read in readers.items():
+        with suppress(nvml.NVMLError):
+            facts[name] = int(read())
+    return facts
 
 
 def driver_version() -> str:

@@ -89,7 +89,7 @@ class Arenas:
                 f"{nbytes / 2**30:.1f} GiB are over the limit of {limit_gib:.0f}"
             )
         for place, operand in enumerate(operators.get(point.operator).operands(point)):
-            reuse = PAGE + reuse_bytes if _moves(point, operand) else 0
+            reuse = PAGE + reuse_bytes if moves(point, operand) else 0
             self._arena(place, operand).reserve(operand.nbytes + reuse)
 
     def bind(self, point: Point, call: Callable[..., Any], *, replicate: bool) -> BoundCall:
@@ -98,7 +98,7 @@ class Arenas:
         tensors = []
         for place, operand in enumerate(operators.get(point.operator).operands(point)):
             arena = self._arena(place, operand)
-            if _moves(point, operand):
+            if moves(point, operand):
                 tensors.append(arena.next_view(operand))
             else:
                 tensors.append(arena.fixed_view(operand, replicate))
@@ -122,5 +122,6 @@ def weight_bytes(point: Point) -> int:
     return sum(operand.nbytes for operand in operands if operand.role == "weight")
 
 
-def _moves(point: Point, operand: Operand) -> bool:
+def moves(point: Point, operand: Operand) -> bool:
+    """Tell whether the operand is a cold weight, which lies elsewhere at each call."""
     return is_cold(point) and operand.role == "weight"

@@ -308,7 +308,16 @@ def sweep_section(summary: SweepSummary) -> Section:
     """The counts of a sweep, and the verb that follows."""
     if summary.folder is None:
         headline = f"{counted(summary.points, 'point')} on {counted(summary.curves, 'curve')}."
-        return Section("A dry run", headline, remarks=("Nothing was measured.",))
+        remarks = ["Nothing was measured."]
+        if summary.preparation:
+            needs = summary.preparation
+            known = needs.cudnn_plans is not None
+            plans = f"up to {needs.cudnn_plans:,}" if known else "an unknown number of"
+            remarks.append(
+                f"Each process captures {counted(needs.captures, 'CUDA graph')}, makes {plans} "
+                f"cuDNN plans and holds up to {needs.memory_bytes / 2**30:.2g} GiB of operands."
+            )
+        return Section("A dry run", headline, remarks=tuple(remarks))
     headline = (
         f"{counted(summary.calls, 'call')} of {counted(summary.points, 'point')} in "
         f"{counted(summary.blocks, 'block')}, {summary.seconds:.0f} s; {summary.failed} failed."

@@ -15,15 +15,17 @@ from gacprof.core.points import Environment
 from gacprof.devices.device import open_device
 from gacprof.sweeping.engine import Progress, measure
 from gacprof.sweeping.for_model import suite_for_model, suite_for_ranks
+from gacprof.sweeping.preparation import Preparation, preparation
 from gacprof.sweeping.suite import Suite, load_suite
 
-CONDITIONS = ("threads", "cores")
+CONDITIONS = ("threads", "cores", "power_limit_w")
 """Facts of an environment that a resumed sweep has to share, beside the device and its stack."""
 
 
 @dataclass(frozen=True)
 class SweepSummary:
-    """A sweep's result. ``folder`` is None for a dry run; ``seconds`` counts this call only."""
+    """A sweep's result. ``folder`` is None for a dry run, which says what a GPU would have to
+    prepare; ``seconds`` counts this call only."""
 
     folder: Path | None
     curves: int
@@ -32,6 +34,7 @@ class SweepSummary:
     calls: int = 0
     failed: int = 0
     seconds: float = 0.0
+    preparation: Preparation | None = None
 
 
 def sweep(
@@ -78,7 +81,7 @@ def sweep(
     resume
         Go on with the sweep in ``out``.
     dry_run
-        Count the points, measure nothing.
+        Count the points and what a GPU has to prepare; measure nothing.
 
     Raises
     ------
@@ -98,7 +101,9 @@ def sweep(
         measured = suite_for_ranks(inventory_of(model), ranks, tokens, dtype=dtype)
     if dry_run:
         devices.pop().close()
-        return SweepSummary(None, len(measured.axes), measured.points)
+        on_cpu = environment.kind == "cpu"
+        prepared = None if on_cpu else preparation(measured.axes, environment)
+        return SweepSummary(None, len(measured.axes), measured.points, preparation=prepared)
     folder = Path(out or f"runs/{measured.name}-{time.strftime('%Y%m%d-%H%M%S')}")
     run = open_run(folder, measured, environment, resume)
     budget_s = budget_s or measured.budget_s
@@ -133,7 +138,7 @@ def open_run(folder: Path, suite: Suite, environment: Environment, resume: bool)
         raise MeasurementError(f"{folder} is a run of other axes: name another folder")
     if not same_device or not same_conditions:
         raise MeasurementError(
-            f"{folder} was measured on {before.name} with another stack or other threads: "
+            f"{folder} was measured on {before.name} with another stack, threads or power limit: "
             "name another folder"
         )
     return run

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tomllib
 from importlib import resources
+from types import SimpleNamespace
 
 import pytest
 
 from gacprof.core.errors import ConfigError
 from gacprof.devices.datasheet import GPUS, gpu_facts, gpus
-from gacprof.devices.environment import counter_fields
+from gacprof.devices.environment import counter_fields, nvml_facts
 
 
 @pytest.mark.parametrize(
@@ -67,3 +69,40 @@ def test_nvml_fields_are_the_drivers(driver: str, first: int) -> None:
 @pytest.mark.parametrize("driver", ["", "535.104.05"])
 def test_an_older_driver_counts_policies_alone(driver: str) -> None:
     assert counter_fields(driver) == [74, 75]
+
+
+class FakeNvml:
+    """NVML of an H100 at 500 W without MIG mode, on which another process computes."""
+
+    NVML_CLOCK_SM = 1
+
+    class NVMLError(Exception):
+        pass
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, handle: int) -> int:  # noqa: N802
+        return 500_000
+
+    def nvmlDeviceGetMaxClockInfo(self, handle: int, clock: int) -> int:  # noqa: N802
+        return {self.NVML_CLOCK_SM: 1980}[clock]
+
+    def nvmlDeviceGetEccMode(self, handle: int) -> list[int]:  # noqa: N802
+        return [1, 0]
+
+    def nvmlDeviceGetMigMode(self, handle: int) -> list[int]:  # noqa: N802
+        raise self.NVMLError("not supported")
+
+    def nvmlDeviceGetPersistenceMode(self, handle: int) -> int:  # noqa: N802
+        return 1
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[SimpleNamespace]:  # noqa: N802
+        return [SimpleNamespace(pid=os.getpid()), SimpleNamespace(pid=1)]
+
+
+def test_limits_and_modes_of_a_gpu_are_those_that_nvml_says() -> None:
+    assert nvml_facts(FakeNvml(), 0) == {
+        "power_limit_w": 500,
+        "max_sm_mhz": 1980,
+        "ecc": 1,
+        "persistence": 1,
+        "other_processes": 1,
+    }

@@ -1,0 +1,72 @@
+"""What a GPU has to prepare for a sweep before the first block: said by a dry run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gacprof import operators
+from gacprof.core.errors import ConfigError
+from gacprof.core.points import Axis, Environment, Point
+from gacprof.devices.cuda import L2_FACTOR, MAX_CALLS, MAX_COLD_SHARE
+from gacprof.devices.datasheet import gpu_facts
+from gacprof.devices.memory import REPLICATE_OFFSET, moves, weight_bytes
+from gacprof.kernels.attention import AttentionCall, backend, release
+from gacprof.sweeping.engine import CurveSchedule
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """Of each process: ``captures`` are CUDA graphs; ``cudnn_plans`` are the attention calls that
+    cuDNN plans first (0.44 s each on a B200, FunASR#3704), None where PyTorch's choice is not
+    known for this GPU; ``memory_bytes`` is the most that operands take."""
+
+    captures: int
+    cudnn_plans: int | None
+    memory_bytes: int
+
+
+def preparation(axes: Sequence[Axis], gpu: Environment) -> Preparation:
+    """Count what a CUDA GPU prepares for axes."""
+    points = [axis.point(size) for axis in axes for size in axis.sizes]
+    try:
+        plans = sum(planned_by_cudnn(point, gpu) for point in points)
+    except ConfigError:
+        plans = None
+    captures = sum(len(CurveSchedule(axis).slots) for axis in axes)
+    return Preparation(captures, plans, operand_bytes(points, gpu))
+
+
+def planned_by_cudnn(point: Point, gpu: Environment) -> bool:
+    """Tell whether cuDNN serves the point. Raises :class:`ConfigError` for a GPU or a release of
+    torch whose choice is not known."""
+    if point.operator != "attention":
+        return False
+    if point.flags["backend"] != "auto":
+        return point.flags["backend"] == "cudnn"
+    dims = {name: size for name, size in point.dims.items() if name != "batch"}
+    call = AttentionCall(
+        gpu=gpu_facts(gpu.name).key,
+        arch=gpu.arch,
+        torch=release(gpu.stack["torch"]),
+        dtype=point.dtype,
+        mask=point.flags["mask"] != "none",
+        causal=bool(point.flags["causal"]),
+        **dims,
+    )
+    return backend(call) == "cudnn"
+
+
+def operand_bytes(points: Sequence[Point], gpu: Environment) -> int:
+    """The most memory that the operands of all points take: each place in a call has an arena as
+    large as its largest operand, and cold weights what is read between two uses."""
+    most_cold = MAX_COLD_SHARE * int(gpu.facts["memory_bytes"])
+    flushed = L2_FACTOR * int(gpu.facts["l2_bytes"])
+    arenas: dict[tuple[int, str], int] = {}
+    for point in points:
+        reuse = max(flushed, int(min(most_cold, MAX_CALLS * weight_bytes(point))))
+        for place, operand in enumerate(operators.get(point.operator).operands(point)):
+            nbytes = operand.nbytes + REPLICATE_OFFSET + (reuse if moves(point, operand) else 0)
+            key = place, operand.dtype
+            arenas[key] = max(arenas.get(key, 0), nbytes)
+    return sum(arenas.values())
