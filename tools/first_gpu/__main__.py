@@ -1,0 +1,283 @@
+"""What a GPU that is lent for some minutes should do: one command, one archive.
+
+    python3 tools/first_gpu [--seconds 540]             # on the machine with the GPU
+    python3 tools/first_gpu wheels                      # before: what it lacks, into .whl/
+    python3 tools/first_gpu read ARCHIVE --out FOLDER   # after: maps, pages, and what was seen
+
+The steps stand below in the order of their worth; each has a limit and a log, and the next one runs
+whatever became of it. All ends by itself after so many seconds. The archive is first-gpu.tar.gz in
+$OUT, else in runs/, and is packed anew every half minute while a step runs: a kill loses as much.
+Run again, with runs/first-gpu or the archive in runs/ still there, it leaves out what is done and
+goes on with what was cut. It needs Python and the packages of .whl/ or an environment of gacprof's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = ROOT / "tools/first_gpu"
+FOLDER = ROOT / "runs/first-gpu"
+WHEELS = ROOT / ".whl"
+SECONDS = 540
+"""Of ten minutes; the rest is for what starts and fetches the command."""
+ENDING_S = 8
+"""A step that is cut has so long to end in, and the archive as long to be packed."""
+PACK_EVERY_S = 30
+INSTALL_LIMIT_S = 90
+SWEEP_ENDING_S = 25
+"""A sweep's budget ends so long before its limit: starting python, the last round of blocks."""
+MAX_MIB = 16
+"""Of a file that comes back from such a machine."""
+LEFT_OUT = (".safetensors", ".lock", ".bin", ".pyc", ".new")
+"""Suffixes of files that would fill an archive and can be made again."""
+CLOCKS = "timestamp,clocks.sm,clocks.mem,power.draw,temperature.gpu,clocks_event_reasons.active"
+DONE = "done"
+BUDGET = "{budget}"
+"""A word of a command: what is left of the step's limit for measuring."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command, its limit, and the least time with which it is worth to begin."""
+
+    name: str
+    limit_s: int
+    command: tuple[str, ...]
+    least_s: int = 15
+
+
+def sweep(suite: str, device: str, limit_s: int, name: str = "") -> Step:
+    words = ("sweep", suite, "--device", device, "--budget-s", BUDGET, "--out", name or suite)
+    command = (sys.executable, "-m", "gacprof", *words)
+    return Step(name or suite, limit_s, command, least_s=50)
+
+
+def script(name: str, limit_s: int, *words: str) -> Step:
+    return Step(name, limit_s, (sys.executable, *words))
+
+
+def steps(device: str) -> list[Step]:
+    """All steps, in the order of their worth: together more than one loan has time for."""
+    pytest = ("-m", "pytest", "-v", "-s", "--tb=short", "-p", "no:cacheprovider", "-m", "gpu")
+    model = str(ROOT / "runs/first-gpu-models")
+    timed = ("--seconds", BUDGET, "--out", "bench.json")
+    ncu = ("ncu", "--clock-control", "none", "--profile-from-start", "off", "--set", "detailed")
+    return [
+        Step("nvidia-smi", 15, ("nvidia-smi", "-q")),
+        script("gpus", 40, "-m", "gacprof", "gpus", "--json"),
+        script("truth", 60, str(HERE / "truth.py"), "--out", "truth.json"),
+        script("dispatch", 60, str(ROOT / "tools/ask_live_gpu.py"), "--out", "dispatch.json"),
+        script("planes", 90, str(HERE / "planes.py"), "--seconds", BUDGET, "--out", "planes.json"),
+        sweep("quick", device, 85),
+        sweep("quick", device, 85, "again"),
+        script("tests", 90, *pytest, str(ROOT / "tests/gpu")),
+        sweep("full", device, 220),
+        script("bench", 110, str(HERE / "llamas.py"), model, *timed),
+        sweep("llama-ranks", device, 80),
+        sweep("paper", device, 110),
+        Step("ncu", 60, (*ncu, "-o", "edges", "-f", sys.executable, str(HERE / "edges.py"))),
+        script("packages", 30, "-m", "pip", "list", "--format=freeze"),
+    ]
+
+
+# ---- running ----
+
+
+def run(seconds: float, device: str) -> None:
+    """Run what is not done yet and fits into the time that is left."""
+    ends = time.monotonic() + seconds
+    archive = Path(os.environ.get("OUT") or ROOT / "runs") / "first-gpu.tar.gz"
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    begin_folder()
+    variables = os.environ | {"PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
+    variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), packages()]))
+    done = finished_steps()
+    with clock_log(), packing(archive):
+        for step in steps(device):
+            left_s = ends - time.monotonic() - 2 * ENDING_S
+            if step.name in done or left_s < step.least_s:
+                continue
+            started = time.monotonic()
+            outcome = run_step(step, min(step.limit_s, left_s), variables)
+            taken_s = time.monotonic() - started
+            with (FOLDER / "steps.tsv").open("a") as file:
+                file.write(f"{step.name}\t{outcome}\t{taken_s:.1f}\n")
+            pack(archive)
+    print((FOLDER / "steps.tsv").read_text())
+    mib = archive.stat().st_size / 2**20
+    print(f"{archive}: {mib:.1f} MiB" + f", over {MAX_MIB}: it may not come back" * (mib > MAX_MIB))
+
+
+def begin_folder() -> None:
+    """Make the folder of results, with what an archive of an earlier run holds."""
+    before = FOLDER.with_suffix(".tar.gz")
+    if not FOLDER.exists() and before.exists():
+        with tarfile.open(before) as packed:
+            packed.extractall(FOLDER, filter="data")
+    FOLDER.mkdir(parents=True, exist_ok=True)
+
+
+def packages() -> str:
+    """Install the wheels that were carried along, and return the folder that they are in; a cut
+    install leaves no mark and is made again."""
+    if not any(WHEELS.glob("*.whl")):
+        return os.environ.get("PYTHONPATH", "")
+    target = Path(tempfile.gettempdir()) / "gacprof-packages"
+    if not (target / DONE).exists():
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
+        pip += ["--no-compile", "--upgrade", "--disable-pip-version-check"]
+        pip += ["--root-user-action=ignore", "--target", str(target)]
+        wheels = [str(path) for path in sorted(WHEELS.glob("*.whl"))]
+        try:
+            subprocess.run([*pip, *wheels], check=True, timeout=INSTALL_LIMIT_S)
+            (target / DONE).touch()
+        except (subprocess.SubprocessError, OSError) as error:
+            print(f"not all of {WHEELS} was installed: {error}", flush=True)
+    return os.pathsep.join(filter(None, [str(target), os.environ.get("PYTHONPATH")]))
+
+
+def finished_steps() -> set[str]:
+    """Names of the steps that ended by themselves, well or not."""
+    path = FOLDER / "steps.tsv"
+    rows = [line.split("\t") for line in path.read_text().splitlines()] if path.exists() else []
+    return {name for name, outcome, _ in rows if not outcome.startswith("cut")}
+
+
+def run_step(step: Step, limit_s: float, variables: dict[str, str]) -> str:
+    """The step's exit code, or that it was cut: first by Ctrl-C, which lets a sweep end well."""
+    budget = str(max(5, int(limit_s - SWEEP_ENDING_S)))
+    command = [budget if word == BUDGET else word for word in step.command]
+    if "sweep" in command and (FOLDER / step.name / "run.json").exists():
+        command.append("--resume")
+    print(f"== {step.name}, up to {limit_s:.0f} s: {' '.join(command)}", flush=True)
+    log = FOLDER / f"{step.name}.log"
+    with log.open("a") as out:
+        try:
+            process = subprocess.Popen(
+                command,
+                cwd=FOLDER,
+                env=variables,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as error:
+            return str(error)
+        try:
+            outcome = str(process.wait(limit_s))
+        except subprocess.TimeoutExpired:
+            outcome = f"cut after {limit_s:.0f} s"
+        finally:
+            end(process)
+    print("\n".join(log.read_text(errors="replace").splitlines()[-6:]), flush=True)
+    return outcome
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End the step and all that it started; what it has begun to write it may finish."""
+    for number, patience_s in ((signal.SIGINT, ENDING_S - 2), (signal.SIGKILL, 2)):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(patience_s)
+
+
+@contextlib.contextmanager
+def clock_log() -> Iterator[None]:
+    """Log clocks, power and temperature ten times a second meanwhile."""
+    number = len(list(FOLDER.glob("clocks*.csv"))) + 1
+    command = ["nvidia-smi", f"--query-gpu={CLOCKS}", "--format=csv", "-lms", "100"]
+    with (FOLDER / f"clocks{number}.csv").open("w") as out:
+        try:
+            logger = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+        except OSError as error:
+            out.write(f"{error}\n")
+            yield
+            return
+        try:
+            yield
+        finally:
+            logger.terminate()
+            logger.wait()
+
+
+@contextlib.contextmanager
+def packing(archive: Path) -> Iterator[None]:
+    """Pack the folder at once, every half minute, and at the end whatever ends it."""
+    over = threading.Event()
+
+    def pack_now_and_then() -> None:
+        while not over.wait(PACK_EVERY_S):
+            pack(archive)
+
+    pack(archive)
+    packer = threading.Thread(target=pack_now_and_then, daemon=True)
+    packer.start()
+    try:
+        yield
+    finally:
+        over.set()
+        packer.join()
+        pack(archive)
+
+
+PACKING = threading.Lock()
+
+
+def pack(archive: Path) -> None:
+    """All of the folder in one archive, replaced at once."""
+    fresh = archive.with_suffix(".new")
+    with PACKING:
+        with tarfile.open(fresh, "w:gz", compresslevel=6) as packed:
+            for path in sorted(FOLDER.rglob("*")):
+                if path.is_file() and not path.is_symlink() and path.suffix not in LEFT_OUT:
+                    with contextlib.suppress(FileNotFoundError):  # it has just gone
+                        content = path.read_bytes()  # at once: it may grow or shrink meanwhile
+                        entry = tarfile.TarInfo(path.relative_to(FOLDER).as_posix())
+                        entry.size, entry.mtime = len(content), int(time.time())
+                        packed.addfile(entry, io.BytesIO(content))
+        fresh.replace(archive)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="first_gpu", description=__doc__.splitlines()[0])
+    parser.add_argument("verb", nargs="?", default="run", choices=("run", "read", "wheels"))
+    parser.add_argument("archive", nargs="?", type=Path, help="with read")
+    parser.add_argument("--seconds", type=float, default=SECONDS)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--out", type=Path, default=ROOT / "runs/first-gpu-read")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the last archive is packed
+    if options.verb == "run":
+        run(options.seconds, options.device)
+        return
+    sys.path.insert(0, str(HERE))
+    if options.verb == "wheels":
+        from wheels import fetch_wheels
+
+        fetch_wheels(WHEELS)
+    elif options.archive is None:
+        parser.error("name the archive to read")
+    else:
+        from read import read
+
+        read(options.archive, options.out)
+
+
+if __name__ == "__main__":
+    main()

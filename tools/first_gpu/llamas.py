@@ -1,0 +1,74 @@
+"""Write three Llama checkpoints of random weights on the spot, and bench them side by side.
+
+    python tools/first_gpu/llamas.py FOLDER [--seconds 60] [--out bench.json]
+
+``dense`` has head_dim 128 and width 14336; ``own`` the sizes that a compressor might leave, 107 and
+12,001; ``aligned`` the next multiples of 16. They need no network and tell nothing of quality.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import warnings
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+from gacprof.check.bench import bench
+from gacprof.cli.app import json_of, print_result
+
+SIZES = {"own": (107, 12_001), "aligned": (112, 12_016), "dense": (128, 14_336)}
+"""(head_dim, width of the MLP)."""
+
+
+def write(folder: Path, layers: int, hidden: int, device: str) -> list[str]:
+    """Write the checkpoints that are not there yet, and return their folders."""
+    for name, (head_dim, width) in SIZES.items():
+        if (folder / name / "config.json").exists():
+            continue
+        config = LlamaConfig(
+            hidden_size=hidden,
+            intermediate_size=width,
+            num_attention_heads=hidden // 128,
+            num_key_value_heads=max(1, hidden // 512),
+            head_dim=head_dim,
+            num_hidden_layers=layers,
+            vocab_size=32_000,
+            dtype="bfloat16",
+        )
+        with torch.device(device):
+            model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        model.save_pretrained(folder / name)
+        print(f"{folder / name}: {model.num_parameters():,} parameters", flush=True)
+    return [str(folder / name) for name in SIZES]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--out", type=Path, help="a file for the result with all rounds")
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--hidden", type=int, default=4096)
+    parser.add_argument("--prefill", type=int, default=1024)
+    parser.add_argument("--device", default="cuda")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    models = write(options.folder, options.layers, options.hidden, options.device)
+    result = bench(
+        models,
+        prefill=options.prefill,
+        decode=32,
+        seconds=options.seconds,
+        device=options.device,
+        dtype="bfloat16",
+    )
+    print_result(result)
+    if options.out:
+        options.out.write_text(json.dumps(json_of(result)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

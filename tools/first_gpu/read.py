@@ -1,0 +1,104 @@
+"""Read what came back from a lent GPU: maps and pages of its runs, and what was seen, in words."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+import gacprof
+from gacprof.cliffmap.run_folder import RunFolder
+from gacprof.core.formatting import counted
+from gacprof.kernels.names import Kernel, parse
+
+TAIL = 8
+"""Lines of a log that are shown of a step whose results are words."""
+
+
+def read(archive: Path, out: Path) -> None:
+    """Unpack an archive into ``out/raw``; make a map and a page of each run beside it."""
+    raw = out / "raw"
+    raw.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(archive) as packed:
+        packed.extractall(raw, filter="data")
+    if (raw / "steps.tsv").exists():
+        print((raw / "steps.tsv").read_text())
+    for path in sorted(raw.glob("clocks*.csv")):
+        print(clocks_text(path))
+    for name in ("truth", "dispatch", "tests", "bench", "ncu"):
+        log = raw / f"{name}.log"
+        if log.exists():
+            print(f"\n== {name}")
+            print(*log.read_text(errors="replace").splitlines()[-TAIL:], sep="\n")
+    if (raw / "planes.json").exists():
+        for plane in json.loads((raw / "planes.json").read_text())["planes"]:
+            print(plane_text(plane))
+    for folder in sorted(path.parent for path in raw.glob("*/run.json")):
+        print(run_text(folder, out))
+
+
+def clocks_text(path: Path) -> str:
+    """The range of the SM clock and the highest power of a clock log."""
+    try:
+        log = pd.read_csv(path, skipinitialspace=True)
+        clock = log.filter(like="clocks.current.sm").iloc[:, 0].str.split().str[0].astype(float)
+        watts = log.filter(like="power.draw").iloc[:, 0].str.split().str[0].astype(float)
+    except (pd.errors.EmptyDataError, IndexError, ValueError, AttributeError):
+        return f"{path.name}: no clocks in it: {path.read_text(errors='replace')[:80].strip()}"
+    return (
+        f"{path.name}: {counted(len(log), 'reading')}, SM clock {clock.min():.0f} to "
+        f"{clock.max():.0f} MHz, up to {watts.max():.0f} W"
+    )
+
+
+def plane_text(plane: dict[str, Any]) -> str:
+    """A plane's kernels by the alignment of N and of K: how often, and the usual duration."""
+    kernels = [parse(name) for name in plane["names"]]
+    counts: dict[tuple[int, int], Counter[str]] = defaultdict(Counter)
+    durations: dict[tuple[int, int], list[float]] = defaultdict(list)
+    shapes = [(n, k) for n in plane["sizes"] for k in plane["sizes"]]
+    for (n, k), numbers, us in zip(shapes, plane["kernels"], plane["us"], strict=True):
+        key = alignment(n), alignment(k)
+        names = dict.fromkeys(kernel_text(kernels[number]) for number in numbers)
+        counts[key][" + ".join(names) or "not seen"] += 1
+        durations[key].append(us)
+    lines = [f"\n== {plane['dtype']}, M = {plane['M']}: N and K by their largest power of 2"]
+    for key in sorted(counts):
+        usual = sorted(durations[key])[len(durations[key]) // 2]
+        texts = ", ".join(f"{count} × {text}" for text, count in counts[key].most_common(3))
+        lines.append(f"N {key[0]:2}, K {key[1]:2}: {usual:7.1f} µs  {texts}")
+    return "\n".join(lines)
+
+
+def alignment(size: int) -> int:
+    """The largest power of 2 up to 16 that divides a size."""
+    return min(16, size & -size)
+
+
+def kernel_text(kernel: Kernel) -> str:
+    aligned = f" align{kernel.alignment}" if kernel.alignment else ""
+    return f"{kernel.provider} {kernel.family}{aligned}"
+
+
+def run_text(folder: Path, out: Path) -> str:
+    """What a run came to; its map and page are written beside."""
+    run = RunFolder(folder)
+    blocks = [block for axis in run.axes for block in run.blocks(axis)]
+    clocks = [block.clock_mhz for block in blocks if block.clock_mhz]
+    text = (
+        f"\n== {folder.name}: {counted(len(blocks), 'block')} of {counted(len(run.axes), 'curve')}"
+    )
+    if clocks:
+        text += f", SM clock {min(clocks):.0f} to {max(clocks):.0f} MHz"
+    try:
+        cliff_map = gacprof.build_map(run, name=folder.name)
+    except gacprof.GacprofError as error:
+        return f"{text}: no map: {error}"
+    path = out / f"{folder.name}.json"
+    cliff_map.save(path)
+    page = gacprof.report([path], out / folder.name)
+    return f"{text}\n{path}\n{page}"

@@ -1,0 +1,201 @@
+"""Ground truth of a GPU and of our way to time it, in a minute: what is known from elsewhere first.
+
+    python tools/first_gpu/truth.py [--out truth.json]
+
+Copies and a large product have known rates (H100: 3.0 TB/s, about 790 TFLOP/s). Then products of a
+few and of hundreds of microseconds, by graphs of 1 to 64 calls, by events around calls of the host,
+and by the tracer: they differ by constants. The ticks of events, what an empty graph costs, the SM
+clock after idling and at work, and what a reading of the throttling counters costs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import time
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from gacprof.devices.cuda import METER_CYCLES, CudaDevice
+from gacprof.devices.cuda_graph import TimedGraph, sleep
+from gacprof.devices.environment import Throttling
+from gacprof.devices.tracing import traced_kernels
+
+RUNS = (1, 2, 16, 64)
+SHAPES = ((1, 1024, 1024), (2048, 2048, 2048), (4096, 3072, 4096), (4096, 8192, 4096))
+"""(M, N, K) in bfloat16: a GEMV of some 3 µs, products of about 30, 130 and 350 on an H100."""
+LAUNCHES = 31
+COPY_BYTES = 4 << 30
+LARGE = 8192
+
+
+def graph_times_us(device: CudaDevice, call: Callable[[], Any], run: int) -> list[float]:
+    """Microseconds between the events of a graph of so many calls, whole."""
+    graph = TimedGraph([call] * run, device.graphs, device.graph_pool, before=call)
+    times_us = []
+    for _ in range(LAUNCHES):
+        graph.launch()
+        torch.cuda.synchronize()
+        times_us.append(graph.elapsed_us())
+    return times_us
+
+
+def event_times_us(call: Callable[[], Any], run: int) -> list[float]:
+    """The same of calls that the host launches while the device sleeps."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    times_us = []
+    for _ in range(LAUNCHES):
+        sleep(20.0 + 20.0 * run)
+        start.record()
+        for _ in range(run):
+            call()
+        end.record()
+        torch.cuda.synchronize()
+        times_us.append(start.elapsed_time(end) * 1e3)
+    return times_us
+
+
+def rate(call: Callable[[], Any], work: float, calls: int = 10) -> float:
+    """Work a second over calls one after another, after three warm-ups."""
+    for _ in range(3):
+        call()
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(calls):
+        call()
+    end.record()
+    torch.cuda.synchronize()
+    return work * calls / max(1e-9, start.elapsed_time(end) / 1e3)
+
+
+def rates(device: CudaDevice) -> dict[str, float]:
+    """Bandwidth of a copy, and the rate of a large product on random data and on zeros."""
+    elements = min(COPY_BYTES, device.memory_bytes // 8) // 2
+    source = torch.empty(elements, dtype=torch.bfloat16, device="cuda")
+    target = torch.empty_like(source)
+    found = {"copy_tb_s": rate(partial(target.copy_, source), 4e-12 * elements)}
+    x = torch.randn(LARGE, LARGE, device="cuda").bfloat16()
+    found["bf16_tflops"] = rate(lambda: x @ x, 2e-12 * LARGE**3)
+    x.zero_()
+    found["bf16_tflops_zeros"] = rate(lambda: x @ x, 2e-12 * LARGE**3)
+    return found
+
+
+def products(device: CudaDevice) -> list[dict[str, Any]]:
+    """Each product by graph, events and tracer; quartiles of microseconds, whole."""
+    found = []
+    for m, n, k in SHAPES:
+        x = torch.randn(m, k, device="cuda").bfloat16()
+        weight = torch.randn(n, k, device="cuda").bfloat16()
+        call = partial(torch.nn.functional.linear, x, weight)
+        call()
+        [kernels] = traced_kernels([call])
+        row: dict[str, Any] = {"M": m, "N": n, "K": k, "kernels": [run.name for run in kernels]}
+        row["tracer_us"] = round(sum(run.us for run in kernels), 3)
+        for run in RUNS:
+            row[f"graph{run}_us"] = quartiles(graph_times_us(device, call, run))
+            row[f"events{run}_us"] = quartiles(event_times_us(call, run))
+        print(json.dumps(row), flush=True)
+        found.append(row)
+    return found
+
+
+def quartiles(values: list[float]) -> list[float]:
+    """Lower quartile, median, upper quartile."""
+    ordered = sorted(values)
+    return [round(ordered[len(ordered) * part // 4], 3) for part in (1, 2, 3)]
+
+
+def ticks(device: CudaDevice) -> dict[str, Any]:
+    """Elapsed times of graphs that hold nothing, and of sleeps that grow by 20 ns: the smallest
+    step between different ones is an event's tick."""
+    empty_us = []
+    nothing = TimedGraph([], device.graphs, device.graph_pool)
+    for _ in range(200):
+        nothing.launch()
+        torch.cuda.synchronize()
+        empty_us.append(nothing.elapsed_us())
+    slept_us = []
+    for cycles in range(20_000, 24_000, 40):
+        spin = partial(torch.cuda._sleep, cycles)
+        graph = TimedGraph([spin], device.graphs, device.graph_pool)
+        graph.launch()
+        torch.cuda.synchronize()
+        slept_us.append(graph.elapsed_us())
+    begin = time.perf_counter()
+    for _ in range(1000):
+        nothing.launch()
+    torch.cuda.synchronize()
+    launch_us = (time.perf_counter() - begin) * 1e3
+    different = sorted({round(us, 4) for us in [*empty_us, *slept_us]})
+    steps = [later - earlier for earlier, later in itertools.pairwise(different)]
+    return {
+        "empty_graph_us": quartiles(empty_us),
+        "tick_us": round(min(steps), 4) if steps else None,
+        "different_times": len(different),
+        "of": len(empty_us) + len(slept_us),
+        "launch_of_an_empty_graph_us": round(launch_us, 2),
+    }
+
+
+def clocks_mhz(device: CudaDevice, milliseconds: int) -> list[int]:
+    """The SM clock in a row of spins of known cycles, 200 µs each."""
+    measured = []
+    for _ in range(milliseconds * 5):
+        device.clock_meter.launch()
+        torch.cuda.synchronize()
+        measured.append(round(METER_CYCLES / device.clock_meter.call_us(device.constant_us)))
+    return measured
+
+
+def clock(device: CudaDevice) -> dict[str, Any]:
+    """The SM clock after two idle seconds, and after half a second of heavy work."""
+    time.sleep(2)
+    after_idling = clocks_mhz(device, 20)
+    x = torch.randn(4096, 4096, device="cuda").bfloat16()
+    until = time.monotonic() + 0.5
+    while time.monotonic() < until:
+        for _ in range(20):
+            x @ x
+        torch.cuda.synchronize()
+    after_work = clocks_mhz(device, 10)
+    throttling, begin = Throttling(device.index), time.perf_counter()
+    for _ in range(20):
+        counters = throttling.slowed_ns()
+    reading_us = (time.perf_counter() - begin) * 1e6 / 20
+    return {
+        "after_idling_mhz": after_idling,
+        "after_work_mhz": after_work,
+        "median_after_work_mhz": median(after_work),
+        "counters_ns": counters,
+        "reading_of_counters_us": round(reading_us, 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    device = CudaDevice()
+    record: dict[str, Any] = {"environment": vars(device.environment)}
+    record["constant_us"] = device.constant_us
+    parts = {"rates": rates, "ticks": ticks, "clock": clock, "products": products}
+    with device.active():
+        for name, part in parts.items():
+            record[name] = part(device)
+            if name != "products":
+                print(name, json.dumps(record[name]), flush=True)
+            if options.out:
+                options.out.write_text(json.dumps(record), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
