@@ -108,10 +108,10 @@ class RunFolder:
 
     def append(self, block: Block) -> None:
         """Keep a block: on return a kill of the sweep loses it no more."""
-        blocks = self._blocks[block.axis]
+        row = {"block": sum(map(len, self._blocks.values())), **asdict(block)}
         with (self.path / JOURNAL).open("a", encoding="utf-8") as journal:
-            journal.write(json.dumps(asdict(block)) + "\n")
-        blocks.append(block)
+            journal.write(json.dumps(row) + "\n")
+        self._blocks[block.axis].append(block)
 
     def record_points(
         self, axis: Axis, kernels: Mapping[int, Sequence[KernelRun]], failures: Mapping[int, str]
@@ -140,10 +140,10 @@ class RunFolder:
     @cached_property
     def _blocks(self) -> dict[str, list[Block]]:
         blocks: defaultdict[str, list[Block]] = defaultdict(list)
+        folded = []
         if (self.path / PARQUET).is_file():
-            for block in blocks_of(pd.read_parquet(self.path / PARQUET)):
-                blocks[block.axis].append(block)
-        for block in read_journal(self.path / JOURNAL):
+            folded = blocks_of(pd.read_parquet(self.path / PARQUET))
+        for block in [*folded, *read_journal(self.path / JOURNAL, after=len(folded))]:
             blocks[block.axis].append(block)
         return blocks
 
@@ -179,8 +179,9 @@ def blocks_of(frame: pd.DataFrame) -> list[Block]:
     return blocks
 
 
-def read_journal(path: Path) -> list[Block]:
-    """The blocks of a journal; a last line that a kill tore is left out, and cut off."""
+def read_journal(path: Path, after: int) -> list[Block]:
+    """The blocks of a journal but the run's first ``after``, which a kill left here although they
+    are folded. A last line that a kill tore is left out, and cut off."""
     if not path.is_file():
         return []
     *lines, torn = path.read_bytes().split(b"\n")
@@ -196,4 +197,5 @@ def read_journal(path: Path) -> list[Block]:
             row.get("clock_mhz"),
         )
         for row in rows
+        if row.get("block", after) >= after  # 0.3 did not number them
     ]

@@ -56,6 +56,31 @@ def test_blocks_after_a_fold_come_after_it(tmp_path: Path) -> None:
     assert len(RunFolder(run.path).blocks(AXES[0])) == len(RUN.blocks(AXES[0])) + 1
 
 
+def test_a_kill_within_a_fold_counts_no_block_twice(tmp_path: Path) -> None:
+    run = written(tmp_path)
+    journal = (run.path / JOURNAL).read_bytes()
+    run.fold()
+    (run.path / JOURNAL).write_bytes(journal)
+    again = RunFolder(run.path)
+    assert again.blocks(AXES[0]) == RUN.blocks(AXES[0])
+    again.append(RUN.blocks(AXES[0])[0])
+    assert len(RunFolder(run.path).blocks(AXES[0])) == len(RUN.blocks(AXES[0])) + 1
+
+
+def test_clocks_and_durations_of_kernels_are_kept(tmp_path: Path) -> None:
+    run = written(tmp_path)
+    axis = AXES[0]
+    run.record_points(axis, {66: (KernelRun("a", 1.25), KernelRun("b", 2.0))}, {})
+    run.record_points(axis, {67: (KernelRun("a", math.nan),)}, {})
+    run.append(Block(axis.key, 0, (64,), (1.0,), 1755.0))
+    for _ in range(2):
+        run.fold()
+        again = RunFolder(run.path)
+        assert [block.clock_mhz for block in again.blocks(axis)][-2:] == [None, 1755.0]
+        assert again.points.kernel_us[axis.key] == {64: 1.5, 66: 3.25}
+        assert again.kernels(axis)[66] == ("a", "b")
+
+
 def test_a_torn_last_line_is_dropped(tmp_path: Path) -> None:
     run = written(tmp_path)
     with (run.path / JOURNAL).open("a") as journal:

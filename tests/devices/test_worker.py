@@ -28,6 +28,18 @@ def test_a_point_that_kills_its_process_is_a_failure() -> None:
     device.close()
 
 
+def test_the_point_that_kills_is_found_among_all_axes() -> None:
+    device = IsolatedDevice("cpu")
+    early = device.prepare([points(64, operator="linear")])[0]
+    axes = [points(risky_operator.FINE, 65), points(66, risky_operator.KILLS, 67)]
+    fine, killing = device.prepare(axes)
+    assert not fine.failures and sorted(killing.failures) == [1]
+    assert not any(map(math.isnan, killing.time_block([2, 0, 2]).times_us))
+    assert len(early.time_block([0, 0]).times_us) == 2 and not early.failures
+    assert not any(map(math.isnan, fine.time_block([0, 1]).times_us))
+    device.close()
+
+
 @pytest.mark.slow
 def test_a_point_that_hangs_is_a_failure_and_other_sessions_go_on() -> None:
     device = IsolatedDevice("cpu", call_limit_s=5.0)

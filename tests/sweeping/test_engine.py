@@ -12,6 +12,7 @@ from recorded_device import RECORDED, RecordedDevice
 from gacprof.cliffmap.build import build_map
 from gacprof.cliffmap.run_folder import RunFolder, RunHeader
 from gacprof.core.points import Axis, Environment, Point
+from gacprof.sweeping import engine
 from gacprof.sweeping.engine import MAX_BLOCKS, MIN_BLOCKS, PROCESSES, measure
 
 SIZES = tuple(range(96, 129))
@@ -55,6 +56,38 @@ def test_a_block_calls_every_size_once_and_replicates_twice(tmp_path: Path) -> N
         twice = [size for size in SIZES if order.count(size) == 2]
         assert len(twice) == len(order) - len(SIZES) >= 4
     assert len(set(orders)) == len(orders), "orders are drawn anew"
+
+
+class Clock:
+    """A clock that only moves by what is done on its device: preparing takes 40 s, a call 1 s."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def device(self) -> RecordedDevice:
+        device = RecordedDevice(self.undecided)
+        self.now += 40
+        return device
+
+    def undecided(self, point: Point) -> float:
+        self.now += 1
+        return random.Random(self.now).uniform(90, 120)
+
+
+@pytest.mark.parametrize(("budget_s", "processes"), [(30, 1), (100, 1), (1000, 3), (170, 2)])
+def test_a_budget_counts_preparing_and_leaves_half_for_measuring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget_s: float, processes: int
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(engine, "time", clock)
+    run = begun(tmp_path)
+    measure(run, clock.device, budget_s=budget_s)
+    assert {block.process for block in run.blocks(AXES[0])} == set(range(processes))
+    turn_s = sum(len(run.blocks(axis)[0].order) for axis in AXES)
+    assert clock.now <= max(40, budget_s) + processes * turn_s
 
 
 def test_axes_take_turns(tmp_path: Path) -> None:

@@ -74,7 +74,6 @@ def steps(device: str) -> list[Step]:
     """All steps, in the order of their worth: together more than one loan has time for."""
     pytest = ("-m", "pytest", "-v", "-s", "--tb=short", "-p", "no:cacheprovider", "-m", "gpu")
     model = str(ROOT / "runs/first-gpu-models")
-    timed = ("--seconds", BUDGET, "--out", "bench.json")
     ncu = ("ncu", "--clock-control", "none", "--profile-from-start", "off", "--set", "detailed")
     return [
         Step("nvidia-smi", 15, ("nvidia-smi", "-q")),
@@ -86,7 +85,9 @@ def steps(device: str) -> list[Step]:
         sweep("quick", device, 85, "again"),
         script("tests", 90, *pytest, str(ROOT / "tests/gpu")),
         sweep("full", device, 220),
-        script("bench", 110, str(HERE / "llamas.py"), model, *timed),
+        script(
+            "bench", 110, str(HERE / "llamas.py"), model, "--seconds", "40", "--out", "bench.json"
+        ),
         sweep("llama-ranks", device, 80),
         sweep("paper", device, 110),
         Step("ncu", 60, (*ncu, "-o", "edges", "-f", sys.executable, str(HERE / "edges.py"))),
