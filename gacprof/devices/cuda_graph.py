@@ -24,6 +24,8 @@ CYCLES_PER_US = 2_000
 LEAD_IN_US = 5.0
 """Before the first event: some times what one node of a graph takes to start the next."""
 MAX_SLEEP_US, ROUGH_CALLS = 2_000.0, 4
+DIGITS = 4
+"""Decimals of microseconds that are kept: a tenth of a nanosecond, finer than any tick over r."""
 
 
 class TimedGraph:
@@ -81,7 +83,7 @@ class TimedGraph:
         """Microseconds of one call of the latest launch, where events alone take ``constant_us``;
         nan where they took no more."""
         us = (self.elapsed_us() - constant_us) / len(self._calls)
-        return us if us > 0 else math.nan
+        return round(us, DIGITS) if us > 0 else math.nan
 
 
 def rough_us(call: BoundCall, enqueue_us: float) -> float:

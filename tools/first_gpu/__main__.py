@@ -213,7 +213,7 @@ def clock_log() -> Iterator[None]:
         try:
             yield
         finally:
-            logger.terminate()
+            logger.kill()
             logger.wait()
 
 

@@ -5,7 +5,7 @@
 Every N and K from 4096 to 4160 in bfloat16 and float16; in fp8, whose products are refused off 16,
 every sixteenth to 5120. One call a shape in one session of the tracer a plane, the planes in the
 order of their worth; the file is written anew after each. ``us`` is the tracer's duration of that
-one call, at whatever clock.
+one call, at whatever clock; null on a virtual GPU.
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ def plane(device: CudaDevice, dtype: str, m: int) -> dict[str, Any]:
         "sizes": sizes,
         "names": list(numbers),
         "kernels": index,
-        "us": [round(sum(run.us for run in runs), 1) for runs in kernels],
+        "us": [
+            None if device.virtual else round(sum(run.us for run in runs), 1) for runs in kernels
+        ],
         "not_seen": sum(not runs for runs in kernels),
         "seconds": round(seconds, 1),
     }

@@ -65,7 +65,7 @@ def plane_text(plane: dict[str, Any]) -> str:
         key = alignment(n), alignment(k)
         names = dict.fromkeys(kernel_text(kernels[number]) for number in numbers)
         counts[key][" + ".join(names) or "not seen"] += 1
-        durations[key].append(us)
+        durations[key].append(us or 0.0)
     lines = [f"\n== {plane['dtype']}, M = {plane['M']}: N and K by their largest power of 2"]
     for key in sorted(counts):
         usual = sorted(durations[key])[len(durations[key]) // 2]
