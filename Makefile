@@ -55,7 +55,7 @@ test-engine: $(READY)
 
 # what a GPU machine without network lacks, as wheels for its Python, into .whl/ (17 MB and more)
 gpu-wheels: $(READY)
-	PYTHON=$(BIN)/python GPU_PYTHON=3.12 tools/first_gpu_hour.sh wheels
+	$(BIN)/python tools/first_gpu wheels
 
 # sdist and wheel into dist/; a slow test installs them into an empty environment
 release: $(READY)

@@ -4,6 +4,9 @@ A round runs every model once at every workload, and the first model a second ti
 its own: the A/A replicate. Models are compared within a round, so whatever the machine does to a
 round as a whole cancels; the trimmed mean of the rounds' log ratios has Student's interval. The
 replicate's difference from its original is the bench's own error: no smaller one is claimed.
+
+On a GPU small models decode as fast as the host launches kernels, whatever these take. There the
+step is timed as a captured CUDA graph too, and each time says how much of it the device was busy.
 """
 
 from __future__ import annotations
@@ -12,10 +15,11 @@ import copy
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+import torch
 from scipy import stats
 from torch import nn
 
@@ -24,6 +28,7 @@ from gacprof.check.models import (
     Checkpoint,
     Decode,
     Prefill,
+    StaticDecode,
     Workload,
     common_dtype,
     loaded,
@@ -36,6 +41,7 @@ from gacprof.core.dtypes import dtype_name
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Environment
 from gacprof.core.sizes import Interval
+from gacprof.devices.device import first_line
 from gacprof.devices.environment import read_environment
 
 WARM_UP_ROUNDS = 2
@@ -58,7 +64,9 @@ class Timing:
     ``latency_us`` is that of the prompt, or of one decoded token; ``ratio`` is the time over the
     first model's (below 1 is faster), with 95 % intervals; ``times_us`` are the rounds. The verdict
     is decided where the ratio's 99 % interval excludes 1 and the difference exceeds any that the
-    replicate's 95 % interval allows.
+    replicate's 95 % interval allows. ``busy_share`` is the share of the time in which kernels ran,
+    by a trace; None on a CPU and where no trace saw them all. Those of a captured step are traced
+    as the host launches them.
     """
 
     model: str
@@ -67,12 +75,14 @@ class Timing:
     ratio: Interval
     verdict: BenchVerdict
     times_us: tuple[float, ...]
+    busy_share: float | None = None
 
 
 @dataclass(frozen=True)
 class BenchResult:
     """``timings`` by workload and model, the first model first; ``replicates`` are the first
-    model's A/A replicate at each workload, whose verdict ought to be undecided."""
+    model's A/A replicate at each workload, whose verdict ought to be undecided. ``not_captured``
+    is why the captured workload is missing on a CUDA device, else empty."""
 
     models: tuple[str, ...]
     parameters: tuple[int, ...]
@@ -83,6 +93,7 @@ class BenchResult:
     timings: tuple[Timing, ...]
     replicates: tuple[Timing, ...]
     environment: Environment
+    not_captured: str = ""
 
 
 def bench(
@@ -97,7 +108,8 @@ def bench(
 ) -> BenchResult:
     """Time models side by side.
 
-    They read a prompt and decode tokens, in rounds, and are compared with the first of them.
+    They read a prompt and decode tokens, in rounds, and are compared with the first of them. On a
+    CUDA device a decoded token is timed as the host launches it and as a captured graph.
 
     Parameters
     ----------
@@ -137,19 +149,29 @@ def bench(
     models = [loaded(checkpoint, numbers, where) for checkpoint in checkpoints]
     columns = [*models, copy.deepcopy(models[0])]
     ids = random_ids(min(map(vocabulary, models)), (batch, prefill)).to(where)
-    workloads: dict[str, list[Workload]] = {
+    workloads: dict[str, Sequence[Workload]] = {
         f"prefill {prefill}": [Prefill(model, ids) for model in columns]
     }
     if decode:
         workloads[f"decode {decode}"] = [Decode(model, ids, decode) for model in columns]
+    for row in workloads.values():
+        for workload in row:
+            workload.trace()
+    not_captured = ""
+    if decode and where.type == "cuda":
+        try:
+            workloads[f"decode {decode}, captured"] = captured_decodes(columns, ids, decode)
+        except Exception as error:  # any model's code and any kernel may refuse
+            not_captured = first_line(error)
     times = run_rounds(columns, workloads, seconds)
     names = short_names(checkpoints)
     timings: list[Timing] = []
     replicates: list[Timing] = []
-    for workload, times_us in times.items():
-        per_step = times_us / workloads[workload][0].steps
-        *compared, replicate = compare(names, workload, per_step)
-        timings += compared
+    for name, times_us in times.items():
+        row = workloads[name]
+        compared = compare(names, name, times_us / row[0].steps)
+        *of_models, replicate = map(with_busy_share, compared, row)
+        timings += of_models
         replicates.append(replicate)
     return BenchResult(
         models=names,
@@ -161,11 +183,32 @@ def bench(
         timings=tuple(timings),
         replicates=tuple(replicates),
         environment=environment,
+        not_captured=not_captured,
     )
 
 
+def captured_decodes(
+    models: Sequence[nn.Module], ids: torch.Tensor, steps: int
+) -> Sequence[StaticDecode]:
+    """Captured decoding of each model; raises where a model's step cannot be captured."""
+    decodes = [StaticDecode(model, ids, steps) for model in models]
+    for decode in decodes:
+        decode.trace()
+    for decode in decodes:
+        decode.capture()
+    return decodes
+
+
+def with_busy_share(timing: Timing, workload: Workload) -> Timing:
+    """The timing with the share of it in which the workload's kernels ran."""
+    if workload.kernels_us is None:
+        return timing
+    busy_us = workload.kernels_us / workload.steps
+    return replace(timing, busy_share=min(1.0, busy_us / timing.latency_us.value))
+
+
 def run_rounds(
-    models: Sequence[nn.Module], workloads: dict[str, list[Workload]], seconds: float
+    models: Sequence[nn.Module], workloads: dict[str, Sequence[Workload]], seconds: float
 ) -> dict[str, np.ndarray]:
     """Times [rounds, models] in µs of every workload, rounds taken until the time is over."""
     draw = random.Random(SEED)
@@ -186,12 +229,16 @@ def run_rounds(
 
 
 def move_weights(models: Sequence[nn.Module], draw: random.Random) -> None:
-    """Copy all parameters to other memory, in random order.
+    """Copy all parameters on the CPU to other memory, in random order.
 
     Addresses decide which weights share a line of a cache: of equal models one may decode 2 %
     slower for as long as its weights stay where they are.
     """
     parameters = [parameter for model in models for parameter in model.parameters()]
+    # A GPU's stay: a captured graph reads them where they were, so that it would compute with freed
+    # memory, and a copy in place moves nothing. A GPU hashes addresses over its caches; what is
+    # left of their effect is in the difference of the replicate, whose weights lie elsewhere.
+    parameters = [parameter for parameter in parameters if parameter.device.type == "cpu"]
     for parameter in draw.sample(parameters, len(parameters)):
         parameter.data = parameter.data.clone()
 

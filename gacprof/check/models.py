@@ -5,19 +5,22 @@ from __future__ import annotations
 import copy
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from transformers import StaticCache
 
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.load import load_model
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.core.dtypes import FLOATING, dtype_name
 from gacprof.core.errors import CheckpointError, ConfigError, MeasurementError
+from gacprof.devices.captured import captured
+from gacprof.devices.tracing import traced_kernels
 
 SEED = 0
 
@@ -99,10 +102,12 @@ def short_names(checkpoints: Sequence[Checkpoint]) -> tuple[str, ...]:
 class Workload(ABC):
     """One model at one workload, on token ids [sequences, prompt] that all models get alike.
 
-    ``steps`` are the forward passes of one run.
+    ``steps`` are the forward passes of one run, ``kernels_us`` the time of its kernels, None on a
+    CPU and where no trace saw them all.
     """
 
     steps = 1
+    kernels_us: float | None = None
 
     def __init__(self, model: nn.Module, ids: torch.Tensor) -> None:
         self.model: Any = model
@@ -124,6 +129,23 @@ class Workload(ABC):
             self.run()
             synchronize(self.ids.device)
             return (time.perf_counter_ns() - start) / 1e3
+
+    def trace(self) -> None:
+        """Trace one run on a CUDA device for its kernels' time; before any capture, since tracers
+        and graphs get in each other's way."""
+        if self.ids.device.type != "cuda":
+            return
+
+        def prepare_and_run() -> None:
+            self.prepare()  # each time: a run that missed kernels is traced again
+            self.run()
+            synchronize(self.ids.device)
+
+        with torch.inference_mode():
+            [kernels] = traced_kernels([prepare_and_run])
+        if kernels:
+            # Copies are left out: they restore the cache before the run
+            self.kernels_us = sum(k.us for k in kernels if not k.name.startswith("Memcpy"))
 
 
 class Prefill(Workload):
@@ -153,3 +175,65 @@ class Decode(Workload):
         for _ in range(self.steps):
             output = self.model(input_ids=token, past_key_values=self.cache, use_cache=True)
             token = output.logits[:, -1:].argmax(-1)
+
+
+class StaticDecode(Workload):
+    """Greedy decoding as engines do it: cache, token and position stay where they are in memory,
+    so that a CUDA graph can hold a step. Until it is captured the host launches its kernels.
+
+    The cache has room for the prompt and all that is decoded, and attention reads all of it.
+    """
+
+    def __init__(self, model: nn.Module, ids: torch.Tensor, steps: int) -> None:
+        super().__init__(model, ids)
+        self.steps = steps
+        prompt = ids.shape[1]
+        self.cache: Any = StaticCache(config=self.model.config, max_cache_len=prompt + steps)
+        with torch.inference_mode():
+            output = self.model(
+                input_ids=ids, past_key_values=self.cache, use_cache=True, logits_to_keep=1
+            )
+            self.first_token = output.logits.argmax(-1)
+            self.token = self.first_token.clone()
+            self.first_position = torch.full_like(ids[:1, :1], prompt)
+            self.position = self.first_position.clone()
+            self.prompt_cache = copy.deepcopy(self.cache)
+        self.take_step: Callable[[], None] = self.step
+
+    def prepare(self) -> None:
+        """Write the prompt's state over that of the latest run, which stays in its place. What a
+        layer keeps otherwise (states of linear attention) goes on: the work is the same."""
+        self.token.copy_(self.first_token)
+        self.position.copy_(self.first_position)
+        for layer, prompt_layer in zip(self.cache.layers, self.prompt_cache.layers, strict=True):
+            for name, value in vars(prompt_layer).items():
+                if isinstance(value, torch.Tensor):
+                    getattr(layer, name).copy_(value)
+                elif isinstance(value, int):
+                    setattr(layer, name, value)
+
+    def step(self) -> None:
+        """Decode one token from the last one, and leave it and its position for the next step."""
+        output = self.model(
+            input_ids=self.token,
+            position_ids=self.position,
+            cache_position=self.position[0],  # transformers 4: else it waits for the device
+            past_key_values=self.cache,
+            use_cache=True,
+        )
+        self.token.copy_(output.logits[:, -1:].argmax(-1))
+        self.position.add_(1)
+
+    def capture(self) -> None:
+        """Have the device replay a step from now on. Raises where a step cannot be captured."""
+        length = self.ids.shape[1] + self.steps
+        for layer in self.cache.layers:
+            # The host chooses other kernels once a window is full, and waits in these
+            if getattr(layer, "max_cache_len", length) < length:
+                raise MeasurementError("a sliding window is shorter than prompt and decoded tokens")
+        with torch.inference_mode():
+            self.take_step = captured(self.step, self.prepare, self.ids.device)
+
+    def run(self) -> None:
+        for _ in range(self.steps):
+            self.take_step()

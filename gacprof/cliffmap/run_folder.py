@@ -173,7 +173,7 @@ def blocks_of(frame: pd.DataFrame) -> list[Block]:
     for _, calls in frame.groupby("block", sort=True):
         first = calls.iloc[0]
         order, times = tuple(calls["size"].tolist()), tuple(calls["us"].tolist())
-        mhz = float(first.get("clock_mhz", math.nan))  # runs of 0.3 have no such column
+        mhz = float(first.get("clock_mhz", math.nan))  # older runs have no such column
         clock_mhz = None if math.isnan(mhz) else mhz
         blocks.append(Block(str(first["axis"]), int(first["process"]), order, times, clock_mhz))
     return blocks
@@ -197,5 +197,5 @@ def read_journal(path: Path, after: int) -> list[Block]:
             row.get("clock_mhz"),
         )
         for row in rows
-        if row.get("block", after) >= after  # 0.3 did not number them
+        if row.get("block", after) >= after  # older journals have no numbers
     ]

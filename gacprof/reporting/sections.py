@@ -266,7 +266,7 @@ def verification_section(result: Verification) -> Section:
 
 
 def bench_section(result: BenchResult) -> Section:
-    """Models by workload, each beside the first one."""
+    """Models by workload, each beside the first one; on a GPU how much of the time it worked."""
     decided = [t for t in result.timings if t.verdict in ("faster", "slower")]
     said = [f"{t.model} is {t.verdict} than {result.models[0]} in {t.workload}" for t in decided]
     headline = ("; ".join(said) or "No difference is sure") + "."
@@ -282,11 +282,19 @@ def bench_section(result: BenchResult) -> Section:
         change = Interval(ratio.low - 1, ratio.value - 1, ratio.high - 1)
         row = (replicate.workload, "the first again (A/A)", time_interval(replicate.latency_us))
         rows.append((*row, percent_interval(change), replicate.verdict))
-    remark = (
+    remarks = [
         f"{result.environment.name}, {result.dtype}, {result.rounds} rounds, models interleaved."
-    )
+    ]
+    for timing in result.timings:
+        if timing.busy_share is not None:
+            share = percent(timing.busy_share, 0)
+            remarks.append(
+                f"{timing.workload}, {timing.model}: the device was busy {share} of the time."
+            )
+    if result.not_captured:
+        remarks.append(f"Decoding was not captured in a CUDA graph: {result.not_captured}.")
     columns = ("workload", "model", "latency", "time against the first", "verdict")
-    return Section("Measured side by side", headline, columns, tuple(rows), (remark,))
+    return Section("Measured side by side", headline, columns, tuple(rows), tuple(remarks))
 
 
 def perplexity_section(result: Perplexities) -> Section:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from decoders import write_decoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gacprof.check.bench import FEWEST_ROUNDS, bench, compare
+from gacprof.check.models import StaticDecode, loaded, random_ids
 from gacprof.core.errors import MeasurementError
+from gacprof.devices.environment import read_environment
 
 SEEDS = range(200)
 
@@ -74,6 +78,7 @@ def test_models_are_timed_at_both_workloads(tmp_path: Path) -> None:
     assert len(result.replicates) == 2
     for timing in result.timings:
         assert len(timing.times_us) == result.rounds and min(timing.times_us) > 0
+        assert timing.busy_share is None
     only = bench([small], prefill=4, decode=0, seconds=0.0, device="cpu")
     assert len(only.timings) == 1
 
@@ -83,3 +88,75 @@ def test_a_device_that_is_not_there_is_refused(tmp_path: Path) -> None:
         bench([write_decoder(tmp_path / "m")], device="cuda:77")
     with pytest.raises(MeasurementError):
         bench([])
+
+
+MISTRAL = {"family": "mistral", "max_position_embeddings": 64}
+
+
+def static_decode(folder: Path, device: str, steps: int, **decoder: Any) -> StaticDecode:
+    model = loaded(write_decoder(folder, **decoder), "float32", torch.device(device))
+    return StaticDecode(model, random_ids(288, (2, 8)).to(device), steps)
+
+
+def run_twice(decode: StaticDecode) -> list[list[object]]:
+    """The tokens of two runs, each as it leaves them step by step."""
+    runs = []
+    with torch.inference_mode():
+        for _ in range(2):
+            decode.prepare()
+            tokens = [decode.token.tolist()]
+            for _ in range(decode.steps):
+                decode.take_step()
+                tokens.append(decode.token.tolist())
+            runs.append(tokens)
+    return runs
+
+
+@pytest.mark.parametrize(
+    "decoder",
+    [
+        {},
+        {"family": "qwen3", "heads": ((4, 2), (2, 1))},
+        {**MISTRAL, "sliding_window": 4},
+        {**MISTRAL, "sliding_window": 32},
+    ],
+    ids=["llama", "heads by layer", "full window", "window not reached"],
+)
+def test_steps_in_fixed_memory_decode_the_tokens_of_eager_decoding(
+    tmp_path: Path, decoder: dict[str, Any]
+) -> None:
+    decode = static_decode(tmp_path / "m", "cpu", 12, **decoder)
+    address = decode.cache.layers[0].keys.data_ptr()
+    ids = decode.ids
+    for _ in range(decode.steps + 1):
+        logits = decode.model(input_ids=ids, use_cache=False).logits
+        ids = torch.cat([ids, logits[:, -1:].argmax(-1)], dim=1)
+    eager = ids[:, decode.ids.shape[1] :]
+    assert len(eager.unique()) > 3
+    assert run_twice(decode) == 2 * [[tokens.tolist() for tokens in eager.split(1, dim=1)]]
+    assert decode.cache.layers[0].keys.data_ptr() == address
+
+
+def test_a_window_that_moves_while_decoding_is_not_captured(tmp_path: Path) -> None:
+    with pytest.raises(MeasurementError):
+        static_decode(tmp_path / "m", "cpu", 12, **MISTRAL, sliding_window=16).capture()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_a_captured_step_decodes_the_tokens_of_the_uncaptured_one(tmp_path: Path) -> None:
+    decode = static_decode(tmp_path / "m", "cuda", 12)
+    uncaptured = run_twice(decode)
+    decode.capture()
+    assert run_twice(decode) == uncaptured
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_a_gpu_is_busier_in_a_captured_decode(tmp_path: Path) -> None:
+    if read_environment("cuda:0").kind == "virtual":
+        pytest.skip("a virtual GPU has no times")
+    result = bench([write_decoder(tmp_path / "m")], prefill=8, decode=4, seconds=0.0, device="cuda")
+    assert result.not_captured == ""
+    shares = {timing.workload: timing.busy_share or 0.0 for timing in result.timings}
+    assert 0 < shares["decode 4"] < shares["decode 4, captured"] <= 1

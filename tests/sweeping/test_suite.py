@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gacprof.core.errors import MeasurementError
-from gacprof.sweeping.suite import load_suite, shipped_suites
+from gacprof.core.points import Axis, Environment
+from gacprof.devices.cuda import MAX_CALLS
+from gacprof.sweeping.preparation import preparation
+from gacprof.sweeping.suite import complete_axis, load_suite, shipped_suites
 
 SUITE = """
 name = "mine"
@@ -90,3 +94,44 @@ def test_shipped_suites_can_be_measured(name: str) -> None:
         suite = load_suite(name, kind)
         assert suite.name == name
         assert 0 < suite.points < 10_000
+
+
+H100 = Environment(
+    "cuda",
+    "NVIDIA H100 80GB HBM3",
+    "sm90",
+    {"memory_bytes": 80 << 30, "l2_bytes": 50 << 20},
+    {"torch": "2.11.0+cu130"},
+)
+ATTENTION = """
+name = "attention"
+[[sweep]]
+operator = "attention"
+axis = "head_dim"
+values = [64, 107, 128]
+dims = { heads = 8, q_len = 256 }
+dtype = "float16"
+flags = { backend = ["auto", "cudnn", "math"] }
+"""
+
+
+def test_a_gpu_prepares_a_graph_for_each_size_and_replicate(tmp_path: Path) -> None:
+    axes = load_suite(written(tmp_path, SUITE), "cuda").axes
+    needs = preparation(axes, H100)
+    assert needs.cudnn_plans == 0
+    assert needs.captures == sum(len(axis.sizes) + min(4, len(axis.sizes)) for axis in axes)
+    assert needs.memory_bytes < 1 << 20
+
+
+def test_cudnn_plans_what_it_is_chosen_for(tmp_path: Path) -> None:
+    axes = load_suite(written(tmp_path, ATTENTION), "cuda").axes
+    assert preparation(axes, H100).cudnn_plans == 5  # of "auto", 107 is flash's
+    unknown = replace(H100, name="Voodoo 2")
+    assert preparation(axes, unknown).cudnn_plans is None
+
+
+def test_cold_weights_need_what_is_read_between_two_uses() -> None:
+    axis = Axis("linear", "K", (4096,), {"M": 1, "N": 4096}, "float16", {"cache": "cold"})
+    cold = preparation([complete_axis(axis)], H100).memory_bytes
+    warm = preparation([complete_axis(replace(axis, flags={}))], H100).memory_bytes
+    assert warm < 40 << 20 < MAX_CALLS * (32 << 20) < cold < 3 << 30

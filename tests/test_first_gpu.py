@@ -1,0 +1,124 @@
+"""The command for a lent GPU: it ends in time, a kill leaves an archive, a second run goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+from planted import PlantedRun
+
+from gacprof.cliffmap.cliffmap import load_map
+from gacprof.cliffmap.run_folder import RunFolder, RunHeader
+from gacprof.core.points import Axis
+
+TOOLS = Path(__file__).parents[1] / "tools"
+RUN = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from first_gpu import __main__ as first
+first.FOLDER, first.WHEELS = Path("runs/first-gpu").resolve(), Path("wheels")
+first.ENDING_S, first.PACK_EVERY_S = 3, 0.2
+def step(name, limit_s, code, least_s=0):
+    return first.Step(name, limit_s, (sys.executable, "-c", code), least_s)
+def steps(device):
+    return [
+        step("quick", 20, "print('seen'); open('quick.json', 'w').write('1' * 4000)"),
+        step("hangs", 3, "import signal, time; signal.signal(2, signal.SIG_IGN); "
+             "open('hung', 'a').write('x' * 1000); time.sleep(60)"),
+        step("fails", 20, "raise SystemExit(3)"),
+        step("long", 90, "print('never')", least_s=80),
+    ]
+first.steps = steps
+sys.argv = ["first_gpu", *sys.argv[2:]]
+first.main()
+"""
+
+
+def begin(folder: Path, *words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", RUN, str(TOOLS), *words]
+    variables = os.environ | {"OUT": str(folder / "out")}
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        env=variables,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def archived(folder: Path) -> dict[str, str]:
+    """The archive's files by name."""
+    with tarfile.open(folder / "out/first-gpu.tar.gz") as packed:
+        files = {name: packed.extractfile(name) for name in packed.getnames()}
+        return {name: file.read().decode() for name, file in files.items() if file}
+
+
+def test_it_ends_in_time_and_goes_on_with_what_was_cut(tmp_path: Path) -> None:
+    started = time.monotonic()
+    assert begin(tmp_path, "--seconds", "25").wait(60) == 0
+    assert time.monotonic() - started < 25
+    files = archived(tmp_path)
+    outcomes = [line.split("\t")[:2] for line in files["steps.tsv"].splitlines()]
+    assert outcomes == [["quick", "0"], ["hangs", "cut after 3 s"], ["fails", "3"]]
+    assert files["quick.log"] == "seen\n" and files["quick.json"] == "1" * 4000
+    assert begin(tmp_path, "--seconds", "25").wait(60) == 0
+    again = archived(tmp_path)
+    assert again["steps.tsv"].splitlines()[3].startswith("hangs\tcut")
+    assert len(again["steps.tsv"].splitlines()) == 4
+    assert again["hung"] == "x" * 2000
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
+def test_a_kill_leaves_an_archive_of_all_so_far(tmp_path: Path, sign: signal.Signals) -> None:
+    process = begin(tmp_path, "--seconds", "25")
+    deadline = time.monotonic() + 20
+    while not (tmp_path / "runs/first-gpu/hung").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(1.0)
+    process.send_signal(sign)
+    process.wait(20)
+    if sign == signal.SIGKILL:
+        subprocess.run(["pkill", "-9", "-f", "open('hung', 'a')"])
+    assert archived(tmp_path)["hung"] == "x" * 1000
+
+
+def test_what_came_back_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sys.path.insert(0, str(TOOLS / "first_gpu"))
+    from read import read  # type: ignore[import-not-found]
+
+    axis = Axis("linear", "K", tuple(range(64, 97)), {"M": 4, "N": 64}, "float16")
+    planted = PlantedRun((axis,))
+    made = tmp_path / "made"
+    run = RunFolder.create(made / "quick", RunHeader("quick", planted.environment, (axis,)))
+    for block in planted.blocks(axis):
+        run.append(block)
+    RunFolder.create(made / "full", RunHeader("full", planted.environment, (axis,)))
+    plane = {"dtype": "bfloat16", "M": 1024, "sizes": [4096, 4097], "us": [50.0, 120, 130, 140]}
+    names = ["nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_TNT", "cutlass_80_wmma_align1"]
+    plane |= {"names": names, "kernels": [[0], [1], [1], []]}
+    (made / "planes.json").write_text(json.dumps({"planes": [plane]}))
+    clocks = "timestamp, clocks.current.sm [MHz], power.draw [W]\n"
+    clocks += (
+        "2026/11/27 02:00:00.000, 345 MHz, 70.10 W\n2026/11/27 02:00:00.100, 1980 MHz, 690 W\n"
+    )
+    (made / "clocks1.csv").write_text(clocks)
+    archive = tmp_path / "first-gpu.tar.gz"
+    with tarfile.open(archive, "w:gz") as packed:
+        packed.add(made, "")
+    out = tmp_path / "read"
+    read(archive, out)
+    assert load_map(out / "quick.json").curves[0].with_verdict("safe") == [64, 72, 80, 88, 96]
+    assert (out / "quick/index.html").is_file()
+    assert not (out / "full.json").exists()
+    printed = capsys.readouterr().out
+    assert "345 to 1980 MHz" in printed and "690 W" in printed
+    assert "align1" in printed and "not seen" in printed
