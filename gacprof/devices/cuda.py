@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import cycle, islice
 from statistics import median
 from typing import Any
@@ -84,10 +84,6 @@ class CudaDevice:
         self._other_memory = torch.ones(self.cold_bytes // 4, device=self.torch_device)
         if not self.virtual:
             self._burn_in()
-        with self.active():
-            spin = partial(torch.cuda._sleep, METER_CYCLES)
-            self.clock_meter = TimedGraph([spin], self.graphs, self.graph_pool)
-            self.constant_us = self._time_nothing()
 
     def prepare(self, axes: Sequence[Sequence[Point]]) -> list[CudaSession]:
         """Prepare axes in steps that each take all of them: memory, the largest points first, lest
@@ -110,7 +106,14 @@ class CudaDevice:
         self.current.value = UNKNOWN
         return sessions
 
-    def _time_nothing(self) -> float:
+    @cached_property
+    def clock_meter(self) -> TimedGraph:
+        """A spin of :data:`METER_CYCLES`, captured when first asked for: after the trace."""
+        spin = partial(torch.cuda._sleep, METER_CYCLES)
+        return TimedGraph([spin], self.graphs, self.graph_pool)
+
+    @cached_property
+    def constant_us(self) -> float:
         """Microseconds between two events with nothing in between, which every graph pays."""
         nothing = TimedGraph([], self.graphs, self.graph_pool)
         times_us = []
@@ -283,13 +286,14 @@ class CudaSession:
             times_us = [math.nan] * len(order)
             if not ready:
                 return BlockTimes(times_us, math.nan)
+            constant_us, meter = device.constant_us, device.clock_meter
             slot_us, throttled = self._launch(ready)
             if device.virtual:
                 return BlockTimes(times_us, slot_us)
-            clock_mhz = METER_CYCLES / device.clock_meter.call_us(device.constant_us)
+            clock_mhz = METER_CYCLES / meter.call_us(constant_us)
             for place, key in enumerate(keys):
                 if key in ready and not throttled:
-                    times_us[place] = ready[key].call_us(device.constant_us)
+                    times_us[place] = ready[key].call_us(constant_us)
         return BlockTimes(times_us, slot_us, clock_mhz)
 
     def _launch(self, ready: Mapping[tuple[int, int], TimedGraph]) -> tuple[float, bool]:

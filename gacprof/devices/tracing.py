@@ -1,8 +1,9 @@
 """Kernels of calls by torch.profiler, joined to the calls by correlation ids.
 
 A launch is a call of the host's: it lies within the label of the operator's call by the host's
-clock, and its kernel carries the same correlation id. The device's clock is not asked: CUPTI 13.0
-gives the first kernels of a process's n-th session, about n of them, times of another clock
+clock, and its kernel carries the same correlation id; where the launch itself is not in the trace,
+the kernel is linked to PyTorch's operator. The device's clock is not asked: CUPTI 13.0 gives the
+first kernels of a process's n-th session, about n of them, times of another clock
 (pytorch/pytorch#192021), and Kineto drops what seems to lie before the session.
 """
 
@@ -81,18 +82,27 @@ def kernels_by_label(events: Sequence[Any], count: int) -> list[tuple[KernelRun,
     labels: list[tuple[int, int, int]] = []
     host_calls: list[tuple[int, int, bool]] = []
     kernels: dict[int, list[KernelRun]] = {}
+    operator_of: dict[int, int] = {}
+    operator_start_ns: dict[int, int] = {}
     for event in events:
         name = event.name()
         if event.device_type() != torch.autograd.DeviceType.CPU:
             if not name.startswith(LABEL):  # the label's own range on the device's time line
                 run = KernelRun(name, event.duration_ns() / 1e3)
                 kernels.setdefault(event.correlation_id(), []).append(run)
-        elif name.startswith(LABEL):
-            start_ns = event.start_ns()
-            labels.append((start_ns, start_ns + event.duration_ns(), int(name[len(LABEL) :])))
+                operator_of[event.correlation_id()] = event.linked_correlation_id()
         elif HOST_CALL.match(name):
             is_launch = LAUNCH.match(name) is not None
             host_calls.append((event.start_ns(), event.correlation_id(), is_launch))
+        else:
+            start_ns = operator_start_ns[event.correlation_id()] = event.start_ns()
+            if name.startswith(LABEL):
+                labels.append((start_ns, start_ns + event.duration_ns(), int(name[len(LABEL) :])))
+    launched = {correlation for _, correlation, _ in host_calls}
+    for correlation in kernels.keys() - launched:
+        operator = operator_of[correlation]  # 0 is none
+        if operator and operator in operator_start_ns:
+            host_calls.append((operator_start_ns[operator], correlation, False))
     found: list[list[KernelRun]] = [[] for _ in range(count)]
     incomplete = set()
     labels.sort()

@@ -18,6 +18,7 @@ class Event:
     duration: int = 10
     correlation: int = 0
     device: DeviceType = DeviceType.CPU
+    linked: int = 0
 
     def name(self) -> str:
         return self.event
@@ -30,6 +31,9 @@ class Event:
 
     def correlation_id(self) -> int:
         return self.correlation
+
+    def linked_correlation_id(self) -> int:
+        return self.linked
 
     def device_type(self) -> DeviceType:
         return self.device
@@ -78,6 +82,14 @@ def test_what_is_outside_of_labels_counts_for_none() -> None:
 def test_an_operator_of_the_same_number_is_no_launch() -> None:
     events = [label(0, 1000), Event("aten::mm", 1005, 50, 8), launch(9, 1010)]
     assert names([*events, kernel("mm", 9, 1), kernel("other", 8, 1)], 1) == [("mm",)]
+
+
+def test_a_kernel_whose_launch_is_not_traced_belongs_to_its_operator() -> None:
+    events = [label(0, 1000), Event("aten::linear", 1005, 50, 8), Event("aten::mm", 1010, 40, 9)]
+    events += [label(1, 1200), launch(1, 1210)]
+    events += [Event("nvjet", 5, 10, 4, DeviceType.CUDA, linked=9), kernel("other", 1, 6)]
+    events += [Event("stray", 5, 10, 5, DeviceType.CUDA, linked=77)]
+    assert names(events, 2) == [("nvjet",), ("other",)]
 
 
 def test_copies_and_memsets_are_kept_and_may_be_missing() -> None:

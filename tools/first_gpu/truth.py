@@ -2,9 +2,9 @@
 
     python tools/first_gpu/truth.py [--out truth.json]
 
-Copies and a large product have known rates (H100: 3.0 TB/s, about 790 TFLOP/s). Then products of a
-few and of hundreds of microseconds, by graphs of 1 to 64 calls, by events around calls of the host,
-and by the tracer: they differ by constants. The ticks of events, what an empty graph costs, the SM
+Products of a few and of hundreds of microseconds, by the tracer, by graphs of 1 to 64 calls and by
+events around calls of the host: they differ by constants. Copies and a large product, whose rates
+are known (H100: 3.0 TB/s, about 790 TFLOP/s; H200: 4.3 and as much). The ticks of events, what an empty graph costs, the SM
 clock after idling and at work, and what a reading of the throttling counters costs.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import time
 import warnings
 from collections.abc import Callable
@@ -32,6 +33,9 @@ RUNS = (1, 2, 16, 64)
 SHAPES = ((1, 1024, 1024), (2048, 2048, 2048), (4096, 3072, 4096), (4096, 8192, 4096))
 """(M, N, K) in bfloat16: a GEMV of some 3 µs, products of about 30, 130 and 350 on an H100."""
 LAUNCHES = 31
+TRACED = 21
+LISTS = ("after_idling_mhz", "after_work_mhz")
+"""Too long to be printed."""
 COPY_BYTES = 4 << 30
 LARGE = 8192
 
@@ -88,17 +92,23 @@ def rates(device: CudaDevice) -> dict[str, float]:
     return found
 
 
+def product(m: int, n: int, k: int) -> Callable[[], Any]:
+    x = torch.randn(m, k, device="cuda").bfloat16()
+    weight = torch.randn(n, k, device="cuda").bfloat16()
+    return partial(torch.nn.functional.linear, x, weight)
+
+
 def products(device: CudaDevice) -> list[dict[str, Any]]:
-    """Each product by graph, events and tracer; quartiles of microseconds, whole."""
+    """Each product by the tracer, before any graph, by graph and by events; quartiles of
+    microseconds, whole."""
     found = []
-    for m, n, k in SHAPES:
-        x = torch.randn(m, k, device="cuda").bfloat16()
-        weight = torch.randn(n, k, device="cuda").bfloat16()
-        call = partial(torch.nn.functional.linear, x, weight)
-        call()
-        [kernels] = traced_kernels([call])
-        row: dict[str, Any] = {"M": m, "N": n, "K": k, "kernels": [run.name for run in kernels]}
-        row["tracer_us"] = round(sum(run.us for run in kernels), 3)
+    calls = [product(*shape) for shape in SHAPES]
+    traced = traced_kernels([call for call in calls for _ in range(TRACED)])
+    for number, (shape, call) in enumerate(zip(SHAPES, calls, strict=True)):
+        seen = [runs for runs in traced[number * TRACED : (number + 1) * TRACED] if runs]
+        row: dict[str, Any] = dict(zip("MNK", shape, strict=True))
+        row["kernels"] = [run.name for run in seen[-1]] if seen else []
+        row["tracer_us"] = quartiles([sum(run.us for run in runs) for runs in seen])
         for run in RUNS:
             row[f"graph{run}_us"] = quartiles(graph_times_us(device, call, run))
             row[f"events{run}_us"] = quartiles(event_times_us(call, run))
@@ -109,7 +119,7 @@ def products(device: CudaDevice) -> list[dict[str, Any]]:
 
 def quartiles(values: list[float]) -> list[float]:
     """Lower quartile, median, upper quartile."""
-    ordered = sorted(values)
+    ordered = sorted(values) or [math.nan]
     return [round(ordered[len(ordered) * part // 4], 3) for part in (1, 2, 3)]
 
 
@@ -186,13 +196,13 @@ def main() -> None:
     warnings.simplefilter("ignore")
     device = CudaDevice()
     record: dict[str, Any] = {"environment": vars(device.environment)}
-    record["constant_us"] = device.constant_us
-    parts = {"rates": rates, "ticks": ticks, "clock": clock, "products": products}
+    parts = {"products": products, "rates": rates, "ticks": ticks, "clock": clock}
     with device.active():
         for name, part in parts.items():
             record[name] = part(device)
             if name != "products":
-                print(name, json.dumps(record[name]), flush=True)
+                shown = {what: value for what, value in record[name].items() if what not in LISTS}
+                print(name, json.dumps(shown), flush=True)
             if options.out:
                 options.out.write_text(json.dumps(record), encoding="utf-8")
 
