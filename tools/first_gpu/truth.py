@@ -4,8 +4,8 @@
 
 Products of a few and of hundreds of microseconds, by the tracer, by graphs of 1 to 64 calls and by
 events around calls of the host: they differ by constants. Copies and a large product, whose rates
-are known (H100: 3.0 TB/s, about 790 TFLOP/s; H200: 4.3 and as much). The ticks of events, what an empty graph costs, the SM
-clock after idling and at work, and what a reading of the throttling counters costs.
+are known (H100: 3.0 TB/s, about 790 TFLOP/s; H200: 4.3 TB/s). The ticks of events, what an empty
+graph costs, the SM clock after idling and at work, and what reading the throttling counters costs.
 """
 
 from __future__ import annotations
