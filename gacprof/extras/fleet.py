@@ -149,6 +149,7 @@ def collect(run: RunFolder, shares: Sequence[Share]) -> None:
         for block in blocks:
             run.append(block)
         run.points.kernels.update(points.kernels)
+        run.points.kernel_us.update(points.kernel_us)
         run.points.failures.update(points.failures)
     run.fold()
 
