@@ -97,6 +97,7 @@ class CudaDevice:
                 session.attempt(index, session.warm_up)
             for session in sessions:
                 session.choose_run_length()
+            self.current.value = UNKNOWN  # a tracer that crashes is no point's fault
             traced = [(s, i) for s, i in steps if i not in s.failures]
             kernels = traced_kernels([partial(s.call_once, i) for s, i in traced])
             for (session, index), runs in zip(traced, kernels, strict=True):
