@@ -60,10 +60,11 @@ class Step:
     least_s: int = 15
 
 
-def sweep(suite: str, device: str, limit_s: int, name: str = "") -> Step:
-    words = ("sweep", suite, "--device", device, "--budget-s", BUDGET, "--out", name or suite)
-    command = (sys.executable, "-m", "gacprof", *words)
-    return Step(name or suite, limit_s, command, least_s=50)
+def sweep(suite: str, device: str, limit_s: int, name: str = "", folder: str = "") -> Step:
+    """A sweep into ``folder``, named like the step: resumed where it was begun."""
+    name = name or suite
+    words = ("sweep", suite, "--device", device, "--budget-s", BUDGET, "--out", folder or name)
+    return Step(name, limit_s, (sys.executable, "-m", "gacprof", *words), least_s=50)
 
 
 def script(name: str, limit_s: int, *words: str) -> Step:
@@ -86,6 +87,7 @@ def steps(device: str) -> list[Step]:
         sweep("quick", device, 85, "again"),
         script("tests", 90, *pytest, str(ROOT / "tests/check/test_bench.py")),
         sweep("full", device, 220),
+        sweep("full", device, 120, name="more", folder="full"),  # by another process
         script(
             "bench", 110, str(HERE / "llamas.py"), model, "--seconds", "40", "--out", "bench.json"
         ),
@@ -163,7 +165,7 @@ def run_step(step: Step, limit_s: float, variables: dict[str, str]) -> str:
     """The step's exit code, or that it was cut: first by Ctrl-C, which lets a sweep end well."""
     budget = str(max(5, int(limit_s - SWEEP_ENDING_S)))
     command = [budget if word == BUDGET else word for word in step.command]
-    if "sweep" in command and (FOLDER / step.name / "run.json").exists():
+    if "sweep" in command and (FOLDER / command[-1] / "run.json").exists():
         command.append("--resume")
     print(f"== {step.name}, up to {limit_s:.0f} s: {' '.join(command)}", flush=True)
     log = FOLDER / f"{step.name}.log"
