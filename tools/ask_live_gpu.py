@@ -175,7 +175,7 @@ def report(name: str, answers: Sequence[tuple[tuple, int, str, str]]) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gpu", help="a GPU with a shipped table (default: the one at hand)")
-    parser.add_argument("--out", type=Path, help="a file for the kernels that were seen, as JSON")
+    parser.add_argument("--out", type=Path, help="a file for what was seen, as JSON")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     device, release = torch.cuda.get_device_name(), torch.__version__.partition("+")[0]
@@ -184,7 +184,8 @@ def main() -> None:
     if table is None:
         sys.exit(f"no table of {gpu} and torch {release}, of {shipped_tables()}")
     print(f"{device}, torch {torch.__version__}; asked before: {table.device}", flush=True)
-    differ = report("choices", live_choices(table.sections["sdpa"]))
+    choices = live_choices(table.sections["sdpa"])
+    differ = report("choices", choices)
     asked = list(kernel_questions(table))
     answers: dict[str, list[tuple[tuple, int, str, str]]] = {}
     for question, live in zip(asked, live_answers(asked), strict=True):
@@ -193,6 +194,7 @@ def main() -> None:
     differ += sum(report(name, of_section) for name, of_section in answers.items())
     if options.out:
         record = {"device": device, "torch": torch.__version__, "table": table.gpu}
+        record["choices that differ"] = [row for row in choices if row[2] != row[3]]
         options.out.write_text(json.dumps(record | {"answers": answers}), encoding="utf-8")
     sys.exit(differ > 0)
 

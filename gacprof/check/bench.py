@@ -154,9 +154,6 @@ def bench(
     }
     if decode:
         workloads[f"decode {decode}"] = [Decode(model, ids, decode) for model in columns]
-    for row in workloads.values():
-        for workload in row:
-            workload.trace()
     not_captured = ""
     if decode and where.type == "cuda":
         try:
@@ -164,6 +161,9 @@ def bench(
         except Exception as error:  # any model's code and any kernel may refuse
             not_captured = first_line(error)
     times = run_rounds(columns, workloads, seconds)
+    for row in workloads.values():  # afterwards: what has traced once launches more slowly
+        for workload in row:
+            workload.trace()
     names = short_names(checkpoints)
     timings: list[Timing] = []
     replicates: list[Timing] = []
@@ -192,8 +192,6 @@ def captured_decodes(
 ) -> Sequence[StaticDecode]:
     """Captured decoding of each model; raises where a model's step cannot be captured."""
     decodes = [StaticDecode(model, ids, steps) for model in models]
-    for decode in decodes:
-        decode.trace()
     for decode in decodes:
         decode.capture()
     return decodes

@@ -131,8 +131,7 @@ class Workload(ABC):
             return (time.perf_counter_ns() - start) / 1e3
 
     def trace(self) -> None:
-        """Trace one run on a CUDA device for its kernels' time; before any capture, since tracers
-        and graphs get in each other's way."""
+        """Trace one run on a CUDA device for its kernels' time."""
         if self.ids.device.type != "cuda":
             return
 
@@ -181,7 +180,8 @@ class StaticDecode(Workload):
     """Greedy decoding as engines do it: cache, token and position stay where they are in memory,
     so that a CUDA graph can hold a step. Until it is captured the host launches its kernels.
 
-    The cache has room for the prompt and all that is decoded, and attention reads all of it.
+    The cache has room for the prompt and all that is decoded, and attention reads all of it, behind
+    a mask: where head_dim is no multiple of 8, PyTorch has no fused kernel for that, as engines do.
     """
 
     def __init__(self, model: nn.Module, ids: torch.Tensor, steps: int) -> None:
@@ -223,6 +223,11 @@ class StaticDecode(Workload):
         )
         self.token.copy_(output.logits[:, -1:].argmax(-1))
         self.position.add_(1)
+
+    def trace(self) -> None:
+        """Trace a run that the host launches; no graph is replayed from now on."""
+        self.take_step = self.step
+        super().trace()
 
     def capture(self) -> None:
         """Have the device replay a step from now on. Raises where a step cannot be captured."""

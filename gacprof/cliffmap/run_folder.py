@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -24,6 +25,8 @@ from gacprof.core.points import Axis, Block, Environment, KernelRun
 
 SCHEMA = "gacprof.run/3"
 POINTS_SCHEMA = "gacprof.points/1"
+CONDITIONS = {"clock_mhz": float, "calls": int, "constant_us": float}
+"""Of a block on a GPU."""
 RUN, JOURNAL, PARQUET, POINTS = "run.json", "blocks.jsonl", "blocks.parquet", "points.json"
 
 
@@ -158,7 +161,7 @@ def frame_of(blocks: Iterable[Block]) -> pd.DataFrame:
                 "process": b.process,
                 "size": b.order,
                 "us": b.times_us,
-                "clock_mhz": math.nan if b.clock_mhz is None else b.clock_mhz,
+                **{name: getattr(b, name) for name in CONDITIONS if getattr(b, name) is not None},
             }
         )
         for i, b in enumerate(blocks)
@@ -173,9 +176,9 @@ def blocks_of(frame: pd.DataFrame) -> list[Block]:
     for _, calls in frame.groupby("block", sort=True):
         first = calls.iloc[0]
         order, times = tuple(calls["size"].tolist()), tuple(calls["us"].tolist())
-        mhz = float(first.get("clock_mhz", math.nan))  # older runs have no such column
-        clock_mhz = None if math.isnan(mhz) else mhz
-        blocks.append(Block(str(first["axis"]), int(first["process"]), order, times, clock_mhz))
+        known = {name: number for name, number in CONDITIONS.items() if name in first.dropna()}
+        conditions: dict[str, Any] = {name: number(first[name]) for name, number in known.items()}
+        blocks.append(Block(str(first["axis"]), int(first["process"]), order, times, **conditions))
     return blocks
 
 
@@ -194,7 +197,7 @@ def read_journal(path: Path, after: int) -> list[Block]:
             row["process"],
             tuple(row["order"]),
             tuple(row["times_us"]),
-            row.get("clock_mhz"),
+            **{name: row[name] for name in CONDITIONS if name in row},  # older runs have none
         )
         for row in rows
         if row.get("block", after) >= after  # older journals have no numbers

@@ -94,7 +94,10 @@ class Block:
 
     ``axis`` is the axis's key. ``order`` are sizes in the order of their calls; a size that stands
     twice is an A/A replicate. ``times_us`` are their times; nan where a call lost its core or the
-    device was throttled. ``clock_mhz`` is a GPU's SM clock as the block began; None: not known.
+    device was throttled.
+
+    Of a GPU, else None: ``clock_mhz`` is the SM clock as the block began, ``calls`` how many calls
+    a graph held, ``constant_us`` what was taken off a graph's time for its events.
     """
 
     axis: str
@@ -102,6 +105,8 @@ class Block:
     order: tuple[int, ...]
     times_us: tuple[float, ...]
     clock_mhz: float | None = None
+    calls: int | None = None
+    constant_us: float | None = None
 
 
 @dataclass(frozen=True)

@@ -50,8 +50,9 @@ BURN_IN_S = 0.5
 BLOCK_WARM_UP_US, MAX_WARM_UPS = 8_000.0, 64
 """Work of a block's own before it is recorded, and the graphs that it takes at most: between blocks
 the host judges, and an idle GPU's clock falls (seen on an H100: to 345 MHz)."""
-METER_CYCLES = 400_000
-"""Of the clock meter: 200 µs at 2 GHz, so that half a microsecond of an event is 0.3 %."""
+METER_CYCLES = (100_000, 500_000)
+"""Of the clock meter's spins: what starts and times them cancels in their difference of 200 µs at
+2 GHz, of which half a microsecond of an event is 0.3 %."""
 EMPTY_LAUNCHES = 21
 DITHER_US = 1.0
 """Lead-ins differ by up to this much from graph to graph: an event's tick (a microsecond on some
@@ -91,6 +92,7 @@ class CudaDevice:
         sessions = [CudaSession(self, points) for points in axes]
         steps = [(session, index) for session in sessions for index in range(len(session.points))]
         with self.active():
+            self.flush()  # its first call: later ones are captured
             for session, index in sorted(steps, key=lambda step: -step[0].bytes_moved(step[1])):
                 session.attempt(index, partial(session.reserve, reuse_bytes=self.cold_bytes))
             for session, index in steps:
@@ -108,10 +110,18 @@ class CudaDevice:
         return sessions
 
     @cached_property
-    def clock_meter(self) -> TimedGraph:
-        """A spin of :data:`METER_CYCLES`, captured when first asked for: after the trace."""
-        spin = partial(torch.cuda._sleep, METER_CYCLES)
-        return TimedGraph([spin], self.graphs, self.graph_pool)
+    def clock_meter(self) -> tuple[TimedGraph, TimedGraph]:
+        """Spins of :data:`METER_CYCLES`, captured when first asked for: after the trace."""
+        short, long = (
+            TimedGraph([partial(torch.cuda._sleep, cycles)], self.graphs, self.graph_pool)
+            for cycles in METER_CYCLES
+        )
+        return short, long
+
+    def clock_mhz(self) -> float:
+        """The SM clock at the meter's latest launch."""
+        short, long = self.clock_meter
+        return (METER_CYCLES[1] - METER_CYCLES[0]) / (long.elapsed_us() - short.elapsed_us())
 
     @cached_property
     def constant_us(self) -> float:
@@ -287,28 +297,31 @@ class CudaSession:
             times_us = [math.nan] * len(order)
             if not ready:
                 return BlockTimes(times_us, math.nan)
-            constant_us, meter = device.constant_us, device.clock_meter
             slot_us, throttled = self._launch(ready)
             if device.virtual:
                 return BlockTimes(times_us, slot_us)
-            clock_mhz = METER_CYCLES / meter.call_us(constant_us)
+            constant_us = device.constant_us  # measured after a block, at the clock of work
             for place, key in enumerate(keys):
                 if key in ready and not throttled:
                     times_us[place] = ready[key].call_us(constant_us)
-        return BlockTimes(times_us, slot_us, clock_mhz)
+        conditions = {
+            "clock_mhz": round(device.clock_mhz(), 1),
+            "calls": self._calls_per_graph,
+            "constant_us": round(constant_us, 3),
+        }
+        return BlockTimes(times_us, slot_us, conditions)
 
     def _launch(self, ready: Mapping[tuple[int, int], TimedGraph]) -> tuple[float, bool]:
         """Launch the graphs; return microseconds a graph, and whether the clock was held down
         meanwhile, for a while only. The counters are read while the warm-up still runs."""
         graph_us = median(self._rough_us[index] * self._calls_per_graph for index, _ in ready)
         warm_ups = min(MAX_WARM_UPS, math.ceil(BLOCK_WARM_UP_US / graph_us))
-        throttling = self._device.throttling
+        throttling, meter = self._device.throttling, self._device.clock_meter
         try:
             for graph in islice(cycle(ready.values()), warm_ups):
                 graph.launch()
             slowed, begin = throttling.slowed_ns(), time.monotonic()
-            self._device.clock_meter.launch()
-            for graph in ready.values():
+            for graph in [*meter, *ready.values()]:
                 graph.launch()
             torch.cuda.synchronize()
         except RuntimeError as error:

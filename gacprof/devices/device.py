@@ -7,14 +7,16 @@ treats them alike. :func:`gacprof.devices.device.open_device` opens one by its n
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Environment, KernelRun, Point
 
 UNKNOWN = -1
 """Index of no point."""
+UNTRACED = "GACPROF_UNTRACED"
+"""Environment variable of a process that is not to trace: a tracer has crashed one like it."""
 
 
 @dataclass(frozen=True)
@@ -23,13 +25,13 @@ class BlockTimes:
 
     ``times_us`` are microseconds of a call of each point, in the order asked for; nan where it
     failed, lost its core or was throttled, and on a virtual GPU. ``slot_us`` is how long one place
-    of the block took with all that is done around its call. ``clock_mhz`` is a GPU's SM clock as
-    the block began, None where not known.
+    of the block took with all that is done around its call. ``conditions`` are those of
+    :class:`gacprof.core.points.Block` that the device knows.
     """
 
     times_us: Sequence[float]
     slot_us: float
-    clock_mhz: float | None = None
+    conditions: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Session(Protocol):

@@ -20,6 +20,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from gacprof.core.points import KernelRun
+from gacprof.devices.device import UNTRACED
 
 LABEL = "gacprof call "
 PREFIX = 256
@@ -61,8 +62,10 @@ def _session_events(calls: Sequence[Callable[[], object]]) -> Sequence[Any]:
     can be traced."""
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
-    scratch = torch.zeros(1, device="cuda")
+    if os.environ.get(UNTRACED):
+        return []
     try:
+        scratch = torch.zeros(1, device="cuda")
         with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
             for _ in range(PREFIX):
                 scratch.add_(1)
@@ -112,7 +115,8 @@ def kernels_by_label(events: Sequence[Any], count: int) -> list[tuple[KernelRun,
         if place < 0 or start_ns > labels[place][1]:
             continue
         number = labels[place][2]
-        found[number] += kernels.get(correlation, [])
         if is_launch and correlation not in kernels:
             incomplete.add(number)
+        found[number] += kernels.get(correlation, [])
+        kernels[correlation] = []  # the runtime and the driver may both tell of a launch
     return [() if number in incomplete else tuple(runs) for number, runs in enumerate(found)]

@@ -18,7 +18,7 @@ from typing import Any
 
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Environment, KernelRun, Point
-from gacprof.devices.device import UNKNOWN, BlockTimes, Session, first_line, open_device
+from gacprof.devices.device import UNKNOWN, UNTRACED, BlockTimes, Session, first_line, open_device
 from gacprof.operators.own import modules_of_own_operators
 
 START_LIMIT_S = 120.0
@@ -54,6 +54,7 @@ class IsolatedDevice:
         self._name, self._call_limit_s = name, call_limit_s
         self._process: BaseProcess | None = None
         self._sessions: list[RemoteSession] = []
+        self._traced = True
         self.generation = 0
         self._start()
 
@@ -71,13 +72,17 @@ class IsolatedDevice:
 
     def _prepare(self, sessions: Sequence[RemoteSession]) -> None:
         """Prepare sessions together. A point that the worker dies on is a failure and the others
-        are tried again; where it is not known which one it was, each session by itself."""
+        are tried again. Where it was no point, it was the tracer: names are done without. Where it
+        is not known even then, each session is tried by itself."""
         while any(session.waiting() for session in sessions):
             try:
                 self._request_sessions(sessions)
                 return
             except WorkerLost as lost:
                 if any(session.blame(lost) for session in sessions):
+                    continue
+                if self._traced:
+                    self._traced = False
                     continue
                 if len(sessions) == 1:
                     sessions[0].fail_all(str(lost))
@@ -116,7 +121,8 @@ class IsolatedDevice:
         context = multiprocessing.get_context("spawn")
         self._current = context.Value("q", UNKNOWN, lock=False)
         self._pipe, pipe = context.Pipe()
-        arguments = (pipe, self._current, self._name, modules_of_own_operators())
+        modules = modules_of_own_operators()
+        arguments = (pipe, self._current, self._name, modules, self._traced)
         self._process = context.Process(target=serve, args=arguments, daemon=True)
         self._process.start()
         self._places = 0
@@ -213,7 +219,7 @@ class RemoteSession:
         times_us = [math.nan] * len(order)
         for place, us in zip(places, block.times_us, strict=True):
             times_us[place] = us
-        return BlockTimes(times_us, block.slot_us, block.clock_mhz)
+        return BlockTimes(times_us, block.slot_us, block.conditions)
 
     def kernels(self, index: int) -> tuple[KernelRun, ...]:
         return self.kernels_by_index.get(index, ())
@@ -225,9 +231,11 @@ class RemoteSession:
                 self._device.request("close", self.number, 0)
 
 
-def serve(pipe: Connection, current: Any, name: str, modules: Sequence[str]) -> None:
+def serve(pipe: Connection, current: Any, name: str, modules: Sequence[str], traced: bool) -> None:
     """Open the device and answer requests until the pipe closes. What a device raises is the last
     answer; points that fail by themselves are in their session's failures."""
+    if not traced:
+        os.environ[UNTRACED] = "1"
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     warnings.simplefilter("ignore")  # PyTorch's, of kernels that it does not take
     try:

@@ -91,6 +91,7 @@ def sweep(
     started = time.monotonic()
     name = device or "auto"
     devices = [open_device(name, isolated=True)]
+    opened_s = time.monotonic() - started
     environment = devices[0].environment
     if model is None:
         measured = load_suite(suite, environment.kind)
@@ -111,6 +112,7 @@ def sweep(
         run,
         lambda: devices.pop() if devices else open_device(name, isolated=True),
         budget_s=budget_s and max(1.0, budget_s - (time.monotonic() - started)),
+        opened_s=opened_s,
         progress=terminal_progress(),
     )
     return summary_of(run, time.monotonic() - started)

@@ -135,7 +135,8 @@ def test_a_block_begins_at_the_full_clock_and_says_so(prepare: Prepare) -> None:
     session, _ = prepare(Machine(0.001, lambda k: float(k)), axis_of(range(20, 60)))
     for _ in range(3):
         block = session.time_block(range(40))
-        assert block.clock_mhz == pytest.approx(FULL_MHZ, rel=0.003)
+        assert block.conditions["clock_mhz"] == pytest.approx(FULL_MHZ, rel=0.0001)
+        assert block.conditions["constant_us"] == pytest.approx(CONSTANT_US, abs=0.01)
         assert list(block.times_us) == pytest.approx(range(20, 60), rel=0.003)
 
 

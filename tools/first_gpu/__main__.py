@@ -60,10 +60,11 @@ class Step:
     least_s: int = 15
 
 
-def sweep(suite: str, device: str, limit_s: int, name: str = "", folder: str = "") -> Step:
-    """A sweep into ``folder``, named like the step: resumed where it was begun."""
+def sweep(suite: str, device: str, limit_s: int, name: str = "") -> Step:
+    """A sweep of a shipped suite or of one that :func:`split_suite` wrote, into its own folder."""
     name = name or suite
-    words = ("sweep", suite, "--device", device, "--budget-s", BUDGET, "--out", folder or name)
+    file = f"{suite}.toml" if suite.startswith("full-") else suite
+    words = ("sweep", file, "--device", device, "--budget-s", BUDGET, "--out", name)
     return Step(name, limit_s, (sys.executable, "-m", "gacprof", *words), least_s=50)
 
 
@@ -75,19 +76,21 @@ def steps(device: str) -> list[Step]:
     """All steps, in the order of their worth: together more than one loan has time for."""
     pytest = ("-m", "pytest", "-v", "-s", "--tb=short", "-p", "no:cacheprovider", "-m", "gpu")
     pytest += ("--continue-on-collection-errors", str(ROOT / "tests/gpu"))
+    truth = (sys.executable, str(HERE / "truth.py"))
     model = str(ROOT / "runs/first-gpu-models")
     ncu = ("ncu", "--clock-control", "none", "--profile-from-start", "off", "--set", "detailed")
     return [
         Step("nvidia-smi", 15, ("nvidia-smi", "-q")),
         script("gpus", 40, "-m", "gacprof", "gpus", "--json"),
-        script("truth", 60, str(HERE / "truth.py"), "--out", "truth.json"),
+        Step("truth", 60, (*truth, "--out", "truth.json")),
+        Step("untraced", 40, ("env", "GACPROF_UNTRACED=1", *truth, "--out", "untraced.json")),
         script("dispatch", 60, str(ROOT / "tools/ask_live_gpu.py"), "--out", "dispatch.json"),
         script("planes", 90, str(HERE / "planes.py"), "--seconds", BUDGET, "--out", "planes.json"),
         sweep("quick", device, 85),
         sweep("quick", device, 85, "again"),
         script("tests", 90, *pytest, str(ROOT / "tests/check/test_bench.py")),
-        sweep("full", device, 220),
-        sweep("full", device, 120, name="more", folder="full"),  # by another process
+        sweep("full-products", device, 220),
+        sweep("full-attention", device, 120),
         script(
             "bench", 110, str(HERE / "llamas.py"), model, "--seconds", "40", "--out", "bench.json"
         ),
@@ -133,6 +136,18 @@ def begin_folder() -> None:
         with tarfile.open(before) as packed:
             packed.extractall(FOLDER, filter="data")
     FOLDER.mkdir(parents=True, exist_ok=True)
+    split_suite()
+
+
+def split_suite() -> None:
+    """Write the suite ``full`` as two: cuDNN plans every size of attention, for a minute or more,
+    and nothing is measured before all of a suite is prepared."""
+    _, *tables = (ROOT / "sweeps/full.toml").read_text().split("[[sweep]]")
+    attention = [table for table in tables if 'operator = "attention"' in table]
+    products = [table for table in tables if table not in attention]
+    for name, part in (("full-products", products), ("full-attention", attention)):
+        text = "".join(f"\n[[sweep]]{table}" for table in part)
+        (FOLDER / f"{name}.toml").write_text(f'name = "{name}"\n{text}')
 
 
 def packages() -> str:

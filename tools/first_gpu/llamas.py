@@ -1,9 +1,11 @@
-"""Write three Llama checkpoints of random weights on the spot, and bench them side by side.
+"""Write Llama checkpoints of random weights on the spot, and bench them side by side.
 
     python tools/first_gpu/llamas.py FOLDER [--seconds 60] [--out bench.json]
 
-``dense`` has head_dim 128 and width 14336; ``own`` the sizes that a compressor might leave, 106 and
-12,001; ``aligned`` the next multiples of 16. They need no network and tell nothing of quality.
+``aligned`` has head_dim 112 and an MLP of 12,016. ``ragged-mlp`` and ``ragged-heads`` each differ
+from it in one size, as a compressor might leave it; ``dense`` is what they came from. A captured
+decode at head_dim 106 compares PyTorch's attention with a mask too, which engines have not. They
+need no network and tell nothing of quality.
 """
 
 from __future__ import annotations
@@ -19,7 +21,12 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from gacprof.check.bench import bench
 from gacprof.cli.app import json_of, print_result
 
-SIZES = {"own": (106, 12_001), "aligned": (112, 12_016), "dense": (128, 14_336)}
+SIZES = {
+    "aligned": (112, 12_016),
+    "ragged-mlp": (112, 12_001),
+    "ragged-heads": (106, 12_016),
+    "dense": (128, 14_336),
+}
 """(head_dim, width of the MLP)."""
 
 

@@ -29,7 +29,7 @@ def read(archive: Path, out: Path) -> None:
         print((raw / "steps.tsv").read_text())
     for path in sorted(raw.glob("clocks*.csv")):
         print(clocks_text(path))
-    for name in ("truth", "dispatch", "tests", "bench", "ncu"):
+    for name in ("truth", "untraced", "dispatch", "tests", "bench", "ncu"):
         log = raw / f"{name}.log"
         if log.exists():
             print(f"\n== {name}")

@@ -1,6 +1,7 @@
 """Ground truth of a GPU and of our way to time it, in a minute: what is known from elsewhere first.
 
     python tools/first_gpu/truth.py [--out truth.json]
+    GACPROF_UNTRACED=1 python tools/first_gpu/truth.py     # does a tracer change what graphs take?
 
 Products of a few and of hundreds of microseconds, by the tracer, by graphs of 1 to 64 calls and by
 events around calls of the host: they differ by constants. Copies and a large product, whose rates
@@ -24,7 +25,7 @@ from typing import Any
 
 import torch
 
-from gacprof.devices.cuda import METER_CYCLES, CudaDevice
+from gacprof.devices.cuda import CudaDevice
 from gacprof.devices.cuda_graph import TimedGraph, sleep
 from gacprof.devices.environment import Throttling
 from gacprof.devices.tracing import traced_kernels
@@ -156,12 +157,13 @@ def ticks(device: CudaDevice) -> dict[str, Any]:
 
 
 def clocks_mhz(device: CudaDevice, milliseconds: int) -> list[int]:
-    """The SM clock in a row of spins of known cycles, 200 µs each."""
+    """The SM clock in a row of spins of known cycles, 300 µs each."""
     measured = []
-    for _ in range(milliseconds * 5):
-        device.clock_meter.launch()
+    for _ in range(milliseconds * 3):
+        for graph in device.clock_meter:
+            graph.launch()
         torch.cuda.synchronize()
-        measured.append(round(METER_CYCLES / device.clock_meter.call_us(device.constant_us)))
+        measured.append(round(device.clock_mhz()))
     return measured
 
 
@@ -200,6 +202,7 @@ def main() -> None:
     with device.active():
         for name, part in parts.items():
             record[name] = part(device)
+            record["constant_us"] = device.constant_us  # measured right behind the products
             if name != "products":
                 shown = {what: value for what, value in record[name].items() if what not in LISTS}
                 print(name, json.dumps(shown), flush=True)
