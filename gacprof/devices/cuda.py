@@ -118,10 +118,11 @@ class CudaDevice:
         )
         return short, long
 
-    def clock_mhz(self) -> float:
-        """The SM clock at the meter's latest launch."""
+    def clock_mhz(self) -> float | None:
+        """The SM clock at the meter's latest launch; None of a GPU whose spins take no time."""
         short, long = self.clock_meter
-        return (METER_CYCLES[1] - METER_CYCLES[0]) / (long.elapsed_us() - short.elapsed_us())
+        spun_us = long.elapsed_us() - short.elapsed_us()
+        return round((METER_CYCLES[1] - METER_CYCLES[0]) / spun_us, 1) if spun_us > 0 else None
 
     @cached_property
     def constant_us(self) -> float:
@@ -305,7 +306,7 @@ class CudaSession:
                 if key in ready and not throttled:
                     times_us[place] = ready[key].call_us(constant_us)
         conditions = {
-            "clock_mhz": round(device.clock_mhz(), 1),
+            "clock_mhz": device.clock_mhz(),
             "calls": self._calls_per_graph,
             "constant_us": round(constant_us, 3),
         }

@@ -156,14 +156,14 @@ def ticks(device: CudaDevice) -> dict[str, Any]:
     }
 
 
-def clocks_mhz(device: CudaDevice, milliseconds: int) -> list[int]:
+def clocks_mhz(device: CudaDevice, milliseconds: int) -> list[float]:
     """The SM clock in a row of spins of known cycles, 300 µs each."""
     measured = []
     for _ in range(milliseconds * 3):
         for graph in device.clock_meter:
             graph.launch()
         torch.cuda.synchronize()
-        measured.append(round(device.clock_mhz()))
+        measured.append(device.clock_mhz() or 0.0)
     return measured
 
 
