@@ -17,6 +17,7 @@ from planted import PlantedRun
 from gacprof.cliffmap.cliffmap import load_map
 from gacprof.cliffmap.run_folder import RunFolder, RunHeader
 from gacprof.core.points import Axis
+from gacprof.sweeping.suite import load_suite
 
 TOOLS = Path(__file__).parents[1] / "tools"
 RUN = """
@@ -89,6 +90,21 @@ def test_a_kill_leaves_an_archive_of_all_so_far(tmp_path: Path, sign: signal.Sig
     if sign == signal.SIGKILL:
         subprocess.run(["pkill", "-9", "-f", "open('hung', 'a')"])
     assert archived(tmp_path)["hung"] == "x" * 1000
+
+
+def test_attention_is_swept_apart_and_nothing_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from first_gpu import __main__ as first
+
+    monkeypatch.setattr(first, "FOLDER", tmp_path)
+    first.split_suite()
+    products, attention = (
+        load_suite(tmp_path / f"full-{part}.toml").axes for part in ("products", "attention")
+    )
+    assert {axis.operator for axis in attention} == {"attention"}
+    assert "attention" not in {axis.operator for axis in products}
+    assert set(products) | set(attention) == set(load_suite("full").axes)
 
 
 def test_what_came_back_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

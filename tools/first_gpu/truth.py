@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import math
 import time
 import warnings
 from collections.abc import Callable
@@ -119,9 +118,9 @@ def products(device: CudaDevice) -> list[dict[str, Any]]:
 
 
 def quartiles(values: list[float]) -> list[float]:
-    """Lower quartile, median, upper quartile."""
-    ordered = sorted(values) or [math.nan]
-    return [round(ordered[len(ordered) * part // 4], 3) for part in (1, 2, 3)]
+    """Lower quartile, median, upper quartile; nothing of no values."""
+    ordered = sorted(values)
+    return [round(ordered[len(ordered) * part // 4], 3) for part in (1, 2, 3) if ordered]
 
 
 def ticks(device: CudaDevice) -> dict[str, Any]:
