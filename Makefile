@@ -53,7 +53,7 @@ test-engine: $(READY)
 	PATH=$(VLLM)/bin:$$PATH LD_LIBRARY_PATH=$$CUDA_HOME/lib OMP_NUM_THREADS=1 \
 	GACPROF_VLLM_PYTHON=$(VLLM)/bin/python $(BIN)/python -m pytest -q tests/engine
 
-# what a GPU machine without network lacks, as wheels for its Python, into .whl/ (17 MB and more)
+# what a GPU machine without network lacks, as wheels for its Python, into .whl/ (4 MB)
 gpu-wheels: $(READY)
 	$(BIN)/python tools/first_gpu wheels
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ TOOLS = Path(__file__).parents[1] / "tools"
 RUN = """
 import sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = [sys.argv[1], sys.argv[1] + "/first_gpu"]
 from first_gpu import __main__ as first
 first.FOLDER, first.WHEELS = Path("runs/first-gpu").resolve(), Path("wheels")
 first.ENDING_S, first.PACK_EVERY_S = 3, 0.2
@@ -38,13 +39,15 @@ def steps(device):
         step("long", 90, "print('never')", least_s=80),
     ]
 first.steps = steps
+first.MACHINE = "print('a machine')"
 sys.argv = ["first_gpu", *sys.argv[2:]]
 first.main()
 """
 
 
-def begin(folder: Path, *words: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", RUN, str(TOOLS), *words]
+def begin(folder: Path, *words: str, machine: str = "a machine") -> subprocess.Popen[str]:
+    code = RUN.replace("a machine", machine)
+    command = [sys.executable, "-c", code, str(TOOLS), *words]
     variables = os.environ | {"OUT": str(folder / "out")}
     return subprocess.Popen(
         command,
@@ -65,16 +68,16 @@ def archived(folder: Path) -> dict[str, str]:
 
 def test_it_ends_in_time_and_goes_on_with_what_was_cut(tmp_path: Path) -> None:
     started = time.monotonic()
-    assert begin(tmp_path, "--seconds", "25").wait(60) == 0
+    assert begin(tmp_path, "--seconds", "25").wait(60) == 1
     assert time.monotonic() - started < 25
     files = archived(tmp_path)
     outcomes = [line.split("\t")[:2] for line in files["steps.tsv"].splitlines()]
     assert outcomes == [["quick", "0"], ["hangs", "cut after 3 s"], ["fails", "3"]]
     assert files["quick.log"] == "seen\n" and files["quick.json"] == "1" * 4000
-    assert begin(tmp_path, "--seconds", "25").wait(60) == 0
+    assert begin(tmp_path, "--seconds", "25").wait(60) == 1
     again = archived(tmp_path)
-    assert again["steps.tsv"].splitlines()[3].startswith("hangs\tcut")
-    assert len(again["steps.tsv"].splitlines()) == 4
+    names = [line.split("\t")[0] for line in again["steps.tsv"].splitlines()]
+    assert names == ["quick", "hangs", "fails", "hangs", "fails"]
     assert again["hung"] == "x" * 2000
 
 
@@ -87,14 +90,38 @@ def test_a_kill_leaves_an_archive_of_all_so_far(tmp_path: Path, sign: signal.Sig
     time.sleep(1.0)
     process.send_signal(sign)
     process.wait(20)
+    files = archived(tmp_path)
+    assert files["hung"] == "x" * 1000 and "running.new" not in files
     if sign == signal.SIGKILL:
-        subprocess.run(["pkill", "-9", "-f", "open('hung', 'a')"])
-    assert archived(tmp_path)["hung"] == "x" * 1000
+        left = int((tmp_path / "runs/first-gpu/running.new").read_text())
+        begin(tmp_path, "--seconds", "7").wait(20)  # too little for another step
+        with pytest.raises(ProcessLookupError):
+            os.killpg(left, 0)
+
+
+def test_a_cut_archive_of_another_machine_is_kept_beside(tmp_path: Path) -> None:
+    begin(tmp_path, "--seconds", "16").wait(60)
+    whole = (tmp_path / "out/first-gpu.tar.gz").read_bytes()
+    shutil.rmtree(tmp_path / "runs/first-gpu")
+    (tmp_path / "runs/first-gpu.tar.gz").write_bytes(whole[: len(whole) * 9 // 10])
+    process = begin(tmp_path, "--seconds", "16", machine="another machine")
+    process.wait(60)
+    files = archived(tmp_path)
+    assert files["machine.json"] == "another machine"
+    assert files["before/machine.json"] == "a machine"
+    assert files["steps.tsv"].startswith("quick\t0")
+
+
+def test_without_its_packages_it_stops_at_once(tmp_path: Path) -> None:
+    process = begin(tmp_path, "--seconds", "25", machine="'; raise SystemExit(1) #")
+    assert process.wait(20) == 3
+    assert "steps.tsv" not in archived(tmp_path)
 
 
 def test_attention_is_swept_apart_and_nothing_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    sys.path.insert(0, str(TOOLS / "first_gpu"))
     from first_gpu import __main__ as first
 
     monkeypatch.setattr(first, "FOLDER", tmp_path)

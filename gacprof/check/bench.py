@@ -161,7 +161,12 @@ def bench(
         except Exception as error:  # any model's code and any kernel may refuse
             not_captured = first_line(error)
     times = run_rounds(columns, workloads, seconds)
-    for row in workloads.values():  # afterwards: what has traced once launches more slowly
+    # Afterwards, since what has traced once launches more slowly; without graphs, which tracers
+    # that attach behind them may stumble over.
+    for row in workloads.values():
+        for workload in row:
+            workload.release()
+    for row in workloads.values():
         for workload in row:
             workload.trace()
     names = short_names(checkpoints)

@@ -120,6 +120,9 @@ class Workload(ABC):
     def run(self) -> None:
         """The work that is timed."""
 
+    def release(self) -> None:  # noqa: B027 - only a captured workload has one
+        """Let go of a graph: the host launches the work from now on."""
+
     def time_us(self) -> float:
         """Duration of one run on its device."""
         with torch.inference_mode():
@@ -224,10 +227,8 @@ class StaticDecode(Workload):
         self.token.copy_(output.logits[:, -1:].argmax(-1))
         self.position.add_(1)
 
-    def trace(self) -> None:
-        """Trace a run that the host launches; no graph is replayed from now on."""
+    def release(self) -> None:
         self.take_step = self.step
-        super().trace()
 
     def capture(self) -> None:
         """Have the device replay a step from now on. Raises where a step cannot be captured."""

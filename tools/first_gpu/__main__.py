@@ -9,24 +9,26 @@ whatever became of it. All ends by itself after so many seconds. The archive is 
 $OUT, else in runs/, and is packed anew every half minute while a step runs: a kill loses as much.
 Run again, with runs/first-gpu or the archive in runs/ still there, it leaves out what is done and
 goes on with what was cut. It needs Python and the packages of .whl/ or an environment of gacprof's.
+Exit code 1 where a step failed or was cut, 3 where packages or the device are missing.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import io
 import os
 import signal
 import subprocess
 import sys
-import tarfile
 import tempfile
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from archive import pack, unpack
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "tools/first_gpu"
@@ -37,27 +39,39 @@ SECONDS = 540
 ENDING_S = 8
 """A step that is cut has so long to end in, and the archive as long to be packed."""
 PACK_EVERY_S = 30
-INSTALL_LIMIT_S = 90
+INSTALL_LIMIT_S, WARM_LIMIT_S = 90, 150
+"""For pip, all together; for the first import of torch from a cold disk, and the first kernel."""
 SWEEP_ENDING_S = 25
 """A sweep's budget ends so long before its limit: starting python, the last round of blocks."""
 MAX_MIB = 16
 """Of a file that comes back from such a machine."""
-LEFT_OUT = (".safetensors", ".lock", ".bin", ".pyc", ".new")
-"""Suffixes of files that would fill an archive and can be made again."""
 CLOCKS = "timestamp,clocks.sm,clocks.mem,power.draw,temperature.gpu,clocks_event_reasons.active"
-DONE = "done"
+DONE, RUNNING = "done", "running.new"
+MACHINE = """
+import json
+import sys
+import torch
+import gacprof.cli.app
+from gacprof.devices.environment import read_environment
+torch.ones(8, device=sys.argv[1]).sum().item()
+seen = read_environment(sys.argv[1])
+print(json.dumps([seen.name, seen.arch, dict(seen.stack), seen.facts.get("power_limit_w")]))
+"""
+"""Says what a run can be resumed on, and that all packages are there."""
 BUDGET = "{budget}"
 """A word of a command: what is left of the step's limit for measuring."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A command, its limit, and the least time with which it is worth to begin."""
+    """A command, its limit, and the least time with which it is worth to begin. One that fails is
+    tried again in the next run; exit code 1 of one with ``findings`` is a result."""
 
     name: str
     limit_s: int
     command: tuple[str, ...]
     least_s: int = 15
+    findings: bool = False
 
 
 def sweep(suite: str, device: str, limit_s: int, name: str = "") -> Step:
@@ -68,8 +82,8 @@ def sweep(suite: str, device: str, limit_s: int, name: str = "") -> Step:
     return Step(name, limit_s, (sys.executable, "-m", "gacprof", *words), least_s=50)
 
 
-def script(name: str, limit_s: int, *words: str) -> Step:
-    return Step(name, limit_s, (sys.executable, *words))
+def script(name: str, limit_s: int, *words: str, least_s: int = 15, findings: bool = False) -> Step:
+    return Step(name, limit_s, (sys.executable, *words), least_s, findings)
 
 
 def steps(device: str) -> list[Step]:
@@ -79,64 +93,94 @@ def steps(device: str) -> list[Step]:
     truth = (sys.executable, str(HERE / "truth.py"))
     model = str(ROOT / "runs/first-gpu-models")
     ncu = ("ncu", "--clock-control", "none", "--profile-from-start", "off", "--set", "detailed")
+    dispatch = (str(ROOT / "tools/ask_live_gpu.py"), "--out", "dispatch.json")
+    planes = (str(HERE / "planes.py"), "--seconds", BUDGET, "--out", "planes.json")
+    bench = (str(HERE / "llamas.py"), model, "--seconds", "40", "--out", "bench.json")
+    gpu_tests = (*pytest, str(ROOT / "tests/check/test_bench.py"))
     return [
-        Step("nvidia-smi", 15, ("nvidia-smi", "-q")),
-        script("gpus", 40, "-m", "gacprof", "gpus", "--json"),
+        Step("nvidia-smi", 15, ("nvidia-smi", "-q"), least_s=5),
+        script("packages", 15, "-m", "pip", "list", "--format=freeze", least_s=5),
         Step("truth", 60, (*truth, "--out", "truth.json")),
         Step("untraced", 40, ("env", "GACPROF_UNTRACED=1", *truth, "--out", "untraced.json")),
-        script("dispatch", 60, str(ROOT / "tools/ask_live_gpu.py"), "--out", "dispatch.json"),
-        script("planes", 90, str(HERE / "planes.py"), "--seconds", BUDGET, "--out", "planes.json"),
+        script("dispatch", 60, *dispatch, findings=True),
+        script("planes", 90, *planes, least_s=40),
         sweep("quick", device, 85),
-        sweep("quick", device, 85, "again"),
-        script("tests", 90, *pytest, str(ROOT / "tests/check/test_bench.py")),
+        sweep("quick", device, 70, "again"),
+        script("tests", 90, *gpu_tests, findings=True),
         sweep("full-products", device, 220),
+        script("bench", 120, *bench, least_s=90),
         sweep("full-attention", device, 120),
-        script(
-            "bench", 110, str(HERE / "llamas.py"), model, "--seconds", "40", "--out", "bench.json"
-        ),
         sweep("llama-ranks", device, 80),
         sweep("paper", device, 110),
-        Step("ncu", 60, (*ncu, "-o", "edges", "-f", sys.executable, str(HERE / "edges.py"))),
-        script("packages", 30, "-m", "pip", "list", "--format=freeze"),
+        Step("ncu", 60, (*ncu, "-o", "edges", "-f", sys.executable, str(HERE / "edges.py")), 30),
     ]
 
 
 # ---- running ----
 
 
-def run(seconds: float, device: str) -> None:
-    """Run what is not done yet and fits into the time that is left."""
+def run(seconds: float, device: str) -> int:
+    """Run what is not done yet and fits into the time that is left; 0 where nothing failed."""
     ends = time.monotonic() + seconds
     archive = Path(os.environ.get("OUT") or ROOT / "runs") / "first-gpu.tar.gz"
     archive.parent.mkdir(parents=True, exist_ok=True)
-    begin_folder()
+    if not FOLDER.exists() and FOLDER.with_suffix(".tar.gz").exists():
+        unpack(FOLDER.with_suffix(".tar.gz"), FOLDER)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    end_what_was_left()
     variables = os.environ | {"PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
     variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), packages()]))
-    done = finished_steps()
-    with clock_log(), packing(archive):
-        for step in steps(device):
-            left_s = ends - time.monotonic() - 2 * ENDING_S
-            if step.name in done or left_s < step.least_s:
-                continue
-            started = time.monotonic()
-            outcome = run_step(step, min(step.limit_s, left_s), variables)
-            taken_s = time.monotonic() - started
-            with (FOLDER / "steps.tsv").open("a") as file:
-                file.write(f"{step.name}\t{outcome}\t{taken_s:.1f}\n")
-            pack(archive)
-    print((FOLDER / "steps.tsv").read_text())
+    failed = 0
+    with packing(archive):
+        if not is_ready(device, variables):
+            return 3
+        split_suite()
+        done = finished_steps()
+        with clock_log():
+            for step in steps(device):
+                left_s = ends - time.monotonic() - 2 * ENDING_S
+                if step.name in done or left_s < step.least_s:
+                    continue
+                started = time.monotonic()
+                outcome = run_step(step, min(step.limit_s, left_s), variables)
+                taken_s = time.monotonic() - started
+                result = DONE if outcome == "0" or (step.findings and outcome == "1") else "open"
+                failed += result != DONE
+                with (FOLDER / "steps.tsv").open("a") as file:
+                    file.write(f"{step.name}\t{outcome}\t{taken_s:.1f}\t{result}\n")
+                pack(FOLDER, archive)
+        if (FOLDER / "steps.tsv").exists():
+            print((FOLDER / "steps.tsv").read_text())
     mib = archive.stat().st_size / 2**20
     print(f"{archive}: {mib:.1f} MiB" + f", over {MAX_MIB}: it may not come back" * (mib > MAX_MIB))
+    return int(failed > 0)
 
 
-def begin_folder() -> None:
-    """Make the folder of results, with what an archive of an earlier run holds."""
-    before = FOLDER.with_suffix(".tar.gz")
-    if not FOLDER.exists() and before.exists():
-        with tarfile.open(before) as packed:
-            packed.extractall(FOLDER, filter="data")
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    split_suite()
+def is_ready(device: str, variables: dict[str, str]) -> bool:
+    """Tell whether the packages are there and the device works. A folder of another machine is
+    moved into the one of this machine: what was measured there cannot be gone on with here."""
+    name = "cpu" if device == "cpu" else "cuda:0"
+    command = [sys.executable, "-c", MACHINE, name]
+    print(f"== importing all packages and asking {name}", flush=True)
+    try:
+        done = subprocess.run(
+            command, env=variables, capture_output=True, text=True, timeout=WARM_LIMIT_S
+        )
+    except subprocess.TimeoutExpired:
+        print(f"nothing can be done: no answer of {name} within {WARM_LIMIT_S} s", flush=True)
+        return False
+    if done.returncode:
+        lines = done.stderr.splitlines()[-4:]
+        print("nothing can be done (is .whl/ there?):", *lines, sep="\n", flush=True)
+        return False
+    machine, note = done.stdout.splitlines()[-1], FOLDER / "machine.json"
+    if note.exists() and note.read_text() != machine:
+        print(f"another machine before: {note.read_text()}\nnow: {machine}", flush=True)
+        FOLDER.rename(FOLDER.with_suffix(".before"))
+        FOLDER.mkdir()
+        FOLDER.with_suffix(".before").rename(FOLDER / "before")
+    note.write_text(machine)
+    return True
 
 
 def split_suite() -> None:
@@ -153,27 +197,47 @@ def split_suite() -> None:
 def packages() -> str:
     """Install the wheels that were carried along, and return the folder that they are in; a cut
     install leaves no mark and is made again."""
-    if not any(WHEELS.glob("*.whl")):
+    wheels = sorted(str(path) for path in WHEELS.glob("*.whl"))
+    if not wheels:
         return os.environ.get("PYTHONPATH", "")
-    target = Path(tempfile.gettempdir()) / "gacprof-packages"
-    if not (target / DONE).exists():
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
-        pip += ["--no-compile", "--upgrade", "--disable-pip-version-check"]
-        pip += ["--root-user-action=ignore", "--target", str(target)]
-        wheels = [str(path) for path in sorted(WHEELS.glob("*.whl"))]
-        try:
-            subprocess.run([*pip, *wheels], check=True, timeout=INSTALL_LIMIT_S)
-            (target / DONE).touch()
-        except (subprocess.SubprocessError, OSError) as error:
-            print(f"not all of {WHEELS} was installed: {error}", flush=True)
+    key = zlib.crc32(repr([sys.version, *wheels]).encode())
+    target = Path(tempfile.gettempdir()) / f"gacprof-packages-{key:08x}"
+    ends = time.monotonic() + INSTALL_LIMIT_S
+    if not (target / DONE).exists() and not install(wheels, target, ends):
+        for wheel in wheels:  # one that does not fit must not cost the others
+            install([wheel], target, ends)
     return os.pathsep.join(filter(None, [str(target), os.environ.get("PYTHONPATH")]))
 
 
+def install(wheels: list[str], target: Path, ends: float) -> bool:
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
+    pip += ["--no-compile", "--upgrade", "--disable-pip-version-check"]
+    pip += ["--root-user-action=ignore", "--target", str(target)]
+    try:
+        subprocess.run([*pip, *wheels], check=True, timeout=max(1.0, ends - time.monotonic()))
+    except (subprocess.SubprocessError, OSError) as error:
+        print(f"not installed: {error}", flush=True)
+        return False
+    if len(wheels) > 1:
+        (target / DONE).touch()
+    return True
+
+
 def finished_steps() -> set[str]:
-    """Names of the steps that ended by themselves, well or not."""
+    """Names of the steps whose results are there."""
     path = FOLDER / "steps.tsv"
     rows = [line.split("\t") for line in path.read_text().splitlines()] if path.exists() else []
-    return {name for name, outcome, _ in rows if not outcome.startswith("cut")}
+    return {row[0] for row in rows if row[-1] == DONE}
+
+
+def end_what_was_left() -> None:
+    """End a step that a kill of the run before has left behind: it would measure beside this one.
+    Its group's number stands in a file that no archive takes along."""
+    note = FOLDER / RUNNING
+    if note.exists():
+        with contextlib.suppress(ProcessLookupError, PermissionError, ValueError):
+            os.killpg(int(note.read_text()), signal.SIGKILL)
+        note.unlink()
 
 
 def run_step(step: Step, limit_s: float, variables: dict[str, str]) -> str:
@@ -197,12 +261,14 @@ def run_step(step: Step, limit_s: float, variables: dict[str, str]) -> str:
             )
         except OSError as error:
             return str(error)
+        (FOLDER / RUNNING).write_text(str(process.pid))
         try:
             outcome = str(process.wait(limit_s))
         except subprocess.TimeoutExpired:
             outcome = f"cut after {limit_s:.0f} s"
         finally:
             end(process)
+            (FOLDER / RUNNING).unlink(missing_ok=True)
     print("\n".join(log.read_text(errors="replace").splitlines()[-6:]), flush=True)
     return outcome
 
@@ -242,9 +308,9 @@ def packing(archive: Path) -> Iterator[None]:
 
     def pack_now_and_then() -> None:
         while not over.wait(PACK_EVERY_S):
-            pack(archive)
+            pack(FOLDER, archive)
 
-    pack(archive)
+    pack(FOLDER, archive)
     packer = threading.Thread(target=pack_now_and_then, daemon=True)
     packer.start()
     try:
@@ -252,25 +318,7 @@ def packing(archive: Path) -> Iterator[None]:
     finally:
         over.set()
         packer.join()
-        pack(archive)
-
-
-PACKING = threading.Lock()
-
-
-def pack(archive: Path) -> None:
-    """All of the folder in one archive, replaced at once."""
-    fresh = archive.with_suffix(".new")
-    with PACKING:
-        with tarfile.open(fresh, "w:gz", compresslevel=6) as packed:
-            for path in sorted(FOLDER.rglob("*")):
-                if path.is_file() and not path.is_symlink() and path.suffix not in LEFT_OUT:
-                    with contextlib.suppress(FileNotFoundError):  # it has just gone
-                        content = path.read_bytes()  # at once: it may grow or shrink meanwhile
-                        entry = tarfile.TarInfo(path.relative_to(FOLDER).as_posix())
-                        entry.size, entry.mtime = len(content), int(time.time())
-                        packed.addfile(entry, io.BytesIO(content))
-        fresh.replace(archive)
+        pack(FOLDER, archive)
 
 
 def main() -> None:
@@ -283,9 +331,7 @@ def main() -> None:
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the last archive is packed
     if options.verb == "run":
-        run(options.seconds, options.device)
-        return
-    sys.path.insert(0, str(HERE))
+        sys.exit(run(options.seconds, options.device))
     if options.verb == "wheels":
         from wheels import fetch_wheels
 

@@ -47,7 +47,8 @@ def write(folder: Path, layers: int, hidden: int, device: str) -> list[str]:
         )
         with torch.device(device):
             model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-        model.save_pretrained(folder / name)
+        model.save_pretrained(folder / f"{name}.new")
+        (folder / f"{name}.new").rename(folder / name)
         print(f"{folder / name}: {model.num_parameters():,} parameters", flush=True)
     return [str(folder / name) for name in SIZES]
 

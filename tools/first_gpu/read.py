@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import tarfile
 from collections import Counter, defaultdict
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pandas as pd
+from archive import unpack
 
 import gacprof
 from gacprof.cliffmap.run_folder import RunFolder
@@ -22,9 +23,7 @@ TAIL = 8
 def read(archive: Path, out: Path) -> None:
     """Unpack an archive into ``out/raw``; make a map and a page of each run beside it."""
     raw = out / "raw"
-    raw.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(archive) as packed:
-        packed.extractall(raw, filter="data")
+    unpack(archive, raw)
     if (raw / "steps.tsv").exists():
         print((raw / "steps.tsv").read_text())
     for path in sorted(raw.glob("clocks*.csv")):
@@ -37,8 +36,9 @@ def read(archive: Path, out: Path) -> None:
     if (raw / "planes.json").exists():
         for plane in json.loads((raw / "planes.json").read_text())["planes"]:
             print(plane_text(plane))
-    for folder in sorted(path.parent for path in raw.glob("*/run.json")):
-        print(run_text(folder, out))
+    for folder in sorted(path.parent for path in raw.rglob("run.json")):
+        name = "-".join(folder.relative_to(raw).parts)  # "before-quick": of another machine
+        print(run_text(folder, name, out))
 
 
 def clocks_text(path: Path) -> str:
@@ -65,12 +65,13 @@ def plane_text(plane: dict[str, Any]) -> str:
         key = alignment(n), alignment(k)
         names = dict.fromkeys(kernel_text(kernels[number]) for number in numbers)
         counts[key][" + ".join(names) or "not seen"] += 1
-        durations[key].append(us or 0.0)
+        if us is not None:
+            durations[key].append(us)
     lines = [f"\n== {plane['dtype']}, M = {plane['M']}: N and K by their largest power of 2"]
     for key in sorted(counts):
-        usual = sorted(durations[key])[len(durations[key]) // 2]
+        usual = f"{median(durations[key]):.1f} µs" if durations[key] else "not timed"
         texts = ", ".join(f"{count} × {text}" for text, count in counts[key].most_common(3))
-        lines.append(f"N {key[0]:2}, K {key[1]:2}: {usual:7.1f} µs  {texts}")
+        lines.append(f"N {key[0]:2}, K {key[1]:2}: {usual:>9}  {texts}")
     return "\n".join(lines)
 
 
@@ -84,21 +85,19 @@ def kernel_text(kernel: Kernel) -> str:
     return f"{kernel.provider} {kernel.family}{aligned}"
 
 
-def run_text(folder: Path, out: Path) -> str:
+def run_text(folder: Path, name: str, out: Path) -> str:
     """What a run came to; its map and page are written beside."""
     run = RunFolder(folder)
     blocks = [block for axis in run.axes for block in run.blocks(axis)]
     clocks = [block.clock_mhz for block in blocks if block.clock_mhz]
-    text = (
-        f"\n== {folder.name}: {counted(len(blocks), 'block')} of {counted(len(run.axes), 'curve')}"
-    )
+    text = f"\n== {name}: {counted(len(blocks), 'block')} of {counted(len(run.axes), 'curve')}"
     if clocks:
         text += f", SM clock {min(clocks):.0f} to {max(clocks):.0f} MHz"
     try:
-        cliff_map = gacprof.build_map(run, name=folder.name)
+        cliff_map = gacprof.build_map(run, name=name)
     except gacprof.GacprofError as error:
         return f"{text}: no map: {error}"
-    path = out / f"{folder.name}.json"
+    path = out / f"{name}.json"
     cliff_map.save(path)
-    page = gacprof.report([path], out / folder.name)
+    page = gacprof.report([path], out / name)
     return f"{text}\n{path}\n{page}"
