@@ -87,6 +87,11 @@ VISIBLE CUptiResult cuptiActivityGetNextRecord(uint8_t *records, size_t valid_by
     *record = (CUpti_Activity *)next;
     return CUPTI_SUCCESS;
 }
+VISIBLE CUptiResult cuptiGetCallbackName(CUpti_CallbackDomain domain, uint32_t function,
+                                         const char **name) {
+    *name = "cudaLaunchKernel_v7000"; /* the only call that is recorded */
+    return CUPTI_SUCCESS;
+}
 VISIBLE CUptiResult cuptiGetVersion(uint32_t *version) {
     *version = CUPTI_API_VERSION;
     return CUPTI_SUCCESS;
