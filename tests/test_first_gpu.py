@@ -28,14 +28,15 @@ sys.path[:0] = [sys.argv[1], sys.argv[1] + "/first_gpu"]
 from first_gpu import __main__ as first
 first.FOLDER, first.WHEELS = Path("runs/first-gpu").resolve(), Path("wheels")
 first.ENDING_S, first.PACK_EVERY_S = 3, 0.2
-def step(name, limit_s, code, least_s=0):
-    return first.Step(name, limit_s, (sys.executable, "-c", code), least_s)
+def step(name, limit_s, code, least_s=0, finding=""):
+    return first.Step(name, limit_s, (sys.executable, "-c", code), least_s, finding)
 def steps(device):
     return [
         step("quick", 20, "print('seen'); open('quick.json', 'w').write('1' * 4000)"),
         step("hangs", 3, "import signal, time; signal.signal(2, signal.SIG_IGN); "
              "open('hung', 'a').write('x' * 1000); time.sleep(60)"),
-        step("fails", 20, "raise SystemExit(3)"),
+        step("fails", 20, "raise SystemExit(1)", finding="nothing.json"),
+        step("finds", 20, "raise SystemExit(1)", finding="quick.json"),
         step("long", 90, "print('never')", least_s=80),
     ]
 first.steps = steps
@@ -72,12 +73,17 @@ def test_it_ends_in_time_and_goes_on_with_what_was_cut(tmp_path: Path) -> None:
     assert time.monotonic() - started < 25
     files = archived(tmp_path)
     outcomes = [line.split("\t")[:2] for line in files["steps.tsv"].splitlines()]
-    assert outcomes == [["quick", "0"], ["hangs", "cut after 3 s"], ["fails", "3"]]
+    assert outcomes == [
+        ["quick", "0"],
+        ["hangs", "cut after 3 s"],
+        ["fails", "1"],
+        ["finds", "1"],
+    ]
     assert files["quick.log"] == "seen\n" and files["quick.json"] == "1" * 4000
     assert begin(tmp_path, "--seconds", "25").wait(60) == 1
     again = archived(tmp_path)
     names = [line.split("\t")[0] for line in again["steps.tsv"].splitlines()]
-    assert names == ["quick", "hangs", "fails", "hangs", "fails"]
+    assert names == ["quick", "hangs", "fails", "finds", "hangs", "fails"]
     assert again["hung"] == "x" * 2000
 
 

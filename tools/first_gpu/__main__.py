@@ -65,13 +65,13 @@ BUDGET = "{budget}"
 @dataclass(frozen=True)
 class Step:
     """A command, its limit, and the least time with which it is worth to begin. One that fails is
-    tried again in the next run; exit code 1 of one with ``findings`` is a result."""
+    tried again in the next run; exit code 1 of one that leaves ``finding`` is a result."""
 
     name: str
     limit_s: int
     command: tuple[str, ...]
     least_s: int = 15
-    findings: bool = False
+    finding: str = ""
 
 
 def sweep(suite: str, device: str, limit_s: int, name: str = "") -> Step:
@@ -82,8 +82,8 @@ def sweep(suite: str, device: str, limit_s: int, name: str = "") -> Step:
     return Step(name, limit_s, (sys.executable, "-m", "gacprof", *words), least_s=50)
 
 
-def script(name: str, limit_s: int, *words: str, least_s: int = 15, findings: bool = False) -> Step:
-    return Step(name, limit_s, (sys.executable, *words), least_s, findings)
+def script(name: str, limit_s: int, *words: str, least_s: int = 15, finding: str = "") -> Step:
+    return Step(name, limit_s, (sys.executable, *words), least_s, finding)
 
 
 def steps(device: str) -> list[Step]:
@@ -102,11 +102,11 @@ def steps(device: str) -> list[Step]:
         script("packages", 15, "-m", "pip", "list", "--format=freeze", least_s=5),
         Step("truth", 60, (*truth, "--out", "truth.json")),
         Step("untraced", 40, ("env", "GACPROF_UNTRACED=1", *truth, "--out", "untraced.json")),
-        script("dispatch", 60, *dispatch, findings=True),
+        script("dispatch", 60, *dispatch, finding="dispatch.json"),
         script("planes", 90, *planes, least_s=40),
         sweep("quick", device, 85),
         sweep("quick", device, 70, "again"),
-        script("tests", 90, *gpu_tests, findings=True),
+        script("tests", 90, *gpu_tests, finding="tests.log"),
         sweep("full-products", device, 220),
         script("bench", 120, *bench, least_s=90),
         sweep("full-attention", device, 120),
@@ -144,7 +144,8 @@ def run(seconds: float, device: str) -> int:
                 started = time.monotonic()
                 outcome = run_step(step, min(step.limit_s, left_s), variables)
                 taken_s = time.monotonic() - started
-                result = DONE if outcome == "0" or (step.findings and outcome == "1") else "open"
+                found = outcome == "1" and step.finding and (FOLDER / step.finding).exists()
+                result = DONE if outcome == "0" or found else "open"
                 failed += result != DONE
                 with (FOLDER / "steps.tsv").open("a") as file:
                     file.write(f"{step.name}\t{outcome}\t{taken_s:.1f}\t{result}\n")
