@@ -15,7 +15,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -25,8 +24,6 @@ from gacprof.core.points import Axis, Block, Environment, KernelRun
 
 SCHEMA = "gacprof.run/3"
 POINTS_SCHEMA = "gacprof.points/1"
-CONDITIONS = {"clock_mhz": float, "calls": int, "constant_us": float}
-"""Of a block on a GPU."""
 RUN, JOURNAL, PARQUET, POINTS = "run.json", "blocks.jsonl", "blocks.parquet", "points.json"
 
 
@@ -152,7 +149,8 @@ class RunFolder:
 
 
 def frame_of(blocks: Iterable[Block]) -> pd.DataFrame:
-    """One row a call, in the order of calls; ``block`` numbers the blocks."""
+    """One row a call, in the order of calls; ``block`` numbers the blocks, and what stands behind
+    ``us`` are their conditions."""
     frames = [
         pd.DataFrame(
             {
@@ -161,7 +159,7 @@ def frame_of(blocks: Iterable[Block]) -> pd.DataFrame:
                 "process": b.process,
                 "size": b.order,
                 "us": b.times_us,
-                **{name: getattr(b, name) for name in CONDITIONS if getattr(b, name) is not None},
+                **b.conditions,
             }
         )
         for i, b in enumerate(blocks)
@@ -176,9 +174,9 @@ def blocks_of(frame: pd.DataFrame) -> list[Block]:
     for _, calls in frame.groupby("block", sort=True):
         first = calls.iloc[0]
         order, times = tuple(calls["size"].tolist()), tuple(calls["us"].tolist())
-        known = {name: number for name, number in CONDITIONS.items() if name in first.dropna()}
-        conditions: dict[str, Any] = {name: number(first[name]) for name, number in known.items()}
-        blocks.append(Block(str(first["axis"]), int(first["process"]), order, times, **conditions))
+        rest = first["us":].iloc[1:].dropna()
+        conditions = {str(name): float(value) for name, value in rest.items()}
+        blocks.append(Block(str(first["axis"]), int(first["process"]), order, times, conditions))
     return blocks
 
 
@@ -197,7 +195,7 @@ def read_journal(path: Path, after: int) -> list[Block]:
             row["process"],
             tuple(row["order"]),
             tuple(row["times_us"]),
-            **{name: row[name] for name in CONDITIONS if name in row},  # older runs have none
+            row.get("conditions", {}),  # older runs have none
         )
         for row in rows
         if row.get("block", after) >= after  # older journals have no numbers

@@ -94,19 +94,16 @@ class Block:
 
     ``axis`` is the axis's key. ``order`` are sizes in the order of their calls; a size that stands
     twice is an A/A replicate. ``times_us`` are their times; nan where a call lost its core or the
-    device was throttled.
-
-    Of a GPU, else None: ``clock_mhz`` is the SM clock as the block began, ``calls`` how many calls
-    a graph held, ``constant_us`` what was taken off a graph's time for its events.
+    device was throttled. ``conditions`` are numbers that a GPU adds: ``clock_mhz``, the SM clock as
+    the block began, ``calls`` that a graph held, and ``constant_us``, what was taken off a graph's
+    time for its events.
     """
 
     axis: str
     process: int
     order: tuple[int, ...]
     times_us: tuple[float, ...]
-    clock_mhz: float | None = None
-    calls: int | None = None
-    constant_us: float | None = None
+    conditions: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,9 @@ class CudaDevice:
         """Prepare axes in steps that each take all of them: memory, the largest points first, lest
         what it grows from stays; first calls; one trace; captures."""
         sessions = [CudaSession(self, points) for points in axes]
-        steps = [(session, index) for session in sessions for index in range(len(session.points))]
+        steps: list[tuple[CudaSession, int]] = []
+        for session in sessions:
+            steps += [(session, index) for index in range(len(session.points))]
         with self.active():
             self.flush()  # its first call: later ones are captured
             for session, index in sorted(steps, key=lambda step: -step[0].bytes_moved(step[1])):
@@ -118,11 +120,11 @@ class CudaDevice:
         )
         return short, long
 
-    def clock_mhz(self) -> float | None:
-        """The SM clock at the meter's latest launch; None of a GPU whose spins take no time."""
+    def clock_mhz(self) -> float:
+        """The SM clock at the meter's latest launch; a virtual GPU has none."""
         short, long = self.clock_meter
         spun_us = long.elapsed_us() - short.elapsed_us()
-        return round((METER_CYCLES[1] - METER_CYCLES[0]) / spun_us, 1) if spun_us > 0 else None
+        return round((METER_CYCLES[1] - METER_CYCLES[0]) / spun_us, 1)
 
     @cached_property
     def constant_us(self) -> float:

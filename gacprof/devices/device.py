@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Environment, KernelRun, Point
@@ -26,12 +26,12 @@ class BlockTimes:
     ``times_us`` are microseconds of a call of each point, in the order asked for; nan where it
     failed, lost its core or was throttled, and on a virtual GPU. ``slot_us`` is how long one place
     of the block took with all that is done around its call. ``conditions`` are those of
-    :class:`gacprof.core.points.Block` that the device knows.
+    :class:`gacprof.core.points.Block`.
     """
 
     times_us: Sequence[float]
     slot_us: float
-    conditions: Mapping[str, Any] = field(default_factory=dict)
+    conditions: Mapping[str, float] = field(default_factory=dict)
 
 
 class Session(Protocol):

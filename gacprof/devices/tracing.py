@@ -48,7 +48,7 @@ def traced_kernels(calls: Sequence[Callable[[], object]]) -> list[tuple[KernelRu
     kernels: list[tuple[KernelRun, ...]] = [()] * len(calls)
     missing = list(range(len(calls)))
     for _ in range(ATTEMPTS):
-        seen = kernels_by_label(_session_events([calls[i] for i in missing]), len(missing))
+        seen = kernels_by_label(session_events([calls[i] for i in missing]), len(missing))
         for index, runs in zip(missing, seen, strict=True):
             kernels[index] = runs
         missing = [index for index in missing if not kernels[index]]
@@ -57,7 +57,7 @@ def traced_kernels(calls: Sequence[Callable[[], object]]) -> list[tuple[KernelRu
     return kernels
 
 
-def _session_events(calls: Sequence[Callable[[], object]]) -> Sequence[Any]:
+def session_events(calls: Sequence[Callable[[], object]]) -> Sequence[Any]:
     """Events of one session in which every call is made once, under a label; none where nothing
     can be traced."""
     for name, value in SETTINGS.items():
@@ -83,40 +83,39 @@ def kernels_by_label(events: Sequence[Any], count: int) -> list[tuple[KernelRun,
     """Return the kernels launched within each of ``count`` labels; none of a label where a launch
     lacks its kernel."""
     labels: list[tuple[int, int, int]] = []
-    host_calls: list[tuple[int, int, bool]] = []
+    called_ns: dict[int, int] = {}  # by correlation id, when the host called for it
+    launches: set[int] = set()
+    operator_ns: dict[int, int] = {}
     kernels: dict[int, list[KernelRun]] = {}
     operator_of: dict[int, int] = {}
-    operator_start_ns: dict[int, int] = {}
     for event in events:
-        name = event.name()
+        name, correlation = event.name(), event.correlation_id()
         if event.device_type() != torch.autograd.DeviceType.CPU:
             if not name.startswith(LABEL):  # the label's own range on the device's time line
                 run = KernelRun(name, event.duration_ns() / 1e3)
-                kernels.setdefault(event.correlation_id(), []).append(run)
-                operator_of[event.correlation_id()] = event.linked_correlation_id()
+                kernels.setdefault(correlation, []).append(run)
+                operator_of[correlation] = event.linked_correlation_id()
         elif HOST_CALL.match(name):
-            is_launch = LAUNCH.match(name) is not None
-            host_calls.append((event.start_ns(), event.correlation_id(), is_launch))
+            called_ns[correlation] = event.start_ns()
+            if LAUNCH.match(name):
+                launches.add(correlation)
         else:
-            start_ns = operator_start_ns[event.correlation_id()] = event.start_ns()
+            start_ns = operator_ns[correlation] = event.start_ns()
             if name.startswith(LABEL):
                 labels.append((start_ns, start_ns + event.duration_ns(), int(name[len(LABEL) :])))
-    launched = {correlation for _, correlation, _ in host_calls}
-    for correlation in kernels.keys() - launched:
-        operator = operator_of[correlation]  # 0 is none
-        if operator and operator in operator_start_ns:
-            host_calls.append((operator_start_ns[operator], correlation, False))
-    found: list[list[KernelRun]] = [[] for _ in range(count)]
-    incomplete = set()
+    for correlation in kernels.keys() - called_ns.keys():
+        if operator_of[correlation] in operator_ns:
+            called_ns[correlation] = operator_ns[operator_of[correlation]]
+    runs: list[list[KernelRun]] = [[] for _ in range(count)]
+    lost, incomplete = launches - kernels.keys(), set()
     labels.sort()
     starts = [start for start, _, _ in labels]
-    for start_ns, correlation, is_launch in sorted(host_calls):
+    for correlation, start_ns in sorted(called_ns.items(), key=lambda call: call[1]):
         place = bisect_right(starts, start_ns) - 1
         if place < 0 or start_ns > labels[place][1]:
             continue
         number = labels[place][2]
-        if is_launch and correlation not in kernels:
+        runs[number] += kernels.get(correlation, [])
+        if correlation in lost:
             incomplete.add(number)
-        found[number] += kernels.get(correlation, [])
-        kernels[correlation] = []  # the runtime and the driver may both tell of a launch
-    return [() if number in incomplete else tuple(runs) for number, runs in enumerate(found)]
+    return [() if number in incomplete else tuple(seen) for number, seen in enumerate(runs)]

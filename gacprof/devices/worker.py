@@ -72,8 +72,7 @@ class IsolatedDevice:
 
     def _prepare(self, sessions: Sequence[RemoteSession]) -> None:
         """Prepare sessions together. A point that the worker dies on is a failure and the others
-        are tried again. Where it was no point, it was the tracer: names are done without. Where it
-        is not known even then, each session is tried by itself."""
+        are tried again. What is no point's fault is the tracer's: names are done without."""
         while any(session.waiting() for session in sessions):
             try:
                 self._request_sessions(sessions)
@@ -81,15 +80,10 @@ class IsolatedDevice:
             except WorkerLost as lost:
                 if any(session.blame(lost) for session in sessions):
                     continue
-                if self._traced:
-                    self._traced = False
-                    continue
-                if len(sessions) == 1:
-                    sessions[0].fail_all(str(lost))
-                    return
-            for session in sessions:
-                self._prepare([session])
-            return
+                if not self._traced:  # nothing is left to blame
+                    for session in sessions:
+                        session.fail_all(str(lost))
+                self._traced = False
 
     def _request_sessions(self, sessions: Sequence[RemoteSession]) -> None:
         if self._process is None:
@@ -99,7 +93,7 @@ class IsolatedDevice:
             session.sent = session.waiting()
             session.first_place = self._places
             self._places += len(session.sent)
-            content.append((session.number, session.sent_points()))
+            content.append((session.number, [session.points[index] for index in session.sent]))
         answers = self.request("prepare", content, sum(len(points) for _, points in content))
         for session, (failures, kernels) in zip(sessions, answers, strict=True):
             session.add(failures)
@@ -168,7 +162,7 @@ class RemoteSession:
     """
 
     def __init__(self, device: IsolatedDevice, number: int, points: Sequence[Point]) -> None:
-        self._device, self._points = device, points
+        self._device, self.points = device, points
         self.number = number
         self.failures: dict[int, str] = {}
         self.kernels_by_index: dict[int, tuple[KernelRun, ...]] = {}
@@ -179,10 +173,7 @@ class RemoteSession:
 
     def waiting(self) -> list[int]:
         """Indices of the points that can still be prepared."""
-        return [index for index in range(len(self._points)) if index not in self.failures]
-
-    def sent_points(self) -> list[Point]:
-        return [self._points[index] for index in self.sent]
+        return [index for index in range(len(self.points)) if index not in self.failures]
 
     def add(self, failures: Mapping[int, str]) -> None:
         """Keep failures, by the worker's index."""

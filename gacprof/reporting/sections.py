@@ -319,11 +319,10 @@ def sweep_section(summary: SweepSummary) -> Section:
         remarks = ["Nothing was measured."]
         if summary.preparation:
             needs = summary.preparation
-            known = needs.cudnn_plans is not None
-            plans = f"up to {needs.cudnn_plans:,}" if known else "an unknown number of"
             remarks.append(
-                f"Each process captures {counted(needs.captures, 'CUDA graph')}, makes {plans} "
-                f"cuDNN plans and holds up to {needs.memory_bytes / 2**30:.2g} GiB of operands."
+                f"Each process captures {counted(needs.captures, 'CUDA graph')}, makes up to "
+                f"{counted(needs.cudnn_plans, 'cuDNN plan')} and holds up to "
+                f"{needs.memory_bytes / 2**30:.2g} GiB of operands."
             )
         return Section("A dry run", headline, remarks=tuple(remarks))
     headline = (

@@ -31,26 +31,25 @@ def measure(
     open_device: Callable[[], Device],
     *,
     budget_s: float | None = None,
-    opened_s: float = 0.0,
+    started: float | None = None,
     progress: Progress = lambda done, curves, spent: None,
 ) -> None:
     """Measure the run's axes until each is decided, or the budget is spent; a run that was begun is
-    gone on with. The budget counts from here on, preparing included; ``opened_s`` is what opening
-    the first device took before. Each process has its share; as many follow the first as leave half
-    of the budget for measuring."""
-    started = time.monotonic()
+    gone on with. The budget counts from ``started`` on (default: now), opening and preparing
+    included, which nothing cuts short. Each process has its share; as many follow the first as
+    leave half of the budget for measuring."""
+    started = started or time.monotonic()
     budget_s = budget_s or math.inf
     curves = [CurveSchedule(axis, run.blocks(axis)) for axis in run.axes]
     process = 1 + max((b.process for curve in curves for b in curve.blocks), default=-1)
     part, parts, spent = 1, PROCESSES, 0.0
     while part <= parts and spent < 1:
-        begun = time.monotonic()
         with closing(open_device()) as device:
             turns = ProcessTurns(run, device, curves, process)
             if device.environment.kind == "virtual":
                 break
             if part == 1:
-                prepared_s = opened_s + time.monotonic() - begun
+                prepared_s = time.monotonic() - started
                 parts = int(max(1, min(PROCESSES, budget_s / (2 * prepared_s))))
             while turns.take(part, parts):
                 spent = (time.monotonic() - started) / budget_s
@@ -90,7 +89,7 @@ class ProcessTurns:
             index = {size: i for i, size in enumerate(axis.sizes)}
             timed = session.time_block([index[size] for size in order])
             times_us = tuple(timed.times_us)
-            block = Block(axis.key, self._process, tuple(order), times_us, **timed.conditions)
+            block = Block(axis.key, self._process, tuple(order), times_us, timed.conditions)
             self._run.append(block)
             curve.blocks.append(block)
             curve.slot_us = timed.slot_us

@@ -17,38 +17,40 @@ from gacprof.sweeping.engine import CurveSchedule
 
 @dataclass(frozen=True)
 class Preparation:
-    """Of each process: ``captures`` are CUDA graphs; ``cudnn_plans`` are the attention calls that
-    cuDNN plans first (0.44 s each on a B200, FunASR#3704), None where PyTorch's choice is not
-    known for this GPU; ``memory_bytes`` is the most that operands take."""
+    """Of each process: ``captures`` are CUDA graphs; ``cudnn_plans`` are the most attention calls
+    that cuDNN plans first (0.44 s each on a B200, FunASR#3704); ``memory_bytes`` is the most that
+    operands take."""
 
     captures: int
-    cudnn_plans: int | None
+    cudnn_plans: int
     memory_bytes: int
 
 
 def preparation(axes: Sequence[Axis], gpu: Environment) -> Preparation:
     """Count what a CUDA GPU prepares for axes."""
-    points = [axis.point(size) for axis in axes for size in axis.sizes]
-    try:
-        plans = sum(planned_by_cudnn(point, gpu) for point in points)
-    except ConfigError:
-        plans = None
+    points: list[Point] = []
+    for axis in axes:
+        points += map(axis.point, axis.sizes)
+    plans = sum(planned_by_cudnn(point, gpu) for point in points)
     captures = sum(len(CurveSchedule(axis).slots) for axis in axes)
     return Preparation(captures, plans, operand_bytes(points, gpu))
 
 
 def planned_by_cudnn(point: Point, gpu: Environment) -> bool:
-    """Tell whether cuDNN serves the point. Raises :class:`ConfigError` for a GPU or a release of
-    torch whose choice is not known."""
+    """Tell whether cuDNN may serve the point: so it may where PyTorch's choice is not known."""
     if point.operator != "attention":
         return False
     if point.flags["backend"] != "auto":
         return point.flags["backend"] == "cudnn"
     dims = {name: size for name, size in point.dims.items() if name != "batch"}
+    try:
+        key, torch = gpu_facts(gpu.name).key, release(gpu.stack["torch"])
+    except ConfigError:
+        return True
     call = AttentionCall(
-        gpu=gpu_facts(gpu.name).key,
+        gpu=key,
         arch=gpu.arch,
-        torch=release(gpu.stack["torch"]),
+        torch=torch,
         dtype=point.dtype,
         mask=point.flags["mask"] != "none",
         causal=bool(point.flags["causal"]),

@@ -77,7 +77,7 @@ def sweep(
     device
         cpu, cuda or cuda:1 (default: the first GPU, else the CPU).
     budget_s
-        Seconds after which the sweep ends, preparing included, whatever is undecided then.
+        Seconds, preparing included, after which no block is begun, whatever is undecided then.
     resume
         Go on with the sweep in ``out``.
     dry_run
@@ -91,7 +91,6 @@ def sweep(
     started = time.monotonic()
     name = device or "auto"
     devices = [open_device(name, isolated=True)]
-    opened_s = time.monotonic() - started
     environment = devices[0].environment
     if model is None:
         measured = load_suite(suite, environment.kind)
@@ -107,12 +106,11 @@ def sweep(
         return SweepSummary(None, len(measured.axes), measured.points, preparation=prepared)
     folder = Path(out or f"runs/{measured.name}-{time.strftime('%Y%m%d-%H%M%S')}")
     run = open_run(folder, measured, environment, resume)
-    budget_s = budget_s or measured.budget_s
     measure(
         run,
         lambda: devices.pop() if devices else open_device(name, isolated=True),
-        budget_s=budget_s and max(1.0, budget_s - (time.monotonic() - started)),
-        opened_s=opened_s,
+        budget_s=budget_s or measured.budget_s,
+        started=started,
         progress=terminal_progress(),
     )
     return summary_of(run, time.monotonic() - started)

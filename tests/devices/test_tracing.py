@@ -40,7 +40,7 @@ class Event:
 
 
 def label(number: int, start: int) -> Event:
-    return Event(f"{LABEL}{number}", start, 100)
+    return Event(f"{LABEL}{number}", start, 100, correlation=100 + number)
 
 
 def launch(correlation: int, start: int, function: str = "cudaLaunchKernelExC_v11060") -> Event:

@@ -20,7 +20,7 @@ import torch
 from gacprof.devices import tracing
 
 sessions = []
-def lossy(calls, complete=tracing._session_events):
+def lossy(calls, complete=tracing.session_events):
     kernels, kept = 0, []
     lost = LOST(len(sessions))
     for event in complete(calls):
@@ -31,7 +31,7 @@ def lossy(calls, complete=tracing._session_events):
         kept.append(event)
     sessions.append(len(calls))
     return kept
-tracing._session_events = lossy
+tracing.session_events = lossy
 sys.argv = ["ask_live_gpu.py"]
 runpy.run_module("ask_live_gpu", run_name="__main__")
 """

@@ -89,7 +89,7 @@ def run_text(folder: Path, name: str, out: Path) -> str:
     """What a run came to; its map and page are written beside."""
     run = RunFolder(folder)
     blocks = [block for axis in run.axes for block in run.blocks(axis)]
-    clocks = [block.clock_mhz for block in blocks if block.clock_mhz]
+    clocks = [b.conditions["clock_mhz"] for b in blocks if "clock_mhz" in b.conditions]
     text = f"\n== {name}: {counted(len(blocks), 'block')} of {counted(len(run.axes), 'curve')}"
     if clocks:
         text += f", SM clock {min(clocks):.0f} to {max(clocks):.0f} MHz"
