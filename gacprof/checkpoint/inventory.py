@@ -162,7 +162,23 @@ class Dim:
     @property
     def adjustable(self) -> bool:
         """True where a plan may give it another size at all."""
-        return self.padding == "exact" or self.ordered
+        return self.padding == "exact"
+
+    def refusal(self, size: int) -> str:
+        """Return why the dim cannot be given this size; empty where it can.
+
+        A size that the dim has is never refused. Entries that many weights share (a hidden size,
+        experts stacked in one tensor) are cut only where they are ordered by importance.
+        """
+        if size == self.size:
+            return ""
+        if not 1 <= size <= MAX_DIM:
+            return f"sizes are from 1 to {MAX_DIM}"
+        if self.padding == "refused":
+            return self.why
+        if size < self.size and not self.ordered and self.role in ("hidden", "experts"):
+            return "many weights share its entries, which have no order: it can only be padded"
+        return ""
 
     @property
     def max_size(self) -> int:

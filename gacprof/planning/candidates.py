@@ -18,7 +18,7 @@ from gacprof.diagnosing.sizes import (
     seems_safe,
     window_of,
 )
-from gacprof.planning.quality import Objective, can_have
+from gacprof.planning.quality import Objective
 
 Uniform = Literal["none", "module", "role", "kind"]
 
@@ -104,9 +104,9 @@ def _group(
 def _possible(dims: Sequence[Dim], size: int) -> int:
     """The size. Raises :class:`PlanError` where a dim cannot have it."""
     for dim in dims:
-        if not can_have(dim, size):
-            why = dim.why or f"at most {dim.max_size} is of use"
-            raise PlanError(f"{dim.name} of {dim.size} cannot become {size}: {why}")
+        refusal = dim.refusal(size)
+        if refusal:
+            raise PlanError(f"'{dim.name}' cannot go from {dim.size} to {size}: {refusal}")
     return size
 
 

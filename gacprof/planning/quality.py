@@ -41,7 +41,7 @@ class Objective:
     def suits(self, dim: Dim, size: int) -> bool:
         """Whether the dim may have the size; what a cut loses must be known."""
         cuts = {"quality": dim.name in self.losses, "pad": False, "gac": True}[self.name]
-        return can_have(dim, size) and (size >= dim.size or cuts)
+        return not dim.refusal(size) and size <= dim.max_size and (size >= dim.size or cuts)
 
     def value(self, dims: Sequence[Dim], sizes: Mapping[str, int | None], parameters: int) -> float:
         """The value of sizes of these dims, whose weights then have so many parameters."""
@@ -53,14 +53,6 @@ class Objective:
 
     def _gain(self, dim: Dim, size: int) -> float:
         return self.scores.get(dim.name, 1.0) * (size - dim.size) * dim.params_per_unit
-
-
-def can_have(dim: Dim, size: int) -> bool:
-    """Whether a dim can be realigned to a size: padding must be exact and of use, and entries of a
-    hidden size are cut only where they are in an order of importance."""
-    if size > dim.size:
-        return dim.padding == "exact" and size <= dim.max_size
-    return size == dim.size or dim.ordered or dim.kind != "hidden"
 
 
 def loss_curves(

@@ -76,24 +76,12 @@ def new_checkpoint(inventory: Inventory, sizes: NewSizes) -> NewCheckpoint:
     for name, size in sizes.items():
         dim = inventory.dim(name)
         if size is not None and size != dim.size:
+            refusal = dim.refusal(size)
+            if refusal:
+                raise CheckpointError(f"'{name}' cannot go from {dim.size} to {size}: {refusal}")
             changes.append(Change(dim, size))
-            refuse_change(changes[-1])
     merged = merged_modules(inventory, {name for name, size in sizes.items() if size is None})
     return NewCheckpoint(inventory, sizes, tuple(changes), merged, new_tensors(inventory, merged))
-
-
-def refuse_change(change: Change) -> None:
-    """Raise :class:`CheckpointError` where the dim may not take this size."""
-    dim = change.dim
-    reason = ""
-    if change.size < 1:
-        reason = "sizes are at least 1"
-    elif dim.padding == "refused":
-        reason = dim.why
-    elif change.method == "magnitude" and dim.role in ("hidden", "experts"):
-        reason = "many weights share its entries, which have no order: it can only be padded"
-    if reason:
-        raise CheckpointError(f"'{dim.name}' cannot go from {dim.size} to {change.size}: {reason}")
 
 
 def merged_modules(inventory: Inventory, ranks: set[str]) -> tuple[Module, ...]:
