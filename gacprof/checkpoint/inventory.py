@@ -292,6 +292,15 @@ class Inventory(Contents):
         return by_weight
 
     @cached_property
+    def written_in(self) -> Mapping[str, Sequence[str]]:
+        """The names of the dims that are written in a tensor, by the tensor's name."""
+        names: dict[str, dict[str, None]] = {}
+        for dim in self.dims:
+            for place in dim.places:
+                names.setdefault(place.tensor, {})[dim.name] = None
+        return {tensor: list(dims) for tensor, dims in names.items()}
+
+    @cached_property
     def modules_of(self) -> Mapping[str, Sequence[Module]]:
         """The modules that a dim takes part in, by the dim's name."""
         by_dim: dict[str, list[Module]] = {dim.name: [] for dim in self.dims}

@@ -8,8 +8,12 @@ is one of 171 on each.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import isfinite, isnan
 from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes
 from gacprof.core.dtypes import compute_dtype, dtype_name
@@ -23,6 +27,14 @@ DEFAULT_TOKENS: Mapping[int, float] = MappingProxyType({1: 1.0, 1024: 1.0})
 """One decode step and one prefill of 1024 tokens (the papers' sequence length), equally."""
 
 AS_STORED: NewSizes = MappingProxyType({})
+
+Floats = NDArray[np.float64]
+Mask = np.bool | NDArray[np.bool]
+Lengths = int | NDArray[np.int64]
+ManySizes = Mapping[str, int | NDArray[np.int64] | None]
+"""Sizes by dim name, as :data:`NewSizes`, or columns of them, all equally long."""
+MERGED = 0
+"""Stands in a column for None: the rank is merged."""
 
 COLUMN_ROLES = frozenset({"q", "k", "v", "qkv", "gate", "up", "gate_up"})
 """Roles whose output features the TP ranks share (Megatron-LM's column-parallel layers)."""
@@ -39,7 +51,8 @@ def workload(tokens: Tokens | None, source: SizeSource) -> dict[int, float]:
     if tokens is None:
         tokens = list(source.tokens) or DEFAULT_TOKENS
     weights = dict(tokens) if isinstance(tokens, Mapping) else dict.fromkeys(tokens, 1.0)
-    if not weights or min(weights) < 1 or min(weights.values()) <= 0:
+    amounts = [*weights, *weights.values()]
+    if not weights or min(weights) < 1 or not all(n > 0 and isfinite(n) for n in amounts):
         raise ConfigError(f"tokens {weights}: give positive counts, such as 1 1024")
     return weights
 
@@ -97,22 +110,26 @@ class Products:
     def gemms(self, module: Module, sizes: NewSizes = AS_STORED) -> list[Gemm]:
         """A module's products, undivided, with dims at these sizes: one dense product where a
         rank of it is merged (None)."""
-        gemms = []
+        lengths = self.lengths(module, sizes)
+        if is_merged(module, sizes):
+            is_biased = any(gemm.bias for gemm in module.gemms)
+            n, k = dense_lengths(module, lengths)
+            return [Gemm(module.name, int(n), int(k), is_biased)]
+        pairs = zip(module.gemms, lengths, strict=True)
+        return [Gemm(gemm.weight, int(n), int(k), gemm.bias) for gemm, (n, k) in pairs]
+
+    def lengths(self, module: Module, sizes: ManySizes) -> list[tuple[Lengths, Lengths]]:
+        """N and K of a module's products, undivided, with dims at these sizes; a merged rank
+        counts as it is stored."""
+        lengths: list[tuple[Lengths, Lengths]] = []
         for gemm in module.gemms:
-            longer = {"N": 0, "K": 0}
+            sides: dict[str, Lengths] = {"N": gemm.N, "K": gemm.K}
             for dim in self.inventory.fed_by.get(gemm.weight, ()):
-                size = sizes.get(dim.name, dim.size) or dim.size
                 for feed in dim.feeds:
                     if feed.weight == gemm.weight:
-                        longer[feed.axis] += size - dim.size
-            n, k = gemm.N + longer["N"], gemm.K + longer["K"]
-            gemms.append(Gemm(gemm.weight, n, k, gemm.bias))
-        if all(sizes.get(name, 0) is not None for name in module.dims):
-            return gemms
-        first, last = module.gemms[0], module.gemms[-1]
-        n = module.out_features + gemms[-1].N - last.N
-        k = module.in_features + gemms[0].K - first.K
-        return [Gemm(module.name, n, k, any(gemm.bias for gemm in gemms))]
+                        sides[feed.axis] = sides[feed.axis] + growth(dim, sizes)
+            lengths.append((sides["N"], sides["K"]))
+        return lengths
 
     def uses_of(self, dim: Dim, sizes: NewSizes = AS_STORED) -> list[Use]:
         """The dim's part in every product that it feeds, at each token count, whatever its own
@@ -157,27 +174,94 @@ class Products:
                 yield Gemm(gemm.weight, gemm.N // n_tp, gemm.K // k_tp, gemm.bias)
 
     def time_us(
-        self, source: SizeSource, modules: Sequence[Module], sizes: NewSizes = AS_STORED
+        self, source: SizeSource, modules: Iterable[Module], sizes: NewSizes = AS_STORED
     ) -> Interval | None:
         """The time of the workload in these modules' products; None where that of one isn't
-        known. Equal products are looked up once."""
-        counts: Counter[tuple[int, int, bool, str]] = Counter()
+        known."""
+        low, value, high = self.times_us(source, modules, sizes).tolist()
+        return None if isnan(value) else Interval(low, value, high)
+
+    def times_us(self, source: SizeSource, modules: Iterable[Module], sizes: ManySizes) -> Floats:
+        """The time of the workload in these modules' products at all of the sizes: its low end,
+        middle and high end [..., 3]; NaN where that of a product isn't known."""
+        total = np.zeros(3)
+        seen: dict[tuple[int, int, bool, str], Floats] = {}
         for module in modules:
-            for gemm in self.local_gemms(module, sizes):
-                if gemm is None:
-                    return None
-                counts[gemm.N, gemm.K, gemm.bias, self.dtype_of(module)] += 1
-        low = value = high = 0.0
-        for (n, k, bias, dtype), count in counts.items():
-            for tokens, weight in self.tokens.items():
-                time = source.latency_us(Gemm("", n, k, bias), tokens, dtype)
-                if time is None:
-                    return None
-                calls = count * weight
-                low += time.low * calls
-                value += time.value * calls
-                high += time.high * calls
-        return Interval(low, value, high)
+            lengths = self.lengths(module, sizes)
+            us = self._module_us(source, module, lengths, seen)
+            merged = is_merged(module, sizes)
+            if np.any(merged):
+                dense = self._module_us(source, module, [dense_lengths(module, lengths)], seen)
+                us = np.where(np.expand_dims(merged, -1), dense, us)
+            total = total + us
+        return total
+
+    def _module_us(
+        self,
+        source: SizeSource,
+        module: Module,
+        lengths: Sequence[tuple[Lengths, Lengths]],
+        seen: dict[tuple[int, int, bool, str], Floats],
+    ) -> Floats:
+        """The time of a module's products of these lengths; ``seen`` keeps those looked up."""
+        total = np.zeros(3)
+        dtype = self.dtype_of(module)
+        is_biased = any(gemm.bias for gemm in module.gemms)
+        for i, (n, k) in enumerate(lengths):
+            bias = module.gemms[i].bias if len(lengths) > 1 else is_biased
+            n_tp, k_tp = self.shares(module, i, len(lengths))
+            pairs = np.stack(np.broadcast_arrays(n, k), axis=-1)
+            shapes, places = pairs.reshape(-1, 2), np.zeros(1, int)
+            if len(shapes) > 1:
+                shapes, places = np.unique(shapes, axis=0, return_inverse=True)
+            times = []
+            for n_all, k_all in shapes.tolist():
+                key = n_all // n_tp, k_all // k_tp, bias, dtype
+                if key not in seen:
+                    seen[key] = self._product_us(source, *key)
+                is_shared = n_all % n_tp == 0 and k_all % k_tp == 0
+                times.append(seen[key] if is_shared else UNKNOWN_US)
+            total = total + np.array(times)[places.ravel()].reshape(*pairs.shape[:-1], 3)
+        return total
+
+    def _product_us(self, source: SizeSource, n: int, k: int, bias: bool, dtype: str) -> Floats:
+        """The time of one product at all token counts."""
+        total = np.zeros(3)
+        for tokens, weight in self.tokens.items():
+            time = source.latency_us(Gemm("", n, k, bias), tokens, dtype)
+            if time is None:
+                return UNKNOWN_US
+            total += weight * np.array([time.low, time.value, time.high])
+        return total
+
+
+UNKNOWN_US = np.full(3, np.nan)
+
+
+def growth(dim: Dim, sizes: ManySizes) -> Lengths:
+    """Return how much longer than stored a dim is; 0 where it is merged."""
+    size = sizes.get(dim.name, dim.size)
+    if isinstance(size, np.ndarray):
+        return np.where(size == MERGED, 0, size - dim.size)
+    return 0 if size is None else size - dim.size
+
+
+def is_merged(module: Module, sizes: ManySizes) -> Mask:
+    """Return whether a rank of the module is merged, for each of the sizes."""
+    merged: Mask = np.False_
+    for name in module.dims:
+        size = sizes.get(name, 1)
+        merged = merged | (np.equal(size, MERGED) if size is not None else np.True_)
+    return merged
+
+
+def dense_lengths(
+    module: Module, lengths: Sequence[tuple[Lengths, Lengths]]
+) -> tuple[Lengths, Lengths]:
+    """Return N and K of the dense weight in place of a module's factors of these lengths."""
+    n = module.out_features + lengths[-1][0] - module.gemms[-1].N
+    k = module.in_features + lengths[0][1] - module.gemms[0].K
+    return n, k
 
 
 def plain_dtype(inventory: Inventory) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from gacprof.checkpoint.inventory import Dim, Inventory, NewSizes
 from gacprof.checkpoint.products import AS_STORED, Products
 from gacprof.core.points import MAX_DIM
-from gacprof.core.sizes import SizeSource, SizeVerdict, Use
+from gacprof.core.sizes import Side, SizeSource, SizeVerdict, Use, Verdict
 
 WINDOW = 0.25
 """How far from a dim's size other sizes are looked for, as a fraction of it."""
@@ -101,6 +101,23 @@ class SizeTable:
         pair = self.products.time_us(self.source, modules, {dim.name: size})
         dense = self.products.time_us(self.source, modules, {dim.name: None})
         return pair is not None and dense is not None and dense.high < pair.low
+
+    def merged_verdict(self, dim: Dim, sizes: NewSizes) -> Verdict:
+        """The worse of the verdicts on N and K of the dense products in place of a merged rank."""
+        verdicts: list[Verdict] = []
+        for module in self.products.inventory.modules_of[dim.name]:
+            (gemm,) = self.products.gemms(module, {**sizes, dim.name: None})
+            n_tp, k_tp = self.products.shares(module, 0, 1)
+            n, k = Side(gemm.N, 0, n_tp), Side(gemm.K, 0, k_tp)
+            dtype = self.products.dtype_of(module)
+            for size, sides in ((gemm.N, (Side(0, 1, n_tp), k)), (gemm.K, (n, Side(0, 1, k_tp)))):
+                tokens = self.products.tokens.items()
+                uses = [Use(gemm, *sides, count, dtype, weight) for count, weight in tokens]
+                verdicts.append(self.source.judge(uses, [size])[0].verdict)
+        return max(verdicts, key=WORST_LAST.index, default="unknown")
+
+
+WORST_LAST: Sequence[Verdict] = ("safe", "undecided", "misaligned", "unknown")
 
 
 def seems_safe(verdict: SizeVerdict, tolerance: float) -> bool:

@@ -5,19 +5,14 @@ allow. Dims that share one size are a group.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from gacprof.checkpoint.inventory import Dim
+from gacprof.checkpoint.inventory import Dim, Inventory
+from gacprof.checkpoint.layouts.configs import width_keys
 from gacprof.core.errors import PlanError
-from gacprof.diagnosing.sizes import (
-    PADDED_TO,
-    SizeTable,
-    coupled_dims,
-    seems_safe,
-    window_of,
-)
+from gacprof.diagnosing.sizes import PADDED_TO, SizeTable, coupled_dims, seems_safe, window_of
 from gacprof.planning.quality import Objective
 
 Uniform = Literal["none", "module", "role", "kind"]
@@ -26,14 +21,30 @@ Uniform = Literal["none", "module", "role", "kind"]
 @dataclass(frozen=True)
 class SizeGroup:
     """Dims that take one size, of ``sizes``: those that are safe beside padded coupled dims first,
-    the nearest to the present one before others. None, merged, is last."""
+    the nearest to the present one before others. None, merged, is last.
+
+    ``times`` are the multiples of the group's size that its dims have, 1 but for widths of which
+    one number of the config says several (shared experts are a multiple of the others).
+    """
 
     dims: tuple[Dim, ...]
-    sizes: tuple[int | None, ...]
+    times: tuple[int, ...]
+    sizes: tuple[int | None, ...] = ()
+
+    @property
+    def largest(self) -> int:
+        """The largest present size, of those that the dims do not share yet."""
+        return max(dim.size // times for dim, times in zip(self.dims, self.times, strict=True))
+
+    @property
+    def stored(self) -> dict[str, int | None]:
+        """The present size by dim name."""
+        return {dim.name: dim.size for dim in self.dims}
 
     def at(self, size: int | None) -> dict[str, int | None]:
         """The size by dim name."""
-        return {dim.name: size for dim in self.dims}
+        pairs = zip(self.dims, self.times, strict=True)
+        return {dim.name: size and size * times for dim, times in pairs}
 
 
 @dataclass(frozen=True)
@@ -51,83 +62,105 @@ class SizeRules:
 def read_pins(pins: Sequence[str], dims: Sequence[Dim]) -> dict[str, int]:
     """Sizes by dim name, of texts such as ``*.mlp:width=688`` or ``*:rank=keep``.
 
-    Raises :class:`PlanError` for a pattern that no dim has, or a size that is none.
+    Raises :class:`PlanError` for a pattern that no dim has, or a size that the dim cannot have.
     """
     sizes: dict[str, int] = {}
     for pin in pins:
-        pattern, _, size = pin.rpartition("=")
+        pattern, _, text = pin.rpartition("=")
         matches = [dim for dim in dims if fnmatchcase(dim.name, pattern)]
-        if not matches or not (size == "keep" or size.isdecimal()):
+        if not matches or not (text == "keep" or text.isdecimal()):
             raise PlanError(f"no dim for the pin '{pin}': write it like '{dims[0].name}=keep'")
-        sizes |= {dim.name: dim.size if size == "keep" else int(size) for dim in matches}
+        for dim in matches:
+            sizes[dim.name] = dim.size if text == "keep" else int(text)
+            refusal = dim.refusal(sizes[dim.name])
+            if refusal:
+                raise PlanError(f"'{dim.name}' of {dim.size} cannot have the pin {pin}: {refusal}")
     return sizes
 
 
 def size_groups(table: SizeTable, objective: Objective, rules: SizeRules) -> list[SizeGroup]:
     """The adjustable dims in groups that take one size, each with the sizes on offer."""
+    inventory = table.products.inventory
+    multiples = _multiples(inventory)
     members: dict[object, list[Dim]] = {}
-    for dim in table.products.inventory.dims:
+    for dim in inventory.dims:
         if dim.adjustable:
             module = dim.name.partition(":")[0]
             shared = {"none": dim.name, "module": module, "role": dim.role, "kind": ""}
-            members.setdefault((dim.kind, shared[rules.uniform]), []).append(dim)
-    return [_group(table, objective, rules, dims) for dims in members.values()]
+            key = (dim.kind, shared[rules.uniform])
+            members.setdefault("config" if dim.name in multiples else key, []).append(dim)
+    groups = []
+    for dims in members.values():
+        times = tuple(multiples.get(dim.name, 1) for dim in dims)
+        group = SizeGroup(tuple(dims), times)
+        groups.append(replace(group, sizes=_sizes(table, objective, rules, group)))
+    return groups
 
 
-def _group(
-    table: SizeTable, objective: Objective, rules: SizeRules, dims: Sequence[Dim]
-) -> SizeGroup:
-    """The group with its sizes: a pin; or those on offer, the present one where noise or coupled
+def _multiples(inventory: Inventory) -> dict[str, int]:
+    """The widths that follow from one number of the config as different multiples of it: a model
+    with others does not load."""
+    multiples: dict[str, int] = {}
+    for key in width_keys(inventory.config, inventory.dims):
+        if len(set(key.times.values())) > 1 and key.value_at({}):
+            multiples |= {name: int(times) for name, times in key.times.items()}
+    return multiples
+
+
+def _sizes(
+    table: SizeTable, objective: Objective, rules: SizeRules, group: SizeGroup
+) -> tuple[int | None, ...]:
+    """The sizes of a group: a pin; or those on offer, the present one where noise or coupled
     dims may be all that keeps it from being safe, and merged. Where the source knows none, the
     least that an engine or the others' sizes leave."""
-    largest = max(dim.size for dim in dims)
-    pins = sorted({rules.pins[dim.name] for dim in dims if dim.name in rules.pins})
-    if len(pins) > 1:
-        raise PlanError(f"{dims[0].name} and others take one size, but pins say {pins}")
+    dim, largest = group.dims[0], group.largest
+    pins = {
+        rules.pins[dim.name] / times
+        for dim, times in zip(group.dims, group.times, strict=True)
+        if dim.name in rules.pins
+    }
+    if len(pins) > 1 or not all(pin.is_integer() for pin in pins):
+        raise PlanError(f"{dim.name} and others follow from one size, but pins differ: {pins}")
     if pins:
-        return SizeGroup(tuple(dims), (_possible(dims, pins[0]),))
-    sizes: list[int | None] = list(_offered(table, objective, rules, dims))
-    is_undecided = table.verdict(dims[0], largest).verdict == "undecided"
-    coupled = coupled_dims(table.products.inventory, dims[0])
-    may_stay = largest in sizes or is_undecided or bool(coupled)
-    if may_stay and largest % rules.multiple == 0 and all(dim.size == largest for dim in dims):
+        return (int(pins.pop()),)
+    sizes: list[int | None] = list(_offered(table, objective, rules, group))
+    now = table.verdict(dim, dim.size)
+    padded = table.beside_padded(dim, dim.size, dim.size).get(dim.size, now)
+    may_stay = largest in sizes or now.verdict == "undecided"
+    may_stay = may_stay or bool(coupled_dims(table.products.inventory, dim))
+    if may_stay and largest % rules.multiple == 0 and group.at(largest) == group.stored:
         sizes = list(dict.fromkeys([*sizes[:1], largest, *sizes]))
     if not sizes:
-        sizes.append(_possible(dims, -(-largest // rules.multiple) * rules.multiple))
-    modules = table.products.inventory.modules_of[dims[0].name]
-    is_pair = dims[0].kind == "rank" and all(module.kind == "factored" for module in modules)
-    if is_pair and len(dims) == 1 and objective.name != "gac":
+        sizes.append(-(-largest // rules.multiple) * rules.multiple)
+    is_known = {now.verdict, padded.verdict} != {"unknown"}
+    modules = table.products.inventory.modules_of[dim.name]
+    is_pair = dim.kind == "rank" and all(module.kind == "factored" for module in modules)
+    if is_known and is_pair and len(group.dims) == 1 and objective.name != "gac":
         sizes.append(None)
-    return SizeGroup(tuple(dims), tuple(sizes))
-
-
-def _possible(dims: Sequence[Dim], size: int) -> int:
-    """The size. Raises :class:`PlanError` where a dim cannot have it."""
-    for dim in dims:
-        refusal = dim.refusal(size)
-        if refusal:
-            raise PlanError(f"'{dim.name}' cannot go from {dim.size} to {size}: {refusal}")
-    return size
+    return tuple(sizes)
 
 
 def _offered(
-    table: SizeTable, objective: Objective, rules: SizeRules, dims: Sequence[Dim]
+    table: SizeTable, objective: Objective, rules: SizeRules, group: SizeGroup
 ) -> dict[int, None]:
     """The sizes that are safe for all of the dims and suit them, in the order of a group's."""
-    low = window_of(min(dim.size for dim in dims), rules.window)[0]
-    largest = max(dim.size for dim in dims)
+    largest = group.largest
+    pairs = list(zip(group.dims, group.times, strict=True))
+    low = window_of(min(dim.size // times for dim, times in pairs), rules.window)[0]
     next_multiple = -(-largest // rules.multiple) * rules.multiple
     high = max(window_of(largest, rules.window)[1], next_multiple)
     sizes: dict[int, None] = {}
     for multiple in (*PADDED_TO, 1):
-        by_dim = [
-            table.verdicts(dim, low, high, table.padded_neighbours(dim, multiple)) for dim in dims
-        ]
-        for size in sorted(set().union(*by_dim), key=lambda size: abs(size - largest)):
-            verdicts = [verdicts[size] for verdicts in by_dim if size in verdicts]
-            known = [verdict for verdict in verdicts if verdict.verdict != "unknown"]
+        by_dim = []
+        for dim, times in pairs:
+            neighbours = table.padded_neighbours(dim, multiple)
+            verdicts = table.verdicts(dim, low * times, high * times, neighbours)
+            by_dim.append({n // times: v for n, v in verdicts.items() if n % times == 0})
+        for size in sorted(set().union(*by_dim), key=lambda size: (abs(size - largest), size)):
+            verdicts_of = [verdicts[size] for verdicts in by_dim if size in verdicts]
+            known = [verdict for verdict in verdicts_of if verdict.verdict != "unknown"]
             is_safe = bool(known) and all(seems_safe(v, table.source.tolerance) for v in known)
-            is_allowed = size % rules.multiple == 0 and is_safe
-            if is_allowed and all(objective.suits(dim, size) for dim in dims):
+            suits = all(objective.suits(dim, size * times) for dim, times in pairs)
+            if is_safe and suits and size % rules.multiple == 0:
                 sizes[size] = None
     return sizes

@@ -1,97 +1,136 @@
-"""The options of a plan: joint sizes of coupled dims, with what all of their weights take.
+"""The options of a plan: the sizes of dims, with what the weights take that they are written in.
 
-Groups whose dims meet in a product, or are written in one tensor, are one class: what one costs
-depends on the others. Classes share no weight, so that what they take adds up. An option is left
-out where
+Dims that meet in a product, or are written in one tensor, cost what the others' sizes make of
+them. Most meet through a few: an MLP's ranks meet its width alone, and given the width each is a
+row of options of its own. So every class of such dims has a *hub*, groups without which no two
+others meet, and a scenario for each joint size of the hub that is compared. Classes share no
+weight, and rows of a scenario none, so that what they take adds up. An option is left out where
 
 * it is slower than the class as it is and worth no more,
-* larger joint sizes are surely faster by more than the tolerance,
-* a dim of it is misaligned beside the others' sizes, as they are or padded, or
+* a dim of it is misaligned beside the hub's sizes, or beside these padded, or
 * another option is worth as much and takes no more of anything that is limited.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import product
-from math import inf, prod
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, product
+from math import prod
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes, TensorInfo
-from gacprof.core.sizes import ZERO
-from gacprof.diagnosing.sizes import SizeTable, coupled_dims, seems_safe
+from gacprof.checkpoint.products import MERGED, Floats
+from gacprof.core.sizes import SizeVerdict
+from gacprof.diagnosing.sizes import PADDED_TO, SizeTable, coupled_dims, seems_safe
 from gacprof.planning.candidates import SizeGroup
-from gacprof.planning.plan import LimitName, Option, footprint
+from gacprof.planning.plan import LimitName, footprints
 from gacprof.planning.quality import Objective
+from gacprof.planning.solver import Options
 
-MAX_OPTIONS = 2048
-"""Joint sizes of a class that are compared; where there are more, its groups have fewer sizes."""
+MAX_SCENARIOS = 8
+"""Joint sizes of a hub up to which all are compared; of more, so many levels and single moves."""
 ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class DimClass:
-    """Coupled groups, and the modules and tensors that their dims are in. ``settled`` are the sizes
-    of dims without a choice that share these."""
+class Problem:
+    """What a plan is asked: a source's verdicts, an objective, the limits that are set, and the
+    sizes of dims that have no choice."""
+
+    table: SizeTable
+    objective: Objective
+    limits: Sequence[LimitName]
+    settled: NewSizes
+
+    @property
+    def inventory(self) -> Inventory:
+        return self.table.products.inventory
+
+
+@dataclass(frozen=True)
+class Part:
+    """Groups, with the modules and the tensors that they are in and no other part of their class
+    is. ``names`` are all dims of these."""
 
     groups: tuple[SizeGroup, ...]
     modules: tuple[Module, ...]
     tensors: tuple[TensorInfo, ...]
-    settled: Mapping[str, int | None]
+    names: frozenset[str]
 
     @property
     def dims(self) -> list[Dim]:
-        return [dim for group in self.groups for dim in group.dims]
+        return list(chain.from_iterable(group.dims for group in self.groups))
 
     @property
-    def stored(self) -> dict[str, int | None]:
+    def stored(self) -> NewSizes:
         """The present sizes."""
         return {dim.name: dim.size for dim in self.dims}
 
+    @property
+    def may_stay(self) -> bool:
+        """Whether the present sizes are on offer."""
+        return all(group.stored in map(group.at, group.sizes) for group in self.groups)
 
-def classes_of(
-    inventory: Inventory, groups: Sequence[SizeGroup], settled: NewSizes
-) -> list[DimClass]:
-    """The classes of the groups that have a choice; the dims of others are ``settled``."""
+
+@dataclass(frozen=True)
+class DimClass:
+    """Groups that meet, directly or through others: the hub, and a leaf for each other group.
+    ``joint_sizes`` are those of the hub that are compared, of ``joint_count`` there are."""
+
+    hub: Part
+    leaves: tuple[Part, ...]
+    joint_sizes: tuple[NewSizes, ...]
+    joint_count: int
+
+    @property
+    def parts(self) -> list[Part]:
+        """The leaves, and the hub where there is one."""
+        return [*([self.hub] if self.hub.groups else []), *self.leaves]
+
+    @property
+    def may_stay(self) -> bool:
+        """Whether the present sizes are on offer."""
+        return all(part.may_stay for part in self.parts)
+
+
+def classes_of(inventory: Inventory, groups: Sequence[SizeGroup]) -> list[DimClass]:
+    """Return the classes of groups that have a choice."""
+    weights = [weights_of(inventory, group) for group in groups]
+    owners: dict[object, list[int]] = {}
+    for i, keys in enumerate(weights):
+        for key in keys:
+            owners.setdefault(key, []).append(i)
+    meets: list[set[int]] = [set() for _ in groups]
+    for sharing in owners.values():
+        for i in sharing:
+            meets[i].update(sharing)
     classes = []
-    for coupled in _connected(inventory, groups):
-        weights = {key: x for group in coupled for key, x in _weights(inventory, group).items()}
-        modules = tuple(x for x in weights.values() if isinstance(x, Module))
-        tensors = tuple(x for x in weights.values() if isinstance(x, TensorInfo))
-        shared = {n: settled[n] for module in modules for n in module.dims if n in settled}
-        classes.append(DimClass(tuple(coupled), modules, tensors, shared))
+    for members in components(meets):
+        hub = hub_of(members, meets, groups)
+        leaves = [i for i in members if i not in hub]
+        leaf_keys = set(chain.from_iterable(weights[i] for i in leaves))
+        hub_weights = {
+            key: weight for i in hub for key, weight in weights[i].items() if key not in leaf_keys
+        }
+        hub_groups = [groups[i] for i in hub]
+        classes.append(
+            DimClass(
+                _part(inventory, hub_groups, hub_weights),
+                tuple(_part(inventory, [groups[i]], weights[i]) for i in leaves),
+                tuple(joint_sizes(hub_groups)),
+                prod(len(group.sizes) for group in hub_groups),
+            )
+        )
     return classes
 
 
-def thinned(inventory: Inventory, groups: Sequence[SizeGroup]) -> list[SizeGroup]:
-    """The groups, those of a class with more joint sizes than :data:`MAX_OPTIONS` with their first
-    sizes only: the nearest that are safe beside padded coupled dims."""
-    result = [group for group in groups if len(group.sizes) == 1]
-    for coupled in _connected(inventory, groups):
-        count = MAX_OPTIONS
-        if prod(len(group.sizes) for group in coupled) > MAX_OPTIONS:
-            count = int(MAX_OPTIONS ** (1 / len(coupled)))
-        result += [replace(group, sizes=group.sizes[:count]) for group in coupled]
-    return result
-
-
-def _connected(inventory: Inventory, groups: Sequence[SizeGroup]) -> list[list[SizeGroup]]:
-    """The groups that have a choice, those that share a module or a tensor together."""
-    owner: dict[object, list[SizeGroup]] = {}
-    for group in groups:
-        if len(group.sizes) > 1:
-            weights = _weights(inventory, group)
-            met = {id(owner[key]): owner[key] for key in weights if key in owner}
-            members = [group, *(other for coupled in met.values() for other in coupled)]
-            for member in members:
-                owner |= dict.fromkeys(_weights(inventory, member), members)
-    return list({id(members): members for members in owner.values()}.values())
-
-
-def _weights(inventory: Inventory, group: SizeGroup) -> dict[object, Module | TensorInfo]:
-    """The modules that a group's dims take part in, and the tensors that they are written in."""
+def weights_of(inventory: Inventory, group: SizeGroup) -> dict[object, Module | TensorInfo]:
+    """Return the modules that a group's dims take part in, and the tensors that they are written
+    in."""
     weights: dict[object, Module | TensorInfo] = {}
     for dim in group.dims:
         weights |= {("module", m.name): m for m in inventory.modules_of[dim.name]}
@@ -100,84 +139,245 @@ def _weights(inventory: Inventory, group: SizeGroup) -> dict[object, Module | Te
     return weights
 
 
-def options_of(
-    dim_class: DimClass, table: SizeTable, objective: Objective, limits: Collection[LimitName]
-) -> list[Option]:
-    """The options of a class that are worth comparing, those of the highest value first."""
-    joint_sizes = [
-        {name: size for sizes in joint for name, size in sizes.items()}
-        for joint in product(*([g.at(size) for size in g.sizes] for g in dim_class.groups))
+def _part(
+    inventory: Inventory,
+    groups: Sequence[SizeGroup],
+    weights: Mapping[object, Module | TensorInfo],
+) -> Part:
+    """The part of these groups and weights."""
+    modules = tuple(x for x in weights.values() if isinstance(x, Module))
+    tensors = tuple(x for x in weights.values() if isinstance(x, TensorInfo))
+    names = set(chain.from_iterable(module.dims for module in modules))
+    for info in tensors:
+        names.update(inventory.written_in.get(info.name, ()))
+    return Part(tuple(groups), modules, tensors, frozenset(names))
+
+
+def components(meets: Sequence[set[int]]) -> Iterator[list[int]]:
+    """Yield the members of each connected part of a graph."""
+    left = set(range(len(meets)))
+    while left:
+        members = {min(left)}
+        border = set(members)
+        while border:
+            border = set().union(*(meets[i] for i in border)) - members
+            members |= border
+        left -= members
+        yield sorted(members)
+
+
+def hub_of(
+    members: Sequence[int], meets: Sequence[set[int]], groups: Sequence[SizeGroup]
+) -> list[int]:
+    """Return members without which no two others meet (a greedy vertex cover): those that meet the
+    most first; of these widths, then those with the fewest sizes."""
+    hub: list[int] = []
+    left = set(members)
+
+    def order(i: int) -> tuple[int, bool, int, int]:
+        degree = len(meets[i] & left - {i})
+        return -degree, groups[i].dims[0].kind == "rank", len(groups[i].sizes), i
+
+    while min(order(i)[0] for i in left) < 0:
+        hub.append(min(left, key=order))
+        left.remove(hub[-1])
+    return sorted(hub)
+
+
+def joint_sizes(hub: Sequence[SizeGroup]) -> list[NewSizes]:
+    """Return the joint sizes of a hub that are compared: all, or where they are many
+
+    * the nearest that are safe, and the present ones,
+    * levels: all groups at the same place among their sizes, from the smallest to the largest,
+    * and each group by itself a size below and above the nearest.
+    """
+    choices: list[tuple[int | None, ...]]
+    if prod(len(group.sizes) for group in hub) <= MAX_SCENARIOS:
+        choices = list(product(*(group.sizes for group in hub)))
+    else:
+        ascending = [sorted(filter(None, group.sizes)) for group in hub]
+        nearest: tuple[int, ...] = tuple(group.sizes[0] or group.largest for group in hub)
+        choices = [nearest, tuple(group.largest for group in hub)]
+        for share in np.linspace(0, 1, MAX_SCENARIOS):
+            choices.append(tuple(sizes[round(share * (len(sizes) - 1))] for sizes in ascending))
+        for i, steps in enumerate(ascending):
+            place = bisect_left(steps, nearest[i])
+            for step in steps[max(0, place - 1) : place + 2]:
+                choices.append((*nearest[:i], step, *nearest[i + 1 :]))
+    joint: list[NewSizes] = []
+    for sizes in dict.fromkeys(choices):
+        by_name: dict[str, int | None] = {}
+        for group, size in zip(hub, sizes, strict=True):
+            by_name |= group.at(size)
+        if all(size in group.sizes for group, size in zip(hub, sizes, strict=True)):
+            joint.append(by_name)
+    return joint
+
+
+@dataclass(frozen=True)
+class Row:
+    """Options of one part: sizes by dim name, and arrays with an entry for each option. ``us`` is
+    the time of the part's products, NaN where not known; ``takes`` has a row for each limit."""
+
+    sizes: Sequence[NewSizes]
+    values: Floats
+    parameters: Floats
+    us: Floats
+    takes: Floats
+
+    def place(self, sizes: NewSizes) -> int:
+        """Return the place of the option of these sizes, else that of the first."""
+        return self.sizes.index(sizes) if sizes in self.sizes else 0
+
+    def where(self, places: Sequence[int]) -> Row:
+        """Return the options at these places."""
+        index = np.array(places, int)
+        arrays = (self.values[index], self.parameters[index], self.us[index], self.takes[:, index])
+        return Row([self.sizes[i] for i in places], *arrays)
+
+
+Scenario = Sequence[Row]
+
+
+def scenarios_of(problem: Problem, dim_class: DimClass) -> list[Scenario]:
+    """Return the scenarios of a class: for each joint size of the hub that is served well a row of
+    every part. Where there are none, the hub stays as it is or takes the first."""
+    scenarios: list[Scenario] = []
+    for sizes in dim_class.joint_sizes:
+        fixed = {**problem.settled, **sizes}
+        if all(served(problem.table, dim, [sizes[dim.name]], fixed) for dim in dim_class.hub.dims):
+            rows = [row_of(problem, dim_class, part, sizes) for part in dim_class.parts]
+            if all(row.sizes for row in rows):
+                scenarios.append(rows)
+    if not scenarios:
+        sizes = dim_class.hub.stored if dim_class.may_stay else dim_class.joint_sizes[0]
+        rows = [row_of(problem, dim_class, part, sizes) for part in dim_class.parts]
+        for i, part in enumerate(dim_class.parts):
+            if not rows[i].sizes:
+                everything = options_of(problem, dim_class, part, sizes)
+                rows[i] = everything.where([everything.place(part.stored)])
+        scenarios.append(rows)
+    return scenarios
+
+
+def row_of(problem: Problem, dim_class: DimClass, part: Part, hub_sizes: NewSizes) -> Row:
+    """Return the options of a part beside the hub's sizes that are worth comparing; where none is
+    served well the present size, if it may stay there."""
+    row = options_of(problem, dim_class, part, hub_sizes)
+    places = list(range(len(row.sizes)))
+    stored = _measured(problem, part, [part.stored], dim_class.hub.stored)
+    if dim_class.may_stay and not np.isnan(stored.us[0]):
+        is_as_fast = row.us <= stored.us[0] * (1 + ROUNDING)
+        is_better = (row.values > stored.values[0]) & ~np.isnan(row.us)
+        places = np.flatnonzero(is_as_fast | is_better).tolist()
+    if part is not dim_class.hub:
+        (group,) = part.groups
+        fixed = {**problem.settled, **hub_sizes}
+        sizes = [group.sizes[i] for i in places]
+        good = set(sizes)
+        for dim, times in zip(group.dims, group.times, strict=True):
+            of_dim = [size and size * times for size in sizes]
+            good &= {size and size // times for size in served(problem.table, dim, of_dim, fixed)}
+        if not good - {None}:
+            good |= {group.sizes[row.place(part.stored)]}
+        places = [i for i in places if group.sizes[i] in good]
+    return undominated(row.where(places))
+
+
+def served(
+    table: SizeTable, dim: Dim, choices: Sequence[int | None], sizes: NewSizes
+) -> set[int | None]:
+    """Return the choices for a dim that are not misaligned beside other dims of these ``sizes``,
+    nor beside these padded: two odd ones hide each other's cost. It may be merged (None) where the
+    sizes of the other dims are served well by the dense product, too.
+
+    Dims without a size there count as padded. What the source does not know stays.
+    """
+    good = set(choices)
+    known = sorted(size for size in good if size is not None)
+    coupled = coupled_dims(table.products.inventory, dim)
+    if None in good:
+        merged = {**sizes, dim.name: None}
+        beside = [(other, sizes.get(other.name, other.size)) for other in coupled]
+        if not all(served(table, other, [size], merged) for other, size in beside):
+            good.discard(None)
+    if known and coupled:
+        fixed = {**table.padded_neighbours(dim, PADDED_TO[-1]), **sizes}
+        for verdicts in (
+            table.verdicts(dim, known[0], known[-1], fixed),
+            table.beside_padded(dim, known[0], known[-1], sizes),
+        ):
+            for size in known:
+                verdict = verdicts.get(size, SizeVerdict(size, "unknown"))
+                is_known = verdict.verdict != "unknown"
+                if is_known and not seems_safe(verdict, table.source.tolerance):
+                    good.discard(size)
+    return good
+
+
+def options_of(problem: Problem, dim_class: DimClass, part: Part, hub_sizes: NewSizes) -> Row:
+    """Return all options of a part beside the hub's sizes."""
+    options: list[NewSizes] = [hub_sizes]
+    if part is not dim_class.hub:
+        (group,) = part.groups
+        options = [group.at(size) for size in group.sizes]
+    return _measured(problem, part, options, hub_sizes)
+
+
+def _measured(
+    problem: Problem, part: Part, options: Sequence[NewSizes], hub_sizes: NewSizes
+) -> Row:
+    """The options with what they are worth and take."""
+    fixed = {**problem.settled, **hub_sizes}
+    columns: dict[str, int | NDArray[np.int64] | None] = {}
+    for name in part.names:
+        if name in options[0]:
+            columns[name] = np.array([sizes[name] or MERGED for sizes in options])
+        elif name in fixed:
+            columns[name] = fixed[name]
+    table, count = problem.table, len(options)
+    weights = footprints(problem.inventory, part.tensors, columns, part.modules)
+    parameters, nbytes = (np.broadcast_to(np.asarray(x, float), count) for x in weights)
+    us = table.products.times_us(table.source, part.modules, columns)[..., 1]
+    us = np.broadcast_to(us, count)
+    amounts = {"parameters": parameters, "bytes": nbytes, "latency_us": us}
+    values = [
+        problem.objective.value(part.dims, sizes, int(parameters[i]))
+        for i, sizes in enumerate(options)
     ]
-    options = [_option(dim_class, table, objective, limits, sizes) for sizes in joint_sizes]
-    timed = [option for option in options if option.latency_us is not None] or options
-    compared = _unbeaten(timed, dim_class.dims, table.source.tolerance)
-    fallback = options[0]
-    if dim_class.stored in joint_sizes:
-        fallback = options[joint_sizes.index(dim_class.stored)]
-        most = fallback.time_us * (1 + ROUNDING) or inf
-        compared = [o for o in compared if o.value > fallback.value or o.time_us <= most]
-    chosen: list[Option] = []
-    for option in sorted(compared, key=lambda o: (-o.value, o.parameters, o.time_us)):
-        is_dominated = any(
-            all(other.takes[name] <= option.takes[name] for name in limits) for other in chosen
-        )
-        if not is_dominated and _is_safe(table, dim_class, option):
-            chosen.append(option)
-    return chosen or [fallback]
+    takes = np.empty((len(problem.limits), count))
+    for i, name in enumerate(problem.limits):
+        takes[i] = amounts[name]
+    return Row(options, np.array(values), parameters, us, takes)
 
 
-def _option(
-    dim_class: DimClass,
-    table: SizeTable,
-    objective: Objective,
-    limits: Collection[LimitName],
-    sizes: Mapping[str, int | None],
-) -> Option:
-    """Joint sizes with what they are worth and take."""
-    in_all = {**dim_class.settled, **sizes}
-    weights = footprint(table.products.inventory, dim_class.tensors, in_all, dim_class.modules)
-    latency_us = table.products.time_us(table.source, dim_class.modules, in_all)
-    takes: dict[LimitName, float] = {
-        "parameters": weights.parameters,
-        "bytes": weights.nbytes,
-        "latency_us": inf if latency_us is None else latency_us.value,
-    }
-    return Option(
-        sizes=sizes,
-        value=objective.value(dim_class.dims, sizes, weights.parameters),
-        parameters=weights.parameters,
-        latency_us=latency_us,
-        takes={name: takes[name] for name in limits},
+def undominated(row: Row) -> Row:
+    """Return the options that no other equals in value and undercuts in all that is limited; of
+    equal ones that of the fewest parameters, then the fastest. The best come first."""
+    chosen: list[int] = []
+    for i in np.lexsort((np.nan_to_num(row.us), row.parameters, -row.values)).tolist():
+        is_beaten = (row.takes[:, chosen] <= row.takes[:, [i]]).all(0)
+        if not is_beaten.any():
+            chosen.append(i)
+    return row.where(chosen)
+
+
+def flat(classes: Sequence[Sequence[Scenario]]) -> tuple[Options, list[NewSizes]]:
+    """Return the options of all classes as the solver takes them, and the sizes of each."""
+    rows: list[Row] = []
+    scenario_of: list[int] = []
+    class_of: list[int] = []
+    for number, scenarios in enumerate(classes):
+        for scenario in scenarios:
+            rows += scenario
+            scenario_of += [len(class_of)] * len(scenario)
+            class_of.append(number)
+    options = Options(
+        values=np.concatenate([row.values for row in rows]),
+        ties=np.concatenate([row.parameters for row in rows]),
+        takes=np.concatenate([row.takes for row in rows], axis=1),
+        row_of=np.repeat(np.arange(len(rows)), [len(row.sizes) for row in rows]),
+        scenario_of=np.array(scenario_of),
+        class_of=np.array(class_of),
     )
-
-
-def _unbeaten(options: Sequence[Option], dims: Sequence[Dim], tolerance: float) -> list[Option]:
-    """The options that no option of larger sizes surely beats by more than the tolerance. Those of
-    a single dim were judged by the source."""
-    if len(dims) == 1:
-        return list(options)
-    sizes = np.array([[option.sizes[dim.name] or 0 for dim in dims] for option in options])
-    low = np.array([(option.latency_us or ZERO).low for option in options])
-    high = np.array([(option.latency_us or ZERO).high for option in options])
-    unbeaten = []
-    for i, option in enumerate(options):
-        is_larger = ((sizes >= sizes[i]) & (sizes > 0)).all(1)
-        if not (is_larger & (high * (1 + tolerance) < low[i])).any():
-            unbeaten.append(option)
-    return unbeaten
-
-
-def _is_safe(table: SizeTable, dim_class: DimClass, option: Option) -> bool:
-    """Whether no dim that meets others is misaligned beside their sizes, nor beside these padded:
-    two odd ones hide each other's cost. What the source doesn't know there counts as it does beside
-    padded ones."""
-    sizes = {**dim_class.settled, **option.sizes}
-    for dim in dim_class.dims:
-        size = option.sizes[dim.name]
-        if size is not None and coupled_dims(table.products.inventory, dim):
-            now = table.verdict(dim, size, sizes)
-            padded = table.beside_padded(dim, size, size, sizes).get(size, now)
-            for verdict in (now, padded):
-                if verdict.verdict != "unknown" and not seems_safe(verdict, table.source.tolerance):
-                    return False
-    return True
+    return options, list(chain.from_iterable(row.sizes for row in rows))

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from gacprof.checkpoint.inventory import ROTARY_TABLE, Dim, Inventory, Module, NewSizes, TensorInfo
-from gacprof.checkpoint.products import AS_STORED
+from gacprof.checkpoint.products import AS_STORED, Lengths, ManySizes, growth, is_merged
 from gacprof.core.errors import PlanError
 from gacprof.core.files import read_record, write_record
 from gacprof.core.sizes import Interval, Verdict
@@ -18,39 +20,21 @@ from gacprof.core.sizes import Interval, Verdict
 SCHEMA = "gacprof.plan/2"
 
 LimitName = Literal["parameters", "bytes", "latency_us"]
-
-
-@dataclass(frozen=True)
-class Option:
-    """Joint sizes of a class of coupled dims; a size None is multiplied out to a dense weight.
-
-    ``value`` is the objective's, ``parameters`` and ``latency_us`` those of all weights that the
-    dims are written in; ``takes`` is the part of each limit.
-    """
-
-    sizes: Mapping[str, int | None]
-    value: float
-    parameters: int
-    latency_us: Interval | None
-    takes: Mapping[LimitName, float]
-
-    @property
-    def time_us(self) -> float:
-        """The estimated latency; 0 where it isn't known."""
-        return 0.0 if self.latency_us is None else self.latency_us.value
+UNITS: Mapping[LimitName, str] = {"parameters": "parameters", "bytes": "bytes", "latency_us": "µs"}
 
 
 @dataclass(frozen=True)
 class Choice:
     """The size of one dim, before and after; ``after`` is None where its factors are merged.
-    ``loss`` is the share of its energy, or the loss, that a cut gives up."""
+    ``verdict`` is on it beside the others' new sizes. ``loss`` is the share of its energy, or the
+    loss, that a cut gives up; None where that isn't known (of a pin)."""
 
     dim: str
     kind: str
     before: int
     after: int | None
     verdict: Verdict
-    loss: float = 0.0
+    loss: float | None = 0.0
 
 
 @dataclass(frozen=True)
@@ -59,9 +43,9 @@ class Plan:
 
     ``parameters`` and ``nbytes`` are the checkpoint's, before and after; ``latency_us`` that of
     the products that dims feed, None where one isn't known. ``limits`` are those that the user set,
-    on all weights and products. The certificate: of all options that
-    were compared no choice within the limits has a value above ``bound``. Both are of all choices,
-    and of the whole checkpoint's parameters.
+    on all weights and products. The certificate: of all options that were compared no choice within
+    the limits has a value above ``bound``. Both are of all choices, and of the whole checkpoint's
+    parameters. ``not_compared`` joint sizes of dims that meet several others were left out.
     """
 
     checkpoint: str
@@ -78,6 +62,7 @@ class Plan:
     value: float
     bound: float
     limits: Mapping[LimitName, float]
+    not_compared: int = 0
 
     @property
     def sizes(self) -> dict[str, int | None]:
@@ -100,7 +85,12 @@ def load_plan(path: str | Path) -> Plan:
     return read_record(Path(path), Plan, SCHEMA, "gacprof plan CHECKPOINT")
 
 
-BYTE_UNITS = {"": 1.0, "b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12}
+BYTE_UNITS = {"": 1.0, "b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12} | {
+    "kib": 2.0**10,
+    "mib": 2.0**20,
+    "gib": 2.0**30,
+    "tib": 2.0**40,
+}
 TIME_UNITS = {"": 1.0, "us": 1.0, "µs": 1.0, "ms": 1e3, "s": 1e6}
 
 Limits = Mapping[LimitName, float]
@@ -120,38 +110,48 @@ def footprint(
     sizes: NewSizes = AS_STORED,
     modules: Iterable[Module] = (),
 ) -> Footprint:
-    """Return what these tensors take with dims at other sizes.
+    """Return what these tensors take with dims at other sizes: :func:`footprints` of one choice."""
+    parameters, nbytes = footprints(inventory, tensors, sizes, modules)
+    return Footprint(int(parameters), int(nbytes))
 
-    In place of the factors of ``modules`` whose rank is merged (None) stands the dense weight. A
-    tensor stored once under two names counts once; rotary tables count as bytes only.
+
+def footprints(
+    inventory: Inventory,
+    tensors: Iterable[TensorInfo],
+    sizes: ManySizes,
+    modules: Iterable[Module] = (),
+) -> tuple[Lengths, Lengths]:
+    """Return the parameters and bytes that these tensors take, for each of the sizes.
+
+    In place of the factors of ``modules`` whose rank is merged stands the dense weight. A tensor
+    stored once under two names counts once; rotary tables count as bytes only.
     """
-    longer = _growth(inventory, sizes)
-    numels: dict[str, int] = {}
-    for module in modules:
-        if any(sizes.get(name, 0) is None for name in module.dims):
-            first, last = module.gemms[0].weight, module.gemms[-1].weight
-            rows = module.out_features + longer.get((last, 0), 0)
-            columns = module.in_features + longer.get((first, 1), 0)
-            numels |= {first: 0, last: rows * columns}
-    parameters = nbytes = 0
-    for info in {info.stored_at: info for info in tensors}.values():
-        numel = math.prod(n + longer.get((info.name, i), 0) for i, n in enumerate(info.shape))
-        numel = numels.get(info.name, numel)
-        nbytes += numel * (info.nbytes // max(info.numel, 1))
-        if not info.name.endswith(ROTARY_TABLE):
-            parameters += numel
-    return Footprint(parameters, nbytes)
-
-
-def _growth(inventory: Inventory, sizes: NewSizes) -> dict[tuple[str, int], int]:
-    """The entries added to axes of tensors."""
-    longer: dict[tuple[str, int], int] = {}
-    for name, size in sizes.items():
+    longer: dict[tuple[str, int], Lengths] = {}
+    for name in sizes:
         dim = inventory.dim(name)
         for place in dim.places:
             key = place.tensor, place.axis
-            longer[key] = longer.get(key, 0) + ((size or dim.size) - dim.size) * place.per
-    return longer
+            longer[key] = longer.get(key, 0) + growth(dim, sizes) * place.per
+    numels: dict[str, Lengths] = {}
+    for info in {info.stored_at: info for info in tensors}.values():
+        lengths = [n + longer.get((info.name, axis), 0) for axis, n in enumerate(info.shape)]
+        numels[info.name] = math.prod(lengths)
+    for module in modules:
+        merged = is_merged(module, sizes)
+        if np.any(merged):
+            first, last = module.gemms[0].weight, module.gemms[-1].weight
+            rows = module.out_features + longer.get((last, 0), 0)
+            columns = module.in_features + longer.get((first, 1), 0)
+            numels[first] = np.where(merged, 0, numels[first])
+            numels[last] = np.where(merged, rows * columns, numels[last])
+    parameters: Lengths = 0
+    nbytes: Lengths = 0
+    for name, numel in numels.items():
+        info = inventory.tensors[name]
+        nbytes = nbytes + numel * (info.nbytes // max(info.numel, 1))
+        if not name.endswith(ROTARY_TABLE):
+            parameters = parameters + numel
+    return parameters, nbytes
 
 
 def limits_of(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf
+from itertools import chain
 from pathlib import Path
+from typing import get_args
 
 import pandas as pd
 
@@ -12,14 +13,14 @@ from gacprof.checkpoint.inventory import Inventory, NewSizes
 from gacprof.checkpoint.products import Tokens
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.core.errors import PlanError
-from gacprof.core.sizes import SizeSource, SizeVerdict
+from gacprof.core.sizes import SizeSource
 from gacprof.diagnosing.sizes import WINDOW, SizeTable
 from gacprof.diagnosing.source import open_source, products_for
 from gacprof.planning.candidates import SizeRules, Uniform, read_pins, size_groups
-from gacprof.planning.options import DimClass, classes_of, options_of, thinned
-from gacprof.planning.plan import Choice, LimitName, Limits, Plan, footprint, limits_of
-from gacprof.planning.quality import LossCurves, Objective, ObjectiveName, Scores, loss_curves
-from gacprof.planning.solver import MAX_WINDOW, Solution, solve
+from gacprof.planning.options import DimClass, Problem, classes_of, flat, scenarios_of
+from gacprof.planning.plan import UNITS, Choice, LimitName, Limits, Plan, footprint, limits_of
+from gacprof.planning.quality import Losses, Objective, ObjectiveName, Scores, loss_curves
+from gacprof.planning.solver import MAX_WINDOW, ROUNDING, solve_options
 
 
 def plan(
@@ -37,7 +38,7 @@ def plan(
     window: float = WINDOW,
     multiple: int = 1,
     uniform: Uniform = "none",
-    losses: str | Path | LossCurves | None = None,
+    losses: str | Path | Losses | None = None,
     scores: Scores | None = None,
     out: str | Path | None = None,
 ) -> Plan:
@@ -88,10 +89,20 @@ def plan(
     ------
     PlanError, CheckpointError, MapError, ConfigError
     """
-    numbers = {"tp": tp, "multiple": multiple, "window": window, "budget": budget}
-    for name, number in numbers.items():
-        if number is not None and not 0 < number < inf:
-            raise PlanError(f"{name} is {number}: give a positive number")
+    for name, number, most in (
+        ("tp", tp, MAX_TP),
+        ("multiple", multiple, MAX_MULTIPLE),
+        ("window", window, MAX_SEARCH),
+        ("budget", budget, MAX_BUDGET),
+    ):
+        if number is not None and not 0 < number <= most:
+            raise PlanError(f"{name} is {number}: give a number above 0, at most {most:g}")
+    for name, word, words in (
+        ("objective", objective, get_args(ObjectiveName)),
+        ("uniform", uniform, get_args(Uniform)),
+    ):
+        if word not in words:
+            raise PlanError(f"{name} is {word}: give one of {', '.join(words)}")
     inventory = inventory_of(checkpoint)
     size_source = open_source(source)
     products = products_for(inventory, size_source, tokens=tokens, tp=tp, dtype=dtype)
@@ -106,25 +117,69 @@ def plan(
         window = min(window, MAX_WINDOW)
     table = SizeTable(products, size_source)
     rules = SizeRules(read_pins(pin, dims), window, multiple, uniform)
-    groups = thinned(inventory, size_groups(table, goal, rules))
-    settled = {d.name: g.sizes[0] for g in groups if len(g.sizes) == 1 for d in g.dims}
-    classes = classes_of(inventory, groups, settled)
-    options = [options_of(c, table, goal, limits) for c in classes]
+    groups = size_groups(table, goal, rules)
+    settled: dict[str, int | None] = {}
+    for group in groups:
+        if len(group.sizes) == 1:
+            settled |= group.at(group.sizes[0])
+    classes = classes_of(inventory, [group for group in groups if len(group.sizes) > 1])
+    problem = Problem(table, goal, list(limits), settled)
     rest = _rest(table, classes, settled, limits)
-    solution = solve(
-        [[option.value for option in row] for row in options],
-        [
-            ([[option.takes[name] for option in row] for row in options], most - rest[name])
-            for name, most in limits.items()
-        ],
-    )
-    sizes = dict(settled)
-    for row, i in zip(options, solution.choice, strict=True):
-        sizes |= row[i].sizes
-    chosen = _plan_of(table, goal, sizes, limits, solution)
+    sizes, gap = dict(settled), 0.0
+    if classes:
+        options, sizes_of = flat([scenarios_of(problem, c) for c in classes])
+        _refuse_unreachable(limits, [rest[x] + options.least(i) for i, x in enumerate(limits)])
+        solution = solve_options(options, [limits[name] - rest[name] for name in limits])
+        gap = solution.bound - solution.value
+        for i in solution.choice:
+            sizes |= sizes_of[i]
+    left_out = sum(c.joint_count - len(c.joint_sizes) for c in classes)
+    chosen = _plan_of(table, goal, sizes, limits, gap, left_out)
+    _check(table, chosen)
     if out is not None:
         chosen.save(out)
     return chosen
+
+
+MAX_TP, MAX_MULTIPLE = 1024, 65_536
+"""More ranks, and larger multiples, no engine has."""
+MAX_SEARCH, MAX_BUDGET = 1.0, 2.0
+"""A window of 1 reaches to twice a dim's size, a budget of 2 to twice the dense parameters: what
+asks for more means percent."""
+
+
+def _refuse_unreachable(limits: Limits, least: Sequence[float]) -> None:
+    """Raise :class:`PlanError` for a limit below the least that sizes on offer take of it."""
+    for (name, most), reached in zip(limits.items(), least, strict=True):
+        if reached > most * (1 + ROUNDING):
+            raise PlanError(
+                f"the limit of {most:,.0f} {UNITS[name]} cannot be kept: the sizes on offer take "
+                f"{reached:,.0f} at least: raise it, widen the window, or pin fewer sizes"
+            )
+
+
+def _check(table: SizeTable, chosen: Plan) -> None:
+    """Raise :class:`PlanError` where a plan doesn't hold what it says, whatever path led to it: its
+    limits, that realigning takes every size, and that the source knows of something."""
+    inventory, products = table.products.inventory, table.products
+    sizes = {choice.dim: choice.after for choice in chosen.choices}
+    for name, size in sizes.items():
+        refusal = inventory.dim(name).refusal(size) if size is not None else ""
+        if refusal:
+            raise PlanError(f"'{name}' cannot become {size}: {refusal}")
+    is_known = any(choice.verdict != "unknown" for choice in chosen.choices)
+    if not is_known and chosen.latency_us is None:
+        raise PlanError(
+            f"{chosen.source} knows nothing of the {len(sizes)} sizes of {chosen.checkpoint}: "
+            "'gacprof sweep --model CHECKPOINT' measures them, or name a GPU"
+        )
+    takes: dict[LimitName, float] = {
+        "parameters": chosen.parameters[1],
+        "bytes": chosen.nbytes[1],
+    }
+    if "latency_us" in chosen.limits:
+        takes["latency_us"] = products.times_us(table.source, inventory.modules, sizes)[1]
+    _refuse_unreachable(chosen.limits, [takes[name] for name in chosen.limits])
 
 
 def _rest(
@@ -134,29 +189,33 @@ def _rest(
 
     Raises :class:`PlanError` for a limit on time where the source doesn't know that of a product.
     """
-    inventory = table.products.inventory
-    chosen = {info.stored_at for c in classes for info in c.tensors}
+    inventory, products = table.products.inventory, table.products
+    parts = list(chain.from_iterable(c.parts for c in classes))
+    chosen = {info.stored_at for part in parts for info in part.tensors}
     tensors = [info for info in inventory.tensors.values() if info.stored_at not in chosen]
-    weights = footprint(inventory, tensors, settled)
+    names = {module.name for part in parts for module in part.modules}
+    modules = [module for module in inventory.modules if module.name not in names]
+    weights = footprint(inventory, tensors, settled, modules)
     rest: dict[LimitName, float] = {"parameters": weights.parameters, "bytes": weights.nbytes}
     if "latency_us" in limits:
-        names = {module.name for c in classes for module in c.modules}
-        modules = [module for module in inventory.modules if module.name not in names]
-        latency_us = table.products.time_us(table.source, modules, settled)
-        if (
-            latency_us is None
-            or table.products.time_us(table.source, inventory.modules, settled) is None
-        ):
+        stored_us = products.time_us(table.source, inventory.modules)
+        rest_us = products.time_us(table.source, modules, settled)
+        if stored_us is None or rest_us is None:
             raise PlanError(
                 f"{table.source.name} doesn't know the latency of every product, which a limit on "
                 "it needs: 'gacprof sweep --model CHECKPOINT' measures them, or leave it out"
             )
-        rest["latency_us"] = latency_us.value
+        rest["latency_us"] = rest_us.value
     return rest
 
 
 def _plan_of(
-    table: SizeTable, goal: Objective, sizes: NewSizes, limits: Limits, solution: Solution
+    table: SizeTable,
+    goal: Objective,
+    sizes: NewSizes,
+    limits: Limits,
+    gap: float,
+    left_out: int,
 ) -> Plan:
     """The chosen sizes as a plan of the whole checkpoint, each with the verdict on it beside the
     others' new ones."""
@@ -169,11 +228,12 @@ def _plan_of(
     us_after = products.time_us(table.source, modules, sizes)
     choices = []
     for name, size in sizes.items():
-        dim, verdict = inventory.dim(name), SizeVerdict(0, "safe")
+        dim = inventory.dim(name)
+        verdict = table.merged_verdict(dim, sizes)
         if size is not None:
-            verdict = table.verdict(dim, size, sizes)
+            verdict = table.verdict(dim, size, sizes).verdict
         loss = goal.loss(dim, size)
-        choices.append(Choice(name, dim.kind, dim.size, size, verdict.verdict, loss))
+        choices.append(Choice(name, dim.kind, dim.size, size, verdict, loss))
     value = goal.value([inventory.dim(name) for name in sizes], sizes, after.parameters)
     return Plan(
         checkpoint=inventory.path,
@@ -188,8 +248,9 @@ def _plan_of(
         nbytes=(before.nbytes, after.nbytes),
         latency_us=(us_before, us_after) if us_before and us_after else None,
         value=value,
-        bound=value + (solution.bound - solution.value),
+        bound=value + gap,
         limits=limits,
+        not_compared=left_out,
     )
 
 
@@ -205,7 +266,7 @@ def pareto(
     budgets: Sequence[float] = BUDGETS,
     tokens: Tokens | None = None,
     multiple: int = 1,
-    losses: str | Path | LossCurves | None = None,
+    losses: str | Path | Losses | None = None,
 ) -> pd.DataFrame:
     """Set plans over several budgets side by side.
 
@@ -246,7 +307,7 @@ def pareto(
             refusals.append(error)
             continue
         us = chosen.latency_us and chosen.latency_us[1].value
-        lost = sum(choice.loss for choice in chosen.choices)
+        lost = sum(choice.loss or 0.0 for choice in chosen.choices)
         rows.append((budget, *chosen.parameters[1:], *chosen.nbytes[1:], us, lost))
     if refusals and not rows:
         raise refusals[-1]

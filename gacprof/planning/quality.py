@@ -1,7 +1,7 @@
 """The value of sizes: what an objective counts, and what a cut loses.
 
-A *loss curve* of a dim is what its sizes 0, 1, 2 … lose; beyond its end nothing is lost. It is the
-share of the factors' energy, read from the checkpoint, or the loss that a compressor measured.
+A *loss curve* of a dim is what its sizes lose: the share of the factors' energy, read from the
+checkpoint, or the loss that a compressor measured. What a cut to another size loses is not known.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from pydantic import FiniteFloat, NonNegativeInt, RootModel, ValidationError
 
 from gacprof.checkpoint.inventory import Dim, Inventory
 from gacprof.checkpoint.tensors import read_tensor
@@ -19,7 +20,10 @@ from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.core.files import read_json
 
 ObjectiveName = Literal["quality", "pad", "gac"]
-LossCurves = Mapping[str, Sequence[float]]
+LossCurves = Mapping[str, Mapping[int, float]]
+"""What sizes lose, by dim name and size."""
+Losses = Mapping[str, Mapping[int, float] | Sequence[float]]
+"""Loss curves as a user gives them: by size, or those of the sizes 0, 1, 2 …"""
 Scores = Mapping[str, float]
 
 
@@ -33,15 +37,21 @@ class Objective:
     losses: LossCurves = field(default_factory=dict)
     scores: Scores = field(default_factory=dict)
 
-    def loss(self, dim: Dim, size: int | None) -> float:
-        """The loss at a size; a merged rank (None) loses nothing, nor does what has no curve."""
-        curve = self.losses.get(dim.name, ())
-        return curve[size] if size is not None and size < len(curve) else 0.0
+    def loss(self, dim: Dim, size: int | None) -> float | None:
+        """The loss at a size; None where it is not known. Merging and padding lose nothing that
+        is not measured."""
+        curve = self.losses.get(dim.name, {})
+        if size is not None and size in curve:
+            return curve[size]
+        is_cut = size is not None and size < dim.size
+        return None if is_cut and self.name == "quality" else 0.0
 
     def suits(self, dim: Dim, size: int) -> bool:
         """Whether the dim may have the size; what a cut loses must be known."""
-        cuts = {"quality": dim.name in self.losses, "pad": False, "gac": True}[self.name]
-        return not dim.refusal(size) and size <= dim.max_size and (size >= dim.size or cuts)
+        is_useful = not dim.refusal(size) and size <= dim.max_size
+        if self.name == "pad":
+            return is_useful and size >= dim.size
+        return is_useful and self.loss(dim, size) is not None
 
     def value(self, dims: Sequence[Dim], sizes: Mapping[str, int | None], parameters: int) -> float:
         """The value of sizes of these dims, whose weights then have so many parameters."""
@@ -49,29 +59,43 @@ class Objective:
             return -float(parameters)
         if self.name == "gac":
             return sum(self._gain(dim, sizes[dim.name] or dim.size) for dim in dims)
-        return sum(-self.loss(dim, sizes[dim.name]) for dim in dims)
+        return -sum(self.loss(dim, sizes[dim.name]) or 0.0 for dim in dims)
 
     def _gain(self, dim: Dim, size: int) -> float:
         return self.scores.get(dim.name, 1.0) * (size - dim.size) * dim.params_per_unit
 
 
+class _Losses(RootModel[dict[str, dict[NonNegativeInt, FiniteFloat] | list[FiniteFloat]]]):
+    """Losses as files hold them: by dim, those of sizes 0, 1, 2 …, or an object by size."""
+
+
 def loss_curves(
-    inventory: Inventory, dims: Sequence[Dim], losses: LossCurves | str | Path | None
+    inventory: Inventory, dims: Sequence[Dim], losses: Losses | str | Path | None
 ) -> LossCurves:
     """The loss curves given, as a mapping or a JSON file of one; else those of the energy of each
     ordered rank.
 
-    Raises :class:`PlanError` for a file without a curve of any of the dims.
+    Raises :class:`PlanError` for what are no losses by dim and size, or of none of the dims.
     """
-    if isinstance(losses, Mapping):
-        return losses
-    if losses is not None:
-        curves: LossCurves = read_json(Path(losses))
-        if not any(dim.name in curves for dim in dims):
-            raise PlanError(f"{losses} holds no losses of a dim such as {dims[0].name}")
-        return curves
-    ranks = [dim for dim in dims if dim.kind == "rank" and dim.ordered]
-    return {dim.name: energy_lost(inventory, dim) for dim in ranks}
+    if losses is None:
+        ranks = [dim for dim in dims if dim.kind == "rank" and dim.ordered]
+        return {dim.name: dict(enumerate(energy_lost(inventory, dim))) for dim in ranks}
+    values = losses if isinstance(losses, Mapping) else read_json(Path(losses))
+    try:
+        curves = _Losses.model_validate(values).root
+    except ValidationError as error:
+        problem = error.errors()[0]
+        place = ".".join(map(str, problem["loc"]))
+        raise PlanError(
+            f"the losses are no finite numbers by dim and size: {place}: {problem['msg']}: give "
+            f"{{'{dims[0].name}': [loss at size 0, 1, 2 …]}} or {{…: {{'48': 0.1}}}}"
+        ) from None
+    if not any(dim.name in curves for dim in dims):
+        raise PlanError(f"the losses are of no dim of the checkpoint, such as {dims[0].name}")
+    return {
+        name: curve if isinstance(curve, dict) else dict(enumerate(curve))
+        for name, curve in curves.items()
+    }
 
 
 def energy_lost(inventory: Inventory, dim: Dim) -> list[float]:

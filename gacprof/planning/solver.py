@@ -1,8 +1,10 @@
-"""One option of each class: the most value within limits, and a bound that certifies it.
+"""The most value within limits, one option of every row, and a bound that certifies it.
 
-A multiple-choice knapsack. HiGHS solves it where there are few options or several limits. Of many
-options within one limit, a price on what it counts is bisected: at any price the best options give
-an upper bound of the value (Lagrange), and at the lowest price at which they fit they are a choice.
+A multiple-choice knapsack. Rows that depend on the sizes of a common hub belong to its scenarios,
+one of which is taken: a *class* has scenarios, a scenario rows, a row options. A price on what a
+limit counts is bisected: at any price the best options give an upper bound of the value
+(Lagrangian relaxation), and at the lowest price at which they fit they are a choice. What gap is
+left between the two HiGHS narrows, for seconds.
 """
 
 from __future__ import annotations
@@ -11,13 +13,13 @@ import ctypes
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import LinearConstraint, milp
-from scipy.sparse import csr_matrix, vstack
+from scipy.sparse import csr_matrix, hstack
 
 from gacprof.core.errors import PlanError
 
@@ -25,10 +27,15 @@ Rows = Sequence[Sequence[float]]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-FEW_OPTIONS = 20_000
-"""Up to so many HiGHS takes about a second (an 8B model's 224 weights have 14,000)."""
-GAP, SECONDS = 1e-6, 60.0
+FEW_OPTIONS = 2_000
+"""Up to so many options HiGHS is asked for the last digit; beyond, Lagrange's gap of some 1e-4 is
+left as it is."""
+FEW_GAP, GAP = 1e-9, 1e-3
+"""Relative gaps between value and bound from which HiGHS is asked, of few options and of many."""
+HIGHS_GAP, SECONDS = 1e-7, 5.0
 """HiGHS stops at this relative gap, or with the best choice after so long."""
+HIGHS_TOLERANCE = 2e-6
+"""HiGHS takes a sum for within its limit that is above it by a millionth."""
 BISECTIONS = 80
 ROUNDING = 1e-9
 """Sums of doubles in another order differ by less than this share of a limit."""
@@ -52,103 +59,231 @@ def quiet() -> Iterator[None]:
             os.close(output)
 
 
+def best_of(owner: Ints, score: Floats, tie: Floats) -> Ints:
+    """Return the index of the highest score of each owner; of equal ones that of the least tie.
+
+    ``owner`` ascends, so that the entries of one lie together.
+    """
+    starts = np.flatnonzero(np.diff(owner, prepend=-1))
+    position = np.cumsum(np.diff(owner, prepend=-1) != 0) - 1
+    is_best = score == np.maximum.reduceat(score, starts)[position]
+    ties = np.where(is_best, tie, np.inf)
+    places = np.flatnonzero(ties == np.minimum.reduceat(ties, starts)[position])
+    return places[np.searchsorted(places, starts)]
+
+
+@dataclass(frozen=True)
+class Options:
+    """All options of a plan, those of a row, of a scenario and of a class together.
+
+    ``values``, ``ties`` (the lower is preferred among equal values) and ``row_of`` have an entry
+    for each option, ``takes`` a row for each limit and a column for each option; ``scenario_of``
+    has an entry for each row, ``class_of`` one for each scenario. All numbers of owners ascend
+    from 0, and each scenario has a row.
+    """
+
+    values: Floats
+    ties: Floats
+    takes: Floats
+    row_of: Ints
+    scenario_of: Ints
+    class_of: Ints
+
+    @property
+    def class_of_option(self) -> Ints:
+        return self.class_of[self.scenario_of[self.row_of]]
+
+    def best(self, score: Floats, tie: Floats) -> Ints:
+        """Return the options of the highest scores: the best of each row of the best scenario of
+        each class."""
+        picks = best_of(self.row_of, score, tie)
+        starts = np.flatnonzero(np.diff(self.scenario_of, prepend=-1))
+        scores = np.add.reduceat(score[picks], starts)
+        ties = np.add.reduceat(tie[picks], starts)
+        scenarios = best_of(self.class_of, scores, ties)
+        return picks[np.isin(self.scenario_of, scenarios)]
+
+    def least(self, limit: int) -> float:
+        """Return the least that any choice takes of a limit."""
+        picks = self.best(-self.takes[limit], -self.values)
+        return float(self.takes[limit, picks].sum())
+
+    def value(self, picks: Ints) -> float:
+        return float(self.values[picks].sum())
+
+    def fits(self, picks: Ints, room: Floats) -> bool:
+        return bool((self.takes[:, picks].sum(1) <= room).all())
+
+    def beside(self, picks: Ints) -> tuple[Options, Ints]:
+        """Return the options of the scenarios that these picks are of, every row a class of its
+        own, and where each stood."""
+        places = np.flatnonzero(np.isin(self.row_of, self.row_of[picks]))
+        rows = np.unique(self.row_of[places], return_inverse=True)[1]
+        numbers = np.arange(len(picks))
+        options = Options(
+            self.values[places],
+            self.ties[places],
+            self.takes[:, places],
+            rows,
+            numbers,
+            numbers,
+        )
+        return options, places
+
+
 @dataclass(frozen=True)
 class Solution:
-    """``choice`` is the option's index in each class; no choice within the limits has a value
-    above ``bound``."""
+    """``choice`` are the chosen options, one for each row of the chosen scenarios; no choice within
+    the limits has a value above ``bound``."""
 
     choice: tuple[int, ...]
     value: float
     bound: float
 
 
-class Classes:
-    """The values of all options in one array; ``owner`` is the class of each."""
-
-    def __init__(self, values: Rows) -> None:
-        lengths = np.array([len(row) for row in values])
-        self.starts = np.cumsum(lengths) - lengths
-        self.owner = np.repeat(np.arange(len(lengths)), lengths)
-        self.values = np.concatenate([np.asarray(row, float) for row in values])
-
-    def best(self, score: Floats, tie: Floats) -> Ints:
-        """The option of the highest score in each class; of equal ones that of the least tie."""
-        is_best = score == np.maximum.reduceat(score, self.starts)[self.owner]
-        ties = np.where(is_best, tie, np.inf)
-        places = np.flatnonzero(ties == np.minimum.reduceat(ties, self.starts)[self.owner])
-        return places[np.searchsorted(places, self.starts)]
-
-
 def solve(values: Rows, limits: Sequence[tuple[Rows, float]]) -> Solution:
-    """Choose one option of each class: the most Σ value, with Σ takes ≤ max for each limit.
+    """Choose one option of each row: the most Σ value, with Σ takes ≤ max for each limit.
 
-    ``values`` are those of the options by class; each limit is what they take, and the maximum.
-    Raises :class:`PlanError` where no choice is within the limits.
+    ``values`` are those of the options by row; each limit is what they take, and the maximum. The
+    choice counts within each row. Raises :class:`PlanError` where nothing fits.
     """
-    if not values:
-        return Solution((), 0.0, 0.0)
-    classes = Classes(values)
-    takes = np.empty((len(limits), classes.values.size))
-    for i, (rows, _) in enumerate(limits):
-        takes[i] = np.concatenate([np.asarray(row, float) for row in rows])
-    room = np.array([most + ROUNDING * abs(most) for _, most in limits])
-    choice = classes.best(classes.values, takes.sum(0))
-    bound = float(classes.values[choice].sum())
-    if (takes[:, choice].sum(1) > room).any():
-        is_large = len(limits) == 1 and classes.values.size > FEW_OPTIONS
-        choice, bound = (_by_price if is_large else _by_programme)(classes, takes, room)
-    value = float(classes.values[choice].sum())
-    return Solution(tuple((choice - classes.starts).tolist()), value, max(bound, value))
+    lengths = np.array([len(row) for row in values], int)
+    takes = np.array([np.concatenate(rows) for rows, _ in limits]).reshape(len(limits), lengths.sum())
+    numbers = np.arange(len(lengths))
+    options = Options(
+        np.concatenate(values),
+        takes.sum(0),
+        takes,
+        np.repeat(numbers, lengths),
+        numbers,
+        numbers,
+    )
+    solution = solve_options(options, [most for _, most in limits])
+    starts = np.cumsum(lengths) - lengths
+    return replace(solution, choice=tuple((np.array(solution.choice) - starts).tolist()))
 
 
-def _by_price(classes: Classes, takes: Floats, room: Floats) -> tuple[Ints, float]:
-    """The best options at the lowest price at which they fit the one limit, then those of a
-    slightly lower price for as many classes as fit; and the least upper bound."""
-    (costs,), (most,) = takes, room
-    light, heavy = classes.best(-costs, -classes.values), classes.best(classes.values, costs)
-    bound = float(classes.values[heavy].sum())
+def solve_options(options: Options, limits: Sequence[float]) -> Solution:
+    """Choose a scenario of each class and an option of each of its rows: the most value within the
+    limits. Raises :class:`PlanError` where no choice is."""
+    room = np.array([most + ROUNDING * abs(most) for most in limits])
+    picks = options.best(options.values, options.ties)
+    if options.fits(picks, room):
+        return Solution(tuple(picks.tolist()), options.value(picks), options.value(picks))
+    bound = options.value(picks)
+    fitting: list[Ints] = []
+    for limit in range(len(room)):
+        picks, limit_bound = _by_price(options, limit, room[limit])
+        bound = min(bound, limit_bound)
+        if options.fits(picks, room):
+            fitting.append(picks)
+    best = max((options.value(picks) for picks in fitting), default=-np.inf)
+    gap = FEW_GAP if options.values.size <= FEW_OPTIONS else GAP
+    if bound - best > gap * abs(bound):
+        more, programme_bound = _by_programme(options, room)
+        bound = min(bound, programme_bound)
+        fitting += more
+    if not fitting:
+        raise PlanError("no choice of sizes keeps to all limits: raise one, or widen the window")
+    picks = max(fitting, key=options.value)
+    value = options.value(picks)
+    return Solution(tuple(picks.tolist()), value, max(bound, value))
+
+
+def _by_price(options: Options, limit: int, most: float) -> tuple[Ints, float]:
+    """Return the best options at the lowest price at which they fit one limit, filled up, and the
+    least upper bound of the value within it."""
+    costs, values = options.takes[limit], options.values
+    light, heavy = options.best(-costs, -values), options.best(values, costs)
+    if costs[light].sum() > most:
+        raise PlanError(
+            f"the sizes on offer take {costs[light].sum():,.0f} at least, and the limit is "
+            f"{most:,.0f}: raise it, or widen the window"
+        )
+    bound = options.value(heavy)
     low, high = 0.0, 0.0
-    price = float(np.ptp(classes.values) / max(np.ptp(costs), TINY))
+    price = float(np.ptp(values) / max(np.ptp(costs), TINY))
     for _ in range(BISECTIONS):
-        score = classes.values - price * costs
-        choice = classes.best(score, costs)
-        bound = min(bound, float(score[choice].sum() + price * most))
-        if costs[choice].sum() <= most:
-            light, high = choice, price
+        score = values - price * costs
+        picks = options.best(score, costs)
+        bound = min(bound, float(score[picks].sum() + price * most))
+        if costs[picks].sum() <= most:
+            light, high = picks, price
         else:
-            heavy, low = choice, price
+            heavy, low = picks, price
         price = (low + high) / 2 if high else 2 * price
-    gains = classes.values[heavy] - classes.values[light]
-    more = np.maximum(costs[heavy] - costs[light], TINY)
-    left = most - costs[light].sum()
-    for i in np.argsort(-gains / more, kind="stable"):
-        if gains[i] > 0 and more[i] <= left:
-            light[i] = heavy[i]
-            left -= more[i]
+    light = _filled(options, costs, most, light, heavy)
+    if len(options.class_of) < len(options.scenario_of):
+        # the scenarios are chosen: their rows, one by one, may still gain
+        rows, places = options.beside(light)
+        light = places[_by_price(rows, limit, most)[0]]
     return light, bound
 
 
-def _by_programme(classes: Classes, takes: Floats, room: Floats) -> tuple[Ints, float]:
-    """HiGHS's choice and its bound. Raises :class:`PlanError` where there is none."""
-    count, options = len(classes.starts), classes.values.size
-    one_each = csr_matrix((np.ones(options), (classes.owner, np.arange(options))))
+def _filled(options: Options, costs: Floats, most: float, light: Ints, heavy: Ints) -> Ints:
+    """Return the light picks with the heavy ones of as many classes as fit (greedy repair)."""
+    classes = options.class_of_option
+    count = int(options.class_of[-1]) + 1
+
+    def totals(amounts: Floats, picks: Ints) -> Floats:
+        return np.bincount(classes[picks], amounts[picks], count).astype(float)
+
+    gains = totals(options.values, heavy) - totals(options.values, light)
+    more = totals(costs, heavy) - totals(costs, light)
+    left = most - costs[light].sum()
+    is_heavy = np.zeros(count, bool)
+    for i in np.argsort(-gains / np.maximum(more, TINY), kind="stable"):
+        if gains[i] > 0 and more[i] <= left:
+            is_heavy[i] = True
+            left -= more[i]
+    both = [light[~is_heavy[classes[light]]], heavy[is_heavy[classes[heavy]]]]
+    return np.sort(np.concatenate(both))
+
+
+def _by_programme(options: Options, room: Floats) -> tuple[list[Ints], float]:
+    """Return HiGHS's choice, if it came to one that fits, and its bound."""
+    bound = np.inf
+    for share in (1.0, 1.0 - HIGHS_TOLERANCE):
+        result = _highs(options, room * share)
+        if share == 1.0 and result.mip_dual_bound is not None:
+            bound = -result.mip_dual_bound * (np.abs(options.values).max() or 1.0)
+        if result.x is None:
+            break
+        picks = np.flatnonzero(result.x[: options.values.size] > 0.5)
+        if options.fits(picks, room):
+            return [picks], bound
+    return [], bound
+
+
+def _highs(options: Options, room: Floats):  # type: ignore[no-untyped-def]
+    """Solve the integer programme: one scenario a class, one option for each row of it."""
+    rows, scenarios = len(options.scenario_of), len(options.class_of)
+    columns = options.values.size
     units = np.maximum(np.abs(room), TINY)
-    with quiet():
-        result = milp(
-            -classes.values / (np.abs(classes.values).max() or 1.0),
-            constraints=LinearConstraint(
-                vstack([csr_matrix(takes / units[:, None]), one_each]),
-                np.concatenate([np.full(len(room), -np.inf), np.ones(count)]),
-                np.concatenate([room / units, np.ones(count)]),
+    in_row = csr_matrix((np.ones(columns), (options.row_of, np.arange(columns))))
+    of_scenario = csr_matrix((-np.ones(rows), (np.arange(rows), options.scenario_of)))
+    in_class = csr_matrix((np.ones(scenarios), (options.class_of, np.arange(scenarios))))
+    classes = in_class.shape[0]
+    constraints = [
+        LinearConstraint(
+            hstack(
+                [csr_matrix(options.takes / units[:, None]), csr_matrix((len(room), scenarios))]
             ),
-            integrality=np.ones(options),
+            -np.inf,
+            room / units,
+        ),
+        LinearConstraint(hstack([in_row, of_scenario]), 0, 0),
+        LinearConstraint(hstack([csr_matrix((classes, columns)), in_class]), 1, 1),
+    ]
+    costs = -options.values / (np.abs(options.values).max() or 1.0)
+    with quiet():
+        return milp(
+            np.concatenate([costs, np.zeros(scenarios)]),
+            constraints=constraints,
+            integrality=np.ones(columns + scenarios),
             bounds=(0, 1),
-            options={"mip_rel_gap": GAP, "time_limit": SECONDS},
+            options={"mip_rel_gap": HIGHS_GAP, "time_limit": SECONDS},
         )
-    if result.x is None:
-        raise PlanError("no choice of sizes is within the limits: raise one, or widen the window")
-    bound = -result.mip_dual_bound * (np.abs(classes.values).max() or 1.0)
-    return classes.best(result.x.round(), -classes.values), float(bound)
 
 
 MAX_WINDOW = 0.1
