@@ -131,7 +131,7 @@ class Rules:
         verdicts = []
         for size in sizes:
             tier, kernel = tier_at(size)
-            larger_sizes = range(size + 1, size + reach + 1)
+            larger_sizes = range(size + 1, size + reach + 1 if tier else 0)  # none is better than 0
             better = next((larger for larger in larger_sizes if tier_at(larger)[0] < tier), 0)
             doubt = self._doubt(uses, size) if tier == 0 else "another side holds it there"
             verdict: Verdict = "undecided" if doubt else "safe"

@@ -36,7 +36,7 @@ HIGHS_GAP, SECONDS = 1e-7, 5.0
 """HiGHS stops at this relative gap, or with the best choice after so long."""
 HIGHS_TOLERANCE = 2e-6
 """HiGHS takes a sum for within its limit that is above it by a millionth."""
-BISECTIONS = 80
+BISECTIONS, MAX_CHANGES = 80, 1000
 ROUNDING = 1e-9
 """Sums of doubles in another order differ by less than this share of a limit."""
 TINY = 1e-300
@@ -46,17 +46,18 @@ OUTPUT = Lock()
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """HiGHS writes notes of its own to the process's standard output, amid a result's JSON: they go
-    to the standard error."""
+    """HiGHS writes notes on itself to the process's standard output, amid a result's JSON: they go
+    nowhere."""
     with OUTPUT:
-        libc, output = ctypes.CDLL(None), os.dup(1)
-        os.dup2(2, 1)
+        libc, output, nowhere = ctypes.CDLL(None), os.dup(1), os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
         try:
             yield
         finally:
             libc.fflush(None)
             os.dup2(output, 1)
             os.close(output)
+            os.close(nowhere)
 
 
 def best_of(owner: Ints, score: Floats, tie: Floats) -> Ints:
@@ -216,8 +217,8 @@ def _by_price(options: Options, limit: int, most: float) -> tuple[Ints, float]:
     if len(options.class_of) < len(options.scenario_of):
         # the scenarios are chosen: their rows, one by one, may still gain
         rows, places = options.beside(light)
-        light = places[_by_price(rows, limit, most)[0]]
-    return light, bound
+        return places[_by_price(rows, limit, most)[0]], bound
+    return _improved(options, costs, most, light), bound
 
 
 def _filled(options: Options, costs: Floats, most: float, light: Ints, heavy: Ints) -> Ints:
@@ -238,6 +239,21 @@ def _filled(options: Options, costs: Floats, most: float, light: Ints, heavy: In
             left -= more[i]
     both = [light[~is_heavy[classes[light]]], heavy[is_heavy[classes[heavy]]]]
     return np.sort(np.concatenate(both))
+
+
+def _improved(options: Options, costs: Floats, most: float, picks: Ints) -> Ints:
+    """Return the picks of classes of one row after those changes, the largest gain first, that the
+    rest of the limit has room for: options that are best at no price, too."""
+    picks = picks.copy()
+    for _ in range(MAX_CHANGES):
+        gains = options.values - options.values[picks][options.row_of]
+        left = most - costs[picks].sum()
+        gains[costs - costs[picks][options.row_of] > left] = 0.0
+        best = int(gains.argmax())
+        if gains[best] <= 0:
+            break
+        picks[options.row_of[best]] = best
+    return picks
 
 
 def _by_programme(options: Options, room: Floats) -> tuple[list[Ints], float]:
