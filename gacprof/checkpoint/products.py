@@ -8,12 +8,10 @@ is one of 171 on each.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import isfinite, isnan
+from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite
 from types import MappingProxyType
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes
 from gacprof.core.dtypes import compute_dtype, dtype_name
@@ -28,11 +26,14 @@ DEFAULT_TOKENS: Mapping[int, float] = MappingProxyType({1: 1.0, 1024: 1.0})
 
 AS_STORED: NewSizes = MappingProxyType({})
 
-Floats = NDArray[np.float64]
-Mask = np.bool | NDArray[np.bool]
-Lengths = int | NDArray[np.int64]
-ManySizes = Mapping[str, int | NDArray[np.int64] | None]
-"""Sizes by dim name, as :data:`NewSizes`, or columns of them, all equally long."""
+if TYPE_CHECKING:  # what diagnosing needs does without numpy
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Mask = bool | NDArray[np.bool]
+    Lengths = int | NDArray[np.int64]
+    ManySizes = Mapping[str, int | NDArray[np.int64] | None]
+    """Sizes by dim name, as :data:`NewSizes`, or columns of them, all equally long."""
 MERGED = 0
 """Stands in a column for None: the rank is merged."""
 
@@ -174,84 +175,51 @@ class Products:
                 yield Gemm(gemm.weight, gemm.N // n_tp, gemm.K // k_tp, gemm.bias)
 
     def time_us(
-        self, source: SizeSource, modules: Iterable[Module], sizes: NewSizes = AS_STORED
+        self, source: SizeSource, modules: Sequence[Module], sizes: NewSizes = AS_STORED
     ) -> Interval | None:
         """The time of the workload in these modules' products; None where that of one isn't
-        known."""
-        low, value, high = self.times_us(source, modules, sizes).tolist()
-        return None if isnan(value) else Interval(low, value, high)
-
-    def times_us(self, source: SizeSource, modules: Iterable[Module], sizes: ManySizes) -> Floats:
-        """The time of the workload in these modules' products at all of the sizes: its low end,
-        middle and high end [..., 3]; NaN where that of a product isn't known."""
-        total = np.zeros(3)
-        seen: dict[tuple[int, int, bool, str], Floats] = {}
+        known. Equal products are looked up once."""
+        counts: Counter[tuple[int, int, bool, str]] = Counter()
         for module in modules:
-            lengths = self.lengths(module, sizes)
-            us = self._module_us(source, module, lengths, seen)
-            merged = is_merged(module, sizes)
-            if np.any(merged):
-                dense = self._module_us(source, module, [dense_lengths(module, lengths)], seen)
-                us = np.where(np.expand_dims(merged, -1), dense, us)
-            total = total + us
-        return total
-
-    def _module_us(
-        self,
-        source: SizeSource,
-        module: Module,
-        lengths: Sequence[tuple[Lengths, Lengths]],
-        seen: dict[tuple[int, int, bool, str], Floats],
-    ) -> Floats:
-        """The time of a module's products of these lengths; ``seen`` keeps those looked up."""
-        total = np.zeros(3)
-        dtype = self.dtype_of(module)
-        is_biased = any(gemm.bias for gemm in module.gemms)
-        for i, (n, k) in enumerate(lengths):
-            bias = module.gemms[i].bias if len(lengths) > 1 else is_biased
-            n_tp, k_tp = self.shares(module, i, len(lengths))
-            pairs = np.stack(np.broadcast_arrays(n, k), axis=-1)
-            shapes, places = pairs.reshape(-1, 2), np.zeros(1, int)
-            if len(shapes) > 1:
-                shapes, places = np.unique(shapes, axis=0, return_inverse=True)
-            times = []
-            for n_all, k_all in shapes.tolist():
-                key = n_all // n_tp, k_all // k_tp, bias, dtype
-                if key not in seen:
-                    seen[key] = self._product_us(source, *key)
-                is_shared = n_all % n_tp == 0 and k_all % k_tp == 0
-                times.append(seen[key] if is_shared else UNKNOWN_US)
-            total = total + np.array(times)[places.ravel()].reshape(*pairs.shape[:-1], 3)
-        return total
-
-    def _product_us(self, source: SizeSource, n: int, k: int, bias: bool, dtype: str) -> Floats:
-        """The time of one product at all token counts."""
-        total = np.zeros(3)
-        for tokens, weight in self.tokens.items():
-            time = source.latency_us(Gemm("", n, k, bias), tokens, dtype)
+            for gemm in self.local_gemms(module, sizes):
+                if gemm is None:
+                    return None
+                counts[gemm.N, gemm.K, gemm.bias, self.dtype_of(module)] += 1
+        low = value = high = 0.0
+        for (n, k, bias, dtype), count in counts.items():
+            time = self.product_us(source, Gemm("", n, k, bias), dtype)
             if time is None:
-                return UNKNOWN_US
-            total += weight * np.array([time.low, time.value, time.high])
-        return total
+                return None
+            low += time.low * count
+            value += time.value * count
+            high += time.high * count
+        return Interval(low, value, high)
 
-
-UNKNOWN_US = np.full(3, np.nan)
+    def product_us(self, source: SizeSource, gemm: Gemm, dtype: str) -> Interval | None:
+        """The time of one product at all token counts of the workload; None where not known."""
+        low = value = high = 0.0
+        for tokens, weight in self.tokens.items():
+            time = source.latency_us(gemm, tokens, dtype)
+            if time is None:
+                return None
+            low += time.low * weight
+            value += time.value * weight
+            high += time.high * weight
+        return Interval(low, value, high)
 
 
 def growth(dim: Dim, sizes: ManySizes) -> Lengths:
     """Return how much longer than stored a dim is; 0 where it is merged."""
     size = sizes.get(dim.name, dim.size)
-    if isinstance(size, np.ndarray):
-        return np.where(size == MERGED, 0, size - dim.size)
-    return 0 if size is None else size - dim.size
+    return 0 if size is None else (size - dim.size) * (size != MERGED)
 
 
 def is_merged(module: Module, sizes: ManySizes) -> Mask:
     """Return whether a rank of the module is merged, for each of the sizes."""
-    merged: Mask = np.False_
+    merged: Mask = False
     for name in module.dims:
         size = sizes.get(name, 1)
-        merged = merged | (np.equal(size, MERGED) if size is not None else np.True_)
+        merged = merged | (True if size is None else size == MERGED)
     return merged
 
 

@@ -18,18 +18,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, product
 from math import prod
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes, TensorInfo
-from gacprof.checkpoint.products import MERGED, Floats
-from gacprof.core.sizes import SizeVerdict
+from gacprof.checkpoint.products import MERGED, dense_lengths, is_merged
+from gacprof.core.sizes import Gemm, SizeVerdict
 from gacprof.diagnosing.sizes import PADDED_TO, SizeTable, coupled_dims, seems_safe
 from gacprof.planning.candidates import SizeGroup
 from gacprof.planning.plan import LimitName, footprints
 from gacprof.planning.quality import Objective
-from gacprof.planning.solver import Options
+from gacprof.planning.solver import Floats, Options
+
+if TYPE_CHECKING:
+    from gacprof.checkpoint.products import Lengths, ManySizes
 
 MAX_SCENARIOS = 8
 """Joint sizes of a hub up to which all are compared; of more, so many levels and single moves."""
@@ -338,8 +342,7 @@ def _measured(
     table, count = problem.table, len(options)
     weights = footprints(problem.inventory, part.tensors, columns, part.modules)
     parameters, nbytes = (np.broadcast_to(np.asarray(x, float), count) for x in weights)
-    us = table.products.times_us(table.source, part.modules, columns)[..., 1]
-    us = np.broadcast_to(us, count)
+    us = np.broadcast_to(times_us(table, part.modules, columns), count)
     amounts = {"parameters": parameters, "bytes": nbytes, "latency_us": us}
     values = [
         problem.objective.value(part.dims, sizes, int(parameters[i]))
@@ -349,6 +352,44 @@ def _measured(
     for i, name in enumerate(problem.limits):
         takes[i] = amounts[name]
     return Row(options, np.array(values), parameters, us, takes)
+
+
+def times_us(table: SizeTable, modules: Sequence[Module], columns: ManySizes) -> Floats:
+    """Return the time of the workload in these modules' products at the sizes of the columns; NaN
+    where that of a product isn't known."""
+    products = table.products
+    total = np.zeros(1)
+    for module in modules:
+        lengths = products.lengths(module, columns)
+        us = _module_us(table, module, lengths)
+        merged = is_merged(module, columns)
+        if np.any(merged):
+            us = np.where(merged, _module_us(table, module, [dense_lengths(module, lengths)]), us)
+        total = total + us
+    return total
+
+
+def _module_us(
+    table: SizeTable, module: Module, lengths: Sequence[tuple[Lengths, Lengths]]
+) -> Floats:
+    """The time of a module's products of these lengths."""
+    products = table.products
+    dtype = products.dtype_of(module)
+    is_biased = any(gemm.bias for gemm in module.gemms)
+    total = np.zeros(1)
+    for i, (n, k) in enumerate(lengths):
+        n_tp, k_tp = products.shares(module, i, len(lengths))
+        pairs = np.stack(np.broadcast_arrays(*np.atleast_1d(n, k)), axis=-1)
+        shapes, places = np.unique(pairs, axis=0, return_inverse=True)
+        times = np.full(len(shapes), np.nan)
+        for place, (n_all, k_all) in enumerate(shapes.tolist()):
+            if n_all % n_tp == 0 and k_all % k_tp == 0:
+                bias = module.gemms[i].bias if len(lengths) > 1 else is_biased
+                gemm = Gemm("", n_all // n_tp, k_all // k_tp, bias)
+                time = products.product_us(table.source, gemm, dtype)
+                times[place] = np.nan if time is None else time.value
+        total = total + times[places.ravel()]
+    return total
 
 
 def undominated(row: Row) -> Row:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
+from math import inf
 from pathlib import Path
 from typing import get_args
 
@@ -178,7 +179,8 @@ def _check(table: SizeTable, chosen: Plan) -> None:
         "bytes": chosen.nbytes[1],
     }
     if "latency_us" in chosen.limits:
-        takes["latency_us"] = products.times_us(table.source, inventory.modules, sizes)[1]
+        time = products.time_us(table.source, inventory.modules, sizes)
+        takes["latency_us"] = inf if time is None else time.value
     _refuse_unreachable(chosen.limits, [takes[name] for name in chosen.limits])
 
 

@@ -149,7 +149,9 @@ def solve(values: Rows, limits: Sequence[tuple[Rows, float]]) -> Solution:
     choice counts within each row. Raises :class:`PlanError` where nothing fits.
     """
     lengths = np.array([len(row) for row in values], int)
-    takes = np.array([np.concatenate(rows) for rows, _ in limits]).reshape(len(limits), lengths.sum())
+    takes = np.array([np.concatenate(rows) for rows, _ in limits]).reshape(
+        len(limits), lengths.sum()
+    )
     numbers = np.arange(len(lengths))
     options = Options(
         np.concatenate(values),

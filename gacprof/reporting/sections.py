@@ -116,7 +116,7 @@ def plan_section(plan: Plan) -> Section:
     )
     changed = [choice for choice in plan.choices if choice.after != choice.before]
     rows = [
-        (str(c.before), *(("multiplied out", "") if c.after is None else (str(c.after), c.verdict)))
+        (str(c.before), "multiplied out" if c.after is None else str(c.after), c.verdict)
         for c in changed
     ]
     remarks = [f"Sizes: {plan.provenance}."]
@@ -125,9 +125,16 @@ def plan_section(plan: Plan) -> Section:
         remarks += total_text("Products that dims feed, after", plan.latency_us[1])
     remarks += [f"Limit on {name}: {most:,.0f}." for name, most in plan.limits.items()]
     remarks.append(
-        f"Certificate: value {plan.value:.6g}; no choice within the limits has more than "
+        f"Certificate: value {plan.value:.6g}; no compared choice within the limits has more than "
         f"{plan.bound:.6g}."
     )
+    if plan.not_compared:
+        remarks.append(
+            f"Not compared: {counted(plan.not_compared, 'joint size')} of dims that others meet."
+        )
+    unknown = sum(choice.loss is None for choice in plan.choices)
+    if unknown:
+        remarks.append(f"What {counted(unknown, 'pinned cut')} loses is not known, nor counted.")
     names = [choice.dim for choice in changed]
     columns = ("dim", "now", "planned", "verdict")
     title = f"Plan for {plan.checkpoint}, objective {plan.objective}"
