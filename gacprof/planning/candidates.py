@@ -41,6 +41,11 @@ class SizeGroup:
         """The present size by dim name."""
         return {dim.name: dim.size for dim in self.dims}
 
+    @property
+    def may_stay(self) -> bool:
+        """Whether the present sizes are on offer."""
+        return self.largest in self.sizes and self.at(self.largest) == self.stored
+
     def at(self, size: int | None) -> dict[str, int | None]:
         """The size by dim name."""
         pairs = zip(self.dims, self.times, strict=True)

@@ -13,15 +13,16 @@ weight, and rows of a scenario none, so that what they take adds up. An option i
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, product
+from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import lil_matrix
+from scipy.sparse.csgraph import connected_components
 
 from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes, TensorInfo
 from gacprof.checkpoint.products import MERGED, dense_lengths, is_merged
@@ -35,8 +36,8 @@ from gacprof.planning.solver import Floats, Options
 if TYPE_CHECKING:
     from gacprof.checkpoint.products import Lengths, ManySizes
 
-MAX_SCENARIOS = 8
-"""Joint sizes of a hub up to which all are compared; of more, so many levels and single moves."""
+LEVELS = 8
+"""Steps from the smallest to the largest sizes of a hub that are compared."""
 ROUNDING = 1e-9
 
 
@@ -77,7 +78,7 @@ class Part:
     @property
     def may_stay(self) -> bool:
         """Whether the present sizes are on offer."""
-        return all(group.stored in map(group.at, group.sizes) for group in self.groups)
+        return all(group.may_stay for group in self.groups)
 
 
 @dataclass(frozen=True)
@@ -104,22 +105,20 @@ class DimClass:
 def classes_of(inventory: Inventory, groups: Sequence[SizeGroup]) -> list[DimClass]:
     """Return the classes of groups that have a choice."""
     weights = [weights_of(inventory, group) for group in groups]
-    owners: dict[object, list[int]] = {}
+    numbers = {key: i for i, key in enumerate(dict.fromkeys(chain.from_iterable(weights)))}
+    touches = lil_matrix((len(groups), len(numbers)))
     for i, keys in enumerate(weights):
-        for key in keys:
-            owners.setdefault(key, []).append(i)
-    meets: list[set[int]] = [set() for _ in groups]
-    for sharing in owners.values():
-        for i in sharing:
-            meets[i].update(sharing)
+        touches[i, [numbers[key] for key in keys]] = 1
+    meets = touches.tocsr() @ touches.T
+    labels = connected_components(meets, directed=False)[1]
     classes = []
-    for members in components(meets):
-        hub = hub_of(members, meets, groups)
-        leaves = [i for i in members if i not in hub]
-        leaf_keys = set(chain.from_iterable(weights[i] for i in leaves))
-        hub_weights = {
-            key: weight for i in hub for key, weight in weights[i].items() if key not in leaf_keys
-        }
+    for label in range(labels.max(initial=-1) + 1):
+        members = np.flatnonzero(labels == label)
+        is_hub = hub_of(meets[members][:, members].toarray(), [groups[i] for i in members.tolist()])
+        leaves, hub = members[~is_hub].tolist(), members[is_hub].tolist()
+        hub_weights = dict(chain.from_iterable(weights[i].items() for i in hub))
+        for key in chain.from_iterable(weights[i] for i in leaves):
+            hub_weights.pop(key, None)
         hub_groups = [groups[i] for i in hub]
         classes.append(
             DimClass(
@@ -157,64 +156,41 @@ def _part(
     return Part(tuple(groups), modules, tensors, frozenset(names))
 
 
-def components(meets: Sequence[set[int]]) -> Iterator[list[int]]:
-    """Yield the members of each connected part of a graph."""
-    left = set(range(len(meets)))
-    while left:
-        members = {min(left)}
-        border = set(members)
-        while border:
-            border = set().union(*(meets[i] for i in border)) - members
-            members |= border
-        left -= members
-        yield sorted(members)
+def hub_of(meets: Floats, groups: Sequence[SizeGroup]) -> NDArray[np.bool]:
+    """Return which groups are the hub: without them no two others meet (a greedy vertex cover).
 
-
-def hub_of(
-    members: Sequence[int], meets: Sequence[set[int]], groups: Sequence[SizeGroup]
-) -> list[int]:
-    """Return members without which no two others meet (a greedy vertex cover): those that meet the
-    most first; of these widths, then those with the fewest sizes."""
-    hub: list[int] = []
-    left = set(members)
-
-    def order(i: int) -> tuple[int, bool, int, int]:
-        degree = len(meets[i] & left - {i})
-        return -degree, groups[i].dims[0].kind == "rank", len(groups[i].sizes), i
-
-    while min(order(i)[0] for i in left) < 0:
-        hub.append(min(left, key=order))
-        left.remove(hub[-1])
-    return sorted(hub)
+    ``meets`` has an entry above 0 where two of the groups meet. Ranks that may be merged go last:
+    what they take is told in one row. Else those that meet the most go first, of these the ones
+    with the fewest sizes.
+    """
+    edges = (meets > 0) & ~np.eye(len(groups), dtype=bool)
+    is_hub = np.zeros(len(groups), bool)
+    counts = [len(group.sizes) for group in groups]
+    is_mergeable = [None in group.sizes for group in groups]
+    while edges.any():
+        degrees = edges.sum(0)
+        i = np.lexsort((counts, -degrees, is_mergeable, degrees == 0))[0]
+        is_hub[i] = True
+        edges[i] = edges[:, i] = False
+    return is_hub
 
 
 def joint_sizes(hub: Sequence[SizeGroup]) -> list[NewSizes]:
-    """Return the joint sizes of a hub that are compared: all, or where they are many
-
-    * the nearest that are safe, and the present ones,
-    * levels: all groups at the same place among their sizes, from the smallest to the largest,
-    * and each group by itself a size below and above the nearest.
-    """
-    choices: list[tuple[int | None, ...]]
-    if prod(len(group.sizes) for group in hub) <= MAX_SCENARIOS:
-        choices = list(product(*(group.sizes for group in hub)))
-    else:
-        ascending = [sorted(filter(None, group.sizes)) for group in hub]
-        nearest: tuple[int, ...] = tuple(group.sizes[0] or group.largest for group in hub)
-        choices = [nearest, tuple(group.largest for group in hub)]
-        for share in np.linspace(0, 1, MAX_SCENARIOS):
-            choices.append(tuple(sizes[round(share * (len(sizes) - 1))] for sizes in ascending))
-        for i, steps in enumerate(ascending):
-            place = bisect_left(steps, nearest[i])
-            for step in steps[max(0, place - 1) : place + 2]:
-                choices.append((*nearest[:i], step, *nearest[i + 1 :]))
+    """Return the joint sizes of a hub that are compared: the nearest that are safe, the present
+    ones, and levels, from the smallest sizes of all its groups to the largest of all."""
+    choices: list[list[int | None]] = [[group.sizes[0] for group in hub]]
+    if all(group.may_stay for group in hub):
+        choices.append([group.largest for group in hub])
+    ascending = [sorted(filter(None, group.sizes)) for group in hub]
+    for share in np.linspace(0, 1, LEVELS):
+        choices.append([sizes[round(share * (len(sizes) - 1))] for sizes in ascending])
     joint: list[NewSizes] = []
-    for sizes in dict.fromkeys(choices):
-        by_name: dict[str, int | None] = {}
-        for group, size in zip(hub, sizes, strict=True):
-            by_name |= group.at(size)
-        if all(size in group.sizes for group, size in zip(hub, sizes, strict=True)):
-            joint.append(by_name)
+    for choice in choices:
+        sizes: dict[str, int | None] = {}
+        for group, size in zip(hub, choice, strict=True):
+            sizes |= group.at(size)
+        if sizes not in joint:
+            joint.append(sizes)
     return joint
 
 
