@@ -7,11 +7,12 @@ classes of their own, some with constants written into the code.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from gacprof.checkpoint.inventory import Inventory, NewSizes
-from gacprof.checkpoint.layouts.configs import count, with_widths
+from gacprof.checkpoint.inventory import Dim, Inventory, NewSizes
+from gacprof.checkpoint.layouts.configs import count, untrue_keys, with_widths
 from gacprof.checkpoint.layouts.factors import FACTORS, Factors
 from gacprof.checkpoint.layouts.slicegpt import with_stretches
 from gacprof.core.errors import CheckpointError
@@ -45,6 +46,71 @@ def mirrored_files(inventory: Inventory, sizes: NewSizes) -> dict[str, dict[str,
         for name, side in inventory.side.items():
             files[name] = with_stretches(side, inventory.dims, sizes)
     return files
+
+
+def config_refusal(inventory: Inventory, sizes: NewSizes) -> str:
+    """Return why the config cannot say these sizes; empty where it can.
+
+    Of a config that describes its tensors before and would not afterwards.
+    """
+    if not inventory.config:
+        return ""
+    resized = []
+    for dim in inventory.dims:
+        size = sizes.get(dim.name, dim.size)
+        if size is not None:
+            resized.append(replace(dim, size=size))
+    return broken_key(inventory, mirrored_files(inventory, sizes)["config.json"], resized)
+
+
+def broken_key(inventory: Inventory, config: Mapping[str, Any], dims: Sequence[Dim]) -> str:
+    """Return what a new config says untruly of the new dims where the inventory's config is true.
+
+    Dense MLPs may come to differ from layer to layer: :func:`~gacprof.load_model` and ``export``
+    build them so, and :func:`~gacprof.scan` warns. Nothing builds experts of different widths.
+    """
+    former = {key.path for key in untrue_keys(inventory.config, inventory.dims)}
+    for key in untrue_keys(config, dims):
+        if key.path not in former and any(dim.role != "mlp" for dim in key.dims):
+            widths = {f"{dim.size} (of {key.times[dim.name]} × it)" for dim in key.dims}
+            return (
+                f"{'.'.join(key.path)} of its config says {len(key.dims)} widths, of "
+                f"{key.dims[0].name} the first, by one number, and none says {sorted(widths)[:6]}"
+            )
+    return stale_key(inventory, config, dims)
+
+
+def stale_key(inventory: Inventory, config: Mapping[str, Any], dims: Sequence[Dim]) -> str:
+    """Return which number of the new config, in a list or table by layer or by module, is still
+    the old size of a dim of this layer or module that has another now."""
+    sizes = {dim.name: dim.size for dim in dims}
+    former: dict[str, set[int]] = {}
+    for dim in inventory.dims:
+        if sizes.get(dim.name) != dim.size:
+            for place in (dim.name.partition(":")[0], str(dim.layer)):
+                former.setdefault(place, set()).add(dim.size)
+    new = dict(_numbers(config))
+    ours = {row.rank_key for row in FACTORS}
+    for path, value in _numbers(inventory.config):
+        is_kept = new.get(path) == value and path[0] not in ours
+        if is_kept and any(value in former.get(word, ()) for word in path):
+            return (
+                f"{'.'.join(path)} of its config says {value}, and it is not known how to change it"
+            )
+    return ""
+
+
+def _numbers(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], int]]:
+    """The whole numbers of a JSON value, each with its keys, and indices of lists, as words."""
+    items: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, Mapping):
+        items = value.items()
+    elif isinstance(value, list):
+        items = enumerate(value)
+    elif type(value) is int:
+        yield path, value
+    for key, item in items:
+        yield from _numbers(item, (*path, str(key)))
 
 
 def _with_ranks(

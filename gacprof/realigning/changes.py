@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from gacprof.checkpoint.config import config_refusal
 from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes, Place
 from gacprof.core.errors import CheckpointError, PlanError
 
@@ -80,6 +81,9 @@ def new_checkpoint(inventory: Inventory, sizes: NewSizes) -> NewCheckpoint:
             if refusal:
                 raise CheckpointError(f"'{name}' cannot go from {dim.size} to {size}: {refusal}")
             changes.append(Change(dim, size))
+    refusal = config_refusal(inventory, sizes)
+    if refusal:
+        raise CheckpointError(f"{inventory.path} cannot have these sizes: {refusal}")
     merged = merged_modules(inventory, {name for name, size in sizes.items() if size is None})
     return NewCheckpoint(inventory, sizes, tuple(changes), merged, new_tensors(inventory, merged))
 

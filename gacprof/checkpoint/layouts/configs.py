@@ -50,6 +50,9 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
 _ADJUSTED = "block_auto_adjust_ff_dim"
 """LFM2's switch: the width is computed from the config's, rounded."""
 
+_DOUBLED = "use_double_wide_mlp"
+"""Gemma 4's switch: MLPs of layers that share the keys and values of others are twice as wide."""
+
 Path = tuple[str, ...]
 
 
@@ -79,6 +82,12 @@ class WidthKey:
     value: int | None
     dims: tuple[Dim, ...]
     times: Mapping[str, Fraction]
+
+    @property
+    def is_true(self) -> bool:
+        """Whether the number that stands there says the size of all of its dims."""
+        width = self.value_at({})
+        return width is not None and self.value in (None, width)
 
     def value_at(self, sizes: NewSizes) -> int | None:
         """The one number from which all widths follow; None where there is none."""
@@ -121,6 +130,11 @@ def width_keys(config: Mapping[str, Any], dims: Iterable[Dim]) -> list[WidthKey]
     return list(keys.values())
 
 
+def untrue_keys(config: Mapping[str, Any], dims: Iterable[Dim]) -> list[WidthKey]:
+    """Return the numbers of a config that say widths which these dims do not have."""
+    return [key for key in width_keys(config, dims) if not key.is_true]
+
+
 def _candidates(
     config: Mapping[str, Any], kind: str, tower: str, widths: Sequence[Dim]
 ) -> Iterator[WidthKey]:
@@ -132,14 +146,16 @@ def _candidates(
         table = part.get(inner[0]) if inner else part
         if not isinstance(table, Mapping) or not isinstance(table.get(key, ""), int | None):
             continue
-        times = Fraction(1)
+        times = {dim.name: Fraction(1) for dim in widths}
         if kind == "shared_expert" and name in _EXPERT:
-            times = Fraction(count(part, *_SHARED_COUNTS) or 1)
+            times = dict.fromkeys(times, Fraction(count(part, *_SHARED_COUNTS) or 1))
         elif part.get("model_type") == "recurrent_gemma" and key == "intermediate_size":
-            times = Fraction(1, 2)
+            times = dict.fromkeys(times, Fraction(1, 2))
         value = None if table.get(_ADJUSTED) else count(table, key) or None
-        path = (*above, *inner, key)
-        yield WidthKey(path, value, tuple(widths), dict.fromkeys((d.name for d in widths), times))
+        if value and part.get(_DOUBLED):
+            doubled = [dim.name for dim in widths if dim.size == 2 * value]
+            times |= dict.fromkeys(doubled, Fraction(2))
+        yield WidthKey((*above, *inner, key), value, tuple(widths), times)
         is_missing = False
     is_gpt2 = "n_embd" in part and part["model_type"] != "openai-gpt"
     if is_missing and is_gpt2 and kind == "mlp":  # whose config may leave it out: 4 · n_embd

@@ -21,7 +21,7 @@ from gacprof.checkpoint.inventory import (
     Module,
     Place,
 )
-from gacprof.checkpoint.layouts.configs import count, part_of, width_keys
+from gacprof.checkpoint.layouts.configs import count, part_of, untrue_keys
 from gacprof.checkpoint.layouts.factors import FACTORS, users_row
 from gacprof.checkpoint.layouts.linear import Linear, dense_linears, packed_linears
 from gacprof.checkpoint.layouts.names import EMBEDDING, EXPERT, layer_of, tower_of
@@ -118,13 +118,12 @@ def _warnings(contents: Contents, layout: str, dims: Sequence[Dim]) -> Iterator[
             f"a plain transformers model leaves weights of this layout ({layout}) random or "
             "unused: use gacprof.load_model or the tool's own class"
         )
-    for key in width_keys(contents.config, dims):
-        value = key.value
-        if value is not None and any(dim.size != value * key.times[dim.name] for dim in key.dims):
+    for key in untrue_keys(contents.config, dims):
+        if key.value is not None:
             widths = sorted({dim.size for dim in key.dims})
             yield (
                 f"the widths are {', '.join(map(str, widths[:6]))}, the config says "
-                f"{'.'.join(key.path)} {value}: a plain transformers model refuses these weights, "
+                f"{'.'.join(key.path)} {key.value}: a plain transformers model refuses these weights, "
                 "gacprof.load_model takes them"
             )
 
