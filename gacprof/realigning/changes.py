@@ -101,10 +101,12 @@ def merged_modules(inventory: Inventory, ranks: set[str]) -> tuple[Module, ...]:
             modules.append(module)
             merged |= names
     if ranks - merged:
-        raise PlanError(
-            f"'{min(ranks - merged)}' cannot be merged: all ranks of a module are, or none; its "
-            "factors stand as [out, rank] and [rank, in]; and no dense weight stands beside them"
+        rank = inventory.dim(min(ranks - merged))
+        rule = (
+            "all ranks of a module are, or none; its factors stand as [out, rank] and [rank, in]; "
+            "and no dense weight stands beside them"
         )
+        raise PlanError(f"'{rank.name}' cannot be merged: {rank.why or rule}")
     return tuple(modules)
 
 

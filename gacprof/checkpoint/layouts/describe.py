@@ -23,10 +23,17 @@ from gacprof.checkpoint.inventory import (
 )
 from gacprof.checkpoint.layouts.configs import count, part_of, untrue_keys
 from gacprof.checkpoint.layouts.factors import FACTORS, users_row
-from gacprof.checkpoint.layouts.linear import Linear, dense_linears, packed_linears
+from gacprof.checkpoint.layouts.linear import (
+    Linear,
+    dense_linears,
+    packed_linears,
+    tensors_below,
+    unknown_tensor,
+)
 from gacprof.checkpoint.layouts.names import EMBEDDING, EXPERT, layer_of, tower_of
 from gacprof.checkpoint.layouts.slicegpt import shortcut_linears, stretches
 from gacprof.checkpoint.layouts.widths import find_widths, stacked_experts
+from gacprof.core.dtypes import BY_NAME, FLOATING
 from gacprof.core.errors import CheckpointError
 from gacprof.core.sizes import Gemm
 
@@ -45,9 +52,11 @@ def describe(contents: Contents, path: str, side_files: tuple[str, ...] = ()) ->
     if layout == "slicegpt":
         dims += stretches(contents, linears, modules)
     is_ordered = all(row.ordered for row in FACTORS if row.layout == layout)
-    for linear in linears:
-        if len(linear.weights) > 1:
-            dims += _ranks(contents, linear, is_ordered)
+    chains = [linear for linear in linears if len(linear.weights) > 1]
+    inside = tensors_below(contents.tensors, {part for chain in chains for part in _parts(chain)})
+    for chain in chains:
+        names = [name for part in _parts(chain) for name in inside[part]]
+        dims += _ranks(contents, chain, names, is_ordered)
     dims.sort(key=lambda dim: _order(dim.layer, dim.role, dim.name))
     warnings = (*contents.warnings, *_warnings(contents, layout, dims))
     inventory = Inventory(
@@ -140,10 +149,25 @@ def _order(layer: int | None, role: str, name: str) -> tuple[Any, ...]:
     return layer, _PLACES.get(role, len(_ROLES)), numbers
 
 
-def _ranks(contents: Contents, linear: Linear, is_ordered: bool) -> Iterator[Dim]:
-    """One rank for each outer factor, at its offset in the inner one's output."""
+def _parts(chain: Linear) -> set[str]:
+    """A factored layer's module and those of its factors."""
+    return {chain.name, *(weight.rpartition(".")[0] for weight in chain.weights)}
+
+
+def _ranks(
+    contents: Contents, linear: Linear, names: Sequence[str], is_ordered: bool
+) -> Iterator[Dim]:
+    """One rank for each outer factor, at its offset in the inner one's output; ``names`` are the
+    tensors of the layer. No rank may change where another of them may belong to it."""
     inner, *outer = linear.weights
     n_in = linear.in_features
+    known = {*linear.weights, *linear.biases}
+    sizes = {contents.shape(inner)[0], *(contents.shape(factor)[1] for factor in outer)}
+    why = unknown_tensor(contents, names, known, sizes)
+    for factor in linear.weights:
+        dtype = contents.tensors[factor].dtype
+        if dtype not in FLOATING or BY_NAME[dtype].itemsize == 1:
+            why = f"{factor} is {dtype}: what its numbers are multiplied by is not known"
     start = 0
     for i, factor in enumerate(outer):
         n_out, size = contents.tensors[factor].shape
@@ -158,6 +182,8 @@ def _ranks(contents: Contents, linear: Linear, is_ordered: bool) -> Iterator[Dim
             layer=linear.layer,
             role=linear.role,
             dense_size=full if size < full else None,
+            padding="refused" if why else "exact",
+            why=why,
             ordered=is_ordered,
         )
         start += size

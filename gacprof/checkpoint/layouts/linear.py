@@ -7,7 +7,7 @@ inner's output.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from gacprof.checkpoint.inventory import Contents
@@ -88,6 +88,29 @@ def stored_linear(
         alternating=alternating,
         why=why,
     )
+
+
+def tensors_below(tensors: Iterable[str], modules: Iterable[str]) -> dict[str, list[str]]:
+    """Return the tensors that lie in each of these modules, at any depth."""
+    below: dict[str, list[str]] = {module: [] for module in modules}
+    for name in tensors:
+        path = name.rpartition(".")[0]
+        while path:
+            if path in below:
+                below[path].append(name)
+            path = path.rpartition(".")[0]
+    return below
+
+
+def unknown_tensor(
+    contents: Contents, names: Iterable[str], known: Collection[str], sizes: Collection[int]
+) -> str:
+    """Return why a dim that is written in the ``known`` tensors may not change: another of these
+    ``names`` has such a size (a bias or a norm between two factors, a norm inside of an MLP)."""
+    for name in names:
+        if name not in known and not set(sizes).isdisjoint(contents.shape(name)):
+            return f"{name} has the same size and is not known to allow zeros"
+    return ""
 
 
 def dense_linears(contents: Contents, others: Iterable[Linear]) -> Iterator[Linear]:

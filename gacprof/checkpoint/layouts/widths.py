@@ -7,12 +7,12 @@ units are multiplied by down's zero columns.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gacprof.checkpoint.inventory import Contents, Dim, Feed, Place
 from gacprof.checkpoint.layouts.configs import count, part_of, width_keys
-from gacprof.checkpoint.layouts.linear import Linear, stored_linear
+from gacprof.checkpoint.layouts.linear import Linear, stored_linear, tensors_below, unknown_tensor
 from gacprof.checkpoint.layouts.names import EXPERT, role_of, tower_of
 from gacprof.core.dtypes import FLOATING
 
@@ -41,32 +41,36 @@ def find_widths(contents: Contents, linears: Sequence[Linear]) -> list[Dim]:
             mlps.setdefault(mlp, {})[role] = linear
         elif role in ("q", "k", "v", "qkv", "o"):
             attention.update(linear.weights, linear.biases)
-    below: dict[str, list[str]] = {mlp: [] for mlp in mlps}
-    for name in contents.tensors:
-        path = "" if name in attention else name
-        while path:
-            path = path.rpartition(".")[0]
-            if path in below:
-                below[path].append(name)
-    dims = []
+    below = tensors_below((name for name in contents.tensors if name not in attention), mlps)
+    dims: list[Dim] = []
+    others: dict[tuple[bool, float], str] = {}  # MLPs that are no dim, by expert or not and size
     for mlp, parts in mlps.items():
         down = parts.pop("down", None)
         sizes = {x.out_features / _COPIES[role] for role, x in parts.items()}
         is_whole = all(len(linear.weights) < 3 for linear in parts.values())
         if down and is_whole and sizes == {down.in_features}:
             dims.append(_width(contents, mlp, {**parts, "down": down}, below[mlp]))
+        else:
+            is_expert = bool(EXPERT.search(f"{mlp}."))
+            others |= {(is_expert, size): mlp for size in sizes}
     model_type = contents.config.get("model_type")
     if model_type:
         keys = width_keys(contents.config, dims)
         stated = {name for key in keys for name in key.times}
-        why = f"the config of a {model_type} has no number for this width"
+        unsaid = f"the config of a {model_type} has no number for this width"
         for i, dim in enumerate(dims):
-            if dim.name not in stated:
+            why = "" if dim.name in stated else unsaid
+            other = others.get((dim.role == "expert", dim.size))
+            if other:
+                why = (
+                    f"the config has one number for this width and that of {other}, an unknown MLP"
+                )
+            if why:
                 dims[i] = replace(dim, padding="refused", why=dim.why or why)
     return dims
 
 
-def _width(contents: Contents, mlp: str, parts: Mapping[str, Linear], others: Iterable[str]) -> Dim:
+def _width(contents: Contents, mlp: str, parts: Mapping[str, Linear], others: Sequence[str]) -> Dim:
     """The width of an MLP of these parts by role, beside ``others``, tensors that are none."""
     down = parts["down"]
     size, cost = down.in_features, down.per_input
@@ -110,18 +114,18 @@ def _width(contents: Contents, mlp: str, parts: Mapping[str, Linear], others: It
     )
 
 
-def _refusal(contents: Contents, parts: Mapping[str, Linear], others: Iterable[str]) -> str:
+def _refusal(contents: Contents, parts: Mapping[str, Linear], others: Sequence[str]) -> str:
     """Reason why a width may not change: a packed weight, or an unknown tensor of its size."""
     tensors = {t for linear in parts.values() for t in (*linear.weights, *linear.biases)}
     size, hidden = parts["down"].in_features, parts["down"].out_features
     sizes = {size, *(x.out_features for role, x in parts.items() if role != "down")}
     if hidden != size:
         sizes.discard(hidden)
-    for name in others:
-        is_norm = hidden == size and _OF_THE_STREAM.fullmatch(name)
-        if name not in tensors and not is_norm and sizes.intersection(contents.tensors[name].shape):
-            return f"{name} has the same width and is not known to allow zeros"
-    return next((linear.why for linear in parts.values() if linear.why), "")
+    if hidden == size:
+        tensors |= {name for name in others if _OF_THE_STREAM.fullmatch(name)}
+    reasons = [unknown_tensor(contents, others, tensors, sizes)]
+    reasons += [linear.why for linear in parts.values()]
+    return next(filter(None, reasons), "")
 
 
 IN_HALVES = "is_concatenated"
