@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from gacprof.checkpoint.inventory import Dim, Inventory, NewSizes
-from gacprof.checkpoint.layouts.configs import count, untrue_keys, with_widths
+from gacprof.checkpoint.layouts.configs import odd_heads, untrue_keys, with_widths
 from gacprof.checkpoint.layouts.factors import FACTORS, Factors
 from gacprof.checkpoint.layouts.slicegpt import with_stretches
 from gacprof.core.errors import CheckpointError
@@ -41,7 +41,7 @@ def mirrored_files(inventory: Inventory, sizes: NewSizes) -> dict[str, dict[str,
         for row in FACTORS:
             if isinstance(config.get(row.rank_key), Mapping):
                 config = _with_ranks(config, row, inventory, sizes)
-        files["config.json"] = config | module_facts(inventory)
+        files["config.json"] = config | module_facts(inventory) | head_facts(inventory)
     if inventory.layout == "slicegpt":
         for name, side in inventory.side.items():
             files[name] = with_stretches(side, inventory.dims, sizes)
@@ -161,12 +161,21 @@ def module_facts(inventory: Inventory) -> dict[str, Any]:
     return facts
 
 
+def head_facts(inventory: Inventory) -> dict[str, Any]:
+    """Return the head_dim that all attentions have, where a config without one says another."""
+    odd = odd_heads(inventory.config, inventory.attentions)
+    head_dims = {attention.head_dim for attention in odd}
+    if len(odd) < len(inventory.attentions) or len(head_dims) != 1:
+        return {}
+    return {"head_dim": head_dims.pop()}
+
+
 def effective_config(inventory: Inventory) -> dict[str, Any]:
     """Return the config that transformers builds the model of, without what could name code.
 
     Raises :class:`CheckpointError` where the checkpoint has none.
     """
-    config = _harmless(inventory.config) | module_facts(inventory)
+    config = _harmless(inventory.config) | module_facts(inventory) | head_facts(inventory)
     if not config.get("model_type"):
         raise CheckpointError(
             f"{inventory.path}: no config.json with a model_type: put the original model's beside "
@@ -176,10 +185,6 @@ def effective_config(inventory: Inventory) -> dict[str, Any]:
     for row in FACTORS:
         kind = row.without_prefix(kind)
     config["model_type"] = kind
-    head_dims = {attention.head_dim for attention in inventory.attentions}
-    hidden, heads = count(config, "hidden_size"), count(config, "num_attention_heads")
-    if len(head_dims) == 1 and heads and [hidden // heads] != [*head_dims]:
-        config.setdefault("head_dim", head_dims.pop())  # transformers takes hidden over heads
     return config
 
 

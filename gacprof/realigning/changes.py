@@ -66,6 +66,21 @@ class NewCheckpoint:
                 edits.setdefault(place.tensor, []).append((change, place))
         return edits
 
+    def shape(self, new: NewTensor) -> tuple[int, ...]:
+        """The shape of a new tensor, as the headers and the changes say it."""
+        first, *others = (self._resized_shape(part) for part in new.parts)
+        columns = self._resized_shape(new.inner)[1:] if new.inner else first[1:]
+        rows = first[:1]
+        for part in others:
+            rows = (rows[0] + part[0],)
+        return (*rows, *columns)
+
+    def _resized_shape(self, name: str) -> tuple[int, ...]:
+        shape = list(self.inventory.shape(name))
+        for change, place in self.edits.get(name, ()):
+            shape[place.axis] += (change.size - change.dim.size) * place.per
+        return tuple(shape)
+
 
 def new_checkpoint(inventory: Inventory, sizes: NewSizes) -> NewCheckpoint:
     """The changes and tensors that new sizes make of a checkpoint.

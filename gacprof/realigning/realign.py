@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from gacprof.checkpoint.config import mirrored_files
+from gacprof.checkpoint.config import broken_key, mirrored_files
 from gacprof.checkpoint.inventory import Inventory, NewSizes
 from gacprof.checkpoint.layouts.configs import width_keys
-from gacprof.checkpoint.scan import inventory_of
+from gacprof.checkpoint.scan import inventory_of, scan
 from gacprof.checkpoint.tensors import read_tensor
 from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.core.files import new_folder, write_json
@@ -66,6 +66,7 @@ def realign(checkpoint: str | Path | Inventory, sizes: Sizes, out: str | Path) -
     new = new_checkpoint(inventory, new_sizes(inventory, sizes))
     with new_folder(target) as folder:
         write_checkpoint(new, folder)
+        check_written(new, folder)
     return target
 
 
@@ -102,17 +103,23 @@ def padded_sizes(inventory: Inventory, multiple: int) -> NewSizes:
     """Every dim that zeros may pad at the next multiple.
 
     Widths that follow from one number of the config are padded together or not at all, so that a
-    plain model stays one.
+    plain model stays one. Raises :class:`CheckpointError` where nothing is left to pad.
     """
     exact = [dim for dim in inventory.dims if dim.padding == "exact"]
     sizes = {dim.name: round_up(dim.size, multiple) for dim in exact}
     for key in width_keys(inventory.config, inventory.dims):
-        width = key.value_at({})
-        if width and key.value in (None, width):  # else layers differ: no number says their widths
+        if key.is_true:  # else layers differ: no number says their widths
             padded = key.padded(multiple)
             if not padded.keys() <= sizes.keys():
                 padded = {dim.name: dim.size for dim in key.dims}
             sizes |= padded
+    if all(dim.size == sizes.get(dim.name, dim.size) for dim in inventory.dims):
+        reasons = [dim.why for dim in inventory.dims if dim.why and dim.size % multiple]
+        reasons.append("no dim is known that is not one already")
+        raise CheckpointError(
+            f"{inventory.path}: 0 of {len(inventory.dims)} dims can be padded to a multiple of "
+            f"{multiple}: {reasons[0]}"
+        )
     return sizes
 
 
@@ -168,6 +175,25 @@ def write_checkpoint(new: NewCheckpoint, folder: Path) -> None:
         if not target.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(Path(inventory.folder) / name, target)
+
+
+def check_written(new: NewCheckpoint, folder: Path) -> None:
+    """Read back what was written: the shapes that the new sizes give, and a config that is as true
+    of them as the former was of the former ones.
+
+    Raises :class:`CheckpointError` where it is not: nobody should find out on loading.
+    """
+    inventory = new.inventory
+    has_factors = any(new.sizes.get(d.name, d.size) for d in inventory.dims if d.kind == "rank")
+    written = scan(folder, factors=inventory.factors if has_factors else None)
+    expected = {tensor.name: new.shape(tensor) for tensor in new.tensors}
+    shapes = {name: info.shape for name, info in written.tensors.items()}
+    reason = broken_key(inventory, written.config, written.dims)
+    for name in sorted(expected.keys() | shapes.keys()):
+        if expected.get(name) != shapes.get(name):
+            reason = f"{name} is {shapes.get(name)}, and should be {expected.get(name)}"
+    if reason:
+        raise CheckpointError(f"{inventory.path} cannot be realigned: {reason}")
 
 
 def write_weights(new: NewCheckpoint, folder: Path) -> None:

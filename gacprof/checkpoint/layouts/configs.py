@@ -13,7 +13,7 @@ from fractions import Fraction
 from math import ceil
 from typing import Any
 
-from gacprof.checkpoint.inventory import Dim, NewSizes
+from gacprof.checkpoint.inventory import AttentionHeads, Dim, NewSizes
 from gacprof.checkpoint.layouts.names import tower_of
 
 _PARTS = {
@@ -69,6 +69,20 @@ def part_of(config: Mapping[str, Any], tower: str = "") -> tuple[Path, Mapping[s
         if isinstance(config.get(key), Mapping):
             return (key,), config[key]
     return (), config
+
+
+def odd_heads(
+    config: Mapping[str, Any], attentions: Iterable[AttentionHeads]
+) -> list[AttentionHeads]:
+    """Return the attentions that have other heads than transformers takes from a config without a
+    ``head_dim``: hidden size over heads, the same in all layers."""
+    hidden, heads = count(config, "hidden_size"), count(config, "num_attention_heads")
+    if not heads or any(re.search("head_(dim|size)", key) for key in config):
+        return []
+    derived = (heads, hidden // heads)
+    return [
+        attention for attention in attentions if (attention.heads, attention.head_dim) != derived
+    ]
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from gacprof.checkpoint.inventory import (
     Module,
     Place,
 )
-from gacprof.checkpoint.layouts.configs import count, part_of, untrue_keys
+from gacprof.checkpoint.layouts.configs import count, odd_heads, part_of, untrue_keys
 from gacprof.checkpoint.layouts.factors import FACTORS, users_row
 from gacprof.checkpoint.layouts.linear import (
     Linear,
@@ -58,14 +58,15 @@ def describe(contents: Contents, path: str, side_files: tuple[str, ...] = ()) ->
         names = [name for part in _parts(chain) for name in inside[part]]
         dims += _ranks(contents, chain, names, is_ordered)
     dims.sort(key=lambda dim: _order(dim.layer, dim.role, dim.name))
-    warnings = (*contents.warnings, *_warnings(contents, layout, dims))
+    attentions = find_attentions(contents, linears)
+    warnings = (*contents.warnings, *_warnings(contents, layout, dims, attentions))
     inventory = Inventory(
         **{**vars(contents), "warnings": warnings},
         path=path,
         layout=layout,
         modules=(),
         dims=tuple(dims),
-        attentions=tuple(find_attentions(contents, linears)),
+        attentions=tuple(attentions),
         side_files=side_files,
     )
     modules += [_module(inventory, linear) for linear in linears]
@@ -120,7 +121,12 @@ def _embeddings(contents: Contents) -> list[Module]:
     return tables
 
 
-def _warnings(contents: Contents, layout: str, dims: Sequence[Dim]) -> Iterator[str]:
+_REFUSED = "a plain transformers model refuses these weights, gacprof.load_model takes them"
+
+
+def _warnings(
+    contents: Contents, layout: str, dims: Sequence[Dim], attentions: Sequence[AttentionHeads]
+) -> Iterator[str]:
     """Faults that a plain loader would pass over, and configs that disagree with tensors."""
     if any(dim.kind != "width" for dim in dims):
         yield (
@@ -132,9 +138,14 @@ def _warnings(contents: Contents, layout: str, dims: Sequence[Dim]) -> Iterator[
             widths = sorted({dim.size for dim in key.dims})
             yield (
                 f"the widths are {', '.join(map(str, widths[:6]))}, the config says "
-                f"{'.'.join(key.path)} {key.value}: a plain transformers model refuses these weights, "
-                "gacprof.load_model takes them"
+                f"{'.'.join(key.path)} {key.value}: {_REFUSED}"
             )
+    for attention in odd_heads(contents.config, attentions)[:1]:
+        yield (
+            f"layer {attention.layer} has {attention.heads} heads of {attention.head_dim}, the "
+            "config says num_attention_heads "
+            f"{count(contents.config, 'num_attention_heads')} and no head_dim: {_REFUSED}"
+        )
 
 
 _ROLES = ("embedding", "q", "k", "v", "qkv", "o", "gate", "up", "gate_up", "down", "mlp")

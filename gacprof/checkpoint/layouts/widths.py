@@ -62,9 +62,7 @@ def find_widths(contents: Contents, linears: Sequence[Linear]) -> list[Dim]:
             why = "" if dim.name in stated else unsaid
             other = others.get((dim.role == "expert", dim.size))
             if other:
-                why = (
-                    f"the config has one number for this width and that of {other}, an unknown MLP"
-                )
+                why = f"the config has one number for it and for {other}, which is no known MLP"
             if why:
                 dims[i] = replace(dim, padding="refused", why=dim.why or why)
     return dims
