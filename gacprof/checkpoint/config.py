@@ -7,12 +7,11 @@ classes of their own, some with constants written into the code.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
-from gacprof.checkpoint.inventory import Dim, Inventory, NewSizes
-from gacprof.checkpoint.layouts.configs import odd_heads, untrue_keys, with_widths
+from gacprof.checkpoint.inventory import Inventory, NewSizes
+from gacprof.checkpoint.layouts.configs import odd_heads, width_keys, with_widths
 from gacprof.checkpoint.layouts.factors import FACTORS, Factors
 from gacprof.checkpoint.layouts.slicegpt import with_stretches
 from gacprof.core.errors import CheckpointError
@@ -51,66 +50,38 @@ def mirrored_files(inventory: Inventory, sizes: NewSizes) -> dict[str, dict[str,
 def config_refusal(inventory: Inventory, sizes: NewSizes) -> str:
     """Return why the config cannot say these sizes; empty where it can.
 
-    Of a config that describes its tensors before and would not afterwards.
+    A number that says widths truly must say them afterwards too. Dense MLPs alone may come to
+    differ from layer to layer: :func:`~gacprof.load_model` and ``export`` build them so, and
+    :func:`~gacprof.scan` warns. A number in a table or list by layer or by module, the old size of
+    a dim of this layer or module, must not stay behind.
     """
-    if not inventory.config:
-        return ""
-    resized = []
-    for dim in inventory.dims:
-        size = sizes.get(dim.name, dim.size)
-        if size is not None:
-            resized.append(replace(dim, size=size))
-    return broken_key(inventory, mirrored_files(inventory, sizes)["config.json"], resized)
-
-
-def broken_key(inventory: Inventory, config: Mapping[str, Any], dims: Sequence[Dim]) -> str:
-    """Return what a new config says untruly of the new dims where the inventory's config is true.
-
-    Dense MLPs may come to differ from layer to layer: :func:`~gacprof.load_model` and ``export``
-    build them so, and :func:`~gacprof.scan` warns. Nothing builds experts of different widths.
-    """
-    former = {key.path for key in untrue_keys(inventory.config, inventory.dims)}
-    for key in untrue_keys(config, dims):
-        if key.path not in former and any(dim.role != "mlp" for dim in key.dims):
-            widths = {f"{dim.size} (of {key.times[dim.name]} × it)" for dim in key.dims}
+    for key in width_keys(inventory.config, inventory.dims):
+        if key.is_true and key.must_be_true and key.value_at(sizes) is None:
+            multiples = " or ".join(sorted({str(times) for times in key.times.values()}))
             return (
-                f"{'.'.join(key.path)} of its config says {len(key.dims)} widths, of "
-                f"{key.dims[0].name} the first, by one number, and none says {sorted(widths)[:6]}"
+                f"the config's {key.name} says {len(key.dims)} widths, {key.dims[0].name} the "
+                f"first, as {multiples} times itself, and no number says the new ones so"
             )
-    return stale_key(inventory, config, dims)
-
-
-def stale_key(inventory: Inventory, config: Mapping[str, Any], dims: Sequence[Dim]) -> str:
-    """Return which number of the new config, in a list or table by layer or by module, is still
-    the old size of a dim of this layer or module that has another now."""
-    sizes = {dim.name: dim.size for dim in dims}
-    former: dict[str, set[int]] = {}
-    for dim in inventory.dims:
-        if sizes.get(dim.name) != dim.size:
-            for place in (dim.name.partition(":")[0], str(dim.layer)):
-                former.setdefault(place, set()).add(dim.size)
-    new = dict(_numbers(config))
-    ours = {row.rank_key for row in FACTORS}
-    for path, value in _numbers(inventory.config):
-        is_kept = new.get(path) == value and path[0] not in ours
-        if is_kept and any(value in former.get(word, ()) for word in path):
-            return (
-                f"{'.'.join(path)} of its config says {value}, and it is not known how to change it"
-            )
+    resized = [dim for dim in inventory.dims if sizes.get(dim.name, dim.size) != dim.size]
+    former = {(dim.name.partition(":")[0], dim.size) for dim in resized}
+    former |= {(str(dim.layer), dim.size) for dim in resized}
+    tables = {row.rank_key for row in FACTORS}
+    for path, value in _leaves(inventory.config).items():
+        if path[0] not in tables and not former.isdisjoint((word, value) for word in path):
+            return f"the config's {'.'.join(path)} says {value}, and nothing here changes that key"
     return ""
 
 
-def _numbers(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], int]]:
-    """The whole numbers of a JSON value, each with its keys, and indices of lists, as words."""
-    items: Iterable[tuple[Any, Any]] = ()
-    if isinstance(value, Mapping):
-        items = value.items()
-    elif isinstance(value, list):
-        items = enumerate(value)
-    elif type(value) is int:
-        yield path, value
-    for key, item in items:
-        yield from _numbers(item, (*path, str(key)))
+def _leaves(value: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
+    """Return what is no table or list in a JSON value, by keys and indices."""
+    if isinstance(value, list):
+        value = dict(enumerate(value))
+    if not isinstance(value, Mapping):
+        return {path: value}
+    leaves: dict[tuple[str, ...], Any] = {}
+    for key, item in value.items():
+        leaves |= _leaves(item, (*path, str(key)))
+    return leaves
 
 
 def _with_ranks(
@@ -165,9 +136,8 @@ def head_facts(inventory: Inventory) -> dict[str, Any]:
     """Return the head_dim that all attentions have, where a config without one says another."""
     odd = odd_heads(inventory.config, inventory.attentions)
     head_dims = {attention.head_dim for attention in odd}
-    if len(odd) < len(inventory.attentions) or len(head_dims) != 1:
-        return {}
-    return {"head_dim": head_dims.pop()}
+    is_common = len(odd) == len(inventory.attentions) and len(head_dims) == 1
+    return {"head_dim": head_dims.pop()} if is_common else {}
 
 
 def effective_config(inventory: Inventory) -> dict[str, Any]:

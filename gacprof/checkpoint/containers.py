@@ -49,7 +49,7 @@ def check_link(path: Path) -> None:
     """
     folder, target = path.parent.resolve(), path.resolve()
     caches = [root / "blobs" for root in folder.parents if root.name.startswith("models--")]
-    if not any(target.is_relative_to(root) for root in (folder, *caches)):
+    if not any(map(target.is_relative_to, (folder, *caches))):
         raise CheckpointError(
             f"{path} is a link out of its folder, to {target}: put the file itself there"
         )

@@ -67,15 +67,13 @@ class NewCheckpoint:
         return edits
 
     def shape(self, new: NewTensor) -> tuple[int, ...]:
-        """The shape of a new tensor, as the headers and the changes say it."""
-        first, *others = (self._resized_shape(part) for part in new.parts)
-        columns = self._resized_shape(new.inner)[1:] if new.inner else first[1:]
-        rows = first[:1]
-        for part in others:
-            rows = (rows[0] + part[0],)
-        return (*rows, *columns)
+        """The shape of a new tensor, as headers and changes say it."""
+        if new.name in self.inventory.tensors:
+            return self._resized(new.name)
+        rows = sum(self._resized(part)[0] for part in new.parts)
+        return (rows, *self._resized(new.inner or new.parts[0])[1:])
 
-    def _resized_shape(self, name: str) -> tuple[int, ...]:
+    def _resized(self, name: str) -> tuple[int, ...]:
         shape = list(self.inventory.shape(name))
         for change, place in self.edits.get(name, ()):
             shape[place.axis] += (change.size - change.dim.size) * place.per
@@ -117,23 +115,15 @@ def merged_modules(inventory: Inventory, ranks: set[str]) -> tuple[Module, ...]:
             merged |= names
     if ranks - merged:
         rank = inventory.dim(min(ranks - merged))
-        rule = (
-            "all ranks of a module are, or none; its factors stand as [out, rank] and [rank, in]; "
-            "and no dense weight stands beside them"
-        )
+        rule = "all ranks of a module are, or none, and no dense weight stands beside them"
         raise PlanError(f"'{rank.name}' cannot be merged: {rank.why or rule}")
     return tuple(modules)
 
 
 def can_merge(inventory: Inventory, module: Module) -> bool:
-    """Whether the module's factors are stored as their product reads them."""
-    if f"{module.name}.weight" in inventory.tensors:
-        return False
-    for rank in inventory.ranks_of(module):
-        axes = {place.axis for place in rank.places if place.tensor == module.gemms[0].weight}
-        if rank.padding == "refused" or axes != {0}:
-            return False
-    return True
+    """Whether no dense weight stands beside the factors, and all are known."""
+    is_known = all(rank.padding == "exact" for rank in inventory.ranks_of(module))
+    return is_known and f"{module.name}.weight" not in inventory.tensors
 
 
 def new_tensors(inventory: Inventory, merged: Iterable[Module]) -> tuple[NewTensor, ...]:

@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from gacprof.checkpoint.config import broken_key, mirrored_files
+from gacprof.checkpoint.config import mirrored_files
 from gacprof.checkpoint.inventory import Inventory, NewSizes
-from gacprof.checkpoint.layouts.configs import width_keys
+from gacprof.checkpoint.layouts.configs import untrue_keys, width_keys
 from gacprof.checkpoint.scan import inventory_of, scan
 from gacprof.checkpoint.tensors import read_tensor
 from gacprof.core.errors import CheckpointError, PlanError
@@ -114,11 +114,10 @@ def padded_sizes(inventory: Inventory, multiple: int) -> NewSizes:
                 padded = {dim.name: dim.size for dim in key.dims}
             sizes |= padded
     if all(dim.size == sizes.get(dim.name, dim.size) for dim in inventory.dims):
-        reasons = [dim.why for dim in inventory.dims if dim.why and dim.size % multiple]
-        reasons.append("no dim is known that is not one already")
+        reasons = filter(None, (dim.why for dim in inventory.dims))
         raise CheckpointError(
             f"{inventory.path}: 0 of {len(inventory.dims)} dims can be padded to a multiple of "
-            f"{multiple}: {reasons[0]}"
+            f"{multiple}: {next(reasons, 'every dim that is known is one')}"
         )
     return sizes
 
@@ -178,22 +177,17 @@ def write_checkpoint(new: NewCheckpoint, folder: Path) -> None:
 
 
 def check_written(new: NewCheckpoint, folder: Path) -> None:
-    """Read back what was written: the shapes that the new sizes give, and a config that is as true
-    of them as the former was of the former ones.
-
-    Raises :class:`CheckpointError` where it is not: nobody should find out on loading.
-    """
+    """Read back what was written. Raises :class:`CheckpointError` where a tensor has not the shape
+    that the new sizes give it, or the config no longer says widths that it said before."""
     inventory = new.inventory
-    has_factors = any(new.sizes.get(d.name, d.size) for d in inventory.dims if d.kind == "rank")
-    written = scan(folder, factors=inventory.factors if has_factors else None)
-    expected = {tensor.name: new.shape(tensor) for tensor in new.tensors}
+    written = scan(folder, factors=None if new.merged else inventory.factors)
     shapes = {name: info.shape for name, info in written.tensors.items()}
-    reason = broken_key(inventory, written.config, written.dims)
-    for name in sorted(expected.keys() | shapes.keys()):
-        if expected.get(name) != shapes.get(name):
-            reason = f"{name} is {shapes.get(name)}, and should be {expected.get(name)}"
-    if reason:
-        raise CheckpointError(f"{inventory.path} cannot be realigned: {reason}")
+    expected = {tensor.name: new.shape(tensor) for tensor in new.tensors}
+    wrong = {name for name, _ in shapes.items() ^ expected.items()}
+    wrong |= untrue_keys(written.config, written.dims)
+    wrong -= untrue_keys(inventory.config, inventory.dims)
+    if wrong:
+        raise CheckpointError(f"{inventory.path}: {min(wrong)} does not fit the new sizes")
 
 
 def write_weights(new: NewCheckpoint, folder: Path) -> None:

@@ -76,13 +76,11 @@ def odd_heads(
 ) -> list[AttentionHeads]:
     """Return the attentions that have other heads than transformers takes from a config without a
     ``head_dim``: hidden size over heads, the same in all layers."""
-    hidden, heads = count(config, "hidden_size"), count(config, "num_attention_heads")
-    if not heads or any(re.search("head_(dim|size)", key) for key in config):
+    heads = count(config, "num_attention_heads")
+    if not heads or re.search("head_(dim|size)", " ".join(config)):
         return []
-    derived = (heads, hidden // heads)
-    return [
-        attention for attention in attentions if (attention.heads, attention.head_dim) != derived
-    ]
+    derived = (heads, count(config, "hidden_size") // heads)
+    return [a for a in attentions if (a.heads, a.head_dim) != derived]
 
 
 @dataclass(frozen=True)
@@ -96,6 +94,15 @@ class WidthKey:
     value: int | None
     dims: tuple[Dim, ...]
     times: Mapping[str, Fraction]
+
+    @property
+    def name(self) -> str:
+        return ".".join(self.path)
+
+    @property
+    def must_be_true(self) -> bool:
+        """Whether nothing builds a model of other widths: of all but dense MLPs."""
+        return {dim.role for dim in self.dims} != {"mlp"}
 
     @property
     def is_true(self) -> bool:
@@ -144,9 +151,10 @@ def width_keys(config: Mapping[str, Any], dims: Iterable[Dim]) -> list[WidthKey]
     return list(keys.values())
 
 
-def untrue_keys(config: Mapping[str, Any], dims: Iterable[Dim]) -> list[WidthKey]:
-    """Return the numbers of a config that say widths which these dims do not have."""
-    return [key for key in width_keys(config, dims) if not key.is_true]
+def untrue_keys(config: Mapping[str, Any], dims: Iterable[Dim]) -> set[str]:
+    """Return the names of numbers that do not say the widths of these dims and must."""
+    keys = width_keys(config, dims)
+    return {key.name for key in keys if key.must_be_true and not key.is_true}
 
 
 def _candidates(
@@ -165,10 +173,10 @@ def _candidates(
             times = dict.fromkeys(times, Fraction(count(part, *_SHARED_COUNTS) or 1))
         elif part.get("model_type") == "recurrent_gemma" and key == "intermediate_size":
             times = dict.fromkeys(times, Fraction(1, 2))
-        value = None if table.get(_ADJUSTED) else count(table, key) or None
-        if value and part.get(_DOUBLED):
-            doubled = [dim.name for dim in widths if dim.size == 2 * value]
+        elif part.get(_DOUBLED):
+            doubled = [dim.name for dim in widths if dim.size == 2 * count(table, key)]
             times |= dict.fromkeys(doubled, Fraction(2))
+        value = None if table.get(_ADJUSTED) else count(table, key) or None
         yield WidthKey((*above, *inner, key), value, tuple(widths), times)
         is_missing = False
     is_gpt2 = "n_embd" in part and part["model_type"] != "openai-gpt"

@@ -21,19 +21,25 @@ from gacprof.checkpoint.inventory import (
     Module,
     Place,
 )
-from gacprof.checkpoint.layouts.configs import count, odd_heads, part_of, untrue_keys
+from gacprof.checkpoint.layouts.configs import count, odd_heads, part_of, width_keys
 from gacprof.checkpoint.layouts.factors import FACTORS, users_row
 from gacprof.checkpoint.layouts.linear import (
+    MULTIPLIED,
     Linear,
     dense_linears,
     packed_linears,
-    tensors_below,
     unknown_tensor,
 )
-from gacprof.checkpoint.layouts.names import EMBEDDING, EXPERT, layer_of, tower_of
+from gacprof.checkpoint.layouts.names import (
+    EMBEDDING,
+    EXPERT,
+    layer_of,
+    parent_of,
+    tensors_below,
+    tower_of,
+)
 from gacprof.checkpoint.layouts.slicegpt import shortcut_linears, stretches
 from gacprof.checkpoint.layouts.widths import find_widths, stacked_experts
-from gacprof.core.dtypes import BY_NAME, FLOATING
 from gacprof.core.errors import CheckpointError
 from gacprof.core.sizes import Gemm
 
@@ -46,17 +52,16 @@ def describe(contents: Contents, path: str, side_files: tuple[str, ...] = ()) ->
     layout, special = recognise(contents)
     linears = [*special, *dense_linears(contents, special)]
     modules = _embeddings(contents)
-    dims = find_widths(contents, linears)
+    below = tensors_below(contents.tensors)
+    dims = find_widths(contents, linears, below)
     if layout == "plain" and len({dim.size for dim in dims if dim.role == "mlp"}) > 1:
         layout = "per-layer-widths"
     if layout == "slicegpt":
         dims += stretches(contents, linears, modules)
     is_ordered = all(row.ordered for row in FACTORS if row.layout == layout)
-    chains = [linear for linear in linears if len(linear.weights) > 1]
-    inside = tensors_below(contents.tensors, {part for chain in chains for part in _parts(chain)})
-    for chain in chains:
-        names = [name for part in _parts(chain) for name in inside[part]]
-        dims += _ranks(contents, chain, names, is_ordered)
+    for linear in linears:
+        if len(linear.weights) > 1:
+            dims += _ranks(contents, linear, below, is_ordered)
     dims.sort(key=lambda dim: _order(dim.layer, dim.role, dim.name))
     attentions = find_attentions(contents, linears)
     warnings = (*contents.warnings, *_warnings(contents, layout, dims, attentions))
@@ -133,12 +138,12 @@ def _warnings(
             f"a plain transformers model leaves weights of this layout ({layout}) random or "
             "unused: use gacprof.load_model or the tool's own class"
         )
-    for key in untrue_keys(contents.config, dims):
-        if key.value is not None:
+    for key in width_keys(contents.config, dims):
+        if key.value is not None and not key.is_true:
             widths = sorted({dim.size for dim in key.dims})
             yield (
                 f"the widths are {', '.join(map(str, widths[:6]))}, the config says "
-                f"{'.'.join(key.path)} {key.value}: {_REFUSED}"
+                f"{key.name} {key.value}: {_REFUSED}"
             )
     for attention in odd_heads(contents.config, attentions)[:1]:
         yield (
@@ -160,25 +165,21 @@ def _order(layer: int | None, role: str, name: str) -> tuple[Any, ...]:
     return layer, _PLACES.get(role, len(_ROLES)), numbers
 
 
-def _parts(chain: Linear) -> set[str]:
-    """A factored layer's module and those of its factors."""
-    return {chain.name, *(weight.rpartition(".")[0] for weight in chain.weights)}
-
-
 def _ranks(
-    contents: Contents, linear: Linear, names: Sequence[str], is_ordered: bool
+    contents: Contents, linear: Linear, below: Mapping[str, Sequence[str]], is_ordered: bool
 ) -> Iterator[Dim]:
-    """One rank for each outer factor, at its offset in the inner one's output; ``names`` are the
-    tensors of the layer. No rank may change where another of them may belong to it."""
+    """One rank for each outer factor, at its offset in the inner one's output. None may change
+    where a tensor between the factors (``below`` them) may have its size."""
     inner, *outer = linear.weights
     n_in = linear.in_features
-    known = {*linear.weights, *linear.biases}
+    beside = {*below[linear.name], *below[parent_of(inner)]}.difference(
+        linear.weights, linear.biases
+    )
     sizes = {contents.shape(inner)[0], *(contents.shape(factor)[1] for factor in outer)}
-    why = unknown_tensor(contents, names, known, sizes)
-    for factor in linear.weights:
-        dtype = contents.tensors[factor].dtype
-        if dtype not in FLOATING or BY_NAME[dtype].itemsize == 1:
-            why = f"{factor} is {dtype}: what its numbers are multiplied by is not known"
+    why = unknown_tensor(contents, beside, sizes)
+    dtypes = {contents.tensors[factor].dtype for factor in linear.weights}
+    if not dtypes <= MULTIPLIED:
+        why = f"its factors are {' and '.join(sorted(dtypes))}, and their scales are not known"
     start = 0
     for i, factor in enumerate(outer):
         n_out, size = contents.tensors[factor].shape

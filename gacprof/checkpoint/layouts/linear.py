@@ -17,6 +17,9 @@ from gacprof.core.dtypes import FLOATING
 _SCALES = (".weight_scale", ".weight_scale_inv", ".scales")
 _QUANTISED = "its weight is quantised with scales, which are not resized"
 
+MULTIPLIED = frozenset({"float64", "float32", "float16", "bfloat16"})
+"""Types of weights that are what they say, without scales."""
+
 
 @dataclass(frozen=True)
 class Linear:
@@ -90,25 +93,11 @@ def stored_linear(
     )
 
 
-def tensors_below(tensors: Iterable[str], modules: Iterable[str]) -> dict[str, list[str]]:
-    """Return the tensors that lie in each of these modules, at any depth."""
-    below: dict[str, list[str]] = {module: [] for module in modules}
-    for name in tensors:
-        path = name.rpartition(".")[0]
-        while path:
-            if path in below:
-                below[path].append(name)
-            path = path.rpartition(".")[0]
-    return below
-
-
-def unknown_tensor(
-    contents: Contents, names: Iterable[str], known: Collection[str], sizes: Collection[int]
-) -> str:
-    """Return why a dim that is written in the ``known`` tensors may not change: another of these
-    ``names`` has such a size (a bias or a norm between two factors, a norm inside of an MLP)."""
-    for name in names:
-        if name not in known and not set(sizes).isdisjoint(contents.shape(name)):
+def unknown_tensor(contents: Contents, names: Collection[str], sizes: Collection[int]) -> str:
+    """Return why dims of these sizes may not change: one of the tensors ``names``, of unknown
+    meaning, is as long (a bias or a norm between two factors, a norm inside of an MLP)."""
+    for name in sorted(names):
+        if not set(sizes).isdisjoint(contents.shape(name)):
             return f"{name} has the same size and is not known to allow zeros"
     return ""
 
