@@ -64,6 +64,17 @@ def test_a_tensor_between_two_factors_keeps_them_as_they_are(
     assert is_refused(source, sizes, tmp_path / "out")
 
 
+@pytest.mark.parametrize("beside", ["scaling", "weight", "U.0.bias"])
+def test_a_merge_loses_no_tensor_beside_the_factors(beside: str, tmp_path: Path) -> None:
+    """A scale, the weight that an adapter is added to, the bias of one of two groups."""
+    shapes = {f"{Q}.VT.weight": (26, 32)} | {f"{Q}.U.{i}.weight": (32, 13) for i in range(2)}
+    plain = checkpoint(tmp_path / "plain", shapes)
+    assert set(scan(realign(plain, "fuse", tmp_path / "merged")).tensors) == {f"{Q}.weight"}
+    others = {"scaling": (), "weight": (64, 32), "U.0.bias": (32,)}
+    source = checkpoint(tmp_path / "source", {**shapes, f"{Q}.{beside}": others[beside]})
+    assert is_refused(source, "fuse", tmp_path / "out")
+
+
 def test_a_bias_between_factors_that_the_user_names_is_seen(tmp_path: Path) -> None:
     shapes = {f"{Q}.down.weight": (13, 32), f"{Q}.down.bias": (13,), f"{Q}.up.weight": (64, 13)}
     source = checkpoint(tmp_path / "source", shapes)
