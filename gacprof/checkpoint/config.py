@@ -13,6 +13,7 @@ from typing import Any
 from gacprof.checkpoint.inventory import Inventory, NewSizes
 from gacprof.checkpoint.layouts.configs import odd_heads, width_keys, with_widths
 from gacprof.checkpoint.layouts.factors import FACTORS, Factors
+from gacprof.checkpoint.layouts.names import layer_of
 from gacprof.checkpoint.layouts.slicegpt import with_stretches
 from gacprof.core.errors import CheckpointError
 
@@ -52,8 +53,8 @@ def config_refusal(inventory: Inventory, sizes: NewSizes) -> str:
 
     A number that says widths truly must say them afterwards too. Dense MLPs alone may come to
     differ from layer to layer: :func:`~gacprof.load_model` and ``export`` build them so, and
-    :func:`~gacprof.scan` warns. A number in a table or list by layer or by module, the old size of
-    a dim of this layer or module, must not stay behind.
+    :func:`~gacprof.scan` warns. A number in a list or table by layer or by module that is the old
+    size of a dim of this layer must not stay behind; those of :data:`FACTORS` follow.
     """
     for key in width_keys(inventory.config, inventory.dims):
         if key.is_true and key.must_be_true and key.value_at(sizes) is None:
@@ -63,11 +64,11 @@ def config_refusal(inventory: Inventory, sizes: NewSizes) -> str:
                 f"first, as {multiples} times itself, and no number says the new ones so"
             )
     resized = [dim for dim in inventory.dims if sizes.get(dim.name, dim.size) != dim.size]
-    former = {(dim.name.partition(":")[0], dim.size) for dim in resized}
-    former |= {(str(dim.layer), dim.size) for dim in resized}
+    former = {(dim.layer, dim.size) for dim in resized if dim.layer is not None}
     tables = {row.rank_key for row in FACTORS}
     for path, value in _leaves(inventory.config).items():
-        if path[0] not in tables and not former.isdisjoint((word, value) for word in path):
+        layers = [layer_of(f"layers.{word}") for word in path]
+        if path[0] not in tables and not former.isdisjoint((layer, value) for layer in layers):
             return f"the config's {'.'.join(path)} says {value}, and nothing here changes that key"
     return ""
 

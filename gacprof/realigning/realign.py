@@ -167,13 +167,11 @@ def write_checkpoint(new: NewCheckpoint, folder: Path) -> None:
         "resized": {c.dim.name: (c.dim.size, c.size, c.method) for c in new.changes},
         "merged": [module.name for module in new.merged],
     }
-    for name, content in {**mirrored_files(inventory, new.sizes), RECORD: record}.items():
+    files = {**mirrored_files(inventory, new.sizes), RECORD: record}
+    for name, content in files.items():
         write_json(folder / name, content)
-    for name in inventory.side_files:
-        target = folder / name
-        if not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(Path(inventory.folder) / name, target)
+    for name in sorted(set(inventory.side_files) - files.keys()):
+        shutil.copy(Path(inventory.folder) / name, folder / name)
 
 
 def check_written(new: NewCheckpoint, folder: Path) -> None:

@@ -190,7 +190,7 @@ def test_experts_stay_where_others_of_their_width_are_not_understood(tmp_path: P
 TABLES: dict[str, dict[str, Any]] = {
     "per_layer_config": {"per_layer_config": {"1": {"intermediate_size": 100}}},
     "list": {"block_configs": [{"ffn": None}, {"ffn": 100}]},
-    "modules": {"my_ranks": {"model.layers.1.mlp": 100}},
+    "modules": {"my_sizes": {"layers.1.mlp": 100}},
 }
 
 
