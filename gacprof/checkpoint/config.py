@@ -51,10 +51,11 @@ def mirrored_files(inventory: Inventory, sizes: NewSizes) -> dict[str, dict[str,
 def config_refusal(inventory: Inventory, sizes: NewSizes) -> str:
     """Return why the config cannot say these sizes; empty where it can.
 
-    A number that says widths truly must say them afterwards too. Dense MLPs alone may come to
-    differ from layer to layer: :func:`~gacprof.load_model` and ``export`` build them so, and
-    :func:`~gacprof.scan` warns. A number in a list or table by layer or by module that is the old
-    size of a dim of this layer must not stay behind; those of :data:`FACTORS` follow.
+    A number that says widths truly must say them afterwards too. Only a decoder's dense MLPs may
+    come to differ from layer to layer: :func:`~gacprof.load_model` and ``export`` build them so,
+    and :func:`~gacprof.scan` warns. A number in a list or table by layer or by module that is the
+    old size of a dim of this layer must not stay behind; the rank tables of
+    :data:`~gacprof.checkpoint.layouts.factors.FACTORS` follow.
     """
     for key in width_keys(inventory.config, inventory.dims):
         if key.is_true and key.must_be_true and key.value_at(sizes) is None:

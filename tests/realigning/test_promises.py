@@ -152,6 +152,20 @@ def test_widths_that_the_configs_number_cannot_say_are_refused(
     assert is_refused(source, sizes, tmp_path / "out")
 
 
+def test_an_encoders_layers_keep_one_width(tmp_path: Path) -> None:
+    """transformers takes one for all, and ``load_model`` builds decoders only."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for layer in ("bert.encoder.layer.0", "bert.encoder.layer.1"):
+        shapes[f"{layer}.intermediate.dense.weight"] = (51, 64)
+        shapes[f"{layer}.output.dense.weight"] = (64, 51)
+    config = {"model_type": "bert", "intermediate_size": 51}
+    source = checkpoint(tmp_path / "source", shapes, config)
+    first, second = (dim.name for dim in scan(source).dims)
+    assert is_refused(source, {first: 56}, tmp_path / "out")
+    out = realign(source, {first: 56, second: 56}, tmp_path / "out")
+    assert config_of(out) == {**config, "intermediate_size": 56}
+
+
 @pytest.mark.parametrize("sizes", [mixture_sizes(56, 112), mixture_sizes(48, 96), "pad8"])
 def test_shared_experts_stay_the_multiple_that_the_config_says(sizes: Any, tmp_path: Path) -> None:
     source = mixture(tmp_path / "source")
@@ -263,7 +277,7 @@ def test_entries_that_many_weights_share_are_not_cut_without_an_order(tmp_path: 
     assert realign(stacked, {f"{experts}:width": 56}, tmp_path / "out").exists()
 
 
-def test_a_plan_may_give_dense_mlps_other_widths_than_the_config_says(tmp_path: Path) -> None:
+def test_a_plan_may_give_a_decoders_mlps_other_widths_than_the_config_says(tmp_path: Path) -> None:
     """``load_model`` and ``export`` build them layer by layer, and scan says so."""
     source = write_decoder(tmp_path / "source")
     sizes = {f"{LAYER}.mlp:width": 80}

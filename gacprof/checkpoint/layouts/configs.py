@@ -101,8 +101,9 @@ class WidthKey:
 
     @property
     def must_be_true(self) -> bool:
-        """Whether nothing builds a model of other widths: of all but dense MLPs."""
-        return {dim.role for dim in self.dims} != {"mlp"}
+        """Whether nothing builds a model of other widths: of all but a decoder's dense MLPs."""
+        is_encoder = any("encoder." in dim.name for dim in self.dims)
+        return is_encoder or {dim.role for dim in self.dims} != {"mlp"}
 
     @property
     def is_true(self) -> bool:
