@@ -114,12 +114,17 @@ def suite_for_ranks(
 
 
 def uses_beside_neighbours(products: Products, dim: Dim) -> Iterator[Use]:
-    """Yield the dim's uses beside its coupled dims as stored, and padded as diagnosing and planning
-    take them to be. An aligned dim is asked to change by nothing but its neighbours: as stored."""
-    yield from products.uses_of(dim)
-    if dim.size % ALIGNED:
-        for multiple in PADDED_TO:
-            yield from products.uses_of(dim, padded_neighbours(products.inventory, dim, multiple))
+    """The dim's uses beside all other dims as they are, and padded to multiples."""
+    for multiple in NEIGHBOUR_MULTIPLES:
+        sizes = {
+            other.name: -(-other.size // multiple) * multiple
+            for module in products.inventory.modules_of[dim.name]
+            for gemm in module.gemms
+            for other in products.inventory.fed_by.get(gemm.weight, ())
+            if other.name != dim.name and other.adjustable
+        }
+        if multiple == 1 or (sizes and dim.size % ALIGNED):
+            yield from products.uses_of(dim, sizes)
 
 
 def sizes_around(dim: Dim, window: float, tp: int = 1) -> list[int]:
