@@ -105,10 +105,9 @@ def padded_sizes(inventory: Inventory, multiple: int) -> NewSizes:
     Widths that follow from one number of the config are padded together or not at all, so that a
     plain model stays one. Raises :class:`CheckpointError` where nothing is left to pad.
     """
-    exact = [dim for dim in inventory.dims if dim.padding == "exact"]
-    sizes = {dim.name: round_up(dim.size, multiple) for dim in exact}
+    sizes = {dim.name: round_up(dim.size, multiple) for dim in inventory.dims if dim.adjustable}
     for key in width_keys(inventory.config, inventory.dims):
-        if key.is_true:  # else layers differ: no number says their widths
+        if key.is_true:  # else layers differ, and no number says their widths
             padded = key.padded(multiple)
             if not padded.keys() <= sizes.keys():
                 padded = {dim.name: dim.size for dim in key.dims}
