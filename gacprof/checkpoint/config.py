@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from gacprof.checkpoint.inventory import Inventory, NewSizes
-from gacprof.checkpoint.layouts.configs import count, with_widths
+from gacprof.checkpoint.layouts.configs import odd_heads, width_keys, with_widths
 from gacprof.checkpoint.layouts.factors import FACTORS, Factors
+from gacprof.checkpoint.layouts.names import layer_of
 from gacprof.checkpoint.layouts.slicegpt import with_stretches
 from gacprof.core.errors import CheckpointError
 
@@ -40,11 +41,49 @@ def mirrored_files(inventory: Inventory, sizes: NewSizes) -> dict[str, dict[str,
         for row in FACTORS:
             if isinstance(config.get(row.rank_key), Mapping):
                 config = _with_ranks(config, row, inventory, sizes)
-        files["config.json"] = config | module_facts(inventory)
+        files["config.json"] = config | module_facts(inventory) | head_facts(inventory)
     if inventory.layout == "slicegpt":
         for name, side in inventory.side.items():
             files[name] = with_stretches(side, inventory.dims, sizes)
     return files
+
+
+def config_refusal(inventory: Inventory, sizes: NewSizes) -> str:
+    """Return why the config cannot say these sizes; empty where it can.
+
+    A number that says widths truly must say them afterwards too. Only a decoder's dense MLPs may
+    come to differ from layer to layer: :func:`~gacprof.load_model` and ``export`` build them so,
+    and :func:`~gacprof.scan` warns. A number in a list or table by layer or by module that is the
+    old size of a dim of this layer must not stay behind; the rank tables of
+    :data:`~gacprof.checkpoint.layouts.factors.FACTORS` follow.
+    """
+    for key in width_keys(inventory.config, inventory.dims):
+        if key.is_true and key.must_be_true and key.value_at(sizes) is None:
+            multiples = " or ".join(sorted({str(times) for times in key.times.values()}))
+            return (
+                f"the config's {key.name} says {len(key.dims)} widths, {key.dims[0].name} the "
+                f"first, as {multiples} times itself, and no number says the new ones so"
+            )
+    resized = [dim for dim in inventory.dims if sizes.get(dim.name, dim.size) != dim.size]
+    former = {(dim.layer, dim.size) for dim in resized if dim.layer is not None}
+    tables = {row.rank_key for row in FACTORS}
+    for path, value in _leaves(inventory.config).items():
+        layers = [layer_of(f"layers.{word}") for word in path]
+        if path[0] not in tables and not former.isdisjoint((layer, value) for layer in layers):
+            return f"the config's {'.'.join(path)} says {value}, and nothing here changes that key"
+    return ""
+
+
+def _leaves(value: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
+    """Return what is no table or list in a JSON value, by keys and indices."""
+    if isinstance(value, list):
+        value = dict(enumerate(value))
+    if not isinstance(value, Mapping):
+        return {path: value}
+    leaves: dict[tuple[str, ...], Any] = {}
+    for key, item in value.items():
+        leaves |= _leaves(item, (*path, str(key)))
+    return leaves
 
 
 def _with_ranks(
@@ -95,12 +134,20 @@ def module_facts(inventory: Inventory) -> dict[str, Any]:
     return facts
 
 
+def head_facts(inventory: Inventory) -> dict[str, Any]:
+    """Return the head_dim that all attentions have, where a config without one says another."""
+    odd = odd_heads(inventory.config, inventory.attentions)
+    head_dims = {attention.head_dim for attention in odd}
+    is_common = len(odd) == len(inventory.attentions) and len(head_dims) == 1
+    return {"head_dim": head_dims.pop()} if is_common else {}
+
+
 def effective_config(inventory: Inventory) -> dict[str, Any]:
     """Return the config that transformers builds the model of, without what could name code.
 
     Raises :class:`CheckpointError` where the checkpoint has none.
     """
-    config = _harmless(inventory.config) | module_facts(inventory)
+    config = _harmless(inventory.config) | module_facts(inventory) | head_facts(inventory)
     if not config.get("model_type"):
         raise CheckpointError(
             f"{inventory.path}: no config.json with a model_type: put the original model's beside "
@@ -110,10 +157,6 @@ def effective_config(inventory: Inventory) -> dict[str, Any]:
     for row in FACTORS:
         kind = row.without_prefix(kind)
     config["model_type"] = kind
-    head_dims = {attention.head_dim for attention in inventory.attentions}
-    hidden, heads = count(config, "hidden_size"), count(config, "num_attention_heads")
-    if len(head_dims) == 1 and heads and [hidden // heads] != [*head_dims]:
-        config.setdefault("head_dim", head_dims.pop())  # transformers takes hidden over heads
     return config
 
 

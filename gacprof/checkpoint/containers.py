@@ -41,8 +41,23 @@ def find_weights(folder: Path) -> Path:
     return folder / candidates[0]
 
 
+def check_link(path: Path) -> None:
+    """Raise :class:`CheckpointError` for a link that leads out of its folder.
+
+    A foreign folder could have us read and copy any file of this machine. Only the hub's cache
+    needs such links: ``models--X/snapshots/REVISION/config.json`` points into ``models--X/blobs``.
+    """
+    folder, target = path.parent.resolve(), path.resolve()
+    caches = [root / "blobs" for root in folder.parents if root.name.startswith("models--")]
+    if not any(map(target.is_relative_to, (folder, *caches))):
+        raise CheckpointError(
+            f"{path} is a link out of its folder, to {target}: put the file itself there"
+        )
+
+
 def read_weights(path: Path) -> Contents:
     """Return the tensors of a weights file or an index. Raises :class:`CheckpointError`."""
+    check_link(path)
     if path.name.endswith(_INDEX):
         return _read_shards(path)
     with path.open("rb") as file:
@@ -91,6 +106,7 @@ def _read_shards(index: Path) -> Contents:
 
 def read_json_object(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file. Raises :class:`CheckpointError`."""
+    check_link(path)
     try:
         value = json.loads(path.read_bytes())
         if not isinstance(value, dict):

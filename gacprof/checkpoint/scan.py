@@ -8,7 +8,13 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gacprof.checkpoint.containers import find_weights, read_hub, read_json_object, read_weights
+from gacprof.checkpoint.containers import (
+    check_link,
+    find_weights,
+    read_hub,
+    read_json_object,
+    read_weights,
+)
 from gacprof.checkpoint.inventory import Contents, Inventory, TensorInfo
 from gacprof.checkpoint.layouts.describe import describe
 from gacprof.checkpoint.layouts.widths import IN_HALVES
@@ -84,6 +90,8 @@ def scan(path: str | Path, *, factors: tuple[str, str] | None = None) -> Invento
     if weights.suffix == ".pt" and slicing.is_file():  # SliceGPT's, beside its weights
         side[slicing.name] = read_json_object(slicing)
     side_files = [n for n in names if n in side or any(fnmatch(n, p) for p in SIDE_FILES)]
+    for name in side_files:
+        check_link(folder / name)
     contents = replace(contents, config=config, side=side, factors=factors)
     return describe(contents, str(path), tuple(side_files))
 

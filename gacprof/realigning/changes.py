@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from gacprof.checkpoint.config import config_refusal
 from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes, Place
+from gacprof.checkpoint.layouts.names import tensors_below
 from gacprof.core.errors import CheckpointError, PlanError
 
 Method = Literal["zeros", "order", "svd", "magnitude"]
@@ -65,6 +67,19 @@ class NewCheckpoint:
                 edits.setdefault(place.tensor, []).append((change, place))
         return edits
 
+    def shape(self, new: NewTensor) -> tuple[int, ...]:
+        """The shape of a new tensor, as headers and changes say it."""
+        if new.name in self.inventory.tensors:
+            return self._resized(new.name)
+        rows = sum(self._resized(part)[0] for part in new.parts)
+        return (rows, *self._resized(new.inner or new.parts[0])[1:])
+
+    def _resized(self, name: str) -> tuple[int, ...]:
+        shape = list(self.inventory.shape(name))
+        for change, place in self.edits.get(name, ()):
+            shape[place.axis] += (change.size - change.dim.size) * place.per
+        return tuple(shape)
+
 
 def new_checkpoint(inventory: Inventory, sizes: NewSizes) -> NewCheckpoint:
     """The changes and tensors that new sizes make of a checkpoint.
@@ -80,6 +95,9 @@ def new_checkpoint(inventory: Inventory, sizes: NewSizes) -> NewCheckpoint:
             if refusal:
                 raise CheckpointError(f"'{name}' cannot go from {dim.size} to {size}: {refusal}")
             changes.append(Change(dim, size))
+    refusal = config_refusal(inventory, sizes)
+    if refusal:
+        raise CheckpointError(f"{inventory.path} cannot have these sizes: {refusal}")
     merged = merged_modules(inventory, {name for name, size in sizes.items() if size is None})
     return NewCheckpoint(inventory, sizes, tuple(changes), merged, new_tensors(inventory, merged))
 
@@ -87,41 +105,43 @@ def new_checkpoint(inventory: Inventory, sizes: NewSizes) -> NewCheckpoint:
 def merged_modules(inventory: Inventory, ranks: set[str]) -> tuple[Module, ...]:
     """The modules whose ``ranks``, all of them, are given up.
 
-    Raises :class:`PlanError` where a rank may not be, or others of its module are not.
+    Raises :class:`PlanError` where a rank may not be, or others of its module are not. A tensor
+    beside the factors (a dense weight, a scale, the bias of one group) would be lost in a merge.
     """
     modules = []
     merged: set[str] = set()
+    below = tensors_below(inventory.tensors)
     for module in inventory.modules:
         names = {rank.name for rank in inventory.ranks_of(module)}
-        if names and names <= ranks and can_merge(inventory, module):
+        is_alone = {*below[module.name]} <= {*factors_of(module), *biases_of(module)}
+        if names and names <= ranks and is_alone:
             modules.append(module)
             merged |= names
-    if ranks - merged:
-        raise PlanError(
-            f"'{min(ranks - merged)}' cannot be merged: all ranks of a module are, or none; its "
-            "factors stand as [out, rank] and [rank, in]; and no dense weight stands beside them"
-        )
+    kept = [
+        rank for rank in map(inventory.dim, sorted(ranks)) if rank.why or rank.name not in merged
+    ]
+    if kept:
+        rule = "all ranks of a module are, or none, and no other tensor stands beside its factors"
+        raise PlanError(f"'{kept[0].name}' cannot be merged: {kept[0].why or rule}")
     return tuple(modules)
 
 
-def can_merge(inventory: Inventory, module: Module) -> bool:
-    """Whether the module's factors are stored as their product reads them."""
-    if f"{module.name}.weight" in inventory.tensors:
-        return False
-    for rank in inventory.ranks_of(module):
-        axes = {place.axis for place in rank.places if place.tensor == module.gemms[0].weight}
-        if rank.padding == "refused" or axes != {0}:
-            return False
-    return True
+def factors_of(module: Module) -> list[str]:
+    """The weights of a module, in the order of execution."""
+    return [gemm.weight for gemm in module.gemms]
+
+
+def biases_of(module: Module) -> list[str]:
+    """The biases of a module's outer factors."""
+    outer = [gemm.weight for gemm in module.gemms[1:] if gemm.bias]
+    return [weight.removesuffix("weight") + "bias" for weight in outer]
 
 
 def new_tensors(inventory: Inventory, merged: Iterable[Module]) -> tuple[NewTensor, ...]:
     """The tensors of the new checkpoint: stored ones by their names, merged factors as one."""
     tensors = {name: NewTensor(name, (name,)) for name in inventory.tensors}
     for module in merged:
-        weights = [gemm.weight for gemm in module.gemms]
-        biases = [weight.removesuffix("weight") + "bias" for weight in weights[1:]]
-        biases = [name for name in biases if name in tensors]
+        weights, biases = factors_of(module), biases_of(module)
         for name in weights + biases:
             del tensors[name]
         weight = f"{module.name}.weight"

@@ -12,8 +12,8 @@ from safetensors.torch import save_file
 
 from gacprof.checkpoint.config import mirrored_files
 from gacprof.checkpoint.inventory import Inventory, NewSizes
-from gacprof.checkpoint.layouts.configs import width_keys
-from gacprof.checkpoint.scan import inventory_of
+from gacprof.checkpoint.layouts.configs import untrue_keys, width_keys
+from gacprof.checkpoint.scan import inventory_of, scan
 from gacprof.checkpoint.tensors import read_tensor
 from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.core.files import new_folder, write_json
@@ -66,6 +66,7 @@ def realign(checkpoint: str | Path | Inventory, sizes: Sizes, out: str | Path) -
     new = new_checkpoint(inventory, new_sizes(inventory, sizes))
     with new_folder(target) as folder:
         write_checkpoint(new, folder)
+        check_written(new, folder)
     return target
 
 
@@ -102,17 +103,21 @@ def padded_sizes(inventory: Inventory, multiple: int) -> NewSizes:
     """Every dim that zeros may pad at the next multiple.
 
     Widths that follow from one number of the config are padded together or not at all, so that a
-    plain model stays one.
+    plain model stays one. Raises :class:`CheckpointError` where nothing is left to pad.
     """
-    exact = [dim for dim in inventory.dims if dim.padding == "exact"]
-    sizes = {dim.name: round_up(dim.size, multiple) for dim in exact}
+    sizes = {dim.name: round_up(dim.size, multiple) for dim in inventory.dims if dim.adjustable}
     for key in width_keys(inventory.config, inventory.dims):
-        width = key.value_at({})
-        if width and key.value in (None, width):  # else layers differ: no number says their widths
+        if key.is_true:  # else layers differ, and no number says their widths
             padded = key.padded(multiple)
             if not padded.keys() <= sizes.keys():
                 padded = {dim.name: dim.size for dim in key.dims}
             sizes |= padded
+    if all(dim.size == sizes.get(dim.name, dim.size) for dim in inventory.dims):
+        reasons = filter(None, (dim.why for dim in inventory.dims))
+        raise CheckpointError(
+            f"{inventory.path}: 0 of {len(inventory.dims)} dims can be padded to a multiple of "
+            f"{multiple}: {next(reasons, 'every dim that is known is one')}"
+        )
     return sizes
 
 
@@ -161,13 +166,25 @@ def write_checkpoint(new: NewCheckpoint, folder: Path) -> None:
         "resized": {c.dim.name: (c.dim.size, c.size, c.method) for c in new.changes},
         "merged": [module.name for module in new.merged],
     }
-    for name, content in {**mirrored_files(inventory, new.sizes), RECORD: record}.items():
+    files = {**mirrored_files(inventory, new.sizes), RECORD: record}
+    for name, content in files.items():
         write_json(folder / name, content)
-    for name in inventory.side_files:
-        target = folder / name
-        if not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(Path(inventory.folder) / name, target)
+    for name in sorted(set(inventory.side_files) - files.keys()):
+        shutil.copy(Path(inventory.folder) / name, folder / name)
+
+
+def check_written(new: NewCheckpoint, folder: Path) -> None:
+    """Read back what was written. Raises :class:`CheckpointError` where a tensor has not the shape
+    that the new sizes give it, or the config no longer says widths that it said before."""
+    inventory = new.inventory
+    written = scan(folder, factors=None if new.merged else inventory.factors)
+    shapes = {name: info.shape for name, info in written.tensors.items()}
+    expected = {tensor.name: new.shape(tensor) for tensor in new.tensors}
+    wrong = {name for name, _ in shapes.items() ^ expected.items()}
+    wrong |= untrue_keys(written.config, written.dims)
+    wrong -= untrue_keys(inventory.config, inventory.dims)
+    if wrong:
+        raise CheckpointError(f"{inventory.path}: {min(wrong)} does not fit the new sizes")
 
 
 def write_weights(new: NewCheckpoint, folder: Path) -> None:

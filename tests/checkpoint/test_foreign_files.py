@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import encodings.cp437  # zipfile decodes names by it
 import encodings.raw_unicode_escape  # noqa: F401 - and Python a pickle's text by this
+import json
 import os
 import pickle
 import random
@@ -206,3 +207,51 @@ def test_an_index_names_files_of_its_folder_only(shard: Any, tmp_path: Path) -> 
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(CheckpointError):
         scan(folder)
+
+
+def linked(folder: Path, name: str, target: Path) -> Path:
+    """The checkpoint's folder, with a file moved to ``target`` and a link in its place."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).replace(target)
+    (folder / name).symlink_to(target)
+    return folder
+
+
+def one_mlp(folder: Path) -> Path:
+    """A checkpoint with a tokenizer, in two shards."""
+    shapes = {"model.layers.0.mlp.up_proj.weight": (51, 32)}
+    index = {"weight_map": dict.fromkeys(shapes, "model-1.safetensors")}
+    checkpoint(folder, shapes, {})
+    (folder / "model.safetensors").rename(folder / "model-1.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (folder / "tokenizer.json").write_text("{}")
+    return folder
+
+
+FILES = ("model-1.safetensors", "model.safetensors.index.json", "config.json", "tokenizer.json")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_link_out_of_the_folder_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError):
+        scan(linked(one_mlp(tmp_path / "model"), name, tmp_path / "private" / "file"))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_links_within_a_folder_and_of_the_hubs_cache_are_followed(
+    name: str, tmp_path: Path
+) -> None:
+    inside = one_mlp(tmp_path / "model")
+    assert scan(linked(inside, name, inside / "data" / "file")).tensors
+    cache = tmp_path / "models--org--name"
+    snapshot = one_mlp(cache / "snapshots" / "1234")
+    assert scan(linked(snapshot, name, cache / "blobs" / "5678")).tensors
+
+
+def test_a_cache_whose_blobs_lie_elsewhere_is_refused(tmp_path: Path) -> None:
+    cache = tmp_path / "models--org--name"
+    (tmp_path / "private").mkdir()
+    snapshot = one_mlp(cache / "snapshots" / "1234")
+    (cache / "blobs").symlink_to(tmp_path / "private")
+    with pytest.raises(CheckpointError):
+        scan(linked(snapshot, "tokenizer.json", cache / "blobs" / "5678"))

@@ -61,7 +61,8 @@ def digests(inventory: Inventory) -> dict[str, list[Any]]:
 def test_words(name: str, way: str, folder_of: Any, tmp_path: Path) -> None:
     answer = ANSWERS[name][way]
     out = tmp_path / "out"
-    if "error" in answer:
+    is_aligned = answer.get("fingerprint") == scan(folder_of(name)).fingerprint
+    if "error" in answer or (is_aligned and way.startswith("pad")):  # nothing to pad is refused
         with pytest.raises(GacprofError):
             realign(folder_of(name), way, out)
         assert not out.exists()

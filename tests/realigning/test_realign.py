@@ -169,7 +169,7 @@ def test_sizes_that_cannot_be_had_leave_nothing(sizes: object, tmp_path: Path) -
 
 
 def test_an_output_that_exists_or_lies_in_the_checkpoint_is_refused(tmp_path: Path) -> None:
-    source = write_decoder(tmp_path / "source")
+    source = write_decoder(tmp_path / "source", widths=(50, 70))
     with pytest.raises(CheckpointError):
         realign(source, "pad8", source / "out")
     (tmp_path / "out").mkdir()

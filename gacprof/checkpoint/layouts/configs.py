@@ -13,7 +13,7 @@ from fractions import Fraction
 from math import ceil
 from typing import Any
 
-from gacprof.checkpoint.inventory import Dim, NewSizes
+from gacprof.checkpoint.inventory import AttentionHeads, Dim, NewSizes
 from gacprof.checkpoint.layouts.names import tower_of
 
 _PARTS = {
@@ -50,6 +50,9 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
 _ADJUSTED = "block_auto_adjust_ff_dim"
 """LFM2's switch: the width is computed from the config's, rounded."""
 
+_DOUBLED = "use_double_wide_mlp"
+"""Gemma 4's switch: MLPs of layers that share the keys and values of others are twice as wide."""
+
 Path = tuple[str, ...]
 
 
@@ -68,6 +71,18 @@ def part_of(config: Mapping[str, Any], tower: str = "") -> tuple[Path, Mapping[s
     return (), config
 
 
+def odd_heads(
+    config: Mapping[str, Any], attentions: Iterable[AttentionHeads]
+) -> list[AttentionHeads]:
+    """Return the attentions that have other heads than transformers takes from a config without a
+    ``head_dim``: hidden size over heads, the same in all layers."""
+    heads = count(config, "num_attention_heads")
+    if not heads or re.search("head_(dim|size)", " ".join(config)):
+        return []
+    derived = (heads, count(config, "hidden_size") // heads)
+    return [a for a in attentions if (a.heads, a.head_dim) != derived]
+
+
 @dataclass(frozen=True)
 class WidthKey:
     """The number at ``path`` of a config, and the widths that follow: ``times`` it by dim name.
@@ -79,6 +94,22 @@ class WidthKey:
     value: int | None
     dims: tuple[Dim, ...]
     times: Mapping[str, Fraction]
+
+    @property
+    def name(self) -> str:
+        return ".".join(self.path)
+
+    @property
+    def must_be_true(self) -> bool:
+        """Whether nothing builds a model of other widths: of all but a decoder's dense MLPs."""
+        is_encoder = any("encoder." in dim.name for dim in self.dims)
+        return is_encoder or {dim.role for dim in self.dims} != {"mlp"}
+
+    @property
+    def is_true(self) -> bool:
+        """Whether the number that stands there says the size of all of its dims."""
+        width = self.value_at({})
+        return width is not None and self.value in (None, width)
 
     def value_at(self, sizes: NewSizes) -> int | None:
         """The one number from which all widths follow; None where there is none."""
@@ -121,6 +152,12 @@ def width_keys(config: Mapping[str, Any], dims: Iterable[Dim]) -> list[WidthKey]
     return list(keys.values())
 
 
+def untrue_keys(config: Mapping[str, Any], dims: Iterable[Dim]) -> set[str]:
+    """Return the names of numbers that do not say the widths of these dims and must."""
+    keys = width_keys(config, dims)
+    return {key.name for key in keys if key.must_be_true and not key.is_true}
+
+
 def _candidates(
     config: Mapping[str, Any], kind: str, tower: str, widths: Sequence[Dim]
 ) -> Iterator[WidthKey]:
@@ -132,14 +169,16 @@ def _candidates(
         table = part.get(inner[0]) if inner else part
         if not isinstance(table, Mapping) or not isinstance(table.get(key, ""), int | None):
             continue
-        times = Fraction(1)
+        times = {dim.name: Fraction(1) for dim in widths}
         if kind == "shared_expert" and name in _EXPERT:
-            times = Fraction(count(part, *_SHARED_COUNTS) or 1)
+            times = dict.fromkeys(times, Fraction(count(part, *_SHARED_COUNTS) or 1))
         elif part.get("model_type") == "recurrent_gemma" and key == "intermediate_size":
-            times = Fraction(1, 2)
+            times = dict.fromkeys(times, Fraction(1, 2))
+        elif part.get(_DOUBLED):
+            doubled = [dim.name for dim in widths if dim.size == 2 * count(table, key)]
+            times |= dict.fromkeys(doubled, Fraction(2))
         value = None if table.get(_ADJUSTED) else count(table, key) or None
-        path = (*above, *inner, key)
-        yield WidthKey(path, value, tuple(widths), dict.fromkeys((d.name for d in widths), times))
+        yield WidthKey((*above, *inner, key), value, tuple(widths), times)
         is_missing = False
     is_gpt2 = "n_embd" in part and part["model_type"] != "openai-gpt"
     if is_missing and is_gpt2 and kind == "mlp":  # whose config may leave it out: 4 · n_embd

@@ -21,10 +21,23 @@ from gacprof.checkpoint.inventory import (
     Module,
     Place,
 )
-from gacprof.checkpoint.layouts.configs import count, part_of, width_keys
+from gacprof.checkpoint.layouts.configs import count, odd_heads, part_of, width_keys
 from gacprof.checkpoint.layouts.factors import FACTORS, users_row
-from gacprof.checkpoint.layouts.linear import Linear, dense_linears, packed_linears
-from gacprof.checkpoint.layouts.names import EMBEDDING, EXPERT, layer_of, tower_of
+from gacprof.checkpoint.layouts.linear import (
+    MULTIPLIED,
+    Linear,
+    dense_linears,
+    packed_linears,
+    unknown_tensor,
+)
+from gacprof.checkpoint.layouts.names import (
+    EMBEDDING,
+    EXPERT,
+    layer_of,
+    parent_of,
+    tensors_below,
+    tower_of,
+)
 from gacprof.checkpoint.layouts.slicegpt import shortcut_linears, stretches
 from gacprof.checkpoint.layouts.widths import find_widths, stacked_experts
 from gacprof.core.errors import CheckpointError
@@ -39,7 +52,8 @@ def describe(contents: Contents, path: str, side_files: tuple[str, ...] = ()) ->
     layout, special = recognise(contents)
     linears = [*special, *dense_linears(contents, special)]
     modules = _embeddings(contents)
-    dims = find_widths(contents, linears)
+    below = tensors_below(contents.tensors)
+    dims = find_widths(contents, linears, below)
     if layout == "plain" and len({dim.size for dim in dims if dim.role == "mlp"}) > 1:
         layout = "per-layer-widths"
     if layout == "slicegpt":
@@ -47,16 +61,17 @@ def describe(contents: Contents, path: str, side_files: tuple[str, ...] = ()) ->
     is_ordered = all(row.ordered for row in FACTORS if row.layout == layout)
     for linear in linears:
         if len(linear.weights) > 1:
-            dims += _ranks(contents, linear, is_ordered)
+            dims += _ranks(contents, linear, below, is_ordered)
     dims.sort(key=lambda dim: _order(dim.layer, dim.role, dim.name))
-    warnings = (*contents.warnings, *_warnings(contents, layout, dims))
+    attentions = find_attentions(contents, linears)
+    warnings = (*contents.warnings, *_warnings(contents, layout, dims, attentions))
     inventory = Inventory(
         **{**vars(contents), "warnings": warnings},
         path=path,
         layout=layout,
         modules=(),
         dims=tuple(dims),
-        attentions=tuple(find_attentions(contents, linears)),
+        attentions=tuple(attentions),
         side_files=side_files,
     )
     modules += [_module(inventory, linear) for linear in linears]
@@ -111,7 +126,12 @@ def _embeddings(contents: Contents) -> list[Module]:
     return tables
 
 
-def _warnings(contents: Contents, layout: str, dims: Sequence[Dim]) -> Iterator[str]:
+_REFUSED = "a plain transformers model refuses these weights, gacprof.load_model takes them"
+
+
+def _warnings(
+    contents: Contents, layout: str, dims: Sequence[Dim], attentions: Sequence[AttentionHeads]
+) -> Iterator[str]:
     """Faults that a plain loader would pass over, and configs that disagree with tensors."""
     if any(dim.kind != "width" for dim in dims):
         yield (
@@ -119,14 +139,18 @@ def _warnings(contents: Contents, layout: str, dims: Sequence[Dim]) -> Iterator[
             "unused: use gacprof.load_model or the tool's own class"
         )
     for key in width_keys(contents.config, dims):
-        value = key.value
-        if value is not None and any(dim.size != value * key.times[dim.name] for dim in key.dims):
+        if key.value is not None and not key.is_true:
             widths = sorted({dim.size for dim in key.dims})
             yield (
                 f"the widths are {', '.join(map(str, widths[:6]))}, the config says "
-                f"{'.'.join(key.path)} {value}: a plain transformers model refuses these weights, "
-                "gacprof.load_model takes them"
+                f"{key.name} {key.value}: {_REFUSED}"
             )
+    for attention in odd_heads(contents.config, attentions)[:1]:
+        yield (
+            f"layer {attention.layer} has {attention.heads} heads of {attention.head_dim}, the "
+            "config says num_attention_heads "
+            f"{count(contents.config, 'num_attention_heads')} and no head_dim: {_REFUSED}"
+        )
 
 
 _ROLES = ("embedding", "q", "k", "v", "qkv", "o", "gate", "up", "gate_up", "down", "mlp")
@@ -141,10 +165,21 @@ def _order(layer: int | None, role: str, name: str) -> tuple[Any, ...]:
     return layer, _PLACES.get(role, len(_ROLES)), numbers
 
 
-def _ranks(contents: Contents, linear: Linear, is_ordered: bool) -> Iterator[Dim]:
-    """One rank for each outer factor, at its offset in the inner one's output."""
+def _ranks(
+    contents: Contents, linear: Linear, below: Mapping[str, Sequence[str]], is_ordered: bool
+) -> Iterator[Dim]:
+    """One rank for each outer factor, at its offset in the inner one's output. None may change
+    where a tensor between the factors (``below`` them) may have its size."""
     inner, *outer = linear.weights
     n_in = linear.in_features
+    beside = {*below[linear.name], *below[parent_of(inner)]}.difference(
+        linear.weights, linear.biases
+    )
+    sizes = {contents.shape(inner)[0], *(contents.shape(factor)[1] for factor in outer)}
+    why = unknown_tensor(contents, beside, sizes)
+    dtypes = {contents.tensors[factor].dtype for factor in linear.weights}
+    if not dtypes <= MULTIPLIED:
+        why = f"its factors are {' and '.join(sorted(dtypes))}, and their scales are not known"
     start = 0
     for i, factor in enumerate(outer):
         n_out, size = contents.tensors[factor].shape
@@ -159,6 +194,8 @@ def _ranks(contents: Contents, linear: Linear, is_ordered: bool) -> Iterator[Dim
             layer=linear.layer,
             role=linear.role,
             dense_size=full if size < full else None,
+            padding="refused" if why else "exact",
+            why=why,
             ordered=is_ordered,
         )
         start += size

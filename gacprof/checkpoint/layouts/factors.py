@@ -34,7 +34,8 @@ class Factors:
     ``outer``, the tensor that writes the output [out, r] (``{i}`` numbers groups of heads from 0),
     and ``module``, what the layer is called. ``rank_key`` is where the config keeps the ranks by
     module, ``prefix`` what the tool puts before class names and, in lower case, before model types.
-    ``ordered`` says that a factor's trailing entries are the least important.
+    ``ordered`` says that the tool leaves a factor's trailing entries the least important, so that
+    a cut drops them; otherwise a cut computes the best factors of the smaller rank.
     """
 
     layout: str
@@ -43,7 +44,7 @@ class Factors:
     module: str = "{module}"
     rank_key: str = ""
     prefix: str = ""
-    ordered: bool = True
+    ordered: bool = False
 
     def pairs(self, contents: Contents) -> Iterator[Linear]:
         """The layers that this tool factored. Raises :class:`CheckpointError`."""
@@ -80,6 +81,7 @@ FACTORS = [
         "{module}.U.{i}.weight",
         rank_key="head_wise_ranks",
         prefix="Palu",
+        ordered=True,
     ),
     Factors(
         "asvd",
@@ -87,21 +89,24 @@ FACTORS = [
         "{module}.ALinear.weight",
         rank_key="truncation_ranks",
         prefix="ASVD",
+        ordered=True,
     ),
     Factors(
         "svd-llm",
         r"(?P<stem>.+\.(q|k|v|o|out|gate|up|down))_v_proj\.weight",
         "{stem}_u_proj.weight",
         "{stem}_proj",
+        ordered=True,
     ),
     Factors(
-        "svd-llm", r"(?P<module>.+\.(fc1|fc2|w1|w2|w3))_v_proj\.weight", "{module}_u_proj.weight"
+        "svd-llm",
+        r"(?P<module>.+\.(fc1|fc2|w1|w2|w3))_v_proj\.weight",
+        "{module}_u_proj.weight",
+        ordered=True,
     ),
-    Factors(
-        "gacprof", r"(?P<module>.+)\.inner\.weight", "{module}.outer.{i}.weight", ordered=False
-    ),
-    Factors("gacprof", r"(?P<module>.+)\.inner\.weight", "{module}.outer.weight", ordered=False),
-    Factors("factor-pairs", r"(?P<module>.+)\.V\.weight", "{module}.U.weight", ordered=False),
+    Factors("gacprof", r"(?P<module>.+)\.inner\.weight", "{module}.outer.{i}.weight"),
+    Factors("gacprof", r"(?P<module>.+)\.inner\.weight", "{module}.outer.weight"),
+    Factors("factor-pairs", r"(?P<module>.+)\.V\.weight", "{module}.U.weight"),
 ]
 """One row a way to name factors. Append yours."""
 
@@ -109,4 +114,4 @@ FACTORS = [
 def users_row(outer: str, inner: str) -> Factors:
     """The row of name patterns with ``{module}`` in each, as ``{module}.U.weight``."""
     pattern = re.escape(inner).replace(re.escape("{module}"), "(?P<module>.+)", 1)
-    return Factors("factor-pairs", pattern, outer, ordered=False)
+    return Factors("factor-pairs", pattern, outer)

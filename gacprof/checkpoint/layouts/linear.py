@@ -7,7 +7,7 @@ inner's output.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from gacprof.checkpoint.inventory import Contents
@@ -16,6 +16,9 @@ from gacprof.core.dtypes import FLOATING
 
 _SCALES = (".weight_scale", ".weight_scale_inv", ".scales")
 _QUANTISED = "its weight is quantised with scales, which are not resized"
+
+MULTIPLIED = frozenset({"float64", "float32", "float16", "bfloat16"})
+"""Types of weights that are what they say, without scales."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,15 @@ def stored_linear(
         alternating=alternating,
         why=why,
     )
+
+
+def unknown_tensor(contents: Contents, names: Collection[str], sizes: Collection[int]) -> str:
+    """Return why dims of these sizes may not change: one of the tensors ``names``, of unknown
+    meaning, is as long (a bias or a norm between two factors, a norm inside of an MLP)."""
+    for name in sorted(names):
+        if not set(sizes).isdisjoint(contents.shape(name)):
+            return f"{name} has the same size and is not known to allow zeros"
+    return ""
 
 
 def dense_linears(contents: Contents, others: Iterable[Linear]) -> Iterator[Linear]:

@@ -8,6 +8,8 @@ and Qwen.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 _NAMES = {
@@ -49,6 +51,17 @@ EXPERT = re.compile(
 
 def parent_of(module: str) -> str:
     return module.rpartition(".")[0]
+
+
+def tensors_below(names: Iterable[str]) -> Mapping[str, Sequence[str]]:
+    """Return the tensors in each module, at any depth; none for what is no module."""
+    below: defaultdict[str, list[str]] = defaultdict(list)
+    for name in names:
+        module = parent_of(name)
+        while module:
+            below[module].append(name)
+            module = parent_of(module)
+    return below
 
 
 def tower_of(module: str) -> str:

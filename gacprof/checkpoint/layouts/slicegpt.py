@@ -108,19 +108,16 @@ def stretches(
 def with_stretches(
     config: Mapping[str, Any], dims: Iterable[Dim], sizes: NewSizes
 ) -> dict[str, Any]:
-    """Return a slicing config with the new sizes of the stretches."""
+    """Return a slicing config that says the sizes of the stretches, new ones and others."""
     stream = [dim for dim in dims if dim.kind == "hidden"]
     stream.sort(key=lambda dim: dim.layer is not None)  # the embedding's is the first
     steps = [step for dim in stream for step in STEPS if dim.name.endswith(f".{step.name}:hidden")]
     written = ["embedding_dimensions"] + [f"{step.word}_output_dimensions" for step in steps]
+    after = [sizes.get(dim.name, dim.size) for dim in stream]
     new: dict[str, Any] = dict(config)
-    for table, dim in zip(written, stream, strict=True):
-        if dim.name in sizes:
-            new[table] = {**new[table], str(dim.layer or 0): sizes[dim.name]}
-    for step, dim, after in zip(steps, stream, stream[1:], strict=False):
-        if dim.name in sizes:
-            table = f"{step.word}_input_dimensions"
-            new[table] = {**new[table], str(after.layer): sizes[dim.name]}
-    if stream and stream[-1].name in sizes:
-        new["head_dimension"] = sizes[stream[-1].name]
-    return new
+    for table, dim, size in zip(written, stream, after, strict=True):
+        new[table] = {**new.get(table, {}), str(dim.layer or 0): size}
+    for step, reader, size in zip(steps, stream[1:], after, strict=False):
+        table = f"{step.word}_input_dimensions"
+        new[table] = {**new.get(table, {}), str(reader.layer): size}
+    return {**new, "head_dimension": after[-1]} if after else new

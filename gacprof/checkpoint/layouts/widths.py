@@ -7,12 +7,12 @@ units are multiplied by down's zero columns.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 from gacprof.checkpoint.inventory import Contents, Dim, Feed, Place
 from gacprof.checkpoint.layouts.configs import count, part_of, width_keys
-from gacprof.checkpoint.layouts.linear import Linear, stored_linear
+from gacprof.checkpoint.layouts.linear import Linear, stored_linear, unknown_tensor
 from gacprof.checkpoint.layouts.names import EXPERT, role_of, tower_of
 from gacprof.core.dtypes import FLOATING
 
@@ -30,8 +30,10 @@ _COPIES = {"gate": 1, "up": 1, "gate_up": 2, "down": 1}
 """Number of times that a width stands in a weight of an MLP, by the weight's role."""
 
 
-def find_widths(contents: Contents, linears: Sequence[Linear]) -> list[Dim]:
-    """Return one dim for each MLP whose parts fit each other."""
+def find_widths(
+    contents: Contents, linears: Sequence[Linear], below: Mapping[str, Sequence[str]]
+) -> list[Dim]:
+    """Return one dim for each MLP whose parts fit each other, of the tensors ``below`` it."""
     mlps: dict[str, dict[str, Linear]] = {}
     attention: set[str] = set()
     for linear in linears:
@@ -41,32 +43,31 @@ def find_widths(contents: Contents, linears: Sequence[Linear]) -> list[Dim]:
             mlps.setdefault(mlp, {})[role] = linear
         elif role in ("q", "k", "v", "qkv", "o"):
             attention.update(linear.weights, linear.biases)
-    below: dict[str, list[str]] = {mlp: [] for mlp in mlps}
-    for name in contents.tensors:
-        path = "" if name in attention else name
-        while path:
-            path = path.rpartition(".")[0]
-            if path in below:
-                below[path].append(name)
-    dims = []
+    dims: list[Dim] = []
+    others: dict[tuple[bool, float], str] = {}
     for mlp, parts in mlps.items():
         down = parts.pop("down", None)
         sizes = {x.out_features / _COPIES[role] for role, x in parts.items()}
         is_whole = all(len(linear.weights) < 3 for linear in parts.values())
         if down and is_whole and sizes == {down.in_features}:
-            dims.append(_width(contents, mlp, {**parts, "down": down}, below[mlp]))
+            beside = set(below[mlp]) - attention
+            dims.append(_width(contents, mlp, {**parts, "down": down}, beside))
+        else:  # LongCat's zero experts have gate and up only, and the experts' number says both
+            is_expert = EXPERT.search(f"{mlp}.") is not None
+            others |= {(is_expert, size): f" and not for {mlp}'s" for size in sizes}
     model_type = contents.config.get("model_type")
     if model_type:
         keys = width_keys(contents.config, dims)
         stated = {name for key in keys for name in key.times}
-        why = f"the config of a {model_type} has no number for this width"
         for i, dim in enumerate(dims):
-            if dim.name not in stated:
+            other = others.get((dim.role == "expert", dim.size), "")
+            if other or dim.name not in stated:
+                why = f"the config of a {model_type} has no number for this width{other}"
                 dims[i] = replace(dim, padding="refused", why=dim.why or why)
     return dims
 
 
-def _width(contents: Contents, mlp: str, parts: Mapping[str, Linear], others: Iterable[str]) -> Dim:
+def _width(contents: Contents, mlp: str, parts: Mapping[str, Linear], others: Set[str]) -> Dim:
     """The width of an MLP of these parts by role, beside ``others``, tensors that are none."""
     down = parts["down"]
     size, cost = down.in_features, down.per_input
@@ -110,18 +111,17 @@ def _width(contents: Contents, mlp: str, parts: Mapping[str, Linear], others: It
     )
 
 
-def _refusal(contents: Contents, parts: Mapping[str, Linear], others: Iterable[str]) -> str:
+def _refusal(contents: Contents, parts: Mapping[str, Linear], others: Set[str]) -> str:
     """Reason why a width may not change: a packed weight, or an unknown tensor of its size."""
     tensors = {t for linear in parts.values() for t in (*linear.weights, *linear.biases)}
     size, hidden = parts["down"].in_features, parts["down"].out_features
     sizes = {size, *(x.out_features for role, x in parts.items() if role != "down")}
-    if hidden != size:
+    if hidden == size:
+        tensors |= set(filter(_OF_THE_STREAM.fullmatch, others))
+    else:
         sizes.discard(hidden)
-    for name in others:
-        is_norm = hidden == size and _OF_THE_STREAM.fullmatch(name)
-        if name not in tensors and not is_norm and sizes.intersection(contents.tensors[name].shape):
-            return f"{name} has the same width and is not known to allow zeros"
-    return next((linear.why for linear in parts.values() if linear.why), "")
+    reasons = [linear.why for linear in parts.values()]
+    return unknown_tensor(contents, others - tensors, sizes) or max(reasons)
 
 
 IN_HALVES = "is_concatenated"

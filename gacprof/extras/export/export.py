@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from gacprof.check.models import random_ids
 from gacprof.check.verify import SEQUENCES, logits_of
+from gacprof.checkpoint.containers import check_link
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.core.errors import CheckpointError
@@ -29,6 +30,7 @@ LOGIT_TOLERANCE = 1e-4
 """Largest difference of float32 logits over the largest logit: two orders of adding differ by
 about 1e-6 in small models and 1e-5 in large ones."""
 
+SETTINGS = ("tokenizer_config.json", "generation_config.json")
 COPIED = ["tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt", "added_tokens.json"]
 COPIED += ["special_tokens_map.json", "chat_template.jinja", "LICENSE", "NOTICE"]
 """Files of a checkpoint that an export copies as they are."""
@@ -108,10 +110,12 @@ def write_folder(inventory: Inventory, decoder: Decoder, tokenizer: Path, folder
     code = Path(__file__).with_name("modeling_llama.py").read_text(encoding="utf-8")
     code = code.replace("Llama", FAMILIES[decoder.family]).replace("llama", decoder.family)
     (folder / f"{MODULE}.py").write_text(code, encoding="utf-8")
+    for name in (*COPIED, *SETTINGS):
+        check_link(tokenizer / name)
     for name in COPIED:
         if (tokenizer / name).is_file():
             shutil.copy(tokenizer / name, folder / name)
-    for name in ("tokenizer_config.json", "generation_config.json"):
+    for name in SETTINGS:
         if (tokenizer / name).is_file():
             settings = read_json(tokenizer / name)
             harmless = {k: v for k, v in settings.items() if k not in NAMING_CODE}
