@@ -21,6 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from gacprof.checkpoint.layouts.names import tensors_below
 from gacprof.core.errors import CheckpointError
 from gacprof.core.points import MAX_DIM
 from gacprof.core.sizes import Gemm
@@ -211,6 +212,17 @@ class Module:
     gemms: tuple[Gemm, ...]
     dims: tuple[str, ...] = ()
 
+    @property
+    def weights(self) -> list[str]:
+        """The tensors of its weights, in the order of execution."""
+        return [gemm.weight for gemm in self.gemms]
+
+    @property
+    def outer_biases(self) -> list[str]:
+        """The biases of its outer factors."""
+        outer = [gemm.weight for gemm in self.gemms[1:] if gemm.bias]
+        return [weight.removesuffix("weight") + "bias" for weight in outer]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Inventory(Contents):
@@ -281,6 +293,28 @@ class Inventory(Contents):
     def ranks_of(self, module: Module) -> list[Dim]:
         """The ranks among a module's dims."""
         return [self._dims[name] for name in module.dims if self._dims[name].kind == "rank"]
+
+    def merge_refusal(self, module: Module) -> str:
+        """Return why a module's factors cannot be merged into a dense weight; empty where they
+        can. A tensor beside them (a dense weight, a scale, the bias of one group) would be lost.
+        """
+        ranks = self.ranks_of(module)
+        beside = set(self._below[module.name]) - {*module.weights, *module.outer_biases}
+        if not ranks:
+            return "it has no factors"
+        if beside:
+            return f"{min(beside)} stands beside its factors"
+        return next((rank.why for rank in ranks if rank.why), "")
+
+    def is_mergeable(self, dim: Dim) -> bool:
+        """Return whether a dim is the rank of factor pairs that can be merged."""
+        pairs = [module for module in self.modules_of[dim.name] if module.kind == "factored"]
+        is_rank = dim.kind == "rank" and len(pairs) == len(self.modules_of[dim.name])
+        return is_rank and not any(map(self.merge_refusal, pairs))
+
+    @cached_property
+    def _below(self) -> Mapping[str, Sequence[str]]:
+        return tensors_below(self.tensors)
 
     @cached_property
     def fed_by(self) -> Mapping[str, Sequence[Dim]]:

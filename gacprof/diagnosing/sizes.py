@@ -95,9 +95,9 @@ class SizeTable:
 
     def is_merged_faster(self, dim: Dim, size: int | None) -> bool:
         """Whether dense products are surely faster than the factor pairs of a rank of this size."""
-        modules = self.products.inventory.modules_of[dim.name]
-        if dim.kind != "rank" or any(module.kind != "factored" for module in modules):
+        if not self.products.inventory.is_mergeable(dim):
             return False
+        modules = self.products.inventory.modules_of[dim.name]
         pair = self.products.time_us(self.source, modules, {dim.name: size})
         dense = self.products.time_us(self.source, modules, {dim.name: None})
         return pair is not None and dense is not None and dense.high < pair.low

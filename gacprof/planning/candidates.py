@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from gacprof.checkpoint.inventory import Dim, Inventory
+from gacprof.checkpoint.inventory import Dim
 from gacprof.checkpoint.layouts.configs import width_keys
 from gacprof.core.errors import PlanError
 from gacprof.diagnosing.sizes import PADDED_TO, SizeTable, coupled_dims, seems_safe, window_of
@@ -84,32 +84,32 @@ def read_pins(pins: Sequence[str], dims: Sequence[Dim]) -> dict[str, int]:
 
 
 def size_groups(table: SizeTable, objective: Objective, rules: SizeRules) -> list[SizeGroup]:
-    """The adjustable dims in groups that take one size, each with the sizes on offer."""
+    """The adjustable dims in groups that take one size, each with the sizes on offer.
+
+    Widths of which the config says one number, and of which nothing builds others, are a group;
+    they stay where one of them cannot change.
+    """
     inventory = table.products.inventory
-    multiples = _multiples(inventory)
+    follow = {
+        name: key
+        for key in width_keys(inventory.config, inventory.dims)
+        if key.is_true and key.must_be_true
+        for name in key.times
+    }
     members: dict[object, list[Dim]] = {}
     for dim in inventory.dims:
-        if dim.adjustable:
+        key = follow.get(dim.name)
+        if all(other.adjustable for other in (key.dims if key else [dim])):
             module = dim.name.partition(":")[0]
             shared = {"none": dim.name, "module": module, "role": dim.role, "kind": ""}
-            key = (dim.kind, shared[rules.uniform])
-            members.setdefault("config" if dim.name in multiples else key, []).append(dim)
+            label = key.name if key else (dim.kind, shared[rules.uniform])
+            members.setdefault(label, []).append(dim)
     groups = []
     for dims in members.values():
-        times = tuple(multiples.get(dim.name, 1) for dim in dims)
-        group = SizeGroup(tuple(dims), times)
+        times = [follow[dim.name].times[dim.name] if dim.name in follow else 1 for dim in dims]
+        group = SizeGroup(tuple(dims), tuple(map(int, times)))
         groups.append(replace(group, sizes=_sizes(table, objective, rules, group)))
     return groups
-
-
-def _multiples(inventory: Inventory) -> dict[str, int]:
-    """The widths that follow from one number of the config as different multiples of it: a model
-    with others does not load."""
-    multiples: dict[str, int] = {}
-    for key in width_keys(inventory.config, inventory.dims):
-        if len(set(key.times.values())) > 1 and key.value_at({}):
-            multiples |= {name: int(times) for name, times in key.times.items()}
-    return multiples
 
 
 def _sizes(
@@ -138,9 +138,8 @@ def _sizes(
     if not sizes:
         sizes.append(-(-largest // rules.multiple) * rules.multiple)
     is_known = {now.verdict, padded.verdict} != {"unknown"}
-    modules = table.products.inventory.modules_of[dim.name]
-    is_pair = dim.kind == "rank" and all(module.kind == "factored" for module in modules)
-    if is_known and is_pair and len(group.dims) == 1 and objective.name != "gac":
+    is_pair = len(group.dims) == 1 and table.products.inventory.is_mergeable(dim)
+    if is_known and is_pair and objective.name != "gac":
         sizes.append(None)
     return tuple(sizes)
 

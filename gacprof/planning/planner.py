@@ -10,6 +10,7 @@ from typing import get_args
 
 import pandas as pd
 
+from gacprof.checkpoint.config import config_refusal
 from gacprof.checkpoint.inventory import Inventory, NewSizes
 from gacprof.checkpoint.products import Tokens
 from gacprof.checkpoint.scan import inventory_of
@@ -168,6 +169,9 @@ def _check(table: SizeTable, chosen: Plan) -> None:
         refusal = inventory.dim(name).refusal(size) if size is not None else ""
         if refusal:
             raise PlanError(f"'{name}' cannot become {size}: {refusal}")
+    refusal = config_refusal(inventory, sizes)
+    if refusal:
+        raise PlanError(f"no model has the planned sizes: {refusal}")
     is_known = any(choice.verdict != "unknown" for choice in chosen.choices)
     if not is_known and chosen.latency_us is None:
         raise PlanError(

@@ -13,7 +13,6 @@ from typing import Literal
 
 from gacprof.checkpoint.config import config_refusal
 from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes, Place
-from gacprof.checkpoint.layouts.names import tensors_below
 from gacprof.core.errors import CheckpointError, PlanError
 
 Method = Literal["zeros", "order", "svd", "magnitude"]
@@ -105,43 +104,30 @@ def new_checkpoint(inventory: Inventory, sizes: NewSizes) -> NewCheckpoint:
 def merged_modules(inventory: Inventory, ranks: set[str]) -> tuple[Module, ...]:
     """The modules whose ``ranks``, all of them, are given up.
 
-    Raises :class:`PlanError` where a rank may not be, or others of its module are not. A tensor
-    beside the factors (a dense weight, a scale, the bias of one group) would be lost in a merge.
+    Raises :class:`PlanError` where a rank may not be, or others of its module are not.
     """
     modules = []
-    merged: set[str] = set()
-    below = tensors_below(inventory.tensors)
+    left = set(ranks)
     for module in inventory.modules:
         names = {rank.name for rank in inventory.ranks_of(module)}
-        is_alone = {*below[module.name]} <= {*factors_of(module), *biases_of(module)}
-        if names and names <= ranks and is_alone:
+        if names & ranks:
+            refusal = inventory.merge_refusal(module)
+            if not names <= ranks:
+                refusal = "all ranks of a module are, or none"
+            if refusal:
+                raise PlanError(f"'{min(names & ranks)}' cannot be merged: {refusal}")
             modules.append(module)
-            merged |= names
-    kept = [
-        rank for rank in map(inventory.dim, sorted(ranks)) if rank.why or rank.name not in merged
-    ]
-    if kept:
-        rule = "all ranks of a module are, or none, and no other tensor stands beside its factors"
-        raise PlanError(f"'{kept[0].name}' cannot be merged: {kept[0].why or rule}")
+            left -= names
+    if left:
+        raise PlanError(f"'{min(left)}' cannot be merged: it is no rank")
     return tuple(modules)
-
-
-def factors_of(module: Module) -> list[str]:
-    """The weights of a module, in the order of execution."""
-    return [gemm.weight for gemm in module.gemms]
-
-
-def biases_of(module: Module) -> list[str]:
-    """The biases of a module's outer factors."""
-    outer = [gemm.weight for gemm in module.gemms[1:] if gemm.bias]
-    return [weight.removesuffix("weight") + "bias" for weight in outer]
 
 
 def new_tensors(inventory: Inventory, merged: Iterable[Module]) -> tuple[NewTensor, ...]:
     """The tensors of the new checkpoint: stored ones by their names, merged factors as one."""
     tensors = {name: NewTensor(name, (name,)) for name in inventory.tensors}
     for module in merged:
-        weights, biases = factors_of(module), biases_of(module)
+        weights, biases = module.weights, module.outer_biases
         for name in weights + biases:
             del tensors[name]
         weight = f"{module.name}.weight"
