@@ -90,7 +90,7 @@ def loss_curves(
             f"the losses are no finite numbers by dim and size: {place}: {problem['msg']}: give "
             f"{{'{dims[0].name}': [loss at size 0, 1, 2 …]}} or {{…: {{'48': 0.1}}}}"
         ) from None
-    if not any(dim.name in curves for dim in dims):
+    if curves and not any(dim.name in curves for dim in dims):
         raise PlanError(f"the losses are of no dim of the checkpoint, such as {dims[0].name}")
     return {
         name: curve if isinstance(curve, dict) else dict(enumerate(curve))
