@@ -13,14 +13,16 @@ from gacprof.cliffmap.fit import Fit, fit_blocks, machine_warnings, noise_floor
 from gacprof.cliffmap.judge import INTERVAL_LEVEL, judge_sizes, quantile, significant, with_reason
 from gacprof.cliffmap.run_folder import RunFolder
 from gacprof.core.errors import MapError
+from gacprof.core.files import read_json
 from gacprof.core.formatting import counted
 from gacprof.core.points import Axis, Block, Environment
-from gacprof.core.sizes import TOLERANCE, Interval, SizeVerdict
+from gacprof.core.sizes import TOLERANCE, Interval, SizeVerdict, Verdict
 from gacprof.kernels.names import attach
 
 
 class Run(Protocol):
-    """The blocks of a sweep: a :class:`RunFolder`, or yours."""
+    """The blocks of a sweep: a :class:`RunFolder`, or yours. A block says which process measured
+    it; ``ended`` is false where the sweep was stopped before it was done."""
 
     @property
     def name(self) -> str: ...
@@ -31,6 +33,9 @@ class Run(Protocol):
     @property
     def axes(self) -> tuple[Axis, ...]: ...
 
+    @property
+    def ended(self) -> bool: ...
+
     def blocks(self, axis: Axis) -> list[Block]: ...
 
     def kernels(self, axis: Axis) -> Mapping[int, tuple[str, ...]]: ...
@@ -39,53 +44,91 @@ class Run(Protocol):
 
 
 def build_map(
-    run: Run | str | Path, *, tolerance: float = TOLERANCE, name: str | None = None
+    run: Run | str | Path,
+    *,
+    tolerance: float = TOLERANCE,
+    name: str | None = None,
+    out: str | Path | None = None,
 ) -> CliffMap:
     """Build the cliff map of a sweep: fit each axis's blocks, judge its sizes, find its cliffs.
 
     Parameters
     ----------
     run
-        The folder of a sweep; the map is written there as cliffmap.json.
+        The folder of a sweep.
     tolerance
         The penalty up to which a size is safe.
     name
         The map's name; by default the run's.
+    out
+        The map's file; by default cliffmap.json in the run's folder.
 
     Raises
     ------
     MeasurementError
         Where there is no such run.
     MapError
-        Where nothing was measured in it.
+        Where nothing was measured in it, or the file holds a map of another tolerance.
     """
     if isinstance(run, str | Path):
-        cliff_map = build_map(RunFolder(run), tolerance=tolerance, name=name)
-        cliff_map.save(Path(run) / "cliffmap.json")
-        return cliff_map
-    fits = {axis: fit_blocks(run.blocks(axis)) for axis in run.axes if run.blocks(axis)}
+        out = out or Path(run) / "cliffmap.json"
+        return build_map(RunFolder(run), tolerance=tolerance, name=name, out=out)
+    if out is not None:
+        refuse_other_tolerance(Path(out), tolerance)
+    blocks = {axis: run.blocks(axis) for axis in run.axes}
+    fits = {axis: fit_blocks(blocks[axis]) for axis in run.axes if blocks[axis]}
     virtual = run.environment.kind == "virtual"
     if not fits and not virtual:
         raise MapError(f"nothing was measured in the run '{run.name}': sweep it again")
-    curves = []
+    curves, unfinished = [], []
     for axis in run.axes:
         kernels = {size: kernel_text(names) for size, names in run.kernels(axis).items()}
+        processes = len({block.process for block in blocks[axis]})
         if virtual:
-            curves.append(kernel_curve(axis, kernels, run.failures(axis)))
-        elif axis in fits:
+            curves.append(unjudged_curve(axis, "unknown", {**kernels, **run.failures(axis)}))
+        elif axis in fits and run.ended and processes >= MIN_PROCESSES:
             curves.append(curve_of(axis, fits[axis], tolerance, kernels, run.failures(axis)))
+        elif axis in fits:
+            unfinished.append(axis)
+            curves.append(unjudged_curve(axis, "undecided", dict.fromkeys(axis.sizes, UNFINISHED)))
     environment = run.environment
     verb = "kernels dispatched on a virtual" if virtual else "measured on"
     stack = " ".join(f"{name} {version}" for name, version in environment.stack.items())
-    return CliffMap(
+    cliff_map = CliffMap(
         name or run.name,
         f"{verb} {environment.name} ({stack})",
         environment,
         tuple(curves),
         tolerance,
         rounded(noise_floor(list(fits.values()))),
-        (*machine_warnings(list(fits.values())), *failure_warnings(run)),
+        (
+            *machine_warnings(list(fits.values())),
+            *failure_warnings(run),
+            *unfinished_warnings(len(unfinished), len(run.axes)),
+        ),
     )
+    cliff_map.check(run.name)
+    if out is not None:
+        cliff_map.save(out)
+    return cliff_map
+
+
+MIN_PROCESSES = 2
+"""Of a curve: places in memory move single sizes by some per cent from one process to the next, and
+one process alone does not show by how much."""
+UNFINISHED = "the sweep did not end, or one process alone measured it: 'gacprof sweep … --resume'"
+
+
+def refuse_other_tolerance(path: Path, tolerance: float) -> None:
+    """Raise :class:`MapError` where a file holds a map of another tolerance."""
+    try:
+        stored = read_json(path)["tolerance"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return  # no map
+    if stored != tolerance:
+        raise MapError(
+            f"{path} is a map of tolerance {stored}: name another file by --out, or this tolerance"
+        )
 
 
 def curve_of(
@@ -106,11 +149,22 @@ def curve_of(
     return Curve(axis, tuple(verdicts), tuple(cliffs), multiple)
 
 
-def kernel_curve(axis: Axis, kernels: Mapping[int, str], failures: Mapping[int, str]) -> Curve:
-    """An axis of a virtual GPU: kernels, and no verdict."""
-    reasons = {**kernels, **failures}
-    verdicts = [SizeVerdict(size, "unknown", reason=reasons.get(size, "")) for size in axis.sizes]
+def unjudged_curve(axis: Axis, verdict: Verdict, reasons: Mapping[int, str]) -> Curve:
+    """Return an axis without latencies: each size has the verdict, and its reason."""
+    verdicts = [SizeVerdict(size, verdict, reason=reasons.get(size, "")) for size in axis.sizes]
     return Curve(axis, tuple(verdicts))
+
+
+def unfinished_warnings(unfinished: int, curves: int) -> list[MapWarning]:
+    """Return a warning of the curves that are undecided for want of an end or a process."""
+    if not unfinished:
+        return []
+    message = (
+        f"{unfinished} of {counted(curves, 'curve')} are undecided: the sweep was stopped before "
+        f"its end, or its budget was too short for {MIN_PROCESSES} processes: go on by "
+        "'gacprof sweep … --resume'"
+    )
+    return [MapWarning("unfinished", message)]
 
 
 def failure_warnings(run: Run) -> list[MapWarning]:

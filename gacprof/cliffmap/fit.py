@@ -9,7 +9,7 @@ compares estimators.
 
 The error of an effect is that of a lower quartile of as many calls, with one spread for the whole
 curve (few calls now and then lie close together by chance), or of the differences between
-processes where these are larger.
+processes where these are larger, or of the clock's steps: tied times do not average out.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ QUARTILE_ERROR = 1.363
 """Standard error of the lower quartile of n normal values, over σ/√n: √(¼·¾) / φ(Φ⁻¹(¼))."""
 NORMAL_BESIDE = 1.028
 """Φ⁻¹(0.4) − Φ⁻¹(0.1): the distance of these quantiles of a normal distribution, over σ."""
+ROUNDING = 1 / sqrt(12)
+"""Standard deviation of what rounding to a step loses, over the step: of a uniform distribution."""
 NOISIER = 2.0
 """A slot whose own spread is larger than the curve's by this factor keeps its own."""
 CONTENDED = 0.5
@@ -92,7 +94,15 @@ def fit_blocks(blocks: Sequence[Block]) -> Fit:
     fit = fit_matrix(log_times, [size for size, _ in columns], processes)
     pairs = [(columns[size, 0], columns[size, 1]) for size, number in columns if number == 1]
     disturbed = float(np.isnan(np.concatenate([block.times_us for block in blocks])).mean())
-    return replace(fit, pairs=tuple(pairs), disturbed=disturbed)
+    error = np.maximum(fit.error, ROUNDING * clock_step(blocks) / np.exp(fit.log_us))
+    return replace(fit, error=error, pairs=tuple(pairs), disturbed=disturbed)
+
+
+def clock_step(blocks: Sequence[Block]) -> float:
+    """Return the smallest step between distinct times of a block (µs), from 0 to its first time
+    included: where all times are equal, they are one step of the clock."""
+    steps = np.concatenate([np.diff(np.unique([0.0, *block.times_us])) for block in blocks])
+    return float(np.min(steps[np.isfinite(steps)], initial=np.inf))
 
 
 def fit_matrix(log_times: Floats, slot_sizes: Sequence[int], processes: Ints) -> Fit:

@@ -1,22 +1,28 @@
 """The folder of a sweep: its axes, its environment, and every block.
 
 A block is one line of ``blocks.jsonl``, written before the next begins: a kill loses no more than
-the block under way. At the end of a sweep the lines are folded once into
-``blocks.parquet``, one row a call. ``points.json`` has the kernels of points, and why some failed.
+the block under way. A sweep that comes to its end folds the lines into ``blocks.parquet``, one row
+a call; lines that are not folded are those of a sweep that did not end, or still runs.
+``points.json`` has the kernels of points, and why some failed.
+
+Anybody may read a folder at any time; one process at a time writes.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
-from collections import defaultdict
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Annotated, Self
 
 import pandas as pd
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from gacprof.core.errors import MeasurementError
 from gacprof.core.files import read_record, replacing, write_record
@@ -25,6 +31,8 @@ from gacprof.core.points import Axis, Block, Environment, KernelRun
 SCHEMA = "gacprof.run/3"
 POINTS_SCHEMA = "gacprof.points/1"
 RUN, JOURNAL, PARQUET, POINTS = "run.json", "blocks.jsonl", "blocks.parquet", "points.json"
+LOCK = ".lock"
+"""Empty; locked by the process that writes."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +54,33 @@ class PointRecords:
     failures: dict[str, dict[int, str]] = field(default_factory=dict)
 
 
+class BlockRow(BaseModel, strict=True):
+    """A block as it stands in a file. ``block`` counts the blocks of a run; older journals do
+    not."""
+
+    block: Annotated[int, Field(ge=0)] | None = None
+    axis: str
+    process: Annotated[int, Field(ge=0)]
+    order: tuple[int, ...]
+    times_us: tuple[float, ...]
+    conditions: dict[str, float] = {}
+
+    @model_validator(mode="after")
+    def _has_a_time_for_each_size(self) -> Self:
+        if len(self.order) != len(self.times_us):
+            raise ValueError(f"{len(self.order)} sizes have {len(self.times_us)} times")
+        if any(us <= 0 or us == math.inf for us in self.times_us):
+            raise ValueError("a time is no positive number")
+        return self
+
+
 class RunFolder:
-    """A sweep's folder, being written or read.
+    """A sweep's folder, read.
 
     Parameters
     ----------
     path
-        A folder that :meth:`create` or an earlier sweep made.
+        A folder that a sweep made.
 
     Raises
     ------
@@ -70,17 +98,6 @@ class RunFolder:
             self.points = read_record(
                 self.path / POINTS, PointRecords, POINTS_SCHEMA, "gacprof sweep"
             )
-
-    @classmethod
-    def create(cls, path: str | Path, header: RunHeader) -> RunFolder:
-        """Begin a run in a new or empty folder."""
-        folder = Path(path)
-        if folder.exists() and any(folder.iterdir()):
-            raise MeasurementError(
-                f"{folder} is not empty: resume the sweep in it, or name another"
-            )
-        write_record(folder / RUN, header, SCHEMA)
-        return cls(folder)
 
     @property
     def name(self) -> str:
@@ -106,6 +123,80 @@ class RunFolder:
         """By size: why it could not be measured."""
         return self.points.failures.get(axis.key, {})
 
+    @property
+    def ended(self) -> bool:
+        """Whether the sweep came to its end: all blocks are folded."""
+        unfolded = (self.path / JOURNAL).is_file() and self._rows()[1]
+        return (self.path / PARQUET).is_file() and not unfolded
+
+    def _rows(self) -> tuple[list[BlockRow], list[BlockRow]]:
+        """Read the blocks that are folded, and those that are not."""
+        # The journal first: a fold between the two reads then loses nothing.
+        journal = read_journal(self.path / JOURNAL)
+        folded = read_folded(self.path / PARQUET)
+        # A kill within a fold leaves blocks in both files. Older journals have no numbers.
+        return folded, [r for r in journal if r.block is None or r.block >= len(folded)]
+
+    @cached_property
+    def _blocks(self) -> dict[str, list[Block]]:
+        """By axis key: the blocks in the order measured. Raises :class:`MeasurementError` for one
+        of other sizes than the axis has."""
+        sizes = {axis.key: set(axis.sizes) for axis in self.axes}
+        blocks: dict[str, list[Block]] = {key: [] for key in sizes}
+        folded, unfolded = self._rows()
+        for row in [*folded, *unfolded]:
+            if not sizes.get(row.axis, set()).issuperset(row.order):
+                raise MeasurementError(
+                    f"{self.path}: a block of '{row.axis}' has sizes that {RUN} lacks: sweep again"
+                )
+            block = Block(row.axis, row.process, row.order, row.times_us, row.conditions)
+            blocks[row.axis].append(block)
+        return blocks
+
+
+class RunWriter(RunFolder):
+    """A sweep's folder, written by this process alone until it is closed or the process ends.
+
+    Parameters
+    ----------
+    path
+        A folder that :meth:`create` or an earlier sweep made.
+
+    Raises
+    ------
+    MeasurementError
+        Where it is none, or a sweep in it still runs.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        RunFolder(path)  # no lock is left in what is no sweep's folder
+        lock = os.open(Path(path) / LOCK, os.O_CREAT | os.O_RDWR)
+        self.close = weakref.finalize(self, os.close, lock)
+        try:
+            # The kernel frees this lock when its process dies, so that none is ever stale.
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise MeasurementError(
+                f"a sweep still runs in {path}: wait for its end, or name another folder"
+            ) from None
+        super().__init__(path)
+        journal = self.path / JOURNAL
+        if journal.is_file():  # a kill may have torn the last line
+            os.truncate(journal, journal.read_bytes().rfind(b"\n") + 1)
+
+    @classmethod
+    def create(cls, path: str | Path, header: RunHeader) -> RunWriter:
+        """Begin a run in a new or empty folder."""
+        folder = Path(path)
+        if folder.exists() and any(folder.iterdir()):
+            raise MeasurementError(
+                f"{folder} is not empty: resume the sweep in it, or name another"
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / LOCK).touch(exist_ok=False)  # of two sweeps that begin at once one fails here
+        write_record(folder / RUN, header, SCHEMA)
+        return cls(folder)
+
     def append(self, block: Block) -> None:
         """Keep a block: on return a kill of the sweep loses it no more."""
         row = {"block": sum(map(len, self._blocks.values())), **asdict(block)}
@@ -130,22 +221,12 @@ class RunFolder:
         write_record(self.path / POINTS, self.points, POINTS_SCHEMA)
 
     def fold(self) -> None:
-        """Move all blocks into Parquet."""
+        """Move all blocks into Parquet: the sweep has come to its end."""
         self.save_points()
         blocks = [block for blocks in self._blocks.values() for block in blocks]
         with replacing(self.path / PARQUET) as temporary:
             frame_of(blocks).to_parquet(temporary, compression="zstd", index=False)
         (self.path / JOURNAL).unlink(missing_ok=True)
-
-    @cached_property
-    def _blocks(self) -> dict[str, list[Block]]:
-        blocks: defaultdict[str, list[Block]] = defaultdict(list)
-        folded = []
-        if (self.path / PARQUET).is_file():
-            folded = blocks_of(pd.read_parquet(self.path / PARQUET))
-        for block in [*folded, *read_journal(self.path / JOURNAL, after=len(folded))]:
-            blocks[block.axis].append(block)
-        return blocks
 
 
 def frame_of(blocks: Iterable[Block]) -> pd.DataFrame:
@@ -168,35 +249,45 @@ def frame_of(blocks: Iterable[Block]) -> pd.DataFrame:
     return frame.astype({"axis": "category"})
 
 
-def blocks_of(frame: pd.DataFrame) -> list[Block]:
-    """The blocks of :func:`frame_of`'s rows."""
-    blocks = []
-    for _, calls in frame.groupby("block", sort=True):
-        first = calls.iloc[0]
-        order, times = tuple(calls["size"].tolist()), tuple(calls["us"].tolist())
-        rest = first["us":].iloc[1:].dropna()
-        conditions = {str(name): float(value) for name, value in rest.items()}
-        blocks.append(Block(str(first["axis"]), int(first["process"]), order, times, conditions))
-    return blocks
+def read_folded(path: Path) -> list[BlockRow]:
+    """Read the blocks of a Parquet file of :func:`frame_of`'s rows; none where it is missing."""
+    rows = []
+    try:
+        frame = pd.read_parquet(path) if path.is_file() else frame_of([])
+        for _, calls in frame.groupby("block", sort=True):
+            first = calls.iloc[0]
+            conditions = first["us":].iloc[1:].dropna()
+            row = BlockRow(
+                block=int(first["block"]),
+                axis=first["axis"],
+                process=int(first["process"]),
+                order=tuple(calls["size"].tolist()),
+                times_us=tuple(calls["us"].tolist()),
+                conditions={str(name): float(value) for name, value in conditions.items()},
+            )
+            rows.append(row)
+    except DAMAGES as error:
+        raise MeasurementError(f"{path} is damaged: {first_problem(error)}") from None
+    return rows
 
 
-def read_journal(path: Path, after: int) -> list[Block]:
-    """The blocks of a journal but the run's first ``after``, which a kill left here although they
-    are folded. A last line that a kill tore is left out, and cut off."""
-    if not path.is_file():
-        return []
-    *lines, torn = path.read_bytes().split(b"\n")
-    if torn:
-        os.truncate(path, path.stat().st_size - len(torn))
-    rows = [json.loads(line) for line in lines]
-    return [
-        Block(
-            row["axis"],
-            row["process"],
-            tuple(row["order"]),
-            tuple(row["times_us"]),
-            row.get("conditions", {}),  # older runs have none
-        )
-        for row in rows
-        if row.get("block", after) >= after  # older journals have no numbers
-    ]
+def read_journal(path: Path) -> list[BlockRow]:
+    """Read the blocks of a journal; none where it is missing. A last line that is torn by a kill,
+    or under way just now, is left out."""
+    lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
+    try:
+        return [BlockRow.model_validate_json(line) for line in lines]
+    except ValidationError as error:
+        raise MeasurementError(f"{path} is damaged: {first_problem(error)}") from None
+
+
+DAMAGES = (ValueError, KeyError, TypeError, AttributeError, OSError)
+"""What reading a Parquet file may raise."""
+
+
+def first_problem(error: Exception) -> str:
+    """Say in one line what is wrong with a file."""
+    if isinstance(error, ValidationError):
+        problem = error.errors()[0]
+        return f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
+    return str(error).partition("\n")[0]

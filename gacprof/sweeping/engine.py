@@ -12,7 +12,7 @@ from statistics import median
 
 from gacprof.cliffmap.fit import fit_blocks
 from gacprof.cliffmap.judge import CHECKS, comparable, judge_sizes
-from gacprof.cliffmap.run_folder import RunFolder
+from gacprof.cliffmap.run_folder import RunWriter
 from gacprof.core.points import Axis, Block
 from gacprof.core.sizes import TOLERANCE
 from gacprof.devices.device import Device, Session
@@ -27,7 +27,7 @@ the budget that is spent."""
 
 
 def measure(
-    run: RunFolder,
+    run: RunWriter,
     open_device: Callable[[], Device],
     *,
     budget_s: float | None = None,
@@ -64,7 +64,7 @@ class ProcessTurns:
     """The turns of one process: sessions of all axes on one device."""
 
     def __init__(
-        self, run: RunFolder, device: Device, curves: list[CurveSchedule], process: int
+        self, run: RunWriter, device: Device, curves: list[CurveSchedule], process: int
     ) -> None:
         self._run, self._curves, self._process = run, curves, process
         self._draw = random.Random(process)

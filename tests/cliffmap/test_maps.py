@@ -93,7 +93,7 @@ def test_a_planted_multiple_is_seen(planted: CliffMap) -> None:
         assert curve.multiple == 8
         assert curve.with_verdict("safe") == list(range(64, 161, 8))
         assert not curve.with_verdict("undecided")
-    assert planted.noise_floor == 0.0
+    assert planted.noise_floor == pytest.approx(0, abs=1e-8)
     assert planted.tokens == [1, 64]
     assert planted.dtypes == ["float16"]
 

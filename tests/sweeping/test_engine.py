@@ -10,7 +10,7 @@ import pytest
 from recorded_device import RECORDED, RecordedDevice
 
 from gacprof.cliffmap.build import build_map
-from gacprof.cliffmap.run_folder import RunFolder, RunHeader
+from gacprof.cliffmap.run_folder import RunFolder, RunHeader, RunWriter
 from gacprof.core.points import Axis, Environment, Point
 from gacprof.sweeping import engine
 from gacprof.sweeping.engine import MAX_BLOCKS, MIN_BLOCKS, PROCESSES, measure
@@ -32,8 +32,8 @@ def noisy(latency: Callable[[Point], float], spread: float) -> Callable[[Point],
     return lambda point: latency(point) * (1 + spread * abs(draw.gauss(0, 1)))
 
 
-def begun(path: Path, environment: Environment = RECORDED) -> RunFolder:
-    return RunFolder.create(path / "run", RunHeader("test", environment, AXES))
+def begun(path: Path, environment: Environment = RECORDED) -> RunWriter:
+    return RunWriter.create(path / "run", RunHeader("test", environment, AXES))
 
 
 def test_a_sweep_ends_when_all_is_decided(tmp_path: Path) -> None:
@@ -121,7 +121,8 @@ def test_a_resumed_sweep_keeps_its_blocks_and_adds_processes(tmp_path: Path) -> 
     run = begun(tmp_path)
     measure(run, lambda: RecordedDevice(noisy(planted, 0.5)), budget_s=0.001)
     before = {axis: run.blocks(axis) for axis in AXES}
-    again = RunFolder(run.path)
+    run.close()
+    again = RunWriter(run.path)
     measure(again, lambda: RecordedDevice(noisy(planted, 0.02)))
     for axis in AXES:
         blocks = again.blocks(axis)
