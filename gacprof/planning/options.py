@@ -20,8 +20,9 @@ from math import inf, prod
 import numpy as np
 
 from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes, TensorInfo
+from gacprof.checkpoint.products import coupled_dims
 from gacprof.core.sizes import ZERO
-from gacprof.diagnosing.sizes import SizeTable, coupled_dims, seems_safe
+from gacprof.diagnosing.sizes import SizeTable, seems_safe
 from gacprof.planning.candidates import SizeGroup
 from gacprof.planning.plan import LimitName, Option, footprint
 from gacprof.planning.quality import Objective
