@@ -150,6 +150,7 @@ def test_what_came_back_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[st
     run = RunWriter.create(made / "quick", RunHeader("quick", planted.environment, (axis,)))
     for block in planted.blocks(axis):
         run.append(block)
+    run.fold()
     RunWriter.create(made / "full", RunHeader("full", planted.environment, (axis,)))
     plane = {"dtype": "bfloat16", "M": 1024, "sizes": [4096, 4097], "us": [50.0, 120, 130, 140]}
     names = ["nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_TNT", "cutlass_80_wmma_align1"]

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
-from math import expm1, hypot, isfinite, log, log1p
+from contextlib import suppress
+from dataclasses import replace
+from itertools import chain, pairwise
+from math import expm1, hypot, log, log1p
 from pathlib import Path
 from typing import Protocol
+
+import numpy as np
 
 from gacprof.cliffmap.cliffmap import Cliff, CliffMap, Curve, MapWarning
 from gacprof.cliffmap.fit import Fit, fit_blocks, machine_warnings, noise_floor
@@ -16,7 +20,7 @@ from gacprof.core.errors import MapError
 from gacprof.core.files import read_json
 from gacprof.core.formatting import counted
 from gacprof.core.points import Axis, Block, Environment
-from gacprof.core.sizes import TOLERANCE, Interval, SizeVerdict, Verdict
+from gacprof.core.sizes import TOLERANCE, Interval, SizeVerdict
 from gacprof.kernels.names import attach
 
 
@@ -73,24 +77,18 @@ def build_map(
     if isinstance(run, str | Path):
         out = out or Path(run) / "cliffmap.json"
         return build_map(RunFolder(run), tolerance=tolerance, name=name, out=out)
-    if out is not None:
-        refuse_other_tolerance(Path(out), tolerance)
-    blocks = {axis: run.blocks(axis) for axis in run.axes}
-    fits = {axis: fit_blocks(blocks[axis]) for axis in run.axes if blocks[axis]}
+    fits = {axis: fit_blocks(run.blocks(axis)) for axis in run.axes if run.blocks(axis)}
     virtual = run.environment.kind == "virtual"
     if not fits and not virtual:
         raise MapError(f"nothing was measured in the run '{run.name}': sweep it again")
-    curves, unfinished = [], []
+    curves = []
     for axis in run.axes:
         kernels = {size: kernel_text(names) for size, names in run.kernels(axis).items()}
-        processes = len({block.process for block in blocks[axis]})
         if virtual:
-            curves.append(unjudged_curve(axis, "unknown", {**kernels, **run.failures(axis)}))
-        elif axis in fits and run.ended and processes >= MIN_PROCESSES:
-            curves.append(curve_of(axis, fits[axis], tolerance, kernels, run.failures(axis)))
+            curves.append(kernel_curve(axis, kernels, run.failures(axis)))
         elif axis in fits:
-            unfinished.append(axis)
-            curves.append(unjudged_curve(axis, "undecided", dict.fromkeys(axis.sizes, UNFINISHED)))
+            fit = with_known_errors(run, fits[axis])
+            curves.append(curve_of(axis, fit, tolerance, kernels, run.failures(axis)))
     environment = run.environment
     verb = "kernels dispatched on a virtual" if virtual else "measured on"
     stack = " ".join(f"{name} {version}" for name, version in environment.stack.items())
@@ -104,11 +102,12 @@ def build_map(
         (
             *machine_warnings(list(fits.values())),
             *failure_warnings(run),
-            *unfinished_warnings(len(unfinished), len(run.axes)),
+            *unfinished_warnings(run, list(fits.values())),
         ),
     )
     cliff_map.check(run.name)
     if out is not None:
+        refuse_other_tolerance(Path(out), tolerance)
         cliff_map.save(out)
     return cliff_map
 
@@ -116,15 +115,27 @@ def build_map(
 MIN_PROCESSES = 2
 """Of a curve: places in memory move single sizes by some per cent from one process to the next, and
 one process alone does not show by how much."""
-UNFINISHED = "the sweep did not end, or one process alone measured it: 'gacprof sweep … --resume'"
+
+
+def shows_spread(run: Run, fit: Fit) -> bool:
+    """Return whether a curve's errors are known: the sweep ended, and several processes took part.
+
+    Sizes that differ between processes by 1 to 4 % (standard deviation), planted, made one process
+    call a quarter of the slow sizes safe.
+    """
+    return run.ended and len(np.unique(fit.processes)) >= MIN_PROCESSES
+
+
+def with_known_errors(run: Run, fit: Fit) -> Fit:
+    """Return the fit, with infinite errors where :func:`shows_spread` says that none is known."""
+    return replace(fit, error=np.where(shows_spread(run, fit), fit.error, np.inf))
 
 
 def refuse_other_tolerance(path: Path, tolerance: float) -> None:
     """Raise :class:`MapError` where a file holds a map of another tolerance."""
-    try:
+    stored = tolerance
+    with suppress(OSError, ValueError, LookupError, TypeError):  # there is no map
         stored = read_json(path)["tolerance"]
-    except (OSError, ValueError, LookupError, TypeError):
-        return  # no map
     if stored != tolerance:
         raise MapError(
             f"{path} is a map of tolerance {stored}: name another file by --out, or this tolerance"
@@ -149,19 +160,21 @@ def curve_of(
     return Curve(axis, tuple(verdicts), tuple(cliffs), multiple)
 
 
-def unjudged_curve(axis: Axis, verdict: Verdict, reasons: Mapping[int, str]) -> Curve:
-    """Return an axis without latencies: each size has the verdict, and its reason."""
-    verdicts = [SizeVerdict(size, verdict, reason=reasons.get(size, "")) for size in axis.sizes]
+def kernel_curve(axis: Axis, kernels: Mapping[int, str], failures: Mapping[int, str]) -> Curve:
+    """An axis of a virtual GPU: kernels, and no verdict."""
+    reasons = {**kernels, **failures}
+    verdicts = [SizeVerdict(size, "unknown", reason=reasons.get(size, "")) for size in axis.sizes]
     return Curve(axis, tuple(verdicts))
 
 
-def unfinished_warnings(unfinished: int, curves: int) -> list[MapWarning]:
+def unfinished_warnings(run: Run, fits: Sequence[Fit]) -> list[MapWarning]:
     """Return a warning of the curves that are undecided for want of an end or a process."""
+    unfinished = sum(not shows_spread(run, fit) for fit in fits)
     if not unfinished:
         return []
     message = (
-        f"{unfinished} of {counted(curves, 'curve')} are undecided: the sweep was stopped before "
-        f"its end, or its budget was too short for {MIN_PROCESSES} processes: go on by "
+        f"{unfinished} of {counted(len(run.axes), 'curve')} are undecided: the sweep was stopped "
+        f"before its end, or its budget was too short for {MIN_PROCESSES} processes: go on by "
         "'gacprof sweep … --resume'"
     )
     return [MapWarning("unfinished", message)]
@@ -169,7 +182,7 @@ def unfinished_warnings(unfinished: int, curves: int) -> list[MapWarning]:
 
 def failure_warnings(run: Run) -> list[MapWarning]:
     """One warning of all points that failed."""
-    failures = [why for axis in run.axes for why in run.failures(axis).values()]
+    failures = [*chain.from_iterable(run.failures(axis).values() for axis in run.axes)]
     if not failures:
         return []
     often = max(failures, key=failures.count)
@@ -234,8 +247,8 @@ def find_cliffs(
     From a to b the work grows by b/a at most, so that a growth of latency between none and that is
     no cliff. Beyond either end it is one where it exceeds what noise does to any edge of the curve.
     """
-    places = [i for i, size in enumerate(sizes) if size % (multiple or 1) == 0]
-    places = [i for i in places if isfinite(error[i])]
+    is_multiple = np.array(sizes) % (multiple or 1) == 0
+    places = np.flatnonzero(is_multiple & np.isfinite(error)).tolist()
     edge = quantile(FAMILY_LEVEL / 2 / max(1, len(places) - 1), degrees)
     half_width = quantile(INTERVAL_LEVEL, degrees)
     cliffs = []

@@ -103,12 +103,12 @@ class CliffMap:
         if not 0 < self.tolerance < inf:
             raise MapError(f"{where}: a tolerance of {self.tolerance}: give a positive fraction")
         for curve in self.curves:
-            supported = {v.size for v in curve.sizes if is_supported(v, self.tolerance)}
-            wrong = {v.size for v in curve.sizes} - supported.intersection(curve.axis.sizes)
-            if wrong:
+            on_axis = [v for v in curve.sizes if v.size in curve.axis.sizes]
+            supported = [v for v in on_axis if is_supported(v, self.tolerance)]
+            if len(supported) < len(curve.sizes):
                 raise MapError(
-                    f"{where}: {curve.axis} at {min(wrong)}: the size is not on the axis, or its "
-                    "verdict contradicts its penalty: build the map anew"
+                    f"{where}: {curve.axis} has a size that is not on the axis, or a verdict that "
+                    "contradicts its penalty: build the map anew"
                 )
 
     def save(self, path: str | Path) -> None:

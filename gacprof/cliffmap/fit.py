@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import sqrt
 
 import numpy as np
@@ -198,7 +199,7 @@ MAX_DISTURBED = 0.1
 def noise_floor(fits: Sequence[Fit]) -> float | None:
     """The relative difference that a point and its replicate stay within in 19 of 20 cases; None
     without replicates that were called often enough."""
-    differences = [d for fit in fits for d in half_differences(fit)]
+    differences = [*chain.from_iterable(map(half_differences, fits))]
     if not differences:
         return None
     return float(np.expm1(np.quantile(np.abs(differences), FLOOR_QUANTILE)))
@@ -221,8 +222,9 @@ def half_differences(fit: Fit) -> list[float]:
     if not measured.any():
         return []
     a -= np.median((a - b)[measured])  # halves may differ by a level that the whole does not have
-    pairs = [d for i, j in fit.pairs for d in (a[i] - b[j], b[i] - a[j])]
-    return [float(scale * d) for d in pairs if np.isfinite(d)]
+    sizes, replicates = np.array(fit.pairs, dtype=np.int64).reshape(-1, 2).T
+    differences = np.concatenate([a[sizes] - b[replicates], b[sizes] - a[replicates]])
+    return list(scale * differences[np.isfinite(differences)])
 
 
 def half_quartiles(residual: Floats) -> Floats:

@@ -36,7 +36,7 @@ WIDEST_GAP = 1.25
 """A size further than this ratio from all others is compared with none (our choice: the best larger
 size, had it been measured, might be that much larger and take less)."""
 
-NOT_MEASURED = "measured in too few undisturbed blocks: sweep on a quieter machine"
+NOT_MEASURED = "too few undisturbed blocks or processes, or the sweep did not end: go on with it"
 NOT_COMPARABLE = "the sizes that it could be padded to were not all measured"
 
 
@@ -97,7 +97,7 @@ def verdict_of(penalty: Interval, tolerance: float) -> Verdict:
 
 
 def is_supported(verdict: SizeVerdict, tolerance: float) -> bool:
-    """Return whether a size's penalty bears out its verdict; only a decided one needs one."""
+    """Return whether a penalty bears out its verdict. Only a decided one needs a penalty."""
     borne_out = verdict_of(verdict.penalty or Interval(0.0, 0.0, inf), tolerance)
     return verdict.verdict in (borne_out, "undecided", "unknown")
 

@@ -15,14 +15,15 @@ import json
 import math
 import os
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Self
 
+import numpy as np
 import pandas as pd
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, model_validator
 
 from gacprof.core.errors import MeasurementError
 from gacprof.core.files import read_record, replacing, write_record
@@ -58,19 +59,18 @@ class BlockRow(BaseModel, strict=True):
     """A block as it stands in a file. ``block`` counts the blocks of a run; older journals do
     not."""
 
-    block: Annotated[int, Field(ge=0)] | None = None
+    block: float = math.inf
     axis: str
-    process: Annotated[int, Field(ge=0)]
+    process: int
     order: tuple[int, ...]
     times_us: tuple[float, ...]
     conditions: dict[str, float] = {}
 
     @model_validator(mode="after")
     def _has_a_time_for_each_size(self) -> Self:
-        if len(self.order) != len(self.times_us):
-            raise ValueError(f"{len(self.order)} sizes have {len(self.times_us)} times")
-        if any(us <= 0 or us == math.inf for us in self.times_us):
-            raise ValueError("a time is no positive number")
+        times = np.array(self.times_us)
+        if (times <= 0).any() | np.isinf(times).any() | (len(self.order) != len(times)):
+            raise ValueError("a block has a positive time for each of its sizes, or nan")
         return self
 
 
@@ -85,19 +85,33 @@ class RunFolder:
     Raises
     ------
     MeasurementError
-        Where it is none.
+        Where it is none, or a file in it is damaged.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        if not (self.path / RUN).is_file():
-            raise MeasurementError(f"{path} is no sweep's folder: it has no {RUN}")
-        self.header = read_record(self.path / RUN, RunHeader, SCHEMA, "gacprof sweep")
+        self.header = read_header(self.path)
         self.points = PointRecords()
         if (self.path / POINTS).is_file():
             self.points = read_record(
                 self.path / POINTS, PointRecords, POINTS_SCHEMA, "gacprof sweep"
             )
+        # The journal first: a fold between the two reads then loses nothing.
+        journal = read_journal(self.path / JOURNAL)
+        folded = read_folded(self.path / PARQUET)
+        # A kill within a fold leaves its blocks in both files.
+        unfolded = [row for row in journal if row.block >= len(folded)]
+        self.ended = len(folded) > 0 == len(unfolded)
+        """Whether the sweep came to its end: all blocks are folded."""
+        sizes = {axis.key: set(axis.sizes) for axis in self.axes}
+        self._blocks: dict[str, list[Block]] = {key: [] for key in sizes}
+        for row in [*folded, *unfolded]:
+            if not sizes.get(row.axis, set()).issuperset(row.order):
+                raise MeasurementError(
+                    f"{path}: a block of '{row.axis}' has sizes that {RUN} lacks: sweep again"
+                )
+            block = Block(row.axis, row.process, row.order, row.times_us, row.conditions)
+            self._blocks[row.axis].append(block)
 
     @property
     def name(self) -> str:
@@ -123,36 +137,6 @@ class RunFolder:
         """By size: why it could not be measured."""
         return self.points.failures.get(axis.key, {})
 
-    @property
-    def ended(self) -> bool:
-        """Whether the sweep came to its end: all blocks are folded."""
-        unfolded = (self.path / JOURNAL).is_file() and self._rows()[1]
-        return (self.path / PARQUET).is_file() and not unfolded
-
-    def _rows(self) -> tuple[list[BlockRow], list[BlockRow]]:
-        """Read the blocks that are folded, and those that are not."""
-        # The journal first: a fold between the two reads then loses nothing.
-        journal = read_journal(self.path / JOURNAL)
-        folded = read_folded(self.path / PARQUET)
-        # A kill within a fold leaves blocks in both files. Older journals have no numbers.
-        return folded, [r for r in journal if r.block is None or r.block >= len(folded)]
-
-    @cached_property
-    def _blocks(self) -> dict[str, list[Block]]:
-        """By axis key: the blocks in the order measured. Raises :class:`MeasurementError` for one
-        of other sizes than the axis has."""
-        sizes = {axis.key: set(axis.sizes) for axis in self.axes}
-        blocks: dict[str, list[Block]] = {key: [] for key in sizes}
-        folded, unfolded = self._rows()
-        for row in [*folded, *unfolded]:
-            if not sizes.get(row.axis, set()).issuperset(row.order):
-                raise MeasurementError(
-                    f"{self.path}: a block of '{row.axis}' has sizes that {RUN} lacks: sweep again"
-                )
-            block = Block(row.axis, row.process, row.order, row.times_us, row.conditions)
-            blocks[row.axis].append(block)
-        return blocks
-
 
 class RunWriter(RunFolder):
     """A sweep's folder, written by this process alone until it is closed or the process ends.
@@ -169,7 +153,7 @@ class RunWriter(RunFolder):
     """
 
     def __init__(self, path: str | Path) -> None:
-        RunFolder(path)  # no lock is left in what is no sweep's folder
+        read_header(Path(path))  # no lock is left in what is no sweep's folder
         lock = os.open(Path(path) / LOCK, os.O_CREAT | os.O_RDWR)
         self.close = weakref.finalize(self, os.close, lock)
         try:
@@ -180,19 +164,19 @@ class RunWriter(RunFolder):
                 f"a sweep still runs in {path}: wait for its end, or name another folder"
             ) from None
         super().__init__(path)
-        journal = self.path / JOURNAL
-        if journal.is_file():  # a kill may have torn the last line
+        with suppress(FileNotFoundError):  # a kill may have torn the last line
+            journal = self.path / JOURNAL
             os.truncate(journal, journal.read_bytes().rfind(b"\n") + 1)
 
     @classmethod
     def create(cls, path: str | Path, header: RunHeader) -> RunWriter:
         """Begin a run in a new or empty folder."""
         folder = Path(path)
-        if folder.exists() and any(folder.iterdir()):
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
             raise MeasurementError(
                 f"{folder} is not empty: resume the sweep in it, or name another"
             )
-        folder.mkdir(parents=True, exist_ok=True)
         (folder / LOCK).touch(exist_ok=False)  # of two sweeps that begin at once one fails here
         write_record(folder / RUN, header, SCHEMA)
         return cls(folder)
@@ -203,6 +187,7 @@ class RunWriter(RunFolder):
         with (self.path / JOURNAL).open("a", encoding="utf-8") as journal:
             journal.write(json.dumps(row) + "\n")
         self._blocks[block.axis].append(block)
+        self.ended = False
 
     def record_points(
         self, axis: Axis, kernels: Mapping[int, Sequence[KernelRun]], failures: Mapping[int, str]
@@ -227,6 +212,7 @@ class RunWriter(RunFolder):
         with replacing(self.path / PARQUET) as temporary:
             frame_of(blocks).to_parquet(temporary, compression="zstd", index=False)
         (self.path / JOURNAL).unlink(missing_ok=True)
+        self.ended = True
 
 
 def frame_of(blocks: Iterable[Block]) -> pd.DataFrame:
@@ -252,13 +238,11 @@ def frame_of(blocks: Iterable[Block]) -> pd.DataFrame:
 def read_folded(path: Path) -> list[BlockRow]:
     """Read the blocks of a Parquet file of :func:`frame_of`'s rows; none where it is missing."""
     rows = []
-    try:
-        frame = pd.read_parquet(path) if path.is_file() else frame_of([])
-        for _, calls in frame.groupby("block", sort=True):
+    with refusing_damage(path), suppress(FileNotFoundError):
+        for _, calls in pd.read_parquet(path).groupby("block", sort=True):
             first = calls.iloc[0]
             conditions = first["us":].iloc[1:].dropna()
             row = BlockRow(
-                block=int(first["block"]),
                 axis=first["axis"],
                 process=int(first["process"]),
                 order=tuple(calls["size"].tolist()),
@@ -266,28 +250,31 @@ def read_folded(path: Path) -> list[BlockRow]:
                 conditions={str(name): float(value) for name, value in conditions.items()},
             )
             rows.append(row)
-    except DAMAGES as error:
-        raise MeasurementError(f"{path} is damaged: {first_problem(error)}") from None
     return rows
 
 
 def read_journal(path: Path) -> list[BlockRow]:
     """Read the blocks of a journal; none where it is missing. A last line that is torn by a kill,
     or under way just now, is left out."""
-    lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
+    rows = []
+    with refusing_damage(path), suppress(FileNotFoundError):
+        *lines, _ = path.read_bytes().split(b"\n")
+        rows = [BlockRow.model_validate_json(line) for line in lines]
+    return rows
+
+
+def read_header(folder: Path) -> RunHeader:
+    """Read what a run is to measure. Raises :class:`MeasurementError` for another folder."""
+    if not (folder / RUN).is_file():
+        raise MeasurementError(f"{folder} is no sweep's folder: it has no {RUN}")
+    return read_record(folder / RUN, RunHeader, SCHEMA, "gacprof sweep")
+
+
+@contextmanager
+def refusing_damage(path: Path) -> Iterator[None]:
+    """Raise :class:`MeasurementError`, in one line, for whatever a damaged file makes fail."""
     try:
-        return [BlockRow.model_validate_json(line) for line in lines]
-    except ValidationError as error:
-        raise MeasurementError(f"{path} is damaged: {first_problem(error)}") from None
-
-
-DAMAGES = (ValueError, KeyError, TypeError, AttributeError, OSError)
-"""What reading a Parquet file may raise."""
-
-
-def first_problem(error: Exception) -> str:
-    """Say in one line what is wrong with a file."""
-    if isinstance(error, ValidationError):
-        problem = error.errors()[0]
-        return f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
-    return str(error).partition("\n")[0]
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+        problem = " ".join(str(error).partition(" [type=")[0].split())
+        raise MeasurementError(f"{path} is damaged: {problem}") from None

@@ -20,6 +20,7 @@ WINDOW = 0.25
 LEAST_REACH = 32
 """The same in sizes, at least: a small dim has another tile beside it too (AMX's K of 32, say)."""
 
+
 def window_of(size: int, window: float = WINDOW) -> tuple[int, int]:
     """The first and the last size within ``window`` (a fraction) of a size."""
     reach = max(LEAST_REACH, round(size * window))

@@ -63,13 +63,12 @@ def suite_for_model(
     for module in inventory.modules:
         merged_ranks = {dim.name: None for dim in inventory.ranks_of(module)}
         for sizes in ({}, merged_ranks):  # as it is, and with its factors multiplied out
-            for gemm in products.local_gemms(module, sizes):
-                if gemm is not None:
-                    for m in counts:
-                        shape = {"M": m, "N": gemm.N, "K": gemm.K}
-                        axes.append(
-                            linear_axis("N", [gemm.N], shape, products.dtype_of(module), gemm.bias)
-                        )
+            for gemm in filter(None, products.local_gemms(module, sizes)):
+                for m in counts:
+                    shape = {"M": m, "N": gemm.N, "K": gemm.K}
+                    axes.append(
+                        linear_axis("N", [gemm.N], shape, products.dtype_of(module), gemm.bias)
+                    )
     axes += attention_axes(inventory, list(counts), dtype or plain_dtype(inventory))
     description = f"{inventory.layout} checkpoint {inventory.fingerprint}"
     return Suite("for-model", merged_axes(axes), description)
@@ -113,7 +112,7 @@ def suite_for_ranks(
 
 def uses_beside_neighbours(products: Products, dim: Dim) -> Iterator[Use]:
     """Yield the dim's uses beside its coupled dims as stored, and padded as diagnosing and planning
-    take them to be. An aligned dim is asked to change by nothing but its neighbours: as stored."""
+    take them to be. Odd neighbours hide nothing of a dim that is aligned: as stored suffices."""
     yield from products.uses_of(dim)
     if dim.size % ALIGNED:
         for multiple in PADDED_TO:

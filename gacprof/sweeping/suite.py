@@ -95,12 +95,10 @@ class SweepTable(Strict):
     def axes(self, kind: str) -> Iterator[Axis]:
         """Yield one axis for each combination of the other settings."""
         sizes = sorted(set(chain.from_iterable(map(choices, self.values))))
-        for name in choices(self.dtype):
+        settings = choices(self.dtype), combinations(self.dims), combinations(self.flags)
+        for name, dims, flags in product(*settings):
             dtype = AUTO_DTYPE.get(kind, "float16") if name == "auto" else compute_dtype(name)
-            for dims in combinations(self.dims):
-                for flags in combinations(self.flags):
-                    axis = Axis(self.operator, self.axis, tuple(sizes), dims, dtype, flags)
-                    yield complete_axis(axis)
+            yield complete_axis(Axis(self.operator, self.axis, tuple(sizes), dims, dtype, flags))
 
 
 class SuiteTable(Strict):
@@ -180,9 +178,7 @@ def merged_axes(axes: Iterable[Axis]) -> tuple[Axis, ...]:
     """The axes, those with one key as one that has the sizes of all."""
     merged: dict[str, Axis] = {}
     for axis in axes:
-        sizes = set(axis.sizes)
-        if axis.key in merged:
-            sizes.update(merged[axis.key].sizes)
+        sizes = {*axis.sizes, *merged.get(axis.key, axis).sizes}
         merged[axis.key] = replace(axis, sizes=tuple(sorted(sizes)))
     return tuple(merged.values())
 

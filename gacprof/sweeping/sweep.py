@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from gacprof.checkpoint.scan import inventory_of
@@ -150,7 +151,7 @@ def open_run(folder: Path, suite: Suite, environment: Environment, resume: bool)
 
 def summary_of(run: RunWriter, seconds: float) -> SweepSummary:
     """The counts of a run."""
-    blocks = [block for axis in run.axes for block in run.blocks(axis)]
+    blocks = [*chain.from_iterable(map(run.blocks, run.axes))]
     return SweepSummary(
         run.path,
         len(run.axes),
