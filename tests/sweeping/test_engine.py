@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 
 import pytest
 from recorded_device import RECORDED, RecordedDevice
@@ -105,6 +106,33 @@ def test_what_cannot_be_decided_ends_at_the_most_blocks(tmp_path: Path) -> None:
     assert all(len(run.blocks(axis)) <= MAX_BLOCKS for axis in AXES)
     for curve in build_map(run.path).curves:
         assert not [s for s in curve.with_verdict("safe") if s % 8]
+
+
+def test_a_curve_at_the_tolerance_is_measured_until_it_is_known_finely(tmp_path: Path) -> None:
+    run = begun(tmp_path)
+    at_the_tolerance = noisy(lambda p: 102.0 if planted(p) > 100 else 100.0, 0.005)
+    measure(run, lambda: RecordedDevice(at_the_tolerance))
+    for curve in build_map(run.path).curves:
+        half_widths = [(v.penalty.high - v.penalty.low) / 2 for v in curve.sizes if v.penalty]
+        assert median(half_widths) < 0.005
+        assert MIN_BLOCKS < len(run.blocks(curve.axis)) < MAX_BLOCKS
+
+
+def test_what_a_sweep_leaves_is_judged_once_it_has_ended(tmp_path: Path) -> None:
+    def killed_in_the_third_process() -> RecordedDevice:
+        if len({block.process for block in run.blocks(AXES[0])}) == PROCESSES - 1:
+            raise KeyboardInterrupt
+        return RecordedDevice(noisy(planted, 0.02))
+
+    run = begun(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        measure(run, killed_in_the_third_process)
+    killed = build_map(RunFolder(run.path))
+    assert {v.verdict for curve in killed.curves for v in curve.sizes} == {"undecided"}
+    run.close()
+    measure(RunWriter(run.path), lambda: RecordedDevice(noisy(planted, 0.02)))
+    for curve in build_map(run.path).curves:
+        assert curve.with_verdict("safe") == [96, 104, 112, 120, 128]
 
 
 def test_failed_points_are_recorded_and_the_rest_goes_on(tmp_path: Path) -> None:
