@@ -109,13 +109,16 @@ def test_what_cannot_be_decided_ends_at_the_most_blocks(tmp_path: Path) -> None:
 
 
 def test_a_curve_at_the_tolerance_is_measured_until_it_is_known_finely(tmp_path: Path) -> None:
-    run = begun(tmp_path)
-    at_the_tolerance = noisy(lambda p: 102.0 if planted(p) > 100 else 100.0, 0.005)
-    measure(run, lambda: RecordedDevice(at_the_tolerance))
-    for curve in build_map(run.path).curves:
-        half_widths = [(v.penalty.high - v.penalty.low) / 2 for v in curve.sizes if v.penalty]
-        assert median(half_widths) < 0.005
-        assert MIN_BLOCKS < len(run.blocks(curve.axis)) < MAX_BLOCKS
+    blocks = {}
+    for spread in (0.002, 0.01):
+        run = begun(tmp_path / str(spread))
+        at_the_tolerance = noisy(lambda p: 102.0 if planted(p) > 100 else 100.0, spread)
+        measure(run, lambda device=at_the_tolerance: RecordedDevice(device))  # type: ignore[misc]
+        blocks[spread] = min(len(run.blocks(axis)) for axis in AXES)
+        for curve in build_map(run.path).curves:
+            half_widths = [(v.penalty.high - v.penalty.low) / 2 for v in curve.sizes if v.penalty]
+            assert median(half_widths) < 0.005
+    assert blocks[0.002] < 2 * MIN_BLOCKS < blocks[0.01]
 
 
 def test_what_a_sweep_leaves_is_judged_once_it_has_ended(tmp_path: Path) -> None:
