@@ -297,11 +297,11 @@ def test_head_dim_is_judged_on_the_curve_that_calls_as_a_model_does() -> None:
             {"cache": "cold", "causal": True, "layout": "bhsd", "mask": "none"},
         )
     ]
-    own = {"causal": True, "layout": "bhsd"}
+    models_flags = {"causal": True, "layout": "bhsd"}
 
     def slow_at_72_as_a_model_calls(point: Point) -> float:
-        is_own = own.items() <= point.flags.items()
-        return 140.0 if is_own and point.dims["head_dim"] == 72 else 100.0
+        is_usual = models_flags.items() <= point.flags.items()
+        return 140.0 if is_usual and point.dims["head_dim"] == 72 else 100.0
 
     for order in permutations(axes):
         cliff_map = build_map(PlantedRun(order, slow_at_72_as_a_model_calls))
