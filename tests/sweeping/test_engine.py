@@ -78,8 +78,10 @@ class Clock:
         return random.Random(self.now).uniform(90, 120)
 
 
-@pytest.mark.parametrize(("budget_s", "processes"), [(30, 1), (100, 1), (1000, 3), (170, 2)])
-def test_a_budget_counts_preparing_and_leaves_half_for_measuring(
+@pytest.mark.parametrize(
+    ("budget_s", "processes"), [(30, 1), (60, 1), (150, 2), (170, 2), (1000, 3)]
+)
+def test_a_budget_counts_preparing_and_has_two_processes_where_they_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget_s: float, processes: int
 ) -> None:
     clock = Clock()
