@@ -16,7 +16,7 @@ import pytest
 from planted import PlantedRun
 
 from gacprof.cliffmap.cliffmap import load_map
-from gacprof.cliffmap.run_folder import RunFolder, RunHeader
+from gacprof.cliffmap.run_folder import RunHeader, RunWriter
 from gacprof.core.points import Axis
 from gacprof.sweeping.suite import load_suite
 
@@ -147,10 +147,11 @@ def test_what_came_back_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[st
     axis = Axis("linear", "K", tuple(range(64, 97)), {"M": 4, "N": 64}, "float16")
     planted = PlantedRun((axis,))
     made = tmp_path / "made"
-    run = RunFolder.create(made / "quick", RunHeader("quick", planted.environment, (axis,)))
+    run = RunWriter.create(made / "quick", RunHeader("quick", planted.environment, (axis,)))
     for block in planted.blocks(axis):
         run.append(block)
-    RunFolder.create(made / "full", RunHeader("full", planted.environment, (axis,)))
+    run.fold()
+    RunWriter.create(made / "full", RunHeader("full", planted.environment, (axis,)))
     plane = {"dtype": "bfloat16", "M": 1024, "sizes": [4096, 4097], "us": [50.0, 120, 130, 140]}
     names = ["nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_TNT", "cutlass_80_wmma_align1"]
     plane |= {"names": names, "kernels": [[0], [1], [1], []]}

@@ -37,6 +37,10 @@ if TYPE_CHECKING:  # what diagnosing needs does without numpy
 MERGED = 0
 """Stands in a column for None: the rank is merged."""
 
+PADDED_TO = (64, 8)
+"""Multiples that coupled dims are taken to be padded to where a dim is judged beside them: one of
+64 hides nothing of a smaller period. These are what a sweep of a model measures, too."""
+
 COLUMN_ROLES = frozenset({"q", "k", "v", "qkv", "gate", "up", "gate_up"})
 """Roles whose output features the TP ranks share (Megatron-LM's column-parallel layers)."""
 ROW_ROLES = frozenset({"o", "down"})
@@ -241,3 +245,24 @@ def plain_dtype(inventory: Inventory) -> str:
     config = inventory.config
     named = dtype_name(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
     return named if named in DTYPES else "bfloat16"
+
+
+def coupled_dims(inventory: Inventory, dim: Dim) -> list[Dim]:
+    """Return the other dims of the products that a dim feeds."""
+    weights = dict.fromkeys(feed.weight for feed in dim.feeds)
+    dims = {other.name: other for weight in weights for other in inventory.fed_by.get(weight, ())}
+    dims.pop(dim.name, None)
+    return list(dims.values())
+
+
+def padded_neighbours(
+    inventory: Inventory, dim: Dim, multiple: int, sizes: NewSizes = AS_STORED
+) -> dict[str, int]:
+    """Return the coupled dims of a dim that can be padded, at the next multiples of their
+    ``sizes``. A merged one is none."""
+    padded = {}
+    for other in coupled_dims(inventory, dim):
+        size = sizes.get(other.name, other.size)
+        if size is not None and other.padding == "exact":
+            padded[other.name] = -(-size // multiple) * multiple
+    return padded

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
-from math import expm1, hypot, isfinite, log, log1p
+from contextlib import suppress
+from dataclasses import replace
+from itertools import chain, pairwise
+from math import expm1, hypot, log, log1p
 from pathlib import Path
 from typing import Protocol
+
+import numpy as np
 
 from gacprof.cliffmap.cliffmap import Cliff, CliffMap, Curve, MapWarning
 from gacprof.cliffmap.fit import Fit, fit_blocks, machine_warnings, noise_floor
 from gacprof.cliffmap.judge import INTERVAL_LEVEL, judge_sizes, quantile, significant, with_reason
 from gacprof.cliffmap.run_folder import RunFolder
 from gacprof.core.errors import MapError
+from gacprof.core.files import read_json
 from gacprof.core.formatting import counted
 from gacprof.core.points import Axis, Block, Environment
 from gacprof.core.sizes import TOLERANCE, Interval, SizeVerdict
@@ -20,7 +25,8 @@ from gacprof.kernels.names import attach
 
 
 class Run(Protocol):
-    """The blocks of a sweep: a :class:`RunFolder`, or yours."""
+    """The blocks of a sweep: a :class:`RunFolder`, or yours. A block says which process measured
+    it; ``ended`` is false where the sweep was stopped before it was done."""
 
     @property
     def name(self) -> str: ...
@@ -31,6 +37,9 @@ class Run(Protocol):
     @property
     def axes(self) -> tuple[Axis, ...]: ...
 
+    @property
+    def ended(self) -> bool: ...
+
     def blocks(self, axis: Axis) -> list[Block]: ...
 
     def kernels(self, axis: Axis) -> Mapping[int, tuple[str, ...]]: ...
@@ -39,30 +48,35 @@ class Run(Protocol):
 
 
 def build_map(
-    run: Run | str | Path, *, tolerance: float = TOLERANCE, name: str | None = None
+    run: Run | str | Path,
+    *,
+    tolerance: float = TOLERANCE,
+    name: str | None = None,
+    out: str | Path | None = None,
 ) -> CliffMap:
     """Build the cliff map of a sweep: fit each axis's blocks, judge its sizes, find its cliffs.
 
     Parameters
     ----------
     run
-        The folder of a sweep; the map is written there as cliffmap.json.
+        The folder of a sweep.
     tolerance
         The penalty up to which a size is safe.
     name
         The map's name; by default the run's.
+    out
+        The map's file; by default cliffmap.json in the run's folder.
 
     Raises
     ------
     MeasurementError
         Where there is no such run.
     MapError
-        Where nothing was measured in it.
+        Where nothing was measured in it, or the file holds a map of another tolerance.
     """
     if isinstance(run, str | Path):
-        cliff_map = build_map(RunFolder(run), tolerance=tolerance, name=name)
-        cliff_map.save(Path(run) / "cliffmap.json")
-        return cliff_map
+        out = out or Path(run) / "cliffmap.json"
+        return build_map(RunFolder(run), tolerance=tolerance, name=name, out=out)
     fits = {axis: fit_blocks(run.blocks(axis)) for axis in run.axes if run.blocks(axis)}
     virtual = run.environment.kind == "virtual"
     if not fits and not virtual:
@@ -73,19 +87,59 @@ def build_map(
         if virtual:
             curves.append(kernel_curve(axis, kernels, run.failures(axis)))
         elif axis in fits:
-            curves.append(curve_of(axis, fits[axis], tolerance, kernels, run.failures(axis)))
+            fit = with_known_errors(run, fits[axis])
+            curves.append(curve_of(axis, fit, tolerance, kernels, run.failures(axis)))
     environment = run.environment
     verb = "kernels dispatched on a virtual" if virtual else "measured on"
     stack = " ".join(f"{name} {version}" for name, version in environment.stack.items())
-    return CliffMap(
+    cliff_map = CliffMap(
         name or run.name,
         f"{verb} {environment.name} ({stack})",
         environment,
         tuple(curves),
         tolerance,
         rounded(noise_floor(list(fits.values()))),
-        (*machine_warnings(list(fits.values())), *failure_warnings(run)),
+        (
+            *machine_warnings(list(fits.values())),
+            *failure_warnings(run),
+            *unfinished_warnings(run, list(fits.values())),
+        ),
     )
+    cliff_map.check(run.name)
+    if out is not None:
+        refuse_other_tolerance(Path(out), tolerance)
+        cliff_map.save(out)
+    return cliff_map
+
+
+MIN_PROCESSES = 2
+"""Of a curve: places in memory move single sizes by some per cent from one process to the next, and
+one process alone does not show by how much."""
+
+
+def shows_spread(run: Run, fit: Fit) -> bool:
+    """Return whether a curve's errors are known: the sweep ended, and several processes took part.
+
+    Sizes that differ between processes by 1 to 4 % (standard deviation), planted, made one process
+    call a quarter of the slow sizes safe.
+    """
+    return run.ended and len(np.unique(fit.processes)) >= MIN_PROCESSES
+
+
+def with_known_errors(run: Run, fit: Fit) -> Fit:
+    """Return the fit, with infinite errors where :func:`shows_spread` says that none is known."""
+    return replace(fit, error=np.where(shows_spread(run, fit), fit.error, np.inf))
+
+
+def refuse_other_tolerance(path: Path, tolerance: float) -> None:
+    """Raise :class:`MapError` where a file holds a map of another tolerance."""
+    stored = tolerance
+    with suppress(OSError, ValueError, LookupError, TypeError):  # there is no map
+        stored = read_json(path)["tolerance"]
+    if stored != tolerance:
+        raise MapError(
+            f"{path} is a map of tolerance {stored}: name another file by --out, or this tolerance"
+        )
 
 
 def curve_of(
@@ -113,9 +167,22 @@ def kernel_curve(axis: Axis, kernels: Mapping[int, str], failures: Mapping[int, 
     return Curve(axis, tuple(verdicts))
 
 
+def unfinished_warnings(run: Run, fits: Sequence[Fit]) -> list[MapWarning]:
+    """Return a warning of the curves that are undecided for want of an end or a process."""
+    unfinished = sum(not shows_spread(run, fit) for fit in fits)
+    if not unfinished:
+        return []
+    message = (
+        f"{unfinished} of {counted(len(run.axes), 'curve')} are undecided: the sweep was stopped "
+        f"before its end, or its budget was too short for {MIN_PROCESSES} processes: go on by "
+        "'gacprof sweep … --resume'"
+    )
+    return [MapWarning("unfinished", message)]
+
+
 def failure_warnings(run: Run) -> list[MapWarning]:
     """One warning of all points that failed."""
-    failures = [why for axis in run.axes for why in run.failures(axis).values()]
+    failures = [*chain.from_iterable(run.failures(axis).values() for axis in run.axes)]
     if not failures:
         return []
     often = max(failures, key=failures.count)
@@ -180,8 +247,8 @@ def find_cliffs(
     From a to b the work grows by b/a at most, so that a growth of latency between none and that is
     no cliff. Beyond either end it is one where it exceeds what noise does to any edge of the curve.
     """
-    places = [i for i, size in enumerate(sizes) if size % (multiple or 1) == 0]
-    places = [i for i in places if isfinite(error[i])]
+    is_multiple = np.array(sizes) % (multiple or 1) == 0
+    places = np.flatnonzero(is_multiple & np.isfinite(error)).tolist()
     edge = quantile(FAMILY_LEVEL / 2 / max(1, len(places) - 1), degrees)
     half_width = quantile(INTERVAL_LEVEL, degrees)
     cliffs = []

@@ -10,22 +10,29 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import hypot, log
+from math import hypot, inf, log
 from pathlib import Path
 from typing import Literal
 
-from gacprof.cliffmap.judge import INTERVAL_LEVEL, judge_sizes, quantile
+from gacprof.cliffmap.judge import INTERVAL_LEVEL, is_supported, judge_sizes, quantile
 from gacprof.core.errors import MapError
 from gacprof.core.files import plain, read_record, write_text
-from gacprof.core.points import Axis, Environment
+from gacprof.core.points import Axis, Environment, Flag
 from gacprof.core.sizes import TOLERANCE, Gemm, Interval, Side, SizeVerdict, Use
 
 SCHEMA = "gacprof.cliffmap/4"
 MAPS = Path(__file__).parents[1] / "maps"
 """The maps that are shipped."""
 
-PREFERRED_FLAGS = {"cache": "cold", "layout": "tn", "backend": "auto", "mask": "none"}
-"""A model's own way of calling: weights are not in cache, ``y = x · Wᵀ``."""
+PREFERRED_FLAGS: Mapping[str, tuple[Flag, ...]] = {
+    "cache": ("cold",),
+    "layout": ("tn", "bhsd"),
+    "backend": ("auto",),
+    "mask": ("none",),
+    "causal": (True,),
+}
+"""A model's own way of calling: weights are not in cache, ``y = x · Wᵀ`` (tn) in linear layers, and
+causal attention whose heads stand before the tokens (bhsd)."""
 
 
 @dataclass(frozen=True)
@@ -61,18 +68,16 @@ class Curve:
     @property
     def strangeness(self) -> int:
         """The number of flags that differ from a model's own way of calling."""
-        flags = self.axis.flags
-        return sum(value != PREFERRED_FLAGS.get(name, False) for name, value in flags.items()) + (
-            "cache" not in flags
-        )
+        flags = {"cache": "unknown", **self.axis.flags}
+        return sum(v not in PREFERRED_FLAGS.get(name, (False,)) for name, v in flags.items())
 
 
 @dataclass(frozen=True)
 class MapWarning:
     """What a reader should know of a map: ``drift`` and ``contention`` of the machine, ``failed``
-    points, the ``source`` of published numbers."""
+    points, an ``unfinished`` sweep, the ``source`` of published numbers."""
 
-    kind: Literal["drift", "contention", "failed", "source"]
+    kind: Literal["drift", "contention", "failed", "unfinished", "source"]
     message: str
 
 
@@ -93,6 +98,19 @@ class CliffMap:
     noise_floor: float | None = None
     warnings: tuple[MapWarning, ...] = ()
 
+    def check(self, where: object) -> None:
+        """Raise :class:`MapError`, which names ``where`` the map is, if it contradicts itself."""
+        if not 0 < self.tolerance < inf:
+            raise MapError(f"{where}: a tolerance of {self.tolerance}: give a positive fraction")
+        for curve in self.curves:
+            on_axis = [v for v in curve.sizes if v.size in curve.axis.sizes]
+            supported = [v for v in on_axis if is_supported(v, self.tolerance)]
+            if len(supported) < len(curve.sizes):
+                raise MapError(
+                    f"{where}: {curve.axis} has a size that is not on the axis, or a verdict that "
+                    "contradicts its penalty: build the map anew"
+                )
+
     def save(self, path: str | Path) -> None:
         """Write the map to a JSON file."""
         record = {"schema": SCHEMA, **plain(self)}
@@ -109,8 +127,9 @@ class CliffMap:
         return sorted({c.axis.dtype for c in self.curves if c.axis.operator == "linear"})
 
     def sizes(self, uses: Sequence[Use], low: int, high: int) -> list[int]:
-        """The sizes of a dim within [low, high] that were measured in all of these uses."""
-        return [size for size in self._table(uses) if low <= size <= high]
+        """The sizes of a dim within [low, high] whose latency is known in all of these uses."""
+        table = self._table(uses)
+        return [size for size in table if low <= size <= high and table[size].latency_us]
 
     def judge(self, uses: Sequence[Use], sizes: Sequence[int]) -> list[SizeVerdict]:
         """The verdict on each of these sizes of a dim: a single product's are its curve's, several
@@ -292,9 +311,11 @@ def load_map(name_or_path: str | Path) -> CliffMap:
     if not path.is_file():
         shipped = ", ".join(shipped_maps())
         raise MapError(
-            f"there is no map {path}: build it by 'gacprof map build RUN', or name one of {shipped}"
+            f"there is no map {path}: build it by 'gacprof map build RUN', or name one of "
+            f"{shipped} (a GPU's name goes to diagnose, plan and explain)"
         )
     cliff_map = read_record(path, CliffMap, SCHEMA, "gacprof map build RUN")
+    cliff_map.check(path)
     timed = any(v.latency_us for curve in cliff_map.curves for v in curve.sizes)
     if cliff_map.environment.kind == "virtual" and timed:
         raise MapError(f"{path} holds times of a virtual GPU, which has none: build it anew")

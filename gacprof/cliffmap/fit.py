@@ -9,13 +9,14 @@ compares estimators.
 
 The error of an effect is that of a lower quartile of as many calls, with one spread for the whole
 curve (few calls now and then lie close together by chance), or of the differences between
-processes where these are larger.
+processes where these are larger, or of the clock's steps: tied times do not average out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import sqrt
 
 import numpy as np
@@ -36,6 +37,8 @@ QUARTILE_ERROR = 1.363
 """Standard error of the lower quartile of n normal values, over σ/√n: √(¼·¾) / φ(Φ⁻¹(¼))."""
 NORMAL_BESIDE = 1.028
 """Φ⁻¹(0.4) − Φ⁻¹(0.1): the distance of these quantiles of a normal distribution, over σ."""
+ROUNDING = 1 / sqrt(12)
+"""Standard deviation of what rounding to a step loses, over the step: of a uniform distribution."""
 NOISIER = 2.0
 """A slot whose own spread is larger than the curve's by this factor keeps its own."""
 CONTENDED = 0.5
@@ -92,7 +95,15 @@ def fit_blocks(blocks: Sequence[Block]) -> Fit:
     fit = fit_matrix(log_times, [size for size, _ in columns], processes)
     pairs = [(columns[size, 0], columns[size, 1]) for size, number in columns if number == 1]
     disturbed = float(np.isnan(np.concatenate([block.times_us for block in blocks])).mean())
-    return replace(fit, pairs=tuple(pairs), disturbed=disturbed)
+    error = np.maximum(fit.error, ROUNDING * clock_step(blocks) / np.exp(fit.log_us))
+    return replace(fit, error=error, pairs=tuple(pairs), disturbed=disturbed)
+
+
+def clock_step(blocks: Sequence[Block]) -> float:
+    """Return the smallest step between distinct times of a block (µs), from 0 to its first time
+    included: where all times are equal, they are one step of the clock."""
+    steps = np.concatenate([np.diff(np.unique([0.0, *block.times_us])) for block in blocks])
+    return float(np.min(steps[np.isfinite(steps)], initial=np.inf))
 
 
 def fit_matrix(log_times: Floats, slot_sizes: Sequence[int], processes: Ints) -> Fit:
@@ -188,7 +199,7 @@ MAX_DISTURBED = 0.1
 def noise_floor(fits: Sequence[Fit]) -> float | None:
     """The relative difference that a point and its replicate stay within in 19 of 20 cases; None
     without replicates that were called often enough."""
-    differences = [d for fit in fits for d in half_differences(fit)]
+    differences = [*chain.from_iterable(map(half_differences, fits))]
     if not differences:
         return None
     return float(np.expm1(np.quantile(np.abs(differences), FLOOR_QUANTILE)))
@@ -211,8 +222,9 @@ def half_differences(fit: Fit) -> list[float]:
     if not measured.any():
         return []
     a -= np.median((a - b)[measured])  # halves may differ by a level that the whole does not have
-    pairs = [d for i, j in fit.pairs for d in (a[i] - b[j], b[i] - a[j])]
-    return [float(scale * d) for d in pairs if np.isfinite(d)]
+    sizes, replicates = np.array(fit.pairs, dtype=np.int64).reshape(-1, 2).T
+    differences = np.concatenate([a[sizes] - b[replicates], b[sizes] - a[replicates]])
+    return list(scale * differences[np.isfinite(differences)])
 
 
 def half_quartiles(residual: Floats) -> Floats:

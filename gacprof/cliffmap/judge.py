@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain, pairwise
-from math import exp, expm1, hypot, inf, isinf, log1p
+from math import exp, expm1, hypot, inf, isinf
 from statistics import NormalDist
 
 from gacprof.core.sizes import Interval, SizeVerdict, Verdict
@@ -36,7 +36,7 @@ WIDEST_GAP = 1.25
 """A size further than this ratio from all others is compared with none (our choice: the best larger
 size, had it been measured, might be that much larger and take less)."""
 
-NOT_MEASURED = "measured in too few undisturbed blocks: sweep on a quieter machine"
+NOT_MEASURED = "too few undisturbed blocks or processes, or the sweep did not end: go on with it"
 NOT_COMPARABLE = "the sizes that it could be padded to were not all measured"
 
 
@@ -77,22 +77,29 @@ def judge_sizes(
             low = max(low, gap - lower * spread)
             value = max(value, gap)
             high = max(high, gap + upper * spread)
-        verdict = verdict_of(low, high, log1p(tolerance))
+        # Judged as it is written: a map's verdicts agree with its intervals to the last digit.
+        penalty = Interval(*(significant(expm1(bound)) for bound in (low, value, high)))
+        verdict = verdict_of(penalty, tolerance)
         reason = ""
         if verdict == "safe" and not compared[place]:
             verdict, reason = "undecided", NOT_COMPARABLE
         half = half_width * error[i]
         latency = Interval(*(significant(exp(log_us[i] + side * half)) for side in (-1, 0, 1)))
-        penalty = Interval(*(significant(expm1(bound)) for bound in (low, value, high)))
         verdicts[i] = SizeVerdict(sizes[i], verdict, penalty, latency, reason)
     return verdicts
 
 
-def verdict_of(low: float, high: float, tolerance: float) -> Verdict:
-    """The verdict on a penalty between ``low`` and ``high``."""
-    if high <= tolerance:
+def verdict_of(penalty: Interval, tolerance: float) -> Verdict:
+    """Return the verdict on a penalty by its interval."""
+    if penalty.high <= tolerance:
         return "safe"
-    return "misaligned" if low > tolerance else "undecided"
+    return "misaligned" if penalty.low > tolerance else "undecided"
+
+
+def is_supported(verdict: SizeVerdict, tolerance: float) -> bool:
+    """Return whether a penalty bears out its verdict. Only a decided one needs a penalty."""
+    borne_out = verdict_of(verdict.penalty or Interval(0.0, 0.0, inf), tolerance)
+    return verdict.verdict in (borne_out, "undecided", "unknown")
 
 
 def comparable(sizes: Sequence[int]) -> list[bool]:

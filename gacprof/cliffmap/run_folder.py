@@ -1,22 +1,29 @@
 """The folder of a sweep: its axes, its environment, and every block.
 
 A block is one line of ``blocks.jsonl``, written before the next begins: a kill loses no more than
-the block under way. At the end of a sweep the lines are folded once into
-``blocks.parquet``, one row a call. ``points.json`` has the kernels of points, and why some failed.
+the block under way. A sweep that comes to its end folds the lines into ``blocks.parquet``, one row
+a call; lines that are not folded are those of a sweep that did not end, or still runs.
+``points.json`` has the kernels of points, and why some failed.
+
+Anybody may read a folder at any time; one process at a time writes.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 from pathlib import Path
+from typing import Self
 
+import numpy as np
 import pandas as pd
+from pydantic import BaseModel, model_validator
 
 from gacprof.core.errors import MeasurementError
 from gacprof.core.files import read_record, replacing, write_record
@@ -25,6 +32,8 @@ from gacprof.core.points import Axis, Block, Environment, KernelRun
 SCHEMA = "gacprof.run/3"
 POINTS_SCHEMA = "gacprof.points/1"
 RUN, JOURNAL, PARQUET, POINTS = "run.json", "blocks.jsonl", "blocks.parquet", "points.json"
+LOCK = ".lock"
+"""Empty; locked by the process that writes."""
 
 
 @dataclass(frozen=True)
@@ -46,41 +55,63 @@ class PointRecords:
     failures: dict[str, dict[int, str]] = field(default_factory=dict)
 
 
+class BlockRow(BaseModel, strict=True):
+    """A block as it stands in a file. ``block`` counts the blocks of a run; older journals do
+    not."""
+
+    block: float = math.inf
+    axis: str
+    process: int
+    order: tuple[int, ...]
+    times_us: tuple[float, ...]
+    conditions: dict[str, float] = {}
+
+    @model_validator(mode="after")
+    def _has_a_time_for_each_size(self) -> Self:
+        times = np.array(self.times_us)
+        if (times <= 0).any() | np.isinf(times).any() | (len(self.order) != len(times)):
+            raise ValueError("a block has a positive time for each of its sizes, or nan")
+        return self
+
+
 class RunFolder:
-    """A sweep's folder, being written or read.
+    """A sweep's folder, read.
 
     Parameters
     ----------
     path
-        A folder that :meth:`create` or an earlier sweep made.
+        A folder that a sweep made.
 
     Raises
     ------
     MeasurementError
-        Where it is none.
+        Where it is none, or a file in it is damaged.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        if not (self.path / RUN).is_file():
-            raise MeasurementError(f"{path} is no sweep's folder: it has no {RUN}")
-        self.header = read_record(self.path / RUN, RunHeader, SCHEMA, "gacprof sweep")
+        self.header = read_header(self.path)
         self.points = PointRecords()
         if (self.path / POINTS).is_file():
             self.points = read_record(
                 self.path / POINTS, PointRecords, POINTS_SCHEMA, "gacprof sweep"
             )
-
-    @classmethod
-    def create(cls, path: str | Path, header: RunHeader) -> RunFolder:
-        """Begin a run in a new or empty folder."""
-        folder = Path(path)
-        if folder.exists() and any(folder.iterdir()):
-            raise MeasurementError(
-                f"{folder} is not empty: resume the sweep in it, or name another"
-            )
-        write_record(folder / RUN, header, SCHEMA)
-        return cls(folder)
+        # The journal first: a fold between the two reads then loses nothing.
+        journal = read_journal(self.path / JOURNAL)
+        folded = read_folded(self.path / PARQUET)
+        # A kill within a fold leaves its blocks in both files.
+        unfolded = [row for row in journal if row.block >= len(folded)]
+        self.ended = len(folded) > 0 == len(unfolded)
+        """Whether the sweep came to its end: all blocks are folded."""
+        sizes = {axis.key: set(axis.sizes) for axis in self.axes}
+        self._blocks: dict[str, list[Block]] = {key: [] for key in sizes}
+        for row in [*folded, *unfolded]:
+            if not sizes.get(row.axis, set()).issuperset(row.order):
+                raise MeasurementError(
+                    f"{path}: a block of '{row.axis}' has sizes that {RUN} lacks: sweep again"
+                )
+            block = Block(row.axis, row.process, row.order, row.times_us, row.conditions)
+            self._blocks[row.axis].append(block)
 
     @property
     def name(self) -> str:
@@ -106,12 +137,57 @@ class RunFolder:
         """By size: why it could not be measured."""
         return self.points.failures.get(axis.key, {})
 
+
+class RunWriter(RunFolder):
+    """A sweep's folder, written by this process alone until it is closed or the process ends.
+
+    Parameters
+    ----------
+    path
+        A folder that :meth:`create` or an earlier sweep made.
+
+    Raises
+    ------
+    MeasurementError
+        Where it is none, or a sweep in it still runs.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        read_header(Path(path))  # no lock is left in what is no sweep's folder
+        lock = os.open(Path(path) / LOCK, os.O_CREAT | os.O_RDWR)
+        self.close = weakref.finalize(self, os.close, lock)
+        try:
+            # The kernel frees this lock when its process dies, so that none is ever stale.
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise MeasurementError(
+                f"a sweep still runs in {path}: wait for its end, or name another folder"
+            ) from None
+        super().__init__(path)
+        with suppress(FileNotFoundError):  # a kill may have torn the last line
+            journal = self.path / JOURNAL
+            os.truncate(journal, journal.read_bytes().rfind(b"\n") + 1)
+
+    @classmethod
+    def create(cls, path: str | Path, header: RunHeader) -> RunWriter:
+        """Begin a run in a new or empty folder."""
+        folder = Path(path)
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise MeasurementError(
+                f"{folder} is not empty: resume the sweep in it, or name another"
+            )
+        (folder / LOCK).touch(exist_ok=False)  # of two sweeps that begin at once one fails here
+        write_record(folder / RUN, header, SCHEMA)
+        return cls(folder)
+
     def append(self, block: Block) -> None:
         """Keep a block: on return a kill of the sweep loses it no more."""
         row = {"block": sum(map(len, self._blocks.values())), **asdict(block)}
         with (self.path / JOURNAL).open("a", encoding="utf-8") as journal:
             journal.write(json.dumps(row) + "\n")
         self._blocks[block.axis].append(block)
+        self.ended = False
 
     def record_points(
         self, axis: Axis, kernels: Mapping[int, Sequence[KernelRun]], failures: Mapping[int, str]
@@ -130,22 +206,13 @@ class RunFolder:
         write_record(self.path / POINTS, self.points, POINTS_SCHEMA)
 
     def fold(self) -> None:
-        """Move all blocks into Parquet."""
+        """Move all blocks into Parquet: the sweep has come to its end."""
         self.save_points()
         blocks = [block for blocks in self._blocks.values() for block in blocks]
         with replacing(self.path / PARQUET) as temporary:
             frame_of(blocks).to_parquet(temporary, compression="zstd", index=False)
         (self.path / JOURNAL).unlink(missing_ok=True)
-
-    @cached_property
-    def _blocks(self) -> dict[str, list[Block]]:
-        blocks: defaultdict[str, list[Block]] = defaultdict(list)
-        folded = []
-        if (self.path / PARQUET).is_file():
-            folded = blocks_of(pd.read_parquet(self.path / PARQUET))
-        for block in [*folded, *read_journal(self.path / JOURNAL, after=len(folded))]:
-            blocks[block.axis].append(block)
-        return blocks
+        self.ended = True
 
 
 def frame_of(blocks: Iterable[Block]) -> pd.DataFrame:
@@ -168,35 +235,46 @@ def frame_of(blocks: Iterable[Block]) -> pd.DataFrame:
     return frame.astype({"axis": "category"})
 
 
-def blocks_of(frame: pd.DataFrame) -> list[Block]:
-    """The blocks of :func:`frame_of`'s rows."""
-    blocks = []
-    for _, calls in frame.groupby("block", sort=True):
-        first = calls.iloc[0]
-        order, times = tuple(calls["size"].tolist()), tuple(calls["us"].tolist())
-        rest = first["us":].iloc[1:].dropna()
-        conditions = {str(name): float(value) for name, value in rest.items()}
-        blocks.append(Block(str(first["axis"]), int(first["process"]), order, times, conditions))
-    return blocks
+def read_folded(path: Path) -> list[BlockRow]:
+    """Read the blocks of a Parquet file of :func:`frame_of`'s rows; none where it is missing."""
+    rows = []
+    with refusing_damage(path), suppress(FileNotFoundError):
+        for _, calls in pd.read_parquet(path).groupby("block", sort=True):
+            first = calls.iloc[0]
+            conditions = first["us":].iloc[1:].dropna()
+            row = BlockRow(
+                axis=first["axis"],
+                process=int(first["process"]),
+                order=tuple(calls["size"].tolist()),
+                times_us=tuple(calls["us"].tolist()),
+                conditions={str(name): float(value) for name, value in conditions.items()},
+            )
+            rows.append(row)
+    return rows
 
 
-def read_journal(path: Path, after: int) -> list[Block]:
-    """The blocks of a journal but the run's first ``after``, which a kill left here although they
-    are folded. A last line that a kill tore is left out, and cut off."""
-    if not path.is_file():
-        return []
-    *lines, torn = path.read_bytes().split(b"\n")
-    if torn:
-        os.truncate(path, path.stat().st_size - len(torn))
-    rows = [json.loads(line) for line in lines]
-    return [
-        Block(
-            row["axis"],
-            row["process"],
-            tuple(row["order"]),
-            tuple(row["times_us"]),
-            row.get("conditions", {}),  # older runs have none
-        )
-        for row in rows
-        if row.get("block", after) >= after  # older journals have no numbers
-    ]
+def read_journal(path: Path) -> list[BlockRow]:
+    """Read the blocks of a journal; none where it is missing. A last line that is torn by a kill,
+    or under way just now, is left out."""
+    rows = []
+    with refusing_damage(path), suppress(FileNotFoundError):
+        *lines, _ = path.read_bytes().split(b"\n")
+        rows = [BlockRow.model_validate_json(line) for line in lines]
+    return rows
+
+
+def read_header(folder: Path) -> RunHeader:
+    """Read what a run is to measure. Raises :class:`MeasurementError` for another folder."""
+    if not (folder / RUN).is_file():
+        raise MeasurementError(f"{folder} is no sweep's folder: it has no {RUN}")
+    return read_record(folder / RUN, RunHeader, SCHEMA, "gacprof sweep")
+
+
+@contextmanager
+def refusing_damage(path: Path) -> Iterator[None]:
+    """Raise :class:`MeasurementError`, in one line, for whatever a damaged file makes fail."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+        problem = " ".join(str(error).partition(" [type=")[0].split())
+        raise MeasurementError(f"{path} is damaged: {problem}") from None

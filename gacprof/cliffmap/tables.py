@@ -73,8 +73,14 @@ def candidates(
 
 
 def dims_of_words(words: Sequence[str]) -> dict[str, int]:
-    """``["M=1", "K=1024"]`` as dims."""
-    return {name: int(size) for name, _, size in (word.partition("=") for word in words)}
+    """Return ``["M=1", "K=1024"]`` as dims. Raises :class:`MapError` for another form."""
+    dims = {}
+    for word in words:
+        name, _, size = word.partition("=")
+        if not size.isdecimal():
+            raise MapError(f"'{word}' fixes no dim: write its name and size, such as M=1")
+        dims[name] = int(size)
+    return dims
 
 
 def only_curve(cliff_map: CliffMap, size: int, curves: Sequence[Curve]) -> Curve:

@@ -108,7 +108,7 @@ def read_record(path: Path, kind: type[T], schema: str, remake: str) -> T:
     try:
         data = read_json(path)
         written_as = data.pop("schema", None)
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, TypeError) as error:
         raise GacprofError(f"{path} is no {schema} file: {error}") from None
     if written_as != schema:
         raise GacprofError(f"{path} is {written_as}, not {schema}: make it anew by '{remake}'")

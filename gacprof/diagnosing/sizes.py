@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from gacprof.checkpoint.inventory import Dim, Inventory, NewSizes
-from gacprof.checkpoint.products import AS_STORED, Products
+from gacprof.checkpoint.inventory import Dim, NewSizes
+from gacprof.checkpoint.products import AS_STORED, PADDED_TO, Products, padded_neighbours
 from gacprof.core.points import MAX_DIM
 from gacprof.core.sizes import Side, SizeSource, SizeVerdict, Use, Verdict
 
@@ -19,23 +19,12 @@ WINDOW = 0.25
 """How far from a dim's size other sizes are looked for, as a fraction of it."""
 LEAST_REACH = 32
 """The same in sizes, at least: a small dim has another tile beside it too (AMX's K of 32, say)."""
-PADDED_TO = (64, 8)
-"""Multiples that coupled dims are taken to be padded to, the first at which the source knows the
-dim: one of 64 hides nothing of a smaller period."""
 
 
 def window_of(size: int, window: float = WINDOW) -> tuple[int, int]:
     """The first and the last size within ``window`` (a fraction) of a size."""
     reach = max(LEAST_REACH, round(size * window))
     return max(1, size - reach), size + reach
-
-
-def coupled_dims(inventory: Inventory, dim: Dim) -> list[Dim]:
-    """The other dims of the products that a dim feeds."""
-    weights = dict.fromkeys(feed.weight for feed in dim.feeds)
-    dims = {other.name: other for weight in weights for other in inventory.fed_by.get(weight, ())}
-    dims.pop(dim.name, None)
-    return list(dims.values())
 
 
 @dataclass(frozen=True)
@@ -84,14 +73,8 @@ class SizeTable:
     def padded_neighbours(
         self, dim: Dim, multiple: int, sizes: NewSizes = AS_STORED
     ) -> dict[str, int]:
-        """The coupled dims of a dim that can be padded, at the next multiples of their ``sizes``.
-        A merged one is none."""
-        padded = {}
-        for other in coupled_dims(self.products.inventory, dim):
-            size = sizes.get(other.name, other.size)
-            if size is not None and other.padding == "exact":
-                padded[other.name] = -(-size // multiple) * multiple
-        return padded
+        """Return the coupled dims at the next multiples of their ``sizes``."""
+        return padded_neighbours(self.products.inventory, dim, multiple, sizes)
 
     def is_merged_faster(self, dim: Dim, size: int | None) -> bool:
         """Whether dense products are surely faster than the factor pairs of a rank of this size."""

@@ -17,7 +17,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from gacprof.cliffmap.build import build_map
-from gacprof.cliffmap.run_folder import PointRecords, RunFolder, RunHeader
+from gacprof.cliffmap.run_folder import PointRecords, RunHeader, RunWriter
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Axis, Block, Environment
 from gacprof.devices.device import open_device
@@ -80,7 +80,7 @@ def sweep_fleet(
     folders = {}
     for kind, members in kinds.items():
         header = header_of(suite, environments[members[0]])
-        run = RunFolder.create(Path(out) / kind, header)
+        run = RunWriter.create(Path(out) / kind, header)
         shares = ray.get(
             [
                 on_place(places[i], measure_share).remote(
@@ -138,12 +138,12 @@ def read_environment_of(place: Place) -> Environment:
 def measure_share(place: Place, header: RunHeader, budget_s: float | None) -> Share:
     """Sweep some axes on a device, in a folder that is removed afterwards."""
     with tempfile.TemporaryDirectory() as folder:
-        run = RunFolder.create(folder, header)
+        run = RunWriter.create(folder, header)
         measure(run, lambda: open_device(device_name(place), isolated=True), budget_s=budget_s)
         return [block for axis in run.axes for block in run.blocks(axis)], run.points
 
 
-def collect(run: RunFolder, shares: Sequence[Share]) -> None:
+def collect(run: RunWriter, shares: Sequence[Share]) -> None:
     """Write what the devices measured into one run folder."""
     for blocks, points in shares:
         for block in blocks:

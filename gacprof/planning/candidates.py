@@ -11,8 +11,9 @@ from typing import Literal
 
 from gacprof.checkpoint.inventory import Dim
 from gacprof.checkpoint.layouts.configs import width_keys
+from gacprof.checkpoint.products import PADDED_TO, coupled_dims
 from gacprof.core.errors import PlanError
-from gacprof.diagnosing.sizes import PADDED_TO, SizeTable, coupled_dims, seems_safe, window_of
+from gacprof.diagnosing.sizes import SizeTable, seems_safe, window_of
 from gacprof.planning.quality import Objective
 
 Uniform = Literal["none", "module", "role", "kind"]

@@ -25,9 +25,15 @@ from scipy.sparse import lil_matrix
 from scipy.sparse.csgraph import connected_components
 
 from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes, TensorInfo
-from gacprof.checkpoint.products import MERGED, dense_lengths, is_merged
+from gacprof.checkpoint.products import (
+    MERGED,
+    PADDED_TO,
+    coupled_dims,
+    dense_lengths,
+    is_merged,
+)
 from gacprof.core.sizes import Gemm, SizeVerdict
-from gacprof.diagnosing.sizes import PADDED_TO, SizeTable, coupled_dims, seems_safe
+from gacprof.diagnosing.sizes import SizeTable, seems_safe
 from gacprof.planning.candidates import SizeGroup
 from gacprof.planning.plan import LimitName, footprints
 from gacprof.planning.quality import Objective

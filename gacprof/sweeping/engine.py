@@ -10,9 +10,10 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from statistics import median
 
+from gacprof.cliffmap.build import MIN_PROCESSES
 from gacprof.cliffmap.fit import fit_blocks
 from gacprof.cliffmap.judge import CHECKS, comparable, judge_sizes
-from gacprof.cliffmap.run_folder import RunFolder
+from gacprof.cliffmap.run_folder import RunWriter
 from gacprof.core.points import Axis, Block
 from gacprof.core.sizes import TOLERANCE
 from gacprof.devices.device import Device, Session
@@ -27,7 +28,7 @@ the budget that is spent."""
 
 
 def measure(
-    run: RunFolder,
+    run: RunWriter,
     open_device: Callable[[], Device],
     *,
     budget_s: float | None = None,
@@ -36,8 +37,9 @@ def measure(
 ) -> None:
     """Measure the run's axes until each is decided, or the budget is spent; a run that was begun is
     gone on with. The budget counts from ``started`` on (default: now), opening and preparing
-    included, which nothing cuts short. Each process has its share; as many follow the first as
-    leave half of the budget for measuring."""
+    included, which nothing cuts short. Each process has its share. A second one, without which
+    nothing is decided, begins where there is time to prepare it; a third where half of the budget
+    is left for measuring."""
     started = started or time.monotonic()
     budget_s = budget_s or math.inf
     curves = [CurveSchedule(axis, run.blocks(axis)) for axis in run.axes]
@@ -49,8 +51,8 @@ def measure(
             if device.environment.kind == "virtual":
                 break
             if part == 1:
-                prepared_s = time.monotonic() - started
-                parts = int(max(1, min(PROCESSES, budget_s / (2 * prepared_s))))
+                fitting = budget_s / (time.monotonic() - started)  # processes, without any block
+                parts = int(max(1, min(MIN_PROCESSES, fitting), min(PROCESSES, fitting / 2)))
             while turns.take(part, parts):
                 spent = (time.monotonic() - started) / budget_s
                 progress(sum(curve.decided for curve in curves), len(curves), spent)
@@ -64,7 +66,7 @@ class ProcessTurns:
     """The turns of one process: sessions of all axes on one device."""
 
     def __init__(
-        self, run: RunFolder, device: Device, curves: list[CurveSchedule], process: int
+        self, run: RunWriter, device: Device, curves: list[CurveSchedule], process: int
     ) -> None:
         self._run, self._curves, self._process = run, curves, process
         self._draw = random.Random(process)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from gacprof.checkpoint.inventory import ALIGNED, Dim, Inventory
-from gacprof.checkpoint.products import Products, plain_dtype
+from gacprof.checkpoint.products import PADDED_TO, Products, padded_neighbours, plain_dtype
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Axis, Flag
 from gacprof.core.sizes import Use
@@ -27,8 +27,6 @@ LARGE = 1024
 """From here on steps of 16 are below 2 %: fine enough for any budget."""
 SMALLEST_REACH = 16
 """Multiples of steps up to this are measured whatever the window."""
-NEIGHBOUR_MULTIPLES = (1, 8, 16)
-"""A dim is measured beside its neighbours as stored, and padded to multiples of these."""
 BEYOND = 32
 """Ranks measured beyond the last: it is judged by larger ones."""
 
@@ -65,13 +63,12 @@ def suite_for_model(
     for module in inventory.modules:
         merged_ranks = {dim.name: None for dim in inventory.ranks_of(module)}
         for sizes in ({}, merged_ranks):  # as it is, and with its factors multiplied out
-            for gemm in products.local_gemms(module, sizes):
-                if gemm is not None:
-                    for m in counts:
-                        shape = {"M": m, "N": gemm.N, "K": gemm.K}
-                        axes.append(
-                            linear_axis("N", [gemm.N], shape, products.dtype_of(module), gemm.bias)
-                        )
+            for gemm in filter(None, products.local_gemms(module, sizes)):
+                for m in counts:
+                    shape = {"M": m, "N": gemm.N, "K": gemm.K}
+                    axes.append(
+                        linear_axis("N", [gemm.N], shape, products.dtype_of(module), gemm.bias)
+                    )
     axes += attention_axes(inventory, list(counts), dtype or plain_dtype(inventory))
     description = f"{inventory.layout} checkpoint {inventory.fingerprint}"
     return Suite("for-model", merged_axes(axes), description)
@@ -114,17 +111,12 @@ def suite_for_ranks(
 
 
 def uses_beside_neighbours(products: Products, dim: Dim) -> Iterator[Use]:
-    """The dim's uses beside all other dims as they are, and padded to multiples."""
-    for multiple in NEIGHBOUR_MULTIPLES:
-        sizes = {
-            other.name: -(-other.size // multiple) * multiple
-            for module in products.inventory.modules_of[dim.name]
-            for gemm in module.gemms
-            for other in products.inventory.fed_by.get(gemm.weight, ())
-            if other.name != dim.name and other.adjustable
-        }
-        if multiple == 1 or (sizes and dim.size % ALIGNED):
-            yield from products.uses_of(dim, sizes)
+    """Yield the dim's uses beside its coupled dims as stored, and padded as diagnosing and planning
+    take them to be. Odd neighbours hide nothing of a dim that is aligned: as stored suffices."""
+    yield from products.uses_of(dim)
+    if dim.size % ALIGNED:
+        for multiple in PADDED_TO:
+            yield from products.uses_of(dim, padded_neighbours(products.inventory, dim, multiple))
 
 
 def sizes_around(dim: Dim, window: float, tp: int = 1) -> list[int]:

@@ -18,17 +18,25 @@ Each ``[[sweep]]`` table is one axis of one operator; lists of dims, dtypes and 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import chain, product
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from gacprof.core.dtypes import compute_dtype
 from gacprof.core.errors import GacprofError, MeasurementError
-from gacprof.core.points import Axis, Flag
+from gacprof.core.points import MAX_DIM, Axis, Flag
 from gacprof.operators import canonical
 
 SUITES = Path(__file__).parents[1] / "suites"
@@ -38,7 +46,7 @@ AUTO_DTYPE = {"cpu": "float32"}
 MAX_POINTS = 1_000_000
 """Of one suite: at a hundred points a second three hours."""
 
-Size = Annotated[int, Field(gt=0)]
+Size = Annotated[int, Field(gt=0, le=MAX_DIM)]
 
 
 class Strict(BaseModel):
@@ -54,6 +62,17 @@ class Range(Strict):
     last: Annotated[Size, Field(alias="to")]
     step: Size = 1
 
+    @field_validator("last")
+    @classmethod
+    def _is_not_below_the_first(cls, last: int, info: ValidationInfo) -> int:
+        if last < info.data.get("first", last):
+            raise ValueError(f"no size lies from {info.data['first']} to {last}")
+        return last
+
+    def sizes(self) -> range:
+        """Return the sizes, ascending."""
+        return range(self.first, self.last + 1, self.step)
+
 
 class SweepTable(Strict):
     """One ``[[sweep]]``."""
@@ -66,26 +85,20 @@ class SweepTable(Strict):
     flags: dict[str, Flag | list[Flag]] = {}
     device: Literal["cpu", "cuda"] | None = None
 
-    def sizes(self) -> list[int]:
-        """The swept sizes, ascending."""
-        sizes: set[int] = set()
-        for value in self.values:
-            if isinstance(value, int):
-                sizes.add(value)
-            else:
-                last = min(value.last, value.first + MAX_POINTS)
-                sizes.update(range(value.first, last + 1, value.step))
-        return sorted(sizes)
+    @property
+    def points(self) -> int:
+        """The number of points, counted without making any: a short file can ask for billions."""
+        settings = [self.dtype, *self.dims.values(), *self.flags.values()]
+        sizes = sum(len(choices(value)) for value in self.values)
+        return sizes * prod(len(choices(setting)) for setting in settings)
 
     def axes(self, kind: str) -> Iterator[Axis]:
-        """One axis for each combination of the other settings."""
-        dtypes = self.dtype if isinstance(self.dtype, list) else [self.dtype]
-        for name in dtypes:
+        """Yield one axis for each combination of the other settings."""
+        sizes = sorted(set(chain.from_iterable(map(choices, self.values))))
+        settings = choices(self.dtype), combinations(self.dims), combinations(self.flags)
+        for name, dims, flags in product(*settings):
             dtype = AUTO_DTYPE.get(kind, "float16") if name == "auto" else compute_dtype(name)
-            for dims in combinations(self.dims):
-                for flags in combinations(self.flags):
-                    axis = Axis(self.operator, self.axis, tuple(self.sizes()), dims, dtype, flags)
-                    yield complete_axis(axis)
+            yield complete_axis(Axis(self.operator, self.axis, tuple(sizes), dims, dtype, flags))
 
 
 class SuiteTable(Strict):
@@ -138,7 +151,7 @@ def load_suite(name_or_path: str | Path, kind: str = "cuda") -> Suite:
         table = SuiteTable.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
         return suite_of(table, kind)
     except ValidationError as error:
-        problem = error.errors()[0]
+        problem = error.errors()[-1]  # a value that is no size has the range's problem last
         place = ".".join(str(part) for part in problem["loc"])
         raise MeasurementError(f"{path}: {place}: {problem['msg']}") from None
     except (GacprofError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -153,22 +166,19 @@ def shipped_suites() -> list[str]:
 def suite_of(table: SuiteTable, kind: str) -> Suite:
     """The suite of a file, for a kind of device."""
     device = "cpu" if kind == "cpu" else "cuda"
-    axes = [
-        axis for sweep in table.sweep if sweep.device in (None, device) for axis in sweep.axes(kind)
-    ]
-    suite = Suite(table.name, merged_axes(axes), table.description, table.budget_s)
-    if not 0 < suite.points <= MAX_POINTS:
-        raise MeasurementError(f"{suite.points:,} points for {device}: 1 to {MAX_POINTS:,} can be")
-    return suite
+    sweeps = [sweep for sweep in table.sweep if sweep.device in (None, device)]
+    points = sum(sweep.points for sweep in sweeps)
+    if not 0 < points <= MAX_POINTS:
+        raise MeasurementError(f"{points:,} points for {device}: 1 to {MAX_POINTS:,} can be")
+    axes = merged_axes(chain.from_iterable(sweep.axes(kind) for sweep in sweeps))
+    return Suite(table.name, axes, table.description, table.budget_s)
 
 
 def merged_axes(axes: Iterable[Axis]) -> tuple[Axis, ...]:
     """The axes, those with one key as one that has the sizes of all."""
     merged: dict[str, Axis] = {}
     for axis in axes:
-        sizes = set(axis.sizes)
-        if axis.key in merged:
-            sizes.update(merged[axis.key].sizes)
+        sizes = {*axis.sizes, *merged.get(axis.key, axis).sizes}
         merged[axis.key] = replace(axis, sizes=tuple(sorted(sizes)))
     return tuple(merged.values())
 
@@ -185,7 +195,13 @@ def complete_axis(axis: Axis) -> Axis:
 
 
 def combinations(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Every choice of one value for each setting, lists being choices."""
-    choices = [value if isinstance(value, list) else [value] for value in settings.values()]
-    for values in product(*choices):
+    """Yield every choice of one value for each setting."""
+    for values in product(*map(choices, settings.values())):
         yield dict(zip(settings, values, strict=True))
+
+
+def choices(setting: Any) -> Sequence[Any]:
+    """Return the values that a setting stands for: a list's, a range's, or itself alone."""
+    if isinstance(setting, Range):
+        return setting.sizes()
+    return setting if isinstance(setting, list) else [setting]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from gacprof.checkpoint.scan import inventory_of
-from gacprof.cliffmap.run_folder import RunFolder, RunHeader
+from gacprof.cliffmap.run_folder import RunHeader, RunWriter
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Environment
 from gacprof.devices.device import open_device
@@ -89,6 +91,8 @@ def sweep(
         For an unusable suite, device or folder.
     """
     started = time.monotonic()
+    if budget_s is not None and not budget_s > 0:
+        raise MeasurementError(f"a budget of {budget_s} seconds: give a positive number")
     name = device or "auto"
     devices = [open_device(name, isolated=True)]
     environment = devices[0].environment
@@ -105,25 +109,26 @@ def sweep(
         prepared = None if on_cpu else preparation(measured.axes, environment)
         return SweepSummary(None, len(measured.axes), measured.points, preparation=prepared)
     folder = Path(out or f"runs/{measured.name}-{time.strftime('%Y%m%d-%H%M%S')}")
-    run = open_run(folder, measured, environment, resume)
-    measure(
-        run,
-        lambda: devices.pop() if devices else open_device(name, isolated=True),
-        budget_s=budget_s or measured.budget_s,
-        started=started,
-        progress=terminal_progress(),
-    )
-    return summary_of(run, time.monotonic() - started)
+    with closing(open_run(folder, measured, environment, resume)) as run:
+        measure(
+            run,
+            lambda: devices.pop() if devices else open_device(name, isolated=True),
+            budget_s=budget_s or measured.budget_s,
+            started=started,
+            progress=terminal_progress(),
+        )
+        return summary_of(run, time.monotonic() - started)
 
 
-def open_run(folder: Path, suite: Suite, environment: Environment, resume: bool) -> RunFolder:
-    """A new run folder, or the one that this sweep began.
+def open_run(folder: Path, suite: Suite, environment: Environment, resume: bool) -> RunWriter:
+    """Open a new run folder, or the one that this sweep began, for writing.
 
-    Raises :class:`MeasurementError` where the one to resume is of other axes or another device.
+    Raises :class:`MeasurementError` where the one to resume is of other axes or another device, or
+    a sweep in it still runs.
     """
     if not resume:
-        return RunFolder.create(folder, RunHeader(suite.name, environment, suite.axes))
-    run = RunFolder(folder)
+        return RunWriter.create(folder, RunHeader(suite.name, environment, suite.axes))
+    run = RunWriter(folder)
     before = run.environment
     same_device = (before.kind, before.name, before.arch, before.stack) == (
         environment.kind,
@@ -144,9 +149,9 @@ def open_run(folder: Path, suite: Suite, environment: Environment, resume: bool)
     return run
 
 
-def summary_of(run: RunFolder, seconds: float) -> SweepSummary:
+def summary_of(run: RunWriter, seconds: float) -> SweepSummary:
     """The counts of a run."""
-    blocks = [block for axis in run.axes for block in run.blocks(axis)]
+    blocks = [*chain.from_iterable(map(run.blocks, run.axes))]
     return SweepSummary(
         run.path,
         len(run.axes),

@@ -107,6 +107,31 @@ def test_sizes_4_percent_slower_are_never_called_safe_in_recorded_noise() -> Non
             assert all(size % 8 == 0 for size in curve.with_verdict("safe"))
 
 
+def verdicts_by_a_clock(step_us: float) -> dict[int, str]:
+    """Verdicts on sizes of which those that are no multiple of 8 are 3 % slower, timed in steps,
+    but for those beyond 128, which few larger ones stand beside."""
+    draw, sizes, blocks = random.Random(1), range(96, 161), []
+    for number in range(24):
+        order = draw.sample(sizes, len(sizes))
+        times = [103.0 * (1.0 if size % 8 == 0 else 1.03) for size in order]
+        read = [round(us * draw.gauss(1, 0.002) / step_us) * step_us for us in times]
+        blocks.append(Block("x", number % 3, tuple(order), tuple(read)))
+    fit = fit_blocks(blocks)
+    verdicts = judge_sizes(fit.sizes, fit.log_us.tolist(), fit.error.tolist(), 0.02, fit.degrees)
+    return {verdict.size: verdict.verdict for verdict in verdicts if verdict.size <= 128}
+
+
+@pytest.mark.parametrize("step_us", [2.0, 5.0, 10.0, 200.0])
+def test_a_clock_coarser_than_the_tolerance_decides_nothing(step_us: float) -> None:
+    assert set(verdicts_by_a_clock(step_us).values()) == {"undecided"}
+
+
+@pytest.mark.parametrize("step_us", [0.001, 0.1])
+def test_a_fine_clock_decides(step_us: float) -> None:
+    for size, verdict in verdicts_by_a_clock(step_us).items():
+        assert verdict == ("safe" if size % 8 == 0 else "misaligned")
+
+
 def test_the_level_of_a_block_does_not_count() -> None:
     times = {size: 50.0 + size for size in range(8, 40)}
     draw, blocks = random.Random(1), []

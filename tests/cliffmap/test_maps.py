@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import permutations
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +19,10 @@ from gacprof.checkpoint.products import Products
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.cliffmap.build import build_map
 from gacprof.cliffmap.cliffmap import CliffMap, load_map, shipped_maps
-from gacprof.cliffmap.run_folder import RunFolder
+from gacprof.cliffmap.run_folder import RunFolder, RunHeader, RunWriter
 from gacprof.core.errors import GacprofError, MapError
 from gacprof.core.points import Axis, Environment, Point
-from gacprof.core.sizes import Gemm, Side, Use
+from gacprof.core.sizes import Gemm, Interval, Side, SizeVerdict, Use
 
 TESTS = Path(__file__).parents[1]
 ASVD = TESTS / "fixtures" / "checkpoints" / "asvd_mha_r1"
@@ -93,7 +96,7 @@ def test_a_planted_multiple_is_seen(planted: CliffMap) -> None:
         assert curve.multiple == 8
         assert curve.with_verdict("safe") == list(range(64, 161, 8))
         assert not curve.with_verdict("undecided")
-    assert planted.noise_floor == 0.0
+    assert planted.noise_floor == pytest.approx(0, abs=1e-8)
     assert planted.tokens == [1, 64]
     assert planted.dtypes == ["float16"]
 
@@ -198,6 +201,124 @@ def test_head_dim_is_judged_where_it_loses_most() -> None:
     assert cliff_map.head_dim(107, 32, 32, "float16").verdict == "misaligned"
     assert cliff_map.head_dim(128, 32, 32, "float16").verdict == "safe"
     assert cliff_map.head_dim(128, 8, 8, "float16").verdict == "unknown"
+
+
+@pytest.mark.parametrize(
+    "run",
+    [PlantedRun((linear("N"),), ended=False), PlantedRun((linear("N"),), processes=1)],
+    ids=["killed", "one process"],
+)
+def test_an_unfinished_sweep_decides_nothing_and_says_so(run: PlantedRun) -> None:
+    cliff_map = build_map(run)
+    assert {v.verdict for v in cliff_map.curves[0].sizes} == {"undecided"}
+    assert [w.kind for w in cliff_map.warnings] == ["unfinished"]
+    assert not cliff_map.curves[0].cliffs
+    assert {v.verdict for v in cliff_map.judge([use("N")], SIZES)} == {"undecided"}
+    assert cliff_map.sizes([use("N")], 0, 1000) == [], "none is on offer to a plan"
+
+
+def test_sums_over_an_unfinished_curve_decide_nothing() -> None:
+    run = PlantedRun((linear("N"), linear("K")), processes=1)
+    verdicts = build_map(run).judge([use("N"), use("K")], SIZES)
+    assert {v.verdict for v in verdicts} == {"undecided"}
+
+
+def tampered(cliff_map: CliffMap, change: Callable[[SizeVerdict], SizeVerdict]) -> CliffMap:
+    """The map with its first curve's verdict on 97, which is misaligned, changed."""
+    curve = cliff_map.curves[0]
+    sizes = tuple(change(v) if v.size == 97 else v for v in curve.sizes)
+    return replace(cliff_map, curves=(replace(curve, sizes=sizes), *cliff_map.curves[1:]))
+
+
+CONTRADICTIONS: dict[str, Callable[[CliffMap], CliffMap]] = {
+    "safe, although it surely loses": lambda m: tampered(m, lambda v: replace(v, verdict="safe")),
+    "misaligned without a penalty": lambda m: tampered(m, lambda v: replace(v, penalty=None)),
+    "a penalty that is no number": lambda m: tampered(
+        m, lambda v: replace(v, penalty=Interval(nan, nan, nan))
+    ),
+    "a size that is not on the axis": lambda m: tampered(m, lambda v: replace(v, size=9999)),
+    "a negative tolerance": lambda m: replace(m, tolerance=-1.0),
+    "no tolerance": lambda m: replace(m, tolerance=0.0),
+    "an infinite tolerance": lambda m: replace(m, tolerance=inf),
+    "a tolerance that is no number": lambda m: replace(m, tolerance=nan),
+}
+
+
+@pytest.mark.parametrize("change", CONTRADICTIONS.values(), ids=CONTRADICTIONS.keys())
+def test_a_map_that_contradicts_itself_is_refused(
+    planted: CliffMap, tmp_path: Path, change: Callable[[CliffMap], CliffMap]
+) -> None:
+    change(planted).save(tmp_path / "map.json")
+    with pytest.raises(MapError):
+        load_map(tmp_path / "map.json")
+
+
+def test_an_undecided_size_may_stand_beside_any_penalty(planted: CliffMap, tmp_path: Path) -> None:
+    doubtful = tampered(planted, lambda v: replace(v, verdict="undecided"))
+    doubtful.save(tmp_path / "map.json")
+    assert load_map(tmp_path / "map.json") == doubtful
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "3", "null", '"map"', "{", "[]"])
+def test_another_json_file_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "map.json").write_text(text)
+    with pytest.raises(GacprofError):
+        load_map(tmp_path / "map.json")
+
+
+@pytest.mark.parametrize("tolerance", [-1.0, 0.0, inf, nan])
+def test_a_tolerance_that_is_none_is_refused(tolerance: float) -> None:
+    with pytest.raises(MapError):
+        build_map(PlantedRun((linear("N"),)), tolerance=tolerance)
+
+
+def test_a_map_is_written_where_it_is_asked_for(tmp_path: Path) -> None:
+    run = RunWriter.create(tmp_path / "run", RunHeader("planted", PLANTED, (linear("N"),)))
+    for block in PlantedRun(run.axes).blocks(run.axes[0]):
+        run.append(block)
+    run.fold()
+    wide = build_map(run.path, tolerance=0.5, out=tmp_path / "wide.json")
+    assert load_map(tmp_path / "wide.json") == wide
+    assert not (run.path / "cliffmap.json").exists()
+    usual = build_map(run.path)
+    with pytest.raises(MapError):
+        build_map(run.path, tolerance=0.5)
+    assert load_map(run.path) == usual, "the map of another tolerance is still there"
+    assert build_map(run.path) == usual, "one of the same tolerance takes its place"
+
+
+def test_head_dim_is_judged_on_the_curve_that_calls_as_a_model_does() -> None:
+    sizes = tuple(range(64, 129, 8))
+    axes = [
+        Axis("attention", "head_dim", sizes, {"heads": 8, "kv_heads": 8}, "float16", flags)
+        for flags in (
+            {"cache": "cold", "causal": False, "layout": "bhsd", "mask": "none"},
+            {"cache": "cold", "causal": True, "layout": "bshd", "mask": "none"},
+            {"cache": "cold", "causal": True, "layout": "bhsd", "mask": "none"},
+        )
+    ]
+    models_flags = {"causal": True, "layout": "bhsd"}
+
+    def slow_at_72_as_a_model_calls(point: Point) -> float:
+        is_usual = models_flags.items() <= point.flags.items()
+        return 140.0 if is_usual and point.dims["head_dim"] == 72 else 100.0
+
+    for order in permutations(axes):
+        cliff_map = build_map(PlantedRun(order, slow_at_72_as_a_model_calls))
+        assert cliff_map.head_dim(72, 8, 8, "float16").verdict == "misaligned"
+
+
+def test_the_usual_curve_comes_first(planted: CliffMap) -> None:
+    usual = {"bias": False, "cache": "cold", "layout": "tn"}
+    strange = [{**usual, "cache": "warm"}, {**usual, "layout": "nn"}, {**usual, "bias": True}]
+    axes = tuple(replace(linear("N"), flags=flags) for flags in [*strange, usual])
+    cliff_map = build_map(PlantedRun(axes))
+    assert cliff_map.curves_of("linear", "N")[0].axis.flags == usual
+
+
+def test_a_search_range_includes_its_ends(planted: CliffMap) -> None:
+    assert planted.sizes([use("N")], 80, 96)[0] == 80
+    assert planted.sizes([use("N")], 80, 96)[-1] == 96
 
 
 def test_maps_that_are_none_are_refused(tmp_path: Path) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from planted import PLANTED, PlantedRun
 
 from gacprof.cliffmap.build import build_map
-from gacprof.cliffmap.run_folder import JOURNAL, PARQUET, RunFolder, RunHeader
+from gacprof.cliffmap.run_folder import JOURNAL, PARQUET, RunFolder, RunHeader, RunWriter
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Axis, Block, KernelRun
 
@@ -21,8 +26,8 @@ AXES = tuple(
 RUN = PlantedRun(AXES)
 
 
-def written(path: Path) -> RunFolder:
-    run = RunFolder.create(path / "run", RunHeader("planted", PLANTED, AXES))
+def written(path: Path) -> RunWriter:
+    run = RunWriter.create(path / "run", RunHeader("planted", PLANTED, AXES))
     for axis in AXES:
         for block in RUN.blocks(axis):
             run.append(block)
@@ -49,10 +54,10 @@ def test_blocks_after_a_fold_come_after_it(tmp_path: Path) -> None:
     run = written(tmp_path)
     run.fold()
     block = Block(AXES[0].key, 9, (64, 65), (1.0, math.nan))
-    RunFolder(run.path).append(block)
+    run.append(block)
     last = RunFolder(run.path).blocks(AXES[0])[-1]
     assert last.order == block.order and math.isnan(last.times_us[1])
-    RunFolder(run.path).fold()
+    run.fold()
     assert len(RunFolder(run.path).blocks(AXES[0])) == len(RUN.blocks(AXES[0])) + 1
 
 
@@ -60,9 +65,11 @@ def test_a_kill_within_a_fold_counts_no_block_twice(tmp_path: Path) -> None:
     run = written(tmp_path)
     journal = (run.path / JOURNAL).read_bytes()
     run.fold()
-    (run.path / JOURNAL).write_bytes(journal)
-    again = RunFolder(run.path)
-    assert again.blocks(AXES[0]) == RUN.blocks(AXES[0])
+    whole = build_map(RunFolder(run.path))
+    (run.path / JOURNAL).write_bytes(journal)  # a kill between the two steps of a fold leaves both
+    run.close()
+    assert build_map(RunFolder(run.path)) == whole
+    again = RunWriter(run.path)
     again.append(RUN.blocks(AXES[0])[0])
     assert len(RunFolder(run.path).blocks(AXES[0])) == len(RUN.blocks(AXES[0])) + 1
 
@@ -84,14 +91,85 @@ def test_clocks_and_durations_of_kernels_are_kept(tmp_path: Path) -> None:
         assert again.kernels(axis)[66] == ("a", "b")
 
 
-def test_a_torn_last_line_is_dropped(tmp_path: Path) -> None:
+def test_readers_leave_out_a_line_under_way_and_write_nothing(tmp_path: Path) -> None:
     run = written(tmp_path)
     with (run.path / JOURNAL).open("a") as journal:
         journal.write('{"axis": "lin')
-    again = RunFolder(run.path)
-    assert again.blocks(AXES[0]) == RUN.blocks(AXES[0])
-    again.append(RUN.blocks(AXES[0])[0])
+    before = {path.name: path.read_bytes() for path in run.path.iterdir()}
+    assert RunFolder(run.path).blocks(AXES[0]) == RUN.blocks(AXES[0])
+    build_map(RunFolder(run.path))
+    assert {path.name: path.read_bytes() for path in run.path.iterdir()} == before
+
+
+def test_a_resumed_sweep_cuts_a_torn_line(tmp_path: Path) -> None:
+    run = written(tmp_path)
+    with (run.path / JOURNAL).open("a") as journal:
+        journal.write('{"axis": "lin')
+    run.close()
+    RunWriter(run.path).append(RUN.blocks(AXES[0])[0])
     assert len(RunFolder(run.path).blocks(AXES[0])) == len(RUN.blocks(AXES[0])) + 1
+
+
+def test_one_sweep_writes_at_a_time(tmp_path: Path) -> None:
+    first = written(tmp_path)
+    with pytest.raises(MeasurementError):
+        RunWriter(first.path)
+    first.append(RUN.blocks(AXES[0])[0])
+    first.close()
+    second = RunWriter(first.path)
+    second.append(RUN.blocks(AXES[0])[0])
+    second.fold()
+    assert len(RunFolder(first.path).blocks(AXES[0])) == len(RUN.blocks(AXES[0])) + 2
+
+
+def test_a_killed_process_holds_no_lock(tmp_path: Path) -> None:
+    folder = written(tmp_path).path  # the writer is gone with its last reference
+    program = (
+        "import os, signal, sys; from gacprof.cliffmap.run_folder import RunWriter; "
+        "run = RunWriter(sys.argv[1]); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    killed = subprocess.run([sys.executable, "-c", program, str(folder)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    RunWriter(folder)
+
+
+DAMAGED = {
+    "no JSON": "{",
+    "another file's": "[]",
+    "a time is true": '{"order": [64], "times_us": [true]}',
+    "a time is a text": '{"order": [64], "times_us": ["1.0"]}',
+    "a time is null": '{"order": [64], "times_us": [null]}',
+    "a time is 0": '{"order": [64], "times_us": [0.0]}',
+    "a time is missing": '{"order": [64, 65], "times_us": [1.0]}',
+    "a size is not on the axis": '{"order": [9999], "times_us": [1.0]}',
+}
+
+
+@pytest.mark.parametrize("line", DAMAGED.values(), ids=DAMAGED.keys())
+def test_a_damaged_block_is_refused(tmp_path: Path, line: str) -> None:
+    run = written(tmp_path)
+    head = f'{{"axis": {json.dumps(AXES[0].key)}, "process": 0, '
+    (run.path / JOURNAL).write_text(line.replace('{"order', head + '"order') + "\n")
+    with pytest.raises(MeasurementError):
+        build_map(RunFolder(run.path))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
+def test_a_truncated_file_of_blocks_is_refused(tmp_path: Path, share: float) -> None:
+    run = written(tmp_path)
+    run.fold()
+    content = (run.path / PARQUET).read_bytes()
+    (run.path / PARQUET).write_bytes(content[: int(share * len(content))])
+    with pytest.raises(MeasurementError):
+        build_map(RunFolder(run.path))
+
+
+def test_a_file_of_other_columns_is_refused(tmp_path: Path) -> None:
+    run = written(tmp_path)
+    run.fold()
+    pd.DataFrame({"block": [0], "axis": [3]}).to_parquet(run.path / PARQUET)
+    with pytest.raises(MeasurementError):
+        build_map(RunFolder(run.path))
 
 
 def test_a_map_is_built_of_a_folder(tmp_path: Path) -> None:
@@ -108,5 +186,7 @@ def test_another_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MeasurementError):
         RunFolder(tmp_path)
     with pytest.raises(MeasurementError):
-        RunFolder.create(tmp_path, RunHeader("x", PLANTED, AXES))
+        RunWriter(tmp_path)
+    with pytest.raises(MeasurementError):
+        RunWriter.create(tmp_path, RunHeader("x", PLANTED, AXES))
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]

@@ -55,6 +55,25 @@ def test_other_dims_tell_curves_apart() -> None:
     assert all(v.size % 16 == 0 for v in verdicts)
 
 
+def test_the_last_size_of_a_curve_has_candidates() -> None:
+    curves = load_map("cpu-example").curves_of("linear", "K", fixed={"M": 256})
+    curve = max(curves, key=lambda curve: curve.sizes[-1].size)
+    last, fixed = curve.sizes[-1].size, curve.axis.fixed
+    verdicts = candidates(last, "cpu-example", dim="K", fixed=fixed, above=0)
+    assert verdicts == [v for v in curve.sizes if v.verdict == "safe"][-2:]
+
+
+@pytest.mark.parametrize("word", ["M=x", "M", "M=", "M=-1", "=512", "M=1.5", ""])
+def test_a_word_that_fixes_no_dim_is_refused(word: str) -> None:
+    with pytest.raises(MapError):
+        candidates(4_050, "a100-published", dim="K", fixed=[word])
+
+
+def test_words_fix_dims() -> None:
+    by_words = candidates(4_050, "a100-published", dim="K", fixed=["M=512", "N=4096"])
+    assert by_words == candidates(4_050, "a100-published", dim="K", fixed={"M": 512, "N": 4096})
+
+
 def test_the_table_has_a_row_a_curve() -> None:
     cliff_map = load_map("a100-published")
     table = map_table(cliff_map)

@@ -6,8 +6,11 @@ from __future__ import annotations
 import pytest
 import torch
 from formula_source import FormulaSource, stairs_of, teeth_of
+from planted import PlantedRun
 
+from gacprof.cliffmap.build import build_map
 from gacprof.core.errors import MapError
+from gacprof.core.points import Axis
 from gacprof.diagnosing.explain import explain
 from gacprof.diagnosing.safe_ranks import break_even_rank, safe_ranks
 
@@ -35,6 +38,15 @@ def test_a_layer_is_as_good_as_its_shape() -> None:
     assert ranks == safe_ranks((512, 256), source) == safe_ranks(layer.weight, source)
     assert max(ranks) <= break_even_rank(512, 256)
     assert max(safe_ranks((128, 256), source, high=1000)) <= 128
+
+
+def test_both_ends_of_the_search_are_included() -> None:
+    axes = [
+        Axis("linear", dim, tuple(range(64, 129)), {"M": 64, other: length}, "float16")
+        for dim, other, length in (("N", "K", 256), ("K", "N", 512))
+    ]
+    cliff_map = build_map(PlantedRun(tuple(axes)))
+    assert safe_ranks((512, 256), cliff_map, dtype="float16", low=80, high=96) == [80, 88, 96]
 
 
 def test_a_pair_that_was_not_measured_is_refused() -> None:

@@ -19,6 +19,8 @@ TOKENS = {1: 1.0, 64: 1.0}
 PLANTED = Environment("cpu", "planted device", "none", {}, {"planted": "1"})
 BLOCKS, PROCESSES = 8, 2
 """Enough: the device is exact."""
+CLOCK_SPREAD = 1e-9
+"""Of a clock so fine that no two calls take the same time: tied times are those of a coarse one."""
 
 Latency = Callable[[Point], float]
 
@@ -44,6 +46,8 @@ class PlantedRun:
     spread: float = 0.0
     """Of the log of each call."""
     refused: Mapping[int, str] | None = None
+    ended: bool = True
+    processes: int = PROCESSES
 
     def blocks(self, axis: Axis) -> list[Block]:
         draw = random.Random(axis.key)
@@ -54,8 +58,9 @@ class PlantedRun:
         blocks = []
         for number in range(BLOCKS):
             order = draw.sample(slots, len(slots))
-            took = [times[size] * (1 + self.spread * draw.gauss(0, 1)) for size in order]
-            process = number * PROCESSES // BLOCKS
+            spread = max(self.spread, CLOCK_SPREAD)
+            took = [times[size] * (1 + spread * draw.gauss(0, 1)) for size in order]
+            process = number * self.processes // BLOCKS
             blocks.append(Block(axis.key, process, tuple(order), tuple(took)))
         return blocks
 

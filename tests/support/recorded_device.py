@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Mapping, Sequence
-from statistics import median
+
+import numpy as np
 
 from gacprof.core.points import Environment, KernelRun, Point
 from gacprof.devices.device import BlockTimes
 
+CLOCK_SPREAD = 1e-9
+"""Of a clock so fine that no two calls take the same time: tied times are those of a coarse one."""
 RECORDED = Environment("cpu", "recorded", "none", {"cores": 1}, {"gacprof": "0"})
 
 
@@ -21,14 +25,16 @@ class RecordedSession:
             if point.key in device.refused
         }
         self.closed = False
+        self._clock = random.Random(0)
 
     def time_block(self, order: Sequence[int]) -> BlockTimes:
         times = []
         for index in order:
             failed = index in self.failures
-            times.append(math.nan if failed else self._device.latency(self._points[index]))
+            latency_us = math.nan if failed else self._device.latency(self._points[index])
+            times.append(latency_us * self._clock.gauss(1, CLOCK_SPREAD))
         self._device.blocks.append([self._points[index] for index in order])
-        return BlockTimes(times, median(times))
+        return BlockTimes(times, float(np.nanmedian(times)))
 
     def kernels(self, index: int) -> tuple[KernelRun, ...]:
         names = self._device.kernel_names(self._points[index])

@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 
 import pytest
 from recorded_device import RECORDED, RecordedDevice
 
 from gacprof.cliffmap.build import build_map
-from gacprof.cliffmap.run_folder import RunFolder, RunHeader
+from gacprof.cliffmap.run_folder import RunFolder, RunHeader, RunWriter
 from gacprof.core.points import Axis, Environment, Point
 from gacprof.sweeping import engine
 from gacprof.sweeping.engine import MAX_BLOCKS, MIN_BLOCKS, PROCESSES, measure
@@ -32,8 +33,8 @@ def noisy(latency: Callable[[Point], float], spread: float) -> Callable[[Point],
     return lambda point: latency(point) * (1 + spread * abs(draw.gauss(0, 1)))
 
 
-def begun(path: Path, environment: Environment = RECORDED) -> RunFolder:
-    return RunFolder.create(path / "run", RunHeader("test", environment, AXES))
+def begun(path: Path, environment: Environment = RECORDED) -> RunWriter:
+    return RunWriter.create(path / "run", RunHeader("test", environment, AXES))
 
 
 def test_a_sweep_ends_when_all_is_decided(tmp_path: Path) -> None:
@@ -77,8 +78,10 @@ class Clock:
         return random.Random(self.now).uniform(90, 120)
 
 
-@pytest.mark.parametrize(("budget_s", "processes"), [(30, 1), (100, 1), (1000, 3), (170, 2)])
-def test_a_budget_counts_preparing_and_leaves_half_for_measuring(
+@pytest.mark.parametrize(
+    ("budget_s", "processes"), [(30, 1), (60, 1), (150, 2), (170, 2), (1000, 3)]
+)
+def test_a_budget_counts_preparing_and_has_two_processes_where_they_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget_s: float, processes: int
 ) -> None:
     clock = Clock()
@@ -107,6 +110,36 @@ def test_what_cannot_be_decided_ends_at_the_most_blocks(tmp_path: Path) -> None:
         assert not [s for s in curve.with_verdict("safe") if s % 8]
 
 
+def test_a_curve_at_the_tolerance_is_measured_until_it_is_known_finely(tmp_path: Path) -> None:
+    blocks = {}
+    for spread in (0.002, 0.01):
+        run = begun(tmp_path / str(spread))
+        at_the_tolerance = noisy(lambda p: 102.0 if planted(p) > 100 else 100.0, spread)
+        measure(run, lambda device=at_the_tolerance: RecordedDevice(device))  # type: ignore[misc]
+        blocks[spread] = min(len(run.blocks(axis)) for axis in AXES)
+        for curve in build_map(run.path).curves:
+            half_widths = [(v.penalty.high - v.penalty.low) / 2 for v in curve.sizes if v.penalty]
+            assert median(half_widths) < 0.005
+    assert blocks[0.002] < 2 * MIN_BLOCKS < blocks[0.01]
+
+
+def test_what_a_sweep_leaves_is_judged_once_it_has_ended(tmp_path: Path) -> None:
+    def killed_in_the_third_process() -> RecordedDevice:
+        if len({block.process for block in run.blocks(AXES[0])}) == PROCESSES - 1:
+            raise KeyboardInterrupt
+        return RecordedDevice(noisy(planted, 0.02))
+
+    run = begun(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        measure(run, killed_in_the_third_process)
+    for curve in build_map(RunFolder(run.path)).curves:
+        assert curve.with_verdict("undecided") == list(SIZES)
+    run.close()
+    measure(RunWriter(run.path), lambda: RecordedDevice(noisy(planted, 0.02)))
+    for curve in build_map(run.path).curves:
+        assert curve.with_verdict("safe") == [96, 104, 112, 120, 128]
+
+
 def test_failed_points_are_recorded_and_the_rest_goes_on(tmp_path: Path) -> None:
     run = begun(tmp_path)
     refused = {AXES[0].point(100).key: "out of memory"}
@@ -121,7 +154,8 @@ def test_a_resumed_sweep_keeps_its_blocks_and_adds_processes(tmp_path: Path) -> 
     run = begun(tmp_path)
     measure(run, lambda: RecordedDevice(noisy(planted, 0.5)), budget_s=0.001)
     before = {axis: run.blocks(axis) for axis in AXES}
-    again = RunFolder(run.path)
+    run.close()
+    again = RunWriter(run.path)
     measure(again, lambda: RecordedDevice(noisy(planted, 0.02)))
     for axis in AXES:
         blocks = again.blocks(axis)

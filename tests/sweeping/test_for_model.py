@@ -8,9 +8,11 @@ import pytest
 from decoders import write_decoder
 
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.checkpoint.products import Products
+from gacprof.checkpoint.products import PADDED_TO, Products
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.core.errors import MeasurementError
+from gacprof.diagnosing.sizes import SizeTable
+from gacprof.kernels.rules import Rules
 from gacprof.sweeping.for_model import sizes_around, sizes_near, suite_for_model, suite_for_ranks
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "checkpoints"
@@ -48,6 +50,20 @@ def test_sizes_around_a_dim_are_measured_in_all_its_products(asvd: Inventory) ->
             assert all(
                 (use.tokens, *(use.at(size) or ())) in points for use in products.uses_of(dim)
             )
+
+
+@pytest.mark.parametrize("multiple", PADDED_TO)
+def test_sizes_are_measured_beside_neighbours_padded_as_diagnosing_takes_them(
+    asvd: Inventory, multiple: int
+) -> None:
+    points = points_of(asvd)
+    products = Products(asvd, {1: 1.0, 64: 1.0})
+    for dim in asvd.dims:
+        if dim.size % 16:
+            neighbours = SizeTable(products, Rules("h100")).padded_neighbours(dim, multiple)
+            for use in products.uses_of(dim, neighbours):
+                shapes = [use.at(size) or () for size in sizes_around(dim, 0.25)]
+                assert {(use.tokens, *shape) for shape in shapes} <= points
 
 
 def test_tp_ranks_measure_their_share(asvd: Inventory) -> None:

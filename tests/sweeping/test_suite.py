@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,12 +75,29 @@ def test_a_suite_is_for_a_kind_of_device(tmp_path: Path) -> None:
         ("budget_s = 5.5", "budget_s = 5.5\nretries = 3"),
         ("[[sweep]]", "[[sweep]"),
         ("to = 104", "to = 2000000000"),
+        ("to = 104", "to = 95"),
+        ("N = 64", "Z = 64"),
+        ("N = 64", "N = 99999999999999999999999"),
     ],
 )
 def test_a_wrong_suite_is_refused_with_its_file(tmp_path: Path, before: str, after: str) -> None:
     path = written(tmp_path, SUITE.replace(before, after, 1))
     with pytest.raises(MeasurementError, match=r"suite\.toml"):
         load_suite(path)
+
+
+def test_a_suite_of_millions_is_refused_before_any_axis_is_made(tmp_path: Path) -> None:
+    many = list(range(1, 3000))
+    text = SUITE.replace("M = [1, 16], N = 64", f"M = {many}, N = {many}")
+    begin = time.monotonic()
+    with pytest.raises(MeasurementError):
+        load_suite(written(tmp_path, text))
+    assert time.monotonic() - begin < 5, "making the axes takes minutes"
+
+
+def test_both_ends_of_a_range_are_measured(tmp_path: Path) -> None:
+    suite = load_suite(written(tmp_path, SUITE.replace("to = 104", "to = 96")))
+    assert {axis.sizes[0] for axis in suite.axes if 200 in axis.sizes} == {96}
 
 
 def test_an_unknown_suite_is_refused() -> None:
