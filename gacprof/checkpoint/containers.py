@@ -10,7 +10,7 @@ from typing import Any
 from gacprof.checkpoint.inventory import Contents, TensorInfo
 from gacprof.checkpoint.pickled import read_torch_file
 from gacprof.core.dtypes import BY_CODE
-from gacprof.core.errors import CheckpointError
+from gacprof.core.errors import INSTALL, CheckpointError
 
 _CONVENTIONAL = (
     "model.safetensors",
@@ -119,7 +119,7 @@ def read_hub(repository: str) -> Contents:
                 tensors[tensor] = TensorInfo(tensor, shape, dtype, file, start, end - start)
     except ImportError:
         raise CheckpointError(
-            f"{repository}: no such folder; the hub needs: pip install 'gacprof[hub]'"
+            f"{repository}: no such folder; the hub needs: {INSTALL.format('hub')}"
         ) from None
     except Exception as error:  # whatever the library and its HTTP stack raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 
@@ -83,6 +85,23 @@ def load_verb(verb: str) -> Callable[..., Any]:
     module, _, name = VERBS[verb][0].partition(":")
     function: Callable[..., Any] = getattr(import_module(module), name)
     return function
+
+
+def help_text(verb: str) -> str:
+    """Return the usage and the docstring of a verb, read from its source without an import.
+
+    For an install that lacks the packages which the verb needs.
+    """
+    module, _, name = VERBS[verb][0].partition(":")
+    spec = find_spec(module)
+    assert spec is not None and spec.origin is not None
+    statements = ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body
+    functions = {node.name: node for node in statements if isinstance(node, ast.FunctionDef)}
+    arguments = functions[name].args
+    words = [argument.arg.upper() for argument in arguments.args]
+    options = [f"[--{argument.arg.replace('_', '-')}]" for argument in arguments.kwonlyargs]
+    usage = " ".join(["Usage: gacprof", verb, *words, *options])
+    return f"{usage}\n\n{ast.get_docstring(functions[name])}"
 
 
 def command(verb: str) -> Callable[..., Any]:

@@ -73,6 +73,8 @@ def test_a_map_and_a_gpu_are_one_parameter(capsys: pytest.CaptureFixture[str]) -
         ["diagnose", str(ASVD)],
         ["diagnose", str(ASVD), "--gpu", "h100", "--tp", "many"],
         ["map", "show", "no-such-map"],
+        ["map", "show", str(ASVD.parent / "no-such-map.json")],
+        ["map", "shwo"],
         ["no-such-verb"],
         ["realign", str(ASVD), "pad8", str(ASVD)],
     ],
@@ -98,6 +100,53 @@ def test_plan_realign_verify_by_files(tmp_path: Path, capsys: pytest.CaptureFixt
     assert run("realign", str(ASVD), plan, aligned) == 0
     assert run("verify", str(ASVD), aligned) == 0
     assert "same function" in capsys.readouterr().out
+
+
+def test_a_crash_is_no_finding(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who reads exit codes can tell a misaligned model from a fault of gacprof."""
+
+    def crash(verb: str) -> None:
+        raise KeyError("a fault")
+
+    monkeypatch.setattr("gacprof.cli.verbs.load_verb", crash)
+    assert run("diagnose", str(ASVD), "--gpu", "h100") == 70
+    assert "Traceback" in capsys.readouterr().err
+
+
+PLAIN = """
+import sys
+
+class Lacking:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"numpy", "pandas", "torch", "transformers"}:
+            raise ModuleNotFoundError(name=name)
+
+sys.meta_path.insert(0, Lacking())
+from gacprof.cli import main
+main(sys.argv[1:])
+"""
+"""gacprof where only the packages of a plain install are found."""
+
+
+def run_plain(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", PLAIN, *words], capture_output=True, text=True)
+
+
+def test_help_is_read_before_packages_are_installed() -> None:
+    for verb in ("plan", "sweep", "map build", "compress"):
+        shown = run_plain(*verb.split(), "--help")
+        assert shown.returncode == 0 and shown.stderr == ""
+        assert f"gacprof {verb}" in shown.stdout
+    assert "budget" in run_plain("plan", "--help").stdout
+
+
+@pytest.mark.parametrize("words", [["map", "shwo"], ["plan", str(ASVD), "h100"]])
+def test_a_plain_install_answers_in_one_line(words: list[str]) -> None:
+    refused = run_plain(*words)
+    assert refused.returncode == 2
+    assert len(refused.stderr.splitlines()) == 1
 
 
 def test_help_and_version_need_no_import_of_torch() -> None:

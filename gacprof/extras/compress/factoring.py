@@ -13,6 +13,7 @@ from gacprof.checkpoint.tensors import read_tensor
 from gacprof.extras.compress.folder import LayerResults, NewTensors, stored_tensor
 from gacprof.extras.compress.layered import LayeredModel
 from gacprof.extras.compress.low_rank import (
+    METRICS,
     LowRank,
     energy_by_rank,
     factor_weight,
@@ -67,7 +68,7 @@ class Factoring:
                 self._factor_layer(layer, {}, {})
             return
         model = LayeredModel(self.inventory, self.device)
-        if by_loss or self.method == "kfac-svd":
+        if by_loss or METRICS[self.method].outputs is not None:
             passes = backward_statistics(model, ids, self._names, folder)
         else:
             passes = forward_statistics(model, ids, self._names)
