@@ -11,6 +11,8 @@ from gacprof.checkpoint.inventory import Contents, TensorInfo
 from gacprof.checkpoint.pickled import read_torch_file
 from gacprof.core.dtypes import BY_CODE
 from gacprof.core.errors import INSTALL, CheckpointError
+from gacprof.core.files import read_object
+from gacprof.core.points import MAX_DIM
 
 _CONVENTIONAL = (
     "model.safetensors",
@@ -23,6 +25,17 @@ _CONVENTIONAL = (
 _ENDINGS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".index.json")
 _NOT_MODELS = ("training_args.bin", "optimizer.", "scheduler.pt", "rng_state")
 _INDEX = ".index.json"
+
+MAX_HEADER_BYTES = 100_000_000
+"""The format's own limit."""
+
+MAX_NAME_LENGTH = 4096
+"""Characters of a tensor's name. Published ones have 150; patterns are matched with them, which
+takes a time that grows with the square of their length."""
+
+MAX_VIEWS = 4
+"""How often the bytes of a file may be seen through tensors of another shape or place: a fused
+weight and its parts are 2. Whatever is copied or computed has that many times the file's bytes."""
 
 
 def find_weights(folder: Path) -> Path:
@@ -48,26 +61,50 @@ def read_weights(path: Path) -> Contents:
     with path.open("rb") as file:
         head = file.read(16)
     if head.startswith(b"PK\x03\x04"):
-        return read_torch_file(path)
-    if head[8:9] == b"{":
-        return read_safetensors(path)
-    raise CheckpointError(
-        f"{path} is neither safetensors nor a zipped torch.save file: fetch it again ('git lfs "
-        "pull' where it is a pointer), or save it again with torch 1.6 or later"
-    )
+        contents = read_torch_file(path)
+    elif head[8:9] == b"{":
+        contents = read_safetensors(path)
+    else:
+        raise CheckpointError(
+            f"{path} is neither safetensors nor a zipped torch.save file: fetch it again ('git lfs "
+            "pull' where it is a pointer), or save it again with torch 1.6 or later"
+        )
+    _check_bounds(path, contents)
+    return contents
+
+
+def _check_bounds(path: Path, contents: Contents) -> None:
+    """Raise :class:`CheckpointError` where tensors are out of proportion to their file."""
+    views = {info.stored_at: info.nbytes for info in contents.tensors.values()}
+    size = path.stat().st_size
+    if sum(views.values()) > MAX_VIEWS * size:
+        raise CheckpointError(
+            f"{path} of {size:,} bytes has tensors of {sum(views.values()):,}: views that repeat "
+            "their storage are not read: save contiguous tensors"
+        )
+    for info in contents.tensors.values():
+        if len(info.name) > MAX_NAME_LENGTH or max(info.shape, default=0) > MAX_DIM:
+            raise CheckpointError(
+                f"{path}: tensor {info.name[:100]!r} has a name of {len(info.name):,} characters, "
+                f"and its largest size is {max(info.shape, default=0)}: no model has such a one"
+            )
 
 
 def _read_shards(index: Path) -> Contents:
     """The tensors of all shards that an index names; they stand beside it."""
     settings = read_json_object(index)
-    shard_of = dict(settings.pop("weight_map", None) or {})
+    weight_map = settings.pop("weight_map", None)
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{index} has no weight_map, a shard for each tensor: fetch it again")
+    shard_of = {name: str(shard) for name, shard in weight_map.items()}
+    shards = sorted(set(shard_of.values()))
     present = {path.name for path in index.parent.iterdir() if path.is_file()}
-    missing = sorted(set(map(str, shard_of.values())) - present)
-    if missing or not shard_of:
+    missing = [shard for shard in shards if shard not in present]
+    if missing:
         raise CheckpointError(
             f"{index}: shards are missing in its folder: {missing[:3]}: fetch them"
         )
-    parts = {shard: read_weights(index.parent / shard) for shard in sorted({*shard_of.values()})}
+    parts = {shard: read_weights(index.parent / shard) for shard in shards}
     stored = {name: info for part in parts.values() for name, info in part.tensors.items()}
     try:
         tensors = {name: parts[shard].tensors[name] for name, shard in shard_of.items()}
@@ -90,14 +127,11 @@ def _read_shards(index: Path) -> Contents:
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file. Raises :class:`CheckpointError`."""
+    """Return the JSON object in a file of a checkpoint. Raises :class:`CheckpointError`."""
     try:
-        value = json.loads(path.read_bytes())
-        if not isinstance(value, dict):
-            raise TypeError(f"it holds a {type(value).__name__}")
-    except (OSError, RecursionError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path} holds no JSON object: {error}: mend it") from None
-    return value
+        return read_object(path)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read as JSON: {error}: mend it") from None
 
 
 def read_hub(repository: str) -> Contents:
@@ -127,10 +161,6 @@ def read_hub(repository: str) -> Contents:
     return Contents(tensors, read_json_object(Path(config)), container="safetensors")
 
 
-MAX_HEADER_BYTES = 100_000_000
-"""The format's own limit."""
-
-
 def read_safetensors(path: Path) -> Contents:
     """Return the tensors of one file, none of their data read. Raises :class:`CheckpointError`."""
     try:
@@ -141,17 +171,25 @@ def read_safetensors(path: Path) -> Contents:
                 raise ValueError(f"its header has {length} bytes, the file {size}")
             entries = json.loads(file.read(length))
         metadata = entries.pop("__metadata__", {})
+        if not all(isinstance(text, str) for text in metadata.values()):
+            raise ValueError("its metadata are not texts")
+        unread = sorted({entry["dtype"] for entry in entries.values()} - BY_CODE.keys())
+        if unread:
+            raise CheckpointError(f"{path} stores {', '.join(unread)}, which gacprof does not read")
         tensors = {}
+        starts, ends = [size], [8 + length]
         for name, entry in entries.items():
             element, shape = BY_CODE[entry["dtype"]], tuple(entry["shape"])
-            start, end = entry["data_offsets"]
-            is_counts = all(type(number) is int and number >= 0 for number in (*shape, start))
+            start, end = (8 + length + offset for offset in entry["data_offsets"])
+            is_counts = all(type(number) is int and number >= 0 for number in (*shape, start, end))
             if not is_counts or math.prod(shape) * element.itemsize != end - start:
                 raise ValueError(f"tensor {name[:100]!r} of shape {shape} has {end - start} bytes")
-            if 8 + length + end > size:
-                raise ValueError(f"tensor {name[:100]!r} ends beyond the file of {size} bytes")
-            offset = 8 + length + start
-            tensors[name] = TensorInfo(name, shape, element.name, path.name, offset, end - start)
+            tensors[name] = TensorInfo(name, shape, element.name, path.name, start, end - start)
+            starts.append(start)
+            ends.append(end)
+        if sorted(starts) != sorted(ends):
+            # each start but the first must be another's end: every byte belongs to one tensor
+            raise ValueError("its tensors overlap, or leave bytes that belong to none")
     except (AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise CheckpointError(

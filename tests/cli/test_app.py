@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -75,6 +77,8 @@ def test_a_map_and_a_gpu_are_one_parameter(capsys: pytest.CaptureFixture[str]) -
         ["map", "show", "no-such-map"],
         ["map", "show", str(ASVD.parent / "no-such-map.json")],
         ["map", "shwo"],
+        ["realign", str(ASVD), "pad12", "out"],
+        ["lint", "Qwen/Qwen3-8B"],
         ["no-such-verb"],
         ["realign", str(ASVD), "pad8", str(ASVD)],
     ],
@@ -100,6 +104,17 @@ def test_plan_realign_verify_by_files(tmp_path: Path, capsys: pytest.CaptureFixt
     assert run("realign", str(ASVD), plan, aligned) == 0
     assert run("verify", str(ASVD), aligned) == 0
     assert "same function" in capsys.readouterr().out
+
+
+def test_a_path_need_not_be_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder named in Latin-1 is written to JSON by an escape, and read back as it was."""
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")
+    shutil.copytree(ASVD, folder)
+    plan = str(tmp_path / "plan.json")
+    assert run("plan", folder, "h100", "--objective", "pad", "--out", plan, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["checkpoint"] == folder
+    assert json.loads(Path(plan).read_text("utf-8"))["checkpoint"] == folder
+    assert run("realign", folder, plan, f"{folder}-aligned") == 0
 
 
 def test_a_crash_is_no_finding(

@@ -85,12 +85,20 @@ def storage_named(text: str) -> Storage:
 
 
 def storage_of_config(config: Mapping[str, Any], layers: int = 0) -> Storage:
-    """The storage that a config's ``quantization_config`` states; plain where it has none."""
+    """The storage that a config's ``quantization_config`` states; plain where it has none.
+
+    Raises :class:`ConfigError` for one whose values are of other types than its tool writes.
+    """
     stated = config.get("quantization_config") or config.get("compression_config")
     if not stated:
         return PLAIN
-    if not isinstance(stated, Mapping):
-        raise ConfigError("the config's quantization_config is no table of names and values")
+    try:
+        return _stated_storage(stated, layers)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ConfigError(f"the config's quantization_config cannot be read: {error}") from None
+
+
+def _stated_storage(stated: Mapping[str, Any], layers: int) -> Storage:
     stated = {**stated, **stated.get("quantization", {})}  # ModelOpt's hf_quant_config.json
     names = [name for name in stated if re.fullmatch(IGNORED, name)]
     ignored = [str(entry) for name in names for entry in stated[name] or ()]
@@ -111,7 +119,7 @@ def _by_method(stated: Mapping[str, Any]) -> Storage:
         return _compressed_tensors(stated)
     if method.startswith("modelopt"):
         method = str(stated.get("quant_algo", method)).lower()
-    group = stated.get("group_size") or stated.get("q_group_size") or 0
+    group = int(stated.get("group_size") or stated.get("q_group_size") or 0)
     bits = stated.get("bits") or stated.get("w_bit") or 4
     form = FORMATS.get(method, "unknown")
     if "awq" in str(stated.get("packing_format")):
