@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from gacprof.checkpoint.inventory import Contents, TensorInfo
 from gacprof.checkpoint.pickled import read_torch_file
 from gacprof.core.dtypes import BY_CODE
 from gacprof.core.errors import INSTALL, CheckpointError
-from gacprof.core.files import read_object
+from gacprof.core.files import open_regular, read_object
 from gacprof.core.points import MAX_DIM
 
 _CONVENTIONAL = (
@@ -58,7 +59,7 @@ def read_weights(path: Path) -> Contents:
     """Return the tensors of a weights file or an index. Raises :class:`CheckpointError`."""
     if path.name.endswith(_INDEX):
         return _read_shards(path)
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         head = file.read(16)
     if head.startswith(b"PK\x03\x04"):
         contents = read_torch_file(path)
@@ -96,30 +97,33 @@ def _read_shards(index: Path) -> Contents:
     weight_map = settings.pop("weight_map", None)
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{index} has no weight_map, a shard for each tensor: fetch it again")
-    shard_of = {name: str(shard) for name, shard in weight_map.items()}
-    shards = sorted(set(shard_of.values()))
-    present = {path.name for path in index.parent.iterdir() if path.is_file()}
-    missing = [shard for shard in shards if shard not in present]
+    shard_of = dict(zip(weight_map, map(str, weight_map.values()), strict=True))
+    missing = sorted(set(shard_of.values()) - {path.name for path in index.parent.iterdir()})
     if missing:
         raise CheckpointError(
             f"{index}: shards are missing in its folder: {missing[:3]}: fetch them"
         )
-    parts = {shard: read_weights(index.parent / shard) for shard in shards}
-    stored = {name: info for part in parts.values() for name, info in part.tensors.items()}
+    parts = {shard: read_weights(index.parent / shard) for shard in sorted({*shard_of.values()})}
     try:
         tensors = {name: parts[shard].tensors[name] for name, shard in shard_of.items()}
     except KeyError as error:
         raise CheckpointError(f"{index} names {error}, which its shard lacks: fetch it") from None
-    left_out = tuple(sorted(stored.keys() - tensors.keys()))
-    warnings = [warning for part in parts.values() for warning in part.warnings]
+    stored: set[str] = set()
+    metadata: dict[str, Mapping[str, str]] = {}
+    warnings: list[str] = []
+    for part in parts.values():
+        stored.update(part.tensors)
+        metadata |= part.metadata
+        warnings += part.warnings
+    left_out = tuple(sorted(stored - tensors.keys()))
     if left_out:
         warnings.append(
             f"{len(left_out)} tensors, {left_out[0]} the first, are not in {index.name}"
         )
     return Contents(
         tensors,
-        container=next(part.container for part in parts.values()),
-        metadata={shard: text for part in parts.values() for shard, text in part.metadata.items()},
+        container=part.container,
+        metadata=metadata,
         index=(index.name, settings),
         warnings=tuple(warnings),
         left_out=left_out,
@@ -162,33 +166,37 @@ def read_hub(repository: str) -> Contents:
 
 
 def read_safetensors(path: Path) -> Contents:
-    """Return the tensors of one file, none of their data read. Raises :class:`CheckpointError`."""
+    """Return the tensors of one file, none of their data read.
+
+    Raises :class:`CheckpointError`, for all that the format's own library refuses too (which needs
+    numpy to say so).
+    """
+    starts, ends, tensors = [path.stat().st_size], [], {}
     try:
-        size = path.stat().st_size
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
-            if length > min(size, MAX_HEADER_BYTES):
-                raise ValueError(f"its header has {length} bytes, the file {size}")
-            entries = json.loads(file.read(length))
+            entries = json.loads(file.read(min(length, MAX_HEADER_BYTES)))
         metadata = entries.pop("__metadata__", {})
-        if not all(isinstance(text, str) for text in metadata.values()):
+        if not {*map(type, metadata.values())} <= {str}:
             raise ValueError("its metadata are not texts")
-        unread = sorted({entry["dtype"] for entry in entries.values()} - BY_CODE.keys())
+        unread = {entry["dtype"] for entry in entries.values()} - BY_CODE.keys()
         if unread:
-            raise CheckpointError(f"{path} stores {', '.join(unread)}, which gacprof does not read")
-        tensors = {}
-        starts, ends = [size], [8 + length]
+            raise CheckpointError(f"{path} stores {min(unread)}, which gacprof does not read")
+        ends.append(8 + length)
         for name, entry in entries.items():
             element, shape = BY_CODE[entry["dtype"]], tuple(entry["shape"])
-            start, end = (8 + length + offset for offset in entry["data_offsets"])
-            is_counts = all(type(number) is int and number >= 0 for number in (*shape, start, end))
-            if not is_counts or math.prod(shape) * element.itemsize != end - start:
+            start, end = entry["data_offsets"]
+            counts = (*shape, start, end)
+            nbytes = math.prod(shape) * element.itemsize
+            if {*map(type, counts)} != {int} or min(counts) < 0 or nbytes != end - start:
                 raise ValueError(f"tensor {name[:100]!r} of shape {shape} has {end - start} bytes")
-            tensors[name] = TensorInfo(name, shape, element.name, path.name, start, end - start)
-            starts.append(start)
-            ends.append(end)
+            offset = 8 + length + start
+            tensors[name] = TensorInfo(name, shape, element.name, path.name, offset, nbytes)
+            starts.append(offset)
+            ends.append(offset + nbytes)
+        # each tensor starts where another ends, but for the first, and the file ends with the last:
+        # so every byte belongs to one tensor, and none is read twice
         if sorted(starts) != sorted(ends):
-            # each start but the first must be another's end: every byte belongs to one tensor
             raise ValueError("its tensors overlap, or leave bytes that belong to none")
     except (AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]

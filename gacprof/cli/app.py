@@ -58,8 +58,8 @@ def make_app() -> cyclopts.App:
     app.command(maps)
     for verb, (_, summary) in VERBS.items():
         group, _, name = verb.rpartition(" ")
-        target = maps if group else app
-        target.command(f"gacprof.cli.verbs:{verb.replace(' ', '_')}", name=name, help=summary)
+        lazily = f"gacprof.cli.verbs:{verb.replace(' ', '_')}"
+        {"map": maps, "": app}[group].command(lazily, name=name, help=summary)
     return app
 
 
@@ -71,7 +71,7 @@ def main(arguments: list[str] | None = None) -> None:
     words = [word for word in before if word != "--json"] + separator + command
     if isinstance(sys.stdout, io.TextIOWrapper):  # a path need not be text: JSON's own escapes
         sys.stdout.reconfigure(errors="backslashreplace")
-    verb = " ".join(words[:2] if words[:1] == ["map"] else words[:1])
+    verb = " ".join(words[: 1 + (words[:1] == ["map"])])
     if verb not in {*VERBS, "", "map", "map --help", "map -h", "--version", *HELP}:
         sys.exit(fail(f"there is no verb '{verb}': use one of {', '.join(sorted(VERBS))}", 2))
     try:
@@ -100,13 +100,13 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _split(words: list[str]) -> tuple[list[str], list[str], list[str]]:
     """Words before ``--``, the ``--`` itself, and another program's command behind it."""
-    end = words.index("--") if "--" in words else len(words)
+    end = [*words, "--"].index("--")
     return words[:end], words[end : end + 1], words[end + 1 :]
 
 
 def show(result: Any, as_json: bool) -> int:
     """Print a verb's result; 1 where it says that something is wrong (``ok`` is false)."""
-    if isinstance(result, int) or result is None:
+    if isinstance(result, int | None):
         return result or 0
     if as_json:
         print(json.dumps(json_of(result), indent=1, ensure_ascii=False))

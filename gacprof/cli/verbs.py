@@ -9,7 +9,6 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 
@@ -73,6 +72,8 @@ VERBS = {
 }
 """Verb: the function, imported when it is called, and the first line of its docstring."""
 
+PACKAGE = Path(__file__).parents[1]
+
 OPTION_NAMES = {"source": ("--map", "--gpu")}
 """Options whose name is not their parameter's: a source of sizes is a map or a GPU's name."""
 
@@ -93,9 +94,8 @@ def help_text(verb: str) -> str:
     For an install that lacks the packages which the verb needs.
     """
     module, _, name = VERBS[verb][0].partition(":")
-    spec = find_spec(module)
-    assert spec is not None and spec.origin is not None
-    statements = ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body
+    source = PACKAGE.parent.joinpath(*module.split(".")).with_suffix(".py")
+    statements = ast.parse(source.read_text(encoding="utf-8")).body
     functions = {node.name: node for node in statements if isinstance(node, ast.FunctionDef)}
     arguments = functions[name].args
     words = [argument.arg.upper() for argument in arguments.args]
@@ -150,7 +150,7 @@ def writable(annotation: Any) -> Any:
 
 def __getattr__(name: str) -> Any:
     """Each verb's command as an attribute, made when it is asked for: ``verbs.map_build``."""
-    verbs = {verb.replace(" ", "_"): verb for verb in VERBS}
-    if name not in verbs:
+    verb = name.replace("_", " ")
+    if verb not in VERBS:
         raise AttributeError(name)
-    return command(verbs[name])
+    return command(verb)

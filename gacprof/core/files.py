@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -101,7 +102,7 @@ def open_regular(path: Path) -> BinaryIO:
 
     Raises ``OSError``, also for a pipe or a device, which could keep a reader waiting for ever.
     """
-    if path.exists() and not path.is_file():
+    if not stat.S_ISREG(path.stat().st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     return path.open("rb")
 

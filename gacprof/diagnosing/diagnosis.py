@@ -69,9 +69,6 @@ def diagnose(
     findings = tuple(dim_finding(table, dim) for dim in inventory.dims)
     targets = {finding.dim.name: finding.target_size for finding in findings}
     padded = {name: size for name, size in targets.items() if size is not None}
-    kernels: tuple[str, ...] = ()
-    if hasattr(size_source, "torch"):  # the rules of a GPU, for a release of PyTorch
-        kernels = kernel_lines(inventory, size_source, tp, attention_dtype(products))
     return Diagnosis(
         checkpoint=inventory.path,
         layout=inventory.layout,
@@ -88,7 +85,7 @@ def diagnose(
         ),
         latency_us=products.time_us(size_source, inventory.modules),
         better_us=products.time_us(size_source, inventory.modules, targets),
-        kernels=kernels,
+        kernels=kernel_lines(inventory, size_source, tp, attention_dtype(products)),
         warnings=inventory.warnings,
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 from gacprof.checkpoint.inventory import Inventory
@@ -77,10 +76,9 @@ def choose_dtype(source: SizeSource, dtype: object, usual: object) -> str:
 
 
 def attention_dtype(products: Products) -> str:
-    """Return the type of attention and norms: the products' own, beside 8-bit ones that of most
-    other layers."""
-    stored = Counter(module.dtype for module in products.inventory.modules if module.gemms)
-    types = [products.plain_dtype, *(dtype for dtype, _ in stored.most_common()), "bfloat16"]
+    """Return the type of attention and norms: the products' own; beside 8-bit products that of
+    most layers, or bfloat16."""
+    types = (products.plain_dtype, products.inventory.main_dtype or "", "bfloat16")
     return next(dtype for dtype in types if dtype in ATTENTION_DTYPES)
 
 

@@ -18,6 +18,7 @@ from gacprof.extras.compress.low_rank import (
     energy_by_rank,
     factor_weight,
     loss_by_rank,
+    unweighted,
 )
 from gacprof.extras.compress.options import Objective
 from gacprof.extras.compress.statistics import (
@@ -68,7 +69,7 @@ class Factoring:
                 self._factor_layer(layer, {}, {})
             return
         model = LayeredModel(self.inventory, self.device)
-        if by_loss or METRICS[self.method].outputs is not None:
+        if by_loss or METRICS[self.method].outputs is not unweighted:
             passes = backward_statistics(model, ids, self._names, folder)
         else:
             passes = forward_statistics(model, ids, self._names)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -71,17 +71,22 @@ def factor_weight(
     """
     require_one_of("method", method, METRICS)
     metric = METRICS[method]
-    right = None if metric.inputs is None or inputs is None else metric.inputs(inputs)
-    left = None if metric.outputs is None or gradients is None else metric.outputs(gradients)
-    return decompose(weight.double(), right, left)
+    return decompose(weight.double(), metric.inputs(inputs), metric.outputs(gradients))
+
+
+def unweighted(statistics: Covariance | None) -> None:
+    """Return None, which stands for I: no statistics are needed."""
+
+
+Weighing = Callable[[Any], torch.Tensor | None]
 
 
 @dataclass(frozen=True)
 class Metric:
     """What weighs the inputs (S) and the outputs (R) of a weight, made of their statistics."""
 
-    inputs: Callable[[Covariance], torch.Tensor] | None = None
-    outputs: Callable[[Covariance], torch.Tensor] | None = None
+    inputs: Weighing = unweighted
+    outputs: Weighing = unweighted
 
 
 def mean_magnitudes(inputs: Covariance) -> torch.Tensor:
