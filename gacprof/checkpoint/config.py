@@ -6,6 +6,7 @@ classes of their own, some with constants written into the code.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -27,6 +28,9 @@ _NOT_OURS = re.compile(
 )
 """Config keys under which text could name code or files, or that say how to return results:
 a checkpoint has no say there."""
+
+_LAYER_COUNT = re.compile(r'"(?:num|n|encoder|decoder)_(?:\w+_)?layers?": (\d+)')
+"""Counts of layers in a config as JSON, also those of its parts."""
 
 
 def mirrored_files(inventory: Inventory, sizes: NewSizes) -> dict[str, dict[str, Any]]:
@@ -148,6 +152,11 @@ def effective_config(inventory: Inventory) -> dict[str, Any]:
     Raises :class:`CheckpointError` where the checkpoint has none.
     """
     config = _harmless(inventory.config) | module_facts(inventory) | head_facts(inventory)
+    layers = map(int, _LAYER_COUNT.findall(json.dumps(config, default=str)))
+    if max(layers, default=0) > len(inventory.tensors):  # each would be built, with its weights
+        raise CheckpointError(
+            f"{inventory.path}: its config has more layers than files have tensors"
+        )
     if not config.get("model_type"):
         raise CheckpointError(
             f"{inventory.path}: no config.json with a model_type: put the original model's beside "

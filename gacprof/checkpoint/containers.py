@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from gacprof.checkpoint.inventory import Contents, TensorInfo
 from gacprof.checkpoint.pickled import read_torch_file
 from gacprof.core.dtypes import BY_CODE
-from gacprof.core.errors import CheckpointError
+from gacprof.core.errors import INSTALL, CheckpointError
+from gacprof.core.files import open_regular, read_object
+from gacprof.core.points import MAX_DIM
 
 _CONVENTIONAL = (
     "model.safetensors",
@@ -23,6 +26,17 @@ _CONVENTIONAL = (
 _ENDINGS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".index.json")
 _NOT_MODELS = ("training_args.bin", "optimizer.", "scheduler.pt", "rng_state")
 _INDEX = ".index.json"
+
+MAX_HEADER_BYTES = 100_000_000
+"""The format's own limit."""
+
+MAX_NAME_LENGTH = 4096
+"""Characters of a tensor's name. Published ones have 150; patterns are matched with them, which
+takes a time that grows with the square of their length."""
+
+MAX_VIEWS = 4
+"""How often the bytes of a file may be seen through tensors of another shape or place: a fused
+weight and its parts are 2. Whatever is copied or computed has that many times the file's bytes."""
 
 
 def find_weights(folder: Path) -> Path:
@@ -60,44 +74,71 @@ def read_weights(path: Path) -> Contents:
     check_link(path)
     if path.name.endswith(_INDEX):
         return _read_shards(path)
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         head = file.read(16)
     if head.startswith(b"PK\x03\x04"):
-        return read_torch_file(path)
-    if head[8:9] == b"{":
-        return read_safetensors(path)
-    raise CheckpointError(
-        f"{path} is neither safetensors nor a zipped torch.save file: fetch it again ('git lfs "
-        "pull' where it is a pointer), or save it again with torch 1.6 or later"
-    )
+        contents = read_torch_file(path)
+    elif head[8:9] == b"{":
+        contents = read_safetensors(path)
+    else:
+        raise CheckpointError(
+            f"{path} is neither safetensors nor a zipped torch.save file: fetch it again ('git lfs "
+            "pull' where it is a pointer), or save it again with torch 1.6 or later"
+        )
+    _check_bounds(path, contents)
+    return contents
+
+
+def _check_bounds(path: Path, contents: Contents) -> None:
+    """Raise :class:`CheckpointError` where tensors are out of proportion to their file."""
+    views = {info.stored_at: info.nbytes for info in contents.tensors.values()}
+    size = path.stat().st_size
+    if sum(views.values()) > MAX_VIEWS * size:
+        raise CheckpointError(
+            f"{path} of {size:,} bytes has tensors of {sum(views.values()):,}: views that repeat "
+            "their storage are not read: save contiguous tensors"
+        )
+    for info in contents.tensors.values():
+        if len(info.name) > MAX_NAME_LENGTH or max(info.shape, default=0) > MAX_DIM:
+            raise CheckpointError(
+                f"{path}: tensor {info.name[:100]!r} has a name of {len(info.name):,} characters, "
+                f"and its largest size is {max(info.shape, default=0)}: no model has such a one"
+            )
 
 
 def _read_shards(index: Path) -> Contents:
     """The tensors of all shards that an index names; they stand beside it."""
     settings = read_json_object(index)
-    shard_of = dict(settings.pop("weight_map", None) or {})
-    present = {path.name for path in index.parent.iterdir() if path.is_file()}
-    missing = sorted(set(map(str, shard_of.values())) - present)
-    if missing or not shard_of:
+    weight_map = settings.pop("weight_map", None)
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{index} has no weight_map, a shard for each tensor: fetch it again")
+    shard_of = dict(zip(weight_map, map(str, weight_map.values()), strict=True))
+    missing = sorted(set(shard_of.values()) - {path.name for path in index.parent.iterdir()})
+    if missing:
         raise CheckpointError(
             f"{index}: shards are missing in its folder: {missing[:3]}: fetch them"
         )
     parts = {shard: read_weights(index.parent / shard) for shard in sorted({*shard_of.values()})}
-    stored = {name: info for part in parts.values() for name, info in part.tensors.items()}
     try:
         tensors = {name: parts[shard].tensors[name] for name, shard in shard_of.items()}
     except KeyError as error:
         raise CheckpointError(f"{index} names {error}, which its shard lacks: fetch it") from None
-    left_out = tuple(sorted(stored.keys() - tensors.keys()))
-    warnings = [warning for part in parts.values() for warning in part.warnings]
+    stored: set[str] = set()
+    metadata: dict[str, Mapping[str, str]] = {}
+    warnings: list[str] = []
+    for part in parts.values():
+        stored.update(part.tensors)
+        metadata |= part.metadata
+        warnings += part.warnings
+    left_out = tuple(sorted(stored - tensors.keys()))
     if left_out:
         warnings.append(
             f"{len(left_out)} tensors, {left_out[0]} the first, are not in {index.name}"
         )
     return Contents(
         tensors,
-        container=next(part.container for part in parts.values()),
-        metadata={shard: text for part in parts.values() for shard, text in part.metadata.items()},
+        container=part.container,
+        metadata=metadata,
         index=(index.name, settings),
         warnings=tuple(warnings),
         left_out=left_out,
@@ -105,15 +146,12 @@ def _read_shards(index: Path) -> Contents:
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file. Raises :class:`CheckpointError`."""
+    """Return the JSON object in a file of a checkpoint. Raises :class:`CheckpointError`."""
     check_link(path)
     try:
-        value = json.loads(path.read_bytes())
-        if not isinstance(value, dict):
-            raise TypeError(f"it holds a {type(value).__name__}")
-    except (OSError, RecursionError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path} holds no JSON object: {error}: mend it") from None
-    return value
+        return read_object(path)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read as JSON: {error}: mend it") from None
 
 
 def read_hub(repository: str) -> Contents:
@@ -135,7 +173,7 @@ def read_hub(repository: str) -> Contents:
                 tensors[tensor] = TensorInfo(tensor, shape, dtype, file, start, end - start)
     except ImportError:
         raise CheckpointError(
-            f"{repository}: no such folder; the hub needs: pip install 'gacprof[hub]'"
+            f"{repository}: no such folder; the hub needs: {INSTALL.format('hub')}"
         ) from None
     except Exception as error:  # whatever the library and its HTTP stack raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
@@ -143,31 +181,39 @@ def read_hub(repository: str) -> Contents:
     return Contents(tensors, read_json_object(Path(config)), container="safetensors")
 
 
-MAX_HEADER_BYTES = 100_000_000
-"""The format's own limit."""
-
-
 def read_safetensors(path: Path) -> Contents:
-    """Return the tensors of one file, none of their data read. Raises :class:`CheckpointError`."""
+    """Return the tensors of one file, none of their data read.
+
+    Raises :class:`CheckpointError`, for all that the format's own library refuses too (which needs
+    numpy to say so).
+    """
+    starts, ends, tensors = [path.stat().st_size], [], {}
     try:
-        size = path.stat().st_size
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
-            if length > min(size, MAX_HEADER_BYTES):
-                raise ValueError(f"its header has {length} bytes, the file {size}")
-            entries = json.loads(file.read(length))
+            entries = json.loads(file.read(min(length, MAX_HEADER_BYTES)))
         metadata = entries.pop("__metadata__", {})
-        tensors = {}
+        if not {*map(type, metadata.values())} <= {str}:
+            raise ValueError("its metadata are not texts")
+        unread = {entry["dtype"] for entry in entries.values()} - BY_CODE.keys()
+        if unread:
+            raise CheckpointError(f"{path} stores {min(unread)}, which gacprof does not read")
+        ends.append(8 + length)
         for name, entry in entries.items():
             element, shape = BY_CODE[entry["dtype"]], tuple(entry["shape"])
             start, end = entry["data_offsets"]
-            is_counts = all(type(number) is int and number >= 0 for number in (*shape, start))
-            if not is_counts or math.prod(shape) * element.itemsize != end - start:
+            counts = (*shape, start, end)
+            nbytes = math.prod(shape) * element.itemsize
+            if {*map(type, counts)} != {int} or min(counts) < 0 or nbytes != end - start:
                 raise ValueError(f"tensor {name[:100]!r} of shape {shape} has {end - start} bytes")
-            if 8 + length + end > size:
-                raise ValueError(f"tensor {name[:100]!r} ends beyond the file of {size} bytes")
             offset = 8 + length + start
-            tensors[name] = TensorInfo(name, shape, element.name, path.name, offset, end - start)
+            tensors[name] = TensorInfo(name, shape, element.name, path.name, offset, nbytes)
+            starts.append(offset)
+            ends.append(offset + nbytes)
+        # each tensor starts where another ends, but for the first, and the file ends with the last:
+        # so every byte belongs to one tensor, and none is read twice
+        if sorted(starts) != sorted(ends):
+            raise ValueError("its tensors overlap, or leave bytes that belong to none")
     except (AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise CheckpointError(

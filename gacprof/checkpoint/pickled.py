@@ -10,6 +10,7 @@ Those records are then walked as ``state_dict()`` would walk modules (torch/nn/m
 from __future__ import annotations
 
 import math
+import os
 import pickle
 import struct
 import zipfile
@@ -17,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from gacprof.checkpoint.inventory import Contents, TensorInfo
 from gacprof.core.dtypes import BY_NAME
@@ -25,6 +26,8 @@ from gacprof.core.errors import CheckpointError
 
 MAX_PICKLE_BYTES = 64 << 20
 """Whole-model pickles carry a tokenizer, seldom more than 10 MB; tensors are not in there."""
+MAX_OPCODES = 10_000_000
+"""A vocabulary of 250,000 words with its merges takes 4 million; Python runs a million a second."""
 MAX_MODULES = 100_000
 
 _STORAGES = {
@@ -85,6 +88,18 @@ _AS_LISTS: dict[int, Any] = {
 }
 
 
+class BoundedLoaders(dict[int, Any]):
+    """Loaders by opcode, which are looked up once for every opcode of a pickle."""
+
+    lookups = 0
+
+    def __getitem__(self, opcode: int) -> Any:
+        self.lookups += 1
+        if self.lookups > MAX_OPCODES:
+            raise ValueError(f"its pickle has more than {MAX_OPCODES:,} opcodes")
+        return super().__getitem__(opcode)
+
+
 class InertUnpickler(pickle._Unpickler):
     """Python's own unpickler (the one in C would not be safer), every global an empty class.
 
@@ -92,7 +107,9 @@ class InertUnpickler(pickle._Unpickler):
     a nest of tuples can take a time exponential in its depth.
     """
 
-    dispatch: ClassVar[dict[int, Any]] = {**_LOADERS, **_AS_LISTS}
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream, encoding="utf-8")
+        self.dispatch = BoundedLoaders(_LOADERS | _AS_LISTS)  # type: ignore[misc]
 
     def find_class(self, module: str, name: str) -> type[Inert]:
         return type("Inert", (Inert,), {"class_name": f"{module}.{name}"})
@@ -141,14 +158,16 @@ def _unpickled(archive: zipfile.ZipFile, file: Any) -> tuple[Any, dict[str, rang
     if pickled.file_size > MAX_PICKLE_BYTES or any(e.compress_type for e in entries):
         raise ValueError("its pickle is too large, or a record is compressed")
     with archive.open(pickled) as stream:
-        value = InertUnpickler(stream, encoding="utf-8").load()
+        value = InertUnpickler(stream).load()
     root = pickled.filename.removesuffix("data.pkl") + "data/"
     storages = {}
+    file_size = file.seek(0, os.SEEK_END)
     for entry in entries:
         # a record's local header: 30 bytes, the last four the lengths of name and extra field
         file.seek(entry.header_offset + 26)
         start = entry.header_offset + 30 + sum(struct.unpack("<HH", file.read(4)))
-        storages[entry.filename.removeprefix(root)] = range(start, start + entry.file_size)
+        stop = min(start + entry.file_size, file_size)
+        storages[entry.filename.removeprefix(root)] = range(start, stop)
     return _model_in(value), storages
 
 

@@ -1,39 +1,42 @@
 """The command line: parse, call, print.
 
 Exit codes: 0 fine, 1 findings (a misaligned model, a failed verification), 2 bad input, 130
-interrupted. Any other error is a fault of gacprof and shows its traceback.
+interrupted. Any other error is a fault of gacprof: it shows its traceback and ends with 70.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
 import cyclopts
 
 from gacprof import __version__
-from gacprof.cli.verbs import VERBS
-from gacprof.core.errors import GacprofError
+from gacprof.cli.verbs import VERBS, help_text
+from gacprof.core.errors import INSTALL, GacprofError
 from gacprof.core.files import plain
 from gacprof.reporting.sections import Section, section_of
 
 EXTRAS = {
-    "torch": "measure",
-    "numpy": "measure",
-    "scipy": "measure",
-    "pandas": "measure",
-    "matplotlib": "measure",
-    "jinja2": "measure",
-    "pyarrow": "measure",
+    **dict.fromkeys(("torch", "numpy", "scipy", "pandas", "matplotlib", "jinja2"), "models"),
+    "pyarrow": "models",
     "transformers": "models",
     "huggingface_hub": "hub",
     "ray": "fleet",
     "ncu_report": "ncu",
 }
-"""A package that a plain install leaves out: the extra that brings it."""
+"""A package that a plain install leaves out: the extra that brings it. ``models`` holds
+``measure``, and is what a verb that builds a model needs besides."""
+
+CRASHED = 70
+"""Exit code of a fault of gacprof: EX_SOFTWARE of BSD's sysexits.h, which no verdict has."""
+
+HELP = {"--help", "-h"}
 
 
 def make_app() -> cyclopts.App:
@@ -55,8 +58,8 @@ def make_app() -> cyclopts.App:
     app.command(maps)
     for verb, (_, summary) in VERBS.items():
         group, _, name = verb.rpartition(" ")
-        target = maps if group else app
-        target.command(f"gacprof.cli.verbs:{verb.replace(' ', '_')}", name=name, help=summary)
+        lazily = f"gacprof.cli.verbs:{verb.replace(' ', '_')}"
+        {"map": maps, "": app}[group].command(lazily, name=name, help=summary)
     return app
 
 
@@ -66,9 +69,11 @@ def main(arguments: list[str] | None = None) -> None:
     before, separator, command = _split(words)
     as_json = "--json" in before
     words = [word for word in before if word != "--json"] + separator + command
-    verbs = {verb.partition(" ")[0] for verb in VERBS}
-    if words and words[0] not in {*verbs, "--help", "-h", "--version"}:
-        sys.exit(fail(f"there is no verb '{words[0]}': use one of {', '.join(sorted(verbs))}", 2))
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a path need not be text: JSON's own escapes
+        sys.stdout.reconfigure(errors="backslashreplace")
+    verb = " ".join(words[: 1 + (words[:1] == ["map"])])
+    if verb not in {*VERBS, "", "map", "map --help", "map -h", "--version", *HELP}:
+        sys.exit(fail(f"there is no verb '{verb}': use one of {', '.join(sorted(VERBS))}", 2))
     try:
         code = show(make_app()(words), as_json)
         sys.stdout.flush()
@@ -77,25 +82,31 @@ def main(arguments: list[str] | None = None) -> None:
     except BrokenPipeError:  # the reader went away: | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
-    except (GacprofError, cyclopts.CycloptsError, OSError) as error:
+    except (GacprofError, cyclopts.CycloptsError) as error:
         code = fail(str(error), 2)
-    except ImportError as error:
-        package = str(error.name).partition(".")[0]
-        if package not in EXTRAS:
-            raise
-        code = fail(f"this needs {package}: pip install 'gacprof[{EXTRAS[package]}]'", 2)
+    except OSError as error:
+        code = fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), 2)
+    except Exception as error:
+        package = str(getattr(error, "name", "")).partition(".")[0]
+        if not isinstance(error, ImportError) or package not in EXTRAS:
+            traceback.print_exc()
+            code = CRASHED
+        elif HELP & set(before):
+            code = show(help_text(verb), as_json=False)
+        else:
+            code = fail(f"this needs {package}: {INSTALL.format(EXTRAS[package])}", 2)
     sys.exit(code)
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str], list[str]]:
     """Words before ``--``, the ``--`` itself, and another program's command behind it."""
-    end = words.index("--") if "--" in words else len(words)
+    end = [*words, "--"].index("--")
     return words[:end], words[end : end + 1], words[end + 1 :]
 
 
 def show(result: Any, as_json: bool) -> int:
     """Print a verb's result; 1 where it says that something is wrong (``ok`` is false)."""
-    if isinstance(result, int) or result is None:
+    if isinstance(result, int | None):
         return result or 0
     if as_json:
         print(json.dumps(json_of(result), indent=1, ensure_ascii=False))

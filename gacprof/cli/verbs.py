@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 import types
@@ -71,6 +72,8 @@ VERBS = {
 }
 """Verb: the function, imported when it is called, and the first line of its docstring."""
 
+PACKAGE = Path(__file__).parents[1]
+
 OPTION_NAMES = {"source": ("--map", "--gpu")}
 """Options whose name is not their parameter's: a source of sizes is a map or a GPU's name."""
 
@@ -83,6 +86,22 @@ def load_verb(verb: str) -> Callable[..., Any]:
     module, _, name = VERBS[verb][0].partition(":")
     function: Callable[..., Any] = getattr(import_module(module), name)
     return function
+
+
+def help_text(verb: str) -> str:
+    """Return the usage and the docstring of a verb, read from its source without an import.
+
+    For an install that lacks the packages which the verb needs.
+    """
+    module, _, name = VERBS[verb][0].partition(":")
+    source = PACKAGE.parent.joinpath(*module.split(".")).with_suffix(".py")
+    statements = ast.parse(source.read_text(encoding="utf-8")).body
+    functions = {node.name: node for node in statements if isinstance(node, ast.FunctionDef)}
+    arguments = functions[name].args
+    words = [argument.arg.upper() for argument in arguments.args]
+    options = [f"[--{argument.arg.replace('_', '-')}]" for argument in arguments.kwonlyargs]
+    usage = " ".join(["Usage: gacprof", verb, *words, *options])
+    return f"{usage}\n\n{ast.get_docstring(functions[name])}"
 
 
 def command(verb: str) -> Callable[..., Any]:
@@ -131,7 +150,7 @@ def writable(annotation: Any) -> Any:
 
 def __getattr__(name: str) -> Any:
     """Each verb's command as an attribute, made when it is asked for: ``verbs.map_build``."""
-    verbs = {verb.replace(" ", "_"): verb for verb in VERBS}
-    if name not in verbs:
+    verb = name.replace("_", " ")
+    if verb not in VERBS:
         raise AttributeError(name)
-    return command(verbs[name])
+    return command(verb)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gacprof.core.errors import ConfigError
+from gacprof.core.errors import require_one_of
 from gacprof.core.points import DTYPES
 
 
@@ -72,9 +72,9 @@ def dtype_name(dtype: object) -> str:
 def compute_dtype(dtype: object) -> str:
     """A dtype that a point may be computed in, by any of its names.
 
-    Raises :class:`ConfigError` for one that is not in :data:`gacprof.core.points.DTYPES`.
+    Raises :class:`~gacprof.core.errors.ConfigError` for one that is not in
+    :data:`gacprof.core.points.DTYPES`.
     """
     name = dtype_name(dtype)
-    if name not in DTYPES:
-        raise ConfigError(f"unknown dtype '{dtype}': use one of {', '.join(DTYPES)}")
+    require_one_of("dtype", name, DTYPES)
     return name

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+INSTALL = "pip install '.[{}]' in a clone of gacprof"
+"""What installs an extra: no package index has gacprof."""
+
 
 class GacprofError(Exception):
     """Base of what a user can mend. The message is one line: what is wrong, where, what to do."""
@@ -25,3 +30,10 @@ class MeasurementError(GacprofError):
 
 class ConfigError(GacprofError):
     """A config, an engine, a GPU or a quantisation is not known or contradicts itself."""
+
+
+def require_one_of(what: str, value: object, choices: Iterable[object]) -> None:
+    """Raise :class:`ConfigError` where a value is none of its choices."""
+    names = list(choices)
+    if value not in names:
+        raise ConfigError(f"unknown {what} '{value}': use one of {', '.join(map(str, names))}")

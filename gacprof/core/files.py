@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from gacprof.core.errors import GacprofError
 
 T = TypeVar("T")
+
+MAX_JSON_BYTES = 1 << 28
+"""The largest index of a published model (90,000 tensors) has 8 MB, the largest map 3 MB."""
 
 
 @contextlib.contextmanager
@@ -65,8 +70,13 @@ def _umask() -> int:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Write a text in UTF-8.
+
+    A path in another encoding holds surrogates, which UTF-8 has not: they become ``\\udce9``,
+    which is their escape in JSON too.
+    """
     with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def plain(value: Any) -> Any:
@@ -87,9 +97,34 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(plain(value), indent=1, ensure_ascii=False) + "\n")
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file that somebody else made, to be read.
+
+    Raises ``OSError``, also for a pipe or a device, which could keep a reader waiting for ever.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return path.open("rb")
+
+
 def read_json(path: Path) -> Any:
-    """What a JSON file holds. Raises ``OSError`` or ``ValueError``."""
-    return json.loads(path.read_text(encoding="utf-8"))
+    """Read a JSON file. Raises ``OSError`` or ``ValueError``."""
+    with open_regular(path) as file:
+        data = file.read(MAX_JSON_BYTES + 1)
+    if len(data) > MAX_JSON_BYTES:
+        raise ValueError(f"it has more than {MAX_JSON_BYTES:,} bytes")
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON file that holds an object. Raises ``OSError`` or ``ValueError``."""
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise ValueError(f"it holds a {type(value).__name__}, no object")
+    return value
 
 
 def write_record(path: Path, record: Any, schema: str) -> None:
@@ -106,10 +141,10 @@ def read_record(path: Path, kind: type[T], schema: str, remake: str) -> T:
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        data = read_json(path)
-        written_as = data.pop("schema", None)
-    except (ValueError, AttributeError, TypeError) as error:
+        data = read_object(path)
+    except ValueError as error:
         raise GacprofError(f"{path} is no {schema} file: {error}") from None
+    written_as = data.pop("schema", None)
     if written_as != schema:
         raise GacprofError(f"{path} is {written_as}, not {schema}: make it anew by '{remake}'")
     try:

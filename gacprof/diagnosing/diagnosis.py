@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from gacprof.checkpoint.inventory import Dim, Inventory, NewSizes
-from gacprof.checkpoint.products import AS_STORED, Products, Tokens, plain_dtype
+from gacprof.checkpoint.products import AS_STORED, Products, Tokens
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.core.sizes import (
     Gemm,
@@ -21,7 +21,7 @@ from gacprof.core.sizes import (
     Verdict,
 )
 from gacprof.diagnosing.sizes import SizeTable, better_size, window_of
-from gacprof.diagnosing.source import kernel_lines, open_source, products_for
+from gacprof.diagnosing.source import attention_dtype, kernel_lines, open_source, products_for
 
 FIXED_REACH = 64
 """How far above a fixed size a better one is looked for: alignments, tiles and templates repeat
@@ -69,9 +69,6 @@ def diagnose(
     findings = tuple(dim_finding(table, dim) for dim in inventory.dims)
     targets = {finding.dim.name: finding.target_size for finding in findings}
     padded = {name: size for name, size in targets.items() if size is not None}
-    kernels: tuple[str, ...] = ()
-    if hasattr(size_source, "torch"):  # the rules of a GPU, for a release of PyTorch
-        kernels = kernel_lines(inventory, size_source, tp, plain_dtype(inventory))
     return Diagnosis(
         checkpoint=inventory.path,
         layout=inventory.layout,
@@ -88,7 +85,7 @@ def diagnose(
         ),
         latency_us=products.time_us(size_source, inventory.modules),
         better_us=products.time_us(size_source, inventory.modules, targets),
-        kernels=kernels,
+        kernels=kernel_lines(inventory, size_source, tp, attention_dtype(products)),
         warnings=inventory.warnings,
     )
 
@@ -161,7 +158,7 @@ def head_findings(products: Products, source: SizeSource) -> list[FixedFinding]:
         kv_heads = max(1, a.kv_heads // products.tp)
         shape = a.head_dim, a.heads // products.tp, kv_heads
         layers.setdefault(shape, []).append(f"layer {a.layer}")
-    dtype = next(map(products.dtype_of, products.inventory.modules), "float16")
+    dtype = attention_dtype(products)
     findings = []
     for (head_dim, heads, kv_heads), places in layers.items():
         now = source.head_dim(head_dim, heads, kv_heads, dtype)

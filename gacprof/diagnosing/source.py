@@ -10,6 +10,9 @@ from gacprof.core.dtypes import compute_dtype, dtype_name
 from gacprof.core.errors import MapError
 from gacprof.core.sizes import SizeSource
 
+ATTENTION_DTYPES = ("float32", "bfloat16", "float16")
+"""What PyTorch's attention and norms are computed in, also beside 8-bit products."""
+
 NOT_ASKED = "unknown, the dispatcher was not asked"
 """Of a size or type beyond those of a dispatch table."""
 
@@ -70,6 +73,13 @@ def choose_dtype(source: SizeSource, dtype: object, usual: object) -> str:
     if len(held) > 1:
         raise MapError(f"{source.name} holds {', '.join(held)}: name one of them as dtype")
     return held[0]
+
+
+def attention_dtype(products: Products) -> str:
+    """Return the type of attention and norms: the products' own; beside 8-bit products that of
+    most layers, or bfloat16."""
+    types = (products.plain_dtype, products.inventory.main_dtype or "", "bfloat16")
+    return next(dtype for dtype in types if dtype in ATTENTION_DTYPES)
 
 
 def kernel_lines(inventory: Inventory, source: SizeSource, tp: int, dtype: str) -> tuple[str, ...]:

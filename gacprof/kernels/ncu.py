@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from gacprof.core.errors import MeasurementError
+from gacprof.core.errors import INSTALL, MeasurementError
 from gacprof.kernels.names import parse
 
 METRICS = {
@@ -57,7 +57,7 @@ def read_ncu(path: str | Path) -> pd.DataFrame:
         For a file that is missing, foreign or without a launch, and without ``ncu_report``.
     """
     if find_spec("ncu_report") is None:
-        raise MeasurementError("Nsight Compute reports need ncu_report: pip install 'gacprof[ncu]'")
+        raise MeasurementError(f"Nsight Compute reports need ncu_report: {INSTALL.format('ncu')}")
     import ncu_report
 
     try:

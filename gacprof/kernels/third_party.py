@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gacprof.core.dtypes import compute_dtype
-from gacprof.core.errors import MeasurementError
+from gacprof.core.errors import INSTALL, MeasurementError
 from gacprof.core.sizes import Gemm, Interval
 
 PACKAGE = "aiconfigurator-core"
@@ -98,7 +98,7 @@ class ThirdPartyTimes:
 def _data() -> Path:
     spec = util.find_spec("aiconfigurator_core")  # of a top-level package: it is not imported
     if spec is None or not spec.submodule_search_locations:
-        raise MeasurementError(f"{PACKAGE} is missing: pip install 'gacprof[third-party]'")
+        raise MeasurementError(f"{PACKAGE} is missing: {INSTALL.format('third-party')}")
     return Path(spec.submodule_search_locations[0]) / "systems" / "data"
 
 

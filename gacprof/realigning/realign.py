@@ -79,8 +79,8 @@ of a plan."""
 def new_sizes(inventory: Inventory, sizes: Sizes) -> NewSizes:
     """Sizes by dim name, None where a rank is merged into a dense weight.
 
-    Raises :class:`PlanError` for a plan of another checkpoint, :class:`CheckpointError` where
-    ``uniform`` or ``fuse`` has nothing to say about this one.
+    Raises :class:`PlanError` for a plan of another checkpoint and a word that is not known,
+    :class:`CheckpointError` where ``uniform`` or ``fuse`` has nothing to say about this one.
     """
     if isinstance(sizes, Mapping):
         return sizes
@@ -93,6 +93,8 @@ def new_sizes(inventory: Inventory, sizes: Sizes) -> NewSizes:
         if not ranks:
             raise CheckpointError(f"{inventory.path} has no factors to merge")
         return dict.fromkeys(ranks)
+    if isinstance(sizes, str) and not Path(sizes).exists():
+        raise PlanError(f"{sizes} is no plan's file, and none of pad8, pad16, uniform, fuse")
     plan = sizes if isinstance(sizes, Plan) else load_plan(Path(sizes))
     if inventory.container != "memory" and plan.fingerprint != inventory.fingerprint:
         raise PlanError(f"the plan is of {plan.checkpoint}, not of {inventory.path}: plan again")

@@ -45,8 +45,8 @@ def report(artefacts: Sequence[str | Path], out: str | Path = "report") -> Path:
     Parameters
     ----------
     artefacts
-        Maps, run folders, plans, and files of what diagnose, verify, bench, perplexity and
-        pareto printed with --json; the page has them in this order.
+        Maps, run folders, plans, and files of what diagnose, explain, verify, bench, perplexity
+        and pareto printed with --json; the page has them in this order.
     out
         The page's folder: index.html, and figures/ as SVG and PNG.
 
@@ -96,7 +96,8 @@ def read_artefact(path: Path) -> Any:
         return load_plan(path)
     if kind not in RESULTS:
         raise GacprofError(
-            f"{path} is no artefact of gacprof: name a map, a plan or a --json output"
+            f"{path} is nothing that a page shows: name maps, run folders, plans, and what "
+            "diagnose, explain, verify, bench, perplexity and pareto print with --json"
         )
     result = getattr(import_module(RESULTS[kind]), kind)
     return TypeAdapter(result).validate_json(json.dumps(data))

@@ -9,6 +9,7 @@ import json
 import os
 import pickle
 import random
+import struct
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +17,12 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError, safe_open
+from tiny_models import write_tiny
 from tool_checkpoints import checkpoint, write_torch_zip
 from tool_folders import restored
 
+from gacprof.checkpoint.load import load_model
 from gacprof.checkpoint.scan import scan
 from gacprof.core.errors import CheckpointError
 
@@ -197,8 +201,6 @@ def test_other_files_are_refused(content: bytes, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shard", ["../secret.safetensors", "/etc/passwd", "no.safetensors", 7])
 def test_an_index_names_files_of_its_folder_only(shard: Any, tmp_path: Path) -> None:
-    import json
-
     checkpoint(tmp_path, {"a.weight": (1, 1)})
     (tmp_path / "secret.safetensors").write_bytes((tmp_path / "model.safetensors").read_bytes())
     folder = tmp_path / "model"
@@ -255,3 +257,99 @@ def test_a_cache_whose_blobs_lie_elsewhere_is_refused(tmp_path: Path) -> None:
     (cache / "blobs").symlink_to(tmp_path / "private")
     with pytest.raises(CheckpointError):
         scan(linked(snapshot, "tokenizer.json", cache / "blobs" / "5678"))
+
+
+@pytest.mark.parametrize("weight_map", [[1], 7, "a", None, {}])
+def test_an_index_without_a_map_of_shards_is_refused(weight_map: Any, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    with pytest.raises(CheckpointError):
+        scan(tmp_path)
+
+
+def write_header(path: Path, header: dict[str, Any], data: bytes) -> Path:
+    """A safetensors file of this header."""
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+    return path
+
+
+def entry(start: int, end: int, dtype: str = "U8") -> dict[str, Any]:
+    return {"dtype": dtype, "shape": [end - start], "data_offsets": [start, end]}
+
+
+WHOLE = {"a": entry(0, 4), "b": entry(4, 8)}
+BROKEN = {
+    "overlapping tensors": {"a": entry(0, 6), "b": entry(4, 8)},
+    "the same bytes twice": {"a": entry(0, 8), "b": entry(0, 8)},
+    "bytes of no tensor between": {"a": entry(0, 3), "b": entry(4, 8)},
+    "bytes of no tensor at the end": {"a": entry(0, 4), "b": entry(4, 7)},
+    "bytes beyond the end": {"a": entry(0, 4), "b": entry(4, 9)},
+    "a negative offset": {"a": entry(-4, 4), "b": entry(4, 8)},
+    "another size than the shape's": {"a": entry(0, 8) | {"shape": [4]}},
+    "metadata that is no text": {"__metadata__": {"step": 1}, **WHOLE},
+}
+
+
+@pytest.mark.parametrize("header", BROKEN.values(), ids=BROKEN.keys())
+def test_a_safetensors_file_is_refused_where_its_own_library_refuses_it(
+    header: dict[str, Any], tmp_path: Path
+) -> None:
+    """A header of 1 MB could otherwise show the same bytes 9,000 times, and realign copy them."""
+    assert len(scan(write_header(tmp_path / "whole.safetensors", WHOLE, bytes(8))).tensors) == 2
+    path = write_header(tmp_path / "model.safetensors", header, bytes(8))
+    with pytest.raises(SafetensorError):
+        safe_open(path, "pt")
+    with pytest.raises(CheckpointError):
+        scan(path)
+
+
+def test_a_type_that_is_not_read_is_named(tmp_path: Path) -> None:
+    """The file is whole: to fetch it again would not help."""
+    header = {"a": {"dtype": "F4", "shape": [8], "data_offsets": [0, 4]}}
+    with pytest.raises(CheckpointError) as refusal:
+        scan(write_header(tmp_path / "model.safetensors", header, bytes(4)))
+    assert "F4" in str(refusal.value) and "fetch" not in str(refusal.value)
+
+
+def test_names_and_sizes_of_no_model_are_refused(tmp_path: Path) -> None:
+    empty = {"dtype": "U8", "shape": [0, 2**40], "data_offsets": [8, 8]}
+    for odd in ({"a." * 100_000: entry(4, 8)}, {"b": entry(4, 8), "c": empty}):
+        with pytest.raises(CheckpointError):
+            scan(write_header(tmp_path / "model.safetensors", {"a": entry(0, 4), **odd}, bytes(8)))
+
+
+@pytest.mark.parametrize("size", [10**5, 10**12])
+def test_a_pickle_that_repeats_one_number_is_refused(size: int, tmp_path: Path) -> None:
+    """Before anything of that size is asked of the machine."""
+    torch.save({"up_proj.weight": torch.zeros(1).expand(size, 4)}, tmp_path / "model.pt")
+    with pytest.raises(CheckpointError):
+        scan(tmp_path)
+
+
+def test_a_pickle_of_too_many_opcodes_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """60 MB of idle ones would keep Python's unpickler busy for minutes."""
+    torch.save({"a.weight": torch.zeros(2, 2)}, tmp_path / "model.pt")
+    assert scan(tmp_path).parameters == 4
+    monkeypatch.setattr("gacprof.checkpoint.pickled.MAX_OPCODES", 10)
+    with pytest.raises(CheckpointError):
+        scan(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json"])
+def test_a_pipe_is_not_waited_for(name: str, tmp_path: Path) -> None:
+    checkpoint(tmp_path, {"a.weight": (1, 1)})
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(CheckpointError):
+        scan(tmp_path if name == "config.json" else tmp_path / name)
+
+
+def test_a_config_of_more_layers_than_tensors_builds_no_model(tmp_path: Path) -> None:
+    folder = write_tiny(tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    for layers in (10**7, 10**12):
+        (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": layers}))
+        with pytest.raises(CheckpointError):
+            load_model(folder)

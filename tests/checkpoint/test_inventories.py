@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import transformers
-from decoders import DECODERS, write_decoder
-from model_types import tiny_of
-from tiny_models import tiny_model, write_llama, write_tiny
-from tool_checkpoints import checkpoint, plain_inventory, same_fields
-from tool_folders import FIXTURES, restored
+from golden_answers import inventory_answer, is_made_here, read_golden, type_answer
+from tiny_models import tiny_model
+from tool_checkpoints import plain_inventory, same_fields
 
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.checkpoint.scan import inventory_of, scan
+from gacprof.checkpoint.scan import inventory_of
 
-GOLDENS = Path(__file__).parents[1] / "goldens"
-
-
-def answers(name: str) -> dict[str, Any]:
-    with gzip.open(GOLDENS / f"{name}.json.gz") as file:
-        frozen: dict[str, Any] = json.load(file)
-    return frozen
-
-
-FROZEN, TYPES = answers("inventories"), answers("inventories_types")
-TINY: dict[str, dict[str, Any]] = {
-    "width-83": {"intermediate_size": 83},
-    "head_dim-12": {"head_dim": 12},
-    "bias": {"attention_bias": True, "mlp_bias": True},
-}
+FROZEN, TYPES = read_golden("inventories"), read_golden("inventories_types")
 FEW = (
     *("afmoe", "aria_text", "bart", "bloom", "dbrx", "deepseek_v2", "falcon", "gemma3", "gpt2"),
     *("gpt_oss", "granitemoeshared", "jetmoe", "lfm2", "llama4_text", "mixtral", "nemotron_h"),
@@ -41,30 +22,10 @@ FEW = (
 """One of each way in which configs say widths and files hold experts."""
 
 
-def made(name: str, into: Path) -> Path:
-    """The folder of a checkpoint by its name among the answers."""
-    kind, _, rest = name.removeprefix("made/").partition("/")
-    if kind == "decoder":
-        return write_decoder(into / "model", **DECODERS[rest])  # type: ignore[arg-type]
-    if kind == "planted":
-        shapes = {tensor: tuple(shape) for tensor, shape in FROZEN[name]["made_of"]}
-        return checkpoint(into / "model", shapes, FROZEN[name]["config"])
-    if kind == "tiny" and rest in TINY:
-        return write_llama(into / "model", **TINY[rest])
-    if kind == "tiny":
-        return write_tiny(into / "model", tie_word_embeddings=rest == "tied")
-    return FIXTURES / name if name.startswith("asvd") else restored(name, into)
-
-
-@pytest.mark.parametrize("name", [k for k in FROZEN if not k.startswith(("shared", "made/tools"))])
-def test_inventories_are_the_frozen_ones(name: str, tmp_path: Path) -> None:
-    name, *patterns = name.split(", factors by patterns ")
-    factors = tuple(patterns[0].split(", ")) if patterns else None
-    answer = plain_inventory(scan(made(name, tmp_path), factors=factors))  # type: ignore[arg-type]
-    if name.startswith(("made/tiny", "made/decoder/mistral")):
-        answer.pop("side_files")  # versions of transformers save others; an index is no more one
-    frozen = FROZEN[", factors by patterns ".join([name, *patterns])]
-    assert answer == same_fields(frozen, answer)
+@pytest.mark.parametrize("key", [key for key in FROZEN if is_made_here(key)])
+def test_inventories_are_the_frozen_ones(key: str, tmp_path: Path) -> None:
+    answer = inventory_answer(key, tmp_path)
+    assert answer == same_fields(FROZEN[key], answer)
 
 
 @pytest.mark.parametrize(
@@ -81,8 +42,7 @@ def test_inventories_are_the_frozen_ones(name: str, tmp_path: Path) -> None:
 def test_every_type_of_model_has_its_frozen_inventory(kind: str, tmp_path: Path) -> None:
     if transformers.__version__ != TYPES["transformers"]:
         pytest.skip("frozen with another transformers, whose files may differ")
-    tiny_of(kind).save_pretrained(tmp_path)
-    answer = plain_inventory(scan(tmp_path))
+    answer = type_answer(kind, tmp_path)
     assert answer == same_fields(TYPES[kind], answer)
 
 

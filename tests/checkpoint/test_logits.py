@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import shutil
 from pathlib import Path
@@ -11,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 from decoders import write_decoder
+from golden_answers import is_made_here, logits_answer, logits_of, read_golden
 from model_types import tiny_of
-from test_inventories import made
 from tiny_models import write_llama
 from tool_folders import filled
 
@@ -20,30 +19,17 @@ from gacprof.checkpoint.load import load_model
 from gacprof.checkpoint.scan import scan
 from gacprof.core.errors import CheckpointError
 
-with gzip.open(Path(__file__).parents[1] / "goldens" / "logits.json.gz") as _file:
-    FROZEN: dict[str, Any] = json.load(_file)
-IDS = torch.arange(1, 9)[None]
+FROZEN = read_golden("logits")
 
 
-def logits_of(model: Any) -> torch.Tensor:
-    with torch.no_grad():
-        logits: torch.Tensor = model(input_ids=IDS, use_cache=False).logits
-    return logits
-
-
-@pytest.mark.parametrize("name", [k for k in FROZEN if not k.startswith(("shared", "made/tools"))])
+@pytest.mark.parametrize("name", [name for name in FROZEN if is_made_here(name)])
 def test_logits_are_the_frozen_ones(name: str, tmp_path: Path) -> None:
-    folder = filled(name[7:], tmp_path) if name.startswith("filled/") else made(name, tmp_path)
-    model = load_model(folder, dtype="float32")
-    (logits,) = logits_of(model)
-    frozen = FROZEN[name]
-    assert list(logits.shape) == frozen["shape"]
-    assert sum(parameter.numel() for parameter in model.parameters()) == frozen["parameters"]
-    scale = float(logits.abs().max())
-    expected = torch.tensor(frozen["last_first_32"])
-    assert torch.allclose(logits[-1, :32], expected, rtol=0, atol=2e-5 * scale)
-    statistics = torch.tensor([frozen["mean"], frozen["std"]])
-    assert torch.allclose(torch.stack([logits.mean(), logits.std()]), statistics, atol=2e-5 * scale)
+    answer, frozen = logits_answer(name, tmp_path), FROZEN[name]
+    assert answer["shape"] == frozen["shape"]
+    assert answer["parameters"] == frozen["parameters"]
+    tolerance = 4e-5 * max(map(abs, frozen["last_first_32"]))
+    for key in ("last_first_32", "mean", "std"):
+        assert answer[key] == pytest.approx(frozen[key], rel=0, abs=tolerance)
 
 
 @pytest.mark.parametrize("kind", ["qwen2_moe", "granitemoe", "gpt2", "gpt_oss"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -73,6 +75,10 @@ def test_a_map_and_a_gpu_are_one_parameter(capsys: pytest.CaptureFixture[str]) -
         ["diagnose", str(ASVD)],
         ["diagnose", str(ASVD), "--gpu", "h100", "--tp", "many"],
         ["map", "show", "no-such-map"],
+        ["map", "show", str(ASVD.parent / "no-such-map.json")],
+        ["map", "shwo"],
+        ["realign", str(ASVD), "pad12", "out"],
+        ["lint", "Qwen/Qwen3-8B"],
         ["no-such-verb"],
         ["realign", str(ASVD), "pad8", str(ASVD)],
     ],
@@ -98,6 +104,64 @@ def test_plan_realign_verify_by_files(tmp_path: Path, capsys: pytest.CaptureFixt
     assert run("realign", str(ASVD), plan, aligned) == 0
     assert run("verify", str(ASVD), aligned) == 0
     assert "same function" in capsys.readouterr().out
+
+
+def test_a_path_need_not_be_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder named in Latin-1 is written to JSON by an escape, and read back as it was."""
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")
+    shutil.copytree(ASVD, folder)
+    plan = str(tmp_path / "plan.json")
+    assert run("plan", folder, "h100", "--objective", "pad", "--out", plan, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["checkpoint"] == folder
+    assert json.loads(Path(plan).read_text("utf-8"))["checkpoint"] == folder
+    assert run("realign", folder, plan, f"{folder}-aligned") == 0
+
+
+def test_a_crash_is_no_finding(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who reads exit codes can tell a misaligned model from a fault of gacprof."""
+
+    def crash(verb: str) -> None:
+        raise KeyError("a fault")
+
+    monkeypatch.setattr("gacprof.cli.verbs.load_verb", crash)
+    assert run("diagnose", str(ASVD), "--gpu", "h100") == 70
+    assert "Traceback" in capsys.readouterr().err
+
+
+PLAIN = """
+import sys
+
+class Lacking:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"numpy", "pandas", "torch", "transformers"}:
+            raise ModuleNotFoundError(name=name)
+
+sys.meta_path.insert(0, Lacking())
+from gacprof.cli import main
+main(sys.argv[1:])
+"""
+"""gacprof where only the packages of a plain install are found."""
+
+
+def run_plain(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", PLAIN, *words], capture_output=True, text=True)
+
+
+def test_help_is_read_before_packages_are_installed() -> None:
+    for verb in ("plan", "sweep", "map build", "compress"):
+        shown = run_plain(*verb.split(), "--help")
+        assert shown.returncode == 0 and shown.stderr == ""
+        assert f"gacprof {verb}" in shown.stdout
+    assert "budget" in run_plain("plan", "--help").stdout
+
+
+@pytest.mark.parametrize("words", [["map", "shwo"], ["plan", str(ASVD), "h100"]])
+def test_a_plain_install_answers_in_one_line(words: list[str]) -> None:
+    refused = run_plain(*words)
+    assert refused.returncode == 2
+    assert len(refused.stderr.splitlines()) == 1
 
 
 def test_help_and_version_need_no_import_of_torch() -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from decoders import VOCABULARY, write_decoder
 from formula_source import FormulaSource
+from safetensors.torch import load_file, save_file
 
 from gacprof.checkpoint.load import load_model
 from gacprof.checkpoint.scan import scan
@@ -17,6 +18,7 @@ from gacprof.extras.compress.folder import LayerResults
 from gacprof.extras.compress.options import Option, choose
 
 METHODS = ["svd", "asvd", "svd-llm", "kfac-svd"]
+FILE = "model.safetensors"
 OBJECTIVES = ["loss", "energy", "uniform"]
 
 
@@ -139,6 +141,38 @@ def test_finished_layers_serve_other_ratios_and_objectives(dense, ids, tmp_path)
     assert len(before) == 3
 
 
+@pytest.mark.parametrize("method", ["svd-llm", "llm-pruner"])
+def test_layers_of_other_weights_are_made_anew(method, dense, ids, tmp_path):
+    """Training on leaves every name and shape, and so the fingerprint, as it was."""
+    model = shutil.copytree(dense, tmp_path / "model")
+    options = {"method": method, "text": ids, "work": tmp_path / "work"}
+    compress(model, tmp_path / "before", **options)
+    trained = load_file(model / "model.safetensors")
+    for name, weight in trained.items():
+        if "mlp" in name:
+            weight.copy_(weight.flip(0))
+    save_file(trained, model / "model.safetensors", {"format": "pt"})
+    compress(model, tmp_path / "after", **options)
+    compress(model, tmp_path / "fresh", **options | {"work": tmp_path / "empty"})
+    after, fresh = (load_file(tmp_path / name / FILE) for name in ("after", "fresh"))
+    assert after.keys() == fresh.keys()
+    assert all(torch.equal(after[name], fresh[name]) for name in fresh)
+
+
+def test_the_same_tokens_in_other_windows_are_another_request(dense, ids, tmp_path):
+    compress(dense, tmp_path / "first", text=ids, work=tmp_path / "work")
+    compress(dense, tmp_path / "second", text=ids.reshape(3, -1), work=tmp_path / "work")
+    compress(dense, tmp_path / "fresh", text=ids.reshape(3, -1))
+    assert (tmp_path / "second" / FILE).read_bytes() == (tmp_path / "fresh" / FILE).read_bytes()
+
+
+@pytest.mark.parametrize("words", [{"method": "kfac_svd"}, {"objective": "bogus"}])
+def test_a_method_or_objective_that_is_not_known_is_refused(words, dense, ids, tmp_path):
+    with pytest.raises(ConfigError):
+        compress(dense, tmp_path / "out", text=ids, **words)
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_choice_is_the_best_of_all():
     generator = torch.Generator().manual_seed(5)
     options = {}
@@ -173,8 +207,6 @@ def test_refusals_name_what_is_wrong(dense, ids, tmp_path):
 
 
 def test_a_weight_that_is_not_finite_is_refused_and_nothing_is_left(dense, ids, tmp_path):
-    from safetensors.torch import load_file, save_file
-
     broken = shutil.copytree(dense, tmp_path / "broken")
     tensors = load_file(broken / "model.safetensors")
     tensors["model.layers.1.mlp.up_proj.weight"][3, 3] = float("nan")

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from gacprof.core.errors import ConfigError
 from gacprof.extras.compress.low_rank import (
-    LOW_RANK,
+    METRICS,
     energy_by_rank,
     factor_weight,
     loss_by_rank,
@@ -50,7 +51,7 @@ def metric(method, inputs, gradients):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("method", LOW_RANK)
+@pytest.mark.parametrize("method", METRICS)
 def test_factors_are_the_best_of_their_rank_in_the_methods_metric(method, shape):
     weight, inputs, gradients = problem(shape)
     left, right = metric(method, inputs, gradients)
@@ -63,7 +64,7 @@ def test_factors_are_the_best_of_their_rank_in_the_methods_metric(method, shape)
         torch.testing.assert_close(product, best, rtol=1e-4, atol=1e-4 * float(s[0]))
 
 
-@pytest.mark.parametrize("method", LOW_RANK)
+@pytest.mark.parametrize("method", METRICS)
 def test_the_loss_of_a_rank_is_the_second_order_term(method):
     weight, inputs, gradients = problem((24, 40))
     factors = factor_weight(method, weight, inputs, gradients)
@@ -113,3 +114,8 @@ def test_inputs_that_are_always_zero_count_the_same():
 def test_energy_falls_from_one_to_zero():
     shares = energy_by_rank(torch.tensor([3.0, 2.0, 1.0], dtype=torch.float64))
     torch.testing.assert_close(shares.tolist(), [1.0, 5 / 14, 1 / 14, 0.0])
+
+
+def test_no_other_method_is_taken_for_one_of_them() -> None:
+    with pytest.raises(ConfigError):
+        factor_weight("svdllm", torch.eye(4))  # type: ignore[arg-type]

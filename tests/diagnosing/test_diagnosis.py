@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from formula_source import FormulaSource, stairs_of, teeth_of, write_checkpoint
 from planted import TOKENS, planted_map_of
+from safetensors.torch import save_file
 from tool_folders import FIXTURES, restored
 
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.products import Products, workload
 from gacprof.checkpoint.scan import scan
 from gacprof.core.errors import ConfigError, MapError
-from gacprof.core.sizes import Interval
+from gacprof.core.sizes import Interval, SizeVerdict
 from gacprof.diagnosing.diagnosis import diagnose
 from gacprof.diagnosing.source import open_source
 
@@ -138,6 +140,38 @@ def test_a_vocabulary_and_a_head_dim_are_reported_and_not_padded(tmp_path: Path)
         for finding in diagnosis.fixed
     }
     assert {("N", 1001, 1008), ("head_dim", 15, 16)} <= found_sizes
+
+
+class HeadDtypes(FormulaSource):
+    """A source that notes the types in which head_dims are asked about."""
+
+    def head_dim(self, head_dim: int, heads: int, kv_heads: int, dtype: str) -> SizeVerdict:
+        self.head_dtypes = {*getattr(self, "head_dtypes", ()), dtype}
+        return super().head_dim(head_dim, heads, kv_heads, dtype)
+
+
+ATTENTION = "model.layers.0.self_attn"
+
+
+def test_attention_is_judged_in_the_type_of_most_layers_or_the_one_asked_for(
+    tmp_path: Path,
+) -> None:
+    """Not in that of the embedding, the first tensor of the file; 8-bit products leave it."""
+    weights = {
+        f"{ATTENTION}.{name}_proj.weight": torch.zeros(64, 64, dtype=torch.float16)
+        for name in "qkvo"
+    }
+    config = {"model_type": "llama", "num_attention_heads": 4, "hidden_size": 64, "head_dim": 16}
+    save_file(
+        {"model.embed_tokens.weight": torch.zeros(9, 64), **weights}, tmp_path / "m.safetensors"
+    )
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for dtype, expected in ((None, "float16"), ("float32", "float32"), ("fp8", "float16")):
+        source = HeadDtypes(teeth_of(8))
+        diagnose(tmp_path, source, dtype=dtype)
+        assert source.head_dtypes == {expected}
+        kernels = diagnose(tmp_path, "h100", dtype=dtype).kernels
+        assert [line for line in kernels if f"in {expected}" in line] == list(kernels[1:])
 
 
 def test_tp_ranks_share_a_width(tmp_path: Path) -> None:

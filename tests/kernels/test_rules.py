@@ -2,44 +2,29 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-from pathlib import Path
-
 import pytest
+from golden_answers import is_verdict_frozen, read_golden, use_of, verdicts_answer
 
 from gacprof.core.errors import ConfigError
-from gacprof.core.sizes import Gemm, Interval, Side, Use
+from gacprof.core.sizes import Gemm, Interval
 from gacprof.devices.datasheet import GPUS
 from gacprof.kernels.rules import Rules, gpu_rules, tiers_of
 
-TESTS = Path(__file__).parents[1]
-GOLDENS = json.loads(gzip.decompress((TESTS / "goldens" / "rules.json.gz").read_bytes()))
-LETTERS = {"safe": "s", "misaligned": "m", "undecided": "u", "unknown": "-"}
-
-
-def use_of(axis: str, other: int, tokens: int, dtype: str, ranks: int = 1) -> Use:
-    sides = {axis: Side(0, 1, ranks)}
-    n, k = sides.get("N", Side(other)), sides.get("K", Side(other))
-    return Use(Gemm("w", other, other), n, k, tokens, dtype)
+GOLDENS = read_golden("rules")
 
 
 @pytest.mark.parametrize("gpu", sorted(GOLDENS["gpus"]))
 def test_products_are_judged_as_before(gpu: str) -> None:
-    """Int8 with few rows aside: those who serve it pad the rows that torch._int_mm refuses."""
     rules = Rules(gpu)
     for key, answers in GOLDENS["products"].items():
-        name, dtype, tokens, *rest = key.split("|")
-        if name != gpu or not rest or (dtype == "int8" and tokens != "M=1024"):
-            continue
-        axis, rows = rest.pop(0), int(tokens.removeprefix("M="))
-        first, other = 1, 4096
-        if rest:
-            other, first = int(rest[0].removeprefix("N=")), int(rest[1].split("-")[0])
-        sizes = range(first, first + len(answers["verdict"]))
-        verdicts = rules.judge([use_of(axis, other, rows, dtype)], sizes)
-        assert "".join(LETTERS[v.verdict] for v in verdicts) == answers["verdict"], key
-        assert all(v.penalty is None and v.latency_us is None for v in verdicts)
+        if key.startswith(f"{gpu}|") and is_verdict_frozen(key):
+            frozen = answers["verdict"]
+            assert verdicts_answer(rules, key, len(frozen)) == frozen, key
+
+
+def test_verdicts_by_rules_have_no_times() -> None:
+    verdicts = Rules("h100").judge([use_of("N", 4096, 1024, "float16")], range(100, 140))
+    assert all(v.penalty is None and v.latency_us is None for v in verdicts)
 
 
 @pytest.mark.parametrize("gpu", ["a100", "h100", "rtx4090", "rtx5090"])

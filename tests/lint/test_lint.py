@@ -221,6 +221,46 @@ def test_sizes_that_the_gpu_serves_badly_are_not_ok() -> None:
     assert {row.product for row in report.misaligned} >= {"down", "gate_up"}
 
 
+@pytest.mark.parametrize("field", ["dtype", "torch_dtype"])
+def test_plain_weights_are_judged_in_the_type_that_the_config_names(field: str) -> None:
+    """Rows of 2056 numbers are of 16 bytes' multiple in 2 bytes, and of 32 in 4."""
+
+    def alignments(dtype: str) -> list[str]:
+        config = {**LLAMA, "hidden_size": 1028, "intermediate_size": 2750, field: dtype}
+        return [row.alignment for row in lint(config, gpu="h100").products]
+
+    assert alignments("bfloat16") == alignments("float16") == alignments("")
+    assert alignments("float32") != alignments("bfloat16")
+
+
+ODD_VALUES = [[[]], 1.5, "x", True, {"a": 1}]
+
+
+@pytest.mark.parametrize("odd", ODD_VALUES, ids=map(str, ODD_VALUES))
+@pytest.mark.parametrize(
+    "stated",
+    [
+        {"quant_method": "gptq", "bits": 4, "group_size": 128, "dynamic": {}},
+        {"quant_method": "fp8", "weight_block_size": [128, 128], "ignored_layers": []},
+        {"quant_method": "modelopt", "quantization": {"quant_algo": "FP8"}},
+        {"quant_method": "compressed-tensors", "config_groups": {}},
+        {"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": {}}}},
+    ],
+    ids=["gptq", "fp8", "modelopt", "no groups", "groups"],
+)
+def test_a_quantisation_of_odd_values_is_read_or_refused(stated: Any, odd: Any) -> None:
+    """By the one kind of error that a command line prints as a line."""
+    answered = 0
+    for key in stated:
+        for quantisation in ({**stated, key: odd}, {**stated, key: {"a": odd}}):
+            try:
+                answered += bool(lint({**LLAMA, "quantization_config": quantisation}).products)
+            except ConfigError as error:
+                answered += 1
+                assert len(str(error).splitlines()) == 1
+    assert answered == 2 * len(stated)
+
+
 def test_text_json_and_python_say_the_same(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**QWEN, "quantization_config": FP8_BLOCK}))
     out = tmp_path / "lint.sarif"

@@ -9,25 +9,27 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, get_args
 
 import torch
 
+from gacprof import __version__
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.products import Tokens
 from gacprof.checkpoint.scan import inventory_of, scan
-from gacprof.core.errors import CheckpointError, ConfigError
+from gacprof.core.errors import CheckpointError, ConfigError, require_one_of
 from gacprof.core.files import new_folder, write_record
 from gacprof.core.sizes import SizeSource
 from gacprof.diagnosing.source import open_source
 from gacprof.extras.compress.factoring import Factoring
-from gacprof.extras.compress.folder import LayerResults, write_compressed
+from gacprof.extras.compress.folder import LayerResults, file_digests, write_compressed
 from gacprof.extras.compress.llm_pruner import Pruning
+from gacprof.extras.compress.low_rank import LowRank
 from gacprof.extras.compress.options import Objective, RankOptions, WidthOptions
 from gacprof.extras.compress.statistics import LENGTH, WINDOWS, calibration_ids
 from gacprof.extras.compress.targets import targets_of
 
-Method = Literal["svd", "asvd", "svd-llm", "kfac-svd", "llm-pruner"]
+Method = Literal[LowRank, "llm-pruner"]
 
 RECORD = "gacprof.json"
 SCHEMA = "gacprof.compressed/2"
@@ -111,8 +113,8 @@ def compress(
     length
         Tokens in a window.
     work
-        A folder that keeps finished layers for other ratios, sources and objectives; by default
-        one beside ``out``, removed when that is written.
+        A folder that keeps finished layers for other ratios, sources and objectives of the same
+        weights and text; by default one beside ``out``, removed when that is written.
     device
         The device that runs the layers ("cpu", "cuda").
 
@@ -126,12 +128,14 @@ def compress(
     CheckpointError
         The model is compressed or quantised, or cannot be run layer by layer.
     ConfigError
-        A text is missing or too short.
+        A text is missing or too short, or a method or an objective is not known.
     MapError, PlanError
         The source holds no product of such a model; no sizes fit the ratio.
     FileExistsError
         ``out`` exists.
     """
+    require_one_of("method", method, get_args(Method))
+    require_one_of("objective", objective, get_args(Objective))
     inventory = inventory_of(checkpoint)
     target = Path(out)
     _check_request(inventory, target)
@@ -190,15 +194,16 @@ def _check_request(inventory: Inventory, out: Path) -> None:
         )
 
 
-def _request(inventory: Inventory, method: Method, ids: torch.Tensor | None) -> dict[str, str]:
-    """All that the results of a layer depend on."""
-    calibration = "" if ids is None else sha256(ids.numpy().tobytes()).hexdigest()
-    model = str(Path(inventory.folder).resolve())
+def _request(inventory: Inventory, method: Method, ids: torch.Tensor | None) -> dict[str, Any]:
+    """All that the results of a layer depend on: the model's bytes, not the folder it lies in."""
+    windows = torch.empty(0, 0, dtype=torch.long) if ids is None else ids.contiguous()
     return {
-        "model": model,
-        "fingerprint": inventory.fingerprint,
+        "gacprof": __version__,
+        "weights": file_digests(inventory),
+        "config": inventory.config,
         "method": method,
-        "ids": calibration,
+        "windows": list(windows.shape),
+        "ids": sha256(windows.numpy().tobytes()).hexdigest(),
     }
 
 

@@ -13,10 +13,12 @@ from gacprof.checkpoint.tensors import read_tensor
 from gacprof.extras.compress.folder import LayerResults, NewTensors, stored_tensor
 from gacprof.extras.compress.layered import LayeredModel
 from gacprof.extras.compress.low_rank import (
+    METRICS,
     LowRank,
     energy_by_rank,
     factor_weight,
     loss_by_rank,
+    unweighted,
 )
 from gacprof.extras.compress.options import Objective
 from gacprof.extras.compress.statistics import (
@@ -67,7 +69,7 @@ class Factoring:
                 self._factor_layer(layer, {}, {})
             return
         model = LayeredModel(self.inventory, self.device)
-        if by_loss or self.method == "kfac-svd":
+        if by_loss or METRICS[self.method].outputs is not unweighted:
             passes = backward_statistics(model, ids, self._names, folder)
         else:
             passes = forward_statistics(model, ids, self._names)

@@ -58,6 +58,18 @@ class LayerResults:
         return load_file(self.path(layer))
 
 
+def file_digests(inventory: Inventory) -> dict[str, str]:
+    """Return the SHA-256 of every file that holds weights, by name.
+
+    The fingerprint covers names and shapes alone: a model that was trained on has the same one.
+    """
+    digests = {}
+    for name in sorted({info.file for info in inventory.tensors.values()}):
+        with (Path(inventory.folder) / name).open("rb") as file:
+            digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return digests
+
+
 def write_compressed(
     folder: Path,
     inventory: Inventory,

@@ -19,16 +19,17 @@ kfac-svd cuts is the loss itself, and one that svd-llm cuts is an error of the o
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal
 
 import torch
 
-from gacprof.core.errors import CheckpointError
+from gacprof.core.errors import CheckpointError, require_one_of
 from gacprof.extras.compress.statistics import Covariance
 
 LowRank = Literal["svd", "asvd", "svd-llm", "kfac-svd"]
-LOW_RANK: tuple[LowRank, ...] = get_args(LowRank)
+"""Methods: each has its row in :data:`METRICS`."""
 
 RIDGES = (0.0, 1e-10, 1e-8, 1e-6, 1e-4)
 """Shares of the mean diagonal that are added to a covariance until it has a Cholesky factor. Fewer
@@ -64,16 +65,52 @@ def factor_weight(
     inputs: Covariance | None = None,
     gradients: Covariance | None = None,
 ) -> Factors:
-    """Decompose a weight [out, in] as a method does, from the statistics that it needs."""
-    right = None
-    left = None
-    if method == "asvd" and inputs is not None:
-        right = torch.diag((inputs.absolute / inputs.count) ** ALPHA + LEAST_SCALE)
-    elif method != "svd" and inputs is not None:
-        right = cholesky(inputs.mean)
-    if method == "kfac-svd" and gradients is not None:
-        left = cholesky(gradients.mean, GRADIENT_RIDGE)
-    return decompose(weight.double(), right, left)
+    """Decompose a weight [out, in] as a method does, from the statistics that it needs.
+
+    Raises :class:`~gacprof.core.errors.ConfigError` for a method that is not in :data:`METRICS`.
+    """
+    require_one_of("method", method, METRICS)
+    metric = METRICS[method]
+    return decompose(weight.double(), metric.inputs(inputs), metric.outputs(gradients))
+
+
+def unweighted(statistics: Covariance | None) -> None:
+    """Return None, which stands for I: no statistics are needed."""
+
+
+Weighing = Callable[[Any], torch.Tensor | None]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What weighs the inputs (S) and the outputs (R) of a weight, made of their statistics."""
+
+    inputs: Weighing = unweighted
+    outputs: Weighing = unweighted
+
+
+def mean_magnitudes(inputs: Covariance) -> torch.Tensor:
+    """Return ASVD's scaling, diag (mean |xᵢ|)^½."""
+    return torch.diag((inputs.absolute / inputs.count) ** ALPHA + LEAST_SCALE)
+
+
+def input_whitening(inputs: Covariance) -> torch.Tensor:
+    """Return the lower factor of mean x·xᵀ."""
+    return cholesky(inputs.mean)
+
+
+def gradient_whitening(gradients: Covariance) -> torch.Tensor:
+    """Return the lower factor of mean g·gᵀ."""
+    return cholesky(gradients.mean, GRADIENT_RIDGE)
+
+
+METRICS: Mapping[LowRank, Metric] = {
+    "svd": Metric(),
+    "asvd": Metric(mean_magnitudes),
+    "svd-llm": Metric(input_whitening),
+    "kfac-svd": Metric(input_whitening, gradient_whitening),
+}
+"""The metrics of the table above, by method."""
 
 
 def decompose(

@@ -8,7 +8,7 @@ from typing import Any
 
 from gacprof.checkpoint.products import plain_dtype
 from gacprof.core.errors import ConfigError
-from gacprof.core.files import read_json, write_json
+from gacprof.core.files import read_object, write_json
 from gacprof.core.sizes import Gemm, Side, Use
 from gacprof.devices.datasheet import GPUS
 from gacprof.diagnosing.source import kernel_lines
@@ -89,13 +89,17 @@ def read_config(config: str | Path | Mapping[str, Any]) -> tuple[str, Mapping[st
         path = path / "config.json" if path.is_dir() else path
         modelopt = path.with_name("hf_quant_config.json")
         try:
-            values = read_json(path)
+            values = read_object(path)
             if modelopt.is_file() and "quantization_config" not in values:
-                stated = {"quant_method": "modelopt", **read_json(modelopt)}
+                stated = {"quant_method": "modelopt", **read_object(modelopt)}
                 values = {"quantization_config": stated, **values}
-        except (TypeError, ValueError, RecursionError) as error:
+        except FileNotFoundError:
+            raise ConfigError(
+                f"{path}: no such file: lint reads a config.json: download it first"
+            ) from None
+        except ValueError as error:
             raise ConfigError(f"{path} is no JSON of a config: {error}") from None
-    if not isinstance(values, Mapping) or not values:
+    if not values:
         raise ConfigError(f"{name} holds no config: give a config.json or a folder with one")
     return name, values
 
@@ -106,12 +110,13 @@ def report_of(name: str, deployment: Deployment) -> LintReport:
     judgements = deployment.judgements()
     engine_says, launches = deployment.engine_answer(judgements)
     rules = Rules(gpu) if gpu in GPUS else None
+    plain = plain_dtype(inventory)
     products = []
     for judgement in judgements:
         if judgement.is_judged:
-            alignment = alignment_of(judgement, rules) if rules else ""
+            alignment = alignment_of(judgement, rules, plain) if rules else ""
             products += verdicts_of(judgement, alignment, launches.get(judgement.product.name, ""))
-    kernels = kernel_lines(inventory, rules, deployment.tp, plain_dtype(inventory)) if rules else ()
+    kernels = kernel_lines(inventory, rules, deployment.tp, plain) if rules else ()
     warning = f"the model type '{sizes.model_type}' isn't known: sizes are read by field names"
     return LintReport(
         model=name,
@@ -134,22 +139,24 @@ def report_of(name: str, deployment: Deployment) -> LintReport:
 
 
 DTYPES = {
-    "none": "bfloat16",
     "fp8_tensor": "float8_e4m3",
     "fp8_channel": "float8_e4m3",
     "int8_w8a8": "int8",
 }
-"""Formats whose products are the libraries': blocks, packed words and experts have kernels of the
-engine's own, of which no rule says anything."""
+"""Formats whose products are the libraries', besides plain weights: blocks, packed words and
+experts have kernels of the engine's own, of which no rule says anything."""
 TOKENS = 1024
 """Rows of a prefill, at which sizes are judged: with few of them nothing is safe for sure."""
 BADNESS = ("", "safe", "undecided", "unknown", "misaligned")
 
 
-def alignment_of(judgement: Judgement, rules: Rules) -> str:
-    """The worse verdict of a GPU's rules on N and K as the engine pads them; empty without any."""
+def alignment_of(judgement: Judgement, rules: Rules, plain: str) -> str:
+    """Return the worse verdict of a GPU's rules on N and K as the engine pads them.
+
+    Empty where there is none. ``plain`` is the type of weights that are not quantised.
+    """
     product, pads_to = judgement.product, judgement.pads_to
-    dtype = DTYPES.get(judgement.storage.form, "")
+    dtype = {"none": plain, **DTYPES}.get(judgement.storage.form, "")
     n, k = pads_to.get("N", product.N), pads_to.get("K", product.K)
     if product.role == "head":
         n = pads_to.get("global", product.whole) // product.ranks

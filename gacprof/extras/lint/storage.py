@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from fnmatch import translate
 from functools import cache, lru_cache
 from importlib.resources import files
+from itertools import chain
 from typing import Any
 
 from gacprof.core.errors import ConfigError
@@ -85,15 +86,23 @@ def storage_named(text: str) -> Storage:
 
 
 def storage_of_config(config: Mapping[str, Any], layers: int = 0) -> Storage:
-    """The storage that a config's ``quantization_config`` states; plain where it has none."""
+    """The storage that a config's ``quantization_config`` states; plain where it has none.
+
+    Raises :class:`ConfigError` for one whose values are of other types than its tool writes.
+    """
     stated = config.get("quantization_config") or config.get("compression_config")
     if not stated:
         return PLAIN
-    if not isinstance(stated, Mapping):
-        raise ConfigError("the config's quantization_config is no table of names and values")
+    try:
+        return _stated_storage(stated, layers)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ConfigError(f"the config's quantization_config cannot be read: {error}") from None
+
+
+def _stated_storage(stated: Mapping[str, Any], layers: int) -> Storage:
     stated = {**stated, **stated.get("quantization", {})}  # ModelOpt's hf_quant_config.json
     names = [name for name in stated if re.fullmatch(IGNORED, name)]
-    ignored = [str(entry) for name in names for entry in stated[name] or ()]
+    ignored = list(map(str, chain.from_iterable(filter(None, map(stated.get, names)))))
     dynamic = map(str, stated.get("dynamic") or ())  # GPTQModel's
     ignored += [f"re:.*{rule[2:]}" for rule in dynamic if rule.startswith("-:")]
     kv = str(stated.get("kv_cache_quant_algo") or stated.get("kv_cache_scheme")).lower()
@@ -111,7 +120,7 @@ def _by_method(stated: Mapping[str, Any]) -> Storage:
         return _compressed_tensors(stated)
     if method.startswith("modelopt"):
         method = str(stated.get("quant_algo", method)).lower()
-    group = stated.get("group_size") or stated.get("q_group_size") or 0
+    group = int(stated.get("group_size") or stated.get("q_group_size") or 0)
     bits = stated.get("bits") or stated.get("w_bit") or 4
     form = FORMATS.get(method, "unknown")
     if "awq" in str(stated.get("packing_format")):
@@ -134,11 +143,11 @@ def _by_method(stated: Mapping[str, Any]) -> Storage:
 
 
 def _block(sides: Any) -> int:
-    """The side of a square block, 128 by default. Raises :class:`ConfigError` for what is none."""
-    sides = sides or [128]
-    if not isinstance(sides, list) or not all(isinstance(side, int) and side > 0 for side in sides):
-        raise ConfigError(f"the config's weight block is {str(sides)[:40]!r}: no two sizes")
-    return int(max(sides))
+    """The side of a square block, 128 by default. Raises ``ValueError`` for what is none."""
+    side = max(map(int, sides or [128]))
+    if side < 1:
+        raise ValueError(f"its weight block is {str(sides)[:40]!r}")
+    return side
 
 
 def _compressed_tensors(stated: Mapping[str, Any]) -> Storage:
