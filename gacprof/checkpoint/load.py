@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,14 @@ from gacprof.checkpoint.inventory import AttentionHeads, Inventory
 from gacprof.checkpoint.layers import factors_of, parameter_names, put, put_sliced_layers, set_sizes
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.checkpoint.tensors import read_tensor
-from gacprof.core.dtypes import FLOATING, dtype_name
-from gacprof.core.errors import CheckpointError
+from gacprof.core.dtypes import dtype_name
+from gacprof.core.errors import CheckpointError, ConfigError, GacprofError
+from gacprof.devices.device import first_line
 
-_DERIVED = re.compile(
+COMPUTED_IN = ("float64", "float32", "bfloat16", "float16")
+"""The types that models are computed in: whole layers in float8 need scales."""
+
+DERIVED = re.compile(
     r"(.*\.)?(rotary_emb\.(inv_freq|cos_cached|sin_cached)|position_ids"
     r"|(attn|attention)\.(masked_)?bias)"
 )
@@ -51,18 +55,17 @@ def load_model(
     Returns
     -------
     torch.nn.Module
-        A causal language model of transformers.
+        transformers' own class that the config names, else its causal language model.
 
     Raises
     ------
     CheckpointError
         Where a parameter would stay without its weights, or a tensor unused.
+    ConfigError
+        Models are not computed in this dtype.
     """
     inventory = inventory_of(checkpoint)
-    stored = {getattr(torch, t.dtype) for t in inventory.tensors.values() if t.dtype in FLOATING}
-    target: torch.dtype = reduce(torch.promote_types, stored)
-    if dtype is not None:
-        target = getattr(torch, dtype_name(dtype))
+    target = torch_dtype(dtype or widest_dtype([inventory]))
     model = build_skeleton(inventory, target)
     expected = sum(parameter.numel() for parameter in model.parameters())
     if expected > 2 * inventory.parameters:  # a tied head is at most as large as all that is stored
@@ -73,16 +76,53 @@ def load_model(
     names = parameter_names(inventory)
     state = {}
     for name in inventory.tensors:
-        if not _DERIVED.fullmatch(name):
+        if not DERIVED.fullmatch(name):
             tensor = read_tensor(inventory, name)
             kept = target if tensor.is_floating_point() else tensor.dtype
             place = torch.empty(tensor.shape, dtype=kept, device=device)
             state[names.get(name, name)] = place.copy_(tensor)
-    model = with_weights(model, state, inventory)
+    with one_line_errors(inventory):
+        model = with_weights(model, state, inventory)
     if any(dim.role.startswith("expert") and dim.size % 16 for dim in inventory.dims):
         # torch's grouped product takes no rows that are no multiple of 16 bytes
         model.set_experts_implementation("eager")
     return model.to(device).eval().requires_grad_(False)
+
+
+def torch_dtype(name: torch.dtype | str) -> torch.dtype:
+    """Return a type that models are computed in, by torch's name or a short one (``bf16``)."""
+    if dtype_name(name) not in COMPUTED_IN:
+        raise ConfigError(f"models are not computed in '{name}': use float32, bfloat16 or float16")
+    dtype: torch.dtype = getattr(torch, dtype_name(name))
+    return dtype
+
+
+def widest_dtype(inventories: Iterable[Inventory]) -> torch.dtype:
+    """Return the widest type that the checkpoints store and models are computed in."""
+    stored: set[str] = set()
+    for inventory in inventories:
+        stored |= {info.dtype for info in inventory.tensors.values()}
+    if stored.isdisjoint(COMPUTED_IN):
+        raise CheckpointError(
+            f"{inventory.path} stores no type that models are computed in: name a dtype"
+        )
+    return reduce(torch.promote_types, map(torch_dtype, stored.intersection(COMPUTED_IN)))
+
+
+@contextlib.contextmanager
+def one_line_errors(inventory: Inventory) -> Iterator[None]:
+    """Raise what a library raises inside as one line that names the checkpoint.
+
+    What transformers raises for a foreign config or unusual sizes has no common type.
+    """
+    try:
+        yield
+    except GacprofError:
+        raise
+    except Exception as error:
+        raise CheckpointError(
+            f"{inventory.path}: transformers does not run this model: {first_line(error)}"
+        ) from error
 
 
 def build_skeleton(inventory: Inventory, dtype: torch.dtype) -> Any:
@@ -93,7 +133,7 @@ def build_skeleton(inventory: Inventory, dtype: torch.dtype) -> Any:
     """
     if inventory.is_quantised:
         raise CheckpointError(f"{inventory.path} is quantised: it runs in its own library only")
-    with parameters_on_meta():
+    with parameters_on_meta(), one_line_errors(inventory):
         model = model_of_config(inventory, dtype)
         if inventory.layout == "slicegpt":
             put_sliced_layers(model, inventory)
@@ -138,18 +178,21 @@ def model_of_config(inventory: Inventory, dtype: torch.dtype) -> Any:
         heads = {
             k: values[k] for k in ("num_attention_heads", "num_key_value_heads") & values.keys()
         }
-    try:
-        config_class = transformers.CONFIG_MAPPING[values["model_type"]]
-        config = config_class.from_dict(values | dict.fromkeys(heads, 1))
-        for key, value in heads.items():
-            setattr(config, key, value)
-        return transformers.AutoModelForCausalLM.from_config(config)
-    except Exception as error:  # what a foreign config raises in transformers has no common type
-        reason = " ".join(str(error).split())[-300:]
+    if values["model_type"] not in transformers.CONFIG_MAPPING:
         raise CheckpointError(
-            f"{inventory.path}: transformers builds no causal language model of its config: "
-            f"{reason}"
-        ) from None
+            f"{inventory.path}: transformers {transformers.__version__} has no model type "
+            f"'{values['model_type']}'"
+        )
+    config_class = transformers.CONFIG_MAPPING[values["model_type"]]
+    config = config_class.from_dict(values | dict.fromkeys(heads, 1))
+    for key, value in heads.items():
+        setattr(config, key, value)
+    for name in values.get("architectures") or ():
+        # Only transformers' own classes, and of this config: a name chooses nothing else
+        model_class = getattr(transformers, str(name), None)
+        if getattr(model_class, "config_class", None) is config_class:
+            return model_class._from_config(config)
+    return transformers.AutoModelForCausalLM.from_config(config)
 
 
 def fit_shapes(model: nn.Module, inventory: Inventory) -> None:
