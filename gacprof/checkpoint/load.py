@@ -83,8 +83,9 @@ def load_model(
             state[names.get(name, name)] = place.copy_(tensor)
     with one_line_errors(inventory):
         model = with_weights(model, state, inventory)
-    if any(dim.role.startswith("expert") and dim.size % 16 for dim in inventory.dims):
-        # torch's grouped product takes no rows that are no multiple of 16 bytes
+    experts = [dim for dim in inventory.dims if dim.role.startswith("expert")]
+    if any(target == torch.float64 or dim.size % 16 for dim in experts):
+        # torch's grouped product takes no float64, and only rows that are multiples of 16 bytes
         model.set_experts_implementation("eager")
     return model.to(device).eval().requires_grad_(False)
 
@@ -167,32 +168,40 @@ def parameters_on_meta() -> Iterator[None]:
 
 
 def model_of_config(inventory: Inventory, dtype: torch.dtype) -> Any:
-    """Build transformers' model of the checkpoint's config.
+    """Build transformers' model of the checkpoint's config: of the class that it names, where that
+    is one of transformers' for this config, else its causal language model."""
+    config = config_of(inventory)
+    config.dtype = dtype
+    for name in inventory.config.get("architectures") or ():
+        model_class: Any = getattr(transformers, str(name), None)
+        if getattr(model_class, "config_class", None) is type(config):
+            return model_class._from_config(config)
+    return transformers.AutoModelForCausalLM.from_config(config)
+
+
+def config_of(inventory: Inventory) -> Any:
+    """Build transformers' config of a checkpoint.
 
     transformers 5 refuses a hidden size that is no multiple of the heads, as a pruned model's need
     not be: the heads are set once the config is made.
     """
-    values = effective_config(inventory) | {"torch_dtype": dtype_name(dtype)}
-    heads: dict[str, int] = {}
-    if "head_dim" in values:
-        heads = {
-            k: values[k] for k in ("num_attention_heads", "num_key_value_heads") & values.keys()
-        }
+    values = effective_config(inventory)
     if values["model_type"] not in transformers.CONFIG_MAPPING:
         raise CheckpointError(
             f"{inventory.path}: transformers {transformers.__version__} has no model type "
             f"'{values['model_type']}'"
         )
-    config_class = transformers.CONFIG_MAPPING[values["model_type"]]
-    config = config_class.from_dict(values | dict.fromkeys(heads, 1))
+    heads: dict[str, int] = {}
+    if "head_dim" in values:
+        heads = {
+            k: values[k] for k in ("num_attention_heads", "num_key_value_heads") & values.keys()
+        }
+    config = transformers.CONFIG_MAPPING[values["model_type"]].from_dict(
+        values | dict.fromkeys(heads, 1)
+    )
     for key, value in heads.items():
         setattr(config, key, value)
-    for name in values.get("architectures") or ():
-        # Only transformers' own classes, and of this config: a name chooses nothing else
-        model_class = getattr(transformers, str(name), None)
-        if getattr(model_class, "config_class", None) is config_class:
-            return model_class._from_config(config)
-    return transformers.AutoModelForCausalLM.from_config(config)
+    return config
 
 
 def fit_shapes(model: nn.Module, inventory: Inventory) -> None:

@@ -249,20 +249,40 @@ def explanation_section(explanation: Explanation) -> Section:
 
 
 def verification_section(result: Verification) -> Section:
-    """Two models' logits beside each other."""
-    answer = "are the same function" if result.ok else "are NOT the same function"
-    headline = (
-        f"{result.checkpoint} and {result.other} {answer}, within rounding in {result.dtype}."
+    """What two models have in common, and how far their logits lie apart."""
+    answers = {
+        "same": "are the same function",
+        "different": "are NOT the same function",
+        "undecided": "may or may not be the same function",
+    }
+    headline = f"{result.checkpoint} and {result.other} {answers[result.verdict]}."
+    if result.verdict == "undecided":
+        headline += f" Nothing vouches for {first_of(result.unreached)}."
+    rows = [
+        ("tensors with equal values", str(result.equal)),
+        ("tensors equal but for added zeros", str(result.padded)),
+        ("layers whose factors are multiplied out", str(result.merged)),
+        ("other tensors and settings, left to the logits", str(len(result.differing))),
+        ("those of them that the tokens do not reach", str(len(result.unreached))),
+    ]
+    numbers = {
+        "largest error of a logit, over the largest logit": result.max_error,
+        "tolerance: twice the reference's own rounding error": result.tolerance,
+        "root mean square error": result.rms_error,
+        "mean KL divergence of next tokens, nats": result.mean_kl,
+    }
+    remarks = [f"{result.dtype} on {result.device}; the logits of {result.positions} tokens."]
+    if result.positions:
+        rows += [(name, f"{number:.2e}") for name, number in numbers.items()]
+        rows.append(("same most likely token", percent(result.same_argmax or 0.0)))
+    else:
+        remarks.append("The model reads no text: its weights and settings are compared alone.")
+    if result.differing and not result.unreached:
+        remarks.append(f"The logits alone vouch for {first_of(result.differing)}.")
+    remarks.append("Tokenizers, generation settings and longer texts are not compared.")
+    return Section(
+        "The same function?", headline, ("quantity", "value"), tuple(rows), tuple(remarks)
     )
-    rows = (
-        ("largest error of a logit, over the largest logit", f"{result.max_error:.2e}"),
-        ("tolerance", f"{result.tolerance:.2e}"),
-        ("root mean square error", f"{result.rms_error:.2e}"),
-        ("mean KL divergence of next tokens, nats", f"{result.mean_kl:.2e}"),
-        ("same most likely token", percent(result.same_argmax)),
-    )
-    remark = f"{result.positions} positions on {result.device}; {result.merged} merged products."
-    return Section("The same function?", headline, ("quantity", "value"), rows, (remark,))
 
 
 def bench_section(result: BenchResult) -> Section:
