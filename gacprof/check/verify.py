@@ -4,7 +4,7 @@ Rounding hides small differences, and a few tokens reach neither every row of an
 expert. So weights are compared first: equal ones, zeros where dims have grown, and factors that are
 multiplied out need no tokens. What differs in any other way has to be reached by them, in float32.
 
-What rounding may do to a logit is measured: the reference runs again, in the next wider type.
+What rounding does to the logits is measured: each model runs again, in the next wider type.
 """
 
 from __future__ import annotations
@@ -19,25 +19,27 @@ from gacprof.check.models import Checkpoint, random_ids, torch_device, vocabular
 from gacprof.check.weights import WeightComparison, compare_weights
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.layers import parameter_names
-from gacprof.checkpoint.layouts.configs import with_widths
+from gacprof.checkpoint.layouts.configs import width_keys, with_widths
 from gacprof.checkpoint.layouts.factors import FACTORS
 from gacprof.checkpoint.load import config_of, load_model, one_line_errors, torch_dtype
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.checkpoint.tensors import read_tensor
 from gacprof.core.dtypes import dtype_name
-from gacprof.core.errors import CheckpointError
+from gacprof.core.errors import CheckpointError, ConfigError
 
 SCHEMA = "gacprof.Verification/2"
 
 SEQUENCES = 2
 
-NOISES = 2.0
-"""Two runs of one function may differ by this many measured rounding errors, since each lies about
-one from exact arithmetic. Padded models of 13 families differed by 0 to 1.0 in each type (CPU)."""
+WIDER = {"float16": "float32", "bfloat16": "float32", "float32": "float64"}
+"""The type that the rounding of one is measured in."""
 
 NO_FUNCTION = {"architectures", "dtype", "torch_dtype", "transformers_version"}
 NO_FUNCTION |= {row.rank_key for row in FACTORS}
 """Keys of a config that say how weights are stored and by whom."""
+
+SAME_WIDTH = 2
+"""What two configs are made to say where they say widths; a multiple of those that say double."""
 
 VerifyVerdict = Literal["same", "different", "undecided"]
 
@@ -54,7 +56,7 @@ class LogitErrors:
         The largest difference of a logit, over the reference's largest logit; the norm of all
         differences, over that of the reference's logits.
     tolerance
-        What rounding may make of ``max_error``.
+        What rounding may make of ``max_error``: the sum of both models' measured errors.
     mean_kl
         Divergence of next-token distributions in nats.
     same_argmax
@@ -95,7 +97,8 @@ class Verification:
     unreached
         Those of ``differing`` that the tokens say nothing of.
     positions, max_error, rms_error, tolerance, mean_kl, same_argmax, overtaken
-        Those of :class:`LogitErrors`; 0 and None where a model reads no text.
+        Those of :class:`LogitErrors`; 0 and None where nothing is run,
+        as the models do not read and write text.
     """
 
     checkpoint: str
@@ -133,7 +136,7 @@ def verify(
     """Say whether two models are the same function.
 
     Weights are compared entry by entry; then both models get the same random tokens. Their logits
-    may differ by what rounding moves those of the first model by, which is measured.
+    may differ by what rounding moves them by, which is measured.
 
     Parameters
     ----------
@@ -144,8 +147,8 @@ def verify(
     tokens
         Length of the two sequences that are compared.
     dtype
-        What is computed in; in float32 rounding hides least. One model is in memory at a time, the
-        reference in the next wider type too: 8 bytes a parameter for float32.
+        What is computed in; in float32 rounding hides least. One model is in memory at a time, also
+        in the next wider type: 8 bytes a parameter for float32, 4 for bfloat16.
     device
         "cpu", "cuda" or "cuda:1"; None: the accelerator where there is one.
 
@@ -159,26 +162,29 @@ def verify(
     CheckpointError
         A checkpoint is no model, has logits that are not finite, or another vocabulary.
     ConfigError
-        Models are not computed in this dtype.
+        The dtype is none of float32, bfloat16 and float16.
     """
+    computed = dtype_name(dtype)
+    if computed not in WIDER:
+        raise ConfigError(f"verify does not compute in '{dtype}': use {', '.join(WIDER)}")
     where = torch_device(device)
     inventories = inventory_of(checkpoint), inventory_of(other)
     weights = compare_weights(*inventories)
     differing = (*weights.differing, *differing_settings(*inventories))
-    logits = compare_logits(inventories, weights, tokens, dtype, where)
+    logits = compare_logits(inventories, weights, tokens, computed, where)
     verdict: VerifyVerdict = "same"
     unreached = differing
     if logits and not logits.agree:
         verdict = "different"
     elif differing:
         # In a narrower type, or beside rounded products, small differences of weights do not show
-        if logits and not weights.merged and dtype_name(dtype) == "float32":
+        if logits and not weights.merged and computed == "float32":
             unreached = unreached_by_tokens(inventories, differing, tokens, where)
         verdict = "undecided" if unreached else "same"
     return Verification(
         checkpoint=inventories[0].path,
         other=inventories[1].path,
-        dtype=dtype_name(dtype),
+        dtype=computed,
         device=str(where),
         verdict=verdict,
         equal=weights.equal,
@@ -190,13 +196,16 @@ def verify(
     )
 
 
-def differing_settings(inventory: Inventory, other: Inventory) -> list[str]:
-    """Return the keys of the two configs whose values differ and do not follow from sizes."""
-    sizes = {dim.name: dim.size for dim in other.dims}
+def differing_settings(*inventories: Inventory) -> list[str]:
+    """Return the keys of two configs whose values differ, but for sizes that tensors say anyway."""
     configs: list[dict[str, Any]] = []
-    for side in (inventory, other):
-        with one_line_errors(side):
-            settings = with_widths(config_of(side).to_dict(), side.dims, sizes)
+    for inventory in inventories:
+        with one_line_errors(inventory):
+            settings = config_of(inventory).to_dict()
+        sizes: dict[str, int] = {}
+        for key in width_keys(settings, inventory.dims):
+            sizes |= {name: int(SAME_WIDTH * times) for name, times in key.times.items()}
+        settings = with_widths(settings, inventory.dims, sizes)
         configs.append({key: settings[key] for key in settings.keys() - NO_FUNCTION})
     first, second = configs
     keys = sorted(first.keys() | second.keys())
@@ -210,11 +219,12 @@ def compare_logits(
     dtype: str,
     device: torch.device,
 ) -> LogitErrors | None:
-    """Compare the logits of two checkpoints on the same tokens, with what rounding makes of them;
-    None for models that read no text.
+    """Compare the logits of two checkpoints on the same tokens; None where nothing is run.
 
-    Where products of factors were rounded to a type coarser than the one that is computed in, the
-    reference's rounding error is that of the coarser type.
+    A model's rounding error is measured: its logits in the next wider type, less those in this one.
+    Two models of one function may differ by the sum of both errors (the triangle inequality), also
+    where rounding sends a token to another expert. Where products of factors were rounded to a type
+    coarser than the one that is computed in, the error is that of the coarser type.
     """
     inventory, other = inventories
     expected = logits_of(inventory, tokens, dtype, device)
@@ -226,12 +236,13 @@ def compare_logits(
         )
     if not expected.numel():
         return None
-    second_type = max([dtype, *weights.merged], key=rounding)
-    if rounding(second_type) == rounding(dtype):
-        second_type = wider(dtype)
-    second = logits_of(inventory, tokens, second_type, device)
+    coarser = [stored for stored in weights.merged if rounding(stored) > rounding(dtype)]
+    second_type = max(coarser, key=rounding, default=WIDER[dtype])
     largest = float(expected.abs().max())
-    tolerance = NOISES * float((second - expected).abs().max()) / largest
+    tolerance = 0.0
+    for side, computed in zip(inventories, (expected, logits), strict=True):
+        second = logits_of(side, tokens, second_type, device)
+        tolerance += float((second - computed).abs().max()) / largest
     difference = logits - expected
     log_p, log_q = expected.log_softmax(-1), logits.log_softmax(-1)
     kl = (log_p.exp() * (log_p - log_q)).sum(-1).clamp(min=0)
@@ -248,11 +259,6 @@ def compare_logits(
     )
 
 
-def wider(dtype: str) -> str:
-    """Return the next wider type that models are computed in."""
-    return "float64" if rounding(dtype) <= rounding("float32") else "float32"
-
-
 def rounding(dtype: str) -> float:
     """Return the distance from 1 to the next larger number of a type."""
     return torch.finfo(torch_dtype(dtype)).eps
@@ -260,7 +266,7 @@ def rounding(dtype: str) -> float:
 
 def logits_of(inventory: Inventory, tokens: int, dtype: str, device: torch.device) -> torch.Tensor:
     """Return a model's logits [sequences, tokens, vocabulary] in float64 on the CPU; none for a
-    model that reads no text."""
+    model that does not read and write text."""
     model = load_model(inventory, dtype=dtype, device=device)
     with torch.inference_mode():
         logits = run(model, inventory, tokens, device).double().cpu()
@@ -271,8 +277,8 @@ def logits_of(inventory: Inventory, tokens: int, dtype: str, device: torch.devic
 
 def run(model: Any, inventory: Inventory, tokens: int, device: torch.device) -> torch.Tensor:
     """Return the logits for the token ids that all models get; an encoder-decoder gets them on both
-    sides."""
-    if model.main_input_name != "input_ids":
+    sides. None for a model that does not read and write text."""
+    if model.main_input_name != "input_ids" or model.get_output_embeddings() is None:
         return torch.empty(0)
     with one_line_errors(inventory):
         ids = random_ids(vocabulary(model), (SEQUENCES, tokens)).to(device)

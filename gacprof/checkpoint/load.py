@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import reduce
 from pathlib import Path
@@ -142,8 +143,10 @@ def build_skeleton(inventory: Inventory, dtype: torch.dtype) -> Any:
             if module.kind in ("factored", "grouped"):
                 put(model, module.name, factors_of(module))
         fit_shapes(model, inventory)
+    counts = Counter(attention.layer for attention in inventory.attentions)
     for attention in inventory.attentions:
-        fit_heads(model, attention)
+        if counts[attention.layer] == 1:  # else two towers have a layer of this number
+            fit_heads(model, attention)
     return model
 
 

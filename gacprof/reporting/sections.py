@@ -256,6 +256,9 @@ def verification_section(result: Verification) -> Section:
         "undecided": "may or may not be the same function",
     }
     headline = f"{result.checkpoint} and {result.other} {answers[result.verdict]}."
+    if not result.positions:
+        headline += " Their weights and settings were compared; nothing was run, since they do not"
+        headline += " read and write text."
     if result.verdict == "undecided":
         headline += f" Nothing vouches for {first_of(result.unreached)}."
     rows = [
@@ -267,7 +270,7 @@ def verification_section(result: Verification) -> Section:
     ]
     numbers = {
         "largest error of a logit, over the largest logit": result.max_error,
-        "tolerance: twice the reference's own rounding error": result.tolerance,
+        "tolerance: both models' own rounding errors, measured": result.tolerance,
         "root mean square error": result.rms_error,
         "mean KL divergence of next tokens, nats": result.mean_kl,
     }
@@ -275,8 +278,6 @@ def verification_section(result: Verification) -> Section:
     if result.positions:
         rows += [(name, f"{number:.2e}") for name, number in numbers.items()]
         rows.append(("same most likely token", percent(result.same_argmax or 0.0)))
-    else:
-        remarks.append("The model reads no text: its weights and settings are compared alone.")
     if result.differing and not result.unreached:
         remarks.append(f"The logits alone vouch for {first_of(result.differing)}.")
     remarks.append("Tokenizers, generation settings and longer texts are not compared.")
