@@ -6,6 +6,7 @@ import copy
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,8 @@ def torch_device(name: str | None) -> torch.device:
 
 def common_dtype(checkpoints: Sequence[Checkpoint]) -> str:
     """The widest type that the checkpoints store and models are computed in."""
-    return dtype_name(widest_dtype(map(inventory_of, checkpoints)))
+    stored = map(widest_dtype, map(inventory_of, checkpoints))
+    return dtype_name(reduce(torch.promote_types, stored))
 
 
 def synchronize(device: torch.device) -> None:

@@ -9,7 +9,7 @@ What rounding does to the logits is measured: each model runs again, in the next
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,7 +23,6 @@ from gacprof.checkpoint.layouts.configs import width_keys, with_widths
 from gacprof.checkpoint.layouts.factors import FACTORS
 from gacprof.checkpoint.load import config_of, load_model, one_line_errors, torch_dtype
 from gacprof.checkpoint.scan import inventory_of
-from gacprof.checkpoint.tensors import read_tensor
 from gacprof.core.dtypes import dtype_name
 from gacprof.core.errors import CheckpointError, ConfigError
 
@@ -38,6 +37,9 @@ NO_FUNCTION = {"architectures", "dtype", "torch_dtype", "transformers_version"}
 NO_FUNCTION |= {row.rank_key for row in FACTORS}
 """Keys of a config that say how weights are stored and by whom."""
 
+SMALLEST = torch.finfo(torch.float64).smallest_normal
+"""Stands for the size of logits that are all zero."""
+
 SAME_WIDTH = 2
 """What two configs are made to say where they say widths; a multiple of those that say double."""
 
@@ -46,7 +48,7 @@ VerifyVerdict = Literal["same", "different", "undecided"]
 
 @dataclass(frozen=True)
 class LogitErrors:
-    """By how much two models' logits differ on the same tokens.
+    """By how much two models' logits differ on the same tokens; None where nothing was run.
 
     Attributes
     ----------
@@ -64,25 +66,27 @@ class LogitErrors:
     overtaken
         At how many positions another token is the most likely although the reference's leads by
         more than the tolerance.
+    agree
+        False where ``max_error`` exceeds the tolerance, or a token was overtaken.
+    second_dtype
+        The type that rounding was measured against: the next wider one than computed in; a coarser
+        one where factors were multiplied out and rounded to it.
     """
 
-    positions: int
-    max_error: float
-    rms_error: float
-    tolerance: float
-    mean_kl: float
-    same_argmax: float
-    overtaken: int
-
-    @property
-    def agree(self) -> bool:
-        """True where they differ by no more than rounding."""
-        return self.max_error <= self.tolerance and not self.overtaken
+    positions: int = 0
+    max_error: float | None = None
+    rms_error: float | None = None
+    tolerance: float | None = None
+    mean_kl: float | None = None
+    same_argmax: float | None = None
+    overtaken: int | None = None
+    agree: bool = True
+    second_dtype: str | None = None
 
 
-@dataclass(frozen=True)
-class Verification:
-    """Whether two checkpoints are the same function.
+@dataclass(frozen=True, kw_only=True)
+class Verification(LogitErrors):
+    """Whether two checkpoints are the same function, and what that rests on.
 
     Attributes
     ----------
@@ -95,10 +99,8 @@ class Verification:
     differing
         All other tensors, and the keys of the config that differ and do not follow from sizes.
     unreached
-        Those of ``differing`` that the tokens say nothing of.
-    positions, max_error, rms_error, tolerance, mean_kl, same_argmax, overtaken
-        Those of :class:`LogitErrors`; 0 and None where nothing is run,
-        as the models do not read and write text.
+        Those of ``differing`` that the logits say nothing of. In a type narrower than float32, and
+        beside products that were rounded to one, small differences do not show: it is all of them.
     """
 
     checkpoint: str
@@ -111,13 +113,6 @@ class Verification:
     merged: int
     differing: tuple[str, ...]
     unreached: tuple[str, ...]
-    positions: int = 0
-    max_error: float | None = None
-    rms_error: float | None = None
-    tolerance: float | None = None
-    mean_kl: float | None = None
-    same_argmax: float | None = None
-    overtaken: int | None = None
 
     @property
     def ok(self) -> bool:
@@ -172,15 +167,14 @@ def verify(
     weights = compare_weights(*inventories)
     differing = (*weights.differing, *differing_settings(*inventories))
     logits = compare_logits(inventories, weights, tokens, computed, where)
-    verdict: VerifyVerdict = "same"
     unreached = differing
-    if logits and not logits.agree:
+    if differing and logits.second_dtype == "float64":
+        unreached = unreached_by_tokens(inventories, differing, tokens, where)
+    verdict: VerifyVerdict = "same"
+    if not logits.agree:
         verdict = "different"
-    elif differing:
-        # In a narrower type, or beside rounded products, small differences of weights do not show
-        if logits and not weights.merged and computed == "float32":
-            unreached = unreached_by_tokens(inventories, differing, tokens, where)
-        verdict = "undecided" if unreached else "same"
+    elif unreached:
+        verdict = "undecided"
     return Verification(
         checkpoint=inventories[0].path,
         other=inventories[1].path,
@@ -192,7 +186,7 @@ def verify(
         merged=len(weights.merged),
         differing=differing,
         unreached=unreached,
-        **(vars(logits) if logits else {}),
+        **vars(logits),
     )
 
 
@@ -200,8 +194,7 @@ def differing_settings(*inventories: Inventory) -> list[str]:
     """Return the keys of two configs whose values differ, but for sizes that tensors say anyway."""
     configs: list[dict[str, Any]] = []
     for inventory in inventories:
-        with one_line_errors(inventory):
-            settings = config_of(inventory).to_dict()
+        settings = config_of(inventory).to_dict()
         sizes: dict[str, int] = {}
         for key in width_keys(settings, inventory.dims):
             sizes |= {name: int(SAME_WIDTH * times) for name, times in key.times.items()}
@@ -218,8 +211,8 @@ def compare_logits(
     tokens: int,
     dtype: str,
     device: torch.device,
-) -> LogitErrors | None:
-    """Compare the logits of two checkpoints on the same tokens; None where nothing is run.
+) -> LogitErrors:
+    """Compare the logits of two checkpoints on the same tokens.
 
     A model's rounding error is measured: its logits in the next wider type, less those in this one.
     Two models of one function may differ by the sum of both errors (the triangle inequality), also
@@ -235,27 +228,31 @@ def compare_logits(
             f"{list(logits.shape)}, not {list(expected.shape)}"
         )
     if not expected.numel():
-        return None
+        return LogitErrors()
     coarser = [stored for stored in weights.merged if rounding(stored) > rounding(dtype)]
-    second_type = max(coarser, key=rounding, default=WIDER[dtype])
-    largest = float(expected.abs().max())
-    tolerance = 0.0
+    second_dtype = max(coarser, key=rounding, default=WIDER[dtype])
+    allowed = 0.0
     for side, computed in zip(inventories, (expected, logits), strict=True):
-        second = logits_of(side, tokens, second_type, device)
-        tolerance += float((second - computed).abs().max()) / largest
+        second = logits_of(side, tokens, second_dtype, device)
+        allowed += float((second - computed).abs().max())
     difference = logits - expected
+    error = float(difference.abs().max())
+    largest = max(float(expected.abs().max()), SMALLEST)
     log_p, log_q = expected.log_softmax(-1), logits.log_softmax(-1)
     kl = (log_p.exp() * (log_p - log_q)).sum(-1).clamp(min=0)
     leads = expected.topk(2).values.diff(dim=-1)[..., 0].abs()
     is_same = expected.argmax(-1) == logits.argmax(-1)
+    overtaken = int((~is_same & (leads > allowed)).sum())
     return LogitErrors(
         positions=kl.numel(),
-        max_error=float(difference.abs().max()) / largest,
-        rms_error=float(difference.norm() / expected.norm()),
+        max_error=error / largest,
+        rms_error=float(difference.norm() / expected.norm().clamp(min=SMALLEST)),
+        tolerance=allowed / largest,
         mean_kl=float(kl.mean()),
         same_argmax=float(is_same.double().mean()),
-        overtaken=int((~is_same & (leads > tolerance * largest)).sum()),
-        tolerance=tolerance,
+        overtaken=overtaken,
+        agree=error <= allowed and not overtaken,
+        second_dtype=second_dtype,
     )
 
 
@@ -292,44 +289,33 @@ def run(model: Any, inventory: Inventory, tokens: int, device: torch.device) -> 
 def unreached_by_tokens(
     inventories: Sequence[Inventory], names: Sequence[str], tokens: int, device: torch.device
 ) -> tuple[str, ...]:
-    """Return those of the differing tensors and settings that the tokens say nothing of."""
-    unreached = {name for name in names if not any(name in i.tensors for i in inventories)}
-    for inventory, other in (inventories, inventories[::-1]):
-        stored = [name for name in names if name in inventory.tensors]
-        unreached |= unreached_weights(inventory, other, stored, tokens, device)
-    return tuple(name for name in names if name in unreached)
+    """Return the names of no tensor, and of tensors that the tokens do not reach in every entry."""
+    unreached = set(names)
+    for inventory in inventories:
+        unreached -= inventory.tensors.keys()
+    for inventory in inventories:
+        stored = inventory.tensors.keys() & names
+        unreached |= stored - reached_tensors(inventory, stored, tokens, device)
+    return tuple(sorted(unreached))
 
 
-def unreached_weights(
-    inventory: Inventory,
-    other: Inventory,
-    names: Sequence[str],
-    tokens: int,
-    device: torch.device,
+def reached_tensors(
+    inventory: Inventory, names: Iterable[str], tokens: int, device: torch.device
 ) -> set[str]:
-    """Return the tensors that the logits are not shown to depend on in every entry that differs.
+    """Return the tensors on every entry of which the logits depend: which has a gradient.
 
-    An entry that matters has a gradient. Rows of an embedding that are not looked up have none, nor
-    experts that no token is routed to, nor towers that read no text. A tensor that transformers
-    renames or joins as it loads is not found, and counts as not reached.
+    Rows of an embedding that are not looked up have none, nor experts that no token is routed to,
+    nor towers that read no text. A tensor that transformers renames or joins as it loads is not
+    found, and does not count as reached.
     """
-    model: Any = load_model(inventory, dtype="float32", device=device)
+    model: Any = load_model(inventory, dtype="float32", device=device).requires_grad_(True)
     parameters = dict(model.named_parameters(remove_duplicate=False))
     own_names = parameter_names(inventory)
-    weights = {name: parameters.get(own_names.get(name, name)) for name in names}
-    for weight in filter(torch.is_tensor, weights.values()):
-        weight.requires_grad_(True)
+    loaded = [name for name in names if own_names.get(name, name) in parameters]
+    weights = [parameters[own_names.get(name, name)] for name in loaded]
     logits = run(model, inventory, tokens, device)
-    if logits.requires_grad:
-        with one_line_errors(inventory):
-            logits.square().sum().backward()
-    unreached = set()
-    for name, weight in weights.items():
-        gradient = getattr(weight, "grad", None)
-        tensor = read_tensor(inventory, name).double()
-        is_other = torch.ones_like(tensor, dtype=torch.bool)
-        if name in other.tensors and other.shape(name) == inventory.shape(name):
-            is_other = tensor != read_tensor(other, name).double()
-        if gradient is None or not gradient.cpu()[is_other].all():
-            unreached.add(name)
-    return unreached
+    with one_line_errors(inventory):
+        gradients = torch.autograd.grad(
+            logits.square().sum(), [*weights, logits], materialize_grads=True
+        )
+    return {name for name, gradient in zip(loaded, gradients, strict=False) if gradient.all()}

@@ -13,14 +13,11 @@ from dataclasses import dataclass
 import torch
 
 from gacprof.checkpoint.inventory import Inventory, Module
-from gacprof.checkpoint.load import COMPUTED_IN, DERIVED
+from gacprof.checkpoint.load import DERIVED
 from gacprof.checkpoint.tensors import read_tensor
 
 WHOLE_NUMBERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """By size in bytes, the types that bits are compared as: NaN is not equal to itself."""
-
-ROWS_AT_ONCE = 4096
-"""Rows that are widened at a time where two files store a tensor in two types."""
 
 
 @dataclass(frozen=True)
@@ -49,33 +46,27 @@ class WeightComparison:
 def compare_weights(inventory: Inventory, other: Inventory) -> WeightComparison:
     """Compare all tensors of two checkpoints but those that a model makes for itself."""
     sides = Unpadded(inventory, other), Unpadded(other, inventory)
+    names = inventory.tensors.keys() | other.tensors.keys()
+    names -= {name for name in names if DERIVED.fullmatch(name)}
+    modules = {module.name: module for module in other.modules}
     merged = []
-    explained: set[str] = set()
-    for module, match in modules_of_two_kinds(inventory, other):
-        if are_multiplied_out(sides, module, match):
-            merged.append(module.dtype if module.kind == "dense" else match.dtype)
-            explained.update(stored_names(module), stored_names(match))
-    equal = 0
-    padded = 0
-    differing = []
-    for name in sorted(inventory.tensors.keys() | other.tensors.keys()):
-        if name in explained or DERIVED.fullmatch(name):
-            continue
-        in_both = name in inventory.tensors and name in other.tensors
-        if not in_both or not same_values(*(side.read(name) for side in sides)):
-            differing.append(name)
-        elif inventory.shape(name) == other.shape(name):
-            equal += 1
-        else:
-            padded += 1
-    return WeightComparison(equal, padded, tuple(merged), tuple(differing))
+    for module in inventory.modules:
+        forms = zip(sides, (module, modules.get(module.name, module)), strict=True)
+        dense, factored = sorted(forms, key=lambda form: len(form[1].gemms))
+        if len(dense[1].gemms) == 1 < len(factored[1].gemms) and is_product(dense, factored):
+            merged.append(dense[1].dtype)
+            names -= {*stored_names(dense[1]), *stored_names(factored[1])}
+    in_both = names & inventory.tensors.keys() & other.tensors.keys()
+    same = {name for name in in_both if same_values(sides[0].read(name), sides[1].read(name))}
+    equal = sum(inventory.shape(name) == other.shape(name) for name in same)
+    return WeightComparison(equal, len(same) - equal, tuple(merged), tuple(sorted(names - same)))
 
 
 class Unpadded:
     """The tensors of a checkpoint without the zeros that another one does not have.
 
     A dim that is larger than the other checkpoint's has its further entries at the end of each of
-    its places. They go where they are zero; else the tensor stays as it is.
+    its places.
     """
 
     def __init__(self, inventory: Inventory, other: Inventory) -> None:
@@ -83,89 +74,63 @@ class Unpadded:
         sizes = {dim.name: dim.size for dim in other.dims}
         self.stretches: dict[str, list[tuple[int, int, int]]] = {}
         for dim in inventory.dims:
-            size = sizes.get(dim.name, dim.size)
-            if size < dim.size and dim.adjustable:
+            growth = dim.size - sizes.get(dim.name, dim.size)
+            if growth > 0 and dim.adjustable:
                 for place in dim.places:
-                    start, end = (place.start + units * place.per for units in (size, dim.size))
-                    self.stretches.setdefault(place.tensor, []).append((place.axis, start, end))
+                    end = place.start + dim.size * place.per
+                    stretch = place.axis, end - growth * place.per, end
+                    self.stretches.setdefault(place.tensor, []).append(stretch)
 
     def read(self, name: str) -> torch.Tensor:
-        """Return a tensor in its stored type."""
+        """Return a tensor in its stored type; all of it where an entry to leave out is not zero."""
         tensor = read_tensor(self.inventory, name)
         short = tensor
         # The last stretch first: those before it stay where they are
         for axis, start, end in sorted(self.stretches.get(name, ()), reverse=True):
-            length = short.shape[axis]
-            parts = short.narrow(axis, 0, start), short.narrow(axis, end, length - end)
-            short = torch.cat(parts, dim=axis)
-        if short is not tensor and bits(short).count_nonzero() < bits(tensor).count_nonzero():
-            return tensor
+            before, zeros, after = short.tensor_split((start, end), dim=axis)
+            if bits(zeros).any():
+                return tensor
+            short = torch.cat((before, after), dim=axis)
         return short
 
 
 def same_values(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     """Tell whether two tensors are equal: by bits, or by value where their types are two."""
-    if tensor.shape != other.shape:
-        return False
     if tensor.dtype == other.dtype:
         return torch.equal(bits(tensor), bits(other))
-    if not tensor.is_floating_point() or not other.is_floating_point():
-        return False
-    rows = zip(
-        torch.atleast_1d(tensor).split(ROWS_AT_ONCE),
-        torch.atleast_1d(other).split(ROWS_AT_ONCE),
-        strict=True,
-    )
-    return all(torch.equal(part.double(), match.double()) for part, match in rows)
+    return torch.equal(tensor.double(), other.double())
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.view(WHOLE_NUMBERS[tensor.itemsize])
 
 
-def modules_of_two_kinds(inventory: Inventory, other: Inventory) -> list[tuple[Module, Module]]:
-    """Return the layers that one checkpoint stores as factors and the other as one weight."""
-    matches = {module.name: module for module in other.modules}
-    pairs = [(m, matches[m.name]) for m in inventory.modules if m.name in matches]
-    return [
-        (module, match)
-        for module, match in pairs
-        if (module.kind == "dense") != (match.kind == "dense")
-        and {module.dtype, match.dtype} <= set(COMPUTED_IN)
-    ]
-
-
-def are_multiplied_out(sides: tuple[Unpadded, Unpadded], module: Module, match: Module) -> bool:
-    """Tell whether a weight is the product of factors, rounded once to its type."""
-    weight = multiplied(sides[0], module)
-    product = multiplied(sides[1], match)
-    types = [torch.finfo(getattr(torch, m.dtype)) for m in (module, match)]
-    rounding = max(limits.eps for limits in types)
-    # Below the normal numbers of a type the spacing is fixed; sums in float64 have any order
-    spacing = max(limits.eps * limits.smallest_normal for limits in types)
-    summing = torch.finfo(torch.float64).eps * len(product) * float(product.abs().max())
-    return weight.shape == product.shape and torch.allclose(
-        weight, product, rtol=rounding, atol=spacing + summing
-    )
+def is_product(dense: tuple[Unpadded, Module], factored: tuple[Unpadded, Module]) -> bool:
+    """Tell whether a weight and its bias are factors multiplied out, rounded once to its type."""
+    weight = multiplied(*dense)
+    product = multiplied(*factored)
+    if weight.shape != product.shape:
+        return False
+    dtype = dense[0].read(dense[1].gemms[0].weight).dtype
+    # Sums in float64 have any order. Rounding keeps order: it is asked of both ends.
+    summing = torch.finfo(torch.float64).eps * sum(gemm.N for gemm in factored[1].gemms)
+    margin = summing * product.abs().max()
+    low, high = (product - margin).to(dtype), (product + margin).to(dtype)
+    return bool(((low <= weight) & (weight <= high)).all())
 
 
 def multiplied(side: Unpadded, module: Module) -> torch.Tensor:
-    """Return a layer's weight with its bias as a last column, multiplied out in float64."""
-    weights = [side.read(gemm.weight).double() for gemm in module.gemms]
-    if len(weights) > 1:
-        inner, *outer = weights
-        sections = inner.split([part.shape[1] for part in outer])
-        weights = [part @ rows for part, rows in zip(outer, sections, strict=True)]
-    biases = [side.read(name).double() for name in bias_names(module)]
-    if biases:
-        weights = [torch.cat([torch.cat(weights), torch.cat(biases)[:, None]], dim=1)]
-    return torch.cat(weights)
+    """Return a layer's weight [out, in] and bias in a row, its factors multiplied in float64."""
+    tensors = [side.read(name).double() for name in stored_names(module)]
+    weight = tensors.pop(0)
+    outer = tensors[: len(module.gemms) - 1]
+    if outer:  # each reads its own part of what the inner factor gives
+        weight = torch.block_diag(*outer) @ weight
+    return torch.cat([weight.flatten(), *tensors[len(outer) :]])
 
 
 def stored_names(module: Module) -> list[str]:
-    return [*(gemm.weight for gemm in module.gemms), *bias_names(module)]
-
-
-def bias_names(module: Module) -> list[str]:
-    """Return the names of a layer's biases, which belong to the factors that write its output."""
-    return [gemm.weight.removesuffix("weight") + "bias" for gemm in module.gemms if gemm.bias]
+    """Return the names of a layer's weights, then of its biases: those of the outer factors."""
+    weights = [gemm.weight for gemm in module.gemms]
+    biases = [gemm.weight.removesuffix("weight") + "bias" for gemm in module.gemms if gemm.bias]
+    return weights + biases

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from gacprof.checkpoint.layers import factors_of, parameter_names, put, put_slic
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.checkpoint.tensors import read_tensor
 from gacprof.core.dtypes import dtype_name
-from gacprof.core.errors import CheckpointError, ConfigError, GacprofError
+from gacprof.core.errors import CheckpointError, ConfigError
 from gacprof.devices.device import first_line
 
 COMPUTED_IN = ("float64", "float32", "bfloat16", "float16")
@@ -66,7 +66,7 @@ def load_model(
         Models are not computed in this dtype.
     """
     inventory = inventory_of(checkpoint)
-    target = torch_dtype(dtype or widest_dtype([inventory]))
+    target = torch_dtype(dtype or widest_dtype(inventory))
     model = build_skeleton(inventory, target)
     expected = sum(parameter.numel() for parameter in model.parameters())
     if expected > 2 * inventory.parameters:  # a tied head is at most as large as all that is stored
@@ -82,10 +82,9 @@ def load_model(
             kept = target if tensor.is_floating_point() else tensor.dtype
             place = torch.empty(tensor.shape, dtype=kept, device=device)
             state[names.get(name, name)] = place.copy_(tensor)
-    with one_line_errors(inventory):
-        model = with_weights(model, state, inventory)
-    experts = [dim for dim in inventory.dims if dim.role.startswith("expert")]
-    if any(target == torch.float64 or dim.size % 16 for dim in experts):
+    model = with_weights(model, state, inventory)
+    is_wide = target == torch.float64
+    if any(d.role.startswith("expert") and (is_wide or d.size % 16) for d in inventory.dims):
         # torch's grouped product takes no float64, and only rows that are multiples of 16 bytes
         model.set_experts_implementation("eager")
     return model.to(device).eval().requires_grad_(False)
@@ -99,11 +98,9 @@ def torch_dtype(name: torch.dtype | str) -> torch.dtype:
     return dtype
 
 
-def widest_dtype(inventories: Iterable[Inventory]) -> torch.dtype:
-    """Return the widest type that the checkpoints store and models are computed in."""
-    stored: set[str] = set()
-    for inventory in inventories:
-        stored |= {info.dtype for info in inventory.tensors.values()}
+def widest_dtype(inventory: Inventory) -> torch.dtype:
+    """Return the widest type that a checkpoint stores and models are computed in."""
+    stored = {info.dtype for info in inventory.tensors.values()}
     if stored.isdisjoint(COMPUTED_IN):
         raise CheckpointError(
             f"{inventory.path} stores no type that models are computed in: name a dtype"
@@ -119,8 +116,6 @@ def one_line_errors(inventory: Inventory) -> Iterator[None]:
     """
     try:
         yield
-    except GacprofError:
-        raise
     except Exception as error:
         raise CheckpointError(
             f"{inventory.path}: transformers does not run this model: {first_line(error)}"
@@ -135,7 +130,7 @@ def build_skeleton(inventory: Inventory, dtype: torch.dtype) -> Any:
     """
     if inventory.is_quantised:
         raise CheckpointError(f"{inventory.path} is quantised: it runs in its own library only")
-    with parameters_on_meta(), one_line_errors(inventory):
+    with parameters_on_meta():
         model = model_of_config(inventory, dtype)
         if inventory.layout == "slicegpt":
             put_sliced_layers(model, inventory)
@@ -175,11 +170,12 @@ def model_of_config(inventory: Inventory, dtype: torch.dtype) -> Any:
     is one of transformers' for this config, else its causal language model."""
     config = config_of(inventory)
     config.dtype = dtype
-    for name in inventory.config.get("architectures") or ():
-        model_class: Any = getattr(transformers, str(name), None)
-        if getattr(model_class, "config_class", None) is type(config):
-            return model_class._from_config(config)
-    return transformers.AutoModelForCausalLM.from_config(config)
+    with one_line_errors(inventory):
+        for name in inventory.config.get("architectures", ()):
+            model_class: Any = getattr(transformers, str(name), None)
+            if getattr(model_class, "config_class", None) is type(config):
+                return model_class._from_config(config)
+        return transformers.AutoModelForCausalLM.from_config(config)
 
 
 def config_of(inventory: Inventory) -> Any:
@@ -199,9 +195,9 @@ def config_of(inventory: Inventory) -> Any:
         heads = {
             k: values[k] for k in ("num_attention_heads", "num_key_value_heads") & values.keys()
         }
-    config = transformers.CONFIG_MAPPING[values["model_type"]].from_dict(
-        values | dict.fromkeys(heads, 1)
-    )
+    config_class = transformers.CONFIG_MAPPING[values["model_type"]]
+    with one_line_errors(inventory):
+        config = config_class.from_dict(values | dict.fromkeys(heads, 1))
     for key, value in heads.items():
         setattr(config, key, value)
     return config
@@ -253,13 +249,14 @@ def with_weights(model: Any, state: dict[str, torch.Tensor], inventory: Inventor
             model.tie_weights()
         return model
     if all(dim.kind == "width" for dim in inventory.dims):
-        model, report = type(model).from_pretrained(
-            None,
-            config=model.config,
-            state_dict=state,
-            dtype=model.config.dtype,
-            output_loading_info=True,
-        )
+        with one_line_errors(inventory):
+            model, report = type(model).from_pretrained(
+                None,
+                config=model.config,
+                state_dict=state,
+                dtype=model.config.dtype,
+                output_loading_info=True,
+            )
         kinds = ("missing_keys", "mismatched_keys", "unexpected_keys")
         odd = {str(key) for kind in kinds for key in report[kind]}
     if odd:

@@ -249,40 +249,36 @@ def explanation_section(explanation: Explanation) -> Section:
 
 
 def verification_section(result: Verification) -> Section:
-    """What two models have in common, and how far their logits lie apart."""
+    """What two checkpoints have in common, and how far their logits lie apart."""
     answers = {
         "same": "are the same function",
         "different": "are NOT the same function",
         "undecided": "may or may not be the same function",
     }
-    headline = f"{result.checkpoint} and {result.other} {answers[result.verdict]}."
-    if not result.positions:
-        headline += " Their weights and settings were compared; nothing was run, since they do not"
-        headline += " read and write text."
+    headline = f"{result.checkpoint} and {result.other} {answers[result.verdict]}"
     if result.verdict == "undecided":
-        headline += f" Nothing vouches for {first_of(result.unreached)}."
-    rows = [
-        ("tensors with equal values", str(result.equal)),
-        ("tensors equal but for added zeros", str(result.padded)),
-        ("layers whose factors are multiplied out", str(result.merged)),
-        ("other tensors and settings, left to the logits", str(len(result.differing))),
-        ("those of them that the tokens do not reach", str(len(result.unreached))),
-    ]
-    numbers = {
+        headline += f": nothing vouches for {first_of(result.unreached)}"
+    if not result.positions:
+        headline += "; weights and configs were compared and nothing was run, as they write no text"
+    counts = {
+        "tensors with equal values": result.equal,
+        "tensors equal but for added zeros": result.padded,
+        "layers whose factors are multiplied out": result.merged,
+        "other tensors and settings, left to the logits": len(result.differing),
+        "those of them that the logits say nothing of": len(result.unreached),
         "largest error of a logit, over the largest logit": result.max_error,
-        "tolerance: both models' own rounding errors, measured": result.tolerance,
+        "tolerance: both models' own rounding errors": result.tolerance,
         "root mean square error": result.rms_error,
         "mean KL divergence of next tokens, nats": result.mean_kl,
+        "share of tokens with the same most likely successor": result.same_argmax,
     }
-    remarks = [f"{result.dtype} on {result.device}; the logits of {result.positions} tokens."]
-    if result.positions:
-        rows += [(name, f"{number:.2e}") for name, number in numbers.items()]
-        rows.append(("same most likely token", percent(result.same_argmax or 0.0)))
-    if result.differing and not result.unreached:
-        remarks.append(f"The logits alone vouch for {first_of(result.differing)}.")
-    remarks.append("Tokenizers, generation settings and longer texts are not compared.")
+    rows = [(name, f"{number:.3g}") for name, number in counts.items() if number is not None]
+    remarks = (
+        f"The logits of {result.positions} tokens in {result.dtype} on {result.device}. Tokenizers, "
+        "generation settings and longer texts were not compared.",
+    )
     return Section(
-        "The same function?", headline, ("quantity", "value"), tuple(rows), tuple(remarks)
+        "The same function?", f"{headline}.", ("quantity", "value"), tuple(rows), remarks
     )
 
 
