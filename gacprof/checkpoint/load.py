@@ -198,8 +198,8 @@ def config_of(inventory: Inventory) -> Any:
     config_class = transformers.CONFIG_MAPPING[values["model_type"]]
     with one_line_errors(inventory):
         config = config_class.from_dict(values | dict.fromkeys(heads, 1))
-    for key, value in heads.items():
-        setattr(config, key, value)
+        for key, value in heads.items():
+            setattr(config, key, value)
     return config
 
 

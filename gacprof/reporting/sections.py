@@ -274,8 +274,8 @@ def verification_section(result: Verification) -> Section:
     }
     rows = [(name, f"{number:.3g}") for name, number in counts.items() if number is not None]
     remarks = (
-        f"The logits of {result.positions} tokens in {result.dtype} on {result.device}. Tokenizers, "
-        "generation settings and longer texts were not compared.",
+        f"The logits of {result.positions} tokens in {result.dtype} on {result.device}.",
+        "Tokenizers, generation settings and longer texts were not compared.",
     )
     return Section(
         "The same function?", f"{headline}.", ("quantity", "value"), tuple(rows), remarks
