@@ -35,7 +35,8 @@ WIDER = {"float16": "float32", "bfloat16": "float32", "float32": "float64"}
 
 NO_FUNCTION = {"architectures", "dtype", "torch_dtype", "transformers_version"}
 NO_FUNCTION |= {row.rank_key for row in FACTORS}
-"""Keys of a config that say how weights are stored and by whom."""
+NO_FUNCTION |= {"factor_ranks", "layer_heads", "layer_widths"}
+"""Keys of a config that say how weights are stored and by whom; the last three are an export's."""
 
 SMALLEST = torch.finfo(torch.float64).smallest_normal
 """Stands for the size of logits that are all zero."""
@@ -201,8 +202,10 @@ def differing_settings(*inventories: Inventory) -> list[str]:
         settings = with_widths(settings, inventory.dims, sizes)
         configs.append({key: settings[key] for key in settings.keys() - NO_FUNCTION})
     first, second = configs
-    keys = sorted(first.keys() | second.keys())
-    return [f"config.json: {key}" for key in keys if first.get(key) != second.get(key)]
+    keys = {key for key in first.keys() & second.keys() if first[key] != second[key]}
+    # What is off in one and not in the other is a default of another version of transformers
+    keys |= {key for key in first.keys() ^ second.keys() if (first | second)[key]}
+    return [f"config.json: {key}" for key in sorted(keys)]
 
 
 def compare_logits(

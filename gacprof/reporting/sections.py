@@ -255,27 +255,27 @@ def verification_section(result: Verification) -> Section:
         "different": "are NOT the same function",
         "undecided": "may or may not be the same function",
     }
-    headline = f"{result.checkpoint} and {result.other} {answers[result.verdict]}"
+    headline = (
+        f"{result.checkpoint} and {result.other} {answers[result.verdict]}: {result.equal} tensors "
+        f"are equal, {result.padded} but for added zeros; {result.merged} layers' factors are "
+        f"multiplied out; {len(result.differing)} other tensors and settings are left to the "
+        f"logits of {result.positions} tokens"
+    )
     if result.verdict == "undecided":
-        headline += f": nothing vouches for {first_of(result.unreached)}"
+        headline += f", which do not vouch for {first_of(result.unreached)}"
     if not result.positions:
-        headline += "; weights and configs were compared and nothing was run, as they write no text"
-    counts = {
-        "tensors with equal values": result.equal,
-        "tensors equal but for added zeros": result.padded,
-        "layers whose factors are multiplied out": result.merged,
-        "other tensors and settings, left to the logits": len(result.differing),
-        "those of them that the logits say nothing of": len(result.unreached),
+        headline += " (nothing was run: these models do not read and write text)"
+    numbers = {
         "largest error of a logit, over the largest logit": result.max_error,
         "tolerance: both models' own rounding errors": result.tolerance,
         "root mean square error": result.rms_error,
         "mean KL divergence of next tokens, nats": result.mean_kl,
         "share of tokens with the same most likely successor": result.same_argmax,
     }
-    rows = [(name, f"{number:.3g}") for name, number in counts.items() if number is not None]
+    rows = [(name, f"{number:.3g}") for name, number in numbers.items() if number is not None]
     remarks = (
-        f"The logits of {result.positions} tokens in {result.dtype} on {result.device}.",
-        "Tokenizers, generation settings and longer texts were not compared.",
+        f"Computed in {result.dtype} on {result.device}; only float32 tells small differences of "
+        "weights. Tokenizers, generation settings and longer texts were not compared.",
     )
     return Section(
         "The same function?", f"{headline}.", ("quantity", "value"), tuple(rows), remarks
