@@ -15,10 +15,10 @@ from torch import nn
 from transformers import StaticCache
 
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.checkpoint.load import load_model
+from gacprof.checkpoint.load import load_model, widest_dtype
 from gacprof.checkpoint.scan import inventory_of
-from gacprof.core.dtypes import FLOATING, dtype_name
-from gacprof.core.errors import CheckpointError, ConfigError, MeasurementError
+from gacprof.core.dtypes import dtype_name
+from gacprof.core.errors import CheckpointError, MeasurementError
 from gacprof.devices.captured import captured
 from gacprof.devices.tracing import traced_kernels
 
@@ -44,23 +44,10 @@ def torch_device(name: str | None) -> torch.device:
     return torch.device(name)
 
 
-def torch_dtype(name: str) -> torch.dtype:
-    """A floating-point dtype by torch's name or a short one (``bf16``)."""
-    dtype = getattr(torch, dtype_name(name), None)
-    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise ConfigError(f"models are not computed in '{name}': use float32, bfloat16 or float16")
-    return dtype
-
-
 def common_dtype(checkpoints: Sequence[Checkpoint]) -> str:
-    """The widest floating-point dtype that any of the checkpoints stores."""
-    stored = set()
-    for checkpoint in checkpoints:
-        stored |= {info.dtype for info in inventory_of(checkpoint).tensors.values()}
-    wide = [torch_dtype(name) for name in stored & FLOATING if not name.startswith("float8")]
-    if not wide:
-        raise CheckpointError(f"{checkpoints[0]} holds no weights that a model computes with")
-    return dtype_name(reduce(torch.promote_types, wide))
+    """The widest type that the checkpoints store and models are computed in."""
+    stored = map(widest_dtype, map(inventory_of, checkpoints))
+    return dtype_name(reduce(torch.promote_types, stored))
 
 
 def synchronize(device: torch.device) -> None:
@@ -86,8 +73,14 @@ def random_ids(tokens_known: int, shape: tuple[int, int]) -> torch.Tensor:
 
 
 def loaded(checkpoint: Checkpoint, dtype: str, device: torch.device) -> nn.Module:
-    """The model of a checkpoint on a device, in eval mode."""
-    return load_model(checkpoint, dtype=torch_dtype(dtype)).to(device)
+    """Load the decoder of a checkpoint on a device, in eval mode.
+
+    Raises :class:`CheckpointError` for a model that does not write a text token by token.
+    """
+    model: Any = load_model(checkpoint, dtype=dtype, device=device)
+    if not model.can_generate() or model.config.is_encoder_decoder:
+        raise CheckpointError(f"{checkpoint} is no decoder: {type(model).__name__}")
+    return model
 
 
 def short_names(checkpoints: Sequence[Checkpoint]) -> tuple[str, ...]:

@@ -1,66 +1,124 @@
-"""Same function? Two checkpoints, the same inputs, and by how much their logits differ.
+"""Same function? Two checkpoints: weights entry by entry, logits on the same tokens.
 
-Zero padding changes nothing in real arithmetic but may change the order in which a matrix product
-is summed, hence its rounding. What one operation may differ by is what
-``torch.testing.assert_close`` allows it by default; a model rounds its residual stream a few times
-a layer, and independent roundings add up like the square root of their number.
+Rounding hides small differences, and a few tokens reach neither every row of an embedding nor every
+expert. So weights are compared first: equal ones, zeros where dims have grown, and factors that are
+multiplied out need no tokens. What differs in any other way has to be reached by them, in float32.
+
+What rounding does to the logits is measured: each model runs again, in the next wider type.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 
-from gacprof.check.models import (
-    Checkpoint,
-    loaded,
-    random_ids,
-    text_config,
-    torch_device,
-    vocabulary,
-)
+from gacprof.check.models import Checkpoint, random_ids, torch_device, vocabulary
+from gacprof.check.weights import WeightComparison, compare_weights
 from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.layers import parameter_names
+from gacprof.checkpoint.layouts.configs import width_keys, with_widths
+from gacprof.checkpoint.layouts.factors import FACTORS
+from gacprof.checkpoint.load import config_of, load_model, one_line_errors, torch_dtype
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.core.dtypes import dtype_name
-from gacprof.core.errors import CheckpointError
+from gacprof.core.errors import CheckpointError, ConfigError
+
+SCHEMA = "gacprof.Verification/2"
 
 SEQUENCES = 2
 
-ONE_OPERATION = {"float64": 1e-7, "float32": 1.3e-6, "bfloat16": 1.6e-2, "float16": 1e-3}
-"""Relative tolerance of one operation computed in a dtype: torch.testing.assert_close's."""
+WIDER = {"float16": "float32", "bfloat16": "float32", "float32": "float64"}
+"""The type that the rounding of one is measured in."""
 
-ROUNDINGS_PER_LAYER = 8
-"""Norm, q·k, softmax·v, o, add, norm, gate·up, down-and-add: what a decoder layer rounds."""
+NO_FUNCTION = {"architectures", "dtype", "torch_dtype", "transformers_version"}
+NO_FUNCTION |= {row.rank_key for row in FACTORS}
+NO_FUNCTION |= {"factor_ranks", "layer_heads", "layer_widths"}
+"""Keys of a config that say how weights are stored and by whom; the last three are an export's."""
 
-ONE_ROUNDING = {"float64": 2**-53, "float32": 2**-24, "bfloat16": 2**-8, "float16": 2**-11}
-"""The largest relative error of a value that is rounded to a dtype (half its epsilon)."""
+SMALLEST = torch.finfo(torch.float64).smallest_normal
+"""Stands for the size of logits that are all zero."""
+
+SAME_WIDTH = 2
+"""What two configs are made to say where they say widths; a multiple of those that say double."""
+
+VerifyVerdict = Literal["same", "different", "undecided"]
 
 
 @dataclass(frozen=True)
-class Verification:
-    """By how much the logits of ``other`` differ from those of ``checkpoint``.
+class LogitErrors:
+    """By how much two models' logits differ on the same tokens; None where nothing was run.
 
-    ``max_error`` is the largest difference of a logit and ``rms_error`` that of all logits, both
-    as a share of the same measure of the first model's logits. ``mean_kl`` is the divergence of
-    next-token distributions in nats, ``same_argmax`` the share of positions with the same most
-    likely token. ``merged`` counts layers that are factored in one model and dense in the other:
-    rounding their products is in the ``tolerance``. ``ok``: ``max_error`` is within it.
+    Attributes
+    ----------
+    positions
+        How many tokens have their logits compared.
+    max_error, rms_error
+        The largest difference of a logit, over the reference's largest logit; the norm of all
+        differences, over that of the reference's logits.
+    tolerance
+        What rounding may make of ``max_error``: the sum of both models' measured errors.
+    mean_kl
+        Divergence of next-token distributions in nats.
+    same_argmax
+        Share of positions with the same most likely token.
+    overtaken
+        At how many positions another token is the most likely although the reference's leads by
+        more than the tolerance.
+    agree
+        False where ``max_error`` exceeds the tolerance, or a token was overtaken.
+    second_dtype
+        The type that rounding was measured against: the next wider one than computed in; a coarser
+        one where factors were multiplied out and rounded to it.
+    """
+
+    positions: int = 0
+    max_error: float | None = None
+    rms_error: float | None = None
+    tolerance: float | None = None
+    mean_kl: float | None = None
+    same_argmax: float | None = None
+    overtaken: int | None = None
+    agree: bool = True
+    second_dtype: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verification(LogitErrors):
+    """Whether two checkpoints are the same function, and what that rests on.
+
+    Attributes
+    ----------
+    verdict
+        ``different`` where logits differ by more than rounding; ``undecided`` where they do not,
+        but ``unreached`` is not empty; else ``same``.
+    equal, padded, merged
+        How many tensors have the same values; the same but for zeros where dims are larger; and how
+        many layers' factors are multiplied out in one of them. They need no tokens.
+    differing
+        All other tensors, and the keys of the config that differ and do not follow from sizes.
+    unreached
+        Those of ``differing`` that the logits say nothing of. In a type narrower than float32, and
+        beside products that were rounded to one, small differences do not show: it is all of them.
     """
 
     checkpoint: str
     other: str
     dtype: str
     device: str
-    positions: int
-    max_error: float
-    rms_error: float
-    mean_kl: float
-    same_argmax: float
+    verdict: VerifyVerdict
+    equal: int
+    padded: int
     merged: int
-    tolerance: float
-    ok: bool
+    differing: tuple[str, ...]
+    unreached: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """True where the two are the same function."""
+        return self.verdict == "same"
 
 
 def verify(
@@ -73,9 +131,8 @@ def verify(
 ) -> Verification:
     """Say whether two models are the same function.
 
-    Both models get the same random tokens. That two outputs are equal to the bit is never claimed;
-    the error is compared with what another order of summing, and the rounding of merged factors,
-    may move a logit by.
+    Weights are compared entry by entry; then both models get the same random tokens. Their logits
+    may differ by what rounding moves them by, which is measured.
 
     Parameters
     ----------
@@ -86,85 +143,182 @@ def verify(
     tokens
         Length of the two sequences that are compared.
     dtype
-        What is computed in; in float32 rounding hides least.
+        What is computed in; in float32 rounding hides least. One model is in memory at a time, also
+        in the next wider type: 8 bytes a parameter for float32, 4 for bfloat16.
     device
         "cpu", "cuda" or "cuda:1"; None: the accelerator where there is one.
 
     Returns
     -------
     Verification
-        The errors, the tolerance, and whether they are within it.
+        The verdict, what it rests on, and what nobody looked at.
 
     Raises
     ------
     CheckpointError
         A checkpoint is no model, has logits that are not finite, or another vocabulary.
+    ConfigError
+        The dtype is none of float32, bfloat16 and float16.
     """
+    computed = dtype_name(dtype)
+    if computed not in WIDER:
+        raise ConfigError(f"verify does not compute in '{dtype}': use {', '.join(WIDER)}")
     where = torch_device(device)
-    expected, layers = logits_of(checkpoint, tokens, dtype, where)
-    logits, _ = logits_of(other, tokens, dtype, where)
-    if logits.shape != expected.shape:
-        raise CheckpointError(
-            f"{other} cannot be compared with {checkpoint}: its logits are "
-            f"{list(logits.shape)}, not {list(expected.shape)}"
-        )
-    log_p, log_q = expected.log_softmax(-1), logits.log_softmax(-1)
-    kl = (log_p.exp() * (log_p - log_q)).sum(-1).clamp(min=0)
-    difference = logits - expected
     inventories = inventory_of(checkpoint), inventory_of(other)
-    merged = merged_dtypes(*inventories)
-    tolerance = math.hypot(tolerance_of_computing(dtype, layers), tolerance_of_merging(merged))
-    max_error = float(difference.abs().max() / expected.abs().max())
+    weights = compare_weights(*inventories)
+    differing = (*weights.differing, *differing_settings(*inventories))
+    logits = compare_logits(inventories, weights, tokens, computed, where)
+    unreached = differing
+    if differing and logits.second_dtype == "float64":
+        unreached = unreached_by_tokens(inventories, differing, tokens, where)
+    verdict: VerifyVerdict = "same"
+    if not logits.agree:
+        verdict = "different"
+    elif unreached:
+        verdict = "undecided"
     return Verification(
         checkpoint=inventories[0].path,
         other=inventories[1].path,
-        dtype=dtype_name(dtype),
+        dtype=computed,
         device=str(where),
-        positions=kl.numel(),
-        max_error=max_error,
-        rms_error=float(difference.norm() / expected.norm()),
-        mean_kl=float(kl.mean()),
-        same_argmax=float((expected.argmax(-1) == logits.argmax(-1)).double().mean()),
-        merged=len(merged),
-        tolerance=tolerance,
-        ok=max_error <= tolerance,
+        verdict=verdict,
+        equal=weights.equal,
+        padded=weights.padded,
+        merged=len(weights.merged),
+        differing=differing,
+        unreached=unreached,
+        **vars(logits),
     )
 
 
-def logits_of(
-    checkpoint: Checkpoint, tokens: int, dtype: str, device: torch.device
-) -> tuple[torch.Tensor, int]:
-    """A model's logits [sequences, tokens, vocabulary] in float64 on the CPU, and its layers."""
-    model = loaded(checkpoint, dtype, device)
-    ids = random_ids(vocabulary(model), (SEQUENCES, tokens))
+def differing_settings(*inventories: Inventory) -> list[str]:
+    """Return the keys of two configs whose values differ, but for sizes that tensors say anyway."""
+    configs: list[dict[str, Any]] = []
+    for inventory in inventories:
+        settings = config_of(inventory).to_dict()
+        sizes: dict[str, int] = {}
+        for key in width_keys(settings, inventory.dims):
+            sizes |= {name: int(SAME_WIDTH * times) for name, times in key.times.items()}
+        settings = with_widths(settings, inventory.dims, sizes)
+        configs.append({key: settings[key] for key in settings.keys() - NO_FUNCTION})
+    first, second = configs
+    keys = {key for key in first.keys() & second.keys() if first[key] != second[key]}
+    # What is off in one and not in the other is a default of another version of transformers
+    keys |= {key for key in first.keys() ^ second.keys() if (first | second)[key]}
+    return [f"config.json: {key}" for key in sorted(keys)]
+
+
+def compare_logits(
+    inventories: Sequence[Inventory],
+    weights: WeightComparison,
+    tokens: int,
+    dtype: str,
+    device: torch.device,
+) -> LogitErrors:
+    """Compare the logits of two checkpoints on the same tokens.
+
+    A model's rounding error is measured: its logits in the next wider type, less those in this one.
+    Two models of one function may differ by the sum of both errors (the triangle inequality), also
+    where rounding sends a token to another expert. Where products of factors were rounded to a type
+    coarser than the one that is computed in, the error is that of the coarser type.
+    """
+    inventory, other = inventories
+    expected = logits_of(inventory, tokens, dtype, device)
+    logits = logits_of(other, tokens, dtype, device)
+    if logits.shape != expected.shape:
+        raise CheckpointError(
+            f"{other.path} cannot be compared with {inventory.path}: its logits are "
+            f"{list(logits.shape)}, not {list(expected.shape)}"
+        )
+    if not expected.numel():
+        return LogitErrors()
+    coarser = [stored for stored in weights.merged if rounding(stored) > rounding(dtype)]
+    second_dtype = max(coarser, key=rounding, default=WIDER[dtype])
+    allowed = 0.0
+    for side, computed in zip(inventories, (expected, logits), strict=True):
+        second = logits_of(side, tokens, second_dtype, device)
+        allowed += float((second - computed).abs().max())
+    difference = logits - expected
+    error = float(difference.abs().max())
+    largest = max(float(expected.abs().max()), SMALLEST)
+    log_p, log_q = expected.log_softmax(-1), logits.log_softmax(-1)
+    kl = (log_p.exp() * (log_p - log_q)).sum(-1).clamp(min=0)
+    leads = expected.topk(2).values.diff(dim=-1)[..., 0].abs()
+    is_same = expected.argmax(-1) == logits.argmax(-1)
+    overtaken = int((~is_same & (leads > allowed)).sum())
+    return LogitErrors(
+        positions=kl.numel(),
+        max_error=error / largest,
+        rms_error=float(difference.norm() / expected.norm().clamp(min=SMALLEST)),
+        tolerance=allowed / largest,
+        mean_kl=float(kl.mean()),
+        same_argmax=float(is_same.double().mean()),
+        overtaken=overtaken,
+        agree=error <= allowed and not overtaken,
+        second_dtype=second_dtype,
+    )
+
+
+def rounding(dtype: str) -> float:
+    """Return the distance from 1 to the next larger number of a type."""
+    return torch.finfo(torch_dtype(dtype)).eps
+
+
+def logits_of(inventory: Inventory, tokens: int, dtype: str, device: torch.device) -> torch.Tensor:
+    """Return a model's logits [sequences, tokens, vocabulary] in float64 on the CPU; none for a
+    model that does not read and write text."""
+    model = load_model(inventory, dtype=dtype, device=device)
     with torch.inference_mode():
-        logits = model(input_ids=ids.to(device), use_cache=False).logits.double().cpu()
+        logits = run(model, inventory, tokens, device).double().cpu()
     if not logits.isfinite().all():
-        raise CheckpointError(f"{checkpoint}: its logits are not all finite in {dtype}")
-    return logits, int(text_config(model).num_hidden_layers)
+        raise CheckpointError(f"{inventory.path}: its logits are not all finite in {dtype}")
+    return logits
 
 
-def tolerance_of_computing(dtype: str, layers: int) -> float:
-    """What another order of summing may move a logit by, as a share of the largest logit."""
-    return ONE_OPERATION[dtype_name(dtype)] * math.sqrt(ROUNDINGS_PER_LAYER * layers)
+def run(model: Any, inventory: Inventory, tokens: int, device: torch.device) -> torch.Tensor:
+    """Return the logits for the token ids that all models get; an encoder-decoder gets them on both
+    sides. None for a model that does not read and write text."""
+    if model.main_input_name != "input_ids" or model.get_output_embeddings() is None:
+        return torch.empty(0)
+    with one_line_errors(inventory):
+        ids = random_ids(vocabulary(model), (SEQUENCES, tokens)).to(device)
+        inputs = {"input_ids": ids}
+        if model.config.is_encoder_decoder:
+            inputs["decoder_input_ids"] = ids
+        logits: torch.Tensor = model(**inputs).logits
+    return logits
 
 
-def tolerance_of_merging(dtypes: list[str]) -> float:
-    """What rounding the products of merged factors may move a logit by: one rounding to its stored
-    dtype for every weight that was merged."""
-    return math.hypot(*(ONE_ROUNDING.get(dtype, ONE_ROUNDING["bfloat16"]) for dtype in dtypes))
+def unreached_by_tokens(
+    inventories: Sequence[Inventory], names: Sequence[str], tokens: int, device: torch.device
+) -> tuple[str, ...]:
+    """Return the names of no tensor, and of tensors that the tokens do not reach in every entry."""
+    unreached = set(names)
+    for inventory in inventories:
+        unreached -= inventory.tensors.keys()
+    for inventory in inventories:
+        stored = inventory.tensors.keys() & names
+        unreached |= stored - reached_tensors(inventory, stored, tokens, device)
+    return tuple(sorted(unreached))
 
 
-def merged_dtypes(inventory: Inventory, other: Inventory) -> list[str]:
-    """The stored dtypes of layers that are factored in one checkpoint and dense in the other, with
-    the same sides."""
-    others = {module.name: module for module in other.modules if module.gemms}
-    dtypes = []
-    for module in inventory.modules:
-        match = others.get(module.name, module)
-        sides = (module.out_features, module.in_features)
-        if (match.out_features, match.in_features) != sides:
-            continue
-        if (module.kind == "dense") != (match.kind == "dense"):
-            dtypes.append(module.dtype if module.kind == "dense" else match.dtype)
-    return dtypes
+def reached_tensors(
+    inventory: Inventory, names: Iterable[str], tokens: int, device: torch.device
+) -> set[str]:
+    """Return the tensors on every entry of which the logits depend: which has a gradient.
+
+    Rows of an embedding that are not looked up have none, nor experts that no token is routed to,
+    nor towers that read no text. A tensor that transformers renames or joins as it loads is not
+    found, and does not count as reached.
+    """
+    model: Any = load_model(inventory, dtype="float32", device=device).requires_grad_(True)
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    own_names = parameter_names(inventory)
+    loaded = [name for name in names if own_names.get(name, name) in parameters]
+    weights = [parameters[own_names.get(name, name)] for name in loaded]
+    logits = run(model, inventory, tokens, device)
+    with one_line_errors(inventory):
+        gradients = torch.autograd.grad(
+            logits.square().sum(), [*weights, logits], materialize_grads=True
+        )
+    return {name for name, gradient in zip(loaded, gradients, strict=False) if gradient.all()}

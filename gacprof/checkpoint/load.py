@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections import Counter
 from collections.abc import Iterator
 from functools import reduce
 from pathlib import Path
@@ -23,10 +24,14 @@ from gacprof.checkpoint.inventory import AttentionHeads, Inventory
 from gacprof.checkpoint.layers import factors_of, parameter_names, put, put_sliced_layers, set_sizes
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.checkpoint.tensors import read_tensor
-from gacprof.core.dtypes import FLOATING, dtype_name
-from gacprof.core.errors import CheckpointError
+from gacprof.core.dtypes import dtype_name
+from gacprof.core.errors import CheckpointError, ConfigError
+from gacprof.devices.device import first_line
 
-_DERIVED = re.compile(
+COMPUTED_IN = ("float64", "float32", "bfloat16", "float16")
+"""The types that models are computed in: whole layers in float8 need scales."""
+
+DERIVED = re.compile(
     r"(.*\.)?(rotary_emb\.(inv_freq|cos_cached|sin_cached)|position_ids"
     r"|(attn|attention)\.(masked_)?bias)"
 )
@@ -51,18 +56,17 @@ def load_model(
     Returns
     -------
     torch.nn.Module
-        A causal language model of transformers.
+        transformers' own class that the config names, else its causal language model.
 
     Raises
     ------
     CheckpointError
         Where a parameter would stay without its weights, or a tensor unused.
+    ConfigError
+        Models are not computed in this dtype.
     """
     inventory = inventory_of(checkpoint)
-    stored = {getattr(torch, t.dtype) for t in inventory.tensors.values() if t.dtype in FLOATING}
-    target: torch.dtype = reduce(torch.promote_types, stored)
-    if dtype is not None:
-        target = getattr(torch, dtype_name(dtype))
+    target = torch_dtype(dtype or widest_dtype(inventory))
     model = build_skeleton(inventory, target)
     expected = sum(parameter.numel() for parameter in model.parameters())
     if expected > 2 * inventory.parameters:  # a tied head is at most as large as all that is stored
@@ -73,16 +77,49 @@ def load_model(
     names = parameter_names(inventory)
     state = {}
     for name in inventory.tensors:
-        if not _DERIVED.fullmatch(name):
+        if not DERIVED.fullmatch(name):
             tensor = read_tensor(inventory, name)
             kept = target if tensor.is_floating_point() else tensor.dtype
             place = torch.empty(tensor.shape, dtype=kept, device=device)
             state[names.get(name, name)] = place.copy_(tensor)
     model = with_weights(model, state, inventory)
-    if any(dim.role.startswith("expert") and dim.size % 16 for dim in inventory.dims):
-        # torch's grouped product takes no rows that are no multiple of 16 bytes
+    is_wide = target == torch.float64
+    if any(d.role.startswith("expert") and (is_wide or d.size % 16) for d in inventory.dims):
+        # torch's grouped product takes no float64, and only rows that are multiples of 16 bytes
         model.set_experts_implementation("eager")
     return model.to(device).eval().requires_grad_(False)
+
+
+def torch_dtype(name: torch.dtype | str) -> torch.dtype:
+    """Return a type that models are computed in, by torch's name or a short one (``bf16``)."""
+    if dtype_name(name) not in COMPUTED_IN:
+        raise ConfigError(f"models are not computed in '{name}': use float32, bfloat16 or float16")
+    dtype: torch.dtype = getattr(torch, dtype_name(name))
+    return dtype
+
+
+def widest_dtype(inventory: Inventory) -> torch.dtype:
+    """Return the widest type that a checkpoint stores and models are computed in."""
+    stored = {info.dtype for info in inventory.tensors.values()}
+    if stored.isdisjoint(COMPUTED_IN):
+        raise CheckpointError(
+            f"{inventory.path} stores no type that models are computed in: name a dtype"
+        )
+    return reduce(torch.promote_types, map(torch_dtype, stored.intersection(COMPUTED_IN)))
+
+
+@contextlib.contextmanager
+def one_line_errors(inventory: Inventory) -> Iterator[None]:
+    """Raise what a library raises inside as one line that names the checkpoint.
+
+    What transformers raises for a foreign config or unusual sizes has no common type.
+    """
+    try:
+        yield
+    except Exception as error:
+        raise CheckpointError(
+            f"{inventory.path}: transformers does not run this model: {first_line(error)}"
+        ) from error
 
 
 def build_skeleton(inventory: Inventory, dtype: torch.dtype) -> Any:
@@ -101,8 +138,10 @@ def build_skeleton(inventory: Inventory, dtype: torch.dtype) -> Any:
             if module.kind in ("factored", "grouped"):
                 put(model, module.name, factors_of(module))
         fit_shapes(model, inventory)
+    counts = Counter(attention.layer for attention in inventory.attentions)
     for attention in inventory.attentions:
-        fit_heads(model, attention)
+        if counts[attention.layer] == 1:  # else two towers have a layer of this number
+            fit_heads(model, attention)
     return model
 
 
@@ -127,29 +166,41 @@ def parameters_on_meta() -> Iterator[None]:
 
 
 def model_of_config(inventory: Inventory, dtype: torch.dtype) -> Any:
-    """Build transformers' model of the checkpoint's config.
+    """Build transformers' model of the checkpoint's config: of the class that it names, where that
+    is one of transformers' for this config, else its causal language model."""
+    config = config_of(inventory)
+    config.dtype = dtype
+    with one_line_errors(inventory):
+        for name in inventory.config.get("architectures", ()):
+            model_class: Any = getattr(transformers, str(name), None)
+            if getattr(model_class, "config_class", None) is type(config):
+                return model_class._from_config(config)
+        return transformers.AutoModelForCausalLM.from_config(config)
+
+
+def config_of(inventory: Inventory) -> Any:
+    """Build transformers' config of a checkpoint.
 
     transformers 5 refuses a hidden size that is no multiple of the heads, as a pruned model's need
     not be: the heads are set once the config is made.
     """
-    values = effective_config(inventory) | {"torch_dtype": dtype_name(dtype)}
+    values = effective_config(inventory)
+    if values["model_type"] not in transformers.CONFIG_MAPPING:
+        raise CheckpointError(
+            f"{inventory.path}: transformers {transformers.__version__} has no model type "
+            f"'{values['model_type']}'"
+        )
     heads: dict[str, int] = {}
     if "head_dim" in values:
         heads = {
             k: values[k] for k in ("num_attention_heads", "num_key_value_heads") & values.keys()
         }
-    try:
-        config_class = transformers.CONFIG_MAPPING[values["model_type"]]
+    config_class = transformers.CONFIG_MAPPING[values["model_type"]]
+    with one_line_errors(inventory):
         config = config_class.from_dict(values | dict.fromkeys(heads, 1))
         for key, value in heads.items():
             setattr(config, key, value)
-        return transformers.AutoModelForCausalLM.from_config(config)
-    except Exception as error:  # what a foreign config raises in transformers has no common type
-        reason = " ".join(str(error).split())[-300:]
-        raise CheckpointError(
-            f"{inventory.path}: transformers builds no causal language model of its config: "
-            f"{reason}"
-        ) from None
+    return config
 
 
 def fit_shapes(model: nn.Module, inventory: Inventory) -> None:
@@ -198,13 +249,14 @@ def with_weights(model: Any, state: dict[str, torch.Tensor], inventory: Inventor
             model.tie_weights()
         return model
     if all(dim.kind == "width" for dim in inventory.dims):
-        model, report = type(model).from_pretrained(
-            None,
-            config=model.config,
-            state_dict=state,
-            dtype=model.config.dtype,
-            output_loading_info=True,
-        )
+        with one_line_errors(inventory):
+            model, report = type(model).from_pretrained(
+                None,
+                config=model.config,
+                state_dict=state,
+                dtype=model.config.dtype,
+                output_loading_info=True,
+            )
         kinds = ("missing_keys", "mismatched_keys", "unexpected_keys")
         odd = {str(key) for kind in kinds for key in report[kind]}
     if odd:

@@ -256,20 +256,37 @@ def explanation_section(explanation: Explanation) -> Section:
 
 
 def verification_section(result: Verification) -> Section:
-    """Two models' logits beside each other."""
-    answer = "are the same function" if result.ok else "are NOT the same function"
+    """What two checkpoints have in common, and how far their logits lie apart."""
+    answers = {
+        "same": "are the same function",
+        "different": "are NOT the same function",
+        "undecided": "may or may not be the same function",
+    }
     headline = (
-        f"{result.checkpoint} and {result.other} {answer}, within rounding in {result.dtype}."
+        f"{result.checkpoint} and {result.other} {answers[result.verdict]}: {result.equal} tensors "
+        f"are equal, {result.padded} but for added zeros; {result.merged} layers' factors are "
+        f"multiplied out; {len(result.differing)} other tensors and settings are left to the "
+        f"logits of {result.positions} tokens"
     )
-    rows = (
-        ("largest error of a logit, over the largest logit", f"{result.max_error:.2e}"),
-        ("tolerance", f"{result.tolerance:.2e}"),
-        ("root mean square error", f"{result.rms_error:.2e}"),
-        ("mean KL divergence of next tokens, nats", f"{result.mean_kl:.2e}"),
-        ("same most likely token", percent(result.same_argmax)),
+    if result.verdict == "undecided":
+        headline += f", which do not vouch for {first_of(result.unreached)}"
+    if not result.positions:
+        headline += " (nothing was run: these models do not read and write text)"
+    numbers = {
+        "largest error of a logit, over the largest logit": result.max_error,
+        "tolerance: both models' own rounding errors": result.tolerance,
+        "root mean square error": result.rms_error,
+        "mean KL divergence of next tokens, nats": result.mean_kl,
+        "share of tokens with the same most likely successor": result.same_argmax,
+    }
+    rows = [(name, f"{number:.3g}") for name, number in numbers.items() if number is not None]
+    remarks = (
+        f"Computed in {result.dtype} on {result.device}; only float32 tells small differences of "
+        "weights. Tokenizers, generation settings and longer texts were not compared.",
     )
-    remark = f"{result.positions} positions on {result.device}; {result.merged} merged products."
-    return Section("The same function?", headline, ("quantity", "value"), rows, (remark,))
+    return Section(
+        "The same function?", f"{headline}.", ("quantity", "value"), tuple(rows), remarks
+    )
 
 
 def bench_section(result: BenchResult) -> Section:

@@ -11,7 +11,7 @@ import torch
 from decoders import VOCABULARY, write_decoder
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
-from transformers import PreTrainedTokenizerFast
+from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
 from gacprof.check.perplexity import perplexity, sliding_windows
 from gacprof.checkpoint.load import load_model
@@ -94,3 +94,13 @@ def test_what_has_no_perplexity_is_refused(tmp_path: Path, text: Path) -> None:
     text.write_text("x")
     with pytest.raises(CheckpointError):
         perplexity([folder], text, device="cpu")
+
+
+def test_a_model_that_is_no_decoder_has_no_perplexity(tmp_path: Path, text: Path) -> None:
+    config = BertConfig(
+        **{"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2},
+        **{"intermediate_size": 48, "vocab_size": VOCABULARY},
+    )
+    BertForMaskedLM(config).save_pretrained(tmp_path / "model")
+    with pytest.raises(CheckpointError):
+        perplexity([with_tokenizer(tmp_path / "model")], text, device="cpu")

@@ -9,15 +9,18 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from decoders import write_decoder
 from golden_answers import is_made_here, logits_answer, logits_of, read_golden
 from model_types import tiny_of
+from safetensors.torch import load_file, save_file
 from tiny_models import write_llama
 from tool_folders import filled
 
+from gacprof.check.bench import bench
 from gacprof.checkpoint.load import load_model
 from gacprof.checkpoint.scan import scan
-from gacprof.core.errors import CheckpointError
+from gacprof.core.errors import CheckpointError, ConfigError
 
 FROZEN = read_golden("logits")
 
@@ -89,3 +92,57 @@ def test_a_shard_that_is_missing_is_refused(tmp_path: Path) -> None:
     shutil.move(folder / "model-1.safetensors", tmp_path)
     with pytest.raises(CheckpointError, match=r"model-1\.safetensors"):
         scan(folder)
+
+
+def with_types(folder: Path, dtype: torch.dtype) -> Path:
+    state = load_file(folder / "model.safetensors")
+    changed = {name: tensor.to(dtype) for name, tensor in state.items()}
+    save_file(changed, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+def test_models_are_computed_in_types_that_have_every_operation(tmp_path: Path) -> None:
+    folder = write_decoder(tmp_path / "model")
+    for dtype in ("fp8", "int8", "no_such_type", torch.float8_e5m2):
+        with pytest.raises(ConfigError):
+            load_model(folder, dtype=dtype)
+    with pytest.raises(CheckpointError):
+        load_model(with_types(folder, torch.float8_e4m3fn))
+    with pytest.raises(CheckpointError):
+        bench([folder], device="cpu")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"hidden_act": "no_such_function"}, {"num_attention_heads": "four"}, {"vocab_size": -1}],
+)
+def test_what_transformers_refuses_is_refused_in_one_line(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    folder = edited(write_llama(tmp_path / "model"), **settings)
+    with pytest.raises(CheckpointError) as refusal:
+        load_model(folder)
+    assert "\n" not in str(refusal.value)
+
+
+def test_the_class_is_the_one_that_the_config_names(tmp_path: Path) -> None:
+    config = transformers.BertConfig(
+        hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=45
+    )
+    for kind in (transformers.BertForMaskedLM, transformers.BertForSequenceClassification):
+        kind(config).save_pretrained(tmp_path / kind.__name__)
+        assert type(load_model(tmp_path / kind.__name__)) is kind
+    folder = edited(write_llama(tmp_path / "model"), architectures=["GPT2LMHeadModel", "Trainer"])
+    assert type(load_model(folder)) is transformers.LlamaForCausalLM
+
+
+def test_towers_with_layers_of_the_same_numbers_keep_their_heads(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 32, "intermediate_size": 45, "num_hidden_layers": 1}
+    text = {**sizes, "model_type": "llama", "num_attention_heads": 4, "num_key_value_heads": 2}
+    config = transformers.Idefics3Config(
+        text_config={**text, "vocab_size": 96, "pad_token_id": 0},
+        vision_config={**sizes, "num_attention_heads": 4, "image_size": 28, "patch_size": 14},
+    )
+    model = transformers.Idefics3ForConditionalGeneration(config).eval()
+    model.save_pretrained(tmp_path)
+    assert torch.allclose(logits_of(load_model(tmp_path)), logits_of(model), atol=1e-5)
