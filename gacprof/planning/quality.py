@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from pydantic import FiniteFloat, NonNegativeInt, RootModel, ValidationError
+from pydantic import FiniteFloat, NonNegativeInt, TypeAdapter
 
 from gacprof.checkpoint.inventory import Dim, Inventory
 from gacprof.checkpoint.tensors import read_tensor
@@ -24,6 +24,7 @@ LossCurves = Mapping[str, Mapping[int, float]]
 """What sizes lose, by dim name and size."""
 Losses = Mapping[str, Mapping[int, float] | Sequence[float]]
 """Loss curves as a user gives them: by size, or those of the sizes 0, 1, 2 …"""
+_LOSSES = TypeAdapter(dict[str, dict[NonNegativeInt, FiniteFloat] | list[FiniteFloat]])
 Scores = Mapping[str, float]
 
 
@@ -65,10 +66,6 @@ class Objective:
         return self.scores.get(dim.name, 1.0) * (size - dim.size) * dim.params_per_unit
 
 
-class _Losses(RootModel[dict[str, dict[NonNegativeInt, FiniteFloat] | list[FiniteFloat]]]):
-    """Losses as files hold them: by dim, those of sizes 0, 1, 2 …, or an object by size."""
-
-
 def loss_curves(
     inventory: Inventory, dims: Sequence[Dim], losses: Losses | str | Path | None
 ) -> LossCurves:
@@ -80,14 +77,13 @@ def loss_curves(
     if losses is None:
         ranks = [dim for dim in dims if dim.kind == "rank" and dim.ordered]
         return {dim.name: dict(enumerate(energy_lost(inventory, dim))) for dim in ranks}
-    values = losses if isinstance(losses, Mapping) else read_json(Path(losses))
     try:
-        curves = _Losses.model_validate(values).root
-    except ValidationError as error:
-        problem = error.errors()[0]
-        place = ".".join(map(str, problem["loc"]))
+        values = losses if isinstance(losses, Mapping) else read_json(Path(losses))
+        curves = _LOSSES.validate_python(values)
+    except ValueError as error:  # pydantic's, too
+        reason = " ".join(str(error).splitlines()[:3])
         raise PlanError(
-            f"the losses are no finite numbers by dim and size: {place}: {problem['msg']}: give "
+            f"the losses are no finite numbers by dim and size ({reason}): give "
             f"{{'{dims[0].name}': [loss at size 0, 1, 2 …]}} or {{…: {{'48': 0.1}}}}"
         ) from None
     if curves and not any(dim.name in curves for dim in dims):

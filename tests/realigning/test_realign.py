@@ -187,15 +187,3 @@ def test_a_run_that_fails_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError):  # the product overflows float16
         realign(source, sizes, tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
-
-
-def test_factors_in_eight_bits_are_merged_and_rounded_once(tmp_path: Path) -> None:
-    pair = {
-        f"{Q}.outer.weight": torch.ones(16, 3).to(torch.float8_e4m3fn),
-        f"{Q}.inner.weight": torch.full((3, 16), 0.5).to(torch.float8_e4m3fn),
-    }
-    (tmp_path / "source").mkdir()
-    save_file(pair, tmp_path / "source" / "model.safetensors")
-    merged = load_file(realign(tmp_path / "source", "fuse", tmp_path / "out") / "model.safetensors")
-    assert merged[f"{Q}.weight"].dtype == torch.float8_e4m3fn
-    assert merged[f"{Q}.weight"].float().unique().tolist() == [1.5]
