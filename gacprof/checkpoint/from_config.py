@@ -198,30 +198,6 @@ def whole_number(value: Any, field: str) -> int:
     return value
 
 
-def inventory_from_config(config: Mapping[str, Any], path: str = "config.json") -> Inventory:
-    """The inventory of the model that a config describes, one layer of each kind.
-
-    Parameters
-    ----------
-    config
-        What a config.json holds.
-    path
-        A name for messages.
-
-    Returns
-    -------
-    Inventory
-        Modules with one product each, dense; a size that the config doesn't say is 0. Experts are
-        one expert. There are no tensors and no adjustable dims.
-
-    Raises
-    ------
-    ConfigError
-        For a size that is none, and for a config of a compressed model.
-    """
-    return inventory_of_sizes(ConfigSizes(config), path)
-
-
 def inventory_of_sizes(sizes: ConfigSizes, path: str = "config.json") -> Inventory:
     """The same of a config that was read; ``sizes.missing`` then names what it doesn't say."""
     dtype = dtype_name(sizes.values.get("dtype") or sizes.values.get("torch_dtype") or "bfloat16")

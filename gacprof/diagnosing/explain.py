@@ -23,11 +23,6 @@ class Explanation:
     better: SizeVerdict | None
     slower: Interval | None
 
-    @property
-    def is_other_kernel(self) -> bool:
-        """Whether another kernel or tier serves the better size."""
-        return self.better is not None and self.better.reason != self.now.reason
-
 
 def explain(
     size: int,

@@ -99,6 +99,8 @@ def plan(
     ):
         if number is not None and not 0 < number <= most:
             raise PlanError(f"{name} is {number}: give a number above 0, at most {most:g}")
+    if tp % 1 or multiple % 1:
+        raise PlanError(f"tp is {tp} and multiple {multiple}: give whole numbers")
     for name, word, words in (
         ("objective", objective, get_args(ObjectiveName)),
         ("uniform", uniform, get_args(Uniform)),

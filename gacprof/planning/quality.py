@@ -60,7 +60,7 @@ class Objective:
             return -float(parameters)
         if self.name == "gac":
             return sum(self._gain(dim, sizes[dim.name] or dim.size) for dim in dims)
-        return -sum(self.loss(dim, sizes[dim.name]) or 0.0 for dim in dims)
+        return 0.0 - sum(self.loss(dim, sizes[dim.name]) or 0.0 for dim in dims)
 
     def _gain(self, dim: Dim, size: int) -> float:
         return self.scores.get(dim.name, 1.0) * (size - dim.size) * dim.params_per_unit

@@ -321,6 +321,7 @@ def test_a_file_of_no_losses_is_refused(tmp_path: Path, losses: str) -> None:
         {"budget": 80},
         {"window": 1e9},
         {"multiple": 10**9},
+        {"multiple": 1.5},
         {"tokens": {1: float("nan")}},
         {"tokens": {1: float("inf")}},
         {"objective": "fastest"},

@@ -9,7 +9,7 @@ import pytest
 
 from gacprof.core.errors import PlanError
 from gacprof.planning import solver
-from gacprof.planning.solver import solve, solve_paper
+from gacprof.planning.solver import solve
 
 Rows = list[list[float]]
 
@@ -66,18 +66,3 @@ def test_equal_classes_share_a_budget() -> None:
     values, costs = [[1.0, 2.0]] * 30_000, [[1.0, 2.0]] * 30_000
     solution = solve(values, [(costs, 40_000.0)])
     assert solution.value == 40_000.0 == pytest.approx(solution.bound)
-
-
-def test_the_papers_programme_is_exact_where_its_unit_divides_every_cost() -> None:
-    draw = np.random.default_rng(1)
-    for _ in range(25):
-        lengths = draw.integers(1, 5, 4).tolist()
-        values = draw_rows(draw, lengths)
-        costs = [[8 * c for c in row] for row in draw_rows(draw, lengths, whole=True)]
-        budget = int(sum(map(min, costs))) + 200
-        choice = solve_paper(values, costs, budget, unit=8)
-        assert total(costs, choice) <= budget
-        best = solve(values, [(costs, float(budget))])
-        assert total(values, choice) == pytest.approx(best.value, rel=1e-5)
-    with pytest.raises(PlanError):
-        solve_paper([[1.0]], [[100.0]], 50, unit=1)
