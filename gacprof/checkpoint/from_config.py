@@ -199,7 +199,12 @@ def whole_number(value: Any, field: str) -> int:
 
 
 def inventory_of_sizes(sizes: ConfigSizes, path: str = "config.json") -> Inventory:
-    """The same of a config that was read; ``sizes.missing`` then names what it doesn't say."""
+    """Return the inventory of the model that a config describes, one layer of each kind: modules
+    with one dense product each, no tensors, no adjustable dims.
+
+    A size that the config doesn't say is 0, and ``sizes.missing`` then names it. Raises
+    :class:`ConfigError` for a size that is none, and for a config of a compressed model.
+    """
     dtype = dtype_name(sizes.values.get("dtype") or sizes.values.get("torch_dtype") or "bfloat16")
     attentions = []
     if sizes.get("heads") and sizes.mixer == "grouped":

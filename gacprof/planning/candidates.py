@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 from gacprof.checkpoint.inventory import Dim
-from gacprof.checkpoint.layouts.configs import width_keys
+from gacprof.checkpoint.layouts.configs import WidthKey, width_keys
 from gacprof.checkpoint.products import PADDED_TO, coupled_dims
 from gacprof.core.errors import PlanError
 from gacprof.diagnosing.sizes import SizeTable, seems_safe, window_of
@@ -91,19 +91,19 @@ def size_groups(table: SizeTable, objective: Objective, rules: SizeRules) -> lis
     they stay where one of them cannot change.
     """
     inventory = table.products.inventory
-    follow = {
-        name: key
-        for key in width_keys(inventory.config, inventory.dims)
-        if key.is_true and key.must_be_true
-        for name in key.times
-    }
+    follow: dict[str, WidthKey] = {}
+    for key in width_keys(inventory.config, inventory.dims):
+        if key.is_true and key.must_be_true:
+            follow |= dict.fromkeys(key.times, key)
     members: dict[object, list[Dim]] = {}
     for dim in inventory.dims:
-        key = follow.get(dim.name)
-        if all(other.adjustable for other in (key.dims if key else [dim])):
-            module = dim.name.partition(":")[0]
-            shared = {"none": dim.name, "module": module, "role": dim.role, "kind": ""}
-            label = key.name if key else (dim.kind, shared[rules.uniform])
+        module = dim.name.partition(":")[0]
+        shared = {"none": dim.name, "module": module, "role": dim.role, "kind": ""}
+        label: object = (dim.kind, shared[rules.uniform])
+        must_agree = [dim]
+        if dim.name in follow:
+            label, must_agree = follow[dim.name].name, list(follow[dim.name].dims)
+        if all(other.adjustable for other in must_agree):
             members.setdefault(label, []).append(dim)
     groups = []
     for dims in members.values():
