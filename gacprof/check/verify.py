@@ -285,11 +285,11 @@ def run(model: Any, tokens: int, device: torch.device) -> torch.Tensor:
 def unreached_tensors(
     inventory: Inventory, names: Iterable[str], tokens: int, device: torch.device
 ) -> set[str]:
-    """Return which of a checkpoint's tensors have an entry that the logits do not depend on: one
-    whose gradient is zero.
+    """Return which of a checkpoint's tensors have an entry that the logits do not depend on.
 
-    Rows of an embedding that are not looked up have none, nor experts that no token is routed to,
-    nor towers that read no text. Nor has a tensor that transformers renames or joins as it loads.
+    Its gradient is zero: in rows of an embedding that are not looked up, in experts that no token
+    is routed to, in towers that read no text. A tensor that transformers renames or joins as it
+    loads is not found, and counts as unreached.
     """
     model: Any = load_model(inventory, dtype="float32", device=device).requires_grad_(True)
     with one_line_errors(inventory):
