@@ -154,7 +154,7 @@ def verify(
         The dtype is none of float32, bfloat16 and float16.
     """
     computed = dtype_name(dtype)
-    require_one_of("dtype", computed, WIDER)
+    require_one_of("dtype of verify", computed, WIDER)
     where = torch_device(device)
     inventories = inventory_of(checkpoint), inventory_of(other)
     weights = compare_weights(*inventories)

@@ -125,8 +125,8 @@ def one_line_errors(inventory: Inventory) -> Iterator[None]:
         yield
     except Exception as error:
         raise CheckpointError(
-            f"{inventory.path}: transformers {transformers.__version__} does not run this model: "
-            f"{first_line(error)}"
+            f"{inventory.path}: transformers {transformers.__version__} does not run this model of "
+            f"type '{inventory.config.get('model_type')}': {first_line(error)}"
         ) from error
 
 
