@@ -16,6 +16,7 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Literal
 
 import numpy as np
@@ -163,12 +164,11 @@ def bench(
     times = run_rounds(columns, workloads, seconds)
     # Afterwards, since what has traced once launches more slowly; without graphs, which tracers
     # that attach behind them may stumble over.
-    for row in workloads.values():
-        for workload in row:
-            workload.release()
-    for row in workloads.values():
-        for workload in row:
-            workload.trace()
+    every_workload = [*chain.from_iterable(workloads.values())]
+    for workload in every_workload:
+        workload.release()
+    for workload in every_workload:
+        workload.trace()
     names = short_names(checkpoints)
     timings: list[Timing] = []
     replicates: list[Timing] = []
@@ -237,12 +237,12 @@ def move_weights(models: Sequence[nn.Module], draw: random.Random) -> None:
     Addresses decide which weights share a line of a cache: of equal models one may decode 2 %
     slower for as long as its weights stay where they are.
     """
-    parameters = [parameter for model in models for parameter in model.parameters()]
+    parameters = chain.from_iterable(model.parameters() for model in models)
     # A GPU's stay: a captured graph reads them where they were, so that it would compute with freed
     # memory, and a copy in place moves nothing. A GPU hashes addresses over its caches; what is
     # left of their effect is in the difference of the replicate, whose weights lie elsewhere.
-    parameters = [parameter for parameter in parameters if parameter.device.type == "cpu"]
-    for parameter in draw.sample(parameters, len(parameters)):
+    on_cpu = [parameter for parameter in parameters if parameter.device.type == "cpu"]
+    for parameter in draw.sample(on_cpu, len(on_cpu)):
         parameter.data = parameter.data.clone()
 
 

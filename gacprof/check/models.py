@@ -20,6 +20,7 @@ from gacprof.checkpoint.scan import inventory_of
 from gacprof.core.dtypes import dtype_name
 from gacprof.core.errors import CheckpointError, MeasurementError
 from gacprof.devices.captured import captured
+from gacprof.devices.device import first_line
 from gacprof.devices.tracing import traced_kernels
 
 SEED = 0
@@ -39,8 +40,7 @@ def torch_device(name: str | None) -> torch.device:
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).partition("\n")[0]
-        raise MeasurementError(f"no device '{name}' here: {reason}") from None
+        raise MeasurementError(f"no device '{name}' here: {first_line(error)}") from None
     return torch.device(name)
 
 
@@ -56,15 +56,10 @@ def synchronize(device: torch.device) -> None:
         torch.accelerator.synchronize(device)
 
 
-def text_config(model: nn.Module) -> Any:
-    """The part of a model's config that describes its language model."""
-    config: Any = model.config
-    return config.get_text_config()
-
-
 def vocabulary(model: nn.Module) -> int:
     """The number of token ids that a model knows."""
-    return int(text_config(model).vocab_size)
+    config: Any = model.config
+    return int(config.get_text_config().vocab_size)
 
 
 def random_ids(tokens_known: int, shape: tuple[int, int]) -> torch.Tensor:

@@ -30,12 +30,10 @@ from gacprof.check.models import (
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.core.dtypes import dtype_name
-from gacprof.core.errors import CheckpointError
+from gacprof.core.errors import CheckpointError, ConfigError
 from gacprof.core.sizes import Interval
 
 LEVEL = 0.95
-POSITIONS_AT_ONCE = 256
-"""Logits are the largest thing that a model makes: so many positions are widened to float32."""
 
 
 @dataclass(frozen=True)
@@ -119,12 +117,16 @@ def perplexity(
     ------
     CheckpointError
         No tokenizer; a text of fewer than two tokens; tokens that a model does not know.
+    ConfigError
+        Windows that leave tokens out.
     """
     where = torch_device(device)
     numbers = dtype or common_dtype(checkpoints)
     folder = tokenizer or tokenizer_folder(checkpoints)
     ids = encode(load_tokenizer(folder), Path(text).read_text(encoding="utf-8"))[:tokens]
-    step = stride or max(1, window // 2)
+    step = max(1, window // 2) if stride is None else stride
+    if not 1 <= step <= window:
+        raise ConfigError(f"windows of {window} tokens cannot slide by {step}: use 1 to {window}")
     windows = sliding_windows(len(ids), window, step)
     predictions = np.array([w.end - w.start - w.first for w in windows])
     models: list[Perplexity] = []
@@ -182,14 +184,10 @@ def encode(tokenizer: Any, text: str) -> torch.Tensor:
 
 def sliding_windows(tokens: int, window: int, stride: int) -> list[Window]:
     """The windows over a text; their predictions are each of its tokens but the first, once."""
-    windows: list[Window] = []
-    predicted = 0
-    for start in range(0, tokens - 1, stride):
-        end = min(start + window, tokens - 1)
-        windows.append(Window(start, end, predicted - start))
-        predicted = end
-        if end == tokens - 1:
-            break
+    last = tokens - 1
+    windows = [Window(0, min(window, last), 0)]
+    for start in range(stride, last - window + stride, stride):
+        windows.append(Window(start, min(start + window, last), window - stride))
     return windows
 
 
@@ -199,11 +197,7 @@ def window_nats(model: nn.Module, ids: torch.Tensor, window: Window) -> float:
     inputs = ids[window.start : window.end]
     logits = model(input_ids=inputs[None], use_cache=False).logits[0, window.first :]
     targets = ids[window.start + window.first + 1 : window.end + 1]
-    nats = 0.0
-    pieces = zip(logits.split(POSITIONS_AT_ONCE), targets.split(POSITIONS_AT_ONCE), strict=True)
-    for piece, target in pieces:
-        nats += float(nn.functional.cross_entropy(piece.float(), target, reduction="sum"))
-    return nats
+    return float(nn.functional.cross_entropy(logits.float(), targets, reduction="sum"))
 
 
 def paired_change(more_nats: np.ndarray, predictions: np.ndarray) -> Interval:

@@ -24,7 +24,7 @@ from gacprof.checkpoint.layouts.factors import FACTORS
 from gacprof.checkpoint.load import config_of, load_model, one_line_errors, torch_dtype
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.core.dtypes import dtype_name
-from gacprof.core.errors import CheckpointError, ConfigError
+from gacprof.core.errors import CheckpointError, require_one_of
 
 SCHEMA = "gacprof.Verification/2"
 
@@ -37,9 +37,6 @@ NO_FUNCTION = {"architectures", "dtype", "torch_dtype", "transformers_version"}
 NO_FUNCTION |= {row.rank_key for row in FACTORS}
 NO_FUNCTION |= {"factor_ranks", "layer_heads", "layer_widths"}
 """Keys of a config that say how weights are stored and by whom; the last three are an export's."""
-
-SMALLEST = torch.finfo(torch.float64).smallest_normal
-"""Stands for the size of logits that are all zero."""
 
 SAME_WIDTH = 2
 """What two configs are made to say where they say widths; a multiple of those that say double."""
@@ -64,11 +61,8 @@ class LogitErrors:
         Divergence of next-token distributions in nats.
     same_argmax
         Share of positions with the same most likely token.
-    overtaken
-        At how many positions another token is the most likely although the reference's leads by
-        more than the tolerance.
     agree
-        False where ``max_error`` exceeds the tolerance, or a token was overtaken.
+        False where ``max_error`` exceeds the tolerance.
     second_dtype
         The type that rounding was measured against: the next wider one than computed in; a coarser
         one where factors were multiplied out and rounded to it.
@@ -80,7 +74,6 @@ class LogitErrors:
     tolerance: float | None = None
     mean_kl: float | None = None
     same_argmax: float | None = None
-    overtaken: int | None = None
     agree: bool = True
     second_dtype: str | None = None
 
@@ -161,16 +154,18 @@ def verify(
         The dtype is none of float32, bfloat16 and float16.
     """
     computed = dtype_name(dtype)
-    if computed not in WIDER:
-        raise ConfigError(f"verify does not compute in '{dtype}': use {', '.join(WIDER)}")
+    require_one_of("dtype of verify", computed, WIDER)
     where = torch_device(device)
     inventories = inventory_of(checkpoint), inventory_of(other)
     weights = compare_weights(*inventories)
-    differing = (*weights.differing, *differing_settings(*inventories))
+    settings = differing_settings(*inventories)
+    differing = (*weights.differing, *settings)
     logits = compare_logits(inventories, weights, tokens, computed, where)
-    unreached = differing
-    if differing and logits.second_dtype == "float64":
-        unreached = unreached_by_tokens(inventories, differing, tokens, where)
+    unreached = set(differing)
+    if weights.differing and logits.second_dtype == "float64":
+        unreached = set(settings)
+        for inventory in inventories:
+            unreached |= unreached_tensors(inventory, weights.differing, tokens, where)
     verdict: VerifyVerdict = "same"
     if not logits.agree:
         verdict = "different"
@@ -186,26 +181,29 @@ def verify(
         padded=weights.padded,
         merged=len(weights.merged),
         differing=differing,
-        unreached=unreached,
+        unreached=tuple(sorted(unreached)),
         **vars(logits),
     )
 
 
-def differing_settings(*inventories: Inventory) -> list[str]:
-    """Return the keys of two configs whose values differ, but for sizes that tensors say anyway."""
-    configs: list[dict[str, Any]] = []
-    for inventory in inventories:
-        settings = config_of(inventory).to_dict()
-        sizes: dict[str, int] = {}
-        for key in width_keys(settings, inventory.dims):
-            sizes |= {name: int(SAME_WIDTH * times) for name, times in key.times.items()}
-        settings = with_widths(settings, inventory.dims, sizes)
-        configs.append({key: settings[key] for key in settings.keys() - NO_FUNCTION})
-    first, second = configs
-    keys = {key for key in first.keys() & second.keys() if first[key] != second[key]}
-    # What is off in one and not in the other is a default of another version of transformers
-    keys |= {key for key in first.keys() ^ second.keys() if (first | second)[key]}
-    return [f"config.json: {key}" for key in sorted(keys)]
+def differing_settings(inventory: Inventory, other: Inventory) -> list[str]:
+    """Return the keys of two configs whose values differ, but for sizes that tensors say anyway.
+
+    A key that one of them does not have is None there.
+    """
+    settings = settings_without_widths(inventory)
+    others = settings_without_widths(other)
+    keys = sorted((settings.keys() | others.keys()) - NO_FUNCTION)
+    return [f"config.json: {key}" for key in keys if settings.get(key) != others.get(key)]
+
+
+def settings_without_widths(inventory: Inventory) -> dict[str, Any]:
+    """Return a checkpoint's config, all widths the same."""
+    settings = config_of(inventory).to_dict()
+    sizes: dict[str, int] = {}
+    for key in width_keys(settings, inventory.dims):
+        sizes |= {name: int(SAME_WIDTH * times) for name, times in key.times.items()}
+    return with_widths(settings, inventory.dims, sizes)
 
 
 def compare_logits(
@@ -240,21 +238,17 @@ def compare_logits(
         allowed += float((second - computed).abs().max())
     difference = logits - expected
     error = float(difference.abs().max())
-    largest = max(float(expected.abs().max()), SMALLEST)
+    largest = expected.abs().max()
     log_p, log_q = expected.log_softmax(-1), logits.log_softmax(-1)
     kl = (log_p.exp() * (log_p - log_q)).sum(-1).clamp(min=0)
-    leads = expected.topk(2).values.diff(dim=-1)[..., 0].abs()
-    is_same = expected.argmax(-1) == logits.argmax(-1)
-    overtaken = int((~is_same & (leads > allowed)).sum())
     return LogitErrors(
         positions=kl.numel(),
-        max_error=error / largest,
-        rms_error=float(difference.norm() / expected.norm().clamp(min=SMALLEST)),
-        tolerance=allowed / largest,
+        max_error=float(error / largest),
+        rms_error=float(difference.norm() / expected.norm()),
+        tolerance=float(allowed / largest),
         mean_kl=float(kl.mean()),
-        same_argmax=float(is_same.double().mean()),
-        overtaken=overtaken,
-        agree=error <= allowed and not overtaken,
+        same_argmax=float((expected.argmax(-1) == logits.argmax(-1)).double().mean()),
+        agree=error <= allowed,
         second_dtype=second_dtype,
     )
 
@@ -268,57 +262,44 @@ def logits_of(inventory: Inventory, tokens: int, dtype: str, device: torch.devic
     """Return a model's logits [sequences, tokens, vocabulary] in float64 on the CPU; none for a
     model that does not read and write text."""
     model = load_model(inventory, dtype=dtype, device=device)
-    with torch.inference_mode():
-        logits = run(model, inventory, tokens, device).double().cpu()
+    with one_line_errors(inventory), torch.inference_mode():
+        logits = run(model, tokens, device).double().cpu()
     if not logits.isfinite().all():
         raise CheckpointError(f"{inventory.path}: its logits are not all finite in {dtype}")
     return logits
 
 
-def run(model: Any, inventory: Inventory, tokens: int, device: torch.device) -> torch.Tensor:
+def run(model: Any, tokens: int, device: torch.device) -> torch.Tensor:
     """Return the logits for the token ids that all models get; an encoder-decoder gets them on both
     sides. None for a model that does not read and write text."""
     if model.main_input_name != "input_ids" or model.get_output_embeddings() is None:
         return torch.empty(0)
-    with one_line_errors(inventory):
-        ids = random_ids(vocabulary(model), (SEQUENCES, tokens)).to(device)
-        inputs = {"input_ids": ids}
-        if model.config.is_encoder_decoder:
-            inputs["decoder_input_ids"] = ids
-        logits: torch.Tensor = model(**inputs).logits
+    ids = random_ids(vocabulary(model), (SEQUENCES, tokens)).to(device)
+    inputs = {"input_ids": ids}
+    if model.config.is_encoder_decoder:
+        inputs["decoder_input_ids"] = ids
+    logits: torch.Tensor = model(**inputs).logits
     return logits
 
 
-def unreached_by_tokens(
-    inventories: Sequence[Inventory], names: Sequence[str], tokens: int, device: torch.device
-) -> tuple[str, ...]:
-    """Return the names of no tensor, and of tensors that the tokens do not reach in every entry."""
-    unreached = set(names)
-    for inventory in inventories:
-        unreached -= inventory.tensors.keys()
-    for inventory in inventories:
-        stored = inventory.tensors.keys() & names
-        unreached |= stored - reached_tensors(inventory, stored, tokens, device)
-    return tuple(sorted(unreached))
-
-
-def reached_tensors(
+def unreached_tensors(
     inventory: Inventory, names: Iterable[str], tokens: int, device: torch.device
 ) -> set[str]:
-    """Return the tensors on every entry of which the logits depend: which has a gradient.
+    """Return which of a checkpoint's tensors have an entry that the logits do not depend on.
 
-    Rows of an embedding that are not looked up have none, nor experts that no token is routed to,
-    nor towers that read no text. A tensor that transformers renames or joins as it loads is not
-    found, and does not count as reached.
+    Its gradient is zero: in rows of an embedding that are not looked up, in experts that no token
+    is routed to, in towers that read no text. A tensor that transformers renames or joins as it
+    loads is not found, and counts as unreached.
     """
     model: Any = load_model(inventory, dtype="float32", device=device).requires_grad_(True)
-    parameters = dict(model.named_parameters(remove_duplicate=False))
-    own_names = parameter_names(inventory)
-    loaded = [name for name in names if own_names.get(name, name) in parameters]
-    weights = [parameters[own_names.get(name, name)] for name in loaded]
-    logits = run(model, inventory, tokens, device)
     with one_line_errors(inventory):
-        gradients = torch.autograd.grad(
-            logits.square().sum(), [*weights, logits], materialize_grads=True
-        )
-    return {name for name, gradient in zip(loaded, gradients, strict=False) if gradient.all()}
+        run(model, tokens, device).square().sum().backward()
+    parameters = model.named_parameters(remove_duplicate=False)
+    gradients = {name: parameter.grad for name, parameter in parameters}
+    own_names = parameter_names(inventory)
+    unreached = set()
+    for name in inventory.tensors.keys() & names:
+        gradient = gradients.get(own_names.get(name, name))
+        if gradient is None or not gradient.all():
+            unreached.add(name)
+    return unreached

@@ -13,11 +13,8 @@ from dataclasses import dataclass
 import torch
 
 from gacprof.checkpoint.inventory import Inventory, Module
-from gacprof.checkpoint.load import DERIVED
+from gacprof.checkpoint.load import weights_of
 from gacprof.checkpoint.tensors import read_tensor
-
-WHOLE_NUMBERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""By size in bytes, the types that bits are compared as: NaN is not equal to itself."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +42,12 @@ class WeightComparison:
 
 def compare_weights(inventory: Inventory, other: Inventory) -> WeightComparison:
     """Compare all tensors of two checkpoints but those that a model makes for itself."""
-    sides = Unpadded(inventory, other), Unpadded(other, inventory)
-    names = inventory.tensors.keys() | other.tensors.keys()
-    names -= {name for name in names if DERIVED.fullmatch(name)}
-    modules = {module.name: module for module in other.modules}
+    sides = Padded(inventory, other), Padded(other, inventory)
+    names = weights_of(inventory) | weights_of(other)
+    others = {module.name: module for module in other.modules}
     merged = []
     for module in inventory.modules:
-        forms = zip(sides, (module, modules.get(module.name, module)), strict=True)
+        forms = zip(sides, (module, others.get(module.name, module)), strict=True)
         dense, factored = sorted(forms, key=lambda form: len(form[1].gemms))
         if len(dense[1].gemms) == 1 < len(factored[1].gemms) and is_product(dense, factored):
             merged.append(dense[1].dtype)
@@ -62,75 +58,59 @@ def compare_weights(inventory: Inventory, other: Inventory) -> WeightComparison:
     return WeightComparison(equal, len(same) - equal, tuple(merged), tuple(sorted(names - same)))
 
 
-class Unpadded:
-    """The tensors of a checkpoint without the zeros that another one does not have.
+class Padded:
+    """The tensors of a checkpoint, with zeros where dims of another one are larger.
 
-    A dim that is larger than the other checkpoint's has its further entries at the end of each of
-    its places.
+    The further entries of a dim stand at the end of each of its places.
     """
 
     def __init__(self, inventory: Inventory, other: Inventory) -> None:
         self.inventory = inventory
-        sizes = {dim.name: dim.size for dim in other.dims}
-        self.stretches: dict[str, list[tuple[int, int, int]]] = {}
+        sizes = {dim.name: dim.size for dim in other.dims if dim.adjustable}
+        self.gaps: dict[str, list[tuple[int, int, int]]] = {}
         for dim in inventory.dims:
-            growth = dim.size - sizes.get(dim.name, dim.size)
-            if growth > 0 and dim.adjustable:
+            growth = sizes.get(dim.name, 0) - dim.size
+            if growth > 0:
                 for place in dim.places:
-                    end = place.start + dim.size * place.per
-                    stretch = place.axis, end - growth * place.per, end
-                    self.stretches.setdefault(place.tensor, []).append(stretch)
+                    gap = place.axis, place.start + dim.size * place.per, growth * place.per
+                    self.gaps.setdefault(place.tensor, []).append(gap)
 
     def read(self, name: str) -> torch.Tensor:
-        """Return a tensor in its stored type; all of it where an entry to leave out is not zero."""
+        """Return a tensor in its stored type."""
         tensor = read_tensor(self.inventory, name)
-        short = tensor
-        # The last stretch first: those before it stay where they are
-        for axis, start, end in sorted(self.stretches.get(name, ()), reverse=True):
-            before, zeros, after = short.tensor_split((start, end), dim=axis)
-            if bits(zeros).any():
-                return tensor
-            short = torch.cat((before, after), dim=axis)
-        return short
+        # The last gap first: what stands before it stays where it is
+        for axis, start, length in sorted(self.gaps.get(name, ()), reverse=True):
+            before, after = tensor.tensor_split((start,), dim=axis)
+            shape = (*tensor.shape[:axis], length, *tensor.shape[axis + 1 :])
+            tensor = torch.cat((before, tensor.new_zeros(shape), after), dim=axis)
+        return tensor
 
 
 def same_values(tensor: torch.Tensor, other: torch.Tensor) -> bool:
-    """Tell whether two tensors are equal: by bits, or by value where their types are two."""
+    """Tell whether two tensors, possibly of two types, have equal values."""
     if tensor.dtype == other.dtype:
-        return torch.equal(bits(tensor), bits(other))
+        return torch.equal(tensor, other)
     return torch.equal(tensor.double(), other.double())
 
 
-def bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.view(WHOLE_NUMBERS[tensor.itemsize])
-
-
-def is_product(dense: tuple[Unpadded, Module], factored: tuple[Unpadded, Module]) -> bool:
+def is_product(dense: tuple[Padded, Module], factored: tuple[Padded, Module]) -> bool:
     """Tell whether a weight and its bias are factors multiplied out, rounded once to its type."""
-    weight = multiplied(*dense)
-    product = multiplied(*factored)
-    if weight.shape != product.shape:
+    stored = torch.cat([dense[0].read(name).flatten() for name in stored_names(dense[1])])
+    inner, *others = [factored[0].read(name).double() for name in stored_names(factored[1])]
+    count = len(factored[1].gemms) - 1
+    # Each outer factor reads its own part of what the inner one gives
+    weight = torch.block_diag(*others[:count]) @ inner
+    product = torch.cat([weight.flatten(), *others[count:]])
+    if stored.shape != product.shape:
         return False
-    dtype = dense[0].read(dense[1].gemms[0].weight).dtype
-    # Sums in float64 have any order. Rounding keeps order: it is asked of both ends.
-    summing = torch.finfo(torch.float64).eps * sum(gemm.N for gemm in factored[1].gemms)
-    margin = summing * product.abs().max()
-    low, high = (product - margin).to(dtype), (product + margin).to(dtype)
-    return bool(((low <= weight) & (weight <= high)).all())
-
-
-def multiplied(side: Unpadded, module: Module) -> torch.Tensor:
-    """Return a layer's weight [out, in] and bias in a row, its factors multiplied in float64."""
-    tensors = [side.read(name).double() for name in stored_names(module)]
-    weight = tensors.pop(0)
-    outer = tensors[: len(module.gemms) - 1]
-    if outer:  # each reads its own part of what the inner factor gives
-        weight = torch.block_diag(*outer) @ weight
-    return torch.cat([weight.flatten(), *tensors[len(outer) :]])
+    # Sums in float64 have any order; both ends of what they may give are rounded
+    terms = weight.shape[0] + inner.shape[0]
+    margin = torch.finfo(torch.float64).eps * terms * product.abs().max()
+    low, high = (product - margin).to(stored.dtype), (product + margin).to(stored.dtype)
+    return bool(((low <= stored) & (stored <= high)).all())
 
 
 def stored_names(module: Module) -> list[str]:
-    """Return the names of a layer's weights, then of its biases: those of the outer factors."""
-    weights = [gemm.weight for gemm in module.gemms]
+    """Return the names of a layer's weights, then of its biases."""
     biases = [gemm.weight.removesuffix("weight") + "bias" for gemm in module.gemms if gemm.bias]
-    return weights + biases
+    return module.weights + biases

@@ -56,12 +56,12 @@ def parameter_names(inventory: Inventory) -> dict[str, str]:
     names: dict[str, str] = {}
     for module in inventory.modules:
         if module.kind in ("factored", "grouped"):
-            for i, gemm in enumerate(module.gemms):
-                path = f"{module.name}.outer" if i else f"{module.name}.inner"
-                if i and module.kind == "grouped":
-                    path += f".{i - 1}"
-                names[gemm.weight] = f"{path}.weight"
-                names[gemm.weight.removesuffix("weight") + "bias"] = f"{path}.bias"
+            with torch.device("meta"):
+                layers = factors_of(module).named_modules()
+            paths = [path for path, layer in layers if isinstance(layer, nn.Linear)]
+            for path, weight in zip(paths, module.weights, strict=True):
+                names[weight] = f"{module.name}.{path}.weight"
+                names[weight.removesuffix("weight") + "bias"] = f"{module.name}.{path}.bias"
     return names
 
 
@@ -72,8 +72,8 @@ def put(model: nn.Module, name: str, module: nn.Module) -> None:
 
 
 def set_sizes(module: nn.Module) -> bool:
-    """Set the sizes that a layer keeps beside its weight to the shape of its weight. Returns
-    whether this kind of layer is one of those."""
+    """Set the sizes that a layer keeps beside its weight to the shape of its weight. Returns False
+    for a kind of layer that is not known."""
     layer: Any = module
     if isinstance(module, nn.Linear):
         layer.out_features, layer.in_features = module.weight.shape

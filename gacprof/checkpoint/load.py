@@ -31,6 +31,9 @@ from gacprof.devices.device import first_line
 COMPUTED_IN = ("float64", "float32", "bfloat16", "float16")
 """The types that models are computed in: whole layers in float8 need scales."""
 
+HEAD_COUNTS = {"num_attention_heads", "num_key_value_heads"}
+"""Keys of a config."""
+
 DERIVED = re.compile(
     r"(.*\.)?(rotary_emb\.(inv_freq|cos_cached|sin_cached)|position_ids"
     r"|(attn|attention)\.(masked_)?bias)"
@@ -76,18 +79,22 @@ def load_model(
         )
     names = parameter_names(inventory)
     state = {}
-    for name in inventory.tensors:
-        if not DERIVED.fullmatch(name):
-            tensor = read_tensor(inventory, name)
-            kept = target if tensor.is_floating_point() else tensor.dtype
-            place = torch.empty(tensor.shape, dtype=kept, device=device)
-            state[names.get(name, name)] = place.copy_(tensor)
+    for name in weights_of(inventory):
+        tensor = read_tensor(inventory, name)
+        kept = target if tensor.is_floating_point() else tensor.dtype
+        place = torch.empty(tensor.shape, dtype=kept, device=device)
+        state[names.get(name, name)] = place.copy_(tensor)
     model = with_weights(model, state, inventory)
     is_wide = target == torch.float64
     if any(d.role.startswith("expert") and (is_wide or d.size % 16) for d in inventory.dims):
         # torch's grouped product takes no float64, and only rows that are multiples of 16 bytes
         model.set_experts_implementation("eager")
     return model.to(device).eval().requires_grad_(False)
+
+
+def weights_of(inventory: Inventory) -> set[str]:
+    """Return the names of the tensors that a model does not make for itself."""
+    return {name for name in inventory.tensors if not DERIVED.fullmatch(name)}
 
 
 def torch_dtype(name: torch.dtype | str) -> torch.dtype:
@@ -118,7 +125,8 @@ def one_line_errors(inventory: Inventory) -> Iterator[None]:
         yield
     except Exception as error:
         raise CheckpointError(
-            f"{inventory.path}: transformers does not run this model: {first_line(error)}"
+            f"{inventory.path}: transformers {transformers.__version__} does not run this model of "
+            f"type '{inventory.config.get('model_type')}': {first_line(error)}"
         ) from error
 
 
@@ -185,21 +193,13 @@ def config_of(inventory: Inventory) -> Any:
     not be: the heads are set once the config is made.
     """
     values = effective_config(inventory)
-    if values["model_type"] not in transformers.CONFIG_MAPPING:
-        raise CheckpointError(
-            f"{inventory.path}: transformers {transformers.__version__} has no model type "
-            f"'{values['model_type']}'"
-        )
-    heads: dict[str, int] = {}
+    heads = {}
     if "head_dim" in values:
-        heads = {
-            k: values[k] for k in ("num_attention_heads", "num_key_value_heads") & values.keys()
-        }
-    config_class = transformers.CONFIG_MAPPING[values["model_type"]]
+        heads = {key: values[key] for key in HEAD_COUNTS & values.keys()}
     with one_line_errors(inventory):
+        config_class = transformers.CONFIG_MAPPING[values["model_type"]]
         config = config_class.from_dict(values | dict.fromkeys(heads, 1))
-        for key, value in heads.items():
-            setattr(config, key, value)
+        config.update(heads)
     return config
 
 
@@ -221,15 +221,13 @@ def fit_shapes(model: nn.Module, inventory: Inventory) -> None:
 
 def fit_heads(model: nn.Module, attention: AttentionHeads) -> None:
     """Set the head counts of a layer, where a pruned one has fewer heads than the config says."""
-    counts = {
-        "num_heads": attention.heads,
-        "num_key_value_heads": attention.kv_heads,
-        "num_key_value_groups": attention.heads // attention.kv_heads,
-    }
     for module in model.modules():
         if getattr(module, "layer_idx", None) == attention.layer and hasattr(module, "head_dim"):
-            for key in counts.keys() & vars(module).keys():
-                setattr(module, key, counts[key])
+            vars(module).update(
+                num_heads=attention.heads,
+                num_key_value_heads=attention.kv_heads,
+                num_key_value_groups=attention.heads // attention.kv_heads,
+            )
 
 
 def with_weights(model: Any, state: dict[str, torch.Tensor], inventory: Inventory) -> Any:
@@ -257,11 +255,10 @@ def with_weights(model: Any, state: dict[str, torch.Tensor], inventory: Inventor
                 dtype=model.config.dtype,
                 output_loading_info=True,
             )
-        kinds = ("missing_keys", "mismatched_keys", "unexpected_keys")
-        odd = {str(key) for kind in kinds for key in report[kind]}
+        odd = {*report["missing_keys"], *report["mismatched_keys"], *report["unexpected_keys"]}
     if odd:
         raise CheckpointError(
-            f"{inventory.path}: its config names another model than its tensors: {min(odd)} stands "
-            "in one of them only"
+            f"{inventory.path}: its config names another model than its tensors: "
+            f"{min(map(str, odd))} stands in one of them only"
         )
     return model

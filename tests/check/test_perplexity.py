@@ -15,7 +15,7 @@ from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
 from gacprof.check.perplexity import perplexity, sliding_windows
 from gacprof.checkpoint.load import load_model
-from gacprof.core.errors import CheckpointError
+from gacprof.core.errors import CheckpointError, ConfigError
 
 TEXT = "the jury said that no evidence was found and the mayor who was asked had none " * 6
 
@@ -91,6 +91,9 @@ def test_what_has_no_perplexity_is_refused(tmp_path: Path, text: Path) -> None:
     with pytest.raises(CheckpointError):
         perplexity([bare], text, device="cpu")
     folder = with_tokenizer(write_decoder(tmp_path / "model"))
+    for stride in (0, 17):
+        with pytest.raises(ConfigError):
+            perplexity([folder], text, window=16, stride=stride, device="cpu")
     text.write_text("x")
     with pytest.raises(CheckpointError):
         perplexity([folder], text, device="cpu")

@@ -50,10 +50,10 @@ def nothing(state: State) -> None:
 def test_a_realigned_checkpoint_is_the_same_function(word: str, dtype: str, tmp_path: Path) -> None:
     out = realign(ASVD, word, tmp_path / "out")
     for result in (verify(ASVD, out, dtype=dtype), verify(out, ASVD, dtype=dtype)):
-        assert result.ok and result.verdict == "same" and result.positions == 64
+        assert (result.verdict, result.positions) == ("same", 64)
         assert result.differing == result.unreached == ()
-        factored = [module for module in scan(ASVD).modules if module.kind == "factored"]
-        assert result.merged == (len(factored) if word == "fuse" else 0)
+        kinds = [module.kind for module in scan(ASVD).modules]
+        assert result.merged == (kinds.count("factored") if word == "fuse" else 0)
         assert (result.padded == 0) == (word == "fuse")
 
 
@@ -64,15 +64,16 @@ def test_padding_is_explained_tensor_by_tensor(name: str, tmp_path: Path) -> Non
     out = realign(source, sizes, tmp_path / "b")
     result = verify(source, out, dtype="bfloat16")
     before, after = scan(source).tensors, scan(out).tensors
-    assert result.ok and result.equal + result.padded == len(before)
+    assert result.ok
+    assert result.equal + result.padded == len(before)
     assert result.padded == sum(before[name].shape != after[name].shape for name in before) > 0
 
 
 def test_a_cut_is_another_function(tmp_path: Path) -> None:
-    rank = next(dim for dim in scan(ASVD).dims if dim.kind == "rank")
+    rank = scan(ASVD).dim("model.layers.0.mlp.down_proj:rank")
     cut = verify(ASVD, realign(ASVD, {rank.name: rank.size // 2}, tmp_path / "cut"))
-    assert cut.verdict == "different" and not cut.ok
-    assert cut.mean_kl is not None and cut.mean_kl > 0
+    assert (cut.verdict, cut.ok) == ("different", False)
+    assert cut.mean_kl > 0  # type: ignore[operator]
 
 
 @pytest.mark.parametrize(("times", "verdict"), [(5.0, "different"), (0.2, "same")])
@@ -81,8 +82,8 @@ def test_the_tolerance_is_the_rounding_that_was_measured(
 ) -> None:
     """Logits that all are larger by a share have an error of that share."""
     source = write_decoder(tmp_path / "a")
-    tolerance = verify(source, source).tolerance
-    assert tolerance is not None and 1e-7 < tolerance < 1e-5
+    tolerance: Any = verify(source, source).tolerance
+    assert 1e-7 < tolerance < 1e-5
 
     def enlarge(state: State) -> None:
         state["model.norm.weight"] *= 1 + times * tolerance
@@ -122,11 +123,11 @@ def test_another_function_is_never_called_the_same(dtype: str, tmp_path: Path) -
     others = [edited(source, tmp_path / edit.__name__, edit) for edit in MUTATIONS]
     others.append(edited(source, tmp_path / "eps", nothing, rms_norm_eps=2e-5))
     others.append(edited(source, tmp_path / "theta", nothing, rope_theta=20000.0))
+    possible = {"different"} if dtype == "float32" else {"different", "undecided"}
     for other in others:
         result = verify(source, other, dtype=dtype)
-        assert not result.ok and result.differing
-        if dtype == "float32":
-            assert result.verdict == "different"
+        assert result.verdict in possible
+        assert result.differing
 
 
 def permute_units(state: State) -> None:
@@ -141,9 +142,10 @@ def test_weights_that_differ_and_compute_the_same_need_float32(tmp_path: Path) -
     source = write_decoder(tmp_path / "a")
     other = edited(source, tmp_path / "b", permute_units)
     result = verify(source, other)
-    assert result.verdict == "same" and len(result.differing) == 3
+    assert (result.verdict, len(result.differing)) == ("same", 3)
     narrow = verify(source, other, dtype="bfloat16")
-    assert narrow.verdict == "undecided" and narrow.unreached == narrow.differing
+    assert narrow.verdict == "undecided"
+    assert narrow.unreached == narrow.differing
 
 
 def test_equal_values_in_another_type_are_equal(tmp_path: Path) -> None:
@@ -151,7 +153,7 @@ def test_equal_values_in_another_type_are_equal(tmp_path: Path) -> None:
         state.update({name: tensor.float() for name, tensor in state.items()})
 
     result = verify(ASVD, edited(ASVD, tmp_path / "wide", widen), dtype="bfloat16")
-    assert result.ok and result.equal == len(scan(ASVD).tensors)
+    assert (result.verdict, result.equal) == ("same", len(scan(ASVD).tensors))
 
 
 def test_rows_that_are_not_looked_up_are_named(tmp_path: Path) -> None:
@@ -165,8 +167,8 @@ def test_rows_that_are_not_looked_up_are_named(tmp_path: Path) -> None:
         state[embedding][rows] = 0
 
     result = verify(source, edited(source, tmp_path / "b", forget))
-    assert result.max_error == 0 and not result.ok
-    assert result.verdict == "undecided" and result.unreached == (embedding,)
+    assert (result.verdict, result.max_error) == ("undecided", 0)
+    assert result.unreached == (embedding,)
 
 
 def test_experts_that_no_token_is_routed_to_are_named(tmp_path: Path) -> None:
@@ -186,7 +188,7 @@ def test_experts_that_no_token_is_routed_to_are_named(tmp_path: Path) -> None:
             state[f"model.layers.0.mlp.experts.{number}.down_proj.weight"].zero_()
 
     result = verify(tmp_path / "a", edited(tmp_path / "a", tmp_path / "b", forget))
-    assert result.max_error == 0 and result.verdict == "undecided"
+    assert (result.verdict, result.max_error) == ("undecided", 0)
     assert len(result.unreached) == 4
 
 
@@ -194,7 +196,7 @@ def test_experts_that_no_token_is_routed_to_are_named(tmp_path: Path) -> None:
 def test_settings_that_no_token_reaches_are_named(setting: dict[str, int], tmp_path: Path) -> None:
     source = write_decoder(tmp_path / "a")
     result = verify(source, edited(source, tmp_path / "b", nothing, **setting))
-    assert result.verdict == "undecided" and len(result.unreached) == 1
+    assert (result.verdict, len(result.unreached)) == ("undecided", 1)
 
 
 def test_padding_that_is_not_zero_is_not_taken_for_padding(tmp_path: Path) -> None:
@@ -205,7 +207,7 @@ def test_padding_that_is_not_zero_is_not_taken_for_padding(tmp_path: Path) -> No
         state[f"{LAYER}.mlp.up_proj.weight"][90:] = 1.0
 
     result = verify(source, edited(padded, tmp_path / "c", fill))
-    assert result.max_error == 0 and result.verdict == "undecided"
+    assert (result.verdict, result.max_error) == ("undecided", 0)
     assert result.unreached == (f"{LAYER}.mlp.up_proj.weight",)
 
 
@@ -217,7 +219,8 @@ def test_a_product_may_be_rounded_once(tmp_path: Path) -> None:
         state[name] *= 1.01
 
     result = verify(ASVD, edited(fused, tmp_path / "altered", alter))
-    assert not result.ok and name in result.differing
+    assert not result.ok
+    assert name in result.differing
 
 
 VISION = {
@@ -236,15 +239,15 @@ def test_a_tower_that_reads_no_text_is_compared_by_its_weights(tmp_path: Path) -
     model.save_pretrained(tmp_path / "a")
     padded = realign(tmp_path / "a", "pad8", tmp_path / "b")
     result = verify(tmp_path / "a", padded)
-    assert result.ok and result.positions == 64 and result.padded > 4
+    assert (result.verdict, result.positions) == ("same", 64)
+    assert result.padded > 4
 
     def blind(state: State) -> None:
-        for name in state:
-            if "vision" in name and name.endswith("fc1.weight"):
-                state[name].zero_()
+        [name] = (name for name in state if "vision" in name and name.endswith("fc1.weight"))
+        state[name].zero_()
 
     result = verify(tmp_path / "a", edited(padded, tmp_path / "c", blind))
-    assert result.max_error == 0 and result.verdict == "undecided"
+    assert (result.verdict, result.max_error) == ("undecided", 0)
     assert "vision" in result.unreached[0]
 
 
@@ -253,7 +256,7 @@ def test_models_that_write_no_text_are_compared_by_weights_and_settings(tmp_path
     transformers.ViTForImageClassification(config).save_pretrained(tmp_path / "a")
     padded = realign(tmp_path / "a", "pad8", tmp_path / "b")
     result = verify(tmp_path / "a", padded)
-    assert result.ok and result.positions == 0 and result.max_error is None
+    assert (result.verdict, result.positions, result.max_error) == ("same", 0, None)
     assert result.padded > 0
     other = edited(padded, tmp_path / "c", nothing, layer_norm_eps=1e-3)
     assert verify(tmp_path / "a", other).verdict == "undecided"
@@ -265,7 +268,7 @@ def test_models_with_a_decoder_behind_an_encoder_are_run(tmp_path: Path) -> None
     )
     transformers.T5ForConditionalGeneration(config).save_pretrained(tmp_path / "a")
     result = verify(tmp_path / "a", realign(tmp_path / "a", "pad8", tmp_path / "b"))
-    assert result.ok and result.positions == 64
+    assert (result.verdict, result.positions) == ("same", 64)
 
 
 def test_models_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
