@@ -67,7 +67,7 @@ class Factors:
                     f"{module}: its factors do not fit: {name} {list(shapes[0])} and {outer[0]} "
                     f"{list(shapes[1])}: fetch them again"
                 )
-            yield stored_linear(contents, module, name, *outer)
+            yield stored_linear(contents, module, name, *outer, ordered=self.ordered)
 
     def without_prefix(self, name: str) -> str:
         """A class's name or a model type as the uncompressed model has it."""

@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from gacprof.checkpoint.inventory import Inventory, TensorInfo
+from gacprof.checkpoint.layouts.linear import bias_of
 from gacprof.checkpoint.tensors import read_tensor
-from gacprof.extras.compress.folder import LayerResults, NewTensors, stored_tensor
+from gacprof.extras.compress.folder import LayerResults, NewTensors
 from gacprof.extras.compress.layered import LayeredModel
 from gacprof.extras.compress.low_rank import (
     METRICS,
@@ -137,10 +138,9 @@ class Factoring:
                 results = self.results.load(target.layer)
                 u = results[f"{target.name}/u"][:, :rank].contiguous()
                 return {target.inner: results[f"{target.name}/v"][:rank], target.outer: u}
-            stored = stored_tensor(self.inventory, info)
-            if info.name in biases:
-                outer = biases[info.name].outer.removesuffix("weight")
-                return {f"{outer}bias": stored[info.name]}
-            return stored
+            name = info.name
+            if name in biases:
+                name = bias_of(biases[name].outer)
+            return {name: read_tensor(self.inventory, info.name)}
 
         return tensors

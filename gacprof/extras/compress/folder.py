@@ -14,7 +14,6 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from gacprof.checkpoint.inventory import Inventory, TensorInfo
-from gacprof.checkpoint.tensors import read_tensor
 from gacprof.core.files import replacing, write_json
 from gacprof.realigning.realign import write_shards
 
@@ -87,8 +86,3 @@ def write_compressed(
     for name in inventory.side_files:
         if name != CONFIG and not name.endswith(".py"):
             shutil.copy(Path(inventory.folder) / name, folder / name)
-
-
-def stored_tensor(inventory: Inventory, info: TensorInfo) -> dict[str, torch.Tensor]:
-    """Return a stored tensor by its name, as it is."""
-    return {info.name: read_tensor(inventory, info.name)}
