@@ -170,7 +170,7 @@ def _text_values(whole: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def whole_number(value: Any, field: str) -> int:
-    """A field's value as a size; 0 for none. A list of equal sizes, one a layer, is one size.
+    """Return a field's value as a size, 0 where it has none. A list of equal sizes counts as one.
 
     Raises :class:`ConfigError` for what is no size, and for sizes that differ from layer to layer.
     """

@@ -57,7 +57,7 @@ Path = tuple[str, ...]
 
 
 def count(config: Mapping[str, Any], *keys: str) -> int:
-    """Return the first of these that the config has as a positive whole number, else 0."""
+    """Return the first of ``keys`` that the config has as a positive whole number, else 0."""
     values = (config.get(key) for key in keys)
     return next((value for value in values if type(value) is int and value > 0), 0)
 

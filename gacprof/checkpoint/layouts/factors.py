@@ -23,7 +23,7 @@ from gacprof.checkpoint.layouts.linear import Linear, stored_linear
 from gacprof.core.errors import CheckpointError
 
 MAX_GROUPS = 1024
-"""Outer factors of one layer. PaLU writes one a group of heads: 128 at most today."""
+"""Outer factors of one layer. PaLU writes one for each group of heads: 128 at most today."""
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def find_widths(
 
 
 def _width(contents: Contents, mlp: str, parts: Mapping[str, Linear], others: Set[str]) -> Dim:
-    """The width of an MLP of these parts by role, beside ``others``, tensors that are none."""
+    """The width of an MLP of these parts, by role; ``others`` are its tensors that are no part."""
     down = parts["down"]
     size, cost = down.in_features, down.per_input
     places: list[Place] = []

@@ -31,7 +31,7 @@ Logits = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 [batch, tokens, vocabulary]."""
 
 TOKENS_AT_ONCE = 4096
-"""Windows are run in batches of about so many tokens."""
+"""Windows are run in batches of about this many tokens."""
 
 
 class LayeredModel:

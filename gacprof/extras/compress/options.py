@@ -137,7 +137,7 @@ class WidthOptions:
         if room <= 0:
             raise PlanError(
                 f"the pruned layers have {pruned / self.total:.0%} of the MLPs' parameters: "
-                f"{ratio:g} of these cannot go"
+                f"a ratio of {ratio:g} would leave nothing of them"
             )
         options = {}
         for dim in self.widths:
