@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gacprof.checkpoint.inventory import Inventory, NewSizes
-from gacprof.checkpoint.layouts.configs import odd_heads, width_keys, with_widths
+from gacprof.checkpoint.layouts.configs import leaves, odd_heads, width_keys, with_widths
 from gacprof.checkpoint.layouts.factors import FACTORS, Factors
 from gacprof.checkpoint.layouts.names import layer_of
 from gacprof.checkpoint.layouts.slicegpt import with_stretches
@@ -63,31 +63,18 @@ def config_refusal(inventory: Inventory, sizes: NewSizes) -> str:
     """
     for key in width_keys(inventory.config, inventory.dims):
         if key.is_true and key.must_be_true and key.value_at(sizes) is None:
-            multiples = " or ".join(sorted({str(times) for times in key.times.values()}))
             return (
                 f"the config's {key.name} says {len(key.dims)} widths, {key.dims[0].name} the "
-                f"first, as {multiples} times itself, and no number says the new ones so"
+                "first, and from no number do all of the new ones follow"
             )
     resized = [dim for dim in inventory.dims if sizes.get(dim.name, dim.size) != dim.size]
     former = {(dim.layer, dim.size) for dim in resized if dim.layer is not None}
     tables = {row.rank_key for row in FACTORS}
-    for path, value in _leaves(inventory.config).items():
+    for path, value in leaves(inventory.config).items():
         layers = [layer_of(f"layers.{word}") for word in path]
         if path[0] not in tables and not former.isdisjoint((layer, value) for layer in layers):
             return f"the config's {'.'.join(path)} says {value}, and nothing here changes that key"
     return ""
-
-
-def _leaves(value: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
-    """Return what is no table or list in a JSON value, by keys and indices."""
-    if isinstance(value, list):
-        value = dict(enumerate(value))
-    if not isinstance(value, Mapping):
-        return {path: value}
-    leaves: dict[tuple[str, ...], Any] = {}
-    for key, item in value.items():
-        leaves |= _leaves(item, (*path, str(key)))
-    return leaves
 
 
 def _with_ranks(
@@ -116,23 +103,21 @@ def _with_ranks(
 def module_facts(inventory: Inventory) -> dict[str, Any]:
     """Return RoPE and the norms' epsilon as a pickled model's modules have them, if they agree."""
     facts: dict[str, Any] = {}
-    thetas: set[float | None] = set()
-    are_tools = True
-    for name, module in inventory.attributes.items():
-        if name.endswith(".rotary_emb"):
-            attention = inventory.attributes.get(name.removesuffix(".rotary_emb"), {})
-            theta = module.get("base") or attention.get("rope_theta")
-            if str(module.get("class")).startswith(_OWN_CLASSES):
-                theta = theta or LLAMA_ROPE_THETA
-            else:
-                are_tools = False
-            thetas.add(theta)
+    modules = inventory.attributes
+    rotary = [name for name in modules if name.endswith(".rotary_emb")]
+    is_tools = all(str(modules[name].get("class")).startswith(_OWN_CLASSES) for name in rotary)
+    thetas = set()
+    for name in rotary:
+        attention = modules.get(name.removesuffix(".rotary_emb"), {})
+        thetas.add(modules[name].get("base") or attention.get("rope_theta"))
+    if is_tools and None in thetas:
+        thetas.add(LLAMA_ROPE_THETA)
     thetas.discard(None)
     if len(thetas) == 1:
         facts["rope_theta"] = thetas.pop()
-        if are_tools:
+        if is_tools:
             facts["rope_scaling"] = None
-    epsilons = {module.get("variance_epsilon") for module in inventory.attributes.values()} - {None}
+    epsilons = {module.get("variance_epsilon") for module in modules.values()} - {None}
     if len(epsilons) == 1 and "rms_norm_eps" in inventory.config:
         facts["rms_norm_eps"] = epsilons.pop()
     return facts
@@ -170,7 +155,7 @@ def effective_config(inventory: Inventory) -> dict[str, Any]:
 
 
 def _harmless(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config without the keys that could name code or files; parts of it likewise."""
+    """A config, and every table in it, without the keys that could name code or files."""
     return {
         key: _harmless(value) if isinstance(value, Mapping) else value
         for key, value in config.items()

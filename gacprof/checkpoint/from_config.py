@@ -68,62 +68,55 @@ class ConfigSizes:
         plain = self.model_type.removesuffix("_text").replace("-", "_")
         by_type = _families().get(self.model_type) or _families().get(plain)
         self.is_known_type = by_type is not None
-        self.family: Mapping[str, Any] = by_type or {}
-        if by_type is None:
-            self.family = self._family_by_fields()
+        self.family: Mapping[str, Any] = {}
+        self.family = by_type or self._family_by_fields()
 
     def _family_by_fields(self) -> dict[str, Any]:
         """The meaning of a type that no row lists, by the names of its fields."""
         row: dict[str, Any] = {}
         if self.stated("moe_intermediate_size"):
-            row["expert"] = "moe_intermediate_size"
+            row["expert_width"] = "moe_intermediate_size"
         elif self.stated("experts") > 1:
-            row |= {"expert": "intermediate_size", "experts_only": True}
+            row |= {"expert_width": "intermediate_size", "experts_only": True}
         names = ("moe_shared_expert_intermediate_size", "share_expert_dim")
         shared = [name for name in ("shared_expert_intermediate_size", *names) if self.stated(name)]
         if shared:
-            row["shared"] = shared[0]
+            row["shared_width"] = shared[0]
         elif self.stated("shared_count"):
-            row["shared"] = "count * expert"
+            row["shared_width"] = "shared_count*expert_width"
         return row
 
     def field(self, name: str) -> str:
         """The config's own name of a size."""
-        width = {"expert_width": "expert", "shared_width": "shared", "mlp_width": "dense"}.get(name)
-        if width:
-            name = self.family.get(width, "intermediate_size")
-        if name == "count * expert":
-            name = self.family["expert"]
+        if name.endswith("_width"):
+            meaning = self.family.get(name, "intermediate_size")
+            return self.field(meaning.removeprefix("shared_count*"))
         fields = self._fields(name)
         stated = [field for field in fields if self.values.get(field) is not None]
         return (*stated, *fields, name)[0]
 
     def _fields(self, name: str) -> Sequence[str]:
         tables = _tables()
-        mixer = getattr(self, "family", {}).get("mixer", "")
+        mixer = self.family.get("mixer", "")
         if mixer.startswith("mamba") and name in tables["fields-of-mamba"]:
             return tables["fields-of-mamba"][name]
         return tables["fields"].get(name, [name])
 
     def stated(self, name: str) -> int:
         """A size as the config states it; 0 where it doesn't."""
-        numbers = [whole_number(self.values.get(field), field) for field in self._fields(name)]
+        values = self.vision if name == "vision_heads" else self.values
+        numbers = [whole_number(values.get(field), field) for field in self._fields(name)]
         return next(filter(None, numbers), 0)
 
     def get(self, name: str) -> int:
         """A size: as stated, as the family means it, or as it follows from others; else 0."""
-        if name == "vision_heads":
-            fields = ("num_attention_heads", "num_heads", "heads")
-            return max(whole_number(self.vision.get(field), field) for field in fields)
         number = self.stated(name)
         is_falcon = self.values.get("multi_query") is True
         if name == "kv_heads" and is_falcon and not self.values.get("new_decoder_architecture"):
             return 1
-        if name in ("expert_width", "shared_width"):
-            return self._width(self.family.get(name.partition("_")[0], ""))
         meaning = self.family.get(name, 0)
-        if not number and isinstance(meaning, str):
-            return self.stated(meaning)
+        if isinstance(meaning, str):
+            meaning = self.compute(meaning)
         number = number or meaning
         if name == "q_rows" and self.family.get("q_gate"):
             gates = 1 + (self.values.get("attn_output_gate") is not False)
@@ -131,11 +124,6 @@ class ConfigSizes:
         for expression in _tables()["means"].get(name, ()):
             number = number or self.compute(expression)
         return number
-
-    def _width(self, field: str) -> int:
-        if field == "count * expert":
-            return self.stated("shared_count") * self.get("expert_width")
-        return self.stated(field)
 
     def compute(self, expression: str) -> int:
         """The value of ``a*b+c*d`` or ``a*b/c``; 0 where a size isn't said or doesn't divide."""
@@ -149,7 +137,7 @@ class ConfigSizes:
         return 0 if rest else whole
 
     def size_of(self, expression: str) -> int:
-        """The same; sizes that aren't said are noted as missing."""
+        """:meth:`compute`, and note sizes that the config doesn't say as missing."""
         names = re.split(r"[*+/]", expression)
         self.missing += [self.field(name) for name in names if not self.get(name)]
         return self.compute(expression)
@@ -163,8 +151,7 @@ class ConfigSizes:
     @property
     def has_experts(self) -> bool:
         """Whether a layer routes tokens to experts, as far as the config says."""
-        is_said = self.get("expert_width") or self.family.get("experts_only")
-        return "expert" in self.family and bool(is_said)
+        return bool(self.get("expert_width") or self.family.get("experts_only"))
 
     @property
     def vision(self) -> Mapping[str, Any]:
@@ -183,7 +170,7 @@ def _text_values(whole: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def whole_number(value: Any, field: str) -> int:
-    """A field's value as a size; 0 for none. A list of equal sizes, one a layer, is one size.
+    """Return a field's value as a size, 0 where it has none. A list of equal sizes counts as one.
 
     Raises :class:`ConfigError` for what is no size, and for sizes that differ from layer to layer.
     """
@@ -213,26 +200,26 @@ def inventory_of_sizes(sizes: ConfigSizes, path: str = "config.json") -> Invento
             if sizes.get(head_dim):
                 heads = sizes.get("heads"), sizes.get(kv_heads), sizes.get(head_dim)
                 attentions.append(AttentionHeads(layer, *heads))
+    is_gated = sizes.family.get("is_gated", True)
+    modules = [m for m in _modules(sizes, dtype) if is_gated or not m.role.endswith("gate")]
     return Inventory(
         tensors={},
         config=sizes.whole,
         container="config",
         path=path,
         layout="config",
-        modules=tuple(_modules(sizes, dtype)),
+        modules=tuple(modules),
         dims=(),
         attentions=tuple(attentions),
     )
 
 
 def _modules(sizes: ConfigSizes, dtype: str) -> Iterator[Module]:
+    """The linear layers of each kind of block, MLPs with a gate whether they have one or not."""
     for block in _blocks(sizes):
         layer = 1 if block == "global" else 0
         for name, role, n, k, *conditions in _tables()["modules"][block]:
             needs, lacks = (*conditions, "", "")[:2]
-            is_gate = role.endswith("gate")
-            if is_gate and not sizes.family.get("is_gated", True):
-                continue
             if (needs and not sizes.compute(needs)) or (lacks and sizes.compute(lacks)):
                 continue
             place = f"model.layers.{layer}.{name}"
@@ -240,8 +227,6 @@ def _modules(sizes: ConfigSizes, dtype: str) -> Iterator[Module]:
     hidden = sizes.size_of("hidden_size")
     for layer, width in enumerate(mlp_widths(sizes)):
         sides = {"gate": (width, hidden), "up": (width, hidden), "down": (hidden, width)}
-        if not sizes.family.get("is_gated", True):
-            del sides["gate"]
         for role, shape in sides.items():
             yield _module(f"model.layers.{layer}.mlp.{role}_proj", role, layer, shape, dtype)
     if sizes.get("vocab_size"):
@@ -279,15 +264,14 @@ def mlp_widths(sizes: ConfigSizes) -> list[int]:
     if isinstance(listed, list):
         return sorted({whole_number(width, "intermediate_size") for width in listed})
     family, values = sizes.family, sizes.values
-    field = family.get("dense", "intermediate_size")
-    width = sizes.get(field)
+    width = sizes.get("mlp_width")
     pattern = values.get("hybrid_override_pattern") or "-"
     is_sparse = sizes.has_experts and not family.get("dense_too")
     if family.get("experts_only") or sizes.mixer.startswith("mamba"):
         return []
     if not width:
-        other = sizes.has_experts or "expert" in family or sizes.get("mamba_heads")
-        return [] if other else [sizes.size_of(field)]
+        has_other_layers = "expert_width" in family or sizes.get("mamba_heads")
+        return [] if has_other_layers else [sizes.size_of("mlp_width")]
     if is_sparse and family.get("dense_if_listed"):
         listed_layers = values.get("mlp_only_layers") or sizes.get("decoder_sparse_step") > 1
         return [width] if listed_layers else []

@@ -9,10 +9,11 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
+
+from pydantic_core import to_jsonable_python
 
 from gacprof.core.errors import GacprofError
 
@@ -80,16 +81,8 @@ def write_text(path: Path, text: str) -> None:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it: dataclasses as objects, tuples as lists, paths as texts."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(item) for item in value]
-    if isinstance(value, Path):
-        return str(value)
-    return value
+    """Return a value as JSON has it: dataclasses as objects, tuples as lists, paths as texts."""
+    return to_jsonable_python(value, inf_nan_mode="constants")
 
 
 def write_json(path: Path, value: Any) -> None:

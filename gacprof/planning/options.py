@@ -6,7 +6,8 @@ row of options of its own. So every class of such dims has a *hub*, groups witho
 others meet, and a scenario for each joint size of the hub that is compared. Classes share no
 weight, and rows of a scenario none, so that what they take adds up. An option is left out where
 
-* it is slower than the class as it is and worth no more,
+* it is slower than the class as it is and worth no more, or its time is not known although that
+  of the class is,
 * a dim of it is misaligned beside the hub's sizes, or beside these padded, or
 * another option is worth as much and takes no more of anything that is limited.
 """
@@ -250,12 +251,14 @@ def row_of(problem: Problem, dim_class: DimClass, part: Part, hub_sizes: NewSize
     """Return the options of a part beside the hub's sizes that are worth comparing; where none is
     served well the present size, if it may stay there."""
     row = options_of(problem, dim_class, part, hub_sizes)
-    places = list(range(len(row.sizes)))
     stored = _measured(problem, part, [part.stored], dim_class.hub.stored)
-    if dim_class.may_stay and not np.isnan(stored.us[0]):
+    is_worth_it = ~np.isnan(row.us)
+    if dim_class.may_stay:
         is_as_fast = row.us <= stored.us[0] * (1 + ROUNDING)
-        is_better = (row.values > stored.values[0]) & ~np.isnan(row.us)
-        places = np.flatnonzero(is_as_fast | is_better).tolist()
+        is_worth_it &= is_as_fast | (row.values > stored.values[0])
+    if np.isnan(stored.us[0]):  # the source has no times, or not these
+        is_worth_it[:] = True
+    places = np.flatnonzero(is_worth_it).tolist()
     if part is not dim_class.hub:
         (group,) = part.groups
         fixed = {**problem.settled, **hub_sizes}

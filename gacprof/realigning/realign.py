@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from safetensors.torch import save_file
@@ -18,7 +19,7 @@ from gacprof.checkpoint.tensors import read_tensor
 from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.core.files import new_folder, write_json
 from gacprof.planning.plan import Plan, load_plan
-from gacprof.realigning.changes import NewCheckpoint, NewTensor, new_checkpoint
+from gacprof.realigning.changes import NewCheckpoint, new_checkpoint
 from gacprof.realigning.values import NewValues
 
 
@@ -56,8 +57,7 @@ def realign(checkpoint: str | Path | Inventory, sizes: Sizes, out: str | Path) -
     """
     inventory = inventory_of(checkpoint)
     target = Path(out)
-    if target.resolve().is_relative_to(Path(inventory.folder).resolve()):
-        raise CheckpointError(f"{target} lies in the checkpoint {inventory.path}: name another")
+    check_output(inventory, target)
     if inventory.left_out:
         raise CheckpointError(
             f"{inventory.path}: its index leaves out {inventory.left_out[0]!r}, which its shards "
@@ -148,6 +148,8 @@ def round_up(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
 
 
+Source = TypeVar("Source", bound=Hashable)
+
 INDEX = "model.safetensors.index.json"
 RECORD = "gacprof.json"
 SCHEMA = "gacprof.realigned/2"
@@ -190,16 +192,32 @@ def check_written(new: NewCheckpoint, folder: Path) -> None:
 
 
 def write_weights(new: NewCheckpoint, folder: Path) -> None:
-    """Write the weights, a shard in memory at a time, and the index where there are several."""
-    inventory = new.inventory
-    values = NewValues(new, partial(read_tensor, inventory))
-    shards: dict[str, list[NewTensor]] = {}
-    for tensor in new.tensors:
-        shards.setdefault(file_name(inventory, tensor), []).append(tensor)
+    """Write the weights of a new checkpoint, sharded as the old one's."""
+    values = NewValues(new, partial(read_tensor, new.inventory))
+    sources = {tensor: tensor.parts[0] for tensor in new.tensors}
+    write_shards(folder, new.inventory, sources, lambda new: {new.name: values.tensor(new)})
+
+
+def write_shards(
+    folder: Path,
+    inventory: Inventory,
+    sources: Mapping[Source, str],
+    tensors_of: Callable[[Source], Mapping[str, torch.Tensor]],
+) -> None:
+    """Write the tensors made of each of ``sources``, and the index where there are several shards.
+
+    A source goes with the shard of the stored tensor that it is mapped to. One shard is in memory
+    at a time.
+    """
+    shards: dict[str, list[Source]] = {}
+    for source, stored in sources.items():
+        shards.setdefault(file_name(inventory, stored), []).append(source)
     weight_map: dict[str, str] = {}
     total_size = 0
-    for file, tensors in shards.items():
-        state = {tensor.name: values.tensor(tensor) for tensor in tensors}
+    for file, part in shards.items():
+        state: dict[str, torch.Tensor] = {}
+        for source in part:
+            state |= tensors_of(source)
         total_size += sum(value.nbytes for value in state.values())
         weight_map |= dict.fromkeys(state, file)
         if file.endswith(".pt"):
@@ -212,11 +230,19 @@ def write_weights(new: NewCheckpoint, folder: Path) -> None:
         write_json(folder / INDEX, index)
 
 
-def file_name(inventory: Inventory, tensor: NewTensor) -> str:
-    """The output's file for a tensor: sharded as the source is, all in one folder."""
-    source = Path(inventory.tensors[tensor.parts[0]].file)
+def file_name(inventory: Inventory, stored: str) -> str:
+    """The output's file for what was made of a stored tensor: all files lie in one folder."""
+    source = Path(inventory.tensors[stored].file)
     if source.suffix == ".safetensors" or inventory.layout == "slicegpt":
         return source.name
     if "-of-" in source.name:
         return source.with_suffix(".safetensors").name.removeprefix("pytorch_")
     return "model.safetensors"
+
+
+def check_output(inventory: Inventory, out: Path) -> None:
+    """Raise an error for an output that is there already, or would lie in the checkpoint."""
+    if out.exists():
+        raise FileExistsError(f"{out} exists: name a folder that does not")
+    if out.resolve().is_relative_to(Path(inventory.folder).resolve()):
+        raise CheckpointError(f"{out} lies in the checkpoint {inventory.path}: name another")

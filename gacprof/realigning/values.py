@@ -6,7 +6,7 @@ both factors and the SVD of the small r×r core.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,11 +23,21 @@ CUTS_KEPT = 32
 
 
 class NewValues:
-    """The elements of a new checkpoint's tensors; ``read`` gives a stored tensor by its name."""
+    """The elements of a new checkpoint's tensors.
 
-    def __init__(self, new: NewCheckpoint, read: Callable[[str], torch.Tensor]) -> None:
+    ``read`` gives a stored tensor by its name; ``importance`` that of the entries of dims, where
+    something better than their norms is known.
+    """
+
+    def __init__(
+        self,
+        new: NewCheckpoint,
+        read: Callable[[str], torch.Tensor],
+        importance: Mapping[str, torch.Tensor] | None = None,
+    ) -> None:
         self.new = new
         self.read = read
+        self.importance = importance or {}
         self._cuts: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def tensor(self, new: NewTensor) -> torch.Tensor:
@@ -81,6 +91,9 @@ class NewValues:
 
         Biases are left out: their size says nothing about a width's importance.
         """
+        if change.dim.name in self.importance:
+            entries = most_important(self.importance[change.dim.name], change.size)
+            return entries, entries
         matrices = []
         for place in change.dim.places:
             tensor = self.read(place.tensor)
@@ -90,7 +103,8 @@ class NewValues:
         if change.method == "svd":
             factors = dict(matrices)
             return best_factors(factors[1], factors[0], change.size)
-        entries = strongest_entries(matrices, change.size)
+        norms = torch.stack([matrix.norm(dim=1 - axis) for axis, matrix in matrices])
+        entries = most_important(norms.prod(0), change.size)
         return entries, entries
 
 
@@ -112,10 +126,9 @@ def best_factors(
     return rows, columns
 
 
-def strongest_entries(matrices: list[tuple[int, torch.Tensor]], count: int) -> torch.Tensor:
-    """The entries with the largest product of norms over the matrices, ascending."""
-    norms = torch.stack([matrix.norm(dim=1 - axis) for axis, matrix in matrices])
-    return norms.prod(0).argsort(descending=True, stable=True)[:count].sort().values
+def most_important(importance: torch.Tensor, count: int) -> torch.Tensor:
+    """The indices of the ``count`` largest values, ascending."""
+    return importance.argsort(descending=True, stable=True)[:count].sort().values
 
 
 @dataclass(frozen=True)

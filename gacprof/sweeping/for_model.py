@@ -112,7 +112,7 @@ def suite_for_ranks(
 
 def uses_beside_neighbours(products: Products, dim: Dim) -> Iterator[Use]:
     """Yield the dim's uses beside its coupled dims as stored, and padded as diagnosing and planning
-    take them to be. Odd neighbours hide nothing of a dim that is aligned: as stored suffices."""
+    take them to be. An aligned dim is asked to change by nothing but its neighbours: as stored."""
     yield from products.uses_of(dim)
     if dim.size % ALIGNED:
         for multiple in PADDED_TO:

@@ -3,10 +3,11 @@
 import pytest
 import torch
 from decoders import write_decoder
+from tool_checkpoints import checkpoint
 
 from gacprof.checkpoint.load import load_model
 from gacprof.checkpoint.scan import scan
-from gacprof.core.errors import PlanError
+from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.extras.compress.compress import compress
 from gacprof.extras.compress.llm_pruner import prunable_widths
 
@@ -59,3 +60,15 @@ def test_the_first_and_the_last_layers_stay_whole(tmp_path, ids):
     assert [dim.layer for dim in prunable_widths(scan(dense))] == list(range(2, 15))
     with pytest.raises(PlanError, match="81%"):
         compress(dense, tmp_path / "out", method="llm-pruner", ratio=0.9, text=ids)
+
+
+def test_experts_are_not_pruned_since_no_config_says_widths_that_differ(tmp_path):
+    shapes = {}
+    for layer in range(4):
+        expert = f"model.layers.{layer}.mlp.experts.0"
+        shapes[f"{expert}.gate_proj.weight"] = (8, 4)
+        shapes[f"{expert}.up_proj.weight"] = (8, 4)
+        shapes[f"{expert}.down_proj.weight"] = (4, 8)
+    checkpoint(tmp_path / "experts", shapes)
+    with pytest.raises(CheckpointError):
+        prunable_widths(scan(tmp_path / "experts"))

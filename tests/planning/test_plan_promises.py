@@ -206,20 +206,54 @@ def test_a_refusal_names_what_was_asked_and_the_least_that_there_is() -> None:
     assert chosen.nbytes[1] == least
     with pytest.raises(PlanError):
         plan(model, TEETH, memory=least - 1)
+    with pytest.raises(PlanError):
+        plan(model, TEETH, pin=["*=keep"], memory=scan_bytes(model) - 1)
+    assert plan(model, TEETH, pin=["*=keep"], memory=scan_bytes(model)).sizes == {}
+
+
+def scan_bytes(model: Path) -> int:
+    return sum(tensor.nbytes for tensor in scan(model).tensors.values())
+
+
+def test_a_merge_whose_time_is_not_known_is_not_made(tmp_path: Path) -> None:
+    """The dense weight has fewer parameters than the pair, which alone was measured."""
+    q_proj = f"{LAYER}.self_attn.q_proj"
+    folder = write_checkpoint(tmp_path / "model", pair(q_proj, 192, 150, 192))
+    known = set()
+    for m, size in product((1, 64), (150, 152)):
+        known |= {(m, size, 192), (m, 192, size)}
+    chosen = plan(folder, FormulaSource(teeth_of(8), frozenset(known)), objective="pad")
+    assert [choice.after for choice in chosen.choices] == [152]
+
+
+def test_the_verdict_on_a_merged_rank_is_the_sources(tmp_path: Path) -> None:
+    for n_in, verdict in ((173, "misaligned"), (192, "safe")):
+        q_proj = f"{LAYER}.self_attn.q_proj"
+        folder = write_checkpoint(tmp_path / str(n_in), pair(q_proj, 192, 150, n_in))
+        (choice,) = plan(folder, "h100", objective="pad").choices
+        assert (choice.after, choice.verdict) == (None, verdict)
+
+
+def test_a_size_that_the_config_could_not_say_is_not_planned(tmp_path: Path) -> None:
+    shapes = {f"{LAYER}.mlp.up_proj.weight": (173, 64), f"{LAYER}.mlp.down_proj.weight": (64, 173)}
+    table = {"per_layer_config": {"0": {"some_width": 173}}}
+    folder = write_checkpoint(tmp_path / "model", shapes, table)
+    with pytest.raises(PlanError):
+        plan(folder, "h100")
 
 
 def test_a_model_whose_products_nobody_knows_is_not_planned(tmp_path: Path) -> None:
     """A source that knows the dense product and not the pair would only undo the compression."""
     q_proj = f"{LAYER}.self_attn.q_proj"
-    folder = write_checkpoint(tmp_path / "model", pair(q_proj, 192, 83, 192))
+    folder = write_checkpoint(tmp_path / "model", pair(q_proj, 192, 100, 192))
     dense = FormulaSource(teeth_of(8), frozenset({(m, 192, 192) for m in (1, 64)}))
     for objective in ("pad", "quality"):
         with pytest.raises(PlanError):
-            plan(folder, dense, objective=objective, losses={f"{q_proj}:rank": [0.0] * 84})  # type: ignore[arg-type]
+            plan(folder, dense, objective=objective, losses={f"{q_proj}:rank": [0.0] * 101})  # type: ignore[arg-type]
     both = write_checkpoint(
         tmp_path / "both",
         {
-            **pair(q_proj, 192, 83, 192),
+            **pair(q_proj, 192, 100, 192),
             f"{LAYER}.mlp.up_proj.weight": (61, 192),
             f"{LAYER}.mlp.down_proj.weight": (192, 61),
         },
@@ -230,7 +264,7 @@ def test_a_model_whose_products_nobody_knows_is_not_planned(tmp_path: Path) -> N
     }
     chosen = plan(both, FormulaSource(teeth_of(8), frozenset(known)), objective="pad")
     sizes = {choice.dim: (choice.after, choice.verdict) for choice in chosen.choices}
-    assert sizes == {f"{q_proj}:rank": (83, "unknown"), f"{LAYER}.mlp:width": (64, "safe")}
+    assert sizes == {f"{q_proj}:rank": (100, "unknown"), f"{LAYER}.mlp:width": (64, "safe")}
 
 
 def test_a_merge_that_loses_nothing_is_taken_before_a_cut(tmp_path: Path) -> None:

@@ -57,9 +57,21 @@ Path = tuple[str, ...]
 
 
 def count(config: Mapping[str, Any], *keys: str) -> int:
-    """Return the first of these that the config has as a positive whole number, else 0."""
+    """Return the first of ``keys`` that the config has as a positive whole number, else 0."""
     values = (config.get(key) for key in keys)
     return next((value for value in values if type(value) is int and value > 0), 0)
+
+
+def leaves(value: Any, path: Path = ()) -> dict[Path, Any]:
+    """Return what is no table or list in a JSON value, by keys and indices."""
+    if isinstance(value, list):
+        value = dict(enumerate(value))
+    if not isinstance(value, Mapping):
+        return {path: value}
+    inner: dict[Path, Any] = {}
+    for key, item in value.items():
+        inner |= leaves(item, (*path, str(key)))
+    return inner
 
 
 def part_of(config: Mapping[str, Any], tower: str = "") -> tuple[Path, Mapping[str, Any]]:
@@ -111,6 +123,11 @@ class WidthKey:
         width = self.value_at({})
         return width is not None and self.value in (None, width)
 
+    def trust(self) -> tuple[bool, bool]:
+        """Return what speaks for the number: that it says one of the widths, that it is stated."""
+        values = {dim.size / self.times[dim.name] for dim in self.dims}
+        return self.value in values, self.value is not None
+
     def value_at(self, sizes: NewSizes) -> int | None:
         """The one number from which all widths follow; None where there is none."""
         new = {dim.name: sizes.get(dim.name) or dim.size for dim in self.dims}
@@ -137,18 +154,21 @@ def width_keys(config: Mapping[str, Any], dims: Iterable[Dim]) -> list[WidthKey]
             side = re.search(r"\b(decoder|encoder)\.", dim.name)
             kind = side[1] if side and dim.role == "mlp" else dim.role
             groups.setdefault((kind, tower_of(dim.name)), []).append(dim)
+    numbers = leaves(config)
+    if "n_embd" in config and config.get("model_type") != "openai-gpt":
+        numbers.setdefault(("n_inner",), None)  # GPT-2's config may leave it out: 4 · n_embd
     keys: dict[Path, WidthKey] = {}
     for (kind, tower), widths in groups.items():
-        candidates = list(_candidates(config, kind, tower, widths))
-        stated = [key for key in candidates if key.value]
-        true = [k for k in stated if k.value in {d.size / k.times[d.name] for d in widths}]
-        for key in [*true, *stated, *candidates][:1]:
-            if key.path in keys:
-                former = keys[key.path]
-                key = replace(
-                    former, dims=(*former.dims, *key.dims), times={**former.times, **key.times}
-                )
-            keys[key.path] = key
+        candidates = _candidates(config, numbers, kind, tower, widths)
+        key = max(candidates, key=WidthKey.trust, default=None)
+        if key is None:
+            continue
+        if key.path in keys:
+            former = keys[key.path]
+            key = replace(
+                former, dims=(*former.dims, *key.dims), times={**former.times, **key.times}
+            )
+        keys[key.path] = key
     return list(keys.values())
 
 
@@ -159,31 +179,34 @@ def untrue_keys(config: Mapping[str, Any], dims: Iterable[Dim]) -> set[str]:
 
 
 def _candidates(
-    config: Mapping[str, Any], kind: str, tower: str, widths: Sequence[Dim]
+    config: Mapping[str, Any],
+    numbers: Mapping[Path, Any],
+    kind: str,
+    tower: str,
+    widths: Sequence[Dim],
 ) -> Iterator[WidthKey]:
-    """The numbers of a config that could say widths of this kind, and their multiples of them."""
+    """The ``numbers`` of a config that could say widths of this kind."""
     above, part = part_of(config, tower)
-    is_missing = True
-    for name in _KEYS[kind] if above or not tower else ():
-        *inner, key = name.split(".")
-        table = part.get(inner[0]) if inner else part
-        if not isinstance(table, Mapping) or not isinstance(table.get(key, ""), int | None):
-            continue
-        times = {dim.name: Fraction(1) for dim in widths}
-        if kind == "shared_expert" and name in _EXPERT:
-            times = dict.fromkeys(times, Fraction(count(part, *_SHARED_COUNTS) or 1))
-        elif part.get("model_type") == "recurrent_gemma" and key == "intermediate_size":
-            times = dict.fromkeys(times, Fraction(1, 2))
-        elif part.get(_DOUBLED):
-            doubled = [dim.name for dim in widths if dim.size == 2 * count(table, key)]
-            times |= dict.fromkeys(doubled, Fraction(2))
-        value = None if table.get(_ADJUSTED) else count(table, key) or None
-        yield WidthKey((*above, *inner, key), value, tuple(widths), times)
-        is_missing = False
-    is_gpt2 = "n_embd" in part and part["model_type"] != "openai-gpt"
-    if is_missing and is_gpt2 and kind == "mlp":  # whose config may leave it out: 4 · n_embd
-        ones = {dim.name: Fraction(1) for dim in widths}
-        yield WidthKey((*above, "n_inner"), None, tuple(widths), ones)
+    if tower and not above:
+        return
+    for name in _KEYS[kind]:
+        path = (*above, *name.split("."))
+        if isinstance(numbers.get(path, ""), int | None):
+            value = None if part.get(_ADJUSTED) else numbers[path] or None
+            times = {dim.name: _multiple(part, kind, name, dim.size, value) for dim in widths}
+            yield WidthKey(path, value, tuple(widths), times)
+
+
+def _multiple(
+    part: Mapping[str, Any], kind: str, name: str, size: int, value: int | None
+) -> Fraction:
+    """How many times the ``value`` called ``name`` a width of this kind and size is."""
+    if kind == "shared_expert" and name in _EXPERT:
+        return Fraction(count(part, *_SHARED_COUNTS) or 1)
+    if part.get("model_type") == "recurrent_gemma":
+        return Fraction(1, 2)
+    is_doubled = bool(part.get(_DOUBLED)) and size == 2 * (value or 0)
+    return Fraction(2 if is_doubled else 1)
 
 
 def with_widths(config: Mapping[str, Any], dims: Iterable[Dim], sizes: NewSizes) -> dict[str, Any]:

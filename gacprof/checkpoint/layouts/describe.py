@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, groupby
 from typing import Any
 
 from gacprof.checkpoint.inventory import (
@@ -58,10 +59,9 @@ def describe(contents: Contents, path: str, side_files: tuple[str, ...] = ()) ->
         layout = "per-layer-widths"
     if layout == "slicegpt":
         dims += stretches(contents, linears, modules)
-    is_ordered = all(row.ordered for row in FACTORS if row.layout == layout)
     for linear in linears:
         if len(linear.weights) > 1:
-            dims += _ranks(contents, linear, below, is_ordered)
+            dims += _ranks(contents, linear, below)
     dims.sort(key=lambda dim: _order(dim.layer, dim.role, dim.name))
     attentions = find_attentions(contents, linears)
     warnings = (*contents.warnings, *_warnings(contents, layout, dims, attentions))
@@ -86,8 +86,8 @@ def recognise(contents: Contents) -> tuple[str, list[Linear]]:
     rows = FACTORS
     if contents.factors:
         rows = [users_row(*contents.factors)]
-    for layout in dict.fromkeys(row.layout for row in rows):
-        linears = [x for row in rows if row.layout == layout for x in row.pairs(contents)]
+    for layout, group in groupby(rows, key=lambda row: row.layout):
+        linears = list(chain.from_iterable(row.pairs(contents) for row in group))
         if linears:
             return layout, linears
     if contents.factors:
@@ -165,9 +165,7 @@ def _order(layer: int | None, role: str, name: str) -> tuple[Any, ...]:
     return layer, _PLACES.get(role, len(_ROLES)), numbers
 
 
-def _ranks(
-    contents: Contents, linear: Linear, below: Mapping[str, Sequence[str]], is_ordered: bool
-) -> Iterator[Dim]:
+def _ranks(contents: Contents, linear: Linear, below: Mapping[str, Sequence[str]]) -> Iterator[Dim]:
     """One rank for each outer factor, at its offset in the inner one's output. None may change
     where a tensor between the factors (``below`` them) may have its size."""
     inner, *outer = linear.weights
@@ -196,7 +194,7 @@ def _ranks(
             dense_size=full if size < full else None,
             padding="refused" if why else "exact",
             why=why,
-            ordered=is_ordered,
+            ordered=linear.ordered,
         )
         start += size
 
@@ -264,20 +262,23 @@ def _attention(layer: int, config: Mapping[str, Any], sizes: Mapping[str, int]) 
     heads where it has one. A head_dim that the config leaves out is hidden size over heads,
     transformers' default.
     """
-    heads = count(config, "num_heads", "num_attention_heads", "n_head")
+    stated_heads = count(config, "num_attention_heads", "n_head")
+    heads = count(config, "num_heads") or stated_heads
     kv_heads = count(config, "num_key_value_heads", "num_kv_heads") or heads
+    if not heads:
+        return AttentionHeads(layer, 0, 0, 0)
     if "latent" in sizes:  # DeepSeek: q and k have a rotated and an unrotated part for each head
         head_dim = count(config, "qk_nope_head_dim") + count(config, "qk_rope_head_dim")
         return AttentionHeads(layer, heads, heads, head_dim)
     hidden = count(config, "hidden_size", "n_embd", "d_model")
-    head_dim, rest = divmod(hidden, count(config, "num_attention_heads", "n_head") or heads or 1)
-    head_dim = count(config, "head_dim") or (0 if rest or not heads else head_dim)
+    head_dim, rest = divmod(hidden, stated_heads or heads)
+    head_dim = count(config, "head_dim") or (0 if rest else head_dim)
     if "qkv" in sizes:
-        kv_heads, rest = divmod(sizes["qkv"] - heads * head_dim, 2 * head_dim or 1)
+        kv_heads, rest = divmod(sizes["qkv"] - heads * head_dim, max(1, 2 * head_dim))
         return AttentionHeads(layer, heads, 0 if rest else kv_heads, head_dim)
     q, k = sizes.get("q", 0), sizes.get("k", 0)
-    if head_dim and q % head_dim == 0 and k % head_dim == 0:
+    if head_dim and q % head_dim == k % head_dim == 0:
         return AttentionHeads(layer, q // head_dim, k // head_dim, head_dim)
-    if heads and q % heads == 0 and q * kv_heads == k * heads:
+    if q % heads == 0 and q * kv_heads == k * heads:
         return AttentionHeads(layer, heads, kv_heads, q // heads)
     return AttentionHeads(layer, 0, 0, 0)

@@ -23,7 +23,7 @@ from gacprof.checkpoint.layouts.linear import Linear, stored_linear
 from gacprof.core.errors import CheckpointError
 
 MAX_GROUPS = 1024
-"""Outer factors of one layer. PaLU writes one a group of heads: 128 at most today."""
+"""Outer factors of one layer. PaLU writes one for each group of heads: 128 at most today."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Factors:
                     f"{module}: its factors do not fit: {name} {list(shapes[0])} and {outer[0]} "
                     f"{list(shapes[1])}: fetch them again"
                 )
-            yield stored_linear(contents, module, name, *outer)
+            yield stored_linear(contents, module, name, *outer, ordered=self.ordered)
 
     def without_prefix(self, name: str) -> str:
         """A class's name or a model type as the uncompressed model has it."""

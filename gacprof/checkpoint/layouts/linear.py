@@ -27,9 +27,10 @@ class Linear:
 
     ``axes`` are the out and in axis of its weights (nn.Linear: 0 and 1). ``per_output`` and
     ``per_input`` count stored parameters for one entry of the output, of the input. ``joined``
-    experts lie one after the other along axis 0, and the features are those of one of them;
-    ``alternating`` says that entries of gate and up alternate. ``why`` says why no dim of this
-    layer may change; empty where one may.
+    experts lie one after the other along axis 0, and the features are those of a single one;
+    ``alternating`` says that entries of gate and up alternate, ``ordered`` that the last entries of
+    a rank are the least important. ``why`` says why no dim of this layer may change; empty where
+    one may.
     """
 
     name: str
@@ -45,7 +46,15 @@ class Linear:
     axes: tuple[int, int] = (0, 1)
     joined: int = 1
     alternating: bool = False
+    ordered: bool = False
     why: str = ""
+
+
+def bias_of(weight: str) -> str:
+    """Return the name of a weight's bias; stacked experts' weights have no ending."""
+    if weight.endswith(".weight"):
+        return weight.removesuffix("weight") + "bias"
+    return f"{weight}_bias"
 
 
 def stored_linear(
@@ -55,20 +64,15 @@ def stored_linear(
     axes: tuple[int, int] = (0, 1),
     joined: int = 1,
     alternating: bool = False,
+    ordered: bool = False,
     why: str = "",
 ) -> Linear:
     """Describe the layer of these weights, in the order of execution, by their shapes."""
     tensors = contents.tensors
     outer = weights[1:] or weights
-    biases = []
-    for weight in outer:
-        bias = f"{weight}_bias"  # of stacked experts
-        if weight.endswith(".weight"):
-            bias = weight.removesuffix("weight") + "bias"
-        if bias in tensors:
-            biases.append(bias)
-    if len(biases) < len(outer):
-        biases = []
+    biases = tuple(map(bias_of, outer))
+    if not tensors.keys() >= set(biases):
+        biases = ()
     n_out = sum(tensors[weight].shape[axes[0]] for weight in outer)
     n_in = tensors[weights[0]].shape[axes[1]]
     if axes[0] == 0:
@@ -85,10 +89,11 @@ def stored_linear(
         tensors[outer[0]].dtype,
         per_output=sum(tensors[part].numel for part in (outer[0], *biases)) // max(1, n_out),
         per_input=tensors[weights[0]].numel // max(1, n_in),
-        biases=tuple(biases),
+        biases=biases,
         axes=axes,
         joined=joined,
         alternating=alternating,
+        ordered=ordered,
         why=why,
     )
 
@@ -126,7 +131,7 @@ def dense_linears(contents: Contents, others: Iterable[Linear]) -> Iterator[Line
 def _is_in_out(contents: Contents, weight: str) -> bool:
     """Tell whether a weight has its bias along axis 1 and not along axis 0."""
     shape = contents.tensors[weight].shape
-    bias = contents.tensors.get(weight.removesuffix("weight") + "bias")
+    bias = contents.tensors.get(bias_of(weight))
     return bias is not None and bias.shape == shape[1:] != shape[:1]
 
 

@@ -44,7 +44,7 @@ def find_widths(
         elif role in ("q", "k", "v", "qkv", "o"):
             attention.update(linear.weights, linear.biases)
     dims: list[Dim] = []
-    others: dict[tuple[bool, float], str] = {}
+    incomplete: set[float] = set()
     for mlp, parts in mlps.items():
         down = parts.pop("down", None)
         sizes = {x.out_features / _COPIES[role] for role, x in parts.items()}
@@ -52,23 +52,24 @@ def find_widths(
         if down and is_whole and sizes == {down.in_features}:
             beside = set(below[mlp]) - attention
             dims.append(_width(contents, mlp, {**parts, "down": down}, beside))
-        else:  # LongCat's zero experts have gate and up only, and the experts' number says both
-            is_expert = EXPERT.search(f"{mlp}.") is not None
-            others |= {(is_expert, size): f" and not for {mlp}'s" for size in sizes}
+        else:
+            incomplete |= sizes
     model_type = contents.config.get("model_type")
-    if model_type:
-        keys = width_keys(contents.config, dims)
-        stated = {name for key in keys for name in key.times}
-        for i, dim in enumerate(dims):
-            other = others.get((dim.role == "expert", dim.size), "")
-            if other or dim.name not in stated:
-                why = f"the config of a {model_type} has no number for this width{other}"
-                dims[i] = replace(dim, padding="refused", why=dim.why or why)
+    if not model_type:
+        return dims
+    stated: set[str] = set()
+    for key in width_keys(contents.config, dims):
+        stated |= key.times.keys()
+    for i, dim in enumerate(dims):
+        # LongCat's zero experts have gate and up only, and the experts' number says theirs too
+        if dim.name not in stated or dim.size in incomplete:
+            why = f"the config of a {model_type} has no number for this width alone"
+            dims[i] = replace(dim, padding="refused", why=dim.why or why)
     return dims
 
 
 def _width(contents: Contents, mlp: str, parts: Mapping[str, Linear], others: Set[str]) -> Dim:
-    """The width of an MLP of these parts by role, beside ``others``, tensors that are none."""
+    """The width of an MLP of these parts, by role; ``others`` are its tensors that are no part."""
     down = parts["down"]
     size, cost = down.in_features, down.per_input
     places: list[Place] = []

@@ -99,7 +99,10 @@ def align(
         unit = int(np.sum(cost))
         options.append(sizes)
         takes.append([size * unit for size in sizes])
-        values.append([_value(score, unit * (size - dim), size) for size in sizes])
+        if isinstance(score, list):
+            values.append([score[size] for size in sizes])
+        else:
+            values.append([score * unit * (size - dim) for size in sizes])
         room += dim * unit
     choice = solve(values, [(takes, room if budget is None else budget)]).choice
     return [sizes[index] for sizes, index in zip(options, choice, strict=True)]
@@ -134,11 +137,4 @@ def _offered(sizes: Sequence[int], dim: int, score: Shares) -> list[int]:
     if isinstance(score, list):
         return [size for size in sizes if size < len(score)]
     below = [size for size in sizes if size < dim][-NEIGHBOURS:]
-    above = [size for size in sizes if size > dim]
-    exact = [size for size in sizes if size == dim]
-    return below + (exact + above)[:NEIGHBOURS]
-
-
-def _value(score: Shares, added: int, size: int) -> float:
-    """A size's value: its share of quality, or Eq. 4's importance times the parameters added."""
-    return score[size] if isinstance(score, list) else score * added
+    return below + [size for size in sizes if size >= dim][:NEIGHBOURS]

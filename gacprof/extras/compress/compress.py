@@ -28,6 +28,7 @@ from gacprof.extras.compress.low_rank import LowRank
 from gacprof.extras.compress.options import Objective, RankOptions, WidthOptions
 from gacprof.extras.compress.statistics import LENGTH, WINDOWS, calibration_ids
 from gacprof.extras.compress.targets import targets_of
+from gacprof.realigning.realign import check_output
 
 Method = Literal[LowRank, "llm-pruner"]
 
@@ -182,10 +183,7 @@ def compress(
 
 def _check_request(inventory: Inventory, out: Path) -> None:
     """Raise an error for a model that cannot be compressed, or an output that cannot be written."""
-    if out.exists():
-        raise FileExistsError(f"{out} exists: name a folder that does not")
-    if out.resolve().is_relative_to(Path(inventory.folder).resolve()):
-        raise CheckpointError(f"{out} lies in the checkpoint {inventory.path}: name another")
+    check_output(inventory, out)
     factored = [m.name for m in inventory.modules if m.kind in ("factored", "grouped")]
     if factored or inventory.is_quantised:
         raise CheckpointError(

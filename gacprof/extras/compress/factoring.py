@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from gacprof.checkpoint.inventory import Inventory, TensorInfo
+from gacprof.checkpoint.layouts.linear import bias_of
 from gacprof.checkpoint.tensors import read_tensor
-from gacprof.extras.compress.folder import LayerResults, NewTensors, stored_tensor
+from gacprof.extras.compress.folder import LayerResults, NewTensors
 from gacprof.extras.compress.layered import LayeredModel
 from gacprof.extras.compress.low_rank import (
     METRICS,
@@ -23,11 +25,17 @@ from gacprof.extras.compress.low_rank import (
 from gacprof.extras.compress.options import Objective
 from gacprof.extras.compress.statistics import (
     Covariance,
+    LayerStatistics,
     backward_statistics,
     forward_statistics,
 )
 from gacprof.extras.compress.targets import Target
 from gacprof.realigning.values import rounded
+
+
+def curve_of(objective: Objective) -> str:
+    """Return the ending of the results that say what ranks lose by an objective."""
+    return "/loss" if objective == "loss" else "/energy"
 
 
 class Factoring:
@@ -59,39 +67,34 @@ class Factoring:
         ``ids`` are windows of tokens [windows, tokens], None where the method needs none. Losses
         take a backward pass, whose hidden states lie in ``folder``.
         """
-        by_loss = objective == "loss"
-        suffix = "/loss" if by_loss else "/energy"
-        missing = [layer for layer in self.by_layer if not self.results.has(layer, suffix)]
+        curve = curve_of(objective)
+        missing = [layer for layer in self.by_layer if not self.results.has(layer, curve)]
         if not missing:
             return
+        passes: Iterable[LayerStatistics]
         if ids is None:
-            for layer in missing:
-                self._factor_layer(layer, {}, {})
-            return
-        model = LayeredModel(self.inventory, self.device)
-        if by_loss or METRICS[self.method].outputs is not unweighted:
+            passes = [LayerStatistics(layer, nn.Module()) for layer in missing]
+        elif curve == "/loss" or METRICS[self.method].outputs is not unweighted:
+            model = LayeredModel(self.inventory, self.device)
             passes = backward_statistics(model, ids, self._names, folder)
         else:
+            model = LayeredModel(self.inventory, self.device)
             passes = forward_statistics(model, ids, self._names)
         for statistics in passes:
             if statistics.index in missing:
-                self._factor_layer(statistics.index, statistics.inputs, statistics.gradients)
+                self._factor_layer(statistics)
 
     def _names(self, layer: int) -> list[str]:
         return [target.name for target in self.by_layer.get(layer, [])]
 
-    def _factor_layer(
-        self,
-        layer: int,
-        inputs: Mapping[str, Covariance],
-        gradients: Mapping[str, Covariance],
-    ) -> None:
+    def _factor_layer(self, statistics: LayerStatistics) -> None:
+        inputs, gradients = statistics.inputs, statistics.gradients
         tensors: dict[str, torch.Tensor] = {}
-        for target in self.by_layer[layer]:
+        for target in self.by_layer[statistics.index]:
             if inputs and target.name not in inputs:  # no token reached this expert
                 continue
             tensors |= self._factor(target, inputs.get(target.name), gradients.get(target.name))
-        self.results.save(layer, tensors)
+        self.results.save(statistics.index, tensors)
 
     def _factor(
         self, target: Target, inputs: Covariance | None, gradients: Covariance | None
@@ -110,13 +113,12 @@ class Factoring:
 
     def losses(self, objective: Objective) -> dict[str, list[float]]:
         """Return what the ranks 0, 1, … of each target lose: energy, or by its objective loss."""
-        what = "loss" if objective == "loss" else "energy"
+        curve = curve_of(objective)
         losses = {}
-        for layer, targets in self.by_layer.items():
-            results = self.results.load(layer)
-            for target in targets:
-                if f"{target.name}/{what}" in results:
-                    losses[target.name] = results[f"{target.name}/{what}"].tolist()
+        for layer in self.by_layer:
+            for name, values in self.results.load(layer).items():
+                if name.endswith(curve):
+                    losses[name.removesuffix(curve)] = values.tolist()
         return losses
 
     def config(self, sizes: Mapping[str, int | None]) -> dict[str, Any]:
@@ -134,12 +136,11 @@ class Factoring:
                 target = factored[info.name]
                 rank = sizes[target.name]
                 results = self.results.load(target.layer)
-                u = results[f"{target.name}/u"][:, :rank]
+                u = results[f"{target.name}/u"][:, :rank].contiguous()
                 return {target.inner: results[f"{target.name}/v"][:rank], target.outer: u}
-            stored = stored_tensor(self.inventory, info)
-            if info.name in biases:
-                outer = biases[info.name].outer.removesuffix("weight")
-                return {f"{outer}bias": stored[info.name]}
-            return stored
+            name = info.name
+            if name in biases:
+                name = bias_of(biases[name].outer)
+            return {name: read_tensor(self.inventory, info.name)}
 
         return tensors

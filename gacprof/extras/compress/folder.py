@@ -14,10 +14,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from gacprof.checkpoint.inventory import Inventory, TensorInfo
-from gacprof.checkpoint.tensors import read_tensor
 from gacprof.core.files import replacing, write_json
+from gacprof.realigning.realign import write_shards
 
-INDEX = "model.safetensors.index.json"
 CONFIG = "config.json"
 CODE = "auto_map"
 """The config's key for remote code, which does not know the new layers."""
@@ -76,38 +75,14 @@ def write_compressed(
     new_tensors: NewTensors,
     config: Mapping[str, Any],
 ) -> None:
-    """Write a checkpoint into an empty folder: weights, a shard in memory at a time, sharded as
-    the source is; its config, tokenizer and licence."""
-    shards: dict[str, list[TensorInfo]] = {}
-    stored: set[object] = set()
+    """Write a checkpoint into an empty folder: weights, sharded as the source's; its config,
+    tokenizer and licence."""
+    infos: dict[object, TensorInfo] = {}
     for info in inventory.tensors.values():
-        if info.stored_at not in stored:  # a tied tensor is written once
-            shards.setdefault(_file_name(info), []).append(info)
-        stored.add(info.stored_at)
-    weight_map: dict[str, str] = {}
-    total_size = 0
-    for file, infos in shards.items():
-        state = {}
-        for info in infos:
-            for name, value in new_tensors(info).items():
-                state[name] = value.contiguous()
-        save_file(state, folder / file, {"format": "pt"})
-        weight_map |= dict.fromkeys(state, file)
-        total_size += sum(value.nbytes for value in state.values())
-    if len(shards) > 1:
-        index = {"metadata": {"total_size": total_size}, "weight_map": weight_map}
-        write_json(folder / INDEX, index)
+        infos.setdefault(info.stored_at, info)  # a tied tensor is written once
+    sources = {info: info.name for info in infos.values()}
+    write_shards(folder, inventory, sources, new_tensors)
     write_json(folder / CONFIG, {key: value for key, value in config.items() if key != CODE})
     for name in inventory.side_files:
         if name != CONFIG and not name.endswith(".py"):
             shutil.copy(Path(inventory.folder) / name, folder / name)
-
-
-def _file_name(info: TensorInfo) -> str:
-    """The output's file for a tensor; pickled weights become one safetensors file."""
-    return info.file if info.file.endswith(".safetensors") else "model.safetensors"
-
-
-def stored_tensor(inventory: Inventory, info: TensorInfo) -> dict[str, torch.Tensor]:
-    """Return a stored tensor by its name, as it is."""
-    return {info.name: read_tensor(inventory, info.name)}

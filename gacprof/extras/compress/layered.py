@@ -31,7 +31,7 @@ Logits = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 [batch, tokens, vocabulary]."""
 
 TOKENS_AT_ONCE = 4096
-"""Windows are run in batches of about so many tokens."""
+"""Windows are run in batches of about this many tokens."""
 
 
 class LayeredModel:
@@ -115,7 +115,9 @@ class LayeredModel:
             for name, parameter in list(root.named_parameters(remove_duplicate=False)):
                 if (prefix + name).startswith(skip):
                     continue
-                tensor = self._tensor_of(prefix + name)
+                tensor = prefix + name
+                if tensor not in self.inventory.tensors:  # a tied head
+                    tensor = self._embedding
                 if tensor not in values:
                     values[tensor] = nn.Parameter(self._read(tensor), requires_grad=False)
                 path, _, attribute = name.rpartition(".")
@@ -133,14 +135,9 @@ class LayeredModel:
             raise CheckpointError(f"{self.inventory.path}: '{tensor}' holds NaN or infinity")
         return value
 
-    def _tensor_of(self, parameter: str) -> str:
-        """The stored tensor of a parameter; the head's may be the embedding's."""
-        if parameter in self.inventory.tensors:
-            return parameter
-        return self._embedding
-
     @property
     def _embedding(self) -> str:
+        """The name of the embedding's weight."""
         embedding = self.model.get_input_embeddings()
         paths = {id(module): name for name, module in self.model.named_modules()}
         return f"{paths[id(embedding)]}.weight"

@@ -8,19 +8,23 @@ last layers stay whole, and so do heads, which no map can move.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from gacprof.checkpoint.inventory import Dim, Inventory, Place, TensorInfo
+from gacprof.checkpoint.inventory import Dim, Inventory
 from gacprof.checkpoint.layouts.configs import with_widths
+from gacprof.checkpoint.tensors import read_tensor
 from gacprof.core.errors import CheckpointError
-from gacprof.extras.compress.folder import LayerResults, NewTensors, stored_tensor
+from gacprof.extras.compress.folder import LayerResults, NewTensors
 from gacprof.extras.compress.layered import LayeredModel
 from gacprof.extras.compress.options import PRUNED, Objective
 from gacprof.extras.compress.statistics import backward_statistics
+from gacprof.realigning.changes import NewTensor, new_checkpoint
+from gacprof.realigning.values import NewValues
 
 
 def prunable_widths(inventory: Inventory) -> list[Dim]:
@@ -34,8 +38,7 @@ def prunable_widths(inventory: Inventory) -> list[Dim]:
     widths = [
         dim
         for dim in inventory.dims
-        if dim.kind == "width" and dim.role in PRUNED and dim.padding == "exact"
-        if dim.layer in inner
+        if dim.role == PRUNED and dim.adjustable and dim.layer in inner
     ]
     if not widths:
         raise CheckpointError(f"{inventory.path}: no MLP has a width that could be pruned")
@@ -50,12 +53,10 @@ def taylor_importance(layer: nn.Module, prefix: str, dim: Dim) -> torch.Tensor:
     importance = torch.zeros(dim.size, dtype=torch.float64)
     for place in dim.places:
         weight = layer.get_parameter(place.tensor.removeprefix(prefix))
-        if weight.grad is None:  # an expert that no token reached
-            continue
+        assert weight.grad is not None
         taylor = (weight * weight.grad).detach().abs().double().cpu()
-        stretch = taylor.narrow(place.axis, place.start, dim.size * place.per)
-        by_entry = stretch.movedim(place.axis, 0).reshape(dim.size, -1)
-        importance += by_entry.sum(1)
+        stretch = taylor.narrow(place.axis, place.start, dim.size)
+        importance += stretch.movedim(place.axis, 0).reshape(dim.size, -1).sum(1)
     return importance
 
 
@@ -119,27 +120,6 @@ class Pruning:
 
     def new_tensors(self, sizes: Mapping[str, int | None]) -> NewTensors:
         """The tensors of the model with the most important units of each width."""
-        importance = self.importance()
-        cuts: dict[str, list[tuple[Dim, Place]]] = {}
-        for dim in self.widths:
-            for place in dim.places:
-                cuts.setdefault(place.tensor, []).append((dim, place))
-
-        def tensors(info: TensorInfo) -> Mapping[str, torch.Tensor]:
-            value = stored_tensor(self.inventory, info)[info.name]
-            keep = {axis: torch.ones(n, dtype=torch.bool) for axis, n in enumerate(value.shape)}
-            for dim, place in cuts.get(info.name, []):
-                removed = least_important(importance[dim.name], sizes[dim.name] or dim.size)
-                entries = removed[:, None] * place.per + torch.arange(place.per)
-                keep[place.axis][place.start + entries.flatten()] = False
-            for axis, mask in keep.items():
-                if not mask.all():
-                    value = value.index_select(axis, mask.nonzero().flatten())
-            return {info.name: value}
-
-        return tensors
-
-
-def least_important(importance: torch.Tensor, size: int) -> torch.Tensor:
-    """Return the indices of the units that go where ``size`` of them stay."""
-    return importance.argsort(descending=True, stable=True)[size:]
+        new = new_checkpoint(self.inventory, sizes)
+        values = NewValues(new, partial(read_tensor, self.inventory), self.importance())
+        return lambda info: {info.name: values.tensor(NewTensor(info.name, (info.name,)))}

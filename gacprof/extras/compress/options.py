@@ -34,8 +34,8 @@ Objective = Literal["loss", "energy", "uniform"]
 WINDOW = 0.25
 """How far from a method's own size others are offered, as a fraction of it."""
 
-PRUNED = frozenset({"mlp", "expert", "shared_expert"})
-"""Roles of the widths that are pruned."""
+PRUNED = "mlp"
+"""The role of the widths that are pruned. No config says widths of experts that differ."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class WidthOptions:
         multiple: int = 1,
     ) -> None:
         self.widths = widths
-        self.total = sum(d.size * d.params_per_unit for d in inventory.dims if d.role in PRUNED)
+        self.total = sum(d.size * d.params_per_unit for d in inventory.dims if d.role == PRUNED)
         self.candidates: dict[str, list[int]] = {}
         for dim in widths:
             if source is not None:
@@ -137,7 +137,7 @@ class WidthOptions:
         if room <= 0:
             raise PlanError(
                 f"the pruned layers have {pruned / self.total:.0%} of the MLPs' parameters: "
-                f"{ratio:g} of these cannot go"
+                f"a ratio of {ratio:g} would leave nothing of them"
             )
         options = {}
         for dim in self.widths:

@@ -110,7 +110,7 @@ def deploy(
     if min(tp, ep, dp) < 1:
         raise ConfigError(f"tp {tp}, ep {ep} and dp {dp} must be positive")
     sizes = ConfigSizes(values)
-    if ep > 1 and "expert" not in sizes.family:
+    if ep > 1 and "expert_width" not in sizes.family:
         raise ConfigError(f"ep {ep} shares out experts, and the config has none")
     storage = storage_of_config(sizes.values, sizes.get("layers"))
     if quantisation is not None:

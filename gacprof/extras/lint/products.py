@@ -69,7 +69,7 @@ def rank_products(deployment: Deployment) -> list[RankProduct]:
     groups: dict[str, list[RankProduct]] = {}
     widths = {module.out_features for module in modules if module.role == "up"}
     prefixes = {"": "", "mlp": "", "attention": MIXER_PREFIXES.get(sizes.mixer, "")}
-    if "expert" in sizes.family:
+    if "expert_width" in sizes.family:
         prefixes["mlp"] = "dense."
     for module in modules:
         block, fused, name, *_ = ROLES["roles"][module.role]
