@@ -229,12 +229,16 @@ Scenario = Sequence[Row]
 def scenarios_of(problem: Problem, dim_class: DimClass) -> list[Scenario]:
     """Return the scenarios of a class: for each joint size of the hub that is served well a row of
     every part. Where there are none, the hub stays as it is or takes the first."""
+    stored: Scenario = ()
+    if dim_class.may_stay:
+        hub = dim_class.hub.stored
+        stored = [_measured(problem, part, [part.stored], hub) for part in dim_class.parts]
     scenarios: list[Scenario] = []
     for sizes in dim_class.joint_sizes:
         fixed = {**problem.settled, **sizes}
         if all(served(problem.table, dim, [sizes[dim.name]], fixed) for dim in dim_class.hub.dims):
             rows = [row_of(problem, dim_class, part, sizes) for part in dim_class.parts]
-            if all(row.sizes for row in rows):
+            if all(row.sizes for row in rows) and is_worth_it(rows, stored):
                 scenarios.append(rows)
     if not scenarios:
         sizes = dim_class.hub.stored if dim_class.may_stay else dim_class.joint_sizes[0]
@@ -247,18 +251,29 @@ def scenarios_of(problem: Problem, dim_class: DimClass) -> list[Scenario]:
     return scenarios
 
 
+def is_worth_it(rows: Scenario, stored: Scenario) -> bool:
+    """Return whether a scenario can be as fast as the class as it is, or is worth more. Nothing is
+    compared with times that are not known."""
+    least_us = sum(row.us.min() for row in rows)
+    stored_us = sum(row.us[0] for row in stored) if stored else np.nan
+    most_value = sum(row.values.max() for row in rows)
+    is_slower = least_us > stored_us * (1 + ROUNDING)
+    return not is_slower or most_value > sum(row.values[0] for row in stored)
+
+
 def row_of(problem: Problem, dim_class: DimClass, part: Part, hub_sizes: NewSizes) -> Row:
     """Return the options of a part beside the hub's sizes that are worth comparing; where none is
     served well the present size, if it may stay there."""
     row = options_of(problem, dim_class, part, hub_sizes)
-    stored = _measured(problem, part, [part.stored], dim_class.hub.stored)
-    is_worth_it = ~np.isnan(row.us)
-    if dim_class.may_stay:
-        is_as_fast = row.us <= stored.us[0] * (1 + ROUNDING)
-        is_worth_it &= is_as_fast | (row.values > stored.values[0])
-    if np.isnan(stored.us[0]):  # the source has no times, or not these
-        is_worth_it[:] = True
-    places = np.flatnonzero(is_worth_it).tolist()
+    is_timed = ~np.isnan(row.us)
+    is_pair = np.array([None not in sizes.values() for sizes in row.sizes])
+    # Of a pair whose time isn't known nobody can say that the dense product is faster.
+    is_kept = is_timed == is_timed[is_pair].any()
+    now = row.place(part.stored)
+    if part is not dim_class.hub and dim_class.may_stay and is_timed[now]:
+        is_as_fast = row.us <= row.us[now] * (1 + ROUNDING)
+        is_kept &= is_as_fast | (row.values > row.values[now])
+    places = np.flatnonzero(is_kept).tolist()
     if part is not dim_class.hub:
         (group,) = part.groups
         fixed = {**problem.settled, **hub_sizes}
@@ -328,7 +343,11 @@ def _measured(
     weights = footprints(problem.inventory, part.tensors, columns, part.modules)
     parameters, nbytes = (np.broadcast_to(np.asarray(x, float), count) for x in weights)
     us = np.broadcast_to(times_us(table, part.modules, columns), count)
-    amounts = {"parameters": parameters, "bytes": nbytes, "latency_us": us}
+    amounts = {
+        "parameters": parameters,
+        "bytes": nbytes,
+        "latency_us": np.nan_to_num(us, nan=np.inf),
+    }
     values = [
         problem.objective.value(part.dims, sizes, int(parameters[i]))
         for i, sizes in enumerate(options)

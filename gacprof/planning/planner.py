@@ -157,7 +157,7 @@ def _refuse_unreachable(limits: Limits, least: Sequence[float]) -> None:
     for (name, most), reached in zip(limits.items(), least, strict=True):
         if reached > most * (1 + ROUNDING):
             raise PlanError(
-                f"the limit of {most:,.0f} {UNITS[name]} cannot be kept: the sizes on offer take "
+                f"the limit of {most:,.0f} {UNITS[name]} cannot be kept: what was compared takes "
                 f"{reached:,.0f} at least: raise it, widen the window, or pin fewer sizes"
             )
 

@@ -39,13 +39,15 @@ class Objective:
     scores: Scores = field(default_factory=dict)
 
     def loss(self, dim: Dim, size: int | None) -> float | None:
-        """The loss at a size; None where it is not known. Merging and padding lose nothing that
-        is not measured."""
+        """The loss at a size; None where it is not known. A larger size that was not measured,
+        and merging, lose what the present size does."""
         curve = self.losses.get(dim.name, {})
+        is_cut = size is not None and size < dim.size
         if size is not None and size in curve:
             return curve[size]
-        is_cut = size is not None and size < dim.size
-        return None if is_cut and self.name == "quality" else 0.0
+        if is_cut and self.name == "quality":
+            return None
+        return curve.get(dim.size, 0.0)
 
     def suits(self, dim: Dim, size: int) -> bool:
         """Whether the dim may have the size; what a cut loses must be known."""

@@ -415,3 +415,44 @@ def test_a_plan_and_a_diagnosis_agree_on_what_is_safe(tmp_path: Path) -> None:
 def test_sizes_that_were_not_compared_are_counted() -> None:
     assert plan(FIXTURES / "asvd_mha_r1", "h100", pin=["*:width=keep"]).not_compared == 0
     assert plan(FIXTURES / "asvd_mha_r1", "h100").not_compared > 0
+
+
+def test_a_wider_hub_that_slows_one_product_and_speeds_the_class_is_taken(tmp_path: Path) -> None:
+    """N of gate and up is slow off 16; padding the width costs down's pair a little."""
+
+    def penalty_on_n(m: int, n: int, k: int) -> float:
+        return 0.05 + m * n * k / 1e5 * (1.4 if n % 16 or k % 8 else 1.0)
+
+    shapes = {
+        f"{LAYER}.mlp.gate_proj.weight": (100, 64),
+        f"{LAYER}.mlp.up_proj.weight": (100, 64),
+        **pair(f"{LAYER}.mlp.down_proj", 64, 24, 100),
+    }
+    folder = write_checkpoint(tmp_path / "model", shapes, {"intermediate_size": 100})
+    losses = falling_losses(scan(folder), random.Random(0))
+    for asked in ({"losses": losses}, {"objective": "pad"}):
+        chosen = plan(folder, FormulaSource(penalty_on_n), **asked)  # type: ignore[arg-type]
+        assert {choice.after for choice in chosen.choices} == {112, 24}
+        assert chosen.latency_us is not None
+        assert chosen.latency_us[1].value < chosen.latency_us[0].value
+
+
+def test_a_limit_on_time_leaves_out_what_has_no_time(tmp_path: Path) -> None:
+    q_proj = f"{LAYER}.self_attn.q_proj"
+    folder = write_checkpoint(tmp_path / "model", pair(q_proj, 192, 107, 192))
+    known = set()
+    for m, size in product((1, 64), range(96, 129)):
+        known |= {(m, size, 192), (m, 192, size)}
+    source = FormulaSource(teeth_of(8), frozenset(known))
+    chosen = plan(folder, source, objective="pad", latency="1s")
+    assert chosen.sizes == {f"{q_proj}:rank": 112}
+    with pytest.raises(PlanError):
+        plan(folder, source, objective="pad", latency="1us")
+
+
+def test_a_larger_size_loses_what_the_present_one_does(tmp_path: Path) -> None:
+    q_proj = f"{LAYER}.self_attn.q_proj"
+    folder = write_checkpoint(tmp_path / "model", pair(q_proj, 192, 51, 192))
+    losses = {f"{q_proj}:rank": {48: 0.1, 51: 0.3}}
+    (choice,) = plan(folder, "h100", losses=losses).choices
+    assert (choice.after, choice.loss) == (48, 0.1)
