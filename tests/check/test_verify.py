@@ -192,6 +192,30 @@ def test_experts_that_no_token_is_routed_to_are_named(tmp_path: Path) -> None:
     assert len(result.unreached) == 4
 
 
+def test_a_router_that_rounding_decides_vouches_for_no_expert(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = transformers.Qwen3MoeConfig(
+        **{"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 96},
+        **{"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 48},
+        **{"num_key_value_heads": 2, "head_dim": 16, "decoder_sparse_step": 1},
+        initializer_range=0.3,
+    )
+    model = transformers.Qwen3MoeForCausalLM(config)
+    for layer in model.model.layers:
+        router = layer.mlp.gate.weight.data
+        router[1] = router[0] * (1 + 1e-7 * torch.randn(64))
+    model.save_pretrained(tmp_path / "a")
+
+    def double(state: State) -> None:
+        for name in state:
+            if name.endswith("down_proj.weight"):
+                state[name] *= 2
+
+    assert verify(tmp_path / "a", tmp_path / "a").verdict == "same"
+    other = edited(tmp_path / "a", tmp_path / "b", double)
+    assert verify(tmp_path / "a", other).verdict != "same"
+
+
 @pytest.mark.parametrize("setting", [{"max_position_embeddings": 32}, {"eos_token_id": 7}])
 def test_settings_that_no_token_reaches_are_named(setting: dict[str, int], tmp_path: Path) -> None:
     source = write_decoder(tmp_path / "a")
