@@ -194,26 +194,26 @@ def test_experts_that_no_token_is_routed_to_are_named(tmp_path: Path) -> None:
 
 def test_a_router_that_rounding_decides_vouches_for_no_expert(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    config = transformers.Qwen3MoeConfig(
-        **{"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 96},
-        **{"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 48},
-        **{"num_key_value_heads": 2, "head_dim": 16, "decoder_sparse_step": 1},
-        initializer_range=0.3,
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 80}
+    experts = {"num_local_experts": 2, "num_experts_per_tok": 1, "intermediate_size": 48}
+    config = transformers.GptOssConfig(
+        **sizes, **experts, num_key_value_heads=2, head_dim=16, initializer_range=0.3
     )
-    model = transformers.Qwen3MoeForCausalLM(config)
+    model = transformers.GptOssForCausalLM(config)
     for layer in model.model.layers:
-        router = layer.mlp.gate.weight.data
+        layer.mlp.router.bias.data.zero_()
+        router = layer.mlp.router.weight.data
         router[1] = router[0] * (1 + 1e-7 * torch.randn(64))
     model.save_pretrained(tmp_path / "a")
 
-    def double(state: State) -> None:
+    def enlarge(state: State) -> None:
         for name in state:
-            if name.endswith("down_proj.weight"):
-                state[name] *= 2
+            if name.endswith("experts.down_proj"):
+                state[name] *= 1.01
 
     assert verify(tmp_path / "a", tmp_path / "a").verdict == "same"
-    other = edited(tmp_path / "a", tmp_path / "b", double)
-    assert verify(tmp_path / "a", other).verdict != "same"
+    result = verify(tmp_path / "a", edited(tmp_path / "a", tmp_path / "b", enlarge))
+    assert (result.verdict, len(result.unreached)) == ("undecided", 2)
 
 
 @pytest.mark.parametrize("setting", [{"max_position_embeddings": 32}, {"eos_token_id": 7}])
