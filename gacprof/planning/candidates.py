@@ -74,7 +74,8 @@ def read_pins(pins: Sequence[str], dims: Sequence[Dim]) -> dict[str, int]:
     for pin in pins:
         pattern, _, text = pin.rpartition("=")
         matches = [dim for dim in dims if fnmatchcase(dim.name, pattern)]
-        if not matches or not (text == "keep" or text.isdecimal()):
+        is_size = text.isdecimal() and len(text) < 20  # Python reads at most 4300 digits
+        if not matches or not (text == "keep" or is_size):
             raise PlanError(f"no dim for the pin '{pin}': write it like '{dims[0].name}=keep'")
         for dim in matches:
             sizes[dim.name] = dim.size if text == "keep" else int(text)

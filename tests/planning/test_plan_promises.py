@@ -361,6 +361,7 @@ def test_a_file_of_no_losses_is_refused(tmp_path: Path, losses: str) -> None:
         {"objective": "fastest"},
         {"uniform": "everything"},
         {"pin": ["*=0"]},
+        {"pin": ["*=" + "9" * 5000]},
         {"memory": "12 parsecs"},
     ],
     ids=str,
