@@ -52,6 +52,20 @@ def mirrored_files(inventory: Inventory, sizes: NewSizes) -> dict[str, dict[str,
     return files
 
 
+def sizes_refusal(inventory: Inventory, sizes: NewSizes) -> str:
+    """Return why a checkpoint cannot have these sizes; empty where it can.
+
+    Planning and realigning both ask this at their end. Raises :class:`CheckpointError` for a dim
+    that is not there. Whether ranks can be merged (None) ``Inventory.merge_refusal`` says.
+    """
+    for name, size in sizes.items():
+        dim = inventory.dim(name)
+        refusal = dim.refusal(dim.size if size is None else size)
+        if refusal:
+            return f"'{name}' cannot go from {dim.size} to {size}: {refusal}"
+    return config_refusal(inventory, sizes)
+
+
 def config_refusal(inventory: Inventory, sizes: NewSizes) -> str:
     """Return why the config cannot say these sizes; empty where it can.
 

@@ -17,7 +17,7 @@ from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes
 from gacprof.core.dtypes import compute_dtype, dtype_name
 from gacprof.core.errors import ConfigError
 from gacprof.core.points import DTYPES
-from gacprof.core.sizes import Gemm, Interval, Side, SizeSource, Use
+from gacprof.core.sizes import ZERO, Gemm, Interval, Side, SizeSource, Use
 
 Tokens = Mapping[int, float] | Sequence[int]
 
@@ -189,27 +189,23 @@ class Products:
                 if gemm is None:
                     return None
                 counts[gemm.N, gemm.K, gemm.bias, self.dtype_of(module)] += 1
-        low = value = high = 0.0
+        total = ZERO
         for (n, k, bias, dtype), count in counts.items():
             time = self.product_us(source, Gemm("", n, k, bias), dtype)
             if time is None:
                 return None
-            low += time.low * count
-            value += time.value * count
-            high += time.high * count
-        return Interval(low, value, high)
+            total += time.scaled(count)
+        return total
 
     def product_us(self, source: SizeSource, gemm: Gemm, dtype: str) -> Interval | None:
         """The time of one product at all token counts of the workload; None where not known."""
-        low = value = high = 0.0
+        total = ZERO
         for tokens, weight in self.tokens.items():
             time = source.latency_us(gemm, tokens, dtype)
             if time is None:
                 return None
-            low += time.low * weight
-            value += time.value * weight
-            high += time.high * weight
-        return Interval(low, value, high)
+            total += time.scaled(weight)
+        return total
 
 
 def growth(dim: Dim, sizes: ManySizes) -> Lengths:

@@ -183,17 +183,6 @@ class Rules:
         return attention.judge_head_dim(call)
 
 
-def gpu_rules(gpu: str) -> list[dict[str, str | int]]:
-    """The tiers of a GPU as rows: dtype, tier (from 1, the best), multiple, load, kernels, why and
-    source. Raises :class:`ConfigError` for a GPU that is not known."""
-    rules = Rules(gpu)
-    rows: list[dict[str, str | int]] = []
-    for dtype in rules.dtypes:
-        for i, tier in enumerate(rules.tiers(dtype)):
-            rows.append({"dtype": dtype, "tier": i + 1, **vars(tier)})
-    return rows
-
-
 @dataclass(frozen=True)
 class Tier:
     """Kernels of one alignment. ``multiple`` is what N and K must be a multiple of, in elements;

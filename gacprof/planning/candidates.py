@@ -164,8 +164,8 @@ def _offered(
             by_dim.append({n // times: v for n, v in verdicts.items() if n % times == 0})
         for size in sorted(set().union(*by_dim), key=lambda size: (abs(size - largest), size)):
             verdicts_of = [verdicts[size] for verdicts in by_dim if size in verdicts]
-            known = [verdict for verdict in verdicts_of if verdict.verdict != "unknown"]
-            is_safe = bool(known) and all(seems_safe(v, table.source.tolerance) for v in known)
+            answers = [verdict for verdict in verdicts_of if verdict.verdict != "unknown"]
+            is_safe = bool(answers) and all(seems_safe(v, table.source.tolerance) for v in answers)
             suits = all(objective.suits(dim, size * times) for dim, times in pairs)
             if is_safe and suits and size % rules.multiple == 0:
                 sizes[size] = None

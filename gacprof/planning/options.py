@@ -270,7 +270,7 @@ def row_of(problem: Problem, dim_class: DimClass, part: Part, hub_sizes: NewSize
     # Of a pair whose time isn't known nobody can say that the dense product is faster.
     is_kept = is_timed == is_timed[is_pair].any()
     now = row.place(part.stored)
-    if part is not dim_class.hub and dim_class.may_stay and is_timed[now]:
+    if dim_class.may_stay and is_timed[now]:
         is_as_fast = row.us <= row.us[now] * (1 + ROUNDING)
         is_kept &= is_as_fast | (row.values > row.values[now])
     places = np.flatnonzero(is_kept).tolist()
@@ -298,20 +298,20 @@ def served(
     Dims without a size there count as padded. What the source does not know stays.
     """
     good = set(choices)
-    known = sorted(size for size in good if size is not None)
+    numbers = sorted(size for size in good if size is not None)
     coupled = coupled_dims(table.products.inventory, dim)
     if None in good:
         merged = {**sizes, dim.name: None}
         beside = [(other, sizes.get(other.name, other.size)) for other in coupled]
         if not all(served(table, other, [size], merged) for other, size in beside):
             good.discard(None)
-    if known and coupled:
+    if numbers and coupled:
         fixed = {**table.padded_neighbours(dim, PADDED_TO[-1]), **sizes}
         for verdicts in (
-            table.verdicts(dim, known[0], known[-1], fixed),
-            table.beside_padded(dim, known[0], known[-1], sizes),
+            table.verdicts(dim, numbers[0], numbers[-1], fixed),
+            table.beside_padded(dim, numbers[0], numbers[-1], sizes),
         ):
-            for size in known:
+            for size in numbers:
                 verdict = verdicts.get(size, SizeVerdict(size, "unknown"))
                 is_known = verdict.verdict != "unknown"
                 if is_known and not seems_safe(verdict, table.source.tolerance):

@@ -10,7 +10,7 @@ from typing import get_args
 
 import pandas as pd
 
-from gacprof.checkpoint.config import config_refusal
+from gacprof.checkpoint.config import sizes_refusal
 from gacprof.checkpoint.inventory import Inventory, NewSizes
 from gacprof.checkpoint.products import Tokens
 from gacprof.checkpoint.scan import inventory_of
@@ -167,13 +167,9 @@ def _check(table: SizeTable, chosen: Plan) -> None:
     limits, that realigning takes every size, and that the source knows of something."""
     inventory, products = table.products.inventory, table.products
     sizes = {choice.dim: choice.after for choice in chosen.choices}
-    for name, size in sizes.items():
-        refusal = inventory.dim(name).refusal(size) if size is not None else ""
-        if refusal:
-            raise PlanError(f"'{name}' cannot become {size}: {refusal}")
-    refusal = config_refusal(inventory, sizes)
+    refusal = sizes_refusal(inventory, sizes)
     if refusal:
-        raise PlanError(f"no model has the planned sizes: {refusal}")
+        raise PlanError(f"{inventory.path} cannot have the planned sizes: {refusal}")
     is_known = any(choice.verdict != "unknown" for choice in chosen.choices)
     if not is_known and chosen.latency_us is None:
         raise PlanError(

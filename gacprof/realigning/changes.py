@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from gacprof.checkpoint.config import config_refusal
+from gacprof.checkpoint.config import sizes_refusal
 from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes, Place
 from gacprof.core.errors import CheckpointError, PlanError
 
@@ -86,17 +86,14 @@ def new_checkpoint(inventory: Inventory, sizes: NewSizes) -> NewCheckpoint:
     Raises :class:`PlanError` for ranks that cannot be merged, :class:`CheckpointError` for a dim
     that is not there or may not take its size, with the reason.
     """
+    refusal = sizes_refusal(inventory, sizes)
+    if refusal:
+        raise CheckpointError(f"{inventory.path} cannot have these sizes: {refusal}")
     changes = []
     for name, size in sizes.items():
         dim = inventory.dim(name)
         if size is not None and size != dim.size:
-            refusal = dim.refusal(size)
-            if refusal:
-                raise CheckpointError(f"'{name}' cannot go from {dim.size} to {size}: {refusal}")
             changes.append(Change(dim, size))
-    refusal = config_refusal(inventory, sizes)
-    if refusal:
-        raise CheckpointError(f"{inventory.path} cannot have these sizes: {refusal}")
     merged = merged_modules(inventory, {name for name, size in sizes.items() if size is None})
     return NewCheckpoint(inventory, sizes, tuple(changes), merged, new_tensors(inventory, merged))
 

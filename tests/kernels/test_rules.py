@@ -8,7 +8,7 @@ from golden_answers import is_verdict_frozen, read_golden, use_of, verdicts_answ
 from gacprof.core.errors import ConfigError
 from gacprof.core.sizes import Gemm, Interval
 from gacprof.devices.datasheet import GPUS
-from gacprof.kernels.rules import Rules, gpu_rules, tiers_of
+from gacprof.kernels.rules import Rules, tiers_of
 
 GOLDENS = read_golden("rules")
 
@@ -70,9 +70,10 @@ def test_latencies_are_those_of_others_if_any() -> None:
 
 @pytest.mark.parametrize("gpu", sorted(GPUS))
 def test_every_gpu_of_the_data_sheet_has_tiers(gpu: str) -> None:
-    rows = gpu_rules(gpu)
-    assert {row["dtype"] for row in rows} == set(GOLDENS["gpus"][gpu]["dtypes"])
-    assert all(row["source"] and row["why"] for row in rows)
+    rules = Rules(gpu)
+    assert set(rules.dtypes) == set(GOLDENS["gpus"][gpu]["dtypes"])
+    for dtype in rules.dtypes:
+        assert all(tier.source and tier.why for tier in rules.tiers(dtype))
 
 
 def test_what_nobody_knows_is_refused() -> None:
