@@ -24,7 +24,7 @@ from gacprof.checkpoint.layouts.factors import FACTORS
 from gacprof.checkpoint.load import config_of, load_model, one_line_errors, torch_dtype
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.core.dtypes import dtype_name
-from gacprof.core.errors import CheckpointError, require_one_of
+from gacprof.core.errors import CheckpointError, ConfigError, require_one_of
 
 SCHEMA = "gacprof.Verification/2"
 
@@ -155,10 +155,12 @@ def verify(
     CheckpointError
         A checkpoint is no model, has logits that are not finite, or another vocabulary.
     ConfigError
-        The dtype is none of float32, bfloat16 and float16.
+        The dtype is none of float32, bfloat16 and float16, or there are no tokens.
     """
     computed = dtype_name(dtype)
     require_one_of("dtype of verify", computed, WIDER)
+    if tokens < 1:
+        raise ConfigError(f"tokens is {tokens}: give a number from 1 on")
     where = torch_device(device)
     inventories = inventory_of(checkpoint), inventory_of(other)
     weights = compare_weights(*inventories)

@@ -18,12 +18,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
 from gacprof.checkpoint.layouts.names import tensors_below
 from gacprof.core.errors import CheckpointError
-from gacprof.core.points import MAX_DIM
 from gacprof.core.sizes import Gemm
 
 NewSizes = Mapping[str, int | None]
@@ -130,6 +130,11 @@ class Feed:
     axis: Literal["N", "K"]
 
 
+ATTENTION_ROLES = frozenset({"q", "k", "v", "qkv", "o"})
+
+MAX_SIZE = 2**20
+"""More than any layer has: the widest of published models, vocabularies, have 2^18 entries."""
+
 ALIGNED = 16
 """Sizes up to which zeros may be added to a rank are multiples of this: 16 bytes of an 8-bit type,
 32 of a 16-bit one."""
@@ -173,8 +178,9 @@ class Dim:
         """
         if size == self.size:
             return ""
-        if not 1 <= size <= MAX_DIM:
-            return f"sizes are from 1 to {MAX_DIM}"
+        is_whole = isinstance(size, Integral) and not isinstance(size, bool)
+        if not is_whole or not 1 <= size <= MAX_SIZE:
+            return f"sizes are whole numbers from 1 to {MAX_SIZE}"
         if self.padding == "refused":
             return self.why
         if size < self.size and not self.ordered and self.role in ("hidden", "experts"):
@@ -189,7 +195,7 @@ class Dim:
         make it faster, so the bound is the next multiple of :data:`ALIGNED`.
         """
         if self.dense_size is None:
-            return MAX_DIM
+            return MAX_SIZE
         return max(-(-self.dense_size // ALIGNED) * ALIGNED, self.size)
 
 
@@ -304,6 +310,9 @@ class Inventory(Contents):
             return "it has no factors"
         if beside:
             return f"{min(beside)} stands beside its factors"
+        switch = "attention_bias" if module.role in ATTENTION_ROLES else "mlp_bias"
+        if module.outer_biases and self.config.get(switch) is False:
+            return f"its factors have a bias, and by the config's {switch} the weight has none"
         return next((rank.why for rank in ranks if rank.why), "")
 
     def is_mergeable(self, dim: Dim) -> bool:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from math import isfinite
+from math import inf
+from numbers import Real
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -57,7 +58,8 @@ def workload(tokens: Tokens | None, source: SizeSource) -> dict[int, float]:
         tokens = list(source.tokens) or DEFAULT_TOKENS
     weights = dict(tokens) if isinstance(tokens, Mapping) else dict.fromkeys(tokens, 1.0)
     amounts = [*weights, *weights.values()]
-    if not weights or min(weights) < 1 or not all(n > 0 and isfinite(n) for n in amounts):
+    is_number = all(isinstance(n, Real) and 0 < n < inf for n in amounts)
+    if not weights or not is_number or min(weights) < 1:
         raise ConfigError(f"tokens {weights}: give positive counts, such as 1 1024")
     return weights
 

@@ -128,6 +128,11 @@ def command(verb: str) -> Callable[..., Any]:
     return run
 
 
+def whole_number(_: Any, tokens: Sequence[Any]) -> int:
+    """Read a word as a whole number; cyclopts alone would round 1.5."""
+    return int(tokens[0].value)
+
+
 def writable(annotation: Any) -> Any:
     """The part of a type that a word on a command line can stand for; None where there is none.
 
@@ -140,6 +145,8 @@ def writable(annotation: Any) -> Any:
         several = [part for part in parts if typing.get_origin(part) is tuple]
         parts = [*several, *(part for part in parts if not several or part is types.NoneType)]
         return functools.reduce(lambda a, b: a | b, parts) if parts != [types.NoneType] else None
+    if annotation is int:
+        return Annotated[int, Parameter(converter=whole_number)]
     if origin is Literal or annotation in WRITABLE:
         return annotation
     if origin in (tuple, list, Sequence) and not isinstance(annotation, Mapping):

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from gacprof.cliffmap.cliffmap import Cliff, CliffMap, Curve, MapWarning
+from gacprof.cliffmap.cliffmap import MAP_FILE, Cliff, CliffMap, Curve, MapWarning
 from gacprof.cliffmap.fit import Fit, fit_blocks, machine_warnings, noise_floor
 from gacprof.cliffmap.judge import INTERVAL_LEVEL, judge_sizes, quantile, significant, with_reason
 from gacprof.cliffmap.run_folder import RunFolder
@@ -75,7 +75,7 @@ def build_map(
         Where nothing was measured in it, or the file holds a map of another tolerance.
     """
     if isinstance(run, str | Path):
-        out = out or Path(run) / "cliffmap.json"
+        out = out or Path(run) / MAP_FILE
         return build_map(RunFolder(run), tolerance=tolerance, name=name, out=out)
     fits = {axis: fit_blocks(run.blocks(axis)) for axis in run.axes if run.blocks(axis)}
     virtual = run.environment.kind == "virtual"

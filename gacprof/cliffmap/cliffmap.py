@@ -21,6 +21,8 @@ from gacprof.core.points import Axis, Environment, Flag
 from gacprof.core.sizes import TOLERANCE, Gemm, Interval, Side, SizeVerdict, Use
 
 SCHEMA = "gacprof.cliffmap/4"
+MAP_FILE = "cliffmap.json"
+"""The map in a run's folder."""
 MAPS = Path(__file__).parents[1] / "maps"
 """The maps that are shipped."""
 
@@ -103,12 +105,14 @@ class CliffMap:
         if not 0 < self.tolerance < inf:
             raise MapError(f"{where}: a tolerance of {self.tolerance}: give a positive fraction")
         for curve in self.curves:
-            on_axis = [v for v in curve.sizes if v.size in curve.axis.sizes]
-            supported = [v for v in on_axis if is_supported(v, self.tolerance)]
-            if len(supported) < len(curve.sizes):
+            axis = curve.axis
+            dims = {"M", "N", "K"} if axis.operator == "linear" else {axis.dim}
+            supported = [v for v in curve.sizes if is_supported(v, self.tolerance)]
+            on_axis = {v.size for v in supported} & set(axis.sizes)
+            if len(on_axis) < len(curve.sizes) or not dims <= {axis.dim, *axis.fixed}:
                 raise MapError(
-                    f"{where}: {curve.axis} has a size that is not on the axis, or a verdict that "
-                    "contradicts its penalty: build the map anew"
+                    f"{where}: {axis} lacks a dim, or has a size that is not on the axis, a time "
+                    "that is none, or a verdict that contradicts its penalty: build the map anew"
                 )
 
     def save(self, path: str | Path) -> None:
@@ -286,7 +290,7 @@ def shipped_maps() -> list[str]:
 def is_map(name_or_path: str | Path) -> bool:
     """Whether a name is that of a map's file, a run folder or a shipped map, and not a GPU's."""
     name, path = str(name_or_path), Path(name_or_path)
-    is_run = (path / "cliffmap.json").is_file()
+    is_run = (path / MAP_FILE).is_file()
     return is_run or "/" in name or path.suffix == ".json" or name in shipped_maps()
 
 
@@ -305,7 +309,7 @@ def load_map(name_or_path: str | Path) -> CliffMap:
     """
     path = Path(name_or_path)
     if path.is_dir():
-        path = path / "cliffmap.json"
+        path = path / MAP_FILE
     elif str(name_or_path) in shipped_maps():
         path = MAPS / f"{name_or_path}.json"
     if not path.is_file():

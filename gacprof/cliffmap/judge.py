@@ -97,9 +97,11 @@ def verdict_of(penalty: Interval, tolerance: float) -> Verdict:
 
 
 def is_supported(verdict: SizeVerdict, tolerance: float) -> bool:
-    """Return whether a penalty bears out its verdict. Only a decided one needs a penalty."""
+    """Return whether a latency is a time, and a penalty bears out its verdict. Only a decided one
+    needs a penalty."""
     borne_out = verdict_of(verdict.penalty or Interval(0.0, 0.0, inf), tolerance)
-    return verdict.verdict in (borne_out, "undecided", "unknown")
+    is_time = verdict.latency_us is None or 0 < verdict.latency_us.low < inf
+    return is_time and verdict.verdict in (borne_out, "undecided", "unknown")
 
 
 def comparable(sizes: Sequence[int]) -> list[bool]:

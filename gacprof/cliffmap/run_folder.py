@@ -25,6 +25,7 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, model_validator
 
+from gacprof.cliffmap.cliffmap import MAP_FILE
 from gacprof.core.errors import MeasurementError
 from gacprof.core.files import read_record, replacing, write_record
 from gacprof.core.points import Axis, Block, Environment, KernelRun
@@ -182,7 +183,9 @@ class RunWriter(RunFolder):
         return cls(folder)
 
     def append(self, block: Block) -> None:
-        """Keep a block: on return a kill of the sweep loses it no more."""
+        """Keep a block: on return a kill of the sweep loses it no more. The folder's map, of the
+        blocks before it, goes."""
+        (self.path / MAP_FILE).unlink(missing_ok=True)
         row = {"block": sum(map(len, self._blocks.values())), **asdict(block)}
         with (self.path / JOURNAL).open("a", encoding="utf-8") as journal:
             journal.write(json.dumps(row) + "\n")

@@ -17,11 +17,12 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from gacprof.cliffmap.build import build_map
+from gacprof.cliffmap.cliffmap import MAP_FILE
 from gacprof.cliffmap.run_folder import PointRecords, RunHeader, RunWriter
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Axis, Block, Environment
 from gacprof.devices.device import open_device
-from gacprof.sweeping.engine import measure
+from gacprof.sweeping.engine import measure, require_budget
 from gacprof.sweeping.suite import load_suite
 
 TRIES = 3
@@ -71,6 +72,7 @@ def sweep_fleet(
     MeasurementError
         The cluster has no device, or a run folder is there already.
     """
+    require_budget(budget_s)
     ray.init(address=address, ignore_reinit_error=True, log_to_driver=False)
     places = find_places()
     environments = ray.get([on_place(place, read_environment_of).remote(place) for place in places])
@@ -90,7 +92,7 @@ def sweep_fleet(
             ]
         )
         collect(run, shares)
-        build_map(run).save(run.path / "cliffmap.json")
+        build_map(run).save(run.path / MAP_FILE)
         folders[kind] = run.path
     return folders
 

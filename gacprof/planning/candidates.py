@@ -89,7 +89,7 @@ def size_groups(table: SizeTable, objective: Objective, rules: SizeRules) -> lis
     """The adjustable dims in groups that take one size, each with the sizes on offer.
 
     Widths of which the config says one number, and of which nothing builds others, are a group;
-    they stay where one of them cannot change.
+    they stay where one of them cannot change. A pinned dim leaves a ``uniform`` group.
     """
     inventory = table.products.inventory
     follow: dict[str, WidthKey] = {}
@@ -100,7 +100,7 @@ def size_groups(table: SizeTable, objective: Objective, rules: SizeRules) -> lis
     for dim in inventory.dims:
         module = dim.name.partition(":")[0]
         shared = {"none": dim.name, "module": module, "role": dim.role, "kind": ""}
-        label: object = (dim.kind, shared[rules.uniform])
+        label: object = (dim.kind, dim.name if dim.name in rules.pins else shared[rules.uniform])
         must_agree = [dim]
         if dim.name in follow:
             label, must_agree = follow[dim.name].name, list(follow[dim.name].dims)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, product
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -43,8 +43,10 @@ from gacprof.planning.solver import Floats, Options
 if TYPE_CHECKING:
     from gacprof.checkpoint.products import Lengths, ManySizes
 
+MAX_JOINT = 32
+"""A hub of up to so many joint sizes is compared whole."""
 LEVELS = 8
-"""Steps from the smallest to the largest sizes of a hub that are compared."""
+"""Steps from the smallest to the largest sizes of a larger hub that are compared."""
 ROUNDING = 1e-9
 
 
@@ -183,14 +185,16 @@ def hub_of(meets: Floats, groups: Sequence[SizeGroup]) -> NDArray[np.bool]:
 
 
 def joint_sizes(hub: Sequence[SizeGroup]) -> list[NewSizes]:
-    """Return the joint sizes of a hub that are compared: the nearest that are safe, the present
-    ones, and levels, from the smallest sizes of all its groups to the largest of all."""
-    choices: list[list[int | None]] = [[group.sizes[0] for group in hub]]
+    """Return the joint sizes of a hub that are compared: all of a few. Of many the nearest that are
+    safe, the present ones, and levels, from the smallest sizes of all its groups to the largest."""
+    choices: list[Sequence[int | None]] = [[group.sizes[0] for group in hub]]
     if all(group.may_stay for group in hub):
         choices.append([group.largest for group in hub])
     ascending = [sorted(filter(None, group.sizes)) for group in hub]
     for share in np.linspace(0, 1, LEVELS):
         choices.append([sizes[round(share * (len(sizes) - 1))] for sizes in ascending])
+    if prod(map(len, ascending)) <= MAX_JOINT:
+        choices += product(*ascending)
     joint: list[NewSizes] = []
     for choice in choices:
         sizes: dict[str, int | None] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Hashable, Mapping
 from functools import partial
@@ -97,7 +98,10 @@ def new_sizes(inventory: Inventory, sizes: Sizes) -> NewSizes:
         raise PlanError(f"{sizes} is no plan's file, and none of pad8, pad16, uniform, fuse")
     plan = sizes if isinstance(sizes, Plan) else load_plan(Path(sizes))
     if inventory.container != "memory" and plan.fingerprint != inventory.fingerprint:
-        raise PlanError(f"the plan is of {plan.checkpoint}, not of {inventory.path}: plan again")
+        raise PlanError(
+            f"the plan was made of {plan.checkpoint} with other tensors than {inventory.path} has: "
+            "plan again"
+        )
     return plan.sizes
 
 
@@ -242,7 +246,7 @@ def file_name(inventory: Inventory, stored: str) -> str:
 
 def check_output(inventory: Inventory, out: Path) -> None:
     """Raise an error for an output that is there already, or would lie in the checkpoint."""
-    if out.exists():
+    if os.path.lexists(out):
         raise FileExistsError(f"{out} exists: name a folder that does not")
     if out.resolve().is_relative_to(Path(inventory.folder).resolve()):
         raise CheckpointError(f"{out} lies in the checkpoint {inventory.path}: name another")

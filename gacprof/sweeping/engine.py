@@ -14,6 +14,7 @@ from gacprof.cliffmap.build import MIN_PROCESSES
 from gacprof.cliffmap.fit import fit_blocks
 from gacprof.cliffmap.judge import CHECKS, comparable, judge_sizes
 from gacprof.cliffmap.run_folder import RunWriter
+from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Axis, Block
 from gacprof.core.sizes import TOLERANCE
 from gacprof.devices.device import Device, Session
@@ -60,6 +61,12 @@ def measure(
                     break
         part, process = part + 1, process + 1
     run.fold()
+
+
+def require_budget(budget_s: float | None) -> None:
+    """Raise :class:`MeasurementError` for seconds that are none."""
+    if budget_s is not None and not budget_s > 0:
+        raise MeasurementError(f"a budget of {budget_s} seconds: give a positive number")
 
 
 class ProcessTurns:

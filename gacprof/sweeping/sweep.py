@@ -15,7 +15,7 @@ from gacprof.cliffmap.run_folder import RunHeader, RunWriter
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Environment
 from gacprof.devices.device import open_device
-from gacprof.sweeping.engine import Progress, measure
+from gacprof.sweeping.engine import Progress, measure, require_budget
 from gacprof.sweeping.for_model import suite_for_model, suite_for_ranks
 from gacprof.sweeping.preparation import Preparation, preparation
 from gacprof.sweeping.suite import Suite, load_suite
@@ -91,8 +91,7 @@ def sweep(
         For an unusable suite, device or folder.
     """
     started = time.monotonic()
-    if budget_s is not None and not budget_s > 0:
-        raise MeasurementError(f"a budget of {budget_s} seconds: give a positive number")
+    require_budget(budget_s)
     name = device or "auto"
     devices = [open_device(name, isolated=True)]
     environment = devices[0].environment

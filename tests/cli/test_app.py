@@ -30,7 +30,7 @@ def run(*words: str) -> int:
 
 def test_a_type_keeps_what_a_word_can_stand_for() -> None:
     assert writable(str | Path | Inventory) == str | Path
-    assert writable(Mapping[int, float] | Sequence[int] | None) == tuple[int, ...] | None
+    assert writable(Mapping[int, float] | Sequence[float] | None) == tuple[float, ...] | None
     assert writable(Literal["a", "b"]) == Literal["a", "b"]
     assert writable(SizeSource) is None
     assert writable(Mapping[str, float] | None) is None
@@ -74,6 +74,10 @@ def test_a_map_and_a_gpu_are_one_parameter(capsys: pytest.CaptureFixture[str]) -
         ["diagnose", str(ASVD), "--gpu", "z100"],
         ["diagnose", str(ASVD)],
         ["diagnose", str(ASVD), "--gpu", "h100", "--tp", "many"],
+        ["diagnose", str(ASVD), "--gpu", "h100", "--tokens", "1", "1023.9"],
+        ["plan", str(ASVD), "h100", "--multiple", "1.5"],
+        ["plan", str(ASVD), "h100", "--out", str(ASVD)],
+        ["verify", str(ASVD), str(ASVD), "--tokens", "0"],
         ["map", "show", "no-such-map"],
         ["map", "show", str(ASVD.parent / "no-such-map.json")],
         ["map", "shwo"],

@@ -237,6 +237,12 @@ CONTRADICTIONS: dict[str, Callable[[CliffMap], CliffMap]] = {
         m, lambda v: replace(v, penalty=Interval(nan, nan, nan))
     ),
     "a size that is not on the axis": lambda m: tampered(m, lambda v: replace(v, size=9999)),
+    "a time below zero": lambda m: tampered(
+        m, lambda v: replace(v, latency_us=Interval(-1.0, -1.0, -1.0))
+    ),
+    "a product without tokens": lambda m: replace(
+        m, curves=tuple(replace(c, axis=replace(c.axis, fixed={})) for c in m.curves)
+    ),
     "a negative tolerance": lambda m: replace(m, tolerance=-1.0),
     "no tolerance": lambda m: replace(m, tolerance=0.0),
     "an infinite tolerance": lambda m: replace(m, tolerance=inf),
@@ -285,6 +291,9 @@ def test_a_map_is_written_where_it_is_asked_for(tmp_path: Path) -> None:
         build_map(run.path, tolerance=0.5)
     assert load_map(run.path) == usual, "the map of another tolerance is still there"
     assert build_map(run.path) == usual, "one of the same tolerance takes its place"
+    run.append(PlantedRun(run.axes).blocks(run.axes[0])[0])
+    with pytest.raises(MapError):
+        load_map(run.path)  # it was of fewer blocks
 
 
 def test_head_dim_is_judged_on_the_curve_that_calls_as_a_model_does() -> None:

@@ -209,9 +209,14 @@ def test_pinned_sizes_are_judged_and_their_losses_counted(asvd: Inventory, tmp_p
     assert lost > 1 and chosen.value == chosen.bound == pytest.approx(-lost)
 
 
-def test_pins_of_dims_that_share_a_size_must_agree(asvd: Inventory) -> None:
-    with pytest.raises(PlanError):
-        plan(asvd, "h100", uniform="kind", pin=["*q_proj:rank=40", "*k_proj:rank=48"])
+def test_a_pinned_dim_leaves_those_that_share_a_size(asvd: Inventory) -> None:
+    options: dict[str, Any] = {"objective": "pad", "uniform": "kind", "multiple": 8}
+    name = next(dim.name for dim in asvd.dims if dim.kind == "rank" and dim.size % 8)
+    pinned = plan(asvd, "h100", pin=[f"{name}=keep"], **options)
+    after = {choice.dim: choice.after for choice in pinned.choices if choice.kind == "rank"}
+    assert after.pop(name) == asvd.dim(name).size
+    assert len(set(after.values())) == 1
+    assert all(choice.after is None or choice.after >= choice.before for choice in pinned.choices)
 
 
 @pytest.mark.parametrize(

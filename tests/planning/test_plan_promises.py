@@ -358,6 +358,7 @@ def test_a_file_of_no_losses_is_refused(tmp_path: Path, losses: str) -> None:
         {"multiple": 1.5},
         {"tokens": {1: float("nan")}},
         {"tokens": {1: float("inf")}},
+        {"tokens": {"1": 1}},
         {"objective": "fastest"},
         {"uniform": "everything"},
         {"pin": ["*=0"]},
@@ -415,7 +416,16 @@ def test_a_plan_and_a_diagnosis_agree_on_what_is_safe(tmp_path: Path) -> None:
 
 def test_sizes_that_were_not_compared_are_counted() -> None:
     assert plan(FIXTURES / "asvd_mha_r1", "h100", pin=["*:width=keep"]).not_compared == 0
-    assert plan(FIXTURES / "asvd_mha_r1", "h100").not_compared > 0
+    assert plan(FIXTURES / "asvd_mha_r1", "h100", window=1.0).not_compared > 0
+
+
+def test_few_joint_sizes_are_all_compared(tmp_path: Path) -> None:
+    """What pins can reach a plan without them reaches, too."""
+    folder = restored("palu_mha_gs4_block1", tmp_path)
+    pinned = plan(folder, "h100", pin=["*:rank*=8"])
+    chosen = plan(folder, "h100", window=1.0, memory=pinned.nbytes[1])
+    assert chosen.nbytes[1] <= pinned.nbytes[1]
+    assert chosen.not_compared == 0
 
 
 def test_a_wider_hub_that_slows_one_product_and_speeds_the_class_is_taken(tmp_path: Path) -> None:

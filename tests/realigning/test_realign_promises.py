@@ -75,6 +75,23 @@ def test_a_merge_loses_no_tensor_beside_the_factors(beside: str, tmp_path: Path)
     assert is_refused(source, "fuse", tmp_path / "out")
 
 
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_a_merged_weight_gets_no_bias_that_its_class_lacks(has_bias: bool, tmp_path: Path) -> None:
+    pair = {f"{Q}.V.weight": (13, 32), f"{Q}.U.weight": (64, 13), f"{Q}.U.bias": (64,)}
+    source = checkpoint(tmp_path / "source", pair, {"attention_bias": has_bias})
+    assert is_refused(source, "fuse", tmp_path / "out") == (not has_bias)
+
+
+@pytest.mark.parametrize("size", [0, -8, 24.5, "24", True, 2**30, None])
+def test_sizes_that_are_none_are_refused(size: Any, tmp_path: Path) -> None:
+    source = checkpoint(
+        tmp_path / "source",
+        {f"{LAYER}.mlp.up_proj.weight": (100, 32), **mlp(f"{LAYER}.mlp", 100, 32)},
+    )
+    (dim,) = scan(source).dims
+    assert is_refused(source, {dim.name: size}, tmp_path / "out")
+
+
 def test_a_bias_between_factors_that_the_user_names_is_seen(tmp_path: Path) -> None:
     shapes = {f"{Q}.down.weight": (13, 32), f"{Q}.down.bias": (13,), f"{Q}.up.weight": (64, 13)}
     source = checkpoint(tmp_path / "source", shapes)
