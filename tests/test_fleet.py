@@ -21,7 +21,7 @@ dtype = "float32"
 def test_a_local_fleet_makes_one_map_a_kind(tmp_path: Path) -> None:
     ray = pytest.importorskip("ray", reason="needs the extra 'fleet'")
     from gacprof.cliffmap.cliffmap import load_map
-    from gacprof.extras.fleet import sweep_fleet
+    from gacprof.sweeping.fleet import sweep_fleet
 
     suite = tmp_path / "tiny.toml"
     suite.write_text(SUITE)

@@ -23,8 +23,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from gacprof.extras.virtual.ask import compressed
-from gacprof.extras.virtual.profiles import gpus, profile
+from gacprof.virtual.ask import compressed
+from gacprof.virtual.profiles import gpus, profile
 
 PAGE = Path(__file__).parents[1] / "reports" / "cudnn.json"
 PACKAGES = ("nvidia-cudnn-cu12", "nvidia-cudnn-frontend")

@@ -26,9 +26,9 @@ from torch.nn import functional
 from gacprof.core.points import KernelRun
 from gacprof.devices.datasheet import gpu_facts
 from gacprof.devices.tracing import traced_kernels
-from gacprof.extras.virtual import questions
-from gacprof.extras.virtual.ask import short_name
 from gacprof.kernels.dispatch import DispatchTable, Section, load_table, shipped_tables
+from gacprof.virtual import questions
+from gacprof.virtual.ask import short_name
 
 HEAD_DIMS = (32, 64, 72, 80, 96, 107, 112, 128, 160, 192, 256)
 """Templates, and sizes between them."""

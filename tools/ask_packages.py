@@ -22,8 +22,8 @@ import torch
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from gacprof.extras.virtual.ask import compressed, demangled
-from gacprof.extras.virtual.run import clear, launches
+from gacprof.virtual.ask import compressed, demangled
+from gacprof.virtual.run import clear, launches
 
 PAGE = Path(__file__).parents[1] / "reports" / "packages.json"
 PACKAGES = ("torch", "fa3-fwd", "sglang-kernel")

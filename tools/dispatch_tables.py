@@ -11,10 +11,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from gacprof.extras.virtual.ask import dispatch
-from gacprof.extras.virtual.build import find_torch
-from gacprof.extras.virtual.profiles import gpus
 from gacprof.kernels.dispatch import FOLDER
+from gacprof.virtual.ask import dispatch
+from gacprof.virtual.build import find_torch
+from gacprof.virtual.profiles import gpus
 
 
 def main() -> None:

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gacprof.extras.lint.deployment import deploy
-from gacprof.extras.lint.judge import OUTCOMES, overall
+from gacprof.lint.deployment import deploy
+from gacprof.lint.judge import OUTCOMES, overall
 
 MODELS = Path(__file__).with_name("lint_models.toml")
 GPUS = ("h100", "b200")

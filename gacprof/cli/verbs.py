@@ -15,15 +15,15 @@ from typing import Annotated, Any, Literal, Union
 from cyclopts import Parameter
 
 VERBS = {
-    "lint": ("gacprof.extras.lint.lint:lint", "Say what an engine does with a config's sizes."),
+    "lint": ("gacprof.lint.lint:lint", "Say what an engine does with a config's sizes."),
     "gpus": (
         "gacprof.devices.datasheet:gpus",
         "List the GPUs at hand, and those whose name can take a map's place.",
     ),
-    "dispatch": ("gacprof.extras.virtual.ask:dispatch", "Say which kernel PyTorch takes on a GPU."),
-    "virtual": ("gacprof.extras.virtual.run:virtual", "Run a command on a GPU that is not there."),
+    "dispatch": ("gacprof.virtual.ask:dispatch", "Say which kernel PyTorch takes on a GPU."),
+    "virtual": ("gacprof.virtual.run:virtual", "Run a command on a GPU that is not there."),
     "sweep": ("gacprof.sweeping.sweep:sweep", "Measure the latency of sizes on a device."),
-    "fleet": ("gacprof.extras.fleet:sweep_fleet", "Sweep many devices at once, on Ray."),
+    "fleet": ("gacprof.sweeping.fleet:sweep_fleet", "Sweep many devices at once, on Ray."),
     "map build": (
         "gacprof.cliffmap.build:build_map",
         "Build the cliff map of a sweep: fit each axis's blocks, judge its sizes, find its cliffs.",
@@ -62,11 +62,11 @@ VERBS = {
         "Write one HTML page of what the other verbs left.",
     ),
     "compress": (
-        "gacprof.extras.compress.compress:compress",
+        "gacprof.compress.compress:compress",
         "Compress a model to sizes served well.",
     ),
     "export": (
-        "gacprof.extras.export.export:export",
+        "gacprof.export.export:export",
         "Write a folder that transformers and vLLM load.",
     ),
 }

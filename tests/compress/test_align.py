@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from formula_source import FormulaSource, teeth_of
 
+from gacprof.compress.align import align
 from gacprof.core.errors import PlanError
 from gacprof.core.sizes import Gemm, Side, Use
-from gacprof.extras.compress.align import align
 
 SOURCE = FormulaSource(teeth_of(8))
 Q, K = (4096, 4096), (1024, 4096)

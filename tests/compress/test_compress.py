@@ -12,10 +12,10 @@ from safetensors.torch import load_file, save_file
 
 from gacprof.checkpoint.load import load_model
 from gacprof.checkpoint.scan import scan
+from gacprof.compress.compress import compress
+from gacprof.compress.folder import LayerResults
+from gacprof.compress.options import Option, choose
 from gacprof.core.errors import CheckpointError, ConfigError, PlanError
-from gacprof.extras.compress.compress import compress
-from gacprof.extras.compress.folder import LayerResults
-from gacprof.extras.compress.options import Option, choose
 
 METHODS = ["svd", "asvd", "svd-llm", "kfac-svd"]
 FILE = "model.safetensors"
@@ -220,7 +220,7 @@ def test_a_text_is_cut_into_windows_by_the_tokenizer(dense, tmp_path):
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    from gacprof.extras.compress.statistics import calibration_ids
+    from gacprof.compress.statistics import calibration_ids
 
     words = {f"w{i}": i for i in range(VOCABULARY)}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))

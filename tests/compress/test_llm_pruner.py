@@ -7,9 +7,9 @@ from tool_checkpoints import checkpoint
 
 from gacprof.checkpoint.load import load_model
 from gacprof.checkpoint.scan import scan
+from gacprof.compress.compress import compress
+from gacprof.compress.llm_pruner import prunable_widths
 from gacprof.core.errors import CheckpointError, PlanError
-from gacprof.extras.compress.compress import compress
-from gacprof.extras.compress.llm_pruner import prunable_widths
 
 
 def importance_of(folder, ids):

@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from gacprof.core.errors import ConfigError
-from gacprof.extras.compress.low_rank import (
+from gacprof.compress.low_rank import (
     METRICS,
     energy_by_rank,
     factor_weight,
     loss_by_rank,
 )
-from gacprof.extras.compress.statistics import Covariance
+from gacprof.compress.statistics import Covariance
+from gacprof.core.errors import ConfigError
 
 SHAPES = [(24, 40), (40, 24), (32, 32)]
 

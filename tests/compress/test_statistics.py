@@ -7,8 +7,8 @@ from torch import nn
 
 from gacprof.checkpoint.load import load_model
 from gacprof.checkpoint.scan import scan
-from gacprof.extras.compress.layered import LayeredModel, layer_names
-from gacprof.extras.compress.statistics import backward_statistics, forward_statistics
+from gacprof.compress.layered import LayeredModel, layer_names
+from gacprof.compress.statistics import backward_statistics, forward_statistics
 
 MODELS = {
     "llama": {},

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from gacprof.extras.lint.deployment import deploy
-from gacprof.extras.lint.judge import overall
+from gacprof.lint.deployment import deploy
+from gacprof.lint.judge import overall
 
 ROOT = Path(__file__).parents[2]
 TOOL = ROOT / "tools" / "ask_engine"

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from gacprof.checkpoint.load import load_model
 from gacprof.checkpoint.scan import scan
 from gacprof.core.errors import CheckpointError
-from gacprof.extras.export.export import export
+from gacprof.export.export import export
 
 IDS = torch.arange(12)[None] * 7 % 288
 EVERYTHING: dict[str, Any] = {

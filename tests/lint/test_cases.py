@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from gacprof.extras.lint.deployment import deploy
-from gacprof.extras.lint.judge import overall
-from gacprof.extras.lint.lint import lint
-from gacprof.extras.lint.report import LintReport
+from gacprof.lint.deployment import deploy
+from gacprof.lint.judge import overall
+from gacprof.lint.lint import lint
+from gacprof.lint.report import LintReport
 
 TESTS = Path(__file__).parents[1]
 FIXTURES = TESTS / "fixtures" / "lint"

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from gacprof.extras.lint.deployment import deploy
-from gacprof.extras.lint.judge import overall
-from gacprof.extras.lint.lint import lint
 from gacprof.kernels.requirements import load_answers
+from gacprof.lint.deployment import deploy
+from gacprof.lint.judge import overall
+from gacprof.lint.lint import lint
 
 TOOLS = Path(__file__).parents[2] / "tools" / "ask_engine"
 QWEN = {

@@ -12,11 +12,11 @@ import pytest
 
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import plain
-from gacprof.extras.lint.judge import OUTCOMES
-from gacprof.extras.lint.lint import lint
-from gacprof.extras.lint.remedies import with_field
-from gacprof.extras.lint.report import sarif
 from gacprof.kernels.requirements import load_engine, required_multiple
+from gacprof.lint.judge import OUTCOMES
+from gacprof.lint.lint import lint
+from gacprof.lint.remedies import with_field
+from gacprof.lint.report import sarif
 
 ENGINES = ("vllm", "sglang", "tensorrt-llm", "transformers", "llama.cpp")
 LLAMA = {

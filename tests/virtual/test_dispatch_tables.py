@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 
 from gacprof.core.errors import GacprofError
-from gacprof.extras.virtual.ask import to_runs
-from gacprof.extras.virtual.profiles import gpus, profile
 from gacprof.kernels.dispatch import (
     DispatchTable,
     Section,
@@ -21,6 +19,8 @@ from gacprof.kernels.dispatch import (
     sdpa_shape,
     shipped_tables,
 )
+from gacprof.virtual.ask import to_runs
+from gacprof.virtual.profiles import gpus, profile
 
 RECORDS = Path(__file__).parent.parent / "fixtures" / "dispatch"
 RECORDED_RELEASE = "2.14.1"

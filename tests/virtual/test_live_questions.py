@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gacprof.extras.virtual.build import find_torch
-from gacprof.extras.virtual.run import environment
 from gacprof.kernels.dispatch import shipped_tables
+from gacprof.virtual.build import find_torch
+from gacprof.virtual.run import environment
 
 REPOSITORY = Path(__file__).parent.parent.parent
 LOSING = """

@@ -13,11 +13,11 @@ import pytest
 from gacprof.cliffmap.build import build_map
 from gacprof.cliffmap.run_folder import RunFolder
 from gacprof.core.errors import GacprofError
-from gacprof.extras.virtual import run
-from gacprof.extras.virtual.ask import dispatch
-from gacprof.extras.virtual.build import find_torch, libraries
-from gacprof.extras.virtual.profiles import ATTRIBUTES, gpus, profile
 from gacprof.kernels.dispatch import FOLDER, load_table, shipped_tables
+from gacprof.virtual import run
+from gacprof.virtual.ask import dispatch
+from gacprof.virtual.build import find_torch, libraries
+from gacprof.virtual.profiles import ATTRIBUTES, gpus, profile
 
 REPOSITORY = Path(__file__).parent.parent.parent
 SEEN = """
@@ -25,7 +25,7 @@ import json, os, sys
 sys.path.append(sys.argv[1])
 import torch
 from torch.nn import functional
-from gacprof.extras.virtual.run import clear, launches
+from gacprof.virtual.run import clear, launches
 
 device = torch.cuda.get_device_properties(0)
 rows = torch.ones(8, 64, device="cuda", dtype=torch.bfloat16)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gacprof.extras.virtual.run import launches
+from gacprof.virtual.run import launches
 
 CHOSEN = ("Kernel", "Backend", "Experts", "Scheme", "LinearOp")
 """Words in the class names of what a quantisation method chooses."""

@@ -17,9 +17,9 @@ from typing import Any
 
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import write_text
-from gacprof.extras.lint.deployment import deploy
-from gacprof.extras.lint.judge import Judgement, overall
 from gacprof.kernels.demangle import readable
+from gacprof.lint.deployment import deploy
+from gacprof.lint.judge import Judgement, overall
 
 NOT_THE_ENGINE = (
     r"nvcc|[Nn]inja|NVRTC|checksums|NotSupported |[Dd]ownload|CUDA (error|driver)|cuDNN|cubin"

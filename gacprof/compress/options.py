@@ -22,11 +22,11 @@ from typing import Literal
 
 from gacprof.checkpoint.inventory import Dim, Inventory
 from gacprof.checkpoint.products import Tokens, plain_dtype
+from gacprof.compress.targets import Target
 from gacprof.core.errors import PlanError
 from gacprof.core.sizes import SizeSource
 from gacprof.diagnosing.safe_ranks import safe_ranks
 from gacprof.diagnosing.source import products_for
-from gacprof.extras.compress.targets import Target
 from gacprof.planning.solver import solve
 
 Objective = Literal["loss", "energy", "uniform"]

@@ -8,8 +8,8 @@ from math import lcm
 from typing import Any
 
 from gacprof.core.errors import ConfigError
-from gacprof.extras.lint.deployment import Deployment
-from gacprof.extras.lint.judge import OUTCOMES, Judgement, Outcome, overall
+from gacprof.lint.deployment import Deployment
+from gacprof.lint.judge import OUTCOMES, Judgement, Outcome, overall
 
 TP_DEGREES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 SERVED = ("ok", "pads", "falls back")

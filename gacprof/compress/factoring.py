@@ -12,9 +12,9 @@ from torch import nn
 from gacprof.checkpoint.inventory import Inventory, TensorInfo
 from gacprof.checkpoint.layouts.linear import bias_of
 from gacprof.checkpoint.tensors import read_tensor
-from gacprof.extras.compress.folder import LayerResults, NewTensors
-from gacprof.extras.compress.layered import LayeredModel
-from gacprof.extras.compress.low_rank import (
+from gacprof.compress.folder import LayerResults, NewTensors
+from gacprof.compress.layered import LayeredModel
+from gacprof.compress.low_rank import (
     METRICS,
     LowRank,
     energy_by_rank,
@@ -22,14 +22,14 @@ from gacprof.extras.compress.low_rank import (
     loss_by_rank,
     unweighted,
 )
-from gacprof.extras.compress.options import Objective
-from gacprof.extras.compress.statistics import (
+from gacprof.compress.options import Objective
+from gacprof.compress.statistics import (
     Covariance,
     LayerStatistics,
     backward_statistics,
     forward_statistics,
 )
-from gacprof.extras.compress.targets import Target
+from gacprof.compress.targets import Target
 from gacprof.realigning.values import rounded
 
 

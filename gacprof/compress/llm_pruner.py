@@ -18,11 +18,11 @@ from torch import nn
 from gacprof.checkpoint.inventory import Dim, Inventory
 from gacprof.checkpoint.layouts.configs import with_widths
 from gacprof.checkpoint.tensors import read_tensor
+from gacprof.compress.folder import LayerResults, NewTensors
+from gacprof.compress.layered import LayeredModel
+from gacprof.compress.options import PRUNED, Objective
+from gacprof.compress.statistics import backward_statistics
 from gacprof.core.errors import CheckpointError
-from gacprof.extras.compress.folder import LayerResults, NewTensors
-from gacprof.extras.compress.layered import LayeredModel
-from gacprof.extras.compress.options import PRUNED, Objective
-from gacprof.extras.compress.statistics import backward_statistics
 from gacprof.realigning.changes import NewTensor, new_checkpoint
 from gacprof.realigning.values import NewValues
 

@@ -20,7 +20,7 @@ from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import new_folder, read_json, write_json
-from gacprof.extras.export.decoder import FAMILIES, MODULE, Decoder, read_decoder
+from gacprof.export.decoder import FAMILIES, MODULE, Decoder, read_decoder
 from gacprof.realigning.changes import NewCheckpoint, NewTensor
 from gacprof.realigning.realign import write_weights
 

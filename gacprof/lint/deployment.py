@@ -13,10 +13,10 @@ from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.products import plain_dtype
 from gacprof.core.errors import ConfigError
 from gacprof.devices.datasheet import Architecture, architecture
-from gacprof.extras.lint.judge import Judgement, judge_product
-from gacprof.extras.lint.products import rank_products
-from gacprof.extras.lint.storage import GROUPED, Storage, storage_named, storage_of_config
 from gacprof.kernels.requirements import Engine, load_answers, load_engine
+from gacprof.lint.judge import Judgement, judge_product
+from gacprof.lint.products import rank_products
+from gacprof.lint.storage import GROUPED, Storage, storage_named, storage_of_config
 
 
 @dataclass(frozen=True)

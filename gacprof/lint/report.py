@@ -10,9 +10,9 @@ from typing import Any
 
 from gacprof import __version__
 from gacprof.core.formatting import percent
-from gacprof.extras.lint.judge import Judgement, Outcome, worst_of
-from gacprof.extras.lint.remedies import Remedy
 from gacprof.kernels.requirements import Requirement
+from gacprof.lint.judge import Judgement, Outcome, worst_of
+from gacprof.lint.remedies import Remedy
 
 UNREAD = Requirement("", "", "", "", conditions={}, bounds={}, sure="")
 """In place of a row, where no row is about a product."""

@@ -12,12 +12,12 @@ from math import gcd, lcm, prod
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from gacprof.checkpoint.products import plain_dtype
-from gacprof.extras.lint.products import HEAD_DIMS, RankProduct
-from gacprof.extras.lint.storage import PLAIN, TABLES, Storage
 from gacprof.kernels.requirements import Requirement
+from gacprof.lint.products import HEAD_DIMS, RankProduct
+from gacprof.lint.storage import PLAIN, TABLES, Storage
 
 if TYPE_CHECKING:
-    from gacprof.extras.lint.deployment import Deployment
+    from gacprof.lint.deployment import Deployment
 
 Outcome = Literal["ok", "unknown", "pads", "falls back", "wrong", "refused"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)

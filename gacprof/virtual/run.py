@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 
 from gacprof.core.errors import GacprofError
-from gacprof.extras.virtual.build import find_torch, libraries
-from gacprof.extras.virtual.profiles import profile
+from gacprof.virtual.build import find_torch, libraries
+from gacprof.virtual.profiles import profile
 
 DRIVER_SIGNS = ("dev/nvidia*", "proc/driver/nvidia", "dev/dxg")
 """What a machine with an NVIDIA driver has, from the root on; the last one is WSL's."""

@@ -22,8 +22,8 @@ from pathlib import Path
 import torch
 from torch.nn import functional
 
-from gacprof.extras.virtual.run import Launch, clear, launches
 from gacprof.kernels.dispatch import SDPA_SHAPES, sdpa_shape
+from gacprof.virtual.run import Launch, clear, launches
 
 Answer = str | dict
 Section = dict

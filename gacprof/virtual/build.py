@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gacprof.core.errors import GacprofError
-from gacprof.extras.virtual import stubs
+from gacprof.virtual import stubs
 
 SOURCES = Path(__file__).parent
 KEY_HEADERS = ("cuda.h", "cudaTypedefs.h", "cuda_runtime_api.h", "cublasLt.h", "cupti.h")

@@ -17,17 +17,17 @@ from gacprof import __version__
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.products import Tokens
 from gacprof.checkpoint.scan import inventory_of, scan
+from gacprof.compress.factoring import Factoring
+from gacprof.compress.folder import LayerResults, file_digests, write_compressed
+from gacprof.compress.llm_pruner import Pruning
+from gacprof.compress.low_rank import LowRank
+from gacprof.compress.options import Objective, RankOptions, WidthOptions
+from gacprof.compress.statistics import LENGTH, WINDOWS, calibration_ids
+from gacprof.compress.targets import targets_of
 from gacprof.core.errors import CheckpointError, ConfigError, require_one_of
 from gacprof.core.files import new_folder, write_record
 from gacprof.core.sizes import SizeSource
 from gacprof.diagnosing.source import open_source
-from gacprof.extras.compress.factoring import Factoring
-from gacprof.extras.compress.folder import LayerResults, file_digests, write_compressed
-from gacprof.extras.compress.llm_pruner import Pruning
-from gacprof.extras.compress.low_rank import LowRank
-from gacprof.extras.compress.options import Objective, RankOptions, WidthOptions
-from gacprof.extras.compress.statistics import LENGTH, WINDOWS, calibration_ids
-from gacprof.extras.compress.targets import targets_of
 from gacprof.realigning.realign import check_output
 
 Method = Literal[LowRank, "llm-pruner"]

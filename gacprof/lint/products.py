@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from gacprof.checkpoint.inventory import Module
 
 if TYPE_CHECKING:
-    from gacprof.extras.lint.deployment import Deployment
+    from gacprof.lint.deployment import Deployment
 
 ROLES = tomllib.loads(files("gacprof.kernels").joinpath("demands/roles.toml").read_text("utf-8"))
 ROTATED = re.compile(r"(llama|mistral|mixtral|qwen[23](_moe)?|gemma2?)(_text)?")

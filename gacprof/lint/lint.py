@@ -12,12 +12,12 @@ from gacprof.core.files import read_object, write_json
 from gacprof.core.sizes import Gemm, Side, Use
 from gacprof.devices.datasheet import GPUS
 from gacprof.diagnosing.source import kernel_lines
-from gacprof.extras.lint.deployment import Deployment, deploy
-from gacprof.extras.lint.judge import Judgement, overall
-from gacprof.extras.lint.remedies import find_remedies
-from gacprof.extras.lint.report import LintReport, verdicts_of
-from gacprof.extras.lint.report import sarif as sarif_log
 from gacprof.kernels.rules import Rules
+from gacprof.lint.deployment import Deployment, deploy
+from gacprof.lint.judge import Judgement, overall
+from gacprof.lint.remedies import find_remedies
+from gacprof.lint.report import LintReport, verdicts_of
+from gacprof.lint.report import sarif as sarif_log
 
 
 def lint(

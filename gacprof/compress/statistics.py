@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 from gacprof.checkpoint.inventory import Inventory
+from gacprof.compress.layered import LayeredModel, batch_size
 from gacprof.core.errors import CheckpointError, ConfigError
-from gacprof.extras.compress.layered import LayeredModel, batch_size
 
 
 @dataclass

@@ -25,8 +25,8 @@ from typing import Any, Literal
 
 import torch
 
+from gacprof.compress.statistics import Covariance
 from gacprof.core.errors import CheckpointError, require_one_of
-from gacprof.extras.compress.statistics import Covariance
 
 LowRank = Literal["svd", "asvd", "svd-llm", "kfac-svd"]
 """Methods: each has its row in :data:`METRICS`."""

@@ -18,8 +18,6 @@ from typing import Any
 import gacprof
 from gacprof.core.errors import GacprofError
 from gacprof.core.files import write_text
-from gacprof.extras.virtual.profiles import Profile, profile
-from gacprof.extras.virtual.run import virtual
 from gacprof.kernels.demangle import head_of, readable, without_arguments
 from gacprof.kernels.dispatch import (
     SCHEMA,
@@ -28,6 +26,8 @@ from gacprof.kernels.dispatch import (
     shipped_tables,
     table_path,
 )
+from gacprof.virtual.profiles import Profile, profile
+from gacprof.virtual.run import virtual
 
 PERIODS = (1, 2, 4, 8, 16, 32, 64, 128)
 """Lengths of the patterns that a run may repeat."""
@@ -35,7 +35,7 @@ SHORTEST_REPEAT = 2
 """Times that a pattern longer than one must be seen."""
 CHILD = (
     "import os, sys; sys.path.append(sys.argv[1]); os.environ['TORCH_CPP_LOG_LEVEL'] = 'ERROR'; "
-    "from gacprof.extras.virtual.questions import main; main()"
+    "from gacprof.virtual.questions import main; main()"
 )
 """The package's folder goes last, so that the asked PyTorch's own packages come first."""
 SECTIONS = ("sdpa", "fa2", "efficient", "rows", "products", "stream")

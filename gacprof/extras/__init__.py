@@ -1,1 +1,0 @@
-"""What stands on the chain and no part of it needs: lint, compress, export, fleet, virtual."""
