@@ -6,13 +6,14 @@ import ast
 import inspect
 import subprocess
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 import gacprof
-from gacprof.cli.verbs import VERBS, command, load_verb
+from gacprof.cli.verbs import VERBS, command, load_verb, summary
 
 PACKAGE = Path(gacprof.__file__).parent
 ORDER = (
@@ -69,7 +70,7 @@ def test_only_devices_and_operators_touch_cuda() -> None:
 
 @pytest.mark.parametrize("verb", LIGHT_VERBS)
 def test_a_plain_install_has_the_light_verbs(verb: str) -> None:
-    module = VERBS[verb][0].partition(":")[0]
+    module = gacprof.MODULE_OF[VERBS[verb]]
     code = f"import sys, {module}; print(*sorted(set(sys.modules) & {HEAVY!r}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
@@ -77,13 +78,18 @@ def test_a_plain_install_has_the_light_verbs(verb: str) -> None:
 
 @pytest.mark.parametrize("verb", AT_HAND)
 def test_help_begins_as_the_docstring_does(verb: str) -> None:
-    assert inspect.getdoc(load_verb(verb)).splitlines()[0] == VERBS[verb][1]
+    assert inspect.getdoc(load_verb(verb)).splitlines()[0] == summary(verb)
 
 
 def test_verbs_and_options_stay_few() -> None:
     options = sum(len(inspect.signature(command(verb)).parameters) for verb in AT_HAND)
     assert len(VERBS) <= 21
     assert options <= 130
+
+
+def test_a_verb_stays_a_function_where_a_package_has_its_name() -> None:
+    import_module("gacprof.lint.lint")
+    assert callable(gacprof.lint) and callable(gacprof.lint)
 
 
 def test_public_names_are_there() -> None:

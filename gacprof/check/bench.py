@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -84,6 +84,8 @@ class BenchResult:
     """``timings`` by workload and model, the first model first; ``replicates`` are the first
     model's A/A replicate at each workload, whose verdict ought to be undecided. ``not_captured``
     is why the captured workload is missing on a CUDA device, else empty."""
+
+    schema: ClassVar[str] = "gacprof.BenchResult/1"
 
     models: tuple[str, ...]
     parameters: tuple[int, ...]

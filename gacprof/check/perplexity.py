@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -55,6 +55,8 @@ class Perplexity:
 class Perplexities:
     """Models on the same ``tokens`` of a text, the first the reference; ``predictions`` are those
     of each window."""
+
+    schema: ClassVar[str] = "gacprof.Perplexities/1"
 
     text: str
     tokens: int

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -25,8 +25,6 @@ from gacprof.checkpoint.load import config_of, load_model, one_line_errors, torc
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.core.dtypes import dtype_name
 from gacprof.core.errors import CheckpointError, ConfigError, require_one_of
-
-SCHEMA = "gacprof.Verification/2"
 
 SEQUENCES = 2
 
@@ -100,6 +98,8 @@ class Verification(LogitErrors):
         Those of ``differing`` that the logits say nothing of. In a type narrower than float32, and
         beside products that were rounded to one, small differences do not show: it is all of them.
     """
+
+    schema: ClassVar[str] = "gacprof.Verification/2"
 
     checkpoint: str
     other: str

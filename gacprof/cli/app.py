@@ -11,16 +11,17 @@ import json
 import os
 import sys
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import cyclopts
 
 from gacprof import __version__
-from gacprof.cli.verbs import VERBS, help_text
+from gacprof.cli.verbs import VERBS, help_text, summary
 from gacprof.core.errors import INSTALL, GacprofError
-from gacprof.core.files import plain
-from gacprof.reporting.sections import Section, section_of
+from gacprof.core.formatting import one_line
+from gacprof.reporting.sections import Section, json_of, section_of
 
 EXTRAS = {
     **dict.fromkeys(("torch", "numpy", "scipy", "pandas", "matplotlib", "jinja2"), "models"),
@@ -36,11 +37,14 @@ EXTRAS = {
 CRASHED = 70
 """Exit code of a fault of gacprof: EX_SOFTWARE of BSD's sysexits.h, which no verdict has."""
 
+FILE_WIDTH = 160
+"""Characters of a line where the output is no terminal."""
+
 HELP = {"--help", "-h"}
 
 
-def make_app() -> cyclopts.App:
-    """The verbs, each imported when it is called."""
+def make_app(verbs: Iterable[str] = VERBS) -> cyclopts.App:
+    """Make the command line of some verbs, each imported when it is called."""
     app = cyclopts.App(
         name="gacprof",
         help="Which tensor sizes your GPU serves well, why, and how to move a model onto them.",
@@ -56,10 +60,10 @@ def make_app() -> cyclopts.App:
     )
     maps = cyclopts.App(name="map", help="Build and read cliff maps.")
     app.command(maps)
-    for verb, (_, summary) in VERBS.items():
+    for verb in verbs:
         group, _, name = verb.rpartition(" ")
         lazily = f"gacprof.cli.verbs:{verb.replace(' ', '_')}"
-        {"map": maps, "": app}[group].command(lazily, name=name, help=summary)
+        (maps if group else app).command(lazily, name=name, help=summary(verb))
     return app
 
 
@@ -75,7 +79,8 @@ def main(arguments: list[str] | None = None) -> None:
     if verb not in {*VERBS, "", "map", "map --help", "map -h", "--version", *HELP}:
         sys.exit(fail(f"there is no verb '{verb}': use one of {', '.join(sorted(VERBS))}", 2))
     try:
-        code = show(make_app()(words), as_json)
+        app = make_app([verb] if verb in VERBS else VERBS)
+        code = show(app(words), as_json)
         sys.stdout.flush()
     except KeyboardInterrupt:
         code = fail("interrupted", 130)
@@ -111,22 +116,8 @@ def show(result: Any, as_json: bool) -> int:
     if as_json:
         print(json.dumps(json_of(result), indent=1, ensure_ascii=False))
     else:
-        from gacprof.cli.app import print_result
-
         print_result(result)
     return 0 if getattr(result, "ok", True) else 1
-
-
-def json_of(result: Any) -> Any:
-    """A result as JSON: a table's rows, else its fields behind the name of its schema."""
-    if hasattr(result, "to_dict"):
-        return result.astype(object).where(result.notna(), None).to_dict("records")
-    data = plain(result)
-    if isinstance(data, dict):
-        module = sys.modules[type(result).__module__]
-        schema = getattr(module, "SCHEMA", f"gacprof.{type(result).__name__}/1")
-        return {"schema": schema, **data}
-    return data
 
 
 def fail(message: str, code: int) -> int:
@@ -134,33 +125,32 @@ def fail(message: str, code: int) -> int:
     return code
 
 
-FILE_WIDTH = 160
-"""Characters of a line where the output is no terminal."""
-
-
 def print_result(result: Any) -> None:
-    """Print a result: in its own words where its class has some, else as its section."""
-    if "__str__" in vars(type(result)) or isinstance(result, str | Path):
+    """Print a result as its section; a text or a path as it is."""
+    if isinstance(result, str | Path):
         print(result)
     else:
         print_section(section_of(result))
 
 
 def print_section(section: Section) -> None:
-    """Print the headline, the table and the remarks; sentences are wrapped for a terminal only."""
+    """Print the headline, the table and the remarks; sentences are wrapped for a terminal only.
+
+    Texts may be a stranger's: control characters are escaped.
+    """
     from rich.console import Console
     from rich.table import Table
 
     width = None if sys.stdout.isatty() else FILE_WIDTH
     console = Console(width=width, highlight=False, markup=False)
     if section.headline:
-        console.print(section.headline, soft_wrap=width is not None)
+        console.print(one_line(section.headline), soft_wrap=width is not None)
     if section.rows:
         table = Table(box=None, pad_edge=False, header_style="bold")
         for column in section.columns:
             table.add_column(column, overflow="fold")
         for row in section.rows:
-            table.add_row(*row)
+            table.add_row(*map(one_line, row))
         console.print(table)
     for remark in section.remarks:
-        console.print(remark, soft_wrap=width is not None)
+        console.print(one_line(remark), soft_wrap=width is not None)

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 import pandas as pd
@@ -30,8 +30,6 @@ from gacprof.core.errors import MeasurementError
 from gacprof.core.files import read_record, replacing, write_record
 from gacprof.core.points import Axis, Block, Environment, KernelRun
 
-SCHEMA = "gacprof.run/3"
-POINTS_SCHEMA = "gacprof.points/1"
 RUN, JOURNAL, PARQUET, POINTS = "run.json", "blocks.jsonl", "blocks.parquet", "points.json"
 LOCK = ".lock"
 """Empty; locked by the process that writes."""
@@ -40,6 +38,8 @@ LOCK = ".lock"
 @dataclass(frozen=True)
 class RunHeader:
     """The axes that a run is to measure, and the device that does."""
+
+    schema: ClassVar[str] = "gacprof.run/3"
 
     name: str
     environment: Environment
@@ -50,6 +50,8 @@ class RunHeader:
 class PointRecords:
     """By axis key and size: the kernels that a call launches, how long a tracer saw them run
     together (once, with warm weights), and why a point cannot be called."""
+
+    schema: ClassVar[str] = "gacprof.points/1"
 
     kernels: dict[str, dict[int, tuple[str, ...]]] = field(default_factory=dict)
     kernel_us: dict[str, dict[int, float]] = field(default_factory=dict)
@@ -94,9 +96,7 @@ class RunFolder:
         self.header = read_header(self.path)
         self.points = PointRecords()
         if (self.path / POINTS).is_file():
-            self.points = read_record(
-                self.path / POINTS, PointRecords, POINTS_SCHEMA, "gacprof sweep"
-            )
+            self.points = read_record(self.path / POINTS, PointRecords, "gacprof sweep")
         # The journal first: a fold between the two reads then loses nothing.
         journal = read_journal(self.path / JOURNAL)
         folded = read_folded(self.path / PARQUET)
@@ -179,7 +179,7 @@ class RunWriter(RunFolder):
                 f"{folder} is not empty: resume the sweep in it, or name another"
             )
         (folder / LOCK).touch(exist_ok=False)  # of two sweeps that begin at once one fails here
-        write_record(folder / RUN, header, SCHEMA)
+        write_record(folder / RUN, header)
         return cls(folder)
 
     def append(self, block: Block) -> None:
@@ -206,7 +206,7 @@ class RunWriter(RunFolder):
 
     def save_points(self) -> None:
         """Write kernels and failures to disk."""
-        write_record(self.path / POINTS, self.points, POINTS_SCHEMA)
+        write_record(self.path / POINTS, self.points)
 
     def fold(self) -> None:
         """Move all blocks into Parquet: the sweep has come to its end."""
@@ -270,7 +270,7 @@ def read_header(folder: Path) -> RunHeader:
     """Read what a run is to measure. Raises :class:`MeasurementError` for another folder."""
     if not (folder / RUN).is_file():
         raise MeasurementError(f"{folder} is no sweep's folder: it has no {RUN}")
-    return read_record(folder / RUN, RunHeader, SCHEMA, "gacprof sweep")
+    return read_record(folder / RUN, RunHeader, "gacprof sweep")
 
 
 @contextmanager

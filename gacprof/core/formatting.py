@@ -66,3 +66,8 @@ def sizes(values: Sequence[int]) -> str:
             parts.append(str(values[start]))
             start += 1
     return ", ".join(parts)
+
+
+def one_line(text: str) -> str:
+    """A text without control characters: those are escaped."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)

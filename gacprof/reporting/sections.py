@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from gacprof.core.files import plain
 from gacprof.core.formatting import (
     counted,
     microseconds,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from gacprof.diagnosing.diagnosis import Diagnosis
     from gacprof.diagnosing.explain import Explanation
     from gacprof.kernels.dispatch import DispatchTable
+    from gacprof.lint.report import LintReport
     from gacprof.planning.plan import Plan
     from gacprof.sweeping.sweep import SweepSummary
 
@@ -295,17 +297,13 @@ def bench_section(result: BenchResult) -> Section:
     said = [f"{t.model} is {t.verdict} than {result.models[0]} in {t.workload}" for t in decided]
     headline = ("; ".join(said) or "No difference is sure") + "."
     rows = []
-    for timing in result.timings:
-        change = Interval(timing.ratio.low - 1, timing.ratio.value - 1, timing.ratio.high - 1)
-        text = "" if timing.verdict == "reference" else percent_interval(change)
-        rows.append(
-            (timing.workload, timing.model, time_interval(timing.latency_us), text, timing.verdict)
-        )
-    for replicate in result.replicates:
-        ratio = replicate.ratio
-        change = Interval(ratio.low - 1, ratio.value - 1, ratio.high - 1)
-        row = (replicate.workload, "the first again (A/A)", time_interval(replicate.latency_us))
-        rows.append((*row, percent_interval(change), replicate.verdict))
+    for timing in (*result.timings, *result.replicates):
+        ratio = timing.ratio
+        change = percent_interval(Interval(ratio.low - 1, ratio.value - 1, ratio.high - 1))
+        model = "the first again (A/A)" if timing in result.replicates else timing.model
+        change = "" if timing.verdict == "reference" else change
+        time = time_interval(timing.latency_us)
+        rows.append((timing.workload, model, time, change, timing.verdict))
     remarks = [
         f"{result.environment.name}, {result.dtype}, {result.rounds} rounds, models interleaved."
     ]
@@ -358,18 +356,72 @@ def sweep_section(summary: SweepSummary) -> Section:
     )
 
 
-SECTIONS: dict[str, Callable[[Any], Section]] = {
-    "BenchResult": bench_section,
-    "CliffMap": map_section,
-    "Diagnosis": diagnosis_section,
-    "DispatchTable": dispatch_section,
-    "Explanation": explanation_section,
-    "Perplexities": perplexity_section,
-    "Plan": plan_section,
-    "SweepSummary": sweep_section,
-    "Verification": verification_section,
+def lint_section(report: LintReport) -> Section:
+    """The products of a rank by what an engine does with them, and what makes them better."""
+    ranks = f"tp {report.tp}, ep {report.ep}" + (f", dp {report.dp}" if report.dp > 1 else "")
+    where = f"{report.engine} {report.version} on {report.gpu}, {ranks}, {report.quantisation}"
+    rows = []
+    sources = set()
+    for row in report.products:
+        n, k = str(row.N or "–"), str(row.K or "–")
+        kernel = (row.launches,) if report.engine_says else ()
+        rows.append((row.product, n, k, row.verdict, *kernel, row.reason or row.kernel))
+        if row.reason and row.source:
+            since = f", since {row.since}" if row.since else ""
+            sure = "" if row.sure == "high" else f" ({row.sure} confidence)"
+            sources.add(f"Source of {row.requirement}: {row.source}{since}{sure}.")
+    remarks = [report.engine_says] if report.engine_says else []
+    for remedy in report.remedies:
+        mended = f" ({', '.join(remedy.mended)})" if remedy.mended else ""
+        kernels = "".join(f"; {name} by {kernel}" for name, kernel in remedy.launches.items())
+        remarks.append(f"Tried, and better: {remedy.change}: {remedy.outcome}{mended}{kernels}.")
+    remarks += [*report.kernels, *sorted(sources)]
+    if report.missing:
+        missing = ", ".join(report.missing)
+        remarks.append(f"The config doesn't say {missing}: what needs it isn't judged.")
+    kernel = ("kernel",) if report.engine_says else ()
+    columns = ("product", "N", "K", "verdict", *kernel, "why")
+    headline = f"{report.model}: {report.summary} ({where})."
+    remarks += report.warnings
+    return Section("What an engine does", headline, columns, tuple(rows), tuple(remarks))
+
+
+def fields_section(result: Any) -> Section:
+    """The fields of a result, one a row."""
+    rows = tuple((field.name, str(getattr(result, field.name))) for field in fields(result))
+    return Section(type(result).__name__, "", ("field", "value"), rows)
+
+
+RESULTS: dict[str, tuple[str, Callable[[Any], Section]]] = {
+    "BenchResult": ("BenchResult", bench_section),
+    "Diagnosis": ("Diagnosis", diagnosis_section),
+    "Explanation": ("Explanation", explanation_section),
+    "Exported": ("Exported", fields_section),
+    "LintReport": ("LintReport", lint_section),
+    "Perplexities": ("Perplexities", perplexity_section),
+    "SweepSummary": ("SweepSummary", sweep_section),
+    "Verification": ("Verification", verification_section),
+    "cliffmap": ("CliffMap", map_section),
+    "compressed": ("Compression", fields_section),
+    "dispatch": ("DispatchTable", dispatch_section),
+    "plan": ("Plan", plan_section),
 }
-"""By the name of the result's class, so that nothing heavy is imported to print a light one."""
+"""What verbs return and files hold, by the kind that its schema names (``gacprof.KIND/VERSION``):
+the class, a public name of gacprof, and its section."""
+
+
+def kind_of(schema: str) -> str:
+    """The part of a schema's name that :data:`RESULTS` knows."""
+    return schema.removeprefix("gacprof.").partition("/")[0]
+
+
+def json_of(result: Any) -> Any:
+    """A result as JSON: a table's rows, else its fields behind the name of its schema."""
+    if type(result).__name__ == "DataFrame":
+        return result.astype(object).where(result.notna(), None).to_dict("records")
+    if hasattr(result, "schema"):
+        return {"schema": result.schema, **plain(result)}
+    return plain(result)
 
 
 def cell_text(value: Any) -> str:
@@ -382,18 +434,15 @@ def cell_text(value: Any) -> str:
 
 
 def section_of(result: Any) -> Section:
-    """The section of a result: its own, a table's, or a dataclass's plain fields."""
-    name = type(result).__name__
-    if name in SECTIONS:
-        return SECTIONS[name](result)
-    if name == "DataFrame":
+    """The section of a result, or of a table: a DataFrame, a list of dataclasses."""
+    if hasattr(result, "schema"):
+        _, section = RESULTS[kind_of(result.schema)]
+        return section(result)
+    if type(result).__name__ == "DataFrame":
         rows = tuple(tuple(map(str, row)) for row in result.itertuples(index=False))
         return Section("", "", tuple(map(str, result.columns)), rows)
     if isinstance(result, list) and result and is_dataclass(result[0]):
         columns = tuple(field.name for field in fields(result[0]))
         rows = tuple(tuple(cell_text(getattr(item, c)) for c in columns) for item in result)
         return Section("", "", columns, rows)
-    if is_dataclass(result):
-        pairs = [(field.name, str(getattr(result, field.name))) for field in fields(result)]
-        return Section(name, "", ("field", "value"), tuple(pairs))
     return Section("", str(result))

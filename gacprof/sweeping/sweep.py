@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import ClassVar
 
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.cliffmap.run_folder import RunHeader, RunWriter
@@ -28,6 +29,8 @@ CONDITIONS = ("threads", "cores", "power_limit_w")
 class SweepSummary:
     """A sweep's result. ``folder`` is None for a dry run, which says what a GPU would have to
     prepare; ``seconds`` counts this call only."""
+
+    schema: ClassVar[str] = "gacprof.SweepSummary/1"
 
     folder: Path | None
     curves: int
