@@ -50,7 +50,7 @@ FEWEST_ROUNDS = 8
 """Measured whatever the seconds: fewer tell little of their own spread."""
 LEVEL = 0.95
 """Of the intervals that are reported."""
-VERDICT_LEVEL = 0.99
+DECISION_LEVEL = 0.99
 """Of those that verdicts rest on: one A/A replicate in a hundred is decided by chance."""
 TRIMMED = 0.2
 """Share of rounds left out at either end: other programs make a round in ten much slower."""
@@ -263,7 +263,7 @@ def compare(names: Sequence[str], workload: str, times_us: np.ndarray) -> list[T
     timings = []
     for column, name in enumerate([*names, f"{names[0]} (replicate)"]):
         ratio = mean_interval(ratios[:, column])
-        surely = mean_interval(ratios[:, column], VERDICT_LEVEL)
+        surely = mean_interval(ratios[:, column], DECISION_LEVEL)
         verdict: BenchVerdict = "undecided"
         threshold = 0.0 if column == len(names) else largest_noise
         if column == 0:

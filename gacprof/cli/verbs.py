@@ -102,7 +102,7 @@ def command(verb: str) -> Callable[..., Any]:
     return run
 
 
-def whole_number(_: Any, tokens: Sequence[Any]) -> int:
+def int_of_word(_: Any, tokens: Sequence[Any]) -> int:
     """Read a word as a whole number; cyclopts alone would round 1.5."""
     return int(tokens[0].value)
 
@@ -120,7 +120,7 @@ def writable(annotation: Any) -> Any:
         parts = [*several, *(part for part in parts if not several or part is types.NoneType)]
         return functools.reduce(lambda a, b: a | b, parts) if parts != [types.NoneType] else None
     if annotation is int:
-        return Annotated[int, Parameter(converter=whole_number)]
+        return Annotated[int, Parameter(converter=int_of_word)]
     if origin is Literal or annotation in WRITABLE:
         return annotation
     if origin in (tuple, list, Sequence) and not isinstance(annotation, Mapping):

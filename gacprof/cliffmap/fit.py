@@ -37,13 +37,19 @@ QUARTILE_ERROR = 1.363
 """Standard error of the lower quartile of n normal values, over σ/√n: √(¼·¾) / φ(Φ⁻¹(¼))."""
 NORMAL_BESIDE = 1.028
 """Φ⁻¹(0.4) − Φ⁻¹(0.1): the distance of these quantiles of a normal distribution, over σ."""
-ROUNDING = 1 / sqrt(12)
+STEP_ROUNDING = 1 / sqrt(12)
 """Standard deviation of what rounding to a step loses, over the step: of a uniform distribution."""
 NOISIER = 2.0
 """A slot whose own spread is larger than the curve's by this factor keeps its own."""
 CONTENDED = 0.5
 """Where more of a curve's sizes have too few undisturbed calls, its times are those of the
 scheduler: all sizes look alike then, and nothing looks noisy."""
+FLOOR_QUANTILE = 0.95
+"""One pair in twenty of the same thing twice may differ by more than the floor."""
+MAX_DRIFT = 0.25
+"""A level that moves by more within a sweep was not one state of the machine (our choice)."""
+MAX_DISTURBED = 0.1
+"""The share of calls that lost their core or ran throttled, from which a sweep is called busy."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +101,7 @@ def fit_blocks(blocks: Sequence[Block]) -> Fit:
     fit = fit_matrix(log_times, [size for size, _ in columns], processes)
     pairs = [(columns[size, 0], columns[size, 1]) for size, number in columns if number == 1]
     disturbed = float(np.isnan(np.concatenate([block.times_us for block in blocks])).mean())
-    error = np.maximum(fit.error, ROUNDING * clock_step(blocks) / np.exp(fit.log_us))
+    error = np.maximum(fit.error, STEP_ROUNDING * clock_step(blocks) / np.exp(fit.log_us))
     return replace(fit, error=error, pairs=tuple(pairs), disturbed=disturbed)
 
 
@@ -186,14 +192,6 @@ def quantile_of_columns(values: Floats, q: float) -> Floats:
     column = np.arange(values.shape[1])
     a, b = ordered[low, column], ordered[high, column]
     return np.where(counts > 0, a + (place - low) * (b - a), 0.0)
-
-
-FLOOR_QUANTILE = 0.95
-"""One pair in twenty of the same thing twice may differ by more than the floor."""
-MAX_DRIFT = 0.25
-"""A level that moves by more within a sweep was not one state of the machine (our choice)."""
-MAX_DISTURBED = 0.1
-"""The share of calls that lost their core or ran throttled, from which a sweep is called busy."""
 
 
 def noise_floor(fits: Sequence[Fit]) -> float | None:

@@ -10,8 +10,7 @@ import pandas as pd
 
 from gacprof.cliffmap.cliffmap import CliffMap, Curve, load_map
 from gacprof.core.errors import MapError
-from gacprof.core.files import write_text
-from gacprof.core.formatting import sizes as sizes_text
+from gacprof.core.formatting import sizes_text
 from gacprof.core.sizes import SizeVerdict
 
 
@@ -115,7 +114,7 @@ def penalty_of(verdict: SizeVerdict) -> float:
     return 0.0 if verdict.penalty is None else verdict.penalty.value
 
 
-def map_table(cliff_map: CliffMap | str | Path, *, out: str | Path | None = None) -> pd.DataFrame:
+def map_table(cliff_map: CliffMap | str | Path) -> pd.DataFrame:
     """Print what a map asks of sizes, as a table.
 
     A row for each operator, dim and dtype: the multiple to round sizes to, the penalty of
@@ -125,8 +124,6 @@ def map_table(cliff_map: CliffMap | str | Path, *, out: str | Path | None = None
     ----------
     cliff_map
         A map, its file or the name of a shipped one.
-    out
-        A file to write it to: .csv, .md (Markdown) or .json.
 
     Returns
     -------
@@ -158,18 +155,4 @@ def map_table(cliff_map: CliffMap | str | Path, *, out: str | Path | None = None
                 "safe_sizes": sizes_text(curve.with_verdict("safe")),
             }
         )
-    table = pd.DataFrame(rows).astype({"multiple": "Int64"})
-    if out is not None:
-        write_text(Path(out), table_text(table, Path(out).suffix))
-    return table
-
-
-def table_text(table: pd.DataFrame, suffix: str = ".md") -> str:
-    """A table as the text of a .json, .csv or .md file."""
-    if suffix == ".json":
-        return str(table.to_json(orient="records", indent=1, force_ascii=False))
-    if suffix == ".csv":
-        return str(table.to_csv(index=False))
-    text = table.astype(object).where(table.notna(), "")
-    rows = [list(text.columns), ["---"] * len(text.columns), *text.to_numpy().tolist()]
-    return "".join("| " + " | ".join(map(str, row)) + " |\n" for row in rows)
+    return pd.DataFrame(rows).astype({"multiple": "Int64"})

@@ -174,7 +174,7 @@ def _verdict(judgement: Judgement) -> ProductVerdict:
     )
 
 
-LEVELS = {"falls back": "warning", "wrong": "error", "refused": "error"}
+SARIF_LEVELS = {"falls back": "warning", "wrong": "error", "refused": "error"}
 """SARIF's levels (SARIF 2.1.0, 3.27.10); of all else a note."""
 
 
@@ -194,7 +194,7 @@ def sarif(reports: Sequence[LintReport]) -> dict[str, Any]:
                 rules[rule]["help"] = {"text": f"source: {row.source}"}
             where = f"{report.engine} {report.version}, tp {report.tp}"
             said = f"{row.product}: {row.verdict} ({where}): {row.reason}"
-            result = {"ruleId": rule, "level": LEVELS.get(kind, "note")}
+            result = {"ruleId": rule, "level": SARIF_LEVELS.get(kind, "note")}
             results.append({**result, "message": {"text": one_line(said)}, "locations": [place]})
     driver = {"name": "gacprof", "version": __version__, "rules": list(rules.values())}
     return {

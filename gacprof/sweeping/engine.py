@@ -22,6 +22,21 @@ from gacprof.devices.device import Device, Session
 PROCESSES = 3
 """Addresses, caches and clocks differ between processes: of one process alone nobody knows by how
 much."""
+MIN_BLOCKS = 12
+"""Before a curve is first judged; then after 24, 48 …"""
+MAX_BLOCKS = 400
+"""Of a curve that stays undecided."""
+FINEST = 0.004
+"""Half the width of penalties' intervals (the median) from which more blocks decide nothing that
+matters: a fifth of the tolerance."""
+REPLICATES = 0.25
+"""The share of sizes that have a hidden A/A replicate."""
+MIN_REPLICATES = 4
+BLOCK_US = 50_000
+"""A block is as long as the machine's state holds: tens of milliseconds with all that is done
+around its calls (blocks of more calls take turns through the sizes)."""
+MIN_CALLS = 12
+"""Of a block, however long they take."""
 
 Progress = Callable[[int, int, float], None]
 """Called before each turn with the curves that need no more blocks, all curves, and the share of
@@ -115,23 +130,6 @@ class ProcessTurns:
 def failures_of(axis: Axis, session: Session) -> Mapping[int, str]:
     """By size: why it cannot be called."""
     return {axis.sizes[index]: why for index, why in session.failures.items()}
-
-
-MIN_BLOCKS = 12
-"""Before a curve is first judged; then after 24, 48 …"""
-MAX_BLOCKS = 400
-"""Of a curve that stays undecided."""
-FINEST = 0.004
-"""Half the width of penalties' intervals (the median) from which more blocks decide nothing that
-matters: a fifth of the tolerance."""
-REPLICATES = 0.25
-"""The share of sizes that have a hidden A/A replicate."""
-MIN_REPLICATES = 4
-BLOCK_US = 50_000
-"""A block is as long as the machine's state holds: tens of milliseconds with all that is done
-around its calls (blocks of more calls take turns through the sizes)."""
-MIN_CALLS = 12
-"""Of a block, however long they take."""
 
 
 @dataclass

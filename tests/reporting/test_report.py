@@ -73,12 +73,12 @@ def test_every_dim_is_in_the_diagnosis(artefacts: list[Path]) -> None:
 
 
 def test_equal_rows_stand_once() -> None:
-    rows = grouped(["a", "b", "c"], [("1", "x"), ("2", "x"), ("1", "x")])
+    rows = grouped([("a", "1", "x"), ("b", "2", "x"), ("c", "1", "x")])
     assert rows == [("a and 1 more", "1", "x"), ("b", "2", "x")]
 
 
 def test_a_table_and_a_shipped_map_have_sections() -> None:
-    assert section_of(pd.DataFrame({"a": [1, 2]})).rows == (("1",), ("2",))
+    assert section_of(pd.DataFrame({"a": [1, 2]})).rows == [("1",), ("2",)]
     cliff_map = load_map("a100-published")
     assert len(section_of(cliff_map).rows) == len(cliff_map.curves)
 
