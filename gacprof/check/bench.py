@@ -20,7 +20,6 @@ from itertools import chain
 from typing import ClassVar, Literal
 
 import numpy as np
-import torch
 from scipy import stats
 from torch import nn
 
@@ -160,7 +159,10 @@ def bench(
     not_captured = ""
     if decode and where.type == "cuda":
         try:
-            workloads[f"decode {decode}, captured"] = captured_decodes(columns, ids, decode)
+            steps = [StaticDecode(model, ids, decode) for model in columns]
+            for step in steps:
+                step.capture()
+            workloads[f"decode {decode}, captured"] = steps
         except Exception as error:  # any model's code and any kernel may refuse
             not_captured = first_line(error)
     times = run_rounds(columns, workloads, seconds)
@@ -192,16 +194,6 @@ def bench(
         environment=environment,
         not_captured=not_captured,
     )
-
-
-def captured_decodes(
-    models: Sequence[nn.Module], ids: torch.Tensor, steps: int
-) -> Sequence[StaticDecode]:
-    """Captured decoding of each model; raises where a model's step cannot be captured."""
-    decodes = [StaticDecode(model, ids, steps) for model in models]
-    for decode in decodes:
-        decode.capture()
-    return decodes
 
 
 def with_busy_share(timing: Timing, workload: Workload) -> Timing:

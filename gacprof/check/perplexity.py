@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -125,7 +125,7 @@ def perplexity(
     where = torch_device(device)
     numbers = dtype or common_dtype(checkpoints)
     folder = tokenizer or tokenizer_folder(checkpoints)
-    ids = encode(load_tokenizer(folder), Path(text).read_text(encoding="utf-8"))[:tokens]
+    ids = encode(folder, Path(text).read_text(encoding="utf-8"))[:tokens]
     step = max(1, window // 2) if stride is None else stride
     if not 1 <= step <= window:
         raise ConfigError(f"windows of {window} tokens cannot slide by {step}: use 1 to {window}")
@@ -164,18 +164,15 @@ def tokenizer_folder(checkpoints: Sequence[Checkpoint]) -> str:
     raise CheckpointError(f"{checkpoints[0]} has no tokenizer: name the original model's folder")
 
 
-def load_tokenizer(folder: str | Path) -> Any:
-    """A folder's tokenizer, without any code that it names."""
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
-
-
-def encode(tokenizer: Any, text: str) -> torch.Tensor:
-    """Token ids [tokens] of a text, behind the token that begins one where the tokenizer sets it.
+def encode(folder: str | Path, text: str) -> torch.Tensor:
+    """Token ids [tokens] of a text, behind the token that begins one where a folder's tokenizer
+    sets it.
 
     Raises :class:`CheckpointError` for fewer than two: the first token is not predicted.
     """
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
     ids = list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
     if list(tokenizer("")["input_ids"])[:1] == [tokenizer.bos_token_id]:
         ids.insert(0, tokenizer.bos_token_id)

@@ -102,7 +102,9 @@ def build_map(
         if virtual:
             curves.append(kernel_curve(axis, kernels, run.failures(axis)))
         elif axis in fits:
-            fit = with_known_errors(run, fits[axis])
+            fit = fits[axis]
+            if not shows_spread(run, fit):
+                fit = replace(fit, error=np.full(len(fit.sizes), np.inf))
             curves.append(judged_axis(axis, fit, tolerance, kernels, run.failures(axis)))
     environment = run.environment
     all_fits = list(fits.values())
@@ -136,11 +138,6 @@ def shows_spread(run: Run, fit: Fit) -> bool:
     call a quarter of the slow sizes safe.
     """
     return run.ended and len(np.unique(fit.processes)) >= MIN_PROCESSES
-
-
-def with_known_errors(run: Run, fit: Fit) -> Fit:
-    """Return the fit, with infinite errors where :func:`shows_spread` says that none is known."""
-    return replace(fit, error=np.where(shows_spread(run, fit), fit.error, np.inf))
 
 
 def refuse_other_tolerance(path: Path, tolerance: float) -> None:

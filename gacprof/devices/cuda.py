@@ -27,8 +27,9 @@ from gacprof.core.points import KernelRun, Point
 from gacprof.devices.captured import WARM_UP_CALLS
 from gacprof.devices.cuda_graph import LEAD_IN_US, TimedGraph, rough_us
 from gacprof.devices.device import UNKNOWN, BlockTimes, Current, first_line
-from gacprof.devices.environment import Throttling, read_environment
+from gacprof.devices.environment import read_environment
 from gacprof.devices.memory import Arenas, is_cold, weight_bytes
+from gacprof.devices.nvml import Throttling
 from gacprof.devices.threads import no_collection
 from gacprof.devices.tracing import traced_kernels
 from gacprof.operators.operands import set_precision

@@ -105,7 +105,11 @@ class ProcessTurns:
     def take(self, part: int, parts: int) -> bool:
         """Measure a block of each curve that needs one in the ``part``-th of ``parts`` processes,
         in random order; False where none does."""
-        from_start = [c for c in self._curves if self._needs_block(c, part, parts)]
+        from_start = []
+        for curve in self._curves:
+            failed = failures_of(curve.axis, self._sessions[curve.axis.key])
+            if len(failed) < len(curve.axis.sizes) and curve.needs_more(self._process, part, parts):
+                from_start.append(curve)
         for curve in self._draw.sample(from_start, len(from_start)):
             axis = curve.axis
             session = self._sessions[axis.key]
@@ -119,12 +123,6 @@ class ProcessTurns:
             curve.slot_us = timed.slot_us
             self._run.record_points(axis, {}, failures_of(axis, session))
         return bool(from_start)
-
-    def _needs_block(self, curve: CurveSchedule, part: int, parts: int) -> bool:
-        failed = failures_of(curve.axis, self._sessions[curve.axis.key])
-        if len(failed) == len(curve.axis.sizes):
-            return False
-        return curve.needs_more(self._process, part, parts)
 
 
 def failures_of(axis: Axis, session: Session) -> Mapping[int, str]:

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import ClassVar
@@ -132,12 +132,7 @@ def open_run(folder: Path, suite: Suite, environment: Environment, resume: bool)
         return RunWriter.create(folder, RunHeader(suite.name, environment, suite.axes))
     run = RunWriter(folder)
     before = run.environment
-    same_device = (before.kind, before.name, before.arch, before.stack) == (
-        environment.kind,
-        environment.name,
-        environment.arch,
-        environment.stack,
-    )
+    same_device = replace(before, facts={}) == replace(environment, facts={})
     same_conditions = all(
         before.facts.get(fact) == environment.facts.get(fact) for fact in CONDITIONS
     )

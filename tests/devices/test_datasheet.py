@@ -13,7 +13,7 @@ import pytest
 
 from gacprof.core.errors import ConfigError
 from gacprof.devices.datasheet import GPUS, gpu_facts, gpus
-from gacprof.devices.environment import counter_fields, nvml_facts
+from gacprof.devices.nvml import counter_fields, nvml_facts
 
 
 @pytest.mark.parametrize(
