@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -60,6 +61,14 @@ def test_a_package_imports_only_what_stands_before_it(package: str) -> None:
     for path in sorted((PACKAGE / package).rglob("*.py")):
         imported = {module.split(".")[1] for module in imports_of(path)}
         assert imported <= allowed, f"{path} imports {sorted(imported - allowed)}"
+
+
+@pytest.mark.parametrize("package", ORDER)
+def test_a_package_names_modules_that_are_there(package: str) -> None:
+    docstring = str(import_module(f"gacprof.{package}").__doc__)
+    for name in re.findall(r"``(\w+)``", docstring):
+        folder = PACKAGE / package
+        assert (folder / f"{name}.py").exists() or name in VERBS, name
 
 
 def test_only_devices_and_operators_touch_cuda() -> None:
