@@ -11,14 +11,13 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import cyclopts
 
 from gacprof import __version__
-from gacprof.cli.verbs import VERBS, help_text, summary
+from gacprof.cli.verbs import VERBS, command, help_text, summary
 from gacprof.core.errors import INSTALL, GacprofError
 from gacprof.core.formatting import one_line
 from gacprof.reporting.sections import Section, json_of, section_of
@@ -41,46 +40,43 @@ FILE_WIDTH = 160
 """Characters of a line where the output is no terminal."""
 
 HELP = {"--help", "-h"}
+ABOUT = "Which tensor sizes your GPU serves well, why, and how to move a model onto them."
 
 
-def make_app(verbs: Iterable[str] = VERBS) -> cyclopts.App:
-    """Make the command line of some verbs, each imported when it is called."""
+def make_app(verb: str) -> cyclopts.App:
+    """Make the command line of a verb, whose function and all that it needs are imported."""
     app = cyclopts.App(
-        name="gacprof",
-        help="Which tensor sizes your GPU serves well, why, and how to move a model onto them.",
-        help_epilogue="Every verb takes --json: print the result as JSON.",
-        version=__version__,
+        name=f"gacprof {verb}",
         help_format="plaintext",
         help_formatter="plain",
+        help_epilogue="With --json the result is printed as JSON.",
+        version=__version__,
         default_parameter=cyclopts.Parameter(consume_multiple=True, negative_iterable=()),
         result_action="return_value",
         print_error=False,
         exit_on_error=False,
         suppress_keyboard_interrupt=False,
     )
-    maps = cyclopts.App(name="map", help="Build and read cliff maps.")
-    app.command(maps)
-    for verb in verbs:
-        group, _, name = verb.rpartition(" ")
-        lazily = f"gacprof.cli.verbs:{verb.replace(' ', '_')}"
-        (maps if group else app).command(lazily, name=name, help=summary(verb))
+    app.default(command(verb))
     return app
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command line and exit; what a user can mend is one line on stderr."""
     words = sys.argv[1:] if arguments is None else arguments
-    before, separator, command = _split(words)
-    as_json = "--json" in before
-    words = [word for word in before if word != "--json"] + separator + command
     if isinstance(sys.stdout, io.TextIOWrapper):  # a path need not be text: JSON's own escapes
         sys.stdout.reconfigure(errors="backslashreplace")
-    verb = " ".join(words[: 1 + (words[:1] == ["map"])])
-    if verb not in {*VERBS, "", "map", "map --help", "map -h", "--version", *HELP}:
-        sys.exit(fail(f"there is no verb '{verb}': use one of {', '.join(sorted(VERBS))}", 2))
+    end = [*words, "--"].index("--")  # what stands behind it is another program's command
+    options, command_words = words[:end], words[end:]
+    as_json = "--json" in options
+    options = [word for word in options if word != "--json"]
+    count = 2 if options[:1] == ["map"] else 1
+    verb = " ".join(options[:count])
     try:
-        app = make_app([verb] if verb in VERBS else VERBS)
-        code = show(app(words), as_json)
+        if verb in VERBS:
+            code = show(make_app(verb)([*options[count:], *command_words]), as_json)
+        else:
+            code = answer_without_verb(verb)
         sys.stdout.flush()
     except KeyboardInterrupt:
         code = fail("interrupted", 130)
@@ -96,17 +92,26 @@ def main(arguments: list[str] | None = None) -> None:
         if not isinstance(error, ImportError) or package not in EXTRAS:
             traceback.print_exc()
             code = CRASHED
-        elif HELP & set(before):
+        elif not HELP.isdisjoint(options):
             code = show(help_text(verb), as_json=False)
         else:
             code = fail(f"this needs {package}: {INSTALL.format(EXTRAS[package])}", 2)
     sys.exit(code)
 
 
-def _split(words: list[str]) -> tuple[list[str], list[str], list[str]]:
-    """Words before ``--``, the ``--`` itself, and another program's command behind it."""
-    end = [*words, "--"].index("--")
-    return words[:end], words[end : end + 1], words[end + 1 :]
+def answer_without_verb(words: str) -> int:
+    """Print the version, or the verbs; those of maps behind ``map``. Anything else is refused."""
+    if words == "--version":
+        print(__version__)
+        return 0
+    if words.removeprefix("map").strip() not in {"", *HELP}:
+        raise GacprofError(f"there is no verb '{words}': use one of {', '.join(sorted(VERBS))}")
+    print("Usage: gacprof VERB …\n\n" + ABOUT + "\n\nCommands:")
+    for verb in sorted(VERBS):
+        if verb.startswith("map ") or not words.startswith("map"):
+            print(f"  {verb}: {summary(verb)}")
+    print("\nEvery verb takes --help, and --json: print the result as JSON.")
+    return 0
 
 
 def show(result: Any, as_json: bool) -> int:

@@ -127,11 +127,3 @@ def writable(annotation: Any) -> Any:
         item = writable(typing.get_args(annotation)[0])
         return tuple[item, ...] if item is not None else None  # type: ignore[valid-type]
     return None
-
-
-def __getattr__(name: str) -> Any:
-    """Each verb's command as an attribute, made when it is asked for: ``verbs.map_build``."""
-    verb = name.replace("_", " ")
-    if verb not in VERBS:
-        raise AttributeError(name)
-    return command(verb)
