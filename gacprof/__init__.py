@@ -61,7 +61,10 @@ _MODULES = {
 }
 """Public names by the module that has them."""
 
-MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+MODULE_OF: dict[str, str] = {}
+"""The module of each public name."""
+for _module, _names in _MODULES.items():
+    MODULE_OF |= dict.fromkeys(_names, _module)
 
 __all__ = [*sorted(MODULE_OF), "__version__"]
 

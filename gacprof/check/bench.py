@@ -46,11 +46,12 @@ from gacprof.devices.environment import read_environment
 
 WARM_UP_ROUNDS = 2
 FEWEST_ROUNDS = 8
-"""Measured whatever the seconds: fewer tell little of their own spread."""
+"""Measured even if the seconds are over: fewer rounds tell little of their own spread."""
 LEVEL = 0.95
-"""Of the intervals that are reported."""
+"""Confidence level of the intervals that are reported."""
 DECISION_LEVEL = 0.99
-"""Of those that verdicts rest on: one A/A replicate in a hundred is decided by chance."""
+"""Confidence level of the intervals that verdicts rest on: one A/A replicate in a hundred is
+decided by chance."""
 TRIMMED = 0.2
 """Share of rounds left out at either end: other programs make a round in ten much slower."""
 

@@ -102,7 +102,7 @@ def perplexity(
     stride
         Tokens from one window to the next. Default: half a window.
     tokens
-        Take only the first so many tokens of the text.
+        Read the first tokens of the text only: this many.
     tokenizer
         A folder with a tokenizer. Default: the first checkpoint that has one.
     device

@@ -41,7 +41,8 @@ NO_FUNCTION |= {"factor_ranks", "layer_heads", "layer_widths"}
 """Keys of a config that say how weights are stored and by whom; the last three are an export's."""
 
 SAME_WIDTH = 2
-"""What two configs are made to say where they say widths; a multiple of those that say double."""
+"""Put in place of all widths of two configs before these are compared. Even, since some keys hold
+twice a dim's size."""
 
 VerifyVerdict = Literal["same", "different", "undecided"]
 

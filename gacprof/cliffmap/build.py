@@ -28,8 +28,8 @@ MIN_PROCESSES = 2
 one process alone does not show by how much."""
 MULTIPLES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 FEWEST_MULTIPLES = 3
-"""A multiple is judged where so many of its multiples were measured."""
-WORTH = 0.05
+"""A multiple is judged if at least this many of its multiples were measured."""
+MIN_SAVING = 0.05
 """A larger multiple leaves a compressor fewer sizes to spend its budget on: it must save this much
 more of the time to be worth that (our choice)."""
 FAMILY_LEVEL = 0.003
@@ -43,17 +43,10 @@ class Run(Protocol):
     """The blocks of a sweep: a :class:`RunFolder`, or yours. A block says which process measured
     it; ``ended`` is false where the sweep was stopped before it was done."""
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def environment(self) -> Environment: ...
-
-    @property
-    def axes(self) -> tuple[Axis, ...]: ...
-
-    @property
-    def ended(self) -> bool: ...
+    name: str
+    environment: Environment
+    axes: tuple[Axis, ...]
+    ended: bool
 
     def blocks(self, axis: Axis) -> list[Block]: ...
 
@@ -210,9 +203,9 @@ def kernel_summary(names: Sequence[str]) -> str:
 
 
 def best_multiple(verdicts: Sequence[SizeVerdict]) -> int | None:
-    """The smallest multiple than which no larger one saves over :data:`WORTH`, by the mean penalty
-    that its multiples surely have. None where too few sizes are decided; 1: rounding gains nothing.
-    """
+    """The smallest multiple than which no larger one saves over :data:`MIN_SAVING`, by the mean
+    penalty that its multiples surely have. None where too few sizes are decided; 1 where rounding
+    gains nothing."""
     decided = [v for v in verdicts if v.verdict in ("safe", "misaligned")]
     lows = {v.size: v.penalty.low for v in verdicts if v.penalty is not None}
     left: dict[int, float] = {}
@@ -222,7 +215,7 @@ def best_multiple(verdicts: Sequence[SizeVerdict]) -> int | None:
             left[multiple] = sum(penalties) / len(penalties)
     if len(decided) < FEWEST_MULTIPLES or not left:
         return None
-    enough = min(left.values()) + WORTH
+    enough = min(left.values()) + MIN_SAVING
     return min(multiple for multiple, penalty in left.items() if penalty <= enough)
 
 

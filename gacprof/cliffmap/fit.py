@@ -54,15 +54,30 @@ MAX_DISTURBED = 0.1
 
 @dataclass(frozen=True)
 class Fit:
-    """Sizes, ascending, with the logarithm of their latency in µs at the curve's lower quartile,
-    and its standard error beside the curve's other sizes with ``degrees`` of freedom (as many as
-    blocks, less one: errors of few blocks are heavy-tailed); infinite for one of fewer than
-    :data:`FEWEST_CALLS` undisturbed calls.
+    """The sizes of an axis with their latencies, and what the fit of the blocks leaves.
 
-    Slots are the sizes and their A/A replicates; ``pairs`` are the columns of both. ``slot`` and
-    ``block`` are their effects, ``residual`` [blocks, slots] is what these leave, nan where a block
-    did not call a slot or the call was disturbed. ``processes`` has the process of each block,
-    ``disturbed`` the share of the calls.
+    Attributes
+    ----------
+    sizes
+        Ascending.
+    log_us
+        Logarithm of each size's latency in µs at the curve's lower quartile.
+    error
+        Standard error of ``log_us`` relative to the curve's other sizes. Infinite for a size of
+        fewer than :data:`FEWEST_CALLS` undisturbed calls.
+    degrees
+        Of freedom, for Student's t: blocks less one. Errors of few blocks are heavy-tailed.
+    slot, block
+        Effects of each slot, which is a size or its A/A replicate, and of each block.
+    residual
+        What these effects leave [blocks, slots]; nan where a block did not call a slot, or the call
+        was disturbed.
+    processes
+        The process of each block.
+    pairs
+        Columns of a size and its replicate.
+    disturbed
+        Share of disturbed calls.
     """
 
     sizes: tuple[int, ...]
@@ -214,6 +229,7 @@ def half_differences(fit: Fit) -> list[float]:
     first = np.isin(groups, numbers[::2])
     if first.all() or fit.contended:
         return []
+    # A half has fewer processes than the sweep, so that its effects spread more: by this root.
     scale = np.sqrt(2 / len(numbers) / (1 / len(numbers[::2]) + 1 / len(numbers[1::2])))
     a, b = (fit.slot + half_quartiles(fit.residual[half]) for half in (first, ~first))
     measured = np.isfinite(a - b)

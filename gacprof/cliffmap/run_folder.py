@@ -18,6 +18,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -93,7 +94,10 @@ class RunFolder:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.header = read_header(self.path)
+        header = read_header(self.path)
+        self.name = header.name
+        self.environment = header.environment
+        self.axes = header.axes
         self.points = PointRecords()
         if (self.path / POINTS).is_file():
             self.points = read_record(self.path / POINTS, PointRecords, "gacprof sweep")
@@ -113,18 +117,6 @@ class RunFolder:
                 )
             block = Block(row.axis, row.process, row.order, row.times_us, row.conditions)
             self._blocks[row.axis].append(block)
-
-    @property
-    def name(self) -> str:
-        return self.header.name
-
-    @property
-    def environment(self) -> Environment:
-        return self.header.environment
-
-    @property
-    def axes(self) -> tuple[Axis, ...]:
-        return self.header.axes
 
     def blocks(self, axis: Axis) -> list[Block]:
         """The blocks of an axis, in the order measured."""
@@ -211,7 +203,7 @@ class RunWriter(RunFolder):
     def fold(self) -> None:
         """Move all blocks into Parquet: the sweep has come to its end."""
         self.save_points()
-        blocks = [block for blocks in self._blocks.values() for block in blocks]
+        blocks = chain.from_iterable(self._blocks.values())
         with replacing(self.path / PARQUET) as temporary:
             frame_of(blocks).to_parquet(temporary, compression="zstd", index=False)
         (self.path / JOURNAL).unlink(missing_ok=True)

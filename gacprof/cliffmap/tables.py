@@ -83,7 +83,7 @@ def dims_of_words(words: Sequence[str]) -> dict[str, int]:
 
 
 def only_curve(cliff_map: CliffMap, size: int, curves: Sequence[Curve]) -> Curve:
-    """The curve that covers the size; of those that differ in flags alone the usual one.
+    """The curve that covers the size; the usual one where several differ in flags alone.
 
     Raises :class:`MapError` where there is none, or some differ in dtype or other dims.
     """
@@ -105,8 +105,13 @@ def only_curve(cliff_map: CliffMap, size: int, curves: Sequence[Curve]) -> Curve
 def shape_of(curve: Curve) -> str:
     """``linear N (K=4096 M=512) float16, 4000 … 4100``."""
     axis = curve.axis
-    fixed = " ".join(f"{name}={size}" for name, size in sorted(axis.fixed.items()))
+    fixed = pairs_text(axis.fixed)
     return f"{axis.operator} {axis.dim} ({fixed}) {axis.dtype}, {axis.sizes[0]} … {axis.sizes[-1]}"
+
+
+def pairs_text(values: Mapping[str, object]) -> str:
+    """``K=4096 M=512``."""
+    return " ".join(f"{name}={value}" for name, value in sorted(values.items()))
 
 
 def penalty_of(verdict: SizeVerdict) -> float:
@@ -142,8 +147,8 @@ def map_table(cliff_map: CliffMap | str | Path) -> pd.DataFrame:
                 "operator": axis.operator,
                 "dim": axis.dim,
                 "dtype": axis.dtype,
-                "fixed": " ".join(f"{name}={size}" for name, size in sorted(axis.fixed.items())),
-                "flags": " ".join(f"{name}={value}" for name, value in sorted(axis.flags.items())),
+                "fixed": pairs_text(axis.fixed),
+                "flags": pairs_text(axis.flags),
                 "first": axis.sizes[0],
                 "last": axis.sizes[-1],
                 "multiple": curve.multiple,

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import chain
 from statistics import median
 
 from gacprof.cliffmap.build import MIN_PROCESSES
@@ -59,7 +60,8 @@ def measure(
     started = started or time.monotonic()
     budget_s = budget_s or math.inf
     curves = [CurveSchedule(axis, run.blocks(axis)) for axis in run.axes]
-    process = 1 + max((b.process for curve in curves for b in curve.blocks), default=-1)
+    blocks = chain.from_iterable(curve.blocks for curve in curves)
+    process = 1 + max((block.process for block in blocks), default=-1)
     part, parts, spent = 1, PROCESSES, 0.0
     while part <= parts and spent < 1:
         with closing(open_device()) as device:
@@ -108,7 +110,8 @@ class ProcessTurns:
         from_start = []
         for curve in self._curves:
             failed = failures_of(curve.axis, self._sessions[curve.axis.key])
-            if len(failed) < len(curve.axis.sizes) and curve.needs_more(self._process, part, parts):
+            can_run = len(failed) < len(curve.axis.sizes)
+            if can_run and curve.needs_block(self._process, part, parts):
                 from_start.append(curve)
         for curve in self._draw.sample(from_start, len(from_start)):
             axis = curve.axis
@@ -162,10 +165,13 @@ class CurveSchedule:
         calls = [len(b.order) for b in self.blocks if process in (None, b.process)]
         return sum(calls) / len(self.slots)
 
-    def needs_more(self, process: int, part: int, parts: int) -> bool:
-        """Tell if the curve needs a block in this process, the ``part``-th of ``parts``: each adds
-        its share even where earlier ones decided everything, since they may all have had the same
-        quirk, and leaves blocks for later ones."""
+    def needs_block(self, process: int, part: int, parts: int) -> bool:
+        """Tell whether to measure another block in this process, the ``part``-th of ``parts``.
+
+        Every process measures its share of the first blocks even of a decided curve: what shifts a
+        process (addresses, clocks) may have shifted the earlier ones alike. None takes the blocks
+        that are left for later ones.
+        """
         share = MIN_BLOCKS / parts
         if self.count(process) < share:
             return True
