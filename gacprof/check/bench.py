@@ -24,6 +24,7 @@ from scipy import stats
 from torch import nn
 
 from gacprof.check.models import (
+    CONFIDENCE,
     SEED,
     Checkpoint,
     Decode,
@@ -47,8 +48,6 @@ from gacprof.devices.environment import read_environment
 WARM_UP_ROUNDS = 2
 FEWEST_ROUNDS = 8
 """Measured even if the seconds are over: fewer rounds tell little of their own spread."""
-LEVEL = 0.95
-"""Confidence level of the intervals that are reported."""
 DECISION_LEVEL = 0.99
 """Confidence level of the intervals that verdicts rest on: one A/A replicate in a hundred is
 decided by chance."""
@@ -271,7 +270,7 @@ def compare(names: Sequence[str], workload: str, times_us: np.ndarray) -> list[T
     return timings
 
 
-def mean_interval(values: np.ndarray, level: float = LEVEL) -> Interval:
+def mean_interval(values: np.ndarray, level: float = CONFIDENCE) -> Interval:
     """Trimmed mean of one value a round, with Student's interval (Yuen's)."""
     mean = float(stats.trim_mean(values, TRIMMED))
     low, high = stats.mstats.trimmed_mean_ci(values, (TRIMMED, TRIMMED), alpha=1 - level)

@@ -20,6 +20,7 @@ from scipy import stats
 from torch import nn
 
 from gacprof.check.models import (
+    CONFIDENCE,
     Checkpoint,
     common_dtype,
     loaded,
@@ -32,8 +33,6 @@ from gacprof.checkpoint.scan import inventory_of
 from gacprof.core.dtypes import dtype_name
 from gacprof.core.errors import CheckpointError, ConfigError
 from gacprof.core.sizes import Interval
-
-LEVEL = 0.95
 
 
 @dataclass(frozen=True)
@@ -209,5 +208,5 @@ def paired_change(more_nats: np.ndarray, predictions: np.ndarray) -> Interval:
     mean = more_nats.sum() / predictions.sum()
     residuals = more_nats - mean * predictions
     error = math.sqrt(count / (count - 1) * np.square(residuals).sum()) / predictions.sum()
-    half = error * stats.t.ppf((1 + LEVEL) / 2, count - 1)
+    half = error * stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)
     return Interval(*(float(math.expm1(x)) for x in (mean - half, mean, mean + half)))

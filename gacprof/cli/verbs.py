@@ -104,7 +104,11 @@ def command(verb: str) -> Callable[..., Any]:
 
 def int_of_word(_: Any, tokens: Sequence[Any]) -> int:
     """Read a word as a whole number; cyclopts alone would round 1.5."""
-    return int(tokens[0].value)
+    word = tokens[0].value
+    try:
+        return int(word)
+    except ValueError:
+        raise ValueError(f"'{word}' is no whole number") from None
 
 
 def writable(annotation: Any) -> Any:
