@@ -44,7 +44,6 @@ def _cpu_environment() -> Environment:
         "threads": torch.get_num_threads(),
         "cores": os.cpu_count() or 1,
         "memory_bytes": memory_bytes(),
-        "native_bfloat16": int(native_bfloat16()),
     }
     build = torch.__config__.show()
     stack = {
@@ -75,11 +74,6 @@ def _cuda_environment(index: int) -> Environment:
     kind = "virtual" if os.environ.get(VIRTUAL) else "cuda"
     arch = f"sm{properties.major}{properties.minor}"
     return Environment(kind, properties.name, arch, facts, stack)
-
-
-def native_bfloat16() -> bool:
-    """Tell whether the CPU multiplies bfloat16 itself, by AMX or AVX512-BF16."""
-    return bool(torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported())
 
 
 def cpu_name() -> str:
