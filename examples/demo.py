@@ -156,7 +156,7 @@ def file_name(result: Any) -> str:
 
 def save(folder: Path, result: Any) -> None:
     """Write a result as its verb prints it with ``--json``."""
-    write_record(folder / file_name(result), result, f"gacprof.{type(result).__name__}/1")
+    write_record(folder / file_name(result), result)
 
 
 def say(line: str) -> None:

@@ -12,56 +12,79 @@ The chain, one function an arrow::
 
 For a GPU that is not at hand, its name takes a map's place: ``gacprof.diagnose("model/", "h100")``.
 
-Nothing heavy is imported before it is used.
+``_MODULES`` is the one list of what is public: verbs, by which the command line finds them too, and
+the classes of their results. Nothing heavy is imported before it is used.
 """
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 __version__ = "0.3.0"
 
 _MODULES = {
-    "gacprof.check.bench": ("bench",),
-    "gacprof.check.perplexity": ("perplexity",),
-    "gacprof.check.verify": ("verify",),
+    "gacprof.check.bench": ("BenchResult", "bench"),
+    "gacprof.check.perplexity": ("Perplexities", "perplexity"),
+    "gacprof.check.verify": ("Verification", "verify"),
     "gacprof.checkpoint.load": ("load_model",),
     "gacprof.checkpoint.scan": ("scan",),
     "gacprof.cliffmap.build": ("build_map",),
     "gacprof.cliffmap.cliffmap": ("CliffMap", "load_map", "shipped_maps"),
     "gacprof.cliffmap.tables": ("candidates", "map_table"),
+    "gacprof.compress.align": ("align",),
+    "gacprof.compress.compress": ("Compression", "compress"),
     "gacprof.core.errors": ("GacprofError",),
     "gacprof.devices.datasheet": ("gpus",),
     "gacprof.diagnosing.diagnosis": ("Diagnosis", "diagnose"),
-    "gacprof.diagnosing.explain": ("explain",),
+    "gacprof.diagnosing.explain": ("Explanation", "explain"),
     "gacprof.diagnosing.safe_ranks": ("safe_ranks",),
     "gacprof.diagnosing.source": ("open_source",),
-    "gacprof.compress.align": ("align",),
-    "gacprof.compress.compress": ("compress",),
-    "gacprof.export.export": ("export",),
-    "gacprof.sweeping.fleet": ("sweep_fleet",),
-    "gacprof.lint.lint": ("lint",),
-    "gacprof.virtual.ask": ("dispatch",),
-    "gacprof.virtual.run": ("virtual",),
+    "gacprof.export.export": ("Exported", "export"),
+    "gacprof.kernels.dispatch": ("DispatchTable",),
     "gacprof.kernels.ncu": ("read_ncu",),
+    "gacprof.lint.lint": ("lint",),
+    "gacprof.lint.report": ("LintReport",),
     "gacprof.operators.own": ("operator",),
     "gacprof.planning.plan": ("Plan",),
     "gacprof.planning.planner": ("pareto", "plan"),
     "gacprof.realigning.in_memory": ("realign_model",),
     "gacprof.realigning.realign": ("realign",),
     "gacprof.reporting.page": ("report",),
+    "gacprof.sweeping.fleet": ("sweep_fleet",),
     "gacprof.sweeping.suite": ("Suite", "load_suite"),
-    "gacprof.sweeping.sweep": ("sweep",),
+    "gacprof.sweeping.sweep": ("SweepSummary", "sweep"),
+    "gacprof.virtual.ask": ("dispatch",),
+    "gacprof.virtual.run": ("virtual",),
 }
 """Public names by the module that has them."""
 
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+MODULE_OF: dict[str, str] = {}
+"""The module of each public name."""
+for _module, _names in _MODULES.items():
+    MODULE_OF |= dict.fromkeys(_names, _module)
 
-__all__ = [*sorted(_MODULE_OF), "__version__"]
+__all__ = [*sorted(MODULE_OF), "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
+    if name not in MODULE_OF:
         raise AttributeError(f"module 'gacprof' has no attribute '{name}'")
-    return getattr(import_module(_MODULE_OF[name]), name)
+    return getattr(import_module(MODULE_OF[name]), name)
+
+
+class _Package(ModuleType):
+    """A package some of whose public functions share their name with the subpackage they are in.
+
+    Importing ``gacprof.lint.report`` would bind ``gacprof.lint`` to that subpackage: the function
+    stays.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not isinstance(value, ModuleType) or name not in MODULE_OF:
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 import gacprof
-from gacprof.cli.verbs import VERBS, command, load_verb
+from gacprof.cli.verbs import VERBS, command, load_verb, summary
 
 PACKAGE = Path(gacprof.__file__).parent
 ORDER = (
@@ -61,6 +63,14 @@ def test_a_package_imports_only_what_stands_before_it(package: str) -> None:
         assert imported <= allowed, f"{path} imports {sorted(imported - allowed)}"
 
 
+@pytest.mark.parametrize("package", ORDER)
+def test_a_package_names_modules_that_are_there(package: str) -> None:
+    docstring = str(import_module(f"gacprof.{package}").__doc__)
+    for name in re.findall(r"``(\w+)``", docstring):
+        folder = PACKAGE / package
+        assert (folder / f"{name}.py").exists() or name in VERBS, name
+
+
 def test_only_devices_and_operators_touch_cuda() -> None:
     for path in sorted(PACKAGE.rglob("*.py")):
         if path.relative_to(PACKAGE).parts[0] not in ("operators", "devices", "virtual"):
@@ -69,7 +79,7 @@ def test_only_devices_and_operators_touch_cuda() -> None:
 
 @pytest.mark.parametrize("verb", LIGHT_VERBS)
 def test_a_plain_install_has_the_light_verbs(verb: str) -> None:
-    module = VERBS[verb][0].partition(":")[0]
+    module = gacprof.MODULE_OF[VERBS[verb]]
     code = f"import sys, {module}; print(*sorted(set(sys.modules) & {HEAVY!r}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
@@ -77,13 +87,18 @@ def test_a_plain_install_has_the_light_verbs(verb: str) -> None:
 
 @pytest.mark.parametrize("verb", AT_HAND)
 def test_help_begins_as_the_docstring_does(verb: str) -> None:
-    assert inspect.getdoc(load_verb(verb)).splitlines()[0] == VERBS[verb][1]
+    assert inspect.getdoc(load_verb(verb)).splitlines()[0] == summary(verb)
 
 
 def test_verbs_and_options_stay_few() -> None:
     options = sum(len(inspect.signature(command(verb)).parameters) for verb in AT_HAND)
     assert len(VERBS) <= 21
     assert options <= 130
+
+
+def test_a_verb_stays_a_function_where_a_package_has_its_name() -> None:
+    import_module("gacprof.lint.lint")
+    assert callable(gacprof.lint) and callable(gacprof.lint)
 
 
 def test_public_names_are_there() -> None:

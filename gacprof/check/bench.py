@@ -17,14 +17,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
-import torch
 from scipy import stats
 from torch import nn
 
 from gacprof.check.models import (
+    CONFIDENCE,
     SEED,
     Checkpoint,
     Decode,
@@ -47,11 +47,10 @@ from gacprof.devices.environment import read_environment
 
 WARM_UP_ROUNDS = 2
 FEWEST_ROUNDS = 8
-"""Measured whatever the seconds: fewer tell little of their own spread."""
-LEVEL = 0.95
-"""Of the intervals that are reported."""
-VERDICT_LEVEL = 0.99
-"""Of those that verdicts rest on: one A/A replicate in a hundred is decided by chance."""
+"""Measured even if the seconds are over: fewer rounds tell little of their own spread."""
+DECISION_LEVEL = 0.99
+"""Confidence level of the intervals that verdicts rest on: one A/A replicate in a hundred is
+decided by chance."""
 TRIMMED = 0.2
 """Share of rounds left out at either end: other programs make a round in ten much slower."""
 
@@ -84,6 +83,8 @@ class BenchResult:
     """``timings`` by workload and model, the first model first; ``replicates`` are the first
     model's A/A replicate at each workload, whose verdict ought to be undecided. ``not_captured``
     is why the captured workload is missing on a CUDA device, else empty."""
+
+    schema: ClassVar[str] = "gacprof.BenchResult/1"
 
     models: tuple[str, ...]
     parameters: tuple[int, ...]
@@ -158,7 +159,10 @@ def bench(
     not_captured = ""
     if decode and where.type == "cuda":
         try:
-            workloads[f"decode {decode}, captured"] = captured_decodes(columns, ids, decode)
+            steps = [StaticDecode(model, ids, decode) for model in columns]
+            for step in steps:
+                step.capture()
+            workloads[f"decode {decode}, captured"] = steps
         except Exception as error:  # any model's code and any kernel may refuse
             not_captured = first_line(error)
     times = run_rounds(columns, workloads, seconds)
@@ -190,16 +194,6 @@ def bench(
         environment=environment,
         not_captured=not_captured,
     )
-
-
-def captured_decodes(
-    models: Sequence[nn.Module], ids: torch.Tensor, steps: int
-) -> Sequence[StaticDecode]:
-    """Captured decoding of each model; raises where a model's step cannot be captured."""
-    decodes = [StaticDecode(model, ids, steps) for model in models]
-    for decode in decodes:
-        decode.capture()
-    return decodes
 
 
 def with_busy_share(timing: Timing, workload: Workload) -> Timing:
@@ -261,7 +255,7 @@ def compare(names: Sequence[str], workload: str, times_us: np.ndarray) -> list[T
     timings = []
     for column, name in enumerate([*names, f"{names[0]} (replicate)"]):
         ratio = mean_interval(ratios[:, column])
-        surely = mean_interval(ratios[:, column], VERDICT_LEVEL)
+        surely = mean_interval(ratios[:, column], DECISION_LEVEL)
         verdict: BenchVerdict = "undecided"
         threshold = 0.0 if column == len(names) else largest_noise
         if column == 0:
@@ -276,7 +270,7 @@ def compare(names: Sequence[str], workload: str, times_us: np.ndarray) -> list[T
     return timings
 
 
-def mean_interval(values: np.ndarray, level: float = LEVEL) -> Interval:
+def mean_interval(values: np.ndarray, level: float = CONFIDENCE) -> Interval:
     """Trimmed mean of one value a round, with Student's interval (Yuen's)."""
     mean = float(stats.trim_mean(values, TRIMMED))
     low, high = stats.mstats.trimmed_mean_ci(values, (TRIMMED, TRIMMED), alpha=1 - level)

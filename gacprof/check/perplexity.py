@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from scipy import stats
 from torch import nn
 
 from gacprof.check.models import (
+    CONFIDENCE,
     Checkpoint,
     common_dtype,
     loaded,
@@ -32,8 +33,6 @@ from gacprof.checkpoint.scan import inventory_of
 from gacprof.core.dtypes import dtype_name
 from gacprof.core.errors import CheckpointError, ConfigError
 from gacprof.core.sizes import Interval
-
-LEVEL = 0.95
 
 
 @dataclass(frozen=True)
@@ -55,6 +54,8 @@ class Perplexity:
 class Perplexities:
     """Models on the same ``tokens`` of a text, the first the reference; ``predictions`` are those
     of each window."""
+
+    schema: ClassVar[str] = "gacprof.Perplexities/1"
 
     text: str
     tokens: int
@@ -100,7 +101,7 @@ def perplexity(
     stride
         Tokens from one window to the next. Default: half a window.
     tokens
-        Take only the first so many tokens of the text.
+        Read the first tokens of the text only: this many.
     tokenizer
         A folder with a tokenizer. Default: the first checkpoint that has one.
     device
@@ -123,7 +124,7 @@ def perplexity(
     where = torch_device(device)
     numbers = dtype or common_dtype(checkpoints)
     folder = tokenizer or tokenizer_folder(checkpoints)
-    ids = encode(load_tokenizer(folder), Path(text).read_text(encoding="utf-8"))[:tokens]
+    ids = encode(folder, Path(text).read_text(encoding="utf-8"))[:tokens]
     step = max(1, window // 2) if stride is None else stride
     if not 1 <= step <= window:
         raise ConfigError(f"windows of {window} tokens cannot slide by {step}: use 1 to {window}")
@@ -162,18 +163,15 @@ def tokenizer_folder(checkpoints: Sequence[Checkpoint]) -> str:
     raise CheckpointError(f"{checkpoints[0]} has no tokenizer: name the original model's folder")
 
 
-def load_tokenizer(folder: str | Path) -> Any:
-    """A folder's tokenizer, without any code that it names."""
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
-
-
-def encode(tokenizer: Any, text: str) -> torch.Tensor:
-    """Token ids [tokens] of a text, behind the token that begins one where the tokenizer sets it.
+def encode(folder: str | Path, text: str) -> torch.Tensor:
+    """Token ids [tokens] of a text, behind the token that begins one where a folder's tokenizer
+    sets it.
 
     Raises :class:`CheckpointError` for fewer than two: the first token is not predicted.
     """
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
     ids = list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
     if list(tokenizer("")["input_ids"])[:1] == [tokenizer.bos_token_id]:
         ids.insert(0, tokenizer.bos_token_id)
@@ -210,5 +208,5 @@ def paired_change(more_nats: np.ndarray, predictions: np.ndarray) -> Interval:
     mean = more_nats.sum() / predictions.sum()
     residuals = more_nats - mean * predictions
     error = math.sqrt(count / (count - 1) * np.square(residuals).sum()) / predictions.sum()
-    half = error * stats.t.ppf((1 + LEVEL) / 2, count - 1)
+    half = error * stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)
     return Interval(*(float(math.expm1(x)) for x in (mean - half, mean, mean + half)))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -25,8 +25,6 @@ from gacprof.checkpoint.load import config_of, load_model, one_line_errors, torc
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.core.dtypes import dtype_name
 from gacprof.core.errors import CheckpointError, ConfigError, require_one_of
-
-SCHEMA = "gacprof.Verification/2"
 
 SEQUENCES = 2
 
@@ -43,7 +41,8 @@ NO_FUNCTION |= {"factor_ranks", "layer_heads", "layer_widths"}
 """Keys of a config that say how weights are stored and by whom; the last three are an export's."""
 
 SAME_WIDTH = 2
-"""What two configs are made to say where they say widths; a multiple of those that say double."""
+"""Put in place of all widths of two configs before these are compared. Even, since some keys hold
+twice a dim's size."""
 
 VerifyVerdict = Literal["same", "different", "undecided"]
 
@@ -100,6 +99,8 @@ class Verification(LogitErrors):
         Those of ``differing`` that the logits say nothing of. In a type narrower than float32, and
         beside products that were rounded to one, small differences do not show: it is all of them.
     """
+
+    schema: ClassVar[str] = "gacprof.Verification/2"
 
     checkpoint: str
     other: str

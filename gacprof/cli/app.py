@@ -17,10 +17,10 @@ from typing import Any
 import cyclopts
 
 from gacprof import __version__
-from gacprof.cli.verbs import VERBS, help_text
+from gacprof.cli.verbs import VERBS, command, help_text, summary
 from gacprof.core.errors import INSTALL, GacprofError
-from gacprof.core.files import plain
-from gacprof.reporting.sections import Section, section_of
+from gacprof.core.formatting import one_line
+from gacprof.reporting.sections import Section, json_of, section_of
 
 EXTRAS = {
     **dict.fromkeys(("torch", "numpy", "scipy", "pandas", "matplotlib", "jinja2"), "models"),
@@ -36,46 +36,47 @@ EXTRAS = {
 CRASHED = 70
 """Exit code of a fault of gacprof: EX_SOFTWARE of BSD's sysexits.h, which no verdict has."""
 
+FILE_WIDTH = 160
+"""Characters of a line where the output is no terminal."""
+
 HELP = {"--help", "-h"}
+ABOUT = "Which tensor sizes your GPU serves well, why, and how to move a model onto them."
 
 
-def make_app() -> cyclopts.App:
-    """The verbs, each imported when it is called."""
+def make_app(verb: str) -> cyclopts.App:
+    """Make the command line of a verb, whose function and all that it needs are imported."""
     app = cyclopts.App(
-        name="gacprof",
-        help="Which tensor sizes your GPU serves well, why, and how to move a model onto them.",
-        help_epilogue="Every verb takes --json: print the result as JSON.",
-        version=__version__,
+        name=f"gacprof {verb}",
         help_format="plaintext",
         help_formatter="plain",
+        help_epilogue="With --json the result is printed as JSON.",
+        version=__version__,
         default_parameter=cyclopts.Parameter(consume_multiple=True, negative_iterable=()),
         result_action="return_value",
         print_error=False,
         exit_on_error=False,
         suppress_keyboard_interrupt=False,
     )
-    maps = cyclopts.App(name="map", help="Build and read cliff maps.")
-    app.command(maps)
-    for verb, (_, summary) in VERBS.items():
-        group, _, name = verb.rpartition(" ")
-        lazily = f"gacprof.cli.verbs:{verb.replace(' ', '_')}"
-        {"map": maps, "": app}[group].command(lazily, name=name, help=summary)
+    app.default(command(verb))
     return app
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command line and exit; what a user can mend is one line on stderr."""
     words = sys.argv[1:] if arguments is None else arguments
-    before, separator, command = _split(words)
-    as_json = "--json" in before
-    words = [word for word in before if word != "--json"] + separator + command
     if isinstance(sys.stdout, io.TextIOWrapper):  # a path need not be text: JSON's own escapes
         sys.stdout.reconfigure(errors="backslashreplace")
-    verb = " ".join(words[: 1 + (words[:1] == ["map"])])
-    if verb not in {*VERBS, "", "map", "map --help", "map -h", "--version", *HELP}:
-        sys.exit(fail(f"there is no verb '{verb}': use one of {', '.join(sorted(VERBS))}", 2))
+    end = [*words, "--"].index("--")  # what stands behind it is another program's command
+    options, command_words = words[:end], words[end:]
+    as_json = "--json" in options
+    options = [word for word in options if word != "--json"]
+    count = 2 if options[:1] == ["map"] else 1
+    verb = " ".join(options[:count])
     try:
-        code = show(make_app()(words), as_json)
+        if verb in VERBS:
+            code = show(make_app(verb)([*options[count:], *command_words]), as_json)
+        else:
+            code = answer_without_verb(verb)
         sys.stdout.flush()
     except KeyboardInterrupt:
         code = fail("interrupted", 130)
@@ -91,17 +92,26 @@ def main(arguments: list[str] | None = None) -> None:
         if not isinstance(error, ImportError) or package not in EXTRAS:
             traceback.print_exc()
             code = CRASHED
-        elif HELP & set(before):
+        elif not HELP.isdisjoint(options):
             code = show(help_text(verb), as_json=False)
         else:
             code = fail(f"this needs {package}: {INSTALL.format(EXTRAS[package])}", 2)
     sys.exit(code)
 
 
-def _split(words: list[str]) -> tuple[list[str], list[str], list[str]]:
-    """Words before ``--``, the ``--`` itself, and another program's command behind it."""
-    end = [*words, "--"].index("--")
-    return words[:end], words[end : end + 1], words[end + 1 :]
+def answer_without_verb(words: str) -> int:
+    """Print the version, or the verbs; those of maps behind ``map``. Anything else is refused."""
+    if words == "--version":
+        print(__version__)
+        return 0
+    if words.removeprefix("map").strip() not in {"", *HELP}:
+        raise GacprofError(f"there is no verb '{words}': use one of {', '.join(sorted(VERBS))}")
+    print("Usage: gacprof VERB …\n\n" + ABOUT + "\n\nCommands:")
+    for verb in sorted(VERBS):
+        if verb.startswith("map ") or not words.startswith("map"):
+            print(f"  {verb}: {summary(verb)}")
+    print("\nEvery verb takes --help, and --json: print the result as JSON.")
+    return 0
 
 
 def show(result: Any, as_json: bool) -> int:
@@ -111,22 +121,8 @@ def show(result: Any, as_json: bool) -> int:
     if as_json:
         print(json.dumps(json_of(result), indent=1, ensure_ascii=False))
     else:
-        from gacprof.cli.app import print_result
-
         print_result(result)
     return 0 if getattr(result, "ok", True) else 1
-
-
-def json_of(result: Any) -> Any:
-    """A result as JSON: a table's rows, else its fields behind the name of its schema."""
-    if hasattr(result, "to_dict"):
-        return result.astype(object).where(result.notna(), None).to_dict("records")
-    data = plain(result)
-    if isinstance(data, dict):
-        module = sys.modules[type(result).__module__]
-        schema = getattr(module, "SCHEMA", f"gacprof.{type(result).__name__}/1")
-        return {"schema": schema, **data}
-    return data
 
 
 def fail(message: str, code: int) -> int:
@@ -134,33 +130,32 @@ def fail(message: str, code: int) -> int:
     return code
 
 
-FILE_WIDTH = 160
-"""Characters of a line where the output is no terminal."""
-
-
 def print_result(result: Any) -> None:
-    """Print a result: in its own words where its class has some, else as its section."""
-    if "__str__" in vars(type(result)) or isinstance(result, str | Path):
+    """Print a result as its section; a text or a path as it is."""
+    if isinstance(result, str | Path):
         print(result)
     else:
         print_section(section_of(result))
 
 
 def print_section(section: Section) -> None:
-    """Print the headline, the table and the remarks; sentences are wrapped for a terminal only."""
+    """Print the headline, the table and the remarks; sentences are wrapped for a terminal only.
+
+    Texts may be a stranger's: control characters are escaped.
+    """
     from rich.console import Console
     from rich.table import Table
 
     width = None if sys.stdout.isatty() else FILE_WIDTH
     console = Console(width=width, highlight=False, markup=False)
     if section.headline:
-        console.print(section.headline, soft_wrap=width is not None)
+        console.print(one_line(section.headline), soft_wrap=width is not None)
     if section.rows:
         table = Table(box=None, pad_edge=False, header_style="bold")
         for column in section.columns:
             table.add_column(column, overflow="fold")
         for row in section.rows:
-            table.add_row(*row)
+            table.add_row(*map(one_line, row))
         console.print(table)
     for remark in section.remarks:
-        console.print(remark, soft_wrap=width is not None)
+        console.print(one_line(remark), soft_wrap=width is not None)

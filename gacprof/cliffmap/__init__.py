@@ -1,5 +1,5 @@
 """Cliff maps: which sizes one device serves well, fitted and judged from a sweep's blocks.
 
-``cliffmap`` holds the map and answers for it, ``judge`` calls sizes safe or misaligned, ``fit``,
-``noise`` and ``multiples`` read blocks, ``build`` joins them, ``tables`` writes them out.
+``run_folder`` keeps blocks, ``fit`` reads them, ``judge`` calls sizes safe or misaligned, ``build``
+joins these to a map, ``cliffmap`` holds it and answers for it, ``tables`` list its safe sizes.
 """

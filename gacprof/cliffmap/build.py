@@ -23,22 +23,30 @@ from gacprof.core.points import Axis, Block, Environment
 from gacprof.core.sizes import TOLERANCE, Interval, SizeVerdict
 from gacprof.kernels.names import attach
 
+MIN_PROCESSES = 2
+"""Of a curve: places in memory move single sizes by some per cent from one process to the next, and
+one process alone does not show by how much."""
+MULTIPLES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+FEWEST_MULTIPLES = 3
+"""A multiple is judged if at least this many of its multiples were measured."""
+MIN_SAVING = 0.05
+"""A larger multiple leaves a compressor fewer sizes to spend its budget on: it must save this much
+more of the time to be worth that (our choice)."""
+FAMILY_LEVEL = 0.003
+"""The chance that noise makes any cliff of a curve, all its edges together."""
+ASSUMED_FLOOR = 0.05
+"""A jump that is no cliff where errors are not known, as of published data: twice the largest
+wobble of the published A100 GEMM plateaus (2.2 %), a sixth of their smallest cliff."""
+
 
 class Run(Protocol):
     """The blocks of a sweep: a :class:`RunFolder`, or yours. A block says which process measured
     it; ``ended`` is false where the sweep was stopped before it was done."""
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def environment(self) -> Environment: ...
-
-    @property
-    def axes(self) -> tuple[Axis, ...]: ...
-
-    @property
-    def ended(self) -> bool: ...
+    name: str
+    environment: Environment
+    axes: tuple[Axis, ...]
+    ended: bool
 
     def blocks(self, axis: Axis) -> list[Block]: ...
 
@@ -83,13 +91,17 @@ def build_map(
         raise MapError(f"nothing was measured in the run '{run.name}': sweep it again")
     curves = []
     for axis in run.axes:
-        kernels = {size: kernel_text(names) for size, names in run.kernels(axis).items()}
+        kernels = {size: kernel_summary(names) for size, names in run.kernels(axis).items()}
         if virtual:
             curves.append(kernel_curve(axis, kernels, run.failures(axis)))
         elif axis in fits:
-            fit = with_known_errors(run, fits[axis])
-            curves.append(curve_of(axis, fit, tolerance, kernels, run.failures(axis)))
+            fit = fits[axis]
+            if not shows_spread(run, fit):
+                fit = replace(fit, error=np.full(len(fit.sizes), np.inf))
+            curves.append(judged_axis(axis, fit, tolerance, kernels, run.failures(axis)))
     environment = run.environment
+    all_fits = list(fits.values())
+    floor = noise_floor(all_fits)
     verb = "kernels dispatched on a virtual" if virtual else "measured on"
     stack = " ".join(f"{name} {version}" for name, version in environment.stack.items())
     cliff_map = CliffMap(
@@ -98,11 +110,11 @@ def build_map(
         environment,
         tuple(curves),
         tolerance,
-        rounded(noise_floor(list(fits.values()))),
+        None if floor is None else significant(floor),
         (
-            *machine_warnings(list(fits.values())),
+            *machine_warnings(all_fits),
             *failure_warnings(run),
-            *unfinished_warnings(run, list(fits.values())),
+            *unfinished_warnings(run, all_fits),
         ),
     )
     cliff_map.check(run.name)
@@ -112,11 +124,6 @@ def build_map(
     return cliff_map
 
 
-MIN_PROCESSES = 2
-"""Of a curve: places in memory move single sizes by some per cent from one process to the next, and
-one process alone does not show by how much."""
-
-
 def shows_spread(run: Run, fit: Fit) -> bool:
     """Return whether a curve's errors are known: the sweep ended, and several processes took part.
 
@@ -124,11 +131,6 @@ def shows_spread(run: Run, fit: Fit) -> bool:
     call a quarter of the slow sizes safe.
     """
     return run.ended and len(np.unique(fit.processes)) >= MIN_PROCESSES
-
-
-def with_known_errors(run: Run, fit: Fit) -> Fit:
-    """Return the fit, with infinite errors where :func:`shows_spread` says that none is known."""
-    return replace(fit, error=np.where(shows_spread(run, fit), fit.error, np.inf))
 
 
 def refuse_other_tolerance(path: Path, tolerance: float) -> None:
@@ -142,7 +144,7 @@ def refuse_other_tolerance(path: Path, tolerance: float) -> None:
         )
 
 
-def curve_of(
+def judged_axis(
     axis: Axis,
     fit: Fit,
     tolerance: float,
@@ -189,7 +191,7 @@ def failure_warnings(run: Run) -> list[MapWarning]:
     return [MapWarning("failed", f"{counted(len(failures), 'point')} failed, most often: {often}")]
 
 
-def kernel_text(names: Sequence[str]) -> str:
+def kernel_summary(names: Sequence[str]) -> str:
     """The kernels of one call as a map names them: family, template, instruction and alignment,
     without tile and schedule."""
     parts = []
@@ -200,27 +202,10 @@ def kernel_text(names: Sequence[str]) -> str:
     return " + ".join(dict.fromkeys(parts))
 
 
-def rounded(floor: float | None) -> float | None:
-    return None if floor is None else significant(floor)
-
-
-MULTIPLES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-FEWEST_MULTIPLES = 3
-"""A multiple is judged where so many of its multiples were measured."""
-WORTH = 0.05
-"""A larger multiple leaves a compressor fewer sizes to spend its budget on: it must save this much
-more of the time to be worth that (our choice)."""
-FAMILY_LEVEL = 0.003
-"""The chance that noise makes any cliff of a curve, all its edges together."""
-ASSUMED_FLOOR = 0.05
-"""A jump that is no cliff where errors are not known, as of published data: twice the largest
-wobble of the published A100 GEMM plateaus (2.2 %), a sixth of their smallest cliff."""
-
-
 def best_multiple(verdicts: Sequence[SizeVerdict]) -> int | None:
-    """The smallest multiple than which no larger one saves over :data:`WORTH`, by the mean penalty
-    that its multiples surely have. None where too few sizes are decided; 1: rounding gains nothing.
-    """
+    """The smallest multiple than which no larger one saves over :data:`MIN_SAVING`, by the mean
+    penalty that its multiples surely have. None where too few sizes are decided; 1 where rounding
+    gains nothing."""
     decided = [v for v in verdicts if v.verdict in ("safe", "misaligned")]
     lows = {v.size: v.penalty.low for v in verdicts if v.penalty is not None}
     left: dict[int, float] = {}
@@ -230,7 +215,7 @@ def best_multiple(verdicts: Sequence[SizeVerdict]) -> int | None:
             left[multiple] = sum(penalties) / len(penalties)
     if len(decided) < FEWEST_MULTIPLES or not left:
         return None
-    enough = min(left.values()) + WORTH
+    enough = min(left.values()) + MIN_SAVING
     return min(multiple for multiple, penalty in left.items() if penalty <= enough)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import hypot, inf, log
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from gacprof.cliffmap.judge import INTERVAL_LEVEL, is_supported, judge_sizes, quantile
 from gacprof.core.errors import MapError
@@ -20,7 +20,6 @@ from gacprof.core.files import plain, read_record, write_text
 from gacprof.core.points import Axis, Environment, Flag
 from gacprof.core.sizes import TOLERANCE, Gemm, Interval, Side, SizeVerdict, Use
 
-SCHEMA = "gacprof.cliffmap/4"
 MAP_FILE = "cliffmap.json"
 """The map in a run's folder."""
 MAPS = Path(__file__).parents[1] / "maps"
@@ -92,6 +91,8 @@ class CliffMap:
     of a virtual GPU holds kernels and no latency.
     """
 
+    schema: ClassVar[str] = "gacprof.cliffmap/4"
+
     name: str
     provenance: str
     environment: Environment
@@ -117,7 +118,7 @@ class CliffMap:
 
     def save(self, path: str | Path) -> None:
         """Write the map to a JSON file."""
-        record = {"schema": SCHEMA, **plain(self)}
+        record = {"schema": self.schema, **plain(self)}
         write_text(Path(path), json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n")
 
     @property
@@ -318,7 +319,7 @@ def load_map(name_or_path: str | Path) -> CliffMap:
             f"there is no map {path}: build it by 'gacprof map build RUN', or name one of "
             f"{shipped} (a GPU's name goes to diagnose, plan and explain)"
         )
-    cliff_map = read_record(path, CliffMap, SCHEMA, "gacprof map build RUN")
+    cliff_map = read_record(path, CliffMap, "gacprof map build RUN")
     cliff_map.check(path)
     timed = any(v.latency_us for curve in cliff_map.curves for v in curve.sizes)
     if cliff_map.environment.kind == "virtual" and timed:

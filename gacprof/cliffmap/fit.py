@@ -37,26 +37,47 @@ QUARTILE_ERROR = 1.363
 """Standard error of the lower quartile of n normal values, over σ/√n: √(¼·¾) / φ(Φ⁻¹(¼))."""
 NORMAL_BESIDE = 1.028
 """Φ⁻¹(0.4) − Φ⁻¹(0.1): the distance of these quantiles of a normal distribution, over σ."""
-ROUNDING = 1 / sqrt(12)
+STEP_ROUNDING = 1 / sqrt(12)
 """Standard deviation of what rounding to a step loses, over the step: of a uniform distribution."""
 NOISIER = 2.0
 """A slot whose own spread is larger than the curve's by this factor keeps its own."""
 CONTENDED = 0.5
 """Where more of a curve's sizes have too few undisturbed calls, its times are those of the
 scheduler: all sizes look alike then, and nothing looks noisy."""
+FLOOR_QUANTILE = 0.95
+"""One pair in twenty of the same thing twice may differ by more than the floor."""
+MAX_DRIFT = 0.25
+"""A level that moves by more within a sweep was not one state of the machine (our choice)."""
+MAX_DISTURBED = 0.1
+"""The share of calls that lost their core or ran throttled, from which a sweep is called busy."""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Sizes, ascending, with the logarithm of their latency in µs at the curve's lower quartile,
-    and its standard error beside the curve's other sizes with ``degrees`` of freedom (as many as
-    blocks, less one: errors of few blocks are heavy-tailed); infinite for one of fewer than
-    :data:`FEWEST_CALLS` undisturbed calls.
+    """The sizes of an axis with their latencies, and what the fit of the blocks leaves.
 
-    Slots are the sizes and their A/A replicates; ``pairs`` are the columns of both. ``slot`` and
-    ``block`` are their effects, ``residual`` [blocks, slots] is what these leave, nan where a block
-    did not call a slot or the call was disturbed. ``processes`` has the process of each block,
-    ``disturbed`` the share of the calls.
+    Attributes
+    ----------
+    sizes
+        Ascending.
+    log_us
+        Logarithm of each size's latency in µs at the curve's lower quartile.
+    error
+        Standard error of ``log_us`` relative to the curve's other sizes. Infinite for a size of
+        fewer than :data:`FEWEST_CALLS` undisturbed calls.
+    degrees
+        Of freedom, for Student's t: blocks less one. Errors of few blocks are heavy-tailed.
+    slot, block
+        Effects of each slot, which is a size or its A/A replicate, and of each block.
+    residual
+        What these effects leave [blocks, slots]; nan where a block did not call a slot, or the call
+        was disturbed.
+    processes
+        The process of each block.
+    pairs
+        Columns of a size and its replicate.
+    disturbed
+        Share of disturbed calls.
     """
 
     sizes: tuple[int, ...]
@@ -95,7 +116,7 @@ def fit_blocks(blocks: Sequence[Block]) -> Fit:
     fit = fit_matrix(log_times, [size for size, _ in columns], processes)
     pairs = [(columns[size, 0], columns[size, 1]) for size, number in columns if number == 1]
     disturbed = float(np.isnan(np.concatenate([block.times_us for block in blocks])).mean())
-    error = np.maximum(fit.error, ROUNDING * clock_step(blocks) / np.exp(fit.log_us))
+    error = np.maximum(fit.error, STEP_ROUNDING * clock_step(blocks) / np.exp(fit.log_us))
     return replace(fit, error=error, pairs=tuple(pairs), disturbed=disturbed)
 
 
@@ -188,14 +209,6 @@ def quantile_of_columns(values: Floats, q: float) -> Floats:
     return np.where(counts > 0, a + (place - low) * (b - a), 0.0)
 
 
-FLOOR_QUANTILE = 0.95
-"""One pair in twenty of the same thing twice may differ by more than the floor."""
-MAX_DRIFT = 0.25
-"""A level that moves by more within a sweep was not one state of the machine (our choice)."""
-MAX_DISTURBED = 0.1
-"""The share of calls that lost their core or ran throttled, from which a sweep is called busy."""
-
-
 def noise_floor(fits: Sequence[Fit]) -> float | None:
     """The relative difference that a point and its replicate stay within in 19 of 20 cases; None
     without replicates that were called often enough."""
@@ -216,6 +229,7 @@ def half_differences(fit: Fit) -> list[float]:
     first = np.isin(groups, numbers[::2])
     if first.all() or fit.contended:
         return []
+    # A half has fewer processes than the sweep, so that its effects spread more: by this root.
     scale = np.sqrt(2 / len(numbers) / (1 / len(numbers[::2]) + 1 / len(numbers[1::2])))
     a, b = (fit.slot + half_quartiles(fit.residual[half]) for half in (first, ~first))
     measured = np.isfinite(a - b)

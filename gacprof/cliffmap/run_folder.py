@@ -18,8 +18,9 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 import pandas as pd
@@ -30,8 +31,6 @@ from gacprof.core.errors import MeasurementError
 from gacprof.core.files import read_record, replacing, write_record
 from gacprof.core.points import Axis, Block, Environment, KernelRun
 
-SCHEMA = "gacprof.run/3"
-POINTS_SCHEMA = "gacprof.points/1"
 RUN, JOURNAL, PARQUET, POINTS = "run.json", "blocks.jsonl", "blocks.parquet", "points.json"
 LOCK = ".lock"
 """Empty; locked by the process that writes."""
@@ -40,6 +39,8 @@ LOCK = ".lock"
 @dataclass(frozen=True)
 class RunHeader:
     """The axes that a run is to measure, and the device that does."""
+
+    schema: ClassVar[str] = "gacprof.run/3"
 
     name: str
     environment: Environment
@@ -50,6 +51,8 @@ class RunHeader:
 class PointRecords:
     """By axis key and size: the kernels that a call launches, how long a tracer saw them run
     together (once, with warm weights), and why a point cannot be called."""
+
+    schema: ClassVar[str] = "gacprof.points/1"
 
     kernels: dict[str, dict[int, tuple[str, ...]]] = field(default_factory=dict)
     kernel_us: dict[str, dict[int, float]] = field(default_factory=dict)
@@ -91,12 +94,13 @@ class RunFolder:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.header = read_header(self.path)
+        header = read_header(self.path)
+        self.name = header.name
+        self.environment = header.environment
+        self.axes = header.axes
         self.points = PointRecords()
         if (self.path / POINTS).is_file():
-            self.points = read_record(
-                self.path / POINTS, PointRecords, POINTS_SCHEMA, "gacprof sweep"
-            )
+            self.points = read_record(self.path / POINTS, PointRecords, "gacprof sweep")
         # The journal first: a fold between the two reads then loses nothing.
         journal = read_journal(self.path / JOURNAL)
         folded = read_folded(self.path / PARQUET)
@@ -113,18 +117,6 @@ class RunFolder:
                 )
             block = Block(row.axis, row.process, row.order, row.times_us, row.conditions)
             self._blocks[row.axis].append(block)
-
-    @property
-    def name(self) -> str:
-        return self.header.name
-
-    @property
-    def environment(self) -> Environment:
-        return self.header.environment
-
-    @property
-    def axes(self) -> tuple[Axis, ...]:
-        return self.header.axes
 
     def blocks(self, axis: Axis) -> list[Block]:
         """The blocks of an axis, in the order measured."""
@@ -179,7 +171,7 @@ class RunWriter(RunFolder):
                 f"{folder} is not empty: resume the sweep in it, or name another"
             )
         (folder / LOCK).touch(exist_ok=False)  # of two sweeps that begin at once one fails here
-        write_record(folder / RUN, header, SCHEMA)
+        write_record(folder / RUN, header)
         return cls(folder)
 
     def append(self, block: Block) -> None:
@@ -206,12 +198,12 @@ class RunWriter(RunFolder):
 
     def save_points(self) -> None:
         """Write kernels and failures to disk."""
-        write_record(self.path / POINTS, self.points, POINTS_SCHEMA)
+        write_record(self.path / POINTS, self.points)
 
     def fold(self) -> None:
         """Move all blocks into Parquet: the sweep has come to its end."""
         self.save_points()
-        blocks = [block for blocks in self._blocks.values() for block in blocks]
+        blocks = chain.from_iterable(self._blocks.values())
         with replacing(self.path / PARQUET) as temporary:
             frame_of(blocks).to_parquet(temporary, compression="zstd", index=False)
         (self.path / JOURNAL).unlink(missing_ok=True)
@@ -270,7 +262,7 @@ def read_header(folder: Path) -> RunHeader:
     """Read what a run is to measure. Raises :class:`MeasurementError` for another folder."""
     if not (folder / RUN).is_file():
         raise MeasurementError(f"{folder} is no sweep's folder: it has no {RUN}")
-    return read_record(folder / RUN, RunHeader, SCHEMA, "gacprof sweep")
+    return read_record(folder / RUN, RunHeader, "gacprof sweep")
 
 
 @contextmanager

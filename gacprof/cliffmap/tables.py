@@ -10,8 +10,7 @@ import pandas as pd
 
 from gacprof.cliffmap.cliffmap import CliffMap, Curve, load_map
 from gacprof.core.errors import MapError
-from gacprof.core.files import write_text
-from gacprof.core.formatting import sizes as sizes_text
+from gacprof.core.formatting import sizes_text
 from gacprof.core.sizes import SizeVerdict
 
 
@@ -84,7 +83,7 @@ def dims_of_words(words: Sequence[str]) -> dict[str, int]:
 
 
 def only_curve(cliff_map: CliffMap, size: int, curves: Sequence[Curve]) -> Curve:
-    """The curve that covers the size; of those that differ in flags alone the usual one.
+    """The curve that covers the size; the usual one where several differ in flags alone.
 
     Raises :class:`MapError` where there is none, or some differ in dtype or other dims.
     """
@@ -106,8 +105,13 @@ def only_curve(cliff_map: CliffMap, size: int, curves: Sequence[Curve]) -> Curve
 def shape_of(curve: Curve) -> str:
     """``linear N (K=4096 M=512) float16, 4000 … 4100``."""
     axis = curve.axis
-    fixed = " ".join(f"{name}={size}" for name, size in sorted(axis.fixed.items()))
+    fixed = pairs_text(axis.fixed)
     return f"{axis.operator} {axis.dim} ({fixed}) {axis.dtype}, {axis.sizes[0]} … {axis.sizes[-1]}"
+
+
+def pairs_text(values: Mapping[str, object]) -> str:
+    """``K=4096 M=512``."""
+    return " ".join(f"{name}={value}" for name, value in sorted(values.items()))
 
 
 def penalty_of(verdict: SizeVerdict) -> float:
@@ -115,7 +119,7 @@ def penalty_of(verdict: SizeVerdict) -> float:
     return 0.0 if verdict.penalty is None else verdict.penalty.value
 
 
-def map_table(cliff_map: CliffMap | str | Path, *, out: str | Path | None = None) -> pd.DataFrame:
+def map_table(cliff_map: CliffMap | str | Path) -> pd.DataFrame:
     """Print what a map asks of sizes, as a table.
 
     A row for each operator, dim and dtype: the multiple to round sizes to, the penalty of
@@ -125,8 +129,6 @@ def map_table(cliff_map: CliffMap | str | Path, *, out: str | Path | None = None
     ----------
     cliff_map
         A map, its file or the name of a shipped one.
-    out
-        A file to write it to: .csv, .md (Markdown) or .json.
 
     Returns
     -------
@@ -145,8 +147,8 @@ def map_table(cliff_map: CliffMap | str | Path, *, out: str | Path | None = None
                 "operator": axis.operator,
                 "dim": axis.dim,
                 "dtype": axis.dtype,
-                "fixed": " ".join(f"{name}={size}" for name, size in sorted(axis.fixed.items())),
-                "flags": " ".join(f"{name}={value}" for name, value in sorted(axis.flags.items())),
+                "fixed": pairs_text(axis.fixed),
+                "flags": pairs_text(axis.flags),
                 "first": axis.sizes[0],
                 "last": axis.sizes[-1],
                 "multiple": curve.multiple,
@@ -158,18 +160,4 @@ def map_table(cliff_map: CliffMap | str | Path, *, out: str | Path | None = None
                 "safe_sizes": sizes_text(curve.with_verdict("safe")),
             }
         )
-    table = pd.DataFrame(rows).astype({"multiple": "Int64"})
-    if out is not None:
-        write_text(Path(out), table_text(table, Path(out).suffix))
-    return table
-
-
-def table_text(table: pd.DataFrame, suffix: str = ".md") -> str:
-    """A table as the text of a .json, .csv or .md file."""
-    if suffix == ".json":
-        return str(table.to_json(orient="records", indent=1, force_ascii=False))
-    if suffix == ".csv":
-        return str(table.to_csv(index=False))
-    text = table.astype(object).where(table.notna(), "")
-    rows = [list(text.columns), ["---"] * len(text.columns), *text.to_numpy().tolist()]
-    return "".join("| " + " | ".join(map(str, row)) + " |\n" for row in rows)
+    return pd.DataFrame(rows).astype({"multiple": "Int64"})

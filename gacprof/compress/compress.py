@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 
@@ -33,7 +33,6 @@ from gacprof.realigning.realign import check_output
 Method = Literal[LowRank, "llm-pruner"]
 
 RECORD = "gacprof.json"
-SCHEMA = "gacprof.compressed/2"
 
 
 @dataclass(frozen=True)
@@ -45,6 +44,8 @@ class Compression:
     twice the loss added in nats a token, shares of energy, or Taylor importance. ``parameters``
     are the model's before and after; ``provenance`` is that of the verdicts on sizes.
     """
+
+    schema: ClassVar[str] = "gacprof.compressed/2"
 
     out: str
     checkpoint: str
@@ -177,7 +178,7 @@ def compress(
                 loss=choice.loss,
                 bound=choice.bound,
             )
-            write_record(new / RECORD, compression, SCHEMA)
+            write_record(new / RECORD, compression)
     return compression
 
 

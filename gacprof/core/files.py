@@ -11,13 +11,20 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, ClassVar, Protocol, TypeVar
 
 from pydantic_core import to_jsonable_python
 
 from gacprof.core.errors import GacprofError
 
-T = TypeVar("T")
+
+class Record(Protocol):
+    """A dataclass that files hold under its schema's name and version: ``gacprof.plan/2``."""
+
+    schema: ClassVar[str]
+
+
+R = TypeVar("R", bound=Record)
 
 MAX_JSON_BYTES = 1 << 28
 """The largest index of a published model (90,000 tensors) has 8 MB, the largest map 3 MB."""
@@ -122,12 +129,12 @@ def read_object(path: Path) -> dict[str, Any]:
     return value
 
 
-def write_record(path: Path, record: Any, schema: str) -> None:
-    """Write a dataclass with its schema's name and version (``gacprof.plan/2``)."""
-    write_json(path, {"schema": schema, **plain(record)})
+def write_record(path: Path, record: Record) -> None:
+    """Write a record with its schema's name and version."""
+    write_json(path, {"schema": record.schema, **plain(record)})
 
 
-def read_record(path: Path, kind: type[T], schema: str, remake: str) -> T:
+def read_record(path: Path, kind: type[R], remake: str) -> R:
     """Read what :func:`write_record` wrote, every field checked against its type.
 
     Raises :class:`GacprofError` for another schema or version (``remake`` is the command that makes
@@ -135,6 +142,7 @@ def read_record(path: Path, kind: type[T], schema: str, remake: str) -> T:
     """
     from pydantic import TypeAdapter, ValidationError
 
+    schema = kind.schema
     try:
         data = read_object(path)
     except ValueError as error:

@@ -41,7 +41,7 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {plural or noun + 's'}"
 
 
-def sizes(values: Sequence[int]) -> str:
+def sizes_text(values: Sequence[int]) -> str:
     """Ascending sizes, even runs shortened: ``96, 104 … 160 (by 8)``; all within a range that are
     no multiple of a power of two: ``1 … 31 but multiples of 8``."""
     if not values:
@@ -66,3 +66,8 @@ def sizes(values: Sequence[int]) -> str:
             parts.append(str(values[start]))
             start += 1
     return ", ".join(parts)
+
+
+def one_line(text: str) -> str:
+    """A text without control characters: those are escaped."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)

@@ -19,9 +19,9 @@ from gacprof.devices.environment import memory_bytes, read_environment
 from gacprof.devices.memory import Arenas, BoundCall
 from gacprof.devices.threads import bound_threads, lost_core, no_collection
 
-WAKE_S, AWAKE_S = 0.004, 0.001
-"""After a pause longer than the second, calls are slower by 6 % at first and as fast as later ones
-after about ten: the first ones, that long, are not recorded."""
+AWAKE_S, WAKE_S = 0.001, 0.004
+"""After a pause longer than the first, calls run 6 % slower and are as fast as later ones after
+about ten: those within the second are not recorded."""
 REUSE_BYTES = 256 << 20
 """Between two uses of a cold weight's memory: more than the share of a last-level cache that cores
 of a desktop or of a virtual machine have. What a virtual machine reports is its host's."""

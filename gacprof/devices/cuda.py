@@ -24,10 +24,12 @@ import torch
 from gacprof import operators
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import KernelRun, Point
+from gacprof.devices.captured import WARM_UP_CALLS
 from gacprof.devices.cuda_graph import LEAD_IN_US, TimedGraph, rough_us
 from gacprof.devices.device import UNKNOWN, BlockTimes, Current, first_line
-from gacprof.devices.environment import Throttling, read_environment
+from gacprof.devices.environment import read_environment
 from gacprof.devices.memory import Arenas, is_cold, weight_bytes
+from gacprof.devices.nvml import Throttling
 from gacprof.devices.threads import no_collection
 from gacprof.devices.tracing import traced_kernels
 from gacprof.operators.operands import set_precision
@@ -36,7 +38,6 @@ L2_FACTOR = 2
 """L2 caches read between uses of cold weights: fewer reorder results (pytorch/pytorch#192159)."""
 MAX_COLD_SHARE = 0.25
 """Limit of an axis's cold weights, as a share of all memory."""
-WARM_UP_CALLS = 3
 TARGET_US, LONGEST_US, MAX_CALLS = 150.0, 1_000.0, 64
 """Length of a graph's calls together: events step by half a microsecond, a third of a per cent of
 the first. An axis's longest graph takes the second at most, or a single call."""

@@ -69,8 +69,8 @@ class Device(Protocol):
 
 
 class Current:
-    """The point that a device is at, so that who watches a device's process knows which one it
-    died on: its place among all points that the device was ever asked to prepare."""
+    """The point that a device is at: its place among all points that it was asked to prepare. The
+    parent process reads it, to see which point was running when a worker died."""
 
     value: int = UNKNOWN
 

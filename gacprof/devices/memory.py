@@ -44,7 +44,7 @@ class Arena:
         self._next = 0
 
     def reserve(self, nbytes: int) -> None:
-        """Hold at least so many bytes and a replicate's offset. Earlier views stay valid."""
+        """Hold at least ``nbytes`` and a replicate's offset. Earlier views stay valid."""
         elements = (nbytes + REPLICATE_OFFSET) // self._dtype.itemsize + 1
         current = self._memory.numel()
         if current < elements:

@@ -30,7 +30,7 @@ ATTEMPTS = 3
 LAUNCH = re.compile(r"(cuda|cu|hip)(Module)?Launch")
 """Functions of the runtime and the driver that launch a kernel, which has to be seen then."""
 HOST_CALL = re.compile(r"(cuda|cu|hip)[A-Z]")
-SETTINGS = {
+KINETO_SETTINGS = {
     "KINETO_LOG_LEVEL": "6",
     "TEARDOWN_CUPTI": "0",
     "DISABLE_CUPTI_LAZY_REINIT": "1",
@@ -60,7 +60,7 @@ def traced_kernels(calls: Sequence[Callable[[], object]]) -> list[tuple[KernelRu
 def session_events(calls: Sequence[Callable[[], object]]) -> Sequence[Any]:
     """Events of one session in which every call is made once, under a label; none where nothing
     can be traced."""
-    for name, value in SETTINGS.items():
+    for name, value in KINETO_SETTINGS.items():
         os.environ.setdefault(name, value)
     if os.environ.get(UNTRACED):
         return []

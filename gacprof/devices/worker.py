@@ -24,7 +24,7 @@ from gacprof.operators.own import modules_of_own_operators
 START_LIMIT_S = 120.0
 """For importing torch and opening the device; a first start from a cold disk takes long."""
 CALL_LIMIT_S, POINTS_IN_LIMIT = 60.0, 16
-"""For so many points, a call that is compiled among them; more points have so much longer."""
+"""Seconds for each 16 points that are prepared or timed: one of them may have to be compiled."""
 DYING_S = 5.0
 """For a worker whose pipe has closed to end."""
 SURROUNDINGS = {
@@ -101,7 +101,7 @@ class IsolatedDevice:
             session.generation = self.generation
 
     def request(self, action: str, content: Any, calls: int) -> Any:
-        """The worker's answer to an action of so many calls. Raises :class:`WorkerLost`."""
+        """The worker's answer to an action of ``calls`` calls. Raises :class:`WorkerLost`."""
         if self._process is None:
             self._start()
         self._current.value = UNKNOWN

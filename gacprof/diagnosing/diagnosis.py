@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from gacprof.checkpoint.inventory import Dim, Inventory, NewSizes
 from gacprof.checkpoint.products import AS_STORED, Products, Tokens
@@ -209,6 +209,8 @@ class Diagnosis:
     products are computed in ``dtype``: the one asked for, a map's only one, or the weights'.
     ``kernels`` are lines on attention and norms, of a GPU that isn't at hand.
     """
+
+    schema: ClassVar[str] = "gacprof.Diagnosis/1"
 
     checkpoint: str
     layout: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from gacprof.checkpoint.products import Tokens, workload
 from gacprof.core.sizes import Gemm, Interval, Side, SizeSource, SizeVerdict, Use
@@ -16,6 +16,8 @@ from gacprof.diagnosing.source import choose_dtype, open_source
 class Explanation:
     """A size and the next one above it that is safe or seems so. ``reason`` names the kernel or the
     tier that serves each; ``slower`` is the size's latency over the better one's, minus 1."""
+
+    schema: ClassVar[str] = "gacprof.Explanation/1"
 
     source: str
     provenance: str

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -48,6 +49,8 @@ SERVE = {
 class Exported:
     """``serve`` says how each engine that can load the folder does; ``max_error`` is the largest
     difference of transformers' logits from ours over the largest logit, None where not checked."""
+
+    schema: ClassVar[str] = "gacprof.Exported/1"
 
     folder: str
     serve: dict[str, str]

@@ -1,5 +1,6 @@
 """Kernels by name, alignment tiers by GPU, and the rules made of them.
 
-``names`` reads a kernel's name; ``tiers`` says what each architecture's kernels ask of a row;
-``rules`` is the :class:`~gacprof.core.sizes.SizeSource` of a GPU that is not at hand.
+``names`` reads a kernel's name, ``dispatch`` what a PyTorch launches on a GPU, ``attention`` which
+kernel serves a head_dim; ``rules`` is the :class:`~gacprof.core.sizes.SizeSource` of a GPU that is
+not at hand; ``requirements`` are those of engines.
 """

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from gacprof.core.errors import GacprofError
 
@@ -110,6 +110,8 @@ class Section:
 @dataclass(frozen=True)
 class DispatchTable:
     """What one release of PyTorch dispatches on one GPU."""
+
+    schema: ClassVar[str] = SCHEMA
 
     gpu: str
     device: str

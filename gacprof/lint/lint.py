@@ -19,6 +19,17 @@ from gacprof.lint.remedies import find_remedies
 from gacprof.lint.report import LintReport, verdicts_of
 from gacprof.lint.report import sarif as sarif_log
 
+LIBRARY_DTYPES = {
+    "fp8_tensor": "float8_e4m3",
+    "fp8_channel": "float8_e4m3",
+    "int8_w8a8": "int8",
+}
+"""Formats whose products are the libraries', besides plain weights: blocks, packed words and
+experts have kernels of the engine's own, of which no rule says anything."""
+PREFILL_ROWS = 1024
+"""Rows of a prefill, at which sizes are judged: with few of them nothing is safe for sure."""
+BADNESS = ("", "safe", "undecided", "unknown", "misaligned")
+
 
 def lint(
     config: str | Path | Mapping[str, Any],
@@ -138,25 +149,13 @@ def report_of(name: str, deployment: Deployment) -> LintReport:
     )
 
 
-DTYPES = {
-    "fp8_tensor": "float8_e4m3",
-    "fp8_channel": "float8_e4m3",
-    "int8_w8a8": "int8",
-}
-"""Formats whose products are the libraries', besides plain weights: blocks, packed words and
-experts have kernels of the engine's own, of which no rule says anything."""
-TOKENS = 1024
-"""Rows of a prefill, at which sizes are judged: with few of them nothing is safe for sure."""
-BADNESS = ("", "safe", "undecided", "unknown", "misaligned")
-
-
 def alignment_of(judgement: Judgement, rules: Rules, plain: str) -> str:
     """Return the worse verdict of a GPU's rules on N and K as the engine pads them.
 
     Empty where there is none. ``plain`` is the type of weights that are not quantised.
     """
     product, pads_to = judgement.product, judgement.pads_to
-    dtype = {"none": plain, **DTYPES}.get(judgement.storage.form, "")
+    dtype = {"none": plain, **LIBRARY_DTYPES}.get(judgement.storage.form, "")
     n, k = pads_to.get("N", product.N), pads_to.get("K", product.K)
     if product.role == "head":
         n = pads_to.get("global", product.whole) // product.ranks
@@ -164,6 +163,6 @@ def alignment_of(judgement: Judgement, rules: Rules, plain: str) -> str:
     if dtype not in rules.dtypes or not is_product or not n * k:
         return ""
     gemm, moved = Gemm(product.name, n, k), Side(times=1)
-    on_n = rules.judge([Use(gemm, moved, Side(k), TOKENS, dtype)], [n])
-    on_k = rules.judge([Use(gemm, Side(n), moved, TOKENS, dtype)], [k])
+    on_n = rules.judge([Use(gemm, moved, Side(k), PREFILL_ROWS, dtype)], [n])
+    on_k = rules.judge([Use(gemm, Side(n), moved, PREFILL_ROWS, dtype)], [k])
     return max(on_n[0].verdict, on_k[0].verdict, key=BADNESS.index)

@@ -14,7 +14,7 @@ from gacprof.lint.judge import OUTCOMES, Judgement, Outcome, overall
 TP_DEGREES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 SERVED = ("ok", "pads", "falls back")
 """Outcomes that may be offered: nothing else serves right answers for sure."""
-MAX_MULTIPLE = 1 << 16
+MAX_WIDTH_MULTIPLE = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def _needed_multiples(deployment: Deployment, broken: Sequence[Judgement]) -> di
         is_width = isinstance(values.get(product.field), int) and not product.is_by_heads
         if is_width and multiple > 1:
             needed[product.field] = lcm(needed.get(product.field, 1), multiple)
-    return {name: multiple for name, multiple in needed.items() if multiple < MAX_MULTIPLE}
+    return {name: multiple for name, multiple in needed.items() if multiple < MAX_WIDTH_MULTIPLE}
 
 
 def with_field(config: Mapping[str, Any], name: str, value: int) -> dict[str, Any]:

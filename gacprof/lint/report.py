@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 from gacprof import __version__
-from gacprof.core.formatting import percent
+from gacprof.core.formatting import one_line, percent
 from gacprof.kernels.requirements import Requirement
 from gacprof.lint.judge import Judgement, Outcome, worst_of
 from gacprof.lint.remedies import Remedy
@@ -50,6 +50,20 @@ class ProductVerdict:
     alignment: str = ""
     launches: str = ""
 
+    @property
+    def verdict(self) -> str:
+        """The outcome in a few words: ``pads to 256 (+33.3 %)``."""
+        if self.outcome == "pads" and self.pads_to:
+            sizes = {"N": self.N, "K": self.K, "global": self.size}
+            grown = prod(size / (sizes[axis] or size) for axis, size in self.pads_to.items())
+            targets = " × ".join(str(size) for size in self.pads_to.values())
+            return f"pads to {targets} (+{percent(grown - 1)})"
+        if self.outcome == "wrong":
+            return "loads but wrong"
+        if self.outcome == "ok" and self.alignment == "misaligned":
+            return "ok, misaligned"
+        return self.outcome
+
 
 @dataclass(frozen=True)
 class LintReport:
@@ -61,6 +75,8 @@ class LintReport:
     takes for attention and norms on a named GPU. ``engine_says`` is what the engine itself
     answered, and where it was asked; empty where it was not asked exactly this.
     """
+
+    schema: ClassVar[str] = "gacprof.LintReport/1"
 
     model: str
     model_type: str
@@ -103,43 +119,6 @@ class LintReport:
     def findings(self) -> list[ProductVerdict]:
         """The products that are neither ok nor unknown."""
         return [row for row in self.products if row.outcome not in ("ok", "unknown")]
-
-    def __str__(self) -> str:
-        """The report as lines: a headline, a product a line, remedies, sources, what is missing."""
-        ranks = f"tp {self.tp}, ep {self.ep}" + (f", dp {self.dp}" if self.dp > 1 else "")
-        where = f"{self.engine} {self.version} on {self.gpu}, {ranks}, {self.quantisation}"
-        lines = [f"{plain_line(self.model)}: {self.summary} ({where})", ""]
-        rows = [["product", "N", "K", "verdict", "kernel", "why"]]
-        for row in self.products:
-            sizes = [str(row.N or "–"), str(row.K or "–")]
-            rows.append([row.product, *sizes, verdict(row), row.launches, row.reason or row.kernel])
-        if not self.engine_says:
-            rows = [[*cells[:4], cells[5]] for cells in rows]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for cells in rows:
-            padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]
-            padded[1:3] = [cells[1].rjust(widths[1]), cells[2].rjust(widths[2])]
-            lines.append(plain_line("  ".join(padded)).rstrip())
-        if self.engine_says:
-            lines += ["", plain_line(self.engine_says)]
-        if self.remedies:
-            lines += ["", "tried, and better:"]
-        for remedy in self.remedies:
-            mended = f" ({', '.join(remedy.mended)})" if remedy.mended else ""
-            kernels = "".join(f"; {name} by {kernel}" for name, kernel in remedy.launches.items())
-            lines.append(plain_line(f"  {remedy.change}: {remedy.outcome}{mended}{kernels}"))
-        sources = set()
-        for row in self.products:
-            if row.reason and row.source:
-                since = f", since {row.since}" if row.since else ""
-                sure = "" if row.sure == "high" else f" ({row.sure} confidence)"
-                sources.add(f"source of {row.requirement}: {row.source}{since}{sure}")
-        lines += ["", *self.kernels, *sorted(sources)]
-        if self.missing:
-            missing = ", ".join(self.missing)
-            lines.append(f"the config doesn't say {missing}: what needs it isn't judged")
-        lines += self.warnings
-        return "\n".join(lines).rstrip()
 
 
 def verdicts_of(judgement: Judgement, alignment: str, launches: str) -> list[ProductVerdict]:
@@ -195,27 +174,8 @@ def _verdict(judgement: Judgement) -> ProductVerdict:
     )
 
 
-LEVELS = {"falls back": "warning", "wrong": "error", "refused": "error"}
+SARIF_LEVELS = {"falls back": "warning", "wrong": "error", "refused": "error"}
 """SARIF's levels (SARIF 2.1.0, 3.27.10); of all else a note."""
-
-
-def verdict(row: ProductVerdict) -> str:
-    """A product's outcome in a few words: ``pads to 256 (+33.3 %)``."""
-    if row.outcome == "pads" and row.pads_to:
-        sizes = {"N": row.N, "K": row.K, "global": row.size}
-        grown = prod(size / (sizes[axis] or size) for axis, size in row.pads_to.items())
-        targets = " × ".join(str(size) for size in row.pads_to.values())
-        return f"pads to {targets} (+{percent(grown - 1)})"
-    if row.outcome == "wrong":
-        return "loads but wrong"
-    if row.outcome == "ok" and row.alignment == "misaligned":
-        return "ok, misaligned"
-    return row.outcome
-
-
-def plain_line(line: str) -> str:
-    """One line of a stranger's text: control characters are escaped."""
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in line)
 
 
 def sarif(reports: Sequence[LintReport]) -> dict[str, Any]:
@@ -223,7 +183,7 @@ def sarif(reports: Sequence[LintReport]) -> dict[str, Any]:
     rules: dict[str, dict[str, Any]] = {}
     results = []
     for report in reports:
-        place = {"physicalLocation": {"artifactLocation": {"uri": plain_line(report.model)}}}
+        place = {"physicalLocation": {"artifactLocation": {"uri": one_line(report.model)}}}
         for row in report.products:
             kind = "misaligned" if row.alignment == "misaligned" else row.outcome
             if kind == "ok":
@@ -233,9 +193,9 @@ def sarif(reports: Sequence[LintReport]) -> dict[str, Any]:
             if row.source:
                 rules[rule]["help"] = {"text": f"source: {row.source}"}
             where = f"{report.engine} {report.version}, tp {report.tp}"
-            said = f"{row.product}: {verdict(row)} ({where}): {row.reason}"
-            result = {"ruleId": rule, "level": LEVELS.get(kind, "note")}
-            results.append({**result, "message": {"text": plain_line(said)}, "locations": [place]})
+            said = f"{row.product}: {row.verdict} ({where}): {row.reason}"
+            result = {"ruleId": rule, "level": SARIF_LEVELS.get(kind, "note")}
+            results.append({**result, "message": {"text": one_line(said)}, "locations": [place]})
     driver = {"name": "gacprof", "version": __version__, "rules": list(rules.values())}
     return {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",

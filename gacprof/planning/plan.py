@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
@@ -19,8 +19,6 @@ from gacprof.core.sizes import Interval, Verdict
 
 if TYPE_CHECKING:
     from gacprof.checkpoint.products import Lengths, ManySizes
-
-SCHEMA = "gacprof.plan/2"
 
 LimitName = Literal["parameters", "bytes", "latency_us"]
 UNITS: Mapping[LimitName, str] = {"parameters": "parameters", "bytes": "bytes", "latency_us": "µs"}
@@ -51,6 +49,8 @@ class Plan:
     parameters. ``not_compared`` joint sizes of dims that meet several others were left out.
     """
 
+    schema: ClassVar[str] = "gacprof.plan/2"
+
     checkpoint: str
     fingerprint: str
     source: str
@@ -74,7 +74,7 @@ class Plan:
 
     def save(self, path: str | Path) -> None:
         """Write the plan to a JSON file."""
-        write_record(Path(path), self, SCHEMA)
+        write_record(Path(path), self)
 
 
 def load_plan(path: str | Path) -> Plan:
@@ -85,7 +85,7 @@ def load_plan(path: str | Path) -> Plan:
     GacprofError
         For a file that is no plan of this version.
     """
-    return read_record(Path(path), Plan, SCHEMA, "gacprof plan CHECKPOINT")
+    return read_record(Path(path), Plan, "gacprof plan CHECKPOINT")
 
 
 BYTE_UNITS = {"": 1.0, "b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12} | {

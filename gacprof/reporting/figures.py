@@ -61,13 +61,12 @@ def staircase(cliff_map: CliffMap, curve: Curve, width: float = 7.0) -> Figure:
     for name, (colour, marker) in STYLES.items():
         of_verdict = [v for v in timed if v.verdict == name]
         if of_verdict:
-            times = [v.latency_us.value for v in of_verdict if v.latency_us]
-            low = [v.latency_us.value - v.latency_us.low for v in of_verdict if v.latency_us]
-            high = [v.latency_us.high - v.latency_us.value for v in of_verdict if v.latency_us]
-            dims = [v.size for v in of_verdict]
+            times = [v.latency_us for v in of_verdict if v.latency_us]
+            low = [time.value - time.low for time in times]
+            high = [time.high - time.value for time in times]
             axes.errorbar(
-                dims,
-                times,
+                [v.size for v in of_verdict],
+                [time.value for time in times],
                 [low, high],
                 linestyle="none",
                 marker=marker,

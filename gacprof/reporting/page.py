@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from jinja2 import Environment, PackageLoader
 from matplotlib.figure import Figure
-from pydantic import TypeAdapter
 
+import gacprof
 from gacprof.cliffmap.cliffmap import CliffMap, Curve, load_map
 from gacprof.core.errors import GacprofError
-from gacprof.core.files import read_json, write_text
-from gacprof.planning.plan import load_plan
+from gacprof.core.files import read_json, read_record, write_text
 from gacprof.reporting.figures import (
     bench_ratios,
     pareto_front,
@@ -24,19 +21,10 @@ from gacprof.reporting.figures import (
     staircase,
     svg_element,
 )
-from gacprof.reporting.sections import section_of
+from gacprof.reporting.sections import RESULTS, kind_of, section_of
 
 CURVES_SHOWN = 4
 """Of a map, those with the highest penalties."""
-
-RESULTS = {
-    "Diagnosis": "gacprof.diagnosing.diagnosis",
-    "Explanation": "gacprof.diagnosing.explain",
-    "Verification": "gacprof.check.verify",
-    "BenchResult": "gacprof.check.bench",
-    "Perplexities": "gacprof.check.perplexity",
-}
-"""Classes that ``--json`` prints and a page reads, by the module that has them."""
 
 
 def report(artefacts: Sequence[str | Path], out: str | Path = "report") -> Path:
@@ -45,8 +33,8 @@ def report(artefacts: Sequence[str | Path], out: str | Path = "report") -> Path:
     Parameters
     ----------
     artefacts
-        Maps, run folders, plans, and files of what diagnose, explain, verify, bench, perplexity
-        and pareto printed with --json; the page has them in this order.
+        Maps, run folders, plans, and files of what other verbs printed with --json; the page has
+        them in this order.
     out
         The page's folder: index.html, and figures/ as SVG and PNG.
 
@@ -80,7 +68,7 @@ def report(artefacts: Sequence[str | Path], out: str | Path = "report") -> Path:
 
 
 def read_artefact(path: Path) -> Any:
-    """A map, a plan, or what a verb printed with ``--json``."""
+    """A map, a plan, or what another verb printed with ``--json``."""
     if path.is_dir():
         return load_map(path)
     try:
@@ -89,18 +77,16 @@ def read_artefact(path: Path) -> Any:
         raise GacprofError(f"{path} cannot be read as JSON: {error}") from None
     if isinstance(data, list):
         return pd.DataFrame(data)
-    kind = str(data.pop("schema", "")).removeprefix("gacprof.").partition("/")[0]
-    if kind == "cliffmap":
-        return load_map(path)
-    if kind == "plan":
-        return load_plan(path)
+    schema = data.get("schema") if isinstance(data, dict) else None
+    kind = kind_of(str(schema))
     if kind not in RESULTS:
         raise GacprofError(
-            f"{path} is nothing that a page shows: name maps, run folders, plans, and what "
-            "diagnose, explain, verify, bench, perplexity and pareto print with --json"
+            f"{path} is nothing that a page shows: name maps, run folders, plans, and what the "
+            "other verbs print with --json"
         )
-    result = getattr(import_module(RESULTS[kind]), kind)
-    return TypeAdapter(result).validate_json(json.dumps(data))
+    if kind == "cliffmap":
+        return load_map(path)
+    return read_record(path, getattr(gacprof, RESULTS[kind][0]), "gacprof VERB … --json")
 
 
 def figures_of(result: Any) -> Iterator[Figure]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from gacprof.core.files import plain
 from gacprof.core.formatting import (
     counted,
     microseconds,
     percent,
     percent_interval,
-    sizes,
+    sizes_text,
     time_interval,
 )
 from gacprof.core.points import Axis
@@ -21,10 +22,11 @@ if TYPE_CHECKING:
     from gacprof.check.bench import BenchResult
     from gacprof.check.perplexity import Perplexities
     from gacprof.check.verify import Verification
-    from gacprof.cliffmap.cliffmap import CliffMap, Curve
+    from gacprof.cliffmap.cliffmap import CliffMap
     from gacprof.diagnosing.diagnosis import Diagnosis
     from gacprof.diagnosing.explain import Explanation
     from gacprof.kernels.dispatch import DispatchTable
+    from gacprof.lint.report import LintReport
     from gacprof.planning.plan import Plan
     from gacprof.sweeping.sweep import SweepSummary
 
@@ -33,30 +35,44 @@ USUAL_FLAGS = (False, 0, "cold", "tn", "auto", "none")
 """Values of flags that are left out where an axis is named: a model's own way of calling."""
 
 
+SDPA_CALLS: Mapping[str, Mapping[str, Any]] = {
+    "head_dim, causal prefill": {"causal": True},
+    "head_dim, prefill with a mask": {"mask": "float"},
+    "head_dim, prefill, grouped queries": {"causal": True, "gqa": True},
+    "head_dim, decode": {"q_len": 1},
+    "head_dim, decode, grouped queries": {"q_len": 1, "gqa": True},
+}
+"""Calls of attention that are shown, of 1024 keys."""
+
+CLIFFS_SHOWN = 4
+
+Row = tuple[str, ...]
+"""The texts of a table's row, one for each column."""
+
+
 @dataclass(frozen=True)
 class Section:
-    """A result as people read it: the answer first, then a table, then what else is to be known.
-
-    ``rows`` are of texts, one for each of ``columns``; equal rows stand once, their number last.
-    """
+    """A result as people read it: the answer first, then a table, then what else is to be known."""
 
     title: str
     headline: str
-    columns: tuple[str, ...] = ()
-    rows: tuple[tuple[str, ...], ...] = ()
-    remarks: tuple[str, ...] = ()
+    columns: Sequence[str] = ()
+    rows: Sequence[Row] = ()
+    remarks: Sequence[str] = ()
 
 
-def penalty_text(verdict: SizeVerdict) -> str:
-    return percent(verdict.penalty.value) if verdict.penalty else ""
+def verdict_cells(verdict: SizeVerdict) -> Row:
+    """A size, the verdict on it and its penalty, where that is known."""
+    penalty = percent(verdict.penalty.value) if verdict.penalty else ""
+    return str(verdict.size), verdict.verdict, penalty
 
 
-def grouped(names: Sequence[str], rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Rows that are equal but for their names as one, named by the first and how many more."""
-    members: dict[tuple[str, ...], list[str]] = {}
-    for name, row in zip(names, rows, strict=True):
-        members.setdefault(row, []).append(name)
-    return [(first_of(names), *row) for row, names in members.items()]
+def grouped(rows: Iterable[Row]) -> list[Row]:
+    """Rows that are equal but for their names, the first column, as one: how many more is said."""
+    names: dict[Row, list[str]] = {}
+    for name, *cells in rows:
+        names.setdefault(tuple(cells), []).append(name)
+    return [(first_of(members), *cells) for cells, members in names.items()]
 
 
 def first_of(names: Sequence[str]) -> str:
@@ -69,40 +85,40 @@ def total_text(label: str, total: Interval | None) -> list[str]:
     return [] if total is None else [f"{label}: {time_interval(total)}."]
 
 
+def change_text(ratio: Interval) -> str:
+    """A ratio as a change in per cent: 1.02 is ``+2.0 %``."""
+    return percent_interval(Interval(ratio.low - 1, ratio.value - 1, ratio.high - 1))
+
+
 def diagnosis_section(diagnosis: Diagnosis) -> Section:
-    """The dims of a model by verdict, the ones that lose most first."""
+    """The dims of a model by verdict, misaligned ones first."""
     counts = diagnosis.counts
-    total = len(diagnosis.dims)
     headline = (
-        f"{counts['misaligned']} of {counted(total, 'size')} that may change are misaligned, "
-        f"{counts['undecided']} undecided, {counts['unknown']} unknown; "
+        f"{counts['misaligned']} of {counted(len(diagnosis.dims), 'size')} that may change are "
+        f"misaligned, {counts['undecided']} undecided, {counts['unknown']} unknown; "
         f"products in {diagnosis.dtype} at tp {diagnosis.tp}, {diagnosis.provenance}."
     )
     order = ("misaligned", "undecided", "unknown", "safe")
-    dims = sorted(diagnosis.dims, key=lambda finding: order.index(finding.now.verdict))
-    rows = []
-    for finding in dims:
-        action = {"pad": f"pad to {finding.target_size}", "merge": "multiply out"}
-        text = action.get(finding.action, finding.action)
-        now = finding.now
-        rows.append((str(now.size), now.verdict, penalty_text(now), text, now.reason))
+    rows: list[Row] = []
+    for finding in sorted(diagnosis.dims, key=lambda finding: order.index(finding.now.verdict)):
+        actions = {"pad": f"pad to {finding.target_size}", "merge": "multiply out"}
+        action = actions.get(finding.action, finding.action)
+        rows.append((finding.dim.name, *verdict_cells(finding.now), action, finding.now.reason))
     for fixed in diagnosis.fixed:
-        better = f"{fixed.better.size} is {fixed.better.verdict}" if fixed.better else "keep"
-        now = fixed.now
-        rows.append((str(now.size), now.verdict, penalty_text(now), better, now.reason))
-    names = [finding.dim.name for finding in dims]
-    names += [f"{fixed.axis} of {first_of(fixed.places)}" for fixed in diagnosis.fixed]
-    remarks = [
-        *total_text("Products as they are", diagnosis.latency_us),
-        *total_text("Products after every action", diagnosis.better_us),
-    ]
-    columns = ("dim", "size", "verdict", "penalty", "do", "served by")
+        name = f"{fixed.axis} of {first_of(fixed.places)}"
+        action = f"{fixed.better.size} is {fixed.better.verdict}" if fixed.better else "keep"
+        rows.append((name, *verdict_cells(fixed.now), action, fixed.now.reason))
     return Section(
         f"Diagnosis of {diagnosis.checkpoint}",
         headline,
-        columns,
-        tuple(grouped(names, rows)),
-        (*remarks, *diagnosis.kernels, *diagnosis.warnings),
+        ("dim", "size", "verdict", "penalty", "do", "served by"),
+        grouped(rows),
+        [
+            *total_text("Products as they are", diagnosis.latency_us),
+            *total_text("Products after every action", diagnosis.better_us),
+            *diagnosis.kernels,
+            *diagnosis.warnings,
+        ],
     )
 
 
@@ -114,11 +130,11 @@ def plan_section(plan: Plan) -> Section:
         f"{before:,} → {after:,} ({(after / before - 1) * 100:+.1f} %); {plan.source} knows "
         f"nothing of {sum(choice.verdict == 'unknown' for choice in plan.choices)}."
     )
-    changed = [choice for choice in plan.choices if choice.after != choice.before]
-    rows = [
-        (str(c.before), "multiplied out" if c.after is None else str(c.after), c.verdict)
-        for c in changed
-    ]
+    rows: list[Row] = []
+    for choice in plan.choices:
+        if choice.after != choice.before:
+            after_text = "multiplied out" if choice.after is None else str(choice.after)
+            rows.append((choice.dim, str(choice.before), after_text, choice.verdict))
     remarks = [f"Sizes: {plan.provenance}."]
     if plan.latency_us is not None:
         remarks += total_text("Products that dims feed, before", plan.latency_us[0])
@@ -135,10 +151,9 @@ def plan_section(plan: Plan) -> Section:
     unknown = sum(choice.loss is None for choice in plan.choices)
     if unknown:
         remarks.append(f"What {counted(unknown, 'pinned cut')} loses is not known, nor counted.")
-    names = [choice.dim for choice in changed]
     columns = ("dim", "now", "planned", "verdict")
     title = f"Plan for {plan.checkpoint}, objective {plan.objective}"
-    return Section(title, headline, columns, tuple(grouped(names, rows)), tuple(remarks))
+    return Section(title, headline, columns, grouped(rows), remarks)
 
 
 def axis_text(axis: Axis) -> str:
@@ -156,87 +171,71 @@ def map_section(cliff_map: CliffMap) -> Section:
         f"{counted(len(curves), 'curve')}, {counted(points, 'size')}, {counted(cliffs, 'cliff')}; "
         f"{cliff_map.provenance}."
     )
+    title = f"Map {cliff_map.name}"
+    warnings = [warning.message for warning in cliff_map.warnings]
+    rows: list[Row] = []
     if cliff_map.environment.kind == "virtual":
         remark = "A virtual GPU has kernels and no latencies: no size is safe or misaligned by it."
-        return Section(
-            f"Map {cliff_map.name}",
-            headline,
-            ("curve", "sizes", "served by"),
-            tuple(kernel_rows(curves)),
-            (*(warning.message for warning in cliff_map.warnings), remark),
-        )
-    rows = []
+        for curve in curves:
+            kernels = {verdict.size: verdict.reason for verdict in curve.sizes}
+            rows += kernel_rows(axis_text(curve.axis), kernels)
+        columns: Row = ("curve", "sizes", "served by")
+        return Section(title, headline, columns, rows, [*warnings, remark])
     for curve in curves:
-        jumps = [f"{c.before}→{c.after} {percent(c.jump.value, 0)}" for c in curve.cliffs[:4]]
+        shown = [f"{c.before}→{c.after} {percent(c.jump.value, 0)}" for c in curve.cliffs]
+        more = " …" if len(shown) > CLIFFS_SHOWN else ""
         rows.append(
             (
                 axis_text(curve.axis),
                 str(curve.multiple or ""),
-                sizes(curve.with_verdict("safe")),
-                f"{len(curve.with_verdict('misaligned'))}",
-                f"{len(curve.with_verdict('undecided'))}",
-                ", ".join(jumps) + (" …" if len(curve.cliffs) > 4 else ""),
+                sizes_text(curve.with_verdict("safe")),
+                str(len(curve.with_verdict("misaligned"))),
+                str(len(curve.with_verdict("undecided"))),
+                ", ".join(shown[:CLIFFS_SHOWN]) + more,
             )
         )
-    remarks = [warning.message for warning in cliff_map.warnings]
-    if cliff_map.noise_floor is not None:
-        remarks.insert(0, f"Noise floor (A/A, 95 %): {percent(cliff_map.noise_floor)}.")
-    remarks.append(
+    remark = (
         "Undecided: noise spreads the penalty over the tolerance of "
         f"{percent(cliff_map.tolerance)}, or the sizes to pad to were not all measured."
     )
+    floor = []
+    if cliff_map.noise_floor is not None:
+        floor = [f"Noise floor (A/A, 95 %): {percent(cliff_map.noise_floor)}."]
     columns = ("curve", "multiple", "safe", "misaligned", "undecided", "cliffs")
-    return Section(f"Map {cliff_map.name}", headline, columns, tuple(rows), tuple(remarks))
+    return Section(title, headline, columns, rows, [*floor, *warnings, remark])
 
 
-def kernel_rows(curves: Sequence[Curve]) -> Iterator[tuple[str, str, str]]:
-    """By curve and kernel: the sizes that it serves."""
-    for curve in curves:
-        yield from served(axis_text(curve.axis), {v.size: v.reason for v in curve.sizes})
-
-
-def served(name: str, kernels: Mapping[int, str]) -> Iterator[tuple[str, str, str]]:
+def kernel_rows(name: str, kernels: Mapping[int, str]) -> list[Row]:
     """A row a kernel: a name, the sizes that it serves, and the kernel."""
     sizes_of: dict[str, list[int]] = {}
     for size, kernel in kernels.items():
         sizes_of.setdefault(kernel, []).append(size)
-    for kernel, served_sizes in sizes_of.items():
-        yield name, sizes(served_sizes), kernel
-
-
-SDPA_CALLS: Mapping[str, Mapping[str, Any]] = {
-    "head_dim, causal prefill": {"causal": True},
-    "head_dim, prefill with a mask": {"mask": "float"},
-    "head_dim, prefill, grouped queries": {"causal": True, "gqa": True},
-    "head_dim, decode": {"q_len": 1},
-    "head_dim, decode, grouped queries": {"q_len": 1, "gqa": True},
-}
-"""Calls of attention that are shown, of 1024 keys."""
+    return [(name, sizes_text(sizes), kernel) for kernel, sizes in sizes_of.items()]
 
 
 def dispatch_section(table: DispatchTable) -> Section:
     """Attention, rows and products that refuse sizes, each by the sizes that a kernel serves."""
-    rows: list[tuple[str, str, str]] = []
+
+    def range_of(section: str) -> range:
+        return range(1, table.sections[section].range[1] + 1)
+
+    rows: list[Row] = []
     for name, call in SDPA_CALLS.items():
-        head_dims = range(1, table.sections["sdpa"].range[1] + 1)
-        rows += served(name, {d: str(table.sdpa(d, **call)) for d in head_dims})
-    lengths = range(1, table.sections["rows"].range[1] + 1)
+        rows += kernel_rows(name, {d: str(table.sdpa(d, **call)) for d in range_of("sdpa")})
     for operator in ("rms_norm", "layer_norm", "softmax"):
-        rows += served(f"{operator} over", {n: str(table.rows(operator, n)) for n in lengths})
-    lengths = range(1, table.sections["stream"].range[1] + 1)
-    rows += served("row_sum by Triton over", {n: table.stream("row_sum", n) for n in lengths})
-    last = table.sections["products"].range[1]
+        kernels = {n: str(table.rows(operator, n)) for n in range_of("rows")}
+        rows += kernel_rows(f"{operator} over", kernels)
+    sums = {n: table.stream("row_sum", n) for n in range_of("stream")}
+    rows += kernel_rows("row_sum by Triton over", sums)
     for operator, axis in table.sections["products"].keys:
-        answers = {n: str(table.product(operator, axis, n)) for n in range(1, last + 1)}
-        rows += served(f"{operator}, {axis}", answers)
+        kernels = {n: str(table.product(operator, axis, n)) for n in range_of("products")}
+        rows += kernel_rows(f"{operator}, {axis}", kernels)
     headline = f"{table.device}, bfloat16: {table.provenance}."
     remark = (
         "Other types, chunks, splits, grids, embedding, cat and sort: --out FILE, or in Python "
         "gacprof.kernels.dispatch.load_table."
     )
-    return Section(
-        f"Dispatch on {table.gpu}", headline, ("size", "is", "kernel"), tuple(rows), (remark,)
-    )
+    return Section(f"Dispatch on {table.gpu}", headline, ("size", "is", "kernel"), rows, [remark])
 
 
 def explanation_section(explanation: Explanation) -> Section:
@@ -245,14 +244,12 @@ def explanation_section(explanation: Explanation) -> Section:
     headline = f"{now.size} is {now.verdict}, {explanation.provenance}."
     if better is not None and explanation.slower is not None:
         headline += f" Its time over that of {better.size}: {percent_interval(explanation.slower)}."
-    rows = []
+    rows: list[Row] = []
     for verdict in filter(None, (now, better)):
         time = microseconds(verdict.latency_us.value) if verdict.latency_us else ""
-        rows.append(
-            (str(verdict.size), verdict.verdict, penalty_text(verdict), time, verdict.reason)
-        )
+        rows.append((*verdict_cells(verdict), time, verdict.reason))
     columns = ("size", "verdict", "penalty", "latency", "served by")
-    return Section(f"Size {now.size} on {explanation.source}", headline, columns, tuple(rows))
+    return Section(f"Size {now.size} on {explanation.source}", headline, columns, rows)
 
 
 def verification_section(result: Verification) -> Section:
@@ -280,13 +277,11 @@ def verification_section(result: Verification) -> Section:
         "share of tokens with the same most likely successor": result.same_argmax,
     }
     rows = [(name, f"{number:.3g}") for name, number in numbers.items() if number is not None]
-    remarks = (
+    remark = (
         f"Computed in {result.dtype} on {result.device}; only float32 tells small differences of "
-        "weights. Tokenizers, generation settings and longer texts were not compared.",
+        "weights. Tokenizers, generation settings and longer texts were not compared."
     )
-    return Section(
-        "The same function?", f"{headline}.", ("quantity", "value"), tuple(rows), remarks
-    )
+    return Section("The same function?", f"{headline}.", ("quantity", "value"), rows, [remark])
 
 
 def bench_section(result: BenchResult) -> Section:
@@ -294,18 +289,12 @@ def bench_section(result: BenchResult) -> Section:
     decided = [t for t in result.timings if t.verdict in ("faster", "slower")]
     said = [f"{t.model} is {t.verdict} than {result.models[0]} in {t.workload}" for t in decided]
     headline = ("; ".join(said) or "No difference is sure") + "."
-    rows = []
-    for timing in result.timings:
-        change = Interval(timing.ratio.low - 1, timing.ratio.value - 1, timing.ratio.high - 1)
-        text = "" if timing.verdict == "reference" else percent_interval(change)
-        rows.append(
-            (timing.workload, timing.model, time_interval(timing.latency_us), text, timing.verdict)
-        )
-    for replicate in result.replicates:
-        ratio = replicate.ratio
-        change = Interval(ratio.low - 1, ratio.value - 1, ratio.high - 1)
-        row = (replicate.workload, "the first again (A/A)", time_interval(replicate.latency_us))
-        rows.append((*row, percent_interval(change), replicate.verdict))
+    rows: list[Row] = []
+    for timing in (*result.timings, *result.replicates):
+        model = "the first again (A/A)" if timing in result.replicates else timing.model
+        change = "" if timing.verdict == "reference" else change_text(timing.ratio)
+        time = time_interval(timing.latency_us)
+        rows.append((timing.workload, model, time, change, timing.verdict))
     remarks = [
         f"{result.environment.name}, {result.dtype}, {result.rounds} rounds, models interleaved."
     ]
@@ -318,22 +307,23 @@ def bench_section(result: BenchResult) -> Section:
     if result.not_captured:
         remarks.append(f"Decoding was not captured in a CUDA graph: {result.not_captured}.")
     columns = ("workload", "model", "latency", "time against the first", "verdict")
-    return Section("Measured side by side", headline, columns, tuple(rows), tuple(remarks))
+    return Section("Measured side by side", headline, columns, rows, remarks)
 
 
 def perplexity_section(result: Perplexities) -> Section:
     """Models on one text, each beside the first one."""
-    rows = tuple(
-        (m.model, f"{m.value:.4g}", percent_interval(m.change) if m.change else "")
-        for m in result.models
-    )
-    headline = "; ".join(f"{m.model} {m.value:.4g}" for m in result.models) + "."
+    rows: list[Row] = []
+    for model in result.models:
+        change = percent_interval(model.change) if model.change else ""
+        rows.append((model.model, f"{model.value:.4g}", change))
+    headline = "; ".join(f"{name} {value}" for name, value, _ in rows) + "."
     remark = (
         f"{result.tokens:,} tokens of {result.text}, windows of {result.window} by "
         f"{result.stride}, {result.dtype} on {result.device}."
     )
-    columns = ("model", "perplexity", "against the first")
-    return Section("Perplexity", headline, columns, rows, (remark,))
+    return Section(
+        "Perplexity", headline, ("model", "perplexity", "against the first"), rows, [remark]
+    )
 
 
 def sweep_section(summary: SweepSummary) -> Section:
@@ -348,28 +338,81 @@ def sweep_section(summary: SweepSummary) -> Section:
                 f"{counted(needs.cudnn_plans, 'cuDNN plan')} and holds up to "
                 f"{needs.memory_bytes / 2**30:.2g} GiB of operands."
             )
-        return Section("A dry run", headline, remarks=tuple(remarks))
+        return Section("A dry run", headline, remarks=remarks)
     headline = (
         f"{counted(summary.calls, 'call')} of {counted(summary.points, 'point')} in "
         f"{counted(summary.blocks, 'block')}, {summary.seconds:.0f} s; {summary.failed} failed."
     )
-    return Section(
-        f"Sweep in {summary.folder}", headline, remarks=(f"gacprof map build {summary.folder}",)
-    )
+    command = f"gacprof map build {summary.folder}"
+    return Section(f"Sweep in {summary.folder}", headline, remarks=[command])
 
 
-SECTIONS: dict[str, Callable[[Any], Section]] = {
-    "BenchResult": bench_section,
-    "CliffMap": map_section,
-    "Diagnosis": diagnosis_section,
-    "DispatchTable": dispatch_section,
-    "Explanation": explanation_section,
-    "Perplexities": perplexity_section,
-    "Plan": plan_section,
-    "SweepSummary": sweep_section,
-    "Verification": verification_section,
+def lint_section(report: LintReport) -> Section:
+    """The products of a rank by what an engine does with them, and what makes them better."""
+    ranks = f"tp {report.tp}, ep {report.ep}" + (f", dp {report.dp}" if report.dp > 1 else "")
+    where = f"{report.engine} {report.version} on {report.gpu}, {ranks}, {report.quantisation}"
+    rows = []
+    sources = set()
+    for row in report.products:
+        n, k = str(row.N or "–"), str(row.K or "–")
+        kernel = (row.launches,) if report.engine_says else ()
+        rows.append((row.product, n, k, row.verdict, *kernel, row.reason or row.kernel))
+        if row.reason and row.source:
+            since = f", since {row.since}" if row.since else ""
+            sure = "" if row.sure == "high" else f" ({row.sure} confidence)"
+            sources.add(f"Source of {row.requirement}: {row.source}{since}{sure}.")
+    remarks = [report.engine_says] if report.engine_says else []
+    for remedy in report.remedies:
+        mended = f" ({', '.join(remedy.mended)})" if remedy.mended else ""
+        kernels = "".join(f"; {name} by {kernel}" for name, kernel in remedy.launches.items())
+        remarks.append(f"Tried, and better: {remedy.change}: {remedy.outcome}{mended}{kernels}.")
+    remarks += [*report.kernels, *sorted(sources)]
+    if report.missing:
+        missing = ", ".join(report.missing)
+        remarks.append(f"The config doesn't say {missing}: what needs it isn't judged.")
+    kernel = ("kernel",) if report.engine_says else ()
+    columns = ("product", "N", "K", "verdict", *kernel, "why")
+    headline = f"{report.model}: {report.summary} ({where})."
+    remarks += report.warnings
+    return Section("What an engine does", headline, columns, rows, remarks)
+
+
+def fields_section(result: Any) -> Section:
+    """The fields of a result, one a row."""
+    rows = [(field.name, str(getattr(result, field.name))) for field in fields(result)]
+    return Section(type(result).__name__, "", ("field", "value"), rows)
+
+
+RESULTS: dict[str, tuple[str, Callable[[Any], Section]]] = {
+    "BenchResult": ("BenchResult", bench_section),
+    "Diagnosis": ("Diagnosis", diagnosis_section),
+    "Explanation": ("Explanation", explanation_section),
+    "Exported": ("Exported", fields_section),
+    "LintReport": ("LintReport", lint_section),
+    "Perplexities": ("Perplexities", perplexity_section),
+    "SweepSummary": ("SweepSummary", sweep_section),
+    "Verification": ("Verification", verification_section),
+    "cliffmap": ("CliffMap", map_section),
+    "compressed": ("Compression", fields_section),
+    "dispatch": ("DispatchTable", dispatch_section),
+    "plan": ("Plan", plan_section),
 }
-"""By the name of the result's class, so that nothing heavy is imported to print a light one."""
+"""What verbs return and files hold, by the kind that its schema names (``gacprof.KIND/VERSION``):
+the class, a public name of gacprof, and its section."""
+
+
+def kind_of(schema: str) -> str:
+    """The part of a schema's name that :data:`RESULTS` knows."""
+    return schema.removeprefix("gacprof.").partition("/")[0]
+
+
+def json_of(result: Any) -> Any:
+    """A result as JSON: a table's rows, else its fields behind the name of its schema."""
+    if type(result).__name__ == "DataFrame":
+        return result.astype(object).where(result.notna(), None).to_dict("records")
+    if hasattr(result, "schema"):
+        return {"schema": result.schema, **plain(result)}
+    return plain(result)
 
 
 def cell_text(value: Any) -> str:
@@ -382,18 +425,15 @@ def cell_text(value: Any) -> str:
 
 
 def section_of(result: Any) -> Section:
-    """The section of a result: its own, a table's, or a dataclass's plain fields."""
-    name = type(result).__name__
-    if name in SECTIONS:
-        return SECTIONS[name](result)
-    if name == "DataFrame":
-        rows = tuple(tuple(map(str, row)) for row in result.itertuples(index=False))
-        return Section("", "", tuple(map(str, result.columns)), rows)
+    """The section of a result, or of a table: a DataFrame, a list of dataclasses."""
+    if hasattr(result, "schema"):
+        _, section = RESULTS[kind_of(result.schema)]
+        return section(result)
+    if type(result).__name__ == "DataFrame":
+        rows = [tuple(map(str, row)) for row in result.itertuples(index=False)]
+        return Section("", "", [*map(str, result.columns)], rows)
     if isinstance(result, list) and result and is_dataclass(result[0]):
-        columns = tuple(field.name for field in fields(result[0]))
-        rows = tuple(tuple(cell_text(getattr(item, c)) for c in columns) for item in result)
+        columns = [field.name for field in fields(result[0])]
+        rows = [tuple(cell_text(getattr(item, name)) for name in columns) for item in result]
         return Section("", "", columns, rows)
-    if is_dataclass(result):
-        pairs = [(field.name, str(getattr(result, field.name))) for field in fields(result)]
-        return Section(name, "", ("field", "value"), tuple(pairs))
     return Section("", str(result))

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import chain
 from statistics import median
 
 from gacprof.cliffmap.build import MIN_PROCESSES
@@ -22,6 +23,21 @@ from gacprof.devices.device import Device, Session
 PROCESSES = 3
 """Addresses, caches and clocks differ between processes: of one process alone nobody knows by how
 much."""
+MIN_BLOCKS = 12
+"""Before a curve is first judged; then after 24, 48 …"""
+MAX_BLOCKS = 400
+"""Of a curve that stays undecided."""
+FINEST = 0.004
+"""Half the width of penalties' intervals (the median) from which more blocks decide nothing that
+matters: a fifth of the tolerance."""
+REPLICATES = 0.25
+"""The share of sizes that have a hidden A/A replicate."""
+MIN_REPLICATES = 4
+BLOCK_US = 50_000
+"""A block is as long as the machine's state holds: tens of milliseconds with all that is done
+around its calls (blocks of more calls take turns through the sizes)."""
+MIN_CALLS = 12
+"""Of a block, however long they take."""
 
 Progress = Callable[[int, int, float], None]
 """Called before each turn with the curves that need no more blocks, all curves, and the share of
@@ -44,7 +60,8 @@ def measure(
     started = started or time.monotonic()
     budget_s = budget_s or math.inf
     curves = [CurveSchedule(axis, run.blocks(axis)) for axis in run.axes]
-    process = 1 + max((b.process for curve in curves for b in curve.blocks), default=-1)
+    blocks = chain.from_iterable(curve.blocks for curve in curves)
+    process = 1 + max((block.process for block in blocks), default=-1)
     part, parts, spent = 1, PROCESSES, 0.0
     while part <= parts and spent < 1:
         with closing(open_device()) as device:
@@ -90,7 +107,12 @@ class ProcessTurns:
     def take(self, part: int, parts: int) -> bool:
         """Measure a block of each curve that needs one in the ``part``-th of ``parts`` processes,
         in random order; False where none does."""
-        from_start = [c for c in self._curves if self._needs_block(c, part, parts)]
+        from_start = []
+        for curve in self._curves:
+            failed = failures_of(curve.axis, self._sessions[curve.axis.key])
+            can_run = len(failed) < len(curve.axis.sizes)
+            if can_run and curve.needs_block(self._process, part, parts):
+                from_start.append(curve)
         for curve in self._draw.sample(from_start, len(from_start)):
             axis = curve.axis
             session = self._sessions[axis.key]
@@ -105,33 +127,10 @@ class ProcessTurns:
             self._run.record_points(axis, {}, failures_of(axis, session))
         return bool(from_start)
 
-    def _needs_block(self, curve: CurveSchedule, part: int, parts: int) -> bool:
-        failed = failures_of(curve.axis, self._sessions[curve.axis.key])
-        if len(failed) == len(curve.axis.sizes):
-            return False
-        return curve.needs_more(self._process, part, parts)
-
 
 def failures_of(axis: Axis, session: Session) -> Mapping[int, str]:
     """By size: why it cannot be called."""
     return {axis.sizes[index]: why for index, why in session.failures.items()}
-
-
-MIN_BLOCKS = 12
-"""Before a curve is first judged; then after 24, 48 …"""
-MAX_BLOCKS = 400
-"""Of a curve that stays undecided."""
-FINEST = 0.004
-"""Half the width of penalties' intervals (the median) from which more blocks decide nothing that
-matters: a fifth of the tolerance."""
-REPLICATES = 0.25
-"""The share of sizes that have a hidden A/A replicate."""
-MIN_REPLICATES = 4
-BLOCK_US = 50_000
-"""A block is as long as the machine's state holds: tens of milliseconds with all that is done
-around its calls (blocks of more calls take turns through the sizes)."""
-MIN_CALLS = 12
-"""Of a block, however long they take."""
 
 
 @dataclass
@@ -166,10 +165,13 @@ class CurveSchedule:
         calls = [len(b.order) for b in self.blocks if process in (None, b.process)]
         return sum(calls) / len(self.slots)
 
-    def needs_more(self, process: int, part: int, parts: int) -> bool:
-        """Tell if the curve needs a block in this process, the ``part``-th of ``parts``: each adds
-        its share even where earlier ones decided everything, since they may all have had the same
-        quirk, and leaves blocks for later ones."""
+    def needs_block(self, process: int, part: int, parts: int) -> bool:
+        """Tell whether to measure another block in this process, the ``part``-th of ``parts``.
+
+        Every process measures its share of the first blocks even of a decided curve: what shifts a
+        process (addresses, clocks) may have shifted the earlier ones alike. None takes the blocks
+        that are left for later ones.
+        """
         share = MIN_BLOCKS / parts
         if self.count(process) < share:
             return True

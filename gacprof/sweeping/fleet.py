@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from gacprof.cliffmap.build import build_map
 from gacprof.cliffmap.cliffmap import MAP_FILE
 from gacprof.cliffmap.run_folder import PointRecords, RunHeader, RunWriter
 from gacprof.core.errors import MeasurementError
-from gacprof.core.points import Axis, Block, Environment
+from gacprof.core.points import Block, Environment
 from gacprof.devices.device import open_device
 from gacprof.sweeping.engine import measure, require_budget
 from gacprof.sweeping.suite import load_suite
@@ -30,16 +29,22 @@ TRIES = 3
 
 
 @dataclass(frozen=True)
-class Place:
+class ClusterDevice:
     """A device of the cluster: a GPU of a node, or all CPUs of a node without one."""
 
     node: str
-    cpus: float
-    gpus: int
+    name: str
+    cpus: float = 1.0
+    gpus: int = 0
 
-
-Share = tuple[list[Block], PointRecords]
-"""The blocks and point records that one device measured of its axes."""
+    def task(self, function: Any) -> Any:
+        """The function as a Ray task that runs on this device alone."""
+        return ray.remote(function).options(
+            num_cpus=self.cpus,
+            num_gpus=self.gpus,
+            max_retries=TRIES,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(self.node, soft=False),
+        )
 
 
 def sweep_fleet(
@@ -74,95 +79,71 @@ def sweep_fleet(
     """
     require_budget(budget_s)
     ray.init(address=address, ignore_reinit_error=True, log_to_driver=False)
-    places = find_places()
-    environments = ray.get([on_place(place, read_environment_of).remote(place) for place in places])
+    devices = find_devices()
+    environments = ray.get([device.task(environment_of).remote(device.name) for device in devices])
     kinds: dict[str, list[int]] = {}
-    for i, environment in enumerate(environments):
-        kinds.setdefault(kind_of(environment), []).append(i)
+    for number, environment in enumerate(environments):
+        kinds.setdefault(kind_of(environment), []).append(number)
     folders = {}
     for kind, members in kinds.items():
-        header = header_of(suite, environments[members[0]])
+        environment = environments[members[0]]
+        loaded = load_suite(suite, environment.kind)
+        header = RunHeader(loaded.name, environment, loaded.axes)
         run = RunWriter.create(Path(out) / kind, header)
-        shares = ray.get(
-            [
-                on_place(places[i], measure_share).remote(
-                    places[i], replace_axes(header, header.axes[place :: len(members)]), budget_s
-                )
-                for place, i in enumerate(members)
-            ]
-        )
-        collect(run, shares)
+        shares = []
+        for place, number in enumerate(members):
+            share = replace(header, axes=header.axes[place :: len(members)])
+            device = devices[number]
+            shares.append(device.task(measure_share).remote(device.name, share, budget_s))
+        for blocks, points in ray.get(shares):
+            for block in blocks:
+                run.append(block)
+            run.points.kernels.update(points.kernels)
+            run.points.kernel_us.update(points.kernel_us)
+            run.points.failures.update(points.failures)
+        run.fold()
         build_map(run).save(run.path / MAP_FILE)
         folders[kind] = run.path
     return folders
 
 
-def find_places() -> list[Place]:
+def find_devices() -> list[ClusterDevice]:
     """The devices of the cluster that answers now.
 
     Raises :class:`MeasurementError` where there is none.
     """
-    places = []
+    devices = []
     for node in ray.nodes():
         resources: dict[str, float] = node["Resources"]
         gpus = int(resources.get("GPU", 0))
         if node["Alive"] and gpus:
-            places += [Place(node["NodeID"], 1.0, 1)] * gpus
+            devices += [ClusterDevice(node["NodeID"], "cuda", gpus=1)] * gpus
         elif node["Alive"] and resources.get("CPU", 0) >= 1:
-            places.append(Place(node["NodeID"], resources["CPU"], 0))
-    if not places:
+            devices.append(ClusterDevice(node["NodeID"], "cpu", cpus=resources["CPU"]))
+    if not devices:
         raise MeasurementError("the Ray cluster has no device: start its nodes first")
-    return places
+    return devices
 
 
-def on_place(place: Place, function: Any) -> Any:
-    """The function as a Ray task that runs on that device alone."""
-    strategy = NodeAffinitySchedulingStrategy(place.node, soft=False)
-    return ray.remote(function).options(
-        num_cpus=place.cpus,
-        num_gpus=place.gpus,
-        max_retries=TRIES,
-        scheduling_strategy=strategy,
-    )
-
-
-def device_name(place: Place) -> str:
-    return "cuda" if place.gpus else "cpu"
-
-
-def read_environment_of(place: Place) -> Environment:
+def environment_of(device_name: str) -> Environment:
     """The environment of a device, read where it is."""
-    device = open_device(device_name(place), isolated=True)
+    device = open_device(device_name, isolated=True)
     device.close()
     return device.environment
 
 
-def measure_share(place: Place, header: RunHeader, budget_s: float | None) -> Share:
-    """Sweep some axes on a device, in a folder that is removed afterwards."""
+def measure_share(
+    device_name: str, header: RunHeader, budget_s: float | None
+) -> tuple[list[Block], PointRecords]:
+    """Sweep some axes on a device, in a folder that is removed afterwards, and return its blocks
+    and point records."""
     with tempfile.TemporaryDirectory() as folder:
         run = RunWriter.create(folder, header)
-        measure(run, lambda: open_device(device_name(place), isolated=True), budget_s=budget_s)
-        return [block for axis in run.axes for block in run.blocks(axis)], run.points
-
-
-def collect(run: RunWriter, shares: Sequence[Share]) -> None:
-    """Write what the devices measured into one run folder."""
-    for blocks, points in shares:
-        for block in blocks:
-            run.append(block)
-        run.points.kernels.update(points.kernels)
-        run.points.kernel_us.update(points.kernel_us)
-        run.points.failures.update(points.failures)
-    run.fold()
-
-
-def header_of(suite: str | Path, environment: Environment) -> RunHeader:
-    loaded = load_suite(suite, environment.kind)
-    return RunHeader(loaded.name, environment, loaded.axes)
-
-
-def replace_axes(header: RunHeader, axes: tuple[Axis, ...]) -> RunHeader:
-    return RunHeader(header.name, header.environment, axes)
+        measure(run, lambda: open_device(device_name, isolated=True), budget_s=budget_s)
+        blocks: list[Block] = []
+        for axis in run.axes:
+            blocks += run.blocks(axis)
+        return blocks, run.points
 
 
 def kind_of(environment: Environment) -> str:

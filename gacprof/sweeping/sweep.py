@@ -6,9 +6,10 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from typing import ClassVar
 
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.cliffmap.run_folder import RunHeader, RunWriter
@@ -28,6 +29,8 @@ CONDITIONS = ("threads", "cores", "power_limit_w")
 class SweepSummary:
     """A sweep's result. ``folder`` is None for a dry run, which says what a GPU would have to
     prepare; ``seconds`` counts this call only."""
+
+    schema: ClassVar[str] = "gacprof.SweepSummary/1"
 
     folder: Path | None
     curves: int
@@ -129,12 +132,7 @@ def open_run(folder: Path, suite: Suite, environment: Environment, resume: bool)
         return RunWriter.create(folder, RunHeader(suite.name, environment, suite.axes))
     run = RunWriter(folder)
     before = run.environment
-    same_device = (before.kind, before.name, before.arch, before.stack) == (
-        environment.kind,
-        environment.name,
-        environment.arch,
-        environment.stack,
-    )
+    same_device = replace(before, facts={}) == replace(environment, facts={})
     same_conditions = all(
         before.facts.get(fact) == environment.facts.get(fact) for fact in CONDITIONS
     )

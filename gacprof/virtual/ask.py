@@ -141,8 +141,8 @@ def compressed(section: dict[str, Any]) -> dict[str, Any]:
     for *key, answers in section["rows"]:
         runs = to_runs(section["range"][0], [renumbered[number] for number in answers])
         rows.append([*key, all_runs.setdefault(json.dumps(runs), len(all_runs))])
-    kept = {name: section[name] for name in ("by", "range", "asked", "checked") if name in section}
-    return kept | {
+    head = {name: section[name] for name in ("by", "range", "asked", "checked") if name in section}
+    return head | {
         "answers": [json.loads(text) for text in numbers],
         "runs": [json.loads(text) for text in all_runs],
         "rows": rows,

@@ -23,7 +23,10 @@ DRIVER_SIGNS = ("dev/nvidia*", "proc/driver/nvidia", "dev/dxg")
 
 def real_driver(root: Path = Path("/")) -> list[Path]:
     """Return the signs of a real NVIDIA driver on this machine; empty where there is none."""
-    return [path for sign in DRIVER_SIGNS for path in sorted(root.glob(sign))]
+    signs: list[Path] = []
+    for sign in DRIVER_SIGNS:
+        signs += sorted(root.glob(sign))
+    return signs
 
 
 def environment(gpu: str, python: Path) -> dict[str, str]:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import io
-import json
-
-import pandas as pd
 import pytest
 
 from gacprof.cliffmap.cliffmap import load_map
-from gacprof.cliffmap.tables import candidates, map_table, table_text
+from gacprof.cliffmap.tables import candidates, map_table
 from gacprof.core.errors import MapError
 
 HEAD_DIM = {"operator": "attention", "dim": "head_dim"}
@@ -82,10 +78,3 @@ def test_the_table_has_a_row_a_curve() -> None:
     assert row.multiple.item() == 16
     assert row.penalty.item() > 0.3
     assert row.safe.item() == len(row.safe_sizes.item().split(", ")) or row.safe.item() > 1
-
-
-def test_the_table_is_written_in_three_forms() -> None:
-    table = map_table("h100-published")
-    assert len(json.loads(table_text(table, ".json"))) == len(table)
-    assert len(pd.read_csv(io.StringIO(table_text(table, ".csv")))) == len(table)
-    assert len(table_text(table).splitlines()) == len(table) + 2

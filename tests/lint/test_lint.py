@@ -17,6 +17,7 @@ from gacprof.lint.judge import OUTCOMES
 from gacprof.lint.lint import lint
 from gacprof.lint.remedies import with_field
 from gacprof.lint.report import sarif
+from gacprof.reporting.sections import section_of
 
 ENGINES = ("vllm", "sglang", "tensorrt-llm", "transformers", "llama.cpp")
 LLAMA = {
@@ -267,7 +268,7 @@ def test_text_json_and_python_say_the_same(tmp_path: Path) -> None:
     report = lint(tmp_path, engine="vllm==0.28", gpu="h100", tp=8, sarif=out)
     as_json = json.loads(json.dumps(plain(report)))
     assert as_json["summary"] == report.summary == "refused"
-    assert report.summary in str(report).splitlines()[0]
+    assert report.summary in section_of(report).headline
     log = json.loads(out.read_text(encoding="utf-8"))
     assert log == sarif([report])
     results = log["runs"][0]["results"]

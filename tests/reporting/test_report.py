@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 from planted import TOKENS, planted_map_of
 
+import gacprof
 from gacprof.check.verify import verify
-from gacprof.cli.app import json_of
 from gacprof.cliffmap.cliffmap import load_map
 from gacprof.core.errors import GacprofError
 from gacprof.diagnosing.diagnosis import diagnose
 from gacprof.diagnosing.explain import explain
+from gacprof.export.export import Exported
+from gacprof.lint.lint import lint
 from gacprof.planning.planner import pareto, plan
 from gacprof.realigning.realign import realign
 from gacprof.reporting.page import read_artefact, report
-from gacprof.reporting.sections import grouped, section_of
+from gacprof.reporting.sections import RESULTS, grouped, json_of, kind_of, section_of
+from gacprof.sweeping.sweep import SweepSummary
+from gacprof.virtual.ask import dispatch
 
 ASVD = Path(__file__).parents[1] / "fixtures" / "checkpoints" / "asvd_mha_r1"
 
@@ -67,20 +73,46 @@ def test_every_dim_is_in_the_diagnosis(artefacts: list[Path]) -> None:
 
 
 def test_equal_rows_stand_once() -> None:
-    rows = grouped(["a", "b", "c"], [("1", "x"), ("2", "x"), ("1", "x")])
+    rows = grouped([("a", "1", "x"), ("b", "2", "x"), ("c", "1", "x")])
     assert rows == [("a and 1 more", "1", "x"), ("b", "2", "x")]
 
 
 def test_a_table_and_a_shipped_map_have_sections() -> None:
-    assert section_of(pd.DataFrame({"a": [1, 2]})).rows == (("1",), ("2",))
+    assert section_of(pd.DataFrame({"a": [1, 2]})).rows == [("1",), ("2",)]
     cliff_map = load_map("a100-published")
     assert len(section_of(cliff_map).rows) == len(cliff_map.curves)
 
 
-def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "foreign.json").write_text('{"schema": "other/1"}')
+@pytest.mark.parametrize("schema", ["other/1", "gacprof.Diagnosis/0", "gacprof.LintReport/1"])
+def test_a_foreign_or_damaged_file_is_refused(schema: str, tmp_path: Path) -> None:
+    (tmp_path / "foreign.json").write_text(json.dumps({"schema": schema}))
     with pytest.raises(GacprofError):
         report([tmp_path / "foreign.json"], tmp_path / "page")
+
+
+@pytest.mark.parametrize("kind", RESULTS)
+def test_every_result_is_public_and_names_its_schema(kind: str) -> None:
+    name, _ = RESULTS[kind]
+    assert kind_of(getattr(gacprof, name).schema) == kind
+
+
+RESULTS_OF_VERBS = (
+    lambda: lint({"model_type": "llama", "hidden_size": 4096}, gpu="h100"),
+    lambda: dispatch("h100"),
+    lambda: SweepSummary(Path("runs/a"), 2, 64, 24, 768, seconds=1.5),
+    lambda: Exported("out", {"vllm": "vllm serve out"}, None),
+)
+
+
+@pytest.mark.parametrize("make", RESULTS_OF_VERBS)
+def test_what_a_verb_prints_as_json_is_read_and_shown(
+    make: Callable[[], Any], tmp_path: Path
+) -> None:
+    result = make()
+    (tmp_path / "result.json").write_text(json.dumps(json_of(result)))
+    again = read_artefact(tmp_path / "result.json")
+    assert again == result
+    assert section_of(again) == section_of(result)
 
 
 def test_plans_over_budgets_are_drawn(tmp_path: Path) -> None:

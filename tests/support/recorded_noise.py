@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from gacprof.cliffmap.build import curve_of
+from gacprof.cliffmap.build import judged_axis
 from gacprof.cliffmap.cliffmap import Curve
 from gacprof.cliffmap.fit import Floats, fit_matrix, two_way, two_way_sum
 from gacprof.core.points import Axis
@@ -80,4 +80,4 @@ def stepped(log_us: Floats, at: int, step: float) -> Floats:
 def judged_curve(log_us: Floats, processes: int = 3) -> Curve:
     """The curve of a map, as from so many processes in turn."""
     process = np.arange(len(log_us)) * processes // len(log_us)
-    return curve_of(AXIS, fit_matrix(log_us, SIZES, process), TOLERANCE, {}, {})
+    return judged_axis(AXIS, fit_matrix(log_us, SIZES, process), TOLERANCE, {}, {})

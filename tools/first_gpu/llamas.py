@@ -19,7 +19,8 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from gacprof.check.bench import bench
-from gacprof.cli.app import json_of, print_result
+from gacprof.cli.app import print_result
+from gacprof.reporting.sections import json_of
 
 SIZES = {
     "aligned": (112, 12_016),

@@ -26,7 +26,7 @@ import torch
 
 from gacprof.devices.cuda import CudaDevice
 from gacprof.devices.cuda_graph import TimedGraph, sleep
-from gacprof.devices.environment import Throttling
+from gacprof.devices.nvml import Throttling
 from gacprof.devices.tracing import traced_kernels
 
 RUNS = (1, 2, 16, 64)

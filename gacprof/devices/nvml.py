@@ -1,0 +1,103 @@
+"""What NVIDIA's management library says of a GPU: its driver, limits, modes and throttling."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+POLICIES = (74, 75)
+"""Fields of nvmlDeviceGetFieldValues (nvml.h): nanoseconds for which a GPU ran below its clock, by
+NVML_PERF_POLICY_POWER and _THERMAL."""
+FIRST_REASON = {(580, 82): 269, (575, 0): 251}
+"""First of three fields, NVML_FI_DEV_CLOCKS_EVENT_REASON_* (software thermal, hardware thermal,
+power brake), from that driver on: renumbered between nvidia-ml-py 13.580.65 and 13.580.82. To other
+drivers the number is a setting of power smoothing."""
+THROTTLED_SHARE = 0.02
+"""Share of a block's time by which a counter has grown in a throttled block."""
+
+
+def nvml() -> Any:
+    """NVML, ready to be asked. Raises where it is not to be had, in many ways."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    return pynvml
+
+
+def handle_of(index: int) -> Any:
+    """NVML's handle of a CUDA device. NVML counts all GPUs, CUDA the visible ones: the UUID joins
+    them. torch gives it without the prefix that marks a GPU or a MIG slice of one."""
+    uuid = str(torch.cuda.get_device_properties(index).uuid)
+    library = nvml()
+    try:
+        return library.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}".encode())
+    except library.NVMLError:
+        return library.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}".encode())
+
+
+def driver_version() -> str:
+    """The NVIDIA driver's version; empty where NVML is not to be had."""
+    with suppress(Exception):  # its absence takes many forms and is never fatal
+        return str(nvml().nvmlSystemGetDriverVersion())
+    return ""
+
+
+def counter_fields(driver: str) -> list[int]:
+    """The fields that count throttled nanoseconds in a driver of that version (``580.95.05``)."""
+    numbers = tuple(int(part) for part in driver.split(".")[:2] if part.isdigit())
+    for since, first in FIRST_REASON.items():
+        if numbers >= since:
+            return [*POLICIES, first, first + 1, first + 2]
+    return list(POLICIES)
+
+
+def nvml_facts(library: Any, handle: Any) -> dict[str, int]:
+    """Limits and modes that decide how fast a GPU runs, and the other processes that compute on it;
+    what NVML does not say is missing. In a container it may count this process among the others."""
+    readers: dict[str, Callable[[], int]] = {
+        "power_limit_w": lambda: library.nvmlDeviceGetEnforcedPowerLimit(handle) // 1000,
+        "max_sm_mhz": lambda: library.nvmlDeviceGetMaxClockInfo(handle, library.NVML_CLOCK_SM),
+        "ecc": lambda: library.nvmlDeviceGetEccMode(handle)[0],
+        "mig": lambda: library.nvmlDeviceGetMigMode(handle)[0],
+        "persistence": lambda: library.nvmlDeviceGetPersistenceMode(handle),
+        "other_processes": lambda: sum(
+            process.pid != os.getpid()
+            for process in library.nvmlDeviceGetComputeRunningProcesses(handle)
+        ),
+    }
+    facts = {}
+    for name, read in readers.items():
+        with suppress(library.NVMLError):
+            facts[name] = int(read())
+    return facts
+
+
+class Throttling:
+    """Counters of one CUDA device; they stand still where NVML is not to be had."""
+
+    def __init__(self, index: int) -> None:
+        self._fields = counter_fields(driver_version())
+        self._nvml: Any = None
+        with suppress(Exception):  # as above
+            self._handle = handle_of(index)
+            nvml().nvmlDeviceGetFieldValues(self._handle, self._fields)
+            self._nvml = nvml()
+
+    def slowed_ns(self) -> dict[int, int]:
+        """Nanoseconds for which each cause has slowed the device, since the driver was loaded."""
+        if self._nvml is None:
+            return {}
+        try:
+            values = self._nvml.nvmlDeviceGetFieldValues(self._handle, self._fields)
+        except self._nvml.NVMLError:  # once in a while: no reason to lose a block
+            return {}
+        return {value.fieldId: int(value.value.ullVal) for value in values if not value.nvmlReturn}
+
+    def slowed_since(self, before: dict[int, int], seconds: float) -> bool:
+        """Tell whether a cause has slowed the device for a good part of these seconds."""
+        limit_ns = THROTTLED_SHARE * seconds * 1e9
+        return any(ns - before.get(field, ns) > limit_ns for field, ns in self.slowed_ns().items())
