@@ -1,15 +1,16 @@
 """Same function? Two checkpoints: weights entry by entry, logits on the same tokens.
 
 Rounding hides small differences, and a few tokens reach neither every row of an embedding nor every
-expert. So weights are compared first: equal ones, zeros where dims have grown, and factors that are
-multiplied out need no tokens. What differs in any other way has to be reached by them, in float32.
+expert or neuron. So weights are compared first: equal ones, zeros where dims have grown, and
+factors that are multiplied out. Where weights differ in any other way, logits can show that the
+function differs, and never that it does not.
 
 What rounding does to the logits is measured: each model runs again, in the next wider type.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -18,7 +19,6 @@ import torch
 from gacprof.check.models import Checkpoint, random_ids, torch_device, vocabulary
 from gacprof.check.weights import WeightComparison, compare_weights
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.checkpoint.layers import parameter_names
 from gacprof.checkpoint.layouts.configs import width_keys, with_widths
 from gacprof.checkpoint.layouts.factors import FACTORS
 from gacprof.checkpoint.load import config_of, load_model, one_line_errors, torch_dtype
@@ -30,10 +30,6 @@ SEQUENCES = 2
 
 WIDER = {"float16": "float32", "bfloat16": "float32", "float32": "float64"}
 """The type that the rounding of one is measured in."""
-
-MAX_TOLERANCE = 1e-4
-"""Rounding in float32 moves logits by 1e-6 to 1e-5 of the largest. Where it moves them by more than
-this (a router whose experts nearly tie), logits vouch for no weight."""
 
 NO_FUNCTION = {"architectures", "dtype", "torch_dtype", "transformers_version"}
 NO_FUNCTION |= {row.rank_key for row in FACTORS}
@@ -66,9 +62,6 @@ class LogitErrors:
         Share of positions with the same most likely token.
     agree
         False where ``max_error`` exceeds the tolerance.
-    second_dtype
-        The type that rounding was measured against: the next wider one than computed in; a coarser
-        one where factors were multiplied out and rounded to it.
     """
 
     positions: int = 0
@@ -78,7 +71,6 @@ class LogitErrors:
     mean_kl: float | None = None
     same_argmax: float | None = None
     agree: bool = True
-    second_dtype: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,15 +81,12 @@ class Verification(LogitErrors):
     ----------
     verdict
         ``different`` where logits differ by more than rounding; ``undecided`` where they do not,
-        but ``unreached`` is not empty; else ``same``.
+        but ``differing`` is not empty; else ``same``.
     equal, padded, merged
         How many tensors have the same values; the same but for zeros where dims are larger; and how
         many layers' factors are multiplied out in one of them. They need no tokens.
     differing
         All other tensors, and the keys of the config that differ and do not follow from sizes.
-    unreached
-        Those of ``differing`` that the logits say nothing of. In a type narrower than float32, and
-        beside products that were rounded to one, small differences do not show: it is all of them.
     """
 
     schema: ClassVar[str] = "gacprof.Verification/2"
@@ -111,7 +100,6 @@ class Verification(LogitErrors):
     padded: int
     merged: int
     differing: tuple[str, ...]
-    unreached: tuple[str, ...]
 
     @property
     def ok(self) -> bool:
@@ -168,16 +156,10 @@ def verify(
     settings = differing_settings(*inventories)
     differing = (*weights.differing, *settings)
     logits = compare_logits(inventories, weights, tokens, computed, where)
-    unreached = set(differing)
-    is_telling = logits.tolerance is not None and logits.tolerance <= MAX_TOLERANCE
-    if weights.differing and logits.second_dtype == "float64" and is_telling:
-        unreached = set(settings)
-        for inventory in inventories:
-            unreached |= unreached_tensors(inventory, weights.differing, tokens, where)
     verdict: VerifyVerdict = "same"
     if not logits.agree:
         verdict = "different"
-    elif unreached:
+    elif differing:
         verdict = "undecided"
     return Verification(
         checkpoint=inventories[0].path,
@@ -189,7 +171,6 @@ def verify(
         padded=weights.padded,
         merged=len(weights.merged),
         differing=differing,
-        unreached=tuple(sorted(unreached)),
         **vars(logits),
     )
 
@@ -257,7 +238,6 @@ def compare_logits(
         mean_kl=float(kl.mean()),
         same_argmax=float((expected.argmax(-1) == logits.argmax(-1)).double().mean()),
         agree=error <= allowed,
-        second_dtype=second_dtype,
     )
 
 
@@ -288,26 +268,3 @@ def run(model: Any, tokens: int, device: torch.device) -> torch.Tensor:
         inputs["decoder_input_ids"] = ids
     logits: torch.Tensor = model(**inputs).logits
     return logits
-
-
-def unreached_tensors(
-    inventory: Inventory, names: Iterable[str], tokens: int, device: torch.device
-) -> set[str]:
-    """Return which of a checkpoint's tensors have an entry that the logits do not depend on.
-
-    Its gradient is zero: in rows of an embedding that are not looked up, in experts that no token
-    is routed to, in towers that read no text. A tensor that transformers renames or joins as it
-    loads is not found, and counts as unreached.
-    """
-    model: Any = load_model(inventory, dtype="float32", device=device).requires_grad_(True)
-    with one_line_errors(inventory):
-        run(model, tokens, device).square().sum().backward()
-    parameters = model.named_parameters(remove_duplicate=False)
-    gradients = {name: parameter.grad for name, parameter in parameters}
-    own_names = parameter_names(inventory)
-    unreached = set()
-    for name in inventory.tensors.keys() & names:
-        gradient = gradients.get(own_names.get(name, name))
-        if gradient is None or not gradient.all():
-            unreached.add(name)
-    return unreached

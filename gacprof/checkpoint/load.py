@@ -8,6 +8,7 @@ brings is run: the classes are transformers' own.
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -192,7 +193,7 @@ def config_of(inventory: Inventory) -> Any:
     transformers 5 refuses a hidden size that is no multiple of the heads, as a pruned model's need
     not be: the heads are set once the config is made.
     """
-    values = effective_config(inventory)
+    values = json.loads(json.dumps(effective_config(inventory)), object_hook=read_special_float)
     heads = {}
     if "head_dim" in values:
         heads = {key: values[key] for key in HEAD_COUNTS & values.keys()}
@@ -201,6 +202,12 @@ def config_of(inventory: Inventory) -> Any:
         config = config_class.from_dict(values | dict.fromkeys(heads, 1))
         config.update(heads)
     return config
+
+
+def read_special_float(value: dict[str, Any]) -> Any:
+    """Return a number that JSON lacks, which transformers 5 writes as {"__float__": "Infinity"};
+    any other object as it is."""
+    return float(value["__float__"]) if value.keys() == {"__float__"} else value
 
 
 def fit_shapes(model: nn.Module, inventory: Inventory) -> None:

@@ -103,6 +103,8 @@ class CliffMap:
 
     def check(self, where: object) -> None:
         """Raise :class:`MapError`, which names ``where`` the map is, if it contradicts itself."""
+        if not self.curves:
+            raise MapError(f"{where} has no curve: sweep again")
         if not 0 < self.tolerance < inf:
             raise MapError(f"{where}: a tolerance of {self.tolerance}: give a positive fraction")
         for curve in self.curves:

@@ -37,8 +37,8 @@ def replacing(path: Path) -> Iterator[Path]:
     On any exception, ``KeyboardInterrupt`` included, the temporary file is removed and ``path`` is
     as it was.
     """
-    if path.is_dir():
-        raise IsADirectoryError(f"{path} is a folder: name a file")
+    if path.exists() and not path.is_file():
+        raise FileExistsError(f"{path} is a folder or a device: name a file")
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     os.close(handle)

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from gacprof.checkpoint.inventory import MAX_SIZE
 from gacprof.checkpoint.products import Tokens, workload
+from gacprof.core.errors import ConfigError
 from gacprof.core.sizes import Gemm, Interval, Side, SizeSource, SizeVerdict, Use
 from gacprof.diagnosing.sizes import better_size, window_of
 from gacprof.diagnosing.source import choose_dtype, open_source
@@ -62,6 +64,8 @@ def explain(
     ------
     MapError, ConfigError
     """
+    if not 1 <= size <= MAX_SIZE:
+        raise ConfigError(f"a size of {size}: give one from 1 to {MAX_SIZE}")
     size_source = open_source(source)
     used_dtype = choose_dtype(size_source, dtype, "float16")
     low, high = size, window_of(size)[1]

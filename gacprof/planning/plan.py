@@ -197,7 +197,7 @@ def _parameters_at(inventory: Inventory, dims: Iterable[Dim], budget: float) -> 
 def amount(text: str | float, units: Mapping[str, float]) -> float:
     """``12GB`` or ``25 ms`` in bytes or µs; a number counts as it is."""
     parts = re.fullmatch(r"\s*(\d*\.?\d+(?:e[+-]?\d+)?)\s*([a-zµ]*)\s*", str(text).lower())
-    if parts is None or parts[2] not in units:
+    if parts is None or parts[2] not in units or math.isinf(float(parts[1])):
         names = ", ".join(filter(None, units))
         raise PlanError(f"'{text}' is no amount: give a number and one of {names}")
     return float(parts[1]) * units[parts[2]]

@@ -266,7 +266,7 @@ def verification_section(result: Verification) -> Section:
         f"logits of {result.positions} tokens"
     )
     if result.verdict == "undecided":
-        headline += f", which do not vouch for {first_of(result.unreached)}"
+        headline += f", which do not vouch for {first_of(result.differing)}"
     if not result.positions:
         headline += " (nothing was run: these models do not read and write text)"
     numbers = {
@@ -278,8 +278,8 @@ def verification_section(result: Verification) -> Section:
     }
     rows = [(name, f"{number:.3g}") for name, number in numbers.items() if number is not None]
     remark = (
-        f"Computed in {result.dtype} on {result.device}; only float32 tells small differences of "
-        "weights. Tokenizers, generation settings and longer texts were not compared."
+        f"Computed in {result.dtype} on {result.device}. Tokenizers, generation settings and "
+        "longer texts were not compared."
     )
     return Section("The same function?", f"{headline}.", ("quantity", "value"), rows, [remark])
 

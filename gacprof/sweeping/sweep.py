@@ -95,6 +95,8 @@ def sweep(
     """
     started = time.monotonic()
     require_budget(budget_s)
+    if ranks is not None and len(ranks) != 2:
+        raise MeasurementError("ranks: give the first and the last, such as 64 128")
     name = device or "auto"
     devices = [open_device(name, isolated=True)]
     environment = devices[0].environment

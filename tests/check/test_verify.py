@@ -51,7 +51,7 @@ def test_a_realigned_checkpoint_is_the_same_function(word: str, dtype: str, tmp_
     out = realign(ASVD, word, tmp_path / "out")
     for result in (verify(ASVD, out, dtype=dtype), verify(out, ASVD, dtype=dtype)):
         assert (result.verdict, result.positions) == ("same", 64)
-        assert result.differing == result.unreached == ()
+        assert result.differing == ()
         kinds = [module.kind for module in scan(ASVD).modules]
         assert result.merged == (kinds.count("factored") if word == "fuse" else 0)
         assert (result.padded == 0) == (word == "fuse")
@@ -76,7 +76,7 @@ def test_a_cut_is_another_function(tmp_path: Path) -> None:
     assert cut.mean_kl > 0  # type: ignore[operator]
 
 
-@pytest.mark.parametrize(("times", "verdict"), [(5.0, "different"), (0.2, "same")])
+@pytest.mark.parametrize(("times", "verdict"), [(5.0, "different"), (0.2, "undecided")])
 def test_the_tolerance_is_the_rounding_that_was_measured(
     times: float, verdict: str, tmp_path: Path
 ) -> None:
@@ -138,14 +138,14 @@ def permute_units(state: State) -> None:
         state[weight] = state[weight][order]
 
 
-def test_weights_that_differ_and_compute_the_same_need_float32(tmp_path: Path) -> None:
+def test_logits_vouch_for_no_weight(tmp_path: Path) -> None:
+    """Nobody knows that other tokens would have the same ones."""
     source = write_decoder(tmp_path / "a")
-    other = edited(source, tmp_path / "b", permute_units)
-    result = verify(source, other)
-    assert (result.verdict, len(result.differing)) == ("same", 3)
-    narrow = verify(source, other, dtype="bfloat16")
-    assert narrow.verdict == "undecided"
-    assert narrow.unreached == narrow.differing
+    result = verify(source, edited(source, tmp_path / "b", permute_units))
+    assert (result.verdict, len(result.differing)) == ("undecided", 3)
+    assert result.max_error is not None
+    assert result.tolerance is not None
+    assert result.max_error <= result.tolerance
 
 
 def test_equal_values_in_another_type_are_equal(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_rows_that_are_not_looked_up_are_named(tmp_path: Path) -> None:
 
     result = verify(source, edited(source, tmp_path / "b", forget))
     assert (result.verdict, result.max_error) == ("undecided", 0)
-    assert result.unreached == (embedding,)
+    assert result.differing == (embedding,)
 
 
 def test_experts_that_no_token_is_routed_to_are_named(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_experts_that_no_token_is_routed_to_are_named(tmp_path: Path) -> None:
 
     result = verify(tmp_path / "a", edited(tmp_path / "a", tmp_path / "b", forget))
     assert (result.verdict, result.max_error) == ("undecided", 0)
-    assert len(result.unreached) == 4
+    assert len(result.differing) == 4
 
 
 def test_a_router_that_rounding_decides_vouches_for_no_expert(tmp_path: Path) -> None:
@@ -213,14 +213,14 @@ def test_a_router_that_rounding_decides_vouches_for_no_expert(tmp_path: Path) ->
 
     assert verify(tmp_path / "a", tmp_path / "a").verdict == "same"
     result = verify(tmp_path / "a", edited(tmp_path / "a", tmp_path / "b", enlarge))
-    assert (result.verdict, len(result.unreached)) == ("undecided", 2)
+    assert (result.verdict, len(result.differing)) == ("undecided", 2)
 
 
 @pytest.mark.parametrize("setting", [{"max_position_embeddings": 32}, {"eos_token_id": 7}])
 def test_settings_that_no_token_reaches_are_named(setting: dict[str, int], tmp_path: Path) -> None:
     source = write_decoder(tmp_path / "a")
     result = verify(source, edited(source, tmp_path / "b", nothing, **setting))
-    assert (result.verdict, len(result.unreached)) == ("undecided", 1)
+    assert (result.verdict, len(result.differing)) == ("undecided", 1)
 
 
 def test_padding_that_is_not_zero_is_not_taken_for_padding(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_padding_that_is_not_zero_is_not_taken_for_padding(tmp_path: Path) -> No
 
     result = verify(source, edited(padded, tmp_path / "c", fill))
     assert (result.verdict, result.max_error) == ("undecided", 0)
-    assert result.unreached == (f"{LAYER}.mlp.up_proj.weight",)
+    assert result.differing == (f"{LAYER}.mlp.up_proj.weight",)
 
 
 def test_a_product_may_be_rounded_once(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_a_tower_that_reads_no_text_is_compared_by_its_weights(tmp_path: Path) -
 
     result = verify(tmp_path / "a", edited(padded, tmp_path / "c", blind))
     assert (result.verdict, result.max_error) == ("undecided", 0)
-    assert "vision" in result.unreached[0]
+    assert "vision" in result.differing[0]
 
 
 def test_models_that_write_no_text_are_compared_by_weights_and_settings(tmp_path: Path) -> None:

@@ -76,6 +76,10 @@ def test_a_map_and_a_gpu_are_one_parameter(capsys: pytest.CaptureFixture[str]) -
         ["diagnose", str(ASVD), "--gpu", "h100", "--tp", "many"],
         ["diagnose", str(ASVD), "--gpu", "h100", "--tokens", "1", "1023.9"],
         ["plan", str(ASVD), "h100", "--multiple", "1.5"],
+        ["plan", str(ASVD), "h100", "--memory", "1e400"],
+        ["explain", "9" * 30, "h100", "--dim", "K"],
+        ["explain", "-7", "h100", "--dim", "K"],
+        ["sweep", "--model", str(ASVD), "--ranks", "64", "--dry-run"],
         ["plan", str(ASVD), "h100", "--out", str(ASVD)],
         ["verify", str(ASVD), str(ASVD), "--tokens", "0"],
         ["map", "show", "no-such-map"],
@@ -175,3 +179,9 @@ def test_help_and_version_need_no_import_of_torch() -> None:
     )
     assert "Commands" in done.stdout
     assert " torch" not in done.stderr and " numpy" not in done.stderr
+
+
+def test_a_result_takes_no_pipes_place(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert run("plan", str(ASVD), "h100", "--out", str(tmp_path / "pipe")) == 2
+    assert (tmp_path / "pipe").is_fifo()

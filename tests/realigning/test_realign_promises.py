@@ -14,6 +14,7 @@ from decoders import write_decoder
 from safetensors.torch import load_file, save_file
 from tool_checkpoints import Shapes, checkpoint, write_safetensors
 from tool_folders import restored
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from gacprof.checkpoint.config import config_refusal
 from gacprof.checkpoint.layouts.factors import FACTORS, Factors
@@ -80,6 +81,15 @@ def test_a_merged_weight_gets_no_bias_that_its_class_lacks(has_bias: bool, tmp_p
     pair = {f"{Q}.V.weight": (13, 32), f"{Q}.U.weight": (64, 13), f"{Q}.U.bias": (64,)}
     source = checkpoint(tmp_path / "source", pair, {"attention_bias": has_bias})
     assert is_refused(source, "fuse", tmp_path / "out") == (not has_bias)
+
+
+def test_every_number_of_the_config_that_says_a_width_follows(tmp_path: Path) -> None:
+    """GPT-2's own, and one that another tool left beside it."""
+    widths = {"n_inner": 51, "intermediate_size": 51}
+    config = GPT2Config(n_embd=32, n_head=2, n_layer=1, vocab_size=96, **widths)
+    GPT2LMHeadModel(config).save_pretrained(tmp_path / "source")
+    written = config_of(realign(tmp_path / "source", "pad8", tmp_path / "out"))
+    assert {name: written[name] for name in widths} == dict.fromkeys(widths, 56)
 
 
 @pytest.mark.parametrize("size", [0, -8, 24.5, "24", True, 2**30, None])

@@ -99,13 +99,15 @@ def odd_heads(
 class WidthKey:
     """The number at ``path`` of a config, and the widths that follow: ``times`` it by dim name.
 
-    ``value`` is what stands there; None where nothing does that could disagree.
+    ``value`` is what stands there; None where nothing does that could disagree. ``twins`` are other
+    paths where this value stands under a name of such widths.
     """
 
     path: Path
     value: int | None
     dims: tuple[Dim, ...]
     times: Mapping[str, Fraction]
+    twins: tuple[Path, ...] = ()
 
     @property
     def name(self) -> str:
@@ -159,10 +161,11 @@ def width_keys(config: Mapping[str, Any], dims: Iterable[Dim]) -> list[WidthKey]
         numbers.setdefault(("n_inner",), None)  # GPT-2's config may leave it out: 4 · n_embd
     keys: dict[Path, WidthKey] = {}
     for (kind, tower), widths in groups.items():
-        candidates = _candidates(config, numbers, kind, tower, widths)
-        key = max(candidates, key=WidthKey.trust, default=None)
-        if key is None:
+        candidates = list(_candidates(config, numbers, kind, tower, widths))
+        if not candidates:
             continue
+        key = max(candidates, key=WidthKey.trust)
+        key = replace(key, twins=tuple(c.path for c in candidates if key.value == c.value))
         if key.path in keys:
             former = keys[key.path]
             key = replace(
@@ -211,12 +214,15 @@ def _multiple(
 
 def with_widths(config: Mapping[str, Any], dims: Iterable[Dim], sizes: NewSizes) -> dict[str, Any]:
     """Return the config with the numbers that follow from ``sizes``; a number from which not all of
-    its widths follow stays as it is."""
+    its widths follow stays as it is. Twins change with it but for those that say other widths."""
     new = dict(config)
-    for key in width_keys(config, dims):
+    keys = width_keys(config, dims)
+    own_paths = {key.path for key in keys}
+    for key in keys:
         value = key.value_at(sizes)
         if value is not None and sizes.keys() & key.times.keys():
-            new = _with(new, key.path, value)
+            for path in {key.path, *key.twins} - (own_paths - {key.path}):
+                new = _with(new, path, value)
     return new
 
 
