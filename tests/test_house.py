@@ -21,6 +21,7 @@ ORDER = (
     "devices",
     "kernels",
     "checkpoint",
+    "workload",
     "cliffmap",
     "sweeping",
     "diagnosing",

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Literal
 
 from gacprof.checkpoint.inventory import Dim, Inventory, NewSizes
-from gacprof.checkpoint.products import AS_STORED, Products, Tokens
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.core.sizes import (
     Gemm,
@@ -22,6 +21,8 @@ from gacprof.core.sizes import (
 )
 from gacprof.diagnosing.sizes import SizeTable, better_size, window_of
 from gacprof.diagnosing.source import attention_dtype, kernel_lines, open_source, products_for
+from gacprof.workload.deployment import Tokens
+from gacprof.workload.products import AS_STORED, Products
 
 FIXED_REACH = 64
 """How far above a fixed size a better one is looked for: alignments, tiles and templates repeat

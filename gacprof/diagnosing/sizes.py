@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from gacprof.checkpoint.inventory import Dim, NewSizes
-from gacprof.checkpoint.products import AS_STORED, PADDED_TO, Products, padded_neighbours
 from gacprof.core.points import MAX_DIM
 from gacprof.core.sizes import Side, SizeSource, SizeVerdict, Use, Verdict
+from gacprof.workload.products import AS_STORED, PADDED_TO, Products, padded_neighbours
 
 WINDOW = 0.25
 """How far from a dim's size other sizes are looked for, as a fraction of it."""

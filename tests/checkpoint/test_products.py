@@ -6,8 +6,8 @@ from pathlib import Path
 
 from decoders import write_decoder
 
-from gacprof.checkpoint.products import Products
 from gacprof.checkpoint.scan import inventory_of
+from gacprof.workload.products import Products
 
 
 def test_more_ranks_than_kv_heads_repeat_them(tmp_path: Path) -> None:
