@@ -28,6 +28,8 @@ _NAMES = {
     "gdn_out": "linear_attn.out_proj",
     "mamba_in": "mixer.in_proj mamba.in_proj",
     "mamba_out": "mixer.out_proj mamba.out_proj",
+    "mamba_x_proj": "mixer.x_proj mamba.x_proj",
+    "mamba_dt_proj": "mixer.dt_proj mamba.dt_proj",
     "gate": "gate_proj w1 linear_gate DenseReluDense.wi_0",
     "up": "up_proj w3 v1 fc1 fc_in c_fc dense_h_to_4h intermediate.dense"
     " DenseReluDense.wi DenseReluDense.wi_1",
