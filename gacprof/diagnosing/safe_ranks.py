@@ -51,9 +51,9 @@ def safe_ranks(
     size_source = open_source(source)
     stored = getattr(getattr(layer, "weight", layer), "dtype", "float16")
     used_dtype = choose_dtype(size_source, dtype, stored)
-    counts = workload(tokens, size_source)
-    uses = side_uses("N", in_features, counts, used_dtype)  # of the first factor
-    uses += side_uses("K", out_features, counts, used_dtype)
+    rows = workload(tokens, size_source)
+    uses = side_uses("N", in_features, rows, used_dtype)  # of the first factor
+    uses += side_uses("K", out_features, rows, used_dtype)
     first = low or 1
     last = min(high or break_even_rank(out_features, in_features), out_features, in_features)
     ranks = size_source.sizes(uses, first, last)
