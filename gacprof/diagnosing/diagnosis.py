@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -124,9 +125,9 @@ def fixed_findings(
 ) -> list[FixedFinding]:
     """Misaligned sides of products that no dim feeds, equal ones together; dims have ``sizes``."""
     places: dict[tuple[Literal["N", "K"], Use], list[str]] = {}
-    for module in products.inventory.modules:
+    for module, *others in products.together(products.inventory.modules):
         dtype = products.dtype_of(module)
-        for i, gemm in enumerate(products.gemms(module, sizes)):
+        for i, gemm in enumerate(products.gemms(module, sizes, others)):
             dims = products.inventory.fed_by.get(gemm.weight, ())
             fed = {feed.axis for dim in dims for feed in dim.feeds if feed.weight == gemm.weight}
             if module.role == "head" and products.tp > 1:
@@ -139,7 +140,8 @@ def fixed_findings(
                 "K": Use(shape, n, Side(0, 1, k_tp), 1, dtype),
             }
             for axis in sides.keys() - fed:
-                places.setdefault((axis, sides[axis]), []).append(gemm.weight)
+                weights = [gemm.weight, *chain.from_iterable(other.weights for other in others)]
+                places.setdefault((axis, sides[axis]), []).extend(weights)
     findings = []
     for (axis, use), weights in places.items():
         size = {"N": use.gemm.N, "K": use.gemm.K}[axis]

@@ -218,12 +218,12 @@ class Products:
         uses = []
         size = dim.size
         for module, *others in self.together(self.inventory.modules_of[dim.name]):
-            products = self.gemms(module, {**sizes, dim.name: size}, others)
-            longer_products = self.gemms(module, {**sizes, dim.name: size + 1}, others)
-            for i, (gemm, longer) in enumerate(zip(products, longer_products, strict=True)):
+            gemms = self.gemms(module, {**sizes, dim.name: size}, others)
+            longer_gemms = self.gemms(module, {**sizes, dim.name: size + 1}, others)
+            for i, (gemm, longer) in enumerate(zip(gemms, longer_gemms, strict=True)):
                 if gemm == longer:
                     continue
-                n_tp, k_tp = self.shares(module, i, len(products))
+                n_tp, k_tp = self.shares(module, i, len(gemms))
                 n_times, k_times = longer.N - gemm.N, longer.K - gemm.K
                 n = Side(gemm.N - n_times * size, n_times, n_tp)
                 k = Side(gemm.K - k_times * size, k_times, k_tp)
@@ -250,7 +250,7 @@ class Products:
 
     def on_device(self, modules: Sequence[Module], sizes: NewSizes = AS_STORED) -> list[Product]:
         """These modules' products on one device, equal experts of a layer together."""
-        products: dict[object, Product] = {}
+        distinct: dict[object, Product] = {}
         for i, group in enumerate(self.together(modules)):
             parts = list(chain.from_iterable(self._products(module, sizes) for module in group))
             if len(group) > 1:
@@ -260,8 +260,8 @@ class Products:
                 if product.role.part == "expert":
                     name = re.sub(r"\.experts\.\d+\.", ".experts.{}.", product.module)
                     key = (product.layer, name, j, product.N, product.K, product.dtype)
-                products[key] = _add(products[key], product) if key in products else product
-        return list(products.values())
+                distinct[key] = _add(distinct[key], product) if key in distinct else product
+        return list(distinct.values())
 
     def _products(self, module: Module, sizes: NewSizes) -> Iterator[Product]:
         """A module's products on one device."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache, cached_property
 from importlib.resources import files
 from typing import Literal
 
@@ -26,14 +27,14 @@ class Role:
     counted: str = ""
     repeated: str = ""
 
-    @property
+    @cached_property
     def part(self) -> Literal["dense", "expert", "shared"]:
         """Whether every token reaches it, those that a router sends, or all as a shared expert."""
         if self.kind == "expert":
             return "expert"
         return "shared" if self.block == "shared" else "dense"
 
-    @property
+    @cached_property
     def shared_by(self) -> str:
         """The ranks that share its weights, by their name in :attr:`Deployment.ranks`."""
         if self.split == "replicated":
@@ -53,7 +54,12 @@ ROLES = _read()
 
 def role_of_module(module: Module) -> Role:
     """Return the row of a module's role; a replicated one where no row lists it."""
-    name = module.role
-    if SHARED.search(module.name) and f"shared_{name}" in ROLES:
-        name = f"shared_{name}"
-    return ROLES.get(name, Role(name, name))
+    shared = ROLES.get(f"shared_{module.role}")
+    if shared is not None and SHARED.search(module.name):
+        return shared
+    return ROLES.get(module.role) or _unlisted(module.role)
+
+
+@cache
+def _unlisted(key: str) -> Role:
+    return Role(key, key)
