@@ -15,10 +15,9 @@ from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Axis, Flag
 from gacprof.core.sizes import Use
 from gacprof.sweeping.suite import Suite, complete_axis, merged_axes
+from gacprof.workload.deployment import DEFAULT_TOKENS
 from gacprof.workload.products import PADDED_TO, Products, padded_neighbours, plain_dtype
 
-DEFAULT_TOKENS = (1, 1024)
-"""A decode step and a prefill of 1024 tokens (the papers' sequence length)."""
 STEPS = {1: 1, 2: 1, 4: 2, 8: 4, 16: 4, 32: 3, 64: 2, 128: 2}
 """Powers of two that a device's vectors and tiles may repeat with, up to a GEMM tile's edge, and
 the number of multiples of each that are measured on either side of a size."""

@@ -45,28 +45,12 @@ ALWAYS_FUSED = frozenset({"in_proj", "in_proj_qkvz", "w1/w3"})
 class Product:
     """One matrix product as one device runs it.
 
-    Attributes
-    ----------
-    weights
-        The tensors: several where they are multiplied together, or belong to equal experts.
-    module
-        The first weight's module, with ``{}`` in place of the layer's number.
-    layer
-        Its layer; None outside of the layers.
-    role
-        What the weights do, and how ranks share them; ``role.part`` is dense, expert or shared.
-    N, K
-        Its lengths; 0 where a config doesn't say one, None where ranks cannot share it evenly.
-    whole
-        The length that ``ranks`` ranks share, before they do.
-    rows
-        Rows of x, and how often each number of them runs; nothing where that isn't known.
-    dtype
-        The type that it is computed in.
-    model_storage
-        How the model's weights are stored.
-    parts
-        The products that are multiplied together here, where there are several.
+    ``weights`` are several tensors where they are multiplied together; ``parts`` are then the
+    products of each. ``module`` is the first one's, with ``{}`` in place of the layer's number.
+    ``role.part`` says whether it is dense, of an expert or of a shared expert. ``N`` and ``K`` are
+    0 where a config doesn't say them, None where ranks cannot share them evenly; ``whole`` is the
+    length that ``ranks`` ranks share, before they do. ``rows`` are rows of x, and how often each
+    number of them runs; none where that isn't known.
     """
 
     weights: tuple[str, ...]
@@ -249,19 +233,12 @@ class Products:
         return "K" if split == "row" and index == 0 else ""
 
     def on_device(self, modules: Sequence[Module], sizes: NewSizes = AS_STORED) -> list[Product]:
-        """These modules' products on one device, equal experts of a layer together."""
-        distinct: dict[object, Product] = {}
-        for i, group in enumerate(self.together(modules)):
+        """These modules' products on one device."""
+        products: list[Product] = []
+        for group in self.together(modules):
             parts = list(chain.from_iterable(self._products(module, sizes) for module in group))
-            if len(group) > 1:
-                parts = [_fuse(parts)]
-            for j, product in enumerate(parts):
-                key: object = (i, j)
-                if product.role.part == "expert":
-                    name = re.sub(r"\.experts\.\d+\.", ".experts.{}.", product.module)
-                    key = (product.layer, name, j, product.N, product.K, product.dtype)
-                distinct[key] = _add(distinct[key], product) if key in distinct else product
-        return list(distinct.values())
+            products += [_fuse(parts)] if len(group) > 1 else parts
+        return products
 
     def _products(self, module: Module, sizes: NewSizes) -> Iterator[Product]:
         """A module's products on one device."""
@@ -270,8 +247,8 @@ class Products:
         for i, gemm in enumerate(gemms):
             n: int | None = gemm.N
             k: int | None = gemm.K
-            whole = gemm.K if role.split == "row" else gemm.N
             side = self._shared_side(module, i, len(gemms))
+            whole = gemm.K if side == "K" else gemm.N
             if side == "N":
                 whole -= self._repeated(module)
                 n = self.sharing.local(module, whole)
@@ -349,14 +326,6 @@ def _fuse(parts: Sequence[Product]) -> Product:
         n = sum(lengths) if all(lengths) else 0
     weights = tuple(chain.from_iterable(part.weights for part in parts))
     return replace(parts[0], weights=weights, N=n, parts=tuple(parts))
-
-
-def _add(product: Product, other: Product) -> Product:
-    """A product that stands for equal experts, with one more of them."""
-    rows = dict(product.rows)
-    for length, often in other.rows.items():
-        rows[length] = rows.get(length, 0.0) + often
-    return replace(product, weights=(*product.weights, *other.weights), rows=rows)
 
 
 def side_uses(
