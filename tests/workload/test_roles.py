@@ -26,8 +26,8 @@ SPLITS = {
 of experts as a whole."""
 DIFFERENT = {
     ("qwen3_next", "linear_attn.out_proj"): "transformers gathers; vLLM and SGLang: row-parallel",
-    ("qwen3_5_text", "linear_attn.out_proj"): "likewise",
-    ("qwen3_5_moe_text", "linear_attn.out_proj"): "likewise",
+    ("qwen3_5_text", "linear_attn.out_proj"): "as qwen3_next",
+    ("qwen3_5_moe_text", "linear_attn.out_proj"): "as qwen3_next",
     ("step3p5", "self_attn.g_proj"): "one gate a head, gathered; no name of a role says it",
     ("llama4_text", "experts.gate_up_proj"): "stored as (in, out): its rows are the inputs",
     ("llama4_text", "experts.down_proj"): "stored as (in, out): its columns are the outputs",
