@@ -23,6 +23,7 @@ ORDER = (
     "devices",
     "kernels",
     "checkpoint",
+    "workload",
     "cliffmap",
     "sweeping",
     "diagnosing",

@@ -204,8 +204,7 @@ class Module:
     """One linear layer of the model as its author names it, dense or as a chain of factors.
 
     ``gemms`` are in the order of execution. ``dims`` names the adjustable dims it takes
-    part in. ``role`` is one of q, k, v, o, qkv, gate, up, down, gate_up, expert_*, embedding,
-    head, other.
+    part in. ``role`` is a row of ``workload/roles.toml``, else expert_router, other.
     """
 
     name: str

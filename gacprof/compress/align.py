@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from gacprof.checkpoint.products import Tokens
 from gacprof.core.errors import PlanError
 from gacprof.core.sizes import SizeSource, Use
 from gacprof.diagnosing.safe_ranks import safe_ranks
 from gacprof.diagnosing.sizes import window_of
 from gacprof.diagnosing.source import open_source
 from gacprof.planning.solver import solve
+from gacprof.workload.deployment import Tokens
 
 Score = float | Sequence[float]
 Cost = int | tuple[int, int]

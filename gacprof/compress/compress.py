@@ -15,7 +15,6 @@ import torch
 
 from gacprof import __version__
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.checkpoint.products import Tokens
 from gacprof.checkpoint.scan import inventory_of, scan
 from gacprof.compress.factoring import Factoring
 from gacprof.compress.folder import LayerResults, file_digests, write_compressed
@@ -29,6 +28,7 @@ from gacprof.core.files import new_folder, write_record
 from gacprof.core.sizes import SizeSource
 from gacprof.diagnosing.source import open_source
 from gacprof.realigning.realign import check_output
+from gacprof.workload.deployment import Tokens
 
 Method = Literal[LowRank, "llm-pruner"]
 

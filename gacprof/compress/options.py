@@ -21,13 +21,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gacprof.checkpoint.inventory import Dim, Inventory
-from gacprof.checkpoint.products import Tokens, plain_dtype
 from gacprof.compress.targets import Target
 from gacprof.core.errors import PlanError
 from gacprof.core.sizes import SizeSource
 from gacprof.diagnosing.safe_ranks import safe_ranks
 from gacprof.diagnosing.source import products_for
 from gacprof.planning.solver import solve
+from gacprof.workload.deployment import Tokens
+from gacprof.workload.products import plain_dtype
 
 Objective = Literal["loss", "energy", "uniform"]
 

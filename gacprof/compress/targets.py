@@ -10,7 +10,9 @@ from gacprof.checkpoint.layouts.names import tower_of
 from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.diagnosing.safe_ranks import break_even_rank
 
-PROJECTIONS = frozenset({"q", "k", "v", "o", "qkv", "gate", "up", "gate_up", "down"})
+PROJECTIONS = frozenset(
+    ("q", "k", "v", "o", "qkv", "gate", "up", "gate_up", "down", "gdn_out", "mamba_out")
+)
 """Roles of the layers that the publications factor, experts' too."""
 
 _NAMED = re.compile(

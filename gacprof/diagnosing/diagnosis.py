@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from gacprof.checkpoint.inventory import Dim, Inventory, NewSizes
-from gacprof.checkpoint.products import AS_STORED, Products, Tokens
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.core.sizes import (
     Gemm,
@@ -22,6 +22,8 @@ from gacprof.core.sizes import (
 )
 from gacprof.diagnosing.sizes import SizeTable, better_size, window_of
 from gacprof.diagnosing.source import attention_dtype, kernel_lines, open_source, products_for
+from gacprof.workload.deployment import Tokens
+from gacprof.workload.products import AS_STORED, Products
 
 FIXED_REACH = 64
 """How far above a fixed size a better one is looked for: alignments, tiles and templates repeat
@@ -123,9 +125,9 @@ def fixed_findings(
 ) -> list[FixedFinding]:
     """Misaligned sides of products that no dim feeds, equal ones together; dims have ``sizes``."""
     places: dict[tuple[Literal["N", "K"], Use], list[str]] = {}
-    for module in products.inventory.modules:
+    for module, *others in products.together(products.inventory.modules):
         dtype = products.dtype_of(module)
-        for i, gemm in enumerate(products.gemms(module, sizes)):
+        for i, gemm in enumerate(products.gemms(module, sizes, others)):
             dims = products.inventory.fed_by.get(gemm.weight, ())
             fed = {feed.axis for dim in dims for feed in dim.feeds if feed.weight == gemm.weight}
             if module.role == "head" and products.tp > 1:
@@ -138,7 +140,8 @@ def fixed_findings(
                 "K": Use(shape, n, Side(0, 1, k_tp), 1, dtype),
             }
             for axis in sides.keys() - fed:
-                places.setdefault((axis, sides[axis]), []).append(gemm.weight)
+                weights = [gemm.weight, *chain.from_iterable(other.weights for other in others)]
+                places.setdefault((axis, sides[axis]), []).extend(weights)
     findings = []
     for (axis, use), weights in places.items():
         size = {"N": use.gemm.N, "K": use.gemm.K}[axis]

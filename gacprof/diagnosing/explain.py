@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from gacprof.checkpoint.inventory import MAX_SIZE
-from gacprof.checkpoint.products import Tokens, workload
 from gacprof.core.errors import ConfigError
-from gacprof.core.sizes import Gemm, Interval, Side, SizeSource, SizeVerdict, Use
+from gacprof.core.sizes import Interval, SizeSource, SizeVerdict
 from gacprof.diagnosing.sizes import better_size, window_of
 from gacprof.diagnosing.source import choose_dtype, open_source
+from gacprof.workload.deployment import Tokens, workload
+from gacprof.workload.products import side_uses
 
 
 @dataclass(frozen=True)
@@ -76,23 +77,15 @@ def explain(
             for head_dim in range(low, high + 1)
         ]
     else:
-        uses = [
-            use
-            for count, weight in workload(tokens, size_source).items()
-            for use in _uses(dim, other, count, used_dtype, weight)
-        ]
+        uses = []
+        for axis in ("N", "K"):
+            if dim in (axis, "rank"):
+                uses += side_uses(axis, other, workload(tokens, size_source), used_dtype)
         larger = [x for x in size_source.sizes(uses, low, high) if x > size]
         verdicts = size_source.judge(uses, [size, *larger])
     now, better = verdicts[0], better_size(verdicts, size, size_source.tolerance)
     slower = None if better is None else _slower(now, better)
     return Explanation(size_source.name, size_source.provenance, now, better, slower)
-
-
-def _uses(dim: str, other: int, tokens: int, dtype: str, weight: float) -> list[Use]:
-    """The parts of a size in its products."""
-    as_n = Use(Gemm("", 1, other), Side(0, 1), Side(other), tokens, dtype, weight)
-    as_k = Use(Gemm("", other, 1), Side(other), Side(0, 1), tokens, dtype, weight)
-    return {"N": [as_n], "K": [as_k], "rank": [as_n, as_k]}[dim]
 
 
 def _slower(now: SizeVerdict, better: SizeVerdict) -> Interval | None:

@@ -7,11 +7,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from gacprof.checkpoint.products import Tokens, workload
 from gacprof.core.errors import MapError
 from gacprof.core.formatting import percent
-from gacprof.core.sizes import Gemm, Side, SizeSource, Use
+from gacprof.core.sizes import SizeSource
 from gacprof.diagnosing.source import choose_dtype, open_source
+from gacprof.workload.deployment import Tokens, workload
+from gacprof.workload.products import side_uses
 
 
 def safe_ranks(
@@ -50,11 +51,9 @@ def safe_ranks(
     size_source = open_source(source)
     stored = getattr(getattr(layer, "weight", layer), "dtype", "float16")
     used_dtype = choose_dtype(size_source, dtype, stored)
-    uses = [
-        use
-        for count, weight in workload(tokens, size_source).items()
-        for use in pair_uses(out_features, in_features, count, used_dtype, weight)
-    ]
+    rows = workload(tokens, size_source)
+    uses = side_uses("N", in_features, rows, used_dtype)  # of the first factor
+    uses += side_uses("K", out_features, rows, used_dtype)
     first = low or 1
     last = min(high or break_even_rank(out_features, in_features), out_features, in_features)
     ranks = size_source.sizes(uses, first, last)
@@ -75,18 +74,6 @@ def safe_ranks(
             stacklevel=2,
         )
     return safe
-
-
-def pair_uses(
-    out_features: int, in_features: int, tokens: int, dtype: str, weight: float = 1.0
-) -> list[Use]:
-    """A rank's part in both products of a factor pair: N of the first, K of the second."""
-    rank = Side(0, 1)
-    first, second = Gemm("first factor", 1, in_features), Gemm("second factor", out_features, 1)
-    return [
-        Use(first, rank, Side(in_features), tokens, dtype, weight),
-        Use(second, Side(out_features), rank, tokens, dtype, weight),
-    ]
 
 
 def break_even_rank(out_features: int, in_features: int) -> int:

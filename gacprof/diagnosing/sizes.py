@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from gacprof.checkpoint.inventory import Dim, NewSizes
-from gacprof.checkpoint.products import AS_STORED, PADDED_TO, Products, padded_neighbours
 from gacprof.core.points import MAX_DIM
 from gacprof.core.sizes import Side, SizeSource, SizeVerdict, Use, Verdict
+from gacprof.workload.products import AS_STORED, PADDED_TO, Products, padded_neighbours
 
 WINDOW = 0.25
 """How far from a dim's size other sizes are looked for, as a fraction of it."""
@@ -94,8 +94,8 @@ class SizeTable:
             n, k = Side(gemm.N, 0, n_tp), Side(gemm.K, 0, k_tp)
             dtype = self.products.dtype_of(module)
             for size, sides in ((gemm.N, (Side(0, 1, n_tp), k)), (gemm.K, (n, Side(0, 1, k_tp)))):
-                tokens = self.products.tokens.items()
-                uses = [Use(gemm, *sides, count, dtype, weight) for count, weight in tokens]
+                rows = self.products.rows_of(module) or self.products.tokens
+                uses = [Use(gemm, *sides, m, dtype, weight) for m, weight in rows.items()]
                 verdicts.append(self.source.judge(uses, [size])[0].verdict)
         return max(verdicts, key=WORST_LAST.index, default="unknown")
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.checkpoint.products import Products, Tokens, plain_dtype, workload
 from gacprof.core.dtypes import compute_dtype, dtype_name
 from gacprof.core.errors import MapError
 from gacprof.core.sizes import SizeSource
+from gacprof.workload.deployment import Tokens, workload
+from gacprof.workload.products import Products, plain_dtype
 
 ATTENTION_DTYPES = ("float32", "bfloat16", "float16")
 """What PyTorch's attention and norms are computed in, also beside 8-bit products."""

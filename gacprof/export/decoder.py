@@ -9,6 +9,7 @@ from typing import Any
 from gacprof.checkpoint.config import effective_config
 from gacprof.checkpoint.inventory import Inventory, Module
 from gacprof.core.errors import CheckpointError
+from gacprof.workload.roles import role_of_module
 
 FAMILIES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
 """Model types that are exported, and how transformers names their classes."""
@@ -93,6 +94,7 @@ def read_decoder(inventory: Inventory) -> Decoder:
         "factor_ranks": ranks,
         "layer_widths": widths,
         "layer_heads": heads,
+        "layer_splits": layer_splits(inventory),
     }
     return Decoder(family, names, exported, tuple(engines))
 
@@ -101,6 +103,31 @@ def ranks_of(module: Module) -> int | list[int]:
     """The rank of a module's factors, or the ranks of its groups."""
     ranks = [gemm.K for gemm in module.gemms[1:]]
     return ranks[0] if module.kind == "factored" else ranks
+
+
+def layer_splits(inventory: Inventory) -> dict[str, str]:
+    """The tensor-parallel split of every linear layer, in the words of transformers' plans; nothing
+    where groups are factored.
+
+    Of factors only the one that reads or writes the split side is split. Engines take the keys for
+    patterns and the first match counts, so the longer keys come first.
+    """
+    splits: dict[str, str] = {}
+    dense: dict[str, str] = {}
+    for module in inventory.modules:
+        split = role_of_module(module).split
+        if module.kind == "grouped":
+            return {}
+        if module.layer is None or split == "replicated":
+            continue
+        pattern = module.name.replace(f"model.layers.{module.layer}.", "layers.*.", 1)
+        if module.kind == "dense":
+            dense[pattern] = "colwise" if split == "column" else "rowwise"
+        elif split == "column":
+            splits |= {f"{pattern}.inner": "replicate", f"{pattern}.outer": "colwise"}
+        else:
+            splits |= {f"{pattern}.inner": "rowwise", f"{pattern}.outer": "replicate"}
+    return splits | dense
 
 
 def exported_names(inventory: Inventory) -> dict[str, str]:

@@ -3,6 +3,7 @@
 ``factor_ranks``   linear layer -> the rank of its factors, or the ranks of its groups
 ``layer_widths``   the MLP's width in every layer
 ``layer_heads``    [query heads, key-value heads] in every layer
+``layer_splits``   pattern of a linear layer -> how tensor-parallel ranks split it
 
 Only the base model differs from transformers' own, so attention backends, caches and generation
 are its. Written by gacprof export; needs torch and transformers >= 4.56.
@@ -16,9 +17,6 @@ import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel
 
-COLUMNS = (*(f"self_attn.{x}_proj" for x in "qkv"), "mlp.gate_proj", "mlp.up_proj")
-ROWS = ("self_attn.o_proj", "mlp.down_proj")
-
 
 class GacprofLlamaConfig(LlamaConfig):
     model_type = "gacprof_llama"
@@ -28,6 +26,7 @@ class GacprofLlamaConfig(LlamaConfig):
         factor_ranks: dict[str, Any] | None = None,
         layer_widths: list[int] | None = None,
         layer_heads: list[list[int]] | None = None,
+        layer_splits: dict[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
         # transformers refuses a hidden size that is no multiple of the heads, as a pruned model's
@@ -42,26 +41,8 @@ class GacprofLlamaConfig(LlamaConfig):
         self.layer_widths = layer_widths or [self.intermediate_size] * self.num_hidden_layers
         both = [self.num_attention_heads, self.num_key_value_heads]
         self.layer_heads = layer_heads or [both] * self.num_hidden_layers
-        self.base_model_tp_plan = sharding(self.factor_ranks, self.num_hidden_layers)
-
-
-def sharding(ranks: dict[str, Any], layers: int) -> dict[str, str]:
-    """The tensor-parallel split of every linear layer; nothing where groups are factored.
-
-    Of factors only the one that reads or writes the split side is split. Engines take the keys for
-    patterns and the first match counts, so the longer keys come first.
-    """
-    if any(isinstance(rank, list) for rank in ranks.values()):
-        return {}
-    plan: dict[str, str] = {}
-    for part in COLUMNS + ROWS:
-        factored = sum(name.endswith(part) for name in ranks)
-        inner, outer = ("replicate", "colwise") if part in COLUMNS else ("rowwise", "replicate")
-        if factored:
-            plan |= {f"layers.*.{part}.inner": inner, f"layers.*.{part}.outer": outer}
-        if factored < layers:
-            plan[f"layers.*.{part}"] = "colwise" if part in COLUMNS else "rowwise"
-    return plan
+        self.layer_splits = layer_splits or {}
+        self.base_model_tp_plan = self.layer_splits
 
 
 class LowRankLinear(nn.Module):

@@ -66,7 +66,7 @@ def matches_all(facts: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool
 class Engine:
     """An engine at a version. ``splits`` is tensors or layers; ``experts`` how TP ranks share them;
     ``fused`` the products that it fuses; ``uneven`` what it deals out although it doesn't
-    divide."""
+    divide; it pads a vocabulary to ``vocab_multiple``."""
 
     name: str
     version: str
@@ -75,6 +75,7 @@ class Engine:
     experts: str
     fused: frozenset[str]
     uneven: frozenset[str]
+    vocab_multiple: int
     requirements: tuple[Requirement, ...]
 
 
@@ -151,6 +152,7 @@ def load_engine(name: str, version: str | None = None) -> Engine:
         experts=data["experts"],
         fused=frozenset(data["fused"]),
         uneven=frozenset(data.get("uneven", ())),
+        vocab_multiple=data.get("vocab_multiple", 1),
         requirements=tuple(rows),
     )
 

@@ -10,26 +10,24 @@ from typing import Any
 
 from gacprof.checkpoint.from_config import ConfigSizes, inventory_of_sizes
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.checkpoint.products import plain_dtype
+from gacprof.checkpoint.storage import GROUPED, Storage, storage_named, storage_of_config
 from gacprof.core.errors import ConfigError
 from gacprof.devices.datasheet import Architecture, architecture
 from gacprof.kernels.requirements import Engine, load_answers, load_engine
 from gacprof.lint.judge import Judgement, judge_product
 from gacprof.lint.products import rank_products
-from gacprof.lint.storage import GROUPED, Storage, storage_named, storage_of_config
+from gacprof.workload.deployment import Deployment
+from gacprof.workload.products import plain_dtype
 
 
-@dataclass(frozen=True)
-class Deployment:
-    """A model's config, an engine at a version, a GPU, how weights are stored, and the ranks."""
+@dataclass(frozen=True, kw_only=True)
+class ConfigDeployment(Deployment):
+    """A deployment of the model that a config describes, by an engine at a version, on a GPU."""
 
     config: Mapping[str, Any]
     engine: Engine
     gpu: Architecture
     storage: Storage
-    tp: int = 1
-    ep: int = 1
-    dp: int = 1
 
     @cached_property
     def sizes(self) -> ConfigSizes:
@@ -45,20 +43,6 @@ class Deployment:
     def family(self) -> str:
         """The model's type, as rows of requirements name it."""
         return self.sizes.model_type.removesuffix("_text")
-
-    @cached_property
-    def ranks(self) -> Mapping[str, int]:
-        """How many ranks share what, as the engine does it: tensors (``tp``), each expert, each
-        ``shared`` expert, and the number of experts (``expert_parallel``); ``alone``: nothing."""
-        tp, ep, dp = self.tp, self.ep, self.dp
-        ranks = {"tp": tp, "experts": max(1, tp // ep), "shared": tp, "expert_parallel": ep}
-        if self.engine.experts == "whole under EP" and ep == 1:
-            ranks["experts"] = tp * dp
-        elif self.engine.experts == "whole under EP":
-            ranks |= {"experts": 1, "shared": 1 if dp > 1 else tp, "expert_parallel": tp * dp}
-        if self.engine.splits == "layers":
-            ranks = dict.fromkeys(ranks, 1)
-        return {**ranks, "alone": 1}
 
     def judgements(self) -> list[Judgement]:
         """Every product of a rank, judged."""
@@ -101,21 +85,27 @@ def deploy(
     ep: int = 1,
     dp: int = 1,
     quantisation: str | None = None,
-) -> Deployment:
+) -> ConfigDeployment:
     """A config with how it is served. Raises :class:`ConfigError` for what isn't known."""
     name, _, pinned = engine.partition("==")
     at = pinned or version
     if at in ("latest", "current", "main", "nightly"):
         at = None  # the newest version that was read
-    if min(tp, ep, dp) < 1:
-        raise ConfigError(f"tp {tp}, ep {ep} and dp {dp} must be positive")
     sizes = ConfigSizes(values)
     if ep > 1 and "expert_width" not in sizes.family:
         raise ConfigError(f"ep {ep} shares out experts, and the config has none")
     storage = storage_of_config(sizes.values, sizes.get("layers"))
     if quantisation is not None:
         storage = _requested(storage_named(quantisation), storage)
-    return Deployment(values, load_engine(name, at), architecture(gpu), storage, tp, ep, dp)
+    return ConfigDeployment(
+        config=values,
+        engine=load_engine(name, at),
+        gpu=architecture(gpu),
+        storage=storage,
+        tp=tp,
+        ep=ep,
+        dp=dp,
+    )
 
 
 def _requested(request: Storage, stated: Storage) -> Storage:

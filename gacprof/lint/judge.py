@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from math import gcd, lcm, prod
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from gacprof.checkpoint.products import plain_dtype
+from gacprof.checkpoint.storage import TABLES, Storage
 from gacprof.kernels.requirements import Requirement
 from gacprof.lint.products import HEAD_DIMS, RankProduct
-from gacprof.lint.storage import PLAIN, TABLES, Storage
+from gacprof.workload.products import plain_dtype
 
 if TYPE_CHECKING:
-    from gacprof.lint.deployment import Deployment
+    from gacprof.lint.deployment import ConfigDeployment
 
 Outcome = Literal["ok", "unknown", "pads", "falls back", "wrong", "refused"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
@@ -68,7 +68,7 @@ class Judgement:
         return self.product.is_sized or bool(self.findings)
 
 
-def judge_product(product: RankProduct, deployment: Deployment) -> Judgement:
+def judge_product(product: RankProduct, deployment: ConfigDeployment) -> Judgement:
     """What becomes of a product; on an open GPU the mildest outcome, unknown where some are ok."""
     if not deployment.gpu.is_open:
         return _Trial(product, deployment, deployment.gpu.sm).run()
@@ -89,9 +89,9 @@ def judge_product(product: RankProduct, deployment: Deployment) -> Judgement:
 class _Trial:
     """One product tried on one compute capability; ``sizes`` are those that the next row sees."""
 
-    def __init__(self, product: RankProduct, deployment: Deployment, sm: int) -> None:
+    def __init__(self, product: RankProduct, deployment: ConfigDeployment, sm: int) -> None:
         self.product, self.deployment, self.sm = product, deployment, sm
-        self.storage = storage_of(product, deployment.storage)
+        self.storage = product.storage
         self.sizes = {"N": product.N, "K": product.K, "global": product.whole}
         is_sharded, tp = bool(product.parts), deployment.ranks["tp"]
         self.facts: dict[str, Any] = {
@@ -239,14 +239,6 @@ def blocks_fit(product: RankProduct, block: int) -> bool:
     parts = [part for part in product.parts if part.N % block]
     reads_beyond = any(p.ranks * -(-p.N // block) > -(-p.whole // block) for p in parts)
     return apart == -(-product.N // block) and not reads_beyond
-
-
-def storage_of(product: RankProduct, storage: Storage) -> Storage:
-    """How a product is stored: embedding and head stay 16 bit but in GGUF files, MXFP4 is a format
-    of experts, and what the config's ignore list names stays as it is."""
-    form, is_model = storage.form, product.role == "model"
-    is_stored = {"count": is_model, "vocab": form == "gguf", "dense": form != "mxfp4"}
-    return storage.of_modules(product.modules) if is_stored.get(product.kind, True) else PLAIN
 
 
 def _number(bound: int | str, words: Mapping[str, Any]) -> int:

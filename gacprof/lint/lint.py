@@ -6,18 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gacprof.checkpoint.products import plain_dtype
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import read_object, write_json
-from gacprof.core.sizes import Gemm, Side, Use
 from gacprof.devices.datasheet import GPUS
 from gacprof.diagnosing.source import kernel_lines
 from gacprof.kernels.rules import Rules
-from gacprof.lint.deployment import Deployment, deploy
+from gacprof.lint.deployment import ConfigDeployment, deploy
 from gacprof.lint.judge import Judgement, overall
 from gacprof.lint.remedies import find_remedies
 from gacprof.lint.report import LintReport, verdicts_of
 from gacprof.lint.report import sarif as sarif_log
+from gacprof.workload.products import plain_dtype, side_uses
 
 LIBRARY_DTYPES = {
     "fp8_tensor": "float8_e4m3",
@@ -115,7 +114,7 @@ def read_config(config: str | Path | Mapping[str, Any]) -> tuple[str, Mapping[st
     return name, values
 
 
-def report_of(name: str, deployment: Deployment) -> LintReport:
+def report_of(name: str, deployment: ConfigDeployment) -> LintReport:
     """The judged products of a deployment as a report, with what makes them better."""
     sizes, inventory, gpu = deployment.sizes, deployment.inventory, deployment.gpu.name
     judgements = deployment.judgements()
@@ -162,7 +161,6 @@ def alignment_of(judgement: Judgement, rules: Rules, plain: str) -> str:
     is_product = product.kind == "dense" or product.role == "head"
     if dtype not in rules.dtypes or not is_product or not n * k:
         return ""
-    gemm, moved = Gemm(product.name, n, k), Side(times=1)
-    on_n = rules.judge([Use(gemm, moved, Side(k), PREFILL_ROWS, dtype)], [n])
-    on_k = rules.judge([Use(gemm, Side(n), moved, PREFILL_ROWS, dtype)], [k])
+    on_n = rules.judge(side_uses("N", k, {PREFILL_ROWS: 1.0}, dtype), [n])
+    on_k = rules.judge(side_uses("K", n, {PREFILL_ROWS: 1.0}, dtype), [k])
     return max(on_n[0].verdict, on_k[0].verdict, key=BADNESS.index)

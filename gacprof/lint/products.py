@@ -1,36 +1,30 @@
-"""The products of an inventory as one rank of an engine runs them, and the counts that ranks share.
-
-Column splits give a TP rank N / tp, row splits K / tp; keys and values are repeated where ranks
-outnumber their heads; experts are shared by ranks of their own. What an engine fuses (q, k and v;
-gate and up) is one product with *parts*. ``roles.toml`` says how the modules of a role are split.
-"""
+"""What rows of requirements are about: the products of one rank, and counts that ranks share."""
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from gacprof.checkpoint.inventory import Module
+from gacprof.checkpoint.storage import PLAIN, Storage
+from gacprof.workload.products import Product, products
 
 if TYPE_CHECKING:
-    from gacprof.lint.deployment import Deployment
+    from gacprof.lint.deployment import ConfigDeployment
 
-ROLES = tomllib.loads(files("gacprof.kernels").joinpath("demands/roles.toml").read_text("utf-8"))
+COUNTS = tomllib.loads(files(__package__).joinpath("counts.toml").read_text("utf-8"))
 ROTATED = re.compile(r"(llama|mistral|mixtral|qwen[23](_moe)?|gemma2?)(_text)?")
 """Types whose classes rotate all of head_dim in two halves where the config says no part of it."""
 PARTLY_ROTATED = ("partial_rotary_factor", "rotary_pct", "rotary_dim")
 HEAD_DIMS = ("rotated_head_dim", "attention_head_dim", "mixed_head_dim")
 """Roles of head_dims: of a model that rotates them whole, of others, of one that has several."""
-ALWAYS_FUSED = ("in_proj", "in_proj_qkvz", "w1/w3")
-"""Products that are stored as one, or whose parts have one requirement."""
 MIXER_PREFIXES = {"mla": "mla.", "v4": "attention."}
 """Parts of the names of attention's products, where it is not grouped."""
-MXFP4_BLOCK = 32
-"""Weights a scale of MXFP4: experts are shared in whole blocks."""
+WIDTHS = {"moe": "expert_width", "shared": "shared_width", "": "vocab_size"}
+"""What a block's width is called, where it is not the dense MLP's."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +49,7 @@ class RankProduct:
     parts: tuple[RankProduct, ...] = ()
     field: str = ""
     modules: tuple[str, ...] = ()
+    storage: Storage = PLAIN
 
     @property
     def is_sized(self) -> bool:
@@ -63,99 +58,71 @@ class RankProduct:
         return self.kind not in ("dense", "expert") or shared_side > 0
 
 
-def rank_products(deployment: Deployment) -> list[RankProduct]:
+def rank_products(deployment: ConfigDeployment) -> list[RankProduct]:
     """The counts and products of a model on one rank, counts first."""
-    sizes, modules = deployment.sizes, deployment.inventory.modules
-    groups: dict[str, list[RankProduct]] = {}
-    widths = {module.out_features for module in modules if module.role == "up"}
-    prefixes = {"": "", "mlp": "", "attention": MIXER_PREFIXES.get(sizes.mixer, "")}
-    if "expert_width" in sizes.family:
-        prefixes["mlp"] = "dense."
-    for module in modules:
-        block, fused, name, *_ = ROLES["roles"][module.role]
-        suffix = ""
-        if block == "mlp" and len(widths) > 1:
-            suffix = f" ({min({module.in_features, module.out_features} & widths)})"
-        elif module.layer and block == "attention":
+    model = deployment.inventory.modules
+    has_widths = len({module.out_features for module in model if module.role == "up"}) > 1
+    subjects = list(_counts(deployment))
+    for product in products(deployment.inventory, deployment):
+        block, suffix = product.role.block, ""
+        if block == "mlp" and has_widths:
+            suffix = f" ({(product.parts or (product,))[0].whole})"
+        elif product.layer and block == "attention":
             suffix = " (global)"
-        prefix = prefixes.get(block, f"{block}.")
-        part = _rank_product(f"{prefix}{name}{suffix}", module, deployment)
-        groups.setdefault(f"{prefix}{fused}{suffix}", []).append(part)
-    products = list(_counts(deployment))
-    for name, parts in groups.items():
-        base = name.partition(" ")[0].rpartition(".")[2]
-        is_fused = len(parts) > 1 and base in (*deployment.engine.fused, *ALWAYS_FUSED)
-        products += [_fuse(name, base, parts)] if is_fused else parts
-    return products
+        subjects.append(_subject(product, deployment, suffix))
+    return subjects
 
 
-def _fuse(name: str, base: str, parts: Sequence[RankProduct]) -> RankProduct:
-    """The parts as one product: N is their sum, 0 where a part's size isn't known."""
-    first = parts[0]
-    modules = tuple(dict.fromkeys(module for part in parts for module in part.modules))
-    if first.kind == "expert":
-        return replace(first, name=name, role="expert_gate_up", modules=modules)
-    uneven = [part for part in parts if part.whole > 0 == part.N]
-    prefix = "shared_" if first.role.startswith("shared_") else ""
-    return replace(
-        first,
-        name=name,
-        role=prefix + base.removesuffix("_qkvz"),
-        N=sum(part.N for part in parts) if all(part.N for part in parts) else 0,
-        whole=uneven[0].whole if uneven else 0,
-        is_by_heads=bool(uneven) and uneven[0].is_by_heads,
-        parts=tuple(parts),
-        modules=modules,
-    )
-
-
-def _rank_product(name: str, module: Module, deployment: Deployment) -> RankProduct:
-    """One module as a rank holds it."""
-    gemm, sizes, engine = module.gemms[0], deployment.sizes, deployment.engine
-    block, _, _, kind, split, shared_by, unit = ROLES["roles"][module.role]
-    widths = {"moe": "expert_width", "shared": "shared_width", "": "vocab_size"}
-    whole = gemm.K if split == "row" else gemm.N
-    count = sizes.get(unit) if unit else 0
-    ranks = deployment.ranks[shared_by]
-    repeats = unit == "kv_heads" and count and ranks % count == 0
-    if repeats or (unit, count) == ("mamba_groups", 1):  # each rank has one at least
-        ranks = min(ranks, count)
-    size = 0  # ranks cannot share it evenly
-    if count and unit in engine.uneven:
-        size = -(-count // ranks) * (whole // count)
-    elif whole % ranks == 0 == count % ranks:
-        size = whole // ranks
-    elif not unit and "widths" in engine.uneven:
-        size = -(-whole // ranks)
-    elif kind == "expert" and deployment.storage.form == "mxfp4" and whole % MXFP4_BLOCK == 0:
-        size = -(-whole // MXFP4_BLOCK // ranks) * MXFP4_BLOCK
-    n, k = (gemm.N, size) if split == "row" else (size, gemm.K)
+def _subject(product: Product, deployment: ConfigDeployment, suffix: str) -> RankProduct:
+    """A product by the names that requirements have for it. Of experts each part is asked alone."""
+    role, sizes = product.role, deployment.sizes
+    name, key, n, whole = role.name, role.key, product.N or 0, product.whole
+    is_by_heads = bool(role.counted)
+    parts = tuple(_subject(part, deployment, suffix) for part in product.parts)
+    if parts and role.kind == "expert":
+        name, key, n, whole, parts = role.fused, "expert_gate_up", parts[0].N, parts[0].whole, ()
+    elif parts:
+        uneven = [part for part in parts if part.whole > 0 == part.N]
+        name = role.fused
+        key = name.removesuffix("_qkvz")
+        if role.part == "shared":
+            key = f"shared_{key}"
+        whole = uneven[0].whole if uneven else 0
+        is_by_heads = bool(uneven) and uneven[0].is_by_heads
+    prefix = f"{role.block}." if role.block in ("gdn", "mamba", "shared", "moe") else ""
+    if role.block == "attention":
+        prefix = MIXER_PREFIXES.get(sizes.mixer, "")
+    elif role.block == "mlp" and "expert_width" in sizes.family:
+        prefix = "dense."
     return RankProduct(
-        name,
-        module.role,
-        kind,
-        split,
-        0 if kind == "vocab" else n,
-        k,
+        f"{prefix}{name}{suffix}",
+        key,
+        role.kind,
+        role.split,
+        0 if role.kind == "vocab" else n,
+        product.K or 0,
         whole,
-        ranks,
-        is_by_heads=bool(unit),
-        field=sizes.field(unit or widths.get(block, "mlp_width")),
-        modules=(module.name.replace(f".layers.{module.layer}.", ".layers.{}."),),
+        product.ranks,
+        is_by_heads=is_by_heads,
+        parts=parts,
+        field=sizes.field(role.counted or WIDTHS.get(role.block, "mlp_width")),
+        modules=product.modules,
+        storage=product.storage,
     )
 
 
-def _counts(deployment: Deployment) -> Iterator[RankProduct]:
+def _counts(deployment: ConfigDeployment) -> Iterator[RankProduct]:
     """What ranks share whole, how heads group, and attention's head_dims."""
     sizes, ranks = deployment.sizes, deployment.ranks
-    left_out = set(ROLES["not-in"][sizes.mixer])
+    left_out = set(COUNTS["not-in"][sizes.mixer])
     if sizes.get("head_dim"):
         left_out.add("head_dim")
     if not sizes.has_experts:
         left_out.add("experts")
     if deployment.storage.form in ("bnb", "mxfp4"):
-        yield _count("every quantised linear", "model", ranks["tp"])
-    for name, (role, size, shared_by, needs) in ROLES["counts"].items():
+        count = _count("every quantised linear", "model", ranks["tp"])
+        yield replace(count, storage=deployment.storage)
+    for name, (role, size, shared_by, needs) in COUNTS["counts"].items():
         number = sizes.get(size)
         by = ranks.get(shared_by) or sizes.get(shared_by)
         if name not in left_out and number and by and (not needs or sizes.get(needs)):

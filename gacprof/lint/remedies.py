@@ -8,7 +8,7 @@ from math import lcm
 from typing import Any
 
 from gacprof.core.errors import ConfigError
-from gacprof.lint.deployment import Deployment
+from gacprof.lint.deployment import ConfigDeployment
 from gacprof.lint.judge import OUTCOMES, Judgement, Outcome, overall
 
 TP_DEGREES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -31,7 +31,7 @@ class Remedy:
     launches: Mapping[str, str] = field(default_factory=dict)
 
 
-def find_remedies(deployment: Deployment, judgements: Sequence[Judgement]) -> list[Remedy]:
+def find_remedies(deployment: ConfigDeployment, judgements: Sequence[Judgement]) -> list[Remedy]:
     """The changes that leave a better outcome, the best first; of TP degrees the next below and
     above that are best."""
     broken = [judgement for judgement in judgements if judgement.findings]
@@ -66,8 +66,8 @@ def find_remedies(deployment: Deployment, judgements: Sequence[Judgement]) -> li
 
 
 def _changes(
-    deployment: Deployment, broken: Sequence[Judgement]
-) -> Iterator[tuple[Remedy, Deployment]]:
+    deployment: ConfigDeployment, broken: Sequence[Judgement]
+) -> Iterator[tuple[Remedy, ConfigDeployment]]:
     """Changes to try, each with the deployment that is then judged."""
     config, tp = deployment.config, deployment.tp
     if deployment.sizes.has_experts and max(deployment.ep, tp) > 1:
@@ -86,7 +86,7 @@ def _changes(
                 yield Remedy("size", f"{name} {new}", config={name: new}), changed
 
 
-def _needed_multiples(deployment: Deployment, broken: Sequence[Judgement]) -> dict[str, int]:
+def _needed_multiples(deployment: ConfigDeployment, broken: Sequence[Judgement]) -> dict[str, int]:
     """What the config's widths that break a requirement have to be multiples of."""
     values = deployment.sizes.values
     needed: dict[str, int] = {}

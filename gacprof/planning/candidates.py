@@ -11,10 +11,10 @@ from typing import Literal
 
 from gacprof.checkpoint.inventory import Dim
 from gacprof.checkpoint.layouts.configs import WidthKey, width_keys
-from gacprof.checkpoint.products import PADDED_TO, coupled_dims
 from gacprof.core.errors import PlanError
 from gacprof.diagnosing.sizes import SizeTable, seems_safe, window_of
 from gacprof.planning.quality import Objective
+from gacprof.workload.products import PADDED_TO, coupled_dims
 
 Uniform = Literal["none", "module", "role", "kind"]
 

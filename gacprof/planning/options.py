@@ -26,22 +26,22 @@ from scipy.sparse import lil_matrix
 from scipy.sparse.csgraph import connected_components
 
 from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes, TensorInfo
-from gacprof.checkpoint.products import (
-    MERGED,
-    PADDED_TO,
-    coupled_dims,
-    dense_lengths,
-    is_merged,
-)
 from gacprof.core.sizes import Gemm, SizeVerdict
 from gacprof.diagnosing.sizes import SizeTable, seems_safe
 from gacprof.planning.candidates import SizeGroup
 from gacprof.planning.plan import LimitName, footprints
 from gacprof.planning.quality import Objective
 from gacprof.planning.solver import Floats, Options
+from gacprof.workload.products import (
+    MERGED,
+    PADDED_TO,
+    coupled_dims,
+    dense_lengths,
+    is_merged,
+)
 
 if TYPE_CHECKING:
-    from gacprof.checkpoint.products import Lengths, ManySizes
+    from gacprof.workload.products import Lengths, ManySizes
 
 MAX_JOINT = 32
 """A hub of up to so many joint sizes is compared whole."""
@@ -367,8 +367,8 @@ def times_us(table: SizeTable, modules: Sequence[Module], columns: ManySizes) ->
     where that of a product isn't known."""
     products = table.products
     total = np.zeros(1)
-    for module in modules:
-        lengths = products.lengths(module, columns)
+    for module, *others in products.together(modules):
+        lengths = products.lengths(module, columns, others)
         us = _module_us(table, module, lengths)
         merged = is_merged(module, columns)
         if np.any(merged):
@@ -382,7 +382,7 @@ def _module_us(
 ) -> Floats:
     """The time of a module's products of these lengths."""
     products = table.products
-    dtype = products.dtype_of(module)
+    dtype, rows = products.dtype_of(module), products.rows_of(module)
     is_biased = any(gemm.bias for gemm in module.gemms)
     total = np.zeros(1)
     for i, (n, k) in enumerate(lengths):
@@ -394,7 +394,7 @@ def _module_us(
             if n_all % n_tp == 0 and k_all % k_tp == 0:
                 bias = module.gemms[i].bias if len(lengths) > 1 else is_biased
                 gemm = Gemm("", n_all // n_tp, k_all // k_tp, bias)
-                time = products.product_us(table.source, gemm, dtype)
+                time = products.product_us(table.source, gemm, dtype, rows)
                 times[place] = np.nan if time is None else time.value
         total = total + times[places.ravel()]
     return total

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 
 from gacprof.checkpoint.inventory import ROTARY_TABLE, Dim, Inventory, Module, NewSizes, TensorInfo
-from gacprof.checkpoint.products import AS_STORED, growth, is_merged
 from gacprof.core.errors import PlanError
 from gacprof.core.files import read_record, write_record
 from gacprof.core.sizes import Interval, Verdict
+from gacprof.workload.products import AS_STORED, growth, is_merged
 
 if TYPE_CHECKING:
-    from gacprof.checkpoint.products import Lengths, ManySizes
+    from gacprof.workload.products import Lengths, ManySizes
 
 LimitName = Literal["parameters", "bytes", "latency_us"]
 UNITS: Mapping[LimitName, str] = {"parameters": "parameters", "bytes": "bytes", "latency_us": "µs"}

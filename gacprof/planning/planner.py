@@ -12,7 +12,6 @@ import pandas as pd
 
 from gacprof.checkpoint.config import sizes_refusal
 from gacprof.checkpoint.inventory import Inventory, NewSizes
-from gacprof.checkpoint.products import Tokens
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.core.errors import PlanError
 from gacprof.core.sizes import SizeSource
@@ -23,6 +22,7 @@ from gacprof.planning.options import DimClass, Problem, classes_of, flat, scenar
 from gacprof.planning.plan import UNITS, Choice, LimitName, Limits, Plan, footprint, limits_of
 from gacprof.planning.quality import Losses, Objective, ObjectiveName, Scores, loss_curves
 from gacprof.planning.solver import MAX_WINDOW, ROUNDING, solve_options
+from gacprof.workload.deployment import Tokens
 
 
 def plan(

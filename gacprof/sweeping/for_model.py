@@ -8,16 +8,16 @@ may become; everything else is measured once as it is, so that the whole model c
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 from gacprof.checkpoint.inventory import ALIGNED, Dim, Inventory
-from gacprof.checkpoint.products import PADDED_TO, Products, padded_neighbours, plain_dtype
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Axis, Flag
 from gacprof.core.sizes import Use
 from gacprof.sweeping.suite import Suite, complete_axis, merged_axes
+from gacprof.workload.deployment import DEFAULT_TOKENS
+from gacprof.workload.products import PADDED_TO, Products, padded_neighbours, plain_dtype
 
-DEFAULT_TOKENS = (1, 1024)
-"""A decode step and a prefill of 1024 tokens (the papers' sequence length)."""
 STEPS = {1: 1, 2: 1, 4: 2, 8: 4, 16: 4, 32: 3, 64: 2, 128: 2}
 """Powers of two that a device's vectors and tiles may repeat with, up to a GEMM tile's edge, and
 the number of multiples of each that are measured on either side of a size."""
@@ -60,15 +60,14 @@ def suite_for_model(
     for dim in inventory.dims:
         for use in uses_beside_neighbours(products, dim):
             axes += axes_of_use(use, sizes_around(dim, window, max(use.N.tp, use.K.tp)))
-    for module in inventory.modules:
-        merged_ranks = {dim.name: None for dim in inventory.ranks_of(module)}
-        for sizes in ({}, merged_ranks):  # as it is, and with its factors multiplied out
-            for gemm in filter(None, products.local_gemms(module, sizes)):
-                for m in counts:
-                    shape = {"M": m, "N": gemm.N, "K": gemm.K}
-                    axes.append(
-                        linear_axis("N", [gemm.N], shape, products.dtype_of(module), gemm.bias)
-                    )
+    ranks = chain.from_iterable(map(inventory.ranks_of, inventory.modules))
+    merged = dict.fromkeys((rank.name for rank in ranks), None)
+    for sizes in ({}, merged):  # as it is, and with its factors multiplied out
+        for product in products.on_device(inventory.modules, sizes):
+            if product.N and product.K:
+                for m in product.rows:
+                    shape = {"M": m, "N": product.N, "K": product.K}
+                    axes.append(linear_axis("N", [product.N], shape, product.dtype, product.bias))
     axes += attention_axes(inventory, list(counts), dtype or plain_dtype(inventory))
     description = f"{inventory.layout} checkpoint {inventory.fingerprint}"
     return Suite("for-model", merged_axes(axes), description)

@@ -15,7 +15,6 @@ import pytest
 from planted import PLANTED, PlantedRun, planted_latency, planted_map_of
 from published_map import published_map
 
-from gacprof.checkpoint.products import Products
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.cliffmap.build import build_map
 from gacprof.cliffmap.cliffmap import CliffMap, load_map, shipped_maps
@@ -23,6 +22,7 @@ from gacprof.cliffmap.run_folder import RunFolder, RunHeader, RunWriter
 from gacprof.core.errors import GacprofError, MapError
 from gacprof.core.points import Axis, Environment, Point
 from gacprof.core.sizes import Gemm, Interval, Side, SizeVerdict, Use
+from gacprof.workload.products import Products
 
 TESTS = Path(__file__).parents[1]
 ASVD = TESTS / "fixtures" / "checkpoints" / "asvd_mha_r1"

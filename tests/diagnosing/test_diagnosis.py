@@ -15,12 +15,13 @@ from safetensors.torch import save_file
 from tool_folders import FIXTURES, restored
 
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.checkpoint.products import Products, workload
 from gacprof.checkpoint.scan import scan
 from gacprof.core.errors import ConfigError, MapError
 from gacprof.core.sizes import Interval, SizeVerdict
 from gacprof.diagnosing.diagnosis import diagnose
 from gacprof.diagnosing.source import open_source
+from gacprof.workload.deployment import workload
+from gacprof.workload.products import Products
 
 GOLDENS = Path(__file__).parents[1] / "goldens" / "plans.json.gz"
 with gzip.open(GOLDENS) as _file:

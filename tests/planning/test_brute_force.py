@@ -87,7 +87,13 @@ CASES = {
     "gate and up fused": Case(
         FUSED, WIDTH, 333, lambda s: [(2 * s, 64), (64, s)], {"intermediate_size": 500}
     ),
-    "moe": Case(gated(EXPERT, 171), f"{EXPERT}:width", 171, mlp, {"moe_intermediate_size": 171}),
+    "moe": Case(
+        gated(EXPERT, 171),
+        f"{EXPERT}:width",
+        171,
+        lambda s: [(2 * s, 64), (64, s)],
+        {"moe_intermediate_size": 171, "num_experts": 1, "num_experts_per_tok": 1},
+    ),
     "asvd": Case(ASVD, RANK, 107, pair(256), {"truncation_ranks": {Q: 107}}, 256),
     "asvd, config without ranks": Case(ASVD, RANK, 107, pair(256), {}, 256),
     "asvd, full rank": Case(FULL, RANK, 131, pair(131), {"truncation_ranks": {Q: 131}}),

@@ -14,11 +14,11 @@ from formula_source import FormulaSource, stairs_of, teeth_of
 from safetensors.numpy import save_file
 
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.checkpoint.products import Products
 from gacprof.checkpoint.scan import scan
 from gacprof.core.sizes import TOLERANCE
 from gacprof.planning.plan import Plan
 from gacprof.planning.planner import plan
+from gacprof.workload.products import Products
 
 GOLDENS = Path(__file__).parents[1] / "goldens" / "plans.json.gz"
 with gzip.open(GOLDENS) as _file:

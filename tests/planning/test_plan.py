@@ -14,7 +14,6 @@ from safetensors.numpy import save_file
 from tool_folders import FIXTURES
 
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.checkpoint.products import Products
 from gacprof.checkpoint.scan import scan
 from gacprof.core.errors import GacprofError, PlanError
 from gacprof.diagnosing.diagnosis import diagnose
@@ -22,6 +21,7 @@ from gacprof.planning.plan import Plan, footprint, load_plan
 from gacprof.planning.planner import pareto, plan
 from gacprof.planning.quality import energy_lost
 from gacprof.realigning.realign import realign
+from gacprof.workload.products import Products
 
 SOURCE = FormulaSource(teeth_of(8))
 ATTENTION = "model.layers.0.self_attn"

@@ -15,7 +15,6 @@ from formula_source import FormulaSource, teeth_of, write_checkpoint
 from tool_folders import FIXTURES, restored
 
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.checkpoint.products import Products
 from gacprof.checkpoint.scan import scan
 from gacprof.core.errors import GacprofError, PlanError
 from gacprof.core.sizes import SizeSource
@@ -23,6 +22,7 @@ from gacprof.diagnosing.diagnosis import diagnose
 from gacprof.planning.plan import Plan
 from gacprof.planning.planner import plan
 from gacprof.realigning.realign import realign
+from gacprof.workload.products import Products
 
 LAYER = "model.layers.0"
 TEETH = FormulaSource(teeth_of(8))

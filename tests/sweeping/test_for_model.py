@@ -8,12 +8,12 @@ import pytest
 from decoders import write_decoder
 
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.checkpoint.products import PADDED_TO, Products
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.core.errors import MeasurementError
 from gacprof.diagnosing.sizes import SizeTable
 from gacprof.kernels.rules import Rules
 from gacprof.sweeping.for_model import sizes_around, sizes_near, suite_for_model, suite_for_ranks
+from gacprof.workload.products import PADDED_TO, Products
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "checkpoints"
 

@@ -153,7 +153,8 @@ def _warnings(
         )
 
 
-_ROLES = ("embedding", "q", "k", "v", "qkv", "o", "gate", "up", "gate_up", "down", "mlp")
+_ROLES = ["embedding", "q", "k", "v", "qkv", "o", "gdn_out", "mamba_out", "gate", "up", "gate_up"]
+_ROLES += ["down", "mlp"]
 _PLACES = {role: place for place, role in enumerate(_ROLES)}
 
 

@@ -19,6 +19,17 @@ _NAMES = {
     "qkv": "qkv_proj c_attn query_key_value Wqkv",
     "o": "o_proj out_proj wo attn.c_proj attention.dense self_attention.dense self_attn.dense"
     " attention.output.dense",
+    "q_a": "q_a_proj",
+    "kv_a": "kv_a_proj_with_mqa",
+    "q_b": "q_b_proj",
+    "kv_b": "kv_b_proj",
+    "gdn_in": "in_proj_qkvz in_proj_qkv in_proj_z",
+    "gdn_ba": "in_proj_ba in_proj_a in_proj_b",
+    "gdn_out": "linear_attn.out_proj",
+    "mamba_in": "mixer.in_proj mamba.in_proj",
+    "mamba_out": "mixer.out_proj mamba.out_proj",
+    "mamba_x_proj": "mixer.x_proj mamba.x_proj",
+    "mamba_dt_proj": "mixer.dt_proj mamba.dt_proj",
     "gate": "gate_proj w1 linear_gate DenseReluDense.wi_0",
     "up": "up_proj w3 v1 fc1 fc_in c_fc dense_h_to_4h intermediate.dense"
     " DenseReluDense.wi DenseReluDense.wi_1",
@@ -47,6 +58,8 @@ EXPERT = re.compile(
     r"|\.block_sparse_moe\.(input|output)_linear$"
 )
 """One of many experts, or a tensor that holds them all."""
+SHARED = re.compile(r"\.shared_(expert|experts|mlp)\.")
+"""An expert that all tokens reach."""
 
 
 def parent_of(module: str) -> str:

@@ -1,0 +1,78 @@
+"""How a model is served: the ranks that share it, the tokens, and the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from numbers import Real
+from types import MappingProxyType
+
+from gacprof.checkpoint.storage import Storage
+from gacprof.core.errors import ConfigError
+from gacprof.core.sizes import SizeSource
+from gacprof.kernels.requirements import Engine
+
+Tokens = Mapping[int, float] | Sequence[int]
+
+DEFAULT_TOKENS: Mapping[int, float] = MappingProxyType({1: 1.0, 1024: 1.0})
+"""One decode step and one prefill of 1024 tokens (the papers' sequence length), equally."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deployment:
+    """A number of ranks and what they run.
+
+    Attributes
+    ----------
+    tp, ep, dp
+        Tensor-parallel ranks, ranks that share out whole experts, data-parallel ranks.
+    tokens
+        Rows of x, and how often each count runs.
+    engine
+        What it fuses, pads and shares unevenly; None: Megatron-LM's rules, nothing is fused.
+    storage
+        How weights are stored; None: as the config says.
+    """
+
+    tp: int = 1
+    ep: int = 1
+    dp: int = 1
+    tokens: Mapping[int, float] = field(default_factory=lambda: DEFAULT_TOKENS)
+    engine: Engine | None = None
+    storage: Storage | None = None
+
+    def __post_init__(self) -> None:
+        if min(self.tp, self.ep, self.dp) < 1:
+            raise ConfigError(f"tp {self.tp}, ep {self.ep} and dp {self.dp} must be 1 or more")
+
+    @property
+    def ranks(self) -> Mapping[str, int]:
+        """How many ranks share what: tensors (``tp``), each of the ``experts``, each ``shared``
+        expert, and the number of experts (``expert_parallel``); ``alone``: nothing."""
+        tp, ep, dp = self.tp, self.ep, self.dp
+        ranks = {"tp": tp, "experts": max(1, tp // ep), "shared": tp, "expert_parallel": ep}
+        if self.engine is not None and self.engine.experts == "whole under EP":
+            if ep == 1:
+                ranks["experts"] = tp * dp
+            else:
+                ranks |= {"experts": 1, "shared": 1 if dp > 1 else tp, "expert_parallel": tp * dp}
+        if self.engine is not None and self.engine.splits == "layers":
+            ranks = dict.fromkeys(ranks, 1)
+        return {**ranks, "alone": 1}
+
+
+def workload(tokens: Tokens | None, source: SizeSource) -> dict[int, float]:
+    """Token counts and their weights: counts alone weigh 1 each; None means those that the source
+    holds, else :data:`DEFAULT_TOKENS`.
+
+    Raises :class:`ConfigError` for counts or weights that are not positive.
+    """
+    if tokens is None:
+        tokens = list(source.tokens) or DEFAULT_TOKENS
+    weights = dict(tokens) if isinstance(tokens, Mapping) else dict.fromkeys(tokens, 1.0)
+    amounts = [*weights, *weights.values()]
+    is_number = all(isinstance(n, Real) and 0 < n < inf for n in amounts)
+    if not weights or not is_number or min(weights) < 1:
+        raise ConfigError(f"tokens {weights}: give positive counts, such as 1 1024")
+    return weights

@@ -1,0 +1,398 @@
+"""The matrix products of a checkpoint as one device runs them, and a dim's part in them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal
+
+from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes
+from gacprof.checkpoint.layouts.names import parent_of
+from gacprof.checkpoint.storage import PLAIN, Storage
+from gacprof.core.dtypes import compute_dtype, dtype_name
+from gacprof.core.points import DTYPES
+from gacprof.core.sizes import ZERO, Gemm, Interval, Side, SizeSource, Use
+from gacprof.workload.deployment import Deployment
+from gacprof.workload.roles import Role, role_of_module
+from gacprof.workload.sharing import Sharing
+
+AS_STORED: NewSizes = MappingProxyType({})
+
+if TYPE_CHECKING:  # what diagnosing needs does without numpy
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Mask = bool | NDArray[np.bool]
+    Lengths = int | NDArray[np.int64]
+    ManySizes = Mapping[str, int | NDArray[np.int64] | None]
+    """Sizes by dim name, as :data:`NewSizes`, or columns of them, all equally long."""
+MERGED = 0
+"""Stands in a column for None: the rank is merged."""
+
+PADDED_TO = (64, 8)
+"""Multiples that coupled dims are taken to be padded to where a dim is judged beside them: one of
+64 hides nothing of a smaller period. These are what a sweep of a model measures, too."""
+
+ALWAYS_FUSED = frozenset({"in_proj", "in_proj_qkvz", "w1/w3"})
+"""Products that are stored as one, or that every kernel of experts multiplies as one."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """One matrix product as one device runs it.
+
+    ``weights`` are several tensors where they are multiplied together; ``parts`` are then the
+    products of each. ``module`` is the first one's, with ``{}`` in place of the layer's number.
+    ``role.part`` says whether it is dense, of an expert or of a shared expert. ``N`` and ``K`` are
+    0 where a config doesn't say them, None where ranks cannot share them evenly; ``whole`` is the
+    length that ``ranks`` ranks share, before they do. ``rows`` are rows of x, and how often each
+    number of them runs; none where that isn't known.
+    """
+
+    weights: tuple[str, ...]
+    module: str
+    layer: int | None
+    role: Role
+    N: int | None
+    K: int | None
+    whole: int
+    ranks: int
+    rows: Mapping[int, float]
+    dtype: str
+    bias: bool
+    model_storage: Storage
+    parts: tuple[Product, ...] = ()
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules of its parts."""
+        return tuple(dict.fromkeys(part.module for part in self.parts or (self,)))
+
+    @property
+    def storage(self) -> Storage:
+        """How its weights are stored: embedding and head stay 16 bit but in GGUF files, MXFP4 is a
+        format of experts, and what the config's ignore list names stays as it is."""
+        form = self.model_storage.form
+        is_plain = {"vocab": form != "gguf", "dense": form == "mxfp4"}
+        if is_plain.get(self.role.kind, False):
+            return PLAIN
+        return self.model_storage.of_modules(self.modules)
+
+
+class Products:
+    """The products of a checkpoint, run for a workload.
+
+    Parameters
+    ----------
+    inventory
+        The checkpoint.
+    tokens
+        Rows of x and how often each count runs.
+    tp
+        Tensor-parallel ranks that share the products.
+    dtype
+        The type that all products are computed in; by default each module's own.
+    deployment
+        An engine's ranks in place of ``tokens`` and ``tp``. What they cannot share is then None.
+
+    Raises
+    ------
+    ConfigError
+        Where ``tp`` ranks cannot share the heads of a layer.
+    """
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        tokens: Mapping[int, float],
+        tp: int = 1,
+        dtype: str | None = None,
+        *,
+        deployment: Deployment | None = None,
+    ) -> None:
+        self.inventory = inventory
+        self.tokens = tokens
+        self.tp = tp
+        self.dtype = dtype and compute_dtype(dtype)
+        self.plain_dtype = self.dtype or plain_dtype(inventory)
+        self.sharing = Sharing(inventory, deployment or Deployment(tp=tp, tokens=tokens))
+        self.fused = ALWAYS_FUSED
+        if deployment is None:
+            self.sharing.refuse_uneven_heads()
+        elif deployment.engine is not None:
+            self.fused |= deployment.engine.fused
+
+    def dtype_of(self, module: Module) -> str:
+        """The type that a module's products are computed in. Packed and integer weights are
+        turned into the model's plain type first; float8 is multiplied as it is."""
+        stored = dtype_name(module.dtype)
+        if self.dtype is not None:
+            return self.dtype
+        return stored if stored in DTYPES and stored != "int8" else self.plain_dtype
+
+    def rows_of(self, module: Module) -> Mapping[int, float]:
+        """How many rows reach a module's products, and how often; nothing where not known."""
+        return self.sharing.rows_of(module)
+
+    def together(self, modules: Iterable[Module]) -> list[list[Module]]:
+        """Modules in groups, each of those that are multiplied as one: dense ones of one parent
+        that kernels or the engine fuse. Most are alone."""
+        groups: dict[object, list[Module]] = {}
+        for i, module in enumerate(modules):
+            key: object = i
+            fused = role_of_module(module).fused
+            if len(module.gemms) == 1 and fused in self.fused:
+                key = (parent_of(module.name), fused)
+            groups.setdefault(key, []).append(module)
+        return list(groups.values())
+
+    def gemms(
+        self, module: Module, sizes: NewSizes = AS_STORED, others: Sequence[Module] = ()
+    ) -> list[Gemm]:
+        """A module's products on all ranks together, with dims at these sizes: one dense product
+        where a rank of it is merged (None), or where it runs as one with ``others``."""
+        lengths = self.lengths(module, sizes, others)
+        if is_merged(module, sizes):
+            is_biased = any(gemm.bias for gemm in module.gemms)
+            n, k = dense_lengths(module, lengths)
+            return [Gemm(module.name, int(n), int(k), is_biased)]
+        pairs = zip(module.gemms, lengths, strict=True)
+        return [Gemm(gemm.weight, int(n), int(k), gemm.bias) for gemm, (n, k) in pairs]
+
+    def lengths(
+        self, module: Module, sizes: ManySizes, others: Sequence[Module] = ()
+    ) -> list[tuple[Lengths, Lengths]]:
+        """N and K of a module's products on all ranks together, with dims at these sizes; a merged
+        rank counts as it is stored. N is longer by what runs as one with it (``others``)."""
+        lengths: list[tuple[Lengths, Lengths]] = []
+        for gemm in module.gemms:
+            sides: dict[str, Lengths] = {"N": gemm.N, "K": gemm.K}
+            for dim in self.inventory.fed_by.get(gemm.weight, ()):
+                for feed in dim.feeds:
+                    if feed.weight == gemm.weight:
+                        sides[feed.axis] = sides[feed.axis] + growth(dim, sizes)
+            lengths.append((sides["N"], sides["K"]))
+        if lengths:
+            n, k = lengths[-1]
+            lengths[-1] = (n + self._repeated(module), k)
+        for other in others:
+            n, k = lengths[0]
+            lengths[0] = (n + self.lengths(other, sizes)[0][0], k)
+        return lengths
+
+    def _repeated(self, module: Module) -> int:
+        """What all ranks together hold of N beyond its length: heads that they repeat, and rows
+        that pad a vocabulary."""
+        last = len(module.gemms) - 1
+        if self._shared_side(module, last, last + 1) != "N":
+            return 0
+        local = self.sharing.local(module, module.gemms[last].N)
+        if local is None:
+            return 0
+        return local * self.shares(module, last, last + 1)[0] - module.gemms[last].N
+
+    def uses_of(self, dim: Dim, sizes: NewSizes = AS_STORED) -> list[Use]:
+        """The dim's part in every product that it feeds, at each number of rows, whatever its own
+        size. Other dims have the sizes named, else those stored. Experts whose rows aren't known
+        are taken to get all tokens."""
+        uses = []
+        size = dim.size
+        for module, *others in self.together(self.inventory.modules_of[dim.name]):
+            gemms = self.gemms(module, {**sizes, dim.name: size}, others)
+            longer_gemms = self.gemms(module, {**sizes, dim.name: size + 1}, others)
+            for i, (gemm, longer) in enumerate(zip(gemms, longer_gemms, strict=True)):
+                if gemm == longer:
+                    continue
+                n_tp, k_tp = self.shares(module, i, len(gemms))
+                n_times, k_times = longer.N - gemm.N, longer.K - gemm.K
+                n = Side(gemm.N - n_times * size, n_times, n_tp)
+                k = Side(gemm.K - k_times * size, k_times, k_tp)
+                rows = self.rows_of(module) or self.tokens
+                dtype = self.dtype_of(module)
+                uses += [Use(gemm, n, k, m, dtype, weight) for m, weight in rows.items()]
+        return uses
+
+    def shares(self, module: Module, index: int, count: int) -> tuple[int, int]:
+        """The number of ranks that share N, and K, of the ``index``-th of ``count`` products of a
+        module. Groups of factors are held whole."""
+        side = self._shared_side(module, index, count)
+        ranks = self.sharing.ranks[role_of_module(module).shared_by]
+        return (ranks if side == "N" else 1), (ranks if side == "K" else 1)
+
+    def _shared_side(self, module: Module, index: int, count: int) -> Literal["N", "K", ""]:
+        """The side of one of a module's products that ranks share."""
+        split = role_of_module(module).split
+        if module.kind == "grouped" and count > 1:
+            return ""
+        if split == "column" and index == count - 1:
+            return "N"
+        return "K" if split == "row" and index == 0 else ""
+
+    def on_device(self, modules: Sequence[Module], sizes: NewSizes = AS_STORED) -> list[Product]:
+        """These modules' products on one device."""
+        products: list[Product] = []
+        for group in self.together(modules):
+            parts = list(chain.from_iterable(self._products(module, sizes) for module in group))
+            products += [_fuse(parts)] if len(group) > 1 else parts
+        return products
+
+    def _products(self, module: Module, sizes: NewSizes) -> Iterator[Product]:
+        """A module's products on one device."""
+        role = role_of_module(module)
+        gemms = self.gemms(module, sizes)
+        for i, gemm in enumerate(gemms):
+            n: int | None = gemm.N
+            k: int | None = gemm.K
+            side = self._shared_side(module, i, len(gemms))
+            whole = gemm.K if side == "K" else gemm.N
+            if side == "N":
+                whole -= self._repeated(module)
+                n = self.sharing.local(module, whole)
+            elif side == "K":
+                k = self.sharing.local(module, whole)
+            yield Product(
+                weights=(gemm.weight,),
+                module=re.sub(r"\.layers\.\d+\.", ".layers.{}.", module.name),
+                layer=module.layer,
+                role=role,
+                N=n,
+                K=k,
+                whole=whole,
+                ranks=self.sharing.ranks_of(module),
+                rows=self.rows_of(module),
+                dtype=self.dtype_of(module),
+                bias=gemm.bias,
+                model_storage=self.sharing.storage,
+            )
+
+    def time_us(
+        self, source: SizeSource, modules: Sequence[Module], sizes: NewSizes = AS_STORED
+    ) -> Interval | None:
+        """The time of the workload in these modules' products on one device; None where that of
+        one isn't known. Equal products are looked up once."""
+        counts: Counter[tuple[int, int, bool, str, tuple[tuple[int, float], ...]]] = Counter()
+        for product in self.on_device(modules, sizes):
+            if not product.N or not product.K:
+                return None
+            rows = tuple(product.rows.items())
+            counts[product.N, product.K, product.bias, product.dtype, rows] += 1
+        total = ZERO
+        for (n, k, bias, dtype, rows), count in counts.items():
+            time = self.product_us(source, Gemm("", n, k, bias), dtype, dict(rows))
+            if time is None:
+                return None
+            total += time.scaled(count)
+        return total
+
+    def product_us(
+        self,
+        source: SizeSource,
+        gemm: Gemm,
+        dtype: str,
+        rows: Mapping[int, float] | None = None,
+    ) -> Interval | None:
+        """The time of one product at all numbers of rows, by default those of the workload; None
+        where it is not known."""
+        rows = self.tokens if rows is None else rows
+        total = ZERO
+        for length, weight in rows.items():
+            time = source.latency_us(gemm, length, dtype)
+            if time is None:
+                return None
+            total += time.scaled(weight)
+        return total if rows else None
+
+
+def products(
+    inventory: Inventory, deployment: Deployment, sizes: NewSizes = AS_STORED
+) -> list[Product]:
+    """Return what one device of a deployment multiplies, with dims at these sizes.
+
+    Where ranks cannot share a side evenly the product is there, and the side is None.
+    """
+    model = Products(inventory, deployment.tokens, deployment.tp, deployment=deployment)
+    return model.on_device(inventory.modules, sizes)
+
+
+def _fuse(parts: Sequence[Product]) -> Product:
+    """The parts as one product: N is their sum, where all of them are known."""
+    n: int | None = None
+    lengths = [part.N for part in parts if part.N is not None]
+    if len(lengths) == len(parts):
+        n = sum(lengths) if all(lengths) else 0
+    weights = tuple(chain.from_iterable(part.weights for part in parts))
+    return replace(parts[0], weights=weights, N=n, parts=tuple(parts))
+
+
+def side_uses(
+    axis: Literal["N", "K"], other: int, tokens: Mapping[int, float], dtype: str
+) -> list[Use]:
+    """Return uses of a dim that is one side of a product beside a fixed ``other`` one."""
+    moved, fixed = Side(0, 1), Side(other)
+    uses = []
+    for count, weight in tokens.items():
+        if axis == "N":
+            uses.append(Use(Gemm("", 1, other), moved, fixed, count, dtype, weight))
+        else:
+            uses.append(Use(Gemm("", other, 1), fixed, moved, count, dtype, weight))
+    return uses
+
+
+def growth(dim: Dim, sizes: ManySizes) -> Lengths:
+    """Return how much longer than stored a dim is; 0 where it is merged."""
+    size = sizes.get(dim.name, dim.size)
+    return 0 if size is None else (size - dim.size) * (size != MERGED)
+
+
+def is_merged(module: Module, sizes: ManySizes) -> Mask:
+    """Return whether a rank of the module is merged, for each of the sizes."""
+    merged: Mask = False
+    for name in module.dims:
+        size = sizes.get(name, 1)
+        merged = merged | (True if size is None else size == MERGED)
+    return merged
+
+
+def dense_lengths(
+    module: Module, lengths: Sequence[tuple[Lengths, Lengths]]
+) -> tuple[Lengths, Lengths]:
+    """Return N and K of the dense weight in place of a module's factors of these lengths."""
+    n = module.out_features + lengths[-1][0] - module.gemms[-1].N
+    k = module.in_features + lengths[0][1] - module.gemms[0].K
+    return n, k
+
+
+def plain_dtype(inventory: Inventory) -> str:
+    """The compute type of what isn't quantised: that of most modules, else the config's."""
+    types = (dtype_name(module.dtype) for module in inventory.modules if module.gemms)
+    counts = Counter(dtype for dtype in types if dtype in DTYPES and dtype != "int8")
+    if counts:
+        return counts.most_common(1)[0][0]
+    config = inventory.config
+    named = dtype_name(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
+    return named if named in DTYPES else "bfloat16"
+
+
+def coupled_dims(inventory: Inventory, dim: Dim) -> list[Dim]:
+    """Return the other dims of the products that a dim feeds."""
+    weights = dict.fromkeys(feed.weight for feed in dim.feeds)
+    dims = {other.name: other for weight in weights for other in inventory.fed_by.get(weight, ())}
+    dims.pop(dim.name, None)
+    return list(dims.values())
+
+
+def padded_neighbours(
+    inventory: Inventory, dim: Dim, multiple: int, sizes: NewSizes = AS_STORED
+) -> dict[str, int]:
+    """Return the coupled dims of a dim that can be padded, at the next multiples of their
+    ``sizes``. A merged one is none."""
+    padded = {}
+    for other in coupled_dims(inventory, dim):
+        size = sizes.get(other.name, other.size)
+        if size is not None and other.padding == "exact":
+            padded[other.name] = -(-size // multiple) * multiple
+    return padded

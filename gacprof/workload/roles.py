@@ -1,0 +1,65 @@
+"""What ``roles.toml`` says of the weights of a role: how ranks share them, what runs as one."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from importlib.resources import files
+from typing import Literal
+
+from gacprof.checkpoint.inventory import Module
+from gacprof.checkpoint.layouts.names import SHARED
+
+
+@dataclass(frozen=True)
+class Role:
+    """A row of ``roles.toml``, where each field is explained; ``key`` is the row's own name. A word
+    that is no field is an error."""
+
+    key: str
+    name: str
+    block: Literal["attention", "gdn", "mamba", "mlp", "shared", "moe", ""] = ""
+    fused: str = ""
+    split: Literal["column", "row", "replicated"] = "replicated"
+    kind: Literal["dense", "expert", "vocab", "Mamba-1"] = "dense"
+    counted: str = ""
+    repeated: str = ""
+
+    @cached_property
+    def part(self) -> Literal["dense", "expert", "shared"]:
+        """Whether every token reaches it, those that a router sends, or all as a shared expert."""
+        if self.kind == "expert":
+            return "expert"
+        return "shared" if self.block == "shared" else "dense"
+
+    @cached_property
+    def shared_by(self) -> str:
+        """The ranks that share its weights, by their name in :attr:`Deployment.ranks`."""
+        if self.split == "replicated":
+            return "alone"
+        return {"expert": "experts", "shared": "shared", "dense": "tp"}[self.part]
+
+
+def _read() -> Mapping[str, Role]:
+    text = files(__package__).joinpath("roles.toml").read_text("utf-8")
+    return {
+        key: Role(**{"key": key, "name": key, **row}) for key, row in tomllib.loads(text).items()
+    }
+
+
+ROLES = _read()
+
+
+def role_of_module(module: Module) -> Role:
+    """Return the row of a module's role; a replicated one where no row lists it."""
+    shared = ROLES.get(f"shared_{module.role}")
+    if shared is not None and SHARED.search(module.name):
+        return shared
+    return ROLES.get(module.role) or _unlisted(module.role)
+
+
+@cache
+def _unlisted(key: str) -> Role:
+    return Role(key, key)

@@ -1,0 +1,160 @@
+"""How the ranks of a deployment share the weights of one checkpoint.
+
+Tensor parallelism after Megatron-LM splits q, k, v, gate and up along N, o and down along K. Heads
+are shared whole; those of keys and values are repeated where ranks outnumber them. A factor pair is
+split at its outer side, so that the ranks of factors stay whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gacprof.checkpoint.from_config import ConfigSizes
+from gacprof.checkpoint.inventory import Inventory, Module
+from gacprof.checkpoint.storage import Storage, storage_of_config
+from gacprof.core.errors import ConfigError
+from gacprof.workload.deployment import Deployment
+from gacprof.workload.roles import Role, role_of_module
+
+MXFP4_BLOCK = 32
+"""Weights a scale of MXFP4: experts are shared in whole blocks."""
+
+
+class Sharing:
+    """The part of each weight that one device holds, and the rows that reach it."""
+
+    def __init__(self, inventory: Inventory, deployment: Deployment) -> None:
+        self.inventory = inventory
+        self.deployment = deployment
+        self.ranks = deployment.ranks
+        engine = deployment.engine
+        self.uneven = engine.uneven if engine else frozenset()
+        self.vocab_multiple = engine.vocab_multiple if engine else 1
+        self.storage = deployment.storage or _storage_of(inventory)
+        self._attentions = {a.layer: a for a in inventory.attentions}
+        self._stated: dict[str, int] = {}
+        self._rows: dict[int, Mapping[int, float]] = {}
+
+    def stated(self, name: str) -> int:
+        """A size that the config states; 0 where it says none, or one that differs by layer."""
+        if name not in self._stated:
+            try:
+                self._stated[name] = ConfigSizes(self.inventory.config).get(name)
+            except ConfigError:
+                self._stated[name] = 0
+        return self._stated[name]
+
+    def count(self, name: str, layer: int | None) -> int:
+        """How many heads or groups of this name there are; 0 where that isn't known."""
+        attention = self._attentions.get(layer or 0)
+        if attention is not None and name in ("heads", "kv_heads"):
+            return attention.heads if name == "heads" else attention.kv_heads
+        return self.stated(name) if name else 0
+
+    def ranks_of(self, module: Module) -> int:
+        """The ranks among which no two hold the same of a module's weight."""
+        role = role_of_module(module)
+        return self._ranks(role, role.counted, self.count(role.counted, module.layer))
+
+    def _ranks(self, role: Role, name: str, count: int) -> int:
+        """The ranks among which no two hold the same of the ``count`` heads of this name."""
+        ranks = self.ranks[role.shared_by]
+        is_repeated = name == "kv_heads" and count and ranks % count == 0
+        if is_repeated or (name, count) == ("mamba_groups", 1):
+            return min(ranks, count)
+        return ranks
+
+    def local(self, module: Module, length: int) -> int | None:
+        """What one rank holds of the side that ranks share; None where they cannot share it."""
+        role = role_of_module(module)
+        if role.kind == "vocab":  # padded, and dealt out
+            padded = _up(length, self.vocab_multiple)
+            return -(-padded // self.ranks[role.shared_by])
+        repeated = self._repeated(role, module.layer)
+        if not 0 < repeated < length:
+            return self._stretch(role, role.counted, module.layer, length)
+        first = self._stretch(role, role.counted, module.layer, length - repeated)
+        last = self._stretch(role, role.repeated, module.layer, repeated)
+        return None if first is None or last is None else first + last
+
+    def _repeated(self, role: Role, layer: int | None) -> int:
+        """The length of keys and values behind q, or of B and C behind z and x, in one weight."""
+        attention = self._attentions.get(layer or 0)
+        if role.repeated == "kv_heads" and attention is not None:
+            return 2 * attention.kv_heads * attention.head_dim
+        if role.repeated == "mamba_groups":
+            return 2 * self.stated("mamba_groups") * self.stated("mamba_state")
+        return 0
+
+    def _stretch(self, role: Role, counted: str, layer: int | None, length: int) -> int | None:
+        """What one rank holds of a stretch of heads of one name."""
+        count = self.count(counted, layer)
+        ranks = self._ranks(role, counted, count)
+        if count and counted in self.uneven:
+            return -(-count // ranks) * (length // count)
+        if length % ranks == 0 and count % ranks == 0:
+            return length // ranks
+        if not counted and "widths" in self.uneven:
+            return -(-length // ranks)
+        if role.kind == "expert" and self.storage.form == "mxfp4" and length % MXFP4_BLOCK == 0:
+            return _up(-(-length // ranks), MXFP4_BLOCK)
+        return None
+
+    def rows_of(self, module: Module) -> Mapping[int, float]:
+        """How many rows reach a module on this device, and how often; nothing where the config
+        doesn't say how many experts a token goes to.
+
+        A token reaches k of E experts with one row each. Where experts are chosen evenly, one is
+        reached with the chance 1 − (1 − k/E)^tokens, and then by tokens · k / (E · chance) rows.
+        """
+        if role_of_module(module).part != "expert":
+            return self.deployment.tokens
+        stored = self._experts_in(module)
+        if stored not in self._rows:
+            self._rows[stored] = self._expert_rows(stored)
+        return self._rows[stored]
+
+    def _experts_in(self, module: Module) -> int:
+        """How many experts a module stands for: those of a stack, or of a config; else 1."""
+        gemm = module.gemms[-1]
+        info = self.inventory.tensors.get(gemm.weight)
+        if info is None:
+            return max(1, self.stated("experts"))
+        return max(1, info.numel // max(1, gemm.N * gemm.K)) if len(module.gemms) == 1 else 1
+
+    def _expert_rows(self, stored: int) -> Mapping[int, float]:
+        """The rows of so many equal experts, of which expert-parallel ranks hold equal parts."""
+        experts, chosen = self.stated("experts"), self.stated("experts_per_token")
+        if not experts or not chosen:
+            return {}
+        share = min(1.0, chosen / experts)
+        rows: dict[int, float] = {}
+        for tokens, weight in self.deployment.tokens.items():
+            chance = 1 - (1 - share) ** tokens
+            length = max(1, round(tokens * share / chance))
+            often = weight * chance * stored / self.ranks["expert_parallel"]
+            rows[length] = rows.get(length, 0.0) + often
+        return rows
+
+    def refuse_uneven_heads(self) -> None:
+        """Raise :class:`ConfigError` where ranks cannot share the heads or groups of a layer."""
+        for module in self.inventory.modules:
+            role = role_of_module(module)
+            for name in filter(None, (role.counted, role.repeated)):
+                count = self.count(name, module.layer)
+                if count % self._ranks(role, name, count):
+                    raise ConfigError(
+                        f"{self.ranks['tp']} TP ranks cannot share the {count} {name} of "
+                        f"{module.name}: choose a tp that divides them"
+                    )
+
+
+def _storage_of(inventory: Inventory) -> Storage:
+    try:
+        return storage_of_config(inventory.config)
+    except ConfigError:
+        return Storage("unknown", "unknown")
+
+
+def _up(length: int, multiple: int) -> int:
+    return -(-length // multiple) * multiple
