@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,8 +31,15 @@ NewSizes = Mapping[str, int | None]
 """New sizes by dim name. A dim not named keeps its size; ``None`` means that the dim is gone
 (its factors were multiplied out into one dense weight)."""
 
-ROTARY_TABLE = "rotary_emb.inv_freq"
-"""Ending of tensors that old checkpoints keep and models compute: no parameters."""
+_DERIVED = re.compile(
+    r"(.*\.)?(rotary_emb\.(inv_freq|cos_cached|sin_cached)|position_ids"
+    r"|(attn|attention)\.(masked_)?bias)"
+)
+
+
+def is_derived(tensor: str) -> bool:
+    """Tell whether old checkpoints store a tensor of this name that models make for themselves."""
+    return _DERIVED.fullmatch(tensor) is not None
 
 
 @dataclass(frozen=True)
@@ -283,12 +291,17 @@ class Inventory(Contents):
 
     @property
     def parameters(self) -> int:
-        """Stored parameters; a tensor stored once under two names counts once, and the rotary
-        tables that old checkpoints keep do not count."""
-        seen = {
-            t.stored_at: t.numel for t in self.tensors.values() if not t.name.endswith(ROTARY_TABLE)
-        }
-        return sum(seen.values())
+        """Stored parameters; a tensor stored once under two names counts once, and what models
+        make for themselves does not count."""
+        return sum(info.numel for info in self.stored_once if not is_derived(info.name))
+
+    @cached_property
+    def stored_once(self) -> Sequence[TensorInfo]:
+        """The tensors; of several names of the same bytes (tied embeddings) the first."""
+        infos: dict[object, TensorInfo] = {}
+        for info in self.tensors.values():
+            infos.setdefault(info.stored_at, info)
+        return list(infos.values())
 
     def dim(self, name: str) -> Dim:
         """Raises :class:`CheckpointError` for a dim that is not there."""

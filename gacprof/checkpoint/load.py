@@ -8,7 +8,6 @@ brings is run: the classes are transformers' own.
 from __future__ import annotations
 
 import contextlib
-import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import reduce
@@ -20,7 +19,7 @@ import transformers
 from torch import nn
 
 from gacprof.checkpoint.config import effective_config
-from gacprof.checkpoint.inventory import AttentionHeads, Inventory
+from gacprof.checkpoint.inventory import AttentionHeads, Inventory, is_derived
 from gacprof.checkpoint.layers import factors_of, parameter_names, put, put_sliced_layers, set_sizes
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.checkpoint.tensors import read_tensor
@@ -33,12 +32,6 @@ COMPUTED_IN = ("float64", "float32", "bfloat16", "float16")
 
 HEAD_COUNTS = {"num_attention_heads", "num_key_value_heads"}
 """Keys of a config."""
-
-DERIVED = re.compile(
-    r"(.*\.)?(rotary_emb\.(inv_freq|cos_cached|sin_cached)|position_ids"
-    r"|(attn|attention)\.(masked_)?bias)"
-)
-"""Tensors that old checkpoints store and models make for themselves."""
 
 
 def load_model(
@@ -94,7 +87,7 @@ def load_model(
 
 def weights_of(inventory: Inventory) -> set[str]:
     """Return the names of the tensors that a model does not make for itself."""
-    return {name for name in inventory.tensors if not DERIVED.fullmatch(name)}
+    return {name for name in inventory.tensors if not is_derived(name)}
 
 
 def torch_dtype(name: torch.dtype | str) -> torch.dtype:

@@ -14,21 +14,22 @@ from typing import Any, Literal, get_args
 import torch
 
 from gacprof import __version__
+from gacprof.checkpoint.config import without_code
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.products import Tokens
 from gacprof.checkpoint.scan import inventory_of, scan
+from gacprof.checkpoint.writer import check_output, write_weights
 from gacprof.compress.factoring import Factoring
-from gacprof.compress.folder import LayerResults, file_digests, write_compressed
+from gacprof.compress.folder import LayerResults, file_digests
 from gacprof.compress.llm_pruner import Pruning
 from gacprof.compress.low_rank import LowRank
 from gacprof.compress.options import Objective, RankOptions, WidthOptions
 from gacprof.compress.statistics import LENGTH, WINDOWS, calibration_ids
 from gacprof.compress.targets import targets_of
 from gacprof.core.errors import CheckpointError, ConfigError, require_one_of
-from gacprof.core.files import new_folder, write_record
+from gacprof.core.files import new_folder, write_json, write_record
 from gacprof.core.sizes import SizeSource
 from gacprof.diagnosing.source import open_source
-from gacprof.realigning.realign import check_output
 
 Method = Literal[LowRank, "llm-pruner"]
 
@@ -161,8 +162,11 @@ def compress(
             compressor.run(ids, Path(scratch), objective)
         choice = options.choose(compressor.losses(objective), ratio, objective)
         with new_folder(target) as new:
-            config = compressor.config(choice.sizes)
-            write_compressed(new, inventory, compressor.new_tensors(choice.sizes), config)
+            write_weights(new, inventory, compressor.new_tensors(choice.sizes))
+            write_json(new / "config.json", without_code(compressor.config(choice.sizes)))
+            for name in inventory.side_files:
+                if name != "config.json" and not name.endswith(".py"):
+                    shutil.copy(Path(inventory.folder) / name, new / name)
             compression = Compression(
                 out=str(target),
                 checkpoint=inventory.path,

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from gacprof.checkpoint.inventory import Inventory, TensorInfo
+from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.layouts.linear import bias_of
 from gacprof.checkpoint.tensors import read_tensor
-from gacprof.compress.folder import LayerResults, NewTensors
+from gacprof.checkpoint.writer import OutputTensor, read_blocks
+from gacprof.compress.folder import LayerResults
 from gacprof.compress.layered import LayeredModel
 from gacprof.compress.low_rank import (
     METRICS,
@@ -125,22 +127,31 @@ class Factoring:
         """The config: SVD-LLM's layout has no ranks in it."""
         return dict(self.inventory.config)
 
-    def new_tensors(self, sizes: Mapping[str, int | None]) -> NewTensors:
-        """The tensors of the model at these ranks; None leaves a target dense."""
+    def new_tensors(self, sizes: Mapping[str, int | None]) -> Iterator[OutputTensor]:
+        """Yield the tensors of the model at these ranks; None leaves a target dense."""
         targets = [target for layer in self.by_layer.values() for target in layer]
         factored = {t.weight: t for t in targets if sizes[t.name] is not None}
-        biases = {t.bias: t for t in factored.values() if t.bias}
+        biases = {t.bias: bias_of(t.outer) for t in factored.values() if t.bias}
+        for info in self.inventory.stored_once:
+            target = factored.get(info.name)
+            if target is None:
+                blocks = partial(read_blocks, self.inventory, info.name)
+                name = biases.get(info.name, info.name)
+                yield OutputTensor(name, info.dtype, info.shape, info.name, blocks)
+                continue
+            rank = sizes[target.name]
+            assert rank is not None
+            shapes = {
+                target.inner: (rank, target.in_features),
+                target.outer: (target.out_features, rank),
+            }
+            for name, shape in shapes.items():
+                blocks = partial(self._factor_blocks, target, name, rank)
+                yield OutputTensor(name, info.dtype, shape, info.name, blocks)
 
-        def tensors(info: TensorInfo) -> Mapping[str, torch.Tensor]:
-            if info.name in factored:
-                target = factored[info.name]
-                rank = sizes[target.name]
-                results = self.results.load(target.layer)
-                u = results[f"{target.name}/u"][:, :rank].contiguous()
-                return {target.inner: results[f"{target.name}/v"][:rank], target.outer: u}
-            name = info.name
-            if name in biases:
-                name = bias_of(biases[name].outer)
-            return {name: read_tensor(self.inventory, info.name)}
-
-        return tensors
+    def _factor_blocks(self, target: Target, name: str, rank: int) -> Iterator[torch.Tensor]:
+        """Yield a factor of a target cut to a rank, read from the results of its layer."""
+        if name == target.inner:
+            yield self.results.read(target.layer, f"{target.name}/v")[:rank]
+        else:
+            yield self.results.read(target.layer, f"{target.name}/u")[:, :rank]

@@ -7,8 +7,7 @@ last layers stay whole, and so do heads, which no map can move.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,14 @@ from torch import nn
 
 from gacprof.checkpoint.inventory import Dim, Inventory
 from gacprof.checkpoint.layouts.configs import with_widths
-from gacprof.checkpoint.tensors import read_tensor
-from gacprof.compress.folder import LayerResults, NewTensors
+from gacprof.checkpoint.writer import OutputTensor
+from gacprof.compress.folder import LayerResults
 from gacprof.compress.layered import LayeredModel
 from gacprof.compress.options import PRUNED, Objective
 from gacprof.compress.statistics import backward_statistics
 from gacprof.core.errors import CheckpointError
-from gacprof.realigning.changes import NewTensor, new_checkpoint
-from gacprof.realigning.values import NewValues
+from gacprof.realigning.changes import new_checkpoint
+from gacprof.realigning.realign import output_tensors
 
 
 def prunable_widths(inventory: Inventory) -> list[Dim]:
@@ -118,8 +117,10 @@ class Pruning:
         """The config with these widths; one number that layers do not share stays as it is."""
         return with_widths(self.inventory.config, self.inventory.dims, sizes)
 
-    def new_tensors(self, sizes: Mapping[str, int | None]) -> NewTensors:
-        """The tensors of the model with the most important units of each width."""
+    def new_tensors(self, sizes: Mapping[str, int | None]) -> Iterator[OutputTensor]:
+        """Yield the tensors of the model with the most important units of each width."""
+        names = {info.name for info in self.inventory.stored_once}
         new = new_checkpoint(self.inventory, sizes)
-        values = NewValues(new, partial(read_tensor, self.inventory), self.importance())
-        return lambda info: {info.name: values.tensor(NewTensor(info.name, (info.name,)))}
+        for tensor in output_tensors(new, self.importance()):
+            if tensor.name in names:
+                yield tensor

@@ -18,11 +18,12 @@ from gacprof.check.verify import SEQUENCES, logits_of
 from gacprof.checkpoint.containers import check_link
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.scan import inventory_of
+from gacprof.checkpoint.writer import write_weights
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import new_folder, read_json, write_json
 from gacprof.export.decoder import FAMILIES, MODULE, Decoder, read_decoder
 from gacprof.realigning.changes import NewCheckpoint, NewTensor
-from gacprof.realigning.realign import write_weights
+from gacprof.realigning.realign import output_tensors
 
 TOKENS = 16
 
@@ -105,7 +106,8 @@ def export(
 def write_folder(inventory: Inventory, decoder: Decoder, tokenizer: Path, folder: Path) -> None:
     """Write weights under their exported names, config, code and tokenizer."""
     tensors = tuple(NewTensor(new, (old,)) for old, new in decoder.names.items())
-    write_weights(NewCheckpoint(inventory, {}, (), (), tensors), folder)
+    new = NewCheckpoint(inventory, {}, (), (), tensors)
+    write_weights(folder, inventory, output_tensors(new))
     write_json(folder / "config.json", decoder.config)
     code = Path(__file__).with_name("modeling_llama.py").read_text(encoding="utf-8")
     code = code.replace("Llama", FAMILIES[decoder.family]).replace("llama", decoder.family)
