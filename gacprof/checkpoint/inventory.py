@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
-from gacprof.checkpoint.layouts.names import tensors_below
+from gacprof.checkpoint.layouts.names import template_of
 from gacprof.core.errors import CheckpointError
 from gacprof.core.sizes import Gemm
 
@@ -98,6 +99,24 @@ class Contents:
 
     def shape(self, tensor: str) -> tuple[int, ...]:
         return self.tensors[tensor].shape
+
+    @cached_property
+    def by_template(self) -> Mapping[str, Sequence[str]]:
+        """The names of tensors by their template (:mod:`gacprof.checkpoint.layouts.names`)."""
+        names: dict[str, list[str]] = {}
+        for name in self.tensors:
+            names.setdefault(template_of(name), []).append(name)
+        return names
+
+    def below(self, module: str) -> Sequence[str]:
+        """Return the names of the tensors in a module, at any depth."""
+        first = bisect_left(self._sorted_names, f"{module}.")
+        last = bisect_left(self._sorted_names, f"{module}/", first)  # "/" comes right after "."
+        return self._sorted_names[first:last]
+
+    @cached_property
+    def _sorted_names(self) -> Sequence[str]:
+        return sorted(self.tensors)
 
 
 @dataclass(frozen=True)
@@ -318,7 +337,7 @@ class Inventory(Contents):
         can. A tensor beside them (a dense weight, a scale, the bias of one group) would be lost.
         """
         ranks = self.ranks_of(module)
-        beside = set(self._below[module.name]) - {*module.weights, *module.outer_biases}
+        beside = set(self.below(module.name)) - {*module.weights, *module.outer_biases}
         if not ranks:
             return "it has no factors"
         if beside:
@@ -333,10 +352,6 @@ class Inventory(Contents):
         pairs = [module for module in self.modules_of[dim.name] if module.kind == "factored"]
         is_rank = dim.kind == "rank" and len(pairs) == len(self.modules_of[dim.name])
         return is_rank and not any(map(self.merge_refusal, pairs))
-
-    @cached_property
-    def _below(self) -> Mapping[str, Sequence[str]]:
-        return tensors_below(self.tensors)
 
     @cached_property
     def fed_by(self) -> Mapping[str, Sequence[Dim]]:
