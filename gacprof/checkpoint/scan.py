@@ -84,16 +84,24 @@ def scan(path: str | Path, *, factors: tuple[str, str] | None = None) -> Invento
     config = contents.config
     if (folder / "config.json").exists():
         config = read_json_object(folder / "config.json")
-    names = sorted(file.name for file in folder.iterdir() if file.is_file())
     side = {}
     slicing = weights.with_suffix(".json")
     if weights.suffix == ".pt" and slicing.is_file():  # SliceGPT's, beside its weights
         side[slicing.name] = read_json_object(slicing)
-    side_files = [n for n in names if n in side or any(fnmatch(n, p) for p in SIDE_FILES)]
-    for name in side_files:
-        check_link(folder / name)
     contents = replace(contents, config=config, side=side, factors=factors)
-    return describe(contents, str(path), tuple(side_files))
+    return describe(contents, str(path), tuple(side_files(folder)) + tuple(side))
+
+
+def side_files(folder: Path) -> list[str]:
+    """Return the names of a folder's files that belong to a model besides its weights.
+
+    Raises :class:`CheckpointError` for a link out of the folder.
+    """
+    names = sorted(file.name for file in folder.iterdir() if file.is_file())
+    side = [name for name in names if any(fnmatch(name, pattern) for pattern in SIDE_FILES)]
+    for name in side:
+        check_link(folder / name)
+    return side
 
 
 def inventory_of(checkpoint: str | Path | Inventory | nn.Module) -> Inventory:

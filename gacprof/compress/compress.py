@@ -23,7 +23,7 @@ from gacprof.compress.factoring import Factoring
 from gacprof.compress.folder import LayerResults, file_digests
 from gacprof.compress.llm_pruner import Pruning
 from gacprof.compress.low_rank import LowRank
-from gacprof.compress.options import Objective, RankOptions, WidthOptions
+from gacprof.compress.options import Objective, choose
 from gacprof.compress.statistics import LENGTH, WINDOWS, calibration_ids
 from gacprof.compress.targets import targets_of
 from gacprof.core.errors import CheckpointError, ConfigError, require_one_of
@@ -150,17 +150,18 @@ def compress(
     with _work_folder(target, work) as folder:
         results = LayerResults(folder, _request(inventory, method, ids))
         compressor: Factoring | Pruning
-        options: RankOptions | WidthOptions
         if method == "llm-pruner":
             compressor = Pruning(inventory, results, device)
-            options = WidthOptions(inventory, compressor.widths, size_source, tokens, multiple)
         else:
-            targets = targets_of(inventory)
-            compressor = Factoring(inventory, targets, method, results, device)
-            options = RankOptions(inventory, targets, size_source, tokens, multiple)
+            compressor = Factoring(inventory, targets_of(inventory), method, results, device)
+        candidates, room = compressor.candidates(ratio, size_source, tokens, multiple)
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             compressor.run(ids, Path(scratch), objective)
-        choice = options.choose(compressor.losses(objective), ratio, objective)
+        losses = compressor.losses(objective)
+        options = {
+            name: row.options(losses.get(name, ()), objective) for name, row in candidates.items()
+        }
+        choice = choose(options, room)
         with new_folder(target) as new:
             write_weights(new, inventory, compressor.new_tensors(choice.sizes))
             write_json(new / "config.json", without_code(compressor.config(choice.sizes)))

@@ -12,6 +12,7 @@ from torch import nn
 
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.layouts.linear import bias_of
+from gacprof.checkpoint.products import Tokens, plain_dtype
 from gacprof.checkpoint.tensors import read_tensor
 from gacprof.checkpoint.writer import OutputTensor, read_blocks
 from gacprof.compress.folder import LayerResults
@@ -24,7 +25,7 @@ from gacprof.compress.low_rank import (
     loss_by_rank,
     unweighted,
 )
-from gacprof.compress.options import Objective
+from gacprof.compress.options import Candidates, Objective, parameters_left
 from gacprof.compress.statistics import (
     Covariance,
     LayerStatistics,
@@ -32,6 +33,8 @@ from gacprof.compress.statistics import (
     forward_statistics,
 )
 from gacprof.compress.targets import Target
+from gacprof.core.sizes import SizeSource
+from gacprof.diagnosing.safe_ranks import safe_ranks
 from gacprof.realigning.values import rounded
 
 
@@ -59,6 +62,7 @@ class Factoring:
         self.method = method
         self.results = results
         self.device = torch.device(device)
+        self.targets = targets
         self.by_layer: dict[int, list[Target]] = {}
         for target in targets:
             self.by_layer.setdefault(target.layer, []).append(target)
@@ -123,14 +127,35 @@ class Factoring:
                     losses[name.removesuffix(curve)] = values.tolist()
         return losses
 
+    def candidates(
+        self, ratio: float, source: SizeSource | None, tokens: Tokens | None, multiple: int
+    ) -> tuple[dict[str, Candidates], int]:
+        """Return the ranks on offer by target, and the parameters that a ratio leaves of them.
+
+        Without a source they are the multiples.
+        """
+        dtype = plain_dtype(self.inventory)
+        by_shape: dict[tuple[int, int], list[int]] = {}
+        candidates = {}
+        for target in self.targets:
+            if target.shape not in by_shape and source is not None:
+                ranks = safe_ranks(target.shape, source, tokens=tokens, dtype=dtype)
+                by_shape[target.shape] = ranks
+            elif target.shape not in by_shape:
+                multiples = range(multiple, target.max_rank + 1, multiple)
+                by_shape[target.shape] = list(multiples) or [target.max_rank]
+            candidates[target.name] = Candidates(
+                by_shape[target.shape], target.own_rank(ratio), target.unit, target.parameters
+            )
+        return candidates, parameters_left(sum(t.parameters for t in self.targets), ratio)
+
     def config(self, sizes: Mapping[str, int | None]) -> dict[str, Any]:
         """The config: SVD-LLM's layout has no ranks in it."""
         return dict(self.inventory.config)
 
     def new_tensors(self, sizes: Mapping[str, int | None]) -> Iterator[OutputTensor]:
         """Yield the tensors of the model at these ranks; None leaves a target dense."""
-        targets = [target for layer in self.by_layer.values() for target in layer]
-        factored = {t.weight: t for t in targets if sizes[t.name] is not None}
+        factored = {t.weight: t for t in self.targets if sizes[t.name] is not None}
         biases = {t.bias: bias_of(t.outer) for t in factored.values() if t.bias}
         for info in self.inventory.stored_once:
             target = factored.get(info.name)

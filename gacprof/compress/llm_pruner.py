@@ -16,14 +16,20 @@ from torch import nn
 
 from gacprof.checkpoint.inventory import Dim, Inventory
 from gacprof.checkpoint.layouts.configs import with_widths
+from gacprof.checkpoint.products import Tokens
 from gacprof.checkpoint.writer import OutputTensor
 from gacprof.compress.folder import LayerResults
 from gacprof.compress.layered import LayeredModel
-from gacprof.compress.options import PRUNED, Objective
+from gacprof.compress.options import Candidates, Objective, parameters_left
 from gacprof.compress.statistics import backward_statistics
-from gacprof.core.errors import CheckpointError
+from gacprof.core.errors import CheckpointError, PlanError
+from gacprof.core.sizes import SizeSource
+from gacprof.diagnosing.source import products_for
 from gacprof.realigning.changes import new_checkpoint
 from gacprof.realigning.realign import output_tensors
+
+PRUNED = "mlp"
+"""The role of the widths that are pruned. No config says widths of experts that differ."""
 
 
 def prunable_widths(inventory: Inventory) -> list[Dim]:
@@ -112,6 +118,32 @@ class Pruning:
             scale = 1.0 if objective == "loss" else 1 / total
             losses[name] = losses_by_width(importance * scale)
         return losses
+
+    def candidates(
+        self, ratio: float, source: SizeSource | None, tokens: Tokens | None, multiple: int
+    ) -> tuple[dict[str, Candidates], int]:
+        """Return the widths on offer by dim, and the parameters that they may take together.
+
+        The ratio is of all MLPs: what the layers that stay whole keep, the others lose.
+        """
+        total = sum(d.size * d.params_per_unit for d in self.inventory.dims if d.role == PRUNED)
+        pruned = sum(dim.size * dim.params_per_unit for dim in self.widths)
+        room = pruned - (total - parameters_left(total, ratio))
+        if room <= 0:
+            raise PlanError(
+                f"the pruned layers have {pruned / total:.0%} of the MLPs' parameters: "
+                f"a ratio of {ratio:g} would leave nothing of them"
+            )
+        candidates = {}
+        for dim in self.widths:
+            sizes = [*range(multiple, dim.size, multiple), dim.size]
+            if source is not None:
+                uses = products_for(self.inventory, source, tokens=tokens).uses_of(dim)
+                verdicts = source.judge(uses, source.sizes(uses, 1, dim.size))
+                sizes = [v.size for v in verdicts if v.verdict == "safe"] or [dim.size]
+            own_size = max(1, dim.size * room // pruned)
+            candidates[dim.name] = Candidates(sizes, own_size, dim.params_per_unit)
+        return candidates, room
 
     def config(self, sizes: Mapping[str, int | None]) -> dict[str, Any]:
         """The config with these widths; one number that layers do not share stays as it is."""

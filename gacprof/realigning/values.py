@@ -43,9 +43,9 @@ class NewValues:
 
     def tensor(self, new: NewTensor) -> torch.Tensor:
         """The elements of a new tensor, in the stored dtype: a copy, contiguous."""
-        parts = [self._resized(name) for name in new.parts]
+        parts = [self.resized(name) for name in new.parts]
         if new.inner:
-            parts = self._multiplied(parts, self._resized(new.inner))
+            parts = self._multiplied(parts, self.resized(new.inner))
         if len(parts) == 1:
             return parts[0].clone(memory_format=torch.contiguous_format)
         return torch.cat(parts)
@@ -84,8 +84,8 @@ class NewValues:
             for part, section in zip(outer, sections, strict=True)
         ]
 
-    def _resized(self, name: str) -> torch.Tensor:
-        """A stored tensor with all of its changes."""
+    def resized(self, name: str) -> torch.Tensor:
+        """Return a stored tensor with all of its changes."""
         tensor = self.read(name)
         for axis, segments in self._axes(name).items():
             tensor = resized(tensor, axis, segments)
