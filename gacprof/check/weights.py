@@ -56,7 +56,7 @@ def compare_weights(inventory: Inventory, other: Inventory) -> WeightComparison:
             merged.append(dense[1].dtype)
             names -= {*stored_names(dense[1]), *stored_names(factored[1])}
     in_both = names & inventory.tensors.keys() & other.tensors.keys()
-    same = {name for name in in_both if same_values(sides[0].resized(name), sides[1].resized(name))}
+    same = {name for name in in_both if same_values(sides[0].changed(name), sides[1].changed(name))}
     equal = sum(inventory.shape(name) == other.shape(name) for name in same)
     return WeightComparison(equal, len(same) - equal, tuple(merged), tuple(sorted(names - same)))
 
@@ -79,8 +79,8 @@ def same_values(tensor: torch.Tensor, other: torch.Tensor) -> bool:
 
 def is_product(dense: tuple[NewValues, Module], factored: tuple[NewValues, Module]) -> bool:
     """Tell whether a weight and its bias are factors multiplied out, rounded once to its type."""
-    stored = torch.cat([dense[0].resized(name).flatten() for name in stored_names(dense[1])])
-    inner, *others = [factored[0].resized(name).double() for name in stored_names(factored[1])]
+    stored = torch.cat([dense[0].changed(name).flatten() for name in stored_names(dense[1])])
+    inner, *others = [factored[0].changed(name).double() for name in stored_names(factored[1])]
     count = len(factored[1].gemms) - 1
     # Each outer factor reads its own part of what the inner one gives
     weight = torch.block_diag(*others[:count]) @ inner

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -48,6 +51,22 @@ SIDE_FILES = (
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}(@[\w./-]{1,100})?")
 
 
+@contextlib.contextmanager
+def collector_paused() -> Iterator[None]:
+    """Make many small objects, none of them garbage, without the collector.
+
+    It would walk them again and again: a third of the time that 90,000 tensors take.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@collector_paused()
 def scan(path: str | Path, *, factors: tuple[str, str] | None = None) -> Inventory:
     """Describe a checkpoint from its headers: layers, products, adjustable dims.
 
@@ -89,7 +108,7 @@ def scan(path: str | Path, *, factors: tuple[str, str] | None = None) -> Invento
     if weights.suffix == ".pt" and slicing.is_file():  # SliceGPT's, beside its weights
         side[slicing.name] = read_json_object(slicing)
     contents = replace(contents, config=config, side=side, factors=factors)
-    return describe(contents, str(path), tuple(side_files(folder)) + tuple(side))
+    return describe(contents, str(path), tuple(sorted({*side_files(folder), *side})))
 
 
 def side_files(folder: Path) -> list[str]:

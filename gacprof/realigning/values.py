@@ -43,9 +43,9 @@ class NewValues:
 
     def tensor(self, new: NewTensor) -> torch.Tensor:
         """The elements of a new tensor, in the stored dtype: a copy, contiguous."""
-        parts = [self.resized(name) for name in new.parts]
+        parts = [self.changed(name) for name in new.parts]
         if new.inner:
-            parts = self._multiplied(parts, self.resized(new.inner))
+            parts = self._multiplied(parts, self.changed(new.inner))
         if len(parts) == 1:
             return parts[0].clone(memory_format=torch.contiguous_format)
         return torch.cat(parts)
@@ -84,7 +84,7 @@ class NewValues:
             for part, section in zip(outer, sections, strict=True)
         ]
 
-    def resized(self, name: str) -> torch.Tensor:
+    def changed(self, name: str) -> torch.Tensor:
         """Return a stored tensor with all of its changes."""
         tensor = self.read(name)
         for axis, segments in self._axes(name).items():

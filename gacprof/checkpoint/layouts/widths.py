@@ -13,7 +13,7 @@ from dataclasses import replace
 from gacprof.checkpoint.inventory import Contents, Dim, Feed, Place
 from gacprof.checkpoint.layouts.configs import count, part_of, width_keys
 from gacprof.checkpoint.layouts.linear import Linear, stored_linear, unknown_tensor
-from gacprof.checkpoint.layouts.names import EXPERT, role_of, template_of, tower_of
+from gacprof.checkpoint.layouts.names import parent_of, role_of, tower_of
 from gacprof.core.dtypes import FLOATING
 
 STACKED = "experts"
@@ -37,7 +37,7 @@ def find_widths(contents: Contents, linears: Sequence[Linear]) -> list[Dim]:
     for linear in linears:
         role = linear.role.removeprefix("expert_")
         if role in _COPIES:  # BERT has intermediate.dense and output.dense
-            mlp = re.sub(r"\.(intermediate|output)$", "", linear.name.rpartition(".")[0])
+            mlp = parent_of(linear.name).removesuffix(".intermediate").removesuffix(".output")
             mlps.setdefault(mlp, {})[role] = linear
         elif role in ("q", "k", "v", "qkv", "o"):
             attention.update(linear.weights, linear.biases)
@@ -89,7 +89,7 @@ def _width(contents: Contents, mlp: str, parts: Mapping[str, Linear], others: Se
             else:
                 starts = range(0, max(copies, linear.joined) * size, size)
                 places += [Place(tensor, axis, start) for start in starts]
-    role = "expert" if EXPERT.search(template_of(f"{mlp}.")) else "mlp"
+    role = "expert" if down.role.startswith("expert_") else "mlp"
     if tower_of(mlp):
         role = "tower"
     elif mlp.endswith(("shared_expert", "shared_experts", "shared_mlp")):
@@ -113,15 +113,19 @@ def _width(contents: Contents, mlp: str, parts: Mapping[str, Linear], others: Se
 
 def _refusal(contents: Contents, parts: Mapping[str, Linear], others: Set[str]) -> str:
     """Reason why a width may not change: a packed weight, or an unknown tensor of its size."""
-    tensors = {t for linear in parts.values() for t in (*linear.weights, *linear.biases)}
+    reasons = [linear.why for linear in parts.values() if linear.why]
+    if reasons:
+        return reasons[0]
+    tensors: set[str] = set()
+    for linear in parts.values():
+        tensors.update(linear.weights, linear.biases)
     size, hidden = parts["down"].in_features, parts["down"].out_features
     sizes = {size, *(x.out_features for role, x in parts.items() if role != "down")}
     if hidden == size:
         tensors |= set(filter(_OF_THE_STREAM.fullmatch, others))
     else:
         sizes.discard(hidden)
-    reasons = [linear.why for linear in parts.values()]
-    return unknown_tensor(contents, others - tensors, sizes) or max(reasons)
+    return unknown_tensor(contents, others - tensors, sizes)
 
 
 IN_HALVES = "is_concatenated"
