@@ -297,9 +297,13 @@ class Inventory(Contents):
     @cached_property
     def has_own_head(self) -> bool:
         """True where weights of the head are stored, and not as a second name of the embedding."""
-        places = {name: info.stored_at for name, info in self.tensors.items()}
-        tables = {places[f"{m.name}.weight"] for m in self.modules if m.kind == "embedding"}
-        heads = {places[gemm.weight] for m in self.modules if m.role == "head" for gemm in m.gemms}
+        tables: set[object] = set()
+        heads: set[object] = set()
+        for module in self.modules:
+            if module.kind == "embedding":
+                tables.add(self.tensors[f"{module.name}.weight"].stored_at)
+            elif module.role == "head":
+                heads.update(self.tensors[weight].stored_at for weight in module.weights)
         return not heads <= tables
 
     @property

@@ -24,6 +24,8 @@ BLOCK_BYTES = 1 << 22
 """Copying 4 MB at a time is as fast as ``cp``."""
 
 INDEX = "model.safetensors.index.json"
+RECORD = "gacprof.json"
+"""What a new folder says of where it comes from."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from gacprof.checkpoint.config import without_code
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.products import Tokens
 from gacprof.checkpoint.scan import inventory_of, scan
-from gacprof.checkpoint.writer import check_output, write_weights
+from gacprof.checkpoint.writer import RECORD, check_output, write_weights
 from gacprof.compress.factoring import Factoring
 from gacprof.compress.folder import LayerResults, file_digests
 from gacprof.compress.llm_pruner import Pruning
@@ -33,7 +33,6 @@ from gacprof.diagnosing.source import open_source
 
 Method = Literal[LowRank, "llm-pruner"]
 
-RECORD = "gacprof.json"
 SCHEMA = "gacprof.compressed/2"
 
 

@@ -65,13 +65,6 @@ def taylor_importance(layer: nn.Module, prefix: str, dim: Dim) -> torch.Tensor:
     return importance
 
 
-def losses_by_width(importance: torch.Tensor) -> list[float]:
-    """Return the importance that the widths 0 … all lose, the least important units going first."""
-    descending = importance.sort(descending=True).values
-    lost = descending.sum() - descending.cumsum(0)
-    return [float(importance.sum()), *lost.clamp(min=0).tolist()]
-
-
 class Pruning:
     """The widths of a model's MLPs, and the importance of their units, a file a finished layer."""
 
@@ -111,12 +104,17 @@ class Pruning:
         return importance
 
     def losses(self, objective: Objective) -> dict[str, list[float]]:
-        """Return the importance that the widths 0, 1, … lose, by energy as a share of all."""
+        """Return the importance that the widths 0, 1, … lose, by energy as a share of all.
+
+        The least important units go first.
+        """
         losses = {}
         for name, importance in self.importance().items():
             total = float(importance.sum()) or 1.0
             scale = 1.0 if objective == "loss" else 1 / total
-            losses[name] = losses_by_width(importance * scale)
+            left = (importance * scale).sort(descending=True).values.cumsum(0)
+            lost = (left[-1] - left).clamp(min=0)
+            losses[name] = [float(left[-1]), *lost.tolist()]
         return losses
 
     def candidates(

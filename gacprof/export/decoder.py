@@ -61,7 +61,10 @@ def read_decoder(inventory: Inventory) -> Decoder:
             f"{inventory.path} is not exported: only {', '.join(FAMILIES)} are, neither quantised "
             "nor with a sliced hidden size, and with one head_dim in all layers"
         )
-    names = exported_names(inventory)
+    ours = parameter_names(inventory)
+    names = {name: ours.get(name, name) for name in inventory.tensors if not is_derived(name)}
+    if not inventory.has_own_head:
+        names.pop("lm_head.weight", None)  # a second name of the embedding
     factored = [m for m in inventory.modules if m.kind in ("factored", "grouped")]
     ranks = {module.name: ranks_of(module) for module in factored}
     heads = [[a.heads, a.kv_heads] for a in inventory.attentions]
@@ -96,16 +99,6 @@ def ranks_of(module: Module) -> int | list[int]:
     """The rank of a module's factors, or the ranks of its groups."""
     ranks = [gemm.K for gemm in module.gemms[1:]]
     return ranks[0] if module.kind == "factored" else ranks
-
-
-def exported_names(inventory: Inventory) -> dict[str, str]:
-    """Exported names by stored ones: of factored modules ``….inner.weight`` [r, in] and
-    ``….outer.weight`` [out, r], of groups ``….outer.{i}.weight``; all others are a Llama's."""
-    ours = parameter_names(inventory)
-    names = {name: ours.get(name, name) for name in inventory.tensors if not is_derived(name)}
-    if not inventory.has_own_head:
-        names.pop("lm_head.weight", None)  # a second name of the embedding
-    return names
 
 
 def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:

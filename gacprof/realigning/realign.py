@@ -14,7 +14,7 @@ from gacprof.checkpoint.inventory import Inventory, NewSizes
 from gacprof.checkpoint.layouts.configs import untrue_keys, width_keys
 from gacprof.checkpoint.scan import inventory_of, scan
 from gacprof.checkpoint.tensors import read_tensor
-from gacprof.checkpoint.writer import OutputTensor, check_output, write_weights
+from gacprof.checkpoint.writer import RECORD, OutputTensor, check_output, write_weights
 from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.core.files import new_folder, write_json
 from gacprof.planning.plan import Plan, load_plan
@@ -150,7 +150,6 @@ def round_up(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
 
 
-RECORD = "gacprof.json"
 SCHEMA = "gacprof.realigned/2"
 
 

@@ -111,7 +111,9 @@ def unknown_tensor(contents: Contents, names: Collection[str], sizes: Collection
 def dense_linears(contents: Contents, others: Iterable[Linear]) -> Iterator[Linear]:
     """Every two-dimensional ``X.weight`` that is no embedding and of none of the ``others``."""
     tensors = contents.tensors
-    used = {tensor for linear in others for tensor in (*linear.weights, *linear.biases)}
+    used: set[str] = set()
+    for linear in others:
+        used.update(linear.weights, linear.biases)
     templates = contents.by_template
     conv1d = chain(*(templates[template] for template in templates if template.endswith(CONV1D)))
     is_in_out = any(_is_in_out(contents, name) for name in conv1d)
