@@ -135,18 +135,16 @@ class Factoring:
         Without a source they are the multiples.
         """
         dtype = plain_dtype(self.inventory)
-        by_shape: dict[tuple[int, int], list[int]] = {}
-        candidates = {}
-        for target in self.targets:
-            if target.shape not in by_shape and source is not None:
-                ranks = safe_ranks(target.shape, source, tokens=tokens, dtype=dtype)
-                by_shape[target.shape] = ranks
-            elif target.shape not in by_shape:
-                multiples = range(multiple, target.max_rank + 1, multiple)
-                by_shape[target.shape] = list(multiples) or [target.max_rank]
-            candidates[target.name] = Candidates(
-                by_shape[target.shape], target.own_rank(ratio), target.unit, target.parameters
-            )
+        ranks: dict[tuple[int, int], list[int]] = {}
+        for target in {target.shape: target for target in self.targets}.values():
+            multiples = range(multiple, target.max_rank + 1, multiple)
+            ranks[target.shape] = list(multiples) or [target.max_rank]
+            if source is not None:
+                ranks[target.shape] = safe_ranks(target.shape, source, tokens=tokens, dtype=dtype)
+        candidates = {
+            t.name: Candidates(ranks[t.shape], t.own_rank(ratio), t.unit, t.parameters)
+            for t in self.targets
+        }
         return candidates, parameters_left(sum(t.parameters for t in self.targets), ratio)
 
     def config(self, sizes: Mapping[str, int | None]) -> dict[str, Any]:
@@ -166,17 +164,12 @@ class Factoring:
                 continue
             rank = sizes[target.name]
             assert rank is not None
-            shapes = {
-                target.inner: (rank, target.in_features),
-                target.outer: (target.out_features, rank),
-            }
-            for name, shape in shapes.items():
-                blocks = partial(self._factor_blocks, target, name, rank)
-                yield OutputTensor(name, info.dtype, shape, info.name, blocks)
+            inner, outer = (rank, target.in_features), (target.out_features, rank)
+            for name, what, shape in ((target.inner, "v", inner), (target.outer, "u", outer)):
+                factor = partial(self._cut_factor, target, what, shape)
+                yield OutputTensor(name, info.dtype, shape, info.name, factor)
 
-    def _factor_blocks(self, target: Target, name: str, rank: int) -> Iterator[torch.Tensor]:
-        """Yield a factor of a target cut to a rank, read from the results of its layer."""
-        if name == target.inner:
-            yield self.results.read(target.layer, f"{target.name}/v")[:rank]
-        else:
-            yield self.results.read(target.layer, f"{target.name}/u")[:, :rank]
+    def _cut_factor(self, target: Target, what: str, shape: tuple[int, int]) -> list[torch.Tensor]:
+        """A factor of a target cut to a shape, as the writer's only block."""
+        factor = self.results.read(target.layer, f"{target.name}/{what}")
+        return [factor[: shape[0], : shape[1]]]

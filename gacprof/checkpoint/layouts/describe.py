@@ -27,6 +27,7 @@ from gacprof.checkpoint.layouts.linear import (
     MULTIPLIED,
     Linear,
     dense_linears,
+    matrices,
     packed_linears,
     unknown_tensor,
 )
@@ -113,19 +114,15 @@ def recognise(contents: Contents) -> tuple[str, list[Linear]]:
 def _embeddings(contents: Contents) -> list[Module]:
     """The tables that are looked up in rather than multiplied by."""
     tables = []
-    for template, names in contents.by_template.items():
-        module_template = template.removesuffix(".weight")
-        if module_template == template or not EMBEDDING.fullmatch(module_template):
+    for template, infos in matrices(contents):
+        if not EMBEDDING.fullmatch(template):
             continue
-        for tensor in names:
-            info = contents.tensors[tensor]
-            if len(info.shape) == 2 and 0 not in info.shape:
-                rows, width = info.shape
-                name = tensor.removesuffix(".weight")
-                layer = layer_of(name)
-                tables.append(
-                    Module(name, "embedding", layer, "embedding", rows, width, info.dtype, ())
-                )
+        for info in infos:
+            name = info.name.removesuffix(".weight")
+            layer, (rows, width) = layer_of(name), info.shape
+            tables.append(
+                Module(name, "embedding", layer, "embedding", rows, width, info.dtype, ())
+            )
     return tables
 
 

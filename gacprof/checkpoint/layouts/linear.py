@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from gacprof.checkpoint.inventory import Contents
+from gacprof.checkpoint.inventory import Contents, TensorInfo
 from gacprof.checkpoint.layouts.names import CONV1D, EMBEDDING, layer_of, role_of
 from gacprof.core.dtypes import FLOATING
 
@@ -108,34 +108,33 @@ def unknown_tensor(contents: Contents, names: Collection[str], sizes: Collection
     return ""
 
 
+def matrices(contents: Contents) -> Iterator[tuple[str, list[TensorInfo]]]:
+    """Yield the two-dimensional ``X.weight``, by the template of X."""
+    for template, names in contents.by_template.items():
+        if template.endswith(".weight"):
+            infos = [contents.tensors[name] for name in names]
+            whole = [info for info in infos if len(info.shape) == 2 and info.numel]
+            yield template.removesuffix(".weight"), whole
+
+
 def dense_linears(contents: Contents, others: Iterable[Linear]) -> Iterator[Linear]:
     """Every two-dimensional ``X.weight`` that is no embedding and of none of the ``others``."""
-    tensors = contents.tensors
     used: set[str] = set()
     for linear in others:
         used.update(linear.weights, linear.biases)
     templates = contents.by_template
     conv1d = chain(*(templates[template] for template in templates if template.endswith(CONV1D)))
     is_in_out = any(_is_in_out(contents, name) for name in conv1d)
-    for template, names in templates.items():
-        module_template = template.removesuffix(".weight")
-        if module_template == template or EMBEDDING.fullmatch(module_template):
-            continue
-        axes = (1, 0) if is_in_out and template.endswith(CONV1D) else (0, 1)
-        for name in names:
-            info = tensors[name]
-            if len(info.shape) != 2 or 0 in info.shape or name in used:
+    for template, infos in matrices(contents):
+        axes = (1, 0) if is_in_out and f"{template}.weight".endswith(CONV1D) else (0, 1)
+        is_table = EMBEDDING.fullmatch(template)
+        for info in infos:
+            if is_table or info.name in used or info.dtype not in FLOATING:
                 continue
-            if info.dtype in FLOATING:
-                module = name.removesuffix(".weight")
-                has_scales = any(module + suffix in tensors for suffix in _SCALES)
-                yield stored_linear(
-                    contents,
-                    module,
-                    name,
-                    axes=axes,
-                    why=_QUANTISED if has_scales else "",
-                )
+            module = info.name.removesuffix(".weight")
+            has_scales = any(module + suffix in contents.tensors for suffix in _SCALES)
+            why = _QUANTISED if has_scales else ""
+            yield stored_linear(contents, module, info.name, axes=axes, why=why)
 
 
 def _is_in_out(contents: Contents, weight: str) -> bool:
