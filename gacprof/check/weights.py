@@ -9,12 +9,15 @@ memory at a time.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from gacprof.checkpoint.inventory import Inventory, Module
 from gacprof.checkpoint.load import weights_of
 from gacprof.checkpoint.tensors import read_tensor
+from gacprof.realigning.changes import Change, NewCheckpoint
+from gacprof.realigning.values import NewValues
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class WeightComparison:
 
 def compare_weights(inventory: Inventory, other: Inventory) -> WeightComparison:
     """Compare all tensors of two checkpoints but those that a model makes for itself."""
-    sides = Padded(inventory, other), Padded(other, inventory)
+    sides = padded(inventory, other), padded(other, inventory)
     names = weights_of(inventory) | weights_of(other)
     others = {module.name: module for module in other.modules}
     merged = []
@@ -53,37 +56,18 @@ def compare_weights(inventory: Inventory, other: Inventory) -> WeightComparison:
             merged.append(dense[1].dtype)
             names -= {*stored_names(dense[1]), *stored_names(factored[1])}
     in_both = names & inventory.tensors.keys() & other.tensors.keys()
-    same = {name for name in in_both if same_values(sides[0].read(name), sides[1].read(name))}
+    same = {name for name in in_both if same_values(sides[0].changed(name), sides[1].changed(name))}
     equal = sum(inventory.shape(name) == other.shape(name) for name in same)
     return WeightComparison(equal, len(same) - equal, tuple(merged), tuple(sorted(names - same)))
 
 
-class Padded:
-    """The tensors of a checkpoint, with zeros where dims of another one are larger.
-
-    The further entries of a dim stand at the end of each of its places.
-    """
-
-    def __init__(self, inventory: Inventory, other: Inventory) -> None:
-        self.inventory = inventory
-        sizes = {dim.name: dim.size for dim in other.dims if dim.adjustable}
-        self.gaps: dict[str, list[tuple[int, int, int]]] = {}
-        for dim in inventory.dims:
-            growth = sizes.get(dim.name, 0) - dim.size
-            if growth > 0:
-                for place in dim.places:
-                    gap = place.axis, place.start + dim.size * place.per, growth * place.per
-                    self.gaps.setdefault(place.tensor, []).append(gap)
-
-    def read(self, name: str) -> torch.Tensor:
-        """Return a tensor in its stored type."""
-        tensor = read_tensor(self.inventory, name)
-        # The last gap first: what stands before it stays where it is
-        for axis, start, length in sorted(self.gaps.get(name, ()), reverse=True):
-            before, after = tensor.tensor_split((start,), dim=axis)
-            shape = (*tensor.shape[:axis], length, *tensor.shape[axis + 1 :])
-            tensor = torch.cat((before, tensor.new_zeros(shape), after), dim=axis)
-        return tensor
+def padded(inventory: Inventory, other: Inventory) -> NewValues:
+    """Return the tensors of a checkpoint, with zeros where dims of another one are larger."""
+    sizes = {dim.name: dim.size for dim in other.dims if dim.adjustable}
+    changes = [Change(dim, sizes.get(dim.name, 0)) for dim in inventory.dims]
+    larger = tuple(change for change in changes if change.size > change.dim.size)
+    new = NewCheckpoint(inventory, {}, larger, (), ())
+    return NewValues(new, partial(read_tensor, inventory))
 
 
 def same_values(tensor: torch.Tensor, other: torch.Tensor) -> bool:
@@ -93,10 +77,10 @@ def same_values(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     return torch.equal(tensor.double(), other.double())
 
 
-def is_product(dense: tuple[Padded, Module], factored: tuple[Padded, Module]) -> bool:
+def is_product(dense: tuple[NewValues, Module], factored: tuple[NewValues, Module]) -> bool:
     """Tell whether a weight and its bias are factors multiplied out, rounded once to its type."""
-    stored = torch.cat([dense[0].read(name).flatten() for name in stored_names(dense[1])])
-    inner, *others = [factored[0].read(name).double() for name in stored_names(factored[1])]
+    stored = torch.cat([dense[0].changed(name).flatten() for name in stored_names(dense[1])])
+    inner, *others = [factored[0].changed(name).double() for name in stored_names(factored[1])]
     count = len(factored[1].gemms) - 1
     # Each outer factor reads its own part of what the inner one gives
     weight = torch.block_diag(*others[:count]) @ inner

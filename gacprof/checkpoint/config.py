@@ -18,13 +18,18 @@ from gacprof.checkpoint.layouts.names import layer_of
 from gacprof.checkpoint.layouts.slicegpt import with_stretches
 from gacprof.core.errors import CheckpointError
 
+CODE_KEYS = ("auto_map", "custom_generate", "tokenizer_file")
+"""Keys of JSON files that name code or files: a new folder does not pass them on."""
+
 _OWN_CLASSES = ("component.svd_", "LLMPruner.")
 """Beginnings of SVD-LLM's and LLM-Pruner's class names. Their rotary embeddings have LLaMA's
 default base and no scaling, whatever the config says."""
 LLAMA_ROPE_THETA = 10000.0
+"""RoPE's base where a Llama's config names none (transformers' default_theta)."""
 
 _NOT_OURS = re.compile(
-    r"_.*|auto_map|(use_)?return_dict|(torch_)?dtype|.*(impl|kernel|backbone|quant|path|repo|hub).*"
+    "|".join(CODE_KEYS)
+    + r"|_.*|(use_)?return_dict|(torch_)?dtype|.*(impl|kernel|backbone|quant|path|repo|hub).*"
 )
 """Config keys under which text could name code or files, or that say how to return results:
 a checkpoint has no say there."""
@@ -108,7 +113,8 @@ def _with_ranks(
                 ranks[module.name] = new[0]
     if ranks:
         return {**config, row.rank_key: ranks}
-    plain = {key: value for key, value in config.items() if key not in (row.rank_key, "auto_map")}
+    plain = without_code(config)
+    del plain[row.rank_key]
     plain["architectures"] = [row.without_prefix(n) for n in plain.get("architectures") or []]
     plain["model_type"] = row.without_prefix(plain.get("model_type", ""))
     return plain
@@ -166,6 +172,11 @@ def effective_config(inventory: Inventory) -> dict[str, Any]:
         kind = row.without_prefix(kind)
     config["model_type"] = kind
     return config
+
+
+def without_code(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a JSON file without the keys that name code."""
+    return {key: value for key, value in config.items() if key not in CODE_KEYS}
 
 
 def _harmless(config: Mapping[str, Any]) -> dict[str, Any]:

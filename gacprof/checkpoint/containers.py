@@ -187,7 +187,7 @@ def read_safetensors(path: Path) -> Contents:
     Raises :class:`CheckpointError`, for all that the format's own library refuses too (which needs
     numpy to say so).
     """
-    starts, ends, tensors = [path.stat().st_size], [], {}
+    starts, ends, tensors, file_name = [path.stat().st_size], [], {}, path.name
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
@@ -207,7 +207,7 @@ def read_safetensors(path: Path) -> Contents:
             if {*map(type, counts)} != {int} or min(counts) < 0 or nbytes != end - start:
                 raise ValueError(f"tensor {name[:100]!r} of shape {shape} has {end - start} bytes")
             offset = 8 + length + start
-            tensors[name] = TensorInfo(name, shape, element.name, path.name, offset, nbytes)
+            tensors[name] = TensorInfo(name, shape, element.name, file_name, offset, nbytes)
             starts.append(offset)
             ends.append(offset + nbytes)
         # each tensor starts where another ends, but for the first, and the file ends with the last:

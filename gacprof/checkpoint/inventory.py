@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +24,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
-from gacprof.checkpoint.layouts.names import tensors_below
+from gacprof.checkpoint.layouts.names import template_of
 from gacprof.core.errors import CheckpointError
 from gacprof.core.sizes import Gemm
 
@@ -30,8 +32,15 @@ NewSizes = Mapping[str, int | None]
 """New sizes by dim name. A dim not named keeps its size; ``None`` means that the dim is gone
 (its factors were multiplied out into one dense weight)."""
 
-ROTARY_TABLE = "rotary_emb.inv_freq"
-"""Ending of tensors that old checkpoints keep and models compute: no parameters."""
+_DERIVED = re.compile(
+    r"(.*\.)?(rotary_emb\.(inv_freq|cos_cached|sin_cached)|position_ids"
+    r"|(attn|attention)\.(masked_)?bias)"
+)
+
+
+def is_derived(tensor: str) -> bool:
+    """Tell whether old checkpoints store a tensor of this name that models make for themselves."""
+    return _DERIVED.fullmatch(tensor) is not None
 
 
 @dataclass(frozen=True)
@@ -90,6 +99,24 @@ class Contents:
 
     def shape(self, tensor: str) -> tuple[int, ...]:
         return self.tensors[tensor].shape
+
+    @cached_property
+    def by_template(self) -> Mapping[str, Sequence[str]]:
+        """The names of tensors by their template (:mod:`gacprof.checkpoint.layouts.names`)."""
+        names: dict[str, list[str]] = {}
+        for name in self.tensors:
+            names.setdefault(template_of(name), []).append(name)
+        return names
+
+    def below(self, module: str) -> Sequence[str]:
+        """Return the names of the tensors in a module, at any depth."""
+        first = bisect_left(self._sorted_names, f"{module}.")
+        last = bisect_left(self._sorted_names, f"{module}/", first)  # "/" comes right after "."
+        return self._sorted_names[first:last]
+
+    @cached_property
+    def _sorted_names(self) -> Sequence[str]:
+        return sorted(self.tensors)
 
 
 @dataclass(frozen=True)
@@ -269,9 +296,13 @@ class Inventory(Contents):
     @cached_property
     def has_own_head(self) -> bool:
         """True where weights of the head are stored, and not as a second name of the embedding."""
-        places = {name: info.stored_at for name, info in self.tensors.items()}
-        tables = {places[f"{m.name}.weight"] for m in self.modules if m.kind == "embedding"}
-        heads = {places[gemm.weight] for m in self.modules if m.role == "head" for gemm in m.gemms}
+        tables: set[object] = set()
+        heads: set[object] = set()
+        for module in self.modules:
+            if module.kind == "embedding":
+                tables.add(self.tensors[f"{module.name}.weight"].stored_at)
+            elif module.role == "head":
+                heads.update(self.tensors[weight].stored_at for weight in module.weights)
         return not heads <= tables
 
     @property
@@ -282,12 +313,17 @@ class Inventory(Contents):
 
     @property
     def parameters(self) -> int:
-        """Stored parameters; a tensor stored once under two names counts once, and the rotary
-        tables that old checkpoints keep do not count."""
-        seen = {
-            t.stored_at: t.numel for t in self.tensors.values() if not t.name.endswith(ROTARY_TABLE)
-        }
-        return sum(seen.values())
+        """Stored parameters; a tensor stored once under two names counts once, and what models
+        make for themselves does not count."""
+        return sum(info.numel for info in self.stored_once if not is_derived(info.name))
+
+    @cached_property
+    def stored_once(self) -> Sequence[TensorInfo]:
+        """The tensors; of several names of the same bytes (tied embeddings) the first."""
+        infos: dict[object, TensorInfo] = {}
+        for info in self.tensors.values():
+            infos.setdefault(info.stored_at, info)
+        return list(infos.values())
 
     def dim(self, name: str) -> Dim:
         """Raises :class:`CheckpointError` for a dim that is not there."""
@@ -304,7 +340,7 @@ class Inventory(Contents):
         can. A tensor beside them (a dense weight, a scale, the bias of one group) would be lost.
         """
         ranks = self.ranks_of(module)
-        beside = set(self._below[module.name]) - {*module.weights, *module.outer_biases}
+        beside = set(self.below(module.name)) - {*module.weights, *module.outer_biases}
         if not ranks:
             return "it has no factors"
         if beside:
@@ -319,10 +355,6 @@ class Inventory(Contents):
         pairs = [module for module in self.modules_of[dim.name] if module.kind == "factored"]
         is_rank = dim.kind == "rank" and len(pairs) == len(self.modules_of[dim.name])
         return is_rank and not any(map(self.merge_refusal, pairs))
-
-    @cached_property
-    def _below(self) -> Mapping[str, Sequence[str]]:
-        return tensors_below(self.tensors)
 
     @cached_property
     def fed_by(self) -> Mapping[str, Sequence[Dim]]:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from gacprof.checkpoint.inventory import Inventory, Module
+from gacprof.checkpoint.layouts.linear import bias_of
 from gacprof.checkpoint.layouts.slicegpt import ATTENTION, MLP
 from gacprof.core.errors import CheckpointError
 from gacprof.core.sizes import Gemm
@@ -55,13 +56,15 @@ def parameter_names(inventory: Inventory) -> dict[str, str]:
     """Return the names of our layers' parameters by the names of the tensors that belong there."""
     names: dict[str, str] = {}
     for module in inventory.modules:
-        if module.kind in ("factored", "grouped"):
-            with torch.device("meta"):
-                layers = factors_of(module).named_modules()
-            paths = [path for path, layer in layers if isinstance(layer, nn.Linear)]
-            for path, weight in zip(paths, module.weights, strict=True):
-                names[weight] = f"{module.name}.{path}.weight"
-                names[weight.removesuffix("weight") + "bias"] = f"{module.name}.{path}.bias"
+        if module.kind not in ("factored", "grouped"):
+            continue
+        inner, *outer = module.weights
+        places = {inner: "inner"}
+        for i, weight in enumerate(outer):
+            places[weight] = "outer" if module.kind == "factored" else f"outer.{i}"
+        for weight, place in places.items():
+            names[weight] = f"{module.name}.{place}.weight"
+            names[bias_of(weight)] = f"{module.name}.{place}.bias"
     return names
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import reduce
@@ -21,25 +20,17 @@ import transformers
 from torch import nn
 
 from gacprof.checkpoint.config import effective_config
-from gacprof.checkpoint.inventory import AttentionHeads, Inventory
+from gacprof.checkpoint.inventory import AttentionHeads, Inventory, is_derived
 from gacprof.checkpoint.layers import factors_of, parameter_names, put, put_sliced_layers, set_sizes
+from gacprof.checkpoint.layouts.linear import MULTIPLIED
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.checkpoint.tensors import read_tensor
 from gacprof.core.dtypes import dtype_name
 from gacprof.core.errors import CheckpointError, ConfigError
 from gacprof.devices.device import first_line
 
-COMPUTED_IN = ("float64", "float32", "bfloat16", "float16")
-"""The types that models are computed in: whole layers in float8 need scales."""
-
 HEAD_COUNTS = {"num_attention_heads", "num_key_value_heads"}
 """Keys of a config."""
-
-DERIVED = re.compile(
-    r"(.*\.)?(rotary_emb\.(inv_freq|cos_cached|sin_cached)|position_ids"
-    r"|(attn|attention)\.(masked_)?bias)"
-)
-"""Tensors that old checkpoints store and models make for themselves."""
 
 
 def load_model(
@@ -95,12 +86,12 @@ def load_model(
 
 def weights_of(inventory: Inventory) -> set[str]:
     """Return the names of the tensors that a model does not make for itself."""
-    return {name for name in inventory.tensors if not DERIVED.fullmatch(name)}
+    return {name for name in inventory.tensors if not is_derived(name)}
 
 
 def torch_dtype(name: torch.dtype | str) -> torch.dtype:
     """Return a type that models are computed in, by torch's name or a short one (``bf16``)."""
-    if dtype_name(name) not in COMPUTED_IN:
+    if dtype_name(name) not in MULTIPLIED:
         raise ConfigError(f"models are not computed in '{name}': use float32, bfloat16 or float16")
     dtype: torch.dtype = getattr(torch, dtype_name(name))
     return dtype
@@ -109,11 +100,11 @@ def torch_dtype(name: torch.dtype | str) -> torch.dtype:
 def widest_dtype(inventory: Inventory) -> torch.dtype:
     """Return the widest type that a checkpoint stores and models are computed in."""
     stored = {info.dtype for info in inventory.tensors.values()}
-    if stored.isdisjoint(COMPUTED_IN):
+    if stored.isdisjoint(MULTIPLIED):
         raise CheckpointError(
             f"{inventory.path} stores no type that models are computed in: name a dtype"
         )
-    return reduce(torch.promote_types, map(torch_dtype, stored.intersection(COMPUTED_IN)))
+    return reduce(torch.promote_types, map(torch_dtype, stored & MULTIPLIED))
 
 
 @contextlib.contextmanager

@@ -123,13 +123,11 @@ def _check_arrays(
     if uses is None and any(np.ndim(cost) == 0 for cost in costs):
         raise PlanError("costs are numbers: give uses too, or the weights' shapes (out, in)")
     for i, score in enumerate(scores):
-        if isinstance(score, list) and not _is_share(score):
+        if not isinstance(score, list):
+            continue
+        rises = all(a <= b for a, b in pairwise(score))
+        if not rises or score[0] < 0 or score[-1] > 1 + SHARE_ERROR:
             raise PlanError(f"scores[{i}] is no share of quality by size, rising from 0 to 1")
-
-
-def _is_share(curve: Sequence[float]) -> bool:
-    rises = all(a <= b for a, b in pairwise(curve))
-    return rises and curve[0] >= 0 and curve[-1] <= 1 + SHARE_ERROR
 
 
 def _offered(sizes: Sequence[int], dim: int, score: Shares) -> list[int]:

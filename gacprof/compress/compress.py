@@ -14,25 +14,24 @@ from typing import Any, ClassVar, Literal, get_args
 import torch
 
 from gacprof import __version__
+from gacprof.checkpoint.config import without_code
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.scan import inventory_of, scan
+from gacprof.checkpoint.writer import RECORD, check_output, write_weights
 from gacprof.compress.factoring import Factoring
-from gacprof.compress.folder import LayerResults, file_digests, write_compressed
+from gacprof.compress.folder import LayerResults, file_digests
 from gacprof.compress.llm_pruner import Pruning
 from gacprof.compress.low_rank import LowRank
-from gacprof.compress.options import Objective, RankOptions, WidthOptions
+from gacprof.compress.options import Objective, choose
 from gacprof.compress.statistics import LENGTH, WINDOWS, calibration_ids
 from gacprof.compress.targets import targets_of
 from gacprof.core.errors import CheckpointError, ConfigError, require_one_of
-from gacprof.core.files import new_folder, write_record
+from gacprof.core.files import new_folder, write_json, write_record
 from gacprof.core.sizes import SizeSource
 from gacprof.diagnosing.source import open_source
-from gacprof.realigning.realign import check_output
 from gacprof.workload.deployment import Tokens
 
 Method = Literal[LowRank, "llm-pruner"]
-
-RECORD = "gacprof.json"
 
 
 @dataclass(frozen=True)
@@ -150,20 +149,24 @@ def compress(
     with _work_folder(target, work) as folder:
         results = LayerResults(folder, _request(inventory, method, ids))
         compressor: Factoring | Pruning
-        options: RankOptions | WidthOptions
         if method == "llm-pruner":
             compressor = Pruning(inventory, results, device)
-            options = WidthOptions(inventory, compressor.widths, size_source, tokens, multiple)
         else:
-            targets = targets_of(inventory)
-            compressor = Factoring(inventory, targets, method, results, device)
-            options = RankOptions(inventory, targets, size_source, tokens, multiple)
+            compressor = Factoring(inventory, targets_of(inventory), method, results, device)
+        candidates, room = compressor.candidates(ratio, size_source, tokens, multiple)
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             compressor.run(ids, Path(scratch), objective)
-        choice = options.choose(compressor.losses(objective), ratio, objective)
+        losses = compressor.losses(objective)
+        options = {
+            name: row.options(losses.get(name, ()), objective) for name, row in candidates.items()
+        }
+        choice = choose(options, room)
         with new_folder(target) as new:
-            config = compressor.config(choice.sizes)
-            write_compressed(new, inventory, compressor.new_tensors(choice.sizes), config)
+            write_weights(new, inventory, compressor.new_tensors(choice.sizes))
+            write_json(new / "config.json", without_code(compressor.config(choice.sizes)))
+            for name in inventory.side_files:
+                if name != "config.json" and not name.endswith(".py"):
+                    shutil.copy(Path(inventory.folder) / name, new / name)
             compression = Compression(
                 out=str(target),
                 checkpoint=inventory.path,

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from gacprof.checkpoint.inventory import Inventory, TensorInfo
+from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.layouts.linear import bias_of
 from gacprof.checkpoint.tensors import read_tensor
-from gacprof.compress.folder import LayerResults, NewTensors
+from gacprof.checkpoint.writer import OutputTensor, read_blocks
+from gacprof.compress.folder import LayerResults
 from gacprof.compress.layered import LayeredModel
 from gacprof.compress.low_rank import (
     METRICS,
@@ -22,7 +24,7 @@ from gacprof.compress.low_rank import (
     loss_by_rank,
     unweighted,
 )
-from gacprof.compress.options import Objective
+from gacprof.compress.options import Candidates, Objective, parameters_left
 from gacprof.compress.statistics import (
     Covariance,
     LayerStatistics,
@@ -30,7 +32,11 @@ from gacprof.compress.statistics import (
     forward_statistics,
 )
 from gacprof.compress.targets import Target
+from gacprof.core.sizes import SizeSource
+from gacprof.diagnosing.safe_ranks import safe_ranks
 from gacprof.realigning.values import rounded
+from gacprof.workload.deployment import Tokens
+from gacprof.workload.products import plain_dtype
 
 
 def curve_of(objective: Objective) -> str:
@@ -57,6 +63,7 @@ class Factoring:
         self.method = method
         self.results = results
         self.device = torch.device(device)
+        self.targets = targets
         self.by_layer: dict[int, list[Target]] = {}
         for target in targets:
             self.by_layer.setdefault(target.layer, []).append(target)
@@ -121,26 +128,49 @@ class Factoring:
                     losses[name.removesuffix(curve)] = values.tolist()
         return losses
 
+    def candidates(
+        self, ratio: float, source: SizeSource | None, tokens: Tokens | None, multiple: int
+    ) -> tuple[dict[str, Candidates], int]:
+        """Return the ranks on offer by target, and the parameters that a ratio leaves of them.
+
+        Without a source they are the multiples.
+        """
+        dtype = plain_dtype(self.inventory)
+        ranks: dict[tuple[int, int], list[int]] = {}
+        for target in {target.shape: target for target in self.targets}.values():
+            multiples = range(multiple, target.max_rank + 1, multiple)
+            ranks[target.shape] = list(multiples) or [target.max_rank]
+            if source is not None:
+                ranks[target.shape] = safe_ranks(target.shape, source, tokens=tokens, dtype=dtype)
+        candidates = {
+            t.name: Candidates(ranks[t.shape], t.own_rank(ratio), t.unit, t.parameters)
+            for t in self.targets
+        }
+        return candidates, parameters_left(sum(t.parameters for t in self.targets), ratio)
+
     def config(self, sizes: Mapping[str, int | None]) -> dict[str, Any]:
         """The config: SVD-LLM's layout has no ranks in it."""
         return dict(self.inventory.config)
 
-    def new_tensors(self, sizes: Mapping[str, int | None]) -> NewTensors:
-        """The tensors of the model at these ranks; None leaves a target dense."""
-        targets = [target for layer in self.by_layer.values() for target in layer]
-        factored = {t.weight: t for t in targets if sizes[t.name] is not None}
-        biases = {t.bias: t for t in factored.values() if t.bias}
+    def new_tensors(self, sizes: Mapping[str, int | None]) -> Iterator[OutputTensor]:
+        """Yield the tensors of the model at these ranks; None leaves a target dense."""
+        factored = {t.weight: t for t in self.targets if sizes[t.name] is not None}
+        biases = {t.bias: bias_of(t.outer) for t in factored.values() if t.bias}
+        for info in self.inventory.stored_once:
+            target = factored.get(info.name)
+            if target is None:
+                blocks = partial(read_blocks, self.inventory, info.name)
+                name = biases.get(info.name, info.name)
+                yield OutputTensor(name, info.dtype, info.shape, info.name, blocks)
+                continue
+            rank = sizes[target.name]
+            assert rank is not None
+            inner, outer = (rank, target.in_features), (target.out_features, rank)
+            for name, what, shape in ((target.inner, "v", inner), (target.outer, "u", outer)):
+                factor = partial(self._cut_factor, target, what, shape)
+                yield OutputTensor(name, info.dtype, shape, info.name, factor)
 
-        def tensors(info: TensorInfo) -> Mapping[str, torch.Tensor]:
-            if info.name in factored:
-                target = factored[info.name]
-                rank = sizes[target.name]
-                results = self.results.load(target.layer)
-                u = results[f"{target.name}/u"][:, :rank].contiguous()
-                return {target.inner: results[f"{target.name}/v"][:rank], target.outer: u}
-            name = info.name
-            if name in biases:
-                name = bias_of(biases[name].outer)
-            return {name: read_tensor(self.inventory, info.name)}
-
-        return tensors
+    def _cut_factor(self, target: Target, what: str, shape: tuple[int, int]) -> list[torch.Tensor]:
+        """A factor of a target cut to a shape, as the writer's only block."""
+        factor = self.results.read(target.layer, f"{target.name}/{what}")
+        return [factor[: shape[0], : shape[1]]]

@@ -1,11 +1,10 @@
-"""What is written: one file of results a layer while a run goes on, and the compressed folder."""
+"""What is kept while a run goes on: a file of results for each finished layer."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from gacprof.checkpoint.inventory import Inventory, TensorInfo
-from gacprof.core.files import replacing, write_json
-from gacprof.realigning.realign import write_shards
-
-CONFIG = "config.json"
-CODE = "auto_map"
-"""The config's key for remote code, which does not know the new layers."""
-
-NewTensors = Callable[[TensorInfo], Mapping[str, torch.Tensor]]
-"""The tensors that take a stored one's place, by name."""
+from gacprof.checkpoint.inventory import Inventory
+from gacprof.core.files import replacing
 
 
 class LayerResults:
@@ -56,6 +47,12 @@ class LayerResults:
     def load(self, layer: int) -> dict[str, torch.Tensor]:
         return load_file(self.path(layer))
 
+    def read(self, layer: int, name: str) -> torch.Tensor:
+        """Return one result of a finished layer."""
+        with safe_open(self.path(layer), "pt") as file:
+            result: torch.Tensor = file.get_tensor(name)
+        return result
+
 
 def file_digests(inventory: Inventory) -> dict[str, str]:
     """Return the SHA-256 of every file that holds weights, by name.
@@ -67,22 +64,3 @@ def file_digests(inventory: Inventory) -> dict[str, str]:
         with (Path(inventory.folder) / name).open("rb") as file:
             digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
     return digests
-
-
-def write_compressed(
-    folder: Path,
-    inventory: Inventory,
-    new_tensors: NewTensors,
-    config: Mapping[str, Any],
-) -> None:
-    """Write a checkpoint into an empty folder: weights, sharded as the source's; its config,
-    tokenizer and licence."""
-    infos: dict[object, TensorInfo] = {}
-    for info in inventory.tensors.values():
-        infos.setdefault(info.stored_at, info)  # a tied tensor is written once
-    sources = {info: info.name for info in infos.values()}
-    write_shards(folder, inventory, sources, new_tensors)
-    write_json(folder / CONFIG, {key: value for key, value in config.items() if key != CODE})
-    for name in inventory.side_files:
-        if name != CONFIG and not name.endswith(".py"):
-            shutil.copy(Path(inventory.folder) / name, folder / name)

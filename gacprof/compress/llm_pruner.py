@@ -7,8 +7,7 @@ last layers stay whole, and so do heads, which no map can move.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,20 @@ from torch import nn
 
 from gacprof.checkpoint.inventory import Dim, Inventory
 from gacprof.checkpoint.layouts.configs import with_widths
-from gacprof.checkpoint.tensors import read_tensor
-from gacprof.compress.folder import LayerResults, NewTensors
+from gacprof.checkpoint.writer import OutputTensor
+from gacprof.compress.folder import LayerResults
 from gacprof.compress.layered import LayeredModel
-from gacprof.compress.options import PRUNED, Objective
+from gacprof.compress.options import Candidates, Objective, parameters_left
 from gacprof.compress.statistics import backward_statistics
-from gacprof.core.errors import CheckpointError
-from gacprof.realigning.changes import NewTensor, new_checkpoint
-from gacprof.realigning.values import NewValues
+from gacprof.core.errors import CheckpointError, PlanError
+from gacprof.core.sizes import SizeSource
+from gacprof.diagnosing.source import products_for
+from gacprof.realigning.changes import new_checkpoint
+from gacprof.realigning.realign import output_tensors
+from gacprof.workload.deployment import Tokens
+
+PRUNED = "mlp"
+"""The role of the widths that are pruned. No config says widths of experts that differ."""
 
 
 def prunable_widths(inventory: Inventory) -> list[Dim]:
@@ -58,13 +63,6 @@ def taylor_importance(layer: nn.Module, prefix: str, dim: Dim) -> torch.Tensor:
         stretch = taylor.narrow(place.axis, place.start, dim.size)
         importance += stretch.movedim(place.axis, 0).reshape(dim.size, -1).sum(1)
     return importance
-
-
-def losses_by_width(importance: torch.Tensor) -> list[float]:
-    """Return the importance that the widths 0 … all lose, the least important units going first."""
-    descending = importance.sort(descending=True).values
-    lost = descending.sum() - descending.cumsum(0)
-    return [float(importance.sum()), *lost.clamp(min=0).tolist()]
 
 
 class Pruning:
@@ -106,20 +104,53 @@ class Pruning:
         return importance
 
     def losses(self, objective: Objective) -> dict[str, list[float]]:
-        """Return the importance that the widths 0, 1, … lose, by energy as a share of all."""
+        """Return the importance that the widths 0, 1, … lose, by energy as a share of all.
+
+        The least important units go first.
+        """
         losses = {}
         for name, importance in self.importance().items():
             total = float(importance.sum()) or 1.0
             scale = 1.0 if objective == "loss" else 1 / total
-            losses[name] = losses_by_width(importance * scale)
+            left = (importance * scale).sort(descending=True).values.cumsum(0)
+            lost = (left[-1] - left).clamp(min=0)
+            losses[name] = [float(left[-1]), *lost.tolist()]
         return losses
+
+    def candidates(
+        self, ratio: float, source: SizeSource | None, tokens: Tokens | None, multiple: int
+    ) -> tuple[dict[str, Candidates], int]:
+        """Return the widths on offer by dim, and the parameters that they may take together.
+
+        The ratio is of all MLPs: what the layers that stay whole keep, the others lose.
+        """
+        total = sum(d.size * d.params_per_unit for d in self.inventory.dims if d.role == PRUNED)
+        pruned = sum(dim.size * dim.params_per_unit for dim in self.widths)
+        room = pruned - (total - parameters_left(total, ratio))
+        if room <= 0:
+            raise PlanError(
+                f"the pruned layers have {pruned / total:.0%} of the MLPs' parameters: "
+                f"a ratio of {ratio:g} would leave nothing of them"
+            )
+        candidates = {}
+        for dim in self.widths:
+            sizes = [*range(multiple, dim.size, multiple), dim.size]
+            if source is not None:
+                uses = products_for(self.inventory, source, tokens=tokens).uses_of(dim)
+                verdicts = source.judge(uses, source.sizes(uses, 1, dim.size))
+                sizes = [v.size for v in verdicts if v.verdict == "safe"] or [dim.size]
+            own_size = max(1, dim.size * room // pruned)
+            candidates[dim.name] = Candidates(sizes, own_size, dim.params_per_unit)
+        return candidates, room
 
     def config(self, sizes: Mapping[str, int | None]) -> dict[str, Any]:
         """The config with these widths; one number that layers do not share stays as it is."""
         return with_widths(self.inventory.config, self.inventory.dims, sizes)
 
-    def new_tensors(self, sizes: Mapping[str, int | None]) -> NewTensors:
-        """The tensors of the model with the most important units of each width."""
+    def new_tensors(self, sizes: Mapping[str, int | None]) -> Iterator[OutputTensor]:
+        """Yield the tensors of the model with the most important units of each width."""
+        names = {info.name for info in self.inventory.stored_once}
         new = new_checkpoint(self.inventory, sizes)
-        values = NewValues(new, partial(read_tensor, self.inventory), self.importance())
-        return lambda info: {info.name: values.tensor(NewTensor(info.name, (info.name,)))}
+        for tensor in output_tensors(new, self.importance()):
+            if tensor.name in names:
+                yield tensor

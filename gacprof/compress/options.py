@@ -20,23 +20,51 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from gacprof.checkpoint.inventory import Dim, Inventory
-from gacprof.compress.targets import Target
 from gacprof.core.errors import PlanError
-from gacprof.core.sizes import SizeSource
-from gacprof.diagnosing.safe_ranks import safe_ranks
-from gacprof.diagnosing.source import products_for
 from gacprof.planning.solver import solve
-from gacprof.workload.deployment import Tokens
-from gacprof.workload.products import plain_dtype
 
 Objective = Literal["loss", "energy", "uniform"]
 
 WINDOW = 0.25
 """How far from a method's own size others are offered, as a fraction of it."""
 
-PRUNED = "mlp"
-"""The role of the widths that are pruned. No config says widths of experts that differ."""
+
+@dataclass(frozen=True)
+class Candidates:
+    """Sizes that a rank or a width may get.
+
+    ``own_size`` is the method's at the ratio, ``unit`` what one more entry takes in parameters, and
+    ``dense`` what the weight takes that stays as it is; None for a width, which has no such form.
+    """
+
+    sizes: Sequence[int]
+    own_size: int
+    unit: int
+    dense: int | None = None
+
+    def options(self, losses: Sequence[float], objective: Objective) -> list[Option]:
+        """Return what is offered, of the ``losses`` at the sizes 0, 1, 2, …
+
+        Where there are no sizes or no losses (an expert that no token reached), a weight stays
+        dense.
+        """
+        dense = [] if self.dense is None else [Option(None, 0.0, self.dense)]
+        if not self.sizes or not losses:
+            return dense
+        if objective == "loss" and dense:
+            sizes = self.sizes
+        else:
+            sizes, dense = self._near_own(objective), []
+        return [Option(size, losses[size], size * self.unit) for size in sizes] + dense
+
+    def _near_own(self, objective: Objective) -> Sequence[int]:
+        """The sizes within the window of the method's own, by uniform the next below it; where
+        there are none the nearest."""
+        nearest = min(self.sizes, key=lambda size: (abs(size - self.own_size), size))
+        if objective == "uniform":
+            return [max((size for size in self.sizes if size <= self.own_size), default=nearest)]
+        reach = WINDOW * self.own_size
+        return [size for size in self.sizes if abs(size - self.own_size) <= reach] or [nearest]
 
 
 @dataclass(frozen=True)
@@ -58,100 +86,9 @@ class Choice:
     bound: float
 
 
-Losses = Mapping[str, Sequence[float]]
-"""What the sizes 0, 1, 2, … lose, by name."""
-
-
-class RankOptions:
-    """Candidate ranks by the shape of a weight: those that ``source`` calls safe, without one all
-    multiples of ``multiple``."""
-
-    def __init__(
-        self,
-        inventory: Inventory,
-        targets: Sequence[Target],
-        source: SizeSource | None = None,
-        tokens: Tokens | None = None,
-        multiple: int = 1,
-    ) -> None:
-        self.targets = targets
-        self.candidates: dict[tuple[int, int], list[int]] = {}
-        for shape in dict.fromkeys(target.shape for target in targets):
-            if source is not None:
-                ranks = safe_ranks(shape, source, tokens=tokens, dtype=plain_dtype(inventory))
-            else:
-                largest = max(target.max_rank for target in targets if target.shape == shape)
-                ranks = list(range(multiple, largest + 1, multiple)) or [largest]
-            self.candidates[shape] = ranks
-
-    def choose(self, losses: Losses, ratio: float, objective: Objective) -> Choice:
-        """Choose ranks, ``ratio`` of the targets' parameters removed.
-
-        A target without candidates, or without losses (an expert that no token reached), stays
-        dense.
-        """
-        options = {}
-        for target in self.targets:
-            dense = Option(None, 0.0, target.parameters)
-            row = [dense]
-            ranks = self.candidates[target.shape]
-            if ranks and target.name in losses:
-                curve = losses[target.name]
-                if objective != "loss":
-                    ranks = _near_own(ranks, target.own_rank(ratio), objective)
-                row = [Option(rank, curve[rank], rank * target.unit) for rank in ranks]
-                if objective == "loss":
-                    row.append(dense)
-            options[target.name] = row
-        total = sum(target.parameters for target in self.targets)
-        return choose(options, parameters_left(total, ratio))
-
-
-class WidthOptions:
-    """Candidate widths of MLPs, as :class:`RankOptions`. A width without candidates stays."""
-
-    def __init__(
-        self,
-        inventory: Inventory,
-        widths: Sequence[Dim],
-        source: SizeSource | None = None,
-        tokens: Tokens | None = None,
-        multiple: int = 1,
-    ) -> None:
-        self.widths = widths
-        self.total = sum(d.size * d.params_per_unit for d in inventory.dims if d.role == PRUNED)
-        self.candidates: dict[str, list[int]] = {}
-        for dim in widths:
-            if source is not None:
-                uses = products_for(inventory, source, tokens=tokens).uses_of(dim)
-                verdicts = source.judge(uses, source.sizes(uses, 1, dim.size))
-                sizes = [v.size for v in verdicts if v.verdict == "safe"] or [dim.size]
-            else:
-                sizes = [*range(multiple, dim.size, multiple), dim.size]
-            self.candidates[dim.name] = sizes
-
-    def choose(self, losses: Losses, ratio: float, objective: Objective) -> Choice:
-        """Choose widths, ``ratio`` of the parameters of all MLPs removed. Layers that stay whole
-        count among them."""
-        pruned = sum(dim.size * dim.params_per_unit for dim in self.widths)
-        room = pruned - (self.total - parameters_left(self.total, ratio))
-        if room <= 0:
-            raise PlanError(
-                f"the pruned layers have {pruned / self.total:.0%} of the MLPs' parameters: "
-                f"a ratio of {ratio:g} would leave nothing of them"
-            )
-        options = {}
-        for dim in self.widths:
-            own_size = max(1, dim.size * room // pruned)
-            curve = losses[dim.name]
-            unit = dim.params_per_unit
-            sizes = _near_own(self.candidates[dim.name], own_size, objective)
-            options[dim.name] = [Option(size, curve[size], size * unit) for size in sizes]
-        return choose(options, room)
-
-
 def parameters_left(total: int, ratio: float) -> int:
-    """The parameters that a ratio leaves of a total, whole in spite of rounding (0.7 of 10)."""
+    """Return what a ratio leaves of a number of parameters, whole in spite of rounding (0.7 of
+    10)."""
     return int(total * (1 - ratio) + 1e-6)
 
 
@@ -172,13 +109,3 @@ def choose(options: Mapping[str, Sequence[Option]], room: int) -> Choice:
     pairs = zip(options.items(), solution.choice, strict=True)
     sizes = {name: row[index].size for (name, row), index in pairs}
     return Choice(sizes, -solution.value, -solution.bound)
-
-
-def _near_own(sizes: Sequence[int], own_size: int, objective: Objective) -> list[int]:
-    """The candidates within the window of a method's own size, by uniform the next below it;
-    where there are none the nearest."""
-    nearest = min(sizes, key=lambda size: (abs(size - own_size), size))
-    if objective == "uniform":
-        return [max((size for size in sizes if size <= own_size), default=nearest)]
-    reach = WINDOW * own_size
-    return [size for size in sizes if abs(size - own_size) <= reach] or [nearest]

@@ -22,19 +22,14 @@ from gacprof.compress.layered import LayeredModel, batch_size
 from gacprof.core.errors import CheckpointError, ConfigError
 
 
-@dataclass
 class Covariance:
     """Sums over vectors x of ``count`` tokens: ``products`` Σ x·xᵀ [n, n] and ``absolute`` Σ |x|
     [n], in float64."""
 
-    products: torch.Tensor
-    absolute: torch.Tensor
-    count: int = 0
-
-    @classmethod
-    def zeros(cls, size: int, device: torch.device) -> Covariance:
-        products = torch.zeros(size, size, dtype=torch.float64, device=device)
-        return cls(products, torch.zeros(size, dtype=torch.float64, device=device))
+    def __init__(self, size: int, device: torch.device) -> None:
+        self.products = torch.zeros(size, size, dtype=torch.float64, device=device)
+        self.absolute = torch.zeros(size, dtype=torch.float64, device=device)
+        self.count = 0
 
     def add(self, x: torch.Tensor) -> None:
         """Add the vectors along the last axis of ``x``. A batch is summed in float32."""
@@ -180,14 +175,14 @@ def _watch(
             return
         last.update(input=x, name=name)
         if name not in statistics.inputs:
-            statistics.inputs[name] = Covariance.zeros(x.shape[-1], x.device)
+            statistics.inputs[name] = Covariance(x.shape[-1], x.device)
         statistics.inputs[name].add(x)
 
     def watch_output(
         name: str, module: nn.Module, args: tuple[torch.Tensor, ...], y: torch.Tensor
     ) -> None:
         if name not in statistics.gradients:
-            statistics.gradients[name] = Covariance.zeros(y.shape[-1], y.device)
+            statistics.gradients[name] = Covariance(y.shape[-1], y.device)
         y.register_hook(statistics.gradients[name].add)
 
     prefix = f"{model.layers[statistics.index]}."

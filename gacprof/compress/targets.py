@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gacprof.checkpoint.inventory import Inventory, Module
 from gacprof.checkpoint.layouts.names import tower_of
-from gacprof.core.errors import CheckpointError, PlanError
+from gacprof.core.errors import CheckpointError
 from gacprof.diagnosing.safe_ranks import break_even_rank
 
 PROJECTIONS = frozenset(
@@ -56,9 +56,7 @@ class Target:
     def own_rank(self, ratio: float) -> int:
         """ASVD's and SVD-LLM's rank at one ratio for all: int(out · in · kept) // (in + out)."""
         rank = int(self.parameters * (1 - ratio)) // self.unit
-        if rank < 1:
-            raise PlanError(f"{self.name} is larger at rank 1 than {ratio:g} allows: lower it")
-        return min(rank, self.max_rank)
+        return max(1, min(rank, self.max_rank))
 
 
 def targets_of(inventory: Inventory) -> list[Target]:

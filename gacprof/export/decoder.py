@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gacprof.checkpoint.config import effective_config
-from gacprof.checkpoint.inventory import Inventory, Module
+from gacprof.checkpoint.config import LLAMA_ROPE_THETA, effective_config
+from gacprof.checkpoint.inventory import Inventory, Module, is_derived
+from gacprof.checkpoint.layers import parameter_names
 from gacprof.core.errors import CheckpointError
 from gacprof.workload.roles import role_of_module
 
@@ -38,12 +39,6 @@ SETTINGS = (
 Mistral, Qwen 2 and Qwen 3), besides RoPE and the sizes that the tensors say. Others can name code
 (``attn_implementation``: "org/kernel"), and users load an export with ``trust_remote_code``."""
 
-ROPE_THETA = 10000.0
-"""RoPE's base where a Llama's config names none (transformers' default_theta)."""
-
-DERIVED = ("rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached")
-"""Ends of tensors that old checkpoints store and models compute."""
-
 
 @dataclass(frozen=True)
 class Decoder:
@@ -67,7 +62,10 @@ def read_decoder(inventory: Inventory) -> Decoder:
             f"{inventory.path} is not exported: only {', '.join(FAMILIES)} are, neither quantised "
             "nor with a sliced hidden size, and with one head_dim in all layers"
         )
-    names = exported_names(inventory)
+    ours = parameter_names(inventory)
+    names = {name: ours.get(name, name) for name in inventory.tensors if not is_derived(name)}
+    if not inventory.has_own_head:
+        names.pop("lm_head.weight", None)  # a second name of the embedding
     factored = [m for m in inventory.modules if m.kind in ("factored", "grouped")]
     ranks = {module.name: ranks_of(module) for module in factored}
     heads = [[a.heads, a.kv_heads] for a in inventory.attentions]
@@ -130,31 +128,10 @@ def layer_splits(inventory: Inventory) -> dict[str, str]:
     return splits | dense
 
 
-def exported_names(inventory: Inventory) -> dict[str, str]:
-    """Exported names by stored ones: of factored modules ``….inner.weight`` [r, in] and
-    ``….outer.weight`` [out, r], of groups ``….outer.{i}.weight``; all others are a Llama's."""
-    names = {name: name for name in inventory.tensors if not name.endswith(DERIVED)}
-    for module in inventory.modules:
-        if module.kind not in ("factored", "grouped"):
-            continue
-        inner, *outer = module.gemms
-        names[inner.weight] = f"{module.name}.inner.weight"
-        for i, gemm in enumerate(outer):
-            place = f"{module.name}.outer"
-            if module.kind == "grouped":
-                place = f"{place}.{i}"
-            names[gemm.weight] = f"{place}.weight"
-            if gemm.bias:
-                names[gemm.weight.removesuffix("weight") + "bias"] = f"{place}.bias"
-    if not inventory.has_own_head:
-        names.pop("lm_head.weight", None)  # a second name of the embedding
-    return names
-
-
 def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """RoPE as ``rope_theta`` and ``rope_scaling``, which every version of transformers reads."""
     scaling = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
-    theta = scaling.pop("rope_theta", None) or config.get("rope_theta") or ROPE_THETA
+    theta = scaling.pop("rope_theta", None) or config.get("rope_theta") or LLAMA_ROPE_THETA
     if scaling.get("rope_type", scaling.get("type", "default")) == "default":
         return {"rope_theta": theta}
     return {"rope_theta": theta, "rope_scaling": scaling}

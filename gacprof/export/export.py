@@ -16,14 +16,16 @@ from safetensors.torch import load_file, save_file
 
 from gacprof.check.models import random_ids
 from gacprof.check.verify import SEQUENCES, logits_of
-from gacprof.checkpoint.containers import check_link
+from gacprof.checkpoint.config import without_code
+from gacprof.checkpoint.containers import read_json_object
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.checkpoint.scan import inventory_of
+from gacprof.checkpoint.scan import inventory_of, side_files
+from gacprof.checkpoint.writer import write_weights
 from gacprof.core.errors import CheckpointError
-from gacprof.core.files import new_folder, read_json, write_json
+from gacprof.core.files import new_folder, write_json
 from gacprof.export.decoder import FAMILIES, MODULE, Decoder, read_decoder
 from gacprof.realigning.changes import NewCheckpoint, NewTensor
-from gacprof.realigning.realign import write_weights
+from gacprof.realigning.realign import output_tensors
 
 TOKENS = 16
 
@@ -32,12 +34,7 @@ LOGIT_TOLERANCE = 1e-4
 about 1e-6 in small models and 1e-5 in large ones."""
 
 SETTINGS = ("tokenizer_config.json", "generation_config.json")
-COPIED = ["tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt", "added_tokens.json"]
-COPIED += ["special_tokens_map.json", "chat_template.jinja", "LICENSE", "NOTICE"]
-"""Files of a checkpoint that an export copies as they are."""
-
-NAMING_CODE = ("auto_map", "tokenizer_file", "custom_generate")
-"""Keys of tokenizer_config.json and generation_config.json that name files or code."""
+"""Side files that may name code or other files."""
 
 SERVE = {
     "transformers": "AutoModelForCausalLM.from_pretrained('{out}', trust_remote_code=True)",
@@ -108,21 +105,17 @@ def export(
 def write_folder(inventory: Inventory, decoder: Decoder, tokenizer: Path, folder: Path) -> None:
     """Write weights under their exported names, config, code and tokenizer."""
     tensors = tuple(NewTensor(new, (old,)) for old, new in decoder.names.items())
-    write_weights(NewCheckpoint(inventory, {}, (), (), tensors), folder)
+    new = NewCheckpoint(inventory, {}, (), (), tensors)
+    write_weights(folder, inventory, output_tensors(new))
     write_json(folder / "config.json", decoder.config)
     code = Path(__file__).with_name("modeling_llama.py").read_text(encoding="utf-8")
     code = code.replace("Llama", FAMILIES[decoder.family]).replace("llama", decoder.family)
     (folder / f"{MODULE}.py").write_text(code, encoding="utf-8")
-    for name in (*COPIED, *SETTINGS):
-        check_link(tokenizer / name)
-    for name in COPIED:
-        if (tokenizer / name).is_file():
+    for name in side_files(tokenizer):
+        if name in SETTINGS:
+            write_json(folder / name, without_code(read_json_object(tokenizer / name)))
+        elif name != "config.json" and not name.endswith(".py"):
             shutil.copy(tokenizer / name, folder / name)
-    for name in SETTINGS:
-        if (tokenizer / name).is_file():
-            settings = read_json(tokenizer / name)
-            harmless = {k: v for k, v in settings.items() if k not in NAMING_CODE}
-            write_json(folder / name, harmless)
 
 
 def error_in_transformers(inventory: Inventory, decoder: Decoder, folder: Path) -> float:

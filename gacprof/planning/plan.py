@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from gacprof.checkpoint.inventory import ROTARY_TABLE, Dim, Inventory, Module, NewSizes, TensorInfo
+from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes, TensorInfo, is_derived
 from gacprof.core.errors import PlanError
 from gacprof.core.files import read_record, write_record
 from gacprof.core.sizes import Interval, Verdict
@@ -152,7 +152,7 @@ def footprints(
     for name, numel in numels.items():
         info = inventory.tensors[name]
         nbytes = nbytes + numel * (info.nbytes // max(info.numel, 1))
-        if not name.endswith(ROTARY_TABLE):
+        if not is_derived(name):
             parameters = parameters + numel
     return parameters, nbytes
 

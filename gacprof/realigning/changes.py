@@ -68,8 +68,8 @@ class NewCheckpoint:
 
     def shape(self, new: NewTensor) -> tuple[int, ...]:
         """The shape of a new tensor, as headers and changes say it."""
-        if new.name in self.inventory.tensors:
-            return self._resized(new.name)
+        if len(new.parts) == 1 and not new.inner:
+            return self._resized(new.parts[0])
         rows = sum(self._resized(part)[0] for part in new.parts)
         return (rows, *self._resized(new.inner or new.parts[0])[1:])
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import torch
-from safetensors.torch import save_file
 
 from gacprof.checkpoint.config import mirrored_files
 from gacprof.checkpoint.inventory import Inventory, NewSizes
 from gacprof.checkpoint.layouts.configs import untrue_keys, width_keys
 from gacprof.checkpoint.scan import inventory_of, scan
 from gacprof.checkpoint.tensors import read_tensor
+from gacprof.checkpoint.writer import RECORD, OutputTensor, check_output, write_weights
 from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.core.files import new_folder, write_json
 from gacprof.planning.plan import Plan, load_plan
@@ -28,7 +26,7 @@ def realign(checkpoint: str | Path | Inventory, sizes: Sizes, out: str | Path) -
     """Write a checkpoint anew with other sizes.
 
     Padding with zeros keeps the function in real arithmetic; merging rounds products of factors
-    once to the stored type; cuts change the function. One shard is in memory at a time. The
+    once to the stored type; cuts change the function. One tensor is in memory at a time. The
     checkpoint is never modified, the output appears whole or not at all.
 
     Parameters
@@ -152,10 +150,6 @@ def round_up(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
 
 
-Source = TypeVar("Source", bound=Hashable)
-
-INDEX = "model.safetensors.index.json"
-RECORD = "gacprof.json"
 SCHEMA = "gacprof.realigned/2"
 
 
@@ -166,7 +160,7 @@ def write_checkpoint(new: NewCheckpoint, folder: Path) -> None:
     :data:`~gacprof.realigning.changes.Method`), ``merged`` modules whose factors became one weight.
     """
     inventory = new.inventory
-    write_weights(new, folder)
+    write_weights(folder, inventory, output_tensors(new))
     record = {
         "schema": SCHEMA,
         "source": inventory.path,
@@ -195,58 +189,12 @@ def check_written(new: NewCheckpoint, folder: Path) -> None:
         raise CheckpointError(f"{inventory.path}: {min(wrong)} does not fit the new sizes")
 
 
-def write_weights(new: NewCheckpoint, folder: Path) -> None:
-    """Write the weights of a new checkpoint, sharded as the old one's."""
-    values = NewValues(new, partial(read_tensor, new.inventory))
-    sources = {tensor: tensor.parts[0] for tensor in new.tensors}
-    write_shards(folder, new.inventory, sources, lambda new: {new.name: values.tensor(new)})
-
-
-def write_shards(
-    folder: Path,
-    inventory: Inventory,
-    sources: Mapping[Source, str],
-    tensors_of: Callable[[Source], Mapping[str, torch.Tensor]],
-) -> None:
-    """Write the tensors made of each of ``sources``, and the index where there are several shards.
-
-    A source goes with the shard of the stored tensor that it is mapped to. One shard is in memory
-    at a time.
-    """
-    shards: dict[str, list[Source]] = {}
-    for source, stored in sources.items():
-        shards.setdefault(file_name(inventory, stored), []).append(source)
-    weight_map: dict[str, str] = {}
-    total_size = 0
-    for file, part in shards.items():
-        state: dict[str, torch.Tensor] = {}
-        for source in part:
-            state |= tensors_of(source)
-        total_size += sum(value.nbytes for value in state.values())
-        weight_map |= dict.fromkeys(state, file)
-        if file.endswith(".pt"):
-            torch.save(state, folder / file)
-        else:
-            metadata = {"format": "pt", **inventory.metadata.get(file, {})}
-            save_file(state, folder / file, metadata)
-    if len(shards) > 1 or inventory.index:
-        index = {"metadata": {"total_size": total_size}, "weight_map": weight_map}
-        write_json(folder / INDEX, index)
-
-
-def file_name(inventory: Inventory, stored: str) -> str:
-    """The output's file for what was made of a stored tensor: all files lie in one folder."""
-    source = Path(inventory.tensors[stored].file)
-    if source.suffix == ".safetensors" or inventory.layout == "slicegpt":
-        return source.name
-    if "-of-" in source.name:
-        return source.with_suffix(".safetensors").name.removeprefix("pytorch_")
-    return "model.safetensors"
-
-
-def check_output(inventory: Inventory, out: Path) -> None:
-    """Raise an error for an output that is there already, or would lie in the checkpoint."""
-    if os.path.lexists(out):
-        raise FileExistsError(f"{out} exists: name a folder that does not")
-    if out.resolve().is_relative_to(Path(inventory.folder).resolve()):
-        raise CheckpointError(f"{out} lies in the checkpoint {inventory.path}: name another")
+def output_tensors(
+    new: NewCheckpoint, importance: Mapping[str, torch.Tensor] | None = None
+) -> Iterator[OutputTensor]:
+    """Yield the tensors of a new checkpoint, to be written; by ``importance`` see NewValues."""
+    values = NewValues(new, partial(read_tensor, new.inventory), importance)
+    for tensor in new.tensors:
+        dtype = new.inventory.tensors[tensor.inner or tensor.parts[0]].dtype
+        blocks = partial(values.blocks, tensor)
+        yield OutputTensor(tensor.name, dtype, new.shape(tensor), tensor.parts[0], blocks)

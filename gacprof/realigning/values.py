@@ -6,12 +6,13 @@ both factors and the SVD of the small r×r core.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from gacprof.checkpoint.inventory import Place
+from gacprof.checkpoint.writer import read_blocks
 from gacprof.core.errors import CheckpointError
 from gacprof.realigning.changes import Change, NewCheckpoint, NewTensor
 
@@ -42,12 +43,38 @@ class NewValues:
 
     def tensor(self, new: NewTensor) -> torch.Tensor:
         """The elements of a new tensor, in the stored dtype: a copy, contiguous."""
-        parts = [self._resized(name) for name in new.parts]
+        parts = [self.changed(name) for name in new.parts]
         if new.inner:
-            parts = self._multiplied(parts, self._resized(new.inner))
+            parts = self._multiplied(parts, self.changed(new.inner))
         if len(parts) == 1:
             return parts[0].clone(memory_format=torch.contiguous_format)
         return torch.cat(parts)
+
+    def blocks(self, new: NewTensor) -> Iterator[torch.Tensor]:
+        """Yield a new tensor of a checkpoint on disk in parts along its first axis.
+
+        What a merge or a cut computes is one part; stored entries pass a block at a time.
+        """
+        if new.inner or len(new.parts) > 1:
+            yield self.tensor(new)
+            return
+        axes = self._axes(new.parts[0])
+        for block in self._rows(new.parts[0], axes.pop(0, ())):
+            resized_block = block
+            for axis, segments in axes.items():
+                resized_block = resized(resized_block, axis, segments)
+            yield resized_block
+
+    def _rows(self, name: str, segments: Sequence[Segment]) -> Iterator[torch.Tensor]:
+        """Yield the first axis of a stored tensor, replaced by segments where there are any."""
+        inventory = self.new.inventory
+        if not segments:
+            yield from read_blocks(inventory, name)
+        for segment in segments:
+            if isinstance(segment, Take) and isinstance(segment.index, range):
+                yield from read_blocks(inventory, name, segment.index)
+            else:
+                yield segment.read(self.read(name), 0)
 
     def _multiplied(self, outer: list[torch.Tensor], inner: torch.Tensor) -> list[torch.Tensor]:
         """Each outer factor times its section of the inner one, in float64, rounded once."""
@@ -57,17 +84,22 @@ class NewValues:
             for part, section in zip(outer, sections, strict=True)
         ]
 
-    def _resized(self, name: str) -> torch.Tensor:
-        """A stored tensor with all of its changes."""
+    def changed(self, name: str) -> torch.Tensor:
+        """Return a stored tensor with all of its changes."""
         tensor = self.read(name)
+        for axis, segments in self._axes(name).items():
+            tensor = resized(tensor, axis, segments)
+        return tensor
+
+    def _axes(self, name: str) -> dict[int, list[Segment]]:
+        """The segments of every axis of a stored tensor that changes."""
+        shape = self.new.inventory.shape(name)
         stretches: dict[int, list[Stretch]] = {}
         for change, place in self.new.edits.get(name, ()):
             size = change.dim.size * place.per
             stretch = Stretch(place.start, size, self._segments(change, place))
             stretches.setdefault(place.axis, []).append(stretch)
-        for axis, changed in stretches.items():
-            tensor = resized(tensor, axis, compose(tensor.shape[axis], changed))
-        return tensor
+        return {axis: compose(shape[axis], changed) for axis, changed in stretches.items()}
 
     def _segments(self, change: Change, place: Place) -> tuple[Segment, ...]:
         """A place's stretch after the change."""

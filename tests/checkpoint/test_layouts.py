@@ -9,6 +9,7 @@ import pytest
 from tool_checkpoints import checkpoint, write_safetensors
 
 from gacprof.checkpoint.inventory import AttentionHeads, Dim, Inventory, Place
+from gacprof.checkpoint.layouts.names import role_of_template
 from gacprof.checkpoint.scan import scan
 from gacprof.core.errors import CheckpointError
 
@@ -284,3 +285,21 @@ def test_modules_come_in_the_order_of_the_model(scanned: Any) -> None:
     layers = [(i, role) for i in (2, 9, 10) for role in ("gate", "up", "down")]
     modules = [(module.layer, module.role) for module in inventory.modules]
     assert modules == [(None, "embedding"), *layers, (None, "head")]
+
+
+def test_what_names_mean_is_asked_once_a_template(tmp_path: Path) -> None:
+    """A mixture of 500 weights has the seven questions of one of fourteen."""
+    questions = set()
+    for layers, experts in ((2, 2), (20, 8)):
+        shapes: Shapes = {}
+        for layer in range(layers):
+            block = f"model.layers.{layer}"
+            shapes |= {f"{block}.self_attn.{x}_proj.weight": (32, 32) for x in "qkvo"}
+            for expert in range(experts):
+                module = f"{block}.mlp.experts.{expert}"
+                shapes |= gated(module, 48, 32)
+        role_of_template.cache_clear()
+        inventory = scan(checkpoint(tmp_path / str(layers), shapes))
+        assert len(inventory.dims) == layers * experts
+        questions.add((len(inventory.by_template), role_of_template.cache_info().misses))
+    assert questions == {(7, 7)}

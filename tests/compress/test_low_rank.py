@@ -20,7 +20,7 @@ def sampled(size, rows, seed):
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(rows, size, generator=generator, dtype=torch.float64)
     mixing = torch.randn(size, size, generator=generator, dtype=torch.float64)
-    covariance = Covariance.zeros(size, torch.device("cpu"))
+    covariance = Covariance(size, torch.device("cpu"))
     covariance.add(x @ mixing)
     return covariance
 
@@ -105,7 +105,7 @@ def test_fewer_tokens_than_features_are_enough():
 
 def test_inputs_that_are_always_zero_count_the_same():
     weight = problem((24, 40))[0]
-    zeros = Covariance.zeros(40, torch.device("cpu"))
+    zeros = Covariance(40, torch.device("cpu"))
     zeros.add(torch.zeros(5, 40, dtype=torch.float64))
     factors = factor_weight("svd-llm", weight, zeros)
     torch.testing.assert_close(factors.sigma, torch.linalg.svdvals(weight), rtol=1e-6, atol=1e-6)

@@ -4,7 +4,8 @@ where it cannot promise that, it refuses and writes nothing."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ from tool_folders import restored
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from gacprof.checkpoint.config import config_refusal
+from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.layouts.factors import FACTORS, Factors
 from gacprof.checkpoint.load import load_model
 from gacprof.checkpoint.scan import scan
+from gacprof.checkpoint.writer import OutputTensor
 from gacprof.core.errors import GacprofError
 from gacprof.realigning import realign as realigning
 from gacprof.realigning.realign import realign
@@ -253,11 +256,11 @@ def test_what_was_written_is_read_back(
 ) -> None:
     source = mixture(tmp_path / "source")
 
-    def save_other(state: Mapping[str, torch.Tensor], path: Path, metadata: Any) -> None:
-        save_file({name: tensor[:-1].contiguous() for name, tensor in state.items()}, path)
+    def write_stored(folder: Path, inventory: Inventory, tensors: Iterable[OutputTensor]) -> None:
+        shutil.copy(source / "model.safetensors", folder)
 
     if fault == "shape":
-        monkeypatch.setattr(realigning, "save_file", save_other)
+        monkeypatch.setattr(realigning, "write_weights", write_stored)
     else:
         stored = {"config.json": config_of(source)}
         monkeypatch.setattr(realigning, "mirrored_files", lambda *_: stored)

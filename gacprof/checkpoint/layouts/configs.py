@@ -127,13 +127,13 @@ class WidthKey:
 
     def trust(self) -> tuple[bool, bool]:
         """Return what speaks for the number: that it says one of the widths, that it is stated."""
-        values = {dim.size / self.times[dim.name] for dim in self.dims}
-        return self.value in values, self.value is not None
+        sizes = {(dim.size, self.times[dim.name]) for dim in self.dims}
+        return self.value in {size / times for size, times in sizes}, self.value is not None
 
     def value_at(self, sizes: NewSizes) -> int | None:
         """The one number from which all widths follow; None where there is none."""
-        new = {dim.name: sizes.get(dim.name) or dim.size for dim in self.dims}
-        values = {Fraction(size) / self.times[name] for name, size in new.items()}
+        new = {(sizes.get(dim.name) or dim.size, self.times[dim.name]) for dim in self.dims}
+        values = {Fraction(size) / times for size, times in new}
         value = values.pop()
         return int(value) if not values and value.denominator == 1 else None
 
@@ -196,7 +196,9 @@ def _candidates(
         path = (*above, *name.split("."))
         if isinstance(numbers.get(path, ""), int | None):
             value = None if part.get(_ADJUSTED) else numbers[path] or None
-            times = {dim.name: _multiple(part, kind, name, dim.size, value) for dim in widths}
+            sizes = {dim.size for dim in widths}
+            multiples = {size: _multiple(part, kind, name, size, value) for size in sizes}
+            times = {dim.name: multiples[dim.size] for dim in widths}
             yield WidthKey(path, value, tuple(widths), times)
 
 

@@ -6,10 +6,9 @@ before all. Every other matrix is a dense layer.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import chain, groupby
 from typing import Any
 
@@ -28,6 +27,7 @@ from gacprof.checkpoint.layouts.linear import (
     MULTIPLIED,
     Linear,
     dense_linears,
+    matrices,
     packed_linears,
     unknown_tensor,
 )
@@ -36,7 +36,6 @@ from gacprof.checkpoint.layouts.names import (
     EXPERT,
     layer_of,
     parent_of,
-    tensors_below,
     tower_of,
 )
 from gacprof.checkpoint.layouts.slicegpt import shortcut_linears, stretches
@@ -53,20 +52,20 @@ def describe(contents: Contents, path: str, side_files: tuple[str, ...] = ()) ->
     layout, special = recognise(contents)
     linears = [*special, *dense_linears(contents, special)]
     modules = _embeddings(contents)
-    below = tensors_below(contents.tensors)
-    dims = find_widths(contents, linears, below)
+    dims = find_widths(contents, linears)
     if layout == "plain" and len({dim.size for dim in dims if dim.role == "mlp"}) > 1:
         layout = "per-layer-widths"
     if layout == "slicegpt":
         dims += stretches(contents, linears, modules)
     for linear in linears:
         if len(linear.weights) > 1:
-            dims += _ranks(contents, linear, below)
+            dims += _ranks(contents, linear)
     dims.sort(key=lambda dim: _order(dim.layer, dim.role, dim.name))
     attentions = find_attentions(contents, linears)
     warnings = (*contents.warnings, *_warnings(contents, layout, dims, attentions))
+    contents = replace(contents, warnings=warnings)
     inventory = Inventory(
-        **{**vars(contents), "warnings": warnings},
+        **{field.name: getattr(contents, field.name) for field in fields(contents)},
         path=path,
         layout=layout,
         modules=(),
@@ -107,19 +106,20 @@ def recognise(contents: Contents) -> tuple[str, list[Linear]]:
         linears = find(contents)
         if linears:
             return layout, linears
-    has_experts = any(EXPERT.search(name.removesuffix(".weight")) for name in contents.tensors)
+    templates = contents.by_template
+    has_experts = any(EXPERT.search(template.removesuffix(".weight")) for template in templates)
     return ("moe" if has_experts else "plain"), []
 
 
 def _embeddings(contents: Contents) -> list[Module]:
     """The tables that are looked up in rather than multiplied by."""
     tables = []
-    for tensor, info in contents.tensors.items():
-        name = tensor.removesuffix(".weight")
-        is_matrix = len(info.shape) == 2 and 0 not in info.shape
-        if is_matrix and name != tensor and EMBEDDING.fullmatch(name):
-            rows, width = info.shape
-            layer = layer_of(name)
+    for template, infos in matrices(contents):
+        if not EMBEDDING.fullmatch(template):
+            continue
+        for info in infos:
+            name = info.name.removesuffix(".weight")
+            layer, (rows, width) = layer_of(name), info.shape
             tables.append(
                 Module(name, "embedding", layer, "embedding", rows, width, info.dtype, ())
             )
@@ -153,6 +153,9 @@ def _warnings(
         )
 
 
+NUMBER_WIDTH = 8
+"""Digits to which numbers of names are filled up, so that 10 comes after 9."""
+
 _ROLES = ["embedding", "q", "k", "v", "qkv", "o", "gdn_out", "mamba_out", "gate", "up", "gate_up"]
 _ROLES += ["down", "mlp"]
 _PLACES = {role: place for place, role in enumerate(_ROLES)}
@@ -162,16 +165,17 @@ def _order(layer: int | None, role: str, name: str) -> tuple[Any, ...]:
     """As the model runs: embedding, layers, the rest; within a layer by role, then by name."""
     if layer is None:
         layer = -1 if role == "embedding" else sys.maxsize
-    numbers = [int(part) if part.isdecimal() else part for part in re.split(r"([0-9]+)", name)]
-    return layer, _PLACES.get(role, len(_ROLES)), numbers
+    parts = name.replace(":", ".").split(".")
+    parts = [part.zfill(NUMBER_WIDTH) if part.isdecimal() else part for part in parts]
+    return layer, _PLACES.get(role, len(_ROLES)), parts
 
 
-def _ranks(contents: Contents, linear: Linear, below: Mapping[str, Sequence[str]]) -> Iterator[Dim]:
+def _ranks(contents: Contents, linear: Linear) -> Iterator[Dim]:
     """One rank for each outer factor, at its offset in the inner one's output. None may change
-    where a tensor between the factors (``below`` them) may have its size."""
+    where a tensor between the factors may have its size."""
     inner, *outer = linear.weights
     n_in = linear.in_features
-    beside = {*below[linear.name], *below[parent_of(inner)]}.difference(
+    beside = {*contents.below(linear.name), *contents.below(parent_of(inner))}.difference(
         linear.weights, linear.biases
     )
     sizes = {contents.shape(inner)[0], *(contents.shape(factor)[1] for factor in outer)}
@@ -211,7 +215,9 @@ def _module(inventory: Inventory, linear: Linear) -> Module:
             gemms.append(Gemm(factor, n_out, rank, is_biased))
     else:
         gemms = [Gemm(inner, linear.out_features, linear.in_features, is_biased)]
-    dims = [dim.name for gemm in gemms for dim in inventory.fed_by.get(gemm.weight, ())]
+    dims: dict[str, None] = {}
+    for gemm in gemms:
+        dims |= {dim.name: None for dim in inventory.fed_by.get(gemm.weight, ())}
     return Module(
         name=linear.name,
         role=linear.role,
@@ -221,7 +227,7 @@ def _module(inventory: Inventory, linear: Linear) -> Module:
         out_features=linear.out_features,
         dtype=linear.dtype,
         gemms=tuple(gemms),
-        dims=tuple(dict.fromkeys(dims)),
+        dims=tuple(dims),
     )
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import chain, takewhile
 
 from gacprof.checkpoint.inventory import Contents
 from gacprof.checkpoint.layouts.linear import Linear, stored_linear
@@ -49,8 +49,13 @@ class Factors:
     def pairs(self, contents: Contents) -> Iterator[Linear]:
         """The layers that this tool factored. Raises :class:`CheckpointError`."""
         tensors = contents.tensors
-        for name in tensors:
-            match = re.fullmatch(self.inner, name)
+        inner = re.compile(self.inner)
+        templates = contents.by_template
+        matching = [templates[template] for template in templates if inner.fullmatch(template)]
+        if contents.factors:  # a user's pattern may hold numbers, which templates do not
+            matching = [list(tensors)]
+        for name in chain(*matching):
+            match = inner.fullmatch(name)
             if match is None:
                 continue
             words = match.groupdict()

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
-from gacprof.checkpoint.inventory import Contents
+from gacprof.checkpoint.inventory import Contents, TensorInfo
 from gacprof.checkpoint.layouts.names import CONV1D, EMBEDDING, layer_of, role_of
 from gacprof.core.dtypes import FLOATING
 
@@ -107,25 +108,33 @@ def unknown_tensor(contents: Contents, names: Collection[str], sizes: Collection
     return ""
 
 
+def matrices(contents: Contents) -> Iterator[tuple[str, list[TensorInfo]]]:
+    """Yield the two-dimensional ``X.weight``, by the template of X."""
+    for template, names in contents.by_template.items():
+        if template.endswith(".weight"):
+            infos = [contents.tensors[name] for name in names]
+            whole = [info for info in infos if len(info.shape) == 2 and info.numel]
+            yield template.removesuffix(".weight"), whole
+
+
 def dense_linears(contents: Contents, others: Iterable[Linear]) -> Iterator[Linear]:
     """Every two-dimensional ``X.weight`` that is no embedding and of none of the ``others``."""
-    tensors = contents.tensors
-    used = {tensor for linear in others for tensor in (*linear.weights, *linear.biases)}
-    conv1d = {name for name in tensors if name.endswith(CONV1D)}
+    used: set[str] = set()
+    for linear in others:
+        used.update(linear.weights, linear.biases)
+    templates = contents.by_template
+    conv1d = chain(*(templates[template] for template in templates if template.endswith(CONV1D)))
     is_in_out = any(_is_in_out(contents, name) for name in conv1d)
-    for name, info in tensors.items():
-        module = name.removesuffix(".weight")
-        is_matrix = len(info.shape) == 2 and 0 not in info.shape and info.dtype in FLOATING
-        if not is_matrix or name in used or module == name or EMBEDDING.fullmatch(module):
-            continue
-        has_scales = any(module + suffix in tensors for suffix in _SCALES)
-        yield stored_linear(
-            contents,
-            module,
-            name,
-            axes=(1, 0) if is_in_out and name in conv1d else (0, 1),
-            why=_QUANTISED if has_scales else "",
-        )
+    for template, infos in matrices(contents):
+        axes = (1, 0) if is_in_out and f"{template}.weight".endswith(CONV1D) else (0, 1)
+        is_table = EMBEDDING.fullmatch(template)
+        for info in infos:
+            if is_table or info.name in used or info.dtype not in FLOATING:
+                continue
+            module = info.name.removesuffix(".weight")
+            has_scales = any(module + suffix in contents.tensors for suffix in _SCALES)
+            why = _QUANTISED if has_scales else ""
+            yield stored_linear(contents, module, info.name, axes=axes, why=why)
 
 
 def _is_in_out(contents: Contents, weight: str) -> bool:
@@ -142,23 +151,31 @@ _ENDINGS = (".qweight", ".weight_packed", ".weight._data", ".weight")
 def packed_linears(contents: Contents) -> list[Linear]:
     """The layers whose weights are packed, or whole numbers."""
     linears = []
-    for name, info in contents.tensors.items():
-        ending = next((ending for ending in _ENDINGS if name.endswith(ending)), "")
-        module = name.removesuffix(ending)
-        if not ending or len(info.shape) != 2 or EMBEDDING.fullmatch(module):
+    for template, names in contents.by_template.items():
+        ending = next((ending for ending in _ENDINGS if template.endswith(ending)), "")
+        if not ending or EMBEDDING.fullmatch(template.removesuffix(ending)):
             continue
-        (n_out, n_in), bits = info.shape, 0
-        if ending == ".qweight":
-            n_out, n_in, bits = _gptq_or_awq(contents, module)
-        elif ending == ".weight_packed":
-            bits = 4
-            n_in *= 2 * info.nbytes // max(1, info.numel)
-        elif info.dtype in ("int8", "uint8") and f"{name}.absmax" not in contents.tensors:
-            bits = 8
-        if min(bits, n_out, n_in) > 0:
-            place = (module, role_of(module), layer_of(module), (name,))
-            linears.append(Linear(*place, n_out, n_in, f"int{bits}", n_in, n_out, why=_WHY))
+        for name in names:
+            module = name.removesuffix(ending)
+            n_out, n_in, bits = _packed_size(contents, name, ending)
+            if min(bits, n_out, n_in) > 0:
+                place = (module, role_of(module), layer_of(module), (name,))
+                linears.append(Linear(*place, n_out, n_in, f"int{bits}", n_in, n_out, why=_WHY))
     return linears
+
+
+def _packed_size(contents: Contents, name: str, ending: str) -> tuple[int, int, int]:
+    """Out and in features of a tensor with this ending, and bits; 0 where it is not packed."""
+    info = contents.tensors[name]
+    if len(info.shape) != 2:
+        return 0, 0, 0
+    n_out, n_in = info.shape
+    if ending == ".qweight":
+        return _gptq_or_awq(contents, name.removesuffix(ending))
+    if ending == ".weight_packed":
+        return n_out, n_in * 2 * info.nbytes // max(1, info.numel), 4
+    is_packed = info.dtype in ("int8", "uint8") and f"{name}.absmax" not in contents.tensors
+    return n_out, n_in, 8 if is_packed else 0
 
 
 def _gptq_or_awq(contents: Contents, module: str) -> tuple[int, int, int]:

@@ -1,5 +1,8 @@
 """Words of tensor names: layer, role, expert. Structure decides layouts, names decide roles.
 
+A model of 90,000 tensors has some forty templates, which are its names with ``#`` for each number:
+what a name means is asked once a template.
+
 The table covers the linear layers of the decoder and encoder families in transformers (Llama,
 Mistral, Qwen, Gemma, Phi, OPT, GPT-2, GPT-NeoX, Falcon, Bloom, BERT, T5) and the experts of Mixtral
 and Qwen.
@@ -8,8 +11,6 @@ and Qwen.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 _NAMES = {
@@ -54,27 +55,23 @@ the same names for nn.Linear."""
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|layer|h|blocks|block)\.(\d{1,6})(?=\.|$)")
 EXPERT = re.compile(
-    r"\.experts\.(\d{1,6}|mlp)\.|\.experts\.(gate_up_proj|down_proj|fc[12])$"
+    r"\.experts\.(#|mlp)\.|\.experts\.(gate_up_proj|down_proj|fc[12])$"
     r"|\.block_sparse_moe\.(input|output)_linear$"
 )
-"""One of many experts, or a tensor that holds them all."""
+"""Templates of one of many experts, or of a tensor that holds them all."""
 SHARED = re.compile(r"\.shared_(expert|experts|mlp)\.")
 """An expert that all tokens reach."""
+
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+
+
+def template_of(name: str) -> str:
+    """Return a name with ``#`` for each number that stands between dots."""
+    return _NUMBER.sub("#", name)
 
 
 def parent_of(module: str) -> str:
     return module.rpartition(".")[0]
-
-
-def tensors_below(names: Iterable[str]) -> Mapping[str, Sequence[str]]:
-    """Return the tensors in each module, at any depth; none for what is no module."""
-    below: defaultdict[str, list[str]] = defaultdict(list)
-    for name in names:
-        module = parent_of(name)
-        while module:
-            below[module].append(name)
-            module = parent_of(module)
-    return below
 
 
 def tower_of(module: str) -> str:
@@ -84,17 +81,21 @@ def tower_of(module: str) -> str:
     return "vision" if re.search("vision|visual|image", module) else ""
 
 
-@lru_cache(1 << 17)
 def layer_of(name: str) -> int | None:
     """Return the layer's index in a name, or None outside the layers."""
     match = _LAYER.search(name)
     return int(match[1]) if match else None
 
 
-@lru_cache(1 << 17)
 def role_of(module: str) -> str:
     """Return the role of a linear layer by its module's name; ``other`` where it says nothing."""
-    parts = module.split(".")
+    return role_of_template(template_of(module))
+
+
+@lru_cache(1 << 12)
+def role_of_template(template: str) -> str:
+    """Return the role of all modules of a template."""
+    parts = template.split(".")
     endings = [".".join(parts[-length:]) for length in (3, 2, 1)]
     role = next((_ROLES[ending] for ending in endings if ending in _ROLES), "other")
-    return f"expert_{role}" if role != "other" and EXPERT.search(module) else role
+    return f"expert_{role}" if role != "other" and EXPERT.search(template) else role

@@ -54,11 +54,13 @@ class Stretch:
     feeds: list[Feed] = field(default_factory=list)
 
     def read_by(self, linears: Iterable[Linear]) -> None:
+        """Add weights that read the stream here."""
         for linear in linears:
             self.places.append(Place(linear.weights[0], linear.axes[1]))
             self.feeds.append(Feed(linear.weights[0], "K"))
 
     def written_by(self, linears: Iterable[Linear]) -> None:
+        """Add weights, and their biases, that write the stream here."""
         for linear in linears:
             self.places.append(Place(linear.weights[0], linear.axes[0]))
             self.places += [Place(bias, 0) for bias in linear.biases]
@@ -111,7 +113,8 @@ def with_stretches(
     """Return a slicing config that says the sizes of the stretches, new ones and others."""
     stream = [dim for dim in dims if dim.kind == "hidden"]
     stream.sort(key=lambda dim: dim.layer is not None)  # the embedding's is the first
-    steps = [step for dim in stream for step in STEPS if dim.name.endswith(f".{step.name}:hidden")]
+    by_name = {step.name: step for step in STEPS}
+    steps = [by_name[dim.name.rpartition(":")[0].rpartition(".")[2]] for dim in stream[1:]]
     written = ["embedding_dimensions"] + [f"{step.word}_output_dimensions" for step in steps]
     after = [sizes.get(dim.name, dim.size) for dim in stream]
     new: dict[str, Any] = dict(config)

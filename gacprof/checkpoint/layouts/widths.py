@@ -13,7 +13,7 @@ from dataclasses import replace
 from gacprof.checkpoint.inventory import Contents, Dim, Feed, Place
 from gacprof.checkpoint.layouts.configs import count, part_of, width_keys
 from gacprof.checkpoint.layouts.linear import Linear, stored_linear, unknown_tensor
-from gacprof.checkpoint.layouts.names import EXPERT, role_of, tower_of
+from gacprof.checkpoint.layouts.names import parent_of, role_of, tower_of
 from gacprof.core.dtypes import FLOATING
 
 STACKED = "experts"
@@ -30,16 +30,14 @@ _COPIES = {"gate": 1, "up": 1, "gate_up": 2, "down": 1}
 """Number of times that a width stands in a weight of an MLP, by the weight's role."""
 
 
-def find_widths(
-    contents: Contents, linears: Sequence[Linear], below: Mapping[str, Sequence[str]]
-) -> list[Dim]:
-    """Return one dim for each MLP whose parts fit each other, of the tensors ``below`` it."""
+def find_widths(contents: Contents, linears: Sequence[Linear]) -> list[Dim]:
+    """Return one dim for each MLP whose parts fit each other."""
     mlps: dict[str, dict[str, Linear]] = {}
     attention: set[str] = set()
     for linear in linears:
         role = linear.role.removeprefix("expert_")
         if role in _COPIES:  # BERT has intermediate.dense and output.dense
-            mlp = re.sub(r"\.(intermediate|output)$", "", linear.name.rpartition(".")[0])
+            mlp = parent_of(linear.name).removesuffix(".intermediate").removesuffix(".output")
             mlps.setdefault(mlp, {})[role] = linear
         elif role in ("q", "k", "v", "qkv", "o"):
             attention.update(linear.weights, linear.biases)
@@ -50,8 +48,9 @@ def find_widths(
         sizes = {x.out_features / _COPIES[role] for role, x in parts.items()}
         is_whole = all(len(linear.weights) < 3 for linear in parts.values())
         if down and is_whole and sizes == {down.in_features}:
-            beside = set(below[mlp]) - attention
-            dims.append(_width(contents, mlp, {**parts, "down": down}, beside))
+            beside = set(contents.below(mlp)) - attention
+            in_order = dict(sorted(parts.items(), key=lambda part: part[1].name))
+            dims.append(_width(contents, mlp, {**in_order, "down": down}, beside))
         else:
             incomplete |= sizes
     model_type = contents.config.get("model_type")
@@ -90,7 +89,7 @@ def _width(contents: Contents, mlp: str, parts: Mapping[str, Linear], others: Se
             else:
                 starts = range(0, max(copies, linear.joined) * size, size)
                 places += [Place(tensor, axis, start) for start in starts]
-    role = "expert" if EXPERT.search(f"{mlp}.") else "mlp"
+    role = "expert" if down.role.startswith("expert_") else "mlp"
     if tower_of(mlp):
         role = "tower"
     elif mlp.endswith(("shared_expert", "shared_experts", "shared_mlp")):
@@ -114,15 +113,19 @@ def _width(contents: Contents, mlp: str, parts: Mapping[str, Linear], others: Se
 
 def _refusal(contents: Contents, parts: Mapping[str, Linear], others: Set[str]) -> str:
     """Reason why a width may not change: a packed weight, or an unknown tensor of its size."""
-    tensors = {t for linear in parts.values() for t in (*linear.weights, *linear.biases)}
+    reasons = [linear.why for linear in parts.values() if linear.why]
+    if reasons:
+        return reasons[0]
+    tensors: set[str] = set()
+    for linear in parts.values():
+        tensors.update(linear.weights, linear.biases)
     size, hidden = parts["down"].in_features, parts["down"].out_features
     sizes = {size, *(x.out_features for role, x in parts.items() if role != "down")}
     if hidden == size:
         tensors |= set(filter(_OF_THE_STREAM.fullmatch, others))
     else:
         sizes.discard(hidden)
-    reasons = [linear.why for linear in parts.values()]
-    return unknown_tensor(contents, others - tensors, sizes) or max(reasons)
+    return unknown_tensor(contents, others - tensors, sizes)
 
 
 IN_HALVES = "is_concatenated"
