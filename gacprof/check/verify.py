@@ -33,8 +33,8 @@ WIDER = {"float16": "float32", "bfloat16": "float32", "float32": "float64"}
 
 NO_FUNCTION = {"architectures", "dtype", "torch_dtype", "transformers_version"}
 NO_FUNCTION |= {row.rank_key for row in FACTORS}
-NO_FUNCTION |= {"factor_ranks", "layer_heads", "layer_widths"}
-"""Keys of a config that say how weights are stored and by whom; the last three are an export's."""
+NO_FUNCTION |= {"factor_ranks", "layer_heads", "layer_splits", "layer_widths"}
+"""Keys of a config that say how weights are stored and by whom; the last four are an export's."""
 
 SAME_WIDTH = 2
 """Put in place of all widths of two configs before these are compared. Even, since some keys hold
@@ -178,12 +178,13 @@ def verify(
 def differing_settings(inventory: Inventory, other: Inventory) -> list[str]:
     """Return the keys of two configs whose values differ, but for sizes that tensors say anyway.
 
-    A key that one of them does not have is None there.
+    What a key says by none, false or nothing at all is the same: another version leaves it out.
     """
     settings = settings_without_widths(inventory)
     others = settings_without_widths(other)
     keys = sorted((settings.keys() | others.keys()) - NO_FUNCTION)
-    return [f"config.json: {key}" for key in keys if settings.get(key) != others.get(key)]
+    differing = [key for key in keys if (settings.get(key) or None) != (others.get(key) or None)]
+    return [f"config.json: {key}" for key in differing]
 
 
 def settings_without_widths(inventory: Inventory) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from functools import partial
 import torch
 
 from gacprof.checkpoint.inventory import Inventory, Module
+from gacprof.checkpoint.layers import parameter_names
 from gacprof.checkpoint.load import weights_of
 from gacprof.checkpoint.tensors import read_tensor
 from gacprof.realigning.changes import Change, NewCheckpoint
@@ -46,7 +47,8 @@ class WeightComparison:
 def compare_weights(inventory: Inventory, other: Inventory) -> WeightComparison:
     """Compare all tensors of two checkpoints but those that a model makes for itself."""
     sides = padded(inventory, other), padded(other, inventory)
-    names = weights_of(inventory) | weights_of(other)
+    stored = own_names(inventory), own_names(other)
+    names = stored[0].keys() | stored[1].keys()
     others = {module.name: module for module in other.modules}
     merged = []
     for module in inventory.modules:
@@ -54,11 +56,26 @@ def compare_weights(inventory: Inventory, other: Inventory) -> WeightComparison:
         dense, factored = sorted(forms, key=lambda form: len(form[1].gemms))
         if len(dense[1].gemms) == 1 < len(factored[1].gemms) and is_product(dense, factored):
             merged.append(dense[1].dtype)
-            names -= {*stored_names(dense[1]), *stored_names(factored[1])}
-    in_both = names & inventory.tensors.keys() & other.tensors.keys()
-    same = {name for name in in_both if same_values(sides[0].changed(name), sides[1].changed(name))}
-    equal = sum(inventory.shape(name) == other.shape(name) for name in same)
-    return WeightComparison(equal, len(same) - equal, tuple(merged), tuple(sorted(names - same)))
+            explained = {*stored_names(dense[1]), *stored_names(factored[1])}
+            names = {x for x in names if explained.isdisjoint((stored[0].get(x), stored[1].get(x)))}
+    in_both = names & stored[0].keys() & stored[1].keys()
+    differing = names - in_both
+    equal = 0
+    for name in in_both:
+        first, second = stored[0][name], stored[1][name]
+        if not same_values(sides[0].changed(first), sides[1].changed(second)):
+            differing.add(name)
+        elif inventory.shape(first) == other.shape(second):
+            equal += 1
+    padded_count = len(names) - len(differing) - equal
+    return WeightComparison(equal, padded_count, tuple(merged), tuple(sorted(differing)))
+
+
+def own_names(inventory: Inventory) -> dict[str, str]:
+    """Return the names of tensors by those of the parameters that load_model gives them: an export
+    keeps factors under our layers' names."""
+    names = parameter_names(inventory)
+    return {names.get(name, name): name for name in weights_of(inventory)}
 
 
 def padded(inventory: Inventory, other: Inventory) -> NewValues:

@@ -25,13 +25,17 @@ from gacprof.compress.low_rank import LowRank
 from gacprof.compress.options import Objective, choose
 from gacprof.compress.statistics import LENGTH, WINDOWS, calibration_ids
 from gacprof.compress.targets import targets_of
-from gacprof.core.errors import CheckpointError, ConfigError, require_one_of
+from gacprof.core.errors import CheckpointError, ConfigError, require_one_of, require_within
 from gacprof.core.files import new_folder, write_json, write_record
 from gacprof.core.sizes import SizeSource
 from gacprof.diagnosing.source import open_source
 from gacprof.workload.deployment import Tokens
 
 Method = Literal[LowRank, "llm-pruner"]
+
+MAX_RATIO = 0.99
+MAX_NUMBER = 2**20
+"""Of windows, of their tokens, of a size's multiple: nobody means more."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +141,10 @@ def compress(
     """
     require_one_of("method", method, get_args(Method))
     require_one_of("objective", objective, get_args(Objective))
+    require_within("ratio", ratio, MAX_RATIO)
+    require_within("multiple", multiple, MAX_NUMBER)
+    require_within("windows", windows, MAX_NUMBER)
+    require_within("length", length, MAX_NUMBER)
     inventory = inventory_of(checkpoint)
     target = Path(out)
     _check_request(inventory, target)

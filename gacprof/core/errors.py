@@ -37,3 +37,9 @@ def require_one_of(what: str, value: object, choices: Iterable[object]) -> None:
     names = list(choices)
     if value not in names:
         raise ConfigError(f"unknown {what} '{value}': use one of {', '.join(map(str, names))}")
+
+
+def require_within(what: str, value: float, most: float) -> None:
+    """Raise :class:`ConfigError` where a number is not above 0, or above ``most``."""
+    if not 0 < value <= most:
+        raise ConfigError(f"{what} is {value}: give a number above 0, at most {most:g}")

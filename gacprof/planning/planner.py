@@ -13,7 +13,7 @@ import pandas as pd
 from gacprof.checkpoint.config import sizes_refusal
 from gacprof.checkpoint.inventory import Inventory, NewSizes
 from gacprof.checkpoint.scan import inventory_of
-from gacprof.core.errors import PlanError
+from gacprof.core.errors import ConfigError, PlanError, require_one_of, require_within
 from gacprof.core.sizes import SizeSource
 from gacprof.diagnosing.sizes import WINDOW, SizeTable
 from gacprof.diagnosing.source import open_source, products_for
@@ -91,22 +91,15 @@ def plan(
     ------
     PlanError, CheckpointError, MapError, ConfigError
     """
-    for name, number, most in (
-        ("tp", tp, MAX_TP),
-        ("multiple", multiple, MAX_MULTIPLE),
-        ("window", window, MAX_SEARCH),
-        ("budget", budget, MAX_BUDGET),
-    ):
-        if number is not None and not 0 < number <= most:
-            raise PlanError(f"{name} is {number}: give a number above 0, at most {most:g}")
+    require_within("tp", tp, MAX_TP)
+    require_within("multiple", multiple, MAX_MULTIPLE)
+    require_within("window", window, MAX_SEARCH)
+    if budget is not None:
+        require_within("budget", budget, MAX_BUDGET)
     if tp % 1 or multiple % 1:
-        raise PlanError(f"tp is {tp} and multiple {multiple}: give whole numbers")
-    for name, word, words in (
-        ("objective", objective, get_args(ObjectiveName)),
-        ("uniform", uniform, get_args(Uniform)),
-    ):
-        if word not in words:
-            raise PlanError(f"{name} is {word}: give one of {', '.join(words)}")
+        raise ConfigError(f"tp is {tp} and multiple {multiple}: give whole numbers")
+    require_one_of("objective", objective, get_args(ObjectiveName))
+    require_one_of("uniform", uniform, get_args(Uniform))
     inventory = inventory_of(checkpoint)
     size_source = open_source(source)
     products = products_for(inventory, size_source, tokens=tokens, tp=tp, dtype=dtype)

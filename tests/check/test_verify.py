@@ -18,6 +18,7 @@ from tool_folders import FIXTURES
 from gacprof.check.verify import verify
 from gacprof.checkpoint.scan import scan
 from gacprof.core.errors import CheckpointError, ConfigError
+from gacprof.export.export import export
 from gacprof.realigning.realign import realign
 
 ASVD = FIXTURES / "asvd_mha_r1"
@@ -312,3 +313,10 @@ def test_a_type_without_a_wider_one_is_refused(dtype: str, tmp_path: Path) -> No
     source = write_decoder(tmp_path / "a")
     with pytest.raises(ConfigError):
         verify(source, source, dtype=dtype)
+
+
+def test_an_export_holds_the_same_weights_under_other_names(tmp_path: Path) -> None:
+    export(ASVD, tmp_path / "exported")
+    result = verify(ASVD, tmp_path / "exported")
+    assert (result.verdict, result.differing) == ("same", ())
+    assert result.equal == len(scan(ASVD).tensors)

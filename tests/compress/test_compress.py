@@ -166,8 +166,21 @@ def test_the_same_tokens_in_other_windows_are_another_request(dense, ids, tmp_pa
     assert (tmp_path / "second" / FILE).read_bytes() == (tmp_path / "fresh" / FILE).read_bytes()
 
 
-@pytest.mark.parametrize("words", [{"method": "kfac_svd"}, {"objective": "bogus"}])
-def test_a_method_or_objective_that_is_not_known_is_refused(words, dense, ids, tmp_path):
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"method": "kfac_svd"},
+        {"objective": "bogus"},
+        {"ratio": -1.0},
+        {"ratio": 1.0},
+        {"ratio": float("nan")},
+        {"multiple": 0},
+        {"windows": -1},
+        {"length": 0},
+        {"length": 99_999_999},
+    ],
+)
+def test_what_nobody_means_is_refused_at_once(words, dense, ids, tmp_path):
     with pytest.raises(ConfigError):
         compress(dense, tmp_path / "out", text=ids, **words)
     assert not list(tmp_path.iterdir())

@@ -225,7 +225,7 @@ def test_a_pinned_dim_leaves_those_that_share_a_size(asvd: Inventory) -> None:
     ids=str,
 )
 def test_numbers_that_make_no_sense_are_refused(asvd: Inventory, options: dict[str, Any]) -> None:
-    with pytest.raises(PlanError):
+    with pytest.raises(GacprofError):
         plan(asvd, SOURCE, **options)
 
 
