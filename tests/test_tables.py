@@ -1,0 +1,31 @@
+"""Every TOML file that comes with gacprof holds what its model says, and no other word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import gacprof
+from gacprof.checkpoint.from_config import FAMILIES, FamilyTables
+from gacprof.core.errors import ConfigError
+from gacprof.core.files import read_table
+
+PACKAGE = Path(gacprof.__file__).parent
+MODELS = {FAMILIES: FamilyTables}
+
+
+@pytest.mark.parametrize("path", MODELS, ids=lambda path: path.name)
+def test_shipped_tables_hold_what_their_models_say(path: Path) -> None:
+    assert read_table(path, MODELS[path])
+
+
+def test_an_unknown_word_is_refused_with_its_place(tmp_path: Path) -> None:
+    text = FAMILIES.read_text(encoding="utf-8")
+    broken = tmp_path / "families.toml"
+    broken.write_text(
+        text.replace("experts_only = true", "expert_only = true", 1), encoding="utf-8"
+    )
+    with pytest.raises(ConfigError) as refusal:
+        read_table(broken, FamilyTables)
+    assert str(broken) in str(refusal.value) and "expert_only" in str(refusal.value)
