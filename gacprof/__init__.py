@@ -32,7 +32,7 @@ _MODULES = {
     "gacprof.cliffmap.cliffmap": ("CliffMap", "load_map", "shipped_maps"),
     "gacprof.cliffmap.tables": ("candidates", "map_table"),
     "gacprof.core.errors": ("GacprofError",),
-    "gacprof.devices.datasheet": ("gpus",),
+    "gacprof.devices.at_hand": ("gpus",),
     "gacprof.diagnosing.diagnosis": ("Diagnosis", "diagnose"),
     "gacprof.diagnosing.explain": ("explain",),
     "gacprof.diagnosing.safe_ranks": ("safe_ranks",),

@@ -17,6 +17,7 @@ from gacprof.cli.verbs import VERBS, command, load_verb
 PACKAGE = Path(gacprof.__file__).parent
 ORDER = (
     "core",
+    "gpus",
     "operators",
     "devices",
     "kernels",

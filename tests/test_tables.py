@@ -10,9 +10,15 @@ import gacprof
 from gacprof.checkpoint.from_config import FAMILIES, FamilyTables
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import read_table
+from gacprof.gpus.architectures import ARCHITECTURES, ArchitectureTables
+from gacprof.gpus.datasheet import SHEET, GpuTables
 
 PACKAGE = Path(gacprof.__file__).parent
-MODELS = {FAMILIES: FamilyTables}
+MODELS = {
+    ARCHITECTURES: ArchitectureTables,
+    FAMILIES: FamilyTables,
+    SHEET: GpuTables,
+}
 
 
 @pytest.mark.parametrize("path", MODELS, ids=lambda path: path.name)

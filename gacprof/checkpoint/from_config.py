@@ -13,9 +13,9 @@ from functools import cache
 from itertools import chain
 from math import prod
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Required
 
-from typing_extensions import Required, TypedDict
+from typing_extensions import TypedDict
 
 from gacprof.checkpoint.inventory import AttentionHeads, Inventory, Module
 from gacprof.core.dtypes import dtype_name

@@ -15,9 +15,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes
-from gacprof.core.dtypes import compute_dtype, dtype_name
+from gacprof.core.dtypes import DTYPES, compute_dtype, dtype_name
 from gacprof.core.errors import ConfigError
-from gacprof.core.points import DTYPES
 from gacprof.core.sizes import ZERO, Gemm, Interval, Side, SizeSource, Use
 
 Tokens = Mapping[int, float] | Sequence[int]

@@ -17,7 +17,7 @@ from cyclopts import Parameter
 VERBS = {
     "lint": ("gacprof.lint.lint:lint", "Say what an engine does with a config's sizes."),
     "gpus": (
-        "gacprof.devices.datasheet:gpus",
+        "gacprof.devices.at_hand:gpus",
         "List the GPUs at hand, and those whose name can take a map's place.",
     ),
     "dispatch": ("gacprof.virtual.ask:dispatch", "Say which kernel PyTorch takes on a GPU."),

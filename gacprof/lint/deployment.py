@@ -12,7 +12,7 @@ from gacprof.checkpoint.from_config import ConfigSizes, inventory_of_sizes
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.products import plain_dtype
 from gacprof.core.errors import ConfigError
-from gacprof.devices.datasheet import Architecture, architecture
+from gacprof.gpus.datasheet import GpuFacts, find_gpu
 from gacprof.kernels.requirements import Engine, load_answers, load_engine
 from gacprof.lint.judge import Judgement, judge_product
 from gacprof.lint.products import rank_products
@@ -25,7 +25,7 @@ class Deployment:
 
     config: Mapping[str, Any]
     engine: Engine
-    gpu: Architecture
+    gpu: GpuFacts
     storage: Storage
     tp: int = 1
     ep: int = 1
@@ -67,7 +67,7 @@ class Deployment:
     def question(self, judgements: Sequence[Judgement]) -> str:
         """A digest of what an engine would be asked: two configs whose ranks hold equal products,
         stored the same way, on the same GPU are one question."""
-        words = [self.family, self.gpu.name, self.tp, self.ep, self.dp, self.storage.kv]
+        words = [self.family, self.gpu.key, self.tp, self.ep, self.dp, self.storage.kv]
         words.append(plain_dtype(self.inventory))
         for judgement in judgements:
             product, storage = judgement.product, judgement.storage
@@ -115,7 +115,7 @@ def deploy(
     storage = storage_of_config(sizes.values, sizes.get("layers"))
     if quantisation is not None:
         storage = _requested(storage_named(quantisation), storage)
-    return Deployment(values, load_engine(name, at), architecture(gpu), storage, tp, ep, dp)
+    return Deployment(values, load_engine(name, at), find_gpu(gpu), storage, tp, ep, dp)
 
 
 def _requested(request: Storage, stated: Storage) -> Storage:

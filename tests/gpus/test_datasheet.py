@@ -1,0 +1,103 @@
+"""Published facts of GPUs, each by any of its names and with a source."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from gacprof.core.errors import ConfigError
+from gacprof.devices.at_hand import gpus
+from gacprof.gpus.architectures import Architecture, architecture_named, architecture_tables
+from gacprof.gpus.datasheet import GPUS, find_gpu, gpu_facts, gpu_tables
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("h100", "h100"),
+        ("H100 PCIe", "h100-pcie"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA A100-SXM4-80GB", "a100"),
+        ("RTX 4090", "rtx4090"),
+        ("gb300", "gb300"),
+    ],
+)
+def test_a_gpu_has_many_names(name: str, key: str) -> None:
+    assert gpu_facts(name).key == key
+
+
+def test_an_unknown_gpu_is_refused() -> None:
+    with pytest.raises(ConfigError):
+        gpu_facts("voodoo2")
+
+
+def test_what_is_not_known_is_missing() -> None:
+    assert gpu_facts("l4").sms is None and gpu_facts("l4").l2_mib == 48
+    assert gpu_facts("h200").sms == 132 and gpu_facts("h200").gb_s == 4800
+    assert gpu_facts("gb300").arch == gpu_facts("b300").arch == "sm103"
+
+
+def test_every_value_has_a_source_of_the_list() -> None:
+    tables = gpu_tables()
+    for row in tables["gpus"].values():
+        cited = {pair[1] for pair in row.values() if isinstance(pair, list) and len(pair) == 2}
+        assert {source for source in cited if isinstance(source, str)} <= {
+            *tables["sources"],
+            *row.get("drivers", ()),
+        }
+
+
+def test_gpus_are_those_at_hand_and_those_of_the_sheet() -> None:
+    assert [facts for facts in gpus() if not facts.key.startswith("cuda")] == list(GPUS.values())
+
+
+def test_facts_need_no_torch() -> None:
+    code = "import sys, gacprof.devices.at_hand; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "architecture"),
+    [
+        ("sm90", Architecture("nvidia", "sm90", 90)),
+        ("sm120a", Architecture("nvidia", "sm120", 120)),
+        ("gfx90a", Architecture("amd", "gfx90a")),
+        ("cpu-amx", Architecture("cpu", "cpu-amx")),
+        ("any", Architecture("any", "any")),
+    ],
+)
+def test_an_architecture_has_a_vendor_and_nvidias_a_capability(
+    name: str, architecture: Architecture
+) -> None:
+    assert architecture_named(name) == architecture
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "arch"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "a100", "sm80"),
+        ("NVIDIA A100-PCIE-40GB", "a100", "sm80"),
+        ("4090", "rtx4090", "sm89"),
+        ("a T4 of the cloud", "t4", "sm75"),
+        ("MI300X", "mi300x", "gfx942"),
+        ("sm100", "sm100", "sm100"),
+        ("any", "any", "any"),
+    ],
+)
+def test_a_gpu_is_found_within_a_text(text: str, key: str, arch: str) -> None:
+    gpu = find_gpu(text)
+    assert (gpu.key, gpu.arch) == (key, arch)
+
+
+def test_a_text_without_a_gpu_is_refused() -> None:
+    with pytest.raises(ConfigError):
+        find_gpu("voodoo2")
+
+
+def test_tiers_are_those_of_the_table_and_have_sources() -> None:
+    tables = architecture_tables()
+    for row in tables["architectures"].values():
+        for names in row.get("tiers", {}).values():
+            assert {tables["tiers"][name]["source"] for name in names} <= set(tables["sources"])
