@@ -9,16 +9,21 @@ import pytest
 import gacprof
 from gacprof.checkpoint.from_config import FAMILIES, FamilyTables
 from gacprof.core.errors import ConfigError
-from gacprof.core.files import read_table
+from gacprof.core.files import read_table, shipped_table
 from gacprof.gpus.architectures import ARCHITECTURES, ArchitectureTables
 from gacprof.gpus.datasheet import SHEET, GpuTables
+from gacprof.kernels.requirements import DEMANDS, EngineTable, FormatTables
 
 PACKAGE = Path(gacprof.__file__).parent
-MODELS = {
+MODELS: dict[Path, type] = {
     ARCHITECTURES: ArchitectureTables,
+    DEMANDS / "engines.toml": dict[str, list[str]],
+    DEMANDS / "formats.toml": FormatTables,
     FAMILIES: FamilyTables,
     SHEET: GpuTables,
 }
+for engine in shipped_table(DEMANDS / "engines.toml", dict[str, list[str]]):
+    MODELS[DEMANDS / f"{engine}.toml"] = EngineTable
 
 
 @pytest.mark.parametrize("path", MODELS, ids=lambda path: path.name)
@@ -35,3 +40,16 @@ def test_an_unknown_word_is_refused_with_its_place(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as refusal:
         read_table(broken, FamilyTables)
     assert str(broken) in str(refusal.value) and "expert_only" in str(refusal.value)
+
+
+def test_a_condition_that_no_fact_could_meet_is_refused(tmp_path: Path) -> None:
+    text = (DEMANDS / "vllm.toml").read_text(encoding="utf-8")
+    broken = tmp_path / "vllm.toml"
+    broken.write_text(text.replace("\nform = [", "\nfroms = [", 1), encoding="utf-8")
+    with pytest.raises(ConfigError):
+        read_table(broken, EngineTable)
+
+
+def test_every_shipped_table_has_a_model() -> None:
+    shipped = {path for path in PACKAGE.rglob("*.toml") if path.parent.name != "suites"}
+    assert shipped == set(MODELS)

@@ -8,44 +8,132 @@ row is about is unknown. ``README.md`` beside the files lists the words.
 from __future__ import annotations
 
 import json
-import re
-import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.resources import files
 from math import lcm
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal, NotRequired, Required
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
+from typing_extensions import TypedDict
 
 from gacprof.core.errors import ConfigError
+from gacprof.core.files import shipped_table
 
-AXES = ("N", "K", "width", "hidden", "whole")
-"""Sides of a rank's product: ``width`` is the side that ranks share, ``hidden`` the other one,
-``whole`` the number before it is shared."""
-TEXTS = ("id", "outcome", "source", "version", "relation", "shards", "kernel", "says", "sure", "to")
-NOT_CONDITIONS = (*TEXTS, *AXES, "values", "alternatives", "except", "why")
-"""Fields of a row that are not conditions on a product."""
+DEMANDS = Path(__file__).with_name("demands")
+ANSWERS = {"vllm": "answers-vllm-0.33.0.json", "sglang": "answers-sglang-0.5.23.json"}
+"""The newest recorded answers of an engine."""
+
+Bound = int | str
+"""A number, or a word that stands for one: ``group``, ``block``, ``tp``, ``64*tp``."""
+
+
+class Conditions(TypedDict, total=False):
+    """What a row is about: lists (one of them), flags, and ranges of numbers or versions."""
+
+    form: list[str]
+    kind: list[Literal["dense", "expert", "vocab", "count", "Mamba-1"]]
+    split: list[Literal["column", "row", "replicated", "none"]]
+    role: list[str]
+    family: list[str]
+    tool: list[str]
+    gpu: list[str]
+    sm: str
+    amd: bool
+    tp: str
+    group: list[int]
+    gguf: list[str]
+    gguf_block: list[int]
+    kv: list[str]
+    dtype: list[str]
+    is_gated: bool
+    sharded: bool
+    partly: bool
+    blocks_fit: bool
+    desc_act: bool
+    symmetric: bool
+    stored: bool
+    number: list[int]
+    number_below_tp: bool
+    repeats: bool
+    version: str
+
+
+class Bounds(TypedDict, total=False):
+    """Sides of a rank's product: ``width`` is the side that ranks share, ``hidden`` the other one,
+    ``whole`` the number before it is shared."""
+
+    N: Bound
+    K: Bound
+    width: Bound
+    hidden: Bound
+    whole: Bound
+
+
+class Outcome(TypedDict, total=False):
+    """What becomes of sizes that break a row, and where that stands; ``why`` is for people."""
+
+    id: Required[str]
+    outcome: Required[Literal["ok", "unknown", "pads", "falls back", "wrong", "refused"]]
+    source: Required[str]
+    relation: Literal["multiple", "at_least", "at_most", "one_of", "never"]
+    shards: Literal["sum", "each", "all_but_last"]
+    kernel: str
+    says: str
+    sure: Literal["high", "medium", "low"]
+    to: Bounds
+    values: list[int]
+    alternatives: list[Bounds]
+
+
+Rest = TypedDict("Rest", {"except": NotRequired[Conditions], "why": NotRequired[str]})
+
+
+class RequirementRow(Conditions, Bounds, Outcome, Rest):
+    """One ``[[requirement]]``; ``version`` is the engine's."""
+
+
+class FormatTables(TypedDict):
+    """``formats.toml``: how weights are stored; its words are explained there."""
+
+    formats: dict[str, list[str]]
+    gguf: dict[str, int]
+    gguf_names: dict[str, str]
+    compressed_tensors: dict[str, str]
+
+
+class EngineTable(TypedDict):
+    """A file of an engine."""
+
+    name: str
+    read: str
+    splits: Literal["tensors", "layers"]
+    experts: str
+    fused: list[str]
+    uneven: NotRequired[list[str]]
+    requirement: list[RequirementRow]
 
 
 @dataclass(frozen=True, eq=False)
 class Requirement:
     """One row. ``relation`` is multiple, at_least, at_most, one_of or never; ``outcome`` is what
     becomes of a size that breaks it: pads, falls back, wrong (loads and answers wrongly), refused
-    or unknown. The outcome ok says that sizes within the bounds are served as they are. Bounds are
-    numbers or words: ``group``, ``block``, ``tp``, ``64*tp``."""
+    or unknown. The outcome ok says that sizes within the bounds are served as they are."""
 
     id: str
     outcome: str
     source: str
     version: str
     conditions: Mapping[str, Any]
-    bounds: Mapping[str, int | str]
+    bounds: Mapping[str, Bound]
     exceptions: Mapping[str, Any] = field(default_factory=dict)
-    alternatives: tuple[Mapping[str, int | str], ...] = ()
-    to: Mapping[str, int | str] = field(default_factory=dict)
+    alternatives: Sequence[Mapping[str, Bound]] = ()
+    to: Mapping[str, Bound] = field(default_factory=dict)
     relation: str = "multiple"
     shards: str = "sum"
-    values: tuple[int, ...] = ()
+    values: Sequence[int] = ()
     kernel: str = ""
     says: str = ""
     sure: str = "high"
@@ -92,36 +180,38 @@ def matches(fact: Any, condition: Any) -> bool:
 
 @cache
 def _is_within(number: str, bounds: str) -> bool:
-    for sign, bound in re.findall(r"(>=|<=|==|>|<)([\d.]+)", bounds):
-        left, right = version_key(number), version_key(bound)
-        holds = {">=": left >= right, "<": left < right, ">": left > right, "<=": left <= right}
-        if not holds.get(sign, left == right):
-            return False
-    return True
+    return _range(bounds).contains(plain_version(number))
 
 
-def version_key(text: str) -> tuple[int, ...]:
-    """``0.8.5``, ``v1.2rc1`` or ``b10000`` as five numbers to compare by."""
-    numbers = re.match(r"[vb]?(\d+(?:\.\d+)*)", text.strip().lower())
-    if numbers is None:
-        raise ConfigError(f"'{text}' names no version: write one such as 0.32.0")
-    return (*map(int, numbers[1].split(".")), 0, 0, 0, 0)[:5]
+@cache
+def _range(bounds: str) -> SpecifierSet:
+    return SpecifierSet(bounds)
 
 
-def _read(name: str) -> Mapping[str, Any]:
-    return tomllib.loads(files(__package__).joinpath(f"demands/{name}").read_text("utf-8"))
+@cache
+def plain_version(text: str) -> Version:
+    """``0.8.5``, ``v1.2rc1`` (1.2) or ``b10000`` as a version to compare by."""
+    try:
+        version = Version(text.strip().lower().lstrip("vb"))
+    except InvalidVersion:
+        raise ConfigError(f"'{text}' names no version: write one such as 0.32.0") from None
+    return Version(version.base_version)
 
 
-def _requirement(row: Mapping[str, Any]) -> Requirement:
-    texts = {name: row[name] for name in TEXTS if name in row}
-    texts["outcome"] = row["outcome"].replace("_", " ")
+def _requirement(row: RequirementRow) -> Requirement:
+    """A row by the kinds of its words."""
+
+    def words_of(model: type) -> dict[str, Any]:
+        return {word: value for word, value in row.items() if word in model.__annotations__}
+
+    conditions = words_of(Conditions)
+    version = conditions.pop("version")
     return Requirement(
-        **texts,
-        conditions={name: value for name, value in row.items() if name not in NOT_CONDITIONS},
-        bounds={axis: row[axis] for axis in AXES if axis in row},
+        **words_of(Outcome),
+        version=version,
+        conditions=conditions,
+        bounds=words_of(Bounds),
         exceptions=row.get("except", {}),
-        alternatives=tuple(row.get("alternatives", ())),
-        values=tuple(row.get("values", ())),
     )
 
 
@@ -131,26 +221,23 @@ def load_engine(name: str, version: str | None = None) -> Engine:
 
     Raises :class:`ConfigError` for an engine that nobody read, naming those that somebody did.
     """
-    engines = _read("engines.toml")
+    engines = shipped_table(DEMANDS / "engines.toml", dict[str, list[str]])
+    names = {alias: engine for engine, aliases in engines.items() for alias in (engine, *aliases)}
     plain = name.strip().lower()
-    for known_name, aliases in engines.items():
-        if plain in (known_name, *aliases):
-            break
-    else:
+    if plain not in names:
         raise ConfigError(f"no engine '{name}' was read: use one of {', '.join(engines)}")
-    data = _read(f"{known_name}.toml")
-    at = version or data["read"]
-    key = version_key(at)
-    whole = ".".join(map(str, key))
-    rows = [_requirement(row) for row in data["requirement"] if matches(whole, row["version"])]
+    table = shipped_table(DEMANDS / f"{names[plain]}.toml", EngineTable)
+    at = version or table["read"]
+    number = str(plain_version(at))
+    rows = [_requirement(row) for row in table["requirement"] if matches(number, row["version"])]
     return Engine(
-        known_name,
+        names[plain],
         at,
-        data["read"],
-        splits=data["splits"],
-        experts=data["experts"],
-        fused=frozenset(data["fused"]),
-        uneven=frozenset(data.get("uneven", ())),
+        table["read"],
+        splits=table["splits"],
+        experts=table["experts"],
+        fused=frozenset(table["fused"]),
+        uneven=frozenset(table.get("uneven", ())),
         requirements=tuple(rows),
     )
 
@@ -166,10 +253,6 @@ def required_multiple(engine: str, storage: str = "none", sm: int = 90) -> int:
     return lcm(*bounds)
 
 
-ANSWERS = {"vllm": "answers-vllm-0.33.0.json", "sglang": "answers-sglang-0.5.23.json"}
-"""The newest recorded answers of an engine."""
-
-
 @cache
 def load_answers(engine: str) -> Mapping[str, Any]:
     """What an engine itself answered; without answers where it never was asked.
@@ -179,6 +262,6 @@ def load_answers(engine: str) -> Mapping[str, Any]:
     """
     if engine not in ANSWERS:
         return {"version": "", "answers": {}}
-    text = files(__package__).joinpath(f"demands/{ANSWERS[engine]}").read_text("utf-8")
+    text = (DEMANDS / ANSWERS[engine]).read_text(encoding="utf-8")
     answers: Mapping[str, Any] = json.loads(text)
     return answers
