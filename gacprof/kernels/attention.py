@@ -152,7 +152,7 @@ def backend(call: AttentionCall) -> str:
 def backend_by_rules(call: AttentionCall) -> str:
     """The first backend in the dispatcher's order that refuses no part of the call."""
     tables, facts = attention_tables(), call.facts
-    refusals = {name: tables[name] for name in ("flash", "efficient", "cudnn")}  # type: ignore[literal-required]
+    refusals = {name: tables[name] for name in ("flash", "efficient", "cudnn")}
     order = ["cudnn"] if call.arch in tables["cudnn_first"] else []
     for name in [*order, *tables["order"]]:
         if not any(matches_all(facts, row) for row in refusals.get(name, [])):
