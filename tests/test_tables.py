@@ -51,7 +51,7 @@ def test_an_unknown_word_is_refused_with_its_place(tmp_path: Path) -> None:
 def test_a_condition_that_no_fact_could_meet_is_refused(tmp_path: Path) -> None:
     text = (DEMANDS / "vllm.toml").read_text(encoding="utf-8")
     broken = tmp_path / "vllm.toml"
-    broken.write_text(text.replace("\nform = [", "\nfroms = [", 1), encoding="utf-8")
+    broken.write_text(text.replace("{ form = [", "{ froms = [", 1), encoding="utf-8")
     with pytest.raises(ConfigError):
         read_table(broken, EngineTable)
 

@@ -8,12 +8,12 @@ row is about is unknown. ``README.md`` beside the files lists the words.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from math import lcm
 from pathlib import Path
-from typing import Any, Literal, NotRequired, Required
+from typing import Any, Literal, NotRequired
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
@@ -28,6 +28,9 @@ ANSWERS = {"vllm": "answers-vllm-0.33.0.json", "sglang": "answers-sglang-0.5.23.
 
 Bound = int | str
 """A number, or a word that stands for one: ``group``, ``block``, ``tp``, ``64*tp``."""
+Bounds = dict[Literal["N", "K", "width", "hidden", "whole"], Bound]
+"""By side of a rank's product: ``width`` is the side that ranks share, ``hidden`` the other one,
+``whole`` the number before it is shared."""
 
 
 class Conditions(TypedDict, total=False):
@@ -61,38 +64,35 @@ class Conditions(TypedDict, total=False):
     version: str
 
 
-class Bounds(TypedDict, total=False):
-    """Sides of a rank's product: ``width`` is the side that ranks share, ``hidden`` the other one,
-    ``whole`` the number before it is shared."""
+@dataclass(frozen=True, eq=False)
+class Requirement:
+    """One ``[[requirement]]``.
 
-    N: Bound
-    K: Bound
-    width: Bound
-    hidden: Bound
-    whole: Bound
+    ``outcome`` is what becomes of a size that breaks it; *wrong* loads and answers wrongly, *ok*
+    says that sizes within the bounds are served as they are. ``version`` is the engine's.
+    """
 
+    id: str
+    outcome: Literal["ok", "unknown", "pads", "falls back", "wrong", "refused"]
+    source: str
+    version: str
+    conditions: Conditions = field(default_factory=Conditions)
+    bounds: Bounds = field(default_factory=dict)
+    exceptions: Conditions = field(default_factory=Conditions)
+    alternatives: list[Bounds] = field(default_factory=list)
+    to: Bounds = field(default_factory=dict)
+    relation: Literal["multiple", "at_least", "at_most", "one_of", "never"] = "multiple"
+    shards: Literal["sum", "each", "all_but_last"] = "sum"
+    values: list[int] = field(default_factory=list)
+    kernel: str = ""
+    says: str = ""
+    sure: Literal["high", "medium", "low"] = "high"
 
-class Outcome(TypedDict, total=False):
-    """What becomes of sizes that break a row, and where that stands; ``why`` is for people."""
-
-    id: Required[str]
-    outcome: Required[Literal["ok", "unknown", "pads", "falls back", "wrong", "refused"]]
-    source: Required[str]
-    relation: Literal["multiple", "at_least", "at_most", "one_of", "never"]
-    shards: Literal["sum", "each", "all_but_last"]
-    kernel: str
-    says: str
-    sure: Literal["high", "medium", "low"]
-    to: Bounds
-    values: list[int]
-    alternatives: list[Bounds]
-
-
-Rest = TypedDict("Rest", {"except": NotRequired[Conditions], "why": NotRequired[str]})
-
-
-class RequirementRow(Conditions, Bounds, Outcome, Rest):
-    """One ``[[requirement]]``; ``version`` is the engine's."""
+    def is_about(self, facts: Mapping[str, Any]) -> bool:
+        """Whether a product of these facts meets all conditions and no exception."""
+        if not matches_all(facts, self.conditions):
+            return False
+        return not self.exceptions or not matches_all(facts, self.exceptions)
 
 
 class FormatTables(TypedDict):
@@ -113,36 +113,7 @@ class EngineTable(TypedDict):
     experts: str
     fused: list[str]
     uneven: NotRequired[list[str]]
-    requirement: list[RequirementRow]
-
-
-@dataclass(frozen=True, eq=False)
-class Requirement:
-    """One row. ``relation`` is multiple, at_least, at_most, one_of or never; ``outcome`` is what
-    becomes of a size that breaks it: pads, falls back, wrong (loads and answers wrongly), refused
-    or unknown. The outcome ok says that sizes within the bounds are served as they are."""
-
-    id: str
-    outcome: str
-    source: str
-    version: str
-    conditions: Mapping[str, Any]
-    bounds: Mapping[str, Bound]
-    exceptions: Mapping[str, Any] = field(default_factory=dict)
-    alternatives: Sequence[Mapping[str, Bound]] = ()
-    to: Mapping[str, Bound] = field(default_factory=dict)
-    relation: str = "multiple"
-    shards: str = "sum"
-    values: Sequence[int] = ()
-    kernel: str = ""
-    says: str = ""
-    sure: str = "high"
-
-    def is_about(self, facts: Mapping[str, Any]) -> bool:
-        """Whether a product of these facts meets all conditions and no exception."""
-        if not matches_all(facts, self.conditions):
-            return False
-        return not self.exceptions or not matches_all(facts, self.exceptions)
+    requirement: list[Requirement]
 
 
 def matches_all(facts: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool:
@@ -190,29 +161,12 @@ def _range(bounds: str) -> SpecifierSet:
 
 @cache
 def plain_version(text: str) -> Version:
-    """``0.8.5``, ``v1.2rc1`` (1.2) or ``b10000`` as a version to compare by."""
+    """``0.8.5``, ``v1.2rc1`` (1.2) or ``b10000+`` as a version to compare by."""
     try:
-        version = Version(text.strip().lower().lstrip("vb"))
+        version = Version(text.lower().strip(" vb+"))
     except InvalidVersion:
         raise ConfigError(f"'{text}' names no version: write one such as 0.32.0") from None
     return Version(version.base_version)
-
-
-def _requirement(row: RequirementRow) -> Requirement:
-    """A row by the kinds of its words."""
-
-    def words_of(model: type) -> dict[str, Any]:
-        return {word: value for word, value in row.items() if word in model.__annotations__}
-
-    conditions = words_of(Conditions)
-    version = conditions.pop("version")
-    return Requirement(
-        **words_of(Outcome),
-        version=version,
-        conditions=conditions,
-        bounds=words_of(Bounds),
-        exceptions=row.get("except", {}),
-    )
 
 
 @cache
@@ -229,7 +183,7 @@ def load_engine(name: str, version: str | None = None) -> Engine:
     table = shipped_table(DEMANDS / f"{names[plain]}.toml", EngineTable)
     at = version or table["read"]
     number = str(plain_version(at))
-    rows = [_requirement(row) for row in table["requirement"] if matches(number, row["version"])]
+    rows = [Requirement(**row) for row in table["requirement"]]  # type: ignore[arg-type]
     return Engine(
         names[plain],
         at,
@@ -238,7 +192,7 @@ def load_engine(name: str, version: str | None = None) -> Engine:
         experts=table["experts"],
         fused=frozenset(table["fused"]),
         uneven=frozenset(table.get("uneven", ())),
-        requirements=tuple(rows),
+        requirements=tuple(row for row in rows if matches(number, row.version)),
     )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from gacprof.checkpoint.products import plain_dtype
 from gacprof.gpus.architectures import architecture_tables
-from gacprof.kernels.requirements import Requirement
+from gacprof.kernels.requirements import Bounds, Requirement
 from gacprof.lint.products import HEAD_DIMS, RankProduct
 from gacprof.lint.storage import PLAIN, TABLES, Storage
 
@@ -164,7 +164,7 @@ class _Trial:
         names_gpus = {"sm", "gpu", "amd"} & row.conditions.keys()
         return "form" in row.conditions and (row.outcome == "ok" or bool(names_gpus))
 
-    def _resolve(self, bounds: Mapping[str, int | str]) -> dict[str, int]:
+    def _resolve(self, bounds: Bounds) -> dict[str, int]:
         """Bounds by axis (N, K, global), without those of words that mean nothing here."""
         width, hidden = ("K", "N") if self.product.split == "row" else ("N", "K")
         axes = {"N": "N", "K": "K", "whole": "global", "width": width, "hidden": hidden}
