@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from itertools import chain
 from math import prod
 from pathlib import Path
@@ -84,19 +83,16 @@ class FamilyTables(TypedDict):
     modules: dict[str, list[LinearRow]]
 
 
-@cache
-def _tables() -> FamilyTables:
-    return shipped_table(FAMILIES, FamilyTables)
+TABLES = shipped_table(FAMILIES, FamilyTables)
 
 
 def _family_of(model_type: str) -> Family | None:
-    """The row of ``families.toml`` that lists a model type."""
+    """The row of ``families.toml`` that lists a model type, as it is or without ``_text``."""
     plain = model_type.removesuffix("_text").replace("-", "_")
-    for name in (model_type, plain):
-        for family in _tables()["families"].values():
-            if name in family["types"]:
-                return family
-    return None
+    families: dict[str, Family] = {}
+    for family in TABLES["families"].values():
+        families.update(dict.fromkeys(family["types"], family))
+    return families.get(model_type) or families.get(plain)
 
 
 class ConfigSizes:
@@ -123,9 +119,9 @@ class ConfigSizes:
             )
         family = _family_of(self.model_type)
         self.is_known_type = family is not None
-        self.fields = _tables()["fields"]
+        self.fields = TABLES["fields"]
         if (family or {}).get("mixer", "").startswith("mamba"):
-            self.fields = self.fields | _tables()["fields_of_mamba"]
+            self.fields = self.fields | TABLES["fields_of_mamba"]
         stated = {name: stated_size(self.values, fields) for name, fields in self.fields.items()}
         stated["vision_heads"] = stated_size(self.vision, self.fields["vision_heads"])
         self.family: Family = _family_by_sizes(stated) if family is None else family
@@ -134,30 +130,26 @@ class ConfigSizes:
     def _completed(self, stated: Mapping[str, int]) -> dict[str, int]:
         """All sizes: as the config states them, else as the family means them, else as they follow
         from others. Each line reads what the lines before it filled in."""
-        sizes, family = dict(stated), self.family
-
-        def fill(name: str, *values: int) -> None:
-            sizes[name] = next(filter(None, (sizes.get(name, 0), *values)), 0)
-
-        fill("head_dim", family.get("head_dim", 0), _quotient(sizes["hidden_size"], sizes["heads"]))
-        if self.values.get("multi_query") is True:  # Falcon
-            is_grouped = self.values.get("new_decoder_architecture")
-            sizes["kv_heads"] = sizes["kv_heads"] if is_grouped else 1
-        kv_heads = family.get("kv_heads", 0)
-        fill("kv_heads", sizes["heads"] if kv_heads == "heads" else kv_heads)
-        fill("global_kv", sizes["global_kv_heads"], sizes["kv_heads"])
-        fill("value_dim", sizes["v_head_dim"], sizes["head_dim"])
-        has_gate = family.get("q_gate") and self.values.get("attn_output_gate") is not False
-        fill("q_rows", sizes["heads"] * sizes["head_dim"] * (2 if has_gate else 1))
+        sizes, family, values = dict(stated), self.family, self.values
+        hidden, heads, mamba_heads = (sizes[n] for n in ("hidden_size", "heads", "mamba_heads"))
+        if values.get("multi_query") is True and not values.get("new_decoder_architecture"):
+            sizes["kv_heads"] = 1  # Falcon
+        means = family.get("kv_heads", 0)
+        sizes["kv_heads"] = sizes["kv_heads"] or (heads if means == "heads" else means)
+        sizes["head_dim"] = sizes["head_dim"] or family.get("head_dim", _quotient(hidden, heads))
+        sizes["global_kv"] = sizes["global_kv_heads"] or sizes["kv_heads"]
+        sizes["value_dim"] = sizes["v_head_dim"] or sizes["head_dim"]
+        has_gate = family.get("q_gate") and values.get("attn_output_gate") is not False
+        sizes["q_rows"] = heads * sizes["head_dim"] * (2 if has_gate else 1)
         if not sizes["intermediate_size"]:  # vision towers with one say broken ratios beside it
-            ratio = stated_size(self.values, ["mlp_ratio"]) or family.get("mlp_ratio", 0)
-            sizes["intermediate_size"] = ratio * sizes["hidden_size"]
-        mamba_widths = sizes["mamba_d_ssm"], sizes["mamba_expand"] * sizes["hidden_size"]
-        fill("mamba_head_dim", *(_quotient(width, sizes["mamba_heads"]) for width in mamba_widths))
+            ratio = stated_size(values, ["mlp_ratio"]) or family.get("mlp_ratio", 0)
+            sizes["intermediate_size"] = ratio * hidden
+        for width in (sizes["mamba_d_ssm"], sizes["mamba_expand"] * hidden):
+            sizes["mamba_head_dim"] = sizes["mamba_head_dim"] or _quotient(width, mamba_heads)
         for name in ("expert_width", "shared_width", "mlp_width"):
             factors = self._factors_of(name)
-            fill(name, prod(sizes[factor] for factor in factors) if factors else 0)
-        fill("mlp_width", sizes["intermediate_size"])
+            sizes[name] = prod(sizes[factor] for factor in factors) if factors else 0
+        sizes["mlp_width"] = sizes["mlp_width"] or sizes["intermediate_size"]
         return sizes
 
     def _factors_of(self, width: str) -> list[str]:
@@ -180,7 +172,7 @@ class ConfigSizes:
     def side(self, name: str) -> int:
         """The length of a product's side, 0 where a size of it isn't known; the config's names of
         such sizes are noted as missing."""
-        terms = _tables()["sides"].get(name, [[name]])
+        terms = TABLES["sides"].get(name, [[name]])
         unknown = [size for size in chain.from_iterable(terms) if not self.sizes[size]]
         self.missing += map(self.field, unknown)
         return 0 if unknown else sum(prod(map(self.get, term)) for term in terms)
@@ -286,7 +278,7 @@ def _modules(sizes: ConfigSizes, dtype: str) -> Iterator[Module]:
     """The linear layers of each kind of block, MLPs with a gate whether they have one or not."""
     for block in _blocks(sizes):
         layer = 1 if block == "global" else 0
-        for row in _tables()["modules"][block]:
+        for row in TABLES["modules"][block]:
             needs, lacks = row.get("needs", []), row.get("lacks", [])
             if all(map(sizes.get, needs)) and not any(map(sizes.get, lacks)):
                 name = f"model.layers.{layer}.{row['name']}"

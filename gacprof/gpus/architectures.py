@@ -55,10 +55,7 @@ class ArchitectureTables(TypedDict):
     architectures: dict[str, ArchitectureRow]
 
 
-@cache
-def architecture_tables() -> ArchitectureTables:
-    """What ``architectures.toml`` holds."""
-    return shipped_table(ARCHITECTURES, ArchitectureTables)
+ARCHITECTURE_TABLES = shipped_table(ARCHITECTURES, ArchitectureTables)
 
 
 @dataclass(frozen=True)
@@ -121,8 +118,7 @@ class ArchitectureTiers:
 def tiers_of(arch: str) -> ArchitectureTiers:
     """The tiers of ``sm80``, ``sm90a`` and so on. Raises :class:`ConfigError` for an architecture
     without any."""
-    tables = architecture_tables()
-    rows = tables["architectures"]
+    rows = ARCHITECTURE_TABLES["architectures"]
     name = architecture_named(arch).name
     if name not in rows:
         raise ConfigError(f"no tiers are known of '{arch}', of {', '.join(rows)} they are")
@@ -131,8 +127,8 @@ def tiers_of(arch: str) -> ArchitectureTiers:
     names_by_dtype = like | row.get("tiers", {})
     tiers = {}
     for dtype, names in names_by_dtype.items():
-        tiers[dtype] = tuple(_tier(tables["tiers"][name], dtype) for name in names)
-    sure = {dtype: tables["sure_bytes"] // ITEMSIZE[dtype] for dtype in tiers}
+        tiers[dtype] = tuple(_tier(ARCHITECTURE_TABLES["tiers"][name], dtype) for name in names)
+    sure = {dtype: ARCHITECTURE_TABLES["sure_bytes"] // ITEMSIZE[dtype] for dtype in tiers}
     unsplit = row.get("unsplit")
     if unsplit is None:
         return ArchitectureTiers(name, tiers, sure)
@@ -141,5 +137,5 @@ def tiers_of(arch: str) -> ArchitectureTiers:
 
 def _tier(row: TierRow, dtype: str) -> Tier:
     """A row of the table in elements of a dtype, which also may require a multiple by itself."""
-    required = architecture_tables()["required"].get(dtype, 1)
+    required = ARCHITECTURE_TABLES["required"].get(dtype, 1)
     return Tier(max(row["bytes"] // ITEMSIZE[dtype], required), row["load"], row["kernels"])

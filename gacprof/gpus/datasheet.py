@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -54,10 +53,7 @@ class GpuTables(TypedDict):
     no_sheet: dict[str, str]
 
 
-@cache
-def gpu_tables() -> GpuTables:
-    """What ``gpus.toml`` holds."""
-    return shipped_table(SHEET, GpuTables)
+GPU_TABLES = shipped_table(SHEET, GpuTables)
 
 
 @dataclass(frozen=True)
@@ -83,7 +79,7 @@ class GpuFacts:
 
 def gpu_row(key: str) -> GpuRow:
     """A row of the data sheet, with what it leaves to the GPU that it is ``like``."""
-    rows = gpu_tables()["gpus"]
+    rows = GPU_TABLES["gpus"]
     return {**rows.get(rows[key].get("like", ""), {}), **rows[key]}
 
 
@@ -96,7 +92,7 @@ def _facts(key: str) -> GpuFacts:
     return GpuFacts(key, row["name"], row["arch"], drivers=drivers, tflops=tflops, **numbers)
 
 
-GPUS: Mapping[str, GpuFacts] = {key: _facts(key) for key in gpu_tables()["gpus"]}
+GPUS: Mapping[str, GpuFacts] = {key: _facts(key) for key in GPU_TABLES["gpus"]}
 """The GPUs of the data sheet by short name."""
 
 
@@ -144,7 +140,7 @@ def find_gpu(text: str) -> GpuFacts:
             return GpuFacts(name, name, name)
     if architecture_named(plain).capability:
         return GpuFacts(plain, plain, plain)
-    archs = {key: facts.arch for key, facts in GPUS.items()} | gpu_tables()["no_sheet"]
+    archs = {key: facts.arch for key, facts in GPUS.items()} | GPU_TABLES["no_sheet"]
     keys = {key.replace("-", ""): key for key in archs}
     runs = sorted(combinations(range(len(words) + 1), 2), key=lambda run: run[0] - run[1])
     for first, end in runs:

@@ -72,6 +72,9 @@ class AttentionTables(TypedDict):
     known: dict[str, list[KnownSteps]]
 
 
+ATTENTION_TABLES = shipped_table(ATTENTION, AttentionTables)
+
+
 @dataclass(frozen=True)
 class AttentionCall:
     """One call of ``scaled_dot_product_attention`` on a GPU of the data sheet; ``mask`` is whether
@@ -103,18 +106,12 @@ class AttentionCall:
         }
 
 
-@cache
-def attention_tables() -> AttentionTables:
-    """What ``attention.toml`` holds."""
-    return shipped_table(ATTENTION, AttentionTables)
-
-
 def release(torch: str | None) -> str:
     """The release with rules that ``2.13`` or ``2.13.0+cu130`` names; None: the newest.
 
     Raises :class:`ConfigError` for one without rules.
     """
-    releases = attention_tables()["releases"]
+    releases = ATTENTION_TABLES["releases"]
     for name in releases:
         if is_same_minor(name, torch or releases[-1]):
             return name
@@ -151,7 +148,7 @@ def backend(call: AttentionCall) -> str:
 
 def backend_by_rules(call: AttentionCall) -> str:
     """The first backend in the dispatcher's order that refuses no part of the call."""
-    tables, facts = attention_tables(), call.facts
+    tables, facts = ATTENTION_TABLES, call.facts
     refusals = {name: tables[name] for name in ("flash", "efficient", "cudnn")}
     order = ["cudnn"] if call.arch in tables["cudnn_first"] else []
     for name in [*order, *tables["order"]]:
@@ -166,7 +163,7 @@ def serving(call: AttentionCall) -> str:
     if name == "flash" and size % FLASH_MULTIPLE:
         return "padded"  # q, k and v are copied before, the output is sliced after
     if name == "flash":
-        return "filled" if size in attention_tables()["templates"] else "unfilled"
+        return "filled" if size in ATTENTION_TABLES["templates"] else "unfilled"
     if name == "efficient" and any(size % step for step in known_steps(call, name)):
         return "efficient-unfilled"
     return name
@@ -174,7 +171,7 @@ def serving(call: AttentionCall) -> str:
 
 def known_steps(call: AttentionCall, name: str) -> list[int]:
     """Steps of head_dims that a backend is known to serve at their best; empty where none is."""
-    rows = attention_tables()["known"].get(name, [])
+    rows = ATTENTION_TABLES["known"].get(name, [])
     facts = call.facts
     return [
         row["step"]

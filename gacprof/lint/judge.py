@@ -12,7 +12,7 @@ from math import gcd, lcm, prod
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from gacprof.checkpoint.products import plain_dtype
-from gacprof.gpus.architectures import architecture_tables
+from gacprof.gpus.architectures import ARCHITECTURE_TABLES
 from gacprof.kernels.requirements import Bounds, Requirement
 from gacprof.lint.products import HEAD_DIMS, RankProduct
 from gacprof.lint.storage import PLAIN, TABLES, Storage
@@ -71,7 +71,7 @@ def judge_product(product: RankProduct, deployment: Deployment) -> Judgement:
     gpu = deployment.gpu.architecture
     if gpu.vendor != "any":
         return _Trial(product, deployment, gpu.capability or 0).run()
-    capabilities = architecture_tables()["open_capabilities"]
+    capabilities = ARCHITECTURE_TABLES["open_capabilities"]
     answers = {f"sm{sm}": _Trial(product, deployment, sm).run() for sm in capabilities}
     mildest = min(answers.values(), key=lambda answer: OUTCOMES.index(answer.outcome))
     outcomes = dict.fromkeys(answer.outcome for answer in answers.values())

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gacprof.core.errors import GacprofError
-from gacprof.gpus.architectures import architecture_tables
-from gacprof.gpus.datasheet import GPUS, gpu_row, gpu_tables
+from gacprof.gpus.architectures import ARCHITECTURE_TABLES
+from gacprof.gpus.datasheet import GPU_TABLES, GPUS, gpu_row
 
 ATTRIBUTES = {
     "clock_khz": 13,
@@ -51,7 +51,7 @@ class Profile:
 
 def _keys() -> dict[str, str]:
     """Keys of the data sheet by the names of virtual GPUs, which have no hyphens."""
-    rows = gpu_tables()["gpus"]
+    rows = GPU_TABLES["gpus"]
     return {key.replace("-", ""): key for key, row in rows.items() if "virtual" in row}
 
 
@@ -69,7 +69,7 @@ def profile(gpu: str) -> Profile:
         raise GacprofError(f"no virtual GPU {gpu!r}; there are {', '.join(gpus())}")
     key = _keys()[gpu]
     facts, row = GPUS[key], gpu_row(key)
-    architecture = architecture_tables()["architectures"][facts.arch]
+    architecture = ARCHITECTURE_TABLES["architectures"][facts.arch]
     numbers = architecture["virtual"] | row["virtual"]
     if "sms" not in numbers:
         sms, source = row["sms"]
@@ -77,7 +77,7 @@ def profile(gpu: str) -> Profile:
     if "l2_bytes" not in numbers:
         l2_mib, source = row["l2_mib"]
         numbers["l2_bytes"] = int(l2_mib * 2**20), source
-    sources = architecture_tables()["sources"] | gpu_tables()["sources"]
+    sources = ARCHITECTURE_TABLES["sources"] | GPU_TABLES["sources"]
     return Profile(
         gpu=gpu,
         name=facts.drivers[0],

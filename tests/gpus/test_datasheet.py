@@ -9,8 +9,8 @@ import pytest
 
 from gacprof.core.errors import ConfigError
 from gacprof.devices.at_hand import gpus
-from gacprof.gpus.architectures import Architecture, architecture_named, architecture_tables
-from gacprof.gpus.datasheet import GPUS, find_gpu, gpu_facts, gpu_tables
+from gacprof.gpus.architectures import ARCHITECTURE_TABLES, Architecture, architecture_named
+from gacprof.gpus.datasheet import GPU_TABLES, GPUS, find_gpu, gpu_facts
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_what_is_not_known_is_missing() -> None:
 
 
 def test_every_value_has_a_source_of_the_list() -> None:
-    tables = gpu_tables()
+    tables = GPU_TABLES
     for row in tables["gpus"].values():
         cited = {pair[1] for pair in row.values() if isinstance(pair, list) and len(pair) == 2}
         assert {source for source in cited if isinstance(source, str)} <= {
@@ -97,7 +97,7 @@ def test_a_text_without_a_gpu_is_refused() -> None:
 
 
 def test_tiers_are_those_of_the_table_and_have_sources() -> None:
-    tables = architecture_tables()
+    tables = ARCHITECTURE_TABLES
     for row in tables["architectures"].values():
         for names in row.get("tiers", {}).values():
             assert {tables["tiers"][name]["source"] for name in names} <= set(tables["sources"])

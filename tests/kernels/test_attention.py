@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from gacprof.kernels.attention import (
+    ATTENTION_TABLES,
     AttentionCall,
-    attention_tables,
     backend,
     backend_by_rules,
     judge_head_dim,
@@ -21,7 +21,7 @@ from gacprof.kernels.attention import (
 from gacprof.kernels.rules import Rules
 
 TESTS = Path(__file__).parents[1]
-RELEASES = attention_tables()["releases"]
+RELEASES = ATTENTION_TABLES["releases"]
 GOLDENS = json.loads(gzip.decompress((TESTS / "goldens" / "rules.json.gz").read_bytes()))
 LETTERS = {"safe": "s", "misaligned": "m", "undecided": "u", "unknown": "-"}
 
