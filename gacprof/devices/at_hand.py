@@ -32,7 +32,7 @@ def gpus_at_hand() -> list[GpuFacts]:
         facts = GpuFacts(
             key=f"cuda:{index}",
             name=properties.name,
-            arch=architecture_of(properties.major, properties.minor).name,
+            arch=architecture_of(properties).name,
             memory_gib=round(properties.total_memory / 2**30, 1),
             sms=properties.multi_processor_count,
             l2_mib=properties.L2_cache_size / 2**20,

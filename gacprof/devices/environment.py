@@ -78,7 +78,7 @@ def _cuda_environment(index: int) -> Environment:
         "triton": _package_version("triton"),
     }
     kind = "virtual" if os.environ.get(VIRTUAL) else "cuda"
-    arch = architecture_of(properties.major, properties.minor).name
+    arch = architecture_of(properties).name
     return Environment(kind, properties.name, arch, facts, stack)
 
 

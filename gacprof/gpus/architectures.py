@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from typing_extensions import TypedDict
 
@@ -81,9 +82,10 @@ def architecture_named(name: str) -> Architecture:
     return Architecture(name.partition("-")[0], name)
 
 
-def architecture_of(major: int, minor: int) -> Architecture:
-    """NVIDIA's architecture of a compute capability."""
-    return architecture_named(f"sm{major}{minor}")
+def architecture_of(chip: Any) -> Architecture:
+    """The architecture of torch's properties of a device, or of anything with NVIDIA's ``major``
+    and ``minor``."""
+    return architecture_named(f"sm{chip.major}{chip.minor}")
 
 
 @dataclass(frozen=True)

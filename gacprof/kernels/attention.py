@@ -53,9 +53,10 @@ class CallConditions(TypedDict, total=False):
     uneven_causal: bool
 
 
-class KnownSteps(CallConditions):
+class KnownSteps(TypedDict):
     """Calls of which it is known that multiples of ``step`` are served at their best."""
 
+    conditions: CallConditions
     step: int
 
 
@@ -172,12 +173,7 @@ def serving(call: AttentionCall) -> str:
 def known_steps(call: AttentionCall, name: str) -> list[int]:
     """Steps of head_dims that a backend is known to serve at their best; empty where none is."""
     rows = ATTENTION_TABLES["known"].get(name, [])
-    facts = call.facts
-    return [
-        row["step"]
-        for row in rows
-        if matches_all(facts, {word: value for word, value in row.items() if word != "step"})
-    ]
+    return [row["step"] for row in rows if matches_all(call.facts, row["conditions"])]
 
 
 def _place(call: AttentionCall) -> int:

@@ -207,8 +207,9 @@ def _fields(words: Mapping[str, str], function: str) -> dict[str, Any]:
         if key in words:
             fields[key] = int(words[key])
     if "arch" in words:
-        number = words["arch"].lower().removeprefix("sm")
-        fields["arch"] = name_table().generations.get(number, f"sm{number}")
+        arch = words["arch"].lower()
+        arch = name_table().generations.get(arch, arch)
+        fields["arch"] = f"sm{arch}" if arch[0].isdigit() else arch
     if "mma" in words:
         fields["mma"] = _shape(words["mma"])
     if alignment := _alignment(words, dtype):
