@@ -176,7 +176,9 @@ def load_engine(name: str, version: str | None = None) -> Engine:
     Raises :class:`ConfigError` for an engine that nobody read, naming those that somebody did.
     """
     engines = shipped_table(DEMANDS / "engines.toml", dict[str, list[str]])
-    names = {alias: engine for engine, aliases in engines.items() for alias in (engine, *aliases)}
+    names: dict[str, str] = {}
+    for engine, aliases in engines.items():
+        names.update(dict.fromkeys((engine, *aliases), engine))
     plain = name.strip().lower()
     if plain not in names:
         raise ConfigError(f"no engine '{name}' was read: use one of {', '.join(engines)}")

@@ -30,8 +30,7 @@ CAPABILITY_MINOR = 76
 class Profile:
     """What a driver says of a GPU.
 
-    ``values`` are whole numbers by the names of :data:`ATTRIBUTES`; ``sources`` says for each where
-    it was published, "unsourced" where nowhere that was found.
+    ``values`` are whole numbers by the names of :data:`ATTRIBUTES`.
     """
 
     gpu: str
@@ -39,7 +38,6 @@ class Profile:
     capability: tuple[int, int]
     memory_bytes: int
     values: dict[str, int]
-    sources: dict[str, str]
 
     def device_text(self) -> str:
         """Return the device as the stand-in driver reads it from the environment."""
@@ -77,12 +75,10 @@ def profile(gpu: str) -> Profile:
     if "l2_bytes" not in numbers:
         l2_mib, source = row["l2_mib"]
         numbers["l2_bytes"] = int(l2_mib * 2**20), source
-    sources = ARCHITECTURE_TABLES["sources"] | GPU_TABLES["sources"]
     return Profile(
         gpu=gpu,
         name=facts.drivers[0],
         capability=divmod(facts.architecture.capability or 0, 10),
         memory_bytes=numbers["memory_bytes"][0],
         values={name: numbers[name][0] for name in ATTRIBUTES},
-        sources={name: sources.get(numbers[name][1], numbers[name][1]) for name in ATTRIBUTES},
     )
