@@ -131,9 +131,7 @@ def tiers_of(arch: str) -> ArchitectureTiers:
     for dtype, names in names_by_dtype.items():
         tiers[dtype] = tuple(_tier(ARCHITECTURE_TABLES["tiers"][name], dtype) for name in names)
     sure = {dtype: ARCHITECTURE_TABLES["sure_bytes"] // ITEMSIZE[dtype] for dtype in tiers}
-    unsplit = row.get("unsplit")
-    if unsplit is None:
-        return ArchitectureTiers(name, tiers, sure)
+    unsplit = row.get("unsplit") or UnsplitRow(k=0, work=0, source="")
     return ArchitectureTiers(name, tiers, sure, unsplit["k"], unsplit["work"])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import chain
 
 import pytest
 
@@ -11,6 +12,9 @@ from gacprof.core.errors import ConfigError
 from gacprof.devices.at_hand import gpus
 from gacprof.gpus.architectures import ARCHITECTURE_TABLES, Architecture, architecture_named
 from gacprof.gpus.datasheet import GPU_TABLES, GPUS, find_gpu, gpu_facts
+
+TEXTS = ("like", "name", "arch", "drivers")
+"""Words of a GPU that are no numbers."""
 
 
 @pytest.mark.parametrize(
@@ -39,14 +43,12 @@ def test_what_is_not_known_is_missing() -> None:
     assert gpu_facts("gb300").arch == gpu_facts("b300").arch == "sm103"
 
 
-def test_every_value_has_a_source_of_the_list() -> None:
-    tables = GPU_TABLES
-    for row in tables["gpus"].values():
-        cited = {pair[1] for pair in row.values() if isinstance(pair, list) and len(pair) == 2}
-        assert {source for source in cited if isinstance(source, str)} <= {
-            *tables["sources"],
-            *row.get("drivers", ()),
-        }
+def test_every_value_has_a_source_and_every_source_a_value() -> None:
+    cited = {"unsourced"}
+    for row in GPU_TABLES["gpus"].values():
+        words = {**row, **row.get("virtual", {})}
+        cited |= {words[word][1] for word in words.keys() - {*TEXTS, "virtual"}}
+    assert cited == {*GPU_TABLES["sources"], "unsourced"}
 
 
 def test_gpus_are_those_at_hand_and_those_of_the_sheet() -> None:
@@ -96,8 +98,10 @@ def test_a_text_without_a_gpu_is_refused() -> None:
         find_gpu("voodoo2")
 
 
-def test_tiers_are_those_of_the_table_and_have_sources() -> None:
+def test_every_tier_has_a_source_and_an_architecture() -> None:
     tables = ARCHITECTURE_TABLES
+    assert {row["source"] for row in tables["tiers"].values()} <= set(tables["sources"])
+    served: set[str] = set()
     for row in tables["architectures"].values():
-        for names in row.get("tiers", {}).values():
-            assert {tables["tiers"][name]["source"] for name in names} <= set(tables["sources"])
+        served.update(chain.from_iterable(row.get("tiers", {}).values()))
+    assert served == set(tables["tiers"])
