@@ -8,6 +8,8 @@ row is about is unknown. ``README.md`` beside the files lists the words.
 from __future__ import annotations
 
 import json
+import operator
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -15,7 +17,6 @@ from math import lcm
 from pathlib import Path
 from typing import Any, Literal, NotRequired
 
-from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 from typing_extensions import TypedDict
 
@@ -25,6 +26,14 @@ from gacprof.core.files import shipped_table
 DEMANDS = Path(__file__).with_name("demands")
 ANSWERS = {"vllm": "answers-vllm-0.33.0.json", "sglang": "answers-sglang-0.5.23.json"}
 """The newest recorded answers of an engine."""
+
+COMPARISONS = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "==": operator.eq,
+    ">": operator.gt,
+    "<": operator.lt,
+}
 
 Bound = int | str
 """A number, or a word that stands for one: ``group``, ``block``, ``tp``, ``64*tp``."""
@@ -151,12 +160,11 @@ def matches(fact: Any, condition: Any) -> bool:
 
 @cache
 def _is_within(number: str, bounds: str) -> bool:
-    return _range(bounds).contains(plain_version(number))
-
-
-@cache
-def _range(bounds: str) -> SpecifierSet:
-    return SpecifierSet(bounds)
+    version = plain_version(number)
+    for sign, bound in re.findall(r"(>=|<=|==|>|<)([\d.]+)", bounds):
+        if not COMPARISONS[sign](version, Version(bound)):
+            return False
+    return True
 
 
 @cache
