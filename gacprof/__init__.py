@@ -37,7 +37,7 @@ _MODULES = {
     "gacprof.compress.align": ("align",),
     "gacprof.compress.compress": ("Compression", "compress"),
     "gacprof.core.errors": ("GacprofError",),
-    "gacprof.devices.datasheet": ("gpus",),
+    "gacprof.devices.at_hand": ("gpus",),
     "gacprof.diagnosing.diagnosis": ("Diagnosis", "diagnose"),
     "gacprof.diagnosing.explain": ("Explanation", "explain"),
     "gacprof.diagnosing.safe_ranks": ("safe_ranks",),

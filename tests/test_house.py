@@ -19,6 +19,7 @@ from gacprof.cli.verbs import VERBS, command, load_verb, summary
 PACKAGE = Path(gacprof.__file__).parent
 ORDER = (
     "core",
+    "gpus",
     "operators",
     "devices",
     "kernels",

@@ -24,8 +24,8 @@ import torch
 from torch.nn import functional
 
 from gacprof.core.points import KernelRun
-from gacprof.devices.datasheet import gpu_facts
 from gacprof.devices.tracing import traced_kernels
+from gacprof.gpus.datasheet import gpu_facts
 from gacprof.kernels.dispatch import DispatchTable, Section, load_table, shipped_tables
 from gacprof.virtual import questions
 from gacprof.virtual.ask import short_name

@@ -8,18 +8,21 @@ say is 0 and named in ``missing``; it is never assumed.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
-from importlib.resources import files
+from itertools import chain
 from math import prod
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal, Required
+
+from typing_extensions import TypedDict
 
 from gacprof.checkpoint.inventory import AttentionHeads, Inventory, Module
 from gacprof.core.dtypes import dtype_name
 from gacprof.core.errors import ConfigError
+from gacprof.core.files import shipped_table
 from gacprof.core.sizes import Gemm
 
+FAMILIES = Path(__file__).with_name("families.toml")
 MAX_SIZE = 1 << 31
 """No size of a model comes near it."""
 TEXT_PARTS = ("text_config", "llm_config", "language_config")
@@ -31,26 +34,75 @@ COMPRESSED = (
 """Fields that name sizes of single layers (configs of ASVD, PaLU and others, Nemotron-NAS)."""
 COMPRESSORS = r"asvd|palu|svdllm|slicegpt|basel|dobi"
 """Words in the class names that compressors give their models (``ASVDLlamaForCausalLM``)."""
+SHARED_WIDTHS = (
+    "shared_expert_intermediate_size",
+    "moe_shared_expert_intermediate_size",
+    "share_expert_dim",
+)
+"""Sizes that say a shared expert's width where no family does."""
 
 
-@cache
-def _tables() -> Mapping[str, Any]:
-    return tomllib.loads(files("gacprof.checkpoint").joinpath("families.toml").read_text("utf-8"))
+class Family(TypedDict, total=False):
+    """What configs of some model types mean; the words are explained in ``families.toml``."""
+
+    types: list[str]
+    head_dim: int
+    kv_heads: int | Literal["heads"]
+    mlp_ratio: int
+    expert_width: str
+    shared_width: str | list[str]
+    mlp_width: str
+    is_gated: bool
+    q_gate: bool
+    experts_only: bool
+    dense_if_listed: bool
+    dense_too: bool
+    mixer: Literal["mla", "v4", "mamba", "mamba1"]
 
 
-@cache
-def _families() -> Mapping[str, Mapping[str, Any]]:
-    """Rows of ``families.toml`` by model type."""
-    rows = [row for name, row in _tables().items() if name != "tied"]
-    return {model_type: row for row in rows for model_type in row.get("types", ())}
+class LinearRow(TypedDict, total=False):
+    """A linear layer: ``N`` and ``K`` are sizes or sides; it is there with all sizes that it
+    ``needs`` and without those that it ``lacks``."""
+
+    name: Required[str]
+    role: Required[str]
+    N: Required[str]
+    K: Required[str]
+    needs: list[str]
+    lacks: list[str]
+
+
+class FamilyTables(TypedDict):
+    """``families.toml``: the config's names of sizes, families, sides (sums of products of sizes),
+    and the linear layers of each kind of block."""
+
+    fields: dict[str, list[str]]
+    fields_of_mamba: dict[str, list[str]]
+    families: dict[str, Family]
+    sides: dict[str, list[list[str]]]
+    modules: dict[str, list[LinearRow]]
+
+
+TABLES = shipped_table(FAMILIES, FamilyTables)
+
+
+def _family_of(model_type: str) -> Family | None:
+    """The row of ``families.toml`` that lists a model type, as it is or without ``_text``."""
+    plain = model_type.removesuffix("_text").replace("-", "_")
+    families: dict[str, Family] = {}
+    for family in TABLES["families"].values():
+        families.update(dict.fromkeys(family["types"], family))
+    return families.get(model_type) or families.get(plain)
 
 
 class ConfigSizes:
     """The sizes that a config names, by plain names whatever its family calls them.
 
-    ``values`` are those of the text part, ``whole`` the config as it is; ``missing`` collects the
-    config's names of sizes that were asked for and aren't there. Raises :class:`ConfigError` for a
-    config of a compressed model, whose sizes it doesn't state in full.
+    ``values`` are those of the text part, ``whole`` the config as it is; ``sizes`` has every size
+    that ``families.toml`` names and those that follow from others, 0 where nothing says one;
+    ``missing`` collects the config's names of sizes that a product needs and that aren't there.
+    Raises :class:`ConfigError` for what is no size, and for a config of a compressed model, whose
+    sizes it doesn't state in full.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -65,99 +117,102 @@ class ConfigSizes:
                 f"the config is of a compressed model ({', '.join(named)}): 'gacprof diagnose "
                 "FOLDER' judges the sizes of its weights"
             )
-        plain = self.model_type.removesuffix("_text").replace("-", "_")
-        by_type = _families().get(self.model_type) or _families().get(plain)
-        self.is_known_type = by_type is not None
-        self.family: Mapping[str, Any] = {}
-        self.family = by_type or self._family_by_fields()
+        family = _family_of(self.model_type)
+        self.is_known_type = family is not None
+        self.fields = TABLES["fields"]
+        if (family or {}).get("mixer", "").startswith("mamba"):
+            self.fields = self.fields | TABLES["fields_of_mamba"]
+        stated = {name: stated_size(self.values, fields) for name, fields in self.fields.items()}
+        stated["vision_heads"] = stated_size(self.vision, self.fields["vision_heads"])
+        self.family: Family = _family_by_sizes(stated) if family is None else family
+        self.sizes = self._completed(stated)
 
-    def _family_by_fields(self) -> dict[str, Any]:
-        """The meaning of a type that no row lists, by the names of its fields."""
-        row: dict[str, Any] = {}
-        if self.stated("moe_intermediate_size"):
-            row["expert_width"] = "moe_intermediate_size"
-        elif self.stated("experts") > 1:
-            row |= {"expert_width": "intermediate_size", "experts_only": True}
-        names = ("moe_shared_expert_intermediate_size", "share_expert_dim")
-        shared = [name for name in ("shared_expert_intermediate_size", *names) if self.stated(name)]
-        if shared:
-            row["shared_width"] = shared[0]
-        elif self.stated("shared_count"):
-            row["shared_width"] = "shared_count*expert_width"
-        return row
+    def _completed(self, stated: Mapping[str, int]) -> dict[str, int]:
+        """All sizes: as the config states them, else as the family means them, else as they follow
+        from others. Each line reads what the lines before it filled in."""
+        sizes, family, values = dict(stated), self.family, self.values
+        hidden, heads, mamba_heads = (sizes[n] for n in ("hidden_size", "heads", "mamba_heads"))
+        if values.get("multi_query") is True and not values.get("new_decoder_architecture"):
+            sizes["kv_heads"] = 1  # Falcon
+        means = family.get("kv_heads", 0)
+        sizes["kv_heads"] = sizes["kv_heads"] or (heads if means == "heads" else means)
+        sizes["head_dim"] = sizes["head_dim"] or family.get("head_dim", _quotient(hidden, heads))
+        sizes["global_kv"] = sizes["global_kv_heads"] or sizes["kv_heads"]
+        sizes["value_dim"] = sizes["v_head_dim"] or sizes["head_dim"]
+        has_gate = family.get("q_gate") and values.get("attn_output_gate") is not False
+        sizes["q_rows"] = heads * sizes["head_dim"] * (2 if has_gate else 1)
+        if not sizes["intermediate_size"]:  # vision towers with one say broken ratios beside it
+            ratio = stated_size(values, ["mlp_ratio"]) or family.get("mlp_ratio", 0)
+            sizes["intermediate_size"] = ratio * hidden
+        for width in (sizes["mamba_d_ssm"], sizes["mamba_expand"] * hidden):
+            sizes["mamba_head_dim"] = sizes["mamba_head_dim"] or _quotient(width, mamba_heads)
+        for name in ("expert_width", "shared_width", "mlp_width"):
+            factors = self._factors_of(name)
+            sizes[name] = prod(sizes[factor] for factor in factors) if factors else 0
+        sizes["mlp_width"] = sizes["mlp_width"] or sizes["intermediate_size"]
+        return sizes
+
+    def _factors_of(self, width: str) -> list[str]:
+        """The sizes whose product a width is, as the family means it; none where it has no such."""
+        meaning = self.family.get(width, [])
+        return [meaning] if isinstance(meaning, str) else list(meaning)  # type: ignore[call-overload]
+
+    def get(self, name: str) -> int:
+        """A size by its plain name; 0 where neither the config nor its family says it."""
+        return self.sizes[name]
 
     def field(self, name: str) -> str:
         """The config's own name of a size."""
         if name.endswith("_width"):
-            meaning = self.family.get(name, "intermediate_size")
-            return self.field(meaning.removeprefix("shared_count*"))
-        fields = self._fields(name)
+            return self.field((self._factors_of(name) or ["intermediate_size"])[-1])
+        fields = self.fields.get(name, [])
         stated = [field for field in fields if self.values.get(field) is not None]
         return (*stated, *fields, name)[0]
 
-    def _fields(self, name: str) -> Sequence[str]:
-        tables = _tables()
-        mixer = self.family.get("mixer", "")
-        if mixer.startswith("mamba") and name in tables["fields-of-mamba"]:
-            return tables["fields-of-mamba"][name]
-        return tables["fields"].get(name, [name])
-
-    def stated(self, name: str) -> int:
-        """A size as the config states it; 0 where it doesn't."""
-        values = self.vision if name == "vision_heads" else self.values
-        numbers = [whole_number(values.get(field), field) for field in self._fields(name)]
-        return next(filter(None, numbers), 0)
-
-    def get(self, name: str) -> int:
-        """A size: as stated, as the family means it, or as it follows from others; else 0."""
-        number = self.stated(name)
-        is_falcon = self.values.get("multi_query") is True
-        if name == "kv_heads" and is_falcon and not self.values.get("new_decoder_architecture"):
-            return 1
-        meaning = self.family.get(name, 0)
-        if isinstance(meaning, str):
-            meaning = self.compute(meaning)
-        number = number or meaning
-        if name == "q_rows" and self.family.get("q_gate"):
-            gates = 1 + (self.values.get("attn_output_gate") is not False)
-            return gates * self.compute("heads*head_dim")
-        for expression in _tables()["means"].get(name, ()):
-            number = number or self.compute(expression)
-        return number
-
-    def compute(self, expression: str) -> int:
-        """The value of ``a*b+c*d`` or ``a*b/c``; 0 where a size isn't said or doesn't divide."""
-        terms = [self._term(term) for term in expression.split("+")]
-        return sum(terms) if all(terms) else 0
-
-    def _term(self, term: str) -> int:
-        over, _, under = term.partition("/")
-        divisor = (under and self.get(under)) or 1
-        whole, rest = divmod(prod(map(self.get, over.split("*"))), divisor)
-        return 0 if rest else whole
-
-    def size_of(self, expression: str) -> int:
-        """:meth:`compute`, and note sizes that the config doesn't say as missing."""
-        names = re.split(r"[*+/]", expression)
-        self.missing += [self.field(name) for name in names if not self.get(name)]
-        return self.compute(expression)
+    def side(self, name: str) -> int:
+        """The length of a product's side, 0 where a size of it isn't known; the config's names of
+        such sizes are noted as missing."""
+        terms = TABLES["sides"].get(name, [[name]])
+        unknown = [size for size in chain.from_iterable(terms) if not self.sizes[size]]
+        self.missing += map(self.field, unknown)
+        return 0 if unknown else sum(prod(map(self.get, term)) for term in terms)
 
     @property
     def mixer(self) -> str:
         """The kind of attention: grouped, mla, v4, mamba or mamba1."""
-        is_latent = bool(self.stated("kv_lora_rank"))
-        return self.family.get("mixer") or ("mla" if is_latent else "grouped")
+        return self.family.get("mixer") or ("mla" if self.sizes["kv_lora_rank"] else "grouped")
 
     @property
     def has_experts(self) -> bool:
         """Whether a layer routes tokens to experts, as far as the config says."""
-        return bool(self.get("expert_width") or self.family.get("experts_only"))
+        return bool(self.sizes["expert_width"] or self.family.get("experts_only"))
 
     @property
     def vision(self) -> Mapping[str, Any]:
         """The part of the config that describes a vision tower; empty without one."""
         parts = [self.whole[name] for name in VISION_PARTS if name in self.whole]
         return parts[0] if parts and isinstance(parts[0], Mapping) else {}
+
+
+def _family_by_sizes(stated: Mapping[str, int]) -> Family:
+    """What a type that no row lists means, by the sizes that its config states."""
+    family: Family = {}
+    if stated["moe_intermediate_size"]:
+        family["expert_width"] = "moe_intermediate_size"
+    elif stated["experts"] > 1:
+        family["expert_width"] = "intermediate_size"
+        family["experts_only"] = True
+    widths = [name for name in SHARED_WIDTHS if stated[name]]
+    if widths:
+        family["shared_width"] = widths[0]
+    elif stated["shared_count"]:
+        family["shared_width"] = ["shared_count", "expert_width"]
+    return family
+
+
+def _quotient(whole: int, parts: int) -> int:
+    """The size of equal parts (of one, where their number is not known); 0 for unequal ones."""
+    return 0 if whole % max(parts, 1) else whole // max(parts, 1)
 
 
 def _text_values(whole: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -167,6 +222,12 @@ def _text_values(whole: Mapping[str, Any]) -> Mapping[str, Any]:
     inner = {**parts.get("ffn_config", {}), **parts.get("attn_config", {})}
     text = [parts[name] for name in TEXT_PARTS if name in parts]
     return {**inner, **plain, **parts, **(text[0] if text else {})}
+
+
+def stated_size(values: Mapping[str, Any], fields: Sequence[str]) -> int:
+    """The size under the first of these fields that has one; 0 where none has."""
+    numbers = [whole_number(values.get(field), field) for field in fields]
+    return next(filter(None, numbers), 0)
 
 
 def whole_number(value: Any, field: str) -> int:
@@ -189,8 +250,7 @@ def inventory_of_sizes(sizes: ConfigSizes, path: str = "config.json") -> Invento
     """Return the inventory of the model that a config describes, one layer of each kind: modules
     with one dense product each, no tensors, no adjustable dims.
 
-    A size that the config doesn't say is 0, and ``sizes.missing`` then names it. Raises
-    :class:`ConfigError` for a size that is none, and for a config of a compressed model.
+    A size that the config doesn't say is 0, and ``sizes.missing`` then names it.
     """
     dtype = dtype_name(sizes.values.get("dtype") or sizes.values.get("torch_dtype") or "bfloat16")
     attentions = []
@@ -218,13 +278,13 @@ def _modules(sizes: ConfigSizes, dtype: str) -> Iterator[Module]:
     """The linear layers of each kind of block, MLPs with a gate whether they have one or not."""
     for block in _blocks(sizes):
         layer = 1 if block == "global" else 0
-        for name, role, n, k, *conditions in _tables()["modules"][block]:
-            needs, lacks = (*conditions, "", "")[:2]
-            if (needs and not sizes.compute(needs)) or (lacks and sizes.compute(lacks)):
-                continue
-            place = f"model.layers.{layer}.{name}"
-            yield _module(place, role, layer, (sizes.size_of(n), sizes.size_of(k)), dtype)
-    hidden = sizes.size_of("hidden_size")
+        for row in TABLES["modules"][block]:
+            needs, lacks = row.get("needs", []), row.get("lacks", [])
+            if all(map(sizes.get, needs)) and not any(map(sizes.get, lacks)):
+                name = f"model.layers.{layer}.{row['name']}"
+                shape = sizes.side(row["N"]), sizes.side(row["K"])
+                yield _module(name, row["role"], layer, shape, dtype)
+    hidden = sizes.side("hidden_size")
     for layer, width in enumerate(mlp_widths(sizes)):
         sides = {"gate": (width, hidden), "up": (width, hidden), "down": (hidden, width)}
         for role, shape in sides.items():
@@ -271,7 +331,7 @@ def mlp_widths(sizes: ConfigSizes) -> list[int]:
         return []
     if not width:
         has_other_layers = "expert_width" in family or sizes.get("mamba_heads")
-        return [] if has_other_layers else [sizes.size_of("mlp_width")]
+        return [] if has_other_layers else [sizes.side("mlp_width")]
     if is_sparse and family.get("dense_if_listed"):
         listed_layers = values.get("mlp_only_layers") or sizes.get("decoder_sparse_step") > 1
         return [width] if listed_layers else []

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import translate
 from functools import cache, lru_cache
-from importlib.resources import files
 from itertools import chain
 from typing import Any
 
 from gacprof.core.errors import ConfigError
+from gacprof.core.files import shipped_table
+from gacprof.kernels.requirements import DEMANDS, FormatTables
 
 GROUPED = ("awq", "gptq", "int4")
 DEFAULT_GROUPS = {**dict.fromkeys(GROUPED, 128), "int8_w8a16": -1}
@@ -25,7 +25,7 @@ IGNORED = r"ignore|ignored_layers|exclude_modules|modules_to_not_\w+|llm_int8_sk
 """Fields of a quantization_config that list modules which stay as they are."""
 MAX_LAYERS = 128
 """Layers whose modules are looked up where the config doesn't say how many there are."""
-TABLES = tomllib.loads(files("gacprof.kernels").joinpath("demands/formats.toml").read_text("utf-8"))
+TABLES = shipped_table(DEMANDS / "formats.toml", FormatTables)
 FORMATS = {name: form for form, names in TABLES["formats"].items() for name in names}
 
 
@@ -73,7 +73,7 @@ def storage_named(text: str) -> Storage:
     tool, name, group, block, side = re.findall(SUFFIXED, plain)[0]
     form = FORMATS.get(name) or FORMATS.get(re.sub("(_per)?_channel$", "", name), "")
     gguf = re.sub(r"(q\d_k)_(s|m|l|xl)$", r"\1", plain.removeprefix("gguf_"))
-    gguf = TABLES["gguf-names"].get(gguf, gguf)
+    gguf = TABLES["gguf_names"].get(gguf, gguf)
     if not form and gguf in TABLES["gguf"]:
         return Storage("gguf", text, gguf=gguf)
     if block and form.startswith("fp8"):
@@ -159,7 +159,7 @@ def _compressed_tensors(stated: Mapping[str, Any]) -> Storage:
     strategy, size = weights.get("strategy"), weights.get("group_size")
     width = f"{weights.get('type')}{weights.get('num_bits')}"
     scheme = f"{width} {strategy} {'inputs' if inputs else 'alone'} {size}"
-    patterns = TABLES["compressed-tensors"]
+    patterns = TABLES["compressed_tensors"]
     forms = [form for form, pattern in patterns.items() if re.match(pattern, scheme)]
     return Storage(
         (*forms, "unknown")[0],

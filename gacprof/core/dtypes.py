@@ -1,47 +1,67 @@
-"""Element types by torch's names: their sizes, safetensors' codes, and other spellings."""
+"""Element types: sizes, how they are stored, what is computed in them, and other spellings."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from gacprof.core.errors import require_one_of
-from gacprof.core.points import DTYPES
+
+DTYPES = ("float32", "tf32", "bfloat16", "float16", "float8_e4m3", "int8")
+"""Compute types of a point. ``tf32`` is float32 storage with TF32 tensor cores."""
 
 
 @dataclass(frozen=True)
 class ElementType:
-    """``name`` is torch's, ``code`` safetensors', ``itemsize`` in bytes."""
+    """A type of numbers.
+
+    ``name`` is torch's, or the compute type's; ``itemsize`` is in bytes; ``code`` is safetensors',
+    empty for what no file has. A compute type is ``stored_as`` another one where torch has none of
+    its name; its products have ``results`` of another one where they are not its own.
+    """
 
     name: str
-    code: str
     itemsize: int
+    code: str = ""
+    stored_as: str = ""
+    results: str = ""
 
 
 ELEMENT_TYPES = (
-    ElementType("float64", "F64", 8),
-    ElementType("float32", "F32", 4),
-    ElementType("float16", "F16", 2),
-    ElementType("bfloat16", "BF16", 2),
-    ElementType("float8_e4m3fn", "F8_E4M3", 1),
-    ElementType("float8_e4m3fnuz", "F8_E4M3FNUZ", 1),
-    ElementType("float8_e5m2", "F8_E5M2", 1),
-    ElementType("float8_e5m2fnuz", "F8_E5M2FNUZ", 1),
-    ElementType("float8_e8m0fnu", "F8_E8M0", 1),
-    ElementType("int64", "I64", 8),
-    ElementType("int32", "I32", 4),
-    ElementType("int16", "I16", 2),
-    ElementType("int8", "I8", 1),
-    ElementType("uint64", "U64", 8),
-    ElementType("uint32", "U32", 4),
-    ElementType("uint16", "U16", 2),
-    ElementType("uint8", "U8", 1),
-    ElementType("bool", "BOOL", 1),
-    ElementType("complex64", "C64", 8),
+    ElementType("float64", 8, "F64"),
+    ElementType("float32", 4, "F32"),
+    ElementType("tf32", 4, stored_as="float32"),
+    ElementType("float16", 2, "F16"),
+    ElementType("bfloat16", 2, "BF16"),
+    ElementType("float8_e4m3", 1, stored_as="float8_e4m3fn", results="bfloat16"),
+    ElementType("float8_e4m3fn", 1, "F8_E4M3"),
+    ElementType("float8_e4m3fnuz", 1, "F8_E4M3FNUZ"),
+    ElementType("float8_e5m2", 1, "F8_E5M2"),
+    ElementType("float8_e5m2fnuz", 1, "F8_E5M2FNUZ"),
+    ElementType("float8_e8m0fnu", 1, "F8_E8M0"),
+    ElementType("float8", 1),
+    ElementType("int64", 8, "I64"),
+    ElementType("int32", 4, "I32"),
+    ElementType("int16", 2, "I16"),
+    ElementType("int8", 1, "I8", results="int32"),
+    ElementType("uint64", 8, "U64"),
+    ElementType("uint32", 4, "U32"),
+    ElementType("uint16", 2, "U16"),
+    ElementType("uint8", 1, "U8"),
+    ElementType("bool", 1, "BOOL"),
+    ElementType("complex_int8", 2),
+    ElementType("complex32", 4),
+    ElementType("complex_bfloat16", 4),
+    ElementType("complex64", 8, "C64"),
+    ElementType("complex128", 16),
 )
-"""safetensors' codes: its ``Dtype`` (safetensors/src/tensor.rs)."""
+"""safetensors' codes: its ``Dtype`` (safetensors/src/tensor.rs). Types without one stand in points
+or in the names of kernels."""
 
-BY_NAME = {element.name: element for element in ELEMENT_TYPES}
-BY_CODE = {element.code: element for element in ELEMENT_TYPES}
+BY_NAME = {element.name: element for element in ELEMENT_TYPES if element.code}
+BY_CODE = {element.code: element for element in BY_NAME.values()}
+ITEMSIZE = {element.name: element.itemsize for element in ELEMENT_TYPES}
+STORED_AS = {element.name: element.stored_as or element.name for element in ELEMENT_TYPES}
+RESULTS = {element.name: element.results or element.name for element in ELEMENT_TYPES}
 
 FLOATING = frozenset(
     {"float64", "float32", "float16", "bfloat16"}
@@ -72,8 +92,7 @@ def dtype_name(dtype: object) -> str:
 def compute_dtype(dtype: object) -> str:
     """A dtype that a point may be computed in, by any of its names.
 
-    Raises :class:`~gacprof.core.errors.ConfigError` for one that is not in
-    :data:`gacprof.core.points.DTYPES`.
+    Raises :class:`~gacprof.core.errors.ConfigError` for one that is not in :data:`DTYPES`.
     """
     name = dtype_name(dtype)
     require_one_of("dtype", name, DTYPES)

@@ -9,13 +9,12 @@ import os
 import shutil
 import stat
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Protocol, TypeVar
 
-from pydantic_core import to_jsonable_python
-
-from gacprof.core.errors import GacprofError
+from gacprof.core.errors import ConfigError, GacprofError
 
 
 class Record(Protocol):
@@ -25,6 +24,7 @@ class Record(Protocol):
 
 
 R = TypeVar("R", bound=Record)
+T = TypeVar("T")
 
 MAX_JSON_BYTES = 1 << 28
 """The largest index of a published model (90,000 tensors) has 8 MB, the largest map 3 MB."""
@@ -91,6 +91,8 @@ def write_text(path: Path, text: str) -> None:
 
 def plain(value: Any) -> Any:
     """Return a value as JSON has it: dataclasses as objects, tuples as lists, paths as texts."""
+    from pydantic_core import to_jsonable_python
+
     return to_jsonable_python(value, inf_nan_mode="constants")
 
 
@@ -156,3 +158,43 @@ def read_record(path: Path, kind: type[R], remake: str) -> R:
         problem = error.errors()[0]
         place = ".".join(map(str, problem["loc"]))
         raise GacprofError(f"{path} is damaged at {place}: {problem['msg']}") from None
+
+
+def shipped_table(path: Path, model: type[T]) -> T:
+    """Read a TOML file that comes with gacprof and holds what ``model`` says.
+
+    It is not checked here: pydantic would double the start of ``gacprof lint``. The tests read
+    every shipped file by :func:`read_table`.
+    """
+    table: T = tomllib.loads(path.read_text(encoding="utf-8"))  # type: ignore[assignment]
+    return table
+
+
+def read_table(path: Path, model: type[T]) -> T:
+    """Read a TOML file, every word and value checked against ``model``.
+
+    Parameters
+    ----------
+    path
+        A file of any origin.
+    model
+        A pydantic model, or a ``TypedDict`` of ``typing_extensions``.
+
+    Raises
+    ------
+    ConfigError
+        Names the file, the place and the word or value at fault.
+    """
+    from pydantic import ConfigDict, ValidationError, create_model
+
+    # A TypedDict takes the configuration of the model around it.
+    strict = create_model("Strict", __config__=ConfigDict(extra="forbid"), file=(model, ...))
+    try:
+        table: T = strict(file=tomllib.loads(path.read_text(encoding="utf-8"))).file  # type: ignore[attr-defined]
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+    except ValidationError as error:
+        problem = error.errors()[-1]  # of several readings of a value the last is the widest
+        place = ".".join(map(str, problem["loc"][1:]))
+        raise ConfigError(f"{path}: {place}: {problem['msg']}") from None
+    return table

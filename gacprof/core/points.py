@@ -6,24 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-DTYPES = ("float32", "tf32", "bfloat16", "float16", "float8_e4m3", "int8")
-"""Compute types of a point. ``tf32`` is float32 storage with TF32 tensor cores."""
-
-BYTES_PER_ELEMENT = {
-    "float64": 8,
-    "float32": 4,
-    "tf32": 4,
-    "bfloat16": 2,
-    "float16": 2,
-    "float8_e4m3": 1,
-    "int8": 1,
-}
-
 MAX_DIM = 2**31 - 1
 """cuBLAS and oneDNN take dims as 32-bit signed integers."""
-
-TOKEN_DIMS = ("M", "q_len", "rows")
-"""Dims that count tokens, by operator."""
 
 Flag = str | int | bool
 

@@ -42,7 +42,7 @@ TARGET_US, LONGEST_US, MAX_CALLS = 150.0, 1_000.0, 64
 """Length of a graph's calls together: events step by half a microsecond, a third of a per cent of
 the first. An axis's longest graph takes the second at most, or a single call."""
 HEAVY_INTENSITY = 100.0
-"""Operations a byte, about half the ridge of the chips in ``datasheet.toml``: they may reach the
+"""Operations a byte, about half the ridge of the chips in ``gpus.toml``: they may reach the
 power cap, and what ran before decides the clock. As long a rest follows."""
 PATIENCE = 8
 """Throttled blocks in a row that count as disturbed; after them a session's clock is taken to be

@@ -16,6 +16,7 @@ import torch
 import gacprof
 from gacprof.core.points import Environment
 from gacprof.devices.nvml import driver_version, handle_of, nvml, nvml_facts
+from gacprof.gpus.architectures import architecture_of
 
 VIRTUAL = "GACPROF_VIRTUAL"
 """Environment variable that names the virtual GPU whose libraries this process has loaded."""
@@ -72,7 +73,7 @@ def _cuda_environment(index: int) -> Environment:
         "triton": _package_version("triton"),
     }
     kind = "virtual" if os.environ.get(VIRTUAL) else "cuda"
-    arch = f"sm{properties.major}{properties.minor}"
+    arch = architecture_of(properties).name
     return Environment(kind, properties.name, arch, facts, stack)
 
 

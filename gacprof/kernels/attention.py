@@ -7,27 +7,73 @@ on each of six GPUs. Calls are of dense, contiguous tensors at inference, with P
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
+from typing_extensions import TypedDict
+
 from gacprof.core.errors import ConfigError
+from gacprof.core.files import shipped_table
 from gacprof.core.sizes import SizeVerdict
-from gacprof.kernels.dispatch import FLASH_MULTIPLE, DispatchTable, SdpaAnswer, load_table
+from gacprof.gpus.architectures import architecture_named
+from gacprof.kernels.dispatch import (
+    FLASH_MULTIPLE,
+    DispatchTable,
+    SdpaAnswer,
+    is_same_minor,
+    load_table,
+)
 from gacprof.kernels.requirements import matches_all
 
-RELEASES = ("2.11.0", "2.12.0", "2.13.0", "2.14.1", "2.15.0")
-TEMPLATES = (32, 64, 96, 128, 192, 256)
-"""FlashAttention-2's head_dims in ``libtorch_cuda.so`` of 2.11 to 2.13 (symbol names), and of
-2.14.1 and 2.15.0 (launches on a virtual GPU); 160 went with 2.11, 224 before 2.9."""
+ATTENTION = Path(__file__).with_name("attention.toml")
 MAX_SWEPT = 256
 REACH = 64
 """How far above a head_dim a better one is looked for: templates are as far apart."""
 QUALITY = ("cudnn", "filled", "unfilled", "padded", "efficient", "efficient-unfilled", "math")
 """Ways to serve a head_dim, the best first; cuDNN's and a filled template are equals."""
+
+
+class CallConditions(TypedDict, total=False):
+    """What a call is like; the words are explained in ``attention.toml``."""
+
+    arch: list[str]
+    sm: str
+    torch: str
+    dtype: list[str]
+    head_dim: str
+    odd_8: str
+    odd_4: str
+    q_len: str
+    kv_len: str
+    mask: bool
+    grouped: bool
+    uneven_heads: bool
+    uneven_causal: bool
+
+
+class KnownSteps(TypedDict):
+    """Calls of which it is known that multiples of ``step`` are served at their best."""
+
+    conditions: CallConditions
+    step: int
+
+
+class AttentionTables(TypedDict):
+    """``attention.toml``: what each backend refuses, and where its steps are known."""
+
+    releases: list[str]
+    templates: list[int]
+    order: list[str]
+    cudnn_first: list[str]
+    flash: list[CallConditions]
+    efficient: list[CallConditions]
+    cudnn: list[CallConditions]
+    known: dict[str, list[KnownSteps]]
+
+
+ATTENTION_TABLES = shipped_table(ATTENTION, AttentionTables)
 
 
 @dataclass(frozen=True)
@@ -52,7 +98,7 @@ class AttentionCall:
         """The call as ``attention.toml`` describes it."""
         return {
             **vars(self),
-            "sm": int(self.arch.rstrip("af").removeprefix("sm")),
+            "sm": architecture_named(self.arch).capability,
             "odd_8": self.head_dim % 8,
             "odd_4": self.head_dim % 4,
             "grouped": self.heads != self.kv_heads,
@@ -61,21 +107,16 @@ class AttentionCall:
         }
 
 
-@cache
-def _rules() -> Mapping[str, Any]:
-    return tomllib.loads(files("gacprof.kernels").joinpath("attention.toml").read_text("utf-8"))
-
-
 def release(torch: str | None) -> str:
     """The release with rules that ``2.13`` or ``2.13.0+cu130`` names; None: the newest.
 
     Raises :class:`ConfigError` for one without rules.
     """
-    request = (torch or RELEASES[-1]).split("+")[0].split(".")[:2]
-    for version in RELEASES:
-        if version.split(".")[:2] == request:
-            return version
-    raise ConfigError(f"attention of torch {torch} was not read, of {', '.join(RELEASES)} it was")
+    releases = ATTENTION_TABLES["releases"]
+    for name in releases:
+        if is_same_minor(name, torch or releases[-1]):
+            return name
+    raise ConfigError(f"attention of torch {torch} was not read, of {', '.join(releases)} it was")
 
 
 def recorded(call: AttentionCall) -> DispatchTable | None:
@@ -108,19 +149,13 @@ def backend(call: AttentionCall) -> str:
 
 def backend_by_rules(call: AttentionCall) -> str:
     """The first backend in the dispatcher's order that refuses no part of the call."""
-    order = list(_rules()["order"])
-    if call.arch in _rules()["cudnn_first"]:
-        order.insert(0, "cudnn")
-    facts = call.facts
-    for name in order:
-        if not any(matches_all(facts, row) for row in _rules().get(name, ())):
+    tables, facts = ATTENTION_TABLES, call.facts
+    refusals = {name: tables[name] for name in ("flash", "efficient", "cudnn")}
+    order = ["cudnn"] if call.arch in tables["cudnn_first"] else []
+    for name in [*order, *tables["order"]]:
+        if not any(matches_all(facts, row) for row in refusals.get(name, [])):
             return name
     return "math"
-
-
-def template(head_dim: int) -> int:
-    """FlashAttention-2's template that serves a head_dim up to 256: the next larger."""
-    return min(size for size in TEMPLATES if size >= head_dim)
 
 
 def serving(call: AttentionCall) -> str:
@@ -129,10 +164,16 @@ def serving(call: AttentionCall) -> str:
     if name == "flash" and size % FLASH_MULTIPLE:
         return "padded"  # q, k and v are copied before, the output is sliced after
     if name == "flash":
-        return "filled" if size in TEMPLATES else "unfilled"
-    if (name, call.arch) == ("efficient", "sm80") and size % 32 and size <= 128:
-        return "efficient-unfilled"  # slower at 104 to 120 than at 128 (arXiv 2604.09595, B.1)
+        return "filled" if size in ATTENTION_TABLES["templates"] else "unfilled"
+    if name == "efficient" and any(size % step for step in known_steps(call, name)):
+        return "efficient-unfilled"
     return name
+
+
+def known_steps(call: AttentionCall, name: str) -> list[int]:
+    """Steps of head_dims that a backend is known to serve at their best; empty where none is."""
+    rows = ATTENTION_TABLES["known"].get(name, [])
+    return [row["step"] for row in rows if matches_all(call.facts, row["conditions"])]
 
 
 def _place(call: AttentionCall) -> int:
@@ -156,13 +197,12 @@ def kernel_text(call: AttentionCall) -> str:
 def judge_head_dim(call: AttentionCall) -> SizeVerdict:
     """The verdict on the head_dim of a call.
 
-    Safe is one that is served in the best way of all; cuDNN's own steps are not known but 128
-    (its one kernel in ``libtorch_cuda`` 2.13), and the efficient kernel's on sm80 alone.
+    Safe is one that is served in the best way of all, undecided one of a backend whose steps are
+    not known there.
     """
     size, way = call.head_dim, serving(call)
     reason = kernel_text(call)
-    steps_known = {"cudnn": size == 128, "efficient": call.arch == "sm80" and size <= 128}
-    if not steps_known.get(way, True):
+    if way in ("cudnn", "efficient") and not known_steps(call, way):
         return SizeVerdict(size, "undecided", reason=f"{reason}: its steps are not known")
     place = _place(call)
     if place == _best_place(replace(call, head_dim=1)):

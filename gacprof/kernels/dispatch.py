@@ -15,6 +15,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
+from packaging.version import InvalidVersion, Version
+
 from gacprof.core.errors import GacprofError
 
 SCHEMA = "gacprof.dispatch/1"
@@ -206,19 +208,25 @@ def parse_table(text: str) -> DispatchTable:
 def shipped_tables() -> list[tuple[str, str]]:
     """Return the (gpu, release) pairs that ship with the package, newest releases last."""
     pairs = [path.stem.split("-torch") for path in FOLDER.glob("*-torch*.json")]
-    pairs.sort(key=lambda pair: (pair[0], [int(part) for part in pair[1].split(".")]))
+    pairs.sort(key=lambda pair: (pair[0], Version(pair[1])))
     return [(gpu, release) for gpu, release in pairs]
 
 
 def table_path(gpu: str, release: str | None = None) -> Path | None:
     """Return the file of :func:`load_table`."""
-    wanted = (release or "").split("+")[0].split(".")[:2]
     gpu = gpu.lower().replace("-", "")
-    releases = [known for name, known in shipped_tables() if name == gpu]
-    fitting = [known for known in releases if release is None or known.split(".")[:2] == wanted]
-    if not fitting:
-        return None
-    return FOLDER / f"{gpu}-torch{fitting[-1]}.json"
+    releases = [version for name, version in shipped_tables() if name == gpu]
+    if release is not None:
+        releases = [version for version in releases if is_same_minor(version, release)]
+    return FOLDER / f"{gpu}-torch{releases[-1]}.json" if releases else None
+
+
+def is_same_minor(version: str, other: str) -> bool:
+    """Tell if two releases of PyTorch have the same kernels: ``2.14`` and ``2.14.1+cu130``."""
+    try:
+        return Version(version).release[:2] == Version(other).release[:2]
+    except InvalidVersion:
+        return False
 
 
 @cache

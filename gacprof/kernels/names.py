@@ -3,25 +3,29 @@
 Rows and patterns are data (``names.toml``). A name that no row claims is ``unknown`` and kept; no
 name raises an error, for they come from libraries not yet written.
 
-A pattern's groups become a kernel's fields: ``arch`` (``80``, ``Sm90``, ``ampere``), ``tile``,
-``cluster``, ``mma`` (numbers), ``depth`` (K × stages), ``stages``, ``template``, ``warps``; the
-operands' type from ``dtype``, ``operands`` (run together, ``bf16f32``), ``letters`` (nvjet's) or
-the operation's letter ``op``; the multipliers' from ``math``, ``multipliers`` or ``products``;
-``alignment`` (elements), or ``align_bytes``, ``copied_bits`` and ``tma``, which give it in bytes.
+A pattern's groups become a kernel's fields: ``arch`` (``80``, ``Sm90``, ``ampere``), ``mma``
+(numbers), ``template``; the operands' type from ``dtype``, ``operands`` (run together,
+``bf16f32``), ``letters`` (nvjet's) or the operation's letter ``op``; the multipliers' from
+``math``, ``multipliers`` or ``products``; ``alignment`` (elements), or ``align_bytes``,
+``copied_bits`` and ``tma``, which give it in bytes.
 """
 
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from importlib.resources import files
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal, NotRequired
 
+from typing_extensions import TypedDict
+
+from gacprof.core.dtypes import ITEMSIZE
+from gacprof.core.files import shipped_table
 from gacprof.kernels.demangle import head_of, readable, without_arguments
 
+NAMES = Path(__file__).with_name("names.toml")
 MAX_NAME = 20_000
 """Characters of a name that is read; the longest of CUTLASS 3 have some 10,000."""
 TMA_BYTES = 16
@@ -37,24 +41,6 @@ COMPLETES = {
 """Roles that complete the work of a kernel before them, and the roles that they complete."""
 PAD_ROLES = ("fill", "copy", "pad")
 """Roles that ``constant_pad_nd`` is made of: it fills, then copies (ATen PadNd.cpp)."""
-ELEMENT_BYTES = {
-    **dict.fromkeys(("int8", "uint8", "float8", "float8_e4m3", "float8_e5m2"), 1),
-    **dict.fromkeys(("float16", "bfloat16", "complex_int8"), 2),
-    **dict.fromkeys(("float32", "tf32", "complex32", "complex_bfloat16"), 4),
-    **dict.fromkeys(("float64", "complex64"), 8),
-    "complex128": 16,
-}
-ARCHITECTURES = {
-    **{"kepler": "35", "maxwell": "50", "pascal": "60", "volta": "70", "turing": "75"},
-    **{"ampere": "80", "ada": "89", "hopper": "90", "blackwell": "100"},
-}
-MMA_SHAPES = (
-    *((8, 8, k) for k in (4, 16, 32, 128)),  # Volta fp16 and Ampere fp64; Turing int8
-    *((16, 8, k) for k in (4, 8, 16, 32, 64, 128, 256)),  # from Turing on
-    *((16, 16, 16), (32, 8, 16), (8, 32, 16)),  # wmma
-)
-"""Instruction shapes (PTX ISA, mma and wmma); cuBLAS and CUTLASS write them as ``16816``."""
-MMA = {"".join(map(str, shape)): shape for shape in MMA_SHAPES}
 
 
 @dataclass(frozen=True)
@@ -66,12 +52,11 @@ class Kernel:
     grammar that its name follows, ``role`` what it does (``gemm``, ``gemv``, ``attention``,
     ``split_k_reduce``, ``pad``, ``copy``, ``fill`` …).
 
-    ``dtype`` is the operands' type, ``math`` what the multipliers see (``tf32``). ``tile`` is
-    (M, N) or (M, N, K) in elements; attention tiles are (rows of q, rows of k, v). ``mma`` is one
+    ``dtype`` is the operands' type, ``math`` what the multipliers see (``tf32``). ``mma`` is one
     tensor-core instruction's (M, N, K). ``alignment`` is in elements of the operands: what the
     kernel needs their rows to be a multiple of. ``template`` is the head_dim an attention kernel
-    was compiled for, ``even_k`` whether it needs a head_dim that fills it, ``warps`` a block's.
-    What a name does not say is None.
+    was compiled for, ``even_k`` whether it needs a head_dim that fills it. What a name does not say
+    is None.
     """
 
     name: str
@@ -81,14 +66,10 @@ class Kernel:
     arch: str | None = None
     dtype: str | None = None
     math: str | None = None
-    tile: tuple[int, ...] | None = None
-    stages: int | None = None
-    cluster: tuple[int, ...] | None = None
     mma: tuple[int, ...] | None = None
     alignment: int | None = None
     template: int | None = None
     even_k: bool | None = None
-    warps: int | None = None
     split_k: bool = False
 
     @property
@@ -111,6 +92,28 @@ class Kernel:
         return " ".join(part for part in parts if part)
 
 
+class NameGroup(TypedDict):
+    """Rows [provider, family, role, pattern] of names in whose ``path`` or ``text`` the pattern is;
+    ``form`` stands around each pattern, in place of its …."""
+
+    on: Literal["path", "text"]
+    form: NotRequired[str]
+    rows: list[tuple[str, str, str, str]]
+
+
+class NameTables(TypedDict):
+    """``names.toml``; its words are explained there."""
+
+    mma_shapes: list[tuple[int, int, int]]
+    macros: dict[str, str]
+    generations: dict[str, str]
+    group: list[NameGroup]
+    read: dict[str, list[str]]
+    switches: dict[str, str]
+    types: dict[str, str]
+    letters: dict[str, str]
+
+
 @dataclass(frozen=True)
 class NamePattern:
     """Names in whose ``path`` or ``text`` (``on``) the pattern occurs."""
@@ -131,13 +134,15 @@ class NameTable:
     switches: Mapping[str, list[str]]
     types: Mapping[str, str]
     letters: Mapping[str, str]
+    generations: Mapping[str, str]
+    mma: Mapping[str, tuple[int, ...]]
     run_together: re.Pattern[str]
 
 
 @cache
 def name_table() -> NameTable:
     """The table of names, read once."""
-    data = tomllib.loads(files("gacprof.kernels").joinpath("names.toml").read_text("utf-8"))
+    data = shipped_table(NAMES, NameTables)
 
     def compiled(pattern: str) -> re.Pattern[str]:
         for name, text in data["macros"].items():
@@ -150,13 +155,18 @@ def name_table() -> NameTable:
         for provider, family, role, pattern in group["rows"]:
             whole = compiled(form.replace("…", pattern))
             rows.append(NamePattern(provider, family, role, whole, group["on"]))
+    types = {}
+    for name, words in data["types"].items():
+        types.update(dict.fromkeys(words.split(), name))
     return NameTable(
-        tuple(rows),
-        {family: tuple(map(compiled, patterns)) for family, patterns in data["read"].items()},
-        {kernel: names.split() for kernel, names in data["switches"].items()},
-        {word: name for name, words in data["types"].items() for word in words.split()},
-        data["letters"],
-        compiled("<type>"),
+        rows=tuple(rows),
+        read={family: tuple(map(compiled, patterns)) for family, patterns in data["read"].items()},
+        switches={kernel: names.split() for kernel, names in data["switches"].items()},
+        types=types,
+        letters=data["letters"],
+        generations=data["generations"],
+        mma={"".join(map(str, shape)): tuple(shape) for shape in data["mma_shapes"]},
+        run_together=compiled("<type>"),
     )
 
 
@@ -181,8 +191,10 @@ def parse(name: str) -> Kernel:
     return Kernel(name, row.provider, row.family, row.role, **fields)
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    """The numbers of ``128x64``, ``128, 64`` or ``C<128>, C<64>``."""
+def _shape(text: str) -> tuple[int, ...] | None:
+    """The numbers of ``16816``, ``16x8x16`` or ``16, 8, 16``."""
+    if text.isdigit():
+        return name_table().mma.get(text)
     return tuple(map(int, re.findall(r"\d+", text)))
 
 
@@ -191,21 +203,15 @@ def _fields(words: Mapping[str, str], function: str) -> dict[str, Any]:
     dtype = _dtype(words)
     fields: dict[str, Any] = {"dtype": dtype, "math": _math(words, dtype)}
     fields["split_k"] = "split" in words
-    for key in ("tile", "cluster"):
-        if key in words:
-            fields[key] = _numbers(words[key])
-    for key in ("alignment", "template", "warps", "stages"):
+    for key in ("alignment", "template"):
         if key in words:
             fields[key] = int(words[key])
-    fields["stages"] = fields.get("stages") or None  # 0: as many as fit
-    if "depth" in words:
-        k, fields["stages"] = _numbers(words["depth"])
-        fields["tile"] = (*fields["tile"], k)
     if "arch" in words:
-        number = ARCHITECTURES.get(words["arch"].lower(), words["arch"].lower().removeprefix("sm"))
-        fields["arch"] = f"sm{number}"
+        arch = words["arch"].lower()
+        arch = name_table().generations.get(arch, arch)
+        fields["arch"] = f"sm{arch}" if arch[0].isdigit() else arch
     if "mma" in words:
-        fields["mma"] = MMA.get(words["mma"]) if words["mma"].isdigit() else _numbers(words["mma"])
+        fields["mma"] = _shape(words["mma"])
     if alignment := _alignment(words, dtype):
         fields["alignment"] = alignment
     if "switches" in words:
@@ -254,7 +260,7 @@ def _alignment(words: Mapping[str, str], dtype: str | None) -> int | None:
         nbytes = TMA_BYTES
     else:
         return None
-    itemsize = ELEMENT_BYTES.get(dtype or "")
+    itemsize = ITEMSIZE.get(dtype or "")
     if itemsize and "planar" in words:
         itemsize //= 2  # real and imaginary parts lie apart
     return max(1, nbytes // itemsize) if itemsize else None

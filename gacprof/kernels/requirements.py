@@ -8,53 +8,122 @@ row is about is unknown. ``README.md`` beside the files lists the words.
 from __future__ import annotations
 
 import json
+import operator
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.resources import files
 from math import lcm
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal, NotRequired
+
+from packaging.version import InvalidVersion, Version
+from typing_extensions import TypedDict
 
 from gacprof.core.errors import ConfigError
+from gacprof.core.files import shipped_table
 
-AXES = ("N", "K", "width", "hidden", "whole")
-"""Sides of a rank's product: ``width`` is the side that ranks share, ``hidden`` the other one,
+DEMANDS = Path(__file__).with_name("demands")
+ANSWERS = {"vllm": "answers-vllm-0.33.0.json", "sglang": "answers-sglang-0.5.23.json"}
+"""The newest recorded answers of an engine."""
+
+COMPARISONS = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "==": operator.eq,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+
+Bound = int | str
+"""A number, or a word that stands for one: ``group``, ``block``, ``tp``, ``64*tp``."""
+Bounds = dict[Literal["N", "K", "width", "hidden", "whole"], Bound]
+"""By side of a rank's product: ``width`` is the side that ranks share, ``hidden`` the other one,
 ``whole`` the number before it is shared."""
-TEXTS = ("id", "outcome", "source", "version", "relation", "shards", "kernel", "says", "sure", "to")
-NOT_CONDITIONS = (*TEXTS, *AXES, "values", "alternatives", "except", "why")
-"""Fields of a row that are not conditions on a product."""
+
+
+class Conditions(TypedDict, total=False):
+    """What a row is about: lists (one of them), flags, and ranges of numbers or versions."""
+
+    form: list[str]
+    kind: list[Literal["dense", "expert", "vocab", "count", "Mamba-1"]]
+    split: list[Literal["column", "row", "replicated", "none"]]
+    role: list[str]
+    family: list[str]
+    tool: list[str]
+    gpu: list[str]
+    sm: str
+    amd: bool
+    tp: str
+    group: list[int]
+    gguf: list[str]
+    gguf_block: list[int]
+    kv: list[str]
+    dtype: list[str]
+    is_gated: bool
+    sharded: bool
+    partly: bool
+    blocks_fit: bool
+    desc_act: bool
+    symmetric: bool
+    stored: bool
+    number: list[int]
+    number_below_tp: bool
+    repeats: bool
+    version: str
 
 
 @dataclass(frozen=True, eq=False)
 class Requirement:
-    """One row. ``relation`` is multiple, at_least, at_most, one_of or never; ``outcome`` is what
-    becomes of a size that breaks it: pads, falls back, wrong (loads and answers wrongly), refused
-    or unknown. The outcome ok says that sizes within the bounds are served as they are. Bounds are
-    numbers or words: ``group``, ``block``, ``tp``, ``64*tp``."""
+    """One ``[[requirement]]``.
+
+    ``outcome`` is what becomes of a size that breaks it; *wrong* loads and answers wrongly, *ok*
+    says that sizes within the bounds are served as they are. ``version`` is the engine's.
+    """
 
     id: str
-    outcome: str
+    outcome: Literal["ok", "unknown", "pads", "falls back", "wrong", "refused"]
     source: str
     version: str
-    conditions: Mapping[str, Any]
-    bounds: Mapping[str, int | str]
-    exceptions: Mapping[str, Any] = field(default_factory=dict)
-    alternatives: tuple[Mapping[str, int | str], ...] = ()
-    to: Mapping[str, int | str] = field(default_factory=dict)
-    relation: str = "multiple"
-    shards: str = "sum"
-    values: tuple[int, ...] = ()
+    conditions: Conditions = field(default_factory=Conditions)
+    bounds: Bounds = field(default_factory=dict)
+    exceptions: Conditions = field(default_factory=Conditions)
+    alternatives: list[Bounds] = field(default_factory=list)
+    to: Bounds = field(default_factory=dict)
+    relation: Literal["multiple", "at_least", "at_most", "one_of", "never"] = "multiple"
+    shards: Literal["sum", "each", "all_but_last"] = "sum"
+    values: list[int] = field(default_factory=list)
     kernel: str = ""
     says: str = ""
-    sure: str = "high"
+    sure: Literal["high", "medium", "low"] = "high"
 
     def is_about(self, facts: Mapping[str, Any]) -> bool:
         """Whether a product of these facts meets all conditions and no exception."""
         if not matches_all(facts, self.conditions):
             return False
         return not self.exceptions or not matches_all(facts, self.exceptions)
+
+
+class FormatTables(TypedDict):
+    """``formats.toml``: how weights are stored; its words are explained there."""
+
+    formats: dict[str, list[str]]
+    gguf: dict[str, int]
+    gguf_names: dict[str, str]
+    compressed_tensors: dict[str, str]
+
+
+class EngineTable(TypedDict):
+    """A file of an engine."""
+
+    name: str
+    read: str
+    splits: Literal["tensors", "layers"]
+    experts: str
+    fused: list[str]
+    uneven: NotRequired[list[str]]
+    vocab_multiple: NotRequired[int]
+    requirement: list[Requirement]
 
 
 def matches_all(facts: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool:
@@ -93,37 +162,21 @@ def matches(fact: Any, condition: Any) -> bool:
 
 @cache
 def _is_within(number: str, bounds: str) -> bool:
+    version = plain_version(number)
     for sign, bound in re.findall(r"(>=|<=|==|>|<)([\d.]+)", bounds):
-        left, right = version_key(number), version_key(bound)
-        holds = {">=": left >= right, "<": left < right, ">": left > right, "<=": left <= right}
-        if not holds.get(sign, left == right):
+        if not COMPARISONS[sign](version, Version(bound)):
             return False
     return True
 
 
-def version_key(text: str) -> tuple[int, ...]:
-    """``0.8.5``, ``v1.2rc1`` or ``b10000`` as five numbers to compare by."""
-    numbers = re.match(r"[vb]?(\d+(?:\.\d+)*)", text.strip().lower())
-    if numbers is None:
-        raise ConfigError(f"'{text}' names no version: write one such as 0.32.0")
-    return (*map(int, numbers[1].split(".")), 0, 0, 0, 0)[:5]
-
-
-def _read(name: str) -> Mapping[str, Any]:
-    return tomllib.loads(files(__package__).joinpath(f"demands/{name}").read_text("utf-8"))
-
-
-def _requirement(row: Mapping[str, Any]) -> Requirement:
-    texts = {name: row[name] for name in TEXTS if name in row}
-    texts["outcome"] = row["outcome"].replace("_", " ")
-    return Requirement(
-        **texts,
-        conditions={name: value for name, value in row.items() if name not in NOT_CONDITIONS},
-        bounds={axis: row[axis] for axis in AXES if axis in row},
-        exceptions=row.get("except", {}),
-        alternatives=tuple(row.get("alternatives", ())),
-        values=tuple(row.get("values", ())),
-    )
+@cache
+def plain_version(text: str) -> Version:
+    """``0.8.5``, ``v1.2rc1`` (1.2) or ``b10000+`` as a version to compare by."""
+    try:
+        version = Version(text.lower().strip(" vb+"))
+    except InvalidVersion:
+        raise ConfigError(f"'{text}' names no version: write one such as 0.32.0") from None
+    return Version(version.base_version)
 
 
 @cache
@@ -132,28 +185,27 @@ def load_engine(name: str, version: str | None = None) -> Engine:
 
     Raises :class:`ConfigError` for an engine that nobody read, naming those that somebody did.
     """
-    engines = _read("engines.toml")
+    engines = shipped_table(DEMANDS / "engines.toml", dict[str, list[str]])
+    names: dict[str, str] = {}
+    for engine, aliases in engines.items():
+        names.update(dict.fromkeys((engine, *aliases), engine))
     plain = name.strip().lower()
-    for known_name, aliases in engines.items():
-        if plain in (known_name, *aliases):
-            break
-    else:
+    if plain not in names:
         raise ConfigError(f"no engine '{name}' was read: use one of {', '.join(engines)}")
-    data = _read(f"{known_name}.toml")
-    at = version or data["read"]
-    key = version_key(at)
-    whole = ".".join(map(str, key))
-    rows = [_requirement(row) for row in data["requirement"] if matches(whole, row["version"])]
+    table = shipped_table(DEMANDS / f"{names[plain]}.toml", EngineTable)
+    at = version or table["read"]
+    number = str(plain_version(at))
+    rows = [Requirement(**row) for row in table["requirement"]]  # type: ignore[arg-type]
     return Engine(
-        known_name,
+        names[plain],
         at,
-        data["read"],
-        splits=data["splits"],
-        experts=data["experts"],
-        fused=frozenset(data["fused"]),
-        uneven=frozenset(data.get("uneven", ())),
-        vocab_multiple=data.get("vocab_multiple", 1),
-        requirements=tuple(rows),
+        table["read"],
+        splits=table["splits"],
+        experts=table["experts"],
+        fused=frozenset(table["fused"]),
+        uneven=frozenset(table.get("uneven", ())),
+        vocab_multiple=table.get("vocab_multiple", 1),
+        requirements=tuple(row for row in rows if matches(number, row.version)),
     )
 
 
@@ -168,10 +220,6 @@ def required_multiple(engine: str, storage: str = "none", sm: int = 90) -> int:
     return lcm(*bounds)
 
 
-ANSWERS = {"vllm": "answers-vllm-0.33.0.json", "sglang": "answers-sglang-0.5.23.json"}
-"""The newest recorded answers of an engine."""
-
-
 @cache
 def load_answers(engine: str) -> Mapping[str, Any]:
     """What an engine itself answered; without answers where it never was asked.
@@ -181,6 +229,6 @@ def load_answers(engine: str) -> Mapping[str, Any]:
     """
     if engine not in ANSWERS:
         return {"version": "", "answers": {}}
-    text = files(__package__).joinpath(f"demands/{ANSWERS[engine]}").read_text("utf-8")
+    text = (DEMANDS / ANSWERS[engine]).read_text(encoding="utf-8")
     answers: Mapping[str, Any] = json.loads(text)
     return answers

@@ -9,19 +9,16 @@ nothing is said of them.
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cache
-from importlib.resources import files
 from math import gcd, lcm
-from typing import Any, Protocol
+from typing import Protocol
 
 from gacprof.core.dtypes import compute_dtype
 from gacprof.core.errors import ConfigError
-from gacprof.core.points import BYTES_PER_ELEMENT
 from gacprof.core.sizes import TOLERANCE, Gemm, Interval, SizeVerdict, Use, Verdict
-from gacprof.devices.datasheet import gpu_facts
+from gacprof.gpus.architectures import Tier, tiers_of
+from gacprof.gpus.datasheet import gpu_facts
 from gacprof.kernels import attention
 
 REACH = 64
@@ -34,9 +31,6 @@ that were measured lose more than 2 % to a larger one, with more rows than 256 1
 HALVES = ("float16", "bfloat16")
 NOT_SERVED = 99
 """The tier of what no kernel takes: worse than all others."""
-UNSPLIT_K, UNSPLIT_WORK = 4096, 1 << 21
-"""On sm120 cuBLAS does not split K below M·N·K = 2^21: 4 to 6 times slower at M=8, N=48, K=5120
-(sgl-project/sglang#37491, bfloat16)."""
 
 
 class Times(Protocol):
@@ -99,8 +93,8 @@ class Rules:
         for size in sides:
             fitting = [i for i, tier in enumerate(tiers) if size % tier.multiple == 0]
             worst = max(worst, min(fitting, default=NOT_SERVED))
-        unsplit = self.arch == "sm120" and dtype in HALVES and tokens > 1 and k >= UNSPLIT_K
-        if unsplit and tokens * n * k < UNSPLIT_WORK:
+        unsplit = dtype in HALVES and tokens > 1 and k >= self._tiers.unsplit_k
+        if unsplit and tokens * n * k < self._tiers.unsplit_work:
             worst += len(tiers)
         return worst
 
@@ -181,61 +175,3 @@ class Rules:
             self.name, self.arch, self.torch, compute_dtype(dtype), head_dim, heads, kv_heads
         )
         return attention.judge_head_dim(call)
-
-
-@dataclass(frozen=True)
-class Tier:
-    """Kernels of one alignment. ``multiple`` is what N and K must be a multiple of, in elements;
-    the other fields are for people."""
-
-    multiple: int
-    load: str
-    kernels: str
-    why: str
-    source: str
-
-    def __str__(self) -> str:
-        return f"{self.load} ({self.kernels})"
-
-
-@dataclass(frozen=True)
-class ArchitectureTiers:
-    """The tiers of one architecture by dtype, the best first; ``sure`` is the multiple, in
-    elements, from which a size of the best tier was published to be safe."""
-
-    arch: str
-    tiers: Mapping[str, tuple[Tier, ...]]
-    sure: Mapping[str, int]
-
-
-@cache
-def _tables() -> Mapping[str, Any]:
-    return tomllib.loads(files("gacprof.kernels").joinpath("tiers.toml").read_text("utf-8"))
-
-
-@cache
-def tiers_of(arch: str) -> ArchitectureTiers:
-    """The tiers of ``sm80``, ``sm90a`` and so on. Raises :class:`ConfigError` for an architecture
-    without any."""
-    tables = _tables()
-    architectures = tables["architectures"]
-    plain = arch.rstrip("af")
-    if plain not in architectures:
-        raise ConfigError(f"no tiers are known of '{arch}', of {', '.join(architectures)} they are")
-    row = architectures[plain]
-    if "like" in row:
-        row = {**architectures[row["like"]], **row}
-        del row["like"]
-    tiers = {dtype: tuple(_tier(name, dtype) for name in names) for dtype, names in row.items()}
-    sure = {dtype: tables["sure_bytes"] // BYTES_PER_ELEMENT[dtype] for dtype in row}
-    return ArchitectureTiers(plain, tiers, sure)
-
-
-def _tier(name: str, dtype: str) -> Tier:
-    """A row of the table in elements of a dtype, which also may require a multiple by itself."""
-    tables = _tables()
-    row = tables["tiers"][name]
-    multiple = max(1, row["bytes"] // BYTES_PER_ELEMENT[dtype])
-    multiple = max(multiple, tables["required"].get(dtype, 1))
-    source = tables["sources"][row["source"]]
-    return Tier(multiple, row["load"], row["kernels"], row["why"], source)

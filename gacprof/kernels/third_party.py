@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from packaging.version import Version
 
 from gacprof.core.dtypes import compute_dtype
 from gacprof.core.errors import INSTALL, MeasurementError
@@ -106,17 +107,14 @@ def _data() -> Path:
 def _grids(folder: Path, dtype: str) -> list[MeasuredGrid]:
     """A dtype's grid of each framework, of its newest version that has one."""
     grids: dict[str, MeasuredGrid] = {}
-    for path in sorted(folder.glob("*/*/gemm_perf.parquet"), key=_version):
+    for path in sorted(
+        folder.glob("*/*/gemm_perf.parquet"), key=lambda path: Version(path.parent.name)
+    ):
         framework, version = path.parts[-3:-1]
         grid = _read(path, f"{framework} {version}", dtype)
         if grid is not None:
             grids[framework] = grid
     return list(grids.values())
-
-
-def _version(path: Path) -> list[int]:
-    digits = "".join(letter if letter.isdigit() else " " for letter in path.parent.name)
-    return [int(part) for part in digits.split()]
 
 
 def _read(path: Path, framework: str, dtype: str) -> MeasuredGrid | None:

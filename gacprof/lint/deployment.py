@@ -12,7 +12,7 @@ from gacprof.checkpoint.from_config import ConfigSizes, inventory_of_sizes
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.storage import GROUPED, Storage, storage_named, storage_of_config
 from gacprof.core.errors import ConfigError
-from gacprof.devices.datasheet import Architecture, architecture
+from gacprof.gpus.datasheet import GpuFacts, find_gpu
 from gacprof.kernels.requirements import Engine, load_answers, load_engine
 from gacprof.lint.judge import Judgement, judge_product
 from gacprof.lint.products import rank_products
@@ -26,7 +26,7 @@ class ConfigDeployment(Deployment):
 
     config: Mapping[str, Any]
     engine: Engine
-    gpu: Architecture
+    gpu: GpuFacts
     storage: Storage
 
     @cached_property
@@ -51,7 +51,7 @@ class ConfigDeployment(Deployment):
     def question(self, judgements: Sequence[Judgement]) -> str:
         """A digest of what an engine would be asked: two configs whose ranks hold equal products,
         stored the same way, on the same GPU are one question."""
-        words = [self.family, self.gpu.name, self.tp, self.ep, self.dp, self.storage.kv]
+        words = [self.family, self.gpu.key, self.tp, self.ep, self.dp, self.storage.kv]
         words.append(plain_dtype(self.inventory))
         for judgement in judgements:
             product, storage = judgement.product, judgement.storage
@@ -100,7 +100,7 @@ def deploy(
     return ConfigDeployment(
         config=values,
         engine=load_engine(name, at),
-        gpu=architecture(gpu),
+        gpu=find_gpu(gpu),
         storage=storage,
         tp=tp,
         ep=ep,

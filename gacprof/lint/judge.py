@@ -12,7 +12,8 @@ from math import gcd, lcm, prod
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from gacprof.checkpoint.storage import TABLES, Storage
-from gacprof.kernels.requirements import Requirement
+from gacprof.gpus.architectures import ARCHITECTURE_TABLES
+from gacprof.kernels.requirements import Bounds, Requirement
 from gacprof.lint.products import HEAD_DIMS, RankProduct
 from gacprof.workload.products import plain_dtype
 
@@ -23,9 +24,6 @@ Outcome = Literal["ok", "unknown", "pads", "falls back", "wrong", "refused"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 """From the best to the worst; *wrong* loads and answers wrongly. A server that refuses to start
 serves nothing wrong."""
-
-CAPABILITIES = (75, 80, 86, 89, 90, 100, 103, 120)
-"""Compute capabilities, times ten, that an open GPU may have: Turing to Blackwell."""
 
 
 def worst_of(outcomes: Iterable[Any], default: Outcome = "ok") -> Outcome:
@@ -70,9 +68,11 @@ class Judgement:
 
 def judge_product(product: RankProduct, deployment: ConfigDeployment) -> Judgement:
     """What becomes of a product; on an open GPU the mildest outcome, unknown where some are ok."""
-    if not deployment.gpu.is_open:
-        return _Trial(product, deployment, deployment.gpu.sm).run()
-    answers = {f"sm{sm}": _Trial(product, deployment, sm).run() for sm in CAPABILITIES}
+    gpu = deployment.gpu.architecture
+    if gpu.vendor != "any":
+        return _Trial(product, deployment, gpu.capability or 0).run()
+    capabilities = ARCHITECTURE_TABLES["open_capabilities"]
+    answers = {f"sm{sm}": _Trial(product, deployment, sm).run() for sm in capabilities}
     mildest = min(answers.values(), key=lambda answer: OUTCOMES.index(answer.outcome))
     outcomes = dict.fromkeys(answer.outcome for answer in answers.values())
     if len(outcomes) == 1:
@@ -101,8 +101,8 @@ class _Trial:
             "gguf_block": TABLES["gguf"].get(self.storage.gguf, 0),
             "kv": deployment.storage.kv,
             "sm": sm or None,
-            "amd": deployment.gpu.is_amd,
-            "gpu": deployment.gpu.name,
+            "amd": deployment.gpu.architecture.vendor == "amd",
+            "gpu": deployment.gpu.key,
             "version": deployment.engine.version,
             "family": deployment.family,
             "is_gated": deployment.sizes.family.get("is_gated", True),
@@ -145,7 +145,7 @@ class _Trial:
         if witness is None and needs_witness and outcome in ("ok", "pads"):
             engine, form = self.deployment.engine, self.storage.form
             form = self.storage.name if form == "unknown" else form
-            where = f"sm{self.sm}" if self.sm else self.deployment.gpu.name
+            where = f"sm{self.sm}" if self.sm else self.deployment.gpu.key
             needs = f"{engine.name} {engine.version} needs of {self.product.name}"
             outcome, note = "unknown", f"nobody read what {needs} in {form} on {where}"
         elif outcome == "ok" and not self.product.is_sized:
@@ -164,7 +164,7 @@ class _Trial:
         names_gpus = {"sm", "gpu", "amd"} & row.conditions.keys()
         return "form" in row.conditions and (row.outcome == "ok" or bool(names_gpus))
 
-    def _resolve(self, bounds: Mapping[str, int | str]) -> dict[str, int]:
+    def _resolve(self, bounds: Bounds) -> dict[str, int]:
         """Bounds by axis (N, K, global), without those of words that mean nothing here."""
         width, hidden = ("K", "N") if self.product.split == "row" else ("N", "K")
         axes = {"N": "N", "K": "K", "whole": "global", "width": width, "hidden": hidden}

@@ -8,8 +8,8 @@ from typing import Any
 
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import read_object, write_json
-from gacprof.devices.datasheet import GPUS
 from gacprof.diagnosing.source import kernel_lines
+from gacprof.gpus.datasheet import GPUS
 from gacprof.kernels.rules import Rules
 from gacprof.lint.deployment import ConfigDeployment, deploy
 from gacprof.lint.judge import Judgement, overall
@@ -116,7 +116,7 @@ def read_config(config: str | Path | Mapping[str, Any]) -> tuple[str, Mapping[st
 
 def report_of(name: str, deployment: ConfigDeployment) -> LintReport:
     """The judged products of a deployment as a report, with what makes them better."""
-    sizes, inventory, gpu = deployment.sizes, deployment.inventory, deployment.gpu.name
+    sizes, inventory, gpu = deployment.sizes, deployment.inventory, deployment.gpu.key
     judgements = deployment.judgements()
     engine_says, launches = deployment.engine_answer(judgements)
     rules = Rules(gpu) if gpu in GPUS else None

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gacprof.checkpoint.storage import PLAIN, Storage
+from gacprof.core.files import shipped_table
 from gacprof.workload.products import Product, products
 
 if TYPE_CHECKING:
     from gacprof.lint.deployment import ConfigDeployment
 
-COUNTS = tomllib.loads(files(__package__).joinpath("counts.toml").read_text("utf-8"))
+COUNTS_FILE = Path(__file__).parent / "counts.toml"
+CountTables = dict[str, dict[str, list[str]]]
+COUNTS = shipped_table(COUNTS_FILE, CountTables)
 ROTATED = re.compile(r"(llama|mistral|mixtral|qwen[23](_moe)?|gemma2?)(_text)?")
 """Types whose classes rotate all of head_dim in two halves where the config says no part of it."""
 PARTLY_ROTATED = ("partial_rotary_factor", "rotary_pct", "rotary_dim")

@@ -14,7 +14,7 @@ from gacprof.kernels.requirements import Requirement
 from gacprof.lint.judge import Judgement, Outcome, worst_of
 from gacprof.lint.remedies import Remedy
 
-UNREAD = Requirement("", "", "", "", conditions={}, bounds={}, sure="")
+UNREAD = Requirement("", "", "", "", sure="")  # type: ignore[arg-type]
 """In place of a row, where no row is about a product."""
 
 

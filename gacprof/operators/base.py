@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
+from gacprof.core.dtypes import ITEMSIZE
 from gacprof.core.errors import MeasurementError
-from gacprof.core.points import BYTES_PER_ELEMENT, MAX_DIM, Flag, Point
+from gacprof.core.points import MAX_DIM, Flag, Point
 
 if TYPE_CHECKING:
     import torch
@@ -37,8 +38,7 @@ class Operand:
 
     @property
     def nbytes(self) -> int:
-        itemsize = BYTES_PER_ELEMENT.get(self.dtype, 1)
-        return (prod(self.shape) + self.offset) * itemsize
+        return (prod(self.shape) + self.offset) * ITEMSIZE[self.dtype]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from gacprof.core.points import BYTES_PER_ELEMENT, Flag, Point
+from gacprof.core.dtypes import ITEMSIZE, RESULTS
+from gacprof.core.points import Flag, Point
 from gacprof.operators.base import CACHE, Operand, Operator, register
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class Linear(Operator):
         return 2 * point.dims["M"] * point.dims["N"] * point.dims["K"]
 
     def result_bytes(self, point: Point) -> int:
-        return point.dims["M"] * point.dims["N"] * BYTES_PER_ELEMENT[point.dtype]
+        return point.dims["M"] * point.dims["N"] * ITEMSIZE[point.dtype]
 
     def operands(self, point: Point) -> tuple[Operand, ...]:
         M, N, K = (point.dims[name] for name in self.dims)
@@ -59,9 +60,6 @@ class Linear(Operator):
 
 register(Linear())
 
-RESULT_BYTES = {"int8": 4, "float8_e4m3": 2}
-"""Bytes of one element of a result: int32, bfloat16."""
-
 
 class Quantised(Operator):
     """``x[M, K] · W[N, K]ᵀ`` of 8-bit operands: ``torch._int_mm`` (int8 → int32) and
@@ -81,7 +79,7 @@ class Quantised(Operator):
         return 2 * point.dims["M"] * point.dims["N"] * point.dims["K"]
 
     def result_bytes(self, point: Point) -> int:
-        return point.dims["M"] * point.dims["N"] * RESULT_BYTES[point.dtype]
+        return point.dims["M"] * point.dims["N"] * ITEMSIZE[RESULTS[point.dtype]]
 
     def problem(self, point: Point) -> str:
         if point.flags["fast_accum"] and point.dtype == "int8":

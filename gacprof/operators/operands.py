@@ -8,6 +8,7 @@ from math import prod
 
 import torch
 
+from gacprof.core.dtypes import STORED_AS
 from gacprof.core.points import Point
 from gacprof.operators.base import Operand
 
@@ -15,12 +16,11 @@ PATTERN_ELEMENTS = (1 << 16) + 1
 """More than any kernel's tile, and odd, so that rows of no power of two are all the same."""
 VISIBLE_BELOW = 1.28
 """A standard-normal number below it lets a boolean mask show a key: nine of ten."""
-STORED_AS = {"tf32": "float32", "float8_e4m3": "float8_e4m3fn"}
 
 
 def torch_dtype(dtype: str) -> torch.dtype:
     """The storage type of a compute dtype (``tf32`` is stored as float32)."""
-    stored: torch.dtype = getattr(torch, STORED_AS.get(dtype, dtype))
+    stored: torch.dtype = getattr(torch, STORED_AS[dtype])
     return stored
 
 

@@ -17,7 +17,6 @@ Each ``[[sweep]]`` table is one axis of one operator; lists of dims, dtypes and 
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, product
@@ -29,13 +28,13 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    ValidationError,
     ValidationInfo,
     field_validator,
 )
 
 from gacprof.core.dtypes import compute_dtype
 from gacprof.core.errors import GacprofError, MeasurementError
+from gacprof.core.files import read_table
 from gacprof.core.points import MAX_DIM, Axis, Flag
 from gacprof.operators import canonical
 
@@ -148,14 +147,10 @@ def load_suite(name_or_path: str | Path, kind: str = "cuda") -> Suite:
             f"there is no suite {name_or_path}: name a TOML file or {', '.join(shipped_suites())}"
         )
     try:
-        table = SuiteTable.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-        return suite_of(table, kind)
-    except ValidationError as error:
-        problem = error.errors()[-1]  # a value that is no size has the range's problem last
-        place = ".".join(str(part) for part in problem["loc"])
-        raise MeasurementError(f"{path}: {place}: {problem['msg']}") from None
-    except (GacprofError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise MeasurementError(f"{path}: {error}") from None
+        return suite_of(read_table(path, SuiteTable), kind)
+    except GacprofError as error:
+        text = str(error).removeprefix(f"{path}: ")
+        raise MeasurementError(f"{path}: {text}") from None
 
 
 def shipped_suites() -> list[str]:

@@ -146,7 +146,7 @@ def build(torch: CudaTorch, folders: Sequence[Path], folder: Path) -> None:
         names = stubs.declared(part, stubs.HEADERS[part], folders)
         missing = names - stubs.defined(objects)
         stub_file = folder / f"{part}_stubs.c"
-        stub_file.write_text(stubs.stub_source(part, missing, SOURCES / "forwards.toml"))
+        stub_file.write_text(stubs.stub_source(part, missing))
         objects.append(compile_object(stub_file, folders, folder))
         if part == "driver":
             entries = folder / "entries.c"

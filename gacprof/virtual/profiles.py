@@ -1,13 +1,12 @@
-"""GPUs that a virtual GPU can answer as; ``profiles.toml`` holds the numbers and their sources."""
+"""GPUs that a virtual GPU can answer as: those of the data sheet with a ``virtual`` part."""
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
 from gacprof.core.errors import GacprofError
+from gacprof.gpus.architectures import ARCHITECTURE_TABLES
+from gacprof.gpus.datasheet import GPU_TABLES, GPUS, gpu_row
 
 ATTRIBUTES = {
     "clock_khz": 13,
@@ -31,8 +30,7 @@ CAPABILITY_MINOR = 76
 class Profile:
     """What a driver says of a GPU.
 
-    ``values`` are whole numbers by the names of ``profiles.toml``; ``sources`` says for each where
-    it was published, "unsourced" where nowhere that was found.
+    ``values`` are whole numbers by the names of :data:`ATTRIBUTES`.
     """
 
     gpu: str
@@ -40,7 +38,6 @@ class Profile:
     capability: tuple[int, int]
     memory_bytes: int
     values: dict[str, int]
-    sources: dict[str, str]
 
     def device_text(self) -> str:
         """Return the device as the stand-in driver reads it from the environment."""
@@ -50,14 +47,15 @@ class Profile:
         return f"{self.name};{self.memory_bytes};{attributes}"
 
 
-@cache
-def _table() -> dict[str, dict]:
-    return tomllib.loads(Path(__file__).with_name("profiles.toml").read_text(encoding="utf-8"))
+def _keys() -> dict[str, str]:
+    """Keys of the data sheet by the names of virtual GPUs, which have no hyphens."""
+    rows = GPU_TABLES["gpus"]
+    return {key.replace("-", ""): key for key, row in rows.items() if "virtual" in row}
 
 
 def gpus() -> list[str]:
     """Return the GPUs that can be answered as."""
-    return list(_table()["gpu"])
+    return list(_keys())
 
 
 def profile(gpu: str) -> Profile:
@@ -65,17 +63,22 @@ def profile(gpu: str) -> Profile:
 
     Raises GacprofError for an unknown one.
     """
-    table = _table()
-    if gpu not in table["gpu"]:
+    if gpu not in _keys():
         raise GacprofError(f"no virtual GPU {gpu!r}; there are {', '.join(gpus())}")
-    row = table["gpu"][gpu]
-    row = row | table["capability"][row["capability"][0]]
-    major, minor = map(int, row["capability"][0].split("."))
+    key = _keys()[gpu]
+    facts, row = GPUS[key], gpu_row(key)
+    architecture = ARCHITECTURE_TABLES["architectures"][facts.arch]
+    numbers = architecture["virtual"] | row["virtual"]
+    if "sms" not in numbers:
+        sms, source = row["sms"]
+        numbers["sms"] = int(sms), source
+    if "l2_bytes" not in numbers:
+        l2_mib, source = row["l2_mib"]
+        numbers["l2_bytes"] = int(l2_mib * 2**20), source
     return Profile(
         gpu=gpu,
-        name=row["name"][0],
-        capability=(major, minor),
-        memory_bytes=row["memory_bytes"][0],
-        values={name: row[name][0] for name in ATTRIBUTES},
-        sources={name: table["sources"].get(source, source) for name, (_, source) in row.items()},
+        name=facts.drivers[0],
+        capability=divmod(facts.architecture.capability or 0, 10),
+        memory_bytes=numbers["memory_bytes"][0],
+        values={name: numbers[name][0] for name in ATTRIBUTES},
     )

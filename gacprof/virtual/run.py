@@ -66,7 +66,7 @@ def virtual(gpu: str, command: Sequence[str], *, force: bool = False) -> int:
     Parameters
     ----------
     gpu
-        A GPU of ``profiles.toml``: a100, h100, b200, rtx4090 …
+        A GPU of ``gacprof dispatch``: a100, h100, b200, rtx4090 …
     command
         A program and its arguments; the PyTorch beside that program is the one that is used.
     force

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import re
 import subprocess
-import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from typing_extensions import TypedDict
+
+from gacprof.core.files import shipped_table
+
+FORWARDS = Path(__file__).with_name("forwards.toml")
 NOT_SUPPORTED = {"driver": 801, "runtime": 801, "cupti": 21, "cublas": 15}
 """CUDA_ERROR_NOT_SUPPORTED, cudaErrorNotSupported, CUPTI_ERROR_NOT_SUPPORTED,
 CUBLAS_STATUS_NOT_SUPPORTED. CUPTI's unwritten functions succeed instead: they only configure."""
@@ -67,10 +71,19 @@ def forward(library: str, name: str, other: str) -> list[str]:
     return [f"int {other}();", f"VISIBLE int {name}({PARAMETERS}) {{ return {call}; }}"]
 
 
-def stub_source(library: str, missing: Iterable[str], forwards: Path) -> str:
+class Forwards(TypedDict):
+    """``forwards.toml``: by library the function whose work a name does, and names that succeed."""
+
+    driver: dict[str, str]
+    runtime: dict[str, str]
+    cublas: dict[str, str]
+    succeed: dict[str, list[str]]
+
+
+def stub_source(library: str, missing: Iterable[str]) -> str:
     """Return the C source of a library's functions that are declared and not written."""
-    sections = tomllib.loads(forwards.read_text(encoding="utf-8"))
-    others: dict[str, str] = sections.get(library, {})
+    sections = shipped_table(FORWARDS, Forwards)
+    others: Mapping[str, str] = sections.get(library, {})  # type: ignore[assignment]
     lines = [PREAMBLE % NOT_SUPPORTED[library]]
     for name in sorted(set(missing) | set(others)):
         if name in others:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes
 from gacprof.checkpoint.layouts.names import parent_of
 from gacprof.checkpoint.storage import PLAIN, Storage
-from gacprof.core.dtypes import compute_dtype, dtype_name
-from gacprof.core.points import DTYPES
+from gacprof.core.dtypes import DTYPES, compute_dtype, dtype_name
 from gacprof.core.sizes import ZERO, Gemm, Interval, Side, SizeSource, Use
 from gacprof.workload.deployment import Deployment
 from gacprof.workload.roles import Role, role_of_module

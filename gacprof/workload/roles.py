@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
-from importlib.resources import files
+from pathlib import Path
 from typing import Literal
 
 from gacprof.checkpoint.inventory import Module
 from gacprof.checkpoint.layouts.names import SHARED
+from gacprof.core.files import shipped_table
 
 
 @dataclass(frozen=True)
@@ -42,14 +41,14 @@ class Role:
         return {"expert": "experts", "shared": "shared", "dense": "tp"}[self.part]
 
 
-def _read() -> Mapping[str, Role]:
-    text = files(__package__).joinpath("roles.toml").read_text("utf-8")
-    return {
-        key: Role(**{"key": key, "name": key, **row}) for key, row in tomllib.loads(text).items()
-    }
+ROLES_FILE = Path(__file__).parent / "roles.toml"
 
+Rows = dict[str, dict[str, str]]
 
-ROLES = _read()
+ROLES = {
+    key: Role(**{"key": key, "name": key, **row})  # type: ignore[arg-type]
+    for key, row in shipped_table(ROLES_FILE, Rows).items()
+}
 
 
 def role_of_module(module: Module) -> Role:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gacprof.kernels.attention import (
-    RELEASES,
+    ATTENTION_TABLES,
     AttentionCall,
     backend,
     backend_by_rules,
@@ -21,6 +21,7 @@ from gacprof.kernels.attention import (
 from gacprof.kernels.rules import Rules
 
 TESTS = Path(__file__).parents[1]
+RELEASES = ATTENTION_TABLES["releases"]
 GOLDENS = json.loads(gzip.decompress((TESTS / "goldens" / "rules.json.gz").read_bytes()))
 LETTERS = {"safe": "s", "misaligned": "m", "undecided": "u", "unknown": "-"}
 

@@ -14,6 +14,9 @@ from gacprof.kernels.names import Kernel, attach, parse
 GOLDENS = read_golden("kernel_names")
 FILES = [name for name in GOLDENS if not name.startswith("templates")]
 
+NO_LONGER_READ = {"tile", "stages", "cluster", "warps"}
+"""Fields that 0.2.0 read too, and nothing but its tests used."""
+
 FILL = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(int)"
 COPY = "void at::native::elementwise_kernel<128, 4, at::native::direct_copy_kernel_cuda>(int)"
 FLASH = "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64, 4>, false>(P)"
@@ -22,7 +25,7 @@ FLASH = "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 
 @pytest.mark.parametrize("file", FILES)
 def test_names_say_what_they_said_before(file: str) -> None:
     for name, fields in GOLDENS[file].items():
-        assert name_answer(name) == fields
+        assert name_answer(name) == {k: v for k, v in fields.items() if k not in NO_LONGER_READ}
         assert parse(name).name == name
 
 

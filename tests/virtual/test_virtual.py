@@ -13,11 +13,12 @@ import pytest
 from gacprof.cliffmap.build import build_map
 from gacprof.cliffmap.run_folder import RunFolder
 from gacprof.core.errors import GacprofError
+from gacprof.gpus.datasheet import GPUS, gpu_row
 from gacprof.kernels.dispatch import FOLDER, load_table, shipped_tables
 from gacprof.virtual import run
 from gacprof.virtual.ask import dispatch
 from gacprof.virtual.build import find_torch, libraries
-from gacprof.virtual.profiles import ATTRIBUTES, gpus, profile
+from gacprof.virtual.profiles import gpus, profile
 
 REPOSITORY = Path(__file__).parent.parent.parent
 SEEN = """
@@ -84,9 +85,9 @@ def test_a_virtual_gpu_is_refused_beside_a_real_driver(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("gpu", gpus())
 def test_numbers_that_choices_depend_on_have_a_source(gpu: str) -> None:
-    sources = profile(gpu).sources
+    row = gpu_row(next(key for key in GPUS if key.replace("-", "") == gpu))
     idle = {"memory_khz", "bus_bits"}
-    assert {name for name in ATTRIBUTES if sources[name] == "unsourced"} <= idle
+    assert {name for name, (_, source) in row["virtual"].items() if source == "unsourced"} <= idle
 
 
 def test_an_unknown_gpu_is_refused() -> None:

@@ -39,8 +39,8 @@ DIFFERENT = {
 def planned_types() -> list[str]:
     """The types that families.toml lists, and their text models, of which there is a plan."""
     listed: list[str] = []
-    for row in FAMILIES.values():
-        listed += row.get("types", []) if isinstance(row, dict) else []
+    for row in FAMILIES["families"].values():
+        listed += row["types"]
     names = [*listed, *(f"{name}_text" for name in listed)]
     known = [name for name in dict.fromkeys(names) if name in CONFIG_MAPPING]
     return [name for name in known if CONFIG_MAPPING[name].base_model_tp_plan]

@@ -1,63 +1,15 @@
-"""Published facts of GPUs, each by any of its names and with a source; NVML's fields by driver."""
+"""NVML's fields by driver, its limits and modes, and throttling."""
 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-import tomllib
-from importlib import resources
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from gacprof.core.errors import ConfigError
-from gacprof.devices.datasheet import GPUS, gpu_facts, gpus
 from gacprof.devices.nvml import Throttling, counter_fields, driver_version, nvml_facts
-
-
-@pytest.mark.parametrize(
-    ("name", "key"),
-    [
-        ("h100", "h100"),
-        ("H100 PCIe", "h100-pcie"),
-        ("NVIDIA H100 80GB HBM3", "h100"),
-        ("NVIDIA A100-SXM4-80GB", "a100"),
-        ("RTX 4090", "rtx4090"),
-        ("gb300", "gb300"),
-    ],
-)
-def test_a_gpu_has_many_names(name: str, key: str) -> None:
-    assert gpu_facts(name).key == key
-
-
-def test_an_unknown_gpu_is_refused() -> None:
-    with pytest.raises(ConfigError):
-        gpu_facts("voodoo2")
-
-
-def test_what_is_not_known_is_missing() -> None:
-    assert gpu_facts("l4").sms is None and gpu_facts("l4").l2_mib == 48
-    assert gpu_facts("h200").sms == 132 and gpu_facts("h200").gb_s == 4800
-    assert gpu_facts("gb300").arch == gpu_facts("b300").arch == "sm103"
-
-
-def test_every_value_has_a_source_of_the_list() -> None:
-    text = resources.files("gacprof.devices").joinpath("datasheet.toml").read_text("utf-8")
-    tables = tomllib.loads(text)
-    values = [v for t in tables.values() if "name" in t for v in t.values() if isinstance(v, list)]
-    cited = {value[1] for value in values if isinstance(value[0], int | float)}
-    assert cited <= set(tables["sources"])
-
-
-def test_gpus_are_those_at_hand_and_those_of_the_sheet() -> None:
-    assert [facts for facts in gpus() if not facts.key.startswith("cuda")] == list(GPUS.values())
-
-
-def test_facts_need_no_torch() -> None:
-    code = "import sys, gacprof.devices.datasheet; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @pytest.mark.parametrize(

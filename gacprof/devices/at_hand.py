@@ -1,0 +1,41 @@
+"""The GPUs at hand, beside those of the data sheet."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from gacprof.gpus.architectures import architecture_of
+from gacprof.gpus.datasheet import GPUS, GpuFacts
+
+
+def gpus() -> list[GpuFacts]:
+    """List the GPUs at hand, and those whose name can take a map's place.
+
+    Returns
+    -------
+    list of GpuFacts
+        The key of a GPU at hand is its device (``cuda:0``); without torch none is seen. The others'
+        keys are their names as a source.
+    """
+    return [*gpus_at_hand(), *GPUS.values()]
+
+
+def gpus_at_hand() -> list[GpuFacts]:
+    """The CUDA GPUs that torch sees."""
+    if find_spec("torch") is None:
+        return []
+    import torch
+
+    at_hand = []
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        facts = GpuFacts(
+            key=f"cuda:{index}",
+            name=properties.name,
+            arch=architecture_of(properties).name,
+            memory_gib=round(properties.total_memory / 2**30, 1),
+            sms=properties.multi_processor_count,
+            l2_mib=properties.L2_cache_size / 2**20,
+        )
+        at_hand.append(facts)
+    return at_hand

@@ -1,0 +1,151 @@
+"""Published facts of GPUs, each with its source in ``gpus.toml``. A value that no source was found
+for is missing, not guessed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import TypedDict
+
+from gacprof.core.dtypes import DTYPES
+from gacprof.core.errors import ConfigError
+from gacprof.core.files import shipped_table
+from gacprof.gpus.architectures import Architecture, architecture_named
+
+SHEET = Path(__file__).with_name("gpus.toml")
+NO_GPUS = ("any", "cpu", "cpu-amx")
+"""What can stand in place of a GPU: an open one, and CPUs."""
+
+Sourced = tuple[float, str]
+"""A number and the key of its source."""
+
+
+class GpuRow(TypedDict, total=False):
+    """A GPU; the words are explained in ``gpus.toml``."""
+
+    like: str
+    name: str
+    arch: str
+    drivers: list[str]
+    memory_gib: Sourced
+    sms: Sourced
+    l2_mib: Sourced
+    gb_s: Sourced
+    float16: Sourced
+    bfloat16: Sourced
+    tf32: Sourced
+    float32: Sourced
+    int8: Sourced
+    float8_e4m3: Sourced
+    virtual: dict[str, tuple[int, str]]
+
+
+class GpuTables(TypedDict):
+    """``gpus.toml``; ``no_sheet`` are architectures of GPUs of which nothing else is said."""
+
+    sources: dict[str, str]
+    gpus: dict[str, GpuRow]
+    no_sheet: dict[str, str]
+
+
+GPU_TABLES = shipped_table(SHEET, GpuTables)
+
+
+@dataclass(frozen=True)
+class GpuFacts:
+    """A GPU. ``drivers`` are the names that a driver gives the chip; ``tflops`` are dense rates by
+    compute dtype (TOPS for int8). None where no source agrees."""
+
+    key: str
+    name: str
+    arch: str
+    memory_gib: float | None = None
+    sms: int | None = None
+    l2_mib: float | None = None
+    gb_s: float | None = None
+    drivers: tuple[str, ...] = ()
+    tflops: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def architecture(self) -> Architecture:
+        """What its kernels are compiled for."""
+        return architecture_named(self.arch)
+
+
+def gpu_row(key: str) -> GpuRow:
+    """A row of the data sheet, with what it leaves to the GPU that it is ``like``."""
+    rows = GPU_TABLES["gpus"]
+    return {**rows.get(rows[key].get("like", ""), {}), **rows[key]}
+
+
+def _facts(key: str) -> GpuFacts:
+    row: Mapping[str, Any] = dict(gpu_row(key))
+    sourced = {name: pair[0] for name, pair in row.items() if isinstance(pair, list)}
+    numbers = {name: sourced.get(name) for name in ("memory_gib", "sms", "l2_mib", "gb_s")}
+    tflops = {dtype: sourced[dtype] for dtype in DTYPES if dtype in sourced}
+    drivers = tuple(row["drivers"])
+    return GpuFacts(key, row["name"], row["arch"], drivers=drivers, tflops=tflops, **numbers)
+
+
+GPUS: Mapping[str, GpuFacts] = {key: _facts(key) for key in GPU_TABLES["gpus"]}
+"""The GPUs of the data sheet by short name."""
+
+
+def gpu_facts(name: str) -> GpuFacts:
+    """The GPU of that name: ``h100-pcie``, ``H100 PCIe``, or the driver's name of the chip.
+
+    Raises
+    ------
+    ConfigError
+        For a GPU that the data sheet lacks; lists those it has.
+    """
+    plain_name = _plain(name)
+    for facts in GPUS.values():
+        if plain_name in map(_plain, (facts.key, facts.name, *facts.drivers)):
+            return facts
+    raise ConfigError(
+        f"'{name}' is no map and no GPU of the data sheet: name a map's file, a shipped map, "
+        f"or one of {', '.join(GPUS)}"
+    )
+
+
+def _plain(name: str) -> str:
+    short = name.lower().replace("nvidia", "").replace("geforce", "").replace("sxm", "")
+    return "".join(letter for letter in short if letter.isalnum())
+
+
+def find_gpu(text: str) -> GpuFacts:
+    """The GPU that a text means, also one without a data sheet.
+
+    Parameters
+    ----------
+    text
+        ``h100``, ``RTX PRO 6000``, ``NVIDIA A100-SXM4-80GB``, ``sm90``, or ``any`` for an open one.
+        Of several names in it the one of most words counts.
+
+    Raises
+    ------
+    ConfigError
+        For one that isn't known.
+    """
+    words = re.findall(r"[a-z0-9]+", text.lower())
+    plain = "".join(words)
+    for name in NO_GPUS:
+        if plain == name.replace("-", ""):
+            return GpuFacts(name, name, name)
+    if architecture_named(plain).capability:
+        return GpuFacts(plain, plain, plain)
+    archs = {key: facts.arch for key, facts in GPUS.items()} | GPU_TABLES["no_sheet"]
+    keys = {key.replace("-", ""): key for key in archs}
+    runs = sorted(combinations(range(len(words) + 1), 2), key=lambda run: run[0] - run[1])
+    for first, end in runs:
+        short = "".join(words[first:end])
+        key = keys.get(short) or keys.get(f"rtx{short}")
+        if key:
+            return GPUS.get(key) or GpuFacts(key, key, archs[key])
+    raise ConfigError(f"no GPU '{text}' is known: use one of {', '.join(archs)}, any")

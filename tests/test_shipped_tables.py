@@ -1,0 +1,65 @@
+"""Every TOML file that comes with gacprof holds what its model says, and no other word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import gacprof
+from gacprof.checkpoint.from_config import FAMILIES, FamilyTables
+from gacprof.core.errors import ConfigError
+from gacprof.core.files import read_table, shipped_table
+from gacprof.gpus.architectures import ARCHITECTURES, ArchitectureTables
+from gacprof.gpus.datasheet import SHEET, GpuTables
+from gacprof.kernels.attention import ATTENTION, AttentionTables
+from gacprof.kernels.names import NAMES, NameTables
+from gacprof.kernels.requirements import DEMANDS, EngineTable, FormatTables
+from gacprof.lint.products import COUNTS_FILE, CountTables
+from gacprof.virtual.stubs import FORWARDS, Forwards
+from gacprof.workload.roles import ROLES_FILE, Rows
+
+PACKAGE = Path(gacprof.__file__).parent
+MODELS: dict[Path, type] = {
+    ARCHITECTURES: ArchitectureTables,
+    ATTENTION: AttentionTables,
+    DEMANDS / "engines.toml": dict[str, list[str]],
+    DEMANDS / "formats.toml": FormatTables,
+    FAMILIES: FamilyTables,
+    FORWARDS: Forwards,
+    NAMES: NameTables,
+    SHEET: GpuTables,
+    ROLES_FILE: Rows,
+    COUNTS_FILE: CountTables,
+}
+for engine in shipped_table(DEMANDS / "engines.toml", dict[str, list[str]]):
+    MODELS[DEMANDS / f"{engine}.toml"] = EngineTable
+
+
+@pytest.mark.parametrize("path", MODELS, ids=lambda path: path.name)
+def test_shipped_tables_hold_what_their_models_say(path: Path) -> None:
+    assert read_table(path, MODELS[path])
+
+
+def test_an_unknown_word_is_refused_with_its_place(tmp_path: Path) -> None:
+    text = FAMILIES.read_text(encoding="utf-8")
+    broken = tmp_path / "families.toml"
+    broken.write_text(
+        text.replace("experts_only = true", "expert_only = true", 1), encoding="utf-8"
+    )
+    with pytest.raises(ConfigError) as refusal:
+        read_table(broken, FamilyTables)
+    assert str(broken) in str(refusal.value) and "expert_only" in str(refusal.value)
+
+
+def test_a_condition_that_no_fact_could_meet_is_refused(tmp_path: Path) -> None:
+    text = (DEMANDS / "vllm.toml").read_text(encoding="utf-8")
+    broken = tmp_path / "vllm.toml"
+    broken.write_text(text.replace("{ form = [", "{ froms = [", 1), encoding="utf-8")
+    with pytest.raises(ConfigError):
+        read_table(broken, EngineTable)
+
+
+def test_every_shipped_table_has_a_model() -> None:
+    shipped = {path for path in PACKAGE.rglob("*.toml") if path.parent.name != "suites"}
+    assert {path.name for path in shipped - set(MODELS)} <= {"roles.toml"}
