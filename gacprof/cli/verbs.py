@@ -49,7 +49,7 @@ VERBS = {
         "Say what each size of a model costs, and the size to pad it to.",
     ),
     "plan": ("gacprof.planning.planner:plan", "Choose a size for every dim, within limits."),
-    "pareto": ("gacprof.planning.planner:pareto", "Set plans over several budgets side by side."),
+    "pareto": ("gacprof.planning.pareto:pareto", "Set plans over several budgets side by side."),
     "realign": ("gacprof.realigning.realign:realign", "Write a checkpoint anew with other sizes."),
     "verify": ("gacprof.check.verify:verify", "Say whether two models are the same function."),
     "bench": ("gacprof.check.bench:bench", "Time models side by side."),

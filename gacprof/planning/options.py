@@ -14,7 +14,7 @@ weight, and rows of a scenario none, so that what they take adds up. An option i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain, product
 from math import prod
@@ -22,8 +22,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import lil_matrix
-from scipy.sparse.csgraph import connected_components
 
 from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes, TensorInfo
 from gacprof.checkpoint.products import (
@@ -114,17 +112,15 @@ class DimClass:
 def classes_of(inventory: Inventory, groups: Sequence[SizeGroup]) -> list[DimClass]:
     """Return the classes of groups that have a choice."""
     weights = [weights_of(inventory, group) for group in groups]
-    numbers = {key: i for i, key in enumerate(dict.fromkeys(chain.from_iterable(weights)))}
-    touches = lil_matrix((len(groups), len(numbers)))
+    users: dict[object, set[int]] = {}
     for i, keys in enumerate(weights):
-        touches[i, [numbers[key] for key in keys]] = 1
-    meets = touches.tocsr() @ touches.T
-    labels = connected_components(meets, directed=False)[1]
+        for key in keys:
+            users.setdefault(key, set()).add(i)
+    meets = [set().union(*(users[key] for key in keys)) - {i} for i, keys in enumerate(weights)]
     classes = []
-    for label in range(labels.max(initial=-1) + 1):
-        members = np.flatnonzero(labels == label)
-        is_hub = hub_of(meets[members][:, members].toarray(), [groups[i] for i in members.tolist()])
-        leaves, hub = members[~is_hub].tolist(), members[is_hub].tolist()
+    for members in connected(meets):
+        hub = hub_of({i: meets[i] for i in members}, groups)
+        leaves = [i for i in members if i not in hub]
         hub_weights = dict(chain.from_iterable(weights[i].items() for i in hub))
         for key in chain.from_iterable(weights[i] for i in leaves):
             hub_weights.pop(key, None)
@@ -151,6 +147,21 @@ def weights_of(inventory: Inventory, group: SizeGroup) -> dict[object, Module | 
     return weights
 
 
+def connected(meets: Sequence[Set[int]]) -> list[list[int]]:
+    """Return the classes of what meets directly or through others, ascending."""
+    classes = []
+    left = set(range(len(meets)))
+    while left:
+        members: set[int] = set()
+        reached = {min(left)}
+        while reached:
+            members |= reached
+            reached = set().union(*(meets[i] for i in reached)) - members
+        left -= members
+        classes.append(sorted(members))
+    return classes
+
+
 def _part(
     inventory: Inventory,
     groups: Sequence[SizeGroup],
@@ -165,23 +176,24 @@ def _part(
     return Part(tuple(groups), modules, tensors, frozenset(names))
 
 
-def hub_of(meets: Floats, groups: Sequence[SizeGroup]) -> NDArray[np.bool]:
-    """Return which groups are the hub: without them no two others meet (a greedy vertex cover).
+def hub_of(meets: Mapping[int, Set[int]], groups: Sequence[SizeGroup]) -> list[int]:
+    """Return the groups that are the hub: without them no two others meet (a greedy vertex cover).
 
-    ``meets`` has an entry above 0 where two of the groups meet. Ranks that may be merged go last:
-    what they take is told in one row. Else those that meet the most go first, of these the ones
-    with the fewest sizes.
+    ``meets`` are the groups of a class by number, with those that they meet. Ranks that may be
+    merged go last: what they take is told in one row. Else those that meet the most go first, of
+    these the ones with the fewest sizes.
     """
-    edges = (meets > 0) & ~np.eye(len(groups), dtype=bool)
-    is_hub = np.zeros(len(groups), bool)
-    counts = [len(group.sizes) for group in groups]
-    is_mergeable = [None in group.sizes for group in groups]
-    while edges.any():
-        degrees = edges.sum(0)
-        i = np.lexsort((counts, -degrees, is_mergeable, degrees == 0))[0]
-        is_hub[i] = True
-        edges[i] = edges[:, i] = False
-    return is_hub
+    open_meets = {i: set(others) for i, others in meets.items()}
+    hub = []
+    while any(open_meets.values()):
+        i = min(
+            (i for i, others in open_meets.items() if others),
+            key=lambda i: (None in groups[i].sizes, -len(open_meets[i]), len(groups[i].sizes), i),
+        )
+        hub.append(i)
+        for other in open_meets.pop(i):
+            open_meets[other].discard(i)
+    return sorted(hub)
 
 
 def joint_sizes(hub: Sequence[SizeGroup]) -> list[NewSizes]:

@@ -11,11 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-import torch
-from pydantic import FiniteFloat, NonNegativeInt, TypeAdapter
-
 from gacprof.checkpoint.inventory import Dim, Inventory
-from gacprof.checkpoint.tensors import read_tensor
 from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.core.files import read_json
 
@@ -24,7 +20,6 @@ LossCurves = Mapping[str, Mapping[int, float]]
 """What sizes lose, by dim name and size."""
 Losses = Mapping[str, Mapping[int, float] | Sequence[float]]
 """Loss curves as a user gives them: by size, or those of the sizes 0, 1, 2 …"""
-_LOSSES = TypeAdapter(dict[str, dict[NonNegativeInt, FiniteFloat] | list[FiniteFloat]])
 Scores = Mapping[str, float]
 
 
@@ -79,9 +74,12 @@ def loss_curves(
     if losses is None:
         ranks = [dim for dim in dims if dim.kind == "rank" and dim.ordered]
         return {dim.name: dict(enumerate(energy_lost(inventory, dim))) for dim in ranks}
+    from pydantic import FiniteFloat, NonNegativeInt, TypeAdapter
+
+    kind = dict[str, dict[NonNegativeInt, FiniteFloat] | list[FiniteFloat]]
     try:
         values = losses if isinstance(losses, Mapping) else read_json(Path(losses))
-        curves = _LOSSES.validate_python(values)
+        curves = TypeAdapter(kind).validate_python(values)
     except ValueError as error:  # pydantic's, too
         reason = " ".join(str(error).splitlines()[:3])
         raise PlanError(
@@ -105,6 +103,10 @@ def energy_lost(inventory: Inventory, dim: Dim) -> list[float]:
 
     Raises :class:`CheckpointError` for factors that hold NaN or infinity.
     """
+    import torch
+
+    from gacprof.checkpoint.tensors import read_tensor
+
     strengths = torch.ones(dim.size, dtype=torch.float64)
     for place in dim.places:
         factor = read_tensor(inventory, place.tensor)

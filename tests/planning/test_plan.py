@@ -18,8 +18,9 @@ from gacprof.checkpoint.products import Products
 from gacprof.checkpoint.scan import scan
 from gacprof.core.errors import GacprofError, PlanError
 from gacprof.diagnosing.diagnosis import diagnose
+from gacprof.planning.pareto import pareto
 from gacprof.planning.plan import Plan, footprint, load_plan
-from gacprof.planning.planner import pareto, plan
+from gacprof.planning.planner import plan
 from gacprof.planning.quality import energy_lost
 from gacprof.realigning.realign import realign
 

@@ -16,7 +16,8 @@ from gacprof.cliffmap.cliffmap import load_map
 from gacprof.core.errors import GacprofError
 from gacprof.diagnosing.diagnosis import diagnose
 from gacprof.diagnosing.explain import explain
-from gacprof.planning.planner import pareto, plan
+from gacprof.planning.pareto import pareto
+from gacprof.planning.planner import plan
 from gacprof.realigning.realign import realign
 from gacprof.reporting.page import read_artefact, report
 from gacprof.reporting.sections import grouped, section_of
