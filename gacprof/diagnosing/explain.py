@@ -76,7 +76,7 @@ def explain(
             for use in _uses(dim, other, count, used_dtype, weight)
         ]
         larger = [x for x in size_source.sizes(uses, low, high) if x > size]
-        verdicts = size_source.judge(uses, [size, *larger])
+        verdicts = list(size_source.judge(uses, [size, *larger]))
     now, better = verdicts[0], better_size(verdicts, size, size_source.tolerance)
     slower = None if better is None else _slower(now, better)
     return Explanation(size_source.name, size_source.provenance, now, better, slower)

@@ -7,13 +7,17 @@ as good as it can be. So a dim is judged with its coupled dims padded, too.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from gacprof.checkpoint.inventory import Dim, NewSizes
 from gacprof.checkpoint.products import AS_STORED, PADDED_TO, Products, padded_neighbours
 from gacprof.core.points import MAX_DIM
-from gacprof.core.sizes import Side, SizeSource, SizeVerdict, Use, Verdict
+from gacprof.core.sizes import Side, SizeSource, SizeVerdict, Use, Verdict, seems_safe
+
+if TYPE_CHECKING:
+    from gacprof.core.verdicts import Verdicts
 
 WINDOW = 0.25
 """How far from a dim's size other sizes are looked for, as a fraction of it."""
@@ -29,44 +33,57 @@ def window_of(size: int, window: float = WINDOW) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class SizeTable:
-    """A source's verdicts on the dims of one model. Equal dims are judged once."""
+    """A source's verdicts on the dims of one model. Uses equal but for the names of the weights are
+    judged once."""
 
     products: Products
     source: SizeSource
-    _verdicts: dict[object, dict[int, SizeVerdict]] = field(default_factory=dict)
+    _judged: dict[object, dict[tuple[int, ...], Verdicts]] = field(default_factory=dict)
 
-    def verdicts(
-        self, dim: Dim, low: int, high: int, sizes: NewSizes = AS_STORED
-    ) -> dict[int, SizeVerdict]:
+    def verdicts(self, dim: Dim, low: int, high: int, sizes: NewSizes = AS_STORED) -> Verdicts:
         """The verdicts on a dim's own size and those within [low, high] that the source knows,
-        where other dims have these ``sizes``."""
-        uses = self.products.uses_of(dim, sizes)
-        return self._verdicts_of(uses, {dim.size, *self.source.sizes(uses, low, high)})
+        where other dims have these ``sizes``; none of a dim that feeds no product."""
+        uses, judged = self._uses_of(dim, sizes)
+        key = dim.size, low, high
+        if key not in judged:
+            known = self.source.sizes(uses, low, high) if uses else ()
+            judged[key] = self._judge(uses, sorted({dim.size, *known}))
+        return judged[key]
 
     def verdict(self, dim: Dim, size: int, sizes: NewSizes = AS_STORED) -> SizeVerdict:
         """The verdict on one size where other dims have these ``sizes``."""
-        unknown = SizeVerdict(size, "unknown", reason=f"no product of {dim.name} is known")
-        return self._verdicts_of(self.products.uses_of(dim, sizes), {size}).get(size, unknown)
+        uses, judged = self._uses_of(dim, sizes)
+        if not uses:
+            reason = f"no product of {dim.name} is known"
+            return SizeVerdict(size, "unknown", reason=reason, cause="not_measured")
+        for verdicts in judged.values():
+            verdict = verdicts.of(size)
+            if verdict is not None:
+                return verdict
+        judged[size,] = self._judge(uses, [size])
+        return judged[size,].at(0)
 
-    def _verdicts_of(self, uses: Sequence[Use], sizes: Collection[int]) -> dict[int, SizeVerdict]:
-        """The verdicts on these sizes; uses equal but for the names of the weights are judged
-        once."""
-        shapes = [(u.N, u.K, u.gemm.bias, u.tokens, u.dtype, u.weight) for u in uses]
-        key = (frozenset(sizes), *shapes)
-        if key not in self._verdicts:
-            verdicts = self.source.judge(uses, sorted(sizes)) if uses else []
-            self._verdicts[key] = {verdict.size: verdict for verdict in verdicts}
-        return self._verdicts[key]
+    def _uses_of(
+        self, dim: Dim, sizes: NewSizes
+    ) -> tuple[list[Use], dict[tuple[int, ...], Verdicts]]:
+        """The dim's uses, and what was judged of equal ones."""
+        uses = self.products.uses_of(dim, sizes)
+        shapes = tuple((u.N, u.K, u.gemm.bias, u.tokens, u.dtype, u.weight) for u in uses)
+        return uses, self._judged.setdefault(shapes, {})
 
-    def beside_padded(
-        self, dim: Dim, low: int, high: int, sizes: NewSizes = AS_STORED
-    ) -> dict[int, SizeVerdict]:
+    def _judge(self, uses: Sequence[Use], sizes: Sequence[int]) -> Verdicts:
+        from gacprof.core.verdicts import as_verdicts
+
+        answer = self.source.judge(uses, sizes) if uses else []
+        return as_verdicts(answer, self.source.tolerance)
+
+    def beside_padded(self, dim: Dim, low: int, high: int, sizes: NewSizes = AS_STORED) -> Verdicts:
         """The verdicts where the coupled dims of these ``sizes`` are padded to the first of
         :data:`PADDED_TO` at which the source knows any, else where they are not padded."""
         for multiple in PADDED_TO:
             padded = {**sizes, **self.padded_neighbours(dim, multiple, sizes)}
             verdicts = self.verdicts(dim, low, high, padded)
-            if any(verdict.verdict != "unknown" for verdict in verdicts.values()):
+            if verdicts.is_known.any():
                 return verdicts
         return self.verdicts(dim, low, high, sizes)
 
@@ -101,15 +118,6 @@ class SizeTable:
 
 
 WORST_LAST: Sequence[Verdict] = ("safe", "undecided", "misaligned", "unknown")
-
-
-def seems_safe(verdict: SizeVerdict, tolerance: float) -> bool:
-    """Whether a size may be chosen: it is safe; or undecided by noise alone, its penalty estimated
-    within the source's tolerance; or undecided by a source without latencies."""
-    if verdict.verdict != "undecided":
-        return verdict.verdict == "safe"
-    penalty = verdict.penalty
-    return penalty is None or penalty.value <= tolerance < penalty.high
 
 
 def better_size(

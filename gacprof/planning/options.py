@@ -31,8 +31,8 @@ from gacprof.checkpoint.products import (
     dense_lengths,
     is_merged,
 )
-from gacprof.core.sizes import Gemm, SizeVerdict
-from gacprof.diagnosing.sizes import SizeTable, seems_safe
+from gacprof.core.sizes import Gemm
+from gacprof.diagnosing.sizes import SizeTable
 from gacprof.planning.candidates import SizeGroup
 from gacprof.planning.plan import LimitName, footprints
 from gacprof.planning.quality import Objective
@@ -327,11 +327,7 @@ def served(
             table.verdicts(dim, numbers[0], numbers[-1], fixed),
             table.beside_padded(dim, numbers[0], numbers[-1], sizes),
         ):
-            for size in numbers:
-                verdict = verdicts.get(size, SizeVerdict(size, "unknown"))
-                is_known = verdict.verdict != "unknown"
-                if is_known and not seems_safe(verdict, table.source.tolerance):
-                    good.discard(size)
+            good.difference_update(verdicts.refused.tolist())
     return good
 
 
@@ -386,6 +382,8 @@ def times_us(table: SizeTable, modules: Sequence[Module], columns: ManySizes) ->
         if np.any(merged):
             us = np.where(merged, _module_us(table, module, [dense_lengths(module, lengths)]), us)
         total = total + us
+        if np.isnan(total).all():
+            break  # nothing more can be known
     return total
 
 
@@ -409,6 +407,8 @@ def _module_us(
                 time = products.product_us(table.source, gemm, dtype)
                 times[place] = np.nan if time is None else time.value
         total = total + times[places.ravel()]
+        if np.isnan(total).all():
+            break
     return total
 
 
@@ -417,6 +417,8 @@ def undominated(row: Row) -> Row:
     equal ones that of the fewest parameters, then the fastest. The best come first."""
     chosen: list[int] = []
     for i in np.lexsort((np.nan_to_num(row.us), row.parameters, -row.values)).tolist():
+        if chosen and not len(row.takes):
+            break  # nothing is limited: the best is enough
         is_beaten = (row.takes[:, chosen] <= row.takes[:, [i]]).all(0)
         if not is_beaten.any():
             chosen.append(i)

@@ -11,9 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from gacprof.checkpoint.inventory import Dim, Inventory
 from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.core.files import read_json
+from gacprof.core.verdicts import Bools, Ints
 
 ObjectiveName = Literal["quality", "pad", "gac"]
 LossCurves = Mapping[str, Mapping[int, float]]
@@ -44,12 +47,15 @@ class Objective:
             return None
         return curve.get(dim.size, 0.0)
 
-    def suits(self, dim: Dim, size: int) -> bool:
-        """Whether the dim may have the size; what a cut loses must be known."""
-        is_useful = not dim.refusal(size) and size <= dim.max_size
-        if self.name == "pad":
-            return is_useful and size >= dim.size
-        return is_useful and self.loss(dim, size) is not None
+    def suits(self, dim: Dim, sizes: Ints) -> Bools:
+        """Which of these sizes the dim may have; what a cut loses must be known."""
+        is_cut = sizes < dim.size
+        may_grow = not dim.refusal(dim.size + 1)
+        may_be_cut = np.full(len(sizes), self.name != "pad" and not dim.refusal(dim.size - 1))
+        if self.name == "quality":
+            may_be_cut &= np.isin(sizes, list(self.losses.get(dim.name, ())))
+        is_kept = (sizes == dim.size) | may_grow
+        return np.where(is_cut, may_be_cut, is_kept) & (sizes >= 1) & (sizes <= dim.max_size)
 
     def value(self, dims: Sequence[Dim], sizes: Mapping[str, int | None], parameters: int) -> float:
         """The value of sizes of these dims, whose weights then have so many parameters."""

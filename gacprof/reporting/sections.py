@@ -192,7 +192,8 @@ def map_section(cliff_map: CliffMap) -> Section:
 def kernel_rows(curves: Sequence[Curve]) -> Iterator[tuple[str, str, str]]:
     """By curve and kernel: the sizes that it serves."""
     for curve in curves:
-        yield from served(axis_text(curve.axis), {v.size: v.reason for v in curve.sizes})
+        kernels = {verdict.size: verdict.kernel or verdict.reason for verdict in curve.sizes}
+        yield from served(axis_text(curve.axis), kernels)
 
 
 def served(name: str, kernels: Mapping[int, str]) -> Iterator[tuple[str, str, str]]:
