@@ -57,6 +57,16 @@ class Verdicts:
         index = int(np.searchsorted(self.sizes, size))
         return self.at(index) if index < len(self) and self.sizes[index] == size else None
 
+    def where(self, mask: Bools) -> Verdicts:
+        """Return the verdicts on some of the sizes."""
+        indices = np.flatnonzero(mask)
+        return Verdicts(
+            self.sizes[indices],
+            self.is_known[indices],
+            self.may_be_chosen[indices],
+            lambda index: self.at(int(indices[index])),
+        )
+
     def next_choice(self, size: int, limit: int) -> SizeVerdict | None:
         """Return the verdict on the smallest size above this one, up to a limit, that may be
         chosen."""

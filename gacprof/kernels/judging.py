@@ -40,15 +40,14 @@ def judge_by_tiers(known: ArchitectureTiers, uses: Sequence[Use], sizes: Sequenc
     """Return the verdicts on ascending sizes of a dim, of which there is one, as there is a use."""
     asked = np.asarray(sizes, int)
     reach = REACH * max(side.tp for use in uses for side in (use.N, use.K))
-    tiers = tiers_of_uses(known, uses, np.arange(asked[0], asked[-1] + reach + 1))
-    worst = tiers.max(0)
+    worst = tiers_of_uses(known, uses, np.arange(asked[0], asked[-1] + reach + 1)).max(0)
     places = asked - asked[0]
     tier, better = worst[places], next_better(worst, reach)[places]
     is_known = (better > 0) | (tier < NOT_SERVED)
 
     def at(index: int) -> SizeVerdict:
-        of_uses = tiers[:, places[index]].tolist()
-        return verdict_on(int(asked[index]), int(better[index]), known, uses, of_uses)
+        tiers = tiers_of_uses(known, uses, asked[[index]])[:, 0].tolist()
+        return verdict_on(int(asked[index]), int(better[index]), known, uses, tiers)
 
     return Verdicts(asked, is_known, is_known & (better == 0), at)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -49,6 +50,11 @@ class SizeGroup:
     def may_stay(self) -> bool:
         """Whether the present sizes are on offer."""
         return self.largest in self.sizes and self.at(self.largest) == self.stored
+
+    @cached_property
+    def options(self) -> list[dict[str, int | None]]:
+        """The sizes on offer by dim name."""
+        return [self.at(size) for size in self.sizes]
 
     def at(self, size: int | None) -> dict[str, int | None]:
         """The size by dim name."""

@@ -46,6 +46,8 @@ MAX_JOINT = 32
 LEVELS = 8
 """Steps from the smallest to the largest sizes of a larger hub that are compared."""
 ROUNDING = 1e-9
+MAX_LENGTH = 1 << 31
+"""More than a side of a product has: N and K make one number."""
 
 
 @dataclass(frozen=True)
@@ -250,21 +252,32 @@ def scenarios_of(problem: Problem, dim_class: DimClass) -> list[Scenario]:
         hub = dim_class.hub.stored
         stored = [_measured(problem, part, [part.stored], hub) for part in dim_class.parts]
     scenarios: list[Scenario] = []
+    best = -np.inf
     for sizes in dim_class.joint_sizes:
         fixed = {**problem.settled, **sizes}
+        everything = [options_of(problem, dim_class, part, sizes) for part in dim_class.parts]
+        if not problem.limits and most_value(everything) < best:
+            continue  # nothing limits the better one
         if all(served(problem.table, dim, [sizes[dim.name]], fixed) for dim in dim_class.hub.dims):
-            rows = [row_of(problem, dim_class, part, sizes) for part in dim_class.parts]
+            pairs = zip(dim_class.parts, everything, strict=True)
+            rows = [row_of(problem, dim_class, part, sizes, row) for part, row in pairs]
             if all(row.sizes for row in rows) and is_worth_it(rows, stored):
                 scenarios.append(rows)
+                best = max(best, most_value(rows))
     if not scenarios:
         sizes = dim_class.hub.stored if dim_class.may_stay else dim_class.joint_sizes[0]
-        rows = [row_of(problem, dim_class, part, sizes) for part in dim_class.parts]
-        for i, part in enumerate(dim_class.parts):
-            if not rows[i].sizes:
-                everything = options_of(problem, dim_class, part, sizes)
-                rows[i] = everything.where([everything.place(part.stored)])
+        rows = []
+        for part in dim_class.parts:
+            whole = options_of(problem, dim_class, part, sizes)
+            row = row_of(problem, dim_class, part, sizes, whole)
+            rows.append(row if row.sizes else whole.where([whole.place(part.stored)]))
         scenarios.append(rows)
     return scenarios
+
+
+def most_value(rows: Scenario) -> float:
+    """Return the most that options of these rows are worth together."""
+    return sum(float(row.values.max()) for row in rows)
 
 
 def is_worth_it(rows: Scenario, stored: Scenario) -> bool:
@@ -272,15 +285,13 @@ def is_worth_it(rows: Scenario, stored: Scenario) -> bool:
     compared with times that are not known."""
     least_us = sum(row.us.min() for row in rows)
     stored_us = sum(row.us[0] for row in stored) if stored else np.nan
-    most_value = sum(row.values.max() for row in rows)
     is_slower = least_us > stored_us * (1 + ROUNDING)
-    return not is_slower or most_value > sum(row.values[0] for row in stored)
+    return not is_slower or most_value(rows) > most_value(stored)
 
 
-def row_of(problem: Problem, dim_class: DimClass, part: Part, hub_sizes: NewSizes) -> Row:
-    """Return the options of a part beside the hub's sizes that are worth comparing; where none is
-    served well the present size, if it may stay there."""
-    row = options_of(problem, dim_class, part, hub_sizes)
+def row_of(problem: Problem, dim_class: DimClass, part: Part, hub_sizes: NewSizes, row: Row) -> Row:
+    """Return the options of a part's row beside the hub's sizes that are worth comparing; where
+    none is served well the present size, if it may stay there."""
     is_timed = ~np.isnan(row.us)
     is_pair = np.array([None not in sizes.values() for sizes in row.sizes])
     # Of a pair whose time isn't known nobody can say that the dense product is faster.
@@ -333,10 +344,10 @@ def served(
 
 def options_of(problem: Problem, dim_class: DimClass, part: Part, hub_sizes: NewSizes) -> Row:
     """Return all options of a part beside the hub's sizes."""
-    options: list[NewSizes] = [hub_sizes]
+    options: Sequence[NewSizes] = [hub_sizes]
     if part is not dim_class.hub:
         (group,) = part.groups
-        options = [group.at(size) for size in group.sizes]
+        options = group.options
     return _measured(problem, part, options, hub_sizes)
 
 
@@ -360,9 +371,9 @@ def _measured(
         "bytes": nbytes,
         "latency_us": np.nan_to_num(us, nan=np.inf),
     }
+    dims = part.dims
     values = [
-        problem.objective.value(part.dims, sizes, int(parameters[i]))
-        for i, sizes in enumerate(options)
+        problem.objective.value(dims, sizes, int(parameters[i])) for i, sizes in enumerate(options)
     ]
     takes = np.empty((len(problem.limits), count))
     for i, name in enumerate(problem.limits):
@@ -397,16 +408,17 @@ def _module_us(
     total = np.zeros(1)
     for i, (n, k) in enumerate(lengths):
         n_tp, k_tp = products.shares(module, i, len(lengths))
-        pairs = np.stack(np.broadcast_arrays(*np.atleast_1d(n, k)), axis=-1)
-        shapes, places = np.unique(pairs, axis=0, return_inverse=True)
+        pairs = np.atleast_1d(np.asarray(n) * MAX_LENGTH + k)
+        shapes, places = np.unique(pairs, return_inverse=True)
         times = np.full(len(shapes), np.nan)
-        for place, (n_all, k_all) in enumerate(shapes.tolist()):
+        for place, pair in enumerate(shapes.tolist()):
+            n_all, k_all = divmod(pair, MAX_LENGTH)
             if n_all % n_tp == 0 and k_all % k_tp == 0:
                 bias = module.gemms[i].bias if len(lengths) > 1 else is_biased
                 gemm = Gemm("", n_all // n_tp, k_all // k_tp, bias)
                 time = products.product_us(table.source, gemm, dtype)
                 times[place] = np.nan if time is None else time.value
-        total = total + times[places.ravel()]
+        total = total + times[places]
         if np.isnan(total).all():
             break
     return total

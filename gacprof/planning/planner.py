@@ -231,8 +231,9 @@ def _plan_of(
     choices = []
     for name, size in sizes.items():
         dim = inventory.dim(name)
-        verdict = table.merged_verdict(dim, sizes)
-        if size is not None:
+        if size is None:
+            verdict = table.merged_verdict(dim, sizes)
+        else:
             verdict = table.verdict(dim, size, sizes).verdict
         loss = goal.loss(dim, size)
         choices.append(Choice(name, dim.kind, dim.size, size, verdict, loss))
