@@ -11,14 +11,19 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.core.dtypes import BY_NAME
 from gacprof.core.errors import CheckpointError
 
+BLOCK = 1 << 18
+"""Numbers of a block: it stays in a processor's cache while it is turned into another type."""
 
-def read_tensor(inventory: Inventory, name: str) -> torch.Tensor:
-    """Return a tensor of a checkpoint on disk in its stored dtype, still mapped.
+
+def read_tensor(inventory: Inventory, name: str, rows: slice = slice(None)) -> torch.Tensor:
+    """Return a tensor of a checkpoint on disk, or some of its rows, in its stored dtype, still
+    mapped.
 
     Raises :class:`CheckpointError` where its file is not on this machine; ``KeyError`` for a name
     that the checkpoint does not have.
@@ -28,10 +33,30 @@ def read_tensor(inventory: Inventory, name: str) -> torch.Tensor:
     if not info.numel:
         return torch.empty(info.shape, dtype=dtype)
     strides = info.stride or torch.empty(info.shape, device="meta").stride()
-    last = sum((size - 1) * stride for size, stride in zip(info.shape, strides, strict=True))
-    nbytes = (last + 1) * BY_NAME[info.dtype].itemsize
+    shape, skipped = info.shape, 0
+    if shape:
+        first, last, _ = rows.indices(shape[0])
+        shape, skipped = (last - first, *shape[1:]), first * strides[0]
+    end = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    itemsize = BY_NAME[info.dtype].itemsize
     path = Path(inventory.folder) / info.file
     if not path.is_file():
         raise CheckpointError(f"{path} is not on this machine: download the checkpoint first")
-    data = np.memmap(path, np.uint8, "c", info.offset or 0, (nbytes,))
-    return torch.from_numpy(data).view(dtype).as_strided(info.shape, strides)
+    offset = (info.offset or 0) + skipped * itemsize
+    data = np.memmap(path, np.uint8, "c", offset, ((end + 1) * itemsize,))
+    return torch.from_numpy(data).view(dtype).as_strided(shape, strides)
+
+
+def energies(inventory: Inventory, name: str, axis: int) -> NDArray[np.float64]:
+    """Return the sum of squares of a matrix at each index of an axis, read in blocks."""
+    count, columns = inventory.tensors[name].shape
+    sums = np.zeros(columns if axis else count)
+    step = max(1, BLOCK // max(1, columns))
+    for first in range(0, count, step):
+        rows = slice(first, first + step)
+        block = read_tensor(inventory, name, rows).float().square_().sum(1 - axis).numpy()
+        if axis:
+            sums += block
+        else:
+            sums[rows] = block
+    return sums

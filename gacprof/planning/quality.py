@@ -105,26 +105,22 @@ def energy_lost(inventory: Inventory, dim: Dim) -> list[float]:
 
     For W ≈ u·v with orthonormal directions ‖u[:, i]‖·‖v[i, :]‖ is the singular value σᵢ however Σ
     is split between the factors, so that a cut tail loses Σσᵢ². Where factors are not orthonormal
-    it is the energy of their entries as stored: an estimate. One tensor is read at a time.
+    it is the energy of their entries as stored: an estimate. One block is read at a time.
 
     Raises :class:`CheckpointError` for factors that hold NaN or infinity.
     """
-    import torch
+    from gacprof.checkpoint.tensors import energies
 
-    from gacprof.checkpoint.tensors import read_tensor
-
-    strengths = torch.ones(dim.size, dtype=torch.float64)
+    energy = np.ones(dim.size)
     for place in dim.places:
-        factor = read_tensor(inventory, place.tensor)
-        if factor.dim() == 2:
-            entries = factor.narrow(place.axis, place.start, dim.size).float()
-            strengths *= torch.linalg.vector_norm(entries, dim=1 - place.axis).double()
-    energy = strengths.square()
+        if len(inventory.tensors[place.tensor].shape) == 2:
+            whole = energies(inventory, place.tensor, place.axis)
+            energy *= whole[place.start : place.start + dim.size]
     total = float(energy.sum())
     if not total < float("inf"):
         raise CheckpointError(
             f"{inventory.path}: the factors of {dim.name} hold NaN or infinity: mend them, or plan "
             "with the objective pad"
         )
-    lost = energy.flip(0).cumsum(0).flip(0) / max(total, 1e-300)
+    lost = energy[::-1].cumsum()[::-1] / max(total, 1e-300)
     return [*lost.tolist(), 0.0]
