@@ -17,8 +17,9 @@ from gacprof.checkpoint.inventory import Inventory
 from gacprof.core.dtypes import BY_NAME
 from gacprof.core.errors import CheckpointError
 
-BLOCK = 1 << 18
-"""Numbers of a block: it stays in a processor's cache while it is turned into another type."""
+BLOCK = 1 << 20
+"""Numbers of a block: it stays in a processor's cache while it is turned into another type, and its
+mapping is worth making."""
 
 
 def read_tensor(inventory: Inventory, name: str, rows: slice = slice(None)) -> torch.Tensor:
