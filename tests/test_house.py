@@ -17,6 +17,7 @@ import gacprof
 from gacprof.cli.verbs import VERBS, command, load_verb, summary
 
 PACKAGE = Path(gacprof.__file__).parent
+ASVD = Path(__file__).parent / "fixtures" / "checkpoints" / "asvd_mha_r1"
 ORDER = (
     "core",
     "gpus",
@@ -83,6 +84,14 @@ def test_only_devices_and_operators_touch_cuda() -> None:
 def test_a_plain_install_has_the_light_verbs(verb: str) -> None:
     module = gacprof.MODULE_OF[VERBS[verb]]
     code = f"import sys, {module}; print(*sorted(set(sys.modules) & {HEAVY!r}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_a_plan_by_rules_imports_nothing_that_it_does_not_need() -> None:
+    plan = f"gacprof.plan({str(ASVD)!r}, 'h100', objective='pad')"
+    heavy = HEAVY - {"numpy"}
+    code = f"import sys, gacprof; {plan}; print(*sorted(set(sys.modules) & {heavy!r}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
 

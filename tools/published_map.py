@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from math import inf, log
 from pathlib import Path
 
-from gacprof.cliffmap.build import best_multiple, find_cliffs
+from gacprof.cliffmap.build import best_multiple, failed, find_cliffs
 from gacprof.cliffmap.cliffmap import CliffMap, Curve, MapWarning
 from gacprof.cliffmap.judge import judge_sizes
 from gacprof.core.points import Axis, Environment, Flag
-from gacprof.core.sizes import TOLERANCE, SizeVerdict
+from gacprof.core.sizes import TOLERANCE
 
 PROVENANCE = "published (arXiv 2604.09595, CC BY 4.0), not measured here"
 CITATION = (
@@ -160,7 +160,7 @@ def published_curve(
     sizes = sorted(latencies)
     log_us, exact = [log(latencies[size]) for size in sizes], [0.0] * len(sizes)
     verdicts = judge_sizes(sizes, log_us, exact, TOLERANCE)
-    verdicts += [SizeVerdict(size, "unknown", reason=why) for size, why in (failures or {}).items()]
+    verdicts += [failed(size, why) for size, why in (failures or {}).items()]
     verdicts.sort(key=lambda verdict: verdict.size)
     multiple = best_multiple(verdicts)
     axis = Axis(operator, dim, tuple(v.size for v in verdicts), fixed, "float16", flags)

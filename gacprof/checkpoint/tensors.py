@@ -11,10 +11,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.core.dtypes import BY_NAME
 from gacprof.core.errors import CheckpointError
+
+BLOCK = 1 << 20
+"""Numbers of a block: it stays in a processor's cache while it is turned into another type, and its
+mapping is worth making."""
 
 
 def read_tensor(inventory: Inventory, name: str, rows: slice = slice(None)) -> torch.Tensor:
@@ -41,3 +46,18 @@ def read_tensor(inventory: Inventory, name: str, rows: slice = slice(None)) -> t
     offset = (info.offset or 0) + skipped * itemsize
     data = np.memmap(path, np.uint8, "c", offset, ((end + 1) * itemsize,))
     return torch.from_numpy(data).view(dtype).as_strided(shape, strides)
+
+
+def energies(inventory: Inventory, name: str, axis: int) -> NDArray[np.float64]:
+    """Return the sum of squares of a matrix at each index of an axis, read in blocks."""
+    count, columns = inventory.tensors[name].shape
+    sums = np.zeros(columns if axis else count)
+    step = max(1, BLOCK // max(1, columns))
+    for first in range(0, count, step):
+        rows = slice(first, first + step)
+        block = read_tensor(inventory, name, rows).float().square_().sum(1 - axis).numpy()
+        if axis:
+            sums += block
+        else:
+            sums[rows] = block
+    return sums

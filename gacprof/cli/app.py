@@ -23,7 +23,7 @@ from gacprof.core.formatting import one_line
 from gacprof.reporting.sections import Section, json_of, section_of
 
 EXTRAS = {
-    **dict.fromkeys(("torch", "numpy", "scipy", "pandas", "matplotlib", "jinja2"), "models"),
+    **dict.fromkeys(("torch", "scipy", "pandas", "matplotlib", "jinja2"), "models"),
     "pyarrow": "models",
     "transformers": "models",
     "huggingface_hub": "hub",

@@ -14,7 +14,7 @@ import numpy as np
 
 from gacprof.cliffmap.cliffmap import MAP_FILE, Cliff, CliffMap, Curve, MapWarning
 from gacprof.cliffmap.fit import Fit, fit_blocks, machine_warnings, noise_floor
-from gacprof.cliffmap.judge import INTERVAL_LEVEL, judge_sizes, quantile, significant, with_reason
+from gacprof.cliffmap.judge import INTERVAL_LEVEL, judge_sizes, quantile, significant, with_kernel
 from gacprof.cliffmap.run_folder import RunFolder
 from gacprof.core.errors import MapError
 from gacprof.core.files import read_json
@@ -154,8 +154,8 @@ def judged_axis(
     """A fitted axis with its verdicts; sizes without any time are unknown, with the reason."""
     columns = fit.sizes, fit.log_us.tolist(), fit.error.tolist()
     timed = judge_sizes(*columns, tolerance, fit.degrees)
-    verdicts = [with_reason(v, kernels.get(v.size, "")) for v in timed if v.size not in failures]
-    verdicts += [SizeVerdict(size, "unknown", reason=why) for size, why in failures.items()]
+    verdicts = [with_kernel(v, kernels.get(v.size, "")) for v in timed if v.size not in failures]
+    verdicts += [failed(size, why) for size, why in failures.items()]
     verdicts.sort(key=lambda verdict: verdict.size)
     multiple = best_multiple(verdicts)
     cliffs = find_cliffs(*columns, fit.degrees, multiple, kernels)
@@ -164,9 +164,17 @@ def judged_axis(
 
 def kernel_curve(axis: Axis, kernels: Mapping[int, str], failures: Mapping[int, str]) -> Curve:
     """An axis of a virtual GPU: kernels, and no verdict."""
-    reasons = {**kernels, **failures}
-    verdicts = [SizeVerdict(size, "unknown", reason=reasons.get(size, "")) for size in axis.sizes]
+    verdicts = []
+    for size in axis.sizes:
+        untimed = SizeVerdict(size, "unknown", cause="not_measured")
+        verdict = with_kernel(untimed, kernels.get(size, ""))
+        verdicts.append(failed(size, failures[size]) if size in failures else verdict)
     return Curve(axis, tuple(verdicts))
+
+
+def failed(size: int, why: str) -> SizeVerdict:
+    """Nothing is known of a size whose measurement failed."""
+    return SizeVerdict(size, "unknown", reason=why, cause="failed")
 
 
 def unfinished_warnings(run: Run, fits: Sequence[Fit]) -> list[MapWarning]:

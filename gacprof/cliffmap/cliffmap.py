@@ -12,13 +12,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import hypot, inf, log
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from gacprof.cliffmap.judge import INTERVAL_LEVEL, is_supported, judge_sizes, quantile
 from gacprof.core.errors import MapError
 from gacprof.core.files import plain, read_record, write_text
 from gacprof.core.points import Axis, Environment, Flag
 from gacprof.core.sizes import TOLERANCE, Gemm, Interval, Side, SizeVerdict, Use
+
+if TYPE_CHECKING:
+    from gacprof.core.verdicts import Verdicts
 
 MAP_FILE = "cliffmap.json"
 """The map in a run's folder."""
@@ -138,12 +141,15 @@ class CliffMap:
         table = self._table(uses)
         return [size for size in table if low <= size <= high and table[size].latency_us]
 
-    def judge(self, uses: Sequence[Use], sizes: Sequence[int]) -> list[SizeVerdict]:
-        """The verdict on each of these sizes of a dim: a single product's are its curve's, several
+    def judge(self, uses: Sequence[Use], sizes: Sequence[int]) -> Verdicts:
+        """The verdicts on ascending sizes of a dim: a single product's are its curve's, several
         products' those of their summed latencies."""
+        from gacprof.core.verdicts import as_verdicts
+
         table = self._table(uses)
-        unknown = SizeVerdict(0, "unknown", reason=self._missing(uses))
-        return [table.get(size) or replace(unknown, size=size) for size in sizes]
+        unknown = SizeVerdict(0, "unknown", reason=self._missing(uses), cause="not_measured")
+        verdicts = [table.get(size) or replace(unknown, size=size) for size in sizes]
+        return as_verdicts(verdicts, self.tolerance)
 
     def latency_us(self, gemm: Gemm, tokens: int, dtype: str) -> Interval | None:
         """The latency of one product; None where it was not measured."""
@@ -160,7 +166,7 @@ class CliffMap:
             if head_dim in curve.by_size:
                 return curve.by_size[head_dim]
         reason = f"no curve of attention with {heads} heads holds head_dim {head_dim}"
-        return SizeVerdict(head_dim, "unknown", reason=reason)
+        return SizeVerdict(head_dim, "unknown", reason=reason, cause="not_measured")
 
     def curves_of(
         self,

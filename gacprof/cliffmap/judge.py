@@ -14,13 +14,13 @@ too fast: Bonferroni over the sizes of the curve.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, pairwise
 from math import exp, expm1, hypot, inf, isinf
 from statistics import NormalDist
 
-from gacprof.core.sizes import Interval, SizeVerdict, Verdict
+from gacprof.core.sizes import Cause, Interval, SizeVerdict, Verdict
 
 CHECKS = 8
 """A sweep judges a curve after 12, 24, 48 … blocks, this often at most."""
@@ -38,6 +38,8 @@ size, had it been measured, might be that much larger and take less)."""
 
 NOT_MEASURED = "too few undisturbed blocks or processes, or the sweep did not end: go on with it"
 NOT_COMPARABLE = "the sizes that it could be padded to were not all measured"
+CAUSES: Mapping[Verdict, Cause] = {"safe": "", "misaligned": "slower", "undecided": "noise"}
+"""Why a measured size is not safe, by its verdict."""
 
 
 def quantile(level: float, degrees: float = inf) -> float:
@@ -65,7 +67,8 @@ def judge_sizes(
     safe. ``tp`` TP ranks share a size.
     """
     measured = [i for i, spread in enumerate(error) if not isinf(spread)]
-    verdicts = [SizeVerdict(size, "undecided", reason=NOT_MEASURED) for size in sizes]
+    unmeasured = SizeVerdict(0, "undecided", reason=NOT_MEASURED, cause="not_measured")
+    verdicts = [replace(unmeasured, size=size) for size in sizes]
     compared = comparable([sizes[i] // tp for i in measured])
     upper = quantile(VERDICT_LEVEL, degrees)
     lower = quantile(VERDICT_LEVEL / max(1, len(measured) - 1), degrees)
@@ -80,12 +83,12 @@ def judge_sizes(
         # Judged as it is written: a map's verdicts agree with its intervals to the last digit.
         penalty = Interval(*(significant(expm1(bound)) for bound in (low, value, high)))
         verdict = verdict_of(penalty, tolerance)
-        reason = ""
+        reason, cause = "", CAUSES[verdict]
         if verdict == "safe" and not compared[place]:
-            verdict, reason = "undecided", NOT_COMPARABLE
+            verdict, reason, cause = "undecided", NOT_COMPARABLE, "not_comparable"
         half = half_width * error[i]
         latency = Interval(*(significant(exp(log_us[i] + side * half)) for side in (-1, 0, 1)))
-        verdicts[i] = SizeVerdict(sizes[i], verdict, penalty, latency, reason)
+        verdicts[i] = SizeVerdict(sizes[i], verdict, penalty, latency, reason, cause=cause)
     return verdicts
 
 
@@ -129,7 +132,7 @@ def significant(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def with_reason(verdict: SizeVerdict, kernel: str) -> SizeVerdict:
-    """The verdict with the kernel that serves the size, before what else stands in the reason."""
+def with_kernel(verdict: SizeVerdict, kernel: str) -> SizeVerdict:
+    """The verdict with the kernel that serves the size, which the reason begins with."""
     parts = [part for part in (kernel, verdict.reason) if part]
-    return replace(verdict, reason="; ".join(parts))
+    return replace(verdict, kernel=kernel, reason="; ".join(parts))

@@ -8,11 +8,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
+
+if TYPE_CHECKING:  # whatever answers for one size does without numpy
+    from gacprof.core.verdicts import Verdicts
 
 Verdict = Literal["safe", "misaligned", "undecided", "unknown"]
 """``safe``: the penalty surely lies at or below the tolerance; ``misaligned``: surely above;
 ``undecided``: its interval holds the tolerance; ``unknown``: nothing is known of the size."""
+
+Cause = Literal[
+    "",
+    "alignment",
+    "template",
+    "slower",
+    "noise",
+    "other_side",
+    "unproven",
+    "few_rows",
+    "unserved",
+    "no_rules",
+    "not_measured",
+    "not_comparable",
+    "failed",
+]
+"""Why a size is not safe, as data. A larger one is of a better tier (``alignment``), has a kernel
+template of its own (``template``), or was measured to take less (``slower``). Or nobody can say:
+``noise`` spreads its time, the ``other_side`` of a product is a worse one, it is ``unproven`` that
+its tier is enough, there are ``few_rows``, or the sizes to pad to were not measured
+(``not_comparable``). Of an unknown one: no kernel serves it (``unserved``), the source has
+``no_rules``, it was ``not_measured``, or its measurement ``failed``. Empty: safe, or not told."""
 
 TOLERANCE = 0.02
 """The penalty up to which a size is safe, where a source has no other."""
@@ -41,7 +66,8 @@ class SizeVerdict:
     """One size of a dim: ``penalty`` is a fraction (0.4: 40 % slower than the best larger size),
     ``latency_us`` that of all products that the dim feeds; None where they are not known.
 
-    ``reason`` is for people: the kernel or tier that serves the size, or why nothing is known.
+    ``kernel`` is what serves the size, where that is known, and ``cause`` why it is not safe;
+    ``reason`` says both to people.
     """
 
     size: int
@@ -49,6 +75,17 @@ class SizeVerdict:
     penalty: Interval | None = None
     latency_us: Interval | None = None
     reason: str = ""
+    kernel: str = ""
+    cause: Cause = ""
+
+
+def seems_safe(verdict: SizeVerdict, tolerance: float) -> bool:
+    """Whether a size may be chosen: it is safe; or undecided by noise alone, its penalty estimated
+    within the source's tolerance; or undecided by a source without latencies."""
+    if verdict.verdict != "undecided":
+        return verdict.verdict == "safe"
+    penalty = verdict.penalty
+    return penalty is None or penalty.value <= tolerance < penalty.high
 
 
 @dataclass(frozen=True)
@@ -127,8 +164,9 @@ class SizeSource(Protocol):
     def sizes(self, uses: Sequence[Use], low: int, high: int) -> Sequence[int]:
         """The sizes of a dim within [low, high] that it can judge in all of these uses."""
 
-    def judge(self, uses: Sequence[Use], sizes: Sequence[int]) -> list[SizeVerdict]:
-        """The verdict on each of these sizes of a dim, summed over its uses."""
+    def judge(self, uses: Sequence[Use], sizes: Sequence[int]) -> Verdicts | Sequence[SizeVerdict]:
+        """The verdict on each of these ascending sizes of a dim, summed over its uses: a list, or
+        arrays that make a verdict where it is looked at."""
 
     def latency_us(self, gemm: Gemm, tokens: int, dtype: str) -> Interval | None:
         """What one product takes; None where it is not known."""

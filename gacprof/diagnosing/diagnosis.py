@@ -100,15 +100,15 @@ def dim_finding(table: SizeTable, dim: Dim) -> DimFinding:
     """
     padded = table.beside_padded(dim, dim.size, window_of(dim.size)[1])
     stored = table.verdict(dim, dim.size)
-    now = padded.get(dim.size, stored)
+    now = padded.of(dim.size) or stored
     if now.verdict in ("unknown", stored.verdict):
         now = stored
     elif now.verdict == "safe" and stored.verdict == "misaligned":
         reason = "whether another size is faster depends on the dims of its products"
-        now = SizeVerdict(dim.size, "undecided", now.penalty, now.latency_us, reason)
+        now = replace(now, verdict="undecided", reason=reason, cause="other_side")
     better = None
     if now.verdict == "misaligned":
-        better = better_size(padded.values(), dim.size, table.source.tolerance, dim.max_size)
+        better = padded.next_choice(dim.size, dim.max_size)
     action: Action = "measure" if now.verdict == "unknown" else "keep"
     size: int | None = dim.size
     if better is not None and dim.padding == "exact":

@@ -82,7 +82,7 @@ def explain(
             if dim in (axis, "rank"):
                 uses += side_uses(axis, other, workload(tokens, size_source), used_dtype)
         larger = [x for x in size_source.sizes(uses, low, high) if x > size]
-        verdicts = size_source.judge(uses, [size, *larger])
+        verdicts = list(size_source.judge(uses, [size, *larger]))
     now, better = verdicts[0], better_size(verdicts, size, size_source.tolerance)
     slower = None if better is None else _slower(now, better)
     return Explanation(size_source.name, size_source.provenance, now, better, slower)

@@ -7,13 +7,17 @@ as good as it can be. So a dim is judged with its coupled dims padded, too.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from gacprof.checkpoint.inventory import Dim, NewSizes
 from gacprof.core.points import MAX_DIM
-from gacprof.core.sizes import Side, SizeSource, SizeVerdict, Use, Verdict
+from gacprof.core.sizes import Side, SizeSource, SizeVerdict, Use, Verdict, seems_safe
 from gacprof.workload.products import AS_STORED, PADDED_TO, Products, padded_neighbours
+
+if TYPE_CHECKING:
+    from gacprof.core.verdicts import Bools, Verdicts
 
 WINDOW = 0.25
 """How far from a dim's size other sizes are looked for, as a fraction of it."""
@@ -28,45 +32,83 @@ def window_of(size: int, window: float = WINDOW) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
+class Judged:
+    """The verdicts on the sizes from ``first`` to ``last`` that a source lists, and on others."""
+
+    first: int
+    last: int
+    verdicts: Verdicts
+    is_listed: Bools
+
+    def of_range(self, low: int, high: int, own: int) -> Verdicts:
+        """The verdicts on the listed sizes within [low, high] and on a dim's own."""
+        sizes = self.verdicts.sizes
+        is_in_range = (low <= sizes) & (sizes <= high) & self.is_listed
+        return self.verdicts.where(is_in_range | (sizes == own))
+
+
+@dataclass(frozen=True)
 class SizeTable:
-    """A source's verdicts on the dims of one model. Equal dims are judged once."""
+    """A source's verdicts on the dims of one model. Dims of equal uses, but for the names of the
+    weights, are judged together, in a range from a power of two to another."""
 
     products: Products
     source: SizeSource
-    _verdicts: dict[object, dict[int, SizeVerdict]] = field(default_factory=dict)
+    _judged: dict[object, list[Judged]] = field(default_factory=dict)
 
-    def verdicts(
-        self, dim: Dim, low: int, high: int, sizes: NewSizes = AS_STORED
-    ) -> dict[int, SizeVerdict]:
+    def verdicts(self, dim: Dim, low: int, high: int, sizes: NewSizes = AS_STORED) -> Verdicts:
         """The verdicts on a dim's own size and those within [low, high] that the source knows,
-        where other dims have these ``sizes``."""
-        uses = self.products.uses_of(dim, sizes)
-        return self._verdicts_of(uses, {dim.size, *self.source.sizes(uses, low, high)})
+        where other dims have these ``sizes``; none of a dim that feeds no product."""
+        uses, judged_of_uses = self._uses_of(dim, sizes)
+        first, last = min(low, dim.size), max(high, dim.size)
+        for judged in judged_of_uses:
+            if judged.first <= first and last <= judged.last:
+                return judged.of_range(low, high, dim.size)
+        first, last = 1 << (first.bit_length() - 1), 1 << last.bit_length()
+        listed = self.source.sizes(uses, first, last) if uses else ()
+        stored = [d.size for d in self.products.inventory.dims if first <= d.size <= last]
+        judged_of_uses.append(self._judge(uses, first, last, listed, stored))
+        return judged_of_uses[-1].of_range(low, high, dim.size)
 
     def verdict(self, dim: Dim, size: int, sizes: NewSizes = AS_STORED) -> SizeVerdict:
         """The verdict on one size where other dims have these ``sizes``."""
-        unknown = SizeVerdict(size, "unknown", reason=f"no product of {dim.name} is known")
-        return self._verdicts_of(self.products.uses_of(dim, sizes), {size}).get(size, unknown)
+        uses, judged_of_uses = self._uses_of(dim, sizes)
+        if not uses:
+            reason = f"no product of {dim.name} is known"
+            return SizeVerdict(size, "unknown", reason=reason, cause="not_measured")
+        for judged in judged_of_uses:
+            verdict = judged.verdicts.of(size)
+            if verdict is not None:
+                return verdict
+        judged_of_uses.append(self._judge(uses, size, size, (), [size]))
+        return judged_of_uses[-1].verdicts.at(0)
 
-    def _verdicts_of(self, uses: Sequence[Use], sizes: Collection[int]) -> dict[int, SizeVerdict]:
-        """The verdicts on these sizes; uses equal but for the names of the weights are judged
-        once."""
-        shapes = [(u.N, u.K, u.gemm.bias, u.tokens, u.dtype, u.weight) for u in uses]
-        key = (frozenset(sizes), *shapes)
-        if key not in self._verdicts:
-            verdicts = self.source.judge(uses, sorted(sizes)) if uses else []
-            self._verdicts[key] = {verdict.size: verdict for verdict in verdicts}
-        return self._verdicts[key]
+    def _uses_of(self, dim: Dim, sizes: NewSizes) -> tuple[list[Use], list[Judged]]:
+        """The dim's uses, and what was judged of equal ones."""
+        uses = self.products.uses_of(dim, sizes)
+        shapes = tuple((u.N, u.K, u.gemm.bias, u.tokens, u.dtype, u.weight) for u in uses)
+        return uses, self._judged.setdefault(shapes, [])
 
-    def beside_padded(
-        self, dim: Dim, low: int, high: int, sizes: NewSizes = AS_STORED
-    ) -> dict[int, SizeVerdict]:
+    def _judge(
+        self, uses: Sequence[Use], first: int, last: int, listed: Sequence[int], others: list[int]
+    ) -> Judged:
+        """The verdicts on sizes that the source lists, and on others."""
+        import numpy as np
+
+        from gacprof.core.verdicts import as_verdicts
+
+        asked = sorted({*listed, *others}) if uses else []
+        answer = self.source.judge(uses, asked) if uses else ()
+        verdicts = as_verdicts(answer, self.source.tolerance)
+        return Judged(first, last, verdicts, np.isin(asked, np.asarray(listed)))
+
+    def beside_padded(self, dim: Dim, low: int, high: int, sizes: NewSizes = AS_STORED) -> Verdicts:
         """The verdicts where the coupled dims of these ``sizes`` are padded to the first of
         :data:`PADDED_TO` at which the source knows any, else where they are not padded."""
         for multiple in PADDED_TO:
             padded = {**sizes, **self.padded_neighbours(dim, multiple, sizes)}
             verdicts = self.verdicts(dim, low, high, padded)
-            if any(verdict.verdict != "unknown" for verdict in verdicts.values()):
+            if verdicts.is_known.any():
                 return verdicts
         return self.verdicts(dim, low, high, sizes)
 
@@ -101,15 +143,6 @@ class SizeTable:
 
 
 WORST_LAST: Sequence[Verdict] = ("safe", "undecided", "misaligned", "unknown")
-
-
-def seems_safe(verdict: SizeVerdict, tolerance: float) -> bool:
-    """Whether a size may be chosen: it is safe; or undecided by noise alone, its penalty estimated
-    within the source's tolerance; or undecided by a source without latencies."""
-    if verdict.verdict != "undecided":
-        return verdict.verdict == "safe"
-    penalty = verdict.penalty
-    return penalty is None or penalty.value <= tolerance < penalty.high
 
 
 def better_size(

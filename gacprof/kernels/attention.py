@@ -201,14 +201,16 @@ def judge_head_dim(call: AttentionCall) -> SizeVerdict:
     not known there.
     """
     size, way = call.head_dim, serving(call)
-    reason = kernel_text(call)
+    kernel = kernel_text(call)
     if way in ("cudnn", "efficient") and not known_steps(call, way):
-        return SizeVerdict(size, "undecided", reason=f"{reason}: its steps are not known")
+        reason = f"{kernel}: its steps are not known"
+        return SizeVerdict(size, "undecided", reason=reason, kernel=kernel, cause="unproven")
     place = _place(call)
     if place == _best_place(replace(call, head_dim=1)):
-        return SizeVerdict(size, "safe", reason=reason)
+        return SizeVerdict(size, "safe", reason=kernel, kernel=kernel)
     for larger in range(size + 1, size + REACH + 1):
         if _place(replace(call, head_dim=larger)) < place:
-            reason = f"{reason}; {larger} is served better"
-            return SizeVerdict(size, "misaligned", reason=reason)
-    return SizeVerdict(size, "undecided", reason=f"{reason}; no larger one is served better")
+            reason = f"{kernel}; {larger} is served better"
+            return SizeVerdict(size, "misaligned", reason=reason, kernel=kernel, cause="template")
+    reason = f"{kernel}; no larger one is served better"
+    return SizeVerdict(size, "undecided", reason=reason, kernel=kernel, cause="template")

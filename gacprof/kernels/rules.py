@@ -10,27 +10,18 @@ nothing is said of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from math import gcd, lcm
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from gacprof.core.dtypes import compute_dtype
 from gacprof.core.errors import ConfigError
-from gacprof.core.sizes import TOLERANCE, Gemm, Interval, SizeVerdict, Use, Verdict
+from gacprof.core.sizes import TOLERANCE, Gemm, Interval, SizeVerdict, Use
 from gacprof.gpus.architectures import Tier, tiers_of
 from gacprof.gpus.datasheet import gpu_facts
 from gacprof.kernels import attention
 
-REACH = 64
-"""How far above a size a better one is looked for, in units of one TP rank: alignments repeat
-earlier."""
-FEW_ROWS = 16
-"""Products of at most so many rows are bound by loads and launches: 5 to 15 % of the aligned sizes
-that were measured lose more than 2 % to a larger one, with more rows than 256 1 to 6 %
-(aiconfigurator-core 0.12.0, A100 and H100)."""
-HALVES = ("float16", "bfloat16")
-NOT_SERVED = 99
-"""The tier of what no kernel takes: worse than all others."""
+if TYPE_CHECKING:
+    from gacprof.core.verdicts import Verdicts
 
 
 class Times(Protocol):
@@ -83,21 +74,6 @@ class Rules:
             raise ConfigError(f"{self.name} has no rules for {dtype}, of {', '.join(self.dtypes)}")
         return self._tiers.tiers[dtype]
 
-    def tier(self, dtype: str, *, tokens: int, n: int, k: int) -> int:
-        """The tier of a product, from 0, the best; :data:`NOT_SERVED` where no kernel takes it."""
-        tiers = self.tiers(dtype)
-        sides = [n, k]
-        if tokens == 1 and dtype in HALVES:
-            sides = [k]  # one row of y is not stored in rows
-        worst = 0
-        for size in sides:
-            fitting = [i for i, tier in enumerate(tiers) if size % tier.multiple == 0]
-            worst = max(worst, min(fitting, default=NOT_SERVED))
-        unsplit = dtype in HALVES and tokens > 1 and k >= self._tiers.unsplit_k
-        if unsplit and tokens * n * k < self._tiers.unsplit_work:
-            worst += len(tiers)
-        return worst
-
     def sizes(self, uses: Sequence[Use], low: int, high: int) -> Sequence[int]:
         """The sizes within [low, high] whose own sides are all of the best tier."""
         step, units = 1, []
@@ -114,56 +90,15 @@ class Rules:
                 return range(first, high + 1, step)
         return ()
 
-    def judge(self, uses: Sequence[Use], sizes: Sequence[int]) -> list[SizeVerdict]:
-        """The verdict on each of these sizes of a dim, by its worst use."""
+    def judge(self, uses: Sequence[Use], sizes: Sequence[int]) -> Verdicts | list[SizeVerdict]:
+        """The verdicts on ascending sizes of a dim, each by its worst use."""
         unknown = [use.dtype for use in uses if use.dtype not in self._tiers.tiers]
         if unknown or not uses:
             reason = f"{self.name} has no rules for {unknown[0]}" if unknown else "feeds no product"
-            return [SizeVerdict(size, "unknown", reason=reason) for size in sizes]
-        reach = REACH * max(side.tp for use in uses for side in (use.N, use.K))
-        tier_at = cache(lambda size: self._served(uses, size))
-        verdicts = []
-        for size in sizes:
-            tier, kernel = tier_at(size)
-            larger_sizes = range(size + 1, size + reach + 1 if tier else 0)  # none is better than 0
-            better = next((larger for larger in larger_sizes if tier_at(larger)[0] < tier), 0)
-            doubt = self._doubt(uses, size) if tier == 0 else "another side holds it there"
-            verdict: Verdict = "undecided" if doubt else "safe"
-            if better:
-                verdict, doubt = "misaligned", f"{better} is of a better tier"
-            elif tier == NOT_SERVED:
-                verdict, doubt = "unknown", ""
-            reason = "; ".join(filter(None, (kernel, doubt)))
-            verdicts.append(SizeVerdict(size, verdict, reason=reason))
-        return verdicts
+            return [SizeVerdict(size, "unknown", reason=reason, cause="no_rules") for size in sizes]
+        from gacprof.kernels.judging import judge_by_tiers
 
-    def _served(self, uses: Sequence[Use], size: int) -> tuple[int, str]:
-        """The tier of the worst use of a size, and its kernels or why none serve it."""
-        worst = (-1, "")
-        for use in uses:
-            n, k = use.at(size) or (0, 0)
-            if not n:
-                return NOT_SERVED, f"TP ranks cannot share {size} evenly"
-            tiers = self.tiers(use.dtype)
-            tier = self.tier(use.dtype, tokens=use.tokens, n=n, k=k)
-            kernel = str(tiers[tier % len(tiers)])
-            if tier >= NOT_SERVED:
-                return NOT_SERVED, f"no kernel serves N={n}, K={k} in {use.dtype}"
-            if tier >= len(tiers):
-                kernel = f"{kernel}; K not split"
-            worst = max(worst, (tier, kernel))
-        return worst
-
-    def _doubt(self, uses: Sequence[Use], size: int) -> str:
-        """Why a size of the best tier is not safe; empty where it is."""
-        if max(use.tokens for use in uses) <= FEW_ROWS:
-            return f"at most {FEW_ROWS} tokens: bound by loads and launches"
-        for use in uses:
-            multiple = self._tiers.sure[use.dtype]
-            lengths = [side.at(size) for side in (use.N, use.K) if side.times]
-            if any(length is not None and length % multiple for length in lengths):
-                return f"whether a multiple of {multiple} is served better is not known"
-        return ""
+        return judge_by_tiers(self._tiers, uses, sizes) if len(sizes) else []
 
     def latency_us(self, gemm: Gemm, tokens: int, dtype: str) -> Interval | None:
         """The latency that others measured of a product; None without ``times``."""

@@ -7,12 +7,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Literal
+
+import numpy as np
 
 from gacprof.checkpoint.inventory import Dim
 from gacprof.checkpoint.layouts.configs import WidthKey, width_keys
 from gacprof.core.errors import PlanError
-from gacprof.diagnosing.sizes import SizeTable, seems_safe, window_of
+from gacprof.core.verdicts import Ints
+from gacprof.diagnosing.sizes import SizeTable, window_of
 from gacprof.planning.quality import Objective
 from gacprof.workload.products import PADDED_TO, coupled_dims
 
@@ -46,6 +50,11 @@ class SizeGroup:
     def may_stay(self) -> bool:
         """Whether the present sizes are on offer."""
         return self.largest in self.sizes and self.at(self.largest) == self.stored
+
+    @cached_property
+    def options(self) -> list[dict[str, int | None]]:
+        """The sizes on offer by dim name."""
+        return [self.at(size) for size in self.sizes]
 
     def at(self, size: int | None) -> dict[str, int | None]:
         """The size by dim name."""
@@ -132,7 +141,7 @@ def _sizes(
         return (int(pins.pop()),)
     sizes: list[int | None] = list(_offered(table, objective, rules, group))
     now = table.verdict(dim, dim.size)
-    padded = table.beside_padded(dim, dim.size, dim.size).get(dim.size, now)
+    padded = table.beside_padded(dim, dim.size, dim.size).of(dim.size) or now
     may_stay = largest in sizes or now.verdict == "undecided"
     may_stay = may_stay or bool(coupled_dims(table.products.inventory, dim))
     if may_stay and largest % rules.multiple == 0 and group.at(largest) == group.stored:
@@ -157,16 +166,21 @@ def _offered(
     high = max(window_of(largest, rules.window)[1], next_multiple)
     sizes: dict[int, None] = {}
     for multiple in (*PADDED_TO, 1):
-        by_dim = []
+        offered, refused = [], []
         for dim, times in pairs:
             neighbours = table.padded_neighbours(dim, multiple)
             verdicts = table.verdicts(dim, low * times, high * times, neighbours)
-            by_dim.append({n // times: v for n, v in verdicts.items() if n % times == 0})
-        for size in sorted(set().union(*by_dim), key=lambda size: (abs(size - largest), size)):
-            verdicts_of = [verdicts[size] for verdicts in by_dim if size in verdicts]
-            answers = [verdict for verdict in verdicts_of if verdict.verdict != "unknown"]
-            is_safe = bool(answers) and all(seems_safe(v, table.source.tolerance) for v in answers)
-            suits = all(objective.suits(dim, size * times) for dim, times in pairs)
-            if is_safe and suits and size % rules.multiple == 0:
-                sizes[size] = None
+            offered.append(of_group(verdicts.offered, times))
+            refused.append(of_group(verdicts.refused, times))
+        safe = np.setdiff1d(np.concatenate(offered), np.concatenate(refused))
+        safe = safe[safe % rules.multiple == 0]
+        for dim, times in pairs:
+            safe = safe[objective.suits(dim, safe * times)]
+        nearest = np.argsort(abs(safe - largest), kind="stable")
+        sizes |= dict.fromkeys(safe[nearest].tolist())
     return sizes
+
+
+def of_group(sizes: Ints, times: int) -> Ints:
+    """Return the sizes of a group that give a dim of it, ``times`` as large, these."""
+    return sizes[sizes % times == 0] // times

@@ -14,7 +14,7 @@ weight, and rows of a scenario none, so that what they take adds up. An option i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain, product
 from math import prod
@@ -22,12 +22,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import lil_matrix
-from scipy.sparse.csgraph import connected_components
 
 from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes, TensorInfo
-from gacprof.core.sizes import Gemm, SizeVerdict
-from gacprof.diagnosing.sizes import SizeTable, seems_safe
+from gacprof.core.sizes import Gemm
+from gacprof.diagnosing.sizes import SizeTable
 from gacprof.planning.candidates import SizeGroup
 from gacprof.planning.plan import LimitName, footprints
 from gacprof.planning.quality import Objective
@@ -48,6 +46,8 @@ MAX_JOINT = 32
 LEVELS = 8
 """Steps from the smallest to the largest sizes of a larger hub that are compared."""
 ROUNDING = 1e-9
+MAX_LENGTH = 1 << 31
+"""More than a side of a product has: N and K make one number."""
 
 
 @dataclass(frozen=True)
@@ -114,17 +114,15 @@ class DimClass:
 def classes_of(inventory: Inventory, groups: Sequence[SizeGroup]) -> list[DimClass]:
     """Return the classes of groups that have a choice."""
     weights = [weights_of(inventory, group) for group in groups]
-    numbers = {key: i for i, key in enumerate(dict.fromkeys(chain.from_iterable(weights)))}
-    touches = lil_matrix((len(groups), len(numbers)))
+    users: dict[object, set[int]] = {}
     for i, keys in enumerate(weights):
-        touches[i, [numbers[key] for key in keys]] = 1
-    meets = touches.tocsr() @ touches.T
-    labels = connected_components(meets, directed=False)[1]
+        for key in keys:
+            users.setdefault(key, set()).add(i)
+    meets = [set().union(*(users[key] for key in keys)) - {i} for i, keys in enumerate(weights)]
     classes = []
-    for label in range(labels.max(initial=-1) + 1):
-        members = np.flatnonzero(labels == label)
-        is_hub = hub_of(meets[members][:, members].toarray(), [groups[i] for i in members.tolist()])
-        leaves, hub = members[~is_hub].tolist(), members[is_hub].tolist()
+    for members in connected(meets):
+        hub = hub_of({i: meets[i] for i in members}, groups)
+        leaves = [i for i in members if i not in hub]
         hub_weights = dict(chain.from_iterable(weights[i].items() for i in hub))
         for key in chain.from_iterable(weights[i] for i in leaves):
             hub_weights.pop(key, None)
@@ -151,6 +149,21 @@ def weights_of(inventory: Inventory, group: SizeGroup) -> dict[object, Module | 
     return weights
 
 
+def connected(meets: Sequence[Set[int]]) -> list[list[int]]:
+    """Return the classes of what meets directly or through others, ascending."""
+    classes = []
+    left = set(range(len(meets)))
+    while left:
+        members: set[int] = set()
+        reached = {min(left)}
+        while reached:
+            members |= reached
+            reached = set().union(*(meets[i] for i in reached)) - members
+        left -= members
+        classes.append(sorted(members))
+    return classes
+
+
 def _part(
     inventory: Inventory,
     groups: Sequence[SizeGroup],
@@ -165,23 +178,24 @@ def _part(
     return Part(tuple(groups), modules, tensors, frozenset(names))
 
 
-def hub_of(meets: Floats, groups: Sequence[SizeGroup]) -> NDArray[np.bool]:
-    """Return which groups are the hub: without them no two others meet (a greedy vertex cover).
+def hub_of(meets: Mapping[int, Set[int]], groups: Sequence[SizeGroup]) -> list[int]:
+    """Return the groups that are the hub: without them no two others meet (a greedy vertex cover).
 
-    ``meets`` has an entry above 0 where two of the groups meet. Ranks that may be merged go last:
-    what they take is told in one row. Else those that meet the most go first, of these the ones
-    with the fewest sizes.
+    ``meets`` are the groups of a class by number, with those that they meet. Ranks that may be
+    merged go last: what they take is told in one row. Else those that meet the most go first, of
+    these the ones with the fewest sizes.
     """
-    edges = (meets > 0) & ~np.eye(len(groups), dtype=bool)
-    is_hub = np.zeros(len(groups), bool)
-    counts = [len(group.sizes) for group in groups]
-    is_mergeable = [None in group.sizes for group in groups]
-    while edges.any():
-        degrees = edges.sum(0)
-        i = np.lexsort((counts, -degrees, is_mergeable, degrees == 0))[0]
-        is_hub[i] = True
-        edges[i] = edges[:, i] = False
-    return is_hub
+    open_meets = {i: set(others) for i, others in meets.items()}
+    hub = []
+    while any(open_meets.values()):
+        i = min(
+            (i for i, others in open_meets.items() if others),
+            key=lambda i: (None in groups[i].sizes, -len(open_meets[i]), len(groups[i].sizes), i),
+        )
+        hub.append(i)
+        for other in open_meets.pop(i):
+            open_meets[other].discard(i)
+    return sorted(hub)
 
 
 def joint_sizes(hub: Sequence[SizeGroup]) -> list[NewSizes]:
@@ -238,21 +252,32 @@ def scenarios_of(problem: Problem, dim_class: DimClass) -> list[Scenario]:
         hub = dim_class.hub.stored
         stored = [_measured(problem, part, [part.stored], hub) for part in dim_class.parts]
     scenarios: list[Scenario] = []
+    best = -np.inf
     for sizes in dim_class.joint_sizes:
         fixed = {**problem.settled, **sizes}
+        everything = [options_of(problem, dim_class, part, sizes) for part in dim_class.parts]
+        if not problem.limits and most_value(everything) < best:
+            continue  # nothing limits the better one
         if all(served(problem.table, dim, [sizes[dim.name]], fixed) for dim in dim_class.hub.dims):
-            rows = [row_of(problem, dim_class, part, sizes) for part in dim_class.parts]
+            pairs = zip(dim_class.parts, everything, strict=True)
+            rows = [row_of(problem, dim_class, part, sizes, row) for part, row in pairs]
             if all(row.sizes for row in rows) and is_worth_it(rows, stored):
                 scenarios.append(rows)
+                best = max(best, most_value(rows))
     if not scenarios:
         sizes = dim_class.hub.stored if dim_class.may_stay else dim_class.joint_sizes[0]
-        rows = [row_of(problem, dim_class, part, sizes) for part in dim_class.parts]
-        for i, part in enumerate(dim_class.parts):
-            if not rows[i].sizes:
-                everything = options_of(problem, dim_class, part, sizes)
-                rows[i] = everything.where([everything.place(part.stored)])
+        rows = []
+        for part in dim_class.parts:
+            whole = options_of(problem, dim_class, part, sizes)
+            row = row_of(problem, dim_class, part, sizes, whole)
+            rows.append(row if row.sizes else whole.where([whole.place(part.stored)]))
         scenarios.append(rows)
     return scenarios
+
+
+def most_value(rows: Scenario) -> float:
+    """Return the most that options of these rows are worth together."""
+    return sum(float(row.values.max()) for row in rows)
 
 
 def is_worth_it(rows: Scenario, stored: Scenario) -> bool:
@@ -260,15 +285,13 @@ def is_worth_it(rows: Scenario, stored: Scenario) -> bool:
     compared with times that are not known."""
     least_us = sum(row.us.min() for row in rows)
     stored_us = sum(row.us[0] for row in stored) if stored else np.nan
-    most_value = sum(row.values.max() for row in rows)
     is_slower = least_us > stored_us * (1 + ROUNDING)
-    return not is_slower or most_value > sum(row.values[0] for row in stored)
+    return not is_slower or most_value(rows) > most_value(stored)
 
 
-def row_of(problem: Problem, dim_class: DimClass, part: Part, hub_sizes: NewSizes) -> Row:
-    """Return the options of a part beside the hub's sizes that are worth comparing; where none is
-    served well the present size, if it may stay there."""
-    row = options_of(problem, dim_class, part, hub_sizes)
+def row_of(problem: Problem, dim_class: DimClass, part: Part, hub_sizes: NewSizes, row: Row) -> Row:
+    """Return the options of a part's row beside the hub's sizes that are worth comparing; where
+    none is served well the present size, if it may stay there."""
     is_timed = ~np.isnan(row.us)
     is_pair = np.array([None not in sizes.values() for sizes in row.sizes])
     # Of a pair whose time isn't known nobody can say that the dense product is faster.
@@ -315,20 +338,16 @@ def served(
             table.verdicts(dim, numbers[0], numbers[-1], fixed),
             table.beside_padded(dim, numbers[0], numbers[-1], sizes),
         ):
-            for size in numbers:
-                verdict = verdicts.get(size, SizeVerdict(size, "unknown"))
-                is_known = verdict.verdict != "unknown"
-                if is_known and not seems_safe(verdict, table.source.tolerance):
-                    good.discard(size)
+            good.difference_update(verdicts.refused.tolist())
     return good
 
 
 def options_of(problem: Problem, dim_class: DimClass, part: Part, hub_sizes: NewSizes) -> Row:
     """Return all options of a part beside the hub's sizes."""
-    options: list[NewSizes] = [hub_sizes]
+    options: Sequence[NewSizes] = [hub_sizes]
     if part is not dim_class.hub:
         (group,) = part.groups
-        options = [group.at(size) for size in group.sizes]
+        options = group.options
     return _measured(problem, part, options, hub_sizes)
 
 
@@ -352,9 +371,9 @@ def _measured(
         "bytes": nbytes,
         "latency_us": np.nan_to_num(us, nan=np.inf),
     }
+    dims = part.dims
     values = [
-        problem.objective.value(part.dims, sizes, int(parameters[i]))
-        for i, sizes in enumerate(options)
+        problem.objective.value(dims, sizes, int(parameters[i])) for i, sizes in enumerate(options)
     ]
     takes = np.empty((len(problem.limits), count))
     for i, name in enumerate(problem.limits):
@@ -374,6 +393,8 @@ def times_us(table: SizeTable, modules: Sequence[Module], columns: ManySizes) ->
         if np.any(merged):
             us = np.where(merged, _module_us(table, module, [dense_lengths(module, lengths)]), us)
         total = total + us
+        if np.isnan(total).all():
+            break  # nothing more can be known
     return total
 
 
@@ -387,16 +408,19 @@ def _module_us(
     total = np.zeros(1)
     for i, (n, k) in enumerate(lengths):
         n_tp, k_tp = products.shares(module, i, len(lengths))
-        pairs = np.stack(np.broadcast_arrays(*np.atleast_1d(n, k)), axis=-1)
-        shapes, places = np.unique(pairs, axis=0, return_inverse=True)
+        pairs = np.atleast_1d(np.asarray(n) * MAX_LENGTH + k)
+        shapes, places = np.unique(pairs, return_inverse=True)
         times = np.full(len(shapes), np.nan)
-        for place, (n_all, k_all) in enumerate(shapes.tolist()):
+        for place, pair in enumerate(shapes.tolist()):
+            n_all, k_all = divmod(pair, MAX_LENGTH)
             if n_all % n_tp == 0 and k_all % k_tp == 0:
                 bias = module.gemms[i].bias if len(lengths) > 1 else is_biased
                 gemm = Gemm("", n_all // n_tp, k_all // k_tp, bias)
                 time = products.product_us(table.source, gemm, dtype, rows)
                 times[place] = np.nan if time is None else time.value
-        total = total + times[places.ravel()]
+        total = total + times[places]
+        if np.isnan(total).all():
+            break
     return total
 
 
@@ -405,6 +429,8 @@ def undominated(row: Row) -> Row:
     equal ones that of the fewest parameters, then the fastest. The best come first."""
     chosen: list[int] = []
     for i in np.lexsort((np.nan_to_num(row.us), row.parameters, -row.values)).tolist():
+        if chosen and not len(row.takes):
+            break  # nothing is limited: the best is enough
         is_beaten = (row.takes[:, chosen] <= row.takes[:, [i]]).all(0)
         if not is_beaten.any():
             chosen.append(i)

@@ -11,20 +11,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-import torch
-from pydantic import FiniteFloat, NonNegativeInt, TypeAdapter
+import numpy as np
 
 from gacprof.checkpoint.inventory import Dim, Inventory
-from gacprof.checkpoint.tensors import read_tensor
 from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.core.files import read_json
+from gacprof.core.verdicts import Bools, Ints
 
 ObjectiveName = Literal["quality", "pad", "gac"]
 LossCurves = Mapping[str, Mapping[int, float]]
 """What sizes lose, by dim name and size."""
 Losses = Mapping[str, Mapping[int, float] | Sequence[float]]
 """Loss curves as a user gives them: by size, or those of the sizes 0, 1, 2 …"""
-_LOSSES = TypeAdapter(dict[str, dict[NonNegativeInt, FiniteFloat] | list[FiniteFloat]])
 Scores = Mapping[str, float]
 
 
@@ -49,12 +47,15 @@ class Objective:
             return None
         return curve.get(dim.size, 0.0)
 
-    def suits(self, dim: Dim, size: int) -> bool:
-        """Whether the dim may have the size; what a cut loses must be known."""
-        is_useful = not dim.refusal(size) and size <= dim.max_size
-        if self.name == "pad":
-            return is_useful and size >= dim.size
-        return is_useful and self.loss(dim, size) is not None
+    def suits(self, dim: Dim, sizes: Ints) -> Bools:
+        """Which of these sizes the dim may have; what a cut loses must be known."""
+        is_cut = sizes < dim.size
+        may_grow = not dim.refusal(dim.size + 1)
+        may_be_cut = np.full(len(sizes), self.name != "pad" and not dim.refusal(dim.size - 1))
+        if self.name == "quality":
+            may_be_cut &= np.isin(sizes, list(self.losses.get(dim.name, ())))
+        is_kept = (sizes == dim.size) | may_grow
+        return np.where(is_cut, may_be_cut, is_kept) & (sizes >= 1) & (sizes <= dim.max_size)
 
     def value(self, dims: Sequence[Dim], sizes: Mapping[str, int | None], parameters: int) -> float:
         """The value of sizes of these dims, whose weights then have so many parameters."""
@@ -79,9 +80,12 @@ def loss_curves(
     if losses is None:
         ranks = [dim for dim in dims if dim.kind == "rank" and dim.ordered]
         return {dim.name: dict(enumerate(energy_lost(inventory, dim))) for dim in ranks}
+    from pydantic import FiniteFloat, NonNegativeInt, TypeAdapter
+
+    kind = dict[str, dict[NonNegativeInt, FiniteFloat] | list[FiniteFloat]]
     try:
         values = losses if isinstance(losses, Mapping) else read_json(Path(losses))
-        curves = _LOSSES.validate_python(values)
+        curves = TypeAdapter(kind).validate_python(values)
     except ValueError as error:  # pydantic's, too
         reason = " ".join(str(error).splitlines()[:3])
         raise PlanError(
@@ -101,22 +105,22 @@ def energy_lost(inventory: Inventory, dim: Dim) -> list[float]:
 
     For W ≈ u·v with orthonormal directions ‖u[:, i]‖·‖v[i, :]‖ is the singular value σᵢ however Σ
     is split between the factors, so that a cut tail loses Σσᵢ². Where factors are not orthonormal
-    it is the energy of their entries as stored: an estimate. One tensor is read at a time.
+    it is the energy of their entries as stored: an estimate. One block is read at a time.
 
     Raises :class:`CheckpointError` for factors that hold NaN or infinity.
     """
-    strengths = torch.ones(dim.size, dtype=torch.float64)
+    from gacprof.checkpoint.tensors import energies
+
+    energy = np.ones(dim.size)
     for place in dim.places:
-        factor = read_tensor(inventory, place.tensor)
-        if factor.dim() == 2:
-            entries = factor.narrow(place.axis, place.start, dim.size).float()
-            strengths *= torch.linalg.vector_norm(entries, dim=1 - place.axis).double()
-    energy = strengths.square()
+        if len(inventory.tensors[place.tensor].shape) == 2:
+            whole = energies(inventory, place.tensor, place.axis)
+            energy *= whole[place.start : place.start + dim.size]
     total = float(energy.sum())
     if not total < float("inf"):
         raise CheckpointError(
             f"{inventory.path}: the factors of {dim.name} hold NaN or infinity: mend them, or plan "
             "with the objective pad"
         )
-    lost = energy.flip(0).cumsum(0).flip(0) / max(total, 1e-300)
+    lost = energy[::-1].cumsum()[::-1] / max(total, 1e-300)
     return [*lost.tolist(), 0.0]

@@ -18,8 +18,6 @@ from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import LinearConstraint, milp
-from scipy.sparse import csr_matrix, hstack
 
 from gacprof.core.errors import PlanError
 
@@ -275,6 +273,9 @@ def _by_programme(options: Options, room: Floats) -> tuple[list[Ints], float]:
 
 def _highs(options: Options, room: Floats):  # type: ignore[no-untyped-def]
     """Solve the integer programme: one scenario a class, one option for each row of it."""
+    from scipy.optimize import LinearConstraint, milp
+    from scipy.sparse import csr_matrix, hstack
+
     rows, scenarios = len(options.scenario_of), len(options.class_of)
     columns = options.values.size
     units = np.maximum(np.abs(room), TINY)

@@ -177,7 +177,7 @@ def map_section(cliff_map: CliffMap) -> Section:
     if cliff_map.environment.kind == "virtual":
         remark = "A virtual GPU has kernels and no latencies: no size is safe or misaligned by it."
         for curve in curves:
-            kernels = {verdict.size: verdict.reason for verdict in curve.sizes}
+            kernels = {verdict.size: verdict.kernel or verdict.reason for verdict in curve.sizes}
             rows += kernel_rows(axis_text(curve.axis), kernels)
         columns: Row = ("curve", "sizes", "served by")
         return Section(title, headline, columns, rows, [*warnings, remark])

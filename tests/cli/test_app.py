@@ -143,7 +143,7 @@ import sys
 
 class Lacking:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {"numpy", "pandas", "torch", "transformers"}:
+        if name.partition(".")[0] in {"pandas", "scipy", "torch", "transformers"}:
             raise ModuleNotFoundError(name=name)
 
 sys.meta_path.insert(0, Lacking())

@@ -173,13 +173,16 @@ def test_a_failed_size_is_unknown_with_its_reason() -> None:
     cliff_map = build_map(PlantedRun((linear("N"),), refused={100: "out of memory"}))
     verdict = cliff_map.judge([use("N")], [100])[0]
     assert (verdict.verdict, verdict.reason) == ("unknown", "out of memory")
+    assert verdict.cause == "failed"
     assert [w.kind for w in cliff_map.warnings] == ["failed"]
 
 
 def test_kernels_are_the_reasons() -> None:
     name = "ampere_fp16_s16816gemm_fp16_128x128_ldg8_f2f_stages_32x5_tn"
     run = PlantedRun((linear("N"),), kernel_names=lambda point: (name,))
-    assert "m16n8k16" in build_map(run).judge([use("N")], [96])[0].reason
+    safe, misaligned = build_map(run).judge([use("N")], [96, 97])
+    assert "m16n8k16" in safe.kernel and safe.kernel in safe.reason
+    assert (safe.cause, misaligned.cause) == ("", "slower")
 
 
 def test_a_virtual_gpus_map_has_kernels_and_no_verdict(tmp_path: Path, planted: CliffMap) -> None:
@@ -189,7 +192,7 @@ def test_a_virtual_gpus_map_has_kernels_and_no_verdict(tmp_path: Path, planted: 
     for uses in ([use("N")], [use("N"), use("K")]):
         verdict = cliff_map.judge(uses, [96])[0]
         assert (verdict.verdict, verdict.latency_us) == ("unknown", None)
-        assert "k" in verdict.reason
+        assert "k" in verdict.kernel
     assert cliff_map.latency_us(Gemm("w", 96, 512), 64, "float16") is None
     replace(planted, environment=environment).save(tmp_path / "map.json")
     with pytest.raises(MapError):

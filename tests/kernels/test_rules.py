@@ -7,6 +7,7 @@ from golden_answers import is_verdict_frozen, read_golden, use_of, verdicts_answ
 
 from gacprof.core.errors import ConfigError
 from gacprof.core.sizes import Gemm, Interval
+from gacprof.core.verdicts import Verdicts
 from gacprof.gpus.architectures import tiers_of
 from gacprof.gpus.datasheet import GPUS
 from gacprof.kernels.rules import Rules
@@ -85,3 +86,28 @@ def test_what_nobody_knows_is_refused() -> None:
         tiers_of("sm9")
     verdict = Rules("a100").judge([use_of("N", 4096, 1024, "float8_e4m3")], [128])[0]
     assert verdict.verdict == "unknown"
+
+
+@pytest.mark.parametrize("gpu", ["h100", "rtx5090"])
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_arrays_say_what_the_verdicts_say(gpu: str, ranks: int) -> None:
+    uses = [use_of("N", 4096, 8, "float16", ranks), use_of("K", 48, 8, "bfloat16", ranks)]
+    verdicts = Rules(gpu).judge(uses, range(4000, 4200))
+    assert isinstance(verdicts, Verdicts)
+    for i, size in enumerate(range(4000, 4200)):
+        assert verdicts[i] == verdicts.of(size) == Rules(gpu).judge(uses, [size])[0]
+    assert verdicts.is_known.tolist() == [v.verdict != "unknown" for v in verdicts]
+    may_be_chosen = [v.size for v in verdicts if v.verdict in ("safe", "undecided")]
+    assert verdicts.offered.tolist() == may_be_chosen
+    assert verdicts.of(5000) is None and verdicts == list(verdicts)
+
+
+def test_kernel_and_cause_are_data() -> None:
+    rules = Rules("a100")
+    odd, best = rules.judge([use_of("N", 4096, 1024, "float16")], [1001, 1024])
+    beside_odd = rules.judge([use_of("N", 4095, 1024, "float16")], [1024])[0]
+    few_rows = rules.judge([use_of("N", 4096, 1, "float16")], [1024])[0]
+    causes = [verdict.cause for verdict in (odd, best, beside_odd, few_rows)]
+    assert causes == ["alignment", "", "other_side", "few_rows"]
+    assert odd.kernel and odd.kernel != best.kernel
+    assert rules.judge([use_of("N", 4096, 1, "float8_e4m3")], [8])[0].cause == "no_rules"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from itertools import product
 from pathlib import Path
@@ -9,16 +10,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from formula_source import FormulaSource, teeth_of
+from formula_source import FormulaSource, teeth_of, write_checkpoint
 from safetensors.numpy import save_file
 from tool_folders import FIXTURES
 
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.scan import scan
 from gacprof.core.errors import GacprofError, PlanError
+from gacprof.core.sizes import Use
 from gacprof.diagnosing.diagnosis import diagnose
+from gacprof.kernels.rules import Rules
+from gacprof.planning.pareto import pareto
 from gacprof.planning.plan import Plan, footprint, load_plan
-from gacprof.planning.planner import pareto, plan
+from gacprof.planning.planner import plan
 from gacprof.planning.quality import energy_lost
 from gacprof.realigning.realign import realign
 from gacprof.workload.products import Products
@@ -111,6 +115,53 @@ def test_energy_is_that_of_the_singular_values(pairs: Inventory) -> None:
     lost = energy_lost(pairs, dim)
     assert lost[40] == pytest.approx(strength[40:].sum() / strength.sum(), rel=1e-3)
     assert lost[0] == pytest.approx(1.0) and lost[61] == 0.0
+
+
+@pytest.mark.parametrize("rank", [130, 1500])
+def test_energy_is_exact_over_many_blocks(tmp_path: Path, rank: int) -> None:
+    draw = np.random.default_rng(0)
+    first = draw.normal(size=(rank, 1024)).astype(np.float32)
+    second = draw.normal(size=(1200, rank)).astype(np.float32)
+    pair = {"BLinear": first, "ALinear": second}
+    save_file(
+        {f"{ATTENTION}.q_proj.{name}.weight": factor for name, factor in pair.items()},
+        tmp_path / "model.safetensors",
+    )
+    (tmp_path / "config.json").write_text("{}")
+    inventory = scan(tmp_path)
+    energy = (first.astype(float) ** 2).sum(1) * (second.astype(float) ** 2).sum(0)
+    lost = energy_lost(inventory, inventory.dims[0])
+    expected = energy[::-1].cumsum()[::-1] / energy.sum()
+    assert lost[:-1] == pytest.approx(expected.tolist(), rel=1e-6)
+
+
+class CountingRules(Rules):
+    """Rules that count how often they are asked."""
+
+    questions = 0
+
+    def judge(self, uses: Sequence[Use], sizes: Sequence[int]) -> Any:
+        self.questions += 1
+        return super().judge(uses, sizes)
+
+
+def test_a_source_is_asked_few_times_a_dim(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    shapes = {}
+    for layer in range(8):
+        mlp = f"model.layers.{layer}.mlp"
+        ranks = draw.integers(200, 400, 3).tolist()
+        for part, rank in zip(("gate", "up"), ranks[:2], strict=True):
+            shapes[f"{mlp}.{part}_proj.ALinear.weight"] = (1400, rank)
+            shapes[f"{mlp}.{part}_proj.BLinear.weight"] = (rank, 512)
+        shapes[f"{mlp}.down_proj.ALinear.weight"] = (512, ranks[2])
+        shapes[f"{mlp}.down_proj.BLinear.weight"] = (ranks[2], 1400)
+    inventory = scan(write_checkpoint(tmp_path / "mlps", shapes))
+    diagnosing, planning = CountingRules("h100"), CountingRules("h100")
+    diagnose(inventory, diagnosing)
+    plan(inventory, planning, objective="pad")
+    assert diagnosing.questions <= 2 * len(inventory.dims)
+    assert planning.questions <= 3 * len(inventory.dims)
 
 
 def test_limits_of_memory_and_time_hold_together(pairs: Inventory) -> None:

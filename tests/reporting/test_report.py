@@ -20,7 +20,8 @@ from gacprof.diagnosing.diagnosis import diagnose
 from gacprof.diagnosing.explain import explain
 from gacprof.export.export import Exported
 from gacprof.lint.lint import lint
-from gacprof.planning.planner import pareto, plan
+from gacprof.planning.pareto import pareto
+from gacprof.planning.planner import plan
 from gacprof.realigning.realign import realign
 from gacprof.reporting.page import read_artefact, report
 from gacprof.reporting.sections import RESULTS, grouped, json_of, kind_of, section_of
