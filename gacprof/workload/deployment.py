@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from gacprof.checkpoint.storage import Storage
 from gacprof.core.errors import ConfigError
+from gacprof.core.points import MAX_DIM
 from gacprof.core.sizes import SizeSource
 from gacprof.kernels.requirements import Engine
 
@@ -73,6 +74,6 @@ def workload(tokens: Tokens | None, source: SizeSource) -> dict[int, float]:
     weights = dict(tokens) if isinstance(tokens, Mapping) else dict.fromkeys(tokens, 1.0)
     amounts = [*weights, *weights.values()]
     is_number = all(isinstance(n, Real) and 0 < n < inf for n in amounts)
-    if not weights or not is_number or min(weights) < 1:
-        raise ConfigError(f"tokens {weights}: give positive counts, such as 1 1024")
+    if not weights or not is_number or not 1 <= min(weights) <= max(weights) <= MAX_DIM:
+        raise ConfigError(f"tokens {weights}: give counts from 1 to {MAX_DIM}, such as 1 1024")
     return weights

@@ -77,6 +77,7 @@ def test_a_map_and_a_gpu_are_one_parameter(capsys: pytest.CaptureFixture[str]) -
         ["diagnose", str(ASVD), "--gpu", "h100", "--tokens", "1", "1023.9"],
         ["plan", str(ASVD), "h100", "--multiple", "1.5"],
         ["plan", str(ASVD), "h100", "--memory", "1e400"],
+        ["plan", str(ASVD), "h100", "--tokens", "9" * 30],
         ["explain", "9" * 30, "h100", "--dim", "K"],
         ["explain", "-7", "h100", "--dim", "K"],
         ["sweep", "--model", str(ASVD), "--ranks", "64", "--dry-run"],
