@@ -1,8 +1,7 @@
 """An inventory made of a config.json alone: the products of each kind of layer, once.
 
-Field names are read, nothing is executed. ``families.toml`` says what a size is called, what a
-family means by silence, and which linear layers a kind of layer has. A size that the config doesn't
-say is 0 and named in ``missing``; it is never assumed.
+``families.toml`` says what a size is called, what a family means by silence, and which linear
+layers a kind of layer has. A size that the config doesn't say is 0; it is never assumed.
 """
 
 from __future__ import annotations
@@ -12,11 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from math import prod
 from pathlib import Path
-from typing import Any, Literal, Required
-
-from typing_extensions import TypedDict
+from typing import Any
 
 from gacprof.checkpoint.inventory import AttentionHeads, Inventory, Module
+from gacprof.checkpoint.layouts.configs import part_of
 from gacprof.core.dtypes import dtype_name
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import shipped_table
@@ -24,9 +22,6 @@ from gacprof.core.sizes import Gemm
 
 FAMILIES = Path(__file__).with_name("families.toml")
 MAX_SIZE = 1 << 31
-"""No size of a model comes near it."""
-TEXT_PARTS = ("text_config", "llm_config", "language_config")
-"""Text models in multimodal configs: transformers', InternVL's, DeepSeek-VL's."""
 VISION_PARTS = ("vision_config", "visual", "vision_tower_config", "vit_config")
 COMPRESSED = (
     r"truncation_ranks|head_wise_ranks|slicing_config|lowrank_config|rank_map|block_configs"
@@ -42,57 +37,18 @@ SHARED_WIDTHS = (
 """Sizes that say a shared expert's width where no family does."""
 
 
-class Family(TypedDict, total=False):
-    """What configs of some model types mean; the words are explained in ``families.toml``."""
-
-    types: list[str]
-    head_dim: int
-    kv_heads: int | Literal["heads"]
-    mlp_ratio: int
-    expert_width: str
-    shared_width: str | list[str]
-    mlp_width: str
-    is_gated: bool
-    q_gate: bool
-    experts_only: bool
-    dense_if_listed: bool
-    dense_too: bool
-    mixer: Literal["mla", "v4", "mamba", "mamba1"]
-
-
-class LinearRow(TypedDict, total=False):
-    """A linear layer: ``N`` and ``K`` are sizes or sides; it is there with all sizes that it
-    ``needs`` and without those that it ``lacks``."""
-
-    name: Required[str]
-    role: Required[str]
-    N: Required[str]
-    K: Required[str]
-    needs: list[str]
-    lacks: list[str]
-
-
-class FamilyTables(TypedDict):
-    """``families.toml``: the config's names of sizes, families, sides (sums of products of sizes),
-    and the linear layers of each kind of block."""
-
-    fields: dict[str, list[str]]
-    fields_of_mamba: dict[str, list[str]]
-    families: dict[str, Family]
-    sides: dict[str, list[list[str]]]
-    modules: dict[str, list[LinearRow]]
-
-
-TABLES = shipped_table(FAMILIES, FamilyTables)
+Family = Mapping[str, Any]
+"""A row of ``families.toml``: what configs of some model types mean."""
+TABLES = shipped_table(FAMILIES, dict[str, Any])
 
 
 def _family_of(model_type: str) -> Family | None:
     """The row of ``families.toml`` that lists a model type, as it is or without ``_text``."""
-    plain = model_type.removesuffix("_text").replace("-", "_")
-    families: dict[str, Family] = {}
-    for family in TABLES["families"].values():
-        families.update(dict.fromkeys(family["types"], family))
-    return families.get(model_type) or families.get(plain)
+    for name in (model_type, model_type.removesuffix("_text").replace("-", "_")):
+        for family in TABLES["families"].values():
+            if name in family["types"]:
+                return family  # type: ignore[no-any-return]
+    return None
 
 
 class ConfigSizes:
@@ -101,8 +57,7 @@ class ConfigSizes:
     ``values`` are those of the text part, ``whole`` the config as it is; ``sizes`` has every size
     that ``families.toml`` names and those that follow from others, 0 where nothing says one;
     ``missing`` collects the config's names of sizes that a product needs and that aren't there.
-    Raises :class:`ConfigError` for what is no size, and for a config of a compressed model, whose
-    sizes it doesn't state in full.
+    Raises :class:`ConfigError` for what is no size, and for a config of a compressed model.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -124,12 +79,12 @@ class ConfigSizes:
             self.fields = self.fields | TABLES["fields_of_mamba"]
         stated = {name: stated_size(self.values, fields) for name, fields in self.fields.items()}
         stated["vision_heads"] = stated_size(self.vision, self.fields["vision_heads"])
-        self.family: Family = _family_by_sizes(stated) if family is None else family
+        self.family = family or _family_by_sizes(stated)
         self.sizes = self._completed(stated)
 
     def _completed(self, stated: Mapping[str, int]) -> dict[str, int]:
-        """All sizes: as the config states them, else as the family means them, else as they follow
-        from others. Each line reads what the lines before it filled in."""
+        """All sizes: as stated, else as the family means them, else as they follow from others.
+        Each line reads what the lines before it filled in."""
         sizes, family, values = dict(stated), self.family, self.values
         hidden, heads, mamba_heads = (sizes[n] for n in ("hidden_size", "heads", "mamba_heads"))
         if values.get("multi_query") is True and not values.get("new_decoder_architecture"):
@@ -155,7 +110,7 @@ class ConfigSizes:
     def _factors_of(self, width: str) -> list[str]:
         """The sizes whose product a width is, as the family means it; none where it has no such."""
         meaning = self.family.get(width, [])
-        return [meaning] if isinstance(meaning, str) else list(meaning)  # type: ignore[call-overload]
+        return [meaning] if isinstance(meaning, str) else meaning
 
     def get(self, name: str) -> int:
         """A size by its plain name; 0 where neither the config nor its family says it."""
@@ -170,8 +125,7 @@ class ConfigSizes:
         return (*stated, *fields, name)[0]
 
     def side(self, name: str) -> int:
-        """The length of a product's side, 0 where a size of it isn't known; the config's names of
-        such sizes are noted as missing."""
+        """The length of a product's side; 0 where a size of it is missing, which is noted."""
         terms = TABLES["sides"].get(name, [[name]])
         unknown = [size for size in chain.from_iterable(terms) if not self.sizes[size]]
         self.missing += map(self.field, unknown)
@@ -196,7 +150,7 @@ class ConfigSizes:
 
 def _family_by_sizes(stated: Mapping[str, int]) -> Family:
     """What a type that no row lists means, by the sizes that its config states."""
-    family: Family = {}
+    family: dict[str, Any] = {}
     if stated["moe_intermediate_size"]:
         family["expert_width"] = "moe_intermediate_size"
     elif stated["experts"] > 1:
@@ -217,11 +171,12 @@ def _quotient(whole: int, parts: int) -> int:
 
 def _text_values(whole: Mapping[str, Any]) -> Mapping[str, Any]:
     """The text model's fields; those of ``ffn_config`` and ``attn_config`` (DBRX, MPT) too."""
-    parts = {name: part for name, part in whole.items() if isinstance(part, Mapping)}
-    plain = {name: value for name, value in whole.items() if name not in parts}
-    inner = {**parts.get("ffn_config", {}), **parts.get("attn_config", {})}
-    text = [parts[name] for name in TEXT_PARTS if name in parts]
-    return {**inner, **plain, **parts, **(text[0] if text else {})}
+    inner: dict[str, Any] = {}
+    for name in ("ffn_config", "attn_config"):
+        if isinstance(whole.get(name), Mapping):
+            inner |= whole[name]
+    _, text = part_of(whole)
+    return {**inner, **whole, **text}
 
 
 def stated_size(values: Mapping[str, Any], fields: Sequence[str]) -> int:
@@ -232,9 +187,7 @@ def stated_size(values: Mapping[str, Any], fields: Sequence[str]) -> int:
 
 def whole_number(value: Any, field: str) -> int:
     """Return a field's value as a size, 0 where it has none. A list of equal sizes counts as one.
-
-    Raises :class:`ConfigError` for what is no size, and for sizes that differ from layer to layer.
-    """
+    Raises :class:`ConfigError` for what is no size, or differs from layer to layer."""
     if isinstance(value, list) and value and field != "intermediate_size":
         if len(set(map(str, value))) > 1:
             raise ConfigError(f"the config's {field} differs from layer to layer: diagnose weights")
@@ -246,12 +199,10 @@ def whole_number(value: Any, field: str) -> int:
     return value
 
 
-def inventory_of_sizes(sizes: ConfigSizes, path: str = "config.json") -> Inventory:
+def inventory_of_sizes(sizes: ConfigSizes) -> Inventory:
     """Return the inventory of the model that a config describes, one layer of each kind: modules
-    with one dense product each, no tensors, no adjustable dims.
-
-    A size that the config doesn't say is 0, and ``sizes.missing`` then names it.
-    """
+    with one dense product each, no tensors, no adjustable dims. What a product needs and the config
+    doesn't say is added to ``sizes.missing``."""
     dtype = dtype_name(sizes.values.get("dtype") or sizes.values.get("torch_dtype") or "bfloat16")
     attentions = []
     if sizes.get("heads") and sizes.mixer == "grouped":
@@ -266,7 +217,7 @@ def inventory_of_sizes(sizes: ConfigSizes, path: str = "config.json") -> Invento
         tensors={},
         config=sizes.whole,
         container="config",
-        path=path,
+        path="config.json",
         layout="config",
         modules=tuple(modules),
         dims=(),
@@ -279,8 +230,8 @@ def _modules(sizes: ConfigSizes, dtype: str) -> Iterator[Module]:
     for block in _blocks(sizes):
         layer = 1 if block == "global" else 0
         for row in TABLES["modules"][block]:
-            needs, lacks = row.get("needs", []), row.get("lacks", [])
-            if all(map(sizes.get, needs)) and not any(map(sizes.get, lacks)):
+            is_there = all(map(sizes.get, row.get("needs", ())))
+            if is_there and not any(map(sizes.get, row.get("lacks", ()))):
                 name = f"model.layers.{layer}.{row['name']}"
                 shape = sizes.side(row["N"]), sizes.side(row["K"])
                 yield _module(name, row["role"], layer, shape, dtype)

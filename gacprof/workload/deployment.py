@@ -21,18 +21,11 @@ DEFAULT_TOKENS: Mapping[int, float] = MappingProxyType({1: 1.0, 1024: 1.0})
 
 @dataclass(frozen=True, kw_only=True)
 class Deployment:
-    """A number of ranks and what they run.
+    """Ranks and what they run: ``tp`` tensor-parallel ones, ``ep`` that share out whole experts,
+    ``dp`` data-parallel ones. ``tokens`` are rows of x, and how often each count runs.
 
-    Attributes
-    ----------
-    tp, ep, dp
-        Tensor-parallel ranks, ranks that share out whole experts, data-parallel ranks.
-    tokens
-        Rows of x, and how often each count runs.
-    engine
-        What it fuses, pads and shares unevenly; None: Megatron-LM's rules, nothing is fused.
-    storage
-        How weights are stored; None: as the config says.
+    The ``engine`` says what is fused, padded and shared unevenly (None: nothing is fused, and
+    Megatron-LM's rules), ``storage`` how weights are stored (None: as the config says).
     """
 
     tp: int = 1
@@ -63,11 +56,8 @@ class Deployment:
 
 
 def workload(tokens: Tokens | None, source: SizeSource) -> dict[int, float]:
-    """Token counts and their weights: counts alone weigh 1 each; None means those that the source
-    holds, else :data:`DEFAULT_TOKENS`.
-
-    Raises :class:`ConfigError` for counts or weights that are not positive.
-    """
+    """Token counts and their weights, by default 1 each; None: those that the source holds, else
+    :data:`DEFAULT_TOKENS`. Raises :class:`ConfigError` for what is not positive."""
     if tokens is None:
         tokens = list(source.tokens) or DEFAULT_TOKENS
     weights = dict(tokens) if isinstance(tokens, Mapping) else dict.fromkeys(tokens, 1.0)

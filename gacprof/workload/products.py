@@ -44,12 +44,11 @@ ALWAYS_FUSED = frozenset({"in_proj", "in_proj_qkvz", "w1/w3"})
 class Product:
     """One matrix product as one device runs it.
 
-    ``weights`` are several tensors where they are multiplied together; ``parts`` are then the
-    products of each. ``module`` is the first one's, with ``{}`` in place of the layer's number.
-    ``role.part`` says whether it is dense, of an expert or of a shared expert. ``N`` and ``K`` are
-    0 where a config doesn't say them, None where ranks cannot share them evenly; ``whole`` is the
-    length that ``ranks`` ranks share, before they do. ``rows`` are rows of x, and how often each
-    number of them runs; none where that isn't known.
+    ``parts`` are the products of several ``weights`` that are multiplied together; ``module``
+    is the first one's, with ``{}`` for the layer's number. ``N`` and ``K`` are 0 where a config
+    doesn't say them, None where ranks cannot share them evenly; ``whole`` is the length that
+    ``ranks`` ranks share. ``rows`` are rows of x, and how often each number of them runs; none
+    where that isn't known.
     """
 
     weights: tuple[str, ...]
@@ -85,23 +84,9 @@ class Product:
 class Products:
     """The products of a checkpoint, run for a workload.
 
-    Parameters
-    ----------
-    inventory
-        The checkpoint.
-    tokens
-        Rows of x and how often each count runs.
-    tp
-        Tensor-parallel ranks that share the products.
-    dtype
-        The type that all products are computed in; by default each module's own.
-    deployment
-        An engine's ranks in place of ``tokens`` and ``tp``. What they cannot share is then None.
-
-    Raises
-    ------
-    ConfigError
-        Where ``tp`` ranks cannot share the heads of a layer.
+    ``tokens`` are rows of x and how often each count runs; ``tp`` ranks share the products, which
+    are computed in ``dtype``, by default each module's own. Raises :class:`ConfigError` where ranks
+    cannot share the heads of a layer; for a ``deployment`` the side is None there.
     """
 
     def __init__(
@@ -119,6 +104,7 @@ class Products:
         self.dtype = dtype and compute_dtype(dtype)
         self.plain_dtype = self.dtype or plain_dtype(inventory)
         self.sharing = Sharing(inventory, deployment or Deployment(tp=tp, tokens=tokens))
+        self.rows_of = self.sharing.rows_of
         self.fused = ALWAYS_FUSED
         if deployment is None:
             self.sharing.refuse_uneven_heads()
@@ -133,13 +119,8 @@ class Products:
             return self.dtype
         return stored if stored in DTYPES and stored != "int8" else self.plain_dtype
 
-    def rows_of(self, module: Module) -> Mapping[int, float]:
-        """How many rows reach a module's products, and how often; nothing where not known."""
-        return self.sharing.rows_of(module)
-
     def together(self, modules: Iterable[Module]) -> list[list[Module]]:
-        """Modules in groups, each of those that are multiplied as one: dense ones of one parent
-        that kernels or the engine fuse. Most are alone."""
+        """Groups of modules that are multiplied as one: dense ones of one parent that are fused."""
         groups: dict[object, list[Module]] = {}
         for i, module in enumerate(modules):
             key: object = i
@@ -187,17 +168,14 @@ class Products:
         """What all ranks together hold of N beyond its length: heads that they repeat, and rows
         that pad a vocabulary."""
         last = len(module.gemms) - 1
-        if self._shared_side(module, last, last + 1) != "N":
-            return 0
         local = self.sharing.local(module, module.gemms[last].N)
-        if local is None:
+        if self._shared_side(module, last, last + 1) != "N" or local is None:
             return 0
         return local * self.shares(module, last, last + 1)[0] - module.gemms[last].N
 
     def uses_of(self, dim: Dim, sizes: NewSizes = AS_STORED) -> list[Use]:
-        """The dim's part in every product that it feeds, at each number of rows, whatever its own
-        size. Other dims have the sizes named, else those stored. Experts whose rows aren't known
-        are taken to get all tokens."""
+        """The dim's part in every product that it feeds, at each number of rows. Other dims have
+        the sizes named, else those stored. Experts whose rows aren't known get all tokens."""
         uses = []
         size = dim.size
         for module, *others in self.together(self.inventory.modules_of[dim.name]):
@@ -241,25 +219,20 @@ class Products:
 
     def _products(self, module: Module, sizes: NewSizes) -> Iterator[Product]:
         """A module's products on one device."""
-        role = role_of_module(module)
         gemms = self.gemms(module, sizes)
         for i, gemm in enumerate(gemms):
-            n: int | None = gemm.N
-            k: int | None = gemm.K
             side = self._shared_side(module, i, len(gemms))
             whole = gemm.K if side == "K" else gemm.N
             if side == "N":
                 whole -= self._repeated(module)
-                n = self.sharing.local(module, whole)
-            elif side == "K":
-                k = self.sharing.local(module, whole)
+            part = self.sharing.local(module, whole)
             yield Product(
                 weights=(gemm.weight,),
                 module=re.sub(r"\.layers\.\d+\.", ".layers.{}.", module.name),
                 layer=module.layer,
-                role=role,
-                N=n,
-                K=k,
+                role=role_of_module(module),
+                N=part if side == "N" else gemm.N,
+                K=part if side == "K" else gemm.K,
                 whole=whole,
                 ranks=self.sharing.ranks_of(module),
                 rows=self.rows_of(module),
@@ -273,30 +246,24 @@ class Products:
     ) -> Interval | None:
         """The time of the workload in these modules' products on one device; None where that of
         one isn't known. Equal products are looked up once."""
-        counts: Counter[tuple[int, int, bool, str, tuple[tuple[int, float], ...]]] = Counter()
+        counts: Counter[tuple[Gemm, str, tuple[tuple[int, float], ...]]] = Counter()
         for product in self.on_device(modules, sizes):
             if not product.N or not product.K:
                 return None
-            rows = tuple(product.rows.items())
-            counts[product.N, product.K, product.bias, product.dtype, rows] += 1
+            gemm = Gemm("", product.N, product.K, product.bias)
+            counts[gemm, product.dtype, tuple(product.rows.items())] += 1
         total = ZERO
-        for (n, k, bias, dtype, rows), count in counts.items():
-            time = self.product_us(source, Gemm("", n, k, bias), dtype, dict(rows))
+        for (gemm, dtype, rows), count in counts.items():
+            time = self.product_us(source, gemm, dtype, dict(rows))
             if time is None:
                 return None
             total += time.scaled(count)
         return total
 
     def product_us(
-        self,
-        source: SizeSource,
-        gemm: Gemm,
-        dtype: str,
-        rows: Mapping[int, float] | None = None,
+        self, source: SizeSource, gemm: Gemm, dtype: str, rows: Mapping[int, float]
     ) -> Interval | None:
-        """The time of one product at all numbers of rows, by default those of the workload; None
-        where it is not known."""
-        rows = self.tokens if rows is None else rows
+        """The time of one product at all of these numbers of rows; None where it is not known."""
         total = ZERO
         for length, weight in rows.items():
             time = source.latency_us(gemm, length, dtype)
@@ -309,20 +276,17 @@ class Products:
 def products(
     inventory: Inventory, deployment: Deployment, sizes: NewSizes = AS_STORED
 ) -> list[Product]:
-    """Return what one device of a deployment multiplies, with dims at these sizes.
-
-    Where ranks cannot share a side evenly the product is there, and the side is None.
-    """
+    """Return what one device of a deployment multiplies, with dims at these sizes."""
     model = Products(inventory, deployment.tokens, deployment.tp, deployment=deployment)
     return model.on_device(inventory.modules, sizes)
 
 
 def _fuse(parts: Sequence[Product]) -> Product:
     """The parts as one product: N is their sum, where all of them are known."""
-    n: int | None = None
-    lengths = [part.N for part in parts if part.N is not None]
-    if len(lengths) == len(parts):
-        n = sum(lengths) if all(lengths) else 0
+    lengths = [part.N for part in parts]
+    n = None if None in lengths else 0
+    if all(lengths):
+        n = sum(filter(None, lengths))
     weights = tuple(chain.from_iterable(part.weights for part in parts))
     return replace(parts[0], weights=weights, N=n, parts=tuple(parts))
 
@@ -387,8 +351,7 @@ def coupled_dims(inventory: Inventory, dim: Dim) -> list[Dim]:
 def padded_neighbours(
     inventory: Inventory, dim: Dim, multiple: int, sizes: NewSizes = AS_STORED
 ) -> dict[str, int]:
-    """Return the coupled dims of a dim that can be padded, at the next multiples of their
-    ``sizes``. A merged one is none."""
+    """Return the coupled dims that can be padded, at the next multiples of their ``sizes``."""
     padded = {}
     for other in coupled_dims(inventory, dim):
         size = sizes.get(other.name, other.size)

@@ -7,7 +7,9 @@ split at its outer side, so that the ranks of factors stay whole.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
+from functools import cached_property
 
 from gacprof.checkpoint.from_config import ConfigSizes
 from gacprof.checkpoint.inventory import Inventory, Module
@@ -30,26 +32,26 @@ class Sharing:
         engine = deployment.engine
         self.uneven = engine.uneven if engine else frozenset()
         self.vocab_multiple = engine.vocab_multiple if engine else 1
-        self.storage = deployment.storage or _storage_of(inventory)
         self._attentions = {a.layer: a for a in inventory.attentions}
-        self._stated: dict[str, int] = {}
-        self._rows: dict[int, Mapping[int, float]] = {}
+        try:
+            self.storage = deployment.storage or storage_of_config(inventory.config)
+        except ConfigError:
+            self.storage = Storage("unknown", "unknown")
 
-    def stated(self, name: str) -> int:
-        """A size that the config states; 0 where it says none, or one that differs by layer."""
-        if name not in self._stated:
-            try:
-                self._stated[name] = ConfigSizes(self.inventory.config).get(name)
-            except ConfigError:
-                self._stated[name] = 0
-        return self._stated[name]
+    @cached_property
+    def stated(self) -> Mapping[str, int]:
+        """The sizes that the config states; 0 where it says none, or they differ by layer."""
+        try:
+            return defaultdict(int, ConfigSizes(self.inventory.config).sizes)
+        except ConfigError:
+            return defaultdict(int)
 
     def count(self, name: str, layer: int | None) -> int:
         """How many heads or groups of this name there are; 0 where that isn't known."""
         attention = self._attentions.get(layer or 0)
         if attention is not None and name in ("heads", "kv_heads"):
             return attention.heads if name == "heads" else attention.kv_heads
-        return self.stated(name) if name else 0
+        return self.stated[name]
 
     def ranks_of(self, module: Module) -> int:
         """The ranks among which no two hold the same of a module's weight."""
@@ -83,7 +85,7 @@ class Sharing:
         if role.repeated == "kv_heads" and attention is not None:
             return 2 * attention.kv_heads * attention.head_dim
         if role.repeated == "mamba_groups":
-            return 2 * self.stated("mamba_groups") * self.stated("mamba_state")
+            return 2 * self.stated["mamba_groups"] * self.stated["mamba_state"]
         return 0
 
     def _stretch(self, role: Role, counted: str, layer: int | None, length: int) -> int | None:
@@ -109,22 +111,19 @@ class Sharing:
         """
         if role_of_module(module).part != "expert":
             return self.deployment.tokens
-        stored = self._experts_in(module)
-        if stored not in self._rows:
-            self._rows[stored] = self._expert_rows(stored)
-        return self._rows[stored]
+        return self._expert_rows(self._experts_in(module))
 
     def _experts_in(self, module: Module) -> int:
         """How many experts a module stands for: those of a stack, or of a config; else 1."""
         gemm = module.gemms[-1]
         info = self.inventory.tensors.get(gemm.weight)
         if info is None:
-            return max(1, self.stated("experts"))
+            return max(1, self.stated["experts"])
         return max(1, info.numel // max(1, gemm.N * gemm.K)) if len(module.gemms) == 1 else 1
 
     def _expert_rows(self, stored: int) -> Mapping[int, float]:
         """The rows of so many equal experts, of which expert-parallel ranks hold equal parts."""
-        experts, chosen = self.stated("experts"), self.stated("experts_per_token")
+        experts, chosen = self.stated["experts"], self.stated["experts_per_token"]
         if not experts or not chosen:
             return {}
         share = min(1.0, chosen / experts)
@@ -147,13 +146,6 @@ class Sharing:
                         f"{self.ranks['tp']} TP ranks cannot share the {count} {name} of "
                         f"{module.name}: choose a tp that divides them"
                     )
-
-
-def _storage_of(inventory: Inventory) -> Storage:
-    try:
-        return storage_of_config(inventory.config)
-    except ConfigError:
-        return Storage("unknown", "unknown")
 
 
 def _up(length: int, multiple: int) -> int:
