@@ -31,7 +31,7 @@ MAX_NAME_LENGTH = 4096
 """Published names have 150 characters; to match patterns takes a time that grows with the square.
 """
 MAX_VIEWS = 4
-"""How often a file's bytes may be seen through other tensors: a fused weight and its parts are 2."""
+"""How often a file's bytes may be seen through tensors: a fused weight and its parts are 2."""
 
 
 def find_weights(folder: Path) -> Path:

@@ -33,7 +33,7 @@ is_derived = re.compile(
     r"(.*\.)?(rotary_emb\.(inv_freq|cos_cached|sin_cached)|position_ids"
     r"|(attn|attention)\.(masked_)?bias)"
 ).fullmatch
-"""Whether a tensor, by its name, is one that models make for themselves. Old checkpoints store it."""
+"""Whether a tensor, by its name, is one that models make for themselves; old ones store it."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,7 @@
 """A checkpoint of any layout as a transformers model, every weight accounted for.
 
-The model is built from its config with parameters on the meta device; then every layer that the
-checkpoint has differently (factored, narrower, sliced) takes its place. No code that a checkpoint
-brings is run: the classes are transformers' own.
+The model is built from its config on the meta device; then every layer that the checkpoint has
+differently (factored, narrower, sliced) takes its place. No code that a checkpoint brings is run.
 """
 
 from __future__ import annotations
@@ -28,9 +27,6 @@ from gacprof.checkpoint.tensors import read_tensor
 from gacprof.core.dtypes import dtype_name
 from gacprof.core.errors import CheckpointError, ConfigError
 from gacprof.devices.device import first_line
-
-HEAD_COUNTS = {"num_attention_heads", "num_key_value_heads"}
-"""Keys of a config."""
 
 
 def load_model(
@@ -109,10 +105,8 @@ def widest_dtype(inventory: Inventory) -> torch.dtype:
 
 @contextlib.contextmanager
 def one_line_errors(inventory: Inventory) -> Iterator[None]:
-    """Raise what a library raises inside as one line that names the checkpoint.
-
-    What transformers raises for a foreign config or unusual sizes has no common type.
-    """
+    """Raise what a library raises inside, which has no common type, as one line that names the
+    checkpoint."""
     try:
         yield
     except Exception as error:
@@ -123,11 +117,9 @@ def one_line_errors(inventory: Inventory) -> Iterator[None]:
 
 
 def build_skeleton(inventory: Inventory, dtype: torch.dtype) -> Any:
-    """Build the model without weights, every parameter on the meta device and of its shape.
-
-    Raises :class:`CheckpointError` for quantised weights, a config that names no model that this
-    transformers has, or a layer that does not fit it.
-    """
+    """Build the model without weights, every parameter on the meta device and of its shape. Raises
+    :class:`CheckpointError` for quantised weights, and where config, tensors and transformers do
+    not fit."""
     if inventory.is_quantised:
         raise CheckpointError(f"{inventory.path} is quantised: it runs in its own library only")
     with parameters_on_meta():
@@ -147,10 +139,8 @@ def build_skeleton(inventory: Inventory, dtype: torch.dtype) -> Any:
 
 @contextlib.contextmanager
 def parameters_on_meta() -> Iterator[None]:
-    """Modules made inside have parameters without memory, and real buffers.
-
-    ``torch.device("meta")`` would take the buffers too, whose values only the constructors know.
-    """
+    """Modules made inside have parameters without memory, and real buffers, whose values only the
+    constructors know (``torch.device("meta")`` would take them too)."""
     register = nn.Module.register_parameter
 
     def register_on_meta(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
@@ -179,15 +169,13 @@ def model_of_config(inventory: Inventory, dtype: torch.dtype) -> Any:
 
 
 def config_of(inventory: Inventory) -> Any:
-    """Build transformers' config of a checkpoint.
-
-    transformers 5 refuses a hidden size that is no multiple of the heads, as a pruned model's need
-    not be: the heads are set once the config is made.
-    """
+    """Build transformers' config of a checkpoint. A hidden size that is no multiple of the heads,
+    as a pruned model's may be, is refused there: the heads are set once the config is made."""
     values = json.loads(json.dumps(effective_config(inventory)), object_hook=read_special_float)
     heads = {}
     if "head_dim" in values:
-        heads = {key: values[key] for key in HEAD_COUNTS & values.keys()}
+        keys = {"num_attention_heads", "num_key_value_heads"} & values.keys()
+        heads = {key: values[key] for key in keys}
     with one_line_errors(inventory):
         config_class = transformers.CONFIG_MAPPING[values["model_type"]]
         config = config_class.from_dict(values | dict.fromkeys(heads, 1))
@@ -232,8 +220,7 @@ def with_weights(model: Any, state: dict[str, torch.Tensor], inventory: Inventor
     """Return the model with its weights, none left random and none unused.
 
     Where names differ transformers' own loading may know better (it keeps a mixture's experts in
-    one tensor and splits them on saving), if nothing in the checkpoint is compressed. It gets the
-    config as we let it pass and the tensors, and no path, from which it would read more.
+    one tensor and splits them on saving). It gets no path, from which it would read more.
     """
     tied: set[str] = set()
     if getattr(model.config, "tie_word_embeddings", False):

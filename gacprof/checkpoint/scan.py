@@ -53,10 +53,8 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}(@[\w./-
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
-    """Make many small objects, none of them garbage, without the collector.
-
-    It would walk them again and again: a third of the time that 90,000 tensors take.
-    """
+    """Make many small objects without the collector of garbage, which would walk them again and
+    again: a third of the time that 90,000 tensors take."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -100,22 +98,19 @@ def scan(path: str | Path, *, factors: tuple[str, str] | None = None) -> Invento
     if not contents.tensors:
         raise CheckpointError(f"{weights} holds no tensors: fetch it again")
     folder = weights.parent
-    config = contents.config
-    if (folder / "config.json").exists():
-        config = read_json_object(folder / "config.json")
     side = {}
     slicing = weights.with_suffix(".json")
     if weights.suffix == ".pt" and slicing.is_file():  # SliceGPT's, beside its weights
         side[slicing.name] = read_json_object(slicing)
-    contents = replace(contents, config=config, side=side, factors=factors)
+    contents = replace(contents, side=side, factors=factors)
+    if (folder / "config.json").exists():
+        contents = replace(contents, config=read_json_object(folder / "config.json"))
     return describe(contents, str(path), tuple(sorted({*side_files(folder), *side})))
 
 
 def side_files(folder: Path) -> list[str]:
-    """Return the names of a folder's files that belong to a model besides its weights.
-
-    Raises :class:`CheckpointError` for a link out of the folder.
-    """
+    """Return the names of a folder's files that belong to a model besides its weights. Raises
+    :class:`CheckpointError` for a link out of the folder."""
     names = sorted(file.name for file in folder.iterdir() if file.is_file())
     side = [name for name in names if any(fnmatch(name, pattern) for pattern in SIDE_FILES)]
     for name in side:

@@ -7,10 +7,9 @@ from typing import Any
 from torch import nn
 
 from gacprof.checkpoint.config import mirrored_files
-from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.layers import put, set_ranks, set_sizes
 from gacprof.checkpoint.scan import inventory_of
-from gacprof.realigning.changes import NewCheckpoint, new_checkpoint
+from gacprof.realigning.changes import new_checkpoint
 from gacprof.realigning.realign import Sizes, new_sizes
 from gacprof.realigning.values import NewValues
 
@@ -19,9 +18,8 @@ def realign_model(model: nn.Module, sizes: Sizes) -> nn.Module:
     """Give a model in memory other sizes, in place, and return it; copy it first to keep the old.
 
     ``sizes`` are those of :func:`gacprof.realign`, whose errors are raised before anything changes.
-    Parameters that change are new objects (an optimiser needs them anew), on the old ones' device
-    and of their dtype. The config changes as far as it can say the new sizes: it has one width for
-    all layers.
+    Parameters that change are new objects: an optimiser needs them anew. The config, which has one
+    width for all layers, changes as far as it can say the new sizes.
     """
     inventory = inventory_of(model)
     state = model.state_dict()
@@ -48,12 +46,6 @@ def realign_model(model: nn.Module, sizes: Sizes) -> nn.Module:
         if ranks:
             after = [new.sizes.get(rank.name) or rank.size for rank in ranks]
             set_ranks(model, module.name, after)
-    set_config(model, inventory, new)
-    return model
-
-
-def set_config(model: nn.Module, inventory: Inventory, new: NewCheckpoint) -> None:
-    """Set what the model's config says of the new sizes."""
     config: Any = getattr(model, "config", None)
     mirrored = mirrored_files(inventory, new.sizes).get("config.json", {})
     for key, value in mirrored.items():
@@ -64,3 +56,4 @@ def set_config(model: nn.Module, inventory: Inventory, new: NewCheckpoint) -> No
             part.update(value)
         else:
             setattr(config, key, value)
+    return model

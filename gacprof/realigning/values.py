@@ -24,11 +24,8 @@ CUTS_KEPT = 32
 
 
 class NewValues:
-    """The elements of a new checkpoint's tensors.
-
-    ``read`` gives a stored tensor by its name; ``importance`` that of the entries of dims, where
-    something better than their norms is known.
-    """
+    """The elements of a new checkpoint's tensors. ``read`` gives a stored tensor by its name,
+    ``importance`` is that of the entries of dims, where it is known better than by norms."""
 
     def __init__(
         self,
@@ -45,16 +42,17 @@ class NewValues:
         """The elements of a new tensor, in the stored dtype: a copy, contiguous."""
         parts = [self.changed(name) for name in new.parts]
         if new.inner:
-            parts = self._multiplied(parts, self.changed(new.inner))
+            inner = self.changed(new.inner)
+            sections = inner.double().split([part.shape[1] for part in parts])
+            pairs = zip(parts, sections, strict=True)
+            parts = [rounded(part.double() @ rows, inner.dtype) for part, rows in pairs]
         if len(parts) == 1:
             return parts[0].clone(memory_format=torch.contiguous_format)
         return torch.cat(parts)
 
     def blocks(self, new: NewTensor) -> Iterator[torch.Tensor]:
-        """Yield a new tensor of a checkpoint on disk in parts along its first axis.
-
-        What a merge or a cut computes is one part; stored entries pass a block at a time.
-        """
+        """Yield a new tensor of a checkpoint on disk in parts along its first axis: stored entries
+        a block at a time, what a merge or a cut computes as one."""
         if new.inner or len(new.parts) > 1:
             yield self.tensor(new)
             return
@@ -75,14 +73,6 @@ class NewValues:
                 yield from read_blocks(inventory, name, segment.index)
             else:
                 yield segment.read(self.read(name), 0)
-
-    def _multiplied(self, outer: list[torch.Tensor], inner: torch.Tensor) -> list[torch.Tensor]:
-        """Each outer factor times its section of the inner one, in float64, rounded once."""
-        sections = inner.double().split([part.shape[1] for part in outer])
-        return [
-            rounded(part.double() @ section, inner.dtype)
-            for part, section in zip(outer, sections, strict=True)
-        ]
 
     def changed(self, name: str) -> torch.Tensor:
         """Return a stored tensor with all of its changes."""
@@ -119,10 +109,8 @@ class NewValues:
         return (Take([start + i for i in cut.tolist()]),)
 
     def _cut(self, change: Change) -> tuple[torch.Tensor, torch.Tensor]:
-        """By axis, the entries of the dim that are kept, or the matrix that combines them.
-
-        Biases are left out: their size says nothing about a width's importance.
-        """
+        """By axis, the entries of the dim that are kept, or the matrix that combines them. The size
+        of a bias says nothing about a width's importance."""
         if change.dim.name in self.importance:
             entries = most_important(self.importance[change.dim.name], change.size)
             return entries, entries
@@ -143,8 +131,7 @@ class NewValues:
 def best_factors(
     outer: torch.Tensor, inner: torch.Tensor, rank: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Matrices [r, rank] to combine the rows of inner [r, in] and the columns of outer [out, r] by,
-    so that their product is the best approximation of outer·inner of that rank.
+    """Matrices [r, rank] to combine the rows of inner [r, in] and the columns of outer [out, r] by.
 
     With outer = Q₁R₁ and innerᵀ = Q₂R₂ the product is Q₁(R₁R₂ᵀ)Q₂ᵀ; from the core's SVD P·S·Qᵀ
     follow the columns R₂ᵀQS^-½ and the rows S^-½PᵀR₁. Only singular values that stay are inverted.
@@ -189,10 +176,7 @@ class Take:
 
 @dataclass(frozen=True, eq=False)
 class Mix:
-    """Combinations of the entries from ``start``; ``matrix`` is [old, new] in float64.
-
-    New entry ``j`` is ``Σᵢ matrix[i, j] · source[start + i]``, computed in float64.
-    """
+    """Combinations of the entries from ``start`` by a ``matrix`` [old, new], in float64."""
 
     start: int
     matrix: torch.Tensor
@@ -231,10 +215,8 @@ def resized(tensor: torch.Tensor, axis: int, segments: Iterable[Segment]) -> tor
 
 
 def rounded(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """float64 values rounded to ``dtype``, to nearest, ties to even.
-
-    Raises :class:`CheckpointError` where a finite value overflows the type.
-    """
+    """float64 values rounded to ``dtype``, to nearest, ties to even. Raises
+    :class:`CheckpointError` where a finite value overflows the type."""
     narrow = values.to(dtype)
     if not torch.equal(narrow.isfinite(), values.isfinite()):
         raise CheckpointError(f"a computed weight does not fit {dtype}: it overflows")
