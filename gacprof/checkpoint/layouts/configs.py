@@ -1,7 +1,6 @@
 """Numbers of a config that say widths, so that both change together.
 
-A number may say several widths: that of the experts, and that of the shared experts, which is a
-multiple of it. A multimodal model's config says them in a part of its own.
+A number may say several widths: that of experts, and that of shared experts, a multiple of it.
 """
 
 from __future__ import annotations
@@ -86,8 +85,8 @@ def part_of(config: Mapping[str, Any], tower: str = "") -> tuple[Path, Mapping[s
 def odd_heads(
     config: Mapping[str, Any], attentions: Iterable[AttentionHeads]
 ) -> list[AttentionHeads]:
-    """Return the attentions that have other heads than transformers takes from a config without a
-    ``head_dim``: hidden size over heads, the same in all layers."""
+    """Return the attentions that have other heads than a config without a ``head_dim`` says, by
+    transformers' default: hidden size over heads."""
     heads = count(config, "num_attention_heads")
     if not heads or re.search("head_(dim|size)", " ".join(config)):
         return []
@@ -98,9 +97,7 @@ def odd_heads(
 @dataclass(frozen=True)
 class WidthKey:
     """The number at ``path`` of a config, and the widths that follow: ``times`` it by dim name.
-
-    ``value`` is what stands there; None where nothing does that could disagree. ``twins`` are other
-    paths where this value stands under a name of such widths.
+    ``value`` stands there, and at the paths of ``twins``; None where nothing could disagree.
     """
 
     path: Path
@@ -146,10 +143,8 @@ class WidthKey:
 
 
 def width_keys(config: Mapping[str, Any], dims: Iterable[Dim]) -> list[WidthKey]:
-    """Return the numbers of a config that say widths of these dims.
-
-    Of several numbers the one that is true counts, else the first.
-    """
+    """Return the numbers of a config that say widths of these dims; of several the one that is
+    true, else the first."""
     groups: dict[tuple[str, str], list[Dim]] = {}
     for dim in dims:
         if dim.kind == "width":
@@ -215,8 +210,8 @@ def _multiple(
 
 
 def with_widths(config: Mapping[str, Any], dims: Iterable[Dim], sizes: NewSizes) -> dict[str, Any]:
-    """Return the config with the numbers that follow from ``sizes``; a number from which not all of
-    its widths follow stays as it is. Twins change with it but for those that say other widths."""
+    """Return the config with the numbers that follow from ``sizes``. One from which not all of its
+    widths follow stays as it is; twins that say other widths stay, too."""
     new = dict(config)
     keys = width_keys(config, dims)
     own_paths = {key.path for key in keys}

@@ -2,10 +2,6 @@
 
 A model of 90,000 tensors has some forty templates, which are its names with ``#`` for each number:
 what a name means is asked once a template.
-
-The table covers the linear layers of the decoder and encoder families in transformers (Llama,
-Mistral, Qwen, Gemma, Phi, OPT, GPT-2, GPT-NeoX, Falcon, Bloom, BERT, T5) and the experts of Mixtral
-and Qwen.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """SliceGPT: the residual stream is cut, and ``attn_shortcut_Q``, ``mlp_shortcut_Q`` carry it.
 
-Every stretch of the residual stream between two shortcuts is one dim: it is written in the weights
-that produce it (o, down, embedding), in those that read it (q, k, v, gate, up, head) and in the two
-shortcut matrices [in, out] at its ends. The norms have no weights and divide by the *original*
-hidden size, so zeros in the stream change nothing (microsoft/TransformerCompression,
-slicegpt/rotate.py, modules.py). A JSON file beside the weights has all sizes.
+Every stretch of the residual stream between two shortcuts is one dim. The norms have no weights and
+divide by the *original* hidden size, so zeros in the stream change nothing
+(microsoft/TransformerCompression, slicegpt/rotate.py, modules.py). A JSON file beside the weights
+has all sizes.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ ATTENTION, MLP = ".attn_shortcut_Q", ".mlp_shortcut_Q"
 
 @dataclass(frozen=True)
 class Step:
-    """Attention or MLP of a layer: its shortcut, its word in the side JSON, and the roles of the
+    """Attention or MLP of a layer: its shortcut, its word in the JSON file, and the roles of the
     weights that read the stream before it and write the stream after it."""
 
     shortcut: str

@@ -16,15 +16,11 @@ from gacprof.checkpoint.layouts.linear import Linear, stored_linear, unknown_ten
 from gacprof.checkpoint.layouts.names import parent_of, role_of, tower_of
 from gacprof.core.dtypes import FLOATING
 
-STACKED = "experts"
-"""The role of a width that all experts of a layer share, since one tensor holds them all."""
-
 _OF_THE_STREAM = re.compile(
     r"(.*\.)?((input|post_attention|(pre|post)_feedforward)_layernorm|ln_[12]|LayerNorm|norm[12]"
     r"|(self_attn|encoder_attn|final)_layer_norm)\.(weight|bias)"
 )
-"""Norms of the residual stream. In OPT they stand beside fc1 and fc2; where the MLP is as wide as
-the stream, only their names tell them from a norm between the two."""
+"""Norms of the residual stream: in OPT they stand beside fc1 and fc2, as if between the two."""
 
 _COPIES = {"gate": 1, "up": 1, "gate_up": 2, "down": 1}
 """Number of times that a width stands in a weight of an MLP, by the weight's role."""
@@ -95,7 +91,7 @@ def _width(contents: Contents, mlp: str, parts: Mapping[str, Linear], others: Se
     elif mlp.endswith(("shared_expert", "shared_experts", "shared_mlp")):
         role = "shared_expert"
     elif down.joined > 1 or len(contents.tensors[down.weights[0]].shape) > 2:
-        role = STACKED
+        role = "experts"  # one tensor holds them all, and they share the width
     why = _refusal(contents, parts, others)
     return Dim(
         name=f"{mlp}:width",
@@ -113,11 +109,10 @@ def _width(contents: Contents, mlp: str, parts: Mapping[str, Linear], others: Se
 
 def _refusal(contents: Contents, parts: Mapping[str, Linear], others: Set[str]) -> str:
     """Reason why a width may not change: a packed weight, or an unknown tensor of its size."""
-    reasons = [linear.why for linear in parts.values() if linear.why]
-    if reasons:
-        return reasons[0]
     tensors: set[str] = set()
     for linear in parts.values():
+        if linear.why:
+            return linear.why
         tensors.update(linear.weights, linear.biases)
     size, hidden = parts["down"].in_features, parts["down"].out_features
     sizes = {size, *(x.out_features for role, x in parts.items() if role != "down")}
