@@ -54,15 +54,19 @@ def _family_of(model_type: str) -> Family | None:
 class ConfigSizes:
     """The sizes that a config names, by plain names whatever its family calls them.
 
-    ``values`` are those of the text part, ``whole`` the config as it is; ``sizes`` has every size
-    that ``families.toml`` names and those that follow from others, 0 where nothing says one;
-    ``missing`` collects the config's names of sizes that a product needs and that aren't there.
+    ``values`` are those of the text part, ``whole`` the config as it is; ``sizes`` has every size,
+    0 where nothing says one; ``missing`` collects the config's names of those that a product needs.
     Raises :class:`ConfigError` for what is no size, and for a config of a compressed model.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.whole: Mapping[str, Any] = config.get("thinker_config", config)
-        self.values = _text_values(self.whole)
+        _, text = part_of(self.whole)
+        self.values: dict[str, Any] = {}
+        for name in ("ffn_config", "attn_config"):  # DBRX, MPT
+            if isinstance(self.whole.get(name), Mapping):
+                self.values |= self.whole[name]
+        self.values |= {**self.whole, **text}
         self.missing: list[str] = []
         self.model_type = str(self.values.get("model_type") or self.whole.get("model_type", ""))
         named = re.findall(rf"'({COMPRESSED})'", str(list(self.values)))
@@ -78,7 +82,10 @@ class ConfigSizes:
         if (family or {}).get("mixer", "").startswith("mamba"):
             self.fields = self.fields | TABLES["fields_of_mamba"]
         stated = {name: stated_size(self.values, fields) for name, fields in self.fields.items()}
-        stated["vision_heads"] = stated_size(self.vision, self.fields["vision_heads"])
+        vision = [self.whole[name] for name in VISION_PARTS if name in self.whole]
+        if not vision or not isinstance(vision[0], Mapping):
+            vision = [{}]
+        stated["vision_heads"] = stated_size(vision[0], self.fields["vision_heads"])
         self.family = family or _family_by_sizes(stated)
         self.sizes = self._completed(stated)
 
@@ -141,12 +148,6 @@ class ConfigSizes:
         """Whether a layer routes tokens to experts, as far as the config says."""
         return bool(self.sizes["expert_width"] or self.family.get("experts_only"))
 
-    @property
-    def vision(self) -> Mapping[str, Any]:
-        """The part of the config that describes a vision tower; empty without one."""
-        parts = [self.whole[name] for name in VISION_PARTS if name in self.whole]
-        return parts[0] if parts and isinstance(parts[0], Mapping) else {}
-
 
 def _family_by_sizes(stated: Mapping[str, int]) -> Family:
     """What a type that no row lists means, by the sizes that its config states."""
@@ -167,16 +168,6 @@ def _family_by_sizes(stated: Mapping[str, int]) -> Family:
 def _quotient(whole: int, parts: int) -> int:
     """The size of equal parts (of one, where their number is not known); 0 for unequal ones."""
     return 0 if whole % max(parts, 1) else whole // max(parts, 1)
-
-
-def _text_values(whole: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The text model's fields; those of ``ffn_config`` and ``attn_config`` (DBRX, MPT) too."""
-    inner: dict[str, Any] = {}
-    for name in ("ffn_config", "attn_config"):
-        if isinstance(whole.get(name), Mapping):
-            inner |= whole[name]
-    _, text = part_of(whole)
-    return {**inner, **whole, **text}
 
 
 def stated_size(values: Mapping[str, Any], fields: Sequence[str]) -> int:
@@ -271,12 +262,10 @@ def _blocks(sizes: ConfigSizes) -> Iterator[str]:
 
 def mlp_widths(sizes: ConfigSizes) -> list[int]:
     """The distinct widths of dense MLPs, ascending; [0] where there is one of unknown width."""
-    listed = sizes.values.get("intermediate_size")
+    family, values, width = sizes.family, sizes.values, sizes.get("mlp_width")
+    listed = values.get("intermediate_size")
     if isinstance(listed, list):
         return sorted({whole_number(width, "intermediate_size") for width in listed})
-    family, values = sizes.family, sizes.values
-    width = sizes.get("mlp_width")
-    pattern = values.get("hybrid_override_pattern") or "-"
     is_sparse = sizes.has_experts and not family.get("dense_too")
     if family.get("experts_only") or sizes.mixer.startswith("mamba"):
         return []
@@ -284,8 +273,8 @@ def mlp_widths(sizes: ConfigSizes) -> list[int]:
         has_other_layers = "expert_width" in family or sizes.get("mamba_heads")
         return [] if has_other_layers else [sizes.side("mlp_width")]
     if is_sparse and family.get("dense_if_listed"):
-        listed_layers = values.get("mlp_only_layers") or sizes.get("decoder_sparse_step") > 1
-        return [width] if listed_layers else []
-    if is_sparse and ("-" not in pattern or values.get("first_k_dense_replace") == 0):
-        return []
-    return [width]
+        is_there = values.get("mlp_only_layers") or sizes.get("decoder_sparse_step") > 1
+    else:
+        has_dense = "-" in (values.get("hybrid_override_pattern") or "-")
+        is_there = not is_sparse or (has_dense and values.get("first_k_dense_replace") != 0)
+    return [width] if is_there else []

@@ -7,7 +7,6 @@ import gc
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,28 +25,12 @@ from gacprof.core.errors import CheckpointError
 if TYPE_CHECKING:
     from torch import nn
 
-SIDE_FILES = (
-    "tokenizer*",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.*",
-    "merges.txt",
-    "*.tiktoken",
-    "spiece.model",
-    "chat_template*",
-    "config.json",
-    "generation_config.json",
-    "quantize_config.json",
-    "quant_config.json",
-    "*processor_config.json",
-    "configuration_*.py",
-    "modeling_*.py",
-    "tokenization_*.py",
-    "LICENSE*",
-    "NOTICE*",
+_SIDE_FILES = re.compile(
+    r"tokenizer.*|special_tokens_map\.json|added_tokens\.json|vocab\..*|merges\.txt|.*\.tiktoken"
+    r"|spiece\.model|chat_template.*|((generation|quantize|quant)_)?config\.json"
+    r"|.*processor_config\.json|(configuration|modeling|tokenization)_.*\.py|LICENSE.*|NOTICE.*"
 )
-"""Patterns of files that belong to a checkpoint besides its weights."""
-
+"""Files that belong to a checkpoint besides its weights."""
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}(@[\w./-]{1,100})?")
 
 
@@ -109,12 +92,12 @@ def scan(path: str | Path, *, factors: tuple[str, str] | None = None) -> Invento
 
 
 def side_files(folder: Path) -> list[str]:
-    """Return the names of a folder's files that belong to a model besides its weights. Raises
-    :class:`CheckpointError` for a link out of the folder."""
-    names = sorted(file.name for file in folder.iterdir() if file.is_file())
-    side = [name for name in names if any(fnmatch(name, pattern) for pattern in SIDE_FILES)]
-    for name in side:
-        check_link(folder / name)
+    """Return the names of a folder's files that belong to a model besides its weights."""
+    side = []
+    for file in sorted(folder.iterdir()):
+        if file.is_file() and _SIDE_FILES.fullmatch(file.name):
+            check_link(file)
+            side.append(file.name)
     return side
 
 

@@ -33,8 +33,8 @@ MERGED = 0
 """Stands in a column for None: the rank is merged."""
 
 PADDED_TO = (64, 8)
-"""Multiples that coupled dims are taken to be padded to where a dim is judged beside them: one of
-64 hides nothing of a smaller period. These are what a sweep of a model measures, too."""
+"""Multiples that coupled dims are taken to be padded to where a dim is judged beside them, and
+measured: one of 64 hides nothing of a smaller period."""
 
 ALWAYS_FUSED = frozenset({"in_proj", "in_proj_qkvz", "w1/w3"})
 """Products that are stored as one, or that every kernel of experts multiplies as one."""
@@ -44,14 +44,12 @@ ALWAYS_FUSED = frozenset({"in_proj", "in_proj_qkvz", "w1/w3"})
 class Product:
     """One matrix product as one device runs it.
 
-    ``parts`` are the products of several ``weights`` that are multiplied together; ``module``
-    is the first one's, with ``{}`` for the layer's number. ``N`` and ``K`` are 0 where a config
-    doesn't say them, None where ranks cannot share them evenly; ``whole`` is the length that
-    ``ranks`` ranks share. ``rows`` are rows of x, and how often each number of them runs; none
-    where that isn't known.
+    ``parts`` are those of several weights that are multiplied together; ``module`` is the first
+    one's, with ``{}`` for the layer's number. ``N`` and ``K`` are 0 where a config doesn't say
+    them, None where ranks cannot share them evenly; ``whole`` is the length that ``ranks`` ranks
+    share. ``rows`` are rows of x, and how often each number of them runs; none where not known.
     """
 
-    weights: tuple[str, ...]
     module: str
     layer: int | None
     role: Role
@@ -147,7 +145,7 @@ class Products:
         self, module: Module, sizes: ManySizes, others: Sequence[Module] = ()
     ) -> list[tuple[Lengths, Lengths]]:
         """N and K of a module's products on all ranks together, with dims at these sizes; a merged
-        rank counts as it is stored. N is longer by what runs as one with it (``others``)."""
+        rank counts as stored, and what runs as one with it (``others``) counts to N."""
         lengths: list[tuple[Lengths, Lengths]] = []
         for gemm in module.gemms:
             sides: dict[str, Lengths] = {"N": gemm.N, "K": gemm.K}
@@ -194,14 +192,13 @@ class Products:
         return uses
 
     def shares(self, module: Module, index: int, count: int) -> tuple[int, int]:
-        """The number of ranks that share N, and K, of the ``index``-th of ``count`` products of a
-        module. Groups of factors are held whole."""
+        """The number of ranks that share N, and K, of one of a module's products."""
         side = self._shared_side(module, index, count)
         ranks = self.sharing.ranks[role_of_module(module).shared_by]
         return (ranks if side == "N" else 1), (ranks if side == "K" else 1)
 
     def _shared_side(self, module: Module, index: int, count: int) -> Literal["N", "K", ""]:
-        """The side of one of a module's products that ranks share."""
+        """The side of one of a module's products that ranks share; groups are held whole."""
         split = role_of_module(module).split
         if module.kind == "grouped" and count > 1:
             return ""
@@ -214,7 +211,13 @@ class Products:
         products: list[Product] = []
         for group in self.together(modules):
             parts = list(chain.from_iterable(self._products(module, sizes) for module in group))
-            products += [_fuse(parts)] if len(group) > 1 else parts
+            if len(group) > 1:
+                lengths = [part.N for part in parts]
+                n = None if None in lengths else 0
+                if all(lengths):
+                    n = sum(filter(None, lengths))
+                parts = [replace(parts[0], N=n, parts=tuple(parts))]
+            products += parts
         return products
 
     def _products(self, module: Module, sizes: NewSizes) -> Iterator[Product]:
@@ -227,7 +230,6 @@ class Products:
                 whole -= self._repeated(module)
             part = self.sharing.local(module, whole)
             yield Product(
-                weights=(gemm.weight,),
                 module=re.sub(r"\.layers\.\d+\.", ".layers.{}.", module.name),
                 layer=module.layer,
                 role=role_of_module(module),
@@ -279,16 +281,6 @@ def products(
     """Return what one device of a deployment multiplies, with dims at these sizes."""
     model = Products(inventory, deployment.tokens, deployment.tp, deployment=deployment)
     return model.on_device(inventory.modules, sizes)
-
-
-def _fuse(parts: Sequence[Product]) -> Product:
-    """The parts as one product: N is their sum, where all of them are known."""
-    lengths = [part.N for part in parts]
-    n = None if None in lengths else 0
-    if all(lengths):
-        n = sum(filter(None, lengths))
-    weights = tuple(chain.from_iterable(part.weights for part in parts))
-    return replace(parts[0], weights=weights, N=n, parts=tuple(parts))
 
 
 def side_uses(

@@ -1,8 +1,7 @@
-"""How the ranks of a deployment share the weights of one checkpoint.
+"""How the ranks of a deployment share the weights of one checkpoint, as Megatron-LM does.
 
-Tensor parallelism after Megatron-LM splits q, k, v, gate and up along N, o and down along K. Heads
-are shared whole; those of keys and values are repeated where ranks outnumber them. A factor pair is
-split at its outer side, so that the ranks of factors stay whole.
+Heads are shared whole; those of keys and values are repeated where ranks outnumber them. A factor
+pair is split at its outer side, so that the ranks of factors stay whole.
 """
 
 from __future__ import annotations
@@ -111,21 +110,15 @@ class Sharing:
         """
         if role_of_module(module).part != "expert":
             return self.deployment.tokens
-        return self._expert_rows(self._experts_in(module))
-
-    def _experts_in(self, module: Module) -> int:
-        """How many experts a module stands for: those of a stack, or of a config; else 1."""
-        gemm = module.gemms[-1]
-        info = self.inventory.tensors.get(gemm.weight)
-        if info is None:
-            return max(1, self.stated["experts"])
-        return max(1, info.numel // max(1, gemm.N * gemm.K)) if len(module.gemms) == 1 else 1
-
-    def _expert_rows(self, stored: int) -> Mapping[int, float]:
-        """The rows of so many equal experts, of which expert-parallel ranks hold equal parts."""
         experts, chosen = self.stated["experts"], self.stated["experts_per_token"]
         if not experts or not chosen:
             return {}
+        gemm, stored = module.gemms[-1], 1  # how many experts the module stands for
+        info = self.inventory.tensors.get(gemm.weight)
+        if info is None:
+            stored = experts
+        elif len(module.gemms) == 1:
+            stored = max(1, info.numel // max(1, gemm.N * gemm.K))
         share = min(1.0, chosen / experts)
         rows: dict[int, float] = {}
         for tokens, weight in self.deployment.tokens.items():

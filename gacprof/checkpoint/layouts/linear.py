@@ -165,22 +165,17 @@ def _packed_size(contents: Contents, name: str, ending: str) -> tuple[int, int, 
     info = contents.tensors[name]
     if len(info.shape) != 2:
         return 0, 0, 0
-    n_out, n_in = info.shape
-    if ending == ".qweight":
-        return _gptq_or_awq(contents, name.removesuffix(ending))
+    rows, columns = info.shape
     if ending == ".weight_packed":
-        return n_out, n_in * 2 * info.nbytes // max(1, info.numel), 4
-    is_packed = info.dtype in ("int8", "uint8") and f"{name}.absmax" not in contents.tensors
-    return n_out, n_in, 8 if is_packed else 0
-
-
-def _gptq_or_awq(contents: Contents, module: str) -> tuple[int, int, int]:
-    """Out and in features and bits; the bits follow from ``qzeros``. Zeros where they do not."""
-    names = [f"{module}.{part}" for part in ("qweight", "qzeros", "scales")]
-    shapes = [contents.shape(name) for name in names if name in contents.tensors]
-    if [len(shape) for shape in shapes] != [2, 2, 2]:
+        return rows, columns * 2 * info.nbytes // max(1, info.numel), 4
+    if ending != ".qweight":
+        is_packed = info.dtype in ("int8", "uint8") and f"{name}.absmax" not in contents.tensors
+        return rows, columns, 8 if is_packed else 0
+    beside = [f"{name.removesuffix('qweight')}{part}" for part in ("qzeros", "scales")]
+    shapes = [contents.shape(tensor) for tensor in beside if tensor in contents.tensors]
+    if [len(shape) for shape in shapes] != [2, 2]:
         return 0, 0, 0
-    (rows, columns), (_, zeros), (_, n_out) = shapes
+    (_, zeros), (_, n_out) = shapes
     bits = 32 * zeros // max(1, n_out)
     if columns == zeros:  # AWQ
         return n_out, rows, bits
