@@ -18,8 +18,7 @@ CODE_KEYS = ("auto_map", "custom_generate", "tokenizer_file")
 """Keys of JSON files that name code or files: a new folder does not pass them on."""
 
 _OWN_CLASSES = ("component.svd_", "LLMPruner.")
-"""Beginnings of SVD-LLM's and LLM-Pruner's class names. Their rotary embeddings have LLaMA's
-default base and no scaling, whatever the config says."""
+"""SVD-LLM's and LLM-Pruner's classes have LLaMA's default base and no scaling in their code."""
 LLAMA_ROPE_THETA = 10000.0
 """RoPE's base where a Llama's config names none (transformers' default_theta)."""
 
@@ -27,16 +26,13 @@ _NOT_OURS = re.compile(
     "|".join(CODE_KEYS)
     + r"|_.*|(use_)?return_dict|(torch_)?dtype|.*(impl|kernel|backbone|quant|path|repo|hub).*"
 )
-"""Config keys under which text could name code or files, or that say how to return results:
-a checkpoint has no say there."""
-
+"""Keys under which text could name code or files, or that say how to return results."""
 _LAYER_COUNT = re.compile(r'"(?:num|n|encoder|decoder)_(?:\w+_)?layers?": (\d+)')
 """Counts of layers in a config as JSON, also those of its parts."""
 
 
 def mirrored_files(inventory: Inventory, sizes: NewSizes) -> dict[str, dict[str, Any]]:
-    """Return the JSON files that change when dims get new ``sizes``, by file name, unknown keys
-    kept."""
+    """Return the JSON files that change with ``sizes``, by file name, unknown keys kept."""
     files: dict[str, dict[str, Any]] = {}
     if inventory.config:
         config = with_widths(inventory.config, inventory.dims, sizes)

@@ -28,8 +28,7 @@ _INDEX = ".index.json"
 MAX_HEADER_BYTES = 100_000_000
 """The format's own limit."""
 MAX_NAME_LENGTH = 4096
-"""Published names have 150 characters; to match patterns takes a time that grows with the square.
-"""
+"""Published names have 150 characters; the time to match patterns grows with the square."""
 MAX_VIEWS = 4
 """How often a file's bytes may be seen through tensors: a fused weight and its parts are 2."""
 
@@ -52,8 +51,7 @@ def find_weights(folder: Path) -> Path:
 
 def check_link(path: Path) -> None:
     """Raise :class:`CheckpointError` for a link out of its folder: a foreign one could have us copy
-    any file of this machine. Only the hub's cache needs such links, from
-    ``models--X/snapshots/REVISION/config.json`` into ``models--X/blobs``."""
+    any file of this machine. Those of the hub's cache lead into ``models--X/blobs``."""
     folder, target = path.parent.resolve(), path.resolve()
     caches = [root / "blobs" for root in folder.parents if root.name.startswith("models--")]
     if not any(map(target.is_relative_to, (folder, *caches))):

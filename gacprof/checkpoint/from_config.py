@@ -47,7 +47,7 @@ def _family_of(model_type: str) -> Family | None:
     for name in (model_type, model_type.removesuffix("_text").replace("-", "_")):
         for family in TABLES["families"].values():
             if name in family["types"]:
-                return family  # type: ignore[no-any-return]
+                return family
     return None
 
 

@@ -26,8 +26,7 @@ from gacprof.core.errors import CheckpointError
 from gacprof.core.sizes import Gemm
 
 NewSizes = Mapping[str, int | None]
-"""New sizes by dim name. A dim not named keeps its size; ``None`` means that the dim is gone
-(its factors were multiplied out into one dense weight)."""
+"""New sizes by dim name; ``None``: the factors are merged (multiplied) into one dense weight."""
 
 is_derived = re.compile(
     r"(.*\.)?(rotary_emb\.(inv_freq|cos_cached|sin_cached)|position_ids"
@@ -144,13 +143,10 @@ class Feed:
 
 
 ATTENTION_ROLES = frozenset({"q", "k", "v", "qkv", "o"})
-
 MAX_SIZE = 2**20
 """More than any layer has: published vocabularies have 2^18 entries."""
-
 ALIGNED = 16
-"""Sizes up to which zeros may be added to a rank are multiples of this: 16 bytes of an 8-bit type,
-32 of a 16-bit one."""
+"""A rank may be padded up to a multiple of this: 16 bytes of an 8-bit type, 32 of a 16-bit one."""
 
 
 @dataclass(frozen=True)

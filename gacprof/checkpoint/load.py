@@ -105,8 +105,7 @@ def widest_dtype(inventory: Inventory) -> torch.dtype:
 
 @contextlib.contextmanager
 def one_line_errors(inventory: Inventory) -> Iterator[None]:
-    """Raise what a library raises inside, which has no common type, as one line that names the
-    checkpoint."""
+    """Raise what a library raises inside, of whatever type, as one line that names the checkpoint."""
     try:
         yield
     except Exception as error:
@@ -118,8 +117,7 @@ def one_line_errors(inventory: Inventory) -> Iterator[None]:
 
 def build_skeleton(inventory: Inventory, dtype: torch.dtype) -> Any:
     """Build the model without weights, every parameter on the meta device and of its shape. Raises
-    :class:`CheckpointError` for quantised weights, and where config, tensors and transformers do
-    not fit."""
+    :class:`CheckpointError` for quantised weights, or where config and tensors do not fit."""
     if inventory.is_quantised:
         raise CheckpointError(f"{inventory.path} is quantised: it runs in its own library only")
     with parameters_on_meta():
@@ -184,8 +182,7 @@ def config_of(inventory: Inventory) -> Any:
 
 
 def read_special_float(value: dict[str, Any]) -> Any:
-    """Return a number that JSON lacks, which transformers 5 writes as {"__float__": "Infinity"};
-    any other object as it is."""
+    """Return a number that transformers 5 writes as {"__float__": "Infinity"}; else the object."""
     return float(value["__float__"]) if value.keys() == {"__float__"} else value
 
 

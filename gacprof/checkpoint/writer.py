@@ -1,7 +1,4 @@
-"""The writer of checkpoints: shards are written front to back, a block in memory at a time.
-
-A safetensors file begins with a header of all shapes, which are known before any element is.
-"""
+"""The writer of checkpoints: shards are written front to back, a block in memory at a time."""
 
 from __future__ import annotations
 

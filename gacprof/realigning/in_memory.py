@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from gacprof.checkpoint.config import mirrored_files
-from gacprof.checkpoint.layers import put, set_ranks, set_sizes
+from gacprof.checkpoint.layers import put, set_sizes
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.realigning.changes import new_checkpoint
 from gacprof.realigning.realign import Sizes, new_sizes
@@ -41,11 +41,13 @@ def realign_model(model: nn.Module, sizes: Sizes) -> nn.Module:
         former = getattr(layer, attribute)
         setattr(layer, attribute, nn.Parameter(tensor, requires_grad=former.requires_grad))
         set_sizes(layer)
+    layers = dict(model.named_modules())
     for module in inventory.modules:
-        ranks = inventory.ranks_of(module)
-        if ranks:
-            after = [new.sizes.get(rank.name) or rank.size for rank in ranks]
-            set_ranks(model, module.name, after)
+        ranks = [new.sizes.get(rank.name) or rank.size for rank in inventory.ranks_of(module)]
+        # ours keep rank and ranks, ASVD's truncation_rank, PaLU's ranks; SVD-LLM's have no module
+        for attribute in ("rank", "truncation_rank", "ranks"):
+            if ranks and hasattr(layers.get(module.name), attribute):
+                setattr(layers[module.name], attribute, ranks if attribute == "ranks" else ranks[0])
     config: Any = getattr(model, "config", None)
     mirrored = mirrored_files(inventory, new.sizes).get("config.json", {})
     for key, value in mirrored.items():

@@ -165,11 +165,11 @@ class Products:
     def _repeated(self, module: Module) -> int:
         """What all ranks together hold of N beyond its length: heads that they repeat, and rows
         that pad a vocabulary."""
-        last = len(module.gemms) - 1
-        local = self.sharing.local(module, module.gemms[last].N)
-        if self._shared_side(module, last, last + 1) != "N" or local is None:
+        count, n = len(module.gemms), module.gemms[-1].N
+        local = self.sharing.local(module, n)
+        if self._shared_side(module, count - 1, count) != "N" or local is None:
             return 0
-        return local * self.shares(module, last, last + 1)[0] - module.gemms[last].N
+        return local * self.shares(module, count - 1, count)[0] - n
 
     def uses_of(self, dim: Dim, sizes: NewSizes = AS_STORED) -> list[Use]:
         """The dim's part in every product that it feeds, at each number of rows. Other dims have
@@ -287,14 +287,10 @@ def side_uses(
     axis: Literal["N", "K"], other: int, tokens: Mapping[int, float], dtype: str
 ) -> list[Use]:
     """Return uses of a dim that is one side of a product beside a fixed ``other`` one."""
-    moved, fixed = Side(0, 1), Side(other)
-    uses = []
-    for count, weight in tokens.items():
-        if axis == "N":
-            uses.append(Use(Gemm("", 1, other), moved, fixed, count, dtype, weight))
-        else:
-            uses.append(Use(Gemm("", other, 1), fixed, moved, count, dtype, weight))
-    return uses
+    gemm, n, k = Gemm("", other, 1), Side(other), Side(0, 1)
+    if axis == "N":
+        gemm, n, k = Gemm("", 1, other), Side(0, 1), Side(other)
+    return [Use(gemm, n, k, count, dtype, weight) for count, weight in tokens.items()]
 
 
 def growth(dim: Dim, sizes: ManySizes) -> Lengths:

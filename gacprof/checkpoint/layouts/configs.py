@@ -74,8 +74,7 @@ def leaves(value: Any, path: Path = ()) -> dict[Path, Any]:
 
 
 def part_of(config: Mapping[str, Any], tower: str = "") -> tuple[Path, Mapping[str, Any]]:
-    """Return the part of a multimodal config that describes a tower, and its path; all of a plain
-    config."""
+    """Return the path and the part of a multimodal config about a tower; all of a plain config."""
     for key in _PARTS[tower]:
         if isinstance(config.get(key), Mapping):
             return (key,), config[key]
@@ -97,8 +96,7 @@ def odd_heads(
 @dataclass(frozen=True)
 class WidthKey:
     """The number at ``path`` of a config, and the widths that follow: ``times`` it by dim name.
-    ``value`` stands there, and at the paths of ``twins``; None where nothing could disagree.
-    """
+    ``value`` stands there, and at the paths of ``twins``; None where nothing could disagree."""
 
     path: Path
     value: int | None
@@ -143,8 +141,7 @@ class WidthKey:
 
 
 def width_keys(config: Mapping[str, Any], dims: Iterable[Dim]) -> list[WidthKey]:
-    """Return the numbers of a config that say widths of these dims; of several the one that is
-    true, else the first."""
+    """Return the numbers of a config that say widths of these dims: the true one, else the first."""
     groups: dict[tuple[str, str], list[Dim]] = {}
     for dim in dims:
         if dim.kind == "width":

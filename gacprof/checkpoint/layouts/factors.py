@@ -45,7 +45,7 @@ class Factors:
         """The layers that this tool factored. Raises :class:`CheckpointError`."""
         tensors = contents.tensors
         inner = re.compile(self.inner)
-        matching = []
+        matching: list[str] = []
         for template, alike in contents.by_template.items():
             if contents.factors or inner.fullmatch(template):  # a user's may hold numbers
                 matching += alike

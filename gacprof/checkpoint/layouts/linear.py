@@ -65,8 +65,7 @@ def stored_linear(
     joined: int = 1,
     **facts: Any,
 ) -> Linear:
-    """Describe the layer of these weights, in the order of execution, by their shapes, and by other
-    ``facts``, fields of :class:`Linear`."""
+    """Describe the layer of these weights by their shapes and ``facts``, fields of ``Linear``."""
     tensors = contents.tensors
     outer = weights[1:] or weights
     biases = tuple(map(bias_of, outer))

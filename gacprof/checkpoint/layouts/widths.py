@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
+from typing import Any
 
 from gacprof.checkpoint.inventory import Contents, Dim, Feed, Place
 from gacprof.checkpoint.layouts.configs import count, part_of, width_keys
@@ -171,31 +172,20 @@ def _in_three(contents: Contents, block: str, fused: str, down: str) -> list[Lin
     _, config = part_of(contents.config)
     kind = str(config.get("model_type") or contents.config.get("model_type"))
     in_halves = contents.attributes.get(block, {}).get(IN_HALVES, _IN_HALVES_BY_TYPE.get(kind))
-    return [
-        stored_linear(
-            contents,
-            name.removesuffix(".weight"),
-            name,
-            axes=axes,
-            alternating=in_halves is False,
-            why=_UNKNOWN if in_halves is None else "",
-        )
-        for name in (fused, down)
-    ]
+    why = _UNKNOWN if in_halves is None else ""
+    facts: dict[str, Any] = {"axes": axes, "alternating": in_halves is False, "why": why}
+    names = (fused, down)
+    return [stored_linear(contents, name.removesuffix(".weight"), name, **facts) for name in names]
 
 
 def _joined(contents: Contents, parts: dict[str, str]) -> list[Linear]:
     """DBRX's, whose experts follow each other along axis 0."""
     _, config = part_of(contents.config)
     experts = count(config.get("ffn_config") or {}, "moe_num_experts")
-    return [
-        stored_linear(
-            contents,
-            name.removesuffix(".weight"),
-            name,
-            axes=(1, 0) if role == "down" else (0, 1),
-            joined=experts,
-        )
-        for role, name in parts.items()
-        if experts and contents.shape(name)[0] % experts == 0
-    ]
+    linears = []
+    for role, name in parts.items():
+        if experts and contents.shape(name)[0] % experts == 0:
+            axes = (1, 0) if role == "down" else (0, 1)
+            module = name.removesuffix(".weight")
+            linears.append(stored_linear(contents, module, name, axes=axes, joined=experts))
+    return linears
