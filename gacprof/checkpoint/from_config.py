@@ -30,11 +30,11 @@ COMPRESSED = (
 COMPRESSORS = r"asvd|palu|svdllm|slicegpt|basel|dobi"
 """Words in the class names that compressors give their models (``ASVDLlamaForCausalLM``)."""
 SHARED_WIDTHS = (
-    "shared_expert_intermediate_size",
-    "moe_shared_expert_intermediate_size",
     "share_expert_dim",
+    "moe_shared_expert_intermediate_size",
+    "shared_expert_intermediate_size",
 )
-"""Sizes that say a shared expert's width where no family does."""
+"""Sizes that say a shared expert's width where no family does; the last counts."""
 
 
 Family = Mapping[str, Any]
@@ -155,13 +155,12 @@ def _family_by_sizes(stated: Mapping[str, int]) -> Family:
     if stated["moe_intermediate_size"]:
         family["expert_width"] = "moe_intermediate_size"
     elif stated["experts"] > 1:
-        family["expert_width"] = "intermediate_size"
-        family["experts_only"] = True
-    widths = [name for name in SHARED_WIDTHS if stated[name]]
-    if widths:
-        family["shared_width"] = widths[0]
-    elif stated["shared_count"]:
+        family = {"expert_width": "intermediate_size", "experts_only": True}
+    if stated["shared_count"]:
         family["shared_width"] = ["shared_count", "expert_width"]
+    for name in SHARED_WIDTHS:
+        if stated[name]:
+            family["shared_width"] = name
     return family
 
 
@@ -245,11 +244,10 @@ def _module(name: str, role: str, layer: int | None, shape: tuple[int, int], dty
 
 def _blocks(sizes: ConfigSizes) -> Iterator[str]:
     """The kinds of blocks that a model has, by their names in ``families.toml``."""
-    has_mamba = bool(sizes.get("mamba_heads"))
     has_heads = any(map(sizes.get, ("heads", "head_dim", "kv_heads")))
-    if sizes.mixer != "grouped" and not sizes.mixer.startswith("mamba"):
+    if sizes.mixer in ("mla", "v4"):
         yield sizes.mixer
-    elif sizes.mixer == "grouped" and (has_heads or not has_mamba):
+    elif sizes.mixer == "grouped" and (has_heads or not sizes.get("mamba_heads")):
         yield from ("grouped", "global")
     yield from ("delta_net", "mamba")
     names_mamba = any(field.startswith(("mamba_d_", "ssm_")) for field in sizes.values)

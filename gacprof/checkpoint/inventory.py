@@ -142,7 +142,6 @@ class Feed:
     axis: Literal["N", "K"]
 
 
-ATTENTION_ROLES = frozenset({"q", "k", "v", "qkv", "o"})
 MAX_SIZE = 2**20
 """More than any layer has: published vocabularies have 2^18 entries."""
 ALIGNED = 16
@@ -314,7 +313,7 @@ class Inventory(Contents):
             return "it has no factors"
         if beside:
             return f"{min(beside)} stands beside its factors"
-        switch = "attention_bias" if module.role in ATTENTION_ROLES else "mlp_bias"
+        switch = "attention_bias" if module.role in ("q", "k", "v", "qkv", "o") else "mlp_bias"
         if module.outer_biases and self.config.get(switch) is False:
             return f"its factors have a bias, and by the config's {switch} the weight has none"
         return next((rank.why for rank in ranks if rank.why), "")

@@ -89,8 +89,7 @@ def torch_dtype(name: torch.dtype | str) -> torch.dtype:
     """Return a type that models are computed in, by torch's name or a short one (``bf16``)."""
     if dtype_name(name) not in MULTIPLIED:
         raise ConfigError(f"models are not computed in '{name}': use float32, bfloat16 or float16")
-    dtype: torch.dtype = getattr(torch, dtype_name(name))
-    return dtype
+    return getattr(torch, dtype_name(name))  # type: ignore[no-any-return]
 
 
 def widest_dtype(inventory: Inventory) -> torch.dtype:
@@ -105,7 +104,7 @@ def widest_dtype(inventory: Inventory) -> torch.dtype:
 
 @contextlib.contextmanager
 def one_line_errors(inventory: Inventory) -> Iterator[None]:
-    """Raise what a library raises inside, of whatever type, as one line that names the checkpoint."""
+    """Raise what a library raises inside as one line that names the checkpoint."""
     try:
         yield
     except Exception as error:
@@ -171,9 +170,9 @@ def config_of(inventory: Inventory) -> Any:
     as a pruned model's may be, is refused there: the heads are set once the config is made."""
     values = json.loads(json.dumps(effective_config(inventory)), object_hook=read_special_float)
     heads = {}
-    if "head_dim" in values:
-        keys = {"num_attention_heads", "num_key_value_heads"} & values.keys()
-        heads = {key: values[key] for key in keys}
+    for key in ("num_attention_heads", "num_key_value_heads"):
+        if "head_dim" in values and key in values:
+            heads[key] = values[key]
     with one_line_errors(inventory):
         config_class = transformers.CONFIG_MAPPING[values["model_type"]]
         config = config_class.from_dict(values | dict.fromkeys(heads, 1))

@@ -89,27 +89,20 @@ def storage_of_config(config: Mapping[str, Any], layers: int = 0) -> Storage:
     stated = config.get("quantization_config") or config.get("compression_config")
     if not stated:
         return PLAIN
+    ignored: list[str] = []
     try:
-        return _stated_storage(stated, layers)
+        stated = {**stated, **stated.get("quantization", {})}  # ModelOpt's hf_quant_config.json
+        for name in stated:
+            if re.fullmatch(IGNORED, name):
+                ignored += map(str, stated[name] or ())
+        dynamic = map(str, stated.get("dynamic") or ())  # GPTQModel's
+        ignored += [f"re:.*{rule[2:]}" for rule in dynamic if rule.startswith("-:")]
+        storage = _by_method(stated)
     except (AttributeError, TypeError, ValueError) as error:
         raise ConfigError(f"the config's quantization_config cannot be read: {error}") from None
-
-
-def _stated_storage(stated: Mapping[str, Any], layers: int) -> Storage:
-    stated = {**stated, **stated.get("quantization", {})}  # ModelOpt's hf_quant_config.json
-    ignored: list[str] = []
-    for name in stated:
-        if re.fullmatch(IGNORED, name):
-            ignored += map(str, stated[name] or ())
-    dynamic = map(str, stated.get("dynamic") or ())  # GPTQModel's
-    ignored += [f"re:.*{rule[2:]}" for rule in dynamic if rule.startswith("-:")]
     kv = str(stated.get("kv_cache_quant_algo") or stated.get("kv_cache_scheme")).lower()
-    return replace(
-        _by_method(stated),
-        ignored=tuple(ignored),
-        kv="fp8" if re.search(r"fp8|'num_bits': 8", kv) else "16 bit",
-        layers=layers or MAX_LAYERS,
-    )
+    kv = "fp8" if re.search(r"fp8|'num_bits': 8", kv) else "16 bit"
+    return replace(storage, ignored=tuple(ignored), kv=kv, layers=layers or MAX_LAYERS)
 
 
 def _by_method(stated: Mapping[str, Any]) -> Storage:

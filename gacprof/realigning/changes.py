@@ -39,8 +39,8 @@ class Change:
 
 @dataclass(frozen=True)
 class NewTensor:
-    """A tensor of the new checkpoint: stored ``parts``, resized and joined along axis 0. With the
-    ``inner`` factor of a merged module each part, an outer one, is multiplied by its rows of it."""
+    """A tensor of the new checkpoint: stored ``parts``, resized and joined along axis 0; outer
+    factors are first multiplied by their rows of an ``inner`` one."""
 
     name: str
     parts: tuple[str, ...]

@@ -70,7 +70,6 @@ def realign(checkpoint: str | Path | Inventory, sizes: Sizes, out: str | Path) -
     new = new_checkpoint(inventory, new_sizes(inventory, sizes))
     with new_folder(target) as folder:
         write_checkpoint(new, folder)
-        check_written(new, folder)
     return target
 
 
@@ -140,8 +139,11 @@ def uniform_sizes(inventory: Inventory) -> NewSizes:
 
 
 def write_checkpoint(new: NewCheckpoint, folder: Path) -> None:
-    """Write everything that belongs to the new checkpoint into an empty folder. In its record
-    ``resized`` are [old size, new size, method] by dim."""
+    """Write everything that belongs to the new checkpoint into an empty folder, and read it back.
+
+    In its record ``resized`` are [old size, new size, method] by dim. The writer counts the bytes of
+    tensors. Raises :class:`CheckpointError` where the config no longer says widths that it said.
+    """
     inventory = new.inventory
     write_weights(folder, inventory, output_tensors(new))
     record = {
@@ -156,12 +158,6 @@ def write_checkpoint(new: NewCheckpoint, folder: Path) -> None:
         write_json(folder / name, content)
     for name in sorted(set(inventory.side_files) - files.keys()):
         shutil.copy(Path(inventory.folder) / name, folder / name)
-
-
-def check_written(new: NewCheckpoint, folder: Path) -> None:
-    """Read back what was written: the writer has counted the bytes of each tensor. Raises
-    :class:`CheckpointError` where the config no longer says widths that it said before."""
-    inventory = new.inventory
     written = scan(folder, factors=None if new.merged else inventory.factors)
     wrong = untrue_keys(written.config, written.dims)
     wrong -= untrue_keys(inventory.config, inventory.dims)

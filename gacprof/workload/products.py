@@ -31,11 +31,9 @@ if TYPE_CHECKING:  # what diagnosing needs does without numpy
     """Sizes by dim name, as :data:`NewSizes`, or columns of them, all equally long."""
 MERGED = 0
 """Stands in a column for None: the rank is merged."""
-
 PADDED_TO = (64, 8)
 """Multiples that coupled dims are taken to be padded to where a dim is judged beside them, and
 measured: one of 64 hides nothing of a smaller period."""
-
 ALWAYS_FUSED = frozenset({"in_proj", "in_proj_qkvz", "w1/w3"})
 """Products that are stored as one, or that every kernel of experts multiplies as one."""
 
@@ -121,10 +119,9 @@ class Products:
         """Groups of modules that are multiplied as one: dense ones of one parent that are fused."""
         groups: dict[object, list[Module]] = {}
         for i, module in enumerate(modules):
-            key: object = i
             fused = role_of_module(module).fused
-            if len(module.gemms) == 1 and fused in self.fused:
-                key = (parent_of(module.name), fused)
+            is_fused = len(module.gemms) == 1 and fused in self.fused
+            key = (parent_of(module.name), fused) if is_fused else i
             groups.setdefault(key, []).append(module)
         return list(groups.values())
 
@@ -177,18 +174,16 @@ class Products:
         uses = []
         size = dim.size
         for module, *others in self.together(self.inventory.modules_of[dim.name]):
+            dtype, rows = self.dtype_of(module), self.rows_of(module) or self.tokens
             gemms = self.gemms(module, {**sizes, dim.name: size}, others)
             longer_gemms = self.gemms(module, {**sizes, dim.name: size + 1}, others)
             for i, (gemm, longer) in enumerate(zip(gemms, longer_gemms, strict=True)):
-                if gemm == longer:
-                    continue
                 n_tp, k_tp = self.shares(module, i, len(gemms))
                 n_times, k_times = longer.N - gemm.N, longer.K - gemm.K
                 n = Side(gemm.N - n_times * size, n_times, n_tp)
                 k = Side(gemm.K - k_times * size, k_times, k_tp)
-                rows = self.rows_of(module) or self.tokens
-                dtype = self.dtype_of(module)
-                uses += [Use(gemm, n, k, m, dtype, weight) for m, weight in rows.items()]
+                if gemm != longer:
+                    uses += [Use(gemm, n, k, m, dtype, weight) for m, weight in rows.items()]
         return uses
 
     def shares(self, module: Module, index: int, count: int) -> tuple[int, int]:

@@ -141,7 +141,7 @@ class WidthKey:
 
 
 def width_keys(config: Mapping[str, Any], dims: Iterable[Dim]) -> list[WidthKey]:
-    """Return the numbers of a config that say widths of these dims: the true one, else the first."""
+    """Return the numbers of a config that say widths of these dims: true ones, else the first."""
     groups: dict[tuple[str, str], list[Dim]] = {}
     for dim in dims:
         if dim.kind == "width":

@@ -220,18 +220,16 @@ def _tied_head(inventory: Inventory, modules: Iterable[Module]) -> list[Module]:
 def find_attentions(contents: Contents, linears: Sequence[Linear]) -> list[AttentionHeads]:
     """Return one attention for each layer whose heads its shapes and config tell."""
     blocks: dict[str, dict[str, int]] = {}
-    layers: dict[str, int] = {}
     for linear in linears:
         role = "latent" if linear.name.endswith(".kv_b_proj") else linear.role
         if role in ("q", "k", "v", "qkv", "latent") and linear.layer is not None:
-            name = linear.name.rpartition(".")[0]
-            layers[name] = linear.layer
-            blocks.setdefault(name, {})[role] = linear.out_features
+            sizes = blocks.setdefault(parent_of(linear.name), {"layer": linear.layer})
+            sizes[role] = linear.out_features
     attentions = []
     for name, sizes in blocks.items():
         _, config = part_of(contents.config, tower_of(name))
         facts = {**config, **contents.attributes.get(name, {})}
-        attention = _attention(layers[name], facts, sizes)
+        attention = _attention(sizes["layer"], facts, sizes)
         if min(attention.heads, attention.kv_heads) > 0:
             attentions.append(attention)
     return attentions

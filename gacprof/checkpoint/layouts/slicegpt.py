@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from gacprof.checkpoint.inventory import Contents, Dim, Feed, Module, NewSizes, Place
 from gacprof.checkpoint.layouts.linear import Linear, stored_linear
@@ -21,8 +21,7 @@ ATTENTION, MLP = ".attn_shortcut_Q", ".mlp_shortcut_Q"
 
 @dataclass(frozen=True)
 class Step:
-    """Attention or MLP of a layer: its shortcut, its word in the JSON file, and the roles of the
-    weights that read the stream before it and write the stream after it."""
+    """Attention or MLP of a layer: its words, and the roles that read and write the stream."""
 
     shortcut: str
     name: str
@@ -52,18 +51,13 @@ class Stretch:
     places: list[Place] = field(default_factory=list)
     feeds: list[Feed] = field(default_factory=list)
 
-    def read_by(self, linears: Iterable[Linear]) -> None:
-        """Add weights that read the stream here."""
+    def add(self, linears: Iterable[Linear], side: Literal["N", "K"]) -> None:
+        """Add weights that write the stream here (N), with their biases, or that read it (K)."""
         for linear in linears:
-            self.places.append(Place(linear.weights[0], linear.axes[1]))
-            self.feeds.append(Feed(linear.weights[0], "K"))
-
-    def written_by(self, linears: Iterable[Linear]) -> None:
-        """Add weights, and their biases, that write the stream here."""
-        for linear in linears:
-            self.places.append(Place(linear.weights[0], linear.axes[0]))
-            self.places += [Place(bias, 0) for bias in linear.biases]
-            self.feeds.append(Feed(linear.weights[0], "N"))
+            self.feeds.append(Feed(linear.weights[0], side))
+            self.places.append(Place(linear.weights[0], linear.axes["NK".index(side)]))
+            if side == "N":
+                self.places += [Place(bias, 0) for bias in linear.biases]
 
     def dim(self, contents: Contents) -> Dim:
         """The stretch as a dim. Raises :class:`CheckpointError` where its tensors disagree."""
@@ -99,10 +93,10 @@ def stretches(
         parts = [linear for linear in linears if linear.name.startswith(f"{name}.")]
         for step in STEPS:
             shortcut = [linear for linear in parts if linear.name == name + step.shortcut]
-            stream[-1].read_by(shortcut + [x for x in parts if x.role in step.readers])
+            stream[-1].add(shortcut + [x for x in parts if x.role in step.readers], "K")
             stream.append(Stretch(f"{name}.{step.name}:hidden", block.layer or 0))
-            stream[-1].written_by(shortcut + [x for x in parts if x.role == step.writer])
-    stream[-1].read_by([linear for linear in linears if linear.role == "head"])
+            stream[-1].add(shortcut + [x for x in parts if x.role == step.writer], "N")
+    stream[-1].add([linear for linear in linears if linear.role == "head"], "K")
     return [stretch.dim(contents) for stretch in stream if blocks]
 
 
