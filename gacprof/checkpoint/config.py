@@ -16,12 +16,10 @@ from gacprof.core.errors import CheckpointError
 
 CODE_KEYS = ("auto_map", "custom_generate", "tokenizer_file")
 """Keys of JSON files that name code or files: a new folder does not pass them on."""
-
 _OWN_CLASSES = ("component.svd_", "LLMPruner.")
 """SVD-LLM's and LLM-Pruner's classes have LLaMA's default base and no scaling in their code."""
 LLAMA_ROPE_THETA = 10000.0
 """RoPE's base where a Llama's config names none (transformers' default_theta)."""
-
 _NOT_OURS = re.compile(
     "|".join(CODE_KEYS)
     + r"|_.*|(use_)?return_dict|(torch_)?dtype|.*(impl|kernel|backbone|quant|path|repo|hub).*"
@@ -48,10 +46,7 @@ def mirrored_files(inventory: Inventory, sizes: NewSizes) -> dict[str, dict[str,
 
 def sizes_refusal(inventory: Inventory, sizes: NewSizes) -> str:
     """Return why a checkpoint cannot have these sizes; empty where it can. Whether ranks can be
-    merged (None) ``Inventory.merge_refusal`` says.
-
-    Raises :class:`CheckpointError` for a dim that is not there.
-    """
+    merged (None) ``Inventory.merge_refusal`` says."""
     for name, size in sizes.items():
         dim = inventory.dim(name)
         refusal = dim.refusal(dim.size if size is None else size)
@@ -63,10 +58,9 @@ def sizes_refusal(inventory: Inventory, sizes: NewSizes) -> str:
 def config_refusal(inventory: Inventory, sizes: NewSizes) -> str:
     """Return why the config cannot say these sizes; empty where it can.
 
-    A number that says widths truly must say them afterwards too. Only a decoder's dense MLPs may
-    come to differ from layer to layer: ``load_model`` and ``export`` build them so. A number by
-    layer or module that is the old size of a dim of this layer must not stay behind; the rank
-    tables of ``FACTORS`` follow.
+    A number that says widths truly must say them afterwards too, but for a decoder's dense MLPs:
+    ``load_model`` and ``export`` build layers that differ. A number by layer or module that is the
+    old size of a dim of this layer must not stay behind; the rank tables of ``FACTORS`` follow.
     """
     for key in width_keys(inventory.config, inventory.dims):
         if key.is_true and key.must_be_true and key.value_at(sizes) is None:
@@ -136,8 +130,7 @@ def head_facts(inventory: Inventory) -> dict[str, Any]:
 
 
 def effective_config(inventory: Inventory) -> dict[str, Any]:
-    """Return the config that transformers builds the model of, without what could name code. Raises
-    :class:`CheckpointError` where the checkpoint has none."""
+    """Return the config that transformers builds the model of, without what could name code."""
     config = _harmless(inventory.config) | module_facts(inventory) | head_facts(inventory)
     layers = map(int, _LAYER_COUNT.findall(json.dumps(config, default=str)))
     if max(layers, default=0) > len(inventory.tensors):  # each would be built, with its weights

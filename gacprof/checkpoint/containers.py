@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -119,18 +120,11 @@ def _read_shards(index: Path) -> Contents:
         stored.update(part.tensors)
         metadata |= part.metadata
     left_out = tuple(sorted(stored - tensors.keys()))
-    warnings: tuple[str, ...] = ()
-    if left_out:
-        first = left_out[0]
-        warnings = (f"{len(left_out)} tensors, {first} the first, are not in {index.name}",)
-    return Contents(
-        tensors,
-        container=part.container,
-        metadata=metadata,
-        has_index=True,
-        warnings=warnings,
-        left_out=left_out,
-    )
+    contents = Contents(tensors, container=part.container, metadata=metadata, has_index=True)
+    if not left_out:
+        return contents
+    warning = f"{len(left_out)} tensors, {left_out[0]} the first, are not in {index.name}"
+    return replace(contents, warnings=(warning,), left_out=left_out)
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
@@ -143,8 +137,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 def read_hub(repository: str) -> Contents:
-    """Return the tensors and the config of ``org/name`` or ``org/name@revision``. Raises
-    :class:`CheckpointError` where the hub cannot be asked or has no safetensors there."""
+    """Return the tensors and the config of ``org/name`` or ``org/name@revision``."""
     name, _, revision = repository.partition("@")
     tensors = {}
     try:
@@ -168,8 +161,7 @@ def read_hub(repository: str) -> Contents:
 
 
 def read_safetensors(path: Path) -> Contents:
-    """Return the tensors of one file, none of their data read. Raises :class:`CheckpointError`, for
-    all that the format's own library refuses too (which needs numpy to say so)."""
+    """Return the tensors of one file; refuse what the format's own library, on numpy, refuses."""
     starts, ends, tensors, file_name = [path.stat().st_size], [], {}, path.name
     try:
         with path.open("rb") as file:

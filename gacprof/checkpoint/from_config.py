@@ -35,8 +35,6 @@ SHARED_WIDTHS = (
     "shared_expert_intermediate_size",
 )
 """Sizes that say a shared expert's width where no family does; the last counts."""
-
-
 Family = Mapping[str, Any]
 """A row of ``families.toml``: what configs of some model types mean."""
 TABLES = shipped_table(FAMILIES, dict[str, Any])
@@ -90,8 +88,7 @@ class ConfigSizes:
         self.sizes = self._completed(stated)
 
     def _completed(self, stated: Mapping[str, int]) -> dict[str, int]:
-        """All sizes: as stated, else as the family means them, else as they follow from others.
-        Each line reads what the lines before it filled in."""
+        """All sizes: as stated, else as the family means them, else as they follow from those."""
         sizes, family, values = dict(stated), self.family, self.values
         hidden, heads, mamba_heads = (sizes[n] for n in ("hidden_size", "heads", "mamba_heads"))
         if values.get("multi_query") is True and not values.get("new_decoder_architecture"):

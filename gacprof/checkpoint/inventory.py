@@ -27,7 +27,6 @@ from gacprof.core.sizes import Gemm
 
 NewSizes = Mapping[str, int | None]
 """New sizes by dim name; ``None``: the factors are merged (multiplied) into one dense weight."""
-
 is_derived = re.compile(
     r"(.*\.)?(rotary_emb\.(inv_freq|cos_cached|sin_cached)|position_ids"
     r"|(attn|attention)\.(masked_)?bias)"
@@ -67,11 +66,10 @@ class Contents:
     """A checkpoint before its tensors have a meaning: what containers and side files say.
 
     ``config`` is the folder's config.json, else a pickled model's. ``side`` holds other JSON files
-    that must stay true (SliceGPT's slicing config), by file name, ``attributes`` what a pickled
-    model's modules say of themselves (``class``, ``num_heads``, ``eps`` …), by module name.
-    ``factors`` are the user's name patterns of factor pairs, ``metadata`` is that of each
-    safetensors file. ``warnings`` are what a user should know (a config that disagrees with its
-    tensors); ``left_out`` are tensors that shards hold and their index does not name.
+    that must stay true (SliceGPT's), by file name, ``attributes`` what a pickled model's modules
+    say of themselves (``class``, ``num_heads`` …), by module name. ``factors`` are the user's name
+    patterns of factor pairs, ``metadata`` is that of each safetensors file; ``left_out`` are
+    tensors that shards hold and their index does not name.
     """
 
     tensors: Mapping[str, TensorInfo]
@@ -120,9 +118,8 @@ class AttentionHeads:
 @dataclass(frozen=True)
 class Place:
     """A place where a dim is written: ``size`` entries of ``tensor`` along ``axis`` from ``start``;
-    where gate and up alternate, ``per`` entries for each unit of the dim. Where several dims share
-    an axis (PaLU groups in VT) and one grows, the starts of the later ones move along.
-    """
+    where gate and up alternate, ``per`` entries for each unit. Several dims may share an axis (PaLU
+    groups in VT); where one grows, the starts of the later ones move along."""
 
     tensor: str
     axis: int

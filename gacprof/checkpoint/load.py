@@ -89,7 +89,7 @@ def torch_dtype(name: torch.dtype | str) -> torch.dtype:
     """Return a type that models are computed in, by torch's name or a short one (``bf16``)."""
     if dtype_name(name) not in MULTIPLIED:
         raise ConfigError(f"models are not computed in '{name}': use float32, bfloat16 or float16")
-    return getattr(torch, dtype_name(name))  # type: ignore[no-any-return]
+    return getattr(torch, dtype_name(name))
 
 
 def widest_dtype(inventory: Inventory) -> torch.dtype:
@@ -136,8 +136,7 @@ def build_skeleton(inventory: Inventory, dtype: torch.dtype) -> Any:
 
 @contextlib.contextmanager
 def parameters_on_meta() -> Iterator[None]:
-    """Modules made inside have parameters without memory, and real buffers, whose values only the
-    constructors know (``torch.device("meta")`` would take them too)."""
+    """Modules made inside have parameters without memory, and buffers with their values."""
     register = nn.Module.register_parameter
 
     def register_on_meta(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:

@@ -1,9 +1,8 @@
 """Tensors and attributes of a pickled model or state dict, read without running its code.
 
-Every class that the pickle names is a stand-in (:class:`Inert`) that keeps what it was called with
-and its state. Those are walked as ``state_dict()`` walks modules (torch/nn/modules/module.py).
-``torch.save`` writes a zip file of the pickle, ``<root>/data.pkl``, and a record for each storage,
-``<root>/data/<key>``, uncompressed (torch/serialization.py).
+Every class that it names is a stand-in (:class:`Inert`). Those are walked as ``state_dict()`` walks
+modules (torch/nn/modules/module.py). ``torch.save`` writes a zip file of ``<root>/data.pkl`` and a
+record for each storage, ``<root>/data/<key>``, uncompressed (torch/serialization.py).
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ MAX_PICKLE_BYTES = 64 << 20
 MAX_OPCODES = 10_000_000
 """A vocabulary of 250,000 words with its merges takes 4 million; Python runs a million a second."""
 MAX_MODULES = 100_000
-
 _STORAGES = {
     "DoubleStorage": "float64",
     "FloatStorage": "float32",
@@ -42,7 +40,6 @@ _STORAGES = {
     "BoolStorage": "bool",
 }
 """Element types by the class that a pickle names for a storage (torch/storage.py)."""
-
 _AROUND = ("model", "state_dict", "model_state_dict", "module", "net")
 """Keys of dicts that people save around a model."""
 

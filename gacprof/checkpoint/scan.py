@@ -36,8 +36,7 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}(@[\w./-
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
-    """Make many small objects without the collector of garbage, which would walk them again and
-    again: a third of the time that 90,000 tensors take."""
+    """Make many small objects without collecting garbage: a third of the time of 90,000 tensors."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

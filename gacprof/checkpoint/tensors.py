@@ -20,8 +20,7 @@ BLOCK = 1 << 20
 
 
 def read_tensor(inventory: Inventory, name: str, rows: slice = slice(None)) -> torch.Tensor:
-    """Return a tensor of a checkpoint on disk, or some of its rows, in its stored dtype, mapped.
-    Raises :class:`CheckpointError` where its file is not on this machine."""
+    """Return a tensor of a checkpoint on disk, or some of its rows, in its stored dtype, mapped."""
     info = inventory.tensors[name]
     dtype = getattr(torch, info.dtype)
     if not info.numel:

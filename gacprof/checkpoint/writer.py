@@ -18,7 +18,6 @@ from gacprof.core.files import write_json
 
 BLOCK_BYTES = 1 << 21
 """Copying 2 MB at a time is as fast as ``cp``."""
-
 INDEX = "model.safetensors.index.json"
 RECORD = "gacprof.json"
 """What a new folder says of where it comes from."""
@@ -26,8 +25,7 @@ RECORD = "gacprof.json"
 
 @dataclass(frozen=True)
 class OutputTensor:
-    """A tensor to be written, with the shard of the ``stored`` tensor of this name: ``blocks``
-    yields its elements, in parts along the first axis."""
+    """A tensor to be written with the shard of the ``stored`` one, in blocks along its axis 0."""
 
     name: str
     dtype: str
@@ -37,8 +35,7 @@ class OutputTensor:
 
 
 def write_weights(folder: Path, inventory: Inventory, tensors: Iterable[OutputTensor]) -> None:
-    """Write tensors into a folder, sharded as the checkpoint that they were made of, with an index
-    where there are several shards or the checkpoint has one."""
+    """Write tensors into a folder, sharded as the checkpoint that they were made of."""
     shards: dict[str, list[OutputTensor]] = {}
     for tensor in tensors:
         shards.setdefault(shard_name(inventory, tensor.stored), []).append(tensor)

@@ -39,8 +39,7 @@ class Change:
 
 @dataclass(frozen=True)
 class NewTensor:
-    """A tensor of the new checkpoint: stored ``parts``, resized and joined along axis 0; outer
-    factors are first multiplied by their rows of an ``inner`` one."""
+    """A new tensor: stored ``parts`` joined along axis 0, outer factors times an ``inner`` one."""
 
     name: str
     parts: tuple[str, ...]
@@ -96,8 +95,7 @@ def new_checkpoint(inventory: Inventory, sizes: NewSizes) -> NewCheckpoint:
 
 
 def merged_modules(inventory: Inventory, ranks: set[str]) -> tuple[Module, ...]:
-    """The modules whose ``ranks`` are given up. Raises :class:`PlanError` where one may not be, or
-    others of its module are not."""
+    """The modules whose ``ranks`` are given up. Raises :class:`PlanError` where one may not be."""
     modules = []
     left = set(ranks)
     for module in inventory.modules:

@@ -40,8 +40,7 @@ def realign(checkpoint: str | Path | Inventory, sizes: Sizes, out: str | Path) -
         A folder or weights file of any layout, or its inventory.
     sizes
         A plan or its file; sizes by dim name (None merges factors); or a word: "pad8" and "pad16"
-        pad every dim to a multiple, "uniform" gives all layers the largest width, which a plain
-        config describes, "fuse" merges all factors.
+        pad every dim to a multiple, "uniform" gives all layers the largest width, "fuse" merges.
     out
         The new checkpoint's folder, which must not exist.
 
@@ -99,8 +98,8 @@ def new_sizes(inventory: Inventory, sizes: Sizes) -> NewSizes:
 
 
 def padded_sizes(inventory: Inventory, multiple: int) -> NewSizes:
-    """Every dim that zeros may pad at the next multiple; widths that follow from one number of the
-    config together or not at all. Raises :class:`CheckpointError` where nothing is left to pad."""
+    """Every dim that zeros may pad at the next multiple, those of one number of the config all or
+    none. Raises :class:`CheckpointError` where nothing is left to pad."""
     sizes = {}
     for dim in inventory.dims:
         if dim.adjustable:
@@ -141,8 +140,8 @@ def uniform_sizes(inventory: Inventory) -> NewSizes:
 def write_checkpoint(new: NewCheckpoint, folder: Path) -> None:
     """Write everything that belongs to the new checkpoint into an empty folder, and read it back.
 
-    In its record ``resized`` are [old size, new size, method] by dim. The writer counts the bytes of
-    tensors. Raises :class:`CheckpointError` where the config no longer says widths that it said.
+    In its record ``resized`` are [old size, new size, method] by dim. The writer counts the bytes.
+    Raises :class:`CheckpointError` where the config no longer says widths that it said.
     """
     inventory = new.inventory
     write_weights(folder, inventory, output_tensors(new))

@@ -18,7 +18,6 @@ from gacprof.realigning.changes import Change, NewCheckpoint, NewTensor
 
 TINY = 1e-14
 """Singular values below this share of the largest are noise of float64 (its epsilon is 2e-16)."""
-
 CUTS_KEPT = 32
 """Cuts in memory at once: a cut is needed by every tensor of its dim, and those lie together."""
 
@@ -87,7 +86,7 @@ class NewValues:
         stretches: dict[int, list[Stretch]] = {}
         for change, place in self.new.edits.get(name, ()):
             size = change.dim.size * place.per
-            stretch = Stretch(place.start, size, self._segments(change, place))
+            stretch = (place.start, size, self._segments(change, place))
             stretches.setdefault(place.axis, []).append(stretch)
         return {axis: compose(shape[axis], changed) for axis, changed in stretches.items()}
 
@@ -109,15 +108,14 @@ class NewValues:
         return (Take([start + i for i in cut.tolist()]),)
 
     def _cut(self, change: Change) -> tuple[torch.Tensor, torch.Tensor]:
-        """By axis, the entries of the dim that are kept, or the matrix that combines them. The size
-        of a bias says nothing about a width's importance."""
+        """By axis, the entries of the dim that are kept, or the matrix that combines them."""
         if change.dim.name in self.importance:
             entries = most_important(self.importance[change.dim.name], change.size)
             return entries, entries
         matrices = []
         for place in change.dim.places:
             tensor = self.read(place.tensor)
-            if tensor.dim() == 2:
+            if tensor.dim() == 2:  # a bias says nothing about a width's importance
                 stretch = tensor.narrow(place.axis, place.start, change.dim.size)
                 matrices.append((place.axis, stretch.double()))
         if change.method == "svd":
@@ -188,24 +186,17 @@ class Mix:
 
 
 Segment = Zeros | Take | Mix
-
-
-@dataclass(frozen=True)
-class Stretch:
-    """``size`` entries of an axis from ``start``, to be replaced by ``segments``."""
-
-    start: int
-    size: int
-    segments: tuple[Segment, ...]
+Stretch = tuple[int, int, Sequence[Segment]]
+"""A start and a number of entries from there, to be replaced by segments."""
 
 
 def compose(length: int, stretches: Iterable[Stretch]) -> list[Segment]:
     """The segments of a whole axis of ``length``, of which disjoint stretches are replaced."""
     segments: list[Segment] = []
     end = 0
-    for stretch in sorted(stretches, key=lambda s: s.start):
-        segments += [Take(range(end, stretch.start)), *stretch.segments]
-        end = stretch.start + stretch.size
+    for start, size, new in sorted(stretches, key=lambda stretch: stretch[0]):
+        segments += [Take(range(end, start)), *new]
+        end = start + size
     return [*segments, Take(range(end, length))]
 
 
@@ -215,8 +206,7 @@ def resized(tensor: torch.Tensor, axis: int, segments: Iterable[Segment]) -> tor
 
 
 def rounded(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """float64 values rounded to ``dtype``, to nearest, ties to even. Raises
-    :class:`CheckpointError` where a finite value overflows the type."""
+    """float64 values rounded to ``dtype``, to nearest, ties to even; never to infinity."""
     narrow = values.to(dtype)
     if not torch.equal(narrow.isfinite(), values.isfinite()):
         raise CheckpointError(f"a computed weight does not fit {dtype}: it overflows")

@@ -14,7 +14,6 @@ from gacprof.core.sizes import SizeSource
 from gacprof.kernels.requirements import Engine
 
 Tokens = Mapping[int, float] | Sequence[int]
-
 DEFAULT_TOKENS: Mapping[int, float] = MappingProxyType({1: 1.0, 1024: 1.0})
 """One decode step and one prefill of 1024 tokens (the papers' sequence length), equally."""
 

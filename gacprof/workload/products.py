@@ -108,8 +108,7 @@ class Products:
             self.fused |= deployment.engine.fused
 
     def dtype_of(self, module: Module) -> str:
-        """The type that a module's products are computed in. Packed and integer weights are
-        turned into the model's plain type first; float8 is multiplied as it is."""
+        """The type of a module's products: of packed and integer weights the model's plain type."""
         stored = dtype_name(module.dtype)
         if self.dtype is not None:
             return self.dtype
@@ -160,8 +159,7 @@ class Products:
         return lengths
 
     def _repeated(self, module: Module) -> int:
-        """What all ranks together hold of N beyond its length: heads that they repeat, and rows
-        that pad a vocabulary."""
+        """What all ranks together hold of N beyond its length: repeated heads, padded rows."""
         count, n = len(module.gemms), module.gemms[-1].N
         local = self.sharing.local(module, n)
         if self._shared_side(module, count - 1, count) != "N" or local is None:

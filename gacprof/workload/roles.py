@@ -41,9 +41,7 @@ class Role:
 
 
 ROLES_FILE = Path(__file__).parent / "roles.toml"
-
 Rows = dict[str, dict[str, str]]
-
 ROLES = {
     key: Role(**{"key": key, "name": key, **row})  # type: ignore[arg-type]
     for key, row in shipped_table(ROLES_FILE, Rows).items()

@@ -69,7 +69,7 @@ class Sharing:
         """What one rank holds of the side that ranks share; None where they cannot share it."""
         role = role_of_module(module)
         if role.kind == "vocab":  # padded, and dealt out
-            padded = _up(length, self.vocab_multiple)
+            padded = -(-length // self.vocab_multiple) * self.vocab_multiple
             return -(-padded // self.ranks[role.shared_by])
         repeated = self._repeated(role, module.layer)
         if not 0 < repeated < length:
@@ -98,7 +98,7 @@ class Sharing:
         if not counted and "widths" in self.uneven:
             return -(-length // ranks)
         if role.kind == "expert" and self.storage.form == "mxfp4" and length % MXFP4_BLOCK == 0:
-            return _up(-(-length // ranks), MXFP4_BLOCK)
+            return -(-length // (ranks * MXFP4_BLOCK)) * MXFP4_BLOCK
         return None
 
     def rows_of(self, module: Module) -> Mapping[int, float]:
@@ -139,7 +139,3 @@ class Sharing:
                         f"{self.ranks['tp']} TP ranks cannot share the {count} {name} of "
                         f"{module.name}: choose a tp that divides them"
                     )
-
-
-def _up(length: int, multiple: int) -> int:
-    return -(-length // multiple) * multiple

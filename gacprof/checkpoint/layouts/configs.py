@@ -21,7 +21,6 @@ _PARTS = {
     "audio": ("audio_config",),
 }
 """Parts of multimodal configs by tower; for the text: transformers', InternVL's, DeepSeek-VL's."""
-
 _MLP = (
     *("intermediate_size_mlp", "dense_intermediate_size", "intermediate_size", "ffn_dim"),
     *("n_inner", "ffn_hidden_size", "d_ff", "d_inner"),
@@ -45,13 +44,10 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "encoder": ("encoder_ffn_dim", *_MLP),
 }
 """Names of a width in transformers' configs, by what the MLP is; the more special first."""
-
 _ADJUSTED = "block_auto_adjust_ff_dim"
 """LFM2's switch: the width is computed from the config's, rounded."""
-
 _DOUBLED = "use_double_wide_mlp"
 """Gemma 4's switch: MLPs of layers that share the keys and values of others are twice as wide."""
-
 Path = tuple[str, ...]
 
 
@@ -84,8 +80,7 @@ def part_of(config: Mapping[str, Any], tower: str = "") -> tuple[Path, Mapping[s
 def odd_heads(
     config: Mapping[str, Any], attentions: Iterable[AttentionHeads]
 ) -> list[AttentionHeads]:
-    """Return the attentions that have other heads than a config without a ``head_dim`` says, by
-    transformers' default: hidden size over heads."""
+    """Return the attentions with other heads than by default: hidden size over heads each."""
     heads = count(config, "num_attention_heads")
     if not heads or re.search("head_(dim|size)", " ".join(config)):
         return []
@@ -160,9 +155,8 @@ def width_keys(config: Mapping[str, Any], dims: Iterable[Dim]) -> list[WidthKey]
         key = replace(key, twins=tuple(c.path for c in candidates if key.value == c.value))
         if key.path in keys:
             former = keys[key.path]
-            key = replace(
-                former, dims=(*former.dims, *key.dims), times={**former.times, **key.times}
-            )
+            times = {**former.times, **key.times}
+            key = replace(former, dims=(*former.dims, *key.dims), times=times)
         keys[key.path] = key
     return list(keys.values())
 
@@ -207,8 +201,7 @@ def _multiple(
 
 
 def with_widths(config: Mapping[str, Any], dims: Iterable[Dim], sizes: NewSizes) -> dict[str, Any]:
-    """Return the config with the numbers that follow from ``sizes``. One from which not all of its
-    widths follow stays as it is; twins that say other widths stay, too."""
+    """Return the config with those numbers from which all of their new widths follow."""
     new = dict(config)
     keys = width_keys(config, dims)
     own_paths = {key.path for key in keys}

@@ -5,6 +5,7 @@ The first layout that recognises a checkpoint wins; every other matrix is a dens
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
@@ -21,7 +22,7 @@ from gacprof.checkpoint.inventory import (
     Place,
 )
 from gacprof.checkpoint.layouts.configs import count, odd_heads, part_of, width_keys
-from gacprof.checkpoint.layouts.factors import FACTORS, users_row
+from gacprof.checkpoint.layouts.factors import FACTORS, Factors
 from gacprof.checkpoint.layouts.linear import (
     MULTIPLIED,
     Linear,
@@ -73,7 +74,11 @@ def describe(contents: Contents, path: str, side_files: tuple[str, ...] = ()) ->
 
 def recognise(contents: Contents) -> tuple[str, list[Linear]]:
     """Return the layout's name, and the layers that only this layout understands."""
-    rows = [users_row(*contents.factors)] if contents.factors else FACTORS
+    rows = FACTORS
+    if contents.factors:
+        outer, inner = contents.factors
+        pattern = re.escape(inner).replace(re.escape("{module}"), "(?P<module>.+)", 1)
+        rows = [Factors("factor-pairs", pattern, outer)]
     for layout, group in groupby(rows, key=lambda row: row.layout):
         linears = list(chain.from_iterable(row.pairs(contents) for row in group))
         if linears:

@@ -106,9 +106,3 @@ FACTORS = [
     Factors("factor-pairs", r"(?P<module>.+)\.V\.weight", "{module}.U.weight"),
 ]
 """One row a way to name factors. Append yours."""
-
-
-def users_row(outer: str, inner: str) -> Factors:
-    """The row of name patterns with ``{module}`` in each, as ``{module}.U.weight``."""
-    pattern = re.escape(inner).replace(re.escape("{module}"), "(?P<module>.+)", 1)
-    return Factors("factor-pairs", pattern, outer)

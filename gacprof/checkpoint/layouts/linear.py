@@ -17,7 +17,6 @@ from gacprof.core.dtypes import FLOATING
 
 _SCALES = (".weight_scale", ".weight_scale_inv", ".scales")
 _QUANTISED = "its weight is quantised with scales, which are not resized"
-
 MULTIPLIED = frozenset({"float64", "float32", "float16", "bfloat16"})
 """Types of weights that are what they say, without scales."""
 
@@ -26,11 +25,10 @@ MULTIPLIED = frozenset({"float64", "float32", "float16", "bfloat16"})
 class Linear:
     """``name`` is the module's; ``weights``, in the order of execution, and ``biases`` are tensors.
 
-    ``axes`` are the out and in axis of its weights (nn.Linear: 0 and 1). ``per_output`` and
-    ``per_input`` count stored parameters for an entry of output and input. ``joined`` experts lie
-    one after the other along axis 0, and the features are those of one. Entries of gate and up may
-    be ``alternating``; the last ones of an ``ordered`` rank are the least important. ``why`` no dim
-    of this layer may change; empty where one may.
+    ``axes`` are the out and in axis of its weights. ``per_output`` and ``per_input`` count stored
+    parameters for an entry of output and input. ``joined`` experts lie one after the other along
+    axis 0, and the features are those of one. Entries of gate and up may be ``alternating``; the
+    last ones of an ``ordered`` rank are the least important. ``why``: no dim may change.
     """
 
     name: str
@@ -95,8 +93,7 @@ def stored_linear(
 
 
 def unknown_tensor(contents: Contents, names: Collection[str], sizes: Collection[int]) -> str:
-    """Return why dims of these sizes may not change: one of these tensors, of unknown meaning, is
-    as long (a bias or a norm between two factors, a norm inside of an MLP)."""
+    """Return why dims of these sizes may not change: perhaps a norm or bias between weights."""
     for name in sorted(names):
         if not set(sizes).isdisjoint(contents.shape(name)):
             return f"{name} has the same size and is not known to allow zeros"

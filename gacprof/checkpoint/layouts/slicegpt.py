@@ -106,8 +106,7 @@ def with_stretches(
     """Return a slicing config that says the sizes of the stretches, new ones and others."""
     stream = [dim for dim in dims if dim.kind == "hidden"]
     stream.sort(key=lambda dim: dim.layer is not None)  # the embedding's is the first
-    by_name = {step.name: step for step in STEPS}
-    steps = [by_name[dim.name.rpartition(":")[0].rpartition(".")[2]] for dim in stream[1:]]
+    steps = [STEPS[1] if dim.name.endswith(".mlp:hidden") else STEPS[0] for dim in stream[1:]]
     written = ["embedding_dimensions"] + [f"{step.word}_output_dimensions" for step in steps]
     after = [sizes.get(dim.name, dim.size) for dim in stream]
     new: dict[str, Any] = dict(config)

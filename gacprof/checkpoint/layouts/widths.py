@@ -22,7 +22,6 @@ _OF_THE_STREAM = re.compile(
     r"|(self_attn|encoder_attn|final)_layer_norm)\.(weight|bias)"
 )
 """Norms of the residual stream: in OPT they stand beside fc1 and fc2, as if between the two."""
-
 _COPIES = {"gate": 1, "up": 1, "gate_up": 2, "down": 1}
 """Number of times that a width stands in a weight of an MLP, by the weight's role."""
 
@@ -126,22 +125,14 @@ def _refusal(contents: Contents, parts: Mapping[str, Linear], others: Set[str]) 
 
 IN_HALVES = "is_concatenated"
 """Attribute of transformers' modules of experts: true where gate and up do not alternate."""
-
-_IN_HALVES_BY_TYPE = {"gpt_oss": False} | dict.fromkeys(
-    (
-        *("aria", "aria_text", "granitemoe", "granitemoe_swa", "granitemoehybrid"),
-        *("granitemoeshared", "hy_v4", "jetmoe", "llama4", "llama4_text", "minimax_m3_vl"),
-        *("minimax_m3_vl_text", "zaya"),
-    ),
-    True,
+_TYPES_IN_HALVES = (
+    *("aria", "aria_text", "granitemoe", "granitemoe_swa", "granitemoehybrid", "granitemoeshared"),
+    *("hy_v4", "jetmoe", "llama4", "llama4_text", "minimax_m3_vl", "minimax_m3_vl_text", "zaya"),
 )
+_IN_HALVES_BY_TYPE = {"gpt_oss": False, **dict.fromkeys(_TYPES_IN_HALVES, True)}
 """True where they do not alternate, by model type (their modeling files in transformers)."""
-
 _JOINED = (".experts.mlp.w1", ".experts.mlp.v1", ".experts.mlp.w2")
-_UNKNOWN = (
-    "all experts are stored in one tensor, and how gate and up lie in it (one after the other or "
-    "alternating) is not known for this model type"
-)
+_UNKNOWN = "how gate and up of all experts lie in one tensor is not known for this model type"
 
 
 def stacked_experts(contents: Contents) -> list[Linear]:
