@@ -45,8 +45,7 @@ def mirrored_files(inventory: Inventory, sizes: NewSizes) -> dict[str, dict[str,
 
 
 def sizes_refusal(inventory: Inventory, sizes: NewSizes) -> str:
-    """Return why a checkpoint cannot have these sizes; empty where it can. Whether ranks can be
-    merged (None) ``Inventory.merge_refusal`` says."""
+    """Return why a checkpoint cannot have these sizes; of merges ``merge_refusal`` says it."""
     for name, size in sizes.items():
         dim = inventory.dim(name)
         refusal = dim.refusal(dim.size if size is None else size)

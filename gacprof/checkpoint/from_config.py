@@ -173,8 +173,7 @@ def stated_size(values: Mapping[str, Any], fields: Sequence[str]) -> int:
 
 
 def whole_number(value: Any, field: str) -> int:
-    """Return a field's value as a size, 0 where it has none. A list of equal sizes counts as one.
-    Raises :class:`ConfigError` for what is no size, or differs from layer to layer."""
+    """Return a field's value as a size, 0 where it has none; a list of equal ones counts as one."""
     if isinstance(value, list) and value and field != "intermediate_size":
         if len(set(map(str, value))) > 1:
             raise ConfigError(f"the config's {field} differs from layer to layer: diagnose weights")
@@ -187,9 +186,8 @@ def whole_number(value: Any, field: str) -> int:
 
 
 def inventory_of_sizes(sizes: ConfigSizes) -> Inventory:
-    """Return the inventory of the model that a config describes, one layer of each kind: modules
-    with one dense product each, no tensors, no adjustable dims. What a product needs and the config
-    doesn't say is added to ``sizes.missing``."""
+    """Return the inventory of a config's model: one layer of each kind, without tensors and dims.
+    What a product needs and the config doesn't say is added to ``sizes.missing``."""
     dtype = dtype_name(sizes.values.get("dtype") or sizes.values.get("torch_dtype") or "bfloat16")
     attentions = []
     if sizes.get("heads") and sizes.mixer == "grouped":

@@ -188,8 +188,7 @@ class Dim:
 
     @property
     def max_size(self) -> int:
-        """The largest size worth choosing: any, but for a rank. Above the dense weight's it holds
-        nothing but zeros, which up to the next multiple of :data:`ALIGNED` may make it faster."""
+        """The largest size worth choosing: of a rank the dense weight's, aligned."""
         if self.dense_size is None:
             return MAX_SIZE
         return max(-(-self.dense_size // ALIGNED) * ALIGNED, self.size)

@@ -115,8 +115,7 @@ def one_line_errors(inventory: Inventory) -> Iterator[None]:
 
 
 def build_skeleton(inventory: Inventory, dtype: torch.dtype) -> Any:
-    """Build the model without weights, every parameter on the meta device and of its shape. Raises
-    :class:`CheckpointError` for quantised weights, or where config and tensors do not fit."""
+    """Build the model without weights, every parameter on the meta device and of its shape."""
     if inventory.is_quantised:
         raise CheckpointError(f"{inventory.path} is quantised: it runs in its own library only")
     with parameters_on_meta():
@@ -152,8 +151,7 @@ def parameters_on_meta() -> Iterator[None]:
 
 
 def model_of_config(inventory: Inventory, dtype: torch.dtype) -> Any:
-    """Build transformers' model of the checkpoint's config: of the class that it names, where that
-    is one of transformers' for this config, else its causal language model."""
+    """Build the model of the class that the config names, else its causal language model."""
     config = config_of(inventory)
     config.dtype = dtype
     with one_line_errors(inventory):
@@ -165,8 +163,7 @@ def model_of_config(inventory: Inventory, dtype: torch.dtype) -> Any:
 
 
 def config_of(inventory: Inventory) -> Any:
-    """Build transformers' config of a checkpoint. A hidden size that is no multiple of the heads,
-    as a pruned model's may be, is refused there: the heads are set once the config is made."""
+    """Build transformers' config; heads that do not divide a pruned hidden size are set last."""
     values = json.loads(json.dumps(effective_config(inventory)), object_hook=read_special_float)
     heads = {}
     for key in ("num_attention_heads", "num_key_value_heads"):

@@ -65,8 +65,7 @@ PLAIN = Storage("none", "none")
 
 def storage_named(text: str) -> Storage:
     """A storage by its name in ``formats.toml``, with its group or block (``awq-g64``), behind
-    ``ct-`` compressed-tensors'; or a type of GGUF files (``gguf-q4_k``). Raises
-    :class:`ConfigError` for one that isn't known."""
+    ``ct-`` compressed-tensors'; or a type of GGUF files. Raises :class:`ConfigError`."""
     plain = re.sub(r"[\s\-.:/]+", "_", text.strip().lower())
     tool, name, group, block, side = re.findall(SUFFIXED, plain)[0]
     form = FORMATS.get(name) or FORMATS.get(re.sub("(_per)?_channel$", "", name), "")
@@ -84,8 +83,7 @@ def storage_named(text: str) -> Storage:
 
 
 def storage_of_config(config: Mapping[str, Any], layers: int = 0) -> Storage:
-    """The storage that a config's ``quantization_config`` states; plain where it has none. Raises
-    :class:`ConfigError` for one whose values are of other types than its tool writes."""
+    """The storage that a config states. Raises :class:`ConfigError` for values of odd types."""
     stated = config.get("quantization_config") or config.get("compression_config")
     if not stated:
         return PLAIN

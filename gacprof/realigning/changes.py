@@ -80,8 +80,8 @@ class NewCheckpoint:
 
 
 def new_checkpoint(inventory: Inventory, sizes: NewSizes) -> NewCheckpoint:
-    """The changes and tensors that new sizes make of a checkpoint. Raises :class:`PlanError` for
-    ranks that cannot be merged, :class:`CheckpointError` for a dim that may not take its size."""
+    """The changes and tensors of new sizes. Raises :class:`PlanError` for ranks that cannot be
+    merged, :class:`CheckpointError` for a dim that may not take its size."""
     refusal = sizes_refusal(inventory, sizes)
     if refusal:
         raise CheckpointError(f"{inventory.path} cannot have these sizes: {refusal}")

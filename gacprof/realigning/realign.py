@@ -73,8 +73,7 @@ def realign(checkpoint: str | Path | Inventory, sizes: Sizes, out: str | Path) -
 
 
 def new_sizes(inventory: Inventory, sizes: Sizes) -> NewSizes:
-    """Sizes by dim name; None: merged. Raises :class:`PlanError` for a plan of another checkpoint
-    or an unknown word, :class:`CheckpointError` where a word does not fit this one."""
+    """Sizes by dim name; None: merged. Raises :class:`PlanError` or :class:`CheckpointError`."""
     if isinstance(sizes, Mapping):
         return sizes
     if sizes in ("pad8", "pad16"):
@@ -98,8 +97,7 @@ def new_sizes(inventory: Inventory, sizes: Sizes) -> NewSizes:
 
 
 def padded_sizes(inventory: Inventory, multiple: int) -> NewSizes:
-    """Every dim that zeros may pad at the next multiple, those of one number of the config all or
-    none. Raises :class:`CheckpointError` where nothing is left to pad."""
+    """Every dim that may be padded at the next multiple, those of one number all or none."""
     sizes = {}
     for dim in inventory.dims:
         if dim.adjustable:

@@ -23,8 +23,7 @@ CUTS_KEPT = 32
 
 
 class NewValues:
-    """The elements of a new checkpoint's tensors. ``read`` gives a stored tensor by its name,
-    ``importance`` is that of the entries of dims, where it is known better than by norms."""
+    """The elements of new tensors; ``importance`` of entries counts instead of norms."""
 
     def __init__(
         self,
@@ -50,8 +49,7 @@ class NewValues:
         return torch.cat(parts)
 
     def blocks(self, new: NewTensor) -> Iterator[torch.Tensor]:
-        """Yield a new tensor of a checkpoint on disk in parts along its first axis: stored entries
-        a block at a time, what a merge or a cut computes as one."""
+        """Yield a new tensor of a checkpoint on disk in parts along its first axis."""
         if new.inner or len(new.parts) > 1:
             yield self.tensor(new)
             return

@@ -23,8 +23,8 @@ class Deployment:
     """Ranks and what they run: ``tp`` tensor-parallel ones, ``ep`` that share out whole experts,
     ``dp`` data-parallel ones. ``tokens`` are rows of x, and how often each count runs.
 
-    The ``engine`` says what is fused, padded and shared unevenly (None: nothing is fused, and
-    Megatron-LM's rules), ``storage`` how weights are stored (None: as the config says).
+    The ``engine`` says what is fused, padded and shared unevenly (None: Megatron-LM's rules),
+    ``storage`` how weights are stored (None: as the config says).
     """
 
     tp: int = 1
@@ -55,8 +55,7 @@ class Deployment:
 
 
 def workload(tokens: Tokens | None, source: SizeSource) -> dict[int, float]:
-    """Token counts and their weights, by default 1 each; None: those that the source holds, else
-    :data:`DEFAULT_TOKENS`. Raises :class:`ConfigError` for what is not positive."""
+    """Token counts and their weights, by default the source's, else :data:`DEFAULT_TOKENS`."""
     if tokens is None:
         tokens = list(source.tokens) or DEFAULT_TOKENS
     weights = dict(tokens) if isinstance(tokens, Mapping) else dict.fromkeys(tokens, 1.0)

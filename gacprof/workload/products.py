@@ -127,8 +127,8 @@ class Products:
     def gemms(
         self, module: Module, sizes: NewSizes = AS_STORED, others: Sequence[Module] = ()
     ) -> list[Gemm]:
-        """A module's products on all ranks together, with dims at these sizes: one dense product
-        where a rank of it is merged (None), or where it runs as one with ``others``."""
+        """A module's products on all ranks together, those of ``others`` added to N: one dense
+        product where a rank of it is merged (None)."""
         lengths = self.lengths(module, sizes, others)
         if is_merged(module, sizes):
             is_biased = any(gemm.bias for gemm in module.gemms)
@@ -140,8 +140,7 @@ class Products:
     def lengths(
         self, module: Module, sizes: ManySizes, others: Sequence[Module] = ()
     ) -> list[tuple[Lengths, Lengths]]:
-        """N and K of a module's products on all ranks together, with dims at these sizes; a merged
-        rank counts as stored, and what runs as one with it (``others``) counts to N."""
+        """N and K of a module's products on all ranks together, a merged rank as it is stored."""
         lengths: list[tuple[Lengths, Lengths]] = []
         for gemm in module.gemms:
             sides: dict[str, Lengths] = {"N": gemm.N, "K": gemm.K}
@@ -239,8 +238,7 @@ class Products:
     def time_us(
         self, source: SizeSource, modules: Sequence[Module], sizes: NewSizes = AS_STORED
     ) -> Interval | None:
-        """The time of the workload in these modules' products on one device; None where that of
-        one isn't known. Equal products are looked up once."""
+        """The time of the workload in these modules on one device; None where not known."""
         counts: Counter[tuple[Gemm, str, tuple[tuple[int, float], ...]]] = Counter()
         for product in self.on_device(modules, sizes):
             if not product.N or not product.K:

@@ -90,8 +90,8 @@ def odd_heads(
 
 @dataclass(frozen=True)
 class WidthKey:
-    """The number at ``path`` of a config, and the widths that follow: ``times`` it by dim name.
-    ``value`` stands there, and at the paths of ``twins``; None where nothing could disagree."""
+    """The number at ``path`` (and at ``twins``), None where nothing could disagree, and the widths
+    that follow: ``times`` it by dim name."""
 
     path: Path
     value: int | None

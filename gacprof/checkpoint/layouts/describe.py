@@ -39,8 +39,7 @@ from gacprof.core.sizes import Gemm
 
 
 def describe(contents: Contents, path: str, side_files: tuple[str, ...] = ()) -> Inventory:
-    """Return the inventory of tensors whose meaning is not known yet. Raises
-    :class:`CheckpointError` for factors or stretches that do not fit each other."""
+    """Return the inventory. Raises :class:`CheckpointError` for factors that do not fit."""
     layout, special = recognise(contents)
     linears = [*special, *dense_linears(contents, special)]
     modules = _embeddings(contents)

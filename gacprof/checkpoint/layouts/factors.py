@@ -1,8 +1,8 @@
 """Factor pairs: how each tool names the factor that runs first and those that follow.
 
 ASVD         hahnyuan/ASVD4LLM, modeling_asvd_llama.py
-PaLU         one ``X.VT`` [Σrᵢ, in] for all head groups, then ``X.U.{i}`` [out/G, rᵢ]: group ``i``
-             owns the rows from ``Σ_{j<i} rⱼ`` (shadowpa0327/Palu, model/modules/svd_linear.py)
+PaLU         one ``X.VT`` [Σrᵢ, in] for all head groups, then ``X.U.{i}`` [out/G, rᵢ]
+             (shadowpa0327/Palu, palu/model/modules/svd_linear.py)
 SVD-LLM      no config says the ranks, and pickled ``in_features`` may be wrong: shapes count
 gacprof      what ``load_model`` builds, saved as it is
 """
