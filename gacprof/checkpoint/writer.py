@@ -98,7 +98,7 @@ def write_safetensors(
 def read_blocks(
     inventory: Inventory, name: str, rows: range | None = None
 ) -> Iterator[torch.Tensor]:
-    """Yield rows of a stored tensor in blocks; to map it whole for each takes four times as long."""
+    """Yield rows of a stored tensor in blocks; to map it whole for each takes 4 times as long."""
     info = inventory.tensors[name]
     if not info.shape:
         yield read_tensor(inventory, name)
