@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from family_tables import FamilyTables
 
 import gacprof
-from gacprof.checkpoint.from_config import FAMILIES, FamilyTables
+from gacprof.checkpoint.from_config import FAMILIES
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import read_table, shipped_table
 from gacprof.gpus.architectures import ARCHITECTURES, ArchitectureTables

@@ -1,8 +1,4 @@
-"""Configs: true to what a checkpoint's model computes, and true after its dims were resized.
-
-A pickled model's modules know things that its config does not: compression tools bring attention
-classes of their own, some with constants written into the code.
-"""
+"""Configs: true to what a checkpoint's model computes, and true after its dims were resized."""
 
 from __future__ import annotations
 
@@ -20,30 +16,21 @@ from gacprof.core.errors import CheckpointError
 
 CODE_KEYS = ("auto_map", "custom_generate", "tokenizer_file")
 """Keys of JSON files that name code or files: a new folder does not pass them on."""
-
 _OWN_CLASSES = ("component.svd_", "LLMPruner.")
-"""Beginnings of SVD-LLM's and LLM-Pruner's class names. Their rotary embeddings have LLaMA's
-default base and no scaling, whatever the config says."""
+"""SVD-LLM's and LLM-Pruner's classes have LLaMA's default base and no scaling in their code."""
 LLAMA_ROPE_THETA = 10000.0
 """RoPE's base where a Llama's config names none (transformers' default_theta)."""
-
 _NOT_OURS = re.compile(
     "|".join(CODE_KEYS)
     + r"|_.*|(use_)?return_dict|(torch_)?dtype|.*(impl|kernel|backbone|quant|path|repo|hub).*"
 )
-"""Config keys under which text could name code or files, or that say how to return results:
-a checkpoint has no say there."""
-
+"""Keys under which text could name code or files, or that say how to return results."""
 _LAYER_COUNT = re.compile(r'"(?:num|n|encoder|decoder)_(?:\w+_)?layers?": (\d+)')
 """Counts of layers in a config as JSON, also those of its parts."""
 
 
 def mirrored_files(inventory: Inventory, sizes: NewSizes) -> dict[str, dict[str, Any]]:
-    """Return the JSON files that change when dims are resized, by file name, unknown keys kept.
-
-    ``sizes`` are new sizes by dim name; None: merged into a dense weight. A file that is not in the
-    result is unchanged.
-    """
+    """Return the JSON files that change with ``sizes``, by file name, unknown keys kept."""
     files: dict[str, dict[str, Any]] = {}
     if inventory.config:
         config = with_widths(inventory.config, inventory.dims, sizes)
@@ -58,11 +45,7 @@ def mirrored_files(inventory: Inventory, sizes: NewSizes) -> dict[str, dict[str,
 
 
 def sizes_refusal(inventory: Inventory, sizes: NewSizes) -> str:
-    """Return why a checkpoint cannot have these sizes; empty where it can.
-
-    Planning and realigning both ask this at their end. Raises :class:`CheckpointError` for a dim
-    that is not there. Whether ranks can be merged (None) ``Inventory.merge_refusal`` says.
-    """
+    """Return why a checkpoint cannot have these sizes; of merges ``merge_refusal`` says it."""
     for name, size in sizes.items():
         dim = inventory.dim(name)
         refusal = dim.refusal(dim.size if size is None else size)
@@ -74,11 +57,9 @@ def sizes_refusal(inventory: Inventory, sizes: NewSizes) -> str:
 def config_refusal(inventory: Inventory, sizes: NewSizes) -> str:
     """Return why the config cannot say these sizes; empty where it can.
 
-    A number that says widths truly must say them afterwards too. Only a decoder's dense MLPs may
-    come to differ from layer to layer: :func:`~gacprof.load_model` and ``export`` build them so,
-    and :func:`~gacprof.scan` warns. A number in a list or table by layer or by module that is the
-    old size of a dim of this layer must not stay behind; the rank tables of
-    :data:`~gacprof.checkpoint.layouts.factors.FACTORS` follow.
+    A number that says widths truly must say them afterwards too, but for a decoder's dense MLPs:
+    ``load_model`` and ``export`` build layers that differ. A number by layer or module that is the
+    old size of a dim of this layer must not stay behind; the rank tables of ``FACTORS`` follow.
     """
     for key in width_keys(inventory.config, inventory.dims):
         if key.is_true and key.must_be_true and key.value_at(sizes) is None:
@@ -99,18 +80,15 @@ def config_refusal(inventory: Inventory, sizes: NewSizes) -> str:
 def _with_ranks(
     config: Mapping[str, Any], row: Factors, inventory: Inventory, sizes: NewSizes
 ) -> dict[str, Any]:
-    """The config with a tool's new ranks; that of a plain model where nothing is factored any more,
-    since the tool's remote code would build factors that are not there."""
+    """The config with a tool's new ranks; a plain model's where nothing is factored any more."""
     ranks = dict(config[row.rank_key])
     for module in inventory.modules:
         if module.name in ranks and len(module.gemms) > 1:
             new = [sizes.get(rank.name, rank.size) for rank in inventory.ranks_of(module)]
+            is_list = isinstance(ranks[module.name], list)
+            ranks[module.name] = new if is_list else new[0]
             if None in new:
                 del ranks[module.name]
-            elif isinstance(ranks[module.name], list):
-                ranks[module.name] = new
-            else:
-                ranks[module.name] = new[0]
     if ranks:
         return {**config, row.rank_key: ranks}
     plain = without_code(config)
@@ -129,9 +107,8 @@ def module_facts(inventory: Inventory) -> dict[str, Any]:
     thetas = set()
     for name in rotary:
         attention = modules.get(name.removesuffix(".rotary_emb"), {})
-        thetas.add(modules[name].get("base") or attention.get("rope_theta"))
-    if is_tools and None in thetas:
-        thetas.add(LLAMA_ROPE_THETA)
+        theta = modules[name].get("base") or attention.get("rope_theta")
+        thetas.add(theta or (LLAMA_ROPE_THETA if is_tools else None))
     thetas.discard(None)
     if len(thetas) == 1:
         facts["rope_theta"] = thetas.pop()
@@ -152,10 +129,7 @@ def head_facts(inventory: Inventory) -> dict[str, Any]:
 
 
 def effective_config(inventory: Inventory) -> dict[str, Any]:
-    """Return the config that transformers builds the model of, without what could name code.
-
-    Raises :class:`CheckpointError` where the checkpoint has none.
-    """
+    """Return the config that transformers builds the model of, without what could name code."""
     config = _harmless(inventory.config) | module_facts(inventory) | head_facts(inventory)
     layers = map(int, _LAYER_COUNT.findall(json.dumps(config, default=str)))
     if max(layers, default=0) > len(inventory.tensors):  # each would be built, with its weights

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +23,15 @@ _CONVENTIONAL = (
     "pytorch_model.bin.index.json",
 )
 """Names that transformers looks for, in its order."""
-
 _ENDINGS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".index.json")
 _NOT_MODELS = ("training_args.bin", "optimizer.", "scheduler.pt", "rng_state")
 _INDEX = ".index.json"
-
 MAX_HEADER_BYTES = 100_000_000
 """The format's own limit."""
-
 MAX_NAME_LENGTH = 4096
-"""Characters of a tensor's name. Published ones have 150; patterns are matched with them, which
-takes a time that grows with the square of their length."""
-
+"""Published names have 150 characters; the time to match patterns grows with the square."""
 MAX_VIEWS = 4
-"""How often the bytes of a file may be seen through tensors of another shape or place: a fused
-weight and its parts are 2. Whatever is copied or computed has that many times the file's bytes."""
+"""How often a file's bytes may be seen through tensors: a fused weight and its parts are 2."""
 
 
 def find_weights(folder: Path) -> Path:
@@ -56,11 +51,8 @@ def find_weights(folder: Path) -> Path:
 
 
 def check_link(path: Path) -> None:
-    """Raise :class:`CheckpointError` for a link that leads out of its folder.
-
-    A foreign folder could have us read and copy any file of this machine. Only the hub's cache
-    needs such links: ``models--X/snapshots/REVISION/config.json`` points into ``models--X/blobs``.
-    """
+    """Raise :class:`CheckpointError` for a link out of its folder: a foreign one could have us copy
+    any file of this machine. Those of the hub's cache lead into ``models--X/blobs``."""
     folder, target = path.parent.resolve(), path.resolve()
     caches = [root / "blobs" for root in folder.parents if root.name.startswith("models--")]
     if not any(map(target.is_relative_to, (folder, *caches))):
@@ -108,8 +100,7 @@ def _check_bounds(path: Path, contents: Contents) -> None:
 
 def _read_shards(index: Path) -> Contents:
     """The tensors of all shards that an index names; they stand beside it."""
-    settings = read_json_object(index)
-    weight_map = settings.pop("weight_map", None)
+    weight_map = read_json_object(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{index} has no weight_map, a shard for each tensor: fetch it again")
     shard_of = dict(zip(weight_map, map(str, weight_map.values()), strict=True))
@@ -125,24 +116,15 @@ def _read_shards(index: Path) -> Contents:
         raise CheckpointError(f"{index} names {error}, which its shard lacks: fetch it") from None
     stored: set[str] = set()
     metadata: dict[str, Mapping[str, str]] = {}
-    warnings: list[str] = []
     for part in parts.values():
         stored.update(part.tensors)
         metadata |= part.metadata
-        warnings += part.warnings
     left_out = tuple(sorted(stored - tensors.keys()))
-    if left_out:
-        warnings.append(
-            f"{len(left_out)} tensors, {left_out[0]} the first, are not in {index.name}"
-        )
-    return Contents(
-        tensors,
-        container=part.container,
-        metadata=metadata,
-        index=(index.name, settings),
-        warnings=tuple(warnings),
-        left_out=left_out,
-    )
+    contents = Contents(tensors, container=part.container, metadata=metadata, has_index=True)
+    if not left_out:
+        return contents
+    warning = f"{len(left_out)} tensors, {left_out[0]} the first, are not in {index.name}"
+    return replace(contents, warnings=(warning,), left_out=left_out)
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
@@ -155,10 +137,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 def read_hub(repository: str) -> Contents:
-    """Return the tensors and the config of ``org/name`` or ``org/name@revision``.
-
-    Raises :class:`CheckpointError` where the hub cannot be asked or has no safetensors there.
-    """
+    """Return the tensors and the config of ``org/name`` or ``org/name@revision``."""
     name, _, revision = repository.partition("@")
     tensors = {}
     try:
@@ -182,11 +161,7 @@ def read_hub(repository: str) -> Contents:
 
 
 def read_safetensors(path: Path) -> Contents:
-    """Return the tensors of one file, none of their data read.
-
-    Raises :class:`CheckpointError`, for all that the format's own library refuses too (which needs
-    numpy to say so).
-    """
+    """Return the tensors of one file; refuse what the format's own library, on numpy, refuses."""
     starts, ends, tensors, file_name = [path.stat().st_size], [], {}, path.name
     try:
         with path.open("rb") as file:

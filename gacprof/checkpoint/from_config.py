@@ -1,8 +1,7 @@
 """An inventory made of a config.json alone: the products of each kind of layer, once.
 
-Field names are read, nothing is executed. ``families.toml`` says what a size is called, what a
-family means by silence, and which linear layers a kind of layer has. A size that the config doesn't
-say is 0 and named in ``missing``; it is never assumed.
+``families.toml`` says what a size is called, what a family means by silence, and which linear
+layers a kind of layer has. A size that the config doesn't say is 0; it is never assumed.
 """
 
 from __future__ import annotations
@@ -12,11 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from math import prod
 from pathlib import Path
-from typing import Any, Literal, Required
-
-from typing_extensions import TypedDict
+from typing import Any
 
 from gacprof.checkpoint.inventory import AttentionHeads, Inventory, Module
+from gacprof.checkpoint.layouts.configs import part_of
 from gacprof.core.dtypes import dtype_name
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import shipped_table
@@ -24,9 +22,6 @@ from gacprof.core.sizes import Gemm
 
 FAMILIES = Path(__file__).with_name("families.toml")
 MAX_SIZE = 1 << 31
-"""No size of a model comes near it."""
-TEXT_PARTS = ("text_config", "llm_config", "language_config")
-"""Text models in multimodal configs: transformers', InternVL's, DeepSeek-VL's."""
 VISION_PARTS = ("vision_config", "visual", "vision_tower_config", "vit_config")
 COMPRESSED = (
     r"truncation_ranks|head_wise_ranks|slicing_config|lowrank_config|rank_map|block_configs"
@@ -35,79 +30,41 @@ COMPRESSED = (
 COMPRESSORS = r"asvd|palu|svdllm|slicegpt|basel|dobi"
 """Words in the class names that compressors give their models (``ASVDLlamaForCausalLM``)."""
 SHARED_WIDTHS = (
-    "shared_expert_intermediate_size",
-    "moe_shared_expert_intermediate_size",
     "share_expert_dim",
+    "moe_shared_expert_intermediate_size",
+    "shared_expert_intermediate_size",
 )
-"""Sizes that say a shared expert's width where no family does."""
-
-
-class Family(TypedDict, total=False):
-    """What configs of some model types mean; the words are explained in ``families.toml``."""
-
-    types: list[str]
-    head_dim: int
-    kv_heads: int | Literal["heads"]
-    mlp_ratio: int
-    expert_width: str
-    shared_width: str | list[str]
-    mlp_width: str
-    is_gated: bool
-    q_gate: bool
-    experts_only: bool
-    dense_if_listed: bool
-    dense_too: bool
-    mixer: Literal["mla", "v4", "mamba", "mamba1"]
-
-
-class LinearRow(TypedDict, total=False):
-    """A linear layer: ``N`` and ``K`` are sizes or sides; it is there with all sizes that it
-    ``needs`` and without those that it ``lacks``."""
-
-    name: Required[str]
-    role: Required[str]
-    N: Required[str]
-    K: Required[str]
-    needs: list[str]
-    lacks: list[str]
-
-
-class FamilyTables(TypedDict):
-    """``families.toml``: the config's names of sizes, families, sides (sums of products of sizes),
-    and the linear layers of each kind of block."""
-
-    fields: dict[str, list[str]]
-    fields_of_mamba: dict[str, list[str]]
-    families: dict[str, Family]
-    sides: dict[str, list[list[str]]]
-    modules: dict[str, list[LinearRow]]
-
-
-TABLES = shipped_table(FAMILIES, FamilyTables)
+"""Sizes that say a shared expert's width where no family does; the last counts."""
+Family = Mapping[str, Any]
+"""A row of ``families.toml``: what configs of some model types mean."""
+TABLES = shipped_table(FAMILIES, dict[str, Any])
 
 
 def _family_of(model_type: str) -> Family | None:
     """The row of ``families.toml`` that lists a model type, as it is or without ``_text``."""
-    plain = model_type.removesuffix("_text").replace("-", "_")
-    families: dict[str, Family] = {}
-    for family in TABLES["families"].values():
-        families.update(dict.fromkeys(family["types"], family))
-    return families.get(model_type) or families.get(plain)
+    for name in (model_type, model_type.removesuffix("_text").replace("-", "_")):
+        for family in TABLES["families"].values():
+            if name in family["types"]:
+                return family
+    return None
 
 
 class ConfigSizes:
     """The sizes that a config names, by plain names whatever its family calls them.
 
-    ``values`` are those of the text part, ``whole`` the config as it is; ``sizes`` has every size
-    that ``families.toml`` names and those that follow from others, 0 where nothing says one;
-    ``missing`` collects the config's names of sizes that a product needs and that aren't there.
-    Raises :class:`ConfigError` for what is no size, and for a config of a compressed model, whose
-    sizes it doesn't state in full.
+    ``values`` are those of the text part, ``whole`` the config as it is; ``sizes`` has every size,
+    0 where nothing says one; ``missing`` collects the config's names of those that a product needs.
+    Raises :class:`ConfigError` for what is no size, and for a config of a compressed model.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.whole: Mapping[str, Any] = config.get("thinker_config", config)
-        self.values = _text_values(self.whole)
+        _, text = part_of(self.whole)
+        self.values: dict[str, Any] = {}
+        for name in ("ffn_config", "attn_config"):  # DBRX, MPT
+            if isinstance(self.whole.get(name), Mapping):
+                self.values |= self.whole[name]
+        self.values |= {**self.whole, **text}
         self.missing: list[str] = []
         self.model_type = str(self.values.get("model_type") or self.whole.get("model_type", ""))
         named = re.findall(rf"'({COMPRESSED})'", str(list(self.values)))
@@ -123,13 +80,15 @@ class ConfigSizes:
         if (family or {}).get("mixer", "").startswith("mamba"):
             self.fields = self.fields | TABLES["fields_of_mamba"]
         stated = {name: stated_size(self.values, fields) for name, fields in self.fields.items()}
-        stated["vision_heads"] = stated_size(self.vision, self.fields["vision_heads"])
-        self.family: Family = _family_by_sizes(stated) if family is None else family
+        vision = [self.whole[name] for name in VISION_PARTS if name in self.whole]
+        if not vision or not isinstance(vision[0], Mapping):
+            vision = [{}]
+        stated["vision_heads"] = stated_size(vision[0], self.fields["vision_heads"])
+        self.family = family or _family_by_sizes(stated)
         self.sizes = self._completed(stated)
 
     def _completed(self, stated: Mapping[str, int]) -> dict[str, int]:
-        """All sizes: as the config states them, else as the family means them, else as they follow
-        from others. Each line reads what the lines before it filled in."""
+        """All sizes: as stated, else as the family means them, else as they follow from those."""
         sizes, family, values = dict(stated), self.family, self.values
         hidden, heads, mamba_heads = (sizes[n] for n in ("hidden_size", "heads", "mamba_heads"))
         if values.get("multi_query") is True and not values.get("new_decoder_architecture"):
@@ -155,7 +114,7 @@ class ConfigSizes:
     def _factors_of(self, width: str) -> list[str]:
         """The sizes whose product a width is, as the family means it; none where it has no such."""
         meaning = self.family.get(width, [])
-        return [meaning] if isinstance(meaning, str) else list(meaning)  # type: ignore[call-overload]
+        return [meaning] if isinstance(meaning, str) else meaning
 
     def get(self, name: str) -> int:
         """A size by its plain name; 0 where neither the config nor its family says it."""
@@ -170,8 +129,7 @@ class ConfigSizes:
         return (*stated, *fields, name)[0]
 
     def side(self, name: str) -> int:
-        """The length of a product's side, 0 where a size of it isn't known; the config's names of
-        such sizes are noted as missing."""
+        """The length of a product's side; 0 where a size of it is missing, which is noted."""
         terms = TABLES["sides"].get(name, [[name]])
         unknown = [size for size in chain.from_iterable(terms) if not self.sizes[size]]
         self.missing += map(self.field, unknown)
@@ -187,41 +145,25 @@ class ConfigSizes:
         """Whether a layer routes tokens to experts, as far as the config says."""
         return bool(self.sizes["expert_width"] or self.family.get("experts_only"))
 
-    @property
-    def vision(self) -> Mapping[str, Any]:
-        """The part of the config that describes a vision tower; empty without one."""
-        parts = [self.whole[name] for name in VISION_PARTS if name in self.whole]
-        return parts[0] if parts and isinstance(parts[0], Mapping) else {}
-
 
 def _family_by_sizes(stated: Mapping[str, int]) -> Family:
     """What a type that no row lists means, by the sizes that its config states."""
-    family: Family = {}
+    family: dict[str, Any] = {}
     if stated["moe_intermediate_size"]:
         family["expert_width"] = "moe_intermediate_size"
     elif stated["experts"] > 1:
-        family["expert_width"] = "intermediate_size"
-        family["experts_only"] = True
-    widths = [name for name in SHARED_WIDTHS if stated[name]]
-    if widths:
-        family["shared_width"] = widths[0]
-    elif stated["shared_count"]:
+        family = {"expert_width": "intermediate_size", "experts_only": True}
+    if stated["shared_count"]:
         family["shared_width"] = ["shared_count", "expert_width"]
+    for name in SHARED_WIDTHS:
+        if stated[name]:
+            family["shared_width"] = name
     return family
 
 
 def _quotient(whole: int, parts: int) -> int:
     """The size of equal parts (of one, where their number is not known); 0 for unequal ones."""
     return 0 if whole % max(parts, 1) else whole // max(parts, 1)
-
-
-def _text_values(whole: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The text model's fields; those of ``ffn_config`` and ``attn_config`` (DBRX, MPT) too."""
-    parts = {name: part for name, part in whole.items() if isinstance(part, Mapping)}
-    plain = {name: value for name, value in whole.items() if name not in parts}
-    inner = {**parts.get("ffn_config", {}), **parts.get("attn_config", {})}
-    text = [parts[name] for name in TEXT_PARTS if name in parts]
-    return {**inner, **plain, **parts, **(text[0] if text else {})}
 
 
 def stated_size(values: Mapping[str, Any], fields: Sequence[str]) -> int:
@@ -231,10 +173,7 @@ def stated_size(values: Mapping[str, Any], fields: Sequence[str]) -> int:
 
 
 def whole_number(value: Any, field: str) -> int:
-    """Return a field's value as a size, 0 where it has none. A list of equal sizes counts as one.
-
-    Raises :class:`ConfigError` for what is no size, and for sizes that differ from layer to layer.
-    """
+    """Return a field's value as a size, 0 where it has none; a list of equal ones counts as one."""
     if isinstance(value, list) and value and field != "intermediate_size":
         if len(set(map(str, value))) > 1:
             raise ConfigError(f"the config's {field} differs from layer to layer: diagnose weights")
@@ -246,12 +185,9 @@ def whole_number(value: Any, field: str) -> int:
     return value
 
 
-def inventory_of_sizes(sizes: ConfigSizes, path: str = "config.json") -> Inventory:
-    """Return the inventory of the model that a config describes, one layer of each kind: modules
-    with one dense product each, no tensors, no adjustable dims.
-
-    A size that the config doesn't say is 0, and ``sizes.missing`` then names it.
-    """
+def inventory_of_sizes(sizes: ConfigSizes) -> Inventory:
+    """Return the inventory of a config's model: one layer of each kind, without tensors and dims.
+    What a product needs and the config doesn't say is added to ``sizes.missing``."""
     dtype = dtype_name(sizes.values.get("dtype") or sizes.values.get("torch_dtype") or "bfloat16")
     attentions = []
     if sizes.get("heads") and sizes.mixer == "grouped":
@@ -266,7 +202,7 @@ def inventory_of_sizes(sizes: ConfigSizes, path: str = "config.json") -> Invento
         tensors={},
         config=sizes.whole,
         container="config",
-        path=path,
+        path="config.json",
         layout="config",
         modules=tuple(modules),
         dims=(),
@@ -279,8 +215,8 @@ def _modules(sizes: ConfigSizes, dtype: str) -> Iterator[Module]:
     for block in _blocks(sizes):
         layer = 1 if block == "global" else 0
         for row in TABLES["modules"][block]:
-            needs, lacks = row.get("needs", []), row.get("lacks", [])
-            if all(map(sizes.get, needs)) and not any(map(sizes.get, lacks)):
+            is_there = all(map(sizes.get, row.get("needs", ())))
+            if is_there and not any(map(sizes.get, row.get("lacks", ()))):
                 name = f"model.layers.{layer}.{row['name']}"
                 shape = sizes.side(row["N"]), sizes.side(row["K"])
                 yield _module(name, row["role"], layer, shape, dtype)
@@ -303,11 +239,10 @@ def _module(name: str, role: str, layer: int | None, shape: tuple[int, int], dty
 
 def _blocks(sizes: ConfigSizes) -> Iterator[str]:
     """The kinds of blocks that a model has, by their names in ``families.toml``."""
-    has_mamba = bool(sizes.get("mamba_heads"))
     has_heads = any(map(sizes.get, ("heads", "head_dim", "kv_heads")))
-    if sizes.mixer != "grouped" and not sizes.mixer.startswith("mamba"):
+    if sizes.mixer in ("mla", "v4"):
         yield sizes.mixer
-    elif sizes.mixer == "grouped" and (has_heads or not has_mamba):
+    elif sizes.mixer == "grouped" and (has_heads or not sizes.get("mamba_heads")):
         yield from ("grouped", "global")
     yield from ("delta_net", "mamba")
     names_mamba = any(field.startswith(("mamba_d_", "ssm_")) for field in sizes.values)
@@ -320,12 +255,10 @@ def _blocks(sizes: ConfigSizes) -> Iterator[str]:
 
 def mlp_widths(sizes: ConfigSizes) -> list[int]:
     """The distinct widths of dense MLPs, ascending; [0] where there is one of unknown width."""
-    listed = sizes.values.get("intermediate_size")
+    family, values, width = sizes.family, sizes.values, sizes.get("mlp_width")
+    listed = values.get("intermediate_size")
     if isinstance(listed, list):
         return sorted({whole_number(width, "intermediate_size") for width in listed})
-    family, values = sizes.family, sizes.values
-    width = sizes.get("mlp_width")
-    pattern = values.get("hybrid_override_pattern") or "-"
     is_sparse = sizes.has_experts and not family.get("dense_too")
     if family.get("experts_only") or sizes.mixer.startswith("mamba"):
         return []
@@ -333,8 +266,8 @@ def mlp_widths(sizes: ConfigSizes) -> list[int]:
         has_other_layers = "expert_width" in family or sizes.get("mamba_heads")
         return [] if has_other_layers else [sizes.side("mlp_width")]
     if is_sparse and family.get("dense_if_listed"):
-        listed_layers = values.get("mlp_only_layers") or sizes.get("decoder_sparse_step") > 1
-        return [width] if listed_layers else []
-    if is_sparse and ("-" not in pattern or values.get("first_k_dense_replace") == 0):
-        return []
-    return [width]
+        is_there = values.get("mlp_only_layers") or sizes.get("decoder_sparse_step") > 1
+    else:
+        has_dense = "-" in (values.get("hybrid_override_pattern") or "-")
+        is_there = not is_sparse or (has_dense and values.get("first_k_dense_replace") != 0)
+    return [width] if is_there else []

@@ -1,13 +1,10 @@
 """A checkpoint as plain values: its tensors, linear layers, products and adjustable dims.
 
-A layout (``layouts/``) turns :class:`Contents` into an :class:`Inventory`; diagnosis, planning,
-realigning and loading read nothing else. The two ideas that carry it:
-
-* a :class:`~gacprof.core.sizes.Gemm` is one matrix product ``y[M, N] = x[M, K] · W[N, K]ᵀ`` that a
-  weight takes part in at run time; only ``M`` (tokens) is left open;
-* a :class:`Dim` is one dimension that may be changed without changing the model's interface
-  (a rank, an MLP width, a group's rank), with *every* place where its size is written and
-  every GEMM axis that it feeds. Resizing a dim means resizing all of its places together.
+A layout (``layouts/``) turns :class:`Contents` into an :class:`Inventory`. A
+:class:`~gacprof.core.sizes.Gemm` is one matrix product ``y[M, N] = x[M, K] · W[N, K]ᵀ``, with ``M``
+(tokens) left open. A :class:`Dim` is a dimension that may change without changing the model's
+interface (a rank, an MLP width), with *every* place where its size is written and every GEMM axis
+that it feeds: resizing it means resizing all of its places together.
 """
 
 from __future__ import annotations
@@ -29,29 +26,21 @@ from gacprof.core.errors import CheckpointError
 from gacprof.core.sizes import Gemm
 
 NewSizes = Mapping[str, int | None]
-"""New sizes by dim name. A dim not named keeps its size; ``None`` means that the dim is gone
-(its factors were multiplied out into one dense weight)."""
-
-_DERIVED = re.compile(
+"""New sizes by dim name; ``None``: the factors are merged (multiplied) into one dense weight."""
+is_derived = re.compile(
     r"(.*\.)?(rotary_emb\.(inv_freq|cos_cached|sin_cached)|position_ids"
     r"|(attn|attention)\.(masked_)?bias)"
-)
-
-
-def is_derived(tensor: str) -> bool:
-    """Tell whether old checkpoints store a tensor of this name that models make for themselves."""
-    return _DERIVED.fullmatch(tensor) is not None
+).fullmatch
+"""Whether a tensor, by its name, is one that models make for themselves; old ones store it."""
 
 
 @dataclass(frozen=True)
 class TensorInfo:
     """One stored tensor, from its header. ``dtype`` is torch's name (``float16``).
 
-    ``file`` is relative to the checkpoint's folder; ``offset`` and ``nbytes`` locate the
-    bytes within it (``offset`` is None for containers that do not store tensors flat).
-    ``stride`` is given, in elements, where a pickled tensor is a view that is not contiguous:
-    element ``i`` then lies at ``offset + itemsize · Σ iₐ·strideₐ``, and ``nbytes`` still counts
-    the tensor's own elements.
+    ``offset`` and ``nbytes`` locate its bytes in ``file``, which is relative to the folder. A view
+    that is not contiguous has a ``stride`` in elements: element ``i`` then lies at
+    ``offset + itemsize · Σ iₐ·strideₐ``, and ``nbytes`` still counts the tensor's own elements.
     """
 
     name: str
@@ -76,14 +65,11 @@ class TensorInfo:
 class Contents:
     """A checkpoint before its tensors have a meaning: what containers and side files say.
 
-    ``config`` is the folder's config.json, else the config that a pickled model carries, else
-    empty. ``side`` holds other JSON files that the layout reads and must keep true (SliceGPT's
-    slicing config), by file name. ``attributes`` are what a pickled model's modules say of
-    themselves (``class``, ``num_heads``, ``eps`` …), by module name. ``factors`` is the user's own
-    pair of name patterns for factor pairs. ``metadata`` is that of each safetensors file, and
-    ``index`` the file that names the shards, with what it says besides. ``warnings`` are things a
-    user should know (what a plain loader would do silently wrong, a config that disagrees with its
-    tensors). ``left_out`` are tensors that the shards hold and their index does not name.
+    ``config`` is the folder's config.json, else a pickled model's. ``side`` holds other JSON files
+    that must stay true (SliceGPT's), by file name, ``attributes`` what a pickled model's modules
+    say of themselves (``class``, ``num_heads`` …), by module name. ``factors`` are the user's name
+    patterns of factor pairs, ``metadata`` is that of each safetensors file; ``left_out`` are
+    tensors that shards hold and their index does not name.
     """
 
     tensors: Mapping[str, TensorInfo]
@@ -93,7 +79,7 @@ class Contents:
     factors: tuple[str, str] | None = None
     container: str = "memory"
     metadata: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    index: tuple[str, Mapping[str, Any]] | None = None
+    has_index: bool = False
     warnings: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
 
@@ -132,11 +118,8 @@ class AttentionHeads:
 @dataclass(frozen=True)
 class Place:
     """A place where a dim is written: ``size`` entries of ``tensor`` along ``axis`` from ``start``;
-    where gate and up alternate, ``per`` entries for each unit of the dim.
-
-    Growing a dim inserts at ``start + size``, shrinking it takes away before that; where
-    several dims share an axis (PaLU groups in VT), the starts of the later ones move along.
-    """
+    where gate and up alternate, ``per`` entries for each unit. Several dims may share an axis (PaLU
+    groups in VT); where one grows, the starts of the later ones move along."""
 
     tensor: str
     axis: int
@@ -148,35 +131,28 @@ class Place:
 class Feed:
     """A GEMM axis that a dim feeds: the axis ``N`` or ``K`` of the GEMM of ``weight``.
 
-    Where several dims share the axis (PaLU groups), the GEMM's size is their sum; where a
-    dim feeds the axis twice (gate and up fused in one weight), it is listed twice. So a GEMM's
-    axis after resizing is its old size plus, over all feeds of it, the new minus the old size.
+    An axis after resizing is its old size plus, over all feeds of it, the new minus the old size: a
+    dim that feeds it twice (gate and up fused in one weight) is listed twice.
     """
 
     weight: str
     axis: Literal["N", "K"]
 
 
-ATTENTION_ROLES = frozenset({"q", "k", "v", "qkv", "o"})
-
 MAX_SIZE = 2**20
-"""More than any layer has: the widest of published models, vocabularies, have 2^18 entries."""
-
+"""More than any layer has: published vocabularies have 2^18 entries."""
 ALIGNED = 16
-"""Sizes up to which zeros may be added to a rank are multiples of this: 16 bytes of an 8-bit type,
-32 of a 16-bit one."""
+"""A rank may be padded up to a multiple of this: 16 bytes of an 8-bit type, 32 of a 16-bit one."""
 
 
 @dataclass(frozen=True)
 class Dim:
-    """One adjustable dimension.
+    """One adjustable dimension, by its ``name`` (``model.layers.0.self_attn.q_proj:rank``).
 
-    ``name`` is unique in the checkpoint (``model.layers.0.self_attn.q_proj:rank``).
-    ``params_per_unit`` is how many parameters one more unit costs. ``padding`` says whether
-    zero padding preserves the function in real arithmetic; where it does not, ``why`` says
-    so. ``ordered`` is true where the trailing entries are the least important, so that
-    cutting them is the best cut. ``dense_size`` of a rank is that of the dense weight where it is
-    larger, else None. It has no say in how ``size`` is judged.
+    ``params_per_unit`` is how many parameters one more unit costs. ``padding`` says whether zeros
+    keep the function in real arithmetic, ``why`` why they do not. ``ordered`` is true where the
+    trailing entries are the least important, so that cutting them is the best cut. ``dense_size``
+    of a rank is that of the dense weight where it is larger, else None.
     """
 
     name: str
@@ -198,11 +174,7 @@ class Dim:
         return self.padding == "exact"
 
     def refusal(self, size: int) -> str:
-        """Return why the dim cannot be given this size; empty where it can.
-
-        A size that the dim has is never refused. Entries that many weights share (a hidden size,
-        experts stacked in one tensor) are cut only where they are ordered by importance.
-        """
+        """Return why the dim cannot be given this size; empty where it can."""
         if size == self.size:
             return ""
         is_whole = isinstance(size, Integral) and not isinstance(size, bool)
@@ -216,11 +188,7 @@ class Dim:
 
     @property
     def max_size(self) -> int:
-        """The largest size worth choosing: any, but for a rank.
-
-        A rank above the dense weight's holds nothing but zeros. They are still exact and may
-        make it faster, so the bound is the next multiple of :data:`ALIGNED`.
-        """
+        """The largest size worth choosing: of a rank the dense weight's, aligned."""
         if self.dense_size is None:
             return MAX_SIZE
         return max(-(-self.dense_size // ALIGNED) * ALIGNED, self.size)
@@ -230,8 +198,8 @@ class Dim:
 class Module:
     """One linear layer of the model as its author names it, dense or as a chain of factors.
 
-    ``gemms`` are in the order of execution. ``dims`` names the adjustable dims it takes
-    part in. ``role`` is a row of ``workload/roles.toml``, else expert_router, other.
+    ``gemms`` are in the order of execution, ``dims`` the names of dims that it takes part in.
+    ``role`` is a row of ``workload/roles.toml``, else expert_router, other.
     """
 
     name: str
@@ -260,9 +228,8 @@ class Module:
 class Inventory(Contents):
     """A checkpoint as its headers describe it. No tensor data was read to make one.
 
-    ``path`` is what was scanned: a folder, a weights file in it, or a hub id. ``side_files`` are
-    files that belong to the checkpoint besides its weights (config, tokenizer, remote code), to be
-    copied along.
+    ``path`` is what was scanned: a folder, a weights file in it, or a hub id. ``side_files`` belong
+    to the checkpoint besides its weights (config, tokenizer, remote code), to be copied along.
     """
 
     path: str
@@ -280,8 +247,7 @@ class Inventory(Contents):
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest over every tensor's name, dtype and shape, whatever the container: a plan is
-        bound to it."""
+        """A digest over every tensor's name, dtype and shape: a plan is bound to it."""
         digest = hashlib.sha256()
         for name in sorted(self.tensors):
             info = self.tensors[name]
@@ -313,8 +279,7 @@ class Inventory(Contents):
 
     @property
     def parameters(self) -> int:
-        """Stored parameters; a tensor stored once under two names counts once, and what models
-        make for themselves does not count."""
+        """Stored parameters, each once, without what models make for themselves."""
         return sum(info.numel for info in self.stored_once if not is_derived(info.name))
 
     @cached_property
@@ -337,24 +302,23 @@ class Inventory(Contents):
 
     def merge_refusal(self, module: Module) -> str:
         """Return why a module's factors cannot be merged into a dense weight; empty where they
-        can. A tensor beside them (a dense weight, a scale, the bias of one group) would be lost.
-        """
+        can. A tensor beside them (a dense weight, a scale, the bias of one group) would be lost."""
         ranks = self.ranks_of(module)
         beside = set(self.below(module.name)) - {*module.weights, *module.outer_biases}
         if not ranks:
             return "it has no factors"
         if beside:
             return f"{min(beside)} stands beside its factors"
-        switch = "attention_bias" if module.role in ATTENTION_ROLES else "mlp_bias"
+        switch = "attention_bias" if module.role in ("q", "k", "v", "qkv", "o") else "mlp_bias"
         if module.outer_biases and self.config.get(switch) is False:
             return f"its factors have a bias, and by the config's {switch} the weight has none"
         return next((rank.why for rank in ranks if rank.why), "")
 
     def is_mergeable(self, dim: Dim) -> bool:
         """Return whether a dim is the rank of factor pairs that can be merged."""
-        pairs = [module for module in self.modules_of[dim.name] if module.kind == "factored"]
-        is_rank = dim.kind == "rank" and len(pairs) == len(self.modules_of[dim.name])
-        return is_rank and not any(map(self.merge_refusal, pairs))
+        modules = self.modules_of[dim.name]
+        is_rank = dim.kind == "rank" and all(module.kind == "factored" for module in modules)
+        return is_rank and not any(map(self.merge_refusal, modules))
 
     @cached_property
     def fed_by(self) -> Mapping[str, Sequence[Dim]]:
@@ -368,11 +332,11 @@ class Inventory(Contents):
     @cached_property
     def written_in(self) -> Mapping[str, Sequence[str]]:
         """The names of the dims that are written in a tensor, by the tensor's name."""
-        names: dict[str, dict[str, None]] = {}
+        names: dict[str, list[str]] = {}
         for dim in self.dims:
-            for place in dim.places:
-                names.setdefault(place.tensor, {})[dim.name] = None
-        return {tensor: list(dims) for tensor, dims in names.items()}
+            for tensor in dict.fromkeys(place.tensor for place in dim.places):
+                names.setdefault(tensor, []).append(dim.name)
+        return names
 
     @cached_property
     def modules_of(self) -> Mapping[str, Sequence[Module]]:

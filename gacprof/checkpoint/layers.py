@@ -29,10 +29,7 @@ class FactorPair(nn.Module):
 
 
 class GroupedFactors(nn.Module):
-    """One inner [Σrᵢ, in] for all groups; outer ``i`` [out/G, rᵢ] reads its own section.
-
-    The groups' outputs stand one after the other, so the result has the full width.
-    """
+    """One inner [Σrᵢ, in] for all groups; outer ``i`` [out/G, rᵢ] reads its own section."""
 
     def __init__(self, inner: Gemm, outer: Sequence[Gemm]) -> None:
         super().__init__()
@@ -75,8 +72,7 @@ def put(model: nn.Module, name: str, module: nn.Module) -> None:
 
 
 def set_sizes(module: nn.Module) -> bool:
-    """Set the sizes that a layer keeps beside its weight to the shape of its weight. Returns False
-    for a kind of layer that is not known."""
+    """Set the sizes that a layer keeps beside its weight; False for an unknown kind of layer."""
     layer: Any = module
     if isinstance(module, nn.Linear):
         layer.out_features, layer.in_features = module.weight.shape
@@ -87,19 +83,6 @@ def set_sizes(module: nn.Module) -> bool:
     else:
         return False
     return True
-
-
-def set_ranks(model: nn.Module, name: str, ranks: Sequence[int]) -> None:
-    """Set the ranks that the factored module ``name`` keeps, if there is one of that name.
-
-    Ours keep ``rank`` and ``ranks``, ASVD's ``truncation_rank``, PaLU's ``ranks``; factors that
-    stand beside each other, as SVD-LLM's, have no module of their own.
-    """
-    layer = dict(model.named_modules()).get(name)
-    values = {"rank": ranks[0], "truncation_rank": ranks[0], "ranks": list(ranks)}
-    for attribute, value in values.items():
-        if hasattr(layer, attribute):
-            setattr(layer, attribute, value)
 
 
 EPSILON = 1e-5
@@ -120,8 +103,7 @@ class SlicedNorm(nn.Module):
 
 
 class SlicedLayer(nn.Module):
-    """A pre-norm decoder layer with SliceGPT's shortcut matrices, [in, out] each: they multiply
-    what the residual carries past attention and MLP."""
+    """A pre-norm decoder layer with SliceGPT's shortcut matrices [in, out] on its residual."""
 
     def __init__(self, layer: Any, attention: Sequence[int], mlp: Sequence[int]) -> None:
         super().__init__()

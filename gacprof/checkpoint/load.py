@@ -1,8 +1,7 @@
 """A checkpoint of any layout as a transformers model, every weight accounted for.
 
-The model is built from its config with parameters on the meta device; then every layer that the
-checkpoint has differently (factored, narrower, sliced) takes its place. No code that a checkpoint
-brings is run: the classes are transformers' own.
+The model is built from its config on the meta device; then every layer that the checkpoint has
+differently (factored, narrower, sliced) takes its place. No code that a checkpoint brings is run.
 """
 
 from __future__ import annotations
@@ -28,9 +27,6 @@ from gacprof.checkpoint.tensors import read_tensor
 from gacprof.core.dtypes import dtype_name
 from gacprof.core.errors import CheckpointError, ConfigError
 from gacprof.devices.device import first_line
-
-HEAD_COUNTS = {"num_attention_heads", "num_key_value_heads"}
-"""Keys of a config."""
 
 
 def load_model(
@@ -93,8 +89,7 @@ def torch_dtype(name: torch.dtype | str) -> torch.dtype:
     """Return a type that models are computed in, by torch's name or a short one (``bf16``)."""
     if dtype_name(name) not in MULTIPLIED:
         raise ConfigError(f"models are not computed in '{name}': use float32, bfloat16 or float16")
-    dtype: torch.dtype = getattr(torch, dtype_name(name))
-    return dtype
+    return getattr(torch, dtype_name(name))
 
 
 def widest_dtype(inventory: Inventory) -> torch.dtype:
@@ -109,10 +104,7 @@ def widest_dtype(inventory: Inventory) -> torch.dtype:
 
 @contextlib.contextmanager
 def one_line_errors(inventory: Inventory) -> Iterator[None]:
-    """Raise what a library raises inside as one line that names the checkpoint.
-
-    What transformers raises for a foreign config or unusual sizes has no common type.
-    """
+    """Raise what a library raises inside as one line that names the checkpoint."""
     try:
         yield
     except Exception as error:
@@ -123,11 +115,7 @@ def one_line_errors(inventory: Inventory) -> Iterator[None]:
 
 
 def build_skeleton(inventory: Inventory, dtype: torch.dtype) -> Any:
-    """Build the model without weights, every parameter on the meta device and of its shape.
-
-    Raises :class:`CheckpointError` for quantised weights, a config that names no model that this
-    transformers has, or a layer that does not fit it.
-    """
+    """Build the model without weights, every parameter on the meta device and of its shape."""
     if inventory.is_quantised:
         raise CheckpointError(f"{inventory.path} is quantised: it runs in its own library only")
     with parameters_on_meta():
@@ -147,10 +135,7 @@ def build_skeleton(inventory: Inventory, dtype: torch.dtype) -> Any:
 
 @contextlib.contextmanager
 def parameters_on_meta() -> Iterator[None]:
-    """Modules made inside have parameters without memory, and real buffers.
-
-    ``torch.device("meta")`` would take the buffers too, whose values only the constructors know.
-    """
+    """Modules made inside have parameters without memory, and buffers with their values."""
     register = nn.Module.register_parameter
 
     def register_on_meta(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
@@ -166,8 +151,7 @@ def parameters_on_meta() -> Iterator[None]:
 
 
 def model_of_config(inventory: Inventory, dtype: torch.dtype) -> Any:
-    """Build transformers' model of the checkpoint's config: of the class that it names, where that
-    is one of transformers' for this config, else its causal language model."""
+    """Build the model of the class that the config names, else its causal language model."""
     config = config_of(inventory)
     config.dtype = dtype
     with one_line_errors(inventory):
@@ -179,15 +163,12 @@ def model_of_config(inventory: Inventory, dtype: torch.dtype) -> Any:
 
 
 def config_of(inventory: Inventory) -> Any:
-    """Build transformers' config of a checkpoint.
-
-    transformers 5 refuses a hidden size that is no multiple of the heads, as a pruned model's need
-    not be: the heads are set once the config is made.
-    """
+    """Build transformers' config; heads that do not divide a pruned hidden size are set last."""
     values = json.loads(json.dumps(effective_config(inventory)), object_hook=read_special_float)
     heads = {}
-    if "head_dim" in values:
-        heads = {key: values[key] for key in HEAD_COUNTS & values.keys()}
+    for key in ("num_attention_heads", "num_key_value_heads"):
+        if "head_dim" in values and key in values:
+            heads[key] = values[key]
     with one_line_errors(inventory):
         config_class = transformers.CONFIG_MAPPING[values["model_type"]]
         config = config_class.from_dict(values | dict.fromkeys(heads, 1))
@@ -196,8 +177,7 @@ def config_of(inventory: Inventory) -> Any:
 
 
 def read_special_float(value: dict[str, Any]) -> Any:
-    """Return a number that JSON lacks, which transformers 5 writes as {"__float__": "Infinity"};
-    any other object as it is."""
+    """Return a number that transformers 5 writes as {"__float__": "Infinity"}; else the object."""
     return float(value["__float__"]) if value.keys() == {"__float__"} else value
 
 
@@ -232,8 +212,7 @@ def with_weights(model: Any, state: dict[str, torch.Tensor], inventory: Inventor
     """Return the model with its weights, none left random and none unused.
 
     Where names differ transformers' own loading may know better (it keeps a mixture's experts in
-    one tensor and splits them on saving), if nothing in the checkpoint is compressed. It gets the
-    config as we let it pass and the tensors, and no path, from which it would read more.
+    one tensor and splits them on saving). It gets no path, from which it would read more.
     """
     tied: set[str] = set()
     if getattr(model.config, "tie_word_embeddings", False):

@@ -1,10 +1,8 @@
 """Tensors and attributes of a pickled model or state dict, read without running its code.
 
-A pickle imports the classes that it names and calls them. Here every class is a stand-in
-(:class:`Inert`) that keeps what it was called with and its state; nothing is imported or called.
-Those records are then walked as ``state_dict()`` would walk modules (torch/nn/modules/module.py).
-``torch.save`` writes a zip file of the pickle, ``<root>/data.pkl``, and a record for each storage,
-``<root>/data/<key>``, uncompressed (torch/serialization.py).
+Every class that it names is a stand-in (:class:`Inert`). Those are walked as ``state_dict()`` walks
+modules (torch/nn/modules/module.py). ``torch.save`` writes a zip file of ``<root>/data.pkl`` and a
+record for each storage, ``<root>/data/<key>``, uncompressed (torch/serialization.py).
 """
 
 from __future__ import annotations
@@ -25,11 +23,10 @@ from gacprof.core.dtypes import BY_NAME
 from gacprof.core.errors import CheckpointError
 
 MAX_PICKLE_BYTES = 64 << 20
-"""Whole-model pickles carry a tokenizer, seldom more than 10 MB; tensors are not in there."""
+"""Whole-model pickles carry a tokenizer, seldom more than 10 MB."""
 MAX_OPCODES = 10_000_000
 """A vocabulary of 250,000 words with its merges takes 4 million; Python runs a million a second."""
 MAX_MODULES = 100_000
-
 _STORAGES = {
     "DoubleStorage": "float64",
     "FloatStorage": "float32",
@@ -43,7 +40,6 @@ _STORAGES = {
     "BoolStorage": "bool",
 }
 """Element types by the class that a pickle names for a storage (torch/storage.py)."""
-
 _AROUND = ("model", "state_dict", "model_state_dict", "module", "net")
 """Keys of dicts that people save around a model."""
 
@@ -123,10 +119,7 @@ class InertUnpickler(pickle._Unpickler):
 
 
 def read_torch_file(path: Path) -> Contents:
-    """Return the tensors of a ``torch.save`` file, and what a pickled model says of itself.
-
-    Raises :class:`CheckpointError`.
-    """
+    """Return the tensors of a ``torch.save`` file, and what a pickled model says of itself."""
     tensors: dict[str, TensorInfo] = {}
     attributes: dict[str, dict[str, Any]] = {}
     try:
@@ -206,12 +199,12 @@ def _tensors(module: Any) -> dict[str, Inert]:
     entries = {**items, **_items(items.get("_parameters")), **_items(items.get("_buffers"))}
     transient = items.get("_non_persistent_buffers_set")
     hidden = transient.args[0] if isinstance(transient, Inert) and transient.args else ()
-    return {
-        str(name): value
-        for name, value in entries.items()
-        if getattr(value, "class_name", "").startswith("torch._utils._rebuild_")
-        and name not in hidden
-    }
+    tensors = {}
+    for name, value in entries.items():
+        is_tensor = getattr(value, "class_name", "").startswith("torch._utils._rebuild_")
+        if is_tensor and name not in hidden:
+            tensors[str(name)] = value
+    return tensors
 
 
 def _located(name: str, tensor: Inert, storages: Mapping[str, range], file: str) -> TensorInfo:
@@ -238,11 +231,8 @@ def _is_scalar(value: Any) -> bool:
 
 def _scalars(state: Any) -> dict[str, Any]:
     """A module's own attributes that are numbers or texts."""
-    return {
-        str(key): value
-        for key, value in _items(state).items()
-        if not str(key).startswith("_") and key != "training" and _is_scalar(value)
-    }
+    items = {str(key): value for key, value in _items(state).items() if _is_scalar(value)}
+    return {key: items[key] for key in items if key[:1] != "_" and key != "training"}
 
 
 def _config(config: Any) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import translate
 from functools import cache, lru_cache
-from itertools import chain
 from typing import Any
 
 from gacprof.core.errors import ConfigError
@@ -34,9 +33,8 @@ class Storage:
     """One way to store weights. ``form`` is a row of ``formats.toml``, ``name`` as it was called.
 
     ``group`` weights along K share a scale (-1: a whole row; 0: no such word), ``block`` weights
-    both ways. ``tool`` is ``ct`` for compressed-tensors. ``stored``: the checkpoint holds quantised
-    weights; they aren't quantised while loading. ``ignored`` are modules that stay as they are;
-    ``kv`` is the type of cached keys and values: fp8 or 16 bit.
+    both ways. ``tool`` is ``ct`` for compressed-tensors. The checkpoint may hold quantised weights
+    (``stored``), else they are quantised while loading. ``ignored`` modules stay as they are.
     """
 
     form: str
@@ -66,9 +64,8 @@ PLAIN = Storage("none", "none")
 
 
 def storage_named(text: str) -> Storage:
-    """A storage by its name: one of ``formats.toml`` (``modelopt-fp4``), with its group or block
-    (``awq-g64``, ``fp8-block``), behind ``ct-`` compressed-tensors'; or a type of GGUF files
-    (``gguf-q4_k``). Raises :class:`ConfigError` for one that isn't known."""
+    """A storage by its name in ``formats.toml``, with its group or block (``awq-g64``), behind
+    ``ct-`` compressed-tensors'; or a type of GGUF files. Raises :class:`ConfigError`."""
     plain = re.sub(r"[\s\-.:/]+", "_", text.strip().lower())
     tool, name, group, block, side = re.findall(SUFFIXED, plain)[0]
     form = FORMATS.get(name) or FORMATS.get(re.sub("(_per)?_channel$", "", name), "")
@@ -86,32 +83,24 @@ def storage_named(text: str) -> Storage:
 
 
 def storage_of_config(config: Mapping[str, Any], layers: int = 0) -> Storage:
-    """The storage that a config's ``quantization_config`` states; plain where it has none.
-
-    Raises :class:`ConfigError` for one whose values are of other types than its tool writes.
-    """
+    """The storage that a config states. Raises :class:`ConfigError` for values of odd types."""
     stated = config.get("quantization_config") or config.get("compression_config")
     if not stated:
         return PLAIN
+    ignored: list[str] = []
     try:
-        return _stated_storage(stated, layers)
+        stated = {**stated, **stated.get("quantization", {})}  # ModelOpt's hf_quant_config.json
+        for name in stated:
+            if re.fullmatch(IGNORED, name):
+                ignored += map(str, stated[name] or ())
+        dynamic = map(str, stated.get("dynamic") or ())  # GPTQModel's
+        ignored += [f"re:.*{rule[2:]}" for rule in dynamic if rule.startswith("-:")]
+        storage = _by_method(stated)
     except (AttributeError, TypeError, ValueError) as error:
         raise ConfigError(f"the config's quantization_config cannot be read: {error}") from None
-
-
-def _stated_storage(stated: Mapping[str, Any], layers: int) -> Storage:
-    stated = {**stated, **stated.get("quantization", {})}  # ModelOpt's hf_quant_config.json
-    names = [name for name in stated if re.fullmatch(IGNORED, name)]
-    ignored = list(map(str, chain.from_iterable(filter(None, map(stated.get, names)))))
-    dynamic = map(str, stated.get("dynamic") or ())  # GPTQModel's
-    ignored += [f"re:.*{rule[2:]}" for rule in dynamic if rule.startswith("-:")]
     kv = str(stated.get("kv_cache_quant_algo") or stated.get("kv_cache_scheme")).lower()
-    return replace(
-        _by_method(stated),
-        ignored=tuple(ignored),
-        kv="fp8" if re.search(r"fp8|'num_bits': 8", kv) else "16 bit",
-        layers=layers or MAX_LAYERS,
-    )
+    kv = "fp8" if re.search(r"fp8|'num_bits': 8", kv) else "16 bit"
+    return replace(storage, ignored=tuple(ignored), kv=kv, layers=layers or MAX_LAYERS)
 
 
 def _by_method(stated: Mapping[str, Any]) -> Storage:
@@ -183,8 +172,8 @@ MAX_REPEATS = 6
 
 @lru_cache(maxsize=4096)
 def layers_named(entries: tuple[str, ...], layers: int, module: str) -> frozenset[int]:
-    """Of so many layers those in which entries name a module (``model.layers.{}.mlp.up_proj``): by
-    its name or a part of it, a shell pattern, or a regular expression behind ``re:``."""
+    """The layers in which entries name a module (``model.layers.{}.mlp.up_proj``): by its name or a
+    part of it, a shell pattern, or a regular expression behind ``re:``."""
     if not entries:
         return frozenset()
     patterns = [_pattern(entry) for entry in entries if re.search(r"^re:|[*?\[]", entry)]

@@ -1,8 +1,6 @@
-"""Data of a checkpoint's tensors, mapped into memory.
+"""Data of a checkpoint's tensors, each mapped into memory by itself and released with it.
 
-Each tensor has its own mapping, private and copy-on-write, that is released with it: a stream over
-a checkpoint takes no more memory than the tensors it keeps, and nothing written to a tensor reaches
-the file.
+The mapping is private and copy-on-write: nothing written to a tensor reaches the file.
 """
 
 from __future__ import annotations
@@ -18,17 +16,11 @@ from gacprof.core.dtypes import BY_NAME
 from gacprof.core.errors import CheckpointError
 
 BLOCK = 1 << 20
-"""Numbers of a block: it stays in a processor's cache while it is turned into another type, and its
-mapping is worth making."""
+"""Numbers of a block: it stays in a processor's cache, and its mapping is worth making."""
 
 
 def read_tensor(inventory: Inventory, name: str, rows: slice = slice(None)) -> torch.Tensor:
-    """Return a tensor of a checkpoint on disk, or some of its rows, in its stored dtype, still
-    mapped.
-
-    Raises :class:`CheckpointError` where its file is not on this machine; ``KeyError`` for a name
-    that the checkpoint does not have.
-    """
+    """Return a tensor of a checkpoint on disk, or some of its rows, in its stored dtype, mapped."""
     info = inventory.tensors[name]
     dtype = getattr(torch, info.dtype)
     if not info.numel:

@@ -1,8 +1,4 @@
-"""The writer of checkpoints: shards are written front to back, a block in memory at a time.
-
-A safetensors file begins with a header of all shapes. They are known before any element is, so that
-no shard has to be held.
-"""
+"""The writer of checkpoints: shards are written front to back, a block in memory at a time."""
 
 from __future__ import annotations
 
@@ -22,7 +18,6 @@ from gacprof.core.files import write_json
 
 BLOCK_BYTES = 1 << 21
 """Copying 2 MB at a time is as fast as ``cp``."""
-
 INDEX = "model.safetensors.index.json"
 RECORD = "gacprof.json"
 """What a new folder says of where it comes from."""
@@ -30,11 +25,7 @@ RECORD = "gacprof.json"
 
 @dataclass(frozen=True)
 class OutputTensor:
-    """A tensor to be written.
-
-    ``blocks`` yields its elements, in parts along the first axis. It goes with the shard of the
-    ``stored`` tensor of this name.
-    """
+    """A tensor to be written with the shard of the ``stored`` one, in blocks along its axis 0."""
 
     name: str
     dtype: str
@@ -44,10 +35,7 @@ class OutputTensor:
 
 
 def write_weights(folder: Path, inventory: Inventory, tensors: Iterable[OutputTensor]) -> None:
-    """Write tensors into a folder, sharded as the checkpoint that they were made of.
-
-    An index is written where there are several shards, or the checkpoint has one.
-    """
+    """Write tensors into a folder, sharded as the checkpoint that they were made of."""
     shards: dict[str, list[OutputTensor]] = {}
     for tensor in tensors:
         shards.setdefault(shard_name(inventory, tensor.stored), []).append(tensor)
@@ -56,13 +44,16 @@ def write_weights(folder: Path, inventory: Inventory, tensors: Iterable[OutputTe
     for file, part in shards.items():
         weight_map |= {tensor.name: file for tensor in part}
         if file.endswith(".pt"):
-            state = {tensor.name: _joined(tensor) for tensor in part}
+            state = {}
+            for tensor in part:
+                flat = torch.cat([block.flatten() for block in tensor.blocks()])
+                state[tensor.name] = flat.view(tensor.shape)
             total_size += sum(value.nbytes for value in state.values())
             torch.save(state, folder / file)
         else:
             metadata = {"format": "pt", **inventory.metadata.get(file, {})}
             total_size += write_safetensors(folder / file, part, metadata)
-    if len(shards) > 1 or inventory.index:
+    if len(shards) > 1 or inventory.has_index:
         index = {"metadata": {"total_size": total_size}, "weight_map": weight_map}
         write_json(folder / INDEX, index)
 
@@ -72,9 +63,8 @@ def write_safetensors(
 ) -> int:
     """Write one file, and return how many bytes its tensors have.
 
-    Wider types come first, so that every tensor is aligned to its type, then names in order, as
-    the format's own library has it. Raises :class:`CheckpointError` where a tensor's elements are
-    not those that its shape and type say.
+    As the format's own library has it, wider types come first, so that every tensor is aligned.
+    Raises :class:`CheckpointError` where elements are not those that shape and type say.
     """
     ordered = sorted(tensors, key=lambda tensor: (-BY_NAME[tensor.dtype].itemsize, tensor.name))
     header: dict[str, object] = {"__metadata__": metadata}
@@ -108,10 +98,7 @@ def write_safetensors(
 def read_blocks(
     inventory: Inventory, name: str, rows: range | None = None
 ) -> Iterator[torch.Tensor]:
-    """Yield a stored tensor, or these ``rows`` of it, in blocks.
-
-    Each is mapped by itself: to map the whole tensor for every block takes four times as long.
-    """
+    """Yield rows of a stored tensor in blocks; to map it whole for each takes 4 times as long."""
     info = inventory.tensors[name]
     if not info.shape:
         yield read_tensor(inventory, name)
@@ -139,8 +126,3 @@ def check_output(inventory: Inventory, out: Path) -> None:
         raise FileExistsError(f"{out} exists: name a folder that does not")
     if out.resolve().is_relative_to(Path(inventory.folder).resolve()):
         raise CheckpointError(f"{out} lies in the checkpoint {inventory.path}: name another")
-
-
-def _joined(tensor: OutputTensor) -> torch.Tensor:
-    """A tensor in memory, for the container of torch."""
-    return torch.cat([block.flatten() for block in tensor.blocks()]).view(tensor.shape)

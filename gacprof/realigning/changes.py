@@ -1,7 +1,7 @@
 """From sizes to tensors: the change of every dim, and the stored tensors each new one is made of.
 
-Nothing is read: refusals follow from the headers. A module whose factors are merged gets the dense
-tensors of a plain model: the weight outer·inner, group by group, and the groups' biases in a row.
+A module whose factors are merged gets the dense tensors of a plain model: the weight outer·inner,
+group by group, and the groups' biases in a row.
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ class Change:
 
 @dataclass(frozen=True)
 class NewTensor:
-    """A tensor of the new checkpoint: stored ``parts``, resized and joined along axis 0. With the
-    ``inner`` factor of a merged module each part, an outer one, is multiplied by its rows of it."""
+    """A new tensor: stored ``parts`` joined along axis 0, outer factors times an ``inner`` one."""
 
     name: str
     parts: tuple[str, ...]
@@ -81,11 +80,8 @@ class NewCheckpoint:
 
 
 def new_checkpoint(inventory: Inventory, sizes: NewSizes) -> NewCheckpoint:
-    """The changes and tensors that new sizes make of a checkpoint.
-
-    Raises :class:`PlanError` for ranks that cannot be merged, :class:`CheckpointError` for a dim
-    that is not there or may not take its size, with the reason.
-    """
+    """The changes and tensors of new sizes. Raises :class:`PlanError` for ranks that cannot be
+    merged, :class:`CheckpointError` for a dim that may not take its size."""
     refusal = sizes_refusal(inventory, sizes)
     if refusal:
         raise CheckpointError(f"{inventory.path} cannot have these sizes: {refusal}")
@@ -99,10 +95,7 @@ def new_checkpoint(inventory: Inventory, sizes: NewSizes) -> NewCheckpoint:
 
 
 def merged_modules(inventory: Inventory, ranks: set[str]) -> tuple[Module, ...]:
-    """The modules whose ``ranks``, all of them, are given up.
-
-    Raises :class:`PlanError` where a rank may not be, or others of its module are not.
-    """
+    """The modules whose ``ranks`` are given up. Raises :class:`PlanError` where one may not be."""
     modules = []
     left = set(ranks)
     for module in inventory.modules:

@@ -7,10 +7,9 @@ from typing import Any
 from torch import nn
 
 from gacprof.checkpoint.config import mirrored_files
-from gacprof.checkpoint.inventory import Inventory
-from gacprof.checkpoint.layers import put, set_ranks, set_sizes
+from gacprof.checkpoint.layers import put, set_sizes
 from gacprof.checkpoint.scan import inventory_of
-from gacprof.realigning.changes import NewCheckpoint, new_checkpoint
+from gacprof.realigning.changes import new_checkpoint
 from gacprof.realigning.realign import Sizes, new_sizes
 from gacprof.realigning.values import NewValues
 
@@ -19,9 +18,8 @@ def realign_model(model: nn.Module, sizes: Sizes) -> nn.Module:
     """Give a model in memory other sizes, in place, and return it; copy it first to keep the old.
 
     ``sizes`` are those of :func:`gacprof.realign`, whose errors are raised before anything changes.
-    Parameters that change are new objects (an optimiser needs them anew), on the old ones' device
-    and of their dtype. The config changes as far as it can say the new sizes: it has one width for
-    all layers.
+    Parameters that change are new objects: an optimiser needs them anew. The config, which has one
+    width for all layers, changes as far as it can say the new sizes.
     """
     inventory = inventory_of(model)
     state = model.state_dict()
@@ -43,17 +41,13 @@ def realign_model(model: nn.Module, sizes: Sizes) -> nn.Module:
         former = getattr(layer, attribute)
         setattr(layer, attribute, nn.Parameter(tensor, requires_grad=former.requires_grad))
         set_sizes(layer)
+    layers = dict(model.named_modules())
     for module in inventory.modules:
-        ranks = inventory.ranks_of(module)
-        if ranks:
-            after = [new.sizes.get(rank.name) or rank.size for rank in ranks]
-            set_ranks(model, module.name, after)
-    set_config(model, inventory, new)
-    return model
-
-
-def set_config(model: nn.Module, inventory: Inventory, new: NewCheckpoint) -> None:
-    """Set what the model's config says of the new sizes."""
+        ranks = [new.sizes.get(rank.name) or rank.size for rank in inventory.ranks_of(module)]
+        # ours keep rank and ranks, ASVD's truncation_rank, PaLU's ranks; SVD-LLM's have no module
+        for attribute in ("rank", "truncation_rank", "ranks"):
+            if ranks and hasattr(layers.get(module.name), attribute):
+                setattr(layers[module.name], attribute, ranks if attribute == "ranks" else ranks[0])
     config: Any = getattr(model, "config", None)
     mirrored = mirrored_files(inventory, new.sizes).get("config.json", {})
     for key, value in mirrored.items():
@@ -64,3 +58,4 @@ def set_config(model: nn.Module, inventory: Inventory, new: NewCheckpoint) -> No
             part.update(value)
         else:
             setattr(config, key, value)
+    return model

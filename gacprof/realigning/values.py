@@ -18,17 +18,12 @@ from gacprof.realigning.changes import Change, NewCheckpoint, NewTensor
 
 TINY = 1e-14
 """Singular values below this share of the largest are noise of float64 (its epsilon is 2e-16)."""
-
 CUTS_KEPT = 32
 """Cuts in memory at once: a cut is needed by every tensor of its dim, and those lie together."""
 
 
 class NewValues:
-    """The elements of a new checkpoint's tensors.
-
-    ``read`` gives a stored tensor by its name; ``importance`` that of the entries of dims, where
-    something better than their norms is known.
-    """
+    """The elements of new tensors; ``importance`` of entries counts instead of norms."""
 
     def __init__(
         self,
@@ -45,16 +40,16 @@ class NewValues:
         """The elements of a new tensor, in the stored dtype: a copy, contiguous."""
         parts = [self.changed(name) for name in new.parts]
         if new.inner:
-            parts = self._multiplied(parts, self.changed(new.inner))
+            inner = self.changed(new.inner)
+            sections = inner.double().split([part.shape[1] for part in parts])
+            pairs = zip(parts, sections, strict=True)
+            parts = [rounded(part.double() @ rows, inner.dtype) for part, rows in pairs]
         if len(parts) == 1:
             return parts[0].clone(memory_format=torch.contiguous_format)
         return torch.cat(parts)
 
     def blocks(self, new: NewTensor) -> Iterator[torch.Tensor]:
-        """Yield a new tensor of a checkpoint on disk in parts along its first axis.
-
-        What a merge or a cut computes is one part; stored entries pass a block at a time.
-        """
+        """Yield a new tensor of a checkpoint on disk in parts along its first axis."""
         if new.inner or len(new.parts) > 1:
             yield self.tensor(new)
             return
@@ -76,14 +71,6 @@ class NewValues:
             else:
                 yield segment.read(self.read(name), 0)
 
-    def _multiplied(self, outer: list[torch.Tensor], inner: torch.Tensor) -> list[torch.Tensor]:
-        """Each outer factor times its section of the inner one, in float64, rounded once."""
-        sections = inner.double().split([part.shape[1] for part in outer])
-        return [
-            rounded(part.double() @ section, inner.dtype)
-            for part, section in zip(outer, sections, strict=True)
-        ]
-
     def changed(self, name: str) -> torch.Tensor:
         """Return a stored tensor with all of its changes."""
         tensor = self.read(name)
@@ -97,7 +84,7 @@ class NewValues:
         stretches: dict[int, list[Stretch]] = {}
         for change, place in self.new.edits.get(name, ()):
             size = change.dim.size * place.per
-            stretch = Stretch(place.start, size, self._segments(change, place))
+            stretch = (place.start, size, self._segments(change, place))
             stretches.setdefault(place.axis, []).append(stretch)
         return {axis: compose(shape[axis], changed) for axis, changed in stretches.items()}
 
@@ -119,17 +106,14 @@ class NewValues:
         return (Take([start + i for i in cut.tolist()]),)
 
     def _cut(self, change: Change) -> tuple[torch.Tensor, torch.Tensor]:
-        """By axis, the entries of the dim that are kept, or the matrix that combines them.
-
-        Biases are left out: their size says nothing about a width's importance.
-        """
+        """By axis, the entries of the dim that are kept, or the matrix that combines them."""
         if change.dim.name in self.importance:
             entries = most_important(self.importance[change.dim.name], change.size)
             return entries, entries
         matrices = []
         for place in change.dim.places:
             tensor = self.read(place.tensor)
-            if tensor.dim() == 2:
+            if tensor.dim() == 2:  # a bias says nothing about a width's importance
                 stretch = tensor.narrow(place.axis, place.start, change.dim.size)
                 matrices.append((place.axis, stretch.double()))
         if change.method == "svd":
@@ -143,8 +127,7 @@ class NewValues:
 def best_factors(
     outer: torch.Tensor, inner: torch.Tensor, rank: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Matrices [r, rank] to combine the rows of inner [r, in] and the columns of outer [out, r] by,
-    so that their product is the best approximation of outer·inner of that rank.
+    """Matrices [r, rank] to combine the rows of inner [r, in] and the columns of outer [out, r] by.
 
     With outer = Q₁R₁ and innerᵀ = Q₂R₂ the product is Q₁(R₁R₂ᵀ)Q₂ᵀ; from the core's SVD P·S·Qᵀ
     follow the columns R₂ᵀQS^-½ and the rows S^-½PᵀR₁. Only singular values that stay are inverted.
@@ -189,10 +172,7 @@ class Take:
 
 @dataclass(frozen=True, eq=False)
 class Mix:
-    """Combinations of the entries from ``start``; ``matrix`` is [old, new] in float64.
-
-    New entry ``j`` is ``Σᵢ matrix[i, j] · source[start + i]``, computed in float64.
-    """
+    """Combinations of the entries from ``start`` by a ``matrix`` [old, new], in float64."""
 
     start: int
     matrix: torch.Tensor
@@ -204,24 +184,17 @@ class Mix:
 
 
 Segment = Zeros | Take | Mix
-
-
-@dataclass(frozen=True)
-class Stretch:
-    """``size`` entries of an axis from ``start``, to be replaced by ``segments``."""
-
-    start: int
-    size: int
-    segments: tuple[Segment, ...]
+Stretch = tuple[int, int, Sequence[Segment]]
+"""A start and a number of entries from there, to be replaced by segments."""
 
 
 def compose(length: int, stretches: Iterable[Stretch]) -> list[Segment]:
     """The segments of a whole axis of ``length``, of which disjoint stretches are replaced."""
     segments: list[Segment] = []
     end = 0
-    for stretch in sorted(stretches, key=lambda s: s.start):
-        segments += [Take(range(end, stretch.start)), *stretch.segments]
-        end = stretch.start + stretch.size
+    for start, size, new in sorted(stretches, key=lambda stretch: stretch[0]):
+        segments += [Take(range(end, start)), *new]
+        end = start + size
     return [*segments, Take(range(end, length))]
 
 
@@ -231,10 +204,7 @@ def resized(tensor: torch.Tensor, axis: int, segments: Iterable[Segment]) -> tor
 
 
 def rounded(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """float64 values rounded to ``dtype``, to nearest, ties to even.
-
-    Raises :class:`CheckpointError` where a finite value overflows the type.
-    """
+    """float64 values rounded to ``dtype``, to nearest, ties to even; never to infinity."""
     narrow = values.to(dtype)
     if not torch.equal(narrow.isfinite(), values.isfinite()):
         raise CheckpointError(f"a computed weight does not fit {dtype}: it overflows")

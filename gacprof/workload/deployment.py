@@ -15,25 +15,17 @@ from gacprof.core.sizes import SizeSource
 from gacprof.kernels.requirements import Engine
 
 Tokens = Mapping[int, float] | Sequence[int]
-
 DEFAULT_TOKENS: Mapping[int, float] = MappingProxyType({1: 1.0, 1024: 1.0})
 """One decode step and one prefill of 1024 tokens (the papers' sequence length), equally."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Deployment:
-    """A number of ranks and what they run.
+    """Ranks and what they run: ``tp`` tensor-parallel ones, ``ep`` that share out whole experts,
+    ``dp`` data-parallel ones. ``tokens`` are rows of x, and how often each count runs.
 
-    Attributes
-    ----------
-    tp, ep, dp
-        Tensor-parallel ranks, ranks that share out whole experts, data-parallel ranks.
-    tokens
-        Rows of x, and how often each count runs.
-    engine
-        What it fuses, pads and shares unevenly; None: Megatron-LM's rules, nothing is fused.
-    storage
-        How weights are stored; None: as the config says.
+    The ``engine`` says what is fused, padded and shared unevenly (None: Megatron-LM's rules),
+    ``storage`` how weights are stored (None: as the config says).
     """
 
     tp: int = 1
@@ -64,11 +56,7 @@ class Deployment:
 
 
 def workload(tokens: Tokens | None, source: SizeSource) -> dict[int, float]:
-    """Token counts and their weights: counts alone weigh 1 each; None means those that the source
-    holds, else :data:`DEFAULT_TOKENS`.
-
-    Raises :class:`ConfigError` for counts or weights that are not positive.
-    """
+    """Token counts and their weights, by default the source's, else :data:`DEFAULT_TOKENS`."""
     if tokens is None:
         tokens = list(source.tokens) or DEFAULT_TOKENS
     weights = dict(tokens) if isinstance(tokens, Mapping) else dict.fromkeys(tokens, 1.0)

@@ -31,11 +31,9 @@ if TYPE_CHECKING:  # what diagnosing needs does without numpy
     """Sizes by dim name, as :data:`NewSizes`, or columns of them, all equally long."""
 MERGED = 0
 """Stands in a column for None: the rank is merged."""
-
 PADDED_TO = (64, 8)
-"""Multiples that coupled dims are taken to be padded to where a dim is judged beside them: one of
-64 hides nothing of a smaller period. These are what a sweep of a model measures, too."""
-
+"""Multiples that coupled dims are taken to be padded to where a dim is judged beside them, and
+measured: one of 64 hides nothing of a smaller period."""
 ALWAYS_FUSED = frozenset({"in_proj", "in_proj_qkvz", "w1/w3"})
 """Products that are stored as one, or that every kernel of experts multiplies as one."""
 
@@ -44,15 +42,12 @@ ALWAYS_FUSED = frozenset({"in_proj", "in_proj_qkvz", "w1/w3"})
 class Product:
     """One matrix product as one device runs it.
 
-    ``weights`` are several tensors where they are multiplied together; ``parts`` are then the
-    products of each. ``module`` is the first one's, with ``{}`` in place of the layer's number.
-    ``role.part`` says whether it is dense, of an expert or of a shared expert. ``N`` and ``K`` are
-    0 where a config doesn't say them, None where ranks cannot share them evenly; ``whole`` is the
-    length that ``ranks`` ranks share, before they do. ``rows`` are rows of x, and how often each
-    number of them runs; none where that isn't known.
+    ``parts`` are those of several weights that are multiplied together; ``module`` is the first
+    one's, with ``{}`` for the layer's number. ``N`` and ``K`` are 0 where a config doesn't say
+    them, None where ranks cannot share them evenly; ``whole`` is the length that ``ranks`` ranks
+    share. ``rows`` are rows of x, and how often each number of them runs; none where not known.
     """
 
-    weights: tuple[str, ...]
     module: str
     layer: int | None
     role: Role
@@ -85,23 +80,9 @@ class Product:
 class Products:
     """The products of a checkpoint, run for a workload.
 
-    Parameters
-    ----------
-    inventory
-        The checkpoint.
-    tokens
-        Rows of x and how often each count runs.
-    tp
-        Tensor-parallel ranks that share the products.
-    dtype
-        The type that all products are computed in; by default each module's own.
-    deployment
-        An engine's ranks in place of ``tokens`` and ``tp``. What they cannot share is then None.
-
-    Raises
-    ------
-    ConfigError
-        Where ``tp`` ranks cannot share the heads of a layer.
+    ``tokens`` are rows of x and how often each count runs; ``tp`` ranks share the products, which
+    are computed in ``dtype``, by default each module's own. Raises :class:`ConfigError` where ranks
+    cannot share the heads of a layer; for a ``deployment`` the side is None there.
     """
 
     def __init__(
@@ -119,6 +100,7 @@ class Products:
         self.dtype = dtype and compute_dtype(dtype)
         self.plain_dtype = self.dtype or plain_dtype(inventory)
         self.sharing = Sharing(inventory, deployment or Deployment(tp=tp, tokens=tokens))
+        self.rows_of = self.sharing.rows_of
         self.fused = ALWAYS_FUSED
         if deployment is None:
             self.sharing.refuse_uneven_heads()
@@ -126,34 +108,27 @@ class Products:
             self.fused |= deployment.engine.fused
 
     def dtype_of(self, module: Module) -> str:
-        """The type that a module's products are computed in. Packed and integer weights are
-        turned into the model's plain type first; float8 is multiplied as it is."""
+        """The type of a module's products: of packed and integer weights the model's plain type."""
         stored = dtype_name(module.dtype)
         if self.dtype is not None:
             return self.dtype
         return stored if stored in DTYPES and stored != "int8" else self.plain_dtype
 
-    def rows_of(self, module: Module) -> Mapping[int, float]:
-        """How many rows reach a module's products, and how often; nothing where not known."""
-        return self.sharing.rows_of(module)
-
     def together(self, modules: Iterable[Module]) -> list[list[Module]]:
-        """Modules in groups, each of those that are multiplied as one: dense ones of one parent
-        that kernels or the engine fuse. Most are alone."""
+        """Groups of modules that are multiplied as one: dense ones of one parent that are fused."""
         groups: dict[object, list[Module]] = {}
         for i, module in enumerate(modules):
-            key: object = i
             fused = role_of_module(module).fused
-            if len(module.gemms) == 1 and fused in self.fused:
-                key = (parent_of(module.name), fused)
+            is_fused = len(module.gemms) == 1 and fused in self.fused
+            key = (parent_of(module.name), fused) if is_fused else i
             groups.setdefault(key, []).append(module)
         return list(groups.values())
 
     def gemms(
         self, module: Module, sizes: NewSizes = AS_STORED, others: Sequence[Module] = ()
     ) -> list[Gemm]:
-        """A module's products on all ranks together, with dims at these sizes: one dense product
-        where a rank of it is merged (None), or where it runs as one with ``others``."""
+        """A module's products on all ranks together, those of ``others`` added to N: one dense
+        product where a rank of it is merged (None)."""
         lengths = self.lengths(module, sizes, others)
         if is_merged(module, sizes):
             is_biased = any(gemm.bias for gemm in module.gemms)
@@ -165,8 +140,7 @@ class Products:
     def lengths(
         self, module: Module, sizes: ManySizes, others: Sequence[Module] = ()
     ) -> list[tuple[Lengths, Lengths]]:
-        """N and K of a module's products on all ranks together, with dims at these sizes; a merged
-        rank counts as it is stored. N is longer by what runs as one with it (``others``)."""
+        """N and K of a module's products on all ranks together, a merged rank as it is stored."""
         lengths: list[tuple[Lengths, Lengths]] = []
         for gemm in module.gemms:
             sides: dict[str, Lengths] = {"N": gemm.N, "K": gemm.K}
@@ -184,46 +158,39 @@ class Products:
         return lengths
 
     def _repeated(self, module: Module) -> int:
-        """What all ranks together hold of N beyond its length: heads that they repeat, and rows
-        that pad a vocabulary."""
-        last = len(module.gemms) - 1
-        if self._shared_side(module, last, last + 1) != "N":
+        """What all ranks together hold of N beyond its length: repeated heads, padded rows."""
+        count, n = len(module.gemms), module.gemms[-1].N
+        local = self.sharing.local(module, n)
+        if self._shared_side(module, count - 1, count) != "N" or local is None:
             return 0
-        local = self.sharing.local(module, module.gemms[last].N)
-        if local is None:
-            return 0
-        return local * self.shares(module, last, last + 1)[0] - module.gemms[last].N
+        return local * self.shares(module, count - 1, count)[0] - n
 
     def uses_of(self, dim: Dim, sizes: NewSizes = AS_STORED) -> list[Use]:
-        """The dim's part in every product that it feeds, at each number of rows, whatever its own
-        size. Other dims have the sizes named, else those stored. Experts whose rows aren't known
-        are taken to get all tokens."""
+        """The dim's part in every product that it feeds, at each number of rows. Other dims have
+        the sizes named, else those stored. Experts whose rows aren't known get all tokens."""
         uses = []
         size = dim.size
         for module, *others in self.together(self.inventory.modules_of[dim.name]):
+            dtype, rows = self.dtype_of(module), self.rows_of(module) or self.tokens
             gemms = self.gemms(module, {**sizes, dim.name: size}, others)
             longer_gemms = self.gemms(module, {**sizes, dim.name: size + 1}, others)
             for i, (gemm, longer) in enumerate(zip(gemms, longer_gemms, strict=True)):
-                if gemm == longer:
-                    continue
                 n_tp, k_tp = self.shares(module, i, len(gemms))
                 n_times, k_times = longer.N - gemm.N, longer.K - gemm.K
                 n = Side(gemm.N - n_times * size, n_times, n_tp)
                 k = Side(gemm.K - k_times * size, k_times, k_tp)
-                rows = self.rows_of(module) or self.tokens
-                dtype = self.dtype_of(module)
-                uses += [Use(gemm, n, k, m, dtype, weight) for m, weight in rows.items()]
+                if gemm != longer:
+                    uses += [Use(gemm, n, k, m, dtype, weight) for m, weight in rows.items()]
         return uses
 
     def shares(self, module: Module, index: int, count: int) -> tuple[int, int]:
-        """The number of ranks that share N, and K, of the ``index``-th of ``count`` products of a
-        module. Groups of factors are held whole."""
+        """The number of ranks that share N, and K, of one of a module's products."""
         side = self._shared_side(module, index, count)
         ranks = self.sharing.ranks[role_of_module(module).shared_by]
         return (ranks if side == "N" else 1), (ranks if side == "K" else 1)
 
     def _shared_side(self, module: Module, index: int, count: int) -> Literal["N", "K", ""]:
-        """The side of one of a module's products that ranks share."""
+        """The side of one of a module's products that ranks share; groups are held whole."""
         split = role_of_module(module).split
         if module.kind == "grouped" and count > 1:
             return ""
@@ -236,30 +203,30 @@ class Products:
         products: list[Product] = []
         for group in self.together(modules):
             parts = list(chain.from_iterable(self._products(module, sizes) for module in group))
-            products += [_fuse(parts)] if len(group) > 1 else parts
+            if len(group) > 1:
+                lengths = [part.N for part in parts]
+                n = None if None in lengths else 0
+                if all(lengths):
+                    n = sum(filter(None, lengths))
+                parts = [replace(parts[0], N=n, parts=tuple(parts))]
+            products += parts
         return products
 
     def _products(self, module: Module, sizes: NewSizes) -> Iterator[Product]:
         """A module's products on one device."""
-        role = role_of_module(module)
         gemms = self.gemms(module, sizes)
         for i, gemm in enumerate(gemms):
-            n: int | None = gemm.N
-            k: int | None = gemm.K
             side = self._shared_side(module, i, len(gemms))
             whole = gemm.K if side == "K" else gemm.N
             if side == "N":
                 whole -= self._repeated(module)
-                n = self.sharing.local(module, whole)
-            elif side == "K":
-                k = self.sharing.local(module, whole)
+            part = self.sharing.local(module, whole)
             yield Product(
-                weights=(gemm.weight,),
                 module=re.sub(r"\.layers\.\d+\.", ".layers.{}.", module.name),
                 layer=module.layer,
-                role=role,
-                N=n,
-                K=k,
+                role=role_of_module(module),
+                N=part if side == "N" else gemm.N,
+                K=part if side == "K" else gemm.K,
                 whole=whole,
                 ranks=self.sharing.ranks_of(module),
                 rows=self.rows_of(module),
@@ -271,32 +238,25 @@ class Products:
     def time_us(
         self, source: SizeSource, modules: Sequence[Module], sizes: NewSizes = AS_STORED
     ) -> Interval | None:
-        """The time of the workload in these modules' products on one device; None where that of
-        one isn't known. Equal products are looked up once."""
-        counts: Counter[tuple[int, int, bool, str, tuple[tuple[int, float], ...]]] = Counter()
+        """The time of the workload in these modules on one device; None where not known."""
+        counts: Counter[tuple[Gemm, str, tuple[tuple[int, float], ...]]] = Counter()
         for product in self.on_device(modules, sizes):
             if not product.N or not product.K:
                 return None
-            rows = tuple(product.rows.items())
-            counts[product.N, product.K, product.bias, product.dtype, rows] += 1
+            gemm = Gemm("", product.N, product.K, product.bias)
+            counts[gemm, product.dtype, tuple(product.rows.items())] += 1
         total = ZERO
-        for (n, k, bias, dtype, rows), count in counts.items():
-            time = self.product_us(source, Gemm("", n, k, bias), dtype, dict(rows))
+        for (gemm, dtype, rows), count in counts.items():
+            time = self.product_us(source, gemm, dtype, dict(rows))
             if time is None:
                 return None
             total += time.scaled(count)
         return total
 
     def product_us(
-        self,
-        source: SizeSource,
-        gemm: Gemm,
-        dtype: str,
-        rows: Mapping[int, float] | None = None,
+        self, source: SizeSource, gemm: Gemm, dtype: str, rows: Mapping[int, float]
     ) -> Interval | None:
-        """The time of one product at all numbers of rows, by default those of the workload; None
-        where it is not known."""
-        rows = self.tokens if rows is None else rows
+        """The time of one product at all of these numbers of rows; None where it is not known."""
         total = ZERO
         for length, weight in rows.items():
             time = source.latency_us(gemm, length, dtype)
@@ -309,36 +269,19 @@ class Products:
 def products(
     inventory: Inventory, deployment: Deployment, sizes: NewSizes = AS_STORED
 ) -> list[Product]:
-    """Return what one device of a deployment multiplies, with dims at these sizes.
-
-    Where ranks cannot share a side evenly the product is there, and the side is None.
-    """
+    """Return what one device of a deployment multiplies, with dims at these sizes."""
     model = Products(inventory, deployment.tokens, deployment.tp, deployment=deployment)
     return model.on_device(inventory.modules, sizes)
-
-
-def _fuse(parts: Sequence[Product]) -> Product:
-    """The parts as one product: N is their sum, where all of them are known."""
-    n: int | None = None
-    lengths = [part.N for part in parts if part.N is not None]
-    if len(lengths) == len(parts):
-        n = sum(lengths) if all(lengths) else 0
-    weights = tuple(chain.from_iterable(part.weights for part in parts))
-    return replace(parts[0], weights=weights, N=n, parts=tuple(parts))
 
 
 def side_uses(
     axis: Literal["N", "K"], other: int, tokens: Mapping[int, float], dtype: str
 ) -> list[Use]:
     """Return uses of a dim that is one side of a product beside a fixed ``other`` one."""
-    moved, fixed = Side(0, 1), Side(other)
-    uses = []
-    for count, weight in tokens.items():
-        if axis == "N":
-            uses.append(Use(Gemm("", 1, other), moved, fixed, count, dtype, weight))
-        else:
-            uses.append(Use(Gemm("", other, 1), fixed, moved, count, dtype, weight))
-    return uses
+    gemm, n, k = Gemm("", other, 1), Side(other), Side(0, 1)
+    if axis == "N":
+        gemm, n, k = Gemm("", 1, other), Side(0, 1), Side(other)
+    return [Use(gemm, n, k, count, dtype, weight) for count, weight in tokens.items()]
 
 
 def growth(dim: Dim, sizes: ManySizes) -> Lengths:
@@ -387,8 +330,7 @@ def coupled_dims(inventory: Inventory, dim: Dim) -> list[Dim]:
 def padded_neighbours(
     inventory: Inventory, dim: Dim, multiple: int, sizes: NewSizes = AS_STORED
 ) -> dict[str, int]:
-    """Return the coupled dims of a dim that can be padded, at the next multiples of their
-    ``sizes``. A merged one is none."""
+    """Return the coupled dims that can be padded, at the next multiples of their ``sizes``."""
     padded = {}
     for other in coupled_dims(inventory, dim):
         size = sizes.get(other.name, other.size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -14,8 +14,7 @@ from gacprof.core.files import shipped_table
 
 @dataclass(frozen=True)
 class Role:
-    """A row of ``roles.toml``, where each field is explained; ``key`` is the row's own name. A word
-    that is no field is an error."""
+    """A row of ``roles.toml``, where each field is explained; ``key`` is the row's own name."""
 
     key: str
     name: str
@@ -42,9 +41,7 @@ class Role:
 
 
 ROLES_FILE = Path(__file__).parent / "roles.toml"
-
 Rows = dict[str, dict[str, str]]
-
 ROLES = {
     key: Role(**{"key": key, "name": key, **row})  # type: ignore[arg-type]
     for key, row in shipped_table(ROLES_FILE, Rows).items()
@@ -56,9 +53,4 @@ def role_of_module(module: Module) -> Role:
     shared = ROLES.get(f"shared_{module.role}")
     if shared is not None and SHARED.search(module.name):
         return shared
-    return ROLES.get(module.role) or _unlisted(module.role)
-
-
-@cache
-def _unlisted(key: str) -> Role:
-    return Role(key, key)
+    return ROLES.get(module.role) or Role(module.role, module.role)

@@ -1,13 +1,14 @@
-"""How the ranks of a deployment share the weights of one checkpoint.
+"""How the ranks of a deployment share the weights of one checkpoint, as Megatron-LM does.
 
-Tensor parallelism after Megatron-LM splits q, k, v, gate and up along N, o and down along K. Heads
-are shared whole; those of keys and values are repeated where ranks outnumber them. A factor pair is
-split at its outer side, so that the ranks of factors stay whole.
+Heads are shared whole; those of keys and values are repeated where ranks outnumber them. A factor
+pair is split at its outer side, so that the ranks of factors stay whole.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
+from functools import cached_property
 
 from gacprof.checkpoint.from_config import ConfigSizes
 from gacprof.checkpoint.inventory import Inventory, Module
@@ -30,26 +31,26 @@ class Sharing:
         engine = deployment.engine
         self.uneven = engine.uneven if engine else frozenset()
         self.vocab_multiple = engine.vocab_multiple if engine else 1
-        self.storage = deployment.storage or _storage_of(inventory)
         self._attentions = {a.layer: a for a in inventory.attentions}
-        self._stated: dict[str, int] = {}
-        self._rows: dict[int, Mapping[int, float]] = {}
+        try:
+            self.storage = deployment.storage or storage_of_config(inventory.config)
+        except ConfigError:
+            self.storage = Storage("unknown", "unknown")
 
-    def stated(self, name: str) -> int:
-        """A size that the config states; 0 where it says none, or one that differs by layer."""
-        if name not in self._stated:
-            try:
-                self._stated[name] = ConfigSizes(self.inventory.config).get(name)
-            except ConfigError:
-                self._stated[name] = 0
-        return self._stated[name]
+    @cached_property
+    def stated(self) -> Mapping[str, int]:
+        """The sizes that the config states; 0 where it says none, or they differ by layer."""
+        try:
+            return defaultdict(int, ConfigSizes(self.inventory.config).sizes)
+        except ConfigError:
+            return defaultdict(int)
 
     def count(self, name: str, layer: int | None) -> int:
         """How many heads or groups of this name there are; 0 where that isn't known."""
         attention = self._attentions.get(layer or 0)
         if attention is not None and name in ("heads", "kv_heads"):
             return attention.heads if name == "heads" else attention.kv_heads
-        return self.stated(name) if name else 0
+        return self.stated[name]
 
     def ranks_of(self, module: Module) -> int:
         """The ranks among which no two hold the same of a module's weight."""
@@ -68,7 +69,7 @@ class Sharing:
         """What one rank holds of the side that ranks share; None where they cannot share it."""
         role = role_of_module(module)
         if role.kind == "vocab":  # padded, and dealt out
-            padded = _up(length, self.vocab_multiple)
+            padded = -(-length // self.vocab_multiple) * self.vocab_multiple
             return -(-padded // self.ranks[role.shared_by])
         repeated = self._repeated(role, module.layer)
         if not 0 < repeated < length:
@@ -83,7 +84,7 @@ class Sharing:
         if role.repeated == "kv_heads" and attention is not None:
             return 2 * attention.kv_heads * attention.head_dim
         if role.repeated == "mamba_groups":
-            return 2 * self.stated("mamba_groups") * self.stated("mamba_state")
+            return 2 * self.stated["mamba_groups"] * self.stated["mamba_state"]
         return 0
 
     def _stretch(self, role: Role, counted: str, layer: int | None, length: int) -> int | None:
@@ -97,7 +98,7 @@ class Sharing:
         if not counted and "widths" in self.uneven:
             return -(-length // ranks)
         if role.kind == "expert" and self.storage.form == "mxfp4" and length % MXFP4_BLOCK == 0:
-            return _up(-(-length // ranks), MXFP4_BLOCK)
+            return -(-length // (ranks * MXFP4_BLOCK)) * MXFP4_BLOCK
         return None
 
     def rows_of(self, module: Module) -> Mapping[int, float]:
@@ -109,24 +110,15 @@ class Sharing:
         """
         if role_of_module(module).part != "expert":
             return self.deployment.tokens
-        stored = self._experts_in(module)
-        if stored not in self._rows:
-            self._rows[stored] = self._expert_rows(stored)
-        return self._rows[stored]
-
-    def _experts_in(self, module: Module) -> int:
-        """How many experts a module stands for: those of a stack, or of a config; else 1."""
-        gemm = module.gemms[-1]
-        info = self.inventory.tensors.get(gemm.weight)
-        if info is None:
-            return max(1, self.stated("experts"))
-        return max(1, info.numel // max(1, gemm.N * gemm.K)) if len(module.gemms) == 1 else 1
-
-    def _expert_rows(self, stored: int) -> Mapping[int, float]:
-        """The rows of so many equal experts, of which expert-parallel ranks hold equal parts."""
-        experts, chosen = self.stated("experts"), self.stated("experts_per_token")
+        experts, chosen = self.stated["experts"], self.stated["experts_per_token"]
         if not experts or not chosen:
             return {}
+        gemm, stored = module.gemms[-1], 1  # how many experts the module stands for
+        info = self.inventory.tensors.get(gemm.weight)
+        if info is None:
+            stored = experts
+        elif len(module.gemms) == 1:
+            stored = max(1, info.numel // max(1, gemm.N * gemm.K))
         share = min(1.0, chosen / experts)
         rows: dict[int, float] = {}
         for tokens, weight in self.deployment.tokens.items():
@@ -147,14 +139,3 @@ class Sharing:
                         f"{self.ranks['tp']} TP ranks cannot share the {count} {name} of "
                         f"{module.name}: choose a tp that divides them"
                     )
-
-
-def _storage_of(inventory: Inventory) -> Storage:
-    try:
-        return storage_of_config(inventory.config)
-    except ConfigError:
-        return Storage("unknown", "unknown")
-
-
-def _up(length: int, multiple: int) -> int:
-    return -(-length // multiple) * multiple

@@ -24,11 +24,11 @@ def axes(draw: Any) -> tuple[int, list[Stretch], list[int]]:
             expected += entries
         elif new > size:
             padded = (Take(range(start, start + size)), Zeros(new - size))
-            stretches.append(Stretch(start, size, padded))
+            stretches.append((start, size, padded))
             expected += entries + [-1] * (new - size)
         else:
             chosen = sorted(draw(st.permutations(entries))[:new])
-            stretches.append(Stretch(start, size, (Take(chosen),)))
+            stretches.append((start, size, (Take(chosen),)))
             expected += chosen
         start += size
     return start, stretches, expected
@@ -51,8 +51,8 @@ def test_every_stretch_changes_and_the_rest_stays(
 def test_combined_entries_are_a_matrix_product_on_their_stretch() -> None:
     source = torch.randn(6, 4, dtype=torch.float32)
     matrix = torch.randn(3, 2, dtype=torch.float64)
-    new = resized(source, 0, compose(6, [Stretch(2, 3, (Mix(2, matrix),))]))
+    new = resized(source, 0, compose(6, [(2, 3, (Mix(2, matrix),))]))
     combined = (matrix.T @ source[2:5].double()).float()
     assert torch.equal(new, torch.cat([source[:2], combined, source[5:]]))
-    transposed = resized(source.T, 1, compose(6, [Stretch(2, 3, (Mix(2, matrix),))]))
+    transposed = resized(source.T, 1, compose(6, [(2, 3, (Mix(2, matrix),))]))
     torch.testing.assert_close(transposed, new.T)

@@ -1,7 +1,6 @@
 """Numbers of a config that say widths, so that both change together.
 
-A number may say several widths: that of the experts, and that of the shared experts, which is a
-multiple of it. A multimodal model's config says them in a part of its own.
+A number may say several widths: that of experts, and that of shared experts, a multiple of it.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ _PARTS = {
     "audio": ("audio_config",),
 }
 """Parts of multimodal configs by tower; for the text: transformers', InternVL's, DeepSeek-VL's."""
-
 _MLP = (
     *("intermediate_size_mlp", "dense_intermediate_size", "intermediate_size", "ffn_dim"),
     *("n_inner", "ffn_hidden_size", "d_ff", "d_inner"),
@@ -46,13 +44,10 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "encoder": ("encoder_ffn_dim", *_MLP),
 }
 """Names of a width in transformers' configs, by what the MLP is; the more special first."""
-
 _ADJUSTED = "block_auto_adjust_ff_dim"
 """LFM2's switch: the width is computed from the config's, rounded."""
-
 _DOUBLED = "use_double_wide_mlp"
 """Gemma 4's switch: MLPs of layers that share the keys and values of others are twice as wide."""
-
 Path = tuple[str, ...]
 
 
@@ -75,8 +70,7 @@ def leaves(value: Any, path: Path = ()) -> dict[Path, Any]:
 
 
 def part_of(config: Mapping[str, Any], tower: str = "") -> tuple[Path, Mapping[str, Any]]:
-    """Return the part of a multimodal config that describes a tower, and its path; all of a plain
-    config."""
+    """Return the path and the part of a multimodal config about a tower; all of a plain config."""
     for key in _PARTS[tower]:
         if isinstance(config.get(key), Mapping):
             return (key,), config[key]
@@ -86,8 +80,7 @@ def part_of(config: Mapping[str, Any], tower: str = "") -> tuple[Path, Mapping[s
 def odd_heads(
     config: Mapping[str, Any], attentions: Iterable[AttentionHeads]
 ) -> list[AttentionHeads]:
-    """Return the attentions that have other heads than transformers takes from a config without a
-    ``head_dim``: hidden size over heads, the same in all layers."""
+    """Return the attentions with other heads than by default: hidden size over heads each."""
     heads = count(config, "num_attention_heads")
     if not heads or re.search("head_(dim|size)", " ".join(config)):
         return []
@@ -97,11 +90,8 @@ def odd_heads(
 
 @dataclass(frozen=True)
 class WidthKey:
-    """The number at ``path`` of a config, and the widths that follow: ``times`` it by dim name.
-
-    ``value`` is what stands there; None where nothing does that could disagree. ``twins`` are other
-    paths where this value stands under a name of such widths.
-    """
+    """The number at ``path`` (and at ``twins``), None where nothing could disagree, and the widths
+    that follow: ``times`` it by dim name."""
 
     path: Path
     value: int | None
@@ -146,10 +136,7 @@ class WidthKey:
 
 
 def width_keys(config: Mapping[str, Any], dims: Iterable[Dim]) -> list[WidthKey]:
-    """Return the numbers of a config that say widths of these dims.
-
-    Of several numbers the one that is true counts, else the first.
-    """
+    """Return the numbers of a config that say widths of these dims: true ones, else the first."""
     groups: dict[tuple[str, str], list[Dim]] = {}
     for dim in dims:
         if dim.kind == "width":
@@ -168,9 +155,8 @@ def width_keys(config: Mapping[str, Any], dims: Iterable[Dim]) -> list[WidthKey]
         key = replace(key, twins=tuple(c.path for c in candidates if key.value == c.value))
         if key.path in keys:
             former = keys[key.path]
-            key = replace(
-                former, dims=(*former.dims, *key.dims), times={**former.times, **key.times}
-            )
+            times = {**former.times, **key.times}
+            key = replace(former, dims=(*former.dims, *key.dims), times=times)
         keys[key.path] = key
     return list(keys.values())
 
@@ -215,8 +201,7 @@ def _multiple(
 
 
 def with_widths(config: Mapping[str, Any], dims: Iterable[Dim], sizes: NewSizes) -> dict[str, Any]:
-    """Return the config with the numbers that follow from ``sizes``; a number from which not all of
-    its widths follow stays as it is. Twins change with it but for those that say other widths."""
+    """Return the config with those numbers from which all of their new widths follow."""
     new = dict(config)
     keys = width_keys(config, dims)
     own_paths = {key.path for key in keys}

@@ -1,11 +1,11 @@
 """From tensors by name to modules, dims and attentions.
 
-The first layout that recognises a checkpoint by its structure wins; the user's factor patterns go
-before all. Every other matrix is a dense layer.
+The first layout that recognises a checkpoint wins; every other matrix is a dense layer.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
@@ -22,7 +22,7 @@ from gacprof.checkpoint.inventory import (
     Place,
 )
 from gacprof.checkpoint.layouts.configs import count, odd_heads, part_of, width_keys
-from gacprof.checkpoint.layouts.factors import FACTORS, users_row
+from gacprof.checkpoint.layouts.factors import FACTORS, Factors
 from gacprof.checkpoint.layouts.linear import (
     MULTIPLIED,
     Linear,
@@ -31,13 +31,7 @@ from gacprof.checkpoint.layouts.linear import (
     packed_linears,
     unknown_tensor,
 )
-from gacprof.checkpoint.layouts.names import (
-    EMBEDDING,
-    EXPERT,
-    layer_of,
-    parent_of,
-    tower_of,
-)
+from gacprof.checkpoint.layouts.names import EMBEDDING, EXPERT, layer_of, parent_of, tower_of
 from gacprof.checkpoint.layouts.slicegpt import shortcut_linears, stretches
 from gacprof.checkpoint.layouts.widths import find_widths, stacked_experts
 from gacprof.core.errors import CheckpointError
@@ -45,10 +39,7 @@ from gacprof.core.sizes import Gemm
 
 
 def describe(contents: Contents, path: str, side_files: tuple[str, ...] = ()) -> Inventory:
-    """Return the inventory of tensors whose meaning is not known yet.
-
-    Raises :class:`CheckpointError` for factors or stretches that do not fit each other.
-    """
+    """Return the inventory. Raises :class:`CheckpointError` for factors that do not fit."""
     layout, special = recognise(contents)
     linears = [*special, *dense_linears(contents, special)]
     modules = _embeddings(contents)
@@ -84,7 +75,9 @@ def recognise(contents: Contents) -> tuple[str, list[Linear]]:
     """Return the layout's name, and the layers that only this layout understands."""
     rows = FACTORS
     if contents.factors:
-        rows = [users_row(*contents.factors)]
+        outer, inner = contents.factors
+        pattern = re.escape(inner).replace(re.escape("{module}"), "(?P<module>.+)", 1)
+        rows = [Factors("factor-pairs", pattern, outer)]
     for layout, group in groupby(rows, key=lambda row: row.layout):
         linears = list(chain.from_iterable(row.pairs(contents) for row in group))
         if linears:
@@ -97,11 +90,7 @@ def recognise(contents: Contents) -> tuple[str, list[Linear]]:
     classes = [str(attributes.get("class")) for attributes in contents.attributes.values()]
     if any(name.startswith("LLMPruner.") for name in classes):
         return "llm-pruner", []
-    finders = {
-        "slicegpt": shortcut_linears,
-        "quantised": packed_linears,
-        "moe": stacked_experts,
-    }
+    finders = {"slicegpt": shortcut_linears, "quantised": packed_linears, "moe": stacked_experts}
     for layout, find in finders.items():
         linears = find(contents)
         if linears:
@@ -115,14 +104,11 @@ def _embeddings(contents: Contents) -> list[Module]:
     """The tables that are looked up in rather than multiplied by."""
     tables = []
     for template, infos in matrices(contents):
-        if not EMBEDDING.fullmatch(template):
-            continue
-        for info in infos:
-            name = info.name.removesuffix(".weight")
-            layer, (rows, width) = layer_of(name), info.shape
-            tables.append(
-                Module(name, "embedding", layer, "embedding", rows, width, info.dtype, ())
-            )
+        for info in infos if EMBEDDING.fullmatch(template) else ():
+            name, (rows, width) = info.name.removesuffix(".weight"), info.shape
+            layer = layer_of(name)
+            module = Module(name, "embedding", layer, "embedding", rows, width, info.dtype, ())
+            tables.append(module)
     return tables
 
 
@@ -153,12 +139,8 @@ def _warnings(
         )
 
 
-NUMBER_WIDTH = 8
-"""Digits to which numbers of names are filled up, so that 10 comes after 9."""
-
-_ROLES = ["embedding", "q", "k", "v", "qkv", "o", "gdn_out", "mamba_out", "gate", "up", "gate_up"]
-_ROLES += ["down", "mlp"]
-_PLACES = {role: place for place, role in enumerate(_ROLES)}
+_ROLES = "embedding q k v qkv o gdn_out mamba_out gate up gate_up down mlp"
+_PLACES = {role: place for place, role in enumerate(_ROLES.split())}
 
 
 def _order(layer: int | None, role: str, name: str) -> tuple[Any, ...]:
@@ -166,18 +148,16 @@ def _order(layer: int | None, role: str, name: str) -> tuple[Any, ...]:
     if layer is None:
         layer = -1 if role == "embedding" else sys.maxsize
     parts = name.replace(":", ".").split(".")
-    parts = [part.zfill(NUMBER_WIDTH) if part.isdecimal() else part for part in parts]
-    return layer, _PLACES.get(role, len(_ROLES)), parts
+    parts = [part.zfill(8) if part.isdecimal() else part for part in parts]  # 10 comes after 9
+    return layer, _PLACES.get(role, len(_PLACES)), parts
 
 
 def _ranks(contents: Contents, linear: Linear) -> Iterator[Dim]:
-    """One rank for each outer factor, at its offset in the inner one's output. None may change
-    where a tensor between the factors may have its size."""
+    """One rank for each outer factor, at its offset in the inner one's output."""
     inner, *outer = linear.weights
     n_in = linear.in_features
-    beside = {*contents.below(linear.name), *contents.below(parent_of(inner))}.difference(
-        linear.weights, linear.biases
-    )
+    beside = {*contents.below(linear.name), *contents.below(parent_of(inner))}
+    beside -= {*linear.weights, *linear.biases}
     sizes = {contents.shape(inner)[0], *(contents.shape(factor)[1] for factor in outer)}
     why = unknown_tensor(contents, beside, sizes)
     dtypes = {contents.tensors[factor].dtype for factor in linear.weights}
@@ -208,13 +188,12 @@ def _module(inventory: Inventory, linear: Linear) -> Module:
     """The layer with its products, in the order of execution."""
     inner, *outer = linear.weights
     is_biased = bool(linear.biases)
+    gemms = [Gemm(inner, linear.out_features, linear.in_features, is_biased)]
     if outer:
-        gemms = [Gemm(inner, inventory.tensors[inner].shape[0], linear.in_features)]
-        for factor in outer:
-            n_out, rank = inventory.tensors[factor].shape
-            gemms.append(Gemm(factor, n_out, rank, is_biased))
-    else:
-        gemms = [Gemm(inner, linear.out_features, linear.in_features, is_biased)]
+        gemms = [Gemm(inner, inventory.shape(inner)[0], linear.in_features)]
+    for factor in outer:
+        n_out, rank = inventory.shape(factor)
+        gemms.append(Gemm(factor, n_out, rank, is_biased))
     dims: dict[str, None] = {}
     for gemm in gemms:
         dims |= {dim.name: None for dim in inventory.fed_by.get(gemm.weight, ())}
@@ -245,18 +224,16 @@ def _tied_head(inventory: Inventory, modules: Iterable[Module]) -> list[Module]:
 def find_attentions(contents: Contents, linears: Sequence[Linear]) -> list[AttentionHeads]:
     """Return one attention for each layer whose heads its shapes and config tell."""
     blocks: dict[str, dict[str, int]] = {}
-    layers: dict[str, int] = {}
     for linear in linears:
         role = "latent" if linear.name.endswith(".kv_b_proj") else linear.role
         if role in ("q", "k", "v", "qkv", "latent") and linear.layer is not None:
-            name = linear.name.rpartition(".")[0]
-            layers[name] = linear.layer
-            blocks.setdefault(name, {})[role] = linear.out_features
+            sizes = blocks.setdefault(parent_of(linear.name), {"layer": linear.layer})
+            sizes[role] = linear.out_features
     attentions = []
     for name, sizes in blocks.items():
         _, config = part_of(contents.config, tower_of(name))
         facts = {**config, **contents.attributes.get(name, {})}
-        attention = _attention(layers[name], facts, sizes)
+        attention = _attention(sizes["layer"], facts, sizes)
         if min(attention.heads, attention.kv_heads) > 0:
             attentions.append(attention)
     return attentions
@@ -266,8 +243,7 @@ def _attention(layer: int, config: Mapping[str, Any], sizes: Mapping[str, int]) 
     """Heads of q and k of these ``sizes``, or of one weight for q, k and v; 0 where unknown.
 
     Shapes count before the config: a pruned layer has fewer heads, and Falcon's config names 71 kv
-    heads where it has one. A head_dim that the config leaves out is hidden size over heads,
-    transformers' default.
+    heads where it has one. A head_dim is hidden size over heads by default.
     """
     stated_heads = count(config, "num_attention_heads", "n_head")
     heads = count(config, "num_heads") or stated_heads

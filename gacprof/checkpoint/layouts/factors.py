@@ -1,13 +1,9 @@
 """Factor pairs: how each tool names the factor that runs first and those that follow.
 
-ASVD         the config's ``truncation_ranks`` has the rank of every factored module
-             (hahnyuan/ASVD4LLM, modeling_asvd_llama.py)
-PaLU         one ``X.VT`` [Σrᵢ, in] for all head groups, then ``X.U.{i}`` [out/G, rᵢ]: group ``i``
-             owns the rows from ``Σ_{j<i} rⱼ``. The config's ``head_wise_ranks`` has the list of
-             every module (shadowpa0327/Palu, palu/model/modules/svd_linear.py)
-SVD-LLM      every linear, OPT's ``out``, ``fc1``, ``fc2`` and (ours) Mixtral's ``w1`` too. No
-             config says the ranks, and ``in_features`` of pickled modules may disagree with the
-             weights: shapes count
+ASVD         hahnyuan/ASVD4LLM, modeling_asvd_llama.py
+PaLU         one ``X.VT`` [Σrᵢ, in] for all head groups, then ``X.U.{i}`` [out/G, rᵢ]
+             (shadowpa0327/Palu, palu/model/modules/svd_linear.py)
+SVD-LLM      no config says the ranks, and pickled ``in_features`` may be wrong: shapes count
 gacprof      what ``load_model`` builds, saved as it is
 """
 
@@ -16,14 +12,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain, takewhile
+from itertools import takewhile
 
 from gacprof.checkpoint.inventory import Contents
 from gacprof.checkpoint.layouts.linear import Linear, stored_linear
 from gacprof.core.errors import CheckpointError
 
 MAX_GROUPS = 1024
-"""Outer factors of one layer. PaLU writes one for each group of heads: 128 at most today."""
+"""Outer factors of one layer, in PaLU one for each group of heads: 128 at most today."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +29,8 @@ class Factors:
     ``inner`` is a pattern of the tensor that reads the layer's input [r, in]; its named groups fill
     ``outer``, the tensor that writes the output [out, r] (``{i}`` numbers groups of heads from 0),
     and ``module``, what the layer is called. ``rank_key`` is where the config keeps the ranks by
-    module, ``prefix`` what the tool puts before class names and, in lower case, before model types.
-    ``ordered`` says that the tool leaves a factor's trailing entries the least important, so that
-    a cut drops them; otherwise a cut computes the best factors of the smaller rank.
+    module, ``prefix`` stands before class names and, in lower case, before model types. Of an
+    ``ordered`` factor the trailing entries are the least important, and a cut drops them.
     """
 
     layout: str
@@ -50,15 +45,12 @@ class Factors:
         """The layers that this tool factored. Raises :class:`CheckpointError`."""
         tensors = contents.tensors
         inner = re.compile(self.inner)
-        templates = contents.by_template
-        matching = [templates[template] for template in templates if inner.fullmatch(template)]
-        if contents.factors:  # a user's pattern may hold numbers, which templates do not
-            matching = [list(tensors)]
-        for name in chain(*matching):
-            match = inner.fullmatch(name)
-            if match is None:
-                continue
-            words = match.groupdict()
+        matching: list[str] = []
+        for template, alike in contents.by_template.items():
+            if contents.factors or inner.fullmatch(template):  # a user's may hold numbers
+                matching += alike
+        for match in filter(None, map(inner.fullmatch, matching)):
+            name, words = match[0], match.groupdict()
             groups = range(MAX_GROUPS if "{i}" in self.outer else 1)
             names = (self.outer.format(**words, i=i) for i in groups)
             outer = list(takewhile(tensors.__contains__, names))
@@ -114,9 +106,3 @@ FACTORS = [
     Factors("factor-pairs", r"(?P<module>.+)\.V\.weight", "{module}.U.weight"),
 ]
 """One row a way to name factors. Append yours."""
-
-
-def users_row(outer: str, inner: str) -> Factors:
-    """The row of name patterns with ``{module}`` in each, as ``{module}.U.weight``."""
-    pattern = re.escape(inner).replace(re.escape("{module}"), "(?P<module>.+)", 1)
-    return Factors("factor-pairs", pattern, outer)

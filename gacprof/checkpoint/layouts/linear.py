@@ -1,8 +1,7 @@
 """A linear layer as it lies among the tensors: dense, a chain of factors, or packed.
 
-``y = outer · (inner · x) + bias``: ``inner`` [r, in] runs first, ``outer`` [out, r] second. A dense
-layer has one weight; a grouped one (PaLU) has an outer for each group, and each reads a section of
-inner's output.
+``y = outer · (inner · x) + bias`` with ``inner`` [r, in] and ``outer`` [out, r]; a grouped one
+(PaLU) has an outer for each group, which reads a section of inner's output.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 from gacprof.checkpoint.inventory import Contents, TensorInfo
 from gacprof.checkpoint.layouts.names import CONV1D, EMBEDDING, layer_of, role_of
@@ -17,7 +17,6 @@ from gacprof.core.dtypes import FLOATING
 
 _SCALES = (".weight_scale", ".weight_scale_inv", ".scales")
 _QUANTISED = "its weight is quantised with scales, which are not resized"
-
 MULTIPLIED = frozenset({"float64", "float32", "float16", "bfloat16"})
 """Types of weights that are what they say, without scales."""
 
@@ -26,12 +25,10 @@ MULTIPLIED = frozenset({"float64", "float32", "float16", "bfloat16"})
 class Linear:
     """``name`` is the module's; ``weights``, in the order of execution, and ``biases`` are tensors.
 
-    ``axes`` are the out and in axis of its weights (nn.Linear: 0 and 1). ``per_output`` and
-    ``per_input`` count stored parameters for one entry of the output, of the input. ``joined``
-    experts lie one after the other along axis 0, and the features are those of a single one;
-    ``alternating`` says that entries of gate and up alternate, ``ordered`` that the last entries of
-    a rank are the least important. ``why`` says why no dim of this layer may change; empty where
-    one may.
+    ``axes`` are the out and in axis of its weights. ``per_output`` and ``per_input`` count stored
+    parameters for an entry of output and input. ``joined`` experts lie one after the other along
+    axis 0, and the features are those of one. Entries of gate and up may be ``alternating``; the
+    last ones of an ``ordered`` rank are the least important. ``why``: no dim may change.
     """
 
     name: str
@@ -64,11 +61,9 @@ def stored_linear(
     *weights: str,
     axes: tuple[int, int] = (0, 1),
     joined: int = 1,
-    alternating: bool = False,
-    ordered: bool = False,
-    why: str = "",
+    **facts: Any,
 ) -> Linear:
-    """Describe the layer of these weights, in the order of execution, by their shapes."""
+    """Describe the layer of these weights by their shapes and ``facts``, fields of ``Linear``."""
     tensors = contents.tensors
     outer = weights[1:] or weights
     biases = tuple(map(bias_of, outer))
@@ -93,15 +88,12 @@ def stored_linear(
         biases=biases,
         axes=axes,
         joined=joined,
-        alternating=alternating,
-        ordered=ordered,
-        why=why,
+        **facts,
     )
 
 
 def unknown_tensor(contents: Contents, names: Collection[str], sizes: Collection[int]) -> str:
-    """Return why dims of these sizes may not change: one of the tensors ``names``, of unknown
-    meaning, is as long (a bias or a norm between two factors, a norm inside of an MLP)."""
+    """Return why dims of these sizes may not change: perhaps a norm or bias between weights."""
     for name in sorted(names):
         if not set(sizes).isdisjoint(contents.shape(name)):
             return f"{name} has the same size and is not known to allow zeros"
@@ -139,12 +131,12 @@ def dense_linears(contents: Contents, others: Iterable[Linear]) -> Iterator[Line
 
 def _is_in_out(contents: Contents, weight: str) -> bool:
     """Tell whether a weight has its bias along axis 1 and not along axis 0."""
-    shape = contents.tensors[weight].shape
+    shape = contents.shape(weight)
     bias = contents.tensors.get(bias_of(weight))
     return bias is not None and bias.shape == shape[1:] != shape[:1]
 
 
-_WHY = "its weight is quantised; resize before quantising, then quantise again"
+_PACKED = "its weight is quantised; resize before quantising, then quantise again"
 _ENDINGS = (".qweight", ".weight_packed", ".weight._data", ".weight")
 
 
@@ -160,7 +152,7 @@ def packed_linears(contents: Contents) -> list[Linear]:
             n_out, n_in, bits = _packed_size(contents, name, ending)
             if min(bits, n_out, n_in) > 0:
                 place = (module, role_of(module), layer_of(module), (name,))
-                linears.append(Linear(*place, n_out, n_in, f"int{bits}", n_in, n_out, why=_WHY))
+                linears.append(Linear(*place, n_out, n_in, f"int{bits}", n_in, n_out, why=_PACKED))
     return linears
 
 
@@ -169,22 +161,17 @@ def _packed_size(contents: Contents, name: str, ending: str) -> tuple[int, int, 
     info = contents.tensors[name]
     if len(info.shape) != 2:
         return 0, 0, 0
-    n_out, n_in = info.shape
-    if ending == ".qweight":
-        return _gptq_or_awq(contents, name.removesuffix(ending))
+    rows, columns = info.shape
     if ending == ".weight_packed":
-        return n_out, n_in * 2 * info.nbytes // max(1, info.numel), 4
-    is_packed = info.dtype in ("int8", "uint8") and f"{name}.absmax" not in contents.tensors
-    return n_out, n_in, 8 if is_packed else 0
-
-
-def _gptq_or_awq(contents: Contents, module: str) -> tuple[int, int, int]:
-    """Out and in features and bits; the bits follow from ``qzeros``. Zeros where they do not."""
-    names = [f"{module}.{part}" for part in ("qweight", "qzeros", "scales")]
-    shapes = [contents.shape(name) for name in names if name in contents.tensors]
-    if [len(shape) for shape in shapes] != [2, 2, 2]:
+        return rows, columns * 2 * info.nbytes // max(1, info.numel), 4
+    if ending != ".qweight":
+        is_packed = info.dtype in ("int8", "uint8") and f"{name}.absmax" not in contents.tensors
+        return rows, columns, 8 if is_packed else 0
+    beside = [f"{name.removesuffix('qweight')}{part}" for part in ("qzeros", "scales")]
+    shapes = [contents.shape(tensor) for tensor in beside if tensor in contents.tensors]
+    if [len(shape) for shape in shapes] != [2, 2]:
         return 0, 0, 0
-    (rows, columns), (_, zeros), (_, n_out) = shapes
+    (_, zeros), (_, n_out) = shapes
     bits = 32 * zeros // max(1, n_out)
     if columns == zeros:  # AWQ
         return n_out, rows, bits

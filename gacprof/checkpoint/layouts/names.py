@@ -2,10 +2,6 @@
 
 A model of 90,000 tensors has some forty templates, which are its names with ``#`` for each number:
 what a name means is asked once a template.
-
-The table covers the linear layers of the decoder and encoder families in transformers (Llama,
-Mistral, Qwen, Gemma, Phi, OPT, GPT-2, GPT-NeoX, Falcon, Bloom, BERT, T5) and the experts of Mixtral
-and Qwen.
 """
 
 from __future__ import annotations
@@ -41,9 +37,7 @@ _NAMES = {
     "head": "lm_head embed_out score",
 }
 """Names of modules by role: the last part, or the last two or three where one says too little."""
-
 _ROLES = {name: role for role, names in _NAMES.items() for name in names.split()}
-
 EMBEDDING = re.compile(
     r"(.*\.)?(embed_(tokens|positions|in)|(tok|word|position|token_type)_embeddings|wte|wpe|shared"
     r"|relative_attention_bias)"
@@ -52,7 +46,6 @@ EMBEDDING = re.compile(
 CONV1D = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
 """Endings of GPT-2's Conv1D, which keeps [in, out] (transformers/pytorch_utils.py). Starcoder2 uses
 the same names for nn.Linear."""
-
 _LAYER = re.compile(r"(?:^|\.)(?:layers|layer|h|blocks|block)\.(\d{1,6})(?=\.|$)")
 EXPERT = re.compile(
     r"\.experts\.(#|mlp)\.|\.experts\.(gate_up_proj|down_proj|fc[12])$"
@@ -61,7 +54,6 @@ EXPERT = re.compile(
 """Templates of one of many experts, or of a tensor that holds them all."""
 SHARED = re.compile(r"\.shared_(expert|experts|mlp)\.")
 """An expert that all tokens reach."""
-
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 

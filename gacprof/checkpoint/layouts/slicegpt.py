@@ -1,17 +1,16 @@
 """SliceGPT: the residual stream is cut, and ``attn_shortcut_Q``, ``mlp_shortcut_Q`` carry it.
 
-Every stretch of the residual stream between two shortcuts is one dim: it is written in the weights
-that produce it (o, down, embedding), in those that read it (q, k, v, gate, up, head) and in the two
-shortcut matrices [in, out] at its ends. The norms have no weights and divide by the *original*
-hidden size, so zeros in the stream change nothing (microsoft/TransformerCompression,
-slicegpt/rotate.py, modules.py). A JSON file beside the weights has all sizes.
+Every stretch of the residual stream between two shortcuts is one dim. The norms have no weights and
+divide by the *original* hidden size, so zeros in the stream change nothing
+(microsoft/TransformerCompression, slicegpt/rotate.py, modules.py). A JSON file beside the weights
+has all sizes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from gacprof.checkpoint.inventory import Contents, Dim, Feed, Module, NewSizes, Place
 from gacprof.checkpoint.layouts.linear import Linear, stored_linear
@@ -22,8 +21,7 @@ ATTENTION, MLP = ".attn_shortcut_Q", ".mlp_shortcut_Q"
 
 @dataclass(frozen=True)
 class Step:
-    """Attention or MLP of a layer: its shortcut, its word in the side JSON, and the roles of the
-    weights that read the stream before it and write the stream after it."""
+    """Attention or MLP of a layer: its words, and the roles that read and write the stream."""
 
     shortcut: str
     name: str
@@ -53,18 +51,13 @@ class Stretch:
     places: list[Place] = field(default_factory=list)
     feeds: list[Feed] = field(default_factory=list)
 
-    def read_by(self, linears: Iterable[Linear]) -> None:
-        """Add weights that read the stream here."""
+    def add(self, linears: Iterable[Linear], side: Literal["N", "K"]) -> None:
+        """Add weights that write the stream here (N), with their biases, or that read it (K)."""
         for linear in linears:
-            self.places.append(Place(linear.weights[0], linear.axes[1]))
-            self.feeds.append(Feed(linear.weights[0], "K"))
-
-    def written_by(self, linears: Iterable[Linear]) -> None:
-        """Add weights, and their biases, that write the stream here."""
-        for linear in linears:
-            self.places.append(Place(linear.weights[0], linear.axes[0]))
-            self.places += [Place(bias, 0) for bias in linear.biases]
-            self.feeds.append(Feed(linear.weights[0], "N"))
+            self.feeds.append(Feed(linear.weights[0], side))
+            self.places.append(Place(linear.weights[0], linear.axes["NK".index(side)]))
+            if side == "N":
+                self.places += [Place(bias, 0) for bias in linear.biases]
 
     def dim(self, contents: Contents) -> Dim:
         """The stretch as a dim. Raises :class:`CheckpointError` where its tensors disagree."""
@@ -100,10 +93,10 @@ def stretches(
         parts = [linear for linear in linears if linear.name.startswith(f"{name}.")]
         for step in STEPS:
             shortcut = [linear for linear in parts if linear.name == name + step.shortcut]
-            stream[-1].read_by(shortcut + [x for x in parts if x.role in step.readers])
+            stream[-1].add(shortcut + [x for x in parts if x.role in step.readers], "K")
             stream.append(Stretch(f"{name}.{step.name}:hidden", block.layer or 0))
-            stream[-1].written_by(shortcut + [x for x in parts if x.role == step.writer])
-    stream[-1].read_by([linear for linear in linears if linear.role == "head"])
+            stream[-1].add(shortcut + [x for x in parts if x.role == step.writer], "N")
+    stream[-1].add([linear for linear in linears if linear.role == "head"], "K")
     return [stretch.dim(contents) for stretch in stream if blocks]
 
 
@@ -113,8 +106,7 @@ def with_stretches(
     """Return a slicing config that says the sizes of the stretches, new ones and others."""
     stream = [dim for dim in dims if dim.kind == "hidden"]
     stream.sort(key=lambda dim: dim.layer is not None)  # the embedding's is the first
-    by_name = {step.name: step for step in STEPS}
-    steps = [by_name[dim.name.rpartition(":")[0].rpartition(".")[2]] for dim in stream[1:]]
+    steps = [STEPS[1] if dim.name.endswith(".mlp:hidden") else STEPS[0] for dim in stream[1:]]
     written = ["embedding_dimensions"] + [f"{step.word}_output_dimensions" for step in steps]
     after = [sizes.get(dim.name, dim.size) for dim in stream]
     new: dict[str, Any] = dict(config)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
+from typing import Any
 
 from gacprof.checkpoint.inventory import Contents, Dim, Feed, Place
 from gacprof.checkpoint.layouts.configs import count, part_of, width_keys
@@ -16,16 +17,11 @@ from gacprof.checkpoint.layouts.linear import Linear, stored_linear, unknown_ten
 from gacprof.checkpoint.layouts.names import parent_of, role_of, tower_of
 from gacprof.core.dtypes import FLOATING
 
-STACKED = "experts"
-"""The role of a width that all experts of a layer share, since one tensor holds them all."""
-
 _OF_THE_STREAM = re.compile(
     r"(.*\.)?((input|post_attention|(pre|post)_feedforward)_layernorm|ln_[12]|LayerNorm|norm[12]"
     r"|(self_attn|encoder_attn|final)_layer_norm)\.(weight|bias)"
 )
-"""Norms of the residual stream. In OPT they stand beside fc1 and fc2; where the MLP is as wide as
-the stream, only their names tell them from a norm between the two."""
-
+"""Norms of the residual stream: in OPT they stand beside fc1 and fc2, as if between the two."""
 _COPIES = {"gate": 1, "up": 1, "gate_up": 2, "down": 1}
 """Number of times that a width stands in a weight of an MLP, by the weight's role."""
 
@@ -95,7 +91,7 @@ def _width(contents: Contents, mlp: str, parts: Mapping[str, Linear], others: Se
     elif mlp.endswith(("shared_expert", "shared_experts", "shared_mlp")):
         role = "shared_expert"
     elif down.joined > 1 or len(contents.tensors[down.weights[0]].shape) > 2:
-        role = STACKED
+        role = "experts"  # one tensor holds them all, and they share the width
     why = _refusal(contents, parts, others)
     return Dim(
         name=f"{mlp}:width",
@@ -113,11 +109,10 @@ def _width(contents: Contents, mlp: str, parts: Mapping[str, Linear], others: Se
 
 def _refusal(contents: Contents, parts: Mapping[str, Linear], others: Set[str]) -> str:
     """Reason why a width may not change: a packed weight, or an unknown tensor of its size."""
-    reasons = [linear.why for linear in parts.values() if linear.why]
-    if reasons:
-        return reasons[0]
     tensors: set[str] = set()
     for linear in parts.values():
+        if linear.why:
+            return linear.why
         tensors.update(linear.weights, linear.biases)
     size, hidden = parts["down"].in_features, parts["down"].out_features
     sizes = {size, *(x.out_features for role, x in parts.items() if role != "down")}
@@ -130,22 +125,14 @@ def _refusal(contents: Contents, parts: Mapping[str, Linear], others: Set[str]) 
 
 IN_HALVES = "is_concatenated"
 """Attribute of transformers' modules of experts: true where gate and up do not alternate."""
-
-_IN_HALVES_BY_TYPE = {"gpt_oss": False} | dict.fromkeys(
-    (
-        *("aria", "aria_text", "granitemoe", "granitemoe_swa", "granitemoehybrid"),
-        *("granitemoeshared", "hy_v4", "jetmoe", "llama4", "llama4_text", "minimax_m3_vl"),
-        *("minimax_m3_vl_text", "zaya"),
-    ),
-    True,
+_TYPES_IN_HALVES = (
+    *("aria", "aria_text", "granitemoe", "granitemoe_swa", "granitemoehybrid", "granitemoeshared"),
+    *("hy_v4", "jetmoe", "llama4", "llama4_text", "minimax_m3_vl", "minimax_m3_vl_text", "zaya"),
 )
+_IN_HALVES_BY_TYPE = {"gpt_oss": False, **dict.fromkeys(_TYPES_IN_HALVES, True)}
 """True where they do not alternate, by model type (their modeling files in transformers)."""
-
 _JOINED = (".experts.mlp.w1", ".experts.mlp.v1", ".experts.mlp.w2")
-_UNKNOWN = (
-    "all experts are stored in one tensor, and how gate and up lie in it (one after the other or "
-    "alternating) is not known for this model type"
-)
+_UNKNOWN = "how gate and up of all experts lie in one tensor is not known for this model type"
 
 
 def stacked_experts(contents: Contents) -> list[Linear]:
@@ -176,31 +163,20 @@ def _in_three(contents: Contents, block: str, fused: str, down: str) -> list[Lin
     _, config = part_of(contents.config)
     kind = str(config.get("model_type") or contents.config.get("model_type"))
     in_halves = contents.attributes.get(block, {}).get(IN_HALVES, _IN_HALVES_BY_TYPE.get(kind))
-    return [
-        stored_linear(
-            contents,
-            name.removesuffix(".weight"),
-            name,
-            axes=axes,
-            alternating=in_halves is False,
-            why=_UNKNOWN if in_halves is None else "",
-        )
-        for name in (fused, down)
-    ]
+    why = _UNKNOWN if in_halves is None else ""
+    facts: dict[str, Any] = {"axes": axes, "alternating": in_halves is False, "why": why}
+    names = (fused, down)
+    return [stored_linear(contents, name.removesuffix(".weight"), name, **facts) for name in names]
 
 
 def _joined(contents: Contents, parts: dict[str, str]) -> list[Linear]:
     """DBRX's, whose experts follow each other along axis 0."""
     _, config = part_of(contents.config)
     experts = count(config.get("ffn_config") or {}, "moe_num_experts")
-    return [
-        stored_linear(
-            contents,
-            name.removesuffix(".weight"),
-            name,
-            axes=(1, 0) if role == "down" else (0, 1),
-            joined=experts,
-        )
-        for role, name in parts.items()
-        if experts and contents.shape(name)[0] % experts == 0
-    ]
+    linears = []
+    for role, name in parts.items():
+        if experts and contents.shape(name)[0] % experts == 0:
+            axes = (1, 0) if role == "down" else (0, 1)
+            module = name.removesuffix(".weight")
+            linears.append(stored_linear(contents, module, name, axes=axes, joined=experts))
+    return linears

@@ -1,0 +1,48 @@
+"""What ``families.toml`` may say; its words are explained there."""
+
+from __future__ import annotations
+
+from typing import Literal, Required
+
+from typing_extensions import TypedDict
+
+
+class Family(TypedDict, total=False):
+    """What configs of some model types mean."""
+
+    types: list[str]
+    head_dim: int
+    kv_heads: int | Literal["heads"]
+    mlp_ratio: int
+    expert_width: str
+    shared_width: str | list[str]
+    mlp_width: str
+    is_gated: bool
+    q_gate: bool
+    experts_only: bool
+    dense_if_listed: bool
+    dense_too: bool
+    mixer: Literal["mla", "v4", "mamba", "mamba1"]
+
+
+class LinearRow(TypedDict, total=False):
+    """A linear layer: ``N`` and ``K`` are sizes or sides; it is there with all sizes that it
+    ``needs`` and without those that it ``lacks``."""
+
+    name: Required[str]
+    role: Required[str]
+    N: Required[str]
+    K: Required[str]
+    needs: list[str]
+    lacks: list[str]
+
+
+class FamilyTables(TypedDict):
+    """The config's names of sizes, families, sides (sums of products of sizes), and the linear
+    layers of each kind of block."""
+
+    fields: dict[str, list[str]]
+    fields_of_mamba: dict[str, list[str]]
+    families: dict[str, Family]
+    sides: dict[str, list[list[str]]]
+    modules: dict[str, list[LinearRow]]
