@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import gcd, lcm
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from gacprof.core.dtypes import compute_dtype
 from gacprof.core.errors import ConfigError
@@ -24,15 +24,6 @@ if TYPE_CHECKING:
     from gacprof.core.verdicts import Verdicts
 
 
-class Times(Protocol):
-    """Measured latencies of products, of whatever provenance."""
-
-    provenance: str
-
-    def latency_us(self, gemm: Gemm, tokens: int, dtype: str) -> Interval | None:
-        """The latency of one product; None where it is not known."""
-
-
 class Rules:
     """The rules of one GPU of the data sheet, as a :class:`~gacprof.core.sizes.SizeSource`.
 
@@ -42,8 +33,6 @@ class Rules:
         A GPU's name in the data sheet: ``h100``, ``rtx4090``.
     torch
         The PyTorch release whose attention kernels serve; None for the newest that was read.
-    times
-        Latencies that others measured; None for none.
 
     Raises
     ------
@@ -54,15 +43,12 @@ class Rules:
     tokens: Sequence[int] = ()
     tolerance = TOLERANCE
 
-    def __init__(self, gpu: str, torch: str | None = None, times: Times | None = None) -> None:
+    def __init__(self, gpu: str, torch: str | None = None) -> None:
         facts = gpu_facts(gpu)
         self.name = facts.key
         self.arch = facts.arch
         self.torch = attention.release(torch)
-        self.times = times
         self.provenance = f"by rules for {facts.arch} and torch {self.torch}, not measured"
-        if times is not None:
-            self.provenance += f"; latencies: {times.provenance}"
         self._tiers = tiers_of(facts.arch)
         self.dtypes: Sequence[str] = tuple(self._tiers.tiers)
 
@@ -101,8 +87,8 @@ class Rules:
         return judge_by_tiers(self._tiers, uses, sizes) if len(sizes) else []
 
     def latency_us(self, gemm: Gemm, tokens: int, dtype: str) -> Interval | None:
-        """The latency that others measured of a product; None without ``times``."""
-        return self.times.latency_us(gemm, tokens, dtype) if self.times else None
+        """None: rules know no latency."""
+        return None
 
     def head_dim(self, head_dim: int, heads: int, kv_heads: int, dtype: str) -> SizeVerdict:
         """The verdict on an attention's head_dim, in causal prefill without a mask."""

@@ -6,7 +6,7 @@ import pytest
 from golden_answers import is_verdict_frozen, read_golden, use_of, verdicts_answer
 
 from gacprof.core.errors import ConfigError
-from gacprof.core.sizes import Gemm, Interval
+from gacprof.core.sizes import Gemm
 from gacprof.core.verdicts import Verdicts
 from gacprof.gpus.architectures import tiers_of
 from gacprof.gpus.datasheet import GPUS
@@ -27,6 +27,7 @@ def test_products_are_judged_as_before(gpu: str) -> None:
 def test_verdicts_by_rules_have_no_times() -> None:
     verdicts = Rules("h100").judge([use_of("N", 4096, 1024, "float16")], range(100, 140))
     assert all(v.penalty is None and v.latency_us is None for v in verdicts)
+    assert Rules("h100").latency_us(Gemm("w", 4096, 4096), 1, "float16") is None
 
 
 @pytest.mark.parametrize("gpu", ["a100", "h100", "rtx4090", "rtx5090"])
@@ -54,20 +55,6 @@ def test_another_side_that_holds_a_product_back_leaves_it_undecided() -> None:
 def test_what_ranks_cannot_share_is_misaligned() -> None:
     verdict = Rules("a100").judge([use_of("N", 4096, 1024, "float16", 8)], [1001])[0]
     assert verdict.verdict == "misaligned"
-
-
-def test_latencies_are_those_of_others_if_any() -> None:
-    class Times:
-        provenance = "a stopwatch"
-
-        def latency_us(self, gemm: Gemm, tokens: int, dtype: str) -> Interval:
-            return Interval(1.0, 2.0, 3.0)
-
-    product = Gemm("w", 4096, 4096)
-    assert Rules("h100").latency_us(product, 1, "float16") is None
-    rules = Rules("h100", times=Times())
-    assert rules.latency_us(product, 1, "float16") == Interval(1.0, 2.0, 3.0)
-    assert "stopwatch" in rules.provenance
 
 
 @pytest.mark.parametrize("gpu", sorted(GPUS))
