@@ -12,8 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from typing_extensions import TypedDict
-
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import shipped_table
 from gacprof.core.sizes import SizeVerdict
@@ -35,45 +33,7 @@ QUALITY = ("cudnn", "filled", "unfilled", "padded", "efficient", "efficient-unfi
 """Ways to serve a head_dim, the best first; cuDNN's and a filled template are equals."""
 
 
-class CallConditions(TypedDict, total=False):
-    """What a call is like; the words are explained in ``attention.toml``."""
-
-    arch: list[str]
-    sm: str
-    torch: str
-    dtype: list[str]
-    head_dim: str
-    odd_8: str
-    odd_4: str
-    q_len: str
-    kv_len: str
-    mask: bool
-    grouped: bool
-    uneven_heads: bool
-    uneven_causal: bool
-
-
-class KnownSteps(TypedDict):
-    """Calls of which it is known that multiples of ``step`` are served at their best."""
-
-    conditions: CallConditions
-    step: int
-
-
-class AttentionTables(TypedDict):
-    """``attention.toml``: what each backend refuses, and where its steps are known."""
-
-    releases: list[str]
-    templates: list[int]
-    order: list[str]
-    cudnn_first: list[str]
-    flash: list[CallConditions]
-    efficient: list[CallConditions]
-    cudnn: list[CallConditions]
-    known: dict[str, list[KnownSteps]]
-
-
-ATTENTION_TABLES = shipped_table(ATTENTION, AttentionTables)
+ATTENTION_TABLES = shipped_table(ATTENTION, dict[str, Any])
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, Literal, NotRequired
-
-from typing_extensions import TypedDict
+from typing import Any
 
 from gacprof.core.dtypes import ITEMSIZE
 from gacprof.core.files import shipped_table
@@ -92,28 +90,6 @@ class Kernel:
         return " ".join(part for part in parts if part)
 
 
-class NameGroup(TypedDict):
-    """Rows [provider, family, role, pattern] of names in whose ``path`` or ``text`` the pattern is;
-    ``form`` stands around each pattern, in place of its …."""
-
-    on: Literal["path", "text"]
-    form: NotRequired[str]
-    rows: list[tuple[str, str, str, str]]
-
-
-class NameTables(TypedDict):
-    """``names.toml``; its words are explained there."""
-
-    mma_shapes: list[tuple[int, int, int]]
-    macros: dict[str, str]
-    generations: dict[str, str]
-    group: list[NameGroup]
-    read: dict[str, list[str]]
-    switches: dict[str, str]
-    types: dict[str, str]
-    letters: dict[str, str]
-
-
 @dataclass(frozen=True)
 class NamePattern:
     """Names in whose ``path`` or ``text`` (``on``) the pattern occurs."""
@@ -142,7 +118,7 @@ class NameTable:
 @cache
 def name_table() -> NameTable:
     """The table of names, read once."""
-    data = shipped_table(NAMES, NameTables)
+    data = shipped_table(NAMES, dict[str, Any])
 
     def compiled(pattern: str) -> re.Pattern[str]:
         for name, text in data["macros"].items():

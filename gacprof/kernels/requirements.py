@@ -15,10 +15,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from math import lcm
 from pathlib import Path
-from typing import Any, Literal, NotRequired
+from typing import Any, Literal
 
 from packaging.version import InvalidVersion, Version
-from typing_extensions import TypedDict
 
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import shipped_table
@@ -35,42 +34,9 @@ COMPARISONS = {
     "<": operator.lt,
 }
 
-Bound = int | str
-"""A number, or a word that stands for one: ``group``, ``block``, ``tp``, ``64*tp``."""
-Bounds = dict[Literal["N", "K", "width", "hidden", "whole"], Bound]
+Bounds = Mapping[str, int | str]
 """By side of a rank's product: ``width`` is the side that ranks share, ``hidden`` the other one,
-``whole`` the number before it is shared."""
-
-
-class Conditions(TypedDict, total=False):
-    """What a row is about: lists (one of them), flags, and ranges of numbers or versions."""
-
-    form: list[str]
-    kind: list[Literal["dense", "expert", "vocab", "count", "Mamba-1"]]
-    split: list[Literal["column", "row", "replicated", "none"]]
-    role: list[str]
-    family: list[str]
-    tool: list[str]
-    gpu: list[str]
-    sm: str
-    amd: bool
-    tp: str
-    group: list[int]
-    gguf: list[str]
-    gguf_block: list[int]
-    kv: list[str]
-    dtype: list[str]
-    is_gated: bool
-    sharded: bool
-    partly: bool
-    blocks_fit: bool
-    desc_act: bool
-    symmetric: bool
-    stored: bool
-    number: list[int]
-    number_below_tp: bool
-    repeats: bool
-    version: str
+``whole`` the number before it is shared: a number, or a word (``group``, ``block``, ``64*tp``)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,9 +51,9 @@ class Requirement:
     outcome: Literal["ok", "unknown", "pads", "falls back", "wrong", "refused"]
     source: str
     version: str
-    conditions: Conditions = field(default_factory=Conditions)
+    conditions: Mapping[str, Any] = field(default_factory=dict)
     bounds: Bounds = field(default_factory=dict)
-    exceptions: Conditions = field(default_factory=Conditions)
+    exceptions: Mapping[str, Any] = field(default_factory=dict)
     alternatives: list[Bounds] = field(default_factory=list)
     to: Bounds = field(default_factory=dict)
     relation: Literal["multiple", "at_least", "at_most", "one_of", "never"] = "multiple"
@@ -102,28 +68,6 @@ class Requirement:
         if not matches_all(facts, self.conditions):
             return False
         return not self.exceptions or not matches_all(facts, self.exceptions)
-
-
-class FormatTables(TypedDict):
-    """``formats.toml``: how weights are stored; its words are explained there."""
-
-    formats: dict[str, list[str]]
-    gguf: dict[str, int]
-    gguf_names: dict[str, str]
-    compressed_tensors: dict[str, str]
-
-
-class EngineTable(TypedDict):
-    """A file of an engine."""
-
-    name: str
-    read: str
-    splits: Literal["tensors", "layers"]
-    experts: str
-    fused: list[str]
-    uneven: NotRequired[list[str]]
-    vocab_multiple: NotRequired[int]
-    requirement: list[Requirement]
 
 
 def matches_all(facts: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool:
@@ -192,10 +136,10 @@ def load_engine(name: str, version: str | None = None) -> Engine:
     plain = name.strip().lower()
     if plain not in names:
         raise ConfigError(f"no engine '{name}' was read: use one of {', '.join(engines)}")
-    table = shipped_table(DEMANDS / f"{names[plain]}.toml", EngineTable)
+    table = shipped_table(DEMANDS / f"{names[plain]}.toml", dict[str, Any])
     at = version or table["read"]
     number = str(plain_version(at))
-    rows = [Requirement(**row) for row in table["requirement"]]  # type: ignore[arg-type]
+    rows = [Requirement(**row) for row in table["requirement"]]
     return Engine(
         names[plain],
         at,

@@ -14,9 +14,8 @@ from math import gcd, lcm
 from typing import TYPE_CHECKING
 
 from gacprof.core.dtypes import compute_dtype
-from gacprof.core.errors import ConfigError
 from gacprof.core.sizes import TOLERANCE, Gemm, Interval, SizeVerdict, Use
-from gacprof.gpus.architectures import Tier, tiers_of
+from gacprof.gpus.architectures import tiers_of
 from gacprof.gpus.datasheet import gpu_facts
 from gacprof.kernels import attention
 
@@ -52,14 +51,6 @@ class Rules:
         self._tiers = tiers_of(facts.arch)
         self.dtypes: Sequence[str] = tuple(self._tiers.tiers)
 
-    def tiers(self, dtype: str) -> tuple[Tier, ...]:
-        """The tiers of a dtype, the best first. Raises :class:`ConfigError` for one without any."""
-        if dtype not in self._tiers.tiers:
-            dtype = compute_dtype(dtype)  # of another spelling
-        if dtype not in self._tiers.tiers:
-            raise ConfigError(f"{self.name} has no rules for {dtype}, of {', '.join(self.dtypes)}")
-        return self._tiers.tiers[dtype]
-
     def sizes(self, uses: Sequence[Use], low: int, high: int) -> Sequence[int]:
         """The sizes within [low, high] whose own sides are all of the best tier."""
         step, units = 1, []
@@ -68,7 +59,7 @@ class Rules:
                 return ()
             for side in (use.N, use.K):
                 if side.times:
-                    unit = self.tiers(use.dtype)[0].multiple * side.tp
+                    unit = self._tiers.tiers[use.dtype][0].multiple * side.tp
                     units.append((side, unit))
                     step = lcm(step, unit // gcd(unit, side.times))
         for first in range(max(low, 1), max(low, 1) + step):

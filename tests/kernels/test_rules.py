@@ -61,7 +61,7 @@ def test_what_ranks_cannot_share_is_misaligned() -> None:
 def test_every_gpu_of_the_data_sheet_has_tiers(gpu: str) -> None:
     rules = Rules(gpu)
     assert set(rules.dtypes) == set(GOLDENS["gpus"][gpu]["dtypes"])
-    assert all(rules.tiers(dtype) for dtype in rules.dtypes)
+    assert all(tiers_of(rules.arch).tiers.values())
 
 
 def test_what_nobody_knows_is_refused() -> None:
