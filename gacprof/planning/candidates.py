@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -42,19 +41,14 @@ class SizeGroup:
         return max(dim.size // times for dim, times in zip(self.dims, self.times, strict=True))
 
     @property
-    def stored(self) -> dict[str, int | None]:
-        """The present size by dim name."""
-        return {dim.name: dim.size for dim in self.dims}
+    def is_equal(self) -> bool:
+        """Whether the dims share one size already."""
+        return self.at(self.largest) == {dim.name: dim.size for dim in self.dims}
 
     @property
     def may_stay(self) -> bool:
         """Whether the present sizes are on offer."""
-        return self.largest in self.sizes and self.at(self.largest) == self.stored
-
-    @cached_property
-    def options(self) -> list[dict[str, int | None]]:
-        """The sizes on offer by dim name."""
-        return [self.at(size) for size in self.sizes]
+        return self.largest in self.sizes and self.is_equal
 
     def at(self, size: int | None) -> dict[str, int | None]:
         """The size by dim name."""
@@ -126,9 +120,9 @@ def size_groups(table: SizeTable, objective: Objective, rules: SizeRules) -> lis
 def _sizes(
     table: SizeTable, objective: Objective, rules: SizeRules, group: SizeGroup
 ) -> tuple[int | None, ...]:
-    """The sizes of a group: a pin; or those on offer, the present one where noise or coupled
-    dims may be all that keeps it from being safe, and merged. Where the source knows none, the
-    least that an engine or the others' sizes leave."""
+    """Sizes that a group may take: the pinned one; else the safe ones, the present one where noise
+    or coupled dims may be all that keeps it from being safe, and None (merged). If the source knows
+    none, the next multiple that an engine allows."""
     dim, largest = group.dims[0], group.largest
     pins = {
         rules.pins[dim.name] / times
@@ -142,9 +136,9 @@ def _sizes(
     sizes: list[int | None] = list(_offered(table, objective, rules, group))
     now = table.verdict(dim, dim.size)
     padded = table.beside_padded(dim, dim.size, dim.size).of(dim.size) or now
-    may_stay = largest in sizes or now.verdict == "undecided"
-    may_stay = may_stay or bool(coupled_dims(table.products.inventory, dim))
-    if may_stay and largest % rules.multiple == 0 and group.at(largest) == group.stored:
+    is_coupled = bool(coupled_dims(table.products.inventory, dim))
+    may_stay = largest in sizes or now.verdict == "undecided" or is_coupled
+    if may_stay and largest % rules.multiple == 0 and group.is_equal:
         sizes = list(dict.fromkeys([*sizes[:1], largest, *sizes]))
     if not sizes:
         sizes.append(-(-largest // rules.multiple) * rules.multiple)

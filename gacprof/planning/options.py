@@ -116,7 +116,8 @@ def classes_of(inventory: Inventory, groups: Sequence[SizeGroup]) -> list[DimCla
         leaves = []
         for i in members:
             if i not in hub:
-                leaves.append(_part(inventory, [groups[i]], weights[i], groups[i].options))
+                options = [groups[i].at(size) for size in groups[i].sizes]
+                leaves.append(_part(inventory, [groups[i]], weights[i], options))
                 hub_weights = {key: x for key, x in hub_weights.items() if key not in weights[i]}
         hub_part = _part(inventory, hub_groups, hub_weights, ())
         classes.append(
@@ -136,8 +137,9 @@ def weights_of(inventory: Inventory, group: SizeGroup) -> dict[object, Module | 
     weights: dict[object, Module | TensorInfo] = {}
     for dim in group.dims:
         weights |= {("module", m.name): m for m in inventory.modules_of[dim.name]}
-        tensors = [inventory.tensors[place.tensor] for place in dim.places]
-        weights |= {info.stored_at: info for info in tensors}
+        for place in dim.places:
+            info = inventory.tensors[place.tensor]
+            weights[info.stored_at] = info
     return weights
 
 
@@ -294,7 +296,7 @@ def row_of(problem: Problem, dim_class: DimClass, part: Part, hub_sizes: NewSize
         is_kept &= is_as_fast | (row.values > row.values[now])
     places = np.flatnonzero(is_kept).tolist()
     if part.options:
-        (group,) = part.groups
+        group = part.groups[0]
         fixed = {**problem.settled, **hub_sizes}
         sizes = [group.sizes[i] for i in places]
         good = set(sizes)

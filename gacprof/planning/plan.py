@@ -78,33 +78,15 @@ class Plan:
 
 
 def load_plan(path: str | Path) -> Plan:
-    """Read a plan that :meth:`Plan.save` wrote.
-
-    Raises
-    ------
-    GacprofError
-        For a file that is no plan of this version.
-    """
+    """Read a plan that :meth:`Plan.save` wrote. Raises :class:`GacprofError` for another file."""
     return read_record(Path(path), Plan, "gacprof plan CHECKPOINT")
 
 
-BYTE_UNITS = {"": 1.0, "b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12} | {
-    "kib": 2.0**10,
-    "mib": 2.0**20,
-    "gib": 2.0**30,
-    "tib": 2.0**40,
-}
+DECIMAL_UNITS = {"": 1.0, "b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12}
+BINARY_UNITS = {"kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30, "tib": 2.0**40}
 TIME_UNITS = {"": 1.0, "us": 1.0, "µs": 1.0, "ms": 1e3, "s": 1e6}
 
 Limits = Mapping[LimitName, float]
-
-
-@dataclass(frozen=True)
-class Footprint:
-    """Parameters and bytes of weights, as stored."""
-
-    parameters: int
-    nbytes: int
 
 
 def footprint(
@@ -112,10 +94,10 @@ def footprint(
     tensors: Iterable[TensorInfo],
     sizes: NewSizes = AS_STORED,
     modules: Iterable[Module] = (),
-) -> Footprint:
-    """Return what these tensors take with dims at other sizes: :func:`footprints` of one choice."""
+) -> tuple[int, int]:
+    """Return the parameters and bytes that these tensors take: :func:`footprints` of one choice."""
     parameters, nbytes = footprints(inventory, tensors, sizes, modules)
-    return Footprint(int(parameters), int(nbytes))
+    return int(parameters), int(nbytes)
 
 
 def footprints(
@@ -173,7 +155,7 @@ def limits_of(
     if budget is not None:
         limits["parameters"] = _parameters_at(inventory, dims, budget)
     if memory is not None:
-        limits["bytes"] = amount(memory, BYTE_UNITS)
+        limits["bytes"] = amount(memory, DECIMAL_UNITS | BINARY_UNITS)
     if latency is not None:
         limits["latency_us"] = amount(latency, TIME_UNITS)
     return limits
@@ -188,8 +170,8 @@ def _parameters_at(inventory: Inventory, dims: Iterable[Dim], budget: float) -> 
     factors = {gemm.weight for module in factored for gemm in module.gemms}
     planned = {place.tensor for dim in dims for place in dim.places}
     tensors = inventory.tensors
-    pruned = footprint(inventory, [tensors[name] for name in planned - factors]).parameters
-    current = footprint(inventory, [tensors[name] for name in planned]).parameters
+    pruned, _ = footprint(inventory, [tensors[name] for name in planned - factors])
+    current, _ = footprint(inventory, [tensors[name] for name in planned])
     dense = pruned + sum(module.in_features * module.out_features for module in factored)
     return inventory.parameters - current + math.floor(budget * dense)
 
