@@ -16,13 +16,7 @@ from gacprof.core.errors import ConfigError
 from gacprof.core.files import shipped_table
 from gacprof.core.sizes import SizeVerdict
 from gacprof.gpus.architectures import architecture_named
-from gacprof.kernels.dispatch import (
-    FLASH_MULTIPLE,
-    DispatchTable,
-    SdpaAnswer,
-    is_same_minor,
-    load_table,
-)
+from gacprof.kernels.dispatch import FLASH_MULTIPLE, SdpaAnswer, is_same_minor, load_table
 from gacprof.kernels.requirements import matches_all
 
 ATTENTION = Path(__file__).with_name("attention.toml")
@@ -79,14 +73,9 @@ def release(torch: str | None) -> str:
     raise ConfigError(f"attention of torch {torch} was not read, of {', '.join(releases)} it was")
 
 
-def recorded(call: AttentionCall) -> DispatchTable | None:
-    """What PyTorch dispatched on a virtual GPU; None where nobody recorded it."""
-    return load_table(call.gpu, call.torch)
-
-
 def answer_of(call: AttentionCall) -> SdpaAnswer | None:
     """What PyTorch answered to a call; None where nobody recorded it."""
-    table = recorded(call)
+    table = load_table(call.gpu, call.torch)
     if table is None:
         return None
     return table.sdpa(
@@ -101,8 +90,7 @@ def answer_of(call: AttentionCall) -> SdpaAnswer | None:
 
 
 def backend(call: AttentionCall) -> str:
-    """The backend that PyTorch takes: flash, efficient, cudnn or math. As recorded, else by
-    rules."""
+    """The backend that PyTorch takes (flash, efficient, cudnn or math): recorded, or by rules."""
     answer = answer_of(call)
     return answer.backend if answer else backend_by_rules(call)
 
@@ -148,7 +136,7 @@ def _best_place(call: AttentionCall) -> int:
 
 def kernel_text(call: AttentionCall) -> str:
     """The kernel that serves a call, and who says so."""
-    table, answer = recorded(call), answer_of(call)
+    table, answer = load_table(call.gpu, call.torch), answer_of(call)
     if table and answer:
         return f"{answer} ({table.provenance})"
     return f"SDPA {serving(call)} (by the dispatcher's rules)"

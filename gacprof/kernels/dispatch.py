@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -188,21 +188,13 @@ class DispatchTable:
 
 
 def parse_table(text: str) -> DispatchTable:
-    """Return the table of a JSON text.
-
-    Raises GacprofError where it is of another schema.
-    """
+    """Return the table of a JSON text. Raises :class:`GacprofError` for another schema."""
     data = json.loads(text)
     if data.get("schema") != SCHEMA:
         raise GacprofError(f"a dispatch table is {SCHEMA}, this one {data.get('schema')!r}")
-    return DispatchTable(
-        gpu=data["gpu"],
-        device=data["device"],
-        release=data["release"],
-        provenance=data["provenance"],
-        versions=data["versions"],
-        sections={name: Section(**section) for name, section in data["sections"].items()},
-    )
+    values = {word.name: data[word.name] for word in fields(DispatchTable)}
+    values["sections"] = {name: Section(**row) for name, row in data["sections"].items()}
+    return DispatchTable(**values)
 
 
 def shipped_tables() -> list[tuple[str, str]]:

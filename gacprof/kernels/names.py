@@ -13,7 +13,7 @@ A pattern's groups become a kernel's fields: ``arch`` (``80``, ``Sm90``, ``amper
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -91,22 +91,12 @@ class Kernel:
 
 
 @dataclass(frozen=True)
-class NamePattern:
-    """Names in whose ``path`` or ``text`` (``on``) the pattern occurs."""
-
-    provider: str
-    family: str
-    role: str
-    pattern: re.Pattern[str]
-    on: str
-
-
-@dataclass(frozen=True)
 class NameTable:
-    """``names.toml`` compiled: rows in order, patterns by family, switches, types and letters."""
+    """``names.toml`` compiled. ``rows`` are (on, pattern, (provider, family, role)): a kernel is
+    that of the first row whose pattern is in its ``path`` or ``text`` (``on``)."""
 
-    rows: tuple[NamePattern, ...]
-    read: Mapping[str, tuple[re.Pattern[str], ...]]
+    rows: Sequence[tuple[str, re.Pattern[str], tuple[str, str, str]]]
+    read: Mapping[str, Sequence[re.Pattern[str]]]
     switches: Mapping[str, list[str]]
     types: Mapping[str, str]
     letters: Mapping[str, str]
@@ -130,13 +120,13 @@ def name_table() -> NameTable:
         form = group.get("form", "…")
         for provider, family, role, pattern in group["rows"]:
             whole = compiled(form.replace("…", pattern))
-            rows.append(NamePattern(provider, family, role, whole, group["on"]))
+            rows.append((group["on"], whole, (provider, family, role)))
     types = {}
     for name, words in data["types"].items():
         types.update(dict.fromkeys(words.split(), name))
     return NameTable(
-        rows=tuple(rows),
-        read={family: tuple(map(compiled, patterns)) for family, patterns in data["read"].items()},
+        rows=rows,
+        read={family: [*map(compiled, patterns)] for family, patterns in data["read"].items()},
         switches={kernel: names.split() for kernel, names in data["switches"].items()},
         types=types,
         letters=data["letters"],
@@ -154,24 +144,17 @@ def parse(name: str) -> Kernel:
     text = readable(name)
     head = head_of(text)
     places = {"text": text, "path": without_arguments(head)}
-    for row in name_table().rows:
-        if row.pattern.search(places[row.on]):
-            break
-    else:
-        return Kernel(name)
-    words: dict[str, str] = {}
-    for pattern in name_table().read.get(row.family, ()):
-        if match := pattern.search(head):
-            words = {key: value for key, value in match.groupdict().items() if value} | words
-    fields = _fields(words, places["path"].rsplit("::", 1)[-1])
-    return Kernel(name, row.provider, row.family, row.role, **fields)
-
-
-def _shape(text: str) -> tuple[int, ...] | None:
-    """The numbers of ``16816``, ``16x8x16`` or ``16, 8, 16``."""
-    if text.isdigit():
-        return name_table().mma.get(text)
-    return tuple(map(int, re.findall(r"\d+", text)))
+    for on, pattern, (provider, family, role) in name_table().rows:
+        if pattern.search(places[on]):
+            words: dict[str, str] = {}
+            for read in name_table().read.get(family, ()):
+                if match := read.search(head):
+                    words = {
+                        key: value for key, value in match.groupdict().items() if value
+                    } | words
+            fields = _fields(words, places["path"].rsplit("::", 1)[-1])
+            return Kernel(name, provider, family, role, **fields)
+    return Kernel(name)
 
 
 def _fields(words: Mapping[str, str], function: str) -> dict[str, Any]:
@@ -187,7 +170,9 @@ def _fields(words: Mapping[str, str], function: str) -> dict[str, Any]:
         arch = name_table().generations.get(arch, arch)
         fields["arch"] = f"sm{arch}" if arch[0].isdigit() else arch
     if "mma" in words:
-        fields["mma"] = _shape(words["mma"])
+        mma = words["mma"]  # 16816, 16x8x16 or 16, 8, 16
+        numbers = tuple(map(int, re.findall(r"\d+", mma)))
+        fields["mma"] = name_table().mma.get(mma) if mma.isdigit() else numbers
     if alignment := _alignment(words, dtype):
         fields["alignment"] = alignment
     if "switches" in words:
@@ -254,11 +239,10 @@ def _switches(function: str, values: list[str]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class KernelGroup:
-    """One piece of work: its main kernel, what prepared its operands, what completed it."""
+    """One piece of work: its main kernel, and those before it that pad its operands."""
 
     main: Kernel
     before: tuple[Kernel, ...] = ()
-    after: tuple[Kernel, ...] = ()
 
 
 def attach(names: Iterable[str]) -> list[KernelGroup]:
@@ -270,28 +254,19 @@ def attach(names: Iterable[str]) -> list[KernelGroup]:
     """
     groups: list[KernelGroup] = []
     for kernel in map(parse, names):
-        last = groups[-1] if groups else None
-        if last and last.main.role in COMPLETES.get(kernel.role, ()):
-            main = last.main
+        last = groups[-1].main if groups else None
+        if last and last.role in COMPLETES.get(kernel.role, ()):
             if kernel.role in ("split_k_reduce", "attention_combine"):
-                main = replace(main, split_k=True)
-            groups[-1] = replace(last, main=main, after=(*last.after, kernel))
-        elif kernel.role.startswith("attention"):
-            padding = _padding(groups)
-            del groups[len(groups) - len(padding) :]
-            groups.append(KernelGroup(kernel, padding))
-        else:
-            groups.append(KernelGroup(kernel))
+                groups[-1] = replace(groups[-1], main=replace(last, split_k=True))
+            continue
+        padding: tuple[Kernel, ...] = ()
+        if kernel.role.startswith("attention"):
+            start = len(groups)
+            while start and groups[start - 1].main.role in PAD_ROLES:
+                start -= 1
+            before = tuple(group.main for group in groups[start:])
+            if any(other.role != "copy" for other in before):
+                padding = before
+                del groups[start:]
+        groups.append(KernelGroup(kernel, padding))
     return groups
-
-
-def _padding(groups: list[KernelGroup]) -> tuple[Kernel, ...]:
-    """The kernels at the end of these groups that pad operands; none without a fill or pad."""
-    run: list[Kernel] = []
-    for group in reversed(groups):
-        if group.main.role not in PAD_ROLES or group.after:
-            break
-        run.insert(0, group.main)
-    if all(kernel.role == "copy" for kernel in run):
-        return ()
-    return tuple(run)
