@@ -30,13 +30,7 @@ from gacprof.planning.candidates import SizeGroup
 from gacprof.planning.plan import LimitName, footprints
 from gacprof.planning.quality import Objective
 from gacprof.planning.solver import Floats, Options
-from gacprof.workload.products import (
-    MERGED,
-    PADDED_TO,
-    coupled_dims,
-    dense_lengths,
-    is_merged,
-)
+from gacprof.workload.products import MERGED, PADDED_TO, coupled_dims, dense_lengths, is_merged
 
 if TYPE_CHECKING:
     from gacprof.workload.products import Lengths, ManySizes
@@ -59,10 +53,6 @@ class Problem:
     objective: Objective
     limits: Sequence[LimitName]
     settled: NewSizes
-
-    @property
-    def inventory(self) -> Inventory:
-        return self.table.products.inventory
 
 
 @dataclass(frozen=True)
@@ -348,7 +338,7 @@ def options_of(
         elif name in fixed:
             columns[name] = fixed[name]
     table, count = problem.table, len(options)
-    weights = footprints(problem.inventory, part.tensors, columns, part.modules)
+    weights = footprints(table.products.inventory, part.tensors, columns, part.modules)
     parameters, nbytes = (np.broadcast_to(np.asarray(x, float), count) for x in weights)
     us = np.broadcast_to(times_us(table, part.modules, columns), count)
     latency_us = np.nan_to_num(us, nan=np.inf)
@@ -399,8 +389,6 @@ def _module_us(
                 time = products.product_us(table.source, gemm, dtype, rows)
                 times[place] = np.nan if time is None else time.value
         total = total + times[places]
-        if np.isnan(total).all():
-            break
     return total
 
 

@@ -86,7 +86,7 @@ def test_arrays_say_what_the_verdicts_say(gpu: str, ranks: int) -> None:
     assert verdicts.is_known.tolist() == [v.verdict != "unknown" for v in verdicts]
     may_be_chosen = [v.size for v in verdicts if v.verdict in ("safe", "undecided")]
     assert verdicts.offered.tolist() == may_be_chosen
-    assert verdicts.of(5000) is None and verdicts == list(verdicts)
+    assert verdicts.of(5000) is None and len(list(verdicts)) == 200
 
 
 def test_kernel_and_cause_are_data() -> None:
