@@ -99,26 +99,19 @@ class SizeTable:
         from gacprof.core.verdicts import as_verdicts
 
         asked = sorted({*listed, *others}) if uses else []
-        verdicts = as_verdicts(
-            self.source.judge(uses, asked) if uses else (), self.source.tolerance
-        )
+        answer = self.source.judge(uses, asked) if uses else ()
+        verdicts = as_verdicts(answer, self.source.tolerance)
         return Judged(first, last, verdicts, np.isin(asked, np.asarray(listed)))
 
     def beside_padded(self, dim: Dim, low: int, high: int, sizes: NewSizes = AS_STORED) -> Verdicts:
         """The verdicts where the coupled dims of these ``sizes`` are padded to the first of
         :data:`PADDED_TO` at which the source knows any, else where they are not padded."""
         for multiple in PADDED_TO:
-            padded = {**sizes, **self.padded_neighbours(dim, multiple, sizes)}
-            verdicts = self.verdicts(dim, low, high, padded)
+            neighbours = padded_neighbours(self.products.inventory, dim, multiple, sizes)
+            verdicts = self.verdicts(dim, low, high, {**sizes, **neighbours})
             if verdicts.is_known.any():
                 return verdicts
         return self.verdicts(dim, low, high, sizes)
-
-    def padded_neighbours(
-        self, dim: Dim, multiple: int, sizes: NewSizes = AS_STORED
-    ) -> dict[str, int]:
-        """Return the coupled dims at the next multiples of their ``sizes``."""
-        return padded_neighbours(self.products.inventory, dim, multiple, sizes)
 
     def is_merged_faster(self, dim: Dim, size: int | None) -> bool:
         """Whether dense products are surely faster than the factor pairs of a rank of this size."""

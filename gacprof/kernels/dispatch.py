@@ -60,24 +60,6 @@ class SdpaAnswer:
 
 
 @dataclass(frozen=True)
-class FlashAnswer:
-    """FlashAttention-2's kernel: ``template`` is the head_dim it is compiled for, ``tile`` queries
-    × keys, ``splits`` the parts of the keys, ``shared_bytes`` dynamic shared memory of a block."""
-
-    kernel: str
-    template: int
-    tile: tuple[int, int]
-    warps: int
-    splits: int
-    grid: tuple[int, int, int]
-    shared_bytes: int
-
-    def __str__(self) -> str:
-        tile = " × ".join(map(str, self.tile))
-        return f"FlashAttention-2 for head_dim {self.template}, tile {tile}, {self.warps} warps"
-
-
-@dataclass(frozen=True)
 class Section:
     """Answers to one kind of question, by key, for whole ranges of a size.
 
@@ -144,9 +126,11 @@ class DispatchTable:
         shape = "decode" if q_len == 1 else "prefill"
         kernel = None
         if backend == "flash":
-            flash = self.fa2(head_dim, dtype, shape, causal=causal, gqa=gqa)
-            padded = ", head_dim padded before"
-            kernel = str(flash) + padded * (head_dim % FLASH_MULTIPLE > 0)
+            flash = self.fa2(head_dim, dtype, shape, causal=causal, gqa=gqa) or {}
+            tile = "tile {tile[0]} × {tile[1]}, {warps} warps".format_map(flash)
+            kernel = f"FlashAttention-2 for head_dim {flash['template']}, {tile}"
+            if head_dim % FLASH_MULTIPLE:
+                kernel += ", head_dim padded before"
         if backend == "efficient":
             kernel = self.sections["efficient"].lookup(head_dim, dtype, mask, causal, gqa, shape)
         return SdpaAnswer(backend, kernel)
@@ -159,16 +143,15 @@ class DispatchTable:
         *,
         causal: bool = False,
         gqa: bool = False,
-    ) -> FlashAnswer | None:
+    ) -> Mapping[str, Any] | None:
         """Return FlashAttention-2's kernel; None where it was not asked or is refused.
 
-        ``shape`` is one of ``sections["fa2"].asked["shapes"]``, (batch, queries, keys) by name.
+        ``template`` is the head_dim it is compiled for, ``tile`` queries × keys, ``splits`` the
+        parts of the keys, ``shared_bytes`` dynamic shared memory of a block. ``shape`` is one of
+        ``sections["fa2"].asked["shapes"]``, (batch, queries, keys) by name.
         """
         answer = self.sections["fa2"].lookup(head_dim, dtype, "none", causal, gqa, shape)
-        if not isinstance(answer, dict):
-            return None
-        tile, grid = tuple(answer["tile"]), tuple(answer["grid"])
-        return FlashAnswer(**answer | {"tile": tile, "grid": grid})
+        return answer if isinstance(answer, dict) else None
 
     def rows(
         self, operator: str, size: int, *, dtype: str = "bfloat16", tokens: int = 16

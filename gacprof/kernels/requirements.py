@@ -130,18 +130,16 @@ def load_engine(name: str, version: str | None = None) -> Engine:
     Raises :class:`ConfigError` for an engine that nobody read, naming those that somebody did.
     """
     engines = shipped_table(DEMANDS / "engines.toml", dict[str, list[str]])
-    names: dict[str, str] = {}
-    for engine, aliases in engines.items():
-        names.update(dict.fromkeys((engine, *aliases), engine))
     plain = name.strip().lower()
-    if plain not in names:
+    named = [engine for engine, aliases in engines.items() if plain in (engine, *aliases)]
+    if not named:
         raise ConfigError(f"no engine '{name}' was read: use one of {', '.join(engines)}")
-    table = shipped_table(DEMANDS / f"{names[plain]}.toml", dict[str, Any])
+    table = shipped_table(DEMANDS / f"{named[0]}.toml", dict[str, Any])
     at = version or table["read"]
     number = str(plain_version(at))
     rows = [Requirement(**row) for row in table["requirement"]]
     return Engine(
-        names[plain],
+        named[0],
         at,
         table["read"],
         splits=table["splits"],
@@ -173,6 +171,5 @@ def load_answers(engine: str) -> Mapping[str, Any]:
     """
     if engine not in ANSWERS:
         return {"version": "", "answers": {}}
-    text = (DEMANDS / ANSWERS[engine]).read_text(encoding="utf-8")
-    answers: Mapping[str, Any] = json.loads(text)
+    answers: Mapping[str, Any] = json.loads((DEMANDS / ANSWERS[engine]).read_text(encoding="utf-8"))
     return answers

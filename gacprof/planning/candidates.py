@@ -17,7 +17,7 @@ from gacprof.core.errors import PlanError
 from gacprof.core.verdicts import Ints
 from gacprof.diagnosing.sizes import SizeTable, window_of
 from gacprof.planning.quality import Objective
-from gacprof.workload.products import PADDED_TO, coupled_dims
+from gacprof.workload.products import PADDED_TO, coupled_dims, padded_neighbours
 
 Uniform = Literal["none", "module", "role", "kind"]
 
@@ -160,12 +160,13 @@ def _offered(
     high = max(window_of(largest, rules.window)[1], next_multiple)
     sizes: dict[int, None] = {}
     for multiple in (*PADDED_TO, 1):
-        offered, refused = [], []
+        offered: list[Ints] = []
+        refused: list[Ints] = []
         for dim, times in pairs:
-            neighbours = table.padded_neighbours(dim, multiple)
+            neighbours = padded_neighbours(table.products.inventory, dim, multiple)
             verdicts = table.verdicts(dim, low * times, high * times, neighbours)
-            offered.append(of_group(verdicts.offered, times))
-            refused.append(of_group(verdicts.refused, times))
+            for of_dim, of_group in ((verdicts.offered, offered), (verdicts.refused, refused)):
+                of_group.append(of_dim[of_dim % times == 0] // times)
         safe = np.setdiff1d(np.concatenate(offered), np.concatenate(refused))
         safe = safe[safe % rules.multiple == 0]
         for dim, times in pairs:
@@ -173,8 +174,3 @@ def _offered(
         nearest = np.argsort(abs(safe - largest), kind="stable")
         sizes |= dict.fromkeys(safe[nearest].tolist())
     return sizes
-
-
-def of_group(sizes: Ints, times: int) -> Ints:
-    """Return the sizes of a group that give a dim of it, ``times`` as large, these."""
-    return sizes[sizes % times == 0] // times

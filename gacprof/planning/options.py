@@ -30,7 +30,14 @@ from gacprof.planning.candidates import SizeGroup
 from gacprof.planning.plan import LimitName, footprints
 from gacprof.planning.quality import Objective
 from gacprof.planning.solver import Floats, Options
-from gacprof.workload.products import MERGED, PADDED_TO, coupled_dims, dense_lengths, is_merged
+from gacprof.workload.products import (
+    MERGED,
+    PADDED_TO,
+    coupled_dims,
+    dense_lengths,
+    is_merged,
+    padded_neighbours,
+)
 
 if TYPE_CHECKING:
     from gacprof.workload.products import Lengths, ManySizes
@@ -317,7 +324,8 @@ def served(
         if not all(served(table, other, [size], merged) for other, size in beside):
             good.discard(None)
     if numbers and coupled:
-        fixed = {**table.padded_neighbours(dim, PADDED_TO[-1]), **sizes}
+        neighbours = padded_neighbours(table.products.inventory, dim, PADDED_TO[-1])
+        fixed = {**neighbours, **sizes}
         for verdicts in (
             table.verdicts(dim, numbers[0], numbers[-1], fixed),
             table.beside_padded(dim, numbers[0], numbers[-1], sizes),
