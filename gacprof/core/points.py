@@ -74,13 +74,11 @@ class Axis:
 
 @dataclass(frozen=True)
 class Block:
-    """Every size of an axis timed once, in random order, in one process.
+    """Every size of an axis, by its key, timed once, in random order, in one process.
 
-    ``axis`` is the axis's key. ``order`` are sizes in the order of their calls; a size that stands
-    twice is an A/A replicate. ``times_us`` are their times; nan where a call lost its core or the
-    device was throttled. ``conditions`` are numbers that a GPU adds: ``clock_mhz``, the SM clock as
-    the block began, ``calls`` that a graph held, and ``constant_us``, what was taken off a graph's
-    time for its events.
+    A size that stands twice in ``order`` is an A/A replicate. ``times_us`` are nan where a call
+    lost its core or the device was throttled. ``conditions`` are a GPU's: ``clock_mhz``, the SM
+    clock at the start, ``calls`` of a graph, and ``constant_us``, taken off a graph's time.
     """
 
     axis: str

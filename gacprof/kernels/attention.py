@@ -143,11 +143,8 @@ def kernel_text(call: AttentionCall) -> str:
 
 
 def judge_head_dim(call: AttentionCall) -> SizeVerdict:
-    """The verdict on the head_dim of a call.
-
-    Safe is one that is served in the best way of all, undecided one of a backend whose steps are
-    not known there.
-    """
+    """The verdict on a call's head_dim: safe if served in the best way that any head_dim is,
+    undecided if by a backend whose steps are not known."""
     size, way = call.head_dim, serving(call)
     kernel = kernel_text(call)
     if way in ("cudnn", "efficient") and not known_steps(call, way):

@@ -46,10 +46,7 @@ def sdpa_shape(q_len: int, kv_len: int) -> str:
 
 @dataclass(frozen=True)
 class SdpaAnswer:
-    """SDPA's backend ("flash", "efficient", "cudnn", "math") and the kernel it launches.
-
-    ``kernel`` is None where it is not known: cuDNN's, and those that math is made of.
-    """
+    """SDPA's backend and the kernel it launches; None for cuDNN's, and those of math."""
 
     backend: str
     kernel: str | None
@@ -206,9 +203,7 @@ def is_same_minor(version: str, other: str) -> bool:
 
 @cache
 def load_table(gpu: str, release: str | None = None) -> DispatchTable | None:
-    """Return the shipped table of a GPU and a release of torch, the newest if none is named.
-
-    ``2.14`` and ``2.14.1+cu130`` name 2.14.1's. None where there is no such table.
-    """
+    """Return the shipped table of a GPU and a release of torch (``2.14``, ``2.14.1+cu130``), by
+    default the newest; None where there is none."""
     path = table_path(gpu, release)
     return parse_table(path.read_text(encoding="utf-8")) if path else None

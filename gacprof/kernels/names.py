@@ -43,18 +43,13 @@ PAD_ROLES = ("fill", "copy", "pad")
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel's identity.
+    """One kernel's identity. What its name does not say is None.
 
-    ``provider`` is who wrote it (``cublas``, ``cutlass``, ``flash_attention``, ``cudnn``,
-    ``mem_efficient``, ``triton``, ``aten``, ``cuda`` …, or ``unknown``), ``family`` the
-    grammar that its name follows, ``role`` what it does (``gemm``, ``gemv``, ``attention``,
-    ``split_k_reduce``, ``pad``, ``copy``, ``fill`` …).
-
-    ``dtype`` is the operands' type, ``math`` what the multipliers see (``tf32``). ``mma`` is one
-    tensor-core instruction's (M, N, K). ``alignment`` is in elements of the operands: what the
-    kernel needs their rows to be a multiple of. ``template`` is the head_dim an attention kernel
-    was compiled for, ``even_k`` whether it needs a head_dim that fills it. What a name does not say
-    is None.
+    ``provider`` is who wrote it (``cublas``, ``aten`` …), ``family`` the grammar that its name
+    follows, ``role`` what it does (``gemm``, ``pad`` …); ``names.toml`` has them all. ``dtype`` is
+    the operands' type, ``math`` what the multipliers see (``tf32``). ``mma`` is one tensor-core
+    instruction's (M, N, K). Operands' rows are a multiple of ``alignment`` elements. ``template``
+    is the head_dim of an attention kernel, ``even_k`` whether it needs one that fills it.
     """
 
     name: str

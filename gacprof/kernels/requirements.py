@@ -41,11 +41,7 @@ Bounds = Mapping[str, int | str]
 
 @dataclass(frozen=True, eq=False)
 class Requirement:
-    """One ``[[requirement]]``.
-
-    ``outcome`` is what becomes of a size that breaks it; *wrong* loads and answers wrongly, *ok*
-    says that sizes within the bounds are served as they are. ``version`` is the engine's.
-    """
+    """One ``[[requirement]]``; ``demands/README.md`` explains its words."""
 
     id: str
     outcome: Literal["ok", "unknown", "pads", "falls back", "wrong", "refused"]
@@ -125,9 +121,9 @@ def plain_version(text: str) -> Version:
 
 @cache
 def load_engine(name: str, version: str | None = None) -> Engine:
-    """The requirements of an engine's version; None: the newest that was read.
+    """The requirements of an engine's version, by default the newest that was read.
 
-    Raises :class:`ConfigError` for an engine that nobody read, naming those that somebody did.
+    Raises :class:`ConfigError` for an engine that nobody read.
     """
     engines = shipped_table(DEMANDS / "engines.toml", dict[str, list[str]])
     plain = name.strip().lower()
@@ -164,11 +160,7 @@ def required_multiple(engine: str, storage: str = "none", sm: int = 90) -> int:
 
 @cache
 def load_answers(engine: str) -> Mapping[str, Any]:
-    """What an engine itself answered; without answers where it never was asked.
-
-    ``answers`` are by the digest of a question (``Deployment.question``), their kernels are places
-    in ``kernels``.
-    """
+    """What an engine itself answered: ``answers-ENGINE-VERSION.json``, as ``README.md`` tells."""
     if engine not in ANSWERS:
         return {"version": "", "answers": {}}
     answers: Mapping[str, Any] = json.loads((DEMANDS / ANSWERS[engine]).read_text(encoding="utf-8"))

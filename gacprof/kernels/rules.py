@@ -2,9 +2,7 @@
 
 A size is *safe* where every product that it feeds is of the best tier, is a multiple of 128 bytes,
 and has more than a few rows; *misaligned* where a larger size within reach is of a better tier;
-*unknown* where no kernel serves it or a larger one; *undecided* where another side holds it in a
-worse tier, or the best tier alone does not make it safe. Token counts are no rows of a matrix:
-nothing is said of them.
+*unknown* where no kernel serves it or a larger one; else *undecided*.
 """
 
 from __future__ import annotations
@@ -26,17 +24,8 @@ if TYPE_CHECKING:
 class Rules:
     """The rules of one GPU of the data sheet, as a :class:`~gacprof.core.sizes.SizeSource`.
 
-    Parameters
-    ----------
-    gpu
-        A GPU's name in the data sheet: ``h100``, ``rtx4090``.
-    torch
-        The PyTorch release whose attention kernels serve; None for the newest that was read.
-
-    Raises
-    ------
-    ConfigError
-        For a GPU or release that is not known.
+    Attention is that of a ``torch`` release, by default the newest that was read. Raises
+    :class:`ConfigError` for a GPU or release that is not known.
     """
 
     tokens: Sequence[int] = ()

@@ -4,12 +4,7 @@ Dims that meet in a product, or are written in one tensor, cost what the others'
 them. Most meet through a few: an MLP's ranks meet its width alone, and given the width each is a
 row of options of its own. So every class of such dims has a *hub*, groups without which no two
 others meet, and a scenario for each joint size of the hub that is compared. Classes share no
-weight, and rows of a scenario none, so that what they take adds up. An option is left out where
-
-* it is slower than the class as it is and worth no more, or its time is not known although that
-  of the class is,
-* a dim of it is misaligned beside the hub's sizes, or beside these padded, or
-* another option is worth as much and takes no more of anything that is limited.
+weight, and rows of a scenario none, so that what they take adds up.
 """
 
 from __future__ import annotations
@@ -173,8 +168,7 @@ def hub_of(meets: Mapping[int, Set[int]], groups: Sequence[SizeGroup]) -> list[i
     """Return the groups that are the hub: without them no two others meet (a greedy vertex cover).
 
     ``meets`` are the groups of a class by number, with those that they meet. Ranks that may be
-    merged go last: what they take is told in one row. Else those that meet the most go first, of
-    these the ones with the fewest sizes.
+    merged go last, else those that meet the most first, of these the ones with the fewest sizes.
     """
     open_meets = {i: set(others) for i, others in meets.items()}
     hub = []
@@ -281,8 +275,9 @@ def is_worth_it(rows: Scenario, stored: Scenario) -> bool:
 
 
 def row_of(problem: Problem, dim_class: DimClass, part: Part, hub_sizes: NewSizes, row: Row) -> Row:
-    """Return the options of a part's row beside the hub's sizes that are worth comparing; where
-    none is served well the present size, if it may stay there."""
+    """Return the options of a part's row beside the hub's sizes that are worth comparing: as fast
+    as the present one, or worth more; timed if that is; served well; and beaten by no other. Where
+    none is served well, the present size, if it may stay there."""
     is_timed = ~np.isnan(row.us)
     is_pair = np.array([None not in sizes.values() for sizes in row.sizes])
     # Of a pair whose time isn't known nobody can say that the dense product is faster.
@@ -309,12 +304,9 @@ def row_of(problem: Problem, dim_class: DimClass, part: Part, hub_sizes: NewSize
 def served(
     table: SizeTable, dim: Dim, choices: Sequence[int | None], sizes: NewSizes
 ) -> set[int | None]:
-    """Return the choices for a dim that are not misaligned beside other dims of these ``sizes``,
-    nor beside these padded: two odd ones hide each other's cost. It may be merged (None) where the
-    sizes of the other dims are served well by the dense product, too.
-
-    Dims without a size there count as padded. What the source does not know stays.
-    """
+    """Return the choices for a dim that are not misaligned beside other dims of these ``sizes``
+    (padded where they have none), nor beside all padded: two odd ones hide each other's cost. It
+    may be merged (None) where the dense product serves the other dims well, too."""
     good = set(choices)
     numbers = sorted(size for size in good if size is not None)
     coupled = coupled_dims(table.products.inventory, dim)

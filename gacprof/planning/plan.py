@@ -146,11 +146,8 @@ def limits_of(
     memory: str | float | None,
     latency: str | float | None,
 ) -> dict[LimitName, float]:
-    """The most that the whole checkpoint may take.
-
-    ``budget`` is a share of the dense parameters of the weights that ``dims`` are written in,
-    ``memory`` bytes of all weights, ``latency`` µs or a text with a unit.
-    """
+    """The most that the whole checkpoint may take: ``budget`` is a share of the dense parameters
+    of the weights that ``dims`` are written in, ``memory`` in bytes, ``latency`` in µs."""
     limits: dict[LimitName, float] = {}
     if budget is not None:
         limits["parameters"] = _parameters_at(inventory, dims, budget)

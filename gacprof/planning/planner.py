@@ -177,10 +177,8 @@ def _check(table: SizeTable, chosen: Plan) -> None:
 def _rest(
     table: SizeTable, classes: Sequence[DimClass], settled: NewSizes, limits: Limits
 ) -> dict[LimitName, float]:
-    """The part of each limit that weights take which no class shares.
-
-    Raises :class:`PlanError` for a limit on time where the source doesn't know that of a product.
-    """
+    """What weights outside all classes take of each limit. Raises :class:`PlanError` for a limit
+    on time where the source doesn't know that of a product."""
     inventory, products = table.products.inventory, table.products
     parts = list(chain.from_iterable(c.parts for c in classes))
     chosen = {info.stored_at for part in parts for info in part.tensors}
