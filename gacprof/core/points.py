@@ -99,11 +99,10 @@ class KernelRun:
 
 @dataclass(frozen=True)
 class Environment:
-    """A device and the software that drives it.
+    """A device and the software that drives it, ``stack``, by component.
 
     ``kind`` is ``cpu``, ``cuda`` or ``virtual``; ``name`` as the device calls itself; ``arch`` is
-    ``sm90`` or a CPU's vector extension. ``facts`` are further properties (``sms``, ``l2_bytes``,
-    ``memory_bytes``, ``cores``) and ``stack`` versions by component.
+    ``sm90`` or a CPU's vector extension. ``facts`` are ``sms``, ``l2_bytes``, ``cores`` and so on.
     """
 
     kind: str

@@ -193,9 +193,8 @@ class Diagnosis:
     """Findings on a checkpoint. ``latency_us`` is the time of the workload in all products as they
     are, ``better_us`` after every finding's action; None where a product's time is not known.
 
-    ``checkpoint`` is its path; ``source`` and ``provenance`` say whose verdicts these are. Plain
-    products are computed in ``dtype``: the one asked for, a map's only one, or the weights'.
-    ``kernels`` are lines on attention and norms, of a GPU that isn't at hand.
+    ``source`` and ``provenance`` say whose verdicts these are. Plain products are computed in
+    ``dtype``. ``kernels`` are lines on attention and norms, of a GPU that isn't at hand.
     """
 
     schema: ClassVar[str] = "gacprof.Diagnosis/1"

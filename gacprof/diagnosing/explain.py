@@ -71,11 +71,8 @@ def explain(
     used_dtype = choose_dtype(size_source, dtype, "float16")
     low, high = size, window_of(size)[1]
     if dim == "head_dim":
-        groups = kv_heads or heads
-        verdicts = [
-            size_source.head_dim(head_dim, heads, groups, used_dtype)
-            for head_dim in range(low, high + 1)
-        ]
+        shape = heads, kv_heads or heads, used_dtype
+        verdicts = [size_source.head_dim(x, *shape) for x in range(low, high + 1)]
     else:
         uses = []
         for axis in ("N", "K"):

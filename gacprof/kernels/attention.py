@@ -62,10 +62,7 @@ class AttentionCall:
 
 
 def release(torch: str | None) -> str:
-    """The release with rules that ``2.13`` or ``2.13.0+cu130`` names; None: the newest.
-
-    Raises :class:`ConfigError` for one without rules.
-    """
+    """The release with rules that ``2.13`` or ``2.13.0+cu130`` names, by default the newest."""
     releases = ATTENTION_TABLES["releases"]
     for name in releases:
         if is_same_minor(name, torch or releases[-1]):
@@ -134,19 +131,14 @@ def _best_place(call: AttentionCall) -> int:
     return min(_place(replace(call, head_dim=size)) for size in range(1, MAX_SWEPT + 1))
 
 
-def kernel_text(call: AttentionCall) -> str:
-    """The kernel that serves a call, and who says so."""
-    table, answer = load_table(call.gpu, call.torch), answer_of(call)
-    if table and answer:
-        return f"{answer} ({table.provenance})"
-    return f"SDPA {serving(call)} (by the dispatcher's rules)"
-
-
 def judge_head_dim(call: AttentionCall) -> SizeVerdict:
     """The verdict on a call's head_dim: safe if served in the best way that any head_dim is,
     undecided if by a backend whose steps are not known."""
     size, way = call.head_dim, serving(call)
-    kernel = kernel_text(call)
+    table, answer = load_table(call.gpu, call.torch), answer_of(call)
+    kernel = f"SDPA {way} (by the dispatcher's rules)"
+    if table and answer:
+        kernel = f"{answer} ({table.provenance})"
     if way in ("cudnn", "efficient") and not known_steps(call, way):
         reason = f"{kernel}: its steps are not known"
         return SizeVerdict(size, "undecided", reason=reason, kernel=kernel, cause="unproven")

@@ -1,13 +1,11 @@
 """Kernel names as identities, and the kernels of one call as groups.
 
-Rows and patterns are data (``names.toml``). A name that no row claims is ``unknown`` and kept; no
-name raises an error, for they come from libraries not yet written.
-
-A pattern's groups become a kernel's fields: ``arch`` (``80``, ``Sm90``, ``ampere``), ``mma``
-(numbers), ``template``; the operands' type from ``dtype``, ``operands`` (run together,
-``bf16f32``), ``letters`` (nvjet's) or the operation's letter ``op``; the multipliers' from
-``math``, ``multipliers`` or ``products``; ``alignment`` (elements), or ``align_bytes``,
-``copied_bits`` and ``tma``, which give it in bytes.
+Rows and patterns are data (``names.toml``). A name that no row claims is ``unknown``. A pattern's
+groups become a kernel's fields: ``arch`` (``80``, ``Sm90``, ``ampere``), ``mma`` (numbers),
+``template``; the operands' type from ``dtype``, ``operands`` (run together, ``bf16f32``),
+``letters`` (nvjet's) or the operation's letter ``op``; the multipliers' from ``math``,
+``multipliers`` or ``products``; ``alignment`` in elements, or in bytes by ``align_bytes``,
+``copied_bits`` and ``tma``.
 """
 
 from __future__ import annotations

@@ -103,10 +103,8 @@ def matches(fact: Any, condition: Any) -> bool:
 @cache
 def _is_within(number: str, bounds: str) -> bool:
     version = plain_version(number)
-    for sign, bound in re.findall(r"(>=|<=|==|>|<)([\d.]+)", bounds):
-        if not COMPARISONS[sign](version, Version(bound)):
-            return False
-    return True
+    found = re.findall(r"(>=|<=|==|>|<)([\d.]+)", bounds)
+    return all(COMPARISONS[sign](version, Version(bound)) for sign, bound in found)
 
 
 @cache

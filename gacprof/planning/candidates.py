@@ -27,8 +27,7 @@ class SizeGroup:
     """Dims that take one size, of ``sizes``: those that are safe beside padded coupled dims first,
     the nearest to the present one before others. None, merged, is last.
 
-    ``times`` are the multiples of the group's size that its dims have, 1 but for widths of which
-    one number of the config says several (shared experts are a multiple of the others).
+    ``times`` are the multiples of the group's size that its dims have (of shared experts, say).
     """
 
     dims: tuple[Dim, ...]
@@ -58,9 +57,8 @@ class SizeGroup:
 
 @dataclass(frozen=True)
 class SizeRules:
-    """What the user and an engine leave to a plan: ``pins`` by dim name, a ``window`` around the
-    present size (a fraction), a ``multiple``, and one size for a ``uniform`` module, role or
-    kind."""
+    """What the user and an engine leave to a plan: the options of that name. ``pins`` are sizes by
+    dim name, ``window`` is a fraction of the present size."""
 
     pins: Mapping[str, int]
     window: float

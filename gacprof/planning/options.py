@@ -24,7 +24,7 @@ from gacprof.diagnosing.sizes import SizeTable
 from gacprof.planning.candidates import SizeGroup
 from gacprof.planning.plan import LimitName, footprints
 from gacprof.planning.quality import Objective
-from gacprof.planning.solver import Floats, Options
+from gacprof.planning.solver import ROUNDING, Floats, Options
 from gacprof.workload.products import (
     MERGED,
     PADDED_TO,
@@ -41,7 +41,6 @@ MAX_JOINT = 32
 """A hub of up to so many joint sizes is compared whole."""
 LEVELS = 8
 """Steps from the smallest to the largest sizes of a larger hub that are compared."""
-ROUNDING = 1e-9
 MAX_LENGTH = 1 << 31
 """More than a side of a product has: N and K make one number."""
 

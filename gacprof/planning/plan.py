@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -141,7 +141,7 @@ def footprints(
 
 def limits_of(
     inventory: Inventory,
-    dims: Iterable[Dim],
+    dims: Sequence[Dim],
     budget: float | None,
     memory: str | float | None,
     latency: str | float | None,
@@ -158,10 +158,9 @@ def limits_of(
     return limits
 
 
-def _parameters_at(inventory: Inventory, dims: Iterable[Dim], budget: float) -> int:
+def _parameters_at(inventory: Inventory, dims: Sequence[Dim], budget: float) -> int:
     """The checkpoint's parameters where the weights of ``dims`` have this share of those that they
     would have with dense weights in place of factor pairs. A pruned width counts as it is."""
-    dims = list(dims)
     ranks = {dim.name for dim in dims if dim.kind == "rank"}
     factored = [module for module in inventory.modules if ranks & set(module.dims)]
     factors = {gemm.weight for module in factored for gemm in module.gemms}
