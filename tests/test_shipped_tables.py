@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from family_tables import FamilyTables
+from kernel_tables import AttentionTables, EngineTable, FormatTables, NameTables
 
 import gacprof
 from gacprof.checkpoint.from_config import FAMILIES
@@ -13,9 +14,9 @@ from gacprof.core.errors import ConfigError
 from gacprof.core.files import read_table, shipped_table
 from gacprof.gpus.architectures import ARCHITECTURES, ArchitectureTables
 from gacprof.gpus.datasheet import SHEET, GpuTables
-from gacprof.kernels.attention import ATTENTION, AttentionTables
-from gacprof.kernels.names import NAMES, NameTables
-from gacprof.kernels.requirements import DEMANDS, EngineTable, FormatTables
+from gacprof.kernels.attention import ATTENTION
+from gacprof.kernels.names import NAMES
+from gacprof.kernels.requirements import DEMANDS
 from gacprof.lint.products import COUNTS_FILE, CountTables
 from gacprof.virtual.stubs import FORWARDS, Forwards
 from gacprof.workload.roles import ROLES_FILE, Rows

@@ -11,7 +11,7 @@ from typing import Any
 
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import shipped_table
-from gacprof.kernels.requirements import DEMANDS, FormatTables
+from gacprof.kernels.requirements import DEMANDS
 
 GROUPED = ("awq", "gptq", "int4")
 DEFAULT_GROUPS = {**dict.fromkeys(GROUPED, 128), "int8_w8a16": -1}
@@ -24,7 +24,7 @@ IGNORED = r"ignore|ignored_layers|exclude_modules|modules_to_not_\w+|llm_int8_sk
 """Fields of a quantization_config that list modules which stay as they are."""
 MAX_LAYERS = 128
 """Layers whose modules are looked up where the config doesn't say how many there are."""
-TABLES = shipped_table(DEMANDS / "formats.toml", FormatTables)
+TABLES = shipped_table(DEMANDS / "formats.toml", dict[str, Any])
 FORMATS = {name: form for form, names in TABLES["formats"].items() for name in names}
 
 

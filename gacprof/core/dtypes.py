@@ -12,11 +12,10 @@ DTYPES = ("float32", "tf32", "bfloat16", "float16", "float8_e4m3", "int8")
 
 @dataclass(frozen=True)
 class ElementType:
-    """A type of numbers.
+    """A type of numbers, by torch's name or a compute type's.
 
-    ``name`` is torch's, or the compute type's; ``itemsize`` is in bytes; ``code`` is safetensors',
-    empty for what no file has. A compute type is ``stored_as`` another one where torch has none of
-    its name; its products have ``results`` of another one where they are not its own.
+    ``itemsize`` is in bytes; ``code`` is safetensors', empty for what no file has. A compute type
+    may be ``stored_as`` another one, and its products may have ``results`` of another one.
     """
 
     name: str
@@ -90,10 +89,7 @@ def dtype_name(dtype: object) -> str:
 
 
 def compute_dtype(dtype: object) -> str:
-    """A dtype that a point may be computed in, by any of its names.
-
-    Raises :class:`~gacprof.core.errors.ConfigError` for one that is not in :data:`DTYPES`.
-    """
+    """Return the one of :data:`DTYPES` that a name stands for, else raise a ``ConfigError``."""
     name = dtype_name(dtype)
     require_one_of("dtype", name, DTYPES)
     return name

@@ -32,11 +32,7 @@ MAX_JSON_BYTES = 1 << 28
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``; on success it takes ``path``'s place.
-
-    On any exception, ``KeyboardInterrupt`` included, the temporary file is removed and ``path`` is
-    as it was.
-    """
+    """Yield a temporary path that takes ``path``'s place on success, and is removed otherwise."""
     if path.exists() and not path.is_file():
         raise FileExistsError(f"{path} is a folder or a device: name a file")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -55,10 +51,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder beside ``path``; on success it is renamed to ``path``.
-
-    Raises ``FileExistsError`` where ``path`` is there already. On any exception nothing is left.
-    """
+    """Yield a temporary folder that is renamed to ``path`` on success, and is removed otherwise."""
     if path.exists():
         raise FileExistsError(f"{path} exists: name a folder that does not")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -80,11 +73,7 @@ def _umask() -> int:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text in UTF-8.
-
-    A path in another encoding holds surrogates, which UTF-8 has not: they become ``\\udce9``,
-    which is their escape in JSON too.
-    """
+    """Write a text in UTF-8. Surrogates, of a path in another encoding, become JSON's escapes."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
@@ -102,10 +91,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file that somebody else made, to be read.
-
-    Raises ``OSError``, also for a pipe or a device, which could keep a reader waiting for ever.
-    """
+    """Open a file for reading. Raises ``OSError``, also for a pipe, which could block for ever."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     return path.open("rb")
@@ -137,10 +123,9 @@ def write_record(path: Path, record: Record) -> None:
 
 
 def read_record(path: Path, kind: type[R], remake: str) -> R:
-    """Read what :func:`write_record` wrote, every field checked against its type.
+    """Read what :func:`write_record` wrote; ``remake`` is the command that makes such a file.
 
-    Raises :class:`GacprofError` for another schema or version (``remake`` is the command that makes
-    the file anew) and for a field that is missing or of another type.
+    Raises :class:`GacprofError` for another schema, and a field that is missing or mistyped.
     """
     from pydantic import TypeAdapter, ValidationError
 
@@ -171,19 +156,9 @@ def shipped_table(path: Path, model: type[T]) -> T:
 
 
 def read_table(path: Path, model: type[T]) -> T:
-    """Read a TOML file, every word and value checked against ``model``.
+    """Read a TOML file of any origin, every word and value checked against ``model``.
 
-    Parameters
-    ----------
-    path
-        A file of any origin.
-    model
-        A pydantic model, or a ``TypedDict`` of ``typing_extensions``.
-
-    Raises
-    ------
-    ConfigError
-        Names the file, the place and the word or value at fault.
+    Raises :class:`ConfigError`, which names the file, the place and the word or value at fault.
     """
     from pydantic import ConfigDict, ValidationError, create_model
 

@@ -28,17 +28,15 @@ def percent(value: float, decimals: int = 1) -> str:
     return f"{100 * value:.{decimals}f} %"
 
 
-def percent_interval(interval: Interval, decimals: int = 1) -> str:
+def percent_interval(interval: Interval) -> str:
     """A fraction with its bounds: ``-2.7 % (-4.2 to -1.1)``."""
     low, value, high = (100 * x for x in (interval.low, interval.value, interval.high))
-    return f"{value:+.{decimals}f} % ({low:+.{decimals}f} to {high:+.{decimals}f})"
+    return f"{value:+.1f} % ({low:+.1f} to {high:+.1f})"
 
 
-def counted(number: int, noun: str, plural: str = "") -> str:
+def counted(number: int, noun: str) -> str:
     """``1 curve``, ``2 curves``."""
-    if number == 1:
-        return f"1 {noun}"
-    return f"{number:,} {plural or noun + 's'}"
+    return f"1 {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def sizes_text(values: Sequence[int]) -> str:

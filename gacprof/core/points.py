@@ -74,13 +74,11 @@ class Axis:
 
 @dataclass(frozen=True)
 class Block:
-    """Every size of an axis timed once, in random order, in one process.
+    """Every size of an axis, by its key, timed once, in random order, in one process.
 
-    ``axis`` is the axis's key. ``order`` are sizes in the order of their calls; a size that stands
-    twice is an A/A replicate. ``times_us`` are their times; nan where a call lost its core or the
-    device was throttled. ``conditions`` are numbers that a GPU adds: ``clock_mhz``, the SM clock as
-    the block began, ``calls`` that a graph held, and ``constant_us``, what was taken off a graph's
-    time for its events.
+    A size that stands twice in ``order`` is an A/A replicate. ``times_us`` are nan where a call
+    lost its core or the device was throttled. ``conditions`` are a GPU's: ``clock_mhz``, the SM
+    clock at the start, ``calls`` of a graph, and ``constant_us``, taken off a graph's time.
     """
 
     axis: str
@@ -101,11 +99,10 @@ class KernelRun:
 
 @dataclass(frozen=True)
 class Environment:
-    """A device and the software that drives it.
+    """A device and the software that drives it, ``stack``, by component.
 
     ``kind`` is ``cpu``, ``cuda`` or ``virtual``; ``name`` as the device calls itself; ``arch`` is
-    ``sm90`` or a CPU's vector extension. ``facts`` are further properties (``sms``, ``l2_bytes``,
-    ``memory_bytes``, ``cores``) and ``stack`` versions by component.
+    ``sm90`` or a CPU's vector extension. ``facts`` are ``sms``, ``l2_bytes``, ``cores`` and so on.
     """
 
     kind: str

@@ -32,12 +32,11 @@ Cause = Literal[
     "not_comparable",
     "failed",
 ]
-"""Why a size is not safe, as data. A larger one is of a better tier (``alignment``), has a kernel
-template of its own (``template``), or was measured to take less (``slower``). Or nobody can say:
-``noise`` spreads its time, the ``other_side`` of a product is a worse one, it is ``unproven`` that
-its tier is enough, there are ``few_rows``, or the sizes to pad to were not measured
-(``not_comparable``). Of an unknown one: no kernel serves it (``unserved``), the source has
-``no_rules``, it was ``not_measured``, or its measurement ``failed``. Empty: safe, or not told."""
+"""Why a size is not safe. *Misaligned*: a larger one is of a better tier (``alignment``), has a
+kernel template of its own (``template``), or takes less (``slower``). *Undecided*: by ``noise``, a
+worse ``other_side`` of a product, a tier that is ``unproven`` to be enough, ``few_rows``, or larger
+sizes that were not measured (``not_comparable``). *Unknown*: no kernel serves it (``unserved``), or
+there are ``no_rules``, it was ``not_measured``, or it ``failed``. Empty: safe, or not told."""
 
 TOLERANCE = 0.02
 """The penalty up to which a size is safe, where a source has no other."""
@@ -100,10 +99,7 @@ class Gemm:
 
 @dataclass(frozen=True)
 class Side:
-    """N or K of a product as one TP rank holds it: ``(others + times · size) / tp``.
-
-    ``size`` is that of the dim in question, ``others`` what else is on the side.
-    """
+    """N or K of a product on one TP rank: ``(others + times · size) / tp`` at a size of the dim."""
 
     others: int = 0
     times: int = 0
@@ -117,11 +113,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Use:
-    """A dim's part in one product, as one tensor-parallel rank holds it.
-
-    The product has ``tokens`` rows and is computed in ``dtype``; ``weight`` says how often it runs
-    in the workload.
-    """
+    """A dim's part in one product of ``tokens`` rows, which runs ``weight`` times a workload."""
 
     gemm: Gemm
     N: Side

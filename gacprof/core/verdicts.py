@@ -37,11 +37,6 @@ class Verdicts:
     def __iter__(self) -> Iterator[SizeVerdict]:
         return map(self.at, range(len(self)))
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Verdicts | Sequence) and list(self) == list(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
     @property
     def offered(self) -> Ints:
         """The sizes that may be chosen."""

@@ -11,16 +11,8 @@ from typing import ClassVar, Literal
 
 from gacprof.checkpoint.inventory import Dim, Inventory, NewSizes
 from gacprof.checkpoint.scan import inventory_of
-from gacprof.core.sizes import (
-    Gemm,
-    Interval,
-    Side,
-    SizeSource,
-    SizeVerdict,
-    Use,
-    Verdict,
-)
-from gacprof.diagnosing.sizes import SizeTable, better_size, window_of
+from gacprof.core.sizes import Interval, SizeSource, SizeVerdict, Use, Verdict
+from gacprof.diagnosing.sizes import SizeTable, better_size, uses_by_axis, window_of
 from gacprof.diagnosing.source import attention_dtype, kernel_lines, open_source, products_for
 from gacprof.workload.deployment import Tokens
 from gacprof.workload.products import AS_STORED, Products
@@ -126,22 +118,15 @@ def fixed_findings(
     """Misaligned sides of products that no dim feeds, equal ones together; dims have ``sizes``."""
     places: dict[tuple[Literal["N", "K"], Use], list[str]] = {}
     for module, *others in products.together(products.inventory.modules):
-        dtype = products.dtype_of(module)
         for i, gemm in enumerate(products.gemms(module, sizes, others)):
             dims = products.inventory.fed_by.get(gemm.weight, ())
             fed = {feed.axis for dim in dims for feed in dim.feeds if feed.weight == gemm.weight}
             if module.role == "head" and products.tp > 1:
                 fed.add("N")  # engines pad a vocabulary before TP ranks share it
-            n_tp, k_tp = products.shares(module, i, len(module.gemms))
-            shape = Gemm("", gemm.N, gemm.K, gemm.bias)
-            n, k = Side(gemm.N, 0, n_tp), Side(gemm.K, 0, k_tp)
-            sides: dict[Literal["N", "K"], Use] = {
-                "N": Use(shape, Side(0, 1, n_tp), k, 1, dtype),
-                "K": Use(shape, n, Side(0, 1, k_tp), 1, dtype),
-            }
-            for axis in sides.keys() - fed:
+            whole_uses = uses_by_axis(products, module, gemm, i, len(module.gemms))
+            for axis in whole_uses.keys() - fed:
                 weights = [gemm.weight, *chain.from_iterable(other.weights for other in others)]
-                places.setdefault((axis, sides[axis]), []).extend(weights)
+                places.setdefault((axis, whole_uses[axis]), []).extend(weights)
     findings = []
     for (axis, use), weights in places.items():
         size = {"N": use.gemm.N, "K": use.gemm.K}[axis]
@@ -208,9 +193,8 @@ class Diagnosis:
     """Findings on a checkpoint. ``latency_us`` is the time of the workload in all products as they
     are, ``better_us`` after every finding's action; None where a product's time is not known.
 
-    ``checkpoint`` is its path; ``source`` and ``provenance`` say whose verdicts these are. Plain
-    products are computed in ``dtype``: the one asked for, a map's only one, or the weights'.
-    ``kernels`` are lines on attention and norms, of a GPU that isn't at hand.
+    ``source`` and ``provenance`` say whose verdicts these are. Plain products are computed in
+    ``dtype``. ``kernels`` are lines on attention and norms, of a GPU that isn't at hand.
     """
 
     schema: ClassVar[str] = "gacprof.Diagnosis/1"

@@ -71,11 +71,8 @@ def explain(
     used_dtype = choose_dtype(size_source, dtype, "float16")
     low, high = size, window_of(size)[1]
     if dim == "head_dim":
-        groups = kv_heads or heads
-        verdicts = [
-            size_source.head_dim(head_dim, heads, groups, used_dtype)
-            for head_dim in range(low, high + 1)
-        ]
+        shape = heads, kv_heads or heads, used_dtype
+        verdicts = [size_source.head_dim(x, *shape) for x in range(low, high + 1)]
     else:
         uses = []
         for axis in ("N", "K"):
@@ -84,15 +81,10 @@ def explain(
         larger = [x for x in size_source.sizes(uses, low, high) if x > size]
         verdicts = list(size_source.judge(uses, [size, *larger]))
     now, better = verdicts[0], better_size(verdicts, size, size_source.tolerance)
-    slower = None if better is None else _slower(now, better)
+    slower = None
+    if better is not None and now.latency_us is not None and better.latency_us is not None:
+        first, second = now.latency_us, better.latency_us
+        slower = Interval(
+            first.low / second.high - 1, first.value / second.value - 1, first.high / second.low - 1
+        )
     return Explanation(size_source.name, size_source.provenance, now, better, slower)
-
-
-def _slower(now: SizeVerdict, better: SizeVerdict) -> Interval | None:
-    """The first's latency over the second's, minus 1."""
-    first, second = now.latency_us, better.latency_us
-    if first is None or second is None:
-        return None
-    return Interval(
-        first.low / second.high - 1, first.value / second.value - 1, first.high / second.low - 1
-    )

@@ -47,7 +47,10 @@ def safe_ranks(
     MapError
         Where the source knows no rank of such a pair.
     """
-    out_features, in_features = (int(side) for side in _shape_of(layer))
+    shape = getattr(layer, "shape", layer)
+    if hasattr(layer, "in_features"):
+        shape = layer.out_features, layer.in_features
+    out_features, in_features = map(int, shape)
     size_source = open_source(source)
     stored = getattr(getattr(layer, "weight", layer), "dtype", "float16")
     used_dtype = choose_dtype(size_source, dtype, stored)
@@ -79,11 +82,3 @@ def safe_ranks(
 def break_even_rank(out_features: int, in_features: int) -> int:
     """The largest rank at which two factors are smaller than the dense weight."""
     return max(1, (out_features * in_features - 1) // (out_features + in_features))
-
-
-def _shape_of(layer: Any) -> tuple[int, int]:
-    """(out, in) of a layer, a weight, or a shape itself."""
-    if hasattr(layer, "in_features"):
-        return layer.out_features, layer.in_features
-    out_features, in_features = getattr(layer, "shape", layer)
-    return out_features, in_features

@@ -8,12 +8,11 @@ as good as it can be. So a dim is judged with its coupled dims padded, too.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
 
-from gacprof.checkpoint.inventory import Dim, NewSizes
-from gacprof.core.points import MAX_DIM
-from gacprof.core.sizes import Side, SizeSource, SizeVerdict, Use, Verdict, seems_safe
+from gacprof.checkpoint.inventory import Dim, Module, NewSizes
+from gacprof.core.sizes import Gemm, Side, SizeSource, SizeVerdict, Use, Verdict, seems_safe
 from gacprof.workload.products import AS_STORED, PADDED_TO, Products, padded_neighbours
 
 if TYPE_CHECKING:
@@ -23,6 +22,8 @@ WINDOW = 0.25
 """How far from a dim's size other sizes are looked for, as a fraction of it."""
 LEAST_REACH = 32
 """The same in sizes, at least: a small dim has another tile beside it too (AMX's K of 32, say)."""
+
+WORST_LAST: Sequence[Verdict] = ("safe", "undecided", "misaligned", "unknown")
 
 
 def window_of(size: int, window: float = WINDOW) -> tuple[int, int]:
@@ -106,17 +107,11 @@ class SizeTable:
         """The verdicts where the coupled dims of these ``sizes`` are padded to the first of
         :data:`PADDED_TO` at which the source knows any, else where they are not padded."""
         for multiple in PADDED_TO:
-            padded = {**sizes, **self.padded_neighbours(dim, multiple, sizes)}
-            verdicts = self.verdicts(dim, low, high, padded)
+            neighbours = padded_neighbours(self.products.inventory, dim, multiple, sizes)
+            verdicts = self.verdicts(dim, low, high, {**sizes, **neighbours})
             if verdicts.is_known.any():
                 return verdicts
         return self.verdicts(dim, low, high, sizes)
-
-    def padded_neighbours(
-        self, dim: Dim, multiple: int, sizes: NewSizes = AS_STORED
-    ) -> dict[str, int]:
-        """Return the coupled dims at the next multiples of their ``sizes``."""
-        return padded_neighbours(self.products.inventory, dim, multiple, sizes)
 
     def is_merged_faster(self, dim: Dim, size: int | None) -> bool:
         """Whether dense products are surely faster than the factor pairs of a rank of this size."""
@@ -132,22 +127,28 @@ class SizeTable:
         verdicts: list[Verdict] = []
         for module in self.products.inventory.modules_of[dim.name]:
             (gemm,) = self.products.gemms(module, {**sizes, dim.name: None})
-            n_tp, k_tp = self.products.shares(module, 0, 1)
-            n, k = Side(gemm.N, 0, n_tp), Side(gemm.K, 0, k_tp)
-            dtype = self.products.dtype_of(module)
-            for size, sides in ((gemm.N, (Side(0, 1, n_tp), k)), (gemm.K, (n, Side(0, 1, k_tp)))):
-                rows = self.products.rows_of(module) or self.products.tokens
-                uses = [Use(gemm, *sides, m, dtype, weight) for m, weight in rows.items()]
+            rows = self.products.rows_of(module) or self.products.tokens
+            for axis, use in uses_by_axis(self.products, module, gemm, 0, 1).items():
+                uses = [replace(use, tokens=m, weight=weight) for m, weight in rows.items()]
+                size = {"N": gemm.N, "K": gemm.K}[axis]
                 verdicts.append(self.source.judge(uses, [size])[0].verdict)
         return max(verdicts, key=WORST_LAST.index, default="unknown")
 
 
-WORST_LAST: Sequence[Verdict] = ("safe", "undecided", "misaligned", "unknown")
+def uses_by_axis(
+    products: Products, module: Module, gemm: Gemm, index: int, count: int
+) -> dict[Literal["N", "K"], Use]:
+    """The uses, at one row, of dims that are N and K of the ``index``-th of ``count`` products."""
+    n_tp, k_tp = products.shares(module, index, count)
+    n, k = Side(gemm.N, 0, n_tp), Side(gemm.K, 0, k_tp)
+    shape, dtype = Gemm("", gemm.N, gemm.K, gemm.bias), products.dtype_of(module)
+    return {
+        "N": Use(shape, Side(0, 1, n_tp), k, 1, dtype),
+        "K": Use(shape, n, Side(0, 1, k_tp), 1, dtype),
+    }
 
 
-def better_size(
-    verdicts: Iterable[SizeVerdict], size: int, tolerance: float, limit: int = MAX_DIM
-) -> SizeVerdict | None:
-    """The smallest size above this one, up to the limit, that seems safe."""
-    larger = [v for v in verdicts if size < v.size <= limit and seems_safe(v, tolerance)]
+def better_size(verdicts: Iterable[SizeVerdict], size: int, tolerance: float) -> SizeVerdict | None:
+    """The smallest size above this one that seems safe."""
+    larger = [v for v in verdicts if v.size > size and seems_safe(v, tolerance)]
     return min(larger, key=lambda v: v.size, default=None)

@@ -19,19 +19,8 @@ NOT_ASKED = "unknown, the dispatcher was not asked"
 
 
 def open_source(source: SizeSource | str | Path) -> SizeSource:
-    """Return the source of sizes that a name stands for.
-
-    Parameters
-    ----------
-    source
-        A GPU of the data sheet (``h100``): its kernels' rules. The name of a shipped map, a map
-        file, or a run folder: that map. A :class:`SizeSource`: itself.
-
-    Raises
-    ------
-    ConfigError
-        Where there is neither a GPU nor a map of that name.
-    """
+    """Return the source of sizes that a name stands for: a map (shipped name, file or run folder),
+    or the rules of a GPU of the data sheet (``h100``). Raises :class:`ConfigError` for neither."""
     if not isinstance(source, str | Path):
         return source
     from gacprof.cliffmap.cliffmap import is_map, load_map
@@ -51,10 +40,7 @@ def products_for(
     tp: int = 1,
     dtype: str | None = None,
 ) -> Products:
-    """The products of a checkpoint at a workload, computed in types that the source holds.
-
-    Raises :class:`MapError` where it holds several types, and not the model's.
-    """
+    """The products of a checkpoint at a workload, computed in types that the source holds."""
     usual = plain_dtype(inventory)
     chosen = choose_dtype(source, dtype, usual)
     tokens_of = workload(tokens, source)
@@ -62,11 +48,8 @@ def products_for(
 
 
 def choose_dtype(source: SizeSource, dtype: object, usual: object) -> str:
-    """The type to ask about: ``dtype`` where it is given, else the usual one where the source holds
-    it, else the source's only one.
-
-    Raises :class:`MapError` where it holds several others.
-    """
+    """The type to ask about: ``dtype`` where given, else the usual one where the source holds it,
+    else the source's only one. Raises :class:`MapError` where it holds several others."""
     usual_name = dtype_name(usual)
     held = source.dtypes or [usual_name]
     if dtype is not None or usual_name in held:

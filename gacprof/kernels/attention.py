@@ -12,19 +12,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from typing_extensions import TypedDict
-
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import shipped_table
 from gacprof.core.sizes import SizeVerdict
 from gacprof.gpus.architectures import architecture_named
-from gacprof.kernels.dispatch import (
-    FLASH_MULTIPLE,
-    DispatchTable,
-    SdpaAnswer,
-    is_same_minor,
-    load_table,
-)
+from gacprof.kernels.dispatch import FLASH_MULTIPLE, SdpaAnswer, is_same_minor, load_table
 from gacprof.kernels.requirements import matches_all
 
 ATTENTION = Path(__file__).with_name("attention.toml")
@@ -35,45 +27,7 @@ QUALITY = ("cudnn", "filled", "unfilled", "padded", "efficient", "efficient-unfi
 """Ways to serve a head_dim, the best first; cuDNN's and a filled template are equals."""
 
 
-class CallConditions(TypedDict, total=False):
-    """What a call is like; the words are explained in ``attention.toml``."""
-
-    arch: list[str]
-    sm: str
-    torch: str
-    dtype: list[str]
-    head_dim: str
-    odd_8: str
-    odd_4: str
-    q_len: str
-    kv_len: str
-    mask: bool
-    grouped: bool
-    uneven_heads: bool
-    uneven_causal: bool
-
-
-class KnownSteps(TypedDict):
-    """Calls of which it is known that multiples of ``step`` are served at their best."""
-
-    conditions: CallConditions
-    step: int
-
-
-class AttentionTables(TypedDict):
-    """``attention.toml``: what each backend refuses, and where its steps are known."""
-
-    releases: list[str]
-    templates: list[int]
-    order: list[str]
-    cudnn_first: list[str]
-    flash: list[CallConditions]
-    efficient: list[CallConditions]
-    cudnn: list[CallConditions]
-    known: dict[str, list[KnownSteps]]
-
-
-ATTENTION_TABLES = shipped_table(ATTENTION, AttentionTables)
+ATTENTION_TABLES = shipped_table(ATTENTION, dict[str, Any])
 
 
 @dataclass(frozen=True)
@@ -108,10 +62,7 @@ class AttentionCall:
 
 
 def release(torch: str | None) -> str:
-    """The release with rules that ``2.13`` or ``2.13.0+cu130`` names; None: the newest.
-
-    Raises :class:`ConfigError` for one without rules.
-    """
+    """The release with rules that ``2.13`` or ``2.13.0+cu130`` names, by default the newest."""
     releases = ATTENTION_TABLES["releases"]
     for name in releases:
         if is_same_minor(name, torch or releases[-1]):
@@ -119,14 +70,9 @@ def release(torch: str | None) -> str:
     raise ConfigError(f"attention of torch {torch} was not read, of {', '.join(releases)} it was")
 
 
-def recorded(call: AttentionCall) -> DispatchTable | None:
-    """What PyTorch dispatched on a virtual GPU; None where nobody recorded it."""
-    return load_table(call.gpu, call.torch)
-
-
 def answer_of(call: AttentionCall) -> SdpaAnswer | None:
     """What PyTorch answered to a call; None where nobody recorded it."""
-    table = recorded(call)
+    table = load_table(call.gpu, call.torch)
     if table is None:
         return None
     return table.sdpa(
@@ -141,8 +87,7 @@ def answer_of(call: AttentionCall) -> SdpaAnswer | None:
 
 
 def backend(call: AttentionCall) -> str:
-    """The backend that PyTorch takes: flash, efficient, cudnn or math. As recorded, else by
-    rules."""
+    """The backend that PyTorch takes (flash, efficient, cudnn or math): recorded, or by rules."""
     answer = answer_of(call)
     return answer.backend if answer else backend_by_rules(call)
 
@@ -186,22 +131,14 @@ def _best_place(call: AttentionCall) -> int:
     return min(_place(replace(call, head_dim=size)) for size in range(1, MAX_SWEPT + 1))
 
 
-def kernel_text(call: AttentionCall) -> str:
-    """The kernel that serves a call, and who says so."""
-    table, answer = recorded(call), answer_of(call)
-    if table and answer:
-        return f"{answer} ({table.provenance})"
-    return f"SDPA {serving(call)} (by the dispatcher's rules)"
-
-
 def judge_head_dim(call: AttentionCall) -> SizeVerdict:
-    """The verdict on the head_dim of a call.
-
-    Safe is one that is served in the best way of all, undecided one of a backend whose steps are
-    not known there.
-    """
+    """The verdict on a call's head_dim: safe if served in the best way that any head_dim is,
+    undecided if by a backend whose steps are not known."""
     size, way = call.head_dim, serving(call)
-    kernel = kernel_text(call)
+    table, answer = load_table(call.gpu, call.torch), answer_of(call)
+    kernel = f"SDPA {way} (by the dispatcher's rules)"
+    if table and answer:
+        kernel = f"{answer} ({table.provenance})"
     if way in ("cudnn", "efficient") and not known_steps(call, way):
         reason = f"{kernel}: its steps are not known"
         return SizeVerdict(size, "undecided", reason=reason, kernel=kernel, cause="unproven")

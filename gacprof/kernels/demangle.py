@@ -36,15 +36,12 @@ def readable(name: str) -> str:
 
 
 def demangle(name: str) -> str:
-    """``ns::function<args>`` of a mangled name; empty where it is not understood or too long.
-
-    The names of types (``28CutlassGemm…``, ``N7cutlass…``), as libraries keep them for the
-    templates of their launchers, lack the prefix ``_Z``.
-    """
+    """``ns::function<args>`` of a mangled name; empty where it is not understood or too long."""
     if len(name) > MAX_MANGLED or find_spec("itanium_demangler") is None:
         return ""
     import itanium_demangler
 
+    # Names of types (28CutlassGemm…), which libraries keep of their launchers, lack the prefix.
     symbol = re.sub(r"^_Z(TS)?|(\.\w+)+$", "", name)  # .cold, .part.0, .kd
     try:
         node = itanium_demangler.parse(f"_Z{symbol}")

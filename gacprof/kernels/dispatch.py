@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -46,10 +46,7 @@ def sdpa_shape(q_len: int, kv_len: int) -> str:
 
 @dataclass(frozen=True)
 class SdpaAnswer:
-    """SDPA's backend ("flash", "efficient", "cudnn", "math") and the kernel it launches.
-
-    ``kernel`` is None where it is not known: cuDNN's, and those that math is made of.
-    """
+    """SDPA's backend and the kernel it launches; None for cuDNN's, and those of math."""
 
     backend: str
     kernel: str | None
@@ -57,24 +54,6 @@ class SdpaAnswer:
     def __str__(self) -> str:
         plain = {"math": "no fused kernel", "cudnn": "its own choice of kernel"}
         return f"SDPA {self.backend}: {self.kernel or plain[self.backend]}"
-
-
-@dataclass(frozen=True)
-class FlashAnswer:
-    """FlashAttention-2's kernel: ``template`` is the head_dim it is compiled for, ``tile`` queries
-    × keys, ``splits`` the parts of the keys, ``shared_bytes`` dynamic shared memory of a block."""
-
-    kernel: str
-    template: int
-    tile: tuple[int, int]
-    warps: int
-    splits: int
-    grid: tuple[int, int, int]
-    shared_bytes: int
-
-    def __str__(self) -> str:
-        tile = " × ".join(map(str, self.tile))
-        return f"FlashAttention-2 for head_dim {self.template}, tile {tile}, {self.warps} warps"
 
 
 @dataclass(frozen=True)
@@ -144,9 +123,11 @@ class DispatchTable:
         shape = "decode" if q_len == 1 else "prefill"
         kernel = None
         if backend == "flash":
-            flash = self.fa2(head_dim, dtype, shape, causal=causal, gqa=gqa)
-            padded = ", head_dim padded before"
-            kernel = str(flash) + padded * (head_dim % FLASH_MULTIPLE > 0)
+            flash = self.fa2(head_dim, dtype, shape, causal=causal, gqa=gqa) or {}
+            tile = "tile {tile[0]} × {tile[1]}, {warps} warps".format_map(flash)
+            kernel = f"FlashAttention-2 for head_dim {flash['template']}, {tile}"
+            if head_dim % FLASH_MULTIPLE:
+                kernel += ", head_dim padded before"
         if backend == "efficient":
             kernel = self.sections["efficient"].lookup(head_dim, dtype, mask, causal, gqa, shape)
         return SdpaAnswer(backend, kernel)
@@ -159,16 +140,15 @@ class DispatchTable:
         *,
         causal: bool = False,
         gqa: bool = False,
-    ) -> FlashAnswer | None:
+    ) -> Mapping[str, Any] | None:
         """Return FlashAttention-2's kernel; None where it was not asked or is refused.
 
-        ``shape`` is one of ``sections["fa2"].asked["shapes"]``, (batch, queries, keys) by name.
+        ``template`` is the head_dim it is compiled for, ``tile`` queries × keys, ``splits`` the
+        parts of the keys, ``shared_bytes`` dynamic shared memory of a block. ``shape`` is one of
+        ``sections["fa2"].asked["shapes"]``, (batch, queries, keys) by name.
         """
         answer = self.sections["fa2"].lookup(head_dim, dtype, "none", causal, gqa, shape)
-        if not isinstance(answer, dict):
-            return None
-        tile, grid = tuple(answer["tile"]), tuple(answer["grid"])
-        return FlashAnswer(**answer | {"tile": tile, "grid": grid})
+        return answer if isinstance(answer, dict) else None
 
     def rows(
         self, operator: str, size: int, *, dtype: str = "bfloat16", tokens: int = 16
@@ -188,21 +168,13 @@ class DispatchTable:
 
 
 def parse_table(text: str) -> DispatchTable:
-    """Return the table of a JSON text.
-
-    Raises GacprofError where it is of another schema.
-    """
+    """Return the table of a JSON text. Raises :class:`GacprofError` for another schema."""
     data = json.loads(text)
     if data.get("schema") != SCHEMA:
         raise GacprofError(f"a dispatch table is {SCHEMA}, this one {data.get('schema')!r}")
-    return DispatchTable(
-        gpu=data["gpu"],
-        device=data["device"],
-        release=data["release"],
-        provenance=data["provenance"],
-        versions=data["versions"],
-        sections={name: Section(**section) for name, section in data["sections"].items()},
-    )
+    values = {word.name: data[word.name] for word in fields(DispatchTable)}
+    values["sections"] = {name: Section(**row) for name, row in data["sections"].items()}
+    return DispatchTable(**values)
 
 
 def shipped_tables() -> list[tuple[str, str]]:
@@ -231,9 +203,7 @@ def is_same_minor(version: str, other: str) -> bool:
 
 @cache
 def load_table(gpu: str, release: str | None = None) -> DispatchTable | None:
-    """Return the shipped table of a GPU and a release of torch, the newest if none is named.
-
-    ``2.14`` and ``2.14.1+cu130`` name 2.14.1's. None where there is no such table.
-    """
+    """Return the shipped table of a GPU and a release of torch (``2.14``, ``2.14.1+cu130``), by
+    default the newest; None where there is none."""
     path = table_path(gpu, release)
     return parse_table(path.read_text(encoding="utf-8")) if path else None

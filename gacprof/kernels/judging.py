@@ -97,10 +97,8 @@ def verdict_on(
 ) -> SizeVerdict:
     """Return the verdict on one size in words. ``tiers`` are those of its uses, and ``better`` is
     how far above it the next size of a better tier is, or 0."""
-    kernel = ""
-    served_by = why_unserved(uses, tiers, size)
-    if not served_by:
-        kernel = served_by = worst_kernel(known, uses, tiers)
+    unserved = why_unserved(uses, tiers, size)
+    kernel = "" if unserved else worst_kernel(known, uses, tiers)
     verdict: Verdict = "undecided"
     cause: Cause
     if better:
@@ -112,7 +110,7 @@ def verdict_on(
     else:
         cause, doubt = doubt_of(known, uses, size)
         verdict = "undecided" if doubt else "safe"
-    reason = "; ".join(filter(None, (served_by, doubt)))
+    reason = "; ".join(filter(None, (unserved or kernel, doubt)))
     return SizeVerdict(size, verdict, reason=reason, kernel=kernel, cause=cause)
 
 

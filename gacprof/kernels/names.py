@@ -1,25 +1,21 @@
 """Kernel names as identities, and the kernels of one call as groups.
 
-Rows and patterns are data (``names.toml``). A name that no row claims is ``unknown`` and kept; no
-name raises an error, for they come from libraries not yet written.
-
-A pattern's groups become a kernel's fields: ``arch`` (``80``, ``Sm90``, ``ampere``), ``mma``
-(numbers), ``template``; the operands' type from ``dtype``, ``operands`` (run together,
-``bf16f32``), ``letters`` (nvjet's) or the operation's letter ``op``; the multipliers' from
-``math``, ``multipliers`` or ``products``; ``alignment`` (elements), or ``align_bytes``,
-``copied_bits`` and ``tma``, which give it in bytes.
+Rows and patterns are data (``names.toml``). A name that no row claims is ``unknown``. A pattern's
+groups become a kernel's fields: ``arch`` (``80``, ``Sm90``, ``ampere``), ``mma`` (numbers),
+``template``; the operands' type from ``dtype``, ``operands`` (run together, ``bf16f32``),
+``letters`` (nvjet's) or the operation's letter ``op``; the multipliers' from ``math``,
+``multipliers`` or ``products``; ``alignment`` in elements, or in bytes by ``align_bytes``,
+``copied_bits`` and ``tma``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, Literal, NotRequired
-
-from typing_extensions import TypedDict
+from typing import Any
 
 from gacprof.core.dtypes import ITEMSIZE
 from gacprof.core.files import shipped_table
@@ -45,18 +41,13 @@ PAD_ROLES = ("fill", "copy", "pad")
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel's identity.
+    """One kernel's identity. What its name does not say is None.
 
-    ``provider`` is who wrote it (``cublas``, ``cutlass``, ``flash_attention``, ``cudnn``,
-    ``mem_efficient``, ``triton``, ``aten``, ``cuda`` …, or ``unknown``), ``family`` the
-    grammar that its name follows, ``role`` what it does (``gemm``, ``gemv``, ``attention``,
-    ``split_k_reduce``, ``pad``, ``copy``, ``fill`` …).
-
-    ``dtype`` is the operands' type, ``math`` what the multipliers see (``tf32``). ``mma`` is one
-    tensor-core instruction's (M, N, K). ``alignment`` is in elements of the operands: what the
-    kernel needs their rows to be a multiple of. ``template`` is the head_dim an attention kernel
-    was compiled for, ``even_k`` whether it needs a head_dim that fills it. What a name does not say
-    is None.
+    ``provider`` is who wrote it (``cublas``, ``aten`` …), ``family`` the grammar that its name
+    follows, ``role`` what it does (``gemm``, ``pad`` …); ``names.toml`` has them all. ``dtype`` is
+    the operands' type, ``math`` what the multipliers see (``tf32``). ``mma`` is one tensor-core
+    instruction's (M, N, K). Operands' rows are a multiple of ``alignment`` elements. ``template``
+    is the head_dim of an attention kernel, ``even_k`` whether it needs one that fills it.
     """
 
     name: str
@@ -92,45 +83,13 @@ class Kernel:
         return " ".join(part for part in parts if part)
 
 
-class NameGroup(TypedDict):
-    """Rows [provider, family, role, pattern] of names in whose ``path`` or ``text`` the pattern is;
-    ``form`` stands around each pattern, in place of its …."""
-
-    on: Literal["path", "text"]
-    form: NotRequired[str]
-    rows: list[tuple[str, str, str, str]]
-
-
-class NameTables(TypedDict):
-    """``names.toml``; its words are explained there."""
-
-    mma_shapes: list[tuple[int, int, int]]
-    macros: dict[str, str]
-    generations: dict[str, str]
-    group: list[NameGroup]
-    read: dict[str, list[str]]
-    switches: dict[str, str]
-    types: dict[str, str]
-    letters: dict[str, str]
-
-
-@dataclass(frozen=True)
-class NamePattern:
-    """Names in whose ``path`` or ``text`` (``on``) the pattern occurs."""
-
-    provider: str
-    family: str
-    role: str
-    pattern: re.Pattern[str]
-    on: str
-
-
 @dataclass(frozen=True)
 class NameTable:
-    """``names.toml`` compiled: rows in order, patterns by family, switches, types and letters."""
+    """``names.toml`` compiled. ``rows`` are (on, pattern, (provider, family, role)): a kernel is
+    that of the first row whose pattern is in its ``path`` or ``text`` (``on``)."""
 
-    rows: tuple[NamePattern, ...]
-    read: Mapping[str, tuple[re.Pattern[str], ...]]
+    rows: Sequence[tuple[str, re.Pattern[str], tuple[str, str, str]]]
+    read: Mapping[str, Sequence[re.Pattern[str]]]
     switches: Mapping[str, list[str]]
     types: Mapping[str, str]
     letters: Mapping[str, str]
@@ -142,7 +101,7 @@ class NameTable:
 @cache
 def name_table() -> NameTable:
     """The table of names, read once."""
-    data = shipped_table(NAMES, NameTables)
+    data = shipped_table(NAMES, dict[str, Any])
 
     def compiled(pattern: str) -> re.Pattern[str]:
         for name, text in data["macros"].items():
@@ -154,13 +113,13 @@ def name_table() -> NameTable:
         form = group.get("form", "…")
         for provider, family, role, pattern in group["rows"]:
             whole = compiled(form.replace("…", pattern))
-            rows.append(NamePattern(provider, family, role, whole, group["on"]))
+            rows.append((group["on"], whole, (provider, family, role)))
     types = {}
     for name, words in data["types"].items():
         types.update(dict.fromkeys(words.split(), name))
     return NameTable(
-        rows=tuple(rows),
-        read={family: tuple(map(compiled, patterns)) for family, patterns in data["read"].items()},
+        rows=rows,
+        read={family: [*map(compiled, patterns)] for family, patterns in data["read"].items()},
         switches={kernel: names.split() for kernel, names in data["switches"].items()},
         types=types,
         letters=data["letters"],
@@ -178,24 +137,17 @@ def parse(name: str) -> Kernel:
     text = readable(name)
     head = head_of(text)
     places = {"text": text, "path": without_arguments(head)}
-    for row in name_table().rows:
-        if row.pattern.search(places[row.on]):
-            break
-    else:
-        return Kernel(name)
-    words: dict[str, str] = {}
-    for pattern in name_table().read.get(row.family, ()):
-        if match := pattern.search(head):
-            words = {key: value for key, value in match.groupdict().items() if value} | words
-    fields = _fields(words, places["path"].rsplit("::", 1)[-1])
-    return Kernel(name, row.provider, row.family, row.role, **fields)
-
-
-def _shape(text: str) -> tuple[int, ...] | None:
-    """The numbers of ``16816``, ``16x8x16`` or ``16, 8, 16``."""
-    if text.isdigit():
-        return name_table().mma.get(text)
-    return tuple(map(int, re.findall(r"\d+", text)))
+    for on, pattern, (provider, family, role) in name_table().rows:
+        if pattern.search(places[on]):
+            words: dict[str, str] = {}
+            for read in name_table().read.get(family, ()):
+                if match := read.search(head):
+                    words = {
+                        key: value for key, value in match.groupdict().items() if value
+                    } | words
+            fields = _fields(words, places["path"].rsplit("::", 1)[-1])
+            return Kernel(name, provider, family, role, **fields)
+    return Kernel(name)
 
 
 def _fields(words: Mapping[str, str], function: str) -> dict[str, Any]:
@@ -211,7 +163,9 @@ def _fields(words: Mapping[str, str], function: str) -> dict[str, Any]:
         arch = name_table().generations.get(arch, arch)
         fields["arch"] = f"sm{arch}" if arch[0].isdigit() else arch
     if "mma" in words:
-        fields["mma"] = _shape(words["mma"])
+        mma = words["mma"]  # 16816, 16x8x16 or 16, 8, 16
+        numbers = tuple(map(int, re.findall(r"\d+", mma)))
+        fields["mma"] = name_table().mma.get(mma) if mma.isdigit() else numbers
     if alignment := _alignment(words, dtype):
         fields["alignment"] = alignment
     if "switches" in words:
@@ -278,11 +232,10 @@ def _switches(function: str, values: list[str]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class KernelGroup:
-    """One piece of work: its main kernel, what prepared its operands, what completed it."""
+    """One piece of work: its main kernel, and those before it that pad its operands."""
 
     main: Kernel
     before: tuple[Kernel, ...] = ()
-    after: tuple[Kernel, ...] = ()
 
 
 def attach(names: Iterable[str]) -> list[KernelGroup]:
@@ -294,28 +247,19 @@ def attach(names: Iterable[str]) -> list[KernelGroup]:
     """
     groups: list[KernelGroup] = []
     for kernel in map(parse, names):
-        last = groups[-1] if groups else None
-        if last and last.main.role in COMPLETES.get(kernel.role, ()):
-            main = last.main
+        last = groups[-1].main if groups else None
+        if last and last.role in COMPLETES.get(kernel.role, ()):
             if kernel.role in ("split_k_reduce", "attention_combine"):
-                main = replace(main, split_k=True)
-            groups[-1] = replace(last, main=main, after=(*last.after, kernel))
-        elif kernel.role.startswith("attention"):
-            padding = _padding(groups)
-            del groups[len(groups) - len(padding) :]
-            groups.append(KernelGroup(kernel, padding))
-        else:
-            groups.append(KernelGroup(kernel))
+                groups[-1] = replace(groups[-1], main=replace(last, split_k=True))
+            continue
+        padding: tuple[Kernel, ...] = ()
+        if kernel.role.startswith("attention"):
+            start = len(groups)
+            while start and groups[start - 1].main.role in PAD_ROLES:
+                start -= 1
+            before = tuple(group.main for group in groups[start:])
+            if any(other.role != "copy" for other in before):
+                padding = before
+                del groups[start:]
+        groups.append(KernelGroup(kernel, padding))
     return groups
-
-
-def _padding(groups: list[KernelGroup]) -> tuple[Kernel, ...]:
-    """The kernels at the end of these groups that pad operands; none without a fill or pad."""
-    run: list[Kernel] = []
-    for group in reversed(groups):
-        if group.main.role not in PAD_ROLES or group.after:
-            break
-        run.insert(0, group.main)
-    if all(kernel.role == "copy" for kernel in run):
-        return ()
-    return tuple(run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,10 @@ def _launch(action: Any) -> dict[str, Any]:
     for field in ("provider", "family", "role", "alignment"):
         row[field] = getattr(kernel, field)
     row["arch"] = "" if major is None or minor is None else f"sm{int(major)}{int(minor)}"
-    row["ranges"] = " / ".join(_ranges(action))
+    state = action.nvtx_state()
+    domains = [state.domain_by_id(i) for i in state.domains()] if state is not None else []
+    ranges = chain.from_iterable(domain.push_pop_ranges() for domain in domains)
+    row["ranges"] = " / ".join(map(str, ranges))  # the outermost first
     return row | {key: _number(action, name) for key, name in METRICS.items()}
 
 
@@ -88,12 +92,3 @@ def _number(action: Any, name: str) -> float | None:
         return None
     value = metric.value()
     return float(value) if isinstance(value, int | float) else None
-
-
-def _ranges(action: Any) -> list[str]:
-    """The NVTX ranges around a launch, outermost first."""
-    state = action.nvtx_state()
-    if state is None:
-        return []
-    domains = [state.domain_by_id(i) for i in state.domains()]
-    return [str(name) for domain in domains for name in domain.push_pop_ranges()]

@@ -15,10 +15,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from math import lcm
 from pathlib import Path
-from typing import Any, Literal, NotRequired
+from typing import Any, Literal
 
 from packaging.version import InvalidVersion, Version
-from typing_extensions import TypedDict
 
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import shipped_table
@@ -35,59 +34,22 @@ COMPARISONS = {
     "<": operator.lt,
 }
 
-Bound = int | str
-"""A number, or a word that stands for one: ``group``, ``block``, ``tp``, ``64*tp``."""
-Bounds = dict[Literal["N", "K", "width", "hidden", "whole"], Bound]
+Bounds = Mapping[str, int | str]
 """By side of a rank's product: ``width`` is the side that ranks share, ``hidden`` the other one,
-``whole`` the number before it is shared."""
-
-
-class Conditions(TypedDict, total=False):
-    """What a row is about: lists (one of them), flags, and ranges of numbers or versions."""
-
-    form: list[str]
-    kind: list[Literal["dense", "expert", "vocab", "count", "Mamba-1"]]
-    split: list[Literal["column", "row", "replicated", "none"]]
-    role: list[str]
-    family: list[str]
-    tool: list[str]
-    gpu: list[str]
-    sm: str
-    amd: bool
-    tp: str
-    group: list[int]
-    gguf: list[str]
-    gguf_block: list[int]
-    kv: list[str]
-    dtype: list[str]
-    is_gated: bool
-    sharded: bool
-    partly: bool
-    blocks_fit: bool
-    desc_act: bool
-    symmetric: bool
-    stored: bool
-    number: list[int]
-    number_below_tp: bool
-    repeats: bool
-    version: str
+``whole`` the number before it is shared: a number, or a word (``group``, ``block``, ``64*tp``)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Requirement:
-    """One ``[[requirement]]``.
-
-    ``outcome`` is what becomes of a size that breaks it; *wrong* loads and answers wrongly, *ok*
-    says that sizes within the bounds are served as they are. ``version`` is the engine's.
-    """
+    """One ``[[requirement]]``; ``demands/README.md`` explains its words."""
 
     id: str
     outcome: Literal["ok", "unknown", "pads", "falls back", "wrong", "refused"]
     source: str
     version: str
-    conditions: Conditions = field(default_factory=Conditions)
+    conditions: Mapping[str, Any] = field(default_factory=dict)
     bounds: Bounds = field(default_factory=dict)
-    exceptions: Conditions = field(default_factory=Conditions)
+    exceptions: Mapping[str, Any] = field(default_factory=dict)
     alternatives: list[Bounds] = field(default_factory=list)
     to: Bounds = field(default_factory=dict)
     relation: Literal["multiple", "at_least", "at_most", "one_of", "never"] = "multiple"
@@ -102,28 +64,6 @@ class Requirement:
         if not matches_all(facts, self.conditions):
             return False
         return not self.exceptions or not matches_all(facts, self.exceptions)
-
-
-class FormatTables(TypedDict):
-    """``formats.toml``: how weights are stored; its words are explained there."""
-
-    formats: dict[str, list[str]]
-    gguf: dict[str, int]
-    gguf_names: dict[str, str]
-    compressed_tensors: dict[str, str]
-
-
-class EngineTable(TypedDict):
-    """A file of an engine."""
-
-    name: str
-    read: str
-    splits: Literal["tensors", "layers"]
-    experts: str
-    fused: list[str]
-    uneven: NotRequired[list[str]]
-    vocab_multiple: NotRequired[int]
-    requirement: list[Requirement]
 
 
 def matches_all(facts: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool:
@@ -163,10 +103,8 @@ def matches(fact: Any, condition: Any) -> bool:
 @cache
 def _is_within(number: str, bounds: str) -> bool:
     version = plain_version(number)
-    for sign, bound in re.findall(r"(>=|<=|==|>|<)([\d.]+)", bounds):
-        if not COMPARISONS[sign](version, Version(bound)):
-            return False
-    return True
+    found = re.findall(r"(>=|<=|==|>|<)([\d.]+)", bounds)
+    return all(COMPARISONS[sign](version, Version(bound)) for sign, bound in found)
 
 
 @cache
@@ -181,23 +119,21 @@ def plain_version(text: str) -> Version:
 
 @cache
 def load_engine(name: str, version: str | None = None) -> Engine:
-    """The requirements of an engine's version; None: the newest that was read.
+    """The requirements of an engine's version, by default the newest that was read.
 
-    Raises :class:`ConfigError` for an engine that nobody read, naming those that somebody did.
+    Raises :class:`ConfigError` for an engine that nobody read.
     """
     engines = shipped_table(DEMANDS / "engines.toml", dict[str, list[str]])
-    names: dict[str, str] = {}
-    for engine, aliases in engines.items():
-        names.update(dict.fromkeys((engine, *aliases), engine))
     plain = name.strip().lower()
-    if plain not in names:
+    named = [engine for engine, aliases in engines.items() if plain in (engine, *aliases)]
+    if not named:
         raise ConfigError(f"no engine '{name}' was read: use one of {', '.join(engines)}")
-    table = shipped_table(DEMANDS / f"{names[plain]}.toml", EngineTable)
+    table = shipped_table(DEMANDS / f"{named[0]}.toml", dict[str, Any])
     at = version or table["read"]
     number = str(plain_version(at))
-    rows = [Requirement(**row) for row in table["requirement"]]  # type: ignore[arg-type]
+    rows = [Requirement(**row) for row in table["requirement"]]
     return Engine(
-        names[plain],
+        named[0],
         at,
         table["read"],
         splits=table["splits"],
@@ -222,13 +158,8 @@ def required_multiple(engine: str, storage: str = "none", sm: int = 90) -> int:
 
 @cache
 def load_answers(engine: str) -> Mapping[str, Any]:
-    """What an engine itself answered; without answers where it never was asked.
-
-    ``answers`` are by the digest of a question (``Deployment.question``), their kernels are places
-    in ``kernels``.
-    """
+    """What an engine itself answered: ``answers-ENGINE-VERSION.json``, as ``README.md`` tells."""
     if engine not in ANSWERS:
         return {"version": "", "answers": {}}
-    text = (DEMANDS / ANSWERS[engine]).read_text(encoding="utf-8")
-    answers: Mapping[str, Any] = json.loads(text)
+    answers: Mapping[str, Any] = json.loads((DEMANDS / ANSWERS[engine]).read_text(encoding="utf-8"))
     return answers

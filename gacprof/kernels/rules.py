@@ -2,21 +2,18 @@
 
 A size is *safe* where every product that it feeds is of the best tier, is a multiple of 128 bytes,
 and has more than a few rows; *misaligned* where a larger size within reach is of a better tier;
-*unknown* where no kernel serves it or a larger one; *undecided* where another side holds it in a
-worse tier, or the best tier alone does not make it safe. Token counts are no rows of a matrix:
-nothing is said of them.
+*unknown* where no kernel serves it or a larger one; else *undecided*.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import gcd, lcm
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from gacprof.core.dtypes import compute_dtype
-from gacprof.core.errors import ConfigError
 from gacprof.core.sizes import TOLERANCE, Gemm, Interval, SizeVerdict, Use
-from gacprof.gpus.architectures import Tier, tiers_of
+from gacprof.gpus.architectures import tiers_of
 from gacprof.gpus.datasheet import gpu_facts
 from gacprof.kernels import attention
 
@@ -24,55 +21,24 @@ if TYPE_CHECKING:
     from gacprof.core.verdicts import Verdicts
 
 
-class Times(Protocol):
-    """Measured latencies of products, of whatever provenance."""
-
-    provenance: str
-
-    def latency_us(self, gemm: Gemm, tokens: int, dtype: str) -> Interval | None:
-        """The latency of one product; None where it is not known."""
-
-
 class Rules:
     """The rules of one GPU of the data sheet, as a :class:`~gacprof.core.sizes.SizeSource`.
 
-    Parameters
-    ----------
-    gpu
-        A GPU's name in the data sheet: ``h100``, ``rtx4090``.
-    torch
-        The PyTorch release whose attention kernels serve; None for the newest that was read.
-    times
-        Latencies that others measured; None for none.
-
-    Raises
-    ------
-    ConfigError
-        For a GPU or release that is not known.
+    Attention is that of a ``torch`` release, by default the newest that was read. Raises
+    :class:`ConfigError` for a GPU or release that is not known.
     """
 
     tokens: Sequence[int] = ()
     tolerance = TOLERANCE
 
-    def __init__(self, gpu: str, torch: str | None = None, times: Times | None = None) -> None:
+    def __init__(self, gpu: str, torch: str | None = None) -> None:
         facts = gpu_facts(gpu)
         self.name = facts.key
         self.arch = facts.arch
         self.torch = attention.release(torch)
-        self.times = times
         self.provenance = f"by rules for {facts.arch} and torch {self.torch}, not measured"
-        if times is not None:
-            self.provenance += f"; latencies: {times.provenance}"
         self._tiers = tiers_of(facts.arch)
         self.dtypes: Sequence[str] = tuple(self._tiers.tiers)
-
-    def tiers(self, dtype: str) -> tuple[Tier, ...]:
-        """The tiers of a dtype, the best first. Raises :class:`ConfigError` for one without any."""
-        if dtype not in self._tiers.tiers:
-            dtype = compute_dtype(dtype)  # of another spelling
-        if dtype not in self._tiers.tiers:
-            raise ConfigError(f"{self.name} has no rules for {dtype}, of {', '.join(self.dtypes)}")
-        return self._tiers.tiers[dtype]
 
     def sizes(self, uses: Sequence[Use], low: int, high: int) -> Sequence[int]:
         """The sizes within [low, high] whose own sides are all of the best tier."""
@@ -82,7 +48,7 @@ class Rules:
                 return ()
             for side in (use.N, use.K):
                 if side.times:
-                    unit = self.tiers(use.dtype)[0].multiple * side.tp
+                    unit = self._tiers.tiers[use.dtype][0].multiple * side.tp
                     units.append((side, unit))
                     step = lcm(step, unit // gcd(unit, side.times))
         for first in range(max(low, 1), max(low, 1) + step):
@@ -101,8 +67,8 @@ class Rules:
         return judge_by_tiers(self._tiers, uses, sizes) if len(sizes) else []
 
     def latency_us(self, gemm: Gemm, tokens: int, dtype: str) -> Interval | None:
-        """The latency that others measured of a product; None without ``times``."""
-        return self.times.latency_us(gemm, tokens, dtype) if self.times else None
+        """None: rules know no latency."""
+        return None
 
     def head_dim(self, head_dim: int, heads: int, kv_heads: int, dtype: str) -> SizeVerdict:
         """The verdict on an attention's head_dim, in causal prefill without a mask."""

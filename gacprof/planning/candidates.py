@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -18,7 +17,7 @@ from gacprof.core.errors import PlanError
 from gacprof.core.verdicts import Ints
 from gacprof.diagnosing.sizes import SizeTable, window_of
 from gacprof.planning.quality import Objective
-from gacprof.workload.products import PADDED_TO, coupled_dims
+from gacprof.workload.products import PADDED_TO, coupled_dims, padded_neighbours
 
 Uniform = Literal["none", "module", "role", "kind"]
 
@@ -28,8 +27,7 @@ class SizeGroup:
     """Dims that take one size, of ``sizes``: those that are safe beside padded coupled dims first,
     the nearest to the present one before others. None, merged, is last.
 
-    ``times`` are the multiples of the group's size that its dims have, 1 but for widths of which
-    one number of the config says several (shared experts are a multiple of the others).
+    ``times`` are the multiples of the group's size that its dims have (of shared experts, say).
     """
 
     dims: tuple[Dim, ...]
@@ -42,19 +40,14 @@ class SizeGroup:
         return max(dim.size // times for dim, times in zip(self.dims, self.times, strict=True))
 
     @property
-    def stored(self) -> dict[str, int | None]:
-        """The present size by dim name."""
-        return {dim.name: dim.size for dim in self.dims}
+    def is_equal(self) -> bool:
+        """Whether the dims share one size already."""
+        return self.at(self.largest) == {dim.name: dim.size for dim in self.dims}
 
     @property
     def may_stay(self) -> bool:
         """Whether the present sizes are on offer."""
-        return self.largest in self.sizes and self.at(self.largest) == self.stored
-
-    @cached_property
-    def options(self) -> list[dict[str, int | None]]:
-        """The sizes on offer by dim name."""
-        return [self.at(size) for size in self.sizes]
+        return self.largest in self.sizes and self.is_equal
 
     def at(self, size: int | None) -> dict[str, int | None]:
         """The size by dim name."""
@@ -64,9 +57,8 @@ class SizeGroup:
 
 @dataclass(frozen=True)
 class SizeRules:
-    """What the user and an engine leave to a plan: ``pins`` by dim name, a ``window`` around the
-    present size (a fraction), a ``multiple``, and one size for a ``uniform`` module, role or
-    kind."""
+    """What the user and an engine leave to a plan: the options of that name. ``pins`` are sizes by
+    dim name, ``window`` is a fraction of the present size."""
 
     pins: Mapping[str, int]
     window: float
@@ -126,9 +118,9 @@ def size_groups(table: SizeTable, objective: Objective, rules: SizeRules) -> lis
 def _sizes(
     table: SizeTable, objective: Objective, rules: SizeRules, group: SizeGroup
 ) -> tuple[int | None, ...]:
-    """The sizes of a group: a pin; or those on offer, the present one where noise or coupled
-    dims may be all that keeps it from being safe, and merged. Where the source knows none, the
-    least that an engine or the others' sizes leave."""
+    """Sizes that a group may take: the pinned one; else the safe ones, the present one where noise
+    or coupled dims may be all that keeps it from being safe, and None (merged). If the source knows
+    none, the next multiple that an engine allows."""
     dim, largest = group.dims[0], group.largest
     pins = {
         rules.pins[dim.name] / times
@@ -142,9 +134,9 @@ def _sizes(
     sizes: list[int | None] = list(_offered(table, objective, rules, group))
     now = table.verdict(dim, dim.size)
     padded = table.beside_padded(dim, dim.size, dim.size).of(dim.size) or now
-    may_stay = largest in sizes or now.verdict == "undecided"
-    may_stay = may_stay or bool(coupled_dims(table.products.inventory, dim))
-    if may_stay and largest % rules.multiple == 0 and group.at(largest) == group.stored:
+    is_coupled = bool(coupled_dims(table.products.inventory, dim))
+    may_stay = largest in sizes or now.verdict == "undecided" or is_coupled
+    if may_stay and largest % rules.multiple == 0 and group.is_equal:
         sizes = list(dict.fromkeys([*sizes[:1], largest, *sizes]))
     if not sizes:
         sizes.append(-(-largest // rules.multiple) * rules.multiple)
@@ -166,12 +158,13 @@ def _offered(
     high = max(window_of(largest, rules.window)[1], next_multiple)
     sizes: dict[int, None] = {}
     for multiple in (*PADDED_TO, 1):
-        offered, refused = [], []
+        offered: list[Ints] = []
+        refused: list[Ints] = []
         for dim, times in pairs:
-            neighbours = table.padded_neighbours(dim, multiple)
+            neighbours = padded_neighbours(table.products.inventory, dim, multiple)
             verdicts = table.verdicts(dim, low * times, high * times, neighbours)
-            offered.append(of_group(verdicts.offered, times))
-            refused.append(of_group(verdicts.refused, times))
+            for of_dim, of_group in ((verdicts.offered, offered), (verdicts.refused, refused)):
+                of_group.append(of_dim[of_dim % times == 0] // times)
         safe = np.setdiff1d(np.concatenate(offered), np.concatenate(refused))
         safe = safe[safe % rules.multiple == 0]
         for dim, times in pairs:
@@ -179,8 +172,3 @@ def _offered(
         nearest = np.argsort(abs(safe - largest), kind="stable")
         sizes |= dict.fromkeys(safe[nearest].tolist())
     return sizes
-
-
-def of_group(sizes: Ints, times: int) -> Ints:
-    """Return the sizes of a group that give a dim of it, ``times`` as large, these."""
-    return sizes[sizes % times == 0] // times

@@ -4,12 +4,7 @@ Dims that meet in a product, or are written in one tensor, cost what the others'
 them. Most meet through a few: an MLP's ranks meet its width alone, and given the width each is a
 row of options of its own. So every class of such dims has a *hub*, groups without which no two
 others meet, and a scenario for each joint size of the hub that is compared. Classes share no
-weight, and rows of a scenario none, so that what they take adds up. An option is left out where
-
-* it is slower than the class as it is and worth no more, or its time is not known although that
-  of the class is,
-* a dim of it is misaligned beside the hub's sizes, or beside these padded, or
-* another option is worth as much and takes no more of anything that is limited.
+weight, and rows of a scenario none, so that what they take adds up.
 """
 
 from __future__ import annotations
@@ -29,13 +24,14 @@ from gacprof.diagnosing.sizes import SizeTable
 from gacprof.planning.candidates import SizeGroup
 from gacprof.planning.plan import LimitName, footprints
 from gacprof.planning.quality import Objective
-from gacprof.planning.solver import Floats, Options
+from gacprof.planning.solver import ROUNDING, Floats, Options
 from gacprof.workload.products import (
     MERGED,
     PADDED_TO,
     coupled_dims,
     dense_lengths,
     is_merged,
+    padded_neighbours,
 )
 
 if TYPE_CHECKING:
@@ -45,7 +41,6 @@ MAX_JOINT = 32
 """A hub of up to so many joint sizes is compared whole."""
 LEVELS = 8
 """Steps from the smallest to the largest sizes of a larger hub that are compared."""
-ROUNDING = 1e-9
 MAX_LENGTH = 1 << 31
 """More than a side of a product has: N and K make one number."""
 
@@ -60,20 +55,18 @@ class Problem:
     limits: Sequence[LimitName]
     settled: NewSizes
 
-    @property
-    def inventory(self) -> Inventory:
-        return self.table.products.inventory
-
 
 @dataclass(frozen=True)
 class Part:
     """Groups, with the modules and the tensors that they are in and no other part of their class
-    is. ``names`` are all dims of these."""
+    is. ``names`` are all dims of these. ``options`` are the sizes of a leaf; a hub has none, for
+    its sizes are those of a scenario."""
 
-    groups: tuple[SizeGroup, ...]
-    modules: tuple[Module, ...]
-    tensors: tuple[TensorInfo, ...]
-    names: frozenset[str]
+    groups: Sequence[SizeGroup]
+    modules: Sequence[Module]
+    tensors: Sequence[TensorInfo]
+    names: Set[str]
+    options: Sequence[NewSizes]
 
     @property
     def dims(self) -> list[Dim]:
@@ -84,31 +77,18 @@ class Part:
         """The present sizes."""
         return {dim.name: dim.size for dim in self.dims}
 
-    @property
-    def may_stay(self) -> bool:
-        """Whether the present sizes are on offer."""
-        return all(group.may_stay for group in self.groups)
-
 
 @dataclass(frozen=True)
 class DimClass:
-    """Groups that meet, directly or through others: the hub, and a leaf for each other group.
+    """Groups that meet, directly or through others. ``parts`` are a leaf for each group, and before
+    them the hub where there is one; ``may_stay`` is whether the present sizes are on offer.
     ``joint_sizes`` are those of the hub that are compared, of ``joint_count`` there are."""
 
     hub: Part
-    leaves: tuple[Part, ...]
-    joint_sizes: tuple[NewSizes, ...]
+    parts: Sequence[Part]
+    may_stay: bool
+    joint_sizes: Sequence[NewSizes]
     joint_count: int
-
-    @property
-    def parts(self) -> list[Part]:
-        """The leaves, and the hub where there is one."""
-        return [*([self.hub] if self.hub.groups else []), *self.leaves]
-
-    @property
-    def may_stay(self) -> bool:
-        """Whether the present sizes are on offer."""
-        return all(part.may_stay for part in self.parts)
 
 
 def classes_of(inventory: Inventory, groups: Sequence[SizeGroup]) -> list[DimClass]:
@@ -122,16 +102,21 @@ def classes_of(inventory: Inventory, groups: Sequence[SizeGroup]) -> list[DimCla
     classes = []
     for members in connected(meets):
         hub = hub_of({i: meets[i] for i in members}, groups)
-        leaves = [i for i in members if i not in hub]
-        hub_weights = dict(chain.from_iterable(weights[i].items() for i in hub))
-        for key in chain.from_iterable(weights[i] for i in leaves):
-            hub_weights.pop(key, None)
         hub_groups = [groups[i] for i in hub]
+        hub_weights = dict(chain.from_iterable(weights[i].items() for i in hub))
+        leaves = []
+        for i in members:
+            if i not in hub:
+                options = [groups[i].at(size) for size in groups[i].sizes]
+                leaves.append(_part(inventory, [groups[i]], weights[i], options))
+                hub_weights = {key: x for key, x in hub_weights.items() if key not in weights[i]}
+        hub_part = _part(inventory, hub_groups, hub_weights, ())
         classes.append(
             DimClass(
-                _part(inventory, hub_groups, hub_weights),
-                tuple(_part(inventory, [groups[i]], weights[i]) for i in leaves),
-                tuple(joint_sizes(hub_groups)),
+                hub_part,
+                [hub_part, *leaves] if hub else leaves,
+                all(groups[i].may_stay for i in members),
+                joint_sizes(hub_groups),
                 prod(len(group.sizes) for group in hub_groups),
             )
         )
@@ -139,13 +124,13 @@ def classes_of(inventory: Inventory, groups: Sequence[SizeGroup]) -> list[DimCla
 
 
 def weights_of(inventory: Inventory, group: SizeGroup) -> dict[object, Module | TensorInfo]:
-    """Return the modules that a group's dims take part in, and the tensors that they are written
-    in."""
+    """Return the modules and the tensors that a group's dims take part in."""
     weights: dict[object, Module | TensorInfo] = {}
     for dim in group.dims:
         weights |= {("module", m.name): m for m in inventory.modules_of[dim.name]}
-        tensors = [inventory.tensors[place.tensor] for place in dim.places]
-        weights |= {info.stored_at: info for info in tensors}
+        for place in dim.places:
+            info = inventory.tensors[place.tensor]
+            weights[info.stored_at] = info
     return weights
 
 
@@ -168,22 +153,21 @@ def _part(
     inventory: Inventory,
     groups: Sequence[SizeGroup],
     weights: Mapping[object, Module | TensorInfo],
+    options: Sequence[NewSizes],
 ) -> Part:
-    """The part of these groups and weights."""
-    modules = tuple(x for x in weights.values() if isinstance(x, Module))
-    tensors = tuple(x for x in weights.values() if isinstance(x, TensorInfo))
+    modules = [x for x in weights.values() if isinstance(x, Module)]
+    tensors = [x for x in weights.values() if isinstance(x, TensorInfo)]
     names = set(chain.from_iterable(module.dims for module in modules))
     for info in tensors:
         names.update(inventory.written_in.get(info.name, ()))
-    return Part(tuple(groups), modules, tensors, frozenset(names))
+    return Part(groups, modules, tensors, names, options)
 
 
 def hub_of(meets: Mapping[int, Set[int]], groups: Sequence[SizeGroup]) -> list[int]:
     """Return the groups that are the hub: without them no two others meet (a greedy vertex cover).
 
     ``meets`` are the groups of a class by number, with those that they meet. Ranks that may be
-    merged go last: what they take is told in one row. Else those that meet the most go first, of
-    these the ones with the fewest sizes.
+    merged go last, else those that meet the most first, of these the ones with the fewest sizes.
     """
     open_meets = {i: set(others) for i, others in meets.items()}
     hub = []
@@ -247,28 +231,28 @@ Scenario = Sequence[Row]
 def scenarios_of(problem: Problem, dim_class: DimClass) -> list[Scenario]:
     """Return the scenarios of a class: for each joint size of the hub that is served well a row of
     every part. Where there are none, the hub stays as it is or takes the first."""
+    hub, parts = dim_class.hub, dim_class.parts
     stored: Scenario = ()
     if dim_class.may_stay:
-        hub = dim_class.hub.stored
-        stored = [_measured(problem, part, [part.stored], hub) for part in dim_class.parts]
+        stored = [options_of(problem, part, [part.stored], hub.stored) for part in parts]
     scenarios: list[Scenario] = []
     best = -np.inf
     for sizes in dim_class.joint_sizes:
         fixed = {**problem.settled, **sizes}
-        everything = [options_of(problem, dim_class, part, sizes) for part in dim_class.parts]
+        everything = [options_of(problem, part, part.options or [sizes], sizes) for part in parts]
         if not problem.limits and most_value(everything) < best:
             continue  # nothing limits the better one
-        if all(served(problem.table, dim, [sizes[dim.name]], fixed) for dim in dim_class.hub.dims):
-            pairs = zip(dim_class.parts, everything, strict=True)
+        if all(served(problem.table, dim, [sizes[dim.name]], fixed) for dim in hub.dims):
+            pairs = zip(parts, everything, strict=True)
             rows = [row_of(problem, dim_class, part, sizes, row) for part, row in pairs]
             if all(row.sizes for row in rows) and is_worth_it(rows, stored):
                 scenarios.append(rows)
                 best = max(best, most_value(rows))
     if not scenarios:
-        sizes = dim_class.hub.stored if dim_class.may_stay else dim_class.joint_sizes[0]
+        sizes = hub.stored if dim_class.may_stay else dim_class.joint_sizes[0]
         rows = []
-        for part in dim_class.parts:
-            whole = options_of(problem, dim_class, part, sizes)
+        for part in parts:
+            whole = options_of(problem, part, part.options or [sizes], sizes)
             row = row_of(problem, dim_class, part, sizes, whole)
             rows.append(row if row.sizes else whole.where([whole.place(part.stored)]))
         scenarios.append(rows)
@@ -290,8 +274,9 @@ def is_worth_it(rows: Scenario, stored: Scenario) -> bool:
 
 
 def row_of(problem: Problem, dim_class: DimClass, part: Part, hub_sizes: NewSizes, row: Row) -> Row:
-    """Return the options of a part's row beside the hub's sizes that are worth comparing; where
-    none is served well the present size, if it may stay there."""
+    """Return the options of a part's row beside the hub's sizes that are worth comparing: as fast
+    as the present one, or worth more; timed if that is; served well; and beaten by no other. Where
+    none is served well, the present size, if it may stay there."""
     is_timed = ~np.isnan(row.us)
     is_pair = np.array([None not in sizes.values() for sizes in row.sizes])
     # Of a pair whose time isn't known nobody can say that the dense product is faster.
@@ -301,8 +286,8 @@ def row_of(problem: Problem, dim_class: DimClass, part: Part, hub_sizes: NewSize
         is_as_fast = row.us <= row.us[now] * (1 + ROUNDING)
         is_kept &= is_as_fast | (row.values > row.values[now])
     places = np.flatnonzero(is_kept).tolist()
-    if part is not dim_class.hub:
-        (group,) = part.groups
+    if part.options:
+        group = part.groups[0]
         fixed = {**problem.settled, **hub_sizes}
         sizes = [group.sizes[i] for i in places]
         good = set(sizes)
@@ -318,12 +303,9 @@ def row_of(problem: Problem, dim_class: DimClass, part: Part, hub_sizes: NewSize
 def served(
     table: SizeTable, dim: Dim, choices: Sequence[int | None], sizes: NewSizes
 ) -> set[int | None]:
-    """Return the choices for a dim that are not misaligned beside other dims of these ``sizes``,
-    nor beside these padded: two odd ones hide each other's cost. It may be merged (None) where the
-    sizes of the other dims are served well by the dense product, too.
-
-    Dims without a size there count as padded. What the source does not know stays.
-    """
+    """Return the choices for a dim that are not misaligned beside other dims of these ``sizes``
+    (padded where they have none), nor beside all padded: two odd ones hide each other's cost. It
+    may be merged (None) where the dense product serves the other dims well, too."""
     good = set(choices)
     numbers = sorted(size for size in good if size is not None)
     coupled = coupled_dims(table.products.inventory, dim)
@@ -333,7 +315,8 @@ def served(
         if not all(served(table, other, [size], merged) for other, size in beside):
             good.discard(None)
     if numbers and coupled:
-        fixed = {**table.padded_neighbours(dim, PADDED_TO[-1]), **sizes}
+        neighbours = padded_neighbours(table.products.inventory, dim, PADDED_TO[-1])
+        fixed = {**neighbours, **sizes}
         for verdicts in (
             table.verdicts(dim, numbers[0], numbers[-1], fixed),
             table.beside_padded(dim, numbers[0], numbers[-1], sizes),
@@ -342,19 +325,10 @@ def served(
     return good
 
 
-def options_of(problem: Problem, dim_class: DimClass, part: Part, hub_sizes: NewSizes) -> Row:
-    """Return all options of a part beside the hub's sizes."""
-    options: Sequence[NewSizes] = [hub_sizes]
-    if part is not dim_class.hub:
-        (group,) = part.groups
-        options = group.options
-    return _measured(problem, part, options, hub_sizes)
-
-
-def _measured(
+def options_of(
     problem: Problem, part: Part, options: Sequence[NewSizes], hub_sizes: NewSizes
 ) -> Row:
-    """The options with what they are worth and take."""
+    """Return options of a part beside the hub's sizes, with what they are worth and take."""
     fixed = {**problem.settled, **hub_sizes}
     columns: dict[str, int | NDArray[np.int64] | None] = {}
     for name in part.names:
@@ -363,21 +337,16 @@ def _measured(
         elif name in fixed:
             columns[name] = fixed[name]
     table, count = problem.table, len(options)
-    weights = footprints(problem.inventory, part.tensors, columns, part.modules)
+    weights = footprints(table.products.inventory, part.tensors, columns, part.modules)
     parameters, nbytes = (np.broadcast_to(np.asarray(x, float), count) for x in weights)
     us = np.broadcast_to(times_us(table, part.modules, columns), count)
-    amounts = {
-        "parameters": parameters,
-        "bytes": nbytes,
-        "latency_us": np.nan_to_num(us, nan=np.inf),
-    }
+    latency_us = np.nan_to_num(us, nan=np.inf)
+    amounts = {"parameters": parameters, "bytes": nbytes, "latency_us": latency_us}
+    takes = np.array([amounts[name] for name in problem.limits]).reshape(-1, count)
     dims = part.dims
     values = [
         problem.objective.value(dims, sizes, int(parameters[i])) for i, sizes in enumerate(options)
     ]
-    takes = np.empty((len(problem.limits), count))
-    for i, name in enumerate(problem.limits):
-        takes[i] = amounts[name]
     return Row(options, np.array(values), parameters, us, takes)
 
 
@@ -419,8 +388,6 @@ def _module_us(
                 time = products.product_us(table.source, gemm, dtype, rows)
                 times[place] = np.nan if time is None else time.value
         total = total + times[places]
-        if np.isnan(total).all():
-            break
     return total
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -78,33 +78,15 @@ class Plan:
 
 
 def load_plan(path: str | Path) -> Plan:
-    """Read a plan that :meth:`Plan.save` wrote.
-
-    Raises
-    ------
-    GacprofError
-        For a file that is no plan of this version.
-    """
+    """Read a plan that :meth:`Plan.save` wrote. Raises :class:`GacprofError` for another file."""
     return read_record(Path(path), Plan, "gacprof plan CHECKPOINT")
 
 
-BYTE_UNITS = {"": 1.0, "b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12} | {
-    "kib": 2.0**10,
-    "mib": 2.0**20,
-    "gib": 2.0**30,
-    "tib": 2.0**40,
-}
+DECIMAL_UNITS = {"": 1.0, "b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12}
+BINARY_UNITS = {"kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30, "tib": 2.0**40}
 TIME_UNITS = {"": 1.0, "us": 1.0, "µs": 1.0, "ms": 1e3, "s": 1e6}
 
 Limits = Mapping[LimitName, float]
-
-
-@dataclass(frozen=True)
-class Footprint:
-    """Parameters and bytes of weights, as stored."""
-
-    parameters: int
-    nbytes: int
 
 
 def footprint(
@@ -112,10 +94,10 @@ def footprint(
     tensors: Iterable[TensorInfo],
     sizes: NewSizes = AS_STORED,
     modules: Iterable[Module] = (),
-) -> Footprint:
-    """Return what these tensors take with dims at other sizes: :func:`footprints` of one choice."""
+) -> tuple[int, int]:
+    """Return the parameters and bytes that these tensors take: :func:`footprints` of one choice."""
     parameters, nbytes = footprints(inventory, tensors, sizes, modules)
-    return Footprint(int(parameters), int(nbytes))
+    return int(parameters), int(nbytes)
 
 
 def footprints(
@@ -159,37 +141,33 @@ def footprints(
 
 def limits_of(
     inventory: Inventory,
-    dims: Iterable[Dim],
+    dims: Sequence[Dim],
     budget: float | None,
     memory: str | float | None,
     latency: str | float | None,
 ) -> dict[LimitName, float]:
-    """The most that the whole checkpoint may take.
-
-    ``budget`` is a share of the dense parameters of the weights that ``dims`` are written in,
-    ``memory`` bytes of all weights, ``latency`` µs or a text with a unit.
-    """
+    """The most that the whole checkpoint may take: ``budget`` is a share of the dense parameters
+    of the weights that ``dims`` are written in, ``memory`` in bytes, ``latency`` in µs."""
     limits: dict[LimitName, float] = {}
     if budget is not None:
         limits["parameters"] = _parameters_at(inventory, dims, budget)
     if memory is not None:
-        limits["bytes"] = amount(memory, BYTE_UNITS)
+        limits["bytes"] = amount(memory, DECIMAL_UNITS | BINARY_UNITS)
     if latency is not None:
         limits["latency_us"] = amount(latency, TIME_UNITS)
     return limits
 
 
-def _parameters_at(inventory: Inventory, dims: Iterable[Dim], budget: float) -> int:
+def _parameters_at(inventory: Inventory, dims: Sequence[Dim], budget: float) -> int:
     """The checkpoint's parameters where the weights of ``dims`` have this share of those that they
     would have with dense weights in place of factor pairs. A pruned width counts as it is."""
-    dims = list(dims)
     ranks = {dim.name for dim in dims if dim.kind == "rank"}
     factored = [module for module in inventory.modules if ranks & set(module.dims)]
     factors = {gemm.weight for module in factored for gemm in module.gemms}
     planned = {place.tensor for dim in dims for place in dim.places}
     tensors = inventory.tensors
-    pruned = footprint(inventory, [tensors[name] for name in planned - factors]).parameters
-    current = footprint(inventory, [tensors[name] for name in planned]).parameters
+    pruned, _ = footprint(inventory, [tensors[name] for name in planned - factors])
+    current, _ = footprint(inventory, [tensors[name] for name in planned])
     dense = pruned + sum(module.in_features * module.out_features for module in factored)
     return inventory.parameters - current + math.floor(budget * dense)
 

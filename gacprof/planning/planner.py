@@ -167,10 +167,7 @@ def _check(table: SizeTable, chosen: Plan) -> None:
             f"{chosen.source} knows nothing of the {len(sizes)} sizes of {chosen.checkpoint}: "
             "'gacprof sweep --model CHECKPOINT' measures them, or name a GPU"
         )
-    takes: dict[LimitName, float] = {
-        "parameters": chosen.parameters[1],
-        "bytes": chosen.nbytes[1],
-    }
+    takes = {"parameters": float(chosen.parameters[1]), "bytes": float(chosen.nbytes[1])}
     if "latency_us" in chosen.limits:
         time = products.time_us(table.source, inventory.modules, sizes)
         takes["latency_us"] = inf if time is None else time.value
@@ -180,18 +177,16 @@ def _check(table: SizeTable, chosen: Plan) -> None:
 def _rest(
     table: SizeTable, classes: Sequence[DimClass], settled: NewSizes, limits: Limits
 ) -> dict[LimitName, float]:
-    """The part of each limit that weights take which no class shares.
-
-    Raises :class:`PlanError` for a limit on time where the source doesn't know that of a product.
-    """
+    """What weights outside all classes take of each limit. Raises :class:`PlanError` for a limit
+    on time where the source doesn't know that of a product."""
     inventory, products = table.products.inventory, table.products
     parts = list(chain.from_iterable(c.parts for c in classes))
     chosen = {info.stored_at for part in parts for info in part.tensors}
     tensors = [info for info in inventory.tensors.values() if info.stored_at not in chosen]
     names = {module.name for part in parts for module in part.modules}
     modules = [module for module in inventory.modules if module.name not in names]
-    weights = footprint(inventory, tensors, settled, modules)
-    rest: dict[LimitName, float] = {"parameters": weights.parameters, "bytes": weights.nbytes}
+    parameters, nbytes = footprint(inventory, tensors, settled, modules)
+    rest: dict[LimitName, float] = {"parameters": parameters, "bytes": nbytes}
     if "latency_us" in limits:
         stored_us = products.time_us(table.source, inventory.modules)
         rest_us = products.time_us(table.source, modules, settled)
@@ -205,19 +200,14 @@ def _rest(
 
 
 def _plan_of(
-    table: SizeTable,
-    goal: Objective,
-    sizes: NewSizes,
-    limits: Limits,
-    gap: float,
-    left_out: int,
+    table: SizeTable, goal: Objective, sizes: NewSizes, limits: Limits, gap: float, left_out: int
 ) -> Plan:
     """The chosen sizes as a plan of the whole checkpoint, each with the verdict on it beside the
     others' new ones."""
     inventory, products = table.products.inventory, table.products
     tensors = list(inventory.tensors.values())
-    before = footprint(inventory, tensors)
-    after = footprint(inventory, tensors, sizes, inventory.modules)
+    parameters, nbytes = footprint(inventory, tensors)
+    new_parameters, new_nbytes = footprint(inventory, tensors, sizes, inventory.modules)
     modules = [module for module in inventory.modules if sizes.keys() & set(module.dims)]
     us_before = products.time_us(table.source, modules)
     us_after = products.time_us(table.source, modules, sizes)
@@ -230,7 +220,7 @@ def _plan_of(
             verdict = table.verdict(dim, size, sizes).verdict
         loss = goal.loss(dim, size)
         choices.append(Choice(name, dim.kind, dim.size, size, verdict, loss))
-    value = goal.value([inventory.dim(name) for name in sizes], sizes, after.parameters)
+    value = goal.value([inventory.dim(name) for name in sizes], sizes, new_parameters)
     return Plan(
         checkpoint=inventory.path,
         fingerprint=inventory.fingerprint,
@@ -240,8 +230,8 @@ def _plan_of(
         tokens=products.tokens,
         tp=products.tp,
         choices=tuple(choices),
-        parameters=(before.parameters, after.parameters),
-        nbytes=(before.nbytes, after.nbytes),
+        parameters=(parameters, new_parameters),
+        nbytes=(nbytes, new_nbytes),
         latency_us=(us_before, us_after) if us_before and us_after else None,
         value=value,
         bound=value + gap,

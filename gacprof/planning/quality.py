@@ -62,18 +62,18 @@ class Objective:
         if self.name == "pad":
             return -float(parameters)
         if self.name == "gac":
-            return sum(self._gain(dim, sizes[dim.name] or dim.size) for dim in dims)
+            gain = 0.0
+            for dim in dims:
+                more = (sizes[dim.name] or dim.size) - dim.size
+                gain += self.scores.get(dim.name, 1.0) * more * dim.params_per_unit
+            return gain
         return 0.0 - sum(self.loss(dim, sizes[dim.name]) or 0.0 for dim in dims)
-
-    def _gain(self, dim: Dim, size: int) -> float:
-        return self.scores.get(dim.name, 1.0) * (size - dim.size) * dim.params_per_unit
 
 
 def loss_curves(
     inventory: Inventory, dims: Sequence[Dim], losses: Losses | str | Path | None
 ) -> LossCurves:
-    """The loss curves given, as a mapping or a JSON file of one; else those of the energy of each
-    ordered rank.
+    """The loss curves given, or read from a JSON file; else the energy that ordered ranks lose.
 
     Raises :class:`PlanError` for what are no losses by dim and size, or of none of the dims.
     """

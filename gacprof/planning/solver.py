@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gacprof.core.errors import PlanError
+from gacprof.core.verdicts import Ints
 
 Rows = Sequence[Sequence[float]]
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 FEW_OPTIONS = 2_000
 """Up to so many options HiGHS is asked for the last digit; beyond, Lagrange's gap of some 1e-4 is
@@ -59,10 +59,7 @@ def quiet() -> Iterator[None]:
 
 
 def best_of(owner: Ints, score: Floats, tie: Floats) -> Ints:
-    """Return the index of the highest score of each owner; of equal ones that of the least tie.
-
-    ``owner`` ascends, so that the entries of one lie together.
-    """
+    """Return the index of the highest score, then the least tie, of each owner (ascending)."""
     starts = np.flatnonzero(np.diff(owner, prepend=-1))
     position = np.cumsum(np.diff(owner, prepend=-1) != 0) - 1
     is_best = score == np.maximum.reduceat(score, starts)[position]
@@ -75,10 +72,8 @@ def best_of(owner: Ints, score: Floats, tie: Floats) -> Ints:
 class Options:
     """All options of a plan, those of a row, of a scenario and of a class together.
 
-    ``values``, ``ties`` (the lower is preferred among equal values) and ``row_of`` have an entry
-    for each option, ``takes`` a row for each limit and a column for each option; ``scenario_of``
-    has an entry for each row, ``class_of`` one for each scenario. All numbers of owners ascend
-    from 0, and each scenario has a row.
+    ``values``, ``ties`` (the lower is preferred) and ``row_of`` are by option, ``takes`` by limit
+    and option, ``scenario_of`` by row, ``class_of`` by scenario. Numbers of owners ascend from 0.
     """
 
     values: Floats
@@ -87,10 +82,6 @@ class Options:
     row_of: Ints
     scenario_of: Ints
     class_of: Ints
-
-    @property
-    def class_of_option(self) -> Ints:
-        return self.class_of[self.scenario_of[self.row_of]]
 
     def best(self, score: Floats, tie: Floats) -> Ints:
         """Return the options of the highest scores: the best of each row of the best scenario of
@@ -119,15 +110,8 @@ class Options:
         places = np.flatnonzero(np.isin(self.row_of, self.row_of[picks]))
         rows = np.unique(self.row_of[places], return_inverse=True)[1]
         numbers = np.arange(len(picks))
-        options = Options(
-            self.values[places],
-            self.ties[places],
-            self.takes[:, places],
-            rows,
-            numbers,
-            numbers,
-        )
-        return options, places
+        values, ties, takes = self.values[places], self.ties[places], self.takes[:, places]
+        return Options(values, ties, takes, rows, numbers, numbers), places
 
 
 @dataclass(frozen=True)
@@ -141,24 +125,13 @@ class Solution:
 
 
 def solve(values: Rows, limits: Sequence[tuple[Rows, float]]) -> Solution:
-    """Choose one option of each row: the most Σ value, with Σ takes ≤ max for each limit.
-
-    ``values`` are those of the options by row; each limit is what they take, and the maximum. The
-    choice counts within each row. Raises :class:`PlanError` where nothing fits.
-    """
+    """Choose one option of each row: the most Σ value, with Σ takes ≤ max for each limit (takes,
+    max). The choice counts within each row. Raises :class:`PlanError` where nothing fits."""
     lengths = np.array([len(row) for row in values], int)
-    takes = np.array([np.concatenate(rows) for rows, _ in limits]).reshape(
-        len(limits), lengths.sum()
-    )
+    takes = np.array([np.concatenate(rows) for rows, _ in limits]).reshape(-1, lengths.sum())
     numbers = np.arange(len(lengths))
-    options = Options(
-        np.concatenate(values),
-        takes.sum(0),
-        takes,
-        np.repeat(numbers, lengths),
-        numbers,
-        numbers,
-    )
+    row_of = np.repeat(numbers, lengths)
+    options = Options(np.concatenate(values), takes.sum(0), takes, row_of, numbers, numbers)
     solution = solve_options(options, [most for _, most in limits])
     starts = np.cumsum(lengths) - lengths
     return replace(solution, choice=tuple((np.array(solution.choice) - starts).tolist()))
@@ -223,7 +196,7 @@ def _by_price(options: Options, limit: int, most: float) -> tuple[Ints, float]:
 
 def _filled(options: Options, costs: Floats, most: float, light: Ints, heavy: Ints) -> Ints:
     """Return the light picks with the heavy ones of as many classes as fit (greedy repair)."""
-    classes = options.class_of_option
+    classes = options.class_of[options.scenario_of[options.row_of]]
     count = int(options.class_of[-1]) + 1
 
     def totals(amounts: Floats, picks: Ints) -> Floats:
@@ -283,14 +256,9 @@ def _highs(options: Options, room: Floats):  # type: ignore[no-untyped-def]
     of_scenario = csr_matrix((-np.ones(rows), (np.arange(rows), options.scenario_of)))
     in_class = csr_matrix((np.ones(scenarios), (options.class_of, np.arange(scenarios))))
     classes = in_class.shape[0]
+    takes = [csr_matrix(options.takes / units[:, None]), csr_matrix((len(room), scenarios))]
     constraints = [
-        LinearConstraint(
-            hstack(
-                [csr_matrix(options.takes / units[:, None]), csr_matrix((len(room), scenarios))]
-            ),
-            -np.inf,
-            room / units,
-        ),
+        LinearConstraint(hstack(takes), -np.inf, room / units),
         LinearConstraint(hstack([in_row, of_scenario]), 0, 0),
         LinearConstraint(hstack([csr_matrix((classes, columns)), in_class]), 1, 1),
     ]

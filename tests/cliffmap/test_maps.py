@@ -103,7 +103,7 @@ def test_a_planted_multiple_is_seen(planted: CliffMap) -> None:
 
 def test_one_use_has_its_curves_verdicts(planted: CliffMap) -> None:
     curve = planted.curves_of("linear", "N", fixed={"M": 64})[0]
-    assert planted.judge([use("N")], SIZES) == list(curve.sizes)
+    assert list(planted.judge([use("N")], SIZES)) == list(curve.sizes)
 
 
 def test_several_uses_are_judged_by_their_summed_latency(planted: CliffMap) -> None:

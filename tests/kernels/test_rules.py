@@ -6,7 +6,7 @@ import pytest
 from golden_answers import is_verdict_frozen, read_golden, use_of, verdicts_answer
 
 from gacprof.core.errors import ConfigError
-from gacprof.core.sizes import Gemm, Interval
+from gacprof.core.sizes import Gemm
 from gacprof.core.verdicts import Verdicts
 from gacprof.gpus.architectures import tiers_of
 from gacprof.gpus.datasheet import GPUS
@@ -27,6 +27,7 @@ def test_products_are_judged_as_before(gpu: str) -> None:
 def test_verdicts_by_rules_have_no_times() -> None:
     verdicts = Rules("h100").judge([use_of("N", 4096, 1024, "float16")], range(100, 140))
     assert all(v.penalty is None and v.latency_us is None for v in verdicts)
+    assert Rules("h100").latency_us(Gemm("w", 4096, 4096), 1, "float16") is None
 
 
 @pytest.mark.parametrize("gpu", ["a100", "h100", "rtx4090", "rtx5090"])
@@ -56,25 +57,11 @@ def test_what_ranks_cannot_share_is_misaligned() -> None:
     assert verdict.verdict == "misaligned"
 
 
-def test_latencies_are_those_of_others_if_any() -> None:
-    class Times:
-        provenance = "a stopwatch"
-
-        def latency_us(self, gemm: Gemm, tokens: int, dtype: str) -> Interval:
-            return Interval(1.0, 2.0, 3.0)
-
-    product = Gemm("w", 4096, 4096)
-    assert Rules("h100").latency_us(product, 1, "float16") is None
-    rules = Rules("h100", times=Times())
-    assert rules.latency_us(product, 1, "float16") == Interval(1.0, 2.0, 3.0)
-    assert "stopwatch" in rules.provenance
-
-
 @pytest.mark.parametrize("gpu", sorted(GPUS))
 def test_every_gpu_of_the_data_sheet_has_tiers(gpu: str) -> None:
     rules = Rules(gpu)
     assert set(rules.dtypes) == set(GOLDENS["gpus"][gpu]["dtypes"])
-    assert all(rules.tiers(dtype) for dtype in rules.dtypes)
+    assert all(tiers_of(rules.arch).tiers.values())
 
 
 def test_what_nobody_knows_is_refused() -> None:
@@ -99,7 +86,7 @@ def test_arrays_say_what_the_verdicts_say(gpu: str, ranks: int) -> None:
     assert verdicts.is_known.tolist() == [v.verdict != "unknown" for v in verdicts]
     may_be_chosen = [v.size for v in verdicts if v.verdict in ("safe", "undecided")]
     assert verdicts.offered.tolist() == may_be_chosen
-    assert verdicts.of(5000) is None and verdicts == list(verdicts)
+    assert verdicts.of(5000) is None and len(list(verdicts)) == 200
 
 
 def test_kernel_and_cause_are_data() -> None:
