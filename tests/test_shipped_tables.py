@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from gpu_tables import ArchitectureTables, GpuTables
 
 import gacprof
 from gacprof.checkpoint.from_config import FAMILIES, FamilyTables
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import read_table, shipped_table
-from gacprof.gpus.architectures import ARCHITECTURES, ArchitectureTables
-from gacprof.gpus.datasheet import SHEET, GpuTables
+from gacprof.gpus.architectures import ARCHITECTURES
+from gacprof.gpus.datasheet import SHEET
 from gacprof.kernels.attention import ATTENTION, AttentionTables
 from gacprof.kernels.names import NAMES, NameTables
 from gacprof.kernels.requirements import DEMANDS, EngineTable, FormatTables
