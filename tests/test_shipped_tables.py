@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gpu_tables import ArchitectureTables, GpuTables
+from gpu_tables import ArchitectureTables, GpuTables, LibraryRow
 
 import gacprof
 from gacprof.checkpoint.from_config import FAMILIES, FamilyTables
@@ -17,7 +17,7 @@ from gacprof.kernels.attention import ATTENTION, AttentionTables
 from gacprof.kernels.names import NAMES, NameTables
 from gacprof.kernels.requirements import DEMANDS, EngineTable, FormatTables
 from gacprof.lint.products import COUNTS_FILE, CountTables
-from gacprof.virtual.stubs import FORWARDS, Forwards
+from gacprof.virtual.stubs import LIBRARIES_FILE
 from gacprof.workload.roles import ROLES_FILE, Rows
 
 PACKAGE = Path(gacprof.__file__).parent
@@ -27,7 +27,7 @@ MODELS: dict[Path, type] = {
     DEMANDS / "engines.toml": dict[str, list[str]],
     DEMANDS / "formats.toml": FormatTables,
     FAMILIES: FamilyTables,
-    FORWARDS: Forwards,
+    LIBRARIES_FILE: dict[str, LibraryRow],
     NAMES: NameTables,
     SHEET: GpuTables,
     ROLES_FILE: Rows,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gacprof.core.errors import GacprofError
-from gacprof.virtual import stubs
+from gacprof.virtual.stubs import LIBRARIES, declared, defined, entry_source, stub_source
 
 SOURCES = Path(__file__).parent
 KEY_HEADERS = ("cuda.h", "cudaTypedefs.h", "cuda_runtime_api.h", "cublasLt.h", "cupti.h")
@@ -26,17 +26,14 @@ FIND_PACKAGES = "import sysconfig; print(sysconfig.get_path('purelib'))"
 
 @dataclass(frozen=True)
 class CudaTorch:
-    """A PyTorch built for CUDA: its python, its packages' folder, and versions such as 13.0."""
+    """A PyTorch built for CUDA: the folder of its python's packages, and its version.
 
-    python: Path
+    ``cuda_major`` is the number in the names of CUDA's libraries, as 13 of libcudart.so.13.
+    """
+
     packages: Path
     release: str
-    cuda: str
-
-    @property
-    def cuda_major(self) -> int:
-        """The number in the names of CUDA's libraries, as 13 of libcudart.so.13."""
-        return int(self.cuda.split(".")[0])
+    cuda_major: int
 
 
 def find_torch(python: Path) -> CudaTorch:
@@ -55,12 +52,12 @@ def find_torch(python: Path) -> CudaTorch:
         raise GacprofError(f"{python} has no PyTorch: pip install 'torch===2.14.1' there")
     text = version_file.read_text(encoding="utf-8")
     release = re.search(r"__version__ = '([^'+]+)", text)
-    cuda = re.search(r"^cuda[^=]*= '([\d.]+)'", text, re.MULTILINE)
+    cuda = re.search(r"^cuda[^=]*= '(\d+)\.", text, re.MULTILINE)
     if release is None or cuda is None:
         raise GacprofError(
             f"{python}'s PyTorch is built without CUDA: pip install 'torch===2.14.1'"
         )
-    return CudaTorch(python, packages, release[1], cuda[1])
+    return CudaTorch(packages, release[1], int(cuda[1]))
 
 
 def header_folders(torch: CudaTorch) -> list[Path]:
@@ -85,8 +82,8 @@ def header_folders(torch: CudaTorch) -> list[Path]:
 def cache_folder(folders: Sequence[Path]) -> Path:
     """Return the folder of the libraries built from these sources and headers."""
     digest = hashlib.sha256()
-    files = [SOURCES / name for name in ("build.py", "stubs.py", "forwards.toml", "virtual.h")]
-    files += sorted(SOURCES.glob("*.c"))
+    files = [SOURCES / name for name in ("build.py", "stubs.py", "libraries.toml")]
+    files += sorted(SOURCES.glob("*.[ch]"))
     for header in KEY_HEADERS:
         files.append(next(f / header for f in folders if (f / header).exists()))
     for file in files:
@@ -99,21 +96,13 @@ def cache_folder(folders: Sequence[Path]) -> Path:
 def compile_object(source: Path, folders: Sequence[Path], folder: Path) -> Path:
     """Compile one C source into an object in ``folder``."""
     output = folder / f"{source.stem}.o"
-    includes = [f"-I{f}" for f in (SOURCES, *folders)]
-    command = [
-        "gcc",
-        "-O2",
-        "-fPIC",
-        "-fvisibility=hidden",
-        "-w",
-        "-Werror=implicit-function-declaration",
-        *includes,
-        "-c",
-        str(source),
-    ]
-    if source.stem in ("device", "launches", "entries"):
-        command.append("-fvisibility=default")
-    result = subprocess.run([*command, "-o", str(output)], capture_output=True, text=True)
+    command = ["gcc", "-O2", "-fPIC", "-w", "-Werror=implicit-function-declaration"]
+    # The other libraries call functions of these three.
+    is_shared = source.stem in ("device", "launches", "entries")
+    command.append(f"-fvisibility={'default' if is_shared else 'hidden'}")
+    command += [f"-I{include}" for include in (SOURCES, *folders)]
+    command += ["-c", str(source), "-o", str(output)]
+    result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode:
         raise GacprofError(f"gcc cannot build {source.name}: {result.stderr.splitlines()[0]}")
     return output
@@ -134,26 +123,17 @@ def link(library: str, objects: Sequence[Path], folder: Path) -> None:
 
 def build(torch: CudaTorch, folders: Sequence[Path], folder: Path) -> None:
     """Build every stand-in into ``folder``."""
-    major = torch.cuda_major
-    parts = {
-        "driver": (["device.c", "launches.c"], ["libcuda.so.1"]),
-        "runtime": (["runtime.c"], [f"libcudart.so.{major}"]),
-        "cupti": (["cupti.c"], [f"libcupti.so.{major}"]),
-        "cublas": (["cublas.c"], [f"libcublasLt.so.{major}", f"libcublas.so.{major}"]),
-    }
-    for part, (sources, libraries) in parts.items():
-        objects = [compile_object(SOURCES / source, folders, folder) for source in sources]
-        names = stubs.declared(part, stubs.HEADERS[part], folders)
-        missing = names - stubs.defined(objects)
-        stub_file = folder / f"{part}_stubs.c"
-        stub_file.write_text(stubs.stub_source(part, missing))
-        objects.append(compile_object(stub_file, folders, folder))
+    for part, row in LIBRARIES.items():
+        objects = [compile_object(SOURCES / source, folders, folder) for source in row["sources"]]
+        names = declared(part, folders)
+        written = {f"{part}_stubs.c": stub_source(part, names - defined(objects))}
         if part == "driver":
-            entries = folder / "entries.c"
-            entries.write_text(stubs.entry_source(names, folders), encoding="utf-8")
-            objects.append(compile_object(entries, folders, folder))
-        for library in libraries:
-            link(library, objects, folder)
+            written["entries.c"] = entry_source(names, folders)
+        for name, text in written.items():
+            (folder / name).write_text(text, encoding="utf-8")
+            objects.append(compile_object(folder / name, folders, folder))
+        for library in row["libraries"]:
+            link(library.format(torch.cuda_major), objects, folder)
 
 
 def libraries(torch: CudaTorch) -> list[Path]:
@@ -173,7 +153,7 @@ def libraries(torch: CudaTorch) -> list[Path]:
             build(torch, folders, work)
             if not folder.exists():
                 work.rename(folder)
-    major = torch.cuda_major
-    names = ["libcuda.so.1"]
-    names += [f"lib{name}.so.{major}" for name in ("cudart", "cublasLt", "cublas", "cupti")]
-    return [folder / name for name in names]
+    files = []
+    for row in LIBRARIES.values():
+        files += [folder / library.format(torch.cuda_major) for library in row["libraries"]]
+    return files

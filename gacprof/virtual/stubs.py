@@ -1,59 +1,30 @@
 """Write the C functions that nobody has to write: the rest of what public headers declare.
 
 Names come from the headers through ``gcc -E``, names that are written from compiled objects through
-``nm``. A name is a forward to another function or a success (``forwards.toml``), or else is
-refused as not supported.
+``nm``. What each does says ``libraries.toml``, how it does it ``stubs.h``.
 """
 
 from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-
-from typing_extensions import TypedDict
+from typing import Any
 
 from gacprof.core.files import shipped_table
 
-FORWARDS = Path(__file__).with_name("forwards.toml")
-NOT_SUPPORTED = {"driver": 801, "runtime": 801, "cupti": 21, "cublas": 15}
-"""CUDA_ERROR_NOT_SUPPORTED, cudaErrorNotSupported, CUPTI_ERROR_NOT_SUPPORTED,
-CUBLAS_STATUS_NOT_SUPPORTED. CUPTI's unwritten functions succeed instead: they only configure."""
-HEADERS = {
-    "driver": ("cuda.h", "cudaProfiler.h"),
-    "runtime": ("cuda_runtime_api.h",),
-    "cupti": ("cupti.h",),
-    "cublas": ("cublas_v2.h", "cublasLt.h", "cublasXt.h"),
-}
-NAMES = {
-    "driver": r"CUresult\s+(cu[A-Z]\w+)\s*\(",
-    "runtime": r"\b(cuda[A-Z]\w+)\s*\(",
-    "cupti": r"CUptiResult\s+(cupti\w+)\s*\(",
-    "cublas": r"\b(cublas\w+)\s*\(",
-}
-PARAMETERS = ", ".join(f"long p{i}" for i in range(12))
-ARGUMENTS = ", ".join(f"p{i}" for i in range(12))
-"""Enough for every function: integers and pointers pass through unchanged, those not given too."""
+LIBRARIES_FILE = Path(__file__).with_name("libraries.toml")
+LIBRARIES = shipped_table(LIBRARIES_FILE, dict[str, dict[str, Any]])
 
 
-PREAMBLE = """#include <stdio.h>
-#include <stdlib.h>
-#define VISIBLE __attribute__((visibility("default")))
-void gacprof_runtime_start(void);
-int gacprof_runtime_result(int);
-static int refuse(const char *name) {
-    if (getenv("GACPROF_VIRTUAL_VERBOSE")) fprintf(stderr, "no %%s on a virtual GPU\\n", name);
-    return %d;
-}"""
-
-
-def declared(library: str, includes: Iterable[str], folders: Iterable[Path]) -> set[str]:
+def declared(library: str, folders: Iterable[Path]) -> set[str]:
     """Return the function names that a library's public headers declare."""
-    text = "".join(f"#include <{header}>\n" for header in includes)
+    row = LIBRARIES[library]
+    text = "".join(f"#include <{header}>\n" for header in row["headers"])
     command = ["gcc", "-E", "-D__CUDA_API_VERSION_INTERNAL", *(f"-I{f}" for f in folders), "-"]
     headers = subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
-    return {name for name in re.findall(NAMES[library], headers) if not name.endswith("_t")}
+    return {name for name in re.findall(row["names"], headers) if not name.endswith("_t")}
 
 
 def defined(objects: Iterable[Path]) -> set[str]:
@@ -63,35 +34,19 @@ def defined(objects: Iterable[Path]) -> set[str]:
     return {line.split()[2] for line in output.splitlines() if " T " in line}
 
 
-def forward(library: str, name: str, other: str) -> list[str]:
-    """Return the lines of a function that does what ``other`` does with the same arguments."""
-    call = f"{other}({ARGUMENTS})"
-    if library == "runtime":
-        call = f"(gacprof_runtime_start(), gacprof_runtime_result({call}))"
-    return [f"int {other}();", f"VISIBLE int {name}({PARAMETERS}) {{ return {call}; }}"]
-
-
-class Forwards(TypedDict):
-    """``forwards.toml``: by library the function whose work a name does, and names that succeed."""
-
-    driver: dict[str, str]
-    runtime: dict[str, str]
-    cublas: dict[str, str]
-    succeed: dict[str, list[str]]
-
-
 def stub_source(library: str, missing: Iterable[str]) -> str:
     """Return the C source of a library's functions that are declared and not written."""
-    sections = shipped_table(FORWARDS, Forwards)
-    others: Mapping[str, str] = sections.get(library, {})  # type: ignore[assignment]
-    lines = [PREAMBLE % NOT_SUPPORTED[library]]
-    for name in sorted(set(missing) | set(others)):
-        if name in others:
-            lines += forward(library, name, others[name])
-        elif name in sections["succeed"]["names"] or library == "cupti":
-            lines.append(f"VISIBLE int {name}(void) {{ return 0; }}")
+    row = LIBRARIES[library]
+    forwards, not_supported = row.get("forwards", {}), row["not_supported"]
+    lines = [f"#define {library.upper()}", f"#define NOT_SUPPORTED {not_supported}"]
+    lines.append('#include "stubs.h"')
+    for name in sorted({*missing, *forwards}):
+        if name in forwards:
+            lines.append(f"FORWARD({name}, {forwards[name]})")
+        elif name in row.get("succeed", ()) or not not_supported:
+            lines.append(f"SUCCEED({name})")
         else:
-            lines.append(f'VISIBLE int {name}(void) {{ return refuse("{name}"); }}')
+            lines.append(f"REFUSE({name})")
     return "\n".join(lines) + "\n"
 
 
@@ -104,21 +59,19 @@ def entry_source(names: set[str], folders: Iterable[Path]) -> str:
     folder = next(f for f in folders if (f / "cudaTypedefs.h").exists())
     typedefs = (folder / "cudaTypedefs.h").read_text(encoding="utf-8", errors="replace")
     header = (folder / "cuda.h").read_text(encoding="utf-8", errors="replace")
-    newest: Mapping[str, str] = dict(re.findall(r"#define (cu\w+)\s+\1_v(\d+)\s", header))
-    versions: dict[str, set[int]] = {name: {0} for name in names if "_v" not in name}
+    newest = dict(re.findall(r"#define (cu\w+)\s+\1_v(\d+)\s", header))
+    versions: dict[str, set[int]] = {name: set() for name in names if "_v" not in name}
     for name, version in re.findall(r"PFN_(cu\w+?)_v(\d+)\)", typedefs):
         versions.setdefault(name, set()).add(int(version))
-    rows = []
+    symbols, rows = set(), []
     for name in sorted(versions):
-        ordered = sorted(versions[name] - {0}) or [0]
-        suffix = int(newest.get(name, "1")) - len(ordered) + 1
-        for version in ordered:
+        ordered = sorted(versions[name]) or [0]
+        first = int(newest.get(name, "1")) - len(ordered) + 1
+        for suffix, version in enumerate(ordered, first):
             symbol = name if suffix <= 1 else f"{name}_v{suffix}"
             if symbol in names:
-                rows.append((name, version, symbol))
-            suffix += 1
-    lines = ['#include "virtual.h"']
-    lines += [f"extern int {symbol}();" for symbol in sorted({row[2] for row in rows})]
-    lines.append("const struct gacprof_entry gacprof_entries[] = {")
-    lines += [f'    {{"{name}", {version}, {symbol}}},' for name, version, symbol in rows]
-    return "\n".join([*lines, "    {0, 0, 0}};"]) + "\n"
+                symbols.add(symbol)
+                rows.append(f'    {{"{name}", {version}, {symbol}}},')
+    externs = [f"extern int {symbol}();" for symbol in sorted(symbols)]
+    head = "const struct gacprof_entry gacprof_entries[] = {"
+    return "\n".join(['#include "virtual.h"', *externs, head, *rows, "    {0, 0, 0}};"]) + "\n"

@@ -1,6 +1,8 @@
-"""Models of the shipped tables of GPUs: every word that they may hold."""
+"""Models of the shipped tables of GPUs and of virtual ones: every word that they may hold."""
 
 from __future__ import annotations
+
+from typing import NotRequired
 
 from typing_extensions import TypedDict
 
@@ -72,3 +74,15 @@ class ArchitectureTables(TypedDict):
     required: dict[str, int]
     tiers: dict[str, TierRow]
     architectures: dict[str, ArchitectureRow]
+
+
+class LibraryRow(TypedDict):
+    """A stand-in library of ``libraries.toml``; its words are explained there."""
+
+    sources: list[str]
+    libraries: list[str]
+    headers: list[str]
+    names: str
+    not_supported: int
+    succeed: NotRequired[list[str]]
+    forwards: NotRequired[dict[str, str]]
