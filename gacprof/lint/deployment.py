@@ -54,7 +54,7 @@ class ConfigDeployment(Deployment):
         words = [self.family, self.gpu.key, self.tp, self.ep, self.dp, self.storage.kv]
         words.append(plain_dtype(self.inventory))
         for judgement in judgements:
-            product, storage = judgement.product, judgement.storage
+            product, storage = judgement.product, judgement.product.storage
             words += [product.name, product.N, product.K, product.whole, storage.form]
             words += [storage.desc_act, storage.symmetric]
             if storage.form in GROUPED:
@@ -97,14 +97,9 @@ def deploy(
     storage = storage_of_config(sizes.values, sizes.get("layers"))
     if quantisation is not None:
         storage = _requested(storage_named(quantisation), storage)
+    read, chip = load_engine(name, at), find_gpu(gpu)
     return ConfigDeployment(
-        config=values,
-        engine=load_engine(name, at),
-        gpu=find_gpu(gpu),
-        storage=storage,
-        tp=tp,
-        ep=ep,
-        dp=dp,
+        config=values, engine=read, gpu=chip, storage=storage, tp=tp, ep=ep, dp=dp
     )
 
 

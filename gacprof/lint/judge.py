@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from math import gcd, lcm, prod
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from gacprof.checkpoint.storage import TABLES, Storage
+from gacprof.checkpoint.storage import TABLES
 from gacprof.gpus.architectures import ARCHITECTURE_TABLES
 from gacprof.kernels.requirements import Bounds, Requirement
 from gacprof.lint.products import HEAD_DIMS, RankProduct
@@ -52,7 +52,6 @@ class Judgement:
     multiples of, ``pads_to`` what they become; ``witness`` is the row that an ok rests on."""
 
     product: RankProduct
-    storage: Storage
     outcome: Outcome
     findings: tuple[Finding, ...] = ()
     multiples: Mapping[str, int] = field(default_factory=dict)
@@ -74,16 +73,16 @@ def judge_product(product: RankProduct, deployment: ConfigDeployment) -> Judgeme
     capabilities = ARCHITECTURE_TABLES["open_capabilities"]
     answers = {f"sm{sm}": _Trial(product, deployment, sm).run() for sm in capabilities}
     mildest = min(answers.values(), key=lambda answer: OUTCOMES.index(answer.outcome))
-    outcomes = dict.fromkeys(answer.outcome for answer in answers.values())
-    if len(outcomes) == 1:
+    places: dict[Outcome, list[str]] = {}
+    for sm, answer in answers.items():
+        places.setdefault(answer.outcome, []).append(sm)
+    if len(places) == 1:
         return mildest
-    note = "depends on the GPU"
-    for outcome in outcomes:
-        where = [sm for sm, answer in answers.items() if answer.outcome == outcome]
-        note = f"{note}; {outcome} on {', '.join(where)}"
+    where = [f"{outcome} on {', '.join(names)}" for outcome, names in places.items()]
+    note = "; ".join(["depends on the GPU", *where])
     if mildest.findings:
         return replace(mildest, note=note)
-    return Judgement(product, mildest.storage, "unknown", note=note)
+    return Judgement(product, "unknown", note=note)
 
 
 class _Trial:
@@ -91,14 +90,14 @@ class _Trial:
 
     def __init__(self, product: RankProduct, deployment: ConfigDeployment, sm: int) -> None:
         self.product, self.deployment, self.sm = product, deployment, sm
-        self.storage = product.storage
         self.sizes = {"N": product.N, "K": product.K, "global": product.whole}
-        is_sharded, tp = bool(product.parts), deployment.ranks["tp"]
+        storage, ranks = product.storage, deployment.ranks
+        differs_within = deployment.storage.differs_within
         self.facts: dict[str, Any] = {
-            **vars(self.storage),
+            **vars(storage),
             **vars(product),
             "dtype": plain_dtype(deployment.inventory),
-            "gguf_block": TABLES["gguf"].get(self.storage.gguf, 0),
+            "gguf_block": TABLES["gguf"].get(storage.gguf, 0),
             "kv": deployment.storage.kv,
             "sm": sm or None,
             "amd": deployment.gpu.architecture.vendor == "amd",
@@ -106,14 +105,14 @@ class _Trial:
             "version": deployment.engine.version,
             "family": deployment.family,
             "is_gated": deployment.sizes.family.get("is_gated", True),
-            "tp": tp,
-            "ep": deployment.ranks["expert_parallel"],
+            "tp": ranks["tp"],
+            "ep": ranks["expert_parallel"],
             "parts": product.ranks,
-            "sharded": is_sharded,
-            "partly": is_sharded and deployment.storage.differs_within(product.modules),
-            "blocks_fit": blocks_fit(product, self.storage.block),
+            "sharded": bool(product.parts),
+            "partly": bool(product.parts) and differs_within(product.modules),
+            "blocks_fit": blocks_fit(product, storage.block),
             "number": product.N,
-            "number_below_tp": tp > product.N,
+            "number_below_tp": ranks["tp"] > product.N,
             "repeats": product.ranks % max(product.N, 1) == 0,
         }
 
@@ -130,11 +129,10 @@ class _Trial:
             if row.relation == "multiple":
                 multiples |= {axis: lcm(multiples.get(axis, 1), bounds[axis]) for axis in bounds}
             broken = list(self._broken(row, bounds))
+            pads_to |= {finding.axis: finding.to for finding in broken if finding.to}
+            self.sizes |= pads_to
             if row.outcome != "ok":  # an ok says nothing of sizes beyond its bounds
                 findings += broken
-            pads = {finding.axis: finding.to for finding in broken if finding.to}
-            self.sizes |= pads
-            pads_to |= pads
             if self._is_witness(row) and not (broken and row.outcome == "ok"):
                 witness = row
         outcomes = {finding.row.outcome for finding in findings}
@@ -143,16 +141,14 @@ class _Trial:
             outcome = "unknown"  # it may be refused
         needs_witness = self.product.kind != "count" or self.product.role in HEAD_DIMS
         if witness is None and needs_witness and outcome in ("ok", "pads"):
-            engine, form = self.deployment.engine, self.storage.form
-            form = self.storage.name if form == "unknown" else form
+            engine, storage = self.deployment.engine, self.product.storage
+            form = storage.name if storage.form == "unknown" else storage.form
             where = f"sm{self.sm}" if self.sm else self.deployment.gpu.key
             needs = f"{engine.name} {engine.version} needs of {self.product.name}"
             outcome, note = "unknown", f"nobody read what {needs} in {form} on {where}"
         elif outcome == "ok" and not self.product.is_sized:
             outcome, note = "unknown", "the config doesn't say its size"
-        return Judgement(
-            self.product, self.storage, outcome, tuple(findings), multiples, pads_to, witness, note
-        )
+        return Judgement(self.product, outcome, tuple(findings), multiples, pads_to, witness, note)
 
     def _is_witness(self, row: Requirement) -> bool:
         """Whether a row is about the product's own format and names the GPUs that it is of, or says
@@ -218,7 +214,7 @@ class _Trial:
             "letter": axis.lower(),
             "n": self.sizes["N"],
             "k": self.sizes["K"],
-            "gcd": gcd(size, self.storage.block),
+            "gcd": gcd(size, self.facts["block"]),
             "side": {"N": "output_size of gate's and up's"}.get(axis, "input_size of down's"),
         }
         kernel = row.kernel.format_map(words)

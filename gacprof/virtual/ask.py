@@ -38,7 +38,6 @@ CHILD = (
     "from gacprof.virtual.questions import main; main()"
 )
 """The package's folder goes last, so that the asked PyTorch's own packages come first."""
-SECTIONS = ("sdpa", "fa2", "efficient", "rows", "products", "stream")
 
 
 # ---- names ----
@@ -105,19 +104,17 @@ def to_runs(first: int, answers: Sequence[int]) -> list[list]:
     runs: list[list] = []
     at = 0
     while at < len(answers):
-        best_end, best_period = at, 1
+        ends = {}
         for period in PERIODS:
             end = pattern_end(answers, at, period)
-            long_enough = period == 1 or end - at >= SHORTEST_REPEAT * period
-            if long_enough and end > best_end:
-                best_end, best_period = end, period
-            if best_end == len(answers):
-                break
-        pattern = [0] * best_period
-        for index in range(at, min(at + best_period, best_end)):
-            pattern[(first + index) % best_period] = answers[index]
-        runs.append([first + at, first + best_end - 1, pattern])
-        at = best_end
+            if period == 1 or end - at >= SHORTEST_REPEAT * period:
+                ends[period] = end
+        period = max(ends, key=ends.__getitem__)
+        pattern = [0] * period
+        for index in range(at, min(at + period, ends[period])):
+            pattern[(first + index) % period] = answers[index]
+        runs.append([first + at, first + ends[period] - 1, pattern])
+        at = ends[period]
     return runs
 
 
@@ -141,7 +138,7 @@ def compressed(section: dict[str, Any]) -> dict[str, Any]:
     for *key, answers in section["rows"]:
         runs = to_runs(section["range"][0], [renumbered[number] for number in answers])
         rows.append([*key, all_runs.setdefault(json.dumps(runs), len(all_runs))])
-    head = {name: section[name] for name in ("by", "range", "asked", "checked") if name in section}
+    head = {key: section[key] for key in ("by", "range", "asked", "checked") if section.get(key)}
     return head | {
         "answers": [json.loads(text) for text in numbers],
         "runs": [json.loads(text) for text in all_runs],
@@ -173,7 +170,8 @@ def table_text(answered: dict[str, Any], device: Profile) -> str:
         raise GacprofError(
             "this PyTorch's choice of SDPA depends on lengths that no table tells apart"
         )
-    release = answered["versions"]["torch"].split("+")[0]
+    versions = answered.pop("versions")
+    release = versions["torch"].split("+")[0]
     name = device.gpu.upper()
     head = {
         "schema": SCHEMA,
@@ -181,13 +179,12 @@ def table_text(answered: dict[str, Any], device: Profile) -> str:
         "device": device.name,
         "release": release,
         "provenance": f"by PyTorch {release}'s dispatcher on a virtual {name}; no kernel was run",
-        "versions": answered["versions"],
+        "versions": versions,
         "profile": device.values,
-        "sections": {section: compressed(answered[section]) for section in SECTIONS},
+        "sections": {name: compressed(section) for name, section in answered.items()},
     }
-    return (
-        json.dumps(head, ensure_ascii=False, separators=(",", ":")).replace('],["', '],\n["') + "\n"
-    )
+    text = json.dumps(head, ensure_ascii=False, separators=(",", ":"))
+    return text.replace('],["', '],\n["') + "\n"
 
 
 def dispatch(

@@ -14,10 +14,11 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from functools import cache, partial
+from collections.abc import Callable, Iterable
+from functools import cache, lru_cache, partial
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -27,7 +28,8 @@ from gacprof.virtual.run import Launch, clear, launches
 
 Answer = str | dict
 Section = dict
-"""``by``: names of a key; ``range``: first and last size; ``answers``: {key: [answer a size]}."""
+"""``by``: names of a key; ``range``: first and last size; ``asked``: what all questions share;
+``answers``: the different ones; ``rows``: ``[*key, [number of an answer by size]]``."""
 
 BACKENDS = {-1: "none", 0: "math", 1: "flash", 2: "efficient", 3: "cudnn"}
 """``torch.nn.attention.SDPBackend``."""
@@ -37,7 +39,9 @@ MASKS = (("none", False), ("none", True), ("float", False), ("bool", False))
 DTYPES = ("bfloat16", "float16", "float32")
 HEADS = 32
 KV_HEADS = 8
-"""Of grouped queries."""
+HEAD_COUNTS = {False: (HEADS, HEADS), True: (HEADS, KV_HEADS)}
+"""(of queries, of keys), by whether queries are grouped."""
+ATTENTION_KEY = ["dtype", "mask", "causal", "gqa", "shape"]
 SHAPES = {
     "prefill": (1, 1024, 1024),
     "prefill 4096": (1, 4096, 4096),
@@ -64,6 +68,23 @@ CHECKS = 20_000
 def sizes(bounds: tuple[int, int]) -> range:
     """Return all sizes of a range, its last one included."""
     return range(bounds[0], bounds[1] + 1)
+
+
+def section(
+    by: list[str],
+    bounds: tuple[int, int],
+    keys: Iterable[tuple],
+    answer: Callable[..., Answer],
+    asked: dict | None = None,
+) -> Section:
+    """Ask for every key at every size: ``answer(size, *key)``."""
+    numbers: dict[str, int] = {}
+    rows = []
+    for key in keys:
+        texts = [json.dumps(answer(size, *key)) for size in sizes(bounds)]
+        rows.append([*key, [numbers.setdefault(text, len(numbers)) for text in texts]])
+    answers = [json.loads(text) for text in numbers]
+    return {"by": by, "range": bounds, "asked": asked, "answers": answers, "rows": rows}
 
 
 def device_tensor(*shape: int, dtype: str = "bfloat16") -> torch.Tensor:
@@ -123,24 +144,23 @@ def choice(
     return BACKENDS[number]
 
 
+def attention_keys(shapes: Iterable[str]) -> list[tuple]:
+    """Return the keys of attention: type, mask, causal, grouped queries and lengths."""
+    combinations = itertools.product(DTYPES, MASKS, HEAD_COUNTS, shapes)
+    return [(dtype, *mask, gqa, shape) for dtype, mask, gqa, shape in combinations]
+
+
 def sdpa() -> Section:
-    """Ask SDPA's choice for every head_dim."""
-    answers = {}
-    keys = itertools.product(DTYPES, MASKS, (False, True), SDPA_SHAPES)
-    for dtype, (mask, causal), gqa, shape in keys:
-        heads = (HEADS, KV_HEADS if gqa else HEADS)
-        q_len, kv_len = SDPA_SHAPES[shape]
-        row = [
-            choice(head_dim, dtype, mask, causal, (1, q_len, kv_len), heads)
-            for head_dim in sizes(SDPA_RANGE)
-        ]
-        answers[dtype, mask, causal, gqa, shape] = row
-    by = ["dtype", "mask", "causal", "gqa", "shape"]
-    return {"by": by, "range": SDPA_RANGE, "asked": {"shapes": SDPA_SHAPES}, "answers": answers}
+    """Ask SDPA's choice for every head_dim; of CHECKS questions with random batch, heads and
+    lengths count those that answer otherwise."""
 
+    def answer(head_dim: int, dtype: str, mask: str, causal: bool, gqa: bool, shape: str) -> str:
+        lengths = (1, *SDPA_SHAPES[shape])
+        return choice(head_dim, dtype, mask, causal, lengths, HEAD_COUNTS[gqa])
 
-def check_sdpa(section: Section) -> int:
-    """Return how many of CHECKS questions with random batch, heads and lengths answer otherwise."""
+    keys = attention_keys(SDPA_SHAPES)
+    choices = section(ATTENTION_KEY, SDPA_RANGE, keys, answer, {"shapes": SDPA_SHAPES})
+    recorded = {tuple(key): numbers for *key, numbers in choices["rows"]}
     draw = random.Random(0)
     differ = 0
     for _ in range(CHECKS):
@@ -154,8 +174,9 @@ def check_sdpa(section: Section) -> int:
         shape = (batch, lengths[0], lengths[1])
         found = choice(head_dim, dtype, mask, causal, shape, heads)
         key = (dtype, mask, causal, groups > 1, sdpa_shape(*lengths))
-        differ += found != section["answers"][key][head_dim - SDPA_RANGE[0]]
-    return differ
+        number = recorded[key][head_dim - SDPA_RANGE[0]]
+        differ += found != choices["answers"][number]
+    return choices | {"checked": {"questions": CHECKS, "differ": differ}}
 
 
 def only(backend: str) -> None:
@@ -166,17 +187,20 @@ def only(backend: str) -> None:
     torch.backends.cuda.enable_cudnn_sdp(False)
 
 
-def attention_launches(head_dim: int, key: tuple) -> list[Launch]:
+def attend(head_dim: int, dtype: str, mask: str, causal: bool, gqa: bool, shape: str) -> None:
+    """Call SDPA for a key of attention."""
+    query, keys, mask_tensor = attention_inputs(
+        head_dim, dtype, mask, SHAPES[shape], HEAD_COUNTS[gqa]
+    )
+    functional.scaled_dot_product_attention(
+        query, keys, keys, mask_tensor, is_causal=causal, enable_gqa=gqa
+    )
+
+
+def attention_launches(head_dim: int, *key: Any) -> list[Launch]:
     """Return the launches of one call of SDPA; none where the backend refuses it."""
-    dtype, mask, causal, gqa, shape = key
-    heads = (HEADS, KV_HEADS if gqa else HEADS)
-    query, keys, mask_tensor = attention_inputs(head_dim, dtype, mask, SHAPES[shape], heads)
     try:
-        return launched(
-            lambda: functional.scaled_dot_product_attention(
-                query, keys, keys, mask_tensor, is_causal=causal, enable_gqa=gqa
-            )
-        )
+        return launched(partial(attend, head_dim, *key))
     except torch.OutOfMemoryError:
         raise
     except RuntimeError:
@@ -187,21 +211,21 @@ FLASH_TRAITS = re.compile(r"Flash_fwd_kernel_traitsILi(\d+)ELi(\d+)ELi(\d+)ELi(\
 """Head_dim, tile and warps in the symbol of a FlashAttention-2 kernel."""
 
 
-def flash_answer(head_dim: int, key: tuple) -> Answer:
+def flash_answer(head_dim: int, *key: Any) -> Answer:
     """Return FlashAttention-2's template (a head_dim), tile, warps and grid for one call.
 
     ``splits`` counts the parts of the keys, summed up by a second kernel where more than one.
     """
-    for launch in attention_launches(head_dim, key):
+    for launch in attention_launches(head_dim, *key):
         traits = FLASH_TRAITS.search(launch.kernel)
         if traits is None or "flash_fwd" not in launch.kernel:
             continue
-        template, block_m, block_n, warps = map(int, traits.groups())
+        template, *tile, warps = map(int, traits.groups())
         split = "splitkv" in launch.kernel
         return {
             "kernel": "flash_fwd_splitkv_kernel" if split else "flash_fwd_kernel",
             "template": template,
-            "tile": [block_m, block_n],
+            "tile": tile,
             "warps": warps,
             "splits": launch.grid[1] if split else 1,
             "grid": list(launch.grid),
@@ -210,33 +234,29 @@ def flash_answer(head_dim: int, key: tuple) -> Answer:
     return "refused"
 
 
-def efficient_answer(head_dim: int, key: tuple) -> Answer:
+def efficient_answer(head_dim: int, *key: Any) -> Answer:
     """Return memory-efficient attention's kernel for one call; its name holds the tile."""
-    for launch in attention_launches(head_dim, key):
+    for launch in attention_launches(head_dim, *key):
         if "fmha" in launch.kernel:
             return launch.kernel
     return "refused"
 
 
-def attention(backend: str, answer: Callable[[int, tuple], Answer], last: int) -> Section:
+def attention(backend: str, answer: Callable[..., Answer], last: int) -> Section:
     """Ask a backend for every head_dim up to ``last``."""
     only(backend)
-    answers = {}
-    for dtype, (mask, causal), gqa, shape in itertools.product(
-        DTYPES, MASKS, (False, True), SHAPES
-    ):
-        if backend == "flash" and (dtype == "float32" or mask != "none"):
-            continue  # refused at every size: PyTorch's FlashAttention-2 takes halves and no mask
-        key = (dtype, mask, causal, gqa, shape)
-        answers[key] = [answer(head_dim, key) for head_dim in sizes((1, last))]
-    by = ["dtype", "mask", "causal", "gqa", "shape"]
+    keys = attention_keys(SHAPES)
+    if backend == "flash":
+        # Else refused at every size: PyTorch's FlashAttention-2 takes halves and no mask.
+        keys = [key for key in keys if key[0] != "float32" and key[1] == "none"]
     asked = {"shapes": SHAPES, "heads": HEADS, "kv_heads": KV_HEADS}
-    return {"by": by, "range": (1, last), "asked": asked, "answers": answers}
+    return section(ATTENTION_KEY, (1, last), keys, answer, asked)
 
 
 # ---- rows ----
 
 
+@lru_cache(maxsize=1)
 def row_calls(dtype: str, tokens: int) -> dict[str, Callable[[int], object]]:
     """Return operators on ``tokens`` rows by name, as functions of a row's length."""
     rows = device_tensor(tokens * ROW_RANGE[1], dtype=dtype)
@@ -266,15 +286,16 @@ def row_calls(dtype: str, tokens: int) -> dict[str, Callable[[int], object]]:
 def rows() -> Section:
     """Ask which kernels serve a row's length; their names in order of launch."""
     torch.cuda.empty_cache()  # of attention's large blocks
-    answers = {}
+    keys = []
     for dtype, tokens in itertools.product(DTYPES, ROW_TOKENS):
-        for operator, call in row_calls(dtype, tokens).items():
-            if operator == "sort" and tokens > SORT_TOKENS:
-                continue
-            answers[operator, dtype, tokens] = [
-                names(launched(partial(call, size))) for size in sizes(ROW_RANGE)
-            ]
-    return {"by": ["operator", "dtype", "tokens"], "range": ROW_RANGE, "answers": answers}
+        for operator in row_calls(dtype, tokens):
+            if operator != "sort" or tokens <= SORT_TOKENS:
+                keys.append((operator, dtype, tokens))
+
+    def answer(size: int, operator: str, dtype: str, tokens: int) -> str:
+        return names(launched(partial(row_calls(dtype, tokens)[operator], size)))
+
+    return section(["operator", "dtype", "tokens"], ROW_RANGE, keys, answer)
 
 
 # ---- rows by Triton's compiler ----
@@ -287,19 +308,18 @@ def stream() -> Section:
 
     from gacprof.operators.stream_triton import BLOCK, KERNELS
 
-    answers = {}
-    for operator, dtype in itertools.product(KERNELS, DTYPES):
-        program = triton.jit(KERNELS[operator])[(1,)]
-        result = torch.float32 if operator == "row_sum" else getattr(torch, dtype)
-        row = []
-        for size in sizes(STREAM_RANGE):
-            rows = device_tensor(1, size, dtype=dtype)
-            target = torch.empty_like(rows, dtype=result)
-            kernel = program(rows, target, size, BLOCK=BLOCK)
-            row.append(compiled(kernel.asm["ptx"], kernel.asm["cubin"]))
-        answers[operator, dtype] = row
+    programs = {name: triton.jit(kernel)[(1,)] for name, kernel in KERNELS.items()}
+
+    def answer(size: int, operator: str, dtype: str) -> Answer:
+        rows = device_tensor(1, size, dtype=dtype)
+        result = torch.float32 if operator == "row_sum" else rows.dtype
+        target = torch.empty_like(rows, dtype=result)
+        kernel = programs[operator](rows, target, size, BLOCK=BLOCK)
+        return compiled(kernel.asm["ptx"], kernel.asm["cubin"])
+
+    keys = itertools.product(KERNELS, DTYPES)
     asked = {"triton": triton.__version__}
-    return {"by": ["operator", "dtype"], "range": STREAM_RANGE, "asked": asked, "answers": answers}
+    return section(["operator", "dtype"], STREAM_RANGE, keys, answer, asked)
 
 
 @cache
@@ -347,70 +367,43 @@ def grouped_mm(shape: dict[str, int]) -> object:
 
 
 PRODUCTS: dict[str, Callable[[dict[str, int]], object]] = {
-    "_scaled_mm tensorwise": lambda shape: scaled_mm(shape, rowwise=False),
-    "_scaled_mm rowwise": lambda shape: scaled_mm(shape, rowwise=True),
+    "_scaled_mm tensorwise": partial(scaled_mm, rowwise=False),
+    "_scaled_mm rowwise": partial(scaled_mm, rowwise=True),
     "_int_mm": int_mm,
     "_grouped_mm": grouped_mm,
 }
 
 
-def product_answer(operator: str, shape: dict[str, int]) -> Answer:
+def product_answer(size: int, operator: str, axis: str) -> Answer:
     """Return the kernels of one product, or why it is refused."""
     try:
-        return names(launched(partial(PRODUCTS[operator], shape)))
+        return names(launched(partial(PRODUCTS[operator], PRODUCT | {axis: size})))
     except (RuntimeError, ValueError) as error:
         return refusal(error)
 
 
 def products() -> Section:
     """Ask what special products take, by the size of each axis."""
-    answers = {}
-    for operator, axis in itertools.product(PRODUCTS, PRODUCT):
-        answers[operator, axis] = [
-            product_answer(operator, PRODUCT | {axis: size}) for size in sizes(PRODUCT_RANGE)
-        ]
+    keys = itertools.product(PRODUCTS, PRODUCT)
     asked = {"other axes": PRODUCT, "groups": GROUPS}
-    by = ["operator", "axis"]
-    return {"by": by, "range": PRODUCT_RANGE, "asked": asked, "answers": answers}
+    return section(["operator", "axis"], PRODUCT_RANGE, keys, product_answer, asked)
 
 
-# ---- all of them ----
-
-
-def versions() -> dict[str, str]:
-    """Return the versions that answers depend on."""
-    return {
+def main() -> None:
+    """Write the answers, and the versions they depend on, to the command line's last file."""
+    versions = {
         "torch": torch.__version__,
         "cuda": str(torch.version.cuda),
         "cudnn": str(torch.backends.cudnn.version()),
         "archs": " ".join(torch.cuda.get_arch_list()),
     }
-
-
-def sections() -> Iterator[tuple[str, Section]]:
-    """Yield the sections of a table by name."""
-    choices = sdpa()
-    choices["checked"] = {"questions": CHECKS, "differ": check_sdpa(choices)}
-    yield "sdpa", choices
-    yield "fa2", attention("flash", flash_answer, 256)
-    yield "efficient", attention("efficient", efficient_answer, SDPA_RANGE[1])
-    yield "rows", rows()
-    yield "products", products()
-    yield "stream", stream()
-
-
-def numbered(section: Section) -> Section:
-    """Return a section with its different answers in a list and their numbers in each row."""
-    numbers: dict[str, int] = {}
-    rows = []
-    for key, answers in section["answers"].items():
-        texts = (json.dumps(answer) for answer in answers)
-        rows.append([*key, [numbers.setdefault(text, len(numbers)) for text in texts]])
-    return section | {"answers": [json.loads(text) for text in numbers], "rows": rows}
-
-
-def main() -> None:
-    """Write the answers to the file named last on the command line."""
-    answered: dict[str, object] = {"versions": versions()}
-    answered |= {name: numbered(section) for name, section in sections()}
+    answered = {
+        "versions": versions,
+        "sdpa": sdpa(),
+        "fa2": attention("flash", flash_answer, 256),
+        "efficient": attention("efficient", efficient_answer, SDPA_RANGE[1]),
+        "rows": rows(),
+        "products": products(),
+        "stream": stream(),
+    }
     Path(sys.argv[-1]).write_text(json.dumps(answered), encoding="utf-8")
