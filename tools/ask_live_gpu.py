@@ -51,11 +51,10 @@ def live_choices(section: Section) -> list[tuple[tuple, int, str, str]]:
     """Ask SDPA's choice at every head_dim: (key, head_dim, recorded, live)."""
     choices = []
     for key in section.keys:
-        dtype, mask, causal, gqa, shape = key
-        heads = questions.HEAD_COUNTS[gqa]
+        *_, gqa, shape = key
         lengths = (1, *questions.SDPA_SHAPES[shape])
-        for head_dim in questions.sizes(questions.SDPA_RANGE):
-            live = questions.choice(head_dim, dtype, mask, causal, lengths, heads)
+        for head_dim in questions.SDPA_SIZES:
+            live = questions.choice(head_dim, key, lengths, questions.HEAD_COUNTS[gqa])
             choices.append((key, head_dim, section.lookup(head_dim, *key), live))
     return choices
 
@@ -63,7 +62,7 @@ def live_choices(section: Section) -> list[tuple[tuple, int, str, str]]:
 def attend(backend: str, head_dim: int, key: tuple) -> None:
     """Call SDPA with one backend alone."""
     questions.only(backend)
-    questions.attend(head_dim, *key)
+    questions.attend(head_dim, key)
 
 
 def kernel_questions(table: DispatchTable) -> Iterator[Question]:

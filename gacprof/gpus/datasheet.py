@@ -20,7 +20,7 @@ NO_GPUS = ("any", "cpu", "cpu-amx")
 """What can stand in place of a GPU: an open one, and CPUs."""
 
 GPU_TABLES = shipped_table(SHEET, dict[str, Any])
-"""``gpus``; ``no_sheet`` are architectures of GPUs of which nothing else is said."""
+"""Its words are explained there; ``no_sheet`` are GPUs of which only the architecture is known."""
 
 
 @dataclass(frozen=True)

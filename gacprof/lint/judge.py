@@ -114,6 +114,8 @@ class _Trial:
             "number": product.N,
             "number_below_tp": ranks["tp"] > product.N,
             "repeats": product.ranks % max(product.N, 1) == 0,
+            "64*tp": 64 * ranks["tp"],
+            "max(64,group)": max(64, storage.group),
         }
 
     def run(self) -> Judgement:
@@ -164,7 +166,7 @@ class _Trial:
         """Bounds by axis (N, K, global), without those of words that mean nothing here."""
         width, hidden = ("K", "N") if self.product.split == "row" else ("N", "K")
         axes = {"N": "N", "K": "K", "whole": "global", "width": width, "hidden": hidden}
-        resolved = {axes[axis]: _number(bound, self.facts) for axis, bound in bounds.items()}
+        resolved = {axes[axis]: int(self.facts.get(str(b), b)) for axis, b in bounds.items()}
         if self.product.is_by_heads:  # that heads divide is required of their count
             resolved.pop("global", None)
         return {axis: bound for axis, bound in resolved.items() if bound > 0}
@@ -206,17 +208,10 @@ class _Trial:
         if row.outcome == "pads":
             to = self._resolve(row.to).get(axis, bound)
             target = -(-size // to) * to
-        words = {
-            **self.facts,
-            "size": size,
-            "multiple": bound,
-            "axis": axis,
-            "letter": axis.lower(),
-            "n": self.sizes["N"],
-            "k": self.sizes["K"],
-            "gcd": gcd(size, self.facts["block"]),
-            "side": {"N": "output_size of gate's and up's"}.get(axis, "input_size of down's"),
-        }
+        side = "output_size of gate's and up's" if axis == "N" else "input_size of down's"
+        words = self.facts | {"size": size, "multiple": bound, "axis": axis, "side": side}
+        words |= {"letter": axis.lower(), "gcd": gcd(size, self.facts["block"])}
+        words |= {"n": self.sizes["N"], "k": self.sizes["K"]}
         kernel = row.kernel.format_map(words)
         broken = f"{size} is no multiple of {bound}"
         plain = {"pads": f"{broken}: padded to {target}", "falls back": f"{broken}: {kernel}"}
@@ -235,15 +230,6 @@ def blocks_fit(product: RankProduct, block: int) -> bool:
     parts = [part for part in product.parts if part.N % block]
     reads_beyond = any(p.ranks * -(-p.N // block) > -(-p.whole // block) for p in parts)
     return apart == -(-product.N // block) and not reads_beyond
-
-
-def _number(bound: int | str, words: Mapping[str, Any]) -> int:
-    """A bound in figures, ``64*tp`` and ``max(64,group)`` too; 0 for a word that means nothing."""
-    text = str(bound)
-    if text.startswith("max("):
-        return max(_number(part, words) for part in text[4:-1].split(","))
-    factors = [words.get(part, part) for part in text.split("*")]
-    return max(prod(map(int, factors)), 0)
 
 
 def overall(judgements: Iterable[Judgement]) -> Outcome:

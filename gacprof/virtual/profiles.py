@@ -9,20 +9,7 @@ from gacprof.core.errors import GacprofError
 from gacprof.gpus.architectures import ARCHITECTURE_TABLES
 from gacprof.gpus.datasheet import GPU_TABLES, GPUS, gpu_row
 
-ATTRIBUTES = {
-    "clock_khz": 13,
-    "sms": 16,
-    "memory_khz": 36,
-    "bus_bits": 37,
-    "l2_bytes": 38,
-    "threads_per_sm": 39,
-    "shared_bytes_per_sm": 81,
-    "shared_bytes_per_block": 97,
-    "blocks_per_sm": 106,
-    "clusters": 120,
-    "code": 255,
-}
-"""Numbers of ``CUdevice_attribute`` in cuda.h; ``code`` is the stand-in's own."""
+ATTRIBUTES: dict[str, int] = GPU_TABLES["attributes"]
 CAPABILITY_MAJOR = 75
 CAPABILITY_MINOR = 76
 

@@ -14,11 +14,10 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, lru_cache, partial
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.nn import functional
@@ -33,13 +32,11 @@ Section = dict
 
 BACKENDS = {-1: "none", 0: "math", 1: "flash", 2: "efficient", 3: "cudnn"}
 """``torch.nn.attention.SDPBackend``."""
-SDPA_RANGE = (1, 512)
+SDPA_SIZES = range(1, 513)
 MASKS = (("none", False), ("none", True), ("float", False), ("bool", False))
 """(mask, causal); PyTorch takes no mask beside causal."""
 DTYPES = ("bfloat16", "float16", "float32")
-HEADS = 32
-KV_HEADS = 8
-HEAD_COUNTS = {False: (HEADS, HEADS), True: (HEADS, KV_HEADS)}
+HEAD_COUNTS = {False: (32, 32), True: (32, 8)}
 """(of queries, of keys), by whether queries are grouped."""
 ATTENTION_KEY = ["dtype", "mask", "causal", "gqa", "shape"]
 SHAPES = {
@@ -51,39 +48,33 @@ SHAPES = {
     "decode batch 64": (64, 1, 1024),
 }
 """(batch, queries, keys) of the questions that launch attention, with 32 heads."""
-ROW_RANGE = (1, 8192)
+ROW_SIZES = range(1, 8193)
 ROW_TOKENS = (1, 16, 4096)
 SORT_TOKENS = 16
 """Sorting copies its rows, which a virtual GPU does: more of them take minutes."""
 VOCABULARY = 1000
-STREAM_RANGE = (1, 256)
-ELEMENTS = {"": 1, "2": 2, "4": 4, "8": 8}
-"""Of a load in PTX, by the number behind its ``.v``."""
-PRODUCT_RANGE = (1, 512)
+STREAM_SIZES = range(1, 257)
+PRODUCT_SIZES = range(1, 513)
 PRODUCT = {"M": 64, "N": 256, "K": 256}
 GROUPS = 4
 CHECKS = 20_000
 
 
-def sizes(bounds: tuple[int, int]) -> range:
-    """Return all sizes of a range, its last one included."""
-    return range(bounds[0], bounds[1] + 1)
-
-
 def section(
     by: list[str],
-    bounds: tuple[int, int],
+    sizes: range,
     keys: Iterable[tuple],
-    answer: Callable[..., Answer],
+    answer: Callable[[int, tuple], Answer],
     asked: dict | None = None,
 ) -> Section:
-    """Ask for every key at every size: ``answer(size, *key)``."""
+    """Ask for every key at every size."""
     numbers: dict[str, int] = {}
     rows = []
     for key in keys:
-        texts = [json.dumps(answer(size, *key)) for size in sizes(bounds)]
+        texts = [json.dumps(answer(size, key)) for size in sizes]
         rows.append([*key, [numbers.setdefault(text, len(numbers)) for text in texts]])
     answers = [json.loads(text) for text in numbers]
+    bounds = (sizes[0], sizes[-1])
     return {"by": by, "range": bounds, "asked": asked, "answers": answers, "rows": rows}
 
 
@@ -93,7 +84,7 @@ def device_tensor(*shape: int, dtype: str = "bfloat16") -> torch.Tensor:
 
 
 def attention_inputs(
-    head_dim: int, dtype: str, mask: str, shape: tuple[int, int, int], heads: tuple[int, int]
+    head_dim: int, dtype: str, mask: str, shape: Sequence[int], heads: Sequence[int]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """Return queries, keys (values are the same tensor) and the mask of an attention call."""
     batch, q_len, kv_len = shape
@@ -125,22 +116,11 @@ def launched(call: Callable[[], object]) -> list[Launch]:
     return launches()
 
 
-# ---- attention ----
-
-
-def choice(
-    head_dim: int,
-    dtype: str,
-    mask: str,
-    causal: bool,
-    shape: tuple[int, int, int],
-    heads: tuple[int, int],
-) -> str:
+def choice(head_dim: int, key: tuple, shape: Sequence[int], heads: Sequence[int]) -> str:
     """Return the backend that scaled_dot_product_attention takes."""
-    query, key, mask_tensor = attention_inputs(head_dim, dtype, mask, shape, heads)
-    number = torch._fused_sdp_choice(
-        query, key, key, mask_tensor, 0.0, causal, enable_gqa=heads[0] != heads[1]
-    )
+    dtype, mask, causal, gqa, _ = key
+    query, keys, mask_tensor = attention_inputs(head_dim, dtype, mask, shape, heads)
+    number = torch._fused_sdp_choice(query, keys, keys, mask_tensor, 0.0, causal, enable_gqa=gqa)
     return BACKENDS[number]
 
 
@@ -154,12 +134,12 @@ def sdpa() -> Section:
     """Ask SDPA's choice for every head_dim; of CHECKS questions with random batch, heads and
     lengths count those that answer otherwise."""
 
-    def answer(head_dim: int, dtype: str, mask: str, causal: bool, gqa: bool, shape: str) -> str:
-        lengths = (1, *SDPA_SHAPES[shape])
-        return choice(head_dim, dtype, mask, causal, lengths, HEAD_COUNTS[gqa])
+    def answer(head_dim: int, key: tuple) -> str:
+        *_, gqa, shape = key
+        return choice(head_dim, key, (1, *SDPA_SHAPES[shape]), HEAD_COUNTS[gqa])
 
     keys = attention_keys(SDPA_SHAPES)
-    choices = section(ATTENTION_KEY, SDPA_RANGE, keys, answer, {"shapes": SDPA_SHAPES})
+    choices = section(ATTENTION_KEY, SDPA_SIZES, keys, answer, {"shapes": SDPA_SHAPES})
     recorded = {tuple(key): numbers for *key, numbers in choices["rows"]}
     draw = random.Random(0)
     differ = 0
@@ -169,12 +149,10 @@ def sdpa() -> Section:
             lengths[1] = lengths[0]
         kv_heads, groups = draw.choice((1, 2, 8)), draw.choice((1, 1, 4, 7))
         dtype, (mask, causal) = draw.choice(DTYPES), draw.choice(MASKS)
-        head_dim, batch = draw.randint(*SDPA_RANGE), draw.choice((1, 2, 16))
-        heads = (kv_heads * groups, kv_heads)
-        shape = (batch, lengths[0], lengths[1])
-        found = choice(head_dim, dtype, mask, causal, shape, heads)
+        head_dim, batch = draw.randint(SDPA_SIZES[0], SDPA_SIZES[-1]), draw.choice((1, 2, 16))
         key = (dtype, mask, causal, groups > 1, sdpa_shape(*lengths))
-        number = recorded[key][head_dim - SDPA_RANGE[0]]
+        number = recorded[key][SDPA_SIZES.index(head_dim)]
+        found = choice(head_dim, key, (batch, *lengths), (kv_heads * groups, kv_heads))
         differ += found != choices["answers"][number]
     return choices | {"checked": {"questions": CHECKS, "differ": differ}}
 
@@ -187,20 +165,20 @@ def only(backend: str) -> None:
     torch.backends.cuda.enable_cudnn_sdp(False)
 
 
-def attend(head_dim: int, dtype: str, mask: str, causal: bool, gqa: bool, shape: str) -> None:
+def attend(head_dim: int, key: tuple) -> None:
     """Call SDPA for a key of attention."""
-    query, keys, mask_tensor = attention_inputs(
-        head_dim, dtype, mask, SHAPES[shape], HEAD_COUNTS[gqa]
-    )
+    dtype, mask, causal, gqa, shape = key
+    inputs = attention_inputs(head_dim, dtype, mask, SHAPES[shape], HEAD_COUNTS[gqa])
+    query, keys, mask_tensor = inputs
     functional.scaled_dot_product_attention(
         query, keys, keys, mask_tensor, is_causal=causal, enable_gqa=gqa
     )
 
 
-def attention_launches(head_dim: int, *key: Any) -> list[Launch]:
+def attention_launches(head_dim: int, key: tuple) -> list[Launch]:
     """Return the launches of one call of SDPA; none where the backend refuses it."""
     try:
-        return launched(partial(attend, head_dim, *key))
+        return launched(partial(attend, head_dim, key))
     except torch.OutOfMemoryError:
         raise
     except RuntimeError:
@@ -211,12 +189,12 @@ FLASH_TRAITS = re.compile(r"Flash_fwd_kernel_traitsILi(\d+)ELi(\d+)ELi(\d+)ELi(\
 """Head_dim, tile and warps in the symbol of a FlashAttention-2 kernel."""
 
 
-def flash_answer(head_dim: int, *key: Any) -> Answer:
+def flash_answer(head_dim: int, key: tuple) -> Answer:
     """Return FlashAttention-2's template (a head_dim), tile, warps and grid for one call.
 
     ``splits`` counts the parts of the keys, summed up by a second kernel where more than one.
     """
-    for launch in attention_launches(head_dim, *key):
+    for launch in attention_launches(head_dim, key):
         traits = FLASH_TRAITS.search(launch.kernel)
         if traits is None or "flash_fwd" not in launch.kernel:
             continue
@@ -234,47 +212,41 @@ def flash_answer(head_dim: int, *key: Any) -> Answer:
     return "refused"
 
 
-def efficient_answer(head_dim: int, *key: Any) -> Answer:
+def efficient_answer(head_dim: int, key: tuple) -> Answer:
     """Return memory-efficient attention's kernel for one call; its name holds the tile."""
-    for launch in attention_launches(head_dim, *key):
+    for launch in attention_launches(head_dim, key):
         if "fmha" in launch.kernel:
             return launch.kernel
     return "refused"
 
 
-def attention(backend: str, answer: Callable[..., Answer], last: int) -> Section:
+def attention(backend: str, answer: Callable[[int, tuple], Answer], last: int) -> Section:
     """Ask a backend for every head_dim up to ``last``."""
     only(backend)
     keys = attention_keys(SHAPES)
     if backend == "flash":
         # Else refused at every size: PyTorch's FlashAttention-2 takes halves and no mask.
         keys = [key for key in keys if key[0] != "float32" and key[1] == "none"]
-    asked = {"shapes": SHAPES, "heads": HEADS, "kv_heads": KV_HEADS}
-    return section(ATTENTION_KEY, (1, last), keys, answer, asked)
-
-
-# ---- rows ----
+    asked = {"shapes": SHAPES, "heads": 32, "kv_heads": 8}
+    return section(ATTENTION_KEY, range(1, last + 1), keys, answer, asked)
 
 
 @lru_cache(maxsize=1)
 def row_calls(dtype: str, tokens: int) -> dict[str, Callable[[int], object]]:
     """Return operators on ``tokens`` rows by name, as functions of a row's length."""
-    rows = device_tensor(tokens * ROW_RANGE[1], dtype=dtype)
-    table = device_tensor(VOCABULARY * ROW_RANGE[1], dtype=dtype)
+    rows = device_tensor(tokens * ROW_SIZES[-1], dtype=dtype)
+    table = device_tensor(VOCABULARY * ROW_SIZES[-1], dtype=dtype)
     index = torch.zeros(tokens, dtype=torch.long, device="cuda")
 
     def matrix(size: int) -> torch.Tensor:
         return rows[: tokens * size].view(tokens, size)
 
-    def weight(size: int) -> torch.Tensor:
-        return table[:size]
-
     return {
         "softmax": lambda size: torch.softmax(matrix(size), -1),
         "layer_norm": lambda size: functional.layer_norm(
-            matrix(size), (size,), weight(size), weight(size)
+            matrix(size), (size,), table[:size], table[:size]
         ),
-        "rms_norm": lambda size: functional.rms_norm(matrix(size), (size,), weight(size)),
+        "rms_norm": lambda size: functional.rms_norm(matrix(size), (size,), table[:size]),
         "cat": lambda size: torch.cat((matrix(size), matrix(size)), -1),
         "embedding": lambda size: functional.embedding(
             index, table[: VOCABULARY * size].view(VOCABULARY, size)
@@ -292,13 +264,11 @@ def rows() -> Section:
             if operator != "sort" or tokens <= SORT_TOKENS:
                 keys.append((operator, dtype, tokens))
 
-    def answer(size: int, operator: str, dtype: str, tokens: int) -> str:
+    def answer(size: int, key: tuple) -> str:
+        operator, dtype, tokens = key
         return names(launched(partial(row_calls(dtype, tokens)[operator], size)))
 
-    return section(["operator", "dtype", "tokens"], ROW_RANGE, keys, answer)
-
-
-# ---- rows by Triton's compiler ----
+    return section(["operator", "dtype", "tokens"], ROW_SIZES, keys, answer)
 
 
 def stream() -> Section:
@@ -310,7 +280,8 @@ def stream() -> Section:
 
     programs = {name: triton.jit(kernel)[(1,)] for name, kernel in KERNELS.items()}
 
-    def answer(size: int, operator: str, dtype: str) -> Answer:
+    def answer(size: int, key: tuple) -> Answer:
+        operator, dtype = key
         rows = device_tensor(1, size, dtype=dtype)
         result = torch.float32 if operator == "row_sum" else rows.dtype
         target = torch.empty_like(rows, dtype=result)
@@ -319,7 +290,7 @@ def stream() -> Section:
 
     keys = itertools.product(KERNELS, DTYPES)
     asked = {"triton": triton.__version__}
-    return section(["operator", "dtype"], STREAM_RANGE, keys, answer, asked)
+    return section(["operator", "dtype"], STREAM_SIZES, keys, answer, asked)
 
 
 @cache
@@ -334,11 +305,8 @@ def compiled(ptx: str, cubin: bytes) -> dict[str, int]:
         usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     registers = re.search(r"REG:(\d+)", usage)
     assert registers, usage
-    widest = max(ELEMENTS[number] * int(bits) // 8 for number, bits in loads)
+    widest = max(int(elements or 1) * int(bits) // 8 for elements, bits in loads)
     return {"load_bytes": widest, "registers": int(registers[1])}
-
-
-# ---- products with kernels or refusals of their own ----
 
 
 def scaled_mm(shape: dict[str, int], rowwise: bool) -> object:
@@ -374,8 +342,9 @@ PRODUCTS: dict[str, Callable[[dict[str, int]], object]] = {
 }
 
 
-def product_answer(size: int, operator: str, axis: str) -> Answer:
+def product_answer(size: int, key: tuple) -> Answer:
     """Return the kernels of one product, or why it is refused."""
+    operator, axis = key
     try:
         return names(launched(partial(PRODUCTS[operator], PRODUCT | {axis: size})))
     except (RuntimeError, ValueError) as error:
@@ -386,7 +355,7 @@ def products() -> Section:
     """Ask what special products take, by the size of each axis."""
     keys = itertools.product(PRODUCTS, PRODUCT)
     asked = {"other axes": PRODUCT, "groups": GROUPS}
-    return section(["operator", "axis"], PRODUCT_RANGE, keys, product_answer, asked)
+    return section(["operator", "axis"], PRODUCT_SIZES, keys, product_answer, asked)
 
 
 def main() -> None:
@@ -401,7 +370,7 @@ def main() -> None:
         "versions": versions,
         "sdpa": sdpa(),
         "fa2": attention("flash", flash_answer, 256),
-        "efficient": attention("efficient", efficient_answer, SDPA_RANGE[1]),
+        "efficient": attention("efficient", efficient_answer, SDPA_SIZES[-1]),
         "rows": rows(),
         "products": products(),
         "stream": stream(),

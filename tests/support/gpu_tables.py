@@ -36,6 +36,7 @@ class GpuTables(TypedDict):
     sources: dict[str, str]
     gpus: dict[str, GpuRow]
     no_sheet: dict[str, str]
+    attributes: dict[str, int]
 
 
 class TierRow(TypedDict):
