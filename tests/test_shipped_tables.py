@@ -17,7 +17,7 @@ from gacprof.kernels.attention import ATTENTION, AttentionTables
 from gacprof.kernels.names import NAMES, NameTables
 from gacprof.kernels.requirements import DEMANDS, EngineTable, FormatTables
 from gacprof.lint.products import COUNTS_FILE, CountTables
-from gacprof.virtual.stubs import LIBRARIES_FILE
+from gacprof.virtual.build import LIBRARIES_FILE
 from gacprof.workload.roles import ROLES_FILE, Rows
 
 PACKAGE = Path(gacprof.__file__).parent

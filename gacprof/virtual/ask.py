@@ -40,9 +40,6 @@ CHILD = (
 """The package's folder goes last, so that the asked PyTorch's own packages come first."""
 
 
-# ---- names ----
-
-
 @cache
 def short_name(kernel: str) -> str:
     """Return a kernel's name as tables show it: without namespaces, parameters, long arguments."""
@@ -90,9 +87,6 @@ def named(answer: Any) -> Any:
     if not isinstance(answer, str) or answer.startswith("refused"):
         return answer
     return " + ".join(dict.fromkeys(short_name(kernel) for kernel in answer.split(" + ")))
-
-
-# ---- runs ----
 
 
 def to_runs(first: int, answers: Sequence[int]) -> list[list]:
@@ -144,9 +138,6 @@ def compressed(section: dict[str, Any]) -> dict[str, Any]:
         "runs": [json.loads(text) for text in all_runs],
         "rows": rows,
     }
-
-
-# ---- the table ----
 
 
 def ask(gpu: str, python: Path) -> dict[str, Any]:

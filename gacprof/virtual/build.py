@@ -1,7 +1,8 @@
 """Build the stand-in libraries for an installed PyTorch, once, into the user's cache.
 
 gcc compiles the C files beside this one against the CUDA headers that PyTorch's own wheels bring,
-or a toolkit's.
+or a toolkit's. The rest of what these declare is written here: what each function does says
+``libraries.toml``, how it does it ``stubs.h``.
 """
 
 from __future__ import annotations
@@ -12,14 +13,17 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gacprof.core.errors import GacprofError
-from gacprof.virtual.stubs import LIBRARIES, declared, defined, entry_source, stub_source
+from gacprof.core.files import shipped_table
 
 SOURCES = Path(__file__).parent
+LIBRARIES_FILE = SOURCES / "libraries.toml"
+LIBRARIES = shipped_table(LIBRARIES_FILE, dict[str, dict[str, Any]])
 KEY_HEADERS = ("cuda.h", "cudaTypedefs.h", "cuda_runtime_api.h", "cublasLt.h", "cupti.h")
 FIND_PACKAGES = "import sysconfig; print(sysconfig.get_path('purelib'))"
 
@@ -82,8 +86,7 @@ def header_folders(torch: CudaTorch) -> list[Path]:
 def cache_folder(folders: Sequence[Path]) -> Path:
     """Return the folder of the libraries built from these sources and headers."""
     digest = hashlib.sha256()
-    files = [SOURCES / name for name in ("build.py", "stubs.py", "libraries.toml")]
-    files += sorted(SOURCES.glob("*.[ch]"))
+    files = [SOURCES / "build.py", LIBRARIES_FILE, *sorted(SOURCES.glob("*.[ch]"))]
     for header in KEY_HEADERS:
         files.append(next(f / header for f in folders if (f / header).exists()))
     for file in files:
@@ -119,6 +122,65 @@ def link(library: str, objects: Sequence[Path], folder: Path) -> None:
         command += [str(folder / "libcuda.so.1"), "-Wl,-rpath,$ORIGIN"]
     subprocess.run(command, check=True, capture_output=True)
     (folder / library.rpartition(".")[0]).symlink_to(library)  # for a program that links with it
+
+
+def declared(library: str, folders: Iterable[Path]) -> set[str]:
+    """Return the function names that a library's public headers declare."""
+    row = LIBRARIES[library]
+    text = "".join(f"#include <{header}>\n" for header in row["headers"])
+    command = ["gcc", "-E", "-D__CUDA_API_VERSION_INTERNAL", *(f"-I{f}" for f in folders), "-"]
+    headers = subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
+    return {name for name in re.findall(row["names"], headers) if not name.endswith("_t")}
+
+
+def defined(objects: Iterable[Path]) -> set[str]:
+    """Return the function names that compiled objects define."""
+    command = ["nm", "--defined-only", "--extern-only", *map(str, objects)]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return {line.split()[2] for line in output.splitlines() if " T " in line}
+
+
+def stub_source(library: str, missing: Iterable[str]) -> str:
+    """Return the C source of a library's functions that are declared and not written."""
+    row = LIBRARIES[library]
+    forwards, not_supported = row.get("forwards", {}), row["not_supported"]
+    lines = [f"#define {library.upper()}", f"#define NOT_SUPPORTED {not_supported}"]
+    lines.append('#include "stubs.h"')
+    for name in sorted({*missing, *forwards}):
+        if name in forwards:
+            lines.append(f"FORWARD({name}, {forwards[name]})")
+        elif name in row.get("succeed", ()) or not not_supported:
+            lines.append(f"SUCCEED({name})")
+        else:
+            lines.append(f"REFUSE({name})")
+    return "\n".join(lines) + "\n"
+
+
+def entry_source(names: set[str], folders: Iterable[Path]) -> str:
+    """Return the C table of driver functions by name and CUDA version, for cuGetProcAddress.
+
+    cudaTypedefs.h lists the versions of a name, cuda.h the suffix of its newest: the versions of
+    one name in order are its symbols in order, ``cuMemAlloc`` and ``cuMemAlloc_v2``.
+    """
+    folder = next(f for f in folders if (f / "cudaTypedefs.h").exists())
+    typedefs = (folder / "cudaTypedefs.h").read_text(encoding="utf-8", errors="replace")
+    header = (folder / "cuda.h").read_text(encoding="utf-8", errors="replace")
+    newest = dict(re.findall(r"#define (cu\w+)\s+\1_v(\d+)\s", header))
+    versions: dict[str, set[int]] = {name: set() for name in names if "_v" not in name}
+    for name, version in re.findall(r"PFN_(cu\w+?)_v(\d+)\)", typedefs):
+        versions.setdefault(name, set()).add(int(version))
+    symbols, rows = set(), []
+    for name in sorted(versions):
+        ordered = sorted(versions[name]) or [0]
+        first = int(newest.get(name, "1")) - len(ordered) + 1
+        for suffix, version in enumerate(ordered, first):
+            symbol = name if suffix <= 1 else f"{name}_v{suffix}"
+            if symbol in names:
+                symbols.add(symbol)
+                rows.append(f'    {{"{name}", {version}, {symbol}}},')
+    externs = [f"extern int {symbol}();" for symbol in sorted(symbols)]
+    head = "const struct gacprof_entry gacprof_entries[] = {"
+    return "\n".join(['#include "virtual.h"', *externs, head, *rows, "    {0, 0, 0}};"]) + "\n"
 
 
 def build(torch: CudaTorch, folders: Sequence[Path], folder: Path) -> None:

@@ -227,7 +227,8 @@ def attention(backend: str, answer: Callable[[int, tuple], Answer], last: int) -
     if backend == "flash":
         # Else refused at every size: PyTorch's FlashAttention-2 takes halves and no mask.
         keys = [key for key in keys if key[0] != "float32" and key[1] == "none"]
-    asked = {"shapes": SHAPES, "heads": 32, "kv_heads": 8}
+    heads, kv_heads = HEAD_COUNTS[True]
+    asked = {"shapes": SHAPES, "heads": heads, "kv_heads": kv_heads}
     return section(ATTENTION_KEY, range(1, last + 1), keys, answer, asked)
 
 

@@ -1,4 +1,4 @@
-/* Functions that stubs.py writes; NOT_SUPPORTED is the library's own error. */
+/* Functions that build.py writes; NOT_SUPPORTED is the library's own error. */
 #include <stdio.h>
 #include <stdlib.h>
 
