@@ -16,7 +16,7 @@ from gacprof.gpus.datasheet import SHEET
 from gacprof.kernels.attention import ATTENTION, AttentionTables
 from gacprof.kernels.names import NAMES, NameTables
 from gacprof.kernels.requirements import DEMANDS, EngineTable, FormatTables
-from gacprof.lint.products import COUNTS_FILE, CountTables
+from gacprof.lint.products import COUNTS_FILE
 from gacprof.virtual.build import LIBRARIES_FILE
 from gacprof.workload.roles import ROLES_FILE, Rows
 
@@ -31,7 +31,7 @@ MODELS: dict[Path, type] = {
     NAMES: NameTables,
     SHEET: GpuTables,
     ROLES_FILE: Rows,
-    COUNTS_FILE: CountTables,
+    COUNTS_FILE: dict[str, dict[str, list[str]]],
 }
 for engine in shipped_table(DEMANDS / "engines.toml", dict[str, list[str]]):
     MODELS[DEMANDS / f"{engine}.toml"] = EngineTable

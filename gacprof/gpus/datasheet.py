@@ -80,8 +80,7 @@ def gpu_facts(name: str) -> GpuFacts:
 
 
 def _plain(name: str) -> str:
-    short = name.lower().replace("nvidia", "").replace("geforce", "").replace("sxm", "")
-    return "".join(letter for letter in short if letter.isalnum())
+    return re.sub(r"nvidia|geforce|sxm|[\W_]", "", name.lower())
 
 
 def find_gpu(text: str) -> GpuFacts:

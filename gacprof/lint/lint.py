@@ -66,8 +66,7 @@ def lint(
     Returns
     -------
     LintReport
-        A verdict for each product: ok, pads, falls back, wrong, refused or unknown, with the
-        engine's words, source and version; and what makes it better, tried.
+        A verdict for each product, with its source, and what makes it better, tried.
 
     Raises
     ------

@@ -133,20 +133,16 @@ def declared(library: str, folders: Iterable[Path]) -> set[str]:
     return {name for name in re.findall(row["names"], headers) if not name.endswith("_t")}
 
 
-def defined(objects: Iterable[Path]) -> set[str]:
-    """Return the function names that compiled objects define."""
+def stub_source(library: str, names: set[str], objects: Iterable[Path]) -> str:
+    """Return the C source of a library's functions that are declared and that no object defines."""
     command = ["nm", "--defined-only", "--extern-only", *map(str, objects)]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return {line.split()[2] for line in output.splitlines() if " T " in line}
-
-
-def stub_source(library: str, missing: Iterable[str]) -> str:
-    """Return the C source of a library's functions that are declared and not written."""
+    written = {line.split()[2] for line in output.splitlines() if " T " in line}
     row = LIBRARIES[library]
     forwards, not_supported = row.get("forwards", {}), row["not_supported"]
     lines = [f"#define {library.upper()}", f"#define NOT_SUPPORTED {not_supported}"]
     lines.append('#include "stubs.h"')
-    for name in sorted({*missing, *forwards}):
+    for name in sorted((names - written) | forwards.keys()):
         if name in forwards:
             lines.append(f"FORWARD({name}, {forwards[name]})")
         elif name in row.get("succeed", ()) or not not_supported:
@@ -188,7 +184,7 @@ def build(torch: CudaTorch, folders: Sequence[Path], folder: Path) -> None:
     for part, row in LIBRARIES.items():
         objects = [compile_object(SOURCES / source, folders, folder) for source in row["sources"]]
         names = declared(part, folders)
-        written = {f"{part}_stubs.c": stub_source(part, names - defined(objects))}
+        written = {f"{part}_stubs.c": stub_source(part, names, objects)}
         if part == "driver":
             written["entries.c"] = entry_source(names, folders)
         for name, text in written.items():

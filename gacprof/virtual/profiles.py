@@ -28,7 +28,6 @@ class Profile:
     as the stand-in driver reads it from the environment.
     """
 
-    gpu: str
     name: str
     capability: tuple[int, int]
     memory_bytes: int
@@ -60,4 +59,4 @@ def profile(gpu: str) -> Profile:
     text = ",".join(f"{number}={value}" for number, value in sorted(attributes.items()))
     name, memory_bytes = facts.drivers[0], numbers["memory_bytes"]
     device_text = f"{name};{memory_bytes};{text}"
-    return Profile(gpu, name, capability, memory_bytes, values, device_text)
+    return Profile(name, capability, memory_bytes, values, device_text)

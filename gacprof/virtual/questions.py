@@ -48,6 +48,8 @@ SHAPES = {
     "decode batch 64": (64, 1, 1024),
 }
 """(batch, queries, keys) of the questions that launch attention, with 32 heads."""
+FLASH_TRAITS = re.compile(r"Flash_fwd_kernel_traitsILi(\d+)ELi(\d+)ELi(\d+)ELi(\d+)E")
+"""Head_dim, tile and warps in the symbol of a FlashAttention-2 kernel."""
 ROW_SIZES = range(1, 8193)
 ROW_TOKENS = (1, 16, 4096)
 SORT_TOKENS = 16
@@ -175,26 +177,12 @@ def attend(head_dim: int, key: tuple) -> None:
     )
 
 
-def attention_launches(head_dim: int, key: tuple) -> list[Launch]:
-    """Return the launches of one call of SDPA; none where the backend refuses it."""
-    try:
-        return launched(partial(attend, head_dim, key))
-    except torch.OutOfMemoryError:
-        raise
-    except RuntimeError:
-        return []
-
-
-FLASH_TRAITS = re.compile(r"Flash_fwd_kernel_traitsILi(\d+)ELi(\d+)ELi(\d+)ELi(\d+)E")
-"""Head_dim, tile and warps in the symbol of a FlashAttention-2 kernel."""
-
-
-def flash_answer(head_dim: int, key: tuple) -> Answer:
-    """Return FlashAttention-2's template (a head_dim), tile, warps and grid for one call.
+def flash_answer(noted: list[Launch]) -> Answer:
+    """Return FlashAttention-2's template (a head_dim), tile, warps and grid in one call.
 
     ``splits`` counts the parts of the keys, summed up by a second kernel where more than one.
     """
-    for launch in attention_launches(head_dim, key):
+    for launch in noted:
         traits = FLASH_TRAITS.search(launch.kernel)
         if traits is None or "flash_fwd" not in launch.kernel:
             continue
@@ -212,16 +200,25 @@ def flash_answer(head_dim: int, key: tuple) -> Answer:
     return "refused"
 
 
-def efficient_answer(head_dim: int, key: tuple) -> Answer:
-    """Return memory-efficient attention's kernel for one call; its name holds the tile."""
-    for launch in attention_launches(head_dim, key):
+def efficient_answer(noted: list[Launch]) -> Answer:
+    """Return memory-efficient attention's kernel in one call; its name holds the tile."""
+    for launch in noted:
         if "fmha" in launch.kernel:
             return launch.kernel
     return "refused"
 
 
-def attention(backend: str, answer: Callable[[int, tuple], Answer], last: int) -> Section:
-    """Ask a backend for every head_dim up to ``last``."""
+def attention(backend: str, read: Callable[[list[Launch]], Answer], last: int) -> Section:
+    """Ask a backend for every head_dim up to ``last``; ``read`` finds the answer in launches."""
+
+    def answer(head_dim: int, key: tuple) -> Answer:
+        try:
+            return read(launched(partial(attend, head_dim, key)))
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:
+            return "refused"
+
     only(backend)
     keys = attention_keys(SHAPES)
     if backend == "flash":
