@@ -10,10 +10,7 @@ from gacprof.gpus.architectures import ARCHITECTURE_TABLES
 from gacprof.gpus.datasheet import GPU_TABLES, GPUS, gpu_row
 
 ATTRIBUTES: dict[str, int] = GPU_TABLES["attributes"]
-CAPABILITY_MAJOR = 75
-CAPABILITY_MINOR = 76
-
-
+CAPABILITY_ATTRIBUTES = (75, 76)
 KEYS: dict[str, str] = {
     key.replace("-", ""): key for key, row in GPU_TABLES["gpus"].items() if "virtual" in row
 }
@@ -55,7 +52,7 @@ def profile(gpu: str) -> Profile:
     values = {name: numbers[name] for name in ATTRIBUTES}
     attributes = {ATTRIBUTES[name]: value for name, value in values.items()}
     capability = divmod(facts.architecture.capability or 0, 10)
-    attributes[CAPABILITY_MAJOR], attributes[CAPABILITY_MINOR] = capability
+    attributes |= dict(zip(CAPABILITY_ATTRIBUTES, capability, strict=True))
     text = ",".join(f"{number}={value}" for number, value in sorted(attributes.items()))
     name, memory_bytes = facts.drivers[0], numbers["memory_bytes"]
     device_text = f"{name};{memory_bytes};{text}"

@@ -98,12 +98,6 @@ def attention_inputs(
     return query, key, device_tensor(batch, 1, q_len, kv_len, dtype=mask_dtype)
 
 
-def names(noted: list[Launch]) -> str:
-    """Return the kernels of a call, each once, in order; "cublas" for its unknown ones."""
-    kernels = ("cublas" if x.kernel.startswith("cublas ") else x.kernel for x in noted)
-    return " + ".join(dict.fromkeys(kernels))
-
-
 def refusal(error: Exception) -> str:
     """Return the first line of PyTorch's message without the shapes it was asked about."""
     line = str(error).splitlines()[0]
@@ -116,6 +110,12 @@ def launched(call: Callable[[], object]) -> list[Launch]:
     clear()
     call()
     return launches()
+
+
+def kernels_of(call: Callable[[], object]) -> str:
+    """Return the kernels of a call, each once, in order; "cublas" for its unknown ones."""
+    names = [launch.kernel for launch in launched(call)]
+    return " + ".join(dict.fromkeys("cublas" if x.startswith("cublas ") else x for x in names))
 
 
 def choice(head_dim: int, key: tuple, shape: Sequence[int], heads: Sequence[int]) -> str:
@@ -264,7 +264,7 @@ def rows() -> Section:
 
     def answer(size: int, key: tuple) -> str:
         operator, dtype, tokens = key
-        return names(launched(partial(row_calls(dtype, tokens)[operator], size)))
+        return kernels_of(partial(row_calls(dtype, tokens)[operator], size))
 
     return section(["operator", "dtype", "tokens"], ROW_SIZES, keys, answer)
 
@@ -344,7 +344,7 @@ def product_answer(size: int, key: tuple) -> Answer:
     """Return the kernels of one product, or why it is refused."""
     operator, axis = key
     try:
-        return names(launched(partial(PRODUCTS[operator], PRODUCT | {axis: size})))
+        return kernels_of(partial(PRODUCTS[operator], PRODUCT | {axis: size}))
     except (RuntimeError, ValueError) as error:
         return refusal(error)
 
