@@ -7,18 +7,19 @@ from pathlib import Path
 import pytest
 from family_tables import FamilyTables
 from kernel_tables import AttentionTables, EngineTable, FormatTables, NameTables
+from gpu_tables import ArchitectureTables, GpuTables, LibraryRow
 
 import gacprof
 from gacprof.checkpoint.from_config import FAMILIES
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import read_table, shipped_table
-from gacprof.gpus.architectures import ARCHITECTURES, ArchitectureTables
-from gacprof.gpus.datasheet import SHEET, GpuTables
+from gacprof.gpus.architectures import ARCHITECTURES
+from gacprof.gpus.datasheet import SHEET
 from gacprof.kernels.attention import ATTENTION
 from gacprof.kernels.names import NAMES
 from gacprof.kernels.requirements import DEMANDS
-from gacprof.lint.products import COUNTS_FILE, CountTables
-from gacprof.virtual.stubs import FORWARDS, Forwards
+from gacprof.lint.products import COUNTS_FILE
+from gacprof.virtual.build import LIBRARIES_FILE
 from gacprof.workload.roles import ROLES_FILE, Rows
 
 PACKAGE = Path(gacprof.__file__).parent
@@ -28,11 +29,11 @@ MODELS: dict[Path, type] = {
     DEMANDS / "engines.toml": dict[str, list[str]],
     DEMANDS / "formats.toml": FormatTables,
     FAMILIES: FamilyTables,
-    FORWARDS: Forwards,
+    LIBRARIES_FILE: dict[str, LibraryRow],
     NAMES: NameTables,
     SHEET: GpuTables,
     ROLES_FILE: Rows,
-    COUNTS_FILE: CountTables,
+    COUNTS_FILE: dict[str, dict[str, list[str]]],
 }
 for engine in shipped_table(DEMANDS / "engines.toml", dict[str, list[str]]):
     MODELS[DEMANDS / f"{engine}.toml"] = EngineTable

@@ -21,7 +21,6 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch.nn import functional
 
 from gacprof.core.points import KernelRun
 from gacprof.devices.tracing import traced_kernels
@@ -52,26 +51,18 @@ def live_choices(section: Section) -> list[tuple[tuple, int, str, str]]:
     """Ask SDPA's choice at every head_dim: (key, head_dim, recorded, live)."""
     choices = []
     for key in section.keys:
-        dtype, mask, causal, gqa, shape = key
-        heads = (questions.HEADS, questions.KV_HEADS if gqa else questions.HEADS)
+        *_, gqa, shape = key
         lengths = (1, *questions.SDPA_SHAPES[shape])
-        for head_dim in questions.sizes(questions.SDPA_RANGE):
-            live = questions.choice(head_dim, dtype, mask, causal, lengths, heads)
+        for head_dim in questions.SDPA_SIZES:
+            live = questions.choice(head_dim, key, lengths, questions.HEAD_COUNTS[gqa])
             choices.append((key, head_dim, section.lookup(head_dim, *key), live))
     return choices
 
 
 def attend(backend: str, head_dim: int, key: tuple) -> None:
     """Call SDPA with one backend alone."""
-    dtype, mask, causal, gqa, shape = key
-    heads = (questions.HEADS, questions.KV_HEADS if gqa else questions.HEADS)
-    query, keys, bias = questions.attention_inputs(
-        head_dim, dtype, mask, questions.SHAPES[shape], heads
-    )
     questions.only(backend)
-    functional.scaled_dot_product_attention(
-        query, keys, keys, bias, is_causal=causal, enable_gqa=gqa
-    )
+    questions.attend(head_dim, key)
 
 
 def kernel_questions(table: DispatchTable) -> Iterator[Question]:

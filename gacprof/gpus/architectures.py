@@ -9,54 +9,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from typing_extensions import TypedDict
-
 from gacprof.core.dtypes import ITEMSIZE
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import shipped_table
 
 ARCHITECTURES = Path(__file__).with_name("architectures.toml")
-
-
-class TierRow(TypedDict):
-    """Kernels of one alignment: ``bytes`` that rows are a multiple of; all else is for people."""
-
-    bytes: int
-    load: str
-    kernels: str
-    why: str
-    source: str
-
-
-class UnsplitRow(TypedDict):
-    """Products that cuBLAS does not split: K from ``k`` on, below ``work`` = M·N·K."""
-
-    k: int
-    work: int
-    source: str
-
-
-class ArchitectureRow(TypedDict, total=False):
-    """An architecture: names of tiers by dtype, the widest first; ``like`` has those not said."""
-
-    like: str
-    tiers: dict[str, list[str]]
-    unsplit: UnsplitRow
-    virtual: dict[str, tuple[int, str]]
-
-
-class ArchitectureTables(TypedDict):
-    """``architectures.toml``; its words are explained there."""
-
-    sure_bytes: int
-    open_capabilities: list[int]
-    sources: dict[str, str]
-    required: dict[str, int]
-    tiers: dict[str, TierRow]
-    architectures: dict[str, ArchitectureRow]
-
-
-ARCHITECTURE_TABLES = shipped_table(ARCHITECTURES, ArchitectureTables)
+ARCHITECTURE_TABLES = shipped_table(ARCHITECTURES, dict[str, Any])
 
 
 @dataclass(frozen=True)
@@ -109,11 +67,10 @@ class ArchitectureTiers:
     several times slower, since K is not split; 0 where that isn't so.
     """
 
-    arch: str
     tiers: Mapping[str, tuple[Tier, ...]]
     sure: Mapping[str, int]
-    unsplit_k: int = 0
-    unsplit_work: int = 0
+    unsplit_k: int
+    unsplit_work: int
 
 
 @cache
@@ -125,17 +82,17 @@ def tiers_of(arch: str) -> ArchitectureTiers:
     if name not in rows:
         raise ConfigError(f"no tiers are known of '{arch}', of {', '.join(rows)} they are")
     row = rows[name]
-    like = rows[row["like"]]["tiers"] if "like" in row else {}
-    names_by_dtype = like | row.get("tiers", {})
+    like = rows.get(row.get("like"), {})
     tiers = {}
-    for dtype, names in names_by_dtype.items():
-        tiers[dtype] = tuple(_tier(ARCHITECTURE_TABLES["tiers"][name], dtype) for name in names)
+    for dtype, names in (like.get("tiers", {}) | row.get("tiers", {})).items():
+        kernels = [ARCHITECTURE_TABLES["tiers"][name] for name in names]
+        required = ARCHITECTURE_TABLES["required"].get(dtype, 1)
+        tiers[dtype] = tuple(
+            Tier(
+                max(kernel["bytes"] // ITEMSIZE[dtype], required), kernel["load"], kernel["kernels"]
+            )
+            for kernel in kernels
+        )
     sure = {dtype: ARCHITECTURE_TABLES["sure_bytes"] // ITEMSIZE[dtype] for dtype in tiers}
-    unsplit = row.get("unsplit") or UnsplitRow(k=0, work=0, source="")
-    return ArchitectureTiers(name, tiers, sure, unsplit["k"], unsplit["work"])
-
-
-def _tier(row: TierRow, dtype: str) -> Tier:
-    """A row of the table in elements of a dtype, which also may require a multiple by itself."""
-    required = ARCHITECTURE_TABLES["required"].get(dtype, 1)
-    return Tier(max(row["bytes"] // ITEMSIZE[dtype], required), row["load"], row["kernels"])
+    unsplit = row.get("unsplit", {})
+    return ArchitectureTiers(tiers, sure, unsplit.get("k", 0), unsplit.get("work", 0))

@@ -10,8 +10,6 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from typing_extensions import TypedDict
-
 from gacprof.core.dtypes import DTYPES
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import shipped_table
@@ -21,39 +19,8 @@ SHEET = Path(__file__).with_name("gpus.toml")
 NO_GPUS = ("any", "cpu", "cpu-amx")
 """What can stand in place of a GPU: an open one, and CPUs."""
 
-Sourced = tuple[float, str]
-"""A number and the key of its source."""
-
-
-class GpuRow(TypedDict, total=False):
-    """A GPU; the words are explained in ``gpus.toml``."""
-
-    like: str
-    name: str
-    arch: str
-    drivers: list[str]
-    memory_gib: Sourced
-    sms: Sourced
-    l2_mib: Sourced
-    gb_s: Sourced
-    float16: Sourced
-    bfloat16: Sourced
-    tf32: Sourced
-    float32: Sourced
-    int8: Sourced
-    float8_e4m3: Sourced
-    virtual: dict[str, tuple[int, str]]
-
-
-class GpuTables(TypedDict):
-    """``gpus.toml``; ``no_sheet`` are architectures of GPUs of which nothing else is said."""
-
-    sources: dict[str, str]
-    gpus: dict[str, GpuRow]
-    no_sheet: dict[str, str]
-
-
-GPU_TABLES = shipped_table(SHEET, GpuTables)
+GPU_TABLES = shipped_table(SHEET, dict[str, Any])
+"""Its words are explained there; ``no_sheet`` are GPUs of which only the architecture is known."""
 
 
 @dataclass(frozen=True)
@@ -77,19 +44,20 @@ class GpuFacts:
         return architecture_named(self.arch)
 
 
-def gpu_row(key: str) -> GpuRow:
+def gpu_row(key: str) -> dict[str, Any]:
     """A row of the data sheet, with what it leaves to the GPU that it is ``like``."""
     rows = GPU_TABLES["gpus"]
     return {**rows.get(rows[key].get("like", ""), {}), **rows[key]}
 
 
 def _facts(key: str) -> GpuFacts:
-    row: Mapping[str, Any] = dict(gpu_row(key))
+    row = gpu_row(key)
     sourced = {name: pair[0] for name, pair in row.items() if isinstance(pair, list)}
     numbers = {name: sourced.get(name) for name in ("memory_gib", "sms", "l2_mib", "gb_s")}
     tflops = {dtype: sourced[dtype] for dtype in DTYPES if dtype in sourced}
-    drivers = tuple(row["drivers"])
-    return GpuFacts(key, row["name"], row["arch"], drivers=drivers, tflops=tflops, **numbers)
+    return GpuFacts(
+        key, row["name"], row["arch"], drivers=tuple(row["drivers"]), tflops=tflops, **numbers
+    )
 
 
 GPUS: Mapping[str, GpuFacts] = {key: _facts(key) for key in GPU_TABLES["gpus"]}
@@ -99,10 +67,7 @@ GPUS: Mapping[str, GpuFacts] = {key: _facts(key) for key in GPU_TABLES["gpus"]}
 def gpu_facts(name: str) -> GpuFacts:
     """The GPU of that name: ``h100-pcie``, ``H100 PCIe``, or the driver's name of the chip.
 
-    Raises
-    ------
-    ConfigError
-        For a GPU that the data sheet lacks; lists those it has.
+    Raises :class:`ConfigError` for a GPU that the data sheet lacks, with those it has.
     """
     plain_name = _plain(name)
     for facts in GPUS.values():
@@ -115,23 +80,14 @@ def gpu_facts(name: str) -> GpuFacts:
 
 
 def _plain(name: str) -> str:
-    short = name.lower().replace("nvidia", "").replace("geforce", "").replace("sxm", "")
-    return "".join(letter for letter in short if letter.isalnum())
+    return re.sub(r"nvidia|geforce|sxm|[\W_]", "", name.lower())
 
 
 def find_gpu(text: str) -> GpuFacts:
-    """The GPU that a text means, also one without a data sheet.
+    """The GPU that a text means, also one without a data sheet: ``h100``, ``RTX PRO 6000``,
+    ``NVIDIA A100-SXM4-80GB``, ``sm90``, or ``any`` for an open one.
 
-    Parameters
-    ----------
-    text
-        ``h100``, ``RTX PRO 6000``, ``NVIDIA A100-SXM4-80GB``, ``sm90``, or ``any`` for an open one.
-        Of several names in it the one of most words counts.
-
-    Raises
-    ------
-    ConfigError
-        For one that isn't known.
+    Of several names in it the one of most words counts. Raises :class:`ConfigError` for none.
     """
     words = re.findall(r"[a-z0-9]+", text.lower())
     plain = "".join(words)

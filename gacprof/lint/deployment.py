@@ -54,7 +54,7 @@ class ConfigDeployment(Deployment):
         words = [self.family, self.gpu.key, self.tp, self.ep, self.dp, self.storage.kv]
         words.append(plain_dtype(self.inventory))
         for judgement in judgements:
-            product, storage = judgement.product, judgement.storage
+            product, storage = judgement.product, judgement.product.storage
             words += [product.name, product.N, product.K, product.whole, storage.form]
             words += [storage.desc_act, storage.symmetric]
             if storage.form in GROUPED:
@@ -64,8 +64,8 @@ class ConfigDeployment(Deployment):
         return hashlib.sha256(repr(words).encode()).hexdigest()[:12]
 
     def engine_answer(self, judgements: Sequence[Judgement]) -> tuple[str, Mapping[str, str]]:
-        """Words on what the engine itself did with this, and its kernels by product; nothing where
-        exactly this question, of the newest release that was read or asked, was not asked."""
+        """What the engine itself did with this, in words, and its kernels by product; nothing where
+        exactly this was not asked of the newest release that was read or asked."""
         recorded = load_answers(self.engine.name)
         answer = recorded["answers"].get(self.question(judgements))
         if answer is None or self.engine.version not in (self.engine.read, recorded["version"]):
@@ -96,22 +96,13 @@ def deploy(
         raise ConfigError(f"ep {ep} shares out experts, and the config has none")
     storage = storage_of_config(sizes.values, sizes.get("layers"))
     if quantisation is not None:
-        storage = _requested(storage_named(quantisation), storage)
+        request = storage_named(quantisation)
+        is_stated = request.name.lower() in ("fp8", "modelopt") and storage.form.startswith("fp8")
+        if request.form == storage.form:
+            storage = replace(storage, group=request.group or storage.group)
+        elif not is_stated:  # the config's ignore list is that of its own storage
+            storage = replace(request, kv=storage.kv, layers=storage.layers)
+    read, chip = load_engine(name, at), find_gpu(gpu)
     return ConfigDeployment(
-        config=values,
-        engine=load_engine(name, at),
-        gpu=find_gpu(gpu),
-        storage=storage,
-        tp=tp,
-        ep=ep,
-        dp=dp,
+        config=values, engine=read, gpu=chip, storage=storage, tp=tp, ep=ep, dp=dp
     )
-
-
-def _requested(request: Storage, stated: Storage) -> Storage:
-    """The requested storage; the config's, with its ignore list, where that is meant."""
-    if request.form == stated.form:
-        return replace(stated, group=request.group or stated.group)
-    if request.name.lower() in ("fp8", "modelopt") and stated.form.startswith("fp8"):
-        return stated
-    return replace(request, kv=stated.kv, layers=stated.layers)

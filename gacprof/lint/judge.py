@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from math import gcd, lcm, prod
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from gacprof.checkpoint.storage import TABLES, Storage
+from gacprof.checkpoint.storage import TABLES
 from gacprof.gpus.architectures import ARCHITECTURE_TABLES
 from gacprof.kernels.requirements import Bounds, Requirement
 from gacprof.lint.products import HEAD_DIMS, RankProduct
@@ -52,7 +52,6 @@ class Judgement:
     multiples of, ``pads_to`` what they become; ``witness`` is the row that an ok rests on."""
 
     product: RankProduct
-    storage: Storage
     outcome: Outcome
     findings: tuple[Finding, ...] = ()
     multiples: Mapping[str, int] = field(default_factory=dict)
@@ -74,16 +73,16 @@ def judge_product(product: RankProduct, deployment: ConfigDeployment) -> Judgeme
     capabilities = ARCHITECTURE_TABLES["open_capabilities"]
     answers = {f"sm{sm}": _Trial(product, deployment, sm).run() for sm in capabilities}
     mildest = min(answers.values(), key=lambda answer: OUTCOMES.index(answer.outcome))
-    outcomes = dict.fromkeys(answer.outcome for answer in answers.values())
-    if len(outcomes) == 1:
+    places: dict[Outcome, list[str]] = {}
+    for sm, answer in answers.items():
+        places.setdefault(answer.outcome, []).append(sm)
+    if len(places) == 1:
         return mildest
-    note = "depends on the GPU"
-    for outcome in outcomes:
-        where = [sm for sm, answer in answers.items() if answer.outcome == outcome]
-        note = f"{note}; {outcome} on {', '.join(where)}"
+    where = [f"{outcome} on {', '.join(names)}" for outcome, names in places.items()]
+    note = "; ".join(["depends on the GPU", *where])
     if mildest.findings:
         return replace(mildest, note=note)
-    return Judgement(product, mildest.storage, "unknown", note=note)
+    return Judgement(product, "unknown", note=note)
 
 
 class _Trial:
@@ -91,14 +90,14 @@ class _Trial:
 
     def __init__(self, product: RankProduct, deployment: ConfigDeployment, sm: int) -> None:
         self.product, self.deployment, self.sm = product, deployment, sm
-        self.storage = product.storage
         self.sizes = {"N": product.N, "K": product.K, "global": product.whole}
-        is_sharded, tp = bool(product.parts), deployment.ranks["tp"]
+        storage, ranks = product.storage, deployment.ranks
+        differs_within = deployment.storage.differs_within
         self.facts: dict[str, Any] = {
-            **vars(self.storage),
+            **vars(storage),
             **vars(product),
             "dtype": plain_dtype(deployment.inventory),
-            "gguf_block": TABLES["gguf"].get(self.storage.gguf, 0),
+            "gguf_block": TABLES["gguf"].get(storage.gguf, 0),
             "kv": deployment.storage.kv,
             "sm": sm or None,
             "amd": deployment.gpu.architecture.vendor == "amd",
@@ -106,15 +105,17 @@ class _Trial:
             "version": deployment.engine.version,
             "family": deployment.family,
             "is_gated": deployment.sizes.family.get("is_gated", True),
-            "tp": tp,
-            "ep": deployment.ranks["expert_parallel"],
+            "tp": ranks["tp"],
+            "ep": ranks["expert_parallel"],
             "parts": product.ranks,
-            "sharded": is_sharded,
-            "partly": is_sharded and deployment.storage.differs_within(product.modules),
-            "blocks_fit": blocks_fit(product, self.storage.block),
+            "sharded": bool(product.parts),
+            "partly": bool(product.parts) and differs_within(product.modules),
+            "blocks_fit": blocks_fit(product, storage.block),
             "number": product.N,
-            "number_below_tp": tp > product.N,
+            "number_below_tp": ranks["tp"] > product.N,
             "repeats": product.ranks % max(product.N, 1) == 0,
+            "64*tp": 64 * ranks["tp"],
+            "max(64,group)": max(64, storage.group),
         }
 
     def run(self) -> Judgement:
@@ -130,11 +131,10 @@ class _Trial:
             if row.relation == "multiple":
                 multiples |= {axis: lcm(multiples.get(axis, 1), bounds[axis]) for axis in bounds}
             broken = list(self._broken(row, bounds))
+            pads_to |= {finding.axis: finding.to for finding in broken if finding.to}
+            self.sizes |= pads_to
             if row.outcome != "ok":  # an ok says nothing of sizes beyond its bounds
                 findings += broken
-            pads = {finding.axis: finding.to for finding in broken if finding.to}
-            self.sizes |= pads
-            pads_to |= pads
             if self._is_witness(row) and not (broken and row.outcome == "ok"):
                 witness = row
         outcomes = {finding.row.outcome for finding in findings}
@@ -143,16 +143,14 @@ class _Trial:
             outcome = "unknown"  # it may be refused
         needs_witness = self.product.kind != "count" or self.product.role in HEAD_DIMS
         if witness is None and needs_witness and outcome in ("ok", "pads"):
-            engine, form = self.deployment.engine, self.storage.form
-            form = self.storage.name if form == "unknown" else form
+            engine, storage = self.deployment.engine, self.product.storage
+            form = storage.name if storage.form == "unknown" else storage.form
             where = f"sm{self.sm}" if self.sm else self.deployment.gpu.key
             needs = f"{engine.name} {engine.version} needs of {self.product.name}"
             outcome, note = "unknown", f"nobody read what {needs} in {form} on {where}"
         elif outcome == "ok" and not self.product.is_sized:
             outcome, note = "unknown", "the config doesn't say its size"
-        return Judgement(
-            self.product, self.storage, outcome, tuple(findings), multiples, pads_to, witness, note
-        )
+        return Judgement(self.product, outcome, tuple(findings), multiples, pads_to, witness, note)
 
     def _is_witness(self, row: Requirement) -> bool:
         """Whether a row is about the product's own format and names the GPUs that it is of, or says
@@ -168,7 +166,7 @@ class _Trial:
         """Bounds by axis (N, K, global), without those of words that mean nothing here."""
         width, hidden = ("K", "N") if self.product.split == "row" else ("N", "K")
         axes = {"N": "N", "K": "K", "whole": "global", "width": width, "hidden": hidden}
-        resolved = {axes[axis]: _number(bound, self.facts) for axis, bound in bounds.items()}
+        resolved = {axes[axis]: int(self.facts.get(str(b), b)) for axis, b in bounds.items()}
         if self.product.is_by_heads:  # that heads divide is required of their count
             resolved.pop("global", None)
         return {axis: bound for axis, bound in resolved.items() if bound > 0}
@@ -210,17 +208,10 @@ class _Trial:
         if row.outcome == "pads":
             to = self._resolve(row.to).get(axis, bound)
             target = -(-size // to) * to
-        words = {
-            **self.facts,
-            "size": size,
-            "multiple": bound,
-            "axis": axis,
-            "letter": axis.lower(),
-            "n": self.sizes["N"],
-            "k": self.sizes["K"],
-            "gcd": gcd(size, self.storage.block),
-            "side": {"N": "output_size of gate's and up's"}.get(axis, "input_size of down's"),
-        }
+        side = "output_size of gate's and up's" if axis == "N" else "input_size of down's"
+        words = self.facts | {"size": size, "multiple": bound, "axis": axis, "side": side}
+        words |= {"letter": axis.lower(), "gcd": gcd(size, self.facts["block"])}
+        words |= {"n": self.sizes["N"], "k": self.sizes["K"]}
         kernel = row.kernel.format_map(words)
         broken = f"{size} is no multiple of {bound}"
         plain = {"pads": f"{broken}: padded to {target}", "falls back": f"{broken}: {kernel}"}
@@ -239,15 +230,6 @@ def blocks_fit(product: RankProduct, block: int) -> bool:
     parts = [part for part in product.parts if part.N % block]
     reads_beyond = any(p.ranks * -(-p.N // block) > -(-p.whole // block) for p in parts)
     return apart == -(-product.N // block) and not reads_beyond
-
-
-def _number(bound: int | str, words: Mapping[str, Any]) -> int:
-    """A bound in figures, ``64*tp`` and ``max(64,group)`` too; 0 for a word that means nothing."""
-    text = str(bound)
-    if text.startswith("max("):
-        return max(_number(part, words) for part in text[4:-1].split(","))
-    factors = [words.get(part, part) for part in text.split("*")]
-    return max(prod(map(int, factors)), 0)
 
 
 def overall(judgements: Iterable[Judgement]) -> Outcome:

@@ -11,18 +11,14 @@ from gacprof.core.files import read_object, write_json
 from gacprof.diagnosing.source import kernel_lines
 from gacprof.gpus.datasheet import GPUS
 from gacprof.kernels.rules import Rules
-from gacprof.lint.deployment import ConfigDeployment, deploy
+from gacprof.lint.deployment import deploy
 from gacprof.lint.judge import Judgement, overall
 from gacprof.lint.remedies import find_remedies
 from gacprof.lint.report import LintReport, verdicts_of
 from gacprof.lint.report import sarif as sarif_log
 from gacprof.workload.products import plain_dtype, side_uses
 
-LIBRARY_DTYPES = {
-    "fp8_tensor": "float8_e4m3",
-    "fp8_channel": "float8_e4m3",
-    "int8_w8a8": "int8",
-}
+LIBRARY_DTYPES = {"fp8_tensor": "float8_e4m3", "fp8_channel": "float8_e4m3", "int8_w8a8": "int8"}
 """Formats whose products are the libraries', besides plain weights: blocks, packed words and
 experts have kernels of the engine's own, of which no rule says anything."""
 PREFILL_ROWS = 1024
@@ -70,8 +66,7 @@ def lint(
     Returns
     -------
     LintReport
-        A verdict for each product: ok, pads, falls back, wrong, refused or unknown, with the
-        engine's words, source and version; and what makes it better, tried.
+        A verdict for each product, with its source, and what makes it better, tried.
 
     Raises
     ------
@@ -84,18 +79,43 @@ def lint(
     deployment = deploy(
         values, engine=engine, version=version, gpu=gpu, **ranks, quantisation=quantisation
     )
-    report = report_of(name, deployment)
+    sizes, inventory, key = deployment.sizes, deployment.inventory, deployment.gpu.key
+    judgements = deployment.judgements()
+    engine_says, launches = deployment.engine_answer(judgements)
+    rules = Rules(key) if key in GPUS else None
+    plain = plain_dtype(inventory)
+    products = []
+    for judgement in judgements:
+        if judgement.is_judged:
+            alignment = alignment_of(judgement, rules, plain) if rules else ""
+            products += verdicts_of(judgement, alignment, launches.get(judgement.product.name, ""))
+    warning = f"the model type '{sizes.model_type}' isn't known: sizes are read by field names"
+    report = LintReport(
+        model=name,
+        model_type=sizes.model_type,
+        engine=deployment.engine.name,
+        version=deployment.engine.version,
+        gpu=key,
+        quantisation=deployment.storage.form,
+        **ranks,
+        outcome=overall(judgements),
+        products=tuple(products),
+        remedies=tuple(find_remedies(deployment, judgements)),
+        missing=tuple(sorted(set(sizes.missing))),
+        warnings=() if sizes.is_known_type else (warning,),
+        kernels=kernel_lines(inventory, rules, tp, plain) if rules else (),
+        engine_says=engine_says,
+    )
     if sarif is not None:
-        write_json(Path(sarif), sarif_log([report]))
+        write_json(Path(sarif), sarif_log(report))
     return report
 
 
 def read_config(config: str | Path | Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     """A config's name and values; a folder's hf_quant_config.json is part of it."""
-    if isinstance(config, Mapping):
-        name, values = "config", config
-    else:
-        name, path = str(config), Path(config)
+    name, values = "config", config
+    if not isinstance(values, Mapping):
+        name, path = str(config), Path(values)
         path = path / "config.json" if path.is_dir() else path
         modelopt = path.with_name("hf_quant_config.json")
         try:
@@ -114,47 +134,13 @@ def read_config(config: str | Path | Mapping[str, Any]) -> tuple[str, Mapping[st
     return name, values
 
 
-def report_of(name: str, deployment: ConfigDeployment) -> LintReport:
-    """The judged products of a deployment as a report, with what makes them better."""
-    sizes, inventory, gpu = deployment.sizes, deployment.inventory, deployment.gpu.key
-    judgements = deployment.judgements()
-    engine_says, launches = deployment.engine_answer(judgements)
-    rules = Rules(gpu) if gpu in GPUS else None
-    plain = plain_dtype(inventory)
-    products = []
-    for judgement in judgements:
-        if judgement.is_judged:
-            alignment = alignment_of(judgement, rules, plain) if rules else ""
-            products += verdicts_of(judgement, alignment, launches.get(judgement.product.name, ""))
-    kernels = kernel_lines(inventory, rules, deployment.tp, plain) if rules else ()
-    warning = f"the model type '{sizes.model_type}' isn't known: sizes are read by field names"
-    return LintReport(
-        model=name,
-        model_type=sizes.model_type,
-        engine=deployment.engine.name,
-        version=deployment.engine.version,
-        gpu=gpu,
-        quantisation=deployment.storage.form,
-        tp=deployment.tp,
-        ep=deployment.ep,
-        dp=deployment.dp,
-        outcome=overall(judgements),
-        products=tuple(products),
-        remedies=tuple(find_remedies(deployment, judgements)),
-        missing=tuple(sorted(set(sizes.missing))),
-        warnings=() if sizes.is_known_type else (warning,),
-        kernels=kernels,
-        engine_says=engine_says,
-    )
-
-
 def alignment_of(judgement: Judgement, rules: Rules, plain: str) -> str:
     """Return the worse verdict of a GPU's rules on N and K as the engine pads them.
 
     Empty where there is none. ``plain`` is the type of weights that are not quantised.
     """
     product, pads_to = judgement.product, judgement.pads_to
-    dtype = {"none": plain, **LIBRARY_DTYPES}.get(judgement.storage.form, "")
+    dtype = {"none": plain, **LIBRARY_DTYPES}.get(product.storage.form, "")
     n, k = pads_to.get("N", product.N), pads_to.get("K", product.K)
     if product.role == "head":
         n = pads_to.get("global", product.whole) // product.ranks

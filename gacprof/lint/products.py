@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from gacprof.lint.deployment import ConfigDeployment
 
 COUNTS_FILE = Path(__file__).parent / "counts.toml"
-CountTables = dict[str, dict[str, list[str]]]
-COUNTS = shipped_table(COUNTS_FILE, CountTables)
+COUNTS = shipped_table(COUNTS_FILE, dict[str, dict[str, list[str]]])
 ROTATED = re.compile(r"(llama|mistral|mixtral|qwen[23](_moe)?|gemma2?)(_text)?")
 """Types whose classes rotate all of head_dim in two halves where the config says no part of it."""
 PARTLY_ROTATED = ("partial_rotary_factor", "rotary_pct", "rotary_dim")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import lcm
 from typing import Any
 
@@ -25,10 +25,10 @@ class Remedy:
 
     kind: str
     change: str
-    outcome: Outcome = "unknown"
-    mended: tuple[str, ...] = ()
-    config: Mapping[str, int] = field(default_factory=dict)
-    launches: Mapping[str, str] = field(default_factory=dict)
+    outcome: Outcome
+    mended: tuple[str, ...]
+    config: Mapping[str, int]
+    launches: Mapping[str, str]
 
 
 def find_remedies(deployment: ConfigDeployment, judgements: Sequence[Judgement]) -> list[Remedy]:
@@ -40,7 +40,7 @@ def find_remedies(deployment: ConfigDeployment, judgements: Sequence[Judgement])
     before = OUTCOMES.index(overall(judgements))
     remedies: list[Remedy] = []
     degrees: dict[int, Remedy] = {}
-    for remedy, changed in _changes(deployment, broken):
+    for kind, change, config, changed in _changes(deployment, broken):
         try:
             after = changed.judgements()
         except ConfigError:
@@ -52,53 +52,53 @@ def find_remedies(deployment: ConfigDeployment, judgements: Sequence[Judgement])
         mended = tuple(j.product.name for j in broken if j.product.name in fine)
         _, kernels = changed.engine_answer(after)
         launches = {name: kernels[name] for name in mended if name in kernels}
-        remedy = replace(remedy, outcome=outcome, mended=mended, launches=launches)
-        if remedy.kind == "tp":
+        remedy = Remedy(kind, change, outcome, mended, config, launches)
+        if kind == "tp":
             degrees[changed.tp] = remedy
         else:
             remedies.append(remedy)
-    best = min((OUTCOMES.index(remedy.outcome) for remedy in degrees.values()), default=0)
-    best_degrees = [tp for tp, remedy in degrees.items() if remedy.outcome == OUTCOMES[best]]
-    below = [tp for tp in best_degrees if tp < deployment.tp]
-    above = [tp for tp in best_degrees if tp > deployment.tp]
-    remedies += [degrees[tp] for tp in (*below[-1:], *above[:1])]
+    outcomes = [remedy.outcome for remedy in degrees.values()]
+    best = min(outcomes, key=OUTCOMES.index, default="ok")
+    best_degrees = [tp for tp, remedy in degrees.items() if remedy.outcome == best]
+    below = [degrees[tp] for tp in best_degrees if tp < deployment.tp]
+    above = [degrees[tp] for tp in best_degrees if tp > deployment.tp]
+    remedies += below[-1:] + above[:1]
     return sorted(remedies, key=lambda remedy: OUTCOMES.index(remedy.outcome))
 
 
 def _changes(
     deployment: ConfigDeployment, broken: Sequence[Judgement]
-) -> Iterator[tuple[Remedy, ConfigDeployment]]:
-    """Changes to try, each with the deployment that is then judged."""
-    config, tp = deployment.config, deployment.tp
+) -> Iterator[tuple[str, str, dict[str, int], ConfigDeployment]]:
+    """Changes to try: kind, words, changed fields, and the deployment that is then judged."""
+    tp = deployment.tp
     if deployment.sizes.has_experts and max(deployment.ep, tp) > 1:
         ep = 1 if deployment.ep > 1 else tp
-        yield Remedy("ep", f"--ep {ep}"), replace(deployment, ep=ep)
+        yield "ep", f"--ep {ep}", {}, replace(deployment, ep=ep)
     if deployment.engine.splits == "tensors":
         for degree in TP_DEGREES:
             if degree != tp:
                 ep = degree if deployment.ep > 1 else 1
-                yield Remedy("tp", f"--tp {degree}"), replace(deployment, tp=degree, ep=ep)
+                yield "tp", f"--tp {degree}", {}, replace(deployment, tp=degree, ep=ep)
     for name, multiple in _needed_multiples(deployment, broken).items():
         size = deployment.sizes.values[name]
         for new in (size // multiple * multiple, -(-size // multiple) * multiple):
             if new != size and new:
-                changed = replace(deployment, config=with_field(config, name, new))
-                yield Remedy("size", f"{name} {new}", config={name: new}), changed
+                config = with_field(deployment.config, name, new)
+                yield "size", f"{name} {new}", {name: new}, replace(deployment, config=config)
 
 
 def _needed_multiples(deployment: ConfigDeployment, broken: Sequence[Judgement]) -> dict[str, int]:
     """What the config's widths that break a requirement have to be multiples of."""
-    values = deployment.sizes.values
     needed: dict[str, int] = {}
     for judgement in broken:
         product = judgement.product
-        axis = {"row": "K", "column": "N"}.get(product.split, "")
-        ranks = product.ranks
         if product.kind == "vocab":
-            axis, ranks = "global", 1
-        multiple = judgement.multiples.get(axis, 1) * ranks
-        is_width = isinstance(values.get(product.field), int) and not product.is_by_heads
-        if is_width and multiple > 1:
+            multiple = judgement.multiples.get("global", 1)
+        else:
+            axis = {"row": "K", "column": "N"}.get(product.split, "")
+            multiple = judgement.multiples.get(axis, 1) * product.ranks
+        is_width = isinstance(deployment.sizes.values.get(product.field), int)
+        if is_width and not product.is_by_heads and multiple > 1:
             needed[product.field] = lcm(needed.get(product.field, 1), multiple)
     return {name: multiple for name, multiple in needed.items() if multiple < MAX_WIDTH_MULTIPLE}
 

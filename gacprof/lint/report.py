@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, ClassVar
@@ -170,7 +170,7 @@ def _verdict(judgement: Judgement) -> ProductVerdict:
         since="".join(re.findall(r"^>=([\d.]+)", row.version)),
         sure=row.sure,
         requirement=row.id,
-        storage=judgement.storage.form,
+        storage=product.storage.form,
     )
 
 
@@ -178,24 +178,23 @@ SARIF_LEVELS = {"falls back": "warning", "wrong": "error", "refused": "error"}
 """SARIF's levels (SARIF 2.1.0, 3.27.10); of all else a note."""
 
 
-def sarif(reports: Sequence[LintReport]) -> dict[str, Any]:
-    """Reports as a SARIF log: a rule a requirement, a result a finding."""
+def sarif(report: LintReport) -> dict[str, Any]:
+    """A report as a SARIF log: a rule a requirement, a result a finding."""
+    place = {"physicalLocation": {"artifactLocation": {"uri": one_line(report.model)}}}
+    where = f"{report.engine} {report.version}, tp {report.tp}"
     rules: dict[str, dict[str, Any]] = {}
     results = []
-    for report in reports:
-        place = {"physicalLocation": {"artifactLocation": {"uri": one_line(report.model)}}}
-        for row in report.products:
-            kind = "misaligned" if row.alignment == "misaligned" else row.outcome
-            if kind == "ok":
-                continue
-            rule = f"{report.engine}/{row.requirement or 'unread'}"
-            rules[rule] = {"id": rule, "shortDescription": {"text": f"{kind}: {row.product}"}}
-            if row.source:
-                rules[rule]["help"] = {"text": f"source: {row.source}"}
-            where = f"{report.engine} {report.version}, tp {report.tp}"
-            said = f"{row.product}: {row.verdict} ({where}): {row.reason}"
-            result = {"ruleId": rule, "level": SARIF_LEVELS.get(kind, "note")}
-            results.append({**result, "message": {"text": one_line(said)}, "locations": [place]})
+    for row in report.products:
+        kind = "misaligned" if row.alignment == "misaligned" else row.outcome
+        if kind == "ok":
+            continue
+        rule = f"{report.engine}/{row.requirement or 'unread'}"
+        rules[rule] = {"id": rule, "shortDescription": {"text": f"{kind}: {row.product}"}}
+        if row.source:
+            rules[rule]["help"] = {"text": f"source: {row.source}"}
+        said = one_line(f"{row.product}: {row.verdict} ({where}): {row.reason}")
+        result = {"ruleId": rule, "level": SARIF_LEVELS.get(kind, "note")}
+        results.append({**result, "message": {"text": said}, "locations": [place]})
     driver = {"name": "gacprof", "version": __version__, "rules": list(rules.values())}
     return {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",

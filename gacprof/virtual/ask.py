@@ -1,7 +1,6 @@
 """Ask an installed PyTorch which kernels it launches on a virtual GPU, and keep the answers.
 
-The table is deterministic: the same PyTorch and GPU give the same bytes. :mod:`.questions` says
-what is asked; :mod:`gacprof.kernels.dispatch` reads it.
+:mod:`.questions` says what is asked; :mod:`gacprof.kernels.dispatch` reads the table.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from gacprof.kernels.dispatch import (
     shipped_tables,
     table_path,
 )
-from gacprof.virtual.profiles import Profile, profile
+from gacprof.virtual.profiles import profile
 from gacprof.virtual.run import virtual
 
 PERIODS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -38,18 +37,19 @@ CHILD = (
     "from gacprof.virtual.questions import main; main()"
 )
 """The package's folder goes last, so that the asked PyTorch's own packages come first."""
-SECTIONS = ("sdpa", "fa2", "efficient", "rows", "products", "stream")
-
-
-# ---- names ----
 
 
 @cache
 def short_name(kernel: str) -> str:
-    """Return a kernel's name as tables show it: without namespaces, parameters, long arguments."""
+    """Return a kernel's name as tables show it: without namespaces, parameters, long arguments;
+    of CUTLASS 3 the main loop, its schedule, tile and cluster."""
     head = head_of(demangled(kernel))
     if "CollectiveMma<" in head:
-        return cutlass_name(head)
+        words = (re.search(r"Mainloop\w+", head), re.search(r"\bKernel\w+", head))
+        shapes = re.findall(r"tuple<cute::C<(\d+)>, cute::C<(\d+)>, cute::C<(\d+)>>", head)
+        cluster, tile = ("×".join(shape) for shape in shapes[:2])
+        loop = " ".join(word[0] for word in words if word)
+        return f"cutlass {loop} tile {tile} cluster {cluster}"
     name = without_arguments(head).split("::")[-1].replace("{anonymous}", "")
     inside = head[head.find("<") + 1 : head.rfind(">")] if "<" in head else ""
     arguments = [re.sub(r"\b\w+::(?=\w)", "", text) for text in split_arguments(inside)]
@@ -76,57 +76,28 @@ def split_arguments(text: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-def cutlass_name(head: str) -> str:
-    """Return a CUTLASS 3 kernel by its main loop, its schedule, tile and cluster."""
-    mainloop = re.search(r"Mainloop\w+", head)
-    schedule = re.search(r"\bKernel\w+", head)
-    shapes = re.findall(r"tuple<cute::C<(\d+)>, cute::C<(\d+)>, cute::C<(\d+)>>", head)
-    cluster, tile = ("×".join(shape) for shape in shapes[:2])
-    words = [match[0] for match in (mainloop, schedule) if match]
-    return f"cutlass {' '.join(words)} tile {tile} cluster {cluster}"
-
-
-def named(answer: Any) -> Any:
-    """Return an answer with its kernels' symbols as short names."""
-    if not isinstance(answer, str) or answer.startswith("refused"):
-        return answer
-    return " + ".join(dict.fromkeys(short_name(kernel) for kernel in answer.split(" + ")))
-
-
-# ---- runs ----
-
-
 def to_runs(first: int, answers: Sequence[int]) -> list[list]:
-    """Return runs ``[first, last, pattern]`` of answers for the sizes from ``first`` on.
+    """Return runs of answers for the sizes from ``first`` on, as a table's section has them.
 
-    Size s of a run has the answer ``pattern[s mod len(pattern)]``. At each place the period is
-    taken whose pattern reaches furthest, the shortest of equals.
+    At each place the period is taken whose pattern reaches furthest, the shortest of equals.
     """
     runs: list[list] = []
     at = 0
     while at < len(answers):
-        best_end, best_period = at, 1
+        ends = {}
         for period in PERIODS:
-            end = pattern_end(answers, at, period)
-            long_enough = period == 1 or end - at >= SHORTEST_REPEAT * period
-            if long_enough and end > best_end:
-                best_end, best_period = end, period
-            if best_end == len(answers):
-                break
-        pattern = [0] * best_period
-        for index in range(at, min(at + best_period, best_end)):
-            pattern[(first + index) % best_period] = answers[index]
-        runs.append([first + at, first + best_end - 1, pattern])
-        at = best_end
+            end = min(at + period, len(answers))
+            while end < len(answers) and answers[end] == answers[end - period]:
+                end += 1
+            if period == 1 or end - at >= SHORTEST_REPEAT * period:
+                ends[period] = end
+        period = max(ends, key=ends.__getitem__)
+        pattern = [0] * period
+        for index in range(at, min(at + period, ends[period])):
+            pattern[(first + index) % period] = answers[index]
+        runs.append([first + at, first + ends[period] - 1, pattern])
+        at = ends[period]
     return runs
-
-
-def pattern_end(answers: Sequence[int], at: int, period: int) -> int:
-    """Return where the pattern of ``period`` answers from ``at`` on stops repeating."""
-    end = min(at + period, len(answers))
-    while end < len(answers) and answers[end] == answers[end - period]:
-        end += 1
-    return end
 
 
 def compressed(section: dict[str, Any]) -> dict[str, Any]:
@@ -134,14 +105,16 @@ def compressed(section: dict[str, Any]) -> dict[str, Any]:
     numbers: dict[str, int] = {}
     renumbered = []
     for answer in section["answers"]:
-        text = json.dumps(named(answer), ensure_ascii=False)
+        if isinstance(answer, str) and not answer.startswith("refused"):
+            answer = " + ".join(dict.fromkeys(map(short_name, answer.split(" + "))))
+        text = json.dumps(answer, ensure_ascii=False)
         renumbered.append(numbers.setdefault(text, len(numbers)))
     all_runs: dict[str, int] = {}
     rows = []
     for *key, answers in section["rows"]:
         runs = to_runs(section["range"][0], [renumbered[number] for number in answers])
         rows.append([*key, all_runs.setdefault(json.dumps(runs), len(all_runs))])
-    head = {name: section[name] for name in ("by", "range", "asked", "checked") if name in section}
+    head = {key: section[key] for key in ("by", "range", "asked", "checked") if section.get(key)}
     return head | {
         "answers": [json.loads(text) for text in numbers],
         "runs": [json.loads(text) for text in all_runs],
@@ -149,45 +122,39 @@ def compressed(section: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-# ---- the table ----
-
-
-def ask(gpu: str, python: Path) -> dict[str, Any]:
-    """Return what the PyTorch of ``python`` answered on a virtual GPU."""
-    root = Path(gacprof.__file__).parent.parent
-    with tempfile.TemporaryDirectory() as folder:
-        answers = Path(folder) / "answers.json"
-        command = [str(python), "-c", CHILD, str(root), str(answers)]
-        status = virtual(gpu, command)
-        if status or not answers.exists():
-            raise GacprofError(f"PyTorch of {python} stopped on a virtual {gpu} (status {status})")
-        return json.loads(answers.read_text(encoding="utf-8"))
-
-
-def table_text(answered: dict[str, Any], device: Profile) -> str:
-    """Return a table as JSON: one line a row, the same bytes for the same answers.
+def asked_table(gpu: str, python: Path) -> str:
+    """Return what the PyTorch of ``python`` answers on a virtual GPU, as a table in JSON: one line
+    a row, the same bytes for the same answers.
 
     Raises GacprofError where SDPA's choice depends on more than the table tells apart.
     """
-    if answered["sdpa"]["checked"]["differ"]:
+    device = profile(gpu)
+    root = Path(gacprof.__file__).parent.parent
+    with tempfile.TemporaryDirectory() as folder:
+        answers = Path(folder) / "answers.json"
+        status = virtual(gpu, [str(python), "-c", CHILD, str(root), str(answers)])
+        if status or not answers.exists():
+            raise GacprofError(f"PyTorch of {python} stopped on a virtual {gpu} (status {status})")
+        sections = json.loads(answers.read_text(encoding="utf-8"))
+    if sections["sdpa"]["checked"]["differ"]:
         raise GacprofError(
             "this PyTorch's choice of SDPA depends on lengths that no table tells apart"
         )
-    release = answered["versions"]["torch"].split("+")[0]
-    name = device.gpu.upper()
-    head = {
+    versions = sections.pop("versions")
+    release = versions["torch"].split("+")[0]
+    name = gpu.upper()
+    table = {
         "schema": SCHEMA,
-        "gpu": device.gpu,
+        "gpu": gpu,
         "device": device.name,
         "release": release,
         "provenance": f"by PyTorch {release}'s dispatcher on a virtual {name}; no kernel was run",
-        "versions": answered["versions"],
+        "versions": versions,
         "profile": device.values,
-        "sections": {section: compressed(answered[section]) for section in SECTIONS},
+        "sections": {name: compressed(section) for name, section in sections.items()},
     }
-    return (
-        json.dumps(head, ensure_ascii=False, separators=(",", ":")).replace('],["', '],\n["') + "\n"
-    )
+    text = json.dumps(table, ensure_ascii=False, separators=(",", ":"))
+    return text.replace('],["', '],\n["') + "\n"
 
 
 def dispatch(
@@ -220,12 +187,11 @@ def dispatch(
     Raises
     ------
     GacprofError
-        No such table ships. Of an installed PyTorch: there is a real NVIDIA driver; the GPU is
-        unknown; gcc, CUDA's headers or a PyTorch built for CUDA are missing.
+        No such table ships, or that PyTorch cannot be asked (see ``virtual``).
     """
     path = table_path(gpu, release)
     if torch_python is not None:
-        text = table_text(ask(gpu, torch_python), profile(gpu))
+        text = asked_table(gpu, torch_python)
     elif path is not None:
         text = path.read_text(encoding="utf-8")
     else:

@@ -1,7 +1,8 @@
 """Build the stand-in libraries for an installed PyTorch, once, into the user's cache.
 
 gcc compiles the C files beside this one against the CUDA headers that PyTorch's own wheels bring,
-or a toolkit's.
+or a toolkit's. The rest of what these declare is written here: what each function does says
+``libraries.toml``, how it does it ``stubs.h``.
 """
 
 from __future__ import annotations
@@ -12,31 +13,31 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gacprof.core.errors import GacprofError
-from gacprof.virtual import stubs
+from gacprof.core.files import shipped_table
 
 SOURCES = Path(__file__).parent
+LIBRARIES_FILE = SOURCES / "libraries.toml"
+LIBRARIES = shipped_table(LIBRARIES_FILE, dict[str, dict[str, Any]])
 KEY_HEADERS = ("cuda.h", "cudaTypedefs.h", "cuda_runtime_api.h", "cublasLt.h", "cupti.h")
 FIND_PACKAGES = "import sysconfig; print(sysconfig.get_path('purelib'))"
 
 
 @dataclass(frozen=True)
 class CudaTorch:
-    """A PyTorch built for CUDA: its python, its packages' folder, and versions such as 13.0."""
+    """A PyTorch built for CUDA: the folder of its python's packages, and its version.
 
-    python: Path
+    ``cuda_major`` is the number in the names of CUDA's libraries, as 13 of libcudart.so.13.
+    """
+
     packages: Path
     release: str
-    cuda: str
-
-    @property
-    def cuda_major(self) -> int:
-        """The number in the names of CUDA's libraries, as 13 of libcudart.so.13."""
-        return int(self.cuda.split(".")[0])
+    cuda_major: int
 
 
 def find_torch(python: Path) -> CudaTorch:
@@ -55,12 +56,12 @@ def find_torch(python: Path) -> CudaTorch:
         raise GacprofError(f"{python} has no PyTorch: pip install 'torch===2.14.1' there")
     text = version_file.read_text(encoding="utf-8")
     release = re.search(r"__version__ = '([^'+]+)", text)
-    cuda = re.search(r"^cuda[^=]*= '([\d.]+)'", text, re.MULTILINE)
+    cuda = re.search(r"^cuda[^=]*= '(\d+)\.", text, re.MULTILINE)
     if release is None or cuda is None:
         raise GacprofError(
             f"{python}'s PyTorch is built without CUDA: pip install 'torch===2.14.1'"
         )
-    return CudaTorch(python, packages, release[1], cuda[1])
+    return CudaTorch(packages, release[1], int(cuda[1]))
 
 
 def header_folders(torch: CudaTorch) -> list[Path]:
@@ -85,8 +86,7 @@ def header_folders(torch: CudaTorch) -> list[Path]:
 def cache_folder(folders: Sequence[Path]) -> Path:
     """Return the folder of the libraries built from these sources and headers."""
     digest = hashlib.sha256()
-    files = [SOURCES / name for name in ("build.py", "stubs.py", "forwards.toml", "virtual.h")]
-    files += sorted(SOURCES.glob("*.c"))
+    files = [SOURCES / "build.py", LIBRARIES_FILE, *sorted(SOURCES.glob("*.[ch]"))]
     for header in KEY_HEADERS:
         files.append(next(f / header for f in folders if (f / header).exists()))
     for file in files:
@@ -99,21 +99,13 @@ def cache_folder(folders: Sequence[Path]) -> Path:
 def compile_object(source: Path, folders: Sequence[Path], folder: Path) -> Path:
     """Compile one C source into an object in ``folder``."""
     output = folder / f"{source.stem}.o"
-    includes = [f"-I{f}" for f in (SOURCES, *folders)]
-    command = [
-        "gcc",
-        "-O2",
-        "-fPIC",
-        "-fvisibility=hidden",
-        "-w",
-        "-Werror=implicit-function-declaration",
-        *includes,
-        "-c",
-        str(source),
-    ]
-    if source.stem in ("device", "launches", "entries"):
-        command.append("-fvisibility=default")
-    result = subprocess.run([*command, "-o", str(output)], capture_output=True, text=True)
+    command = ["gcc", "-O2", "-fPIC", "-w", "-Werror=implicit-function-declaration"]
+    # The other libraries call functions of these three.
+    is_shared = source.stem in ("device", "launches", "entries")
+    command.append(f"-fvisibility={'default' if is_shared else 'hidden'}")
+    command += [f"-I{include}" for include in (SOURCES, *folders)]
+    command += ["-c", str(source), "-o", str(output)]
+    result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode:
         raise GacprofError(f"gcc cannot build {source.name}: {result.stderr.splitlines()[0]}")
     return output
@@ -132,28 +124,74 @@ def link(library: str, objects: Sequence[Path], folder: Path) -> None:
     (folder / library.rpartition(".")[0]).symlink_to(library)  # for a program that links with it
 
 
+def declared(library: str, folders: Iterable[Path]) -> set[str]:
+    """Return the function names that a library's public headers declare."""
+    row = LIBRARIES[library]
+    text = "".join(f"#include <{header}>\n" for header in row["headers"])
+    command = ["gcc", "-E", "-D__CUDA_API_VERSION_INTERNAL", *(f"-I{f}" for f in folders), "-"]
+    headers = subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
+    return {name for name in re.findall(row["names"], headers) if not name.endswith("_t")}
+
+
+def stub_source(library: str, names: set[str], objects: Iterable[Path]) -> str:
+    """Return the C source of a library's functions that are declared and that no object defines."""
+    command = ["nm", "--defined-only", "--extern-only", *map(str, objects)]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    written = {line.split()[2] for line in output.splitlines() if " T " in line}
+    row = LIBRARIES[library]
+    forwards, not_supported = row.get("forwards", {}), row["not_supported"]
+    lines = [f"#define {library.upper()}", f"#define NOT_SUPPORTED {not_supported}"]
+    lines.append('#include "stubs.h"')
+    for name in sorted((names - written) | forwards.keys()):
+        if name in forwards:
+            lines.append(f"FORWARD({name}, {forwards[name]})")
+        elif name in row.get("succeed", ()) or not not_supported:
+            lines.append(f"SUCCEED({name})")
+        else:
+            lines.append(f"REFUSE({name})")
+    return "\n".join(lines) + "\n"
+
+
+def entry_source(names: set[str], folders: Iterable[Path]) -> str:
+    """Return the C table of driver functions by name and CUDA version, for cuGetProcAddress.
+
+    cudaTypedefs.h lists the versions of a name, cuda.h the suffix of its newest: the versions of
+    one name in order are its symbols in order, ``cuMemAlloc`` and ``cuMemAlloc_v2``.
+    """
+    folder = next(f for f in folders if (f / "cudaTypedefs.h").exists())
+    typedefs = (folder / "cudaTypedefs.h").read_text(encoding="utf-8", errors="replace")
+    header = (folder / "cuda.h").read_text(encoding="utf-8", errors="replace")
+    newest = dict(re.findall(r"#define (cu\w+)\s+\1_v(\d+)\s", header))
+    versions: dict[str, set[int]] = {name: set() for name in names if "_v" not in name}
+    for name, version in re.findall(r"PFN_(cu\w+?)_v(\d+)\)", typedefs):
+        versions.setdefault(name, set()).add(int(version))
+    symbols, rows = set(), []
+    for name in sorted(versions):
+        ordered = sorted(versions[name]) or [0]
+        first = int(newest.get(name, "1")) - len(ordered) + 1
+        for suffix, version in enumerate(ordered, first):
+            symbol = name if suffix <= 1 else f"{name}_v{suffix}"
+            if symbol in names:
+                symbols.add(symbol)
+                rows.append(f'    {{"{name}", {version}, {symbol}}},')
+    externs = [f"extern int {symbol}();" for symbol in sorted(symbols)]
+    head = "const struct gacprof_entry gacprof_entries[] = {"
+    return "\n".join(['#include "virtual.h"', *externs, head, *rows, "    {0, 0, 0}};"]) + "\n"
+
+
 def build(torch: CudaTorch, folders: Sequence[Path], folder: Path) -> None:
     """Build every stand-in into ``folder``."""
-    major = torch.cuda_major
-    parts = {
-        "driver": (["device.c", "launches.c"], ["libcuda.so.1"]),
-        "runtime": (["runtime.c"], [f"libcudart.so.{major}"]),
-        "cupti": (["cupti.c"], [f"libcupti.so.{major}"]),
-        "cublas": (["cublas.c"], [f"libcublasLt.so.{major}", f"libcublas.so.{major}"]),
-    }
-    for part, (sources, libraries) in parts.items():
-        objects = [compile_object(SOURCES / source, folders, folder) for source in sources]
-        names = stubs.declared(part, stubs.HEADERS[part], folders)
-        missing = names - stubs.defined(objects)
-        stub_file = folder / f"{part}_stubs.c"
-        stub_file.write_text(stubs.stub_source(part, missing))
-        objects.append(compile_object(stub_file, folders, folder))
+    for part, row in LIBRARIES.items():
+        objects = [compile_object(SOURCES / source, folders, folder) for source in row["sources"]]
+        names = declared(part, folders)
+        written = {f"{part}_stubs.c": stub_source(part, names, objects)}
         if part == "driver":
-            entries = folder / "entries.c"
-            entries.write_text(stubs.entry_source(names, folders), encoding="utf-8")
-            objects.append(compile_object(entries, folders, folder))
-        for library in libraries:
-            link(library, objects, folder)
+            written["entries.c"] = entry_source(names, folders)
+        for name, text in written.items():
+            (folder / name).write_text(text, encoding="utf-8")
+            objects.append(compile_object(folder / name, folders, folder))
+        for library in row["libraries"]:
+            link(library.format(torch.cuda_major), objects, folder)
 
 
 def libraries(torch: CudaTorch) -> list[Path]:
@@ -173,7 +211,7 @@ def libraries(torch: CudaTorch) -> list[Path]:
             build(torch, folders, work)
             if not folder.exists():
                 work.rename(folder)
-    major = torch.cuda_major
-    names = ["libcuda.so.1"]
-    names += [f"lib{name}.so.{major}" for name in ("cudart", "cublasLt", "cublas", "cupti")]
-    return [folder / name for name in names]
+    files = []
+    for row in LIBRARIES.values():
+        files += [folder / library.format(torch.cuda_major) for library in row["libraries"]]
+    return files

@@ -1,5 +1,5 @@
 /* The driver's device, contexts and memory. Device memory is the host's: reserved, committed when
-   touched. Functions are those of cuda.h; names that only succeed stand in forwards.toml. */
+   touched. Functions are those of cuda.h; names that only succeed stand in libraries.toml. */
 #define _GNU_SOURCE
 #define __CUDA_API_VERSION_INTERNAL
 #include "virtual.h"

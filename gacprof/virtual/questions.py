@@ -14,8 +14,8 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from functools import cache, partial
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, lru_cache, partial
 from importlib import resources
 from pathlib import Path
 
@@ -27,17 +27,18 @@ from gacprof.virtual.run import Launch, clear, launches
 
 Answer = str | dict
 Section = dict
-"""``by``: names of a key; ``range``: first and last size; ``answers``: {key: [answer a size]}."""
+"""``by``: names of a key; ``range``: first and last size; ``asked``: what all questions share;
+``answers``: the different ones; ``rows``: ``[*key, [number of an answer by size]]``."""
 
 BACKENDS = {-1: "none", 0: "math", 1: "flash", 2: "efficient", 3: "cudnn"}
 """``torch.nn.attention.SDPBackend``."""
-SDPA_RANGE = (1, 512)
+SDPA_SIZES = range(1, 513)
 MASKS = (("none", False), ("none", True), ("float", False), ("bool", False))
 """(mask, causal); PyTorch takes no mask beside causal."""
 DTYPES = ("bfloat16", "float16", "float32")
-HEADS = 32
-KV_HEADS = 8
-"""Of grouped queries."""
+HEAD_COUNTS = {False: (32, 32), True: (32, 8)}
+"""(of queries, of keys), by whether queries are grouped."""
+ATTENTION_KEY = ["dtype", "mask", "causal", "gqa", "shape"]
 SHAPES = {
     "prefill": (1, 1024, 1024),
     "prefill 4096": (1, 4096, 4096),
@@ -47,23 +48,36 @@ SHAPES = {
     "decode batch 64": (64, 1, 1024),
 }
 """(batch, queries, keys) of the questions that launch attention, with 32 heads."""
-ROW_RANGE = (1, 8192)
+FLASH_TRAITS = re.compile(r"Flash_fwd_kernel_traitsILi(\d+)ELi(\d+)ELi(\d+)ELi(\d+)E")
+"""Head_dim, tile and warps in the symbol of a FlashAttention-2 kernel."""
+ROW_SIZES = range(1, 8193)
 ROW_TOKENS = (1, 16, 4096)
 SORT_TOKENS = 16
 """Sorting copies its rows, which a virtual GPU does: more of them take minutes."""
 VOCABULARY = 1000
-STREAM_RANGE = (1, 256)
-ELEMENTS = {"": 1, "2": 2, "4": 4, "8": 8}
-"""Of a load in PTX, by the number behind its ``.v``."""
-PRODUCT_RANGE = (1, 512)
+STREAM_SIZES = range(1, 257)
+PRODUCT_SIZES = range(1, 513)
 PRODUCT = {"M": 64, "N": 256, "K": 256}
 GROUPS = 4
 CHECKS = 20_000
 
 
-def sizes(bounds: tuple[int, int]) -> range:
-    """Return all sizes of a range, its last one included."""
-    return range(bounds[0], bounds[1] + 1)
+def section(
+    by: list[str],
+    sizes: range,
+    keys: Iterable[tuple],
+    answer: Callable[[int, tuple], Answer],
+    asked: dict | None = None,
+) -> Section:
+    """Ask for every key at every size."""
+    numbers: dict[str, int] = {}
+    rows = []
+    for key in keys:
+        texts = [json.dumps(answer(size, key)) for size in sizes]
+        rows.append([*key, [numbers.setdefault(text, len(numbers)) for text in texts]])
+    answers = [json.loads(text) for text in numbers]
+    bounds = (sizes[0], sizes[-1])
+    return {"by": by, "range": bounds, "asked": asked, "answers": answers, "rows": rows}
 
 
 def device_tensor(*shape: int, dtype: str = "bfloat16") -> torch.Tensor:
@@ -72,7 +86,7 @@ def device_tensor(*shape: int, dtype: str = "bfloat16") -> torch.Tensor:
 
 
 def attention_inputs(
-    head_dim: int, dtype: str, mask: str, shape: tuple[int, int, int], heads: tuple[int, int]
+    head_dim: int, dtype: str, mask: str, shape: Sequence[int], heads: Sequence[int]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """Return queries, keys (values are the same tensor) and the mask of an attention call."""
     batch, q_len, kv_len = shape
@@ -82,12 +96,6 @@ def attention_inputs(
         return query, key, None
     mask_dtype = "bool" if mask == "bool" else dtype
     return query, key, device_tensor(batch, 1, q_len, kv_len, dtype=mask_dtype)
-
-
-def names(noted: list[Launch]) -> str:
-    """Return the kernels of a call, each once, in order; "cublas" for its unknown ones."""
-    kernels = ("cublas" if x.kernel.startswith("cublas ") else x.kernel for x in noted)
-    return " + ".join(dict.fromkeys(kernels))
 
 
 def refusal(error: Exception) -> str:
@@ -104,43 +112,37 @@ def launched(call: Callable[[], object]) -> list[Launch]:
     return launches()
 
 
-# ---- attention ----
+def kernels_of(call: Callable[[], object]) -> str:
+    """Return the kernels of a call, each once, in order; "cublas" for its unknown ones."""
+    names = [launch.kernel for launch in launched(call)]
+    return " + ".join(dict.fromkeys("cublas" if x.startswith("cublas ") else x for x in names))
 
 
-def choice(
-    head_dim: int,
-    dtype: str,
-    mask: str,
-    causal: bool,
-    shape: tuple[int, int, int],
-    heads: tuple[int, int],
-) -> str:
+def choice(head_dim: int, key: tuple, shape: Sequence[int], heads: Sequence[int]) -> str:
     """Return the backend that scaled_dot_product_attention takes."""
-    query, key, mask_tensor = attention_inputs(head_dim, dtype, mask, shape, heads)
-    number = torch._fused_sdp_choice(
-        query, key, key, mask_tensor, 0.0, causal, enable_gqa=heads[0] != heads[1]
-    )
+    dtype, mask, causal, gqa, _ = key
+    query, keys, mask_tensor = attention_inputs(head_dim, dtype, mask, shape, heads)
+    number = torch._fused_sdp_choice(query, keys, keys, mask_tensor, 0.0, causal, enable_gqa=gqa)
     return BACKENDS[number]
 
 
+def attention_keys(shapes: Iterable[str]) -> list[tuple]:
+    """Return the keys of attention: type, mask, causal, grouped queries and lengths."""
+    combinations = itertools.product(DTYPES, MASKS, HEAD_COUNTS, shapes)
+    return [(dtype, *mask, gqa, shape) for dtype, mask, gqa, shape in combinations]
+
+
 def sdpa() -> Section:
-    """Ask SDPA's choice for every head_dim."""
-    answers = {}
-    keys = itertools.product(DTYPES, MASKS, (False, True), SDPA_SHAPES)
-    for dtype, (mask, causal), gqa, shape in keys:
-        heads = (HEADS, KV_HEADS if gqa else HEADS)
-        q_len, kv_len = SDPA_SHAPES[shape]
-        row = [
-            choice(head_dim, dtype, mask, causal, (1, q_len, kv_len), heads)
-            for head_dim in sizes(SDPA_RANGE)
-        ]
-        answers[dtype, mask, causal, gqa, shape] = row
-    by = ["dtype", "mask", "causal", "gqa", "shape"]
-    return {"by": by, "range": SDPA_RANGE, "asked": {"shapes": SDPA_SHAPES}, "answers": answers}
+    """Ask SDPA's choice for every head_dim; of CHECKS questions with random batch, heads and
+    lengths count those that answer otherwise."""
 
+    def answer(head_dim: int, key: tuple) -> str:
+        *_, gqa, shape = key
+        return choice(head_dim, key, (1, *SDPA_SHAPES[shape]), HEAD_COUNTS[gqa])
 
-def check_sdpa(section: Section) -> int:
-    """Return how many of CHECKS questions with random batch, heads and lengths answer otherwise."""
+    keys = attention_keys(SDPA_SHAPES)
+    choices = section(ATTENTION_KEY, SDPA_SIZES, keys, answer, {"shapes": SDPA_SHAPES})
+    recorded = {tuple(key): numbers for *key, numbers in choices["rows"]}
     draw = random.Random(0)
     differ = 0
     for _ in range(CHECKS):
@@ -149,13 +151,12 @@ def check_sdpa(section: Section) -> int:
             lengths[1] = lengths[0]
         kv_heads, groups = draw.choice((1, 2, 8)), draw.choice((1, 1, 4, 7))
         dtype, (mask, causal) = draw.choice(DTYPES), draw.choice(MASKS)
-        head_dim, batch = draw.randint(*SDPA_RANGE), draw.choice((1, 2, 16))
-        heads = (kv_heads * groups, kv_heads)
-        shape = (batch, lengths[0], lengths[1])
-        found = choice(head_dim, dtype, mask, causal, shape, heads)
+        head_dim, batch = draw.randint(SDPA_SIZES[0], SDPA_SIZES[-1]), draw.choice((1, 2, 16))
         key = (dtype, mask, causal, groups > 1, sdpa_shape(*lengths))
-        differ += found != section["answers"][key][head_dim - SDPA_RANGE[0]]
-    return differ
+        number = recorded[key][SDPA_SIZES.index(head_dim)]
+        found = choice(head_dim, key, (batch, *lengths), (kv_heads * groups, kv_heads))
+        differ += found != choices["answers"][number]
+    return choices | {"checked": {"questions": CHECKS, "differ": differ}}
 
 
 def only(backend: str) -> None:
@@ -166,42 +167,31 @@ def only(backend: str) -> None:
     torch.backends.cuda.enable_cudnn_sdp(False)
 
 
-def attention_launches(head_dim: int, key: tuple) -> list[Launch]:
-    """Return the launches of one call of SDPA; none where the backend refuses it."""
+def attend(head_dim: int, key: tuple) -> None:
+    """Call SDPA for a key of attention."""
     dtype, mask, causal, gqa, shape = key
-    heads = (HEADS, KV_HEADS if gqa else HEADS)
-    query, keys, mask_tensor = attention_inputs(head_dim, dtype, mask, SHAPES[shape], heads)
-    try:
-        return launched(
-            lambda: functional.scaled_dot_product_attention(
-                query, keys, keys, mask_tensor, is_causal=causal, enable_gqa=gqa
-            )
-        )
-    except torch.OutOfMemoryError:
-        raise
-    except RuntimeError:
-        return []
+    inputs = attention_inputs(head_dim, dtype, mask, SHAPES[shape], HEAD_COUNTS[gqa])
+    query, keys, mask_tensor = inputs
+    functional.scaled_dot_product_attention(
+        query, keys, keys, mask_tensor, is_causal=causal, enable_gqa=gqa
+    )
 
 
-FLASH_TRAITS = re.compile(r"Flash_fwd_kernel_traitsILi(\d+)ELi(\d+)ELi(\d+)ELi(\d+)E")
-"""Head_dim, tile and warps in the symbol of a FlashAttention-2 kernel."""
-
-
-def flash_answer(head_dim: int, key: tuple) -> Answer:
-    """Return FlashAttention-2's template (a head_dim), tile, warps and grid for one call.
+def flash_answer(noted: list[Launch]) -> Answer:
+    """Return FlashAttention-2's template (a head_dim), tile, warps and grid in one call.
 
     ``splits`` counts the parts of the keys, summed up by a second kernel where more than one.
     """
-    for launch in attention_launches(head_dim, key):
+    for launch in noted:
         traits = FLASH_TRAITS.search(launch.kernel)
         if traits is None or "flash_fwd" not in launch.kernel:
             continue
-        template, block_m, block_n, warps = map(int, traits.groups())
+        template, *tile, warps = map(int, traits.groups())
         split = "splitkv" in launch.kernel
         return {
             "kernel": "flash_fwd_splitkv_kernel" if split else "flash_fwd_kernel",
             "template": template,
-            "tile": [block_m, block_n],
+            "tile": tile,
             "warps": warps,
             "splits": launch.grid[1] if split else 1,
             "grid": list(launch.grid),
@@ -210,51 +200,51 @@ def flash_answer(head_dim: int, key: tuple) -> Answer:
     return "refused"
 
 
-def efficient_answer(head_dim: int, key: tuple) -> Answer:
-    """Return memory-efficient attention's kernel for one call; its name holds the tile."""
-    for launch in attention_launches(head_dim, key):
+def efficient_answer(noted: list[Launch]) -> Answer:
+    """Return memory-efficient attention's kernel in one call; its name holds the tile."""
+    for launch in noted:
         if "fmha" in launch.kernel:
             return launch.kernel
     return "refused"
 
 
-def attention(backend: str, answer: Callable[[int, tuple], Answer], last: int) -> Section:
-    """Ask a backend for every head_dim up to ``last``."""
+def attention(backend: str, read: Callable[[list[Launch]], Answer], last: int) -> Section:
+    """Ask a backend for every head_dim up to ``last``; ``read`` finds the answer in launches."""
+
+    def answer(head_dim: int, key: tuple) -> Answer:
+        try:
+            return read(launched(partial(attend, head_dim, key)))
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:
+            return "refused"
+
     only(backend)
-    answers = {}
-    for dtype, (mask, causal), gqa, shape in itertools.product(
-        DTYPES, MASKS, (False, True), SHAPES
-    ):
-        if backend == "flash" and (dtype == "float32" or mask != "none"):
-            continue  # refused at every size: PyTorch's FlashAttention-2 takes halves and no mask
-        key = (dtype, mask, causal, gqa, shape)
-        answers[key] = [answer(head_dim, key) for head_dim in sizes((1, last))]
-    by = ["dtype", "mask", "causal", "gqa", "shape"]
-    asked = {"shapes": SHAPES, "heads": HEADS, "kv_heads": KV_HEADS}
-    return {"by": by, "range": (1, last), "asked": asked, "answers": answers}
+    keys = attention_keys(SHAPES)
+    if backend == "flash":
+        # Else refused at every size: PyTorch's FlashAttention-2 takes halves and no mask.
+        keys = [key for key in keys if key[0] != "float32" and key[1] == "none"]
+    heads, kv_heads = HEAD_COUNTS[True]
+    asked = {"shapes": SHAPES, "heads": heads, "kv_heads": kv_heads}
+    return section(ATTENTION_KEY, range(1, last + 1), keys, answer, asked)
 
 
-# ---- rows ----
-
-
+@lru_cache(maxsize=1)
 def row_calls(dtype: str, tokens: int) -> dict[str, Callable[[int], object]]:
     """Return operators on ``tokens`` rows by name, as functions of a row's length."""
-    rows = device_tensor(tokens * ROW_RANGE[1], dtype=dtype)
-    table = device_tensor(VOCABULARY * ROW_RANGE[1], dtype=dtype)
+    rows = device_tensor(tokens * ROW_SIZES[-1], dtype=dtype)
+    table = device_tensor(VOCABULARY * ROW_SIZES[-1], dtype=dtype)
     index = torch.zeros(tokens, dtype=torch.long, device="cuda")
 
     def matrix(size: int) -> torch.Tensor:
         return rows[: tokens * size].view(tokens, size)
 
-    def weight(size: int) -> torch.Tensor:
-        return table[:size]
-
     return {
         "softmax": lambda size: torch.softmax(matrix(size), -1),
         "layer_norm": lambda size: functional.layer_norm(
-            matrix(size), (size,), weight(size), weight(size)
+            matrix(size), (size,), table[:size], table[:size]
         ),
-        "rms_norm": lambda size: functional.rms_norm(matrix(size), (size,), weight(size)),
+        "rms_norm": lambda size: functional.rms_norm(matrix(size), (size,), table[:size]),
         "cat": lambda size: torch.cat((matrix(size), matrix(size)), -1),
         "embedding": lambda size: functional.embedding(
             index, table[: VOCABULARY * size].view(VOCABULARY, size)
@@ -266,18 +256,17 @@ def row_calls(dtype: str, tokens: int) -> dict[str, Callable[[int], object]]:
 def rows() -> Section:
     """Ask which kernels serve a row's length; their names in order of launch."""
     torch.cuda.empty_cache()  # of attention's large blocks
-    answers = {}
+    keys = []
     for dtype, tokens in itertools.product(DTYPES, ROW_TOKENS):
-        for operator, call in row_calls(dtype, tokens).items():
-            if operator == "sort" and tokens > SORT_TOKENS:
-                continue
-            answers[operator, dtype, tokens] = [
-                names(launched(partial(call, size))) for size in sizes(ROW_RANGE)
-            ]
-    return {"by": ["operator", "dtype", "tokens"], "range": ROW_RANGE, "answers": answers}
+        for operator in row_calls(dtype, tokens):
+            if operator != "sort" or tokens <= SORT_TOKENS:
+                keys.append((operator, dtype, tokens))
 
+    def answer(size: int, key: tuple) -> str:
+        operator, dtype, tokens = key
+        return kernels_of(partial(row_calls(dtype, tokens)[operator], size))
 
-# ---- rows by Triton's compiler ----
+    return section(["operator", "dtype", "tokens"], ROW_SIZES, keys, answer)
 
 
 def stream() -> Section:
@@ -287,19 +276,19 @@ def stream() -> Section:
 
     from gacprof.operators.stream_triton import BLOCK, KERNELS
 
-    answers = {}
-    for operator, dtype in itertools.product(KERNELS, DTYPES):
-        program = triton.jit(KERNELS[operator])[(1,)]
-        result = torch.float32 if operator == "row_sum" else getattr(torch, dtype)
-        row = []
-        for size in sizes(STREAM_RANGE):
-            rows = device_tensor(1, size, dtype=dtype)
-            target = torch.empty_like(rows, dtype=result)
-            kernel = program(rows, target, size, BLOCK=BLOCK)
-            row.append(compiled(kernel.asm["ptx"], kernel.asm["cubin"]))
-        answers[operator, dtype] = row
+    programs = {name: triton.jit(kernel)[(1,)] for name, kernel in KERNELS.items()}
+
+    def answer(size: int, key: tuple) -> Answer:
+        operator, dtype = key
+        rows = device_tensor(1, size, dtype=dtype)
+        result = torch.float32 if operator == "row_sum" else rows.dtype
+        target = torch.empty_like(rows, dtype=result)
+        kernel = programs[operator](rows, target, size, BLOCK=BLOCK)
+        return compiled(kernel.asm["ptx"], kernel.asm["cubin"])
+
+    keys = itertools.product(KERNELS, DTYPES)
     asked = {"triton": triton.__version__}
-    return {"by": ["operator", "dtype"], "range": STREAM_RANGE, "asked": asked, "answers": answers}
+    return section(["operator", "dtype"], STREAM_SIZES, keys, answer, asked)
 
 
 @cache
@@ -314,11 +303,8 @@ def compiled(ptx: str, cubin: bytes) -> dict[str, int]:
         usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     registers = re.search(r"REG:(\d+)", usage)
     assert registers, usage
-    widest = max(ELEMENTS[number] * int(bits) // 8 for number, bits in loads)
+    widest = max(int(elements or 1) * int(bits) // 8 for elements, bits in loads)
     return {"load_bytes": widest, "registers": int(registers[1])}
-
-
-# ---- products with kernels or refusals of their own ----
 
 
 def scaled_mm(shape: dict[str, int], rowwise: bool) -> object:
@@ -347,70 +333,44 @@ def grouped_mm(shape: dict[str, int]) -> object:
 
 
 PRODUCTS: dict[str, Callable[[dict[str, int]], object]] = {
-    "_scaled_mm tensorwise": lambda shape: scaled_mm(shape, rowwise=False),
-    "_scaled_mm rowwise": lambda shape: scaled_mm(shape, rowwise=True),
+    "_scaled_mm tensorwise": partial(scaled_mm, rowwise=False),
+    "_scaled_mm rowwise": partial(scaled_mm, rowwise=True),
     "_int_mm": int_mm,
     "_grouped_mm": grouped_mm,
 }
 
 
-def product_answer(operator: str, shape: dict[str, int]) -> Answer:
+def product_answer(size: int, key: tuple) -> Answer:
     """Return the kernels of one product, or why it is refused."""
+    operator, axis = key
     try:
-        return names(launched(partial(PRODUCTS[operator], shape)))
+        return kernels_of(partial(PRODUCTS[operator], PRODUCT | {axis: size}))
     except (RuntimeError, ValueError) as error:
         return refusal(error)
 
 
 def products() -> Section:
     """Ask what special products take, by the size of each axis."""
-    answers = {}
-    for operator, axis in itertools.product(PRODUCTS, PRODUCT):
-        answers[operator, axis] = [
-            product_answer(operator, PRODUCT | {axis: size}) for size in sizes(PRODUCT_RANGE)
-        ]
+    keys = itertools.product(PRODUCTS, PRODUCT)
     asked = {"other axes": PRODUCT, "groups": GROUPS}
-    by = ["operator", "axis"]
-    return {"by": by, "range": PRODUCT_RANGE, "asked": asked, "answers": answers}
+    return section(["operator", "axis"], PRODUCT_SIZES, keys, product_answer, asked)
 
 
-# ---- all of them ----
-
-
-def versions() -> dict[str, str]:
-    """Return the versions that answers depend on."""
-    return {
+def main() -> None:
+    """Write the answers, and the versions they depend on, to the command line's last file."""
+    versions = {
         "torch": torch.__version__,
         "cuda": str(torch.version.cuda),
         "cudnn": str(torch.backends.cudnn.version()),
         "archs": " ".join(torch.cuda.get_arch_list()),
     }
-
-
-def sections() -> Iterator[tuple[str, Section]]:
-    """Yield the sections of a table by name."""
-    choices = sdpa()
-    choices["checked"] = {"questions": CHECKS, "differ": check_sdpa(choices)}
-    yield "sdpa", choices
-    yield "fa2", attention("flash", flash_answer, 256)
-    yield "efficient", attention("efficient", efficient_answer, SDPA_RANGE[1])
-    yield "rows", rows()
-    yield "products", products()
-    yield "stream", stream()
-
-
-def numbered(section: Section) -> Section:
-    """Return a section with its different answers in a list and their numbers in each row."""
-    numbers: dict[str, int] = {}
-    rows = []
-    for key, answers in section["answers"].items():
-        texts = (json.dumps(answer) for answer in answers)
-        rows.append([*key, [numbers.setdefault(text, len(numbers)) for text in texts]])
-    return section | {"answers": [json.loads(text) for text in numbers], "rows": rows}
-
-
-def main() -> None:
-    """Write the answers to the file named last on the command line."""
-    answered: dict[str, object] = {"versions": versions()}
-    answered |= {name: numbered(section) for name, section in sections()}
+    answered = {
+        "versions": versions,
+        "sdpa": sdpa(),
+        "fa2": attention("flash", flash_answer, 256),
+        "efficient": attention("efficient", efficient_answer, SDPA_SIZES[-1]),
+        "rows": rows(),
+        "products": products(),
+        "stream": stream(),
+    }
     Path(sys.argv[-1]).write_text(json.dumps(answered), encoding="utf-8")

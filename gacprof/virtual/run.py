@@ -36,17 +36,17 @@ def environment(gpu: str, python: Path) -> dict[str, str]:
     """
     files = libraries(find_torch(python))
     folder = str(files[0].parent)
-    preloads = [*map(str, files), *filter(None, [os.environ.get("LD_PRELOAD")])]
-    paths = [folder, *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
-    return os.environ | {
+    variables = os.environ | {
         "GACPROF_VIRTUAL": gpu,
-        "GACPROF_VIRTUAL_DEVICE": profile(gpu).device_text(),
-        "LD_PRELOAD": ":".join(preloads),
-        "LD_LIBRARY_PATH": ":".join(paths),
-        "LIBRARY_PATH": ":".join([folder, *filter(None, [os.environ.get("LIBRARY_PATH")])]),
+        "GACPROF_VIRTUAL_DEVICE": profile(gpu).device_text,
         "TRITON_LIBCUDA_PATH": folder,
         "CUDA_VISIBLE_DEVICES": "0",
     }
+    preloads = ":".join(map(str, files))
+    lists = {"LD_PRELOAD": preloads, "LD_LIBRARY_PATH": folder, "LIBRARY_PATH": folder}
+    for name, paths in lists.items():
+        variables[name] = ":".join(filter(None, (paths, os.environ.get(name))))
+    return variables
 
 
 def python_of(command: Sequence[str]) -> Path:
@@ -93,12 +93,9 @@ def virtual(gpu: str, command: Sequence[str], *, force: bool = False) -> int:
     return subprocess.run(list(command), env=variables).returncode
 
 
-Triple = ctypes.c_uint * 3
-
-
 @dataclass(frozen=True)
 class Launch:
-    """A kernel launch. Shapes are (x, y, z); ``shared_bytes`` is dynamic, of a block.
+    """A kernel launch, its grid as (x, y, z); ``shared_bytes`` is dynamic, of a block.
 
     ``kernel`` is a symbol, as :func:`gacprof.kernels.demangle.readable` reads it; of a product that
     cuBLAS was asked for, a line that begins with "cublas".
@@ -106,8 +103,6 @@ class Launch:
 
     kernel: str
     grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    cluster: tuple[int, int, int]
     shared_bytes: int
     replayed: bool
 
@@ -117,9 +112,9 @@ class _Launch(ctypes.Structure):
 
     _fields_ = (
         ("kernel", ctypes.c_char_p),
-        ("grid", Triple),
-        ("block", Triple),
-        ("cluster", Triple),
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("cluster", ctypes.c_uint * 3),
         ("shared_bytes", ctypes.c_uint),
         ("replay", ctypes.c_uint),
         ("correlation", ctypes.c_uint),
@@ -146,14 +141,6 @@ def launches() -> list[Launch]:
     noted = []
     for index in range(_driver().gacprof_launch_count()):
         launch = _driver().gacprof_launch_at(index).contents
-        noted.append(
-            Launch(
-                kernel=launch.kernel.decode(),
-                grid=tuple(launch.grid),
-                block=tuple(launch.block),
-                cluster=tuple(launch.cluster),
-                shared_bytes=launch.shared_bytes,
-                replayed=bool(launch.replay),
-            )
-        )
+        kernel, grid = launch.kernel.decode(), tuple(launch.grid)
+        noted.append(Launch(kernel, grid, launch.shared_bytes, bool(launch.replay)))
     return noted

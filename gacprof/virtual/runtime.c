@@ -1,5 +1,5 @@
 /* The CUDA runtime of cuda_runtime_api.h on top of the driver. Functions that stand for one of the
-   driver's are in forwards.toml. */
+   driver's are in libraries.toml. */
 #include "virtual.h"
 #include <cuda.h>
 #include <cuda_runtime_api.h>

@@ -24,7 +24,7 @@ VISIBLE void gacprof_profiler(uint64_t (*clock)(void), void (*before_launch)(voi
 /* Of the device's attributes: the architecture whose compiled code it runs, 86 on an 8.9. */
 #define GACPROF_CODE 255
 
-/* Driver functions by name and CUDA version, generated from cudaTypedefs.h (stubs.py). */
+/* Driver functions by name and CUDA version, generated from cudaTypedefs.h (build.py). */
 struct gacprof_entry {
     const char *name;
     int version;

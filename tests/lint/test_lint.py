@@ -270,7 +270,7 @@ def test_text_json_and_python_say_the_same(tmp_path: Path) -> None:
     assert as_json["summary"] == report.summary == "refused"
     assert report.summary in section_of(report).headline
     log = json.loads(out.read_text(encoding="utf-8"))
-    assert log == sarif([report])
+    assert log == sarif(report)
     results = log["runs"][0]["results"]
     assert {result["level"] for result in results} == {"error"}
     assert len(results) == len(report.findings)
