@@ -16,6 +16,7 @@ import torch
 from gacprof import __version__
 from gacprof.checkpoint.config import without_code
 from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.layouts.configs import with_widths
 from gacprof.checkpoint.scan import inventory_of, scan
 from gacprof.checkpoint.writer import RECORD, check_output, write_weights
 from gacprof.compress.factoring import Factoring
@@ -24,7 +25,6 @@ from gacprof.compress.llm_pruner import Pruning
 from gacprof.compress.low_rank import LowRank
 from gacprof.compress.options import Objective, choose
 from gacprof.compress.statistics import LENGTH, WINDOWS, calibration_ids
-from gacprof.compress.targets import targets_of
 from gacprof.core.errors import CheckpointError, ConfigError, require_one_of, require_within
 from gacprof.core.files import new_folder, write_json, write_record
 from gacprof.core.sizes import SizeSource
@@ -160,7 +160,7 @@ def compress(
         if method == "llm-pruner":
             compressor = Pruning(inventory, results, device)
         else:
-            compressor = Factoring(inventory, targets_of(inventory), method, results, device)
+            compressor = Factoring(inventory, method, results, device)
         candidates, room = compressor.candidates(ratio, size_source, tokens, multiple)
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             compressor.run(ids, Path(scratch), objective)
@@ -171,7 +171,8 @@ def compress(
         choice = choose(options, room)
         with new_folder(target) as new:
             write_weights(new, inventory, compressor.new_tensors(choice.sizes))
-            write_json(new / "config.json", without_code(compressor.config(choice.sizes)))
+            config = with_widths(inventory.config, inventory.dims, choice.sizes)
+            write_json(new / "config.json", without_code(config))
             for name in inventory.side_files:
                 if name != "config.json" and not name.endswith(".py"):
                     shutil.copy(Path(inventory.folder) / name, new / name)

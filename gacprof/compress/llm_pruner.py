@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
 from gacprof.checkpoint.inventory import Dim, Inventory
-from gacprof.checkpoint.layouts.configs import with_widths
 from gacprof.checkpoint.writer import OutputTensor
 from gacprof.compress.folder import LayerResults
 from gacprof.compress.layered import LayeredModel
@@ -40,11 +38,8 @@ def prunable_widths(inventory: Inventory) -> list[Dim]:
     """
     layers = 1 + max((module.layer or 0 for module in inventory.modules), default=0)
     inner = range(layers // 8, layers - layers // 16)
-    widths = [
-        dim
-        for dim in inventory.dims
-        if dim.role == PRUNED and dim.adjustable and dim.layer in inner
-    ]
+    mlps = [dim for dim in inventory.dims if dim.role == PRUNED and dim.adjustable]
+    widths = [dim for dim in mlps if dim.layer in inner]
     if not widths:
         raise CheckpointError(f"{inventory.path}: no MLP has a width that could be pruned")
     return widths
@@ -68,12 +63,7 @@ def taylor_importance(layer: nn.Module, prefix: str, dim: Dim) -> torch.Tensor:
 class Pruning:
     """The widths of a model's MLPs, and the importance of their units, a file a finished layer."""
 
-    def __init__(
-        self,
-        inventory: Inventory,
-        results: LayerResults,
-        device: str = "cpu",
-    ) -> None:
+    def __init__(self, inventory: Inventory, results: LayerResults, device: str) -> None:
         self.inventory = inventory
         self.widths = prunable_widths(inventory)
         self.results = results
@@ -89,7 +79,7 @@ class Pruning:
         if not missing or ids is None:
             return
         model = LayeredModel(self.inventory, self.device)
-        for statistics in backward_statistics(model, ids, lambda layer: (), folder, weights=True):
+        for statistics in backward_statistics(model, ids, {}, folder, weights=True):
             if statistics.index in missing:
                 prefix = f"{model.layers[statistics.index]}."
                 widths = [dim for dim in self.widths if dim.layer == statistics.index]
@@ -142,10 +132,6 @@ class Pruning:
             own_size = max(1, dim.size * room // pruned)
             candidates[dim.name] = Candidates(sizes, own_size, dim.params_per_unit)
         return candidates, room
-
-    def config(self, sizes: Mapping[str, int | None]) -> dict[str, Any]:
-        """The config with these widths; one number that layers do not share stays as it is."""
-        return with_widths(self.inventory.config, self.inventory.dims, sizes)
 
     def new_tensors(self, sizes: Mapping[str, int | None]) -> Iterator[OutputTensor]:
         """Yield the tensors of the model with the most important units of each width."""

@@ -8,11 +8,10 @@ lie in files until then. So one layer's weights and statistics are in memory at 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -20,6 +19,13 @@ from torch import nn
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.compress.layered import LayeredModel, batch_size
 from gacprof.core.errors import CheckpointError, ConfigError
+
+WINDOWS = 32
+LENGTH = 512
+"""16,384 tokens: more than a layer of a small model has features, minutes on a CPU."""
+
+CHARACTERS_PER_TOKEN = 16
+"""More of a text is not read than tokens of this many characters would need."""
 
 
 class Covariance:
@@ -60,8 +66,8 @@ class LayerStatistics:
     gradients: dict[str, Covariance] = field(default_factory=dict)
 
 
-Modules = Callable[[int], Sequence[str]]
-"""The full names of the linear layers to watch in a decoder layer."""
+Modules = Mapping[int, Sequence[str]]
+"""The full names of the linear layers to watch, by decoder layer."""
 
 
 def forward_statistics(
@@ -71,7 +77,8 @@ def forward_statistics(
     hidden = model.embed(ids)
     for index in range(len(model.layers)):
         with model.layer(index) as layer:
-            with _watch(model, LayerStatistics(index, layer), modules(index)) as statistics:
+            statistics = LayerStatistics(index, layer)
+            with _watch(model, statistics, modules.get(index, ())):
                 hidden = _forward(model, index, layer, hidden)
             yield statistics
 
@@ -81,8 +88,8 @@ def backward_statistics(
 ) -> Iterator[LayerStatistics]:
     """Yield the statistics of each layer, from the last to the first.
 
-    ``folder`` takes the layers' inputs (windows · tokens · hidden · 4 bytes each). ``weights``
-    asks for the gradients by the layer's weights too.
+    ``folder`` takes the layers' inputs (windows · tokens · hidden · 4 bytes each). With ``weights``
+    the layer's own have gradients too.
     """
     inputs = _hidden_states(model, ids, folder)
     slopes = _loss_gradients(model, ids, inputs.pop())
@@ -91,7 +98,7 @@ def backward_statistics(
         with model.layer(index) as layer:
             layer.requires_grad_(weights)
             statistics = LayerStatistics(index, layer)
-            with _watch(model, statistics, modules(index), gradients=True):
+            with _watch(model, statistics, modules.get(index, ()), gradients=True):
                 slopes = _backward(model, index, layer, hidden, slopes)
             yield statistics
 
@@ -99,18 +106,15 @@ def backward_statistics(
 def _hidden_states(model: LayeredModel, ids: torch.Tensor, folder: Path) -> list[torch.Tensor]:
     """The inputs of all layers, and of the head, each mapped from a file."""
     hidden = model.embed(ids)
-    states = [_mapped(hidden, folder / "hidden-0.bin")]
-    for index in range(len(model.layers)):
-        with model.layer(index) as layer:
-            hidden = _forward(model, index, layer, hidden)
-        states.append(_mapped(hidden, folder / f"hidden-{index + 1}.bin"))
+    states = []
+    for index in range(len(model.layers) + 1):
+        path = str(folder / f"hidden-{index}.bin")
+        state = torch.from_file(path, shared=True, size=hidden.numel(), dtype=torch.float32)
+        states.append(state.view(hidden.shape).copy_(hidden))
+        if index < len(model.layers):
+            with model.layer(index) as layer:
+                hidden = _forward(model, index, layer, hidden)
     return states
-
-
-def _mapped(value: torch.Tensor, path: Path) -> torch.Tensor:
-    """A copy of a float32 tensor that lies in a file."""
-    copy = torch.from_file(str(path), shared=True, size=value.numel(), dtype=torch.float32)
-    return copy.view(value.shape).copy_(value)
 
 
 @torch.no_grad()
@@ -161,19 +165,22 @@ def _backward(
 @contextlib.contextmanager
 def _watch(
     model: LayeredModel, statistics: LayerStatistics, names: Sequence[str], gradients: bool = False
-) -> Iterator[LayerStatistics]:
+) -> Iterator[None]:
     """Fill the statistics of the named modules within the block.
 
     Modules that read the very same tensor (q, k and v) share a covariance.
     """
-    last: dict[str, Any] = {"input": None, "name": ""}
+    last_input = None
+    last_name = ""
 
     def watch_input(name: str, module: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
+        nonlocal last_input, last_name
         x = args[0]
-        if x is last["input"]:
-            statistics.inputs.setdefault(name, statistics.inputs[last["name"]])
+        if x is last_input:
+            statistics.inputs.setdefault(name, statistics.inputs[last_name])
             return
-        last.update(input=x, name=name)
+        last_input = x
+        last_name = name
         if name not in statistics.inputs:
             statistics.inputs[name] = Covariance(x.shape[-1], x.device)
         statistics.inputs[name].add(x)
@@ -193,18 +200,10 @@ def _watch(
         if gradients:
             handles.append(module.register_forward_hook(partial(watch_output, name)))
     try:
-        yield statistics
+        yield
     finally:
         for handle in handles:
             handle.remove()
-
-
-WINDOWS = 32
-LENGTH = 512
-"""16,384 tokens: more than a layer of a small model has features, minutes on a CPU."""
-
-CHARACTERS_PER_TOKEN = 16
-"""More of a text is not read than tokens of this many characters would need."""
 
 
 def calibration_ids(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from math import prod
 
 from gacprof.checkpoint.inventory import Inventory, Module
 from gacprof.checkpoint.layouts.names import tower_of
@@ -23,8 +24,8 @@ _NAMED = re.compile(
 
 @dataclass(frozen=True)
 class Target:
-    """A dense layer to be factored: ``weight`` [out, in] becomes ``outer`` [out, r] · ``inner``
-    [r, in]; these are tensor names. ``bias`` is empty where there is none."""
+    """A dense layer to be factored: ``weight`` of ``shape`` (out, in) becomes ``outer`` [out, r] ·
+    ``inner`` [r, in]; these are tensor names. ``bias`` is empty where there is none."""
 
     name: str
     layer: int
@@ -32,26 +33,21 @@ class Target:
     bias: str
     inner: str
     outer: str
-    out_features: int
-    in_features: int
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.out_features, self.in_features
+    shape: tuple[int, int]
 
     @property
     def parameters(self) -> int:
-        return self.out_features * self.in_features
+        return prod(self.shape)
 
     @property
     def unit(self) -> int:
         """Parameters of one more rank."""
-        return self.out_features + self.in_features
+        return sum(self.shape)
 
     @property
     def max_rank(self) -> int:
         """The largest rank at which the factors are smaller than the weight."""
-        return break_even_rank(self.out_features, self.in_features)
+        return break_even_rank(*self.shape)
 
     def own_rank(self, ratio: float) -> int:
         """ASVD's and SVD-LLM's rank at one ratio for all: int(out · in · kept) // (in + out)."""
@@ -78,8 +74,7 @@ def targets_of(inventory: Inventory) -> list[Target]:
                     f"{module.name}.bias" if gemm.bias else "",
                     f"{stem}_v_proj.weight",
                     f"{stem}_u_proj.weight",
-                    gemm.N,
-                    gemm.K,
+                    (gemm.N, gemm.K),
                 )
             )
     if not targets:
