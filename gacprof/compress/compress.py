@@ -82,11 +82,11 @@ def compress(
 ) -> Compression:
     """Compress a model to sizes served well.
 
-    Weights become factor pairs, or MLPs narrower. Every size is one that the source calls safe,
-    and together they lose the least within the parameters that the ratio leaves. A layer for which
-    there is no such size stays dense. One decoder layer is in memory at a time, in float32, with a
-    covariance for each input and, by the loss, each output. After an interruption the same call
-    goes on with the layers that are not finished.
+    Weights become factor pairs, or MLPs narrower: the sizes that lose the least among those that
+    the source calls safe, within the parameters that the ratio leaves. A layer for which there is
+    no such size stays dense. One decoder layer is in memory at a time, in float32, with covariances
+    of its inputs and outputs. After an interruption the same call goes on with the layers that are
+    not finished.
 
     Parameters
     ----------
@@ -147,7 +147,13 @@ def compress(
     require_within("length", length, MAX_NUMBER)
     inventory = inventory_of(checkpoint)
     target = Path(out)
-    _check_request(inventory, target)
+    check_output(inventory, target)
+    factored = [m.name for m in inventory.modules if m.kind in ("factored", "grouped")]
+    if factored or inventory.is_quantised:
+        raise CheckpointError(
+            f"{inventory.path} is compressed already: merge its factors by 'gacprof realign' with "
+            "the word fuse, or take the model that it was made from"
+        )
     ids = None
     if text is not None:
         ids = calibration_ids(text, inventory, windows, length)
@@ -165,9 +171,9 @@ def compress(
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             compressor.run(ids, Path(scratch), objective)
         losses = compressor.losses(objective)
-        options = {
-            name: row.options(losses.get(name, ()), objective) for name, row in candidates.items()
-        }
+        options = {}
+        for name, row in candidates.items():
+            options[name] = row.options(losses.get(name, ()), objective)
         choice = choose(options, room)
         with new_folder(target) as new:
             write_weights(new, inventory, compressor.new_tensors(choice.sizes))
@@ -194,19 +200,8 @@ def compress(
     return compression
 
 
-def _check_request(inventory: Inventory, out: Path) -> None:
-    """Raise an error for a model that cannot be compressed, or an output that cannot be written."""
-    check_output(inventory, out)
-    factored = [m.name for m in inventory.modules if m.kind in ("factored", "grouped")]
-    if factored or inventory.is_quantised:
-        raise CheckpointError(
-            f"{inventory.path} is compressed already: merge its factors by 'gacprof realign' with "
-            "the word fuse, or take the model that it was made from"
-        )
-
-
 def _request(inventory: Inventory, method: Method, ids: torch.Tensor | None) -> dict[str, Any]:
-    """All that the results of a layer depend on: the model's bytes, not the folder it lies in."""
+    """All that the results of a layer depend on."""
     windows = torch.empty(0, 0, dtype=torch.long) if ids is None else ids.contiguous()
     return {
         "gacprof": __version__,

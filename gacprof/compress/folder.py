@@ -40,9 +40,8 @@ class LayerResults:
 
     def save(self, layer: int, tensors: Mapping[str, torch.Tensor]) -> None:
         with replacing(self.path(layer)) as temporary:
-            save_file(
-                {name: value.cpu().contiguous() for name, value in tensors.items()}, temporary
-            )
+            on_cpu = {name: value.cpu().contiguous() for name, value in tensors.items()}
+            save_file(on_cpu, temporary)
 
     def load(self, layer: int) -> dict[str, torch.Tensor]:
         return load_file(self.path(layer))

@@ -114,10 +114,8 @@ def decompose(
 
 
 def cholesky(covariance: torch.Tensor, ridge: float = 0.0) -> torch.Tensor:
-    """Return the lower factor L of a covariance L·Lᵀ, of the nearest that has a factor.
-
-    ``ridge`` is the least share of its mean diagonal that is added to it.
-    """
+    """Return the lower factor L of a covariance L·Lᵀ, of the nearest that has a factor: ``ridge``
+    is the least share of its mean diagonal that is added to it."""
     scale = covariance.diagonal().mean()
     if scale == 0:  # only zeros were seen: all directions count the same
         return torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)

@@ -51,20 +51,16 @@ class Candidates:
         dense = [] if self.dense is None else [Option(None, 0.0, self.dense)]
         if not self.sizes or not losses:
             return dense
+        nearest = min(self.sizes, key=lambda size: (abs(size - self.own_size), size))
         if objective == "loss" and dense:
             sizes = self.sizes
+        elif objective == "uniform":
+            sizes = [max((s for s in self.sizes if s <= self.own_size), default=nearest)]
         else:
-            sizes, dense = self._near_own(objective), []
-        return [Option(size, losses[size], size * self.unit) for size in sizes] + dense
-
-    def _near_own(self, objective: Objective) -> Sequence[int]:
-        """The sizes within the window of the method's own, by uniform the next below it; where
-        there are none the nearest."""
-        nearest = min(self.sizes, key=lambda size: (abs(size - self.own_size), size))
-        if objective == "uniform":
-            return [max((size for size in self.sizes if size <= self.own_size), default=nearest)]
-        reach = WINDOW * self.own_size
-        return [size for size in self.sizes if abs(size - self.own_size) <= reach] or [nearest]
+            reach = WINDOW * self.own_size
+            sizes = [s for s in self.sizes if abs(s - self.own_size) <= reach] or [nearest]
+        options = [Option(size, losses[size], size * self.unit) for size in sizes]
+        return options + dense if objective == "loss" else options
 
 
 @dataclass(frozen=True)
@@ -87,8 +83,7 @@ class Choice:
 
 
 def parameters_left(total: int, ratio: float) -> int:
-    """Return what a ratio leaves of a number of parameters, whole in spite of rounding (0.7 of
-    10)."""
+    """Return what a ratio leaves of parameters, whole in spite of rounding (0.7 of 10)."""
     return int(total * (1 - ratio) + 1e-6)
 
 
@@ -106,6 +101,6 @@ def choose(options: Mapping[str, Sequence[Option]], room: int) -> Choice:
             f"{room:,}: name a smaller ratio or multiple, or a source that knows smaller sizes"
         )
     solution = solve(values, [(takes, room)])
-    pairs = zip(options.items(), solution.choice, strict=True)
-    sizes = {name: row[index].size for (name, row), index in pairs}
+    chosen = zip(options, solution.choice, strict=True)
+    sizes = {name: options[name][index].size for name, index in chosen}
     return Choice(sizes, -solution.value, -solution.bound)
