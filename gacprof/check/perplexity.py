@@ -1,16 +1,15 @@
 """How good? The perplexity of checkpoints on the same tokens of a text, compared window by window.
 
-A window slides over the text by ``stride`` tokens, and of each window only the predictions count
-that no earlier one made: a prediction has at least ``window - stride`` tokens of context, except in
-the first. Windows of a text are hard for all models alike, so differences are taken window by
-window, and the interval is that of their mean.
+A window slides over the text by ``stride`` tokens, and of each only the predictions count that no
+earlier one made. Windows are hard for all models alike, so differences are taken window by window,
+and the interval is that of their mean.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -28,7 +27,6 @@ from gacprof.check.models import (
     torch_device,
     vocabulary,
 )
-from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.core.dtypes import dtype_name
 from gacprof.core.errors import CheckpointError, ConfigError
@@ -37,12 +35,9 @@ from gacprof.core.sizes import Interval
 
 @dataclass(frozen=True)
 class Perplexity:
-    """One model on the text.
-
-    ``value`` is exp of the mean negative log-likelihood over all predictions. ``change`` is
-    perplexity over the first model's, minus 1, with its 95 % interval; None for fewer than two
-    windows. ``nats`` are the windows' sums.
-    """
+    """One model on the text: ``value`` is exp of the mean negative log-likelihood over all
+    predictions, ``change`` that over the first model's, minus 1, with its 95 % interval (None for
+    fewer than two windows). ``nats`` are the windows' sums."""
 
     model: str
     value: float
@@ -137,11 +132,10 @@ def perplexity(
             raise CheckpointError(f"{checkpoint} does not know all tokens of {folder}'s tokenizer")
         nats = np.array([window_nats(model, ids.to(where), w) for w in windows])
         value = math.exp(nats.sum() / predictions.sum())
-        result = Perplexity(name, value, None, tuple(nats.tolist()))
+        change = None
         if models and len(windows) > 1:
             change = paired_change(nats - np.array(models[0].nats), predictions)
-            result = replace(result, change=change)
-        models.append(result)
+        models.append(Perplexity(name, value, change, tuple(nats.tolist())))
     return Perplexities(
         text=str(text),
         tokens=len(ids),
@@ -156,8 +150,7 @@ def perplexity(
 
 def tokenizer_folder(checkpoints: Sequence[Checkpoint]) -> str:
     """The folder of the first checkpoint that has a tokenizer."""
-    for checkpoint in checkpoints:
-        inventory: Inventory = inventory_of(checkpoint)
+    for inventory in map(inventory_of, checkpoints):
         if any(name.startswith("tokenizer") for name in inventory.side_files):
             return inventory.folder
     raise CheckpointError(f"{checkpoints[0]} has no tokenizer: name the original model's folder")
@@ -165,10 +158,7 @@ def tokenizer_folder(checkpoints: Sequence[Checkpoint]) -> str:
 
 def encode(folder: str | Path, text: str) -> torch.Tensor:
     """Token ids [tokens] of a text, behind the token that begins one where a folder's tokenizer
-    sets it.
-
-    Raises :class:`CheckpointError` for fewer than two: the first token is not predicted.
-    """
+    sets it. At least two: the first token is not predicted."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)

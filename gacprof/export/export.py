@@ -33,8 +33,7 @@ LOGIT_TOLERANCE = 1e-4
 """Largest difference of float32 logits over the largest logit: two orders of adding differ by
 about 1e-6 in small models and 1e-5 in large ones."""
 
-SETTINGS = ("tokenizer_config.json", "generation_config.json")
-"""Side files that may name code or other files."""
+MAY_NAME_CODE = ("tokenizer_config.json", "generation_config.json")
 
 SERVE = {
     "transformers": "AutoModelForCausalLM.from_pretrained('{out}', trust_remote_code=True)",
@@ -44,8 +43,8 @@ SERVE = {
 
 @dataclass(frozen=True)
 class Exported:
-    """``serve`` says how each engine that can load the folder does; ``max_error`` is the largest
-    difference of transformers' logits from ours over the largest logit, None where not checked."""
+    """``serve`` says how each engine loads the folder; ``max_error`` is the largest difference of
+    transformers' logits from ours over the largest logit, None where not checked."""
 
     schema: ClassVar[str] = "gacprof.Exported/1"
 
@@ -63,9 +62,8 @@ def export(
 ) -> Exported:
     """Write a folder that transformers and vLLM load.
 
-    It brings model code of its own: factor pairs, widths and heads stay as they are, layer by
-    layer. For llama.cpp and other servers of plain models, use ``realign`` with "uniform" and their
-    own converters.
+    It brings model code of its own, for factor pairs, widths and heads by layer. For llama.cpp and
+    other servers of plain models, use ``realign`` with "uniform" and their own converters.
 
     Parameters
     ----------
@@ -112,7 +110,7 @@ def write_folder(inventory: Inventory, decoder: Decoder, tokenizer: Path, folder
     code = code.replace("Llama", FAMILIES[decoder.family]).replace("llama", decoder.family)
     (folder / f"{MODULE}.py").write_text(code, encoding="utf-8")
     for name in side_files(tokenizer):
-        if name in SETTINGS:
+        if name in MAY_NAME_CODE:
             write_json(folder / name, without_code(read_json_object(tokenizer / name)))
         elif name != "config.json" and not name.endswith(".py"):
             shutil.copy(tokenizer / name, folder / name)
@@ -127,7 +125,7 @@ def error_in_transformers(inventory: Inventory, decoder: Decoder, folder: Path) 
         save_file({"ids": random_ids(decoder.config["vocab_size"], (SEQUENCES, TOKENS))}, ids)
         script = Path(__file__).with_name("load_alone.py")
         environment = {**os.environ, "HF_MODULES_CACHE": scratch, "HF_HUB_OFFLINE": "1"}
-        command = [sys.executable, str(script), str(folder), str(ids), str(logits)]
+        command = [sys.executable, script, folder, ids, logits]
         process = subprocess.run(command, env=environment, capture_output=True, text=True)
         if process.returncode:
             reason = process.stderr.strip().rpartition("\n")[2]

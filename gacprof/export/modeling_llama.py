@@ -31,12 +31,10 @@ class GacprofLlamaConfig(LlamaConfig):
     ) -> None:
         # transformers refuses a hidden size that is no multiple of the heads, as a pruned model's
         # need not be: heads are set once the config is made
-        heads = {
-            k: kwargs.pop(k) for k in ("num_attention_heads", "num_key_value_heads") if k in kwargs
-        }
-        super().__init__(**kwargs, **dict.fromkeys(heads, 1))
-        for key, value in heads.items():
-            setattr(self, key, value)
+        keys = {"num_attention_heads", "num_key_value_heads"} & kwargs.keys()
+        super().__init__(**{**kwargs, **dict.fromkeys(keys, 1)})
+        for key in keys:
+            setattr(self, key, kwargs[key])
         self.factor_ranks = factor_ranks or {}
         self.layer_widths = layer_widths or [self.intermediate_size] * self.num_hidden_layers
         both = [self.num_attention_heads, self.num_key_value_heads]
