@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import operator
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -79,11 +80,8 @@ def help_text(verb: str) -> str:
 
 
 def command(verb: str) -> Callable[..., Any]:
-    """The function of a verb with annotations that a command line can write.
-
-    A parameter that takes ``Inventory | Path | str`` in Python takes a word here: of each union
-    only the types in :data:`WRITABLE`, literals and sequences of them are kept.
-    """
+    """The function of a verb with annotations that a command line can write: a parameter that takes
+    ``Inventory | Path | str`` in Python takes a word here."""
     function = load_verb(verb)
     hints = typing.get_type_hints(function)
     parameters = []
@@ -118,11 +116,11 @@ def writable(annotation: Any) -> Any:
     """
     origin = typing.get_origin(annotation)
     if origin in (Union, types.UnionType):
-        parts = [writable(part) for part in typing.get_args(annotation)]
-        parts = [part for part in parts if part is not None]
+        parts = [part for part in map(writable, typing.get_args(annotation)) if part is not None]
         several = [part for part in parts if typing.get_origin(part) is tuple]
-        parts = [*several, *(part for part in parts if not several or part is types.NoneType)]
-        return functools.reduce(lambda a, b: a | b, parts) if parts != [types.NoneType] else None
+        if several:
+            parts = [*several, *(part for part in parts if part is types.NoneType)]
+        return functools.reduce(operator.or_, parts) if parts != [types.NoneType] else None
     if annotation is int:
         return Annotated[int, Parameter(converter=int_of_word)]
     if origin is Literal or annotation in WRITABLE:

@@ -125,7 +125,7 @@ def error_in_transformers(inventory: Inventory, decoder: Decoder, folder: Path) 
         save_file({"ids": random_ids(decoder.config["vocab_size"], (SEQUENCES, TOKENS))}, ids)
         script = Path(__file__).with_name("load_alone.py")
         environment = {**os.environ, "HF_MODULES_CACHE": scratch, "HF_HUB_OFFLINE": "1"}
-        command = [sys.executable, script, folder, ids, logits]
+        command = [sys.executable, str(script), str(folder), str(ids), str(logits)]
         process = subprocess.run(command, env=environment, capture_output=True, text=True)
         if process.returncode:
             reason = process.stderr.strip().rpartition("\n")[2]

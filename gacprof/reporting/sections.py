@@ -30,10 +30,8 @@ if TYPE_CHECKING:
     from gacprof.planning.plan import Plan
     from gacprof.sweeping.sweep import SweepSummary
 
-
 USUAL_FLAGS = (False, 0, "cold", "tn", "auto", "none")
 """Values of flags that are left out where an axis is named: a model's own way of calling."""
-
 
 SDPA_CALLS: Mapping[str, Mapping[str, Any]] = {
     "head_dim, causal prefill": {"causal": True},
@@ -83,11 +81,6 @@ def first_of(names: Sequence[str]) -> str:
 def total_text(label: str, total: Interval | None) -> list[str]:
     """A sentence on a time; none where it is not known."""
     return [] if total is None else [f"{label}: {time_interval(total)}."]
-
-
-def change_text(ratio: Interval) -> str:
-    """A ratio as a change in per cent: 1.02 is ``+2.0 %``."""
-    return percent_interval(Interval(ratio.low - 1, ratio.value - 1, ratio.high - 1))
 
 
 def diagnosis_section(diagnosis: Diagnosis) -> Section:
@@ -292,7 +285,10 @@ def bench_section(result: BenchResult) -> Section:
     rows: list[Row] = []
     for timing in (*result.timings, *result.replicates):
         model = "the first again (A/A)" if timing in result.replicates else timing.model
-        change = "" if timing.verdict == "reference" else change_text(timing.ratio)
+        change = ""
+        if timing.verdict != "reference":
+            low, value, high = timing.ratio.low, timing.ratio.value, timing.ratio.high
+            change = percent_interval(Interval(low - 1, value - 1, high - 1))
         time = time_interval(timing.latency_us)
         rows.append((timing.workload, model, time, change, timing.verdict))
     remarks = [
