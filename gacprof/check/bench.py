@@ -128,11 +128,6 @@ def bench(
     dtype
         What is computed in. Default: the widest that the checkpoints store.
 
-    Returns
-    -------
-    BenchResult
-        Latencies, ratios to the first model, verdicts, and the A/A replicates.
-
     Raises
     ------
     MeasurementError

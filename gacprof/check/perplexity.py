@@ -104,11 +104,6 @@ def perplexity(
     dtype
         What is computed in. Default: the widest that the checkpoints store.
 
-    Returns
-    -------
-    Perplexities
-        Perplexity and change of each model, and the windows' values.
-
     Raises
     ------
     CheckpointError

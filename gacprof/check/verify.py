@@ -115,11 +115,6 @@ def verify(
     device
         "cpu", "cuda" or "cuda:1"; None: the accelerator where there is one.
 
-    Returns
-    -------
-    Verification
-        The verdict, what it rests on, and what nobody looked at.
-
     Raises
     ------
     CheckpointError

@@ -40,13 +40,10 @@ MAX_NUMBER = 2**20
 
 @dataclass(frozen=True)
 class Compression:
-    """A compressed model: where it is, and how its sizes were chosen.
-
-    ``sizes`` are ranks by module, None where the weight stays dense, or widths by dim. They lose
-    ``loss`` of the objective, and none within the same parameters lose less than ``bound``:
-    twice the loss added in nats a token, shares of energy, or Taylor importance. ``parameters``
-    are the model's before and after; ``provenance`` is that of the verdicts on sizes.
-    """
+    """A compressed model: ``sizes`` are ranks by module, None where the weight stays dense, or
+    widths by dim. They lose ``loss``, and none within the same parameters lose less than ``bound``:
+    twice the loss added in nats a token, shares of energy, or Taylor importance. ``parameters`` are
+    the model's before and after; ``provenance`` is that of the verdicts on sizes."""
 
     schema: ClassVar[str] = "gacprof.compressed/2"
 
@@ -122,11 +119,6 @@ def compress(
         weights and text; by default one beside ``out``, removed when that is written.
     device
         The device that runs the layers ("cpu", "cuda").
-
-    Returns
-    -------
-    Compression
-        The sizes chosen, with their loss and a bound on any others'.
 
     Raises
     ------

@@ -49,11 +49,8 @@ class Factoring:
             self.by_layer.setdefault(target.layer, []).append(target)
 
     def run(self, ids: torch.Tensor | None, folder: Path, objective: Objective) -> None:
-        """Factor the layers that are not finished.
-
-        ``ids`` are windows of tokens [windows, tokens], None where the method needs none. Losses
-        take a backward pass, whose hidden states lie in ``folder``.
-        """
+        """Factor the layers that are not finished, for ids [windows, tokens], None where none
+        are needed. The hidden states of a backward pass lie in ``folder``."""
         curve = CURVES[objective]
         missing = [layer for layer in self.by_layer if not self.results.has(layer, curve)]
         if not missing:
@@ -102,10 +99,7 @@ class Factoring:
     def candidates(
         self, ratio: float, source: SizeSource | None, tokens: Tokens | None, multiple: int
     ) -> tuple[dict[str, Candidates], int]:
-        """Return the ranks on offer by target, and the parameters that a ratio leaves of them.
-
-        Without a source they are the multiples.
-        """
+        """Return the ranks on offer by target, and the parameters that a ratio leaves of them."""
         dtype = plain_dtype(self.inventory)
         ranks: dict[tuple[int, int], list[int]] = {}
         candidates = {}

@@ -46,10 +46,8 @@ def prunable_widths(inventory: Inventory) -> list[Dim]:
 
 
 def taylor_importance(layer: nn.Module, prefix: str, dim: Dim) -> torch.Tensor:
-    """Return the importance of a width's units [size], from a layer's weights and their gradients.
-
-    ``prefix`` is the layer's own name with a dot.
-    """
+    """Return the importance of a width's units [size], from the weights and gradients of a layer of
+    the name ``prefix``."""
     importance = torch.zeros(dim.size, dtype=torch.float64)
     for place in dim.places:
         weight = layer.get_parameter(place.tensor.removeprefix(prefix))
@@ -71,10 +69,8 @@ class Pruning:
         self.layers = sorted({dim.layer for dim in self.widths if dim.layer is not None})
 
     def run(self, ids: torch.Tensor | None, folder: Path, objective: Objective) -> None:
-        """Work out the importance of every unit in a backward pass over ids [windows, tokens].
-
-        ``folder`` takes the hidden states.
-        """
+        """Work out the importance of every unit in a backward pass over ids [windows, tokens]; its
+        hidden states lie in ``folder``."""
         missing = [layer for layer in self.layers if not self.results.has(layer, "")]
         if not missing or ids is None:
             return
@@ -94,10 +90,7 @@ class Pruning:
         return importance
 
     def losses(self, objective: Objective) -> dict[str, list[float]]:
-        """Return the importance that the widths 0, 1, … lose, by energy as a share of all.
-
-        The least important units go first.
-        """
+        """Return the importance that the widths 0, 1, … lose, by energy as a share of all."""
         losses = {}
         for name, importance in self.importance().items():
             total = float(importance.sum()) or 1.0
@@ -110,10 +103,8 @@ class Pruning:
     def candidates(
         self, ratio: float, source: SizeSource | None, tokens: Tokens | None, multiple: int
     ) -> tuple[dict[str, Candidates], int]:
-        """Return the widths on offer by dim, and the parameters that they may take together.
-
-        The ratio is of all MLPs: what the layers that stay whole keep, the others lose.
-        """
+        """Return the widths on offer by dim, and the parameters that they may take together: of all
+        MLPs' the ratio goes, so that what the layers that stay whole keep, the others lose."""
         total = sum(d.size * d.params_per_unit for d in self.inventory.dims if d.role == PRUNED)
         pruned = sum(dim.size * dim.params_per_unit for dim in self.widths)
         room = pruned - (total - parameters_left(total, ratio))
@@ -134,9 +125,8 @@ class Pruning:
         return candidates, room
 
     def new_tensors(self, sizes: Mapping[str, int | None]) -> Iterator[OutputTensor]:
-        """Yield the tensors of the model with the most important units of each width."""
+        """Return the tensors of the model with the most important units of each width."""
         names = {info.name for info in self.inventory.stored_once}
         new = new_checkpoint(self.inventory, sizes)
-        for tensor in output_tensors(new, self.importance()):
-            if tensor.name in names:
-                yield tensor
+        tensors = output_tensors(new, self.importance())
+        return (tensor for tensor in tensors if tensor.name in names)

@@ -1,7 +1,4 @@
-"""The sizes that each rank or width may have, and the choice that loses the least.
-
-An option is a size with its loss and its parameters; a size of None is the dense weight. What is
-offered depends on the objective:
+"""The sizes that each rank or width may have by an objective, and the choice that loses the least.
 
 ======= ==================================================================================
 loss    ranks: every candidate, and the dense weight. Widths: candidates within ±25 % of
@@ -31,11 +28,8 @@ WINDOW = 0.25
 
 @dataclass(frozen=True)
 class Candidates:
-    """Sizes that a rank or a width may get.
-
-    ``own_size`` is the method's at the ratio, ``unit`` what one more entry takes in parameters, and
-    ``dense`` what the weight takes that stays as it is; None for a width, which has no such form.
-    """
+    """Sizes that a rank or a width may get: ``own_size`` is the method's at the ratio; one more
+    entry takes ``unit`` parameters, the dense weight ``dense`` (a width has none)."""
 
     sizes: Sequence[int]
     own_size: int
@@ -43,11 +37,8 @@ class Candidates:
     dense: int | None = None
 
     def options(self, losses: Sequence[float], objective: Objective) -> list[Option]:
-        """Return what is offered, of the ``losses`` at the sizes 0, 1, 2, …
-
-        Where there are no sizes or no losses (an expert that no token reached), a weight stays
-        dense.
-        """
+        """Return what is offered, of the ``losses`` at the sizes 0, 1, 2, …: the dense weight alone
+        where there are no sizes or no losses (an expert that no token reached)."""
         dense = [] if self.dense is None else [Option(None, 0.0, self.dense)]
         if not self.sizes or not losses:
             return dense
@@ -88,10 +79,7 @@ def parameters_left(total: int, ratio: float) -> int:
 
 
 def choose(options: Mapping[str, Sequence[Option]], room: int) -> Choice:
-    """Choose an option of each dim: the least loss within ``room`` parameters.
-
-    Raises :class:`PlanError` where the smallest options do not fit.
-    """
+    """Choose an option of each dim: the least loss within ``room`` parameters."""
     values = [[-option.loss for option in row] for row in options.values()]
     takes = [[option.parameters for option in row] for row in options.values()]
     smallest = sum(min(row) for row in takes)

@@ -52,13 +52,9 @@ class Covariance:
 
 @dataclass
 class LayerStatistics:
-    """Statistics of one decoder layer's linear layers, by module name.
-
-    ``inputs`` are covariances of what they read, ``gradients`` those of ∂loss/∂output, the loss
-    being the negative log-likelihood summed over tokens. A module that no token reached (an
-    expert) is in neither. ``layer`` is the decoder layer itself, its weights in memory and, in a
-    backward pass, with their gradients.
-    """
+    """Covariances of what one decoder layer's linear layers read, by module name, and those of
+    ∂loss/∂output, the loss being the negative log-likelihood summed over tokens. A module that no
+    token reached (an expert) is in neither. ``layer`` has its weights in memory."""
 
     index: int
     layer: nn.Module
@@ -86,11 +82,8 @@ def forward_statistics(
 def backward_statistics(
     model: LayeredModel, ids: torch.Tensor, modules: Modules, folder: Path, weights: bool = False
 ) -> Iterator[LayerStatistics]:
-    """Yield the statistics of each layer, from the last to the first.
-
-    ``folder`` takes the layers' inputs (windows · tokens · hidden · 4 bytes each). With ``weights``
-    the layer's own have gradients too.
-    """
+    """Yield the statistics of each layer, from the last to the first, with ``weights`` gradients by
+    the layer's own too. ``folder`` takes all hidden states."""
     inputs = _hidden_states(model, ids, folder)
     slopes = _loss_gradients(model, ids, inputs.pop())
     for index in reversed(range(len(model.layers))):
@@ -122,54 +115,46 @@ def _forward(
     model: LayeredModel, index: int, layer: nn.Module, hidden: torch.Tensor
 ) -> torch.Tensor:
     """A layer's outputs for all windows, on the CPU."""
-    outputs = torch.empty_like(hidden)
-    step = batch_size(hidden)
-    for start in range(0, len(hidden), step):
-        x = hidden[start : start + step].to(model.device)
-        outputs[start : start + step] = model.run(index, layer, x)
-    return outputs
+    batches = hidden.split(batch_size(hidden))
+    return torch.cat([model.run(index, layer, x.to(model.device)).cpu() for x in batches])
 
 
 def _loss_gradients(model: LayeredModel, ids: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
     """The gradient of the loss by the last layer's output [windows, tokens, hidden]."""
-    slopes = torch.empty_like(hidden)
+    slopes = []
     with model.head() as logits:
-        for i in range(len(ids)):
-            x = hidden[i : i + 1].to(model.device).requires_grad_(True)
-            scores = logits(x, ids[i : i + 1])[0, :-1].float()
-            targets = ids[i, 1:].to(model.device)
+        for state, window in zip(hidden.split(1), ids.split(1), strict=True):
+            x = state.to(model.device).requires_grad_(True)
+            scores = logits(x, window)[0, :-1].float()
+            targets = window[0, 1:].to(model.device)
             loss = nn.functional.cross_entropy(scores, targets, reduction="sum")
             if not loss.isfinite():
-                raise CheckpointError(
-                    f"{model.inventory.path}: its loss on the calibration text is not finite"
-                )
-            slopes[i] = torch.autograd.grad(loss, x)[0][0]
-    return slopes
+                path = model.inventory.path
+                raise CheckpointError(f"{path}: its loss on the calibration text is not finite")
+            slopes.append(torch.autograd.grad(loss, x)[0].cpu())
+    return torch.cat(slopes)
 
 
 def _backward(
     model: LayeredModel, index: int, layer: nn.Module, hidden: torch.Tensor, above: torch.Tensor
 ) -> torch.Tensor:
     """The gradient of the loss by a layer's input, from that by its output ``above``."""
-    slopes = torch.empty_like(hidden)
+    slopes = []
     step = batch_size(hidden)
-    for start in range(0, len(hidden), step):
-        x = hidden[start : start + step].to(model.device, copy=True).requires_grad_(True)
-        y = model.run(index, layer, x)
-        y.backward(above[start : start + step].to(model.device))
+    for batch, slope in zip(hidden.split(step), above.split(step), strict=True):
+        x = batch.to(model.device, copy=True).requires_grad_(True)
+        model.run(index, layer, x).backward(slope.to(model.device))
         assert x.grad is not None
-        slopes[start : start + step] = x.grad
-    return slopes
+        slopes.append(x.grad.cpu())
+    return torch.cat(slopes)
 
 
 @contextlib.contextmanager
 def _watch(
     model: LayeredModel, statistics: LayerStatistics, names: Sequence[str], gradients: bool = False
 ) -> Iterator[None]:
-    """Fill the statistics of the named modules within the block.
-
-    Modules that read the very same tensor (q, k and v) share a covariance.
-    """
+    """Fill the statistics of the named modules within the block. Those that read the very same
+    tensor (q, k and v) share a covariance."""
     last_input = None
     last_name = ""
 
@@ -212,10 +197,9 @@ def calibration_ids(
     windows: int = WINDOWS,
     length: int = LENGTH,
 ) -> torch.Tensor:
-    """Return the first windows of a text as token ids [windows, tokens].
+    """Return the first windows of a text in UTF-8 as token ids [windows, tokens]; ids as they are.
 
-    ``text`` is a file in UTF-8, split by the checkpoint's tokenizer, or ids that are returned as
-    they are. Raises :class:`ConfigError` for a text that is shorter than a window.
+    Raises :class:`ConfigError` for a text that is shorter than a window.
     """
     if isinstance(text, torch.Tensor):
         return text.long().cpu()

@@ -56,10 +56,7 @@ class Target:
 
 
 def targets_of(inventory: Inventory) -> list[Target]:
-    """Return the layers to factor, in the order of the model.
-
-    Raises :class:`CheckpointError` where there are none.
-    """
+    """Return the layers to factor, in the order of the model."""
     targets = []
     for module in inventory.modules:
         match = _NAMED.fullmatch(module.name)

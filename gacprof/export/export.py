@@ -77,11 +77,6 @@ def export(
         Load the folder by transformers, in a process without gacprof, and compare logits; this
         holds the model in float32.
 
-    Returns
-    -------
-    Exported
-        The folder, how to serve it, and the error of the check.
-
     Raises
     ------
     CheckpointError

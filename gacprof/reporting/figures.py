@@ -27,7 +27,6 @@ STYLES = {
     "unknown": ("#666666", "x"),
     "faster": ("#009E73", "o"),
     "slower": ("#D55E00", "s"),
-    "reference": ("#222222", "D"),
 }
 """Colour and marker by verdict: the palette of Okabe and Ito (2008), which colour-blind readers can
 tell apart, and a shape each, so that nothing hangs on colour alone."""

@@ -138,9 +138,8 @@ def plan_section(plan: Plan) -> Section:
         f"{plan.bound:.6g}."
     )
     if plan.not_compared:
-        remarks.append(
-            f"Not compared: {counted(plan.not_compared, 'joint size')} of dims that others meet."
-        )
+        missing = counted(plan.not_compared, "joint size")
+        remarks.append(f"Not compared: {missing} of dims that others meet.")
     unknown = sum(choice.loss is None for choice in plan.choices)
     if unknown:
         remarks.append(f"What {counted(unknown, 'pinned cut')} loses is not known, nor counted.")
@@ -176,26 +175,19 @@ def map_section(cliff_map: CliffMap) -> Section:
         return Section(title, headline, columns, rows, [*warnings, remark])
     for curve in curves:
         shown = [f"{c.before}→{c.after} {percent(c.jump.value, 0)}" for c in curve.cliffs]
-        more = " …" if len(shown) > CLIFFS_SHOWN else ""
-        rows.append(
-            (
-                axis_text(curve.axis),
-                str(curve.multiple or ""),
-                sizes_text(curve.with_verdict("safe")),
-                str(len(curve.with_verdict("misaligned"))),
-                str(len(curve.with_verdict("undecided"))),
-                ", ".join(shown[:CLIFFS_SHOWN]) + more,
-            )
-        )
+        cliffs_text = ", ".join(shown[:CLIFFS_SHOWN]) + " …" * (len(shown) > CLIFFS_SHOWN)
+        safe = sizes_text(curve.with_verdict("safe"))
+        counts = [str(len(curve.with_verdict(name))) for name in ("misaligned", "undecided")]
+        multiple = str(curve.multiple or "")
+        rows.append((axis_text(curve.axis), multiple, safe, *counts, cliffs_text))
+    if cliff_map.noise_floor is not None:
+        warnings.insert(0, f"Noise floor (A/A, 95 %): {percent(cliff_map.noise_floor)}.")
     remark = (
         "Undecided: noise spreads the penalty over the tolerance of "
         f"{percent(cliff_map.tolerance)}, or the sizes to pad to were not all measured."
     )
-    floor = []
-    if cliff_map.noise_floor is not None:
-        floor = [f"Noise floor (A/A, 95 %): {percent(cliff_map.noise_floor)}."]
     columns = ("curve", "multiple", "safe", "misaligned", "undecided", "cliffs")
-    return Section(title, headline, columns, rows, [*floor, *warnings, remark])
+    return Section(title, headline, columns, rows, [*warnings, remark])
 
 
 def kernel_rows(name: str, kernels: Mapping[int, str]) -> list[Row]:
@@ -291,15 +283,12 @@ def bench_section(result: BenchResult) -> Section:
             change = percent_interval(Interval(low - 1, value - 1, high - 1))
         time = time_interval(timing.latency_us)
         rows.append((timing.workload, model, time, change, timing.verdict))
-    remarks = [
-        f"{result.environment.name}, {result.dtype}, {result.rounds} rounds, models interleaved."
-    ]
+    conditions = f"{result.environment.name}, {result.dtype}, {result.rounds} rounds"
+    remarks = [f"{conditions}, models interleaved."]
     for timing in result.timings:
         if timing.busy_share is not None:
-            share = percent(timing.busy_share, 0)
-            remarks.append(
-                f"{timing.workload}, {timing.model}: the device was busy {share} of the time."
-            )
+            busy = f"the device was busy {percent(timing.busy_share, 0)} of the time"
+            remarks.append(f"{timing.workload}, {timing.model}: {busy}.")
     if result.not_captured:
         remarks.append(f"Decoding was not captured in a CUDA graph: {result.not_captured}.")
     columns = ("workload", "model", "latency", "time against the first", "verdict")
@@ -317,9 +306,8 @@ def perplexity_section(result: Perplexities) -> Section:
         f"{result.tokens:,} tokens of {result.text}, windows of {result.window} by "
         f"{result.stride}, {result.dtype} on {result.device}."
     )
-    return Section(
-        "Perplexity", headline, ("model", "perplexity", "against the first"), rows, [remark]
-    )
+    columns = ("model", "perplexity", "against the first")
+    return Section("Perplexity", headline, columns, rows, [remark])
 
 
 def sweep_section(summary: SweepSummary) -> Section:
@@ -327,8 +315,8 @@ def sweep_section(summary: SweepSummary) -> Section:
     if summary.folder is None:
         headline = f"{counted(summary.points, 'point')} on {counted(summary.curves, 'curve')}."
         remarks = ["Nothing was measured."]
-        if summary.preparation:
-            needs = summary.preparation
+        needs = summary.preparation
+        if needs:
             remarks.append(
                 f"Each process captures {counted(needs.captures, 'CUDA graph')}, makes up to "
                 f"{counted(needs.cudnn_plans, 'cuDNN plan')} and holds up to "
@@ -339,8 +327,8 @@ def sweep_section(summary: SweepSummary) -> Section:
         f"{counted(summary.calls, 'call')} of {counted(summary.points, 'point')} in "
         f"{counted(summary.blocks, 'block')}, {summary.seconds:.0f} s; {summary.failed} failed."
     )
-    command = f"gacprof map build {summary.folder}"
-    return Section(f"Sweep in {summary.folder}", headline, remarks=[command])
+    next_verb = f"gacprof map build {summary.folder}"
+    return Section(f"Sweep in {summary.folder}", headline, remarks=[next_verb])
 
 
 def lint_section(report: LintReport) -> Section:
