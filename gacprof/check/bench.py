@@ -113,8 +113,7 @@ def bench(
     Parameters
     ----------
     checkpoints
-        The reference, and those to compare with it. All of them, and the reference once more, are
-        in memory together.
+        The reference, and others; all, and the reference once more, are in memory together.
     prefill
         Tokens of the prompt.
     decode
@@ -152,13 +151,13 @@ def bench(
     steps: list[StaticDecode] = []
     if decode and where.type == "cuda":
         try:
-            for model in columns:
-                steps.append(StaticDecode(model, ids, decode))
+            steps = [StaticDecode(model, ids, decode) for model in columns]
             for step in steps:
                 step.capture()
             workloads[f"decode {decode}, captured"] = steps
         except Exception as error:  # any model's code and any kernel may refuse
             not_captured = first_line(error)
+            steps = []
     times = run_rounds(columns, workloads, seconds)
     # Afterwards, since what has traced once launches more slowly; without graphs, which tracers
     # that attach behind them may stumble over.
@@ -219,9 +218,8 @@ def move_weights(models: Sequence[nn.Module], draw: random.Random) -> None:
     slower for as long as its weights stay where they are.
     """
     parameters = chain.from_iterable(model.parameters() for model in models)
-    # A GPU's stay: a captured graph reads them where they were, so that it would compute with freed
-    # memory, and a copy in place moves nothing. A GPU hashes addresses over its caches; what is
-    # left of their effect is in the difference of the replicate, whose weights lie elsewhere.
+    # A GPU's stay: a captured graph reads them where they were. A GPU hashes addresses over its
+    # caches; what is left of their effect is in the difference of the replicate.
     on_cpu = [parameter for parameter in parameters if parameter.device.type == "cpu"]
     for parameter in draw.sample(on_cpu, len(on_cpu)):
         parameter.data = parameter.data.clone()

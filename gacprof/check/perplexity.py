@@ -47,8 +47,7 @@ class Perplexity:
 
 @dataclass(frozen=True)
 class Perplexities:
-    """Models on the same ``tokens`` of a text, the first the reference; ``predictions`` are those
-    of each window."""
+    """Models on the same ``tokens`` of a text; ``predictions`` are those of each window."""
 
     schema: ClassVar[str] = "gacprof.Perplexities/1"
 
@@ -184,11 +183,8 @@ def window_nats(model: nn.Module, ids: torch.Tensor, window: Window) -> float:
 
 
 def paired_change(more_nats: np.ndarray, predictions: np.ndarray) -> Interval:
-    """Relative change of a perplexity, from the windows' differences in nats and predictions.
-
-    The mean difference of a prediction is a ratio of sums; its error is that of the windows'
-    residuals, its interval Student's.
-    """
+    """Relative change of a perplexity, from the windows' differences in nats and predictions: the
+    error of a ratio of sums is that of the windows' residuals, its interval Student's."""
     count = len(more_nats)
     mean = more_nats.sum() / predictions.sum()
     residuals = more_nats - mean * predictions

@@ -34,8 +34,7 @@ NO_FUNCTION |= {"factor_ranks", "layer_heads", "layer_splits", "layer_widths"}
 """Keys of a config that say how weights are stored and by whom; the last four are an export's."""
 
 SAME_WIDTH = 2
-"""Put in place of all widths of two configs before these are compared. Even, since some keys hold
-twice a dim's size."""
+"""All widths of configs that are compared; even, since some keys hold twice a dim's size."""
 
 VerifyVerdict = Literal["same", "different", "undecided"]
 
@@ -181,10 +180,9 @@ def compare_logits(
 ) -> LogitErrors:
     """Compare the logits of two checkpoints on the same tokens.
 
-    A model's rounding error is measured: its logits in the next wider type, less those in this one.
-    Two models of one function may differ by the sum of both errors (the triangle inequality), also
-    where rounding sends a token to another expert. Where products of factors were rounded to a type
-    coarser than the one that is computed in, the error is that of the coarser type.
+    Each model runs again, in the next wider type: that is its rounding error. Two models of one
+    function may differ by the sum of both (the triangle inequality). Where products of factors were
+    rounded to a type coarser than ``dtype``, the error is that of the coarser type.
     """
     expected = logits_of(inventory, tokens, dtype, device)
     logits = logits_of(other, tokens, dtype, device)
@@ -219,11 +217,8 @@ def compare_logits(
 
 
 def logits_of(inventory: Inventory, tokens: int, dtype: str, device: torch.device) -> torch.Tensor:
-    """Return a model's logits [sequences, tokens, vocabulary] in float64 on the CPU; none for a
-    model that does not read and write text.
-
-    All models get the same token ids, an encoder-decoder on both sides.
-    """
+    """Return a model's logits [sequences, tokens, vocabulary] in float64 on the CPU, for the same
+    ids on every run; none for a model that does not read and write text."""
     model: Any = load_model(inventory, dtype=dtype, device=device)
     with one_line_errors(inventory), torch.inference_mode():
         if model.main_input_name != "input_ids" or model.get_output_embeddings() is None:

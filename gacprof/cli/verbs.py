@@ -8,7 +8,7 @@ import inspect
 import operator
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 
@@ -41,8 +41,6 @@ VERBS = {
 }
 """Verb: the public name of its function."""
 
-PACKAGE = Path(gacprof.__file__).parent
-
 OPTION_NAMES = {"source": ("--map", "--gpu")}
 """Options whose name is not their parameter's: a source of sizes is a map or a GPU's name."""
 
@@ -58,8 +56,9 @@ def load_verb(verb: str) -> Callable[..., Any]:
 
 def read_definition(verb: str) -> ast.FunctionDef:
     """Read a verb's function from its source, without importing what it imports."""
-    module = gacprof.MODULE_OF[VERBS[verb]].removeprefix("gacprof.")
-    source = PACKAGE.joinpath(*module.split(".")).with_suffix(".py")
+    module = gacprof.MODULE_OF[VERBS[verb]]
+    folder = Path(gacprof.__file__).parents[1]
+    source = folder.joinpath(*module.split(".")).with_suffix(".py")
     statements = ast.parse(source.read_text(encoding="utf-8")).body
     functions = {node.name: node for node in statements if isinstance(node, ast.FunctionDef)}
     return functions[VERBS[verb]]
@@ -110,10 +109,8 @@ def int_of_word(_: Any, tokens: Sequence[Any]) -> int:
 
 
 def writable(annotation: Any) -> Any:
-    """The part of a type that a word on a command line can stand for; None where there is none.
-
-    A sequence becomes a tuple, which takes a single value's place; mappings are left out.
-    """
+    """The part of a type that words on a command line can stand for, sequences as tuples; None
+    where there is none, as of mappings."""
     origin = typing.get_origin(annotation)
     if origin in (Union, types.UnionType):
         parts = [part for part in map(writable, typing.get_args(annotation)) if part is not None]
@@ -125,7 +122,7 @@ def writable(annotation: Any) -> Any:
         return Annotated[int, Parameter(converter=int_of_word)]
     if origin is Literal or annotation in WRITABLE:
         return annotation
-    if origin in (tuple, list, Sequence) and not isinstance(annotation, Mapping):
+    if origin in (tuple, list, Sequence):
         item = writable(typing.get_args(annotation)[0])
         return tuple[item, ...] if item is not None else None  # type: ignore[valid-type]
     return None

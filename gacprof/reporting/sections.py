@@ -175,7 +175,9 @@ def map_section(cliff_map: CliffMap) -> Section:
         return Section(title, headline, columns, rows, [*warnings, remark])
     for curve in curves:
         shown = [f"{c.before}→{c.after} {percent(c.jump.value, 0)}" for c in curve.cliffs]
-        cliffs_text = ", ".join(shown[:CLIFFS_SHOWN]) + " …" * (len(shown) > CLIFFS_SHOWN)
+        cliffs_text = ", ".join(shown[:CLIFFS_SHOWN])
+        if len(shown) > CLIFFS_SHOWN:
+            cliffs_text += " …"
         safe = sizes_text(curve.with_verdict("safe"))
         counts = [str(len(curve.with_verdict(name))) for name in ("misaligned", "undecided")]
         multiple = str(curve.multiple or "")
