@@ -61,14 +61,9 @@ class Perplexities:
     models: tuple[Perplexity, ...]
 
 
-@dataclass(frozen=True)
-class Window:
-    """The model reads tokens ``start`` to ``end`` (excluded) and predicts the ones after each;
-    predictions count from position ``first`` of the window on."""
-
-    start: int
-    end: int
-    first: int
+Window = tuple[int, int, int]
+"""Start, end and first: the model reads the tokens from start to end (excluded) and predicts the
+ones after each; predictions count from the position ``first`` of the window on."""
 
 
 def perplexity(
@@ -118,7 +113,7 @@ def perplexity(
     if not 1 <= step <= window:
         raise ConfigError(f"windows of {window} tokens cannot slide by {step}: use 1 to {window}")
     windows = sliding_windows(len(ids), window, step)
-    predictions = np.array([w.end - w.start - w.first for w in windows])
+    predictions = np.array([end - start - first for start, end, first in windows])
     models: list[Perplexity] = []
     for name, checkpoint in zip(short_names(checkpoints), checkpoints, strict=True):
         model = loaded(checkpoint, numbers, where)
@@ -167,18 +162,18 @@ def encode(folder: str | Path, text: str) -> torch.Tensor:
 def sliding_windows(tokens: int, window: int, stride: int) -> list[Window]:
     """The windows over a text; their predictions are each of its tokens but the first, once."""
     last = tokens - 1
-    windows = [Window(0, min(window, last), 0)]
+    windows = [(0, min(window, last), 0)]
     for start in range(stride, last - window + stride, stride):
-        windows.append(Window(start, min(start + window, last), window - stride))
+        windows.append((start, min(start + window, last), window - stride))
     return windows
 
 
 @torch.inference_mode()
 def window_nats(model: nn.Module, ids: torch.Tensor, window: Window) -> float:
     """Negative log-likelihood of a window's predictions that count, in nats."""
-    inputs = ids[window.start : window.end]
-    logits = model(input_ids=inputs[None], use_cache=False).logits[0, window.first :]
-    targets = ids[window.start + window.first + 1 : window.end + 1]
+    start, end, first = window
+    logits = model(input_ids=ids[None, start:end], use_cache=False).logits[0, first:]
+    targets = ids[start + first + 1 : end + 1]
     return float(nn.functional.cross_entropy(logits.float(), targets, reduction="sum"))
 
 

@@ -48,12 +48,6 @@ WRITABLE = (str, int, float, bool, Path, type(None))
 """Types that a word on a command line can stand for."""
 
 
-def load_verb(verb: str) -> Callable[..., Any]:
-    """Import the public function of a verb."""
-    function: Callable[..., Any] = getattr(gacprof, VERBS[verb])
-    return function
-
-
 def read_definition(verb: str) -> ast.FunctionDef:
     """Read a verb's function from its source, without importing what it imports."""
     module = gacprof.MODULE_OF[VERBS[verb]]
@@ -81,7 +75,7 @@ def help_text(verb: str) -> str:
 def command(verb: str) -> Callable[..., Any]:
     """The function of a verb with annotations that a command line can write: a parameter that takes
     ``Inventory | Path | str`` in Python takes a word here."""
-    function = load_verb(verb)
+    function: Callable[..., Any] = getattr(gacprof, VERBS[verb])
     hints = typing.get_type_hints(function)
     parameters = []
     for name, parameter in inspect.signature(function).parameters.items():

@@ -63,17 +63,10 @@ def targets_of(inventory: Inventory) -> list[Target]:
         if match and module.layer is not None and _is_plain(inventory, module):
             gemm = module.gemms[0]
             stem = match["stem"] or match["short"]
-            targets.append(
-                Target(
-                    module.name,
-                    module.layer,
-                    gemm.weight,
-                    f"{module.name}.bias" if gemm.bias else "",
-                    f"{stem}_v_proj.weight",
-                    f"{stem}_u_proj.weight",
-                    (gemm.N, gemm.K),
-                )
-            )
+            bias = f"{module.name}.bias" if gemm.bias else ""
+            inner, outer = f"{stem}_v_proj.weight", f"{stem}_u_proj.weight"
+            names = (module.name, module.layer, gemm.weight, bias, inner, outer)
+            targets.append(Target(*names, shape=(gemm.N, gemm.K)))
     if not targets:
         raise CheckpointError(
             f"{inventory.path}: no dense projection is stored in a way that can be factored"
