@@ -142,9 +142,8 @@ def bench(
     models = [loaded(checkpoint, numbers, where) for checkpoint in checkpoints]
     columns = [*models, copy.deepcopy(models[0])]
     ids = random_ids(min(map(vocabulary, models)), (batch, prefill)).to(where)
-    workloads: dict[str, Sequence[Workload]] = {
-        f"prefill {prefill}": [Prefill(model, ids) for model in columns]
-    }
+    workloads: dict[str, Sequence[Workload]] = {}
+    workloads[f"prefill {prefill}"] = [Prefill(model, ids) for model in columns]
     if decode:
         workloads[f"decode {decode}"] = [Decode(model, ids, decode) for model in columns]
     not_captured = ""

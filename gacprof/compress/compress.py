@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -152,43 +151,46 @@ def compress(
     elif method != "svd" or objective == "loss":
         raise ConfigError(f"{method} by {objective} needs a calibration text: give text")
     size_source = None if source is None else open_source(source)
-    with _work_folder(target, work) as folder:
-        results = LayerResults(folder, _request(inventory, method, ids))
-        compressor: Factoring | Pruning
-        if method == "llm-pruner":
-            compressor = Pruning(inventory, results, device)
-        else:
-            compressor = Factoring(inventory, method, results, device)
-        candidates, room = compressor.candidates(ratio, size_source, tokens, multiple)
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            compressor.run(ids, Path(scratch), objective)
-        losses = compressor.losses(objective)
-        options = {}
-        for name, row in candidates.items():
-            options[name] = row.options(losses.get(name, ()), objective)
-        choice = choose(options, room)
-        with new_folder(target) as new:
-            write_weights(new, inventory, compressor.new_tensors(choice.sizes))
-            config = with_widths(inventory.config, inventory.dims, choice.sizes)
-            write_json(new / "config.json", without_code(config))
-            for name in inventory.side_files:
-                if name != "config.json" and not name.endswith(".py"):
-                    shutil.copy(Path(inventory.folder) / name, new / name)
-            compression = Compression(
-                out=str(target),
-                checkpoint=inventory.path,
-                fingerprint=inventory.fingerprint,
-                method=method,
-                ratio=ratio,
-                objective=objective,
-                provenance="" if size_source is None else size_source.provenance,
-                calibration=(0, 0) if ids is None else (len(ids), ids.shape[1]),
-                sizes=choice.sizes,
-                parameters=(inventory.parameters, scan(new).parameters),
-                loss=choice.loss,
-                bound=choice.bound,
-            )
-            write_record(new / RECORD, compression)
+    folder = target.parent / f".{target.name}.layers" if work is None else Path(work)
+    folder.mkdir(parents=True, exist_ok=True)
+    results = LayerResults(folder, _request(inventory, method, ids))
+    compressor: Factoring | Pruning
+    if method == "llm-pruner":
+        compressor = Pruning(inventory, results, device)
+    else:
+        compressor = Factoring(inventory, method, results, device)
+    candidates, room = compressor.candidates(ratio, size_source, tokens, multiple)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        compressor.run(ids, Path(scratch), objective)
+    losses = compressor.losses(objective)
+    options = {}
+    for name, row in candidates.items():
+        options[name] = row.options(losses.get(name, ()), objective)
+    choice = choose(options, room)
+    with new_folder(target) as new:
+        write_weights(new, inventory, compressor.new_tensors(choice.sizes))
+        config = with_widths(inventory.config, inventory.dims, choice.sizes)
+        write_json(new / "config.json", without_code(config))
+        for name in inventory.side_files:
+            if name != "config.json" and not name.endswith(".py"):
+                shutil.copy(Path(inventory.folder) / name, new / name)
+        compression = Compression(
+            out=str(target),
+            checkpoint=inventory.path,
+            fingerprint=inventory.fingerprint,
+            method=method,
+            ratio=ratio,
+            objective=objective,
+            provenance="" if size_source is None else size_source.provenance,
+            calibration=(0, 0) if ids is None else (len(ids), ids.shape[1]),
+            sizes=choice.sizes,
+            parameters=(inventory.parameters, scan(new).parameters),
+            loss=choice.loss,
+            bound=choice.bound,
+        )
+        write_record(new / RECORD, compression)
+    if work is None:
+        shutil.rmtree(folder)
     return compression
 
 
@@ -203,13 +205,3 @@ def _request(inventory: Inventory, method: Method, ids: torch.Tensor | None) -> 
         "windows": list(windows.shape),
         "ids": sha256(windows.numpy().tobytes()).hexdigest(),
     }
-
-
-@contextlib.contextmanager
-def _work_folder(out: Path, work: str | Path | None) -> Iterator[Path]:
-    """The folder of finished layers; one beside the output is removed after success."""
-    folder = out.parent / f".{out.name}.layers" if work is None else Path(work)
-    folder.mkdir(parents=True, exist_ok=True)
-    yield folder
-    if work is None:
-        shutil.rmtree(folder)

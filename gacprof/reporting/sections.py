@@ -101,18 +101,12 @@ def diagnosis_section(diagnosis: Diagnosis) -> Section:
         name = f"{fixed.axis} of {first_of(fixed.places)}"
         action = f"{fixed.better.size} is {fixed.better.verdict}" if fixed.better else "keep"
         rows.append((name, *verdict_cells(fixed.now), action, fixed.now.reason))
-    return Section(
-        f"Diagnosis of {diagnosis.checkpoint}",
-        headline,
-        ("dim", "size", "verdict", "penalty", "do", "served by"),
-        grouped(rows),
-        [
-            *total_text("Products as they are", diagnosis.latency_us),
-            *total_text("Products after every action", diagnosis.better_us),
-            *diagnosis.kernels,
-            *diagnosis.warnings,
-        ],
-    )
+    remarks = total_text("Products as they are", diagnosis.latency_us)
+    remarks += total_text("Products after every action", diagnosis.better_us)
+    remarks += [*diagnosis.kernels, *diagnosis.warnings]
+    columns = ("dim", "size", "verdict", "penalty", "do", "served by")
+    title = f"Diagnosis of {diagnosis.checkpoint}"
+    return Section(title, headline, columns, grouped(rows), remarks)
 
 
 def plan_section(plan: Plan) -> Section:
@@ -171,8 +165,7 @@ def map_section(cliff_map: CliffMap) -> Section:
         for curve in curves:
             kernels = {verdict.size: verdict.kernel or verdict.reason for verdict in curve.sizes}
             rows += kernel_rows(axis_text(curve.axis), kernels)
-        columns: Row = ("curve", "sizes", "served by")
-        return Section(title, headline, columns, rows, [*warnings, remark])
+        return Section(title, headline, ("curve", "sizes", "served by"), rows, [*warnings, remark])
     for curve in curves:
         shown = [f"{c.before}→{c.after} {percent(c.jump.value, 0)}" for c in curve.cliffs]
         cliffs_text = ", ".join(shown[:CLIFFS_SHOWN])
