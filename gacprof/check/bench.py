@@ -2,10 +2,9 @@
 
 A round runs every model once at every workload, and a copy of the first: the A/A replicate. Models
 are compared within a round, so whatever the machine does to a round as a whole cancels. The
-replicate's difference from its original is the bench's own error: no smaller one is claimed.
-
-On a GPU small models decode as fast as the host launches kernels, whatever these take. There the
-step is timed as a captured CUDA graph too, and each time says how much of it the device was busy.
+replicate's difference from its original is the bench's own error: no smaller one is claimed. On a
+GPU small models decode as fast as the host launches kernels: there the step is timed as a captured
+CUDA graph too.
 """
 
 from __future__ import annotations
@@ -48,8 +47,7 @@ WARM_UP_ROUNDS = 2
 FEWEST_ROUNDS = 8
 """Measured even if the seconds are over: fewer rounds tell little of their own spread."""
 DECISION_LEVEL = 0.99
-"""Confidence level of the intervals that verdicts rest on: one A/A replicate in a hundred is
-decided by chance."""
+"""Of the intervals that verdicts rest on: one A/A replicate in a hundred is decided by chance."""
 TRIMMED = 0.2
 """Share of rounds left out at either end: other programs make a round in ten much slower."""
 
@@ -108,7 +106,8 @@ def bench(
 ) -> BenchResult:
     """Time models side by side.
 
-    They read a prompt and decode tokens, in rounds, and are compared with the first of them.
+    They read a prompt and decode tokens, in rounds, and are compared with the first of them. On a
+    CUDA device decoding is timed as a captured graph too.
 
     Parameters
     ----------

@@ -67,8 +67,7 @@ def random_ids(tokens_known: int, shape: tuple[int, int]) -> torch.Tensor:
 
 
 def loaded(checkpoint: Checkpoint, dtype: str, device: torch.device) -> nn.Module:
-    """Load a checkpoint on a device, in eval mode. Raises :class:`CheckpointError` for a model that
-    does not write a text token by token."""
+    """Load a model that writes a text token by token on a device, in eval mode."""
     model: Any = load_model(checkpoint, dtype=dtype, device=device)
     if not model.can_generate() or model.config.is_encoder_decoder:
         raise CheckpointError(f"{checkpoint} is no decoder: {type(model).__name__}")
@@ -85,8 +84,7 @@ def short_names(checkpoints: Sequence[Checkpoint]) -> tuple[str, ...]:
 
 
 class Workload(ABC):
-    """One model at one workload, on token ids [sequences, prompt] that all models get alike.
-    ``steps`` are the forward passes of one run."""
+    """A model and token ids [sequences, prompt]; ``steps`` are the forward passes of one run."""
 
     steps = 1
 

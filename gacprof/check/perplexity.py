@@ -62,8 +62,7 @@ class Perplexities:
 
 
 Window = tuple[int, int, int]
-"""Start, end and first: the model reads the tokens from start to end (excluded) and predicts the
-ones after each; predictions count from the position ``first`` of the window on."""
+"""Start, end (excluded), and the position in the window from which predictions count."""
 
 
 def perplexity(
@@ -146,8 +145,7 @@ def tokenizer_folder(checkpoints: Sequence[Checkpoint]) -> str:
 
 
 def encode(folder: str | Path, text: str) -> torch.Tensor:
-    """Token ids [tokens] of a text, behind the token that begins one where a folder's tokenizer
-    sets it. At least two: the first token is not predicted."""
+    """Token ids [tokens] of a text, behind the tokenizer's first one if it sets it."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
@@ -178,8 +176,7 @@ def window_nats(model: nn.Module, ids: torch.Tensor, window: Window) -> float:
 
 
 def paired_change(more_nats: np.ndarray, predictions: np.ndarray) -> Interval:
-    """Relative change of a perplexity, from the windows' differences in nats and predictions: the
-    error of a ratio of sums is that of the windows' residuals, its interval Student's."""
+    """Relative change of a perplexity, with Student's interval from the windows' residuals."""
     count = len(more_nats)
     mean = more_nats.sum() / predictions.sum()
     residuals = more_nats - mean * predictions

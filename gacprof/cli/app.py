@@ -125,9 +125,8 @@ def fail(message: str, code: int) -> int:
 
 
 def print_result(result: Any) -> None:
-    """Print a text or a path as it is, else the headline, table and remarks of a result's section:
-    sentences wrapped for a terminal only, and control characters, which a stranger's texts may
-    have, escaped."""
+    """Print a text or a path as it is, else a result's section: wrapped for a terminal only, and
+    control characters, which a stranger's texts may have, escaped."""
     from rich.console import Console
     from rich.table import Table
 

@@ -73,8 +73,7 @@ def help_text(verb: str) -> str:
 
 
 def command(verb: str) -> Callable[..., Any]:
-    """The function of a verb with annotations that a command line can write: a parameter that takes
-    ``Inventory | Path | str`` in Python takes a word here."""
+    """The function of a verb with annotations that a command line can write."""
     function: Callable[..., Any] = getattr(gacprof, VERBS[verb])
     hints = typing.get_type_hints(function)
     parameters = []
@@ -103,8 +102,7 @@ def int_of_word(_: Any, tokens: Sequence[Any]) -> int:
 
 
 def writable(annotation: Any) -> Any:
-    """The part of a type that words on a command line can stand for, sequences as tuples; None
-    where there is none, as of mappings."""
+    """The part of a type that words can stand for, sequences as tuples; None for no part."""
     origin = typing.get_origin(annotation)
     if origin in (Union, types.UnionType):
         parts = [part for part in map(writable, typing.get_args(annotation)) if part is not None]

@@ -22,8 +22,7 @@ Shares = float | list[float]
 """A score in Python's own numbers."""
 
 NEIGHBOURS = 2
-"""Safe sizes on either side of a requested one that Eq. 4 chooses from. It is linear: from a wider
-choice it would send every dim to an end."""
+"""On either side of a size: Eq. 4 is linear, and would send every dim to the end of more."""
 
 SHARE_ERROR = 1e-3
 """By how much a share may pass 1: cumulated in half precision, a sum is off by about as much."""

@@ -17,8 +17,7 @@ from gacprof.core.files import replacing
 
 
 class LayerResults:
-    """Files of finished layers, ``layer-00012.safetensors``, in a folder for one ``request``: all
-    that the results depend on."""
+    """Files of finished layers, in a folder for one ``request``: all that they depend on."""
 
     def __init__(self, work: Path, request: Mapping[str, Any]) -> None:
         digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
@@ -52,8 +51,7 @@ class LayerResults:
 
 
 def file_digests(inventory: Inventory) -> dict[str, str]:
-    """Return the SHA-256 of every file that holds weights, by name. (A model that was trained on
-    has the same fingerprint, of names and shapes alone.)"""
+    """Return the SHA-256 of every weights file: training on changes no name and no shape."""
     digests = {}
     for name in sorted({info.file for info in inventory.tensors.values()}):
         with (Path(inventory.folder) / name).open("rb") as file:

@@ -46,8 +46,7 @@ def prunable_widths(inventory: Inventory) -> list[Dim]:
 
 
 def taylor_importance(layer: nn.Module, prefix: str, dim: Dim) -> torch.Tensor:
-    """Return the importance of a width's units [size], from the weights and gradients of a layer of
-    the name ``prefix``."""
+    """Return the importance of a width's units [size], from the gradients of layer ``prefix``."""
     importance = torch.zeros(dim.size, dtype=torch.float64)
     for place in dim.places:
         weight = layer.get_parameter(place.tensor.removeprefix(prefix))
@@ -69,8 +68,7 @@ class Pruning:
         self.layers = sorted({dim.layer for dim in self.widths if dim.layer is not None})
 
     def run(self, ids: torch.Tensor | None, folder: Path, objective: Objective) -> None:
-        """Work out the importance of every unit in a backward pass over ids [windows, tokens]; its
-        hidden states lie in ``folder``."""
+        """Work out the importance of units in a backward pass, whose states lie in ``folder``."""
         missing = [layer for layer in self.layers if not self.results.has(layer, "")]
         if not missing or ids is None:
             return

@@ -35,8 +35,7 @@ RIDGES = (0.0, 1e-10, 1e-8, 1e-6, 1e-4)
 tokens than features, or a feature that is always zero, leave it singular."""
 
 GRADIENT_RIDGE = 1e-6
-"""The same for gradients, at least: below it lies the rounding of sums in float32, which the
-inverse of R would magnify."""
+"""For gradients, at least: the inverse of R would magnify the rounding of sums in float32."""
 
 ALPHA = 0.5
 """The exponent of ASVD's scaling, as published."""
@@ -114,13 +113,12 @@ def decompose(
 
 
 def cholesky(covariance: torch.Tensor, ridge: float = 0.0) -> torch.Tensor:
-    """Return the lower factor L of a covariance L·Lᵀ, of the nearest that has a factor: ``ridge``
-    is the least share of its mean diagonal that is added to it."""
+    """Return the lower factor L of a covariance L·Lᵀ, with a share of :data:`RIDGES` added."""
     scale = covariance.diagonal().mean()
     if scale == 0:  # only zeros were seen: all directions count the same
         return torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
     for share in RIDGES:
-        if share >= ridge or share == RIDGES[-1]:
+        if share >= ridge:
             shifted = covariance.clone()
             shifted.diagonal().add_(share * scale)
             factor, failed = torch.linalg.cholesky_ex(shifted)

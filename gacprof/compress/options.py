@@ -65,8 +65,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Choice:
-    """A size of every dim. They lose ``loss``, and none within the same parameters lose less than
-    ``bound``."""
+    """A size of every dim. They lose ``loss``; no others within the parameters beat ``bound``."""
 
     sizes: Mapping[str, int | None]
     loss: float

@@ -29,8 +29,7 @@ CHARACTERS_PER_TOKEN = 16
 
 
 class Covariance:
-    """Sums over vectors x of ``count`` tokens: ``products`` Σ x·xᵀ [n, n] and ``absolute`` Σ |x|
-    [n], in float64."""
+    """Sums in float64 over x [n] of ``count`` tokens: ``products`` Σ x·xᵀ, ``absolute`` Σ |x|."""
 
     def __init__(self, size: int, device: torch.device) -> None:
         self.products = torch.zeros(size, size, dtype=torch.float64, device=device)
@@ -82,8 +81,8 @@ def forward_statistics(
 def backward_statistics(
     model: LayeredModel, ids: torch.Tensor, modules: Modules, folder: Path, weights: bool = False
 ) -> Iterator[LayerStatistics]:
-    """Yield the statistics of each layer, from the last to the first, with ``weights`` gradients by
-    the layer's own too. ``folder`` takes all hidden states."""
+    """Yield the statistics of each layer, from the last to the first; ``folder`` takes the hidden
+    states, and ``weights`` have gradients too where that is asked for."""
     inputs = _hidden_states(model, ids, folder)
     slopes = _loss_gradients(model, ids, inputs.pop())
     for index in reversed(range(len(model.layers))):
@@ -153,8 +152,7 @@ def _backward(
 def _watch(
     model: LayeredModel, statistics: LayerStatistics, names: Sequence[str], gradients: bool = False
 ) -> Iterator[None]:
-    """Fill the statistics of the named modules within the block. Those that read the very same
-    tensor (q, k and v) share a covariance."""
+    """Fill statistics within the block. Readers of one tensor (q, k and v) share a covariance."""
     last_input = None
     last_name = ""
 

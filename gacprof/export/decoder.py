@@ -42,8 +42,7 @@ can name code (``attn_implementation``: "org/kernel"), and users load an export 
 
 @dataclass(frozen=True)
 class Decoder:
-    """``names`` are those of the exported tensors by the stored ones', ``config`` the exported
-    config.json, ``engines`` those that can load the folder."""
+    """Names of exported tensors by stored ones', the exported config, engines that can load it."""
 
     family: str
     names: Mapping[str, str]

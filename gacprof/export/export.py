@@ -30,8 +30,7 @@ from gacprof.realigning.realign import output_tensors
 TOKENS = 16
 
 LOGIT_TOLERANCE = 1e-4
-"""Largest difference of float32 logits over the largest logit: two orders of adding differ by
-about 1e-6 in small models and 1e-5 in large ones."""
+"""Of the largest logit, in float32: orders of adding differ by 1e-6 (small models) to 1e-5."""
 
 MAY_NAME_CODE = ("tokenizer_config.json", "generation_config.json")
 

@@ -11,6 +11,7 @@ are its. Written by gacprof export; needs torch and transformers >= 4.56.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -97,13 +98,11 @@ def fit(model: Any, config: Any) -> None:
                 module.__class__ = variant(type(module), factored)
 
 
-def variant(base: type, factored: str, variants: dict[Any, type] = {}) -> type:  # noqa: B006
+@cache
+def variant(base: Any, factored: str) -> type:
     """A class of its own for modules in which these layers are factored: engines that rewrite
     modules (vLLM's Transformers backend) look at one module of every class."""
-    if (base, factored) not in variants:
-        body = {"__module__": __name__}
-        variants[base, factored] = type(base.__name__ + factored, (base,), body)
-    return variants[base, factored]
+    return type(base.__name__ + factored, (base,), {"__module__": __name__})
 
 
 class GacprofLlamaModel(LlamaModel):

@@ -36,7 +36,6 @@ INK, QUIET, FAINT = "#222222", "#666666", "#E3E3E3"
 PAGE_COLOURS = {INK: "var(--ink)", QUIET: "var(--quiet)", FAINT: "var(--line)"}
 """Colours that a page draws in its own light or dark mode."""
 
-
 WIDTH, HEIGHT = 7.0, 3.6
 """Of figures, in inches."""
 

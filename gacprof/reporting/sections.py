@@ -376,8 +376,7 @@ RESULTS: dict[str, tuple[str, Callable[[Any], Section]]] = {
     "dispatch": ("DispatchTable", dispatch_section),
     "plan": ("Plan", plan_section),
 }
-"""What verbs return and files hold, by the kind that its schema names (``gacprof.KIND/VERSION``):
-the class, a public name of gacprof, and its section."""
+"""Public class and section of results, by the kind in their schema (``gacprof.KIND/VERSION``)."""
 
 
 def kind_of(schema: str) -> str:
