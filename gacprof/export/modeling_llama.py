@@ -95,11 +95,11 @@ def fit(model: Any, config: Any) -> None:
                     sizes = n_in.get(name, old.in_features), n_out.get(name, old.out_features)
                     setattr(module, name, linear(*sizes, rank, old.bias is not None))
             if factored:
-                module.__class__ = variant(type(module), factored)
+                module.__class__ = variant(module.__class__, factored)
 
 
 @cache
-def variant(base: Any, factored: str) -> type:
+def variant(base: type, factored: str) -> type:
     """A class of its own for modules in which these layers are factored: engines that rewrite
     modules (vLLM's Transformers backend) look at one module of every class."""
     return type(base.__name__ + factored, (base,), {"__module__": __name__})

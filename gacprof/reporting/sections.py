@@ -152,11 +152,9 @@ def map_section(cliff_map: CliffMap) -> Section:
     """The curves of a map: multiples, safe sizes, cliffs; a virtual GPU's: kernels."""
     curves = cliff_map.curves
     points = sum(len(curve.sizes) for curve in curves)
-    cliffs = sum(len(curve.cliffs) for curve in curves)
-    headline = (
-        f"{counted(len(curves), 'curve')}, {counted(points, 'size')}, {counted(cliffs, 'cliff')}; "
-        f"{cliff_map.provenance}."
-    )
+    cliffs = counted(sum(len(curve.cliffs) for curve in curves), "cliff")
+    counts = f"{counted(len(curves), 'curve')}, {counted(points, 'size')}, {cliffs}"
+    headline = f"{counts}; {cliff_map.provenance}."
     title = f"Map {cliff_map.name}"
     warnings = [warning.message for warning in cliff_map.warnings]
     rows: list[Row] = []
@@ -172,9 +170,9 @@ def map_section(cliff_map: CliffMap) -> Section:
         if len(shown) > CLIFFS_SHOWN:
             cliffs_text += " …"
         safe = sizes_text(curve.with_verdict("safe"))
-        counts = [str(len(curve.with_verdict(name))) for name in ("misaligned", "undecided")]
+        numbers = [str(len(curve.with_verdict(name))) for name in ("misaligned", "undecided")]
         multiple = str(curve.multiple or "")
-        rows.append((axis_text(curve.axis), multiple, safe, *counts, cliffs_text))
+        rows.append((axis_text(curve.axis), multiple, safe, *numbers, cliffs_text))
     if cliff_map.noise_floor is not None:
         warnings.insert(0, f"Noise floor (A/A, 95 %): {percent(cliff_map.noise_floor)}.")
     remark = (
