@@ -12,8 +12,7 @@ The chain, one function an arrow::
 
 For a GPU that is not at hand, its name takes a map's place: ``gacprof.diagnose("model/", "h100")``.
 
-``_MODULES`` is the one list of what is public: verbs, by which the command line finds them too, and
-the classes of their results. Nothing heavy is imported before it is used.
+``_MODULES`` is the one list of what is public. Nothing heavy is imported before it is used.
 """
 
 from __future__ import annotations
@@ -77,11 +76,8 @@ def __getattr__(name: str) -> Any:
 
 
 class _Package(ModuleType):
-    """A package some of whose public functions share their name with the subpackage they are in.
-
-    Importing ``gacprof.lint.report`` would bind ``gacprof.lint`` to that subpackage: the function
-    stays.
-    """
+    """A package in which a function stays where a subpackage has its name: importing
+    ``gacprof.lint.report`` would bind ``gacprof.lint`` to that subpackage."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not isinstance(value, ModuleType) or name not in MODULE_OF:

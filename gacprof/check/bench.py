@@ -1,12 +1,10 @@
 """Faster? Several checkpoints, the same workloads, interleaved in random order on one device.
 
-A round runs every model once at every workload, and the first model a second time, as a copy of
-its own: the A/A replicate. Models are compared within a round, so whatever the machine does to a
-round as a whole cancels; the trimmed mean of the rounds' log ratios has Student's interval. The
-replicate's difference from its original is the bench's own error: no smaller one is claimed.
-
-On a GPU small models decode as fast as the host launches kernels, whatever these take. There the
-step is timed as a captured CUDA graph too, and each time says how much of it the device was busy.
+A round runs every model once at every workload, and a copy of the first: the A/A replicate. Models
+are compared within a round, so whatever the machine does to a round as a whole cancels. The
+replicate's difference from its original is the bench's own error: no smaller one is claimed. On a
+GPU small models decode as fast as the host launches kernels: there the step is timed as a captured
+CUDA graph too.
 """
 
 from __future__ import annotations
@@ -49,8 +47,7 @@ WARM_UP_ROUNDS = 2
 FEWEST_ROUNDS = 8
 """Measured even if the seconds are over: fewer rounds tell little of their own spread."""
 DECISION_LEVEL = 0.99
-"""Confidence level of the intervals that verdicts rest on: one A/A replicate in a hundred is
-decided by chance."""
+"""Of the intervals that verdicts rest on: one A/A replicate in a hundred is decided by chance."""
 TRIMMED = 0.2
 """Share of rounds left out at either end: other programs make a round in ten much slower."""
 
@@ -65,8 +62,7 @@ class Timing:
     first model's (below 1 is faster), with 95 % intervals; ``times_us`` are the rounds. The verdict
     is decided where the ratio's 99 % interval excludes 1 and the difference exceeds any that the
     replicate's 95 % interval allows. ``busy_share`` is the share of the time in which kernels ran,
-    by a trace; None on a CPU and where no trace saw them all. Those of a captured step are traced
-    as the host launches them.
+    by a trace (a captured step's as the host launches it); None where no trace saw them all.
     """
 
     model: str
@@ -80,9 +76,9 @@ class Timing:
 
 @dataclass(frozen=True)
 class BenchResult:
-    """``timings`` by workload and model, the first model first; ``replicates`` are the first
-    model's A/A replicate at each workload, whose verdict ought to be undecided. ``not_captured``
-    is why the captured workload is missing on a CUDA device, else empty."""
+    """``timings`` by workload and model, the first model first; ``replicates`` are its A/A
+    replicate at each workload, whose verdict ought to be undecided. ``not_captured`` is why the
+    captured workload is missing on a CUDA device, else empty."""
 
     schema: ClassVar[str] = "gacprof.BenchResult/1"
 
@@ -111,13 +107,12 @@ def bench(
     """Time models side by side.
 
     They read a prompt and decode tokens, in rounds, and are compared with the first of them. On a
-    CUDA device a decoded token is timed as the host launches it and as a captured graph.
+    CUDA device decoding is timed as a captured graph too.
 
     Parameters
     ----------
     checkpoints
-        The reference, and those to compare with it. All of them, and the reference once more, are
-        in memory together.
+        The reference, and others; all, and the reference once more, are in memory together.
     prefill
         Tokens of the prompt.
     decode
@@ -130,11 +125,6 @@ def bench(
         "cpu", "cuda" or "cuda:1". Default: the accelerator where there is one.
     dtype
         What is computed in. Default: the widest that the checkpoints store.
-
-    Returns
-    -------
-    BenchResult
-        Latencies, ratios to the first model, verdicts, and the A/A replicates.
 
     Raises
     ------
@@ -151,12 +141,12 @@ def bench(
     models = [loaded(checkpoint, numbers, where) for checkpoint in checkpoints]
     columns = [*models, copy.deepcopy(models[0])]
     ids = random_ids(min(map(vocabulary, models)), (batch, prefill)).to(where)
-    workloads: dict[str, Sequence[Workload]] = {
-        f"prefill {prefill}": [Prefill(model, ids) for model in columns]
-    }
+    workloads: dict[str, Sequence[Workload]] = {}
+    workloads[f"prefill {prefill}"] = [Prefill(model, ids) for model in columns]
     if decode:
         workloads[f"decode {decode}"] = [Decode(model, ids, decode) for model in columns]
     not_captured = ""
+    steps: list[StaticDecode] = []
     if decode and where.type == "cuda":
         try:
             steps = [StaticDecode(model, ids, decode) for model in columns]
@@ -165,23 +155,25 @@ def bench(
             workloads[f"decode {decode}, captured"] = steps
         except Exception as error:  # any model's code and any kernel may refuse
             not_captured = first_line(error)
+            steps = []
     times = run_rounds(columns, workloads, seconds)
     # Afterwards, since what has traced once launches more slowly; without graphs, which tracers
     # that attach behind them may stumble over.
-    every_workload = [*chain.from_iterable(workloads.values())]
-    for workload in every_workload:
-        workload.release()
-    for workload in every_workload:
-        workload.trace()
+    for step in steps:
+        step.take_step = step.step
     names = short_names(checkpoints)
     timings: list[Timing] = []
     replicates: list[Timing] = []
-    for name, times_us in times.items():
-        row = workloads[name]
-        compared = compare(names, name, times_us / row[0].steps)
-        *of_models, replicate = map(with_busy_share, compared, row)
-        timings += of_models
-        replicates.append(replicate)
+    for name, row in workloads.items():
+        compared = compare(names, name, times[name] / row[0].steps)
+        for column, workload in enumerate(row):
+            kernels_us = workload.kernels_us()
+            if kernels_us is not None:
+                timing = compared[column]
+                busy_share = kernels_us / workload.steps / timing.latency_us.value
+                compared[column] = replace(timing, busy_share=min(1.0, busy_share))
+        timings += compared[:-1]
+        replicates.append(compared[-1])
     return BenchResult(
         models=names,
         parameters=tuple(sum(p.numel() for p in model.parameters()) for model in models),
@@ -194,14 +186,6 @@ def bench(
         environment=environment,
         not_captured=not_captured,
     )
-
-
-def with_busy_share(timing: Timing, workload: Workload) -> Timing:
-    """The timing with the share of it in which the workload's kernels ran."""
-    if workload.kernels_us is None:
-        return timing
-    busy_us = workload.kernels_us / workload.steps
-    return replace(timing, busy_share=min(1.0, busy_us / timing.latency_us.value))
 
 
 def run_rounds(
@@ -232,19 +216,16 @@ def move_weights(models: Sequence[nn.Module], draw: random.Random) -> None:
     slower for as long as its weights stay where they are.
     """
     parameters = chain.from_iterable(model.parameters() for model in models)
-    # A GPU's stay: a captured graph reads them where they were, so that it would compute with freed
-    # memory, and a copy in place moves nothing. A GPU hashes addresses over its caches; what is
-    # left of their effect is in the difference of the replicate, whose weights lie elsewhere.
+    # A GPU's stay: a captured graph reads them where they were. A GPU hashes addresses over its
+    # caches; what is left of their effect is in the difference of the replicate.
     on_cpu = [parameter for parameter in parameters if parameter.device.type == "cpu"]
     for parameter in draw.sample(on_cpu, len(on_cpu)):
         parameter.data = parameter.data.clone()
 
 
 def compare(names: Sequence[str], workload: str, times_us: np.ndarray) -> list[Timing]:
-    """The models' timings and last the replicate's, from times [rounds, models and replicate].
-
-    Models are compared with the mean of the first and its replicate, the replicate with the first.
-    """
+    """The models' timings and last the replicate's, from times [rounds, models and replicate]:
+    models are compared with the mean of the first and its replicate, that one with the first."""
     logs = np.log(times_us)
     reference = (logs[:, :1] + logs[:, -1:]) / 2
     ratios = logs - reference
@@ -278,5 +259,4 @@ def mean_interval(values: np.ndarray, level: float = CONFIDENCE) -> Interval:
 
 
 def exponential(interval: Interval) -> Interval:
-    low, value, high = np.exp([interval.low, interval.value, interval.high])
-    return Interval(float(low), float(value), float(high))
+    return Interval(*np.exp([interval.low, interval.value, interval.high]).tolist())

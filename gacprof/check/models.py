@@ -32,10 +32,7 @@ Checkpoint = str | Path | Inventory
 
 
 def torch_device(name: str | None) -> torch.device:
-    """The device of that name; by default the accelerator where there is one, else the CPU.
-
-    Raises :class:`MeasurementError` for a device that is not there.
-    """
+    """The device of that name; by default the accelerator where there is one, else the CPU."""
     if name is None:
         accelerator = torch.accelerator.current_accelerator(check_available=True)
         return accelerator or torch.device("cpu")
@@ -70,10 +67,7 @@ def random_ids(tokens_known: int, shape: tuple[int, int]) -> torch.Tensor:
 
 
 def loaded(checkpoint: Checkpoint, dtype: str, device: torch.device) -> nn.Module:
-    """Load the decoder of a checkpoint on a device, in eval mode.
-
-    Raises :class:`CheckpointError` for a model that does not write a text token by token.
-    """
+    """Load a model that writes a text token by token on a device, in eval mode."""
     model: Any = load_model(checkpoint, dtype=dtype, device=device)
     if not model.can_generate() or model.config.is_encoder_decoder:
         raise CheckpointError(f"{checkpoint} is no decoder: {type(model).__name__}")
@@ -90,14 +84,9 @@ def short_names(checkpoints: Sequence[Checkpoint]) -> tuple[str, ...]:
 
 
 class Workload(ABC):
-    """One model at one workload, on token ids [sequences, prompt] that all models get alike.
-
-    ``steps`` are the forward passes of one run, ``kernels_us`` the time of its kernels, None on a
-    CPU and where no trace saw them all.
-    """
+    """A model and token ids [sequences, prompt]; ``steps`` are the forward passes of one run."""
 
     steps = 1
-    kernels_us: float | None = None
 
     def __init__(self, model: nn.Module, ids: torch.Tensor) -> None:
         self.model: Any = model
@@ -110,9 +99,6 @@ class Workload(ABC):
     def run(self) -> None:
         """The work that is timed."""
 
-    def release(self) -> None:  # noqa: B027 - only a captured workload has one
-        """Let go of a graph: the host launches the work from now on."""
-
     def time_us(self) -> float:
         """Duration of one run on its device."""
         with torch.inference_mode():
@@ -123,21 +109,13 @@ class Workload(ABC):
             synchronize(self.ids.device)
             return (time.perf_counter_ns() - start) / 1e3
 
-    def trace(self) -> None:
-        """Trace one run on a CUDA device for its kernels' time."""
+    def kernels_us(self) -> float | None:
+        """Trace one run for its kernels' time; None on a CPU and where no trace saw them all."""
         if self.ids.device.type != "cuda":
-            return
-
-        def prepare_and_run() -> None:
-            self.prepare()  # each time: a run that missed kernels is traced again
-            self.run()
-            synchronize(self.ids.device)
-
-        with torch.inference_mode():
-            [kernels] = traced_kernels([prepare_and_run])
-        if kernels:
-            # Copies are left out: they restore the cache before the run
-            self.kernels_us = sum(k.us for k in kernels if not k.name.startswith("Memcpy"))
+            return None
+        [kernels] = traced_kernels([self.time_us])
+        # Without copies: they restore the cache before the run
+        return sum(k.us for k in kernels if not k.name.startswith("Memcpy")) if kernels else None
 
 
 class Prefill(Workload):
@@ -173,8 +151,8 @@ class StaticDecode(Workload):
     """Greedy decoding as engines do it: cache, token and position stay where they are in memory,
     so that a CUDA graph can hold a step. Until it is captured the host launches its kernels.
 
-    The cache has room for the prompt and all that is decoded, and attention reads all of it, behind
-    a mask: where head_dim is no multiple of 8, PyTorch has no fused kernel for that, as engines do.
+    Attention reads all of the cache, behind a mask: where head_dim is no multiple of 8, PyTorch has
+    no fused kernel for that, as engines do.
     """
 
     def __init__(self, model: nn.Module, ids: torch.Tensor, steps: int) -> None:
@@ -216,9 +194,6 @@ class StaticDecode(Workload):
         )
         self.token.copy_(output.logits[:, -1:].argmax(-1))
         self.position.add_(1)
-
-    def release(self) -> None:
-        self.take_step = self.step
 
     def capture(self) -> None:
         """Have the device replay a step from now on. Raises where a step cannot be captured."""

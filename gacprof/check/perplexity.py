@@ -1,16 +1,15 @@
 """How good? The perplexity of checkpoints on the same tokens of a text, compared window by window.
 
-A window slides over the text by ``stride`` tokens, and of each window only the predictions count
-that no earlier one made: a prediction has at least ``window - stride`` tokens of context, except in
-the first. Windows of a text are hard for all models alike, so differences are taken window by
-window, and the interval is that of their mean.
+A window slides over the text by ``stride`` tokens, and of each only the predictions count that no
+earlier one made. Windows are hard for all models alike, so differences are taken window by window,
+and the interval is that of their mean.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -28,7 +27,6 @@ from gacprof.check.models import (
     torch_device,
     vocabulary,
 )
-from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.core.dtypes import dtype_name
 from gacprof.core.errors import CheckpointError, ConfigError
@@ -37,12 +35,9 @@ from gacprof.core.sizes import Interval
 
 @dataclass(frozen=True)
 class Perplexity:
-    """One model on the text.
-
-    ``value`` is exp of the mean negative log-likelihood over all predictions. ``change`` is
-    perplexity over the first model's, minus 1, with its 95 % interval; None for fewer than two
-    windows. ``nats`` are the windows' sums.
-    """
+    """One model on the text: ``value`` is exp of the mean negative log-likelihood over all
+    predictions, ``change`` that over the first model's, minus 1, with its 95 % interval (None for
+    fewer than two windows). ``nats`` are the windows' sums."""
 
     model: str
     value: float
@@ -52,8 +47,7 @@ class Perplexity:
 
 @dataclass(frozen=True)
 class Perplexities:
-    """Models on the same ``tokens`` of a text, the first the reference; ``predictions`` are those
-    of each window."""
+    """Models on the same ``tokens`` of a text; ``predictions`` are those of each window."""
 
     schema: ClassVar[str] = "gacprof.Perplexities/1"
 
@@ -67,14 +61,8 @@ class Perplexities:
     models: tuple[Perplexity, ...]
 
 
-@dataclass(frozen=True)
-class Window:
-    """The model reads tokens ``start`` to ``end`` (excluded) and predicts the ones after each;
-    predictions count from position ``first`` of the window on."""
-
-    start: int
-    end: int
-    first: int
+Window = tuple[int, int, int]
+"""Start, end (excluded), and the position in the window from which predictions count."""
 
 
 def perplexity(
@@ -109,11 +97,6 @@ def perplexity(
     dtype
         What is computed in. Default: the widest that the checkpoints store.
 
-    Returns
-    -------
-    Perplexities
-        Perplexity and change of each model, and the windows' values.
-
     Raises
     ------
     CheckpointError
@@ -129,7 +112,7 @@ def perplexity(
     if not 1 <= step <= window:
         raise ConfigError(f"windows of {window} tokens cannot slide by {step}: use 1 to {window}")
     windows = sliding_windows(len(ids), window, step)
-    predictions = np.array([w.end - w.start - w.first for w in windows])
+    predictions = np.array([end - start - first for start, end, first in windows])
     models: list[Perplexity] = []
     for name, checkpoint in zip(short_names(checkpoints), checkpoints, strict=True):
         model = loaded(checkpoint, numbers, where)
@@ -137,11 +120,10 @@ def perplexity(
             raise CheckpointError(f"{checkpoint} does not know all tokens of {folder}'s tokenizer")
         nats = np.array([window_nats(model, ids.to(where), w) for w in windows])
         value = math.exp(nats.sum() / predictions.sum())
-        result = Perplexity(name, value, None, tuple(nats.tolist()))
+        change = None
         if models and len(windows) > 1:
             change = paired_change(nats - np.array(models[0].nats), predictions)
-            result = replace(result, change=change)
-        models.append(result)
+        models.append(Perplexity(name, value, change, tuple(nats.tolist())))
     return Perplexities(
         text=str(text),
         tokens=len(ids),
@@ -156,19 +138,14 @@ def perplexity(
 
 def tokenizer_folder(checkpoints: Sequence[Checkpoint]) -> str:
     """The folder of the first checkpoint that has a tokenizer."""
-    for checkpoint in checkpoints:
-        inventory: Inventory = inventory_of(checkpoint)
+    for inventory in map(inventory_of, checkpoints):
         if any(name.startswith("tokenizer") for name in inventory.side_files):
             return inventory.folder
     raise CheckpointError(f"{checkpoints[0]} has no tokenizer: name the original model's folder")
 
 
 def encode(folder: str | Path, text: str) -> torch.Tensor:
-    """Token ids [tokens] of a text, behind the token that begins one where a folder's tokenizer
-    sets it.
-
-    Raises :class:`CheckpointError` for fewer than two: the first token is not predicted.
-    """
+    """Token ids [tokens] of a text, behind the tokenizer's first one if it sets it."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
@@ -183,27 +160,23 @@ def encode(folder: str | Path, text: str) -> torch.Tensor:
 def sliding_windows(tokens: int, window: int, stride: int) -> list[Window]:
     """The windows over a text; their predictions are each of its tokens but the first, once."""
     last = tokens - 1
-    windows = [Window(0, min(window, last), 0)]
+    windows = [(0, min(window, last), 0)]
     for start in range(stride, last - window + stride, stride):
-        windows.append(Window(start, min(start + window, last), window - stride))
+        windows.append((start, min(start + window, last), window - stride))
     return windows
 
 
 @torch.inference_mode()
 def window_nats(model: nn.Module, ids: torch.Tensor, window: Window) -> float:
     """Negative log-likelihood of a window's predictions that count, in nats."""
-    inputs = ids[window.start : window.end]
-    logits = model(input_ids=inputs[None], use_cache=False).logits[0, window.first :]
-    targets = ids[window.start + window.first + 1 : window.end + 1]
+    start, end, first = window
+    logits = model(input_ids=ids[None, start:end], use_cache=False).logits[0, first:]
+    targets = ids[start + first + 1 : end + 1]
     return float(nn.functional.cross_entropy(logits.float(), targets, reduction="sum"))
 
 
 def paired_change(more_nats: np.ndarray, predictions: np.ndarray) -> Interval:
-    """Relative change of a perplexity, from the windows' differences in nats and predictions.
-
-    The mean difference of a prediction is a ratio of sums; its error is that of the windows'
-    residuals, its interval Student's.
-    """
+    """Relative change of a perplexity, with Student's interval from the windows' residuals."""
     count = len(more_nats)
     mean = more_nats.sum() / predictions.sum()
     residuals = more_nats - mean * predictions

@@ -1,11 +1,8 @@
 """Same function? Two checkpoints: weights entry by entry, logits on the same tokens.
 
 Rounding hides small differences, and a few tokens reach neither every row of an embedding nor every
-expert or neuron. So weights are compared first: equal ones, zeros where dims have grown, and
-factors that are multiplied out. Where weights differ in any other way, logits can show that the
+expert or neuron. So weights are compared first; where they differ, logits can show that the
 function differs, and never that it does not.
-
-What rounding does to the logits is measured: each model runs again, in the next wider type.
 """
 
 from __future__ import annotations
@@ -17,7 +14,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from gacprof.check.models import Checkpoint, random_ids, torch_device, vocabulary
-from gacprof.check.weights import WeightComparison, compare_weights
+from gacprof.check.weights import compare_weights
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.layouts.configs import width_keys, with_widths
 from gacprof.checkpoint.layouts.factors import FACTORS
@@ -37,56 +34,39 @@ NO_FUNCTION |= {"factor_ranks", "layer_heads", "layer_splits", "layer_widths"}
 """Keys of a config that say how weights are stored and by whom; the last four are an export's."""
 
 SAME_WIDTH = 2
-"""Put in place of all widths of two configs before these are compared. Even, since some keys hold
-twice a dim's size."""
+"""All widths of configs that are compared; even, since some keys hold twice a dim's size."""
 
 VerifyVerdict = Literal["same", "different", "undecided"]
 
 
 @dataclass(frozen=True)
 class LogitErrors:
-    """By how much two models' logits differ on the same tokens; None where nothing was run.
-
-    Attributes
-    ----------
-    positions
-        How many tokens have their logits compared.
-    max_error, rms_error
-        The largest difference of a logit, over the reference's largest logit; the norm of all
-        differences, over that of the reference's logits.
-    tolerance
-        What rounding may make of ``max_error``: the sum of both models' measured errors.
-    mean_kl
-        Divergence of next-token distributions in nats.
-    same_argmax
-        Share of positions with the same most likely token.
-    agree
-        False where ``max_error`` exceeds the tolerance.
-    """
+    """By how much two models' logits differ on the same tokens; None where nothing was run."""
 
     positions: int = 0
+    """How many tokens have their logits compared."""
     max_error: float | None = None
+    """The largest difference of a logit, over the reference's largest logit."""
     rms_error: float | None = None
+    """The norm of all differences, over that of the reference's logits."""
     tolerance: float | None = None
+    """What rounding may make of ``max_error``: the sum of both models' measured errors."""
     mean_kl: float | None = None
+    """Divergence of next-token distributions in nats."""
     same_argmax: float | None = None
+    """Share of positions with the same most likely token."""
     agree: bool = True
+    """False where ``max_error`` exceeds the tolerance."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verification(LogitErrors):
     """Whether two checkpoints are the same function, and what that rests on.
 
-    Attributes
-    ----------
-    verdict
-        ``different`` where logits differ by more than rounding; ``undecided`` where they do not,
-        but ``differing`` is not empty; else ``same``.
-    equal, padded, merged
-        How many tensors have the same values; the same but for zeros where dims are larger; and how
-        many layers' factors are multiplied out in one of them. They need no tokens.
-    differing
-        All other tensors, and the keys of the config that differ and do not follow from sizes.
+    They are ``different`` where logits differ by more than rounding; ``undecided`` where they do
+    not, but ``differing`` names tensors, or keys of the config that do not follow from sizes.
+    ``equal`` tensors have the same values, ``padded`` ones but for zeros where dims are larger;
+    ``merged`` layers' factors are multiplied out in one of them.
     """
 
     schema: ClassVar[str] = "gacprof.Verification/2"
@@ -117,8 +97,8 @@ def verify(
 ) -> Verification:
     """Say whether two models are the same function.
 
-    Weights are compared entry by entry; then both models get the same random tokens. Their logits
-    may differ by what rounding moves them by, which is measured.
+    Weights are compared entry by entry, then logits on the same random tokens. These may differ by
+    what rounding moves them by, which is measured.
 
     Parameters
     ----------
@@ -134,11 +114,6 @@ def verify(
     device
         "cpu", "cuda" or "cuda:1"; None: the accelerator where there is one.
 
-    Returns
-    -------
-    Verification
-        The verdict, what it rests on, and what nobody looked at.
-
     Raises
     ------
     CheckpointError
@@ -153,9 +128,10 @@ def verify(
     where = torch_device(device)
     inventories = inventory_of(checkpoint), inventory_of(other)
     weights = compare_weights(*inventories)
-    settings = differing_settings(*inventories)
-    differing = (*weights.differing, *settings)
-    logits = compare_logits(inventories, weights, tokens, computed, where)
+    differing = (*weights.differing, *differing_settings(*inventories))
+    logits = compare_logits(
+        *inventories, merged=weights.merged, tokens=tokens, dtype=computed, device=where
+    )
     verdict: VerifyVerdict = "same"
     if not logits.agree:
         verdict = "different"
@@ -180,37 +156,34 @@ def differing_settings(inventory: Inventory, other: Inventory) -> list[str]:
 
     What a key says by none, false or nothing at all is the same: another version leaves it out.
     """
-    settings = settings_without_widths(inventory)
-    others = settings_without_widths(other)
-    keys = sorted((settings.keys() | others.keys()) - NO_FUNCTION)
-    differing = [key for key in keys if (settings.get(key) or None) != (others.get(key) or None)]
+    both = []
+    for side in (inventory, other):
+        settings = config_of(side).to_dict()
+        sizes: dict[str, int] = {}
+        for key in width_keys(settings, side.dims):
+            sizes |= {name: int(SAME_WIDTH * times) for name, times in key.times.items()}
+        both.append(with_widths(settings, side.dims, sizes))
+    first, second = both
+    keys = sorted((first.keys() | second.keys()) - NO_FUNCTION)
+    differing = [key for key in keys if (first.get(key) or None) != (second.get(key) or None)]
     return [f"config.json: {key}" for key in differing]
 
 
-def settings_without_widths(inventory: Inventory) -> dict[str, Any]:
-    """Return a checkpoint's config, all widths the same."""
-    settings = config_of(inventory).to_dict()
-    sizes: dict[str, int] = {}
-    for key in width_keys(settings, inventory.dims):
-        sizes |= {name: int(SAME_WIDTH * times) for name, times in key.times.items()}
-    return with_widths(settings, inventory.dims, sizes)
-
-
 def compare_logits(
-    inventories: Sequence[Inventory],
-    weights: WeightComparison,
+    inventory: Inventory,
+    other: Inventory,
+    *,
+    merged: Sequence[str],
     tokens: int,
     dtype: str,
     device: torch.device,
 ) -> LogitErrors:
     """Compare the logits of two checkpoints on the same tokens.
 
-    A model's rounding error is measured: its logits in the next wider type, less those in this one.
-    Two models of one function may differ by the sum of both errors (the triangle inequality), also
-    where rounding sends a token to another expert. Where products of factors were rounded to a type
-    coarser than the one that is computed in, the error is that of the coarser type.
+    Each model runs again, in the next wider type: that is its rounding error. Two models of one
+    function may differ by the sum of both (the triangle inequality). Where products of factors were
+    rounded to a type coarser than ``dtype``, the error is that of the coarser type.
     """
-    inventory, other = inventories
     expected = logits_of(inventory, tokens, dtype, device)
     logits = logits_of(other, tokens, dtype, device)
     if logits.shape != expected.shape:
@@ -220,10 +193,11 @@ def compare_logits(
         )
     if not expected.numel():
         return LogitErrors()
-    coarser = [stored for stored in weights.merged if rounding(stored) > rounding(dtype)]
-    second_dtype = max(coarser, key=rounding, default=WIDER[dtype])
+    rounding = {name: torch.finfo(torch_dtype(name)).eps for name in (dtype, *merged)}
+    coarsest = max(rounding, key=rounding.__getitem__)
+    second_dtype = WIDER[dtype] if coarsest == dtype else coarsest
     allowed = 0.0
-    for side, computed in zip(inventories, (expected, logits), strict=True):
+    for side, computed in ((inventory, expected), (other, logits)):
         second = logits_of(side, tokens, second_dtype, device)
         allowed += float((second - computed).abs().max())
     difference = logits - expected
@@ -242,30 +216,17 @@ def compare_logits(
     )
 
 
-def rounding(dtype: str) -> float:
-    """Return the distance from 1 to the next larger number of a type."""
-    return torch.finfo(torch_dtype(dtype)).eps
-
-
 def logits_of(inventory: Inventory, tokens: int, dtype: str, device: torch.device) -> torch.Tensor:
-    """Return a model's logits [sequences, tokens, vocabulary] in float64 on the CPU; none for a
-    model that does not read and write text."""
-    model = load_model(inventory, dtype=dtype, device=device)
+    """Return a model's logits [sequences, tokens, vocabulary] in float64 on the CPU, for the same
+    ids on every run; none for a model that does not read and write text."""
+    model: Any = load_model(inventory, dtype=dtype, device=device)
     with one_line_errors(inventory), torch.inference_mode():
-        logits = run(model, tokens, device).double().cpu()
+        if model.main_input_name != "input_ids" or model.get_output_embeddings() is None:
+            return torch.empty(0)
+        inputs = {"input_ids": random_ids(vocabulary(model), (SEQUENCES, tokens)).to(device)}
+        if model.config.is_encoder_decoder:
+            inputs["decoder_input_ids"] = inputs["input_ids"]
+        logits: torch.Tensor = model(**inputs).logits.double().cpu()
     if not logits.isfinite().all():
         raise CheckpointError(f"{inventory.path}: its logits are not all finite in {dtype}")
-    return logits
-
-
-def run(model: Any, tokens: int, device: torch.device) -> torch.Tensor:
-    """Return the logits for the token ids that all models get; an encoder-decoder gets them on both
-    sides. None for a model that does not read and write text."""
-    if model.main_input_name != "input_ids" or model.get_output_embeddings() is None:
-        return torch.empty(0)
-    ids = random_ids(vocabulary(model), (SEQUENCES, tokens)).to(device)
-    inputs = {"input_ids": ids}
-    if model.config.is_encoder_decoder:
-        inputs["decoder_input_ids"] = ids
-    logits: torch.Tensor = model(**inputs).logits
     return logits

@@ -1,9 +1,8 @@
 """Same weights? The tensors of two checkpoints, compared entry by entry.
 
 Three things leave a model's function as it is, whatever the model reads: equal values; zeros where
-a dim has grown in all of its places; and factors multiplied out, rounded once. What differs in any
-other way is left for the function itself to tell. Files are mapped: no more than one layer is in
-memory at a time.
+a dim has grown in all of its places; and factors multiplied out, rounded once. Files are mapped: no
+more than one layer is in memory at a time.
 """
 
 from __future__ import annotations
@@ -23,20 +22,9 @@ from gacprof.realigning.values import NewValues
 
 @dataclass(frozen=True)
 class WeightComparison:
-    """How the tensors of two checkpoints compare.
-
-    Attributes
-    ----------
-    equal
-        How many have the same values in both.
-    padded
-        How many are the same but for zeros where dims are larger.
-    merged
-        The stored types of layers that are factored in one checkpoint and multiplied out in the
-        other.
-    differing
-        Names of all other tensors, of either checkpoint.
-    """
+    """How many tensors of two checkpoints are equal, and how many but for zeros where dims are
+    larger; the stored types of layers that are factored in one checkpoint and multiplied out in the
+    other; and the names of all other tensors, of either one."""
 
     equal: int
     padded: int
@@ -63,7 +51,10 @@ def compare_weights(inventory: Inventory, other: Inventory) -> WeightComparison:
     equal = 0
     for name in in_both:
         first, second = stored[0][name], stored[1][name]
-        if not same_values(sides[0].changed(first), sides[1].changed(second)):
+        value, other_value = sides[0].changed(first), sides[1].changed(second)
+        if value.dtype != other_value.dtype:
+            value, other_value = value.double(), other_value.double()
+        if not torch.equal(value, other_value):
             differing.add(name)
         elif inventory.shape(first) == other.shape(second):
             equal += 1
@@ -72,8 +63,7 @@ def compare_weights(inventory: Inventory, other: Inventory) -> WeightComparison:
 
 
 def own_names(inventory: Inventory) -> dict[str, str]:
-    """Return the names of tensors by those of the parameters that load_model gives them: an export
-    keeps factors under our layers' names."""
+    """Return the names of tensors by those of the parameters that load_model gives them."""
     names = parameter_names(inventory)
     return {names.get(name, name): name for name in weights_of(inventory)}
 
@@ -85,13 +75,6 @@ def padded(inventory: Inventory, other: Inventory) -> NewValues:
     larger = tuple(change for change in changes if change.size > change.dim.size)
     new = NewCheckpoint(inventory, {}, larger, (), ())
     return NewValues(new, partial(read_tensor, inventory))
-
-
-def same_values(tensor: torch.Tensor, other: torch.Tensor) -> bool:
-    """Tell whether two tensors, possibly of two types, have equal values."""
-    if tensor.dtype == other.dtype:
-        return torch.equal(tensor, other)
-    return torch.equal(tensor.double(), other.double())
 
 
 def is_product(dense: tuple[NewValues, Module], factored: tuple[NewValues, Module]) -> bool:

@@ -1,7 +1,4 @@
-"""The command line: every verb is a public function, its signature and docstring the options.
-
-``verbs`` makes commands of functions; ``app`` parses, calls and prints.
-"""
+"""The command line: every verb is a public function, its signature and docstring the options."""
 
 from gacprof.cli.app import main
 

@@ -1,7 +1,7 @@
 """The command line: parse, call, print.
 
 Exit codes: 0 fine, 1 findings (a misaligned model, a failed verification), 2 bad input, 130
-interrupted. Any other error is a fault of gacprof: it shows its traceback and ends with 70.
+interrupted, 70 a fault of gacprof, which shows its traceback.
 """
 
 from __future__ import annotations
@@ -20,21 +20,15 @@ from gacprof import __version__
 from gacprof.cli.verbs import VERBS, command, help_text, summary
 from gacprof.core.errors import INSTALL, GacprofError
 from gacprof.core.formatting import one_line
-from gacprof.reporting.sections import Section, json_of, section_of
+from gacprof.reporting.sections import json_of, section_of
 
-EXTRAS = {
-    **dict.fromkeys(("torch", "scipy", "pandas", "matplotlib", "jinja2"), "models"),
-    "pyarrow": "models",
-    "transformers": "models",
-    "huggingface_hub": "hub",
-    "ray": "fleet",
-    "ncu_report": "ncu",
-}
-"""A package that a plain install leaves out: the extra that brings it. ``models`` holds
-``measure``, and is what a verb that builds a model needs besides."""
+IN_MODELS = ("torch", "scipy", "pandas", "matplotlib", "jinja2", "pyarrow", "transformers")
+EXTRAS = dict.fromkeys(IN_MODELS, "models")
+EXTRAS |= {"huggingface_hub": "hub", "ray": "fleet", "ncu_report": "ncu"}
+"""A package that a plain install leaves out: the extra that brings it."""
 
 CRASHED = 70
-"""Exit code of a fault of gacprof: EX_SOFTWARE of BSD's sysexits.h, which no verdict has."""
+"""EX_SOFTWARE of BSD's sysexits.h."""
 
 FILE_WIDTH = 160
 """Characters of a line where the output is no terminal."""
@@ -131,21 +125,15 @@ def fail(message: str, code: int) -> int:
 
 
 def print_result(result: Any) -> None:
-    """Print a result as its section; a text or a path as it is."""
-    if isinstance(result, str | Path):
-        print(result)
-    else:
-        print_section(section_of(result))
-
-
-def print_section(section: Section) -> None:
-    """Print the headline, the table and the remarks; sentences are wrapped for a terminal only.
-
-    Texts may be a stranger's: control characters are escaped.
-    """
+    """Print a text or a path as it is, else a result's section: wrapped for a terminal only, and
+    control characters, which a stranger's texts may have, escaped."""
     from rich.console import Console
     from rich.table import Table
 
+    if isinstance(result, str | Path):
+        print(result)
+        return
+    section = section_of(result)
     width = None if sys.stdout.isatty() else FILE_WIDTH
     console = Console(width=width, highlight=False, markup=False)
     if section.headline:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import operator
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 
@@ -40,8 +41,6 @@ VERBS = {
 }
 """Verb: the public name of its function."""
 
-PACKAGE = Path(gacprof.__file__).parent
-
 OPTION_NAMES = {"source": ("--map", "--gpu")}
 """Options whose name is not their parameter's: a source of sizes is a map or a GPU's name."""
 
@@ -49,16 +48,11 @@ WRITABLE = (str, int, float, bool, Path, type(None))
 """Types that a word on a command line can stand for."""
 
 
-def load_verb(verb: str) -> Callable[..., Any]:
-    """Import the public function of a verb."""
-    function: Callable[..., Any] = getattr(gacprof, VERBS[verb])
-    return function
-
-
 def read_definition(verb: str) -> ast.FunctionDef:
     """Read a verb's function from its source, without importing what it imports."""
-    module = gacprof.MODULE_OF[VERBS[verb]].removeprefix("gacprof.")
-    source = PACKAGE.joinpath(*module.split(".")).with_suffix(".py")
+    module = gacprof.MODULE_OF[VERBS[verb]]
+    folder = Path(gacprof.__file__).parents[1]
+    source = folder.joinpath(*module.split(".")).with_suffix(".py")
     statements = ast.parse(source.read_text(encoding="utf-8")).body
     functions = {node.name: node for node in statements if isinstance(node, ast.FunctionDef)}
     return functions[VERBS[verb]]
@@ -79,12 +73,8 @@ def help_text(verb: str) -> str:
 
 
 def command(verb: str) -> Callable[..., Any]:
-    """The function of a verb with annotations that a command line can write.
-
-    A parameter that takes ``Inventory | Path | str`` in Python takes a word here: of each union
-    only the types in :data:`WRITABLE`, literals and sequences of them are kept.
-    """
-    function = load_verb(verb)
+    """The function of a verb with annotations that a command line can write."""
+    function: Callable[..., Any] = getattr(gacprof, VERBS[verb])
     hints = typing.get_type_hints(function)
     parameters = []
     for name, parameter in inspect.signature(function).parameters.items():
@@ -112,22 +102,19 @@ def int_of_word(_: Any, tokens: Sequence[Any]) -> int:
 
 
 def writable(annotation: Any) -> Any:
-    """The part of a type that a word on a command line can stand for; None where there is none.
-
-    A sequence becomes a tuple, which takes a single value's place; mappings are left out.
-    """
+    """The part of a type that words can stand for, sequences as tuples; None for no part."""
     origin = typing.get_origin(annotation)
     if origin in (Union, types.UnionType):
-        parts = [writable(part) for part in typing.get_args(annotation)]
-        parts = [part for part in parts if part is not None]
+        parts = [part for part in map(writable, typing.get_args(annotation)) if part is not None]
         several = [part for part in parts if typing.get_origin(part) is tuple]
-        parts = [*several, *(part for part in parts if not several or part is types.NoneType)]
-        return functools.reduce(lambda a, b: a | b, parts) if parts != [types.NoneType] else None
+        if several:
+            parts = [*several, *(part for part in parts if part is types.NoneType)]
+        return functools.reduce(operator.or_, parts) if parts != [types.NoneType] else None
     if annotation is int:
         return Annotated[int, Parameter(converter=int_of_word)]
     if origin is Literal or annotation in WRITABLE:
         return annotation
-    if origin in (tuple, list, Sequence) and not isinstance(annotation, Mapping):
+    if origin in (tuple, list, Sequence):
         item = writable(typing.get_args(annotation)[0])
         return tuple[item, ...] if item is not None else None  # type: ignore[valid-type]
     return None

@@ -22,8 +22,7 @@ Shares = float | list[float]
 """A score in Python's own numbers."""
 
 NEIGHBOURS = 2
-"""Safe sizes on either side of a requested one that Eq. 4 chooses from. It is linear: from a wider
-choice it would send every dim to an end."""
+"""On either side of a size: Eq. 4 is linear, and would send every dim to the end of more."""
 
 SHARE_ERROR = 1e-3
 """By how much a share may pass 1: cumulated in half precision, a sum is off by about as much."""
@@ -48,14 +47,13 @@ def align(
     dims
         The compressor's own sizes d*, of ranks or widths.
     scores
-        A dim's worth. A number s is the importance in the GAC paper's Eq. 4: the choice maximises
-        Σ s·cost·(d − d*) among the two safe sizes on either side of each d*. A sequence is the
-        share of quality kept at the sizes 0, 1, 2, …, such as cumulated squared singular values
-        over their sum: the choice keeps the most among the safe sizes within ``window``. All
-        scores are numbers, or all are sequences.
+        All numbers s, importances in the GAC paper's Eq. 4: the choice maximises Σ s·cost·(d − d*)
+        among the two safe sizes on either side of each d*. Or all sequences, the shares of quality
+        kept at the sizes 0, 1, 2, …, such as cumulated squared singular values over their sum: the
+        choice keeps the most among the safe sizes within ``window``.
     costs
-        A rank's weight as its shape (out, in), one more rank costing in + out parameters; or the
-        parameters of one more unit of a width, with ``uses``.
+        A rank's weight as its shape (out, in); or, with ``uses``, the parameters of one more unit
+        of a width.
     source
         A map (file, run folder or shipped name) or a GPU's name.
     budget
@@ -77,32 +75,33 @@ def align(
         The sequences do not fit each other, a dim has no safe size, or none fits the budget.
     """
     size_source = open_source(source)
-    plain_scores: list[Shares] = [np.asarray(score, float).tolist() for score in scores]
-    plain_costs = [np.asarray(cost, int).tolist() for cost in costs]
-    _check_arrays(dims, plain_scores, plain_costs, uses)
+    curves: list[Shares] = [np.asarray(score, float).tolist() for score in scores]
+    shapes = [np.asarray(cost, int).tolist() for cost in costs]
+    _check_arrays(dims, curves, shapes, uses)
     values = []
     takes = []
     options = []
     room = 0
-    for i, (dim, score, cost) in enumerate(
-        zip(map(int, dims), plain_scores, plain_costs, strict=True)
-    ):
+    for i, (size, score, cost) in enumerate(zip(dims, curves, shapes, strict=True)):
+        dim = int(size)
         low, high = window_of(dim, window)
         if uses is not None:
             verdicts = size_source.judge(uses[i], size_source.sizes(uses[i], low, high))
             sizes = [v.size for v in verdicts if v.verdict == "safe"]
         else:
             sizes = safe_ranks(cost, size_source, tokens=tokens, dtype=dtype, low=low, high=high)
-        sizes = _offered(sizes, dim, score)
-        if not sizes:
-            raise PlanError(f"{size_source.name} knows no safe size near dim {i} of {dim}")
         unit = int(np.sum(cost))
-        options.append(sizes)
-        takes.append([size * unit for size in sizes])
         if isinstance(score, list):
+            sizes = [size for size in sizes if size < len(score)]
             values.append([score[size] for size in sizes])
         else:
+            below = [size for size in sizes if size < dim][-NEIGHBOURS:]
+            sizes = below + [size for size in sizes if size >= dim][:NEIGHBOURS]
             values.append([score * unit * (size - dim) for size in sizes])
+        if not sizes:
+            raise PlanError(f"{size_source.name} knows no safe size near dim {i} of {dim}")
+        options.append(sizes)
+        takes.append([size * unit for size in sizes])
         room += dim * unit
     choice = solve(values, [(takes, room if budget is None else budget)]).choice
     return [sizes[index] for sizes, index in zip(options, choice, strict=True)]
@@ -128,11 +127,3 @@ def _check_arrays(
         rises = all(a <= b for a, b in pairwise(score))
         if not rises or score[0] < 0 or score[-1] > 1 + SHARE_ERROR:
             raise PlanError(f"scores[{i}] is no share of quality by size, rising from 0 to 1")
-
-
-def _offered(sizes: Sequence[int], dim: int, score: Shares) -> list[int]:
-    """The safe sizes to choose from: those that a curve reaches, or next to the dim by Eq. 4."""
-    if isinstance(score, list):
-        return [size for size in sizes if size < len(score)]
-    below = [size for size in sizes if size < dim][-NEIGHBOURS:]
-    return below + [size for size in sizes if size >= dim][:NEIGHBOURS]

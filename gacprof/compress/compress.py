@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -16,6 +15,7 @@ import torch
 from gacprof import __version__
 from gacprof.checkpoint.config import without_code
 from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.layouts.configs import with_widths
 from gacprof.checkpoint.scan import inventory_of, scan
 from gacprof.checkpoint.writer import RECORD, check_output, write_weights
 from gacprof.compress.factoring import Factoring
@@ -24,7 +24,6 @@ from gacprof.compress.llm_pruner import Pruning
 from gacprof.compress.low_rank import LowRank
 from gacprof.compress.options import Objective, choose
 from gacprof.compress.statistics import LENGTH, WINDOWS, calibration_ids
-from gacprof.compress.targets import targets_of
 from gacprof.core.errors import CheckpointError, ConfigError, require_one_of, require_within
 from gacprof.core.files import new_folder, write_json, write_record
 from gacprof.core.sizes import SizeSource
@@ -40,13 +39,10 @@ MAX_NUMBER = 2**20
 
 @dataclass(frozen=True)
 class Compression:
-    """A compressed model: where it is, and how its sizes were chosen.
-
-    ``sizes`` are ranks by module, None where the weight stays dense, or widths by dim. They lose
-    ``loss`` of the objective, and none within the same parameters lose less than ``bound``:
-    twice the loss added in nats a token, shares of energy, or Taylor importance. ``parameters``
-    are the model's before and after; ``provenance`` is that of the verdicts on sizes.
-    """
+    """A compressed model: ``sizes`` are ranks by module, None where the weight stays dense, or
+    widths by dim. They lose ``loss``, and none within the same parameters lose less than ``bound``:
+    twice the loss added in nats a token, shares of energy, or Taylor importance. ``parameters`` are
+    the model's before and after; ``provenance`` is that of the verdicts on sizes."""
 
     schema: ClassVar[str] = "gacprof.compressed/2"
 
@@ -82,11 +78,11 @@ def compress(
 ) -> Compression:
     """Compress a model to sizes served well.
 
-    Weights become factor pairs, or MLPs narrower. Every size is one that the source calls safe,
-    and together they lose the least within the parameters that the ratio leaves. A layer for which
-    there is no such size stays dense. One decoder layer is in memory at a time, in float32, with a
-    covariance for each input and, by the loss, each output. After an interruption the same call
-    goes on with the layers that are not finished.
+    Weights become factor pairs, or MLPs narrower: the sizes that lose the least among those that
+    the source calls safe, within the parameters that the ratio leaves. A layer for which there is
+    no such size stays dense. One decoder layer is in memory at a time, in float32, with covariances
+    of its inputs and outputs. After an interruption the same call goes on with the layers that are
+    not finished.
 
     Parameters
     ----------
@@ -123,11 +119,6 @@ def compress(
     device
         The device that runs the layers ("cpu", "cuda").
 
-    Returns
-    -------
-    Compression
-        The sizes chosen, with their loss and a bound on any others'.
-
     Raises
     ------
     CheckpointError
@@ -147,65 +138,64 @@ def compress(
     require_within("length", length, MAX_NUMBER)
     inventory = inventory_of(checkpoint)
     target = Path(out)
-    _check_request(inventory, target)
-    ids = None
-    if text is not None:
-        ids = calibration_ids(text, inventory, windows, length)
-    elif method != "svd" or objective == "loss":
-        raise ConfigError(f"{method} by {objective} needs a calibration text: give text")
-    size_source = None if source is None else open_source(source)
-    with _work_folder(target, work) as folder:
-        results = LayerResults(folder, _request(inventory, method, ids))
-        compressor: Factoring | Pruning
-        if method == "llm-pruner":
-            compressor = Pruning(inventory, results, device)
-        else:
-            compressor = Factoring(inventory, targets_of(inventory), method, results, device)
-        candidates, room = compressor.candidates(ratio, size_source, tokens, multiple)
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            compressor.run(ids, Path(scratch), objective)
-        losses = compressor.losses(objective)
-        options = {
-            name: row.options(losses.get(name, ()), objective) for name, row in candidates.items()
-        }
-        choice = choose(options, room)
-        with new_folder(target) as new:
-            write_weights(new, inventory, compressor.new_tensors(choice.sizes))
-            write_json(new / "config.json", without_code(compressor.config(choice.sizes)))
-            for name in inventory.side_files:
-                if name != "config.json" and not name.endswith(".py"):
-                    shutil.copy(Path(inventory.folder) / name, new / name)
-            compression = Compression(
-                out=str(target),
-                checkpoint=inventory.path,
-                fingerprint=inventory.fingerprint,
-                method=method,
-                ratio=ratio,
-                objective=objective,
-                provenance="" if size_source is None else size_source.provenance,
-                calibration=(0, 0) if ids is None else (len(ids), ids.shape[1]),
-                sizes=choice.sizes,
-                parameters=(inventory.parameters, scan(new).parameters),
-                loss=choice.loss,
-                bound=choice.bound,
-            )
-            write_record(new / RECORD, compression)
-    return compression
-
-
-def _check_request(inventory: Inventory, out: Path) -> None:
-    """Raise an error for a model that cannot be compressed, or an output that cannot be written."""
-    check_output(inventory, out)
+    check_output(inventory, target)
     factored = [m.name for m in inventory.modules if m.kind in ("factored", "grouped")]
     if factored or inventory.is_quantised:
         raise CheckpointError(
             f"{inventory.path} is compressed already: merge its factors by 'gacprof realign' with "
             "the word fuse, or take the model that it was made from"
         )
+    ids = None
+    if text is not None:
+        ids = calibration_ids(text, inventory, windows, length)
+    elif method != "svd" or objective == "loss":
+        raise ConfigError(f"{method} by {objective} needs a calibration text: give text")
+    size_source = None if source is None else open_source(source)
+    folder = target.parent / f".{target.name}.layers" if work is None else Path(work)
+    folder.mkdir(parents=True, exist_ok=True)
+    results = LayerResults(folder, _request(inventory, method, ids))
+    compressor: Factoring | Pruning
+    if method == "llm-pruner":
+        compressor = Pruning(inventory, results, device)
+    else:
+        compressor = Factoring(inventory, method, results, device)
+    candidates, room = compressor.candidates(ratio, size_source, tokens, multiple)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        compressor.run(ids, Path(scratch), objective)
+    losses = compressor.losses(objective)
+    options = {}
+    for name, row in candidates.items():
+        options[name] = row.options(losses.get(name, ()), objective)
+    choice = choose(options, room)
+    with new_folder(target) as new:
+        write_weights(new, inventory, compressor.new_tensors(choice.sizes))
+        config = with_widths(inventory.config, inventory.dims, choice.sizes)
+        write_json(new / "config.json", without_code(config))
+        for name in inventory.side_files:
+            if name != "config.json" and not name.endswith(".py"):
+                shutil.copy(Path(inventory.folder) / name, new / name)
+        compression = Compression(
+            out=str(target),
+            checkpoint=inventory.path,
+            fingerprint=inventory.fingerprint,
+            method=method,
+            ratio=ratio,
+            objective=objective,
+            provenance="" if size_source is None else size_source.provenance,
+            calibration=(0, 0) if ids is None else (len(ids), ids.shape[1]),
+            sizes=choice.sizes,
+            parameters=(inventory.parameters, scan(new).parameters),
+            loss=choice.loss,
+            bound=choice.bound,
+        )
+        write_record(new / RECORD, compression)
+    if work is None:
+        shutil.rmtree(folder)
+    return compression
 
 
 def _request(inventory: Inventory, method: Method, ids: torch.Tensor | None) -> dict[str, Any]:
-    """All that the results of a layer depend on: the model's bytes, not the folder it lies in."""
+    """All that the results of a layer depend on."""
     windows = torch.empty(0, 0, dtype=torch.long) if ids is None else ids.contiguous()
     return {
         "gacprof": __version__,
@@ -215,13 +205,3 @@ def _request(inventory: Inventory, method: Method, ids: torch.Tensor | None) -> 
         "windows": list(windows.shape),
         "ids": sha256(windows.numpy().tobytes()).hexdigest(),
     }
-
-
-@contextlib.contextmanager
-def _work_folder(out: Path, work: str | Path | None) -> Iterator[Path]:
-    """The folder of finished layers; one beside the output is removed after success."""
-    folder = out.parent / f".{out.name}.layers" if work is None else Path(work)
-    folder.mkdir(parents=True, exist_ok=True)
-    yield folder
-    if work is None:
-        shutil.rmtree(folder)

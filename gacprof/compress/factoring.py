@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -16,32 +15,18 @@ from gacprof.checkpoint.tensors import read_tensor
 from gacprof.checkpoint.writer import OutputTensor, read_blocks
 from gacprof.compress.folder import LayerResults
 from gacprof.compress.layered import LayeredModel
-from gacprof.compress.low_rank import (
-    METRICS,
-    LowRank,
-    energy_by_rank,
-    factor_weight,
-    loss_by_rank,
-    unweighted,
-)
+from gacprof.compress.low_rank import LowRank, energy_by_rank, factor_weight, loss_by_rank
 from gacprof.compress.options import Candidates, Objective, parameters_left
-from gacprof.compress.statistics import (
-    Covariance,
-    LayerStatistics,
-    backward_statistics,
-    forward_statistics,
-)
-from gacprof.compress.targets import Target
+from gacprof.compress.statistics import LayerStatistics, backward_statistics, forward_statistics
+from gacprof.compress.targets import Target, targets_of
 from gacprof.core.sizes import SizeSource
 from gacprof.diagnosing.safe_ranks import safe_ranks
 from gacprof.realigning.values import rounded
 from gacprof.workload.deployment import Tokens
 from gacprof.workload.products import plain_dtype
 
-
-def curve_of(objective: Objective) -> str:
-    """Return the ending of the results that say what ranks lose by an objective."""
-    return "/loss" if objective == "loss" else "/energy"
+CURVES = {"loss": "/loss", "energy": "/energy", "uniform": "/energy"}
+"""By objective: the ending of the results that say what ranks lose."""
 
 
 class Factoring:
@@ -52,75 +37,58 @@ class Factoring:
     """
 
     def __init__(
-        self,
-        inventory: Inventory,
-        targets: Sequence[Target],
-        method: LowRank,
-        results: LayerResults,
-        device: str = "cpu",
+        self, inventory: Inventory, method: LowRank, results: LayerResults, device: str
     ) -> None:
         self.inventory = inventory
         self.method = method
         self.results = results
         self.device = torch.device(device)
-        self.targets = targets
+        self.targets = targets_of(inventory)
         self.by_layer: dict[int, list[Target]] = {}
-        for target in targets:
+        for target in self.targets:
             self.by_layer.setdefault(target.layer, []).append(target)
 
     def run(self, ids: torch.Tensor | None, folder: Path, objective: Objective) -> None:
-        """Factor the layers that are not finished.
-
-        ``ids`` are windows of tokens [windows, tokens], None where the method needs none. Losses
-        take a backward pass, whose hidden states lie in ``folder``.
-        """
-        curve = curve_of(objective)
+        """Factor the layers that are not finished, for ids [windows, tokens], None where none
+        are needed. The hidden states of a backward pass lie in ``folder``."""
+        curve = CURVES[objective]
         missing = [layer for layer in self.by_layer if not self.results.has(layer, curve)]
         if not missing:
             return
         passes: Iterable[LayerStatistics]
         if ids is None:
             passes = [LayerStatistics(layer, nn.Module()) for layer in missing]
-        elif curve == "/loss" or METRICS[self.method].outputs is not unweighted:
-            model = LayeredModel(self.inventory, self.device)
-            passes = backward_statistics(model, ids, self._names, folder)
         else:
             model = LayeredModel(self.inventory, self.device)
-            passes = forward_statistics(model, ids, self._names)
+            names = {layer: [t.name for t in row] for layer, row in self.by_layer.items()}
+            if objective == "loss" or self.method == "kfac-svd":
+                passes = backward_statistics(model, ids, names, folder)
+            else:
+                passes = forward_statistics(model, ids, names)
         for statistics in passes:
             if statistics.index in missing:
                 self._factor_layer(statistics)
 
-    def _names(self, layer: int) -> list[str]:
-        return [target.name for target in self.by_layer.get(layer, [])]
-
     def _factor_layer(self, statistics: LayerStatistics) -> None:
-        inputs, gradients = statistics.inputs, statistics.gradients
-        tensors: dict[str, torch.Tensor] = {}
+        results: dict[str, torch.Tensor] = {}
         for target in self.by_layer[statistics.index]:
-            if inputs and target.name not in inputs:  # no token reached this expert
+            name = target.name
+            inputs = statistics.inputs.get(name)
+            gradients = statistics.gradients.get(name)
+            if statistics.inputs and inputs is None:  # no token reached this expert
                 continue
-            tensors |= self._factor(target, inputs.get(target.name), gradients.get(target.name))
-        self.results.save(statistics.index, tensors)
-
-    def _factor(
-        self, target: Target, inputs: Covariance | None, gradients: Covariance | None
-    ) -> dict[str, torch.Tensor]:
-        stored = read_tensor(self.inventory, target.weight)
-        factors = factor_weight(self.method, stored.to(self.device), inputs, gradients)
-        curves = {"energy": energy_by_rank(factors.sigma)}
-        if inputs is not None and gradients is not None:
-            curves["loss"] = loss_by_rank(factors, inputs.mean, gradients.mean)
-        count = target.max_rank
-        tensors = {
-            "u": rounded(factors.u[:, :count], stored.dtype),
-            "v": rounded(factors.v[:count], stored.dtype),
-        }
-        return {f"{target.name}/{what}": value for what, value in {**curves, **tensors}.items()}
+            stored = read_tensor(self.inventory, target.weight)
+            factors = factor_weight(self.method, stored.to(self.device), inputs, gradients)
+            results[f"{name}/energy"] = energy_by_rank(factors.sigma)
+            if inputs is not None and gradients is not None:
+                results[f"{name}/loss"] = loss_by_rank(factors, inputs.mean, gradients.mean)
+            results[f"{name}/u"] = rounded(factors.u[:, : target.max_rank], stored.dtype)
+            results[f"{name}/v"] = rounded(factors.v[: target.max_rank], stored.dtype)
+        self.results.save(statistics.index, results)
 
     def losses(self, objective: Objective) -> dict[str, list[float]]:
         """Return what the ranks 0, 1, … of each target lose: energy, or by its objective loss."""
-        curve = curve_of(objective)
+        curve = CURVES[objective]
         losses = {}
         for layer in self.by_layer:
             for name, values in self.results.load(layer).items():
@@ -131,26 +99,21 @@ class Factoring:
     def candidates(
         self, ratio: float, source: SizeSource | None, tokens: Tokens | None, multiple: int
     ) -> tuple[dict[str, Candidates], int]:
-        """Return the ranks on offer by target, and the parameters that a ratio leaves of them.
-
-        Without a source they are the multiples.
-        """
+        """Return the ranks on offer by target, and the parameters that a ratio leaves of them."""
         dtype = plain_dtype(self.inventory)
         ranks: dict[tuple[int, int], list[int]] = {}
-        for target in {target.shape: target for target in self.targets}.values():
-            multiples = range(multiple, target.max_rank + 1, multiple)
-            ranks[target.shape] = list(multiples) or [target.max_rank]
-            if source is not None:
-                ranks[target.shape] = safe_ranks(target.shape, source, tokens=tokens, dtype=dtype)
-        candidates = {
-            t.name: Candidates(ranks[t.shape], t.own_rank(ratio), t.unit, t.parameters)
-            for t in self.targets
-        }
+        candidates = {}
+        for target in self.targets:
+            shape = target.shape
+            if shape not in ranks and source is not None:
+                ranks[shape] = safe_ranks(shape, source, tokens=tokens, dtype=dtype)
+            elif shape not in ranks:
+                multiples = range(multiple, target.max_rank + 1, multiple)
+                ranks[shape] = list(multiples) or [target.max_rank]
+            candidates[target.name] = Candidates(
+                ranks[shape], target.own_rank(ratio), target.unit, target.parameters
+            )
         return candidates, parameters_left(sum(t.parameters for t in self.targets), ratio)
-
-    def config(self, sizes: Mapping[str, int | None]) -> dict[str, Any]:
-        """The config: SVD-LLM's layout has no ranks in it."""
-        return dict(self.inventory.config)
 
     def new_tensors(self, sizes: Mapping[str, int | None]) -> Iterator[OutputTensor]:
         """Yield the tensors of the model at these ranks; None leaves a target dense."""
@@ -165,8 +128,9 @@ class Factoring:
                 continue
             rank = sizes[target.name]
             assert rank is not None
-            inner, outer = (rank, target.in_features), (target.out_features, rank)
-            for name, what, shape in ((target.inner, "v", inner), (target.outer, "u", outer)):
+            out_features, in_features = target.shape
+            shapes = {target.inner: (rank, in_features), target.outer: (out_features, rank)}
+            for (name, shape), what in zip(shapes.items(), "vu", strict=True):
                 factor = partial(self._cut_factor, target, what, shape)
                 yield OutputTensor(name, info.dtype, shape, info.name, factor)
 

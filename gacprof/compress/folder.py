@@ -17,10 +17,7 @@ from gacprof.core.files import replacing
 
 
 class LayerResults:
-    """Files of finished layers, ``layer-00012.safetensors``, in a folder for one request.
-
-    ``request`` is all that the results depend on; a run with the same request reads them.
-    """
+    """Files of finished layers, in a folder for one ``request``: all that they depend on."""
 
     def __init__(self, work: Path, request: Mapping[str, Any]) -> None:
         digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
@@ -40,9 +37,8 @@ class LayerResults:
 
     def save(self, layer: int, tensors: Mapping[str, torch.Tensor]) -> None:
         with replacing(self.path(layer)) as temporary:
-            save_file(
-                {name: value.cpu().contiguous() for name, value in tensors.items()}, temporary
-            )
+            on_cpu = {name: value.cpu().contiguous() for name, value in tensors.items()}
+            save_file(on_cpu, temporary)
 
     def load(self, layer: int) -> dict[str, torch.Tensor]:
         return load_file(self.path(layer))
@@ -55,10 +51,7 @@ class LayerResults:
 
 
 def file_digests(inventory: Inventory) -> dict[str, str]:
-    """Return the SHA-256 of every file that holds weights, by name.
-
-    The fingerprint covers names and shapes alone: a model that was trained on has the same one.
-    """
+    """Return the SHA-256 of every weights file: training on changes no name and no shape."""
     digests = {}
     for name in sorted({info.file for info in inventory.tensors.values()}):
         with (Path(inventory.folder) / name).open("rb") as file:

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
 from gacprof.checkpoint.inventory import Dim, Inventory
-from gacprof.checkpoint.layouts.configs import with_widths
 from gacprof.checkpoint.writer import OutputTensor
 from gacprof.compress.folder import LayerResults
 from gacprof.compress.layered import LayeredModel
@@ -40,21 +38,15 @@ def prunable_widths(inventory: Inventory) -> list[Dim]:
     """
     layers = 1 + max((module.layer or 0 for module in inventory.modules), default=0)
     inner = range(layers // 8, layers - layers // 16)
-    widths = [
-        dim
-        for dim in inventory.dims
-        if dim.role == PRUNED and dim.adjustable and dim.layer in inner
-    ]
+    mlps = [dim for dim in inventory.dims if dim.role == PRUNED and dim.adjustable]
+    widths = [dim for dim in mlps if dim.layer in inner]
     if not widths:
         raise CheckpointError(f"{inventory.path}: no MLP has a width that could be pruned")
     return widths
 
 
 def taylor_importance(layer: nn.Module, prefix: str, dim: Dim) -> torch.Tensor:
-    """Return the importance of a width's units [size], from a layer's weights and their gradients.
-
-    ``prefix`` is the layer's own name with a dot.
-    """
+    """Return the importance of a width's units [size], from the gradients of layer ``prefix``."""
     importance = torch.zeros(dim.size, dtype=torch.float64)
     for place in dim.places:
         weight = layer.get_parameter(place.tensor.removeprefix(prefix))
@@ -68,12 +60,7 @@ def taylor_importance(layer: nn.Module, prefix: str, dim: Dim) -> torch.Tensor:
 class Pruning:
     """The widths of a model's MLPs, and the importance of their units, a file a finished layer."""
 
-    def __init__(
-        self,
-        inventory: Inventory,
-        results: LayerResults,
-        device: str = "cpu",
-    ) -> None:
+    def __init__(self, inventory: Inventory, results: LayerResults, device: str) -> None:
         self.inventory = inventory
         self.widths = prunable_widths(inventory)
         self.results = results
@@ -81,15 +68,12 @@ class Pruning:
         self.layers = sorted({dim.layer for dim in self.widths if dim.layer is not None})
 
     def run(self, ids: torch.Tensor | None, folder: Path, objective: Objective) -> None:
-        """Work out the importance of every unit in a backward pass over ids [windows, tokens].
-
-        ``folder`` takes the hidden states.
-        """
+        """Work out the importance of units in a backward pass, whose states lie in ``folder``."""
         missing = [layer for layer in self.layers if not self.results.has(layer, "")]
         if not missing or ids is None:
             return
         model = LayeredModel(self.inventory, self.device)
-        for statistics in backward_statistics(model, ids, lambda layer: (), folder, weights=True):
+        for statistics in backward_statistics(model, ids, {}, folder, weights=True):
             if statistics.index in missing:
                 prefix = f"{model.layers[statistics.index]}."
                 widths = [dim for dim in self.widths if dim.layer == statistics.index]
@@ -104,10 +88,7 @@ class Pruning:
         return importance
 
     def losses(self, objective: Objective) -> dict[str, list[float]]:
-        """Return the importance that the widths 0, 1, … lose, by energy as a share of all.
-
-        The least important units go first.
-        """
+        """Return the importance that the widths 0, 1, … lose, by energy as a share of all."""
         losses = {}
         for name, importance in self.importance().items():
             total = float(importance.sum()) or 1.0
@@ -120,10 +101,8 @@ class Pruning:
     def candidates(
         self, ratio: float, source: SizeSource | None, tokens: Tokens | None, multiple: int
     ) -> tuple[dict[str, Candidates], int]:
-        """Return the widths on offer by dim, and the parameters that they may take together.
-
-        The ratio is of all MLPs: what the layers that stay whole keep, the others lose.
-        """
+        """Return the widths on offer by dim, and the parameters that they may take together: of all
+        MLPs' the ratio goes, so that what the layers that stay whole keep, the others lose."""
         total = sum(d.size * d.params_per_unit for d in self.inventory.dims if d.role == PRUNED)
         pruned = sum(dim.size * dim.params_per_unit for dim in self.widths)
         room = pruned - (total - parameters_left(total, ratio))
@@ -143,14 +122,9 @@ class Pruning:
             candidates[dim.name] = Candidates(sizes, own_size, dim.params_per_unit)
         return candidates, room
 
-    def config(self, sizes: Mapping[str, int | None]) -> dict[str, Any]:
-        """The config with these widths; one number that layers do not share stays as it is."""
-        return with_widths(self.inventory.config, self.inventory.dims, sizes)
-
     def new_tensors(self, sizes: Mapping[str, int | None]) -> Iterator[OutputTensor]:
-        """Yield the tensors of the model with the most important units of each width."""
+        """Return the tensors of the model with the most important units of each width."""
         names = {info.name for info in self.inventory.stored_once}
         new = new_checkpoint(self.inventory, sizes)
-        for tensor in output_tensors(new, self.importance()):
-            if tensor.name in names:
-                yield tensor
+        tensors = output_tensors(new, self.importance())
+        return (tensor for tensor in tensors if tensor.name in names)

@@ -19,9 +19,8 @@ kfac-svd cuts is the loss itself, and one that svd-llm cuts is an error of the o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal, get_args
 
 import torch
 
@@ -29,15 +28,14 @@ from gacprof.compress.statistics import Covariance
 from gacprof.core.errors import CheckpointError, require_one_of
 
 LowRank = Literal["svd", "asvd", "svd-llm", "kfac-svd"]
-"""Methods: each has its row in :data:`METRICS`."""
+"""Methods: each has its metric in :func:`factor_weight`."""
 
 RIDGES = (0.0, 1e-10, 1e-8, 1e-6, 1e-4)
 """Shares of the mean diagonal that are added to a covariance until it has a Cholesky factor. Fewer
 tokens than features, or a feature that is always zero, leave it singular."""
 
 GRADIENT_RIDGE = 1e-6
-"""The same for gradients, at least: below it lies the rounding of sums in float32, which the
-inverse of R would magnify."""
+"""For gradients, at least: the inverse of R would magnify the rounding of sums in float32."""
 
 ALPHA = 0.5
 """The exponent of ASVD's scaling, as published."""
@@ -67,50 +65,21 @@ def factor_weight(
 ) -> Factors:
     """Decompose a weight [out, in] as a method does, from the statistics that it needs.
 
-    Raises :class:`~gacprof.core.errors.ConfigError` for a method that is not in :data:`METRICS`.
+    Raises :class:`~gacprof.core.errors.ConfigError` for a method that is not known.
     """
-    require_one_of("method", method, METRICS)
-    metric = METRICS[method]
-    return decompose(weight.double(), metric.inputs(inputs), metric.outputs(gradients))
-
-
-def unweighted(statistics: Covariance | None) -> None:
-    """Return None, which stands for I: no statistics are needed."""
-
-
-Weighing = Callable[[Any], torch.Tensor | None]
-
-
-@dataclass(frozen=True)
-class Metric:
-    """What weighs the inputs (S) and the outputs (R) of a weight, made of their statistics."""
-
-    inputs: Weighing = unweighted
-    outputs: Weighing = unweighted
-
-
-def mean_magnitudes(inputs: Covariance) -> torch.Tensor:
-    """Return ASVD's scaling, diag (mean |xᵢ|)^½."""
-    return torch.diag((inputs.absolute / inputs.count) ** ALPHA + LEAST_SCALE)
-
-
-def input_whitening(inputs: Covariance) -> torch.Tensor:
-    """Return the lower factor of mean x·xᵀ."""
-    return cholesky(inputs.mean)
-
-
-def gradient_whitening(gradients: Covariance) -> torch.Tensor:
-    """Return the lower factor of mean g·gᵀ."""
-    return cholesky(gradients.mean, GRADIENT_RIDGE)
-
-
-METRICS: Mapping[LowRank, Metric] = {
-    "svd": Metric(),
-    "asvd": Metric(mean_magnitudes),
-    "svd-llm": Metric(input_whitening),
-    "kfac-svd": Metric(input_whitening, gradient_whitening),
-}
-"""The metrics of the table above, by method."""
+    require_one_of("method", method, get_args(LowRank))
+    right = None
+    left = None
+    if method != "svd":
+        assert inputs is not None
+        if method == "asvd":
+            right = torch.diag((inputs.absolute / inputs.count) ** ALPHA + LEAST_SCALE)
+        else:
+            right = cholesky(inputs.mean)
+    if method == "kfac-svd":
+        assert gradients is not None
+        left = cholesky(gradients.mean, GRADIENT_RIDGE)
+    return decompose(weight.double(), right, left)
 
 
 def decompose(
@@ -144,15 +113,12 @@ def decompose(
 
 
 def cholesky(covariance: torch.Tensor, ridge: float = 0.0) -> torch.Tensor:
-    """Return the lower factor L of a covariance L·Lᵀ, of the nearest that has a factor.
-
-    ``ridge`` is the least share of its mean diagonal that is added to it.
-    """
+    """Return the lower factor L of a covariance L·Lᵀ, with a share of :data:`RIDGES` added."""
     scale = covariance.diagonal().mean()
     if scale == 0:  # only zeros were seen: all directions count the same
         return torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
     for share in RIDGES:
-        if share >= ridge or share == RIDGES[-1]:
+        if share >= ridge:
             shifted = covariance.clone()
             shifted.diagonal().add_(share * scale)
             factor, failed = torch.linalg.cholesky_ex(shifted)

@@ -1,7 +1,4 @@
-"""The sizes that each rank or width may have, and the choice that loses the least.
-
-An option is a size with its loss and its parameters; a size of None is the dense weight. What is
-offered depends on the objective:
+"""The sizes that each rank or width may have by an objective, and the choice that loses the least.
 
 ======= ==================================================================================
 loss    ranks: every candidate, and the dense weight. Widths: candidates within ±25 % of
@@ -31,11 +28,8 @@ WINDOW = 0.25
 
 @dataclass(frozen=True)
 class Candidates:
-    """Sizes that a rank or a width may get.
-
-    ``own_size`` is the method's at the ratio, ``unit`` what one more entry takes in parameters, and
-    ``dense`` what the weight takes that stays as it is; None for a width, which has no such form.
-    """
+    """Sizes that a rank or a width may get: ``own_size`` is the method's at the ratio; one more
+    entry takes ``unit`` parameters, the dense weight ``dense`` (a width has none)."""
 
     sizes: Sequence[int]
     own_size: int
@@ -43,28 +37,21 @@ class Candidates:
     dense: int | None = None
 
     def options(self, losses: Sequence[float], objective: Objective) -> list[Option]:
-        """Return what is offered, of the ``losses`` at the sizes 0, 1, 2, …
-
-        Where there are no sizes or no losses (an expert that no token reached), a weight stays
-        dense.
-        """
+        """Return what is offered, of the ``losses`` at the sizes 0, 1, 2, …: the dense weight alone
+        where there are no sizes or no losses (an expert that no token reached)."""
         dense = [] if self.dense is None else [Option(None, 0.0, self.dense)]
         if not self.sizes or not losses:
             return dense
+        nearest = min(self.sizes, key=lambda size: (abs(size - self.own_size), size))
         if objective == "loss" and dense:
             sizes = self.sizes
+        elif objective == "uniform":
+            sizes = [max((s for s in self.sizes if s <= self.own_size), default=nearest)]
         else:
-            sizes, dense = self._near_own(objective), []
-        return [Option(size, losses[size], size * self.unit) for size in sizes] + dense
-
-    def _near_own(self, objective: Objective) -> Sequence[int]:
-        """The sizes within the window of the method's own, by uniform the next below it; where
-        there are none the nearest."""
-        nearest = min(self.sizes, key=lambda size: (abs(size - self.own_size), size))
-        if objective == "uniform":
-            return [max((size for size in self.sizes if size <= self.own_size), default=nearest)]
-        reach = WINDOW * self.own_size
-        return [size for size in self.sizes if abs(size - self.own_size) <= reach] or [nearest]
+            reach = WINDOW * self.own_size
+            sizes = [s for s in self.sizes if abs(s - self.own_size) <= reach] or [nearest]
+        options = [Option(size, losses[size], size * self.unit) for size in sizes]
+        return options + dense if objective == "loss" else options
 
 
 @dataclass(frozen=True)
@@ -78,8 +65,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Choice:
-    """A size of every dim. They lose ``loss``, and none within the same parameters lose less than
-    ``bound``."""
+    """A size of every dim. They lose ``loss``; no others within the parameters beat ``bound``."""
 
     sizes: Mapping[str, int | None]
     loss: float
@@ -87,16 +73,12 @@ class Choice:
 
 
 def parameters_left(total: int, ratio: float) -> int:
-    """Return what a ratio leaves of a number of parameters, whole in spite of rounding (0.7 of
-    10)."""
+    """Return what a ratio leaves of parameters, whole in spite of rounding (0.7 of 10)."""
     return int(total * (1 - ratio) + 1e-6)
 
 
 def choose(options: Mapping[str, Sequence[Option]], room: int) -> Choice:
-    """Choose an option of each dim: the least loss within ``room`` parameters.
-
-    Raises :class:`PlanError` where the smallest options do not fit.
-    """
+    """Choose an option of each dim: the least loss within ``room`` parameters."""
     values = [[-option.loss for option in row] for row in options.values()]
     takes = [[option.parameters for option in row] for row in options.values()]
     smallest = sum(min(row) for row in takes)
@@ -106,6 +88,6 @@ def choose(options: Mapping[str, Sequence[Option]], room: int) -> Choice:
             f"{room:,}: name a smaller ratio or multiple, or a source that knows smaller sizes"
         )
     solution = solve(values, [(takes, room)])
-    pairs = zip(options.items(), solution.choice, strict=True)
-    sizes = {name: row[index].size for (name, row), index in pairs}
+    chosen = zip(options, solution.choice, strict=True)
+    sizes = {name: options[name][index].size for name, index in chosen}
     return Choice(sizes, -solution.value, -solution.bound)

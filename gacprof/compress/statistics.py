@@ -8,11 +8,10 @@ lie in files until then. So one layer's weights and statistics are in memory at 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -21,10 +20,16 @@ from gacprof.checkpoint.inventory import Inventory
 from gacprof.compress.layered import LayeredModel, batch_size
 from gacprof.core.errors import CheckpointError, ConfigError
 
+WINDOWS = 32
+LENGTH = 512
+"""16,384 tokens: more than a layer of a small model has features, minutes on a CPU."""
+
+CHARACTERS_PER_TOKEN = 16
+"""More of a text is not read than tokens of this many characters would need."""
+
 
 class Covariance:
-    """Sums over vectors x of ``count`` tokens: ``products`` Σ x·xᵀ [n, n] and ``absolute`` Σ |x|
-    [n], in float64."""
+    """Sums in float64 over x [n] of ``count`` tokens: ``products`` Σ x·xᵀ, ``absolute`` Σ |x|."""
 
     def __init__(self, size: int, device: torch.device) -> None:
         self.products = torch.zeros(size, size, dtype=torch.float64, device=device)
@@ -46,13 +51,9 @@ class Covariance:
 
 @dataclass
 class LayerStatistics:
-    """Statistics of one decoder layer's linear layers, by module name.
-
-    ``inputs`` are covariances of what they read, ``gradients`` those of ∂loss/∂output, the loss
-    being the negative log-likelihood summed over tokens. A module that no token reached (an
-    expert) is in neither. ``layer`` is the decoder layer itself, its weights in memory and, in a
-    backward pass, with their gradients.
-    """
+    """Covariances of what one decoder layer's linear layers read, by module name, and those of
+    ∂loss/∂output, the loss being the negative log-likelihood summed over tokens. A module that no
+    token reached (an expert) is in neither. ``layer`` has its weights in memory."""
 
     index: int
     layer: nn.Module
@@ -60,8 +61,8 @@ class LayerStatistics:
     gradients: dict[str, Covariance] = field(default_factory=dict)
 
 
-Modules = Callable[[int], Sequence[str]]
-"""The full names of the linear layers to watch in a decoder layer."""
+Modules = Mapping[int, Sequence[str]]
+"""The full names of the linear layers to watch, by decoder layer."""
 
 
 def forward_statistics(
@@ -71,7 +72,8 @@ def forward_statistics(
     hidden = model.embed(ids)
     for index in range(len(model.layers)):
         with model.layer(index) as layer:
-            with _watch(model, LayerStatistics(index, layer), modules(index)) as statistics:
+            statistics = LayerStatistics(index, layer)
+            with _watch(model, statistics, modules.get(index, ())):
                 hidden = _forward(model, index, layer, hidden)
             yield statistics
 
@@ -79,11 +81,8 @@ def forward_statistics(
 def backward_statistics(
     model: LayeredModel, ids: torch.Tensor, modules: Modules, folder: Path, weights: bool = False
 ) -> Iterator[LayerStatistics]:
-    """Yield the statistics of each layer, from the last to the first.
-
-    ``folder`` takes the layers' inputs (windows · tokens · hidden · 4 bytes each). ``weights``
-    asks for the gradients by the layer's weights too.
-    """
+    """Yield the statistics of each layer, from the last to the first; ``folder`` takes the hidden
+    states, and ``weights`` have gradients too where that is asked for."""
     inputs = _hidden_states(model, ids, folder)
     slopes = _loss_gradients(model, ids, inputs.pop())
     for index in reversed(range(len(model.layers))):
@@ -91,7 +90,7 @@ def backward_statistics(
         with model.layer(index) as layer:
             layer.requires_grad_(weights)
             statistics = LayerStatistics(index, layer)
-            with _watch(model, statistics, modules(index), gradients=True):
+            with _watch(model, statistics, modules.get(index, ()), gradients=True):
                 slopes = _backward(model, index, layer, hidden, slopes)
             yield statistics
 
@@ -99,18 +98,15 @@ def backward_statistics(
 def _hidden_states(model: LayeredModel, ids: torch.Tensor, folder: Path) -> list[torch.Tensor]:
     """The inputs of all layers, and of the head, each mapped from a file."""
     hidden = model.embed(ids)
-    states = [_mapped(hidden, folder / "hidden-0.bin")]
-    for index in range(len(model.layers)):
-        with model.layer(index) as layer:
-            hidden = _forward(model, index, layer, hidden)
-        states.append(_mapped(hidden, folder / f"hidden-{index + 1}.bin"))
+    states = []
+    for index in range(len(model.layers) + 1):
+        path = str(folder / f"hidden-{index}.bin")
+        state = torch.from_file(path, shared=True, size=hidden.numel(), dtype=torch.float32)
+        states.append(state.view(hidden.shape).copy_(hidden))
+        if index < len(model.layers):
+            with model.layer(index) as layer:
+                hidden = _forward(model, index, layer, hidden)
     return states
-
-
-def _mapped(value: torch.Tensor, path: Path) -> torch.Tensor:
-    """A copy of a float32 tensor that lies in a file."""
-    copy = torch.from_file(str(path), shared=True, size=value.numel(), dtype=torch.float32)
-    return copy.view(value.shape).copy_(value)
 
 
 @torch.no_grad()
@@ -118,62 +114,56 @@ def _forward(
     model: LayeredModel, index: int, layer: nn.Module, hidden: torch.Tensor
 ) -> torch.Tensor:
     """A layer's outputs for all windows, on the CPU."""
-    outputs = torch.empty_like(hidden)
-    step = batch_size(hidden)
-    for start in range(0, len(hidden), step):
-        x = hidden[start : start + step].to(model.device)
-        outputs[start : start + step] = model.run(index, layer, x)
-    return outputs
+    batches = hidden.split(batch_size(hidden))
+    return torch.cat([model.run(index, layer, x.to(model.device)).cpu() for x in batches])
 
 
 def _loss_gradients(model: LayeredModel, ids: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
     """The gradient of the loss by the last layer's output [windows, tokens, hidden]."""
-    slopes = torch.empty_like(hidden)
+    slopes = []
     with model.head() as logits:
-        for i in range(len(ids)):
-            x = hidden[i : i + 1].to(model.device).requires_grad_(True)
-            scores = logits(x, ids[i : i + 1])[0, :-1].float()
-            targets = ids[i, 1:].to(model.device)
+        for state, window in zip(hidden.split(1), ids.split(1), strict=True):
+            x = state.to(model.device).requires_grad_(True)
+            scores = logits(x, window)[0, :-1].float()
+            targets = window[0, 1:].to(model.device)
             loss = nn.functional.cross_entropy(scores, targets, reduction="sum")
             if not loss.isfinite():
-                raise CheckpointError(
-                    f"{model.inventory.path}: its loss on the calibration text is not finite"
-                )
-            slopes[i] = torch.autograd.grad(loss, x)[0][0]
-    return slopes
+                path = model.inventory.path
+                raise CheckpointError(f"{path}: its loss on the calibration text is not finite")
+            slopes.append(torch.autograd.grad(loss, x)[0].cpu())
+    return torch.cat(slopes)
 
 
 def _backward(
     model: LayeredModel, index: int, layer: nn.Module, hidden: torch.Tensor, above: torch.Tensor
 ) -> torch.Tensor:
     """The gradient of the loss by a layer's input, from that by its output ``above``."""
-    slopes = torch.empty_like(hidden)
+    slopes = []
     step = batch_size(hidden)
-    for start in range(0, len(hidden), step):
-        x = hidden[start : start + step].to(model.device, copy=True).requires_grad_(True)
-        y = model.run(index, layer, x)
-        y.backward(above[start : start + step].to(model.device))
+    for batch, slope in zip(hidden.split(step), above.split(step), strict=True):
+        x = batch.to(model.device, copy=True).requires_grad_(True)
+        model.run(index, layer, x).backward(slope.to(model.device))
         assert x.grad is not None
-        slopes[start : start + step] = x.grad
-    return slopes
+        slopes.append(x.grad.cpu())
+    return torch.cat(slopes)
 
 
 @contextlib.contextmanager
 def _watch(
     model: LayeredModel, statistics: LayerStatistics, names: Sequence[str], gradients: bool = False
-) -> Iterator[LayerStatistics]:
-    """Fill the statistics of the named modules within the block.
-
-    Modules that read the very same tensor (q, k and v) share a covariance.
-    """
-    last: dict[str, Any] = {"input": None, "name": ""}
+) -> Iterator[None]:
+    """Fill statistics within the block. Readers of one tensor (q, k and v) share a covariance."""
+    last_input = None
+    last_name = ""
 
     def watch_input(name: str, module: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
+        nonlocal last_input, last_name
         x = args[0]
-        if x is last["input"]:
-            statistics.inputs.setdefault(name, statistics.inputs[last["name"]])
+        if x is last_input:
+            statistics.inputs.setdefault(name, statistics.inputs[last_name])
             return
-        last.update(input=x, name=name)
+        last_input = x
+        last_name = name
         if name not in statistics.inputs:
             statistics.inputs[name] = Covariance(x.shape[-1], x.device)
         statistics.inputs[name].add(x)
@@ -193,18 +183,10 @@ def _watch(
         if gradients:
             handles.append(module.register_forward_hook(partial(watch_output, name)))
     try:
-        yield statistics
+        yield
     finally:
         for handle in handles:
             handle.remove()
-
-
-WINDOWS = 32
-LENGTH = 512
-"""16,384 tokens: more than a layer of a small model has features, minutes on a CPU."""
-
-CHARACTERS_PER_TOKEN = 16
-"""More of a text is not read than tokens of this many characters would need."""
 
 
 def calibration_ids(
@@ -213,10 +195,9 @@ def calibration_ids(
     windows: int = WINDOWS,
     length: int = LENGTH,
 ) -> torch.Tensor:
-    """Return the first windows of a text as token ids [windows, tokens].
+    """Return the first windows of a text in UTF-8 as token ids [windows, tokens]; ids as they are.
 
-    ``text`` is a file in UTF-8, split by the checkpoint's tokenizer, or ids that are returned as
-    they are. Raises :class:`ConfigError` for a text that is shorter than a window.
+    Raises :class:`ConfigError` for a text that is shorter than a window.
     """
     if isinstance(text, torch.Tensor):
         return text.long().cpu()

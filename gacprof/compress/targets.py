@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from math import prod
 
 from gacprof.checkpoint.inventory import Inventory, Module
 from gacprof.checkpoint.layouts.names import tower_of
@@ -23,8 +24,8 @@ _NAMED = re.compile(
 
 @dataclass(frozen=True)
 class Target:
-    """A dense layer to be factored: ``weight`` [out, in] becomes ``outer`` [out, r] · ``inner``
-    [r, in]; these are tensor names. ``bias`` is empty where there is none."""
+    """A dense layer to be factored: ``weight`` of ``shape`` (out, in) becomes ``outer`` [out, r] ·
+    ``inner`` [r, in]; these are tensor names. ``bias`` is empty where there is none."""
 
     name: str
     layer: int
@@ -32,26 +33,21 @@ class Target:
     bias: str
     inner: str
     outer: str
-    out_features: int
-    in_features: int
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.out_features, self.in_features
+    shape: tuple[int, int]
 
     @property
     def parameters(self) -> int:
-        return self.out_features * self.in_features
+        return prod(self.shape)
 
     @property
     def unit(self) -> int:
         """Parameters of one more rank."""
-        return self.out_features + self.in_features
+        return sum(self.shape)
 
     @property
     def max_rank(self) -> int:
         """The largest rank at which the factors are smaller than the weight."""
-        return break_even_rank(self.out_features, self.in_features)
+        return break_even_rank(*self.shape)
 
     def own_rank(self, ratio: float) -> int:
         """ASVD's and SVD-LLM's rank at one ratio for all: int(out · in · kept) // (in + out)."""
@@ -60,28 +56,17 @@ class Target:
 
 
 def targets_of(inventory: Inventory) -> list[Target]:
-    """Return the layers to factor, in the order of the model.
-
-    Raises :class:`CheckpointError` where there are none.
-    """
+    """Return the layers to factor, in the order of the model."""
     targets = []
     for module in inventory.modules:
         match = _NAMED.fullmatch(module.name)
         if match and module.layer is not None and _is_plain(inventory, module):
             gemm = module.gemms[0]
             stem = match["stem"] or match["short"]
-            targets.append(
-                Target(
-                    module.name,
-                    module.layer,
-                    gemm.weight,
-                    f"{module.name}.bias" if gemm.bias else "",
-                    f"{stem}_v_proj.weight",
-                    f"{stem}_u_proj.weight",
-                    gemm.N,
-                    gemm.K,
-                )
-            )
+            bias = f"{module.name}.bias" if gemm.bias else ""
+            inner, outer = f"{stem}_v_proj.weight", f"{stem}_u_proj.weight"
+            names = (module.name, module.layer, gemm.weight, bias, inner, outer)
+            targets.append(Target(*names, shape=(gemm.N, gemm.K)))
     if not targets:
         raise CheckpointError(
             f"{inventory.path}: no dense projection is stored in a way that can be factored"

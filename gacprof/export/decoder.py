@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gacprof.checkpoint.config import LLAMA_ROPE_THETA, effective_config
-from gacprof.checkpoint.inventory import Inventory, Module, is_derived
+from gacprof.checkpoint.inventory import Inventory, is_derived
 from gacprof.checkpoint.layers import parameter_names
 from gacprof.core.errors import CheckpointError
 from gacprof.workload.roles import role_of_module
@@ -35,15 +35,14 @@ SETTINGS = (
     "eos_token_id",
     "pad_token_id",
 )
-"""Keys of a config that an export carries (configuration_llama.py of transformers, and those of
-Mistral, Qwen 2 and Qwen 3), besides RoPE and the sizes that the tensors say. Others can name code
-(``attn_implementation``: "org/kernel"), and users load an export with ``trust_remote_code``."""
+"""Keys of a config that an export carries, besides RoPE and the sizes that the tensors say. Others
+can name code (``attn_implementation``: "org/kernel"), and users load an export with
+``trust_remote_code``."""
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """``names`` are those of the exported tensors by the stored ones', ``config`` the exported
-    config.json, ``engines`` those that can load the folder."""
+    """Names of exported tensors by stored ones', the exported config, engines that can load it."""
 
     family: str
     names: Mapping[str, str]
@@ -66,11 +65,15 @@ def read_decoder(inventory: Inventory) -> Decoder:
     names = {name: ours.get(name, name) for name in inventory.tensors if not is_derived(name)}
     if not inventory.has_own_head:
         names.pop("lm_head.weight", None)  # a second name of the embedding
-    factored = [m for m in inventory.modules if m.kind in ("factored", "grouped")]
-    ranks = {module.name: ranks_of(module) for module in factored}
+    ranks: dict[str, int | list[int]] = {}
+    for module in inventory.modules:
+        if module.kind == "factored":
+            ranks[module.name] = module.gemms[1].K
+        elif module.kind == "grouped":
+            ranks[module.name] = [gemm.K for gemm in module.gemms[1:]]
     heads = [[a.heads, a.kv_heads] for a in inventory.attentions]
-    downs = {m.layer: m.in_features for m in inventory.modules if m.role == "down"}
-    widths = [downs[layer] for layer in sorted(downs, key=lambda layer: layer or 0)]
+    downs = [module for module in inventory.modules if module.role == "down"]
+    widths = [down.in_features for down in sorted(downs, key=lambda down: down.layer or 0)]
     engines = ["transformers"]
     if heads == [heads[0]] * len(heads) and "lm_head" not in ranks:
         engines.append("vllm")  # it builds one head count for all layers, and a dense lm_head
@@ -97,19 +100,10 @@ def read_decoder(inventory: Inventory) -> Decoder:
     return Decoder(family, names, exported, tuple(engines))
 
 
-def ranks_of(module: Module) -> int | list[int]:
-    """The rank of a module's factors, or the ranks of its groups."""
-    ranks = [gemm.K for gemm in module.gemms[1:]]
-    return ranks[0] if module.kind == "factored" else ranks
-
-
 def layer_splits(inventory: Inventory) -> dict[str, str]:
-    """The tensor-parallel split of every linear layer, in the words of transformers' plans; nothing
-    where groups are factored.
-
-    Of factors only the one that reads or writes the split side is split. Engines take the keys for
-    patterns and the first match counts, so the longer keys come first.
-    """
+    """The tensor-parallel split of every linear layer, in the words of transformers' plans; none
+    where groups are factored. Engines take the keys for patterns and the first match counts, so the
+    longer keys, of factors, come first."""
     splits: dict[str, str] = {}
     dense: dict[str, str] = {}
     for module in inventory.modules:

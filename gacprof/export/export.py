@@ -30,11 +30,9 @@ from gacprof.realigning.realign import output_tensors
 TOKENS = 16
 
 LOGIT_TOLERANCE = 1e-4
-"""Largest difference of float32 logits over the largest logit: two orders of adding differ by
-about 1e-6 in small models and 1e-5 in large ones."""
+"""Of the largest logit, in float32: orders of adding differ by 1e-6 (small models) to 1e-5."""
 
-SETTINGS = ("tokenizer_config.json", "generation_config.json")
-"""Side files that may name code or other files."""
+MAY_NAME_CODE = ("tokenizer_config.json", "generation_config.json")
 
 SERVE = {
     "transformers": "AutoModelForCausalLM.from_pretrained('{out}', trust_remote_code=True)",
@@ -44,8 +42,8 @@ SERVE = {
 
 @dataclass(frozen=True)
 class Exported:
-    """``serve`` says how each engine that can load the folder does; ``max_error`` is the largest
-    difference of transformers' logits from ours over the largest logit, None where not checked."""
+    """``serve`` says how each engine loads the folder; ``max_error`` is the largest difference of
+    transformers' logits from ours over the largest logit, None where not checked."""
 
     schema: ClassVar[str] = "gacprof.Exported/1"
 
@@ -63,9 +61,8 @@ def export(
 ) -> Exported:
     """Write a folder that transformers and vLLM load.
 
-    It brings model code of its own: factor pairs, widths and heads stay as they are, layer by
-    layer. For llama.cpp and other servers of plain models, use ``realign`` with "uniform" and their
-    own converters.
+    It brings model code of its own, for factor pairs, widths and heads by layer. For llama.cpp and
+    other servers of plain models, use ``realign`` with "uniform" and their own converters.
 
     Parameters
     ----------
@@ -78,11 +75,6 @@ def export(
     check
         Load the folder by transformers, in a process without gacprof, and compare logits; this
         holds the model in float32.
-
-    Returns
-    -------
-    Exported
-        The folder, how to serve it, and the error of the check.
 
     Raises
     ------
@@ -112,7 +104,7 @@ def write_folder(inventory: Inventory, decoder: Decoder, tokenizer: Path, folder
     code = code.replace("Llama", FAMILIES[decoder.family]).replace("llama", decoder.family)
     (folder / f"{MODULE}.py").write_text(code, encoding="utf-8")
     for name in side_files(tokenizer):
-        if name in SETTINGS:
+        if name in MAY_NAME_CODE:
             write_json(folder / name, without_code(read_json_object(tokenizer / name)))
         elif name != "config.json" and not name.endswith(".py"):
             shutil.copy(tokenizer / name, folder / name)

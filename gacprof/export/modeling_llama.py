@@ -11,6 +11,7 @@ are its. Written by gacprof export; needs torch and transformers >= 4.56.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -31,12 +32,10 @@ class GacprofLlamaConfig(LlamaConfig):
     ) -> None:
         # transformers refuses a hidden size that is no multiple of the heads, as a pruned model's
         # need not be: heads are set once the config is made
-        heads = {
-            k: kwargs.pop(k) for k in ("num_attention_heads", "num_key_value_heads") if k in kwargs
-        }
-        super().__init__(**kwargs, **dict.fromkeys(heads, 1))
-        for key, value in heads.items():
-            setattr(self, key, value)
+        keys = {"num_attention_heads", "num_key_value_heads"} & kwargs.keys()
+        super().__init__(**{**kwargs, **dict.fromkeys(keys, 1)})
+        for key in keys:
+            setattr(self, key, kwargs[key])
         self.factor_ranks = factor_ranks or {}
         self.layer_widths = layer_widths or [self.intermediate_size] * self.num_hidden_layers
         both = [self.num_attention_heads, self.num_key_value_heads]
@@ -96,16 +95,14 @@ def fit(model: Any, config: Any) -> None:
                     sizes = n_in.get(name, old.in_features), n_out.get(name, old.out_features)
                     setattr(module, name, linear(*sizes, rank, old.bias is not None))
             if factored:
-                module.__class__ = variant(type(module), factored)
+                module.__class__ = variant(module.__class__, factored)
 
 
-def variant(base: type, factored: str, variants: dict[Any, type] = {}) -> type:  # noqa: B006
+@cache
+def variant(base: type, factored: str) -> type:
     """A class of its own for modules in which these layers are factored: engines that rewrite
     modules (vLLM's Transformers backend) look at one module of every class."""
-    if (base, factored) not in variants:
-        body = {"__module__": __name__}
-        variants[base, factored] = type(base.__name__ + factored, (base,), body)
-    return variants[base, factored]
+    return type(base.__name__ + factored, (base,), {"__module__": __name__})
 
 
 class GacprofLlamaModel(LlamaModel):

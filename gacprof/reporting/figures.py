@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
@@ -27,7 +27,6 @@ STYLES = {
     "unknown": ("#666666", "x"),
     "faster": ("#009E73", "o"),
     "slower": ("#D55E00", "s"),
-    "reference": ("#222222", "D"),
 }
 """Colour and marker by verdict: the palette of Okabe and Ito (2008), which colour-blind readers can
 tell apart, and a shape each, so that nothing hangs on colour alone."""
@@ -37,60 +36,54 @@ INK, QUIET, FAINT = "#222222", "#666666", "#E3E3E3"
 PAGE_COLOURS = {INK: "var(--ink)", QUIET: "var(--quiet)", FAINT: "var(--line)"}
 """Colours that a page draws in its own light or dark mode."""
 
+WIDTH, HEIGHT = 7.0, 3.6
+"""Of figures, in inches."""
 
-def new_axes(width: float, height: float, title: str, subtitle: str = "") -> tuple[Figure, Axes]:
-    """An empty figure of ``width`` × ``height`` inches in the common look."""
-    figure = Figure(figsize=(width, height), layout="constrained")
+
+def new_axes(title: str, height: float = HEIGHT) -> tuple[Figure, Axes]:
+    """An empty figure in the common look."""
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
     axes = figure.subplots()
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     axes.tick_params(colors=QUIET, labelsize=9)
     axes.grid(True, axis="y", color=FAINT, linewidth=0.8)
     axes.set_axisbelow(True)
-    text = f"{title}\n{subtitle}" if subtitle else title
-    axes.set_title(text, loc="left", fontsize=10, color=INK)
+    axes.set_title(title, loc="left", fontsize=10, color=INK)
     return figure, axes
 
 
-def staircase(cliff_map: CliffMap, curve: Curve, width: float = 7.0) -> Figure:
+def staircase(cliff_map: CliffMap, curve: Curve) -> Figure:
     """Latency over the sizes of a curve, each by its verdict, cliffs as dashed lines."""
     axis = curve.axis
     conditions = f"{cliff_map.environment.name}, {axis_text(axis)}"
-    figure, axes = new_axes(width, 3.6, f"{axis.operator}: latency over {axis.dim}", conditions)
-    timed = [v for v in curve.sizes if v.latency_us is not None]
+    figure, axes = new_axes(f"{axis.operator}: latency over {axis.dim}\n{conditions}")
+    look: dict[str, Any] = {"linestyle": "none", "markersize": 4, "elinewidth": 0.8}
     for name, (colour, marker) in STYLES.items():
-        of_verdict = [v for v in timed if v.verdict == name]
-        if of_verdict:
-            times = [v.latency_us for v in of_verdict if v.latency_us]
-            low = [time.value - time.low for time in times]
-            high = [time.high - time.value for time in times]
+        of_verdict = [v for v in curve.sizes if v.verdict == name]
+        times = {v.size: v.latency_us for v in of_verdict if v.latency_us is not None}
+        if times:
+            values = [time.value for time in times.values()]
+            low = [time.value - time.low for time in times.values()]
+            high = [time.high - time.value for time in times.values()]
             axes.errorbar(
-                [v.size for v in of_verdict],
-                [time.value for time in times],
-                [low, high],
-                linestyle="none",
-                marker=marker,
-                markersize=4,
-                color=colour,
-                elinewidth=0.8,
-                label=name,
+                [*times], values, [low, high], marker=marker, color=colour, label=name, **look
             )
     for cliff in curve.cliffs:
         axes.axvline((cliff.before + cliff.after) / 2, color=QUIET, linewidth=0.8, linestyle="--")
     axes.set_xlabel(axis.dim, color=INK)
     axes.set_ylabel("latency, µs", color=INK)
     axes.set_ylim(bottom=0)
-    if timed:
+    if axes.containers:
         axes.legend(frameon=False, fontsize=9)
     return figure
 
 
-def bench_ratios(result: BenchResult, width: float = 7.0) -> Figure:
+def bench_ratios(result: BenchResult) -> Figure:
     """Every model's time over the first model's, with its 95 % interval; left of 1 is faster."""
     timings = [t for t in (*result.timings, *result.replicates) if t.verdict != "reference"]
-    height = 1.2 + 0.3 * len(timings)
-    subtitle = f"{result.environment.name}, {result.dtype}"
-    figure, axes = new_axes(width, height, f"Time over {result.models[0]}'s", subtitle)
+    title = f"Time over {result.models[0]}'s\n{result.environment.name}, {result.dtype}"
+    figure, axes = new_axes(title, 1.2 + 0.3 * len(timings))
     for row, timing in enumerate(reversed(timings)):
         ratio = timing.ratio
         colour, marker = STYLES[timing.verdict]
@@ -102,9 +95,9 @@ def bench_ratios(result: BenchResult, width: float = 7.0) -> Figure:
     return figure
 
 
-def pareto_front(plans: pd.DataFrame, width: float = 7.0) -> Figure:
+def pareto_front(plans: pd.DataFrame) -> Figure:
     """The loss and the time of the products over the parameters of plans."""
-    figure, axes = new_axes(width, 3.6, "Plans over budgets")
+    figure, axes = new_axes("Plans over budgets")
     axes.plot(plans["parameters"] / 1e6, plans["loss"], marker="o", color="#0072B2", label="loss")
     axes.set_xlabel("parameters, millions", color=INK)
     axes.set_ylabel("loss", color=INK)

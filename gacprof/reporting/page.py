@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,7 @@ import gacprof
 from gacprof.cliffmap.cliffmap import CliffMap, Curve, load_map
 from gacprof.core.errors import GacprofError
 from gacprof.core.files import read_json, read_record, write_text
-from gacprof.reporting.figures import (
-    bench_ratios,
-    pareto_front,
-    save_figure,
-    staircase,
-    svg_element,
-)
+from gacprof.reporting import figures
 from gacprof.reporting.sections import RESULTS, kind_of, section_of
 
 CURVES_SHOWN = 4
@@ -33,8 +27,7 @@ def report(artefacts: Sequence[str | Path], out: str | Path = "report") -> Path:
     Parameters
     ----------
     artefacts
-        Maps, run folders, plans, and files of what other verbs printed with --json; the page has
-        them in this order.
+        Maps, run folders, plans, and files of what other verbs printed with --json, in this order.
     out
         The page's folder: index.html, and figures/ as SVG and PNG.
 
@@ -52,19 +45,16 @@ def report(artefacts: Sequence[str | Path], out: str | Path = "report") -> Path:
     parts = []
     for number, artefact in enumerate(artefacts, 1):
         result = read_artefact(Path(artefact))
-        drawn = list(figures_of(result))
-        for letter, figure in enumerate(drawn, 1):
-            save_figure(figure, folder / "figures" / f"{number}-{letter}")
-        parts.append((section_of(result), [svg_element(figure) for figure in drawn]))
-    environment = Environment(
-        loader=PackageLoader("gacprof.reporting"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    page = environment.get_template("page.html.j2").render(parts=parts)
-    write_text(folder / "index.html", page)
-    return folder / "index.html"
+        drawn = []
+        for letter, figure in enumerate(figures_of(result), 1):
+            figures.save_figure(figure, folder / "figures" / f"{number}-{letter}")
+            drawn.append(figures.svg_element(figure))
+        parts.append((section_of(result), drawn))
+    loader = PackageLoader("gacprof.reporting")
+    pages = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    page = folder / "index.html"
+    write_text(page, pages.get_template("page.html.j2").render(parts=parts))
+    return page
 
 
 def read_artefact(path: Path) -> Any:
@@ -89,17 +79,15 @@ def read_artefact(path: Path) -> Any:
     return read_record(path, getattr(gacprof, RESULTS[kind][0]), "gacprof VERB … --json")
 
 
-def figures_of(result: Any) -> Iterator[Figure]:
+def figures_of(result: Any) -> list[Figure]:
     """The figures of a result: a map's dearest curves, a bench's ratios, plans over budgets."""
     if isinstance(result, CliffMap):
         timed = [c for c in result.curves if any(v.latency_us for v in c.sizes)]
-        for curve in sorted(timed, key=highest_penalty, reverse=True)[:CURVES_SHOWN]:
-            yield staircase(result, curve)
-    elif isinstance(result, pd.DataFrame):
-        if {"parameters", "loss", "us"} <= set(result.columns):
-            yield pareto_front(result)
-    elif hasattr(result, "timings"):
-        yield bench_ratios(result)
+        dearest = sorted(timed, key=highest_penalty, reverse=True)[:CURVES_SHOWN]
+        return [figures.staircase(result, curve) for curve in dearest]
+    if isinstance(result, pd.DataFrame) and {"parameters", "loss", "us"} <= {*result.columns}:
+        return [figures.pareto_front(result)]
+    return [figures.bench_ratios(result)] if hasattr(result, "timings") else []
 
 
 def highest_penalty(curve: Curve) -> float:

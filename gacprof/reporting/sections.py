@@ -30,10 +30,8 @@ if TYPE_CHECKING:
     from gacprof.planning.plan import Plan
     from gacprof.sweeping.sweep import SweepSummary
 
-
 USUAL_FLAGS = (False, 0, "cold", "tn", "auto", "none")
 """Values of flags that are left out where an axis is named: a model's own way of calling."""
-
 
 SDPA_CALLS: Mapping[str, Mapping[str, Any]] = {
     "head_dim, causal prefill": {"causal": True},
@@ -85,11 +83,6 @@ def total_text(label: str, total: Interval | None) -> list[str]:
     return [] if total is None else [f"{label}: {time_interval(total)}."]
 
 
-def change_text(ratio: Interval) -> str:
-    """A ratio as a change in per cent: 1.02 is ``+2.0 %``."""
-    return percent_interval(Interval(ratio.low - 1, ratio.value - 1, ratio.high - 1))
-
-
 def diagnosis_section(diagnosis: Diagnosis) -> Section:
     """The dims of a model by verdict, misaligned ones first."""
     counts = diagnosis.counts
@@ -108,18 +101,12 @@ def diagnosis_section(diagnosis: Diagnosis) -> Section:
         name = f"{fixed.axis} of {first_of(fixed.places)}"
         action = f"{fixed.better.size} is {fixed.better.verdict}" if fixed.better else "keep"
         rows.append((name, *verdict_cells(fixed.now), action, fixed.now.reason))
-    return Section(
-        f"Diagnosis of {diagnosis.checkpoint}",
-        headline,
-        ("dim", "size", "verdict", "penalty", "do", "served by"),
-        grouped(rows),
-        [
-            *total_text("Products as they are", diagnosis.latency_us),
-            *total_text("Products after every action", diagnosis.better_us),
-            *diagnosis.kernels,
-            *diagnosis.warnings,
-        ],
-    )
+    remarks = total_text("Products as they are", diagnosis.latency_us)
+    remarks += total_text("Products after every action", diagnosis.better_us)
+    remarks += [*diagnosis.kernels, *diagnosis.warnings]
+    columns = ("dim", "size", "verdict", "penalty", "do", "served by")
+    title = f"Diagnosis of {diagnosis.checkpoint}"
+    return Section(title, headline, columns, grouped(rows), remarks)
 
 
 def plan_section(plan: Plan) -> Section:
@@ -145,9 +132,8 @@ def plan_section(plan: Plan) -> Section:
         f"{plan.bound:.6g}."
     )
     if plan.not_compared:
-        remarks.append(
-            f"Not compared: {counted(plan.not_compared, 'joint size')} of dims that others meet."
-        )
+        missing = counted(plan.not_compared, "joint size")
+        remarks.append(f"Not compared: {missing} of dims that others meet.")
     unknown = sum(choice.loss is None for choice in plan.choices)
     if unknown:
         remarks.append(f"What {counted(unknown, 'pinned cut')} loses is not known, nor counted.")
@@ -166,11 +152,9 @@ def map_section(cliff_map: CliffMap) -> Section:
     """The curves of a map: multiples, safe sizes, cliffs; a virtual GPU's: kernels."""
     curves = cliff_map.curves
     points = sum(len(curve.sizes) for curve in curves)
-    cliffs = sum(len(curve.cliffs) for curve in curves)
-    headline = (
-        f"{counted(len(curves), 'curve')}, {counted(points, 'size')}, {counted(cliffs, 'cliff')}; "
-        f"{cliff_map.provenance}."
-    )
+    cliffs = counted(sum(len(curve.cliffs) for curve in curves), "cliff")
+    counts = f"{counted(len(curves), 'curve')}, {counted(points, 'size')}, {cliffs}"
+    headline = f"{counts}; {cliff_map.provenance}."
     title = f"Map {cliff_map.name}"
     warnings = [warning.message for warning in cliff_map.warnings]
     rows: list[Row] = []
@@ -179,30 +163,24 @@ def map_section(cliff_map: CliffMap) -> Section:
         for curve in curves:
             kernels = {verdict.size: verdict.kernel or verdict.reason for verdict in curve.sizes}
             rows += kernel_rows(axis_text(curve.axis), kernels)
-        columns: Row = ("curve", "sizes", "served by")
-        return Section(title, headline, columns, rows, [*warnings, remark])
+        return Section(title, headline, ("curve", "sizes", "served by"), rows, [*warnings, remark])
     for curve in curves:
         shown = [f"{c.before}→{c.after} {percent(c.jump.value, 0)}" for c in curve.cliffs]
-        more = " …" if len(shown) > CLIFFS_SHOWN else ""
-        rows.append(
-            (
-                axis_text(curve.axis),
-                str(curve.multiple or ""),
-                sizes_text(curve.with_verdict("safe")),
-                str(len(curve.with_verdict("misaligned"))),
-                str(len(curve.with_verdict("undecided"))),
-                ", ".join(shown[:CLIFFS_SHOWN]) + more,
-            )
-        )
+        cliffs_text = ", ".join(shown[:CLIFFS_SHOWN])
+        if len(shown) > CLIFFS_SHOWN:
+            cliffs_text += " …"
+        safe = sizes_text(curve.with_verdict("safe"))
+        numbers = [str(len(curve.with_verdict(name))) for name in ("misaligned", "undecided")]
+        multiple = str(curve.multiple or "")
+        rows.append((axis_text(curve.axis), multiple, safe, *numbers, cliffs_text))
+    if cliff_map.noise_floor is not None:
+        warnings.insert(0, f"Noise floor (A/A, 95 %): {percent(cliff_map.noise_floor)}.")
     remark = (
         "Undecided: noise spreads the penalty over the tolerance of "
         f"{percent(cliff_map.tolerance)}, or the sizes to pad to were not all measured."
     )
-    floor = []
-    if cliff_map.noise_floor is not None:
-        floor = [f"Noise floor (A/A, 95 %): {percent(cliff_map.noise_floor)}."]
     columns = ("curve", "multiple", "safe", "misaligned", "undecided", "cliffs")
-    return Section(title, headline, columns, rows, [*floor, *warnings, remark])
+    return Section(title, headline, columns, rows, [*warnings, remark])
 
 
 def kernel_rows(name: str, kernels: Mapping[int, str]) -> list[Row]:
@@ -292,18 +270,18 @@ def bench_section(result: BenchResult) -> Section:
     rows: list[Row] = []
     for timing in (*result.timings, *result.replicates):
         model = "the first again (A/A)" if timing in result.replicates else timing.model
-        change = "" if timing.verdict == "reference" else change_text(timing.ratio)
+        change = ""
+        if timing.verdict != "reference":
+            low, value, high = timing.ratio.low, timing.ratio.value, timing.ratio.high
+            change = percent_interval(Interval(low - 1, value - 1, high - 1))
         time = time_interval(timing.latency_us)
         rows.append((timing.workload, model, time, change, timing.verdict))
-    remarks = [
-        f"{result.environment.name}, {result.dtype}, {result.rounds} rounds, models interleaved."
-    ]
+    conditions = f"{result.environment.name}, {result.dtype}, {result.rounds} rounds"
+    remarks = [f"{conditions}, models interleaved."]
     for timing in result.timings:
         if timing.busy_share is not None:
-            share = percent(timing.busy_share, 0)
-            remarks.append(
-                f"{timing.workload}, {timing.model}: the device was busy {share} of the time."
-            )
+            busy = f"the device was busy {percent(timing.busy_share, 0)} of the time"
+            remarks.append(f"{timing.workload}, {timing.model}: {busy}.")
     if result.not_captured:
         remarks.append(f"Decoding was not captured in a CUDA graph: {result.not_captured}.")
     columns = ("workload", "model", "latency", "time against the first", "verdict")
@@ -321,9 +299,8 @@ def perplexity_section(result: Perplexities) -> Section:
         f"{result.tokens:,} tokens of {result.text}, windows of {result.window} by "
         f"{result.stride}, {result.dtype} on {result.device}."
     )
-    return Section(
-        "Perplexity", headline, ("model", "perplexity", "against the first"), rows, [remark]
-    )
+    columns = ("model", "perplexity", "against the first")
+    return Section("Perplexity", headline, columns, rows, [remark])
 
 
 def sweep_section(summary: SweepSummary) -> Section:
@@ -331,8 +308,8 @@ def sweep_section(summary: SweepSummary) -> Section:
     if summary.folder is None:
         headline = f"{counted(summary.points, 'point')} on {counted(summary.curves, 'curve')}."
         remarks = ["Nothing was measured."]
-        if summary.preparation:
-            needs = summary.preparation
+        needs = summary.preparation
+        if needs:
             remarks.append(
                 f"Each process captures {counted(needs.captures, 'CUDA graph')}, makes up to "
                 f"{counted(needs.cudnn_plans, 'cuDNN plan')} and holds up to "
@@ -343,8 +320,8 @@ def sweep_section(summary: SweepSummary) -> Section:
         f"{counted(summary.calls, 'call')} of {counted(summary.points, 'point')} in "
         f"{counted(summary.blocks, 'block')}, {summary.seconds:.0f} s; {summary.failed} failed."
     )
-    command = f"gacprof map build {summary.folder}"
-    return Section(f"Sweep in {summary.folder}", headline, remarks=[command])
+    next_verb = f"gacprof map build {summary.folder}"
+    return Section(f"Sweep in {summary.folder}", headline, remarks=[next_verb])
 
 
 def lint_section(report: LintReport) -> Section:
@@ -397,8 +374,7 @@ RESULTS: dict[str, tuple[str, Callable[[Any], Section]]] = {
     "dispatch": ("DispatchTable", dispatch_section),
     "plan": ("Plan", plan_section),
 }
-"""What verbs return and files hold, by the kind that its schema names (``gacprof.KIND/VERSION``):
-the class, a public name of gacprof, and its section."""
+"""Public class and section of results, by the kind in their schema (``gacprof.KIND/VERSION``)."""
 
 
 def kind_of(schema: str) -> str:

@@ -38,9 +38,9 @@ def text(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(("tokens", "window", "stride"), [(50, 16, 8), (50, 49, 7), (2, 9, 9)])
 def test_windows_predict_each_token_once(tokens: int, window: int, stride: int) -> None:
     predicted: list[int] = []
-    for w in sliding_windows(tokens, window, stride):
-        assert 0 <= w.first < w.end - w.start <= window
-        predicted += range(w.start + w.first + 1, w.end + 1)
+    for start, end, first in sliding_windows(tokens, window, stride):
+        assert 0 <= first < end - start <= window
+        predicted += range(start + first + 1, end + 1)
     assert predicted == list(range(1, tokens))
 
 

@@ -134,7 +134,7 @@ def test_a_crash_is_no_finding(
     def crash(verb: str) -> None:
         raise KeyError("a fault")
 
-    monkeypatch.setattr("gacprof.cli.verbs.load_verb", crash)
+    monkeypatch.setattr("gacprof.cli.app.command", crash)
     assert run("diagnose", str(ASVD), "--gpu", "h100") == 70
     assert "Traceback" in capsys.readouterr().err
 

@@ -25,8 +25,7 @@ def folder(request, tmp_path):
     return write_decoder(tmp_path / "model", **MODELS[request.param])
 
 
-def modules_of(layer):
-    return [f"model.layers.{layer}.{part}" for part in PARTS]
+MODULES = {i: [f"model.layers.{i}.{part}" for part in PARTS] for i in range(2)}
 
 
 def whole_model(folder, ids):
@@ -66,9 +65,9 @@ def test_covariances_and_gradients_are_those_of_the_whole_model(folder, ids, tmp
     inputs, gradients, by_weight = whole_model(folder, ids)
     model = LayeredModel(scan(folder))
     order = []
-    for statistics in backward_statistics(model, ids, modules_of, tmp_path, weights=True):
+    for statistics in backward_statistics(model, ids, MODULES, tmp_path, weights=True):
         order.append(statistics.index)
-        for name in modules_of(statistics.index):
+        for name in MODULES[statistics.index]:
             close(statistics.inputs[name].mean, inputs[name])
             close(statistics.gradients[name].mean, gradients[name])
         for name, parameter in statistics.layer.named_parameters():
@@ -78,9 +77,9 @@ def test_covariances_and_gradients_are_those_of_the_whole_model(folder, ids, tmp
 
 def test_a_forward_pass_gives_the_inputs_alone(folder, ids):
     inputs, _, _ = whole_model(folder, ids)
-    for statistics in forward_statistics(LayeredModel(scan(folder)), ids, modules_of):
+    for statistics in forward_statistics(LayeredModel(scan(folder)), ids, MODULES):
         assert not statistics.gradients
-        for name in modules_of(statistics.index):
+        for name in MODULES[statistics.index]:
             close(statistics.inputs[name].mean, inputs[name])
 
 
