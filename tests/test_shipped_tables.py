@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from family_tables import FamilyTables
-from kernel_tables import AttentionTables, EngineTable, FormatTables, NameTables
 from gpu_tables import ArchitectureTables, GpuTables, LibraryRow
+from kernel_tables import AttentionTables, EngineTable, FormatTables, NameTables
 
 import gacprof
 from gacprof.checkpoint.from_config import FAMILIES

@@ -138,8 +138,9 @@ def uniform_sizes(inventory: Inventory) -> NewSizes:
 def write_checkpoint(new: NewCheckpoint, folder: Path) -> None:
     """Write everything that belongs to the new checkpoint into an empty folder, and read it back.
 
-    In its record ``resized`` are [old size, new size, method] by dim. The writer counts the bytes.
-    Raises :class:`CheckpointError` where the config no longer says widths that it said.
+    In its record ``resized`` are [old size, new size, method] by dim. Raises
+    :class:`CheckpointError` where a tensor has not the shape that the new sizes give it, or the
+    config no longer says widths that it said.
     """
     inventory = new.inventory
     write_weights(folder, inventory, output_tensors(new))
@@ -158,6 +159,9 @@ def write_checkpoint(new: NewCheckpoint, folder: Path) -> None:
     written = scan(folder, factors=None if new.merged else inventory.factors)
     wrong = untrue_keys(written.config, written.dims)
     wrong -= untrue_keys(inventory.config, inventory.dims)
+    shapes = {name: info.shape for name, info in written.tensors.items()}
+    expected = {tensor.name: new.shape(tensor) for tensor in new.tensors}
+    wrong |= {name for name, _ in shapes.items() ^ expected.items()}
     if wrong:
         raise CheckpointError(f"{inventory.path}: {min(wrong)} does not fit the new sizes")
 

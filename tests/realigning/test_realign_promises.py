@@ -4,6 +4,8 @@ where it cannot promise that, it refuses and writes nothing."""
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,11 @@ from tool_folders import restored
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from gacprof.checkpoint.config import config_refusal
+from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.layouts.factors import FACTORS, Factors
 from gacprof.checkpoint.load import load_model
 from gacprof.checkpoint.scan import scan
+from gacprof.checkpoint.writer import OutputTensor
 from gacprof.core.errors import GacprofError
 from gacprof.realigning import realign as realigning
 from gacprof.realigning.realign import realign
@@ -246,12 +250,20 @@ def test_a_size_that_a_table_of_the_config_says_is_not_left_behind(
     assert realign(source, other_layer, tmp_path / "out").exists()
 
 
-def test_a_config_that_was_written_is_read_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("fault", ["shape", "config"])
+def test_what_was_written_is_read_back(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = mixture(tmp_path / "source")
-    stored = {"config.json": config_of(source)}
-    monkeypatch.setattr(realigning, "mirrored_files", lambda *_: stored)
+
+    def write_stored(folder: Path, inventory: Inventory, tensors: Iterable[OutputTensor]) -> None:
+        shutil.copy(source / "model.safetensors", folder)
+
+    if fault == "shape":
+        monkeypatch.setattr(realigning, "write_weights", write_stored)
+    else:
+        stored = {"config.json": config_of(source)}
+        monkeypatch.setattr(realigning, "mirrored_files", lambda *_: stored)
     assert is_refused(source, "pad8", tmp_path / "out")
 
 
