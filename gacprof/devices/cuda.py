@@ -32,7 +32,6 @@ from gacprof.devices.memory import Arenas, is_cold, weight_bytes
 from gacprof.devices.nvml import Throttling
 from gacprof.devices.threads import no_collection
 from gacprof.devices.tracing import traced_kernels
-from gacprof.operators.operands import set_precision
 
 L2_FACTOR = 2
 """L2 caches read between uses of cold weights: fewer reorder results (pytorch/pytorch#192159)."""

@@ -41,15 +41,6 @@ class Operand:
         return (prod(self.shape) + self.offset) * ITEMSIZE[self.dtype]
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """``call(*operands)`` is what is timed. A device calls it on operands of its own memory."""
-
-    call: Callable[..., Any]
-    operands: tuple[torch.Tensor, ...]
-
-    def __call__(self) -> Any:
-        return self.call(*self.operands)
 
 
 class Operator(ABC):
@@ -90,15 +81,6 @@ class Operator(ABC):
         """One line why the operator cannot take the point; empty if it can."""
         return ""
 
-    def prepare(self, point: Point, device: torch.device) -> Prepared:
-        """The call with operands of its own, the same numbers each time."""
-        from gacprof.operators.operands import random_tensor
-
-        operands = tuple(
-            random_tensor(operand, device, seed)
-            for seed, operand in enumerate(self.operands(point), start=1)
-        )
-        return Prepared(self.call(point, device), operands)
 
 
 OPERATORS: dict[str, Operator] = {}
@@ -111,13 +93,7 @@ def register(operator: Operator) -> None:
 
 
 def get(name: str) -> Operator:
-    """The operator of that name.
-
-    Raises
-    ------
-    MeasurementError
-        For an unknown name; lists those that there are.
-    """
+    """The operator of that name. Raises :class:`MeasurementError` for an unknown one."""
     if name not in OPERATORS:
         raise MeasurementError(f"unknown operator '{name}': use one of {', '.join(OPERATORS)}")
     return OPERATORS[name]
@@ -126,10 +102,7 @@ def get(name: str) -> Operator:
 def canonical(point: Point) -> Point:
     """The point with every dim and flag of its operator spelt out, so that equal work is equal.
 
-    Raises
-    ------
-    MeasurementError
-        For a dim, size, dtype or flag that the operator does not take.
+    Raises :class:`MeasurementError` for a dim, size, dtype or flag that the operator does not take.
     """
     operator = get(point.operator)
     _check_names(operator, "dtype", [point.dtype], operator.dtypes)
@@ -138,7 +111,12 @@ def canonical(point: Point) -> Point:
     dims = _complete_dims(operator, point.dims)
     flags = {name: point.flags.get(name, values[0]) for name, values in operator.flags.items()}
     complete = Point(point.operator, dims, point.dtype, flags)
-    problem = _flag_problem(operator, flags) or operator.problem(complete)
+    for name, value in flags.items():
+        allowed = operator.flags[name]
+        if (type(value), value) not in [(type(a), a) for a in allowed]:
+            choices = ", ".join(map(repr, allowed))
+            raise MeasurementError(f"{complete}: flag '{name}' is {value!r}, not one of {choices}")
+    problem = operator.problem(complete)
     if problem:
         raise MeasurementError(f"{complete}: {problem}")
     return complete
@@ -169,9 +147,3 @@ def _complete_dims(operator: Operator, dims: Mapping[str, int]) -> dict[str, int
     return complete
 
 
-def _flag_problem(operator: Operator, flags: Mapping[str, Flag]) -> str:
-    for name, value in flags.items():
-        allowed = operator.flags[name]
-        if (type(value), value) not in [(type(a), a) for a in allowed]:
-            return f"flag '{name}' is {value!r}, not one of {', '.join(map(repr, allowed))}"
-    return ""

@@ -36,7 +36,7 @@ class Linear(Operator):
         return 2 * point.dims["M"] * point.dims["N"] * point.dims["K"]
 
     def result_bytes(self, point: Point) -> int:
-        return point.dims["M"] * point.dims["N"] * ITEMSIZE[point.dtype]
+        return point.dims["M"] * point.dims["N"] * ITEMSIZE[RESULTS[point.dtype]]
 
     def operands(self, point: Point) -> tuple[Operand, ...]:
         M, N, K = (point.dims[name] for name in self.dims)
@@ -44,9 +44,8 @@ class Linear(Operator):
         stored = (N, K) if point.flags["layout"] == "tn" else (K, N)
         x = Operand("input", (M, K), point.dtype, offset)
         weight = Operand("weight", stored, point.dtype, offset)
-        if point.flags["bias"]:
-            return x, weight, Operand("input", (N,), point.dtype)
-        return x, weight
+        bias = Operand("input", (N,), point.dtype)
+        return (x, weight, bias) if point.flags["bias"] else (x, weight)
 
     def call(self, point: Point, device: torch.device) -> Callable[..., Any]:
         import torch
@@ -61,7 +60,7 @@ class Linear(Operator):
 register(Linear())
 
 
-class Quantised(Operator):
+class Quantised(Linear):
     """``x[M, K] · W[N, K]ᵀ`` of 8-bit operands: ``torch._int_mm`` (int8 → int32) and
     ``torch._scaled_mm`` (fp8, one scale an operand, → bfloat16).
 
@@ -71,15 +70,8 @@ class Quantised(Operator):
     """
 
     name = "quantised"
-    dims = ("M", "N", "K")
     flags: Mapping[str, tuple[Flag, ...]] = {"cache": CACHE, "fast_accum": (False, True)}
     dtypes = ("int8", "float8_e4m3")
-
-    def flops(self, point: Point) -> int:
-        return 2 * point.dims["M"] * point.dims["N"] * point.dims["K"]
-
-    def result_bytes(self, point: Point) -> int:
-        return point.dims["M"] * point.dims["N"] * ITEMSIZE[RESULTS[point.dtype]]
 
     def problem(self, point: Point) -> str:
         if point.flags["fast_accum"] and point.dtype == "int8":
