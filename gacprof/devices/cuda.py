@@ -339,8 +339,3 @@ class CudaSession:
 
     def kernels(self, index: int) -> tuple[KernelRun, ...]:
         return self._kernels.get(index, ())
-
-    def close(self) -> None:
-        """Forget the graphs, which stay the device's until it is closed."""
-        self._graphs.clear()
-        self._calls.clear()

@@ -1,8 +1,5 @@
 """The protocol of a device: prepare the points of an axis, then time them in the order asked for.
-
-A CPU, a CUDA GPU and a worker process that holds one of them are all a :class:`Device`; a sweep
-treats them alike. :func:`gacprof.devices.device.open_device` opens one by its name.
-"""
+A CPU, a CUDA GPU and a worker process that holds one of them are all a :class:`Device`."""
 
 from __future__ import annotations
 
@@ -49,9 +46,6 @@ class Session(Protocol):
     def kernels(self, index: int) -> tuple[KernelRun, ...]:
         """Kernels that one call launches, in order; empty where not known."""
 
-    def close(self) -> None:
-        """Release the operands."""
-
 
 class Device(Protocol):
     """A device to measure on. Sessions may be open side by side; blocks run one after another."""
@@ -65,7 +59,7 @@ class Device(Protocol):
         each. A point that cannot be is in its session's ``failures``."""
 
     def close(self) -> None:
-        """Release the device."""
+        """Release the device and its sessions."""
 
 
 class Current:

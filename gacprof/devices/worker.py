@@ -60,28 +60,24 @@ class IsolatedDevice:
 
     def prepare(self, axes: Sequence[Sequence[Point]]) -> list[RemoteSession]:
         first = len(self._sessions)
-        sessions = [RemoteSession(self, first + i, points) for i, points in enumerate(axes)]
-        self._sessions += sessions
-        self._prepare(sessions)
-        return sessions
+        self._sessions += [RemoteSession(self, first + i, axis) for i, axis in enumerate(axes)]
+        self.prepare_sessions()
+        return self._sessions[first:]
 
-    def prepare_again(self) -> None:
-        """Prepare what is open in the worker that takes a lost one's place."""
-        open_sessions = [session for session in self._sessions if not session.closed]
-        self._prepare([s for s in open_sessions if s.generation != self.generation])
-
-    def _prepare(self, sessions: Sequence[RemoteSession]) -> None:
-        """Prepare sessions together. A point that the worker dies on is a failure and the others
-        are tried again. What is no point's fault is the tracer's: names are done without."""
-        while any(session.waiting() for session in sessions):
-            try:
-                self._request_sessions(sessions)
+    def prepare_sessions(self) -> None:
+        """Prepare what the worker lacks. A point that it dies on is a failure and the others are
+        tried again. What is no point's fault is the tracer's: names are done without."""
+        while True:
+            stale = [s for s in self._sessions if s.generation != self.generation and s.waiting()]
+            if not stale:
                 return
+            try:
+                self._request_sessions(stale)
             except WorkerLost as lost:
-                if any(session.blame(lost) for session in sessions):
+                if any(session.blame(lost) for session in stale):
                     continue
                 if not self._traced:  # nothing is left to blame
-                    for session in sessions:
+                    for session in stale:
                         session.fail_all(str(lost))
                 self._traced = False
 
@@ -102,8 +98,6 @@ class IsolatedDevice:
 
     def request(self, action: str, content: Any, calls: int) -> Any:
         """The worker's answer to an action of ``calls`` calls. Raises :class:`WorkerLost`."""
-        if self._process is None:
-            self._start()
         self._current.value = UNKNOWN
         with suppress(BrokenPipeError, ConnectionResetError):  # then there is no answer either
             self._pipe.send((action, content))
@@ -169,7 +163,6 @@ class RemoteSession:
         self.sent: list[int] = []
         self.first_place = 0
         self.generation = -1
-        self.closed = False
 
     def waiting(self) -> list[int]:
         """Indices of the points that can still be prepared."""
@@ -193,8 +186,7 @@ class RemoteSession:
 
     def time_block(self, order: Sequence[int]) -> BlockTimes:
         """As :meth:`.Session.time_block`; all nan where the worker is lost."""
-        if self.generation != self._device.generation:
-            self._device.prepare_again()
+        self._device.prepare_sessions()
         nothing = BlockTimes([math.nan] * len(order), math.nan)
         places = [place for place, index in enumerate(order) if index not in self.failures]
         if not places:
@@ -214,12 +206,6 @@ class RemoteSession:
 
     def kernels(self, index: int) -> tuple[KernelRun, ...]:
         return self.kernels_by_index.get(index, ())
-
-    def close(self) -> None:
-        self.closed = True
-        with suppress(WorkerLost):
-            if self.generation == self._device.generation:
-                self._device.request("close", self.number, 0)
 
 
 def serve(pipe: Connection, current: Any, name: str, modules: Sequence[str], traced: bool) -> None:
@@ -255,7 +241,5 @@ def _act(device: Any, sessions: dict[int, Session], action: str, content: Any) -
             kernels = [session.kernels(index) for index in range(len(points))]
             answers.append((dict(session.failures), kernels))
         return answers
-    if action == "time":
-        number, order = content
-        return sessions[number].time_block(order), dict(sessions[number].failures)
-    return sessions.pop(content).close()
+    number, order = content
+    return sessions[number].time_block(order), dict(sessions[number].failures)

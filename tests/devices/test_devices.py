@@ -53,7 +53,6 @@ def medians(device: Device, points: Sequence[Point], blocks: int) -> list[float]
         order = draw.sample(range(len(points)), len(points))
         for index, us in zip(order, session.time_block(order).times_us, strict=True):
             times[index].append(us)
-    session.close()
     return [median(us for us in row if not math.isnan(us)) for row in times]
 
 

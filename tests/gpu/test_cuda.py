@@ -48,7 +48,6 @@ def test_a_block_times_each_call_once_and_replicates_too(device: Device) -> None
     else:
         assert 0 < times[1] < times[0]
         assert times[3] == pytest.approx(times[0], rel=0.2)
-    session.close()
 
 
 def test_kernels_have_names(device: Device) -> None:
@@ -85,5 +84,3 @@ def test_cold_and_warm_sessions_may_be_open_side_by_side(device: Device) -> None
     for _ in range(3):
         for session in sessions:
             assert len(session.time_block([0, 1, 0]).times_us) == 3 and not session.failures
-    sessions[0].close()
-    assert len(sessions[1].time_block([1, 0]).times_us) == 2
