@@ -1,4 +1,4 @@
-"""One point's calls between two events, in one CUDA graph.
+"""One point's calls between two events, in one CUDA graph; and any step of the host's as a graph.
 
     before · sleep · event · r calls · event · rest
 
@@ -12,18 +12,17 @@ predecessor has ended (programmatic dependent launch).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-
-from gacprof.devices.memory import BoundCall
 
 CYCLES_PER_US = 2_000
 """SM clocks are around 2 GHz; a slower one only makes sleeps longer."""
 LEAD_IN_US = 5.0
 """Before the first event: some times what one node of a graph takes to start the next."""
-MAX_SLEEP_US, ROUGH_CALLS = 2_000.0, 4
+MAX_SLEEP_US, ROUGH_CALLS, WARM_UP_CALLS = 2_000.0, 4, 3
 DIGITS = 4
 """Decimals of microseconds that are kept: a tenth of a nanosecond, finer than any tick over r."""
 
@@ -41,7 +40,7 @@ class TimedGraph:
 
     def __init__(
         self,
-        calls: Sequence[BoundCall],
+        calls: Sequence[Callable[[], Any]],
         graphs: list[torch.cuda.CUDAGraph],
         pool: Any,
         *,
@@ -49,27 +48,23 @@ class TimedGraph:
         lead_in_us: float = LEAD_IN_US,
         rest_us: float = 0.0,
     ) -> None:
-        self._calls, self._before = calls, before
-        self._lead_in_us, self._rest_us = lead_in_us, rest_us
+        self._calls = calls
         self._start = torch.cuda.Event(enable_timing=True, external=True)
         self._end = torch.cuda.Event(enable_timing=True, external=True)
         self._graph = torch.cuda.CUDAGraph()
         graphs.append(self._graph)
         self._graph.capture_begin(pool=pool, capture_error_mode="thread_local")
         try:
-            self._enqueue()
+            before()
+            sleep(lead_in_us)
+            self._start.record()
+            for call in calls:
+                call()
+            self._end.record()
+            if rest_us:
+                sleep(rest_us)
         finally:
             self._graph.capture_end()
-
-    def _enqueue(self) -> None:
-        self._before()
-        sleep(self._lead_in_us)
-        self._start.record()
-        for call in self._calls:
-            call()
-        self._end.record()
-        if self._rest_us:
-            sleep(self._rest_us)
 
     def launch(self) -> None:
         """Enqueue everything on the current stream; wait for nothing."""
@@ -86,7 +81,7 @@ class TimedGraph:
         return round(us, DIGITS) if us > 0 else math.nan
 
 
-def rough_us(call: BoundCall, enqueue_us: float) -> float:
+def rough_us(call: Callable[[], Any], enqueue_us: float) -> float:
     """About how long a call takes, launched by the host while the device sleeps; ``enqueue_us`` is
     what the host needs to enqueue it."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -102,3 +97,41 @@ def rough_us(call: BoundCall, enqueue_us: float) -> float:
 def sleep(us: float) -> None:
     """Keep the device busy with nothing."""
     torch.cuda._sleep(int(us * CYCLES_PER_US))
+
+
+@contextmanager
+def refusing_waits() -> Iterator[None]:
+    """Raise where a call waits for the device: no graph can hold that, and a capture that fails
+    spoils torch's allocator."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def captured(
+    step: Callable[[], object], rewind: Callable[[], object], device: torch.device
+) -> Callable[[], None]:
+    """Capture a step in a CUDA graph and return what replays it on the current stream.
+
+    ``rewind`` leaves the state that a step starts from, in the memory that it was in. The step is
+    taken a few times first, for what it does once. Raises what the step or its capture raises.
+    What is returned holds the graph. Keep it as long as any that was captured beside it (see
+    :class:`TimedGraph`): streams come from a pool.
+    """
+    with torch.cuda.device(device):
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UP_CALLS):
+                rewind()
+                step()
+            rewind()
+            with refusing_waits():
+                step()
+            rewind()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            step()
+    return graph.replay

@@ -41,8 +41,6 @@ class Operand:
         return (prod(self.shape) + self.offset) * ITEMSIZE[self.dtype]
 
 
-
-
 class Operator(ABC):
     """One kind of work whose speed depends on its dims.
 
@@ -80,7 +78,6 @@ class Operator(ABC):
     def problem(self, point: Point) -> str:
         """One line why the operator cannot take the point; empty if it can."""
         return ""
-
 
 
 OPERATORS: dict[str, Operator] = {}
@@ -145,5 +142,3 @@ def _complete_dims(operator: Operator, dims: Mapping[str, int]) -> dict[str, int
             )
         complete[name] = size
     return complete
-
-
