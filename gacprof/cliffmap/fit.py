@@ -116,22 +116,19 @@ def fit_blocks(blocks: Sequence[Block]) -> Fit:
     fit = fit_matrix(log_times, [size for size, _ in columns], processes)
     pairs = [(columns[size, 0], columns[size, 1]) for size, number in columns if number == 1]
     disturbed = float(np.isnan(np.concatenate([block.times_us for block in blocks])).mean())
-    error = np.maximum(fit.error, STEP_ROUNDING * clock_step(blocks) / np.exp(fit.log_us))
-    return replace(fit, error=error, pairs=tuple(pairs), disturbed=disturbed)
-
-
-def clock_step(blocks: Sequence[Block]) -> float:
-    """Return the smallest step between distinct times of a block (µs), from 0 to its first time
-    included: where all times are equal, they are one step of the clock."""
+    # The clock's step is the smallest between distinct times of a block, from 0 to its first time
+    # included: where all times are equal, they are one step.
     steps = np.concatenate([np.diff(np.unique([0.0, *block.times_us])) for block in blocks])
-    return float(np.min(steps[np.isfinite(steps)], initial=np.inf))
+    step_us = np.min(steps[np.isfinite(steps)], initial=np.inf)
+    error = np.maximum(fit.error, STEP_ROUNDING * step_us / np.exp(fit.log_us))
+    return replace(fit, error=error, pairs=tuple(pairs), disturbed=disturbed)
 
 
 def fit_matrix(log_times: Floats, slot_sizes: Sequence[int], processes: Ints) -> Fit:
     """Fit log times [blocks, slots] of slots with these sizes; slots of equal size are averaged."""
     slot, block = two_way(log_times)
     level = float(np.quantile(block, QUARTILE))
-    residual = log_times - two_way_sum(slot, block)
+    residual = log_times - np.add.outer(block, slot)
     error = slot_errors(residual, processes)
     sizes = sorted(set(slot_sizes))
     log_us, size_error = np.zeros(len(sizes)), np.zeros(len(sizes))
@@ -152,14 +149,9 @@ def two_way(log_times: Floats) -> tuple[Floats, Floats]:
     # takes what slows a quarter of the slots in a third of the blocks for the blocks' own.
     slot, block = quantile_of_columns(log_times, 0.5), np.zeros(len(log_times))
     for _ in range(POLISHES):
-        block += quantile_of_columns((log_times - two_way_sum(slot, block)).T, QUARTILE)
-        slot += quantile_of_columns(log_times - two_way_sum(slot, block), QUARTILE)
+        block += quantile_of_columns((log_times - np.add.outer(block, slot)).T, QUARTILE)
+        slot += quantile_of_columns(log_times - np.add.outer(block, slot), QUARTILE)
     return slot, block
-
-
-def two_way_sum(slot: Floats, block: Floats) -> Floats:
-    """Slot and block effects added: a matrix [blocks, slots]."""
-    return np.add.outer(block, slot)
 
 
 def slot_errors(residual: Floats, processes: Ints) -> Floats:
@@ -250,7 +242,9 @@ def half_quartiles(residual: Floats) -> Floats:
 def machine_warnings(fits: Sequence[Fit]) -> list[MapWarning]:
     """Drift and contention of the machine, as far as they exceed what blocks take up."""
     warnings = []
-    drift = float(np.expm1(np.median([level_drift(fit) for fit in fits] or [0.0])))
+    thirds = [(fit.block, len(fit.block) // 3) for fit in fits]
+    moves = [np.median(b[-n:]) - np.median(b[:n]) if n else 0.0 for b, n in thirds]
+    drift = float(np.expm1(np.median(moves or [0.0])))
     if abs(drift) > MAX_DRIFT:
         message = f"the last third of the sweep ran {drift:+.0%} against the first"
         warnings.append(MapWarning("drift", message))
@@ -263,11 +257,3 @@ def machine_warnings(fits: Sequence[Fit]) -> list[MapWarning]:
         )
         warnings.append(MapWarning("contention", message))
     return warnings
-
-
-def level_drift(fit: Fit) -> float:
-    """The move (log) of a curve's level from its first third of blocks to its last."""
-    third = len(fit.block) // 3
-    if third == 0:
-        return 0.0
-    return float(np.median(fit.block[-third:]) - np.median(fit.block[:third]))

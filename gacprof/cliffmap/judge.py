@@ -130,9 +130,3 @@ def comparable(sizes: Sequence[int]) -> list[bool]:
 def significant(value: float) -> float:
     """Six significant digits: far below any timer's resolution, and half a map's bytes."""
     return float(f"{value:.6g}")
-
-
-def with_kernel(verdict: SizeVerdict, kernel: str) -> SizeVerdict:
-    """The verdict with the kernel that serves the size, which the reason begins with."""
-    parts = [part for part in (kernel, verdict.reason) if part]
-    return replace(verdict, kernel=kernel, reason="; ".join(parts))

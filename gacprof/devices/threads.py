@@ -46,11 +46,10 @@ class ComputeThreads:
         """Time for which each thread was ready but had no core, since it began (Linux,
         Documentation/scheduler/sched-stats.rst); without accounts a time slice for each core that
         the system took from the process."""
-        try:
-            waits = [int(os.pread(account, 80, 0).split()[1]) for account in self._accounts]
-        except (OSError, ValueError, IndexError):
-            waits = []
-        return waits or [resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw * SLICE_NS]
+        with suppress(OSError, ValueError, IndexError):
+            if self._accounts:
+                return [int(os.pread(account, 80, 0).split()[1]) for account in self._accounts]
+        return [resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw * SLICE_NS]
 
     def longest_wait_us(self, since_ns: Sequence[int]) -> float:
         """Wait of the thread that waited longest since a reading: the others wait for it."""
@@ -72,7 +71,9 @@ def lost_core(times_us: Sequence[float], waits_us: Sequence[float]) -> list[bool
 def bound_threads() -> Iterator[ComputeThreads]:
     """Bind each of torch's compute threads to a core of its own, before other programs; none where
     there are fewer cores than threads, or where they cannot be identified."""
-    cores = sorted(allowed_cores())
+    cores: list[int] = []
+    with suppress(AttributeError):  # not Linux
+        cores = sorted(os.sched_getaffinity(0))
     threads = compute_threads()
     bound = 0 < len(threads) <= len(cores)
     watched = ComputeThreads(threads or [threading.get_native_id()], bound)
@@ -95,14 +96,6 @@ def no_collection() -> Iterator[None]:
         yield
     finally:
         gc.enable()
-
-
-def allowed_cores() -> set[int]:
-    """Cores that the system lets this process use; empty where it does not say."""
-    try:
-        return os.sched_getaffinity(0)
-    except (AttributeError, OSError):  # not Linux
-        return set()
 
 
 def _place(thread: int, cores: set[int], *, niceness: int, instead_of: int) -> None:

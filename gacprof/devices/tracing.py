@@ -1,10 +1,9 @@
 """Kernels of calls by torch.profiler, joined to the calls by correlation ids.
 
-A launch is a call of the host's: it lies within the label of the operator's call by the host's
-clock, and its kernel carries the same correlation id; where the launch itself is not in the trace,
-the kernel is linked to PyTorch's operator. The device's clock is not asked: CUPTI 13.0 gives the
-first kernels of a process's n-th session, about n of them, times of another clock
-(pytorch/pytorch#192021), and Kineto drops what seems to lie before the session.
+A launch lies within the label of its call by the host's clock, and its kernel carries the same
+correlation id; where the launch is not in the trace, the kernel is linked to PyTorch's operator.
+The device's clock is not asked: CUPTI 13.0 gives the first kernels of a process's n-th session,
+about n of them, times of another clock (pytorch/pytorch#192021).
 """
 
 from __future__ import annotations
@@ -46,14 +45,13 @@ def traced_kernels(calls: Sequence[Callable[[], object]]) -> list[tuple[KernelRu
     of :data:`ATTEMPTS` sessions: a part of them would be taken for all.
     """
     kernels: list[tuple[KernelRun, ...]] = [()] * len(calls)
-    missing = list(range(len(calls)))
     for _ in range(ATTEMPTS):
+        missing = [index for index, runs in enumerate(kernels) if not runs]
+        if not missing:
+            break
         seen = kernels_by_label(session_events([calls[i] for i in missing]), len(missing))
         for index, runs in zip(missing, seen, strict=True):
             kernels[index] = runs
-        missing = [index for index in missing if not kernels[index]]
-        if not missing:
-            break
     return kernels
 
 
