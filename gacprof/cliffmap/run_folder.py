@@ -79,18 +79,8 @@ class BlockRow(BaseModel, strict=True):
 
 
 class RunFolder:
-    """A sweep's folder, read.
-
-    Parameters
-    ----------
-    path
-        A folder that a sweep made.
-
-    Raises
-    ------
-    MeasurementError
-        Where it is none, or a file in it is damaged.
-    """
+    """A sweep's folder, read. Raises :class:`MeasurementError` where it is none, or a file in it is
+    damaged."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -133,17 +123,7 @@ class RunFolder:
 
 class RunWriter(RunFolder):
     """A sweep's folder, written by this process alone until it is closed or the process ends.
-
-    Parameters
-    ----------
-    path
-        A folder that :meth:`create` or an earlier sweep made.
-
-    Raises
-    ------
-    MeasurementError
-        Where it is none, or a sweep in it still runs.
-    """
+    Raises :class:`MeasurementError` where it is none, or a sweep in it still runs."""
 
     def __init__(self, path: str | Path) -> None:
         read_header(Path(path))  # no lock is left in what is no sweep's folder
@@ -213,21 +193,12 @@ class RunWriter(RunFolder):
 def frame_of(blocks: Iterable[Block]) -> pd.DataFrame:
     """One row a call, in the order of calls; ``block`` numbers the blocks, and what stands behind
     ``us`` are their conditions."""
-    frames = [
-        pd.DataFrame(
-            {
-                "block": i,
-                "axis": b.axis,
-                "process": b.process,
-                "size": b.order,
-                "us": b.times_us,
-                **b.conditions,
-            }
-        )
-        for i, b in enumerate(blocks)
-    ]
-    frame = pd.concat(frames) if frames else pd.DataFrame(columns=["block", "axis", "process"])
-    return frame.astype({"axis": "category"})
+    frames = [pd.DataFrame(columns=["block", "axis", "process"])]
+    for number, block in enumerate(blocks):
+        calls = {"size": block.order, "us": block.times_us, **block.conditions}
+        row = {"block": number, "axis": block.axis, "process": block.process, **calls}
+        frames.append(pd.DataFrame(row))
+    return pd.concat(frames[1:] or frames).astype({"axis": "category"})
 
 
 def read_folded(path: Path) -> list[BlockRow]:
@@ -236,13 +207,12 @@ def read_folded(path: Path) -> list[BlockRow]:
     with refusing_damage(path), suppress(FileNotFoundError):
         for _, calls in pd.read_parquet(path).groupby("block", sort=True):
             first = calls.iloc[0]
-            conditions = first["us":].iloc[1:].dropna()
             row = BlockRow(
                 axis=first["axis"],
                 process=int(first["process"]),
                 order=tuple(calls["size"].tolist()),
                 times_us=tuple(calls["us"].tolist()),
-                conditions={str(name): float(value) for name, value in conditions.items()},
+                conditions=first["us":].iloc[1:].dropna().astype(float).to_dict(),
             )
             rows.append(row)
     return rows
@@ -251,15 +221,14 @@ def read_folded(path: Path) -> list[BlockRow]:
 def read_journal(path: Path) -> list[BlockRow]:
     """Read the blocks of a journal; none where it is missing. A last line that is torn by a kill,
     or under way just now, is left out."""
-    rows = []
     with refusing_damage(path), suppress(FileNotFoundError):
         *lines, _ = path.read_bytes().split(b"\n")
-        rows = [BlockRow.model_validate_json(line) for line in lines]
-    return rows
+        return [BlockRow.model_validate_json(line) for line in lines]
+    return []
 
 
 def read_header(folder: Path) -> RunHeader:
-    """Read what a run is to measure. Raises :class:`MeasurementError` for another folder."""
+    """Read what a run is to measure."""
     if not (folder / RUN).is_file():
         raise MeasurementError(f"{folder} is no sweep's folder: it has no {RUN}")
     return read_record(folder / RUN, RunHeader, "gacprof sweep")
