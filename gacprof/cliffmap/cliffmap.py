@@ -272,11 +272,11 @@ class CliffMap:
         """The product that a map lacks, and the sweep that measures it."""
         for use in uses:
             if self._place(use) is None:
-                fixed = f"N M={use.tokens} K={use.K.at(0)}"
+                axis = f"N M={use.tokens} K={use.K.at(0)}"
                 if use.K.times:
-                    fixed = f"K M={use.tokens} N={use.N.at(0)}"
-                shape = f"{fixed} {use.dtype}"
-                return f"no curve of linear over {shape}: 'gacprof sweep --model' measures it"
+                    axis = f"K M={use.tokens} N={use.N.at(0)}"
+                lack = f"no curve of linear over {axis} {use.dtype}"
+                return f"{lack}: 'gacprof sweep --model' measures it"
         return "the size was not measured in all products: 'gacprof sweep --model' measures it"
 
 

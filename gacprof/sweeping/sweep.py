@@ -121,45 +121,32 @@ def sweep(
             started=started,
             progress=terminal_progress(),
         )
-        return summary_of(run, time.monotonic() - started)
+        blocks = [*chain.from_iterable(map(run.blocks, run.axes))]
+        calls = sum(len(block.order) for block in blocks)
+        failed = sum(len(run.failures(axis)) for axis in run.axes)
+        seconds = time.monotonic() - started
+        curves = len(run.axes)
+        return SweepSummary(run.path, curves, measured.points, len(blocks), calls, failed, seconds)
 
 
 def open_run(folder: Path, suite: Suite, environment: Environment, resume: bool) -> RunWriter:
-    """Open a new run folder, or the one that this sweep began, for writing.
-
-    Raises :class:`MeasurementError` where the one to resume is of other axes or another device, or
-    a sweep in it still runs.
-    """
+    """Open a new run folder, or the one that this sweep began, for writing. Raises
+    :class:`MeasurementError` for other axes, another device, or where a sweep in it still runs."""
     if not resume:
         return RunWriter.create(folder, RunHeader(suite.name, environment, suite.axes))
     run = RunWriter(folder)
-    before = run.environment
-    same_device = replace(before, facts={}) == replace(environment, facts={})
-    same_conditions = all(
-        before.facts.get(fact) == environment.facts.get(fact) for fact in CONDITIONS
-    )
     if run.axes != suite.axes:
         raise MeasurementError(f"{folder} is a run of other axes: name another folder")
-    if not same_device or not same_conditions:
+    before, now = (
+        replace(e, facts={name: fact for name, fact in e.facts.items() if name in CONDITIONS})
+        for e in (run.environment, environment)
+    )
+    if before != now:
         raise MeasurementError(
             f"{folder} was measured on {before.name} with another stack, threads or power limit: "
             "name another folder"
         )
     return run
-
-
-def summary_of(run: RunWriter, seconds: float) -> SweepSummary:
-    """The counts of a run."""
-    blocks = [*chain.from_iterable(map(run.blocks, run.axes))]
-    return SweepSummary(
-        run.path,
-        len(run.axes),
-        sum(len(axis.sizes) for axis in run.axes),
-        len(blocks),
-        sum(len(block.order) for block in blocks),
-        sum(len(run.failures(axis)) for axis in run.axes),
-        seconds,
-    )
 
 
 def terminal_progress() -> Progress:
@@ -169,7 +156,7 @@ def terminal_progress() -> Progress:
 
     def show(done: int, curves: int, spent: float) -> None:
         budget = f", {spent:.0%} of the budget" if spent else ""
-        sys.stderr.write(f"\r{done} of {curves} curves are decided{budget} ")
-        sys.stderr.flush()
+        text = f"\r{done} of {curves} curves are decided{budget} "
+        print(text, end="", file=sys.stderr, flush=True)
 
     return show
