@@ -207,12 +207,15 @@ def read_folded(path: Path) -> list[BlockRow]:
     with refusing_damage(path), suppress(FileNotFoundError):
         for _, calls in pd.read_parquet(path).groupby("block", sort=True):
             first = calls.iloc[0]
+            conditions = first["us":].iloc[1:].dropna()
             row = BlockRow(
                 axis=first["axis"],
                 process=int(first["process"]),
                 order=tuple(calls["size"].tolist()),
                 times_us=tuple(calls["us"].tolist()),
-                conditions=first["us":].iloc[1:].dropna().astype(float).to_dict(),
+                conditions=dict(
+                    zip(map(str, conditions.index), map(float, conditions), strict=True)
+                ),
             )
             rows.append(row)
     return rows

@@ -21,8 +21,7 @@ from gacprof.core.sizes import TOLERANCE
 from gacprof.devices.device import Device, Session
 
 PROCESSES = 3
-"""Addresses, caches and clocks differ between processes: of one process alone nobody knows by how
-much."""
+"""Addresses, caches and clocks differ between processes."""
 MIN_BLOCKS = 12
 """Before a curve is first judged; then after 24, 48 …"""
 MAX_BLOCKS = 400
@@ -34,8 +33,8 @@ REPLICATES = 0.25
 """The share of sizes that have a hidden A/A replicate."""
 MIN_REPLICATES = 4
 BLOCK_US = 50_000
-"""A block is as long as the machine's state holds: tens of milliseconds with all that is done
-around its calls (blocks of more calls take turns through the sizes)."""
+"""A block is as long as the machine's state holds. Blocks of more calls take turns through the
+sizes."""
 MIN_CALLS = 12
 """Of a block, however long they take."""
 
@@ -52,11 +51,10 @@ def measure(
     started: float | None = None,
     progress: Progress = lambda done, curves, spent: None,
 ) -> None:
-    """Measure the run's axes until each is decided, or the budget is spent; a run that was begun is
-    gone on with. The budget counts from ``started`` on (default: now), opening and preparing
-    included, which nothing cuts short. Each process has its share. A second one, without which
-    nothing is decided, begins where there is time to prepare it; a third where half of the budget
-    is left for measuring."""
+    """Measure the run's axes until each is decided, or the budget is spent. It counts from
+    ``started`` on (default: now), preparing included, which nothing cuts short. Each process has
+    its share. A second one, without which nothing is decided, begins where there is time to prepare
+    it; a third where half of the budget is left for measuring."""
     started = started or time.monotonic()
     budget_s = budget_s or math.inf
     curves = [CurveSchedule(axis, run.blocks(axis)) for axis in run.axes]
@@ -107,25 +105,25 @@ class ProcessTurns:
     def take(self, part: int, parts: int) -> bool:
         """Measure a block of each curve that needs one in the ``part``-th of ``parts`` processes,
         in random order; False where none does."""
-        from_start = []
+        open_curves = []
         for curve in self._curves:
-            failed = failures_of(curve.axis, self._sessions[curve.axis.key])
+            failed = self._sessions[curve.axis.key].failures
             can_run = len(failed) < len(curve.axis.sizes)
             if can_run and curve.needs_block(self._process, part, parts):
-                from_start.append(curve)
-        for curve in self._draw.sample(from_start, len(from_start)):
+                open_curves.append(curve)
+        for curve in self._draw.sample(open_curves, len(open_curves)):
             axis = curve.axis
             session = self._sessions[axis.key]
-            order = curve.next_order(failures_of(axis, session))
+            order = tuple(curve.next_order(failures_of(axis, session)))
             index = {size: i for i, size in enumerate(axis.sizes)}
             timed = session.time_block([index[size] for size in order])
             times_us = tuple(timed.times_us)
-            block = Block(axis.key, self._process, tuple(order), times_us, timed.conditions)
+            block = Block(axis.key, self._process, order, times_us, timed.conditions)
             self._run.append(block)
             curve.blocks.append(block)
             curve.slot_us = timed.slot_us
             self._run.record_points(axis, {}, failures_of(axis, session))
-        return bool(from_start)
+        return bool(open_curves)
 
 
 def failures_of(axis: Axis, session: Session) -> Mapping[int, str]:
@@ -169,11 +167,9 @@ class CurveSchedule:
         """Tell whether to measure another block in this process, the ``part``-th of ``parts``.
 
         Every process measures its share of the first blocks even of a decided curve: what shifts a
-        process (addresses, clocks) may have shifted the earlier ones alike. None takes the blocks
-        that are left for later ones.
+        process may have shifted the earlier ones alike. None takes blocks of later ones.
         """
-        share = MIN_BLOCKS / parts
-        if self.count(process) < share:
+        if self.count(process) < MIN_BLOCKS / parts:
             return True
         first_here = self.checked_process != process and self.count() >= MIN_BLOCKS
         if first_here or (self.checks < CHECKS and self.count() >= MIN_BLOCKS * 2**self.checks):
@@ -189,10 +185,10 @@ class CurveSchedule:
         verdicts = judge_sizes(
             fit.sizes, fit.log_us.tolist(), fit.error.tolist(), TOLERANCE, fit.degrees
         )
-        open_sizes, widths = 0, []
+        undecided, widths = False, []
         for verdict, compared in zip(verdicts, comparable(fit.sizes), strict=True):
             if compared:
-                open_sizes += verdict.verdict == "undecided"
+                undecided |= verdict.verdict == "undecided"
                 penalty = verdict.penalty
-                widths.append(float("inf") if penalty is None else penalty.high - penalty.low)
-        self.decided = not open_sizes or median(widths) / 2 <= FINEST
+                widths.append(math.inf if penalty is None else penalty.high - penalty.low)
+        self.decided = not undecided or median(widths) / 2 <= FINEST

@@ -38,24 +38,16 @@ def preparation(axes: Sequence[Axis], gpu: Environment) -> Preparation:
 
 def planned_by_cudnn(point: Point, gpu: Environment) -> bool:
     """Tell whether cuDNN may serve the point: so it may where PyTorch's choice is not known."""
-    if point.operator != "attention":
-        return False
-    if point.flags["backend"] != "auto":
-        return point.flags["backend"] == "cudnn"
+    chosen = point.flags.get("backend", "none")  # only attention has one
+    if chosen != "auto":
+        return chosen == "cudnn"
     dims = {name: size for name, size in point.dims.items() if name != "batch"}
     try:
         key, torch = gpu_facts(gpu.name).key, release(gpu.stack["torch"])
     except ConfigError:
         return True
-    call = AttentionCall(
-        gpu=key,
-        arch=gpu.arch,
-        torch=torch,
-        dtype=point.dtype,
-        mask=point.flags["mask"] != "none",
-        causal=bool(point.flags["causal"]),
-        **dims,
-    )
+    mask, causal = point.flags["mask"] != "none", bool(point.flags["causal"])
+    call = AttentionCall(key, gpu.arch, torch, point.dtype, mask=mask, causal=causal, **dims)
     return backend(call) == "cudnn"
 
 
