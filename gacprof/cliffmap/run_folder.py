@@ -2,10 +2,7 @@
 
 A block is one line of ``blocks.jsonl``, written before the next begins: a kill loses no more than
 the block under way. A sweep that comes to its end folds the lines into ``blocks.parquet``, one row
-a call; lines that are not folded are those of a sweep that did not end, or still runs.
-``points.json`` has the kernels of points, and why some failed.
-
-Anybody may read a folder at any time; one process at a time writes.
+a call. Anybody may read a folder at any time; one process at a time writes.
 """
 
 from __future__ import annotations
@@ -207,15 +204,13 @@ def read_folded(path: Path) -> list[BlockRow]:
     with refusing_damage(path), suppress(FileNotFoundError):
         for _, calls in pd.read_parquet(path).groupby("block", sort=True):
             first = calls.iloc[0]
-            conditions = first["us":].iloc[1:].dropna()
+            numbers = first["us":].iloc[1:].dropna()
             row = BlockRow(
                 axis=first["axis"],
                 process=int(first["process"]),
                 order=tuple(calls["size"].tolist()),
                 times_us=tuple(calls["us"].tolist()),
-                conditions=dict(
-                    zip(map(str, conditions.index), map(float, conditions), strict=True)
-                ),
+                conditions={str(name): float(number) for name, number in numbers.items()},
             )
             rows.append(row)
     return rows
