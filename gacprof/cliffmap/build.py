@@ -29,8 +29,8 @@ MULTIPLES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 FEWEST_MULTIPLES = 3
 """A multiple is judged if at least this many of its multiples were measured."""
 MIN_SAVING = 0.05
-"""A larger multiple leaves a compressor fewer sizes to spend its budget on: it must save this much
-more of the time to be worth that (our choice)."""
+"""The share of time that a larger multiple must save to be worth having fewer sizes (our
+choice)."""
 FAMILY_LEVEL = 0.003
 """The chance that noise makes any cliff of a curve, all its edges together."""
 ASSUMED_FLOOR = 0.05
@@ -128,10 +128,7 @@ def build_map(
 
 def shows_spread(run: Run, fit: Fit) -> bool:
     """Return whether a curve's errors are known: the sweep ended, and several processes took part.
-
-    Sizes that differ between processes by 1 to 4 % (standard deviation), planted, made one process
-    call a quarter of the slow sizes safe.
-    """
+    Planted differences between processes made a single one call a quarter of slow sizes safe."""
     return run.ended and len(np.unique(fit.processes)) >= MIN_PROCESSES
 
 
@@ -225,10 +222,8 @@ def find_cliffs(
     kernels: Mapping[int, str],
 ) -> list[Cliff]:
     """The jumps between neighbouring multiples of ``multiple``; what lies between these is worse.
-
-    From a to b the work grows by b/a at most, so that a growth of latency between none and that is
-    no cliff. Beyond either end it is one where it exceeds what noise does to any edge of the curve.
-    """
+    From a to b the work grows by b/a at most: a cliff falls, or grows beyond that, by more than
+    noise does at any edge of the curve."""
     is_multiple = np.array(sizes) % (multiple or 1) == 0
     places = np.flatnonzero(is_multiple & np.isfinite(error)).tolist()
     edge = quantile(FAMILY_LEVEL / 2 / max(1, len(places) - 1), degrees)

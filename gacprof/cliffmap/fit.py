@@ -1,15 +1,11 @@
 """The two-way fit of randomised blocks, and its errors.
 
-A block calls every size of an axis once, within tens of milliseconds. The logarithm of a call's
-time is taken as *size effect + block effect + disturbance*. Whatever slows the machine for the
-length of a block slows all its calls alike and goes into the block effect; what disturbs single
-calls only adds time. So both effects are lower quartiles of the residuals, found by polishing rows
-and columns in turn (Tukey, *Exploratory Data Analysis*, 1977, ch. 11). ``reports/noise.md``
-compares estimators.
-
-The error of an effect is that of a lower quartile of as many calls, with one spread for the whole
-curve (few calls now and then lie close together by chance), or of the differences between
-processes where these are larger, or of the clock's steps: tied times do not average out.
+The logarithm of a call's time is taken as *size effect + block effect + disturbance*. What slows
+the machine for the length of a block goes into the block effect; what disturbs single calls only
+adds time. So both effects are lower quartiles of the residuals, found by polishing rows and columns
+in turn (Tukey, *Exploratory Data Analysis*, 1977, ch. 11). ``reports/noise.md`` compares
+estimators. The error is that of a quartile of as many calls, of the differences between processes
+where these are larger, or of the clock's steps: tied times do not average out.
 """
 
 from __future__ import annotations
@@ -54,42 +50,28 @@ MAX_DISTURBED = 0.1
 
 @dataclass(frozen=True)
 class Fit:
-    """The sizes of an axis with their latencies, and what the fit of the blocks leaves.
+    """The ascending sizes of an axis with their latencies, and what the fit of the blocks leaves.
 
-    Attributes
-    ----------
-    sizes
-        Ascending.
-    log_us
-        Logarithm of each size's latency in µs at the curve's lower quartile.
-    error
-        Standard error of ``log_us`` relative to the curve's other sizes. Infinite for a size of
-        fewer than :data:`FEWEST_CALLS` undisturbed calls.
-    degrees
-        Of freedom, for Student's t: blocks less one. Errors of few blocks are heavy-tailed.
-    slot, block
-        Effects of each slot, which is a size or its A/A replicate, and of each block.
-    residual
-        What these effects leave [blocks, slots]; nan where a block did not call a slot, or the call
-        was disturbed.
-    processes
-        The process of each block.
-    pairs
-        Columns of a size and its replicate.
-    disturbed
-        Share of disturbed calls.
+    A slot is a size or its A/A replicate; ``slot`` and ``block`` are the effects of each. Of few
+    blocks errors are heavy-tailed: ``degrees`` of freedom, for Student's t, are blocks less one.
     """
 
     sizes: tuple[int, ...]
     log_us: Floats
+    """Logarithm of each size's latency in µs at the curve's lower quartile."""
     error: Floats
+    """Standard error of ``log_us`` relative to the curve's other sizes; infinite where unknown."""
     degrees: float
     slot: Floats
     block: Floats
     residual: Floats
+    """What the effects leave [blocks, slots]; nan for a call that was not made, or disturbed."""
     processes: Ints
+    """The process of each block."""
     pairs: tuple[tuple[int, int], ...] = ()
+    """Columns of a size and its replicate."""
     disturbed: float = 0.0
+    """Share of disturbed calls."""
 
     @property
     def contended(self) -> bool:
@@ -155,9 +137,8 @@ def two_way(log_times: Floats) -> tuple[Floats, Floats]:
 
 
 def slot_errors(residual: Floats, processes: Ints) -> Floats:
-    """The standard error of each slot's effect, from the residuals [blocks, slots]: that of a lower
-    quartile of its calls, or what it differs by between processes, whichever is larger. Both are
-    the curve's, but for a slot that is truly noisier."""
+    """The standard error of each slot's effect, from the residuals [blocks, slots]. It is the
+    curve's, since few calls may lie close together by chance, but for a slot that is noisier."""
     counts = np.sum(~np.isnan(residual), axis=0)
     centred = residual - quantile_of_columns(residual, QUARTILE)
     spread = lower_spread(centred.reshape(-1, 1))
@@ -223,7 +204,12 @@ def half_differences(fit: Fit) -> list[float]:
         return []
     # A half has fewer processes than the sweep, so that its effects spread more: by this root.
     scale = np.sqrt(2 / len(numbers) / (1 / len(numbers[::2]) + 1 / len(numbers[1::2])))
-    a, b = (fit.slot + half_quartiles(fit.residual[half]) for half in (first, ~first))
+    halves = []
+    for half in (fit.residual[first], fit.residual[~first]):
+        counts = np.sum(~np.isnan(half), axis=0)
+        quartiles = quantile_of_columns(half, QUARTILE)
+        halves.append(fit.slot + np.where(counts >= FEWEST_CALLS, quartiles, np.nan))
+    a, b = halves
     measured = np.isfinite(a - b)
     if not measured.any():
         return []
@@ -231,12 +217,6 @@ def half_differences(fit: Fit) -> list[float]:
     sizes, replicates = np.array(fit.pairs, dtype=np.int64).reshape(-1, 2).T
     differences = np.concatenate([a[sizes] - b[replicates], b[sizes] - a[replicates]])
     return list(scale * differences[np.isfinite(differences)])
-
-
-def half_quartiles(residual: Floats) -> Floats:
-    """The lower quartile of each slot's residuals; nan for a slot of too few calls."""
-    counts = np.sum(~np.isnan(residual), axis=0)
-    return np.where(counts >= FEWEST_CALLS, quantile_of_columns(residual, QUARTILE), np.nan)
 
 
 def machine_warnings(fits: Sequence[Fit]) -> list[MapWarning]:

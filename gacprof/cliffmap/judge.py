@@ -1,11 +1,8 @@
 """Safe, misaligned or undecided: the only place where a measured size is called safe.
 
 A size's penalty is its latency over the lowest latency of any size at least as large, minus 1. Both
-latencies have errors, so the penalty has an interval, and the verdict follows from that:
-
-* *safe*: the interval lies at or below the tolerance,
-* *misaligned*: it lies above,
-* *undecided*: it holds the tolerance. More blocks, or a quieter machine, may decide.
+latencies have errors, so the penalty has an interval: the size is *safe* where it lies at or below
+the tolerance, *misaligned* where it lies above, and *undecided* where it holds the tolerance.
 
 The upper bound needs no correction for the many larger sizes: the best of them is among those that
 the maximum is taken over. The lower bound does, since the fastest-looking of many noisy sizes looks
@@ -16,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, pairwise
+from itertools import pairwise
 from math import exp, expm1, hypot, inf, isinf
 from statistics import NormalDist
 
@@ -39,7 +36,6 @@ size, had it been measured, might be that much larger and take less)."""
 NOT_MEASURED = "too few undisturbed blocks or processes, or the sweep did not end: go on with it"
 NOT_COMPARABLE = "the sizes that it could be padded to were not all measured"
 CAUSES: Mapping[Verdict, Cause] = {"safe": "", "misaligned": "slower", "undecided": "noise"}
-"""Why a measured size is not safe, by its verdict."""
 
 
 def quantile(level: float, degrees: float = inf) -> float:
@@ -60,12 +56,9 @@ def judge_sizes(
     degrees: float = inf,
     tp: int = 1,
 ) -> list[SizeVerdict]:
-    """The verdict on each of ascending ``sizes``.
-
-    ``log_us`` are log latencies and ``error`` their standard errors (log; 0: taken as they stand,
-    infinite: not known) with ``degrees`` of freedom. A size that is not :func:`comparable` is never
-    safe. ``tp`` TP ranks share a size.
-    """
+    """The verdict on each of ascending ``sizes``, which ``tp`` TP ranks share. ``log_us`` are log
+    latencies and ``error`` their standard errors (0: exact, infinite: not known) with ``degrees``
+    of freedom. A size that is not :func:`comparable` is never safe."""
     measured = [i for i, spread in enumerate(error) if not isinf(spread)]
     unmeasured = SizeVerdict(0, "undecided", reason=NOT_MEASURED, cause="not_measured")
     verdicts = [replace(unmeasured, size=size) for size in sizes]
@@ -108,23 +101,18 @@ def is_supported(verdict: SizeVerdict, tolerance: float) -> bool:
 
 
 def comparable(sizes: Sequence[int]) -> list[bool]:
-    """For each of ascending sizes: were those that it could be padded to measured as well?
-
-    They are the next multiples of 8, 16 and 32 (of those that are at most half of the size), and
-    any other size within a quarter of it.
-    """
-    measured = set(sizes)
-    close = [
-        (size, larger)
-        for size, larger in pairwise(sizes)
-        if larger - size <= VECTOR_STEPS[-1] or larger <= WIDEST_GAP * size
-    ]
-    steps = set(chain.from_iterable(close))
-    return [
-        size in steps
-        and all(size + -size % step in measured for step in VECTOR_STEPS if 2 * step <= size)
-        for size in sizes
-    ]
+    """For each of ascending sizes: were those that it could be padded to measured as well? They are
+    the next multiples of 8, 16 and 32 (of those that are at most half of the size), and any other
+    size within a quarter of it."""
+    close = set()
+    for size, larger in pairwise(sizes):
+        if larger - size <= VECTOR_STEPS[-1] or larger <= WIDEST_GAP * size:
+            close |= {size, larger}
+    answers, measured = [], set(sizes)
+    for size in sizes:
+        padded = {size + -size % step for step in VECTOR_STEPS if 2 * step <= size}
+        answers.append(size in close and padded <= measured)
+    return answers
 
 
 def significant(value: float) -> float:
