@@ -24,12 +24,9 @@ reads each weight once a pass: at few tokens its weights are cold."""
 
 @dataclass(frozen=True)
 class Operand:
-    """A contiguous tensor that a call takes, of random numbers.
-
-    An ``input`` was just written, a ``weight`` (keys and values too) is what a model reads once a
-    pass, an ``output`` is written by the call. ``dtype`` is a compute type or ``bool``.
-    ``offset`` moves it so many elements past an aligned address.
-    """
+    """A contiguous tensor of random numbers that a call takes: an ``input`` was just written, a
+    ``weight`` (keys and values too) is what a model reads once a pass, an ``output`` is written by
+    the call. ``offset`` moves it so many elements past an aligned address."""
 
     role: Role
     shape: tuple[int, ...]
@@ -42,12 +39,8 @@ class Operand:
 
 
 class Operator(ABC):
-    """One kind of work whose speed depends on its dims.
-
-    ``dims`` are all dims, in the order that a reader expects. ``default_dims`` may be left out:
-    each takes a number, or the size of the dim named. ``flags`` are the allowed values of a flag,
-    the default first.
-    """
+    """One kind of work whose speed depends on its dims. ``default_dims`` may be left out: each
+    takes a number, or the size of the dim named. ``flags`` have their values, the default first."""
 
     name: str
     dims: tuple[str, ...]
@@ -98,9 +91,7 @@ def get(name: str) -> Operator:
 
 def canonical(point: Point) -> Point:
     """The point with every dim and flag of its operator spelt out, so that equal work is equal.
-
-    Raises :class:`MeasurementError` for a dim, size, dtype or flag that the operator does not take.
-    """
+    Raises :class:`MeasurementError` for what the operator does not take."""
     operator = get(point.operator)
     _check_names(operator, "dtype", [point.dtype], operator.dtypes)
     _check_names(operator, "dim", point.dims, operator.dims)

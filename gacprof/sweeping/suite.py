@@ -1,19 +1,5 @@
-"""Suites: axes to sweep, written as TOML.
-
-Each ``[[sweep]]`` table is one axis of one operator; lists of dims, dtypes and flags multiply out::
-
-    name = "mine"
-    budget_s = 55                          # optional: ends the sweep, whatever is undecided
-
-    [[sweep]]
-    operator = "linear"
-    axis = "K"
-    values = [107, { from = 96, to = 128, step = 8 }]
-    dims = { M = [1, 1024], N = 1024 }
-    dtype = "auto"                         # float16 on a GPU, float32 on a CPU
-    flags = { bias = false }
-    device = "cuda"                        # optional: only there
-"""
+"""Suites: axes to sweep, written as TOML (docs/sweeping.md). Each ``[[sweep]]`` table is one axis
+of one operator; lists of dims, dtypes and flags multiply out."""
 
 from __future__ import annotations
 
@@ -96,7 +82,6 @@ class Suite:
 
     @property
     def points(self) -> int:
-        """The number of points on all axes."""
         return sum(len(axis.sizes) for axis in self.axes)
 
 
@@ -116,12 +101,12 @@ def load_suite(name_or_path: str | Path, kind: str = "cuda") -> Suite:
         Names the file and the key at fault.
     """
     path = Path(name_or_path)
-    if str(name_or_path) in shipped_suites():
+    shipped = shipped_suites()
+    if str(name_or_path) in shipped:
         path = SUITES / f"{name_or_path}.toml"
     if not path.is_file():
-        raise MeasurementError(
-            f"there is no suite {name_or_path}: name a TOML file or {', '.join(shipped_suites())}"
-        )
+        names = ", ".join(shipped)
+        raise MeasurementError(f"there is no suite {name_or_path}: name a TOML file or {names}")
     try:
         table = read_table(path, SuiteTable)
         device = "cpu" if kind == "cpu" else "cuda"
