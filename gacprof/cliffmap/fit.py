@@ -38,8 +38,7 @@ STEP_ROUNDING = 1 / sqrt(12)
 NOISIER = 2.0
 """A slot whose own spread is larger than the curve's by this factor keeps its own."""
 CONTENDED = 0.5
-"""Where more of a curve's sizes have too few undisturbed calls, its times are those of the
-scheduler: all sizes look alike then, and nothing looks noisy."""
+"""Where more of a curve's sizes have too few undisturbed calls, all times are the scheduler's."""
 FLOOR_QUANTILE = 0.95
 """One pair in twenty of the same thing twice may differ by more than the floor."""
 MAX_DRIFT = 0.25
@@ -144,8 +143,15 @@ def slot_errors(residual: Floats, processes: Ints) -> Floats:
     spread = lower_spread(centred.reshape(-1, 1))
     spreads = lower_spread(centred)
     within = np.where(spreads > NOISIER * spread, spreads, spread) / np.sqrt(np.maximum(counts, 1))
-    apart = process_spreads(residual, processes)
-    freedom = max(1, len(np.unique(processes)) - 1)
+    numbers = np.unique(processes)
+    apart = np.zeros(len(counts))  # what each effect differs by between processes
+    if len(numbers) > 1:
+        effects = np.array(
+            [quantile_of_columns(residual[processes == p], QUARTILE) for p in numbers]
+        )
+        effects -= np.median(effects, axis=1, keepdims=True)
+        apart = np.std(effects, axis=0, ddof=1) / np.sqrt(len(numbers))
+    freedom = max(1, len(numbers) - 1)
     usual = np.median(apart) / (1 - 2 / (9 * freedom)) ** 1.5  # the median of χ, Wilson–Hilferty
     between = np.where(apart > NOISIER * usual, apart, usual)
     return np.where(counts >= FEWEST_CALLS, np.maximum(within, between), np.inf)
@@ -153,21 +159,9 @@ def slot_errors(residual: Floats, processes: Ints) -> Floats:
 
 def lower_spread(values: Floats) -> Floats:
     """The standard error of each column's lower quartile, times the root of its number of values:
-    √(¼·¾) over the density there, by the quantiles beside it (disturbance makes the upper ones
-    say nothing)."""
+    √(¼·¾) over the density there, by the quantiles beside it."""
     beside = quantile_of_columns(values, 0.4) - quantile_of_columns(values, 0.1)
     return QUARTILE_ERROR / NORMAL_BESIDE * beside
-
-
-def process_spreads(residual: Floats, processes: Ints) -> Floats:
-    """The standard error of each slot's effect by what it differs by between processes; 0 for a
-    single process."""
-    numbers = np.unique(processes)
-    if len(numbers) < 2:
-        return np.zeros(residual.shape[1])
-    effects = np.array([quantile_of_columns(residual[processes == p], QUARTILE) for p in numbers])
-    effects -= np.median(effects, axis=1, keepdims=True)
-    return np.asarray(np.std(effects, axis=0, ddof=1) / np.sqrt(len(numbers)))
 
 
 def quantile_of_columns(values: Floats, q: float) -> Floats:
@@ -192,9 +186,8 @@ def noise_floor(fits: Sequence[Fit]) -> float | None:
 
 
 def half_differences(fit: Fit) -> list[float]:
-    """Log differences of sizes and their replicates, each side from the other half of the
-    processes (of the blocks, where there is one process), as two sweeps of this length would
-    differ: a variance falls with the number of processes."""
+    """Log differences of sizes and their replicates, each side from the other half of the processes
+    (of the blocks, where there is one process), as two sweeps of this length would differ."""
     groups = fit.processes
     if len(np.unique(groups)) < 2:
         groups = np.arange(len(groups)) % 2

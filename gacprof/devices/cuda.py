@@ -1,9 +1,7 @@
 """A CUDA GPU as a device: a graph for each point, blocks that launch each graph once and wait once.
 
-Points are warmed up first: their rough times decide how many calls the graphs of an axis hold. One
-trace of all points of all axes names kernels before any capture, since tracers and graphs get in
-each other's way. The same steps run on a virtual GPU, whose kernels are real and whose times are
-nan.
+One trace of all points of all axes names kernels before any capture, since tracers and graphs get
+in each other's way. The same steps run on a virtual GPU, whose kernels are real and times nan.
 """
 
 from __future__ import annotations
@@ -50,15 +48,14 @@ HEAVY_INTENSITY = 100.0
 power cap, and what ran before decides the clock. As long a rest follows."""
 PATIENCE = 8
 """Throttled blocks in a row that count as disturbed; after them a session's clock is taken to be
-held down for good, and its times count again: all sizes of a block share it."""
+held down for good, and its times count again."""
 BURN_IN_S = 0.5
 """Work at first, until the clock has climbed."""
 BLOCK_WARM_UP_US, MAX_WARM_UPS = 8_000.0, 64
 """Work of a block's own before it is recorded, and the graphs that it takes at most: between blocks
-the host judges, and an idle GPU's clock falls (seen on an H100: to 345 MHz)."""
+an idle GPU's clock falls (seen on an H100: to 345 MHz)."""
 METER_CYCLES = (100_000, 500_000)
-"""Of the clock meter's spins: what starts and times them cancels in their difference of 200 µs at
-2 GHz, of which half a microsecond of an event is 0.3 %."""
+"""Of the clock meter's spins: what starts and times them cancels in their difference."""
 EMPTY_LAUNCHES = 21
 DITHER_US = 1.0
 """Lead-ins differ by up to this much from graph to graph: an event's tick (a microsecond on some
@@ -156,8 +153,7 @@ class CudaDevice:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """On this device and stream, without autograd and garbage collection; torch's TF32 switch
-        is left as it was."""
+        """On this device and stream; torch's TF32 switch is left as it was."""
         tf32 = torch.backends.cuda.matmul.allow_tf32
         try:
             with torch.cuda.stream(self._stream), torch.inference_mode(), no_collection():
@@ -171,8 +167,7 @@ class CudaDevice:
         self._other_memory.sum()
 
     def check(self) -> None:
-        """Raise where the CUDA context is spoilt: an illegal access or a failed assertion leaves it
-        unusable for the rest of the process, a refused call or a lack of memory does not."""
+        """Raise where an illegal access or a failed assertion has spoilt the CUDA context."""
         torch.cuda.synchronize(self.index)
         self._other_memory[:1].add_(0)
         torch.cuda.synchronize(self.index)
@@ -239,8 +234,7 @@ class CudaSession:
 
     def choose_run_length(self) -> None:
         """Choose how many calls each graph holds: the same for all, since the first call of a graph
-        costs more. As many as the shorter calls need, no more than the longest allow. Cold weights
-        get as much memory more."""
+        costs more. As many as the shorter calls need, no more than the longest allow."""
         times_us = sorted(self._rough_us.values())
         if not times_us or self._device.virtual:
             return

@@ -2,11 +2,10 @@
 
     before · sleep · event · r calls · event · rest
 
-Several calls, since events step by about half a microsecond. In a graph nothing but the device
-itself launches the calls, so that no launch gap of the host's is timed. What is timed is a kernel
-as a graph runs it: with about a microsecond in which the device starts it. Of one call that is
-its latency; of several the time of one among others, since kernels of sm90 may begin before their
-predecessor has ended (programmatic dependent launch).
+Several calls, since events step by about half a microsecond. No launch gap of the host's is timed,
+but about a microsecond in which the device starts a kernel. Of one call that is its latency; of
+several the time of one among others, since kernels of sm90 may begin before their predecessor has
+ended (programmatic dependent launch).
 """
 
 from __future__ import annotations
@@ -115,10 +114,9 @@ def captured(
 ) -> Callable[[], None]:
     """Capture a step in a CUDA graph and return what replays it on the current stream.
 
-    ``rewind`` leaves the state that a step starts from, in the memory that it was in. The step is
-    taken a few times first, for what it does once. Raises what the step or its capture raises.
-    What is returned holds the graph. Keep it as long as any that was captured beside it (see
-    :class:`TimedGraph`): streams come from a pool.
+    ``rewind`` leaves the state that a step starts from, in the memory that it was in. Raises what
+    the step or its capture raises. What is returned holds the graph. Keep it as long as any that
+    was captured beside it (see :class:`TimedGraph`): streams come from a pool.
     """
     with torch.cuda.device(device):
         stream = torch.cuda.Stream()

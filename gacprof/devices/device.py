@@ -18,13 +18,9 @@ UNTRACED = "GACPROF_UNTRACED"
 
 @dataclass(frozen=True)
 class BlockTimes:
-    """What a block gave.
-
-    ``times_us`` are microseconds of a call of each point, in the order asked for; nan where it
-    failed, lost its core or was throttled, and on a virtual GPU. ``slot_us`` is how long one place
-    of the block took with all that is done around its call. ``conditions`` are those of
-    :class:`gacprof.core.points.Block`.
-    """
+    """What a block gave: ``times_us`` are microseconds of a call of each point, in the order asked
+    for; nan where it failed, lost its core or was throttled, and on a virtual GPU. ``slot_us`` is
+    how long one place of the block took with all that is done around its call."""
 
     times_us: Sequence[float]
     slot_us: float
@@ -32,8 +28,7 @@ class BlockTimes:
 
 
 class Session(Protocol):
-    """Points with operands allocated, ready to be called in any order. An index is a point's place
-    in the sequence that was prepared."""
+    """Points ready to be called in any order, by their index in the sequence that was prepared."""
 
     @property
     def failures(self) -> Mapping[int, str]:
@@ -55,16 +50,16 @@ class Device(Protocol):
         """The device and the software that drives it."""
 
     def prepare(self, axes: Sequence[Sequence[Point]]) -> Sequence[Session]:
-        """Allocate, warm up and, on a GPU, trace and capture the points of each axis, a session for
-        each. A point that cannot be is in its session's ``failures``."""
+        """Prepare the points of each axis, a session for each. A point that cannot be is in its
+        session's ``failures``."""
 
     def close(self) -> None:
         """Release the device and its sessions."""
 
 
 class Current:
-    """The point that a device is at: its place among all points that it was asked to prepare. The
-    parent process reads it, to see which point was running when a worker died."""
+    """The point that a device is at: its place among all points that it was asked to prepare. A
+    worker's parent reads it, to see which point was running when the worker died."""
 
     value: int = UNKNOWN
 

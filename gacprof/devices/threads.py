@@ -1,9 +1,8 @@
 """One core for each compute thread, and how long each waited for it, while something is timed.
 
-A parallel kernel is as slow as its slowest thread, and the scheduler may put two on one core for
-seconds: a product of 0.3 ms then takes 8. Without binding and the scheduler's account of waits two
-sweeps agree to 14 to 28 %, with both to 1 %. Binding needs no privilege; where the system permits
-it (root, CAP_SYS_NICE) these threads also come before other programs.
+The scheduler may put two threads on one core for seconds: a product of 0.3 ms then takes 8. Without
+binding and the scheduler's account of waits two sweeps agree to 14 to 28 %, with both to 1 %. Where
+the system permits it (root, CAP_SYS_NICE) these threads also come before other programs.
 """
 
 from __future__ import annotations
@@ -43,9 +42,8 @@ class ComputeThreads:
                 self._accounts.append(os.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY))
 
     def waits_ns(self) -> list[int]:
-        """Time for which each thread was ready but had no core, since it began (Linux,
-        Documentation/scheduler/sched-stats.rst); without accounts a time slice for each core that
-        the system took from the process."""
+        """Time for which each thread was ready but had no core (Linux, sched-stats.rst); without
+        accounts a time slice for each core that the system took from the process."""
         with suppress(OSError, ValueError, IndexError):
             if self._accounts:
                 return [int(os.pread(account, 80, 0).split()[1]) for account in self._accounts]

@@ -1,6 +1,5 @@
 """A device in a worker process: a point that kills it or takes too long is a failure, the process
-is replaced, and the other points go on. Addresses, caches and the placement of threads differ
-between processes: a sweep opens several such devices, one after another, to see that too."""
+is replaced, and the other points go on."""
 
 from __future__ import annotations
 
@@ -34,8 +33,8 @@ SURROUNDINGS = {
     "TORCHINDUCTOR_COMPILE_THREADS": "1",
 }
 """The worker's environment, read when torch is loaded. GNU OpenMP's threads spin for 1 ms, longer
-than the gap between two products and shorter than a time slice, and then wait asleep. oneDNN and
-PyTorch's layer above it keep the kernels of all shapes of a sweep."""
+than the gap between two products, and then wait asleep. oneDNN and PyTorch's layer above it keep
+the kernels of all shapes of a sweep."""
 
 
 class WorkerLost(Exception):  # noqa: N818 - no error of a user's
@@ -149,15 +148,12 @@ class IsolatedDevice:
 
 
 class RemoteSession:
-    """Points prepared in the worker, and in the next one without those that failed.
-
-    ``sent`` are the indices of points that the worker has, in its order; ``first_place`` is that of
-    the first among all that the worker was asked to prepare.
-    """
+    """Points prepared in the worker, and in the next one without those that failed. ``sent`` are
+    the indices of those that the worker has; ``first_place`` is that of the first among all that it
+    was asked to prepare."""
 
     def __init__(self, device: IsolatedDevice, number: int, points: Sequence[Point]) -> None:
-        self._device, self.points = device, points
-        self.number = number
+        self._device, self.number, self.points = device, number, points
         self.failures: dict[int, str] = {}
         self.kernels_by_index: dict[int, tuple[KernelRun, ...]] = {}
         self.sent: list[int] = []
@@ -224,22 +220,19 @@ def serve(pipe: Connection, current: Any, name: str, modules: Sequence[str], tra
         sessions: dict[int, Session] = {}
         while True:
             action, content = pipe.recv()
-            pipe.send(_act(device, sessions, action, content))
+            if action == "prepare":
+                prepared = device.prepare([points for _, points in content])
+                answers = []
+                for (number, points), session in zip(content, prepared, strict=True):
+                    sessions[number] = session
+                    kernels = [session.kernels(index) for index in range(len(points))]
+                    answers.append((dict(session.failures), kernels))
+                pipe.send(answers)
+            else:
+                number, order = content
+                block = sessions[number].time_block(order)
+                pipe.send((block, dict(sessions[number].failures)))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # the parent has ended
     except Exception as error:  # torch and operators may raise anything
         pipe.send(MeasurementError(first_line(error)))
-
-
-def _act(device: Any, sessions: dict[int, Session], action: str, content: Any) -> Any:
-    """The answer to a request, as :class:`IsolatedDevice` and its sessions make them."""
-    if action == "prepare":
-        prepared = device.prepare([points for _, points in content])
-        answers = []
-        for (number, points), session in zip(content, prepared, strict=True):
-            sessions[number] = session
-            kernels = [session.kernels(index) for index in range(len(points))]
-            answers.append((dict(session.failures), kernels))
-        return answers
-    number, order = content
-    return sessions[number].time_block(order), dict(sessions[number].failures)

@@ -1,15 +1,7 @@
 """A function of yours as an operator: its cliffs, by the same blocks as any other's.
 
-::
-
-    @gacprof.operator(x=("M", "K"), w=("N", "K"))
-    def gelu_linear(x, w):
-        return torch.nn.functional.gelu(x @ w.T)
-
-    axis = gelu_linear.over("K", range(64, 257), M=256, N=1024)
-
-A device allocates the operands. Put the function at the top level of a module or of a script whose
-work stands under ``if __name__ == "__main__"``: worker processes import it from there.
+Put the function at the top level of a module or of a script whose work stands under
+``if __name__ == "__main__"``: worker processes import it from there.
 """
 
 from __future__ import annotations
@@ -85,7 +77,11 @@ def operator(
     flops: Callable[..., int] = lambda **dims: 0,
     **shapes: Shape,
 ) -> Callable[[Callable[..., Any]], OwnOperator]:
-    """Make a function of tensors an operator that suites know by its name.
+    """Make a function of tensors an operator that suites know by its name::
+
+        @gacprof.operator(x=("M", "K"), w=("N", "K"))
+        def gelu_linear(x, w):
+            return torch.nn.functional.gelu(x @ w.T)
 
     Parameters
     ----------
