@@ -29,8 +29,7 @@ MULTIPLES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 FEWEST_MULTIPLES = 3
 """A multiple is judged if at least this many of its multiples were measured."""
 MIN_SAVING = 0.05
-"""The share of time that a larger multiple must save to be worth having fewer sizes (our
-choice)."""
+"""The share of time that a larger multiple must save to be worth its fewer sizes (our choice)."""
 FAMILY_LEVEL = 0.003
 """The chance that noise makes any cliff of a curve, all its edges together."""
 ASSUMED_FLOOR = 0.05
@@ -186,8 +185,7 @@ def run_warnings(run: Run, fits: Sequence[Fit]) -> list[MapWarning]:
 
 
 def kernel_summary(names: Sequence[str]) -> str:
-    """The kernels of one call as a map names them: family, template, instruction and alignment,
-    without tile and schedule."""
+    """The kernels of one call as a map names them, without tile and schedule."""
     parts = []
     for group in attach(names):
         padded = "padded " if any(kernel.role != "copy" for kernel in group.before) else ""
@@ -198,8 +196,7 @@ def kernel_summary(names: Sequence[str]) -> str:
 
 def best_multiple(verdicts: Sequence[SizeVerdict]) -> int | None:
     """The smallest multiple than which no larger one saves over :data:`MIN_SAVING`, by the mean
-    penalty that its multiples surely have. None where too few sizes are decided; 1 where rounding
-    gains nothing."""
+    penalty that its multiples surely have. None where too few sizes are decided."""
     decided = [v for v in verdicts if v.verdict in ("safe", "misaligned")]
     lows = {v.size: v.penalty.low for v in verdicts if v.penalty is not None}
     left: dict[int, float] = {}

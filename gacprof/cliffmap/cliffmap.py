@@ -210,8 +210,7 @@ class CliffMap:
         return {}
 
     def _table(self, uses: Sequence[Use]) -> dict[int, SizeVerdict]:
-        """All sizes that these uses can be judged at, ascending, with their verdicts. Dims of equal
-        uses share a table."""
+        """The verdicts on all sizes of these uses, ascending. Dims of equal uses share a table."""
         weights: dict[tuple[Axis, Side], float] = {}
         curves: dict[Axis, Curve] = {}
         for use in uses:

@@ -177,8 +177,7 @@ def quantile_of_columns(values: Floats, q: float) -> Floats:
 
 
 def noise_floor(fits: Sequence[Fit]) -> float | None:
-    """The relative difference that a point and its replicate stay within in 19 of 20 cases; None
-    without replicates that were called often enough."""
+    """The relative difference that a point and its replicate stay within in 19 of 20 cases."""
     differences = [*chain.from_iterable(map(half_differences, fits))]
     if not differences:
         return None

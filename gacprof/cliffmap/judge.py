@@ -30,8 +30,7 @@ VECTOR_STEPS = (8, 16, 32)
 """Sizes that the next larger kernel or vector load may ask for: 16 bytes of a 16-bit type, of an
 8-bit type, and AMX's 32 elements of K in bfloat16."""
 WIDEST_GAP = 1.25
-"""A size further than this ratio from all others is compared with none (our choice: the best larger
-size, had it been measured, might be that much larger and take less)."""
+"""A size further than this ratio from all others is compared with none (our choice)."""
 
 NOT_MEASURED = "too few undisturbed blocks or processes, or the sweep did not end: go on with it"
 NOT_COMPARABLE = "the sizes that it could be padded to were not all measured"
@@ -93,8 +92,7 @@ def verdict_of(penalty: Interval, tolerance: float) -> Verdict:
 
 
 def is_supported(verdict: SizeVerdict, tolerance: float) -> bool:
-    """Return whether a latency is a time, and a penalty bears out its verdict. Only a decided one
-    needs a penalty."""
+    """Return whether a latency is a time, and a penalty bears out a decided verdict."""
     borne_out = verdict_of(verdict.penalty or Interval(0.0, 0.0, inf), tolerance)
     is_time = verdict.latency_us is None or 0 < verdict.latency_us.low < inf
     return is_time and verdict.verdict in (borne_out, "undecided", "unknown")

@@ -57,8 +57,7 @@ class PointRecords:
 
 
 class BlockRow(BaseModel, strict=True):
-    """A block as it stands in a file. ``block`` counts the blocks of a run; older journals do
-    not."""
+    """A block as it stands in a file. Older journals do not count them."""
 
     block: float = math.inf
     axis: str
@@ -152,8 +151,7 @@ class RunWriter(RunFolder):
         return cls(folder)
 
     def append(self, block: Block) -> None:
-        """Keep a block: on return a kill of the sweep loses it no more. The folder's map, of the
-        blocks before it, goes."""
+        """Keep a block, whatever kills the sweep later. The map of the blocks before it goes."""
         (self.path / MAP_FILE).unlink(missing_ok=True)
         row = {"block": sum(map(len, self._blocks.values())), **asdict(block)}
         with (self.path / JOURNAL).open("a", encoding="utf-8") as journal:
@@ -217,8 +215,7 @@ def read_folded(path: Path) -> list[BlockRow]:
 
 
 def read_journal(path: Path) -> list[BlockRow]:
-    """Read the blocks of a journal; none where it is missing. A last line that is torn by a kill,
-    or under way just now, is left out."""
+    """Read the blocks of a journal, without a last line that is torn or under way just now."""
     with refusing_damage(path), suppress(FileNotFoundError):
         *lines, _ = path.read_bytes().split(b"\n")
         return [BlockRow.model_validate_json(line) for line in lines]

@@ -55,6 +55,7 @@ class CpuSession:
         self._first_place = device.prepared_points
         device.prepared_points += len(points)
         self.failures: dict[int, str] = {}
+        self.kernels: dict[int, tuple[KernelRun, ...]] = {}  # not known
         self._calls: dict[int, Callable[..., Any]] = {}
         with torch.inference_mode():
             for index, point in enumerate(points):
@@ -113,6 +114,3 @@ class CpuSession:
             return math.nan, 0.0
         end = clock()
         return (end - begin) / 1e3, device.threads.longest_wait_us(before)
-
-    def kernels(self, index: int) -> tuple[KernelRun, ...]:
-        return ()  # not known

@@ -69,8 +69,7 @@ def set_precision(point: Point) -> None:
 
 
 class CudaDevice:
-    """One GPU and one stream that all work is on. Needs torch 2.9 or later, whose graphs record
-    timing events. Raises :class:`MeasurementError` where there is no such GPU."""
+    """One GPU and one stream that all work is on."""
 
     def __init__(self, index: int = 0) -> None:
         if not torch.cuda.is_available() or index >= torch.cuda.device_count():
@@ -121,7 +120,7 @@ class CudaDevice:
             for (session, index), runs in zip(traced, kernels, strict=True):
                 if self.virtual:
                     runs = tuple(replace(run, us=math.nan) for run in runs)
-                session.kernels_by_index[index] = runs
+                session.kernels[index] = runs
             for session, index in steps:
                 session.attempt(index, partial(session.capture, occurrence=0))
         self.current.value = UNKNOWN
@@ -190,14 +189,13 @@ class CudaSession:
         self._calls: dict[int, Callable[..., Any]] = {}
         self._calls_per_graph = 1
         self._rough_us: dict[int, float] = {}
-        self.kernels_by_index: dict[int, tuple[KernelRun, ...]] = {}
+        self.kernels: dict[int, tuple[KernelRun, ...]] = {}
         self._graphs: dict[tuple[int, int], TimedGraph] = {}
         self._dither = random.Random(self._first_place)
         self._throttled_blocks = 0
 
     def attempt(self, index: int, step: Callable[[int], None]) -> None:
-        """Take a step of preparing a point; where it raises, the point is a failure. Raises where
-        the device is unusable afterwards."""
+        """Take a step of preparing a point, which is a failure where it raises."""
         if index in self.failures:
             return
         self._device.current.value = self._first_place + index
@@ -324,6 +322,3 @@ class CudaSession:
             return slot_us, False
         self._throttled_blocks += 1
         return slot_us, self._throttled_blocks <= PATIENCE
-
-    def kernels(self, index: int) -> tuple[KernelRun, ...]:
-        return self.kernels_by_index.get(index, ())

@@ -74,15 +74,13 @@ class TimedGraph:
         return self._start.elapsed_time(self._end) * 1e3
 
     def call_us(self, constant_us: float) -> float:
-        """Microseconds of one call of the latest launch, where events alone take ``constant_us``;
-        nan where they took no more."""
+        """Microseconds of one call of the latest launch; nan where events alone took as long."""
         us = (self.elapsed_us() - constant_us) / len(self._calls)
         return round(us, DIGITS) if us > 0 else math.nan
 
 
 def rough_us(call: Callable[[], Any], enqueue_us: float) -> float:
-    """About how long a call takes, launched by the host while the device sleeps; ``enqueue_us`` is
-    what the host needs to enqueue it."""
+    """About how long a call takes that the host enqueues, in so long, while the device sleeps."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     sleep(min(MAX_SLEEP_US, 20.0 + 2 * ROUGH_CALLS * enqueue_us))
     start.record()

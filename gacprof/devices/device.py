@@ -34,12 +34,13 @@ class Session(Protocol):
     def failures(self) -> Mapping[int, str]:
         """One line for each point that cannot be called, by index; it may grow with each block."""
 
+    @property
+    def kernels(self) -> Mapping[int, tuple[KernelRun, ...]]:
+        """Kernels that one call launches, in order, by index; none where not known."""
+
     def time_block(self, order: Sequence[int]) -> BlockTimes:
         """Time a call of each of these points, in this order. An index that stands twice is an A/A
         replicate: its second call has its operands at another address."""
-
-    def kernels(self, index: int) -> tuple[KernelRun, ...]:
-        """Kernels that one call launches, in order; empty where not known."""
 
 
 class Device(Protocol):
@@ -50,8 +51,7 @@ class Device(Protocol):
         """The device and the software that drives it."""
 
     def prepare(self, axes: Sequence[Sequence[Point]]) -> Sequence[Session]:
-        """Prepare the points of each axis, a session for each. A point that cannot be is in its
-        session's ``failures``."""
+        """Prepare the points of each axis, a session for each."""
 
     def close(self) -> None:
         """Release the device and its sessions."""
@@ -71,8 +71,7 @@ def first_line(error: BaseException) -> str:
 
 
 def device_name(name: str = "auto") -> str:
-    """``cpu`` or ``cuda:0`` and so on; ``auto`` is the first GPU, else the CPU. Raises
-    :class:`MeasurementError` for another name."""
+    """``cpu`` or ``cuda:0`` and so on; ``auto`` is the first GPU, else the CPU."""
     import torch
 
     if name == "auto":
@@ -86,9 +85,8 @@ def device_name(name: str = "auto") -> str:
 
 
 def open_device(name: str = "auto", isolated: bool = False) -> Device:
-    """Open ``cpu``, ``cuda``, ``cuda:1``, or ``auto``: the first GPU, else the CPU. ``isolated`` is
-    in a worker process, which is replaced when a point kills it. Raises :class:`MeasurementError`
-    for a device that is not there."""
+    """Open a device by its name (:func:`device_name`); ``isolated`` in a worker process, which is
+    replaced when a point kills it. Raises :class:`MeasurementError` for one that is not there."""
     name = device_name(name)
     if isolated:
         from gacprof.devices.worker import IsolatedDevice

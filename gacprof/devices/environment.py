@@ -99,8 +99,7 @@ def _first_match(pattern: str, text: str) -> str:
 
 
 def _loaded_version(library: str, function: str) -> str:
-    """The result of ``size_t function(void)`` of a library that this process has loaded, as
-    ``130100``; empty where it is not loaded."""
+    """The result of ``size_t function(void)`` of a loaded library, such as ``130100``."""
     try:
         loaded = _first_match(rf"(/\S*{library}\.so\S*)", Path("/proc/self/maps").read_text())
         version = getattr(ctypes.CDLL(loaded), function)

@@ -28,8 +28,7 @@ PAGE = 4096
 REPLICATE_OFFSET = 9 * PAGE + 1024
 """Bytes: other pages and other cache sets, aligned to 512 bytes as CUDA's allocator does."""
 GROWTH = 2
-"""Factor by which memory grows that is too small. Views keep what it grew from: all of these
-together are at most as large again."""
+"""Factor by which memory grows. Views keep what it grew from: together at most as large again."""
 MAX_SHARE = 0.25
 """Limit of a call's operands and result, as a share of the device's memory."""
 PATTERN_ELEMENTS = (1 << 16) + 1
@@ -84,8 +83,7 @@ class Arena:
 
 
 class Arenas:
-    """Memory for operands on a device of ``memory_bytes``: an arena for each place in a call and
-    each dtype."""
+    """Memory for operands on a device: an arena for each place in a call and each dtype."""
 
     def __init__(self, device: torch.device, memory_bytes: int) -> None:
         self._device, self._memory_bytes = device, memory_bytes
@@ -105,8 +103,7 @@ class Arenas:
             self._arena(place, operand).reserve(operand.nbytes + reuse)
 
     def bind(self, point: Point, call: Callable[..., Any], *, replicate: bool) -> BoundCall:
-        """The point's call on views of this memory, cold weights on others each time. Reserve it
-        first for all points that are to be compared."""
+        """The point's call on views of this memory, which is reserved; cold weights' move on."""
         tensors = []
         for place, operand in enumerate(operators.get(point.operator).operands(point)):
             arena = self._arena(place, operand)

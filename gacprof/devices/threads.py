@@ -32,18 +32,17 @@ MAX_WATCHED = 8
 
 
 class ComputeThreads:
-    """The scheduler's accounts of torch's compute threads. ``bound``: each has its own core."""
+    """The scheduler's accounts of torch's compute threads."""
 
-    def __init__(self, threads: Sequence[int], bound: bool) -> None:
-        self.bound = bound
+    def __init__(self, threads: Sequence[int]) -> None:
         self._accounts: list[int] = []
         for thread in threads[:MAX_WATCHED]:
             with suppress(OSError):  # not Linux, or a kernel that keeps no such account
                 self._accounts.append(os.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY))
 
     def waits_ns(self) -> list[int]:
-        """Time for which each thread was ready but had no core (Linux, sched-stats.rst); without
-        accounts a time slice for each core that the system took from the process."""
+        """Time for which each thread was ready but had no core; without accounts a time slice for
+        each core that the system took from the process."""
         with suppress(OSError, ValueError, IndexError):
             if self._accounts:
                 return [int(os.pread(account, 80, 0).split()[1]) for account in self._accounts]
@@ -68,14 +67,13 @@ def lost_core(times_us: Sequence[float], waits_us: Sequence[float]) -> list[bool
 @contextmanager
 def bound_threads() -> Iterator[ComputeThreads]:
     """Bind each of torch's compute threads to a core of its own, before other programs; none where
-    there are fewer cores than threads, or where they cannot be identified."""
+    there are fewer cores than threads."""
     cores: list[int] = []
     with suppress(AttributeError):  # not Linux
         cores = sorted(os.sched_getaffinity(0))
     threads = compute_threads()
-    bound = 0 < len(threads) <= len(cores)
-    watched = ComputeThreads(threads or [threading.get_native_id()], bound)
-    pairs = list(zip(threads, cores, strict=False)) if bound else []
+    watched = ComputeThreads(threads or [threading.get_native_id()])
+    pairs = list(zip(threads, cores, strict=False)) if len(threads) <= len(cores) else []
     try:
         for thread, core in pairs:
             _place(thread, {core}, niceness=PRIORITY, instead_of=0)

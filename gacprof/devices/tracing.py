@@ -39,11 +39,8 @@ since attaching it again crashes where there are CUDA graphs."""
 
 
 def traced_kernels(calls: Sequence[Callable[[], object]]) -> list[tuple[KernelRun, ...]]:
-    """Trace one call of each and return its kernels in the order of their launches.
-
-    Empty where a call raises, launches nothing, or where some of its kernels were not seen in any
-    of :data:`ATTEMPTS` sessions: a part of them would be taken for all.
-    """
+    """Trace one call of each and return its kernels in the order of their launches: none where it
+    raises, or where some were not seen in any of :data:`ATTEMPTS` sessions."""
     kernels: list[tuple[KernelRun, ...]] = [()] * len(calls)
     for _ in range(ATTEMPTS):
         missing = [index for index, runs in enumerate(kernels) if not runs]
@@ -56,8 +53,7 @@ def traced_kernels(calls: Sequence[Callable[[], object]]) -> list[tuple[KernelRu
 
 
 def session_events(calls: Sequence[Callable[[], object]]) -> Sequence[Any]:
-    """Events of one session in which every call is made once, under a label; none where nothing
-    can be traced."""
+    """Events of one session in which every call is made once, under a label."""
     for name, value in KINETO_SETTINGS.items():
         os.environ.setdefault(name, value)
     if os.environ.get(UNTRACED):
@@ -78,8 +74,7 @@ def session_events(calls: Sequence[Callable[[], object]]) -> Sequence[Any]:
 
 
 def kernels_by_label(events: Sequence[Any], count: int) -> list[tuple[KernelRun, ...]]:
-    """Return the kernels launched within each of ``count`` labels; none of a label where a launch
-    lacks its kernel."""
+    """Return the kernels launched within each label; none where a launch lacks its kernel."""
     labels: list[tuple[int, int, int]] = []
     called_ns: dict[int, int] = {}  # by correlation id, when the host called for it
     launches: set[int] = set()

@@ -92,7 +92,7 @@ class IsolatedDevice:
         answers = self.request("prepare", content, sum(len(points) for _, points in content))
         for session, (failures, kernels) in zip(sessions, answers, strict=True):
             session.add(failures)
-            session.kernels_by_index = dict(zip(session.sent, kernels, strict=True))
+            session.kernels = {session.sent[place]: runs for place, runs in kernels.items()}
             session.generation = self.generation
 
     def request(self, action: str, content: Any, calls: int) -> Any:
@@ -149,13 +149,12 @@ class IsolatedDevice:
 
 class RemoteSession:
     """Points prepared in the worker, and in the next one without those that failed. ``sent`` are
-    the indices of those that the worker has; ``first_place`` is that of the first among all that it
-    was asked to prepare."""
+    the indices of those that it has, ``first_place`` that of the first among all it prepared."""
 
     def __init__(self, device: IsolatedDevice, number: int, points: Sequence[Point]) -> None:
         self._device, self.number, self.points = device, number, points
         self.failures: dict[int, str] = {}
-        self.kernels_by_index: dict[int, tuple[KernelRun, ...]] = {}
+        self.kernels: dict[int, tuple[KernelRun, ...]] = {}
         self.sent: list[int] = []
         self.first_place = 0
         self.generation = -1
@@ -200,13 +199,9 @@ class RemoteSession:
             times_us[place] = us
         return BlockTimes(times_us, block.slot_us, block.conditions)
 
-    def kernels(self, index: int) -> tuple[KernelRun, ...]:
-        return self.kernels_by_index.get(index, ())
-
 
 def serve(pipe: Connection, current: Any, name: str, modules: Sequence[str], traced: bool) -> None:
-    """Open the device and answer requests until the pipe closes. What a device raises is the last
-    answer; points that fail by themselves are in their session's failures."""
+    """Open the device and answer requests until the pipe closes, or the device raises."""
     if not traced:
         os.environ[UNTRACED] = "1"
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
@@ -222,12 +217,8 @@ def serve(pipe: Connection, current: Any, name: str, modules: Sequence[str], tra
             action, content = pipe.recv()
             if action == "prepare":
                 prepared = device.prepare([points for _, points in content])
-                answers = []
-                for (number, points), session in zip(content, prepared, strict=True):
-                    sessions[number] = session
-                    kernels = [session.kernels(index) for index in range(len(points))]
-                    answers.append((dict(session.failures), kernels))
-                pipe.send(answers)
+                sessions |= {number: s for (number, _), s in zip(content, prepared, strict=True)}
+                pipe.send([(dict(s.failures), dict(s.kernels)) for s in prepared])
             else:
                 number, order = content
                 block = sessions[number].time_block(order)

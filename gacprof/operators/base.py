@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 Role = Literal["input", "weight", "output"]
 
 CACHE: tuple[Flag, ...] = ("warm", "cold")
-"""Values of the flag ``cache``: whether weights are in the cache when a call reads them. A model
-reads each weight once a pass: at few tokens its weights are cold."""
+"""Values of the flag ``cache``: whether weights are in the cache when a call reads them."""
 
 
 @dataclass(frozen=True)

@@ -27,20 +27,17 @@ MIN_BLOCKS = 12
 MAX_BLOCKS = 400
 """Of a curve that stays undecided."""
 FINEST = 0.004
-"""Half the width of penalties' intervals (the median) from which more blocks decide nothing that
-matters: a fifth of the tolerance."""
+"""Half the median width of penalties' intervals that ends a curve: a fifth of the tolerance."""
 REPLICATES = 0.25
 """The share of sizes that have a hidden A/A replicate."""
 MIN_REPLICATES = 4
 BLOCK_US = 50_000
-"""A block is as long as the machine's state holds. Blocks of more calls take turns through the
-sizes."""
+"""A block is as long as the machine's state holds; longer ones take turns through the sizes."""
 MIN_CALLS = 12
 """Of a block, however long they take."""
 
 Progress = Callable[[int, int, float], None]
-"""Called before each turn with the curves that need no more blocks, all curves, and the share of
-the budget that is spent."""
+"""Called before each turn with decided curves, all curves, and the share of the budget spent."""
 
 
 def measure(
@@ -97,14 +94,12 @@ class ProcessTurns:
         for curve, session in zip(curves, sessions, strict=True):
             axis = curve.axis
             self._sessions[axis.key] = session
-            runs = {size: session.kernels(i) for i, size in enumerate(axis.sizes)}
-            kernels = {size: kernels for size, kernels in runs.items() if kernels}
+            kernels = {axis.sizes[index]: runs for index, runs in session.kernels.items() if runs}
             run.record_points(axis, kernels, failures_of(axis, session))
         run.save_points()
 
     def take(self, part: int, parts: int) -> bool:
-        """Measure a block of each curve that needs one in the ``part``-th of ``parts`` processes,
-        in random order; False where none does."""
+        """Measure a block of each curve that needs one, in random order; False where none does."""
         open_curves = []
         for curve in self._curves:
             failed = self._sessions[curve.axis.key].failures
@@ -133,8 +128,7 @@ def failures_of(axis: Axis, session: Session) -> Mapping[int, str]:
 
 @dataclass
 class CurveSchedule:
-    """An axis under measurement, with its blocks so far; ``slot_us`` is what a call took of the
-    last block's time."""
+    """An axis under measurement; ``slot_us`` is what a call took of the last block's time."""
 
     axis: Axis
     blocks: list[Block] = field(default_factory=list)
@@ -177,8 +171,8 @@ class CurveSchedule:
         return not self.decided and self.count() < MAX_BLOCKS * part / parts
 
     def check(self, process: int) -> None:
-        """Judge the curve as it is now: it is decided where no size is left undecided that more
-        blocks could decide, or penalties are known finely enough."""
+        """Judge the curve: it is decided where more blocks could decide no other size, or penalties
+        are known finely enough."""
         self.checks += 1
         self.checked_process = process
         fit = fit_blocks(self.blocks)

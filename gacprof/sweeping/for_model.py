@@ -38,8 +38,7 @@ def suite_for_model(
     window: float = 0.25,
     tp: int = 1,
 ) -> Suite:
-    """Every product of a checkpoint, and the sizes that its dims could become. Its options are
-    those of :func:`gacprof.sweep`."""
+    """Every product of a checkpoint, and the sizes that its dims could become."""
     counts = dict.fromkeys(tokens or DEFAULT_TOKENS, 1.0)
     products = Products(inventory, counts, tp, dtype)
     axes = []
@@ -92,8 +91,8 @@ def suite_for_ranks(
 
 
 def uses_beside_neighbours(products: Products, dim: Dim) -> Iterator[Use]:
-    """Yield the dim's uses beside its coupled dims as stored, and padded as diagnosing and planning
-    take them to be. An aligned dim is asked to change by nothing but its neighbours: as stored."""
+    """Yield the dim's uses beside its coupled dims as stored, and for an unaligned dim padded, as
+    diagnosing and planning take them to be."""
     yield from products.uses_of(dim)
     if dim.size % ALIGNED:
         for multiple in PADDED_TO:
@@ -111,8 +110,7 @@ def sizes_around(dim: Dim, window: float, tp: int = 1) -> list[int]:
 
 
 def sizes_near(size: int, window: float) -> set[int]:
-    """``size`` and the nearest multiples of each step on either side, within ±``window`` (a
-    fraction)."""
+    """``size`` and the nearest multiples of each step on either side, within a fraction of it."""
     steps = STEPS_OF_ALIGNED if size % 64 == 0 and size >= LARGE else STEPS
     sizes = {size}
     for step, count in steps.items():
@@ -138,8 +136,7 @@ def axes_of_use(use: Use, sizes: Sequence[int]) -> list[Axis]:
 def linear_axis(
     dim: str, sizes: Sequence[int], shape: Mapping[str, int], dtype: str, bias: bool
 ) -> Axis:
-    """An axis of a product, its weights cold: they do not stay in cache from one layer's turn to
-    the next."""
+    """An axis of a product, its weights cold: other layers' come between two uses."""
     fixed = {name: size for name, size in shape.items() if name != dim}
     flags: dict[str, Flag] = {"bias": bias, "cache": "cold"}
     return complete_axis(Axis("linear", dim, tuple(sorted(set(sizes))), fixed, dtype, flags))

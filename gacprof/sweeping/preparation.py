@@ -17,9 +17,8 @@ from gacprof.sweeping.engine import CurveSchedule
 
 @dataclass(frozen=True)
 class Preparation:
-    """Of each process: ``captures`` are CUDA graphs; ``cudnn_plans`` are the most attention calls
-    that cuDNN plans first (0.44 s each on a B200, FunASR#3704); ``memory_bytes`` is the most that
-    operands take."""
+    """Of each process: CUDA graphs, the most attention calls that cuDNN plans first (0.44 s each on
+    a B200, FunASR#3704), and the most that operands take."""
 
     captures: int
     cudnn_plans: int

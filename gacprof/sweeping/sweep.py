@@ -16,7 +16,7 @@ from gacprof.cliffmap.run_folder import RunHeader, RunWriter
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Environment
 from gacprof.devices.device import open_device
-from gacprof.sweeping.engine import Progress, measure, require_budget
+from gacprof.sweeping.engine import measure, require_budget
 from gacprof.sweeping.for_model import suite_for_model, suite_for_ranks
 from gacprof.sweeping.preparation import Preparation, preparation
 from gacprof.sweeping.suite import Suite, load_suite
@@ -119,7 +119,7 @@ def sweep(
             lambda: devices.pop() if devices else open_device(name, isolated=True),
             budget_s=budget_s or measured.budget_s,
             started=started,
-            progress=terminal_progress(),
+            progress=show_progress,
         )
         blocks = [*chain.from_iterable(map(run.blocks, run.axes))]
         calls = sum(len(block.order) for block in blocks)
@@ -137,26 +137,21 @@ def open_run(folder: Path, suite: Suite, environment: Environment, resume: bool)
     run = RunWriter(folder)
     if run.axes != suite.axes:
         raise MeasurementError(f"{folder} is a run of other axes: name another folder")
-    before, now = (
-        replace(e, facts={name: fact for name, fact in e.facts.items() if name in CONDITIONS})
-        for e in (run.environment, environment)
-    )
-    if before != now:
+    devices = []
+    for device in (run.environment, environment):
+        facts = {name: fact for name, fact in device.facts.items() if name in CONDITIONS}
+        devices.append(replace(device, facts=facts))
+    if devices[0] != devices[1]:
         raise MeasurementError(
-            f"{folder} was measured on {before.name} with another stack, threads or power limit: "
-            "name another folder"
+            f"{folder} was measured on {devices[0].name} with another stack, threads or power "
+            "limit: name another folder"
         )
     return run
 
 
-def terminal_progress() -> Progress:
-    """A line on standard error, rewritten as the sweep goes on; nothing where that is a file."""
-    if not sys.stderr.isatty():
-        return lambda done, curves, spent: None
-
-    def show(done: int, curves: int, spent: float) -> None:
+def show_progress(done: int, curves: int, spent: float) -> None:
+    """Rewrite a line on standard error; nothing where that is a file."""
+    if sys.stderr.isatty():
         budget = f", {spent:.0%} of the budget" if spent else ""
         text = f"\r{done} of {curves} curves are decided{budget} "
         print(text, end="", file=sys.stderr, flush=True)
-
-    return show

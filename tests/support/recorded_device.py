@@ -24,6 +24,10 @@ class RecordedSession:
             for index, point in enumerate(self._points)
             if point.key in device.refused
         }
+        self.kernels = {
+            index: tuple(KernelRun(name, math.nan) for name in device.kernel_names(point))
+            for index, point in enumerate(self._points)
+        }
         self._clock = random.Random(0)
 
     def time_block(self, order: Sequence[int]) -> BlockTimes:
@@ -34,10 +38,6 @@ class RecordedSession:
             times.append(latency_us * self._clock.gauss(1, CLOCK_SPREAD))
         self._device.blocks.append([self._points[index] for index in order])
         return BlockTimes(times, float(np.nanmedian(times)))
-
-    def kernels(self, index: int) -> tuple[KernelRun, ...]:
-        names = self._device.kernel_names(self._points[index])
-        return tuple(KernelRun(name, math.nan) for name in names)
 
 
 class RecordedDevice:
