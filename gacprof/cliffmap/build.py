@@ -197,14 +197,14 @@ def kernel_summary(names: Sequence[str]) -> str:
 def best_multiple(verdicts: Sequence[SizeVerdict]) -> int | None:
     """The smallest multiple than which no larger one saves over :data:`MIN_SAVING`, by the mean
     penalty that its multiples surely have. None where too few sizes are decided."""
-    decided = [v for v in verdicts if v.verdict in ("safe", "misaligned")]
     lows = {v.size: v.penalty.low for v in verdicts if v.penalty is not None}
     left: dict[int, float] = {}
     for multiple in MULTIPLES:
         penalties = [low for size, low in lows.items() if size % multiple == 0]
         if len(penalties) >= FEWEST_MULTIPLES:
             left[multiple] = sum(penalties) / len(penalties)
-    if len(decided) < FEWEST_MULTIPLES or not left:
+    decided = sum(v.verdict in ("safe", "misaligned") for v in verdicts)
+    if decided < FEWEST_MULTIPLES or not left:
         return None
     enough = min(left.values()) + MIN_SAVING
     return min(multiple for multiple, penalty in left.items() if penalty <= enough)

@@ -106,8 +106,8 @@ class CliffMap:
         for curve in self.curves:
             axis = curve.axis
             dims = {"M", "N", "K"} if axis.operator == "linear" else {axis.dim}
-            supported = [v for v in curve.sizes if is_supported(v, self.tolerance)]
-            on_axis = {v.size for v in supported} & set(axis.sizes)
+            supported = {v.size for v in curve.sizes if is_supported(v, self.tolerance)}
+            on_axis = supported & set(axis.sizes)
             if len(on_axis) < len(curve.sizes) or not dims <= {axis.dim, *axis.fixed}:
                 raise MapError(
                     f"{where}: {axis} lacks a dim, or has a size that is not on the axis, a time "
@@ -138,8 +138,7 @@ class CliffMap:
         return [size for size in table if low <= size <= high and table[size].latency_us]
 
     def judge(self, uses: Sequence[Use], sizes: Sequence[int]) -> Verdicts:
-        """The verdicts on ascending sizes of a dim: a single product's are its curve's, several
-        products' those of their summed latencies."""
+        """The verdicts on ascending sizes of a dim; of several products on their summed latency."""
         from gacprof.core.verdicts import as_verdicts
 
         table = self._table(uses)

@@ -12,7 +12,6 @@ too fast: Bonferroni over the sizes of the curve.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from math import exp, expm1, hypot, inf, isinf
 from statistics import NormalDist
@@ -59,8 +58,9 @@ def judge_sizes(
     latencies and ``error`` their standard errors (0: exact, infinite: not known) with ``degrees``
     of freedom. A size that is not :func:`comparable` is never safe."""
     measured = [i for i, spread in enumerate(error) if not isinf(spread)]
-    unmeasured = SizeVerdict(0, "undecided", reason=NOT_MEASURED, cause="not_measured")
-    verdicts = [replace(unmeasured, size=size) for size in sizes]
+    verdicts = [
+        SizeVerdict(size, "undecided", reason=NOT_MEASURED, cause="not_measured") for size in sizes
+    ]
     compared = comparable([sizes[i] // tp for i in measured])
     upper = quantile(VERDICT_LEVEL, degrees)
     lower = quantile(VERDICT_LEVEL / max(1, len(measured) - 1), degrees)

@@ -12,7 +12,7 @@ import json
 import math
 import os
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from itertools import chain
@@ -81,9 +81,7 @@ class RunFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         header = read_header(self.path)
-        self.name = header.name
-        self.environment = header.environment
-        self.axes = header.axes
+        self.name, self.environment, self.axes = header.name, header.environment, header.axes
         self.points = PointRecords()
         if (self.path / POINTS).is_file():
             self.points = read_record(self.path / POINTS, PointRecords, "gacprof sweep")
@@ -176,28 +174,23 @@ class RunWriter(RunFolder):
         write_record(self.path / POINTS, self.points)
 
     def fold(self) -> None:
-        """Move all blocks into Parquet: the sweep has come to its end."""
+        """Move all blocks into Parquet, one row a call; what stands behind ``us`` are a block's
+        conditions. The sweep has come to its end."""
         self.save_points()
-        blocks = chain.from_iterable(self._blocks.values())
+        frames = [pd.DataFrame(columns=["block", "axis", "process"])]
+        for number, block in enumerate(chain.from_iterable(self._blocks.values())):
+            calls = {"size": block.order, "us": block.times_us, **block.conditions}
+            row = {"block": number, "axis": block.axis, "process": block.process, **calls}
+            frames.append(pd.DataFrame(row))
+        frame = pd.concat(frames[1:] or frames).astype({"axis": "category"})
         with replacing(self.path / PARQUET) as temporary:
-            frame_of(blocks).to_parquet(temporary, compression="zstd", index=False)
+            frame.to_parquet(temporary, compression="zstd", index=False)
         (self.path / JOURNAL).unlink(missing_ok=True)
         self.ended = True
 
 
-def frame_of(blocks: Iterable[Block]) -> pd.DataFrame:
-    """One row a call, in the order of calls; ``block`` numbers the blocks, and what stands behind
-    ``us`` are their conditions."""
-    frames = [pd.DataFrame(columns=["block", "axis", "process"])]
-    for number, block in enumerate(blocks):
-        calls = {"size": block.order, "us": block.times_us, **block.conditions}
-        row = {"block": number, "axis": block.axis, "process": block.process, **calls}
-        frames.append(pd.DataFrame(row))
-    return pd.concat(frames[1:] or frames).astype({"axis": "category"})
-
-
 def read_folded(path: Path) -> list[BlockRow]:
-    """Read the blocks of a Parquet file of :func:`frame_of`'s rows; none where it is missing."""
+    """Read the blocks of a Parquet file that :meth:`RunWriter.fold` wrote, if there is one."""
     rows = []
     with refusing_damage(path), suppress(FileNotFoundError):
         for _, calls in pd.read_parquet(path).groupby("block", sort=True):

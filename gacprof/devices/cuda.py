@@ -47,8 +47,7 @@ HEAVY_INTENSITY = 100.0
 """Operations a byte, about half the ridge of the chips in ``gpus.toml``: they may reach the
 power cap, and what ran before decides the clock. As long a rest follows."""
 PATIENCE = 8
-"""Throttled blocks in a row that count as disturbed; after them a session's clock is taken to be
-held down for good, and its times count again."""
+"""Throttled blocks in a row that are left out; after them the clock is held down for good."""
 BURN_IN_S = 0.5
 """Work at first, until the clock has climbed."""
 BLOCK_WARM_UP_US, MAX_WARM_UPS = 8_000.0, 64
@@ -58,8 +57,7 @@ METER_CYCLES = (100_000, 500_000)
 """Of the clock meter's spins: what starts and times them cancels in their difference."""
 EMPTY_LAUNCHES = 21
 DITHER_US = 1.0
-"""Lead-ins differ by up to this much from graph to graph: an event's tick (a microsecond on some
-chips) would else round all times of a size alike."""
+"""Lead-ins differ by up to this much: an event's tick would else round all times alike."""
 
 
 def set_precision(point: Point) -> None:

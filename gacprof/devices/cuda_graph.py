@@ -29,12 +29,10 @@ DIGITS = 4
 class TimedGraph:
     """A graph that measures its calls whenever it is launched.
 
-    ``before`` leaves the cache as the calls are to find it; the device idles for ``lead_in_us``
-    before the first event and for ``rest_us`` after the last. The calls must have run on the
-    current stream: what they do once (load modules, ask heuristics, allocate workspaces) cannot be
-    captured. The CUDA graph joins ``graphs`` whatever becomes of its capture, and is to stay there:
-    from torch 2.12 on, one that goes away frees the cuBLAS workspaces of its stream, which the
-    others use (pytorch/pytorch#193402).
+    ``before`` leaves the cache as the calls are to find it. The calls must have run on the current
+    stream: what they do once (load modules, ask heuristics) cannot be captured. The CUDA graph
+    joins ``graphs`` whatever becomes of its capture, and is to stay there: from torch 2.12 on, one
+    that goes away frees the cuBLAS workspaces of its stream (pytorch/pytorch#193402).
     """
 
     def __init__(

@@ -1,9 +1,8 @@
 """Operands from one piece of memory, so that no size is fast or slow for where it happens to lie.
 
-Each place in a call has memory of its own: two operands that shared it would be read from half the
-bytes. Operands of all sizes of an axis begin at one address; an A/A replicate's begin at another,
-else effects of the address would hide from the A/A floor. Cold weights move on with each call: what
-a call reads is met again only after other bytes, as in a model.
+Each place in a call has memory of its own. Operands of all sizes of an axis begin at one address;
+an A/A replicate's at another, else effects of the address would hide from the A/A floor. Cold
+weights move on with each call: what it reads is met again only after other bytes, as in a model.
 """
 
 from __future__ import annotations

@@ -86,12 +86,10 @@ class Throttling:
 
     def slowed_ns(self) -> dict[int, int]:
         """Nanoseconds for which each cause has slowed the device, since the driver was loaded."""
-        if self._nvml is None:
-            return {}
-        try:
-            values = self._nvml.nvmlDeviceGetFieldValues(self._handle, self._fields)
-        except self._nvml.NVMLError:  # once in a while: no reason to lose a block
-            return {}
+        values = []
+        if self._nvml is not None:
+            with suppress(self._nvml.NVMLError):  # once in a while: no reason to lose a block
+                values = self._nvml.nvmlDeviceGetFieldValues(self._handle, self._fields)
         return {value.fieldId: int(value.value.ullVal) for value in values if not value.nvmlReturn}
 
     def slowed_since(self, before: dict[int, int], seconds: float) -> bool:

@@ -66,8 +66,7 @@ def lost_core(times_us: Sequence[float], waits_us: Sequence[float]) -> list[bool
 
 @contextmanager
 def bound_threads() -> Iterator[ComputeThreads]:
-    """Bind each of torch's compute threads to a core of its own, before other programs; none where
-    there are fewer cores than threads."""
+    """Bind each of torch's compute threads to a core of its own, if there are enough cores."""
     cores: list[int] = []
     with suppress(AttributeError):  # not Linux
         cores = sorted(os.sched_getaffinity(0))

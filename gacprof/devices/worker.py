@@ -18,7 +18,8 @@ from typing import Any
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Environment, KernelRun, Point
 from gacprof.devices.device import UNKNOWN, UNTRACED, BlockTimes, Session, first_line, open_device
-from gacprof.operators.own import modules_of_own_operators
+from gacprof.operators.base import OPERATORS
+from gacprof.operators.own import OwnOperator
 
 START_LIMIT_S = 120.0
 """For importing torch and opening the device; a first start from a cold disk takes long."""
@@ -108,7 +109,9 @@ class IsolatedDevice:
         context = multiprocessing.get_context("spawn")
         self._current = context.Value("q", UNKNOWN, lock=False)
         self._pipe, pipe = context.Pipe()
-        modules = modules_of_own_operators()
+        # What the worker imports to know users' operators too.
+        own = {o.function.__module__ for o in OPERATORS.values() if isinstance(o, OwnOperator)}
+        modules = sorted(own - {"__main__", "__mp_main__"})
         arguments = (pipe, self._current, self._name, modules, self._traced)
         self._process = context.Process(target=serve, args=arguments, daemon=True)
         self._process.start()

@@ -95,7 +95,17 @@ def canonical(point: Point) -> Point:
     _check_names(operator, "dtype", [point.dtype], operator.dtypes)
     _check_names(operator, "dim", point.dims, operator.dims)
     _check_names(operator, "flag", point.flags, operator.flags)
-    dims = _complete_dims(operator, point.dims)
+    dims: dict[str, int] = {}
+    for name in operator.dims:
+        size = point.dims.get(name, operator.default_dims.get(name))
+        if isinstance(size, str):
+            size = dims[size]
+        if not isinstance(size, int) or not 0 < size <= MAX_DIM:
+            raise MeasurementError(
+                f"dim '{name}' of operator '{operator.name}' is {size}: "
+                f"give it a size from 1 to {MAX_DIM}"
+            )
+        dims[name] = size
     flags = {name: point.flags.get(name, values[0]) for name, values in operator.flags.items()}
     complete = Point(point.operator, dims, point.dtype, flags)
     for name, value in flags.items():
@@ -117,18 +127,3 @@ def _check_names(
             raise MeasurementError(
                 f"operator '{operator.name}' has no {kind} '{name}' (it has {', '.join(allowed)})"
             )
-
-
-def _complete_dims(operator: Operator, dims: Mapping[str, int]) -> dict[str, int]:
-    complete: dict[str, int] = {}
-    for name in operator.dims:
-        size = dims.get(name, operator.default_dims.get(name))
-        if isinstance(size, str):
-            size = complete[size]
-        if not isinstance(size, int) or not 0 < size <= MAX_DIM:
-            raise MeasurementError(
-                f"dim '{name}' of operator '{operator.name}' is {size}: "
-                f"give it a size from 1 to {MAX_DIM}"
-            )
-        complete[name] = size
-    return complete

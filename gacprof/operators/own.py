@@ -119,9 +119,3 @@ def operator(
         return own_operator
 
     return decorate
-
-
-def modules_of_own_operators() -> list[str]:
-    """Names of the modules that a worker process must import to know users' operators too."""
-    own_operators = (o for o in OPERATORS.values() if isinstance(o, OwnOperator))
-    return sorted({o.function.__module__ for o in own_operators} - {"__main__", "__mp_main__"})
