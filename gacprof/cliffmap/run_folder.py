@@ -81,7 +81,9 @@ class RunFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         header = read_header(self.path)
-        self.name, self.environment, self.axes = header.name, header.environment, header.axes
+        self.name = header.name
+        self.environment = header.environment
+        self.axes = header.axes
         self.points = PointRecords()
         if (self.path / POINTS).is_file():
             self.points = read_record(self.path / POINTS, PointRecords, "gacprof sweep")

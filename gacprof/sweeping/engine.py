@@ -87,28 +87,25 @@ class ProcessTurns:
     def __init__(
         self, run: RunWriter, device: Device, curves: list[CurveSchedule], process: int
     ) -> None:
-        self._run, self._curves, self._process = run, curves, process
+        self._run, self._process = run, process
         self._draw = random.Random(process)
-        self._sessions: dict[str, Session] = {}
         sessions = device.prepare([[c.axis.point(s) for s in c.axis.sizes] for c in curves])
-        for curve, session in zip(curves, sessions, strict=True):
-            axis = curve.axis
-            self._sessions[axis.key] = session
-            kernels = {axis.sizes[index]: runs for index, runs in session.kernels.items() if runs}
-            run.record_points(axis, kernels, failures_of(axis, session))
+        self._turns = list(zip(curves, sessions, strict=True))
+        for curve, session in self._turns:
+            sizes = curve.axis.sizes
+            kernels = {sizes[index]: runs for index, runs in session.kernels.items() if runs}
+            run.record_points(curve.axis, kernels, failures_of(curve.axis, session))
         run.save_points()
 
     def take(self, part: int, parts: int) -> bool:
         """Measure a block of each curve that needs one, in random order; False where none does."""
-        open_curves = []
-        for curve in self._curves:
-            failed = self._sessions[curve.axis.key].failures
-            can_run = len(failed) < len(curve.axis.sizes)
+        turns = []
+        for curve, session in self._turns:
+            can_run = len(session.failures) < len(curve.axis.sizes)
             if can_run and curve.needs_block(self._process, part, parts):
-                open_curves.append(curve)
-        for curve in self._draw.sample(open_curves, len(open_curves)):
+                turns.append((curve, session))
+        for curve, session in self._draw.sample(turns, len(turns)):
             axis = curve.axis
-            session = self._sessions[axis.key]
             order = tuple(curve.next_order(failures_of(axis, session)))
             index = {size: i for i, size in enumerate(axis.sizes)}
             timed = session.time_block([index[size] for size in order])
@@ -118,7 +115,7 @@ class ProcessTurns:
             curve.blocks.append(block)
             curve.slot_us = timed.slot_us
             self._run.record_points(axis, {}, failures_of(axis, session))
-        return bool(open_curves)
+        return bool(turns)
 
 
 def failures_of(axis: Axis, session: Session) -> Mapping[int, str]:

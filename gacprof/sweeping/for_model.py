@@ -54,8 +54,7 @@ def suite_for_model(
                     shape = {"M": m, "N": product.N, "K": product.K}
                     axes.append(linear_axis("N", [product.N], shape, product.dtype, product.bias))
     axes += attention_axes(inventory, list(counts), dtype or plain_dtype(inventory))
-    description = f"{inventory.layout} checkpoint {inventory.fingerprint}"
-    return Suite("for-model", merged_axes(axes), description)
+    return Suite("for-model", merged_axes(axes))
 
 
 def suite_for_ranks(
@@ -87,7 +86,7 @@ def suite_for_ranks(
             axes.append(linear_axis("N", sizes, {"M": m, **shape}, computed, False))
             axes.append(linear_axis("K", sizes, {"M": m, **shape}, computed, False))
             axes.append(linear_axis("M", [m], shape, computed, False))
-    return Suite("for-ranks", merged_axes(axes), f"ranks {first} to {last} of {inventory.path}")
+    return Suite("for-ranks", merged_axes(axes))
 
 
 def uses_beside_neighbours(products: Products, dim: Dim) -> Iterator[Use]:

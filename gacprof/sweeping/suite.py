@@ -90,7 +90,6 @@ class Suite:
 
     name: str
     axes: tuple[Axis, ...]
-    description: str = ""
     budget_s: float | None = None
 
     @property
@@ -131,7 +130,7 @@ def load_suite(name_or_path: str | Path, kind: str = "cuda") -> Suite:
     except GacprofError as error:
         text = str(error).removeprefix(f"{path}: ")
         raise MeasurementError(f"{path}: {text}") from None
-    return Suite(table.name, axes, table.description, table.budget_s)
+    return Suite(table.name, axes, table.budget_s)
 
 
 def shipped_suites() -> list[str]:
