@@ -19,7 +19,7 @@ from gacprof.checkpoint.load import load_model, widest_dtype
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.core.dtypes import dtype_name
 from gacprof.core.errors import CheckpointError, MeasurementError
-from gacprof.devices.captured import captured
+from gacprof.devices.cuda_graph import captured
 from gacprof.devices.device import first_line
 from gacprof.devices.tracing import traced_kernels
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from gacprof.cliffmap.cliffmap import MAP_FILE, Cliff, CliffMap, Curve, MapWarning
 from gacprof.cliffmap.fit import Fit, fit_blocks, machine_warnings, noise_floor
-from gacprof.cliffmap.judge import INTERVAL_LEVEL, judge_sizes, quantile, significant, with_kernel
+from gacprof.cliffmap.judge import INTERVAL_LEVEL, judge_sizes, quantile, significant
 from gacprof.cliffmap.run_folder import RunFolder
 from gacprof.core.errors import MapError
 from gacprof.core.files import read_json
@@ -24,14 +24,12 @@ from gacprof.core.sizes import TOLERANCE, Interval, SizeVerdict
 from gacprof.kernels.names import attach
 
 MIN_PROCESSES = 2
-"""Of a curve: places in memory move single sizes by some per cent from one process to the next, and
-one process alone does not show by how much."""
+"""Of a curve: places in memory move single sizes by some per cent from one process to the next."""
 MULTIPLES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 FEWEST_MULTIPLES = 3
 """A multiple is judged if at least this many of its multiples were measured."""
 MIN_SAVING = 0.05
-"""A larger multiple leaves a compressor fewer sizes to spend its budget on: it must save this much
-more of the time to be worth that (our choice)."""
+"""The share of time that a larger multiple must save to be worth its fewer sizes (our choice)."""
 FAMILY_LEVEL = 0.003
 """The chance that noise makes any cliff of a curve, all its edges together."""
 ASSUMED_FLOOR = 0.05
@@ -40,8 +38,8 @@ wobble of the published A100 GEMM plateaus (2.2 %), a sixth of their smallest cl
 
 
 class Run(Protocol):
-    """The blocks of a sweep: a :class:`RunFolder`, or yours. A block says which process measured
-    it; ``ended`` is false where the sweep was stopped before it was done."""
+    """The blocks of a sweep: a :class:`RunFolder`, or yours. ``ended`` is false where the sweep was
+    stopped before it was done."""
 
     name: str
     environment: Environment
@@ -84,7 +82,7 @@ def build_map(
     """
     if isinstance(run, str | Path):
         out = out or Path(run) / MAP_FILE
-        return build_map(RunFolder(run), tolerance=tolerance, name=name, out=out)
+        run = RunFolder(run)
     fits = {axis: fit_blocks(run.blocks(axis)) for axis in run.axes if run.blocks(axis)}
     virtual = run.environment.kind == "virtual"
     if not fits and not virtual:
@@ -93,55 +91,44 @@ def build_map(
     for axis in run.axes:
         kernels = {size: kernel_summary(names) for size, names in run.kernels(axis).items()}
         if virtual:
-            curves.append(kernel_curve(axis, kernels, run.failures(axis)))
+            untimed = [SizeVerdict(size, "unknown", cause="not_measured") for size in axis.sizes]
+            curves.append(Curve(axis, completed(untimed, kernels, run.failures(axis))))
         elif axis in fits:
             fit = fits[axis]
             if not shows_spread(run, fit):
                 fit = replace(fit, error=np.full(len(fit.sizes), np.inf))
             curves.append(judged_axis(axis, fit, tolerance, kernels, run.failures(axis)))
-    environment = run.environment
     all_fits = list(fits.values())
     floor = noise_floor(all_fits)
     verb = "kernels dispatched on a virtual" if virtual else "measured on"
-    stack = " ".join(f"{name} {version}" for name, version in environment.stack.items())
+    stack = " ".join(f"{name} {version}" for name, version in run.environment.stack.items())
     cliff_map = CliffMap(
         name or run.name,
-        f"{verb} {environment.name} ({stack})",
-        environment,
+        f"{verb} {run.environment.name} ({stack})",
+        run.environment,
         tuple(curves),
         tolerance,
         None if floor is None else significant(floor),
-        (
-            *machine_warnings(all_fits),
-            *failure_warnings(run),
-            *unfinished_warnings(run, all_fits),
-        ),
+        (*machine_warnings(all_fits), *run_warnings(run, all_fits)),
     )
     cliff_map.check(run.name)
     if out is not None:
-        refuse_other_tolerance(Path(out), tolerance)
+        stored = tolerance
+        with suppress(OSError, ValueError, LookupError, TypeError):  # there is no map
+            stored = read_json(Path(out))["tolerance"]
+        if stored != tolerance:
+            raise MapError(
+                f"{out} is a map of tolerance {stored}: name another file by --out, or this "
+                "tolerance"
+            )
         cliff_map.save(out)
     return cliff_map
 
 
 def shows_spread(run: Run, fit: Fit) -> bool:
     """Return whether a curve's errors are known: the sweep ended, and several processes took part.
-
-    Sizes that differ between processes by 1 to 4 % (standard deviation), planted, made one process
-    call a quarter of the slow sizes safe.
-    """
+    Planted differences between processes made a single one call a quarter of slow sizes safe."""
     return run.ended and len(np.unique(fit.processes)) >= MIN_PROCESSES
-
-
-def refuse_other_tolerance(path: Path, tolerance: float) -> None:
-    """Raise :class:`MapError` where a file holds a map of another tolerance."""
-    stored = tolerance
-    with suppress(OSError, ValueError, LookupError, TypeError):  # there is no map
-        stored = read_json(path)["tolerance"]
-    if stored != tolerance:
-        raise MapError(
-            f"{path} is a map of tolerance {stored}: name another file by --out, or this tolerance"
-        )
 
 
 def judged_axis(
@@ -154,22 +141,23 @@ def judged_axis(
     """A fitted axis with its verdicts; sizes without any time are unknown, with the reason."""
     columns = fit.sizes, fit.log_us.tolist(), fit.error.tolist()
     timed = judge_sizes(*columns, tolerance, fit.degrees)
-    verdicts = [with_kernel(v, kernels.get(v.size, "")) for v in timed if v.size not in failures]
-    verdicts += [failed(size, why) for size, why in failures.items()]
-    verdicts.sort(key=lambda verdict: verdict.size)
+    verdicts = completed(timed, kernels, failures)
     multiple = best_multiple(verdicts)
     cliffs = find_cliffs(*columns, fit.degrees, multiple, kernels)
-    return Curve(axis, tuple(verdicts), tuple(cliffs), multiple)
+    return Curve(axis, verdicts, tuple(cliffs), multiple)
 
 
-def kernel_curve(axis: Axis, kernels: Mapping[int, str], failures: Mapping[int, str]) -> Curve:
-    """An axis of a virtual GPU: kernels, and no verdict."""
-    verdicts = []
-    for size in axis.sizes:
-        untimed = SizeVerdict(size, "unknown", cause="not_measured")
-        verdict = with_kernel(untimed, kernels.get(size, ""))
-        verdicts.append(failed(size, failures[size]) if size in failures else verdict)
-    return Curve(axis, tuple(verdicts))
+def completed(
+    verdicts: Sequence[SizeVerdict], kernels: Mapping[int, str], failures: Mapping[int, str]
+) -> tuple[SizeVerdict, ...]:
+    """Verdicts whose reasons begin with the kernel that serves the size, and those that failed."""
+    whole = [failed(size, why) for size, why in failures.items()]
+    for verdict in verdicts:
+        if verdict.size not in failures:
+            kernel = kernels.get(verdict.size, "")
+            reason = "; ".join(filter(None, [kernel, verdict.reason]))
+            whole.append(replace(verdict, kernel=kernel, reason=reason))
+    return tuple(sorted(whole, key=lambda verdict: verdict.size))
 
 
 def failed(size: int, why: str) -> SizeVerdict:
@@ -177,31 +165,27 @@ def failed(size: int, why: str) -> SizeVerdict:
     return SizeVerdict(size, "unknown", reason=why, cause="failed")
 
 
-def unfinished_warnings(run: Run, fits: Sequence[Fit]) -> list[MapWarning]:
-    """Return a warning of the curves that are undecided for want of an end or a process."""
-    unfinished = sum(not shows_spread(run, fit) for fit in fits)
-    if not unfinished:
-        return []
-    message = (
-        f"{unfinished} of {counted(len(run.axes), 'curve')} are undecided: the sweep was stopped "
-        f"before its end, or its budget was too short for {MIN_PROCESSES} processes: go on by "
-        "'gacprof sweep … --resume'"
-    )
-    return [MapWarning("unfinished", message)]
-
-
-def failure_warnings(run: Run) -> list[MapWarning]:
-    """One warning of all points that failed."""
+def run_warnings(run: Run, fits: Sequence[Fit]) -> list[MapWarning]:
+    """Warnings of points that failed, and of curves undecided for want of an end or a process."""
+    warnings = []
     failures = [*chain.from_iterable(run.failures(axis).values() for axis in run.axes)]
-    if not failures:
-        return []
-    often = max(failures, key=failures.count)
-    return [MapWarning("failed", f"{counted(len(failures), 'point')} failed, most often: {often}")]
+    if failures:
+        often = max(failures, key=failures.count)
+        message = f"{counted(len(failures), 'point')} failed, most often: {often}"
+        warnings.append(MapWarning("failed", message))
+    unfinished = sum(not shows_spread(run, fit) for fit in fits)
+    if unfinished:
+        message = (
+            f"{unfinished} of {counted(len(run.axes), 'curve')} are undecided: the sweep was "
+            f"stopped before its end, or its budget was too short for {MIN_PROCESSES} processes: "
+            "go on by 'gacprof sweep … --resume'"
+        )
+        warnings.append(MapWarning("unfinished", message))
+    return warnings
 
 
 def kernel_summary(names: Sequence[str]) -> str:
-    """The kernels of one call as a map names them: family, template, instruction and alignment,
-    without tile and schedule."""
+    """The kernels of one call as a map names them, without tile and schedule."""
     parts = []
     for group in attach(names):
         padded = "padded " if any(kernel.role != "copy" for kernel in group.before) else ""
@@ -212,16 +196,15 @@ def kernel_summary(names: Sequence[str]) -> str:
 
 def best_multiple(verdicts: Sequence[SizeVerdict]) -> int | None:
     """The smallest multiple than which no larger one saves over :data:`MIN_SAVING`, by the mean
-    penalty that its multiples surely have. None where too few sizes are decided; 1 where rounding
-    gains nothing."""
-    decided = [v for v in verdicts if v.verdict in ("safe", "misaligned")]
+    penalty that its multiples surely have. None where too few sizes are decided."""
     lows = {v.size: v.penalty.low for v in verdicts if v.penalty is not None}
     left: dict[int, float] = {}
     for multiple in MULTIPLES:
         penalties = [low for size, low in lows.items() if size % multiple == 0]
         if len(penalties) >= FEWEST_MULTIPLES:
             left[multiple] = sum(penalties) / len(penalties)
-    if len(decided) < FEWEST_MULTIPLES or not left:
+    decided = sum(v.verdict in ("safe", "misaligned") for v in verdicts)
+    if decided < FEWEST_MULTIPLES or not left:
         return None
     enough = min(left.values()) + MIN_SAVING
     return min(multiple for multiple, penalty in left.items() if penalty <= enough)
@@ -236,10 +219,8 @@ def find_cliffs(
     kernels: Mapping[int, str],
 ) -> list[Cliff]:
     """The jumps between neighbouring multiples of ``multiple``; what lies between these is worse.
-
-    From a to b the work grows by b/a at most, so that a growth of latency between none and that is
-    no cliff. Beyond either end it is one where it exceeds what noise does to any edge of the curve.
-    """
+    From a to b the work grows by b/a at most: a cliff falls, or grows beyond that, by more than
+    noise does at any edge of the curve."""
     is_multiple = np.array(sizes) % (multiple or 1) == 0
     places = np.flatnonzero(is_multiple & np.isfinite(error)).tolist()
     edge = quantile(FAMILY_LEVEL / 2 / max(1, len(places) - 1), degrees)
@@ -252,13 +233,9 @@ def find_cliffs(
             continue
         bounds = [jump - half_width * spread, jump, jump + half_width * spread]
         interval = Interval(*(significant(expm1(bound)) for bound in bounds))
-        cliffs.append(Cliff(sizes[i], sizes[j], interval, cause_of(sizes[i], sizes[j], kernels)))
+        first, second = kernels.get(sizes[i], ""), kernels.get(sizes[j], "")
+        cause = ""
+        if first and second:
+            cause = "the same kernel" if first == second else f"{first} → {second}"
+        cliffs.append(Cliff(sizes[i], sizes[j], interval, cause))
     return cliffs
-
-
-def cause_of(before: int, after: int, kernels: Mapping[int, str]) -> str:
-    """The change of kernel at an edge; empty where kernels are not known."""
-    first, second = kernels.get(before, ""), kernels.get(after, "")
-    if not first or not second:
-        return ""
-    return "the same kernel" if first == second else f"{first} → {second}"

@@ -1,8 +1,5 @@
-"""The cliff map: curves of verdicts over sizes, and its answers to diagnosing and planning.
-
-A map answers for what was measured and nothing else: no size between two measured ones is filled
-in, since a cliff may lie there.
-"""
+"""The cliff map: curves of verdicts over sizes, and its answers to diagnosing and planning. No size
+between two measured ones is filled in, since a cliff may lie there."""
 
 from __future__ import annotations
 
@@ -42,8 +39,7 @@ causal attention whose heads stand before the tokens (bhsd)."""
 @dataclass(frozen=True)
 class Cliff:
     """A jump of latency between two neighbouring multiples of the curve's multiple: latency(after)
-    over latency(before), minus 1, beyond noise and the growth of the work. ``cause`` is for people:
-    the change of kernel."""
+    over latency(before), minus 1. ``cause`` is for people: the change of kernel."""
 
     before: int
     after: int
@@ -88,11 +84,8 @@ class MapWarning:
 @dataclass(frozen=True)
 class CliffMap:
     """The sizes that one device serves well: a :class:`~gacprof.core.sizes.SizeSource`.
-
-    ``provenance`` says how the numbers came about. ``noise_floor`` is the relative difference that
-    a point and its hidden replicate stay within in 19 of 20 cases; None without replicates. A map
-    of a virtual GPU holds kernels and no latency.
-    """
+    ``noise_floor`` is the relative difference that a point and its hidden replicate stay within in
+    19 of 20 cases; None without replicates. A map of a virtual GPU holds kernels and no latency."""
 
     schema: ClassVar[str] = "gacprof.cliffmap/4"
 
@@ -113,8 +106,8 @@ class CliffMap:
         for curve in self.curves:
             axis = curve.axis
             dims = {"M", "N", "K"} if axis.operator == "linear" else {axis.dim}
-            supported = [v for v in curve.sizes if is_supported(v, self.tolerance)]
-            on_axis = {v.size for v in supported} & set(axis.sizes)
+            supported = {v.size for v in curve.sizes if is_supported(v, self.tolerance)}
+            on_axis = supported & set(axis.sizes)
             if len(on_axis) < len(curve.sizes) or not dims <= {axis.dim, *axis.fixed}:
                 raise MapError(
                     f"{where}: {axis} lacks a dim, or has a size that is not on the axis, a time "
@@ -129,12 +122,15 @@ class CliffMap:
     @property
     def tokens(self) -> list[int]:
         """The token counts of its linear curves over N and K."""
-        linear = [c for c in self.curves if c.axis.operator == "linear" and "M" in c.axis.fixed]
-        return sorted({curve.axis.fixed["M"] for curve in linear})
+        return sorted({c.axis.fixed["M"] for c in self._linear if "M" in c.axis.fixed})
 
     @property
     def dtypes(self) -> list[str]:
-        return sorted({c.axis.dtype for c in self.curves if c.axis.operator == "linear"})
+        return sorted({c.axis.dtype for c in self._linear})
+
+    @cached_property
+    def _linear(self) -> list[Curve]:
+        return [curve for curve in self.curves if curve.axis.operator == "linear"]
 
     def sizes(self, uses: Sequence[Use], low: int, high: int) -> list[int]:
         """The sizes of a dim within [low, high] whose latency is known in all of these uses."""
@@ -142,8 +138,7 @@ class CliffMap:
         return [size for size in table if low <= size <= high and table[size].latency_us]
 
     def judge(self, uses: Sequence[Use], sizes: Sequence[int]) -> Verdicts:
-        """The verdicts on ascending sizes of a dim: a single product's are its curve's, several
-        products' those of their summed latencies."""
+        """The verdicts on ascending sizes of a dim; of several products on their summed latency."""
         from gacprof.core.verdicts import as_verdicts
 
         table = self._table(uses)
@@ -200,14 +195,13 @@ class CliffMap:
     def _points(self) -> dict[tuple[int, int, int, str, bool], SizeVerdict]:
         """By M, N, K, dtype and bias: every product that was timed."""
         points = {}
-        linear = [curve for curve in self.curves if curve.axis.operator == "linear"]
-        for curve in sorted(linear, key=lambda curve: -curve.strangeness):
+        for curve in sorted(self._linear, key=lambda curve: -curve.strangeness):
             for verdict in curve.sizes:
                 point = curve.axis.point(verdict.size)
                 m, n, k = (point.dims[name] for name in "MNK")
-                key = m, n, k, point.dtype, bool(point.flags.get("bias", False))
                 if verdict.latency_us is not None:
-                    points[key] = verdict
+                    bias = bool(point.flags.get("bias", False))
+                    points[m, n, k, point.dtype, bias] = verdict
         return points
 
     @cached_property
@@ -215,8 +209,7 @@ class CliffMap:
         return {}
 
     def _table(self, uses: Sequence[Use]) -> dict[int, SizeVerdict]:
-        """All sizes that these uses can be judged at, ascending, with their verdicts. Dims of equal
-        uses share a table."""
+        """The verdicts on all sizes of these uses, ascending. Dims of equal uses share a table."""
         weights: dict[tuple[Axis, Side], float] = {}
         curves: dict[Axis, Curve] = {}
         for use in uses:
@@ -228,9 +221,7 @@ class CliffMap:
             weights[curve.axis, side] = weights.get((curve.axis, side), 0.0) + use.weight
         key = frozenset(weights.items())
         if key not in self._tables:
-            columns = [
-                column_of(curves[axis], side, weight) for (axis, side), weight in weights.items()
-            ]
+            columns = [column_of(curves[a], side, weight) for (a, side), weight in weights.items()]
             self._tables[key] = self._summed(columns, max(side.tp for _, side in weights))
         return self._tables[key]
 
@@ -264,19 +255,19 @@ class CliffMap:
             width = hypot(*(time.high - time.low for time in times)) / 2
             errors.append(width / totals[size] / quantile(INTERVAL_LEVEL))
         logs = [log(total) for total in totals.values()]
-        for verdict in judge_sizes(list(totals), logs, errors, self.tolerance, tp=tp):
-            summed[verdict.size] = verdict
+        judged = judge_sizes(list(totals), logs, errors, self.tolerance, tp=tp)
+        summed |= {verdict.size: verdict for verdict in judged}
         return dict(sorted(summed.items()))
 
     def _missing(self, uses: Iterable[Use]) -> str:
         """The product that a map lacks, and the sweep that measures it."""
         for use in uses:
             if self._place(use) is None:
-                fixed = f"N M={use.tokens} K={use.K.at(0)}"
+                axis = f"N M={use.tokens} K={use.K.at(0)}"
                 if use.K.times:
-                    fixed = f"K M={use.tokens} N={use.N.at(0)}"
-                shape = f"{fixed} {use.dtype}"
-                return f"no curve of linear over {shape}: 'gacprof sweep --model' measures it"
+                    axis = f"K M={use.tokens} N={use.N.at(0)}"
+                lack = f"no curve of linear over {axis} {use.dtype}"
+                return f"{lack}: 'gacprof sweep --model' measures it"
         return "the size was not measured in all products: 'gacprof sweep --model' measures it"
 
 
@@ -318,7 +309,7 @@ def load_map(name_or_path: str | Path) -> CliffMap:
     """
     path = Path(name_or_path)
     if path.is_dir():
-        path = path / MAP_FILE
+        path /= MAP_FILE
     elif str(name_or_path) in shipped_maps():
         path = MAPS / f"{name_or_path}.json"
     if not path.is_file():

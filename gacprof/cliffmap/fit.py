@@ -1,15 +1,11 @@
 """The two-way fit of randomised blocks, and its errors.
 
-A block calls every size of an axis once, within tens of milliseconds. The logarithm of a call's
-time is taken as *size effect + block effect + disturbance*. Whatever slows the machine for the
-length of a block slows all its calls alike and goes into the block effect; what disturbs single
-calls only adds time. So both effects are lower quartiles of the residuals, found by polishing rows
-and columns in turn (Tukey, *Exploratory Data Analysis*, 1977, ch. 11). ``reports/noise.md``
-compares estimators.
-
-The error of an effect is that of a lower quartile of as many calls, with one spread for the whole
-curve (few calls now and then lie close together by chance), or of the differences between
-processes where these are larger, or of the clock's steps: tied times do not average out.
+The logarithm of a call's time is taken as *size effect + block effect + disturbance*. What slows
+the machine for the length of a block goes into the block effect; what disturbs single calls only
+adds time. So both effects are lower quartiles of the residuals, found by polishing rows and columns
+in turn (Tukey, *Exploratory Data Analysis*, 1977, ch. 11). ``reports/noise.md`` compares
+estimators. The error is that of a quartile of as many calls, of the differences between processes
+where these are larger, or of the clock's steps: tied times do not average out.
 """
 
 from __future__ import annotations
@@ -42,8 +38,7 @@ STEP_ROUNDING = 1 / sqrt(12)
 NOISIER = 2.0
 """A slot whose own spread is larger than the curve's by this factor keeps its own."""
 CONTENDED = 0.5
-"""Where more of a curve's sizes have too few undisturbed calls, its times are those of the
-scheduler: all sizes look alike then, and nothing looks noisy."""
+"""Where more of a curve's sizes have too few undisturbed calls, all times are the scheduler's."""
 FLOOR_QUANTILE = 0.95
 """One pair in twenty of the same thing twice may differ by more than the floor."""
 MAX_DRIFT = 0.25
@@ -54,42 +49,28 @@ MAX_DISTURBED = 0.1
 
 @dataclass(frozen=True)
 class Fit:
-    """The sizes of an axis with their latencies, and what the fit of the blocks leaves.
+    """The ascending sizes of an axis with their latencies, and what the fit of the blocks leaves.
 
-    Attributes
-    ----------
-    sizes
-        Ascending.
-    log_us
-        Logarithm of each size's latency in µs at the curve's lower quartile.
-    error
-        Standard error of ``log_us`` relative to the curve's other sizes. Infinite for a size of
-        fewer than :data:`FEWEST_CALLS` undisturbed calls.
-    degrees
-        Of freedom, for Student's t: blocks less one. Errors of few blocks are heavy-tailed.
-    slot, block
-        Effects of each slot, which is a size or its A/A replicate, and of each block.
-    residual
-        What these effects leave [blocks, slots]; nan where a block did not call a slot, or the call
-        was disturbed.
-    processes
-        The process of each block.
-    pairs
-        Columns of a size and its replicate.
-    disturbed
-        Share of disturbed calls.
+    A slot is a size or its A/A replicate; ``slot`` and ``block`` are the effects of each. Of few
+    blocks errors are heavy-tailed: ``degrees`` of freedom, for Student's t, are blocks less one.
     """
 
     sizes: tuple[int, ...]
     log_us: Floats
+    """Logarithm of each size's latency in µs at the curve's lower quartile."""
     error: Floats
+    """Standard error of ``log_us`` relative to the curve's other sizes; infinite where unknown."""
     degrees: float
     slot: Floats
     block: Floats
     residual: Floats
+    """What the effects leave [blocks, slots]; nan for a call that was not made, or disturbed."""
     processes: Ints
+    """The process of each block."""
     pairs: tuple[tuple[int, int], ...] = ()
+    """Columns of a size and its replicate."""
     disturbed: float = 0.0
+    """Share of disturbed calls."""
 
     @property
     def contended(self) -> bool:
@@ -116,22 +97,19 @@ def fit_blocks(blocks: Sequence[Block]) -> Fit:
     fit = fit_matrix(log_times, [size for size, _ in columns], processes)
     pairs = [(columns[size, 0], columns[size, 1]) for size, number in columns if number == 1]
     disturbed = float(np.isnan(np.concatenate([block.times_us for block in blocks])).mean())
-    error = np.maximum(fit.error, STEP_ROUNDING * clock_step(blocks) / np.exp(fit.log_us))
-    return replace(fit, error=error, pairs=tuple(pairs), disturbed=disturbed)
-
-
-def clock_step(blocks: Sequence[Block]) -> float:
-    """Return the smallest step between distinct times of a block (µs), from 0 to its first time
-    included: where all times are equal, they are one step of the clock."""
+    # The clock's step is the smallest between distinct times of a block, from 0 to its first time
+    # included: where all times are equal, they are one step.
     steps = np.concatenate([np.diff(np.unique([0.0, *block.times_us])) for block in blocks])
-    return float(np.min(steps[np.isfinite(steps)], initial=np.inf))
+    step_us = np.min(steps[np.isfinite(steps)], initial=np.inf)
+    error = np.maximum(fit.error, STEP_ROUNDING * step_us / np.exp(fit.log_us))
+    return replace(fit, error=error, pairs=tuple(pairs), disturbed=disturbed)
 
 
 def fit_matrix(log_times: Floats, slot_sizes: Sequence[int], processes: Ints) -> Fit:
     """Fit log times [blocks, slots] of slots with these sizes; slots of equal size are averaged."""
     slot, block = two_way(log_times)
     level = float(np.quantile(block, QUARTILE))
-    residual = log_times - two_way_sum(slot, block)
+    residual = log_times - np.add.outer(block, slot)
     error = slot_errors(residual, processes)
     sizes = sorted(set(slot_sizes))
     log_us, size_error = np.zeros(len(sizes)), np.zeros(len(sizes))
@@ -152,27 +130,28 @@ def two_way(log_times: Floats) -> tuple[Floats, Floats]:
     # takes what slows a quarter of the slots in a third of the blocks for the blocks' own.
     slot, block = quantile_of_columns(log_times, 0.5), np.zeros(len(log_times))
     for _ in range(POLISHES):
-        block += quantile_of_columns((log_times - two_way_sum(slot, block)).T, QUARTILE)
-        slot += quantile_of_columns(log_times - two_way_sum(slot, block), QUARTILE)
+        block += quantile_of_columns((log_times - np.add.outer(block, slot)).T, QUARTILE)
+        slot += quantile_of_columns(log_times - np.add.outer(block, slot), QUARTILE)
     return slot, block
 
 
-def two_way_sum(slot: Floats, block: Floats) -> Floats:
-    """Slot and block effects added: a matrix [blocks, slots]."""
-    return np.add.outer(block, slot)
-
-
 def slot_errors(residual: Floats, processes: Ints) -> Floats:
-    """The standard error of each slot's effect, from the residuals [blocks, slots]: that of a lower
-    quartile of its calls, or what it differs by between processes, whichever is larger. Both are
-    the curve's, but for a slot that is truly noisier."""
+    """The standard error of each slot's effect, from the residuals [blocks, slots]. It is the
+    curve's, since few calls may lie close together by chance, but for a slot that is noisier."""
     counts = np.sum(~np.isnan(residual), axis=0)
     centred = residual - quantile_of_columns(residual, QUARTILE)
     spread = lower_spread(centred.reshape(-1, 1))
     spreads = lower_spread(centred)
     within = np.where(spreads > NOISIER * spread, spreads, spread) / np.sqrt(np.maximum(counts, 1))
-    apart = process_spreads(residual, processes)
-    freedom = max(1, len(np.unique(processes)) - 1)
+    numbers = np.unique(processes)
+    apart = np.zeros(len(counts))  # what each effect differs by between processes
+    if len(numbers) > 1:
+        effects = np.array(
+            [quantile_of_columns(residual[processes == p], QUARTILE) for p in numbers]
+        )
+        effects -= np.median(effects, axis=1, keepdims=True)
+        apart = np.std(effects, axis=0, ddof=1) / np.sqrt(len(numbers))
+    freedom = max(1, len(numbers) - 1)
     usual = np.median(apart) / (1 - 2 / (9 * freedom)) ** 1.5  # the median of χ, Wilson–Hilferty
     between = np.where(apart > NOISIER * usual, apart, usual)
     return np.where(counts >= FEWEST_CALLS, np.maximum(within, between), np.inf)
@@ -180,21 +159,9 @@ def slot_errors(residual: Floats, processes: Ints) -> Floats:
 
 def lower_spread(values: Floats) -> Floats:
     """The standard error of each column's lower quartile, times the root of its number of values:
-    √(¼·¾) over the density there, by the quantiles beside it (disturbance makes the upper ones
-    say nothing)."""
+    √(¼·¾) over the density there, by the quantiles beside it."""
     beside = quantile_of_columns(values, 0.4) - quantile_of_columns(values, 0.1)
     return QUARTILE_ERROR / NORMAL_BESIDE * beside
-
-
-def process_spreads(residual: Floats, processes: Ints) -> Floats:
-    """The standard error of each slot's effect by what it differs by between processes; 0 for a
-    single process."""
-    numbers = np.unique(processes)
-    if len(numbers) < 2:
-        return np.zeros(residual.shape[1])
-    effects = np.array([quantile_of_columns(residual[processes == p], QUARTILE) for p in numbers])
-    effects -= np.median(effects, axis=1, keepdims=True)
-    return np.asarray(np.std(effects, axis=0, ddof=1) / np.sqrt(len(numbers)))
 
 
 def quantile_of_columns(values: Floats, q: float) -> Floats:
@@ -210,8 +177,7 @@ def quantile_of_columns(values: Floats, q: float) -> Floats:
 
 
 def noise_floor(fits: Sequence[Fit]) -> float | None:
-    """The relative difference that a point and its replicate stay within in 19 of 20 cases; None
-    without replicates that were called often enough."""
+    """The relative difference that a point and its replicate stay within in 19 of 20 cases."""
     differences = [*chain.from_iterable(map(half_differences, fits))]
     if not differences:
         return None
@@ -219,9 +185,8 @@ def noise_floor(fits: Sequence[Fit]) -> float | None:
 
 
 def half_differences(fit: Fit) -> list[float]:
-    """Log differences of sizes and their replicates, each side from the other half of the
-    processes (of the blocks, where there is one process), as two sweeps of this length would
-    differ: a variance falls with the number of processes."""
+    """Log differences of sizes and their replicates, each side from the other half of the processes
+    (of the blocks, where there is one process), as two sweeps of this length would differ."""
     groups = fit.processes
     if len(np.unique(groups)) < 2:
         groups = np.arange(len(groups)) % 2
@@ -231,7 +196,12 @@ def half_differences(fit: Fit) -> list[float]:
         return []
     # A half has fewer processes than the sweep, so that its effects spread more: by this root.
     scale = np.sqrt(2 / len(numbers) / (1 / len(numbers[::2]) + 1 / len(numbers[1::2])))
-    a, b = (fit.slot + half_quartiles(fit.residual[half]) for half in (first, ~first))
+    halves = []
+    for half in (fit.residual[first], fit.residual[~first]):
+        counts = np.sum(~np.isnan(half), axis=0)
+        quartiles = quantile_of_columns(half, QUARTILE)
+        halves.append(fit.slot + np.where(counts >= FEWEST_CALLS, quartiles, np.nan))
+    a, b = halves
     measured = np.isfinite(a - b)
     if not measured.any():
         return []
@@ -241,16 +211,12 @@ def half_differences(fit: Fit) -> list[float]:
     return list(scale * differences[np.isfinite(differences)])
 
 
-def half_quartiles(residual: Floats) -> Floats:
-    """The lower quartile of each slot's residuals; nan for a slot of too few calls."""
-    counts = np.sum(~np.isnan(residual), axis=0)
-    return np.where(counts >= FEWEST_CALLS, quantile_of_columns(residual, QUARTILE), np.nan)
-
-
 def machine_warnings(fits: Sequence[Fit]) -> list[MapWarning]:
     """Drift and contention of the machine, as far as they exceed what blocks take up."""
     warnings = []
-    drift = float(np.expm1(np.median([level_drift(fit) for fit in fits] or [0.0])))
+    thirds = [(fit.block, len(fit.block) // 3) for fit in fits]
+    moves = [np.median(b[-n:]) - np.median(b[:n]) if n else 0.0 for b, n in thirds]
+    drift = float(np.expm1(np.median(moves or [0.0])))
     if abs(drift) > MAX_DRIFT:
         message = f"the last third of the sweep ran {drift:+.0%} against the first"
         warnings.append(MapWarning("drift", message))
@@ -263,11 +229,3 @@ def machine_warnings(fits: Sequence[Fit]) -> list[MapWarning]:
         )
         warnings.append(MapWarning("contention", message))
     return warnings
-
-
-def level_drift(fit: Fit) -> float:
-    """The move (log) of a curve's level from its first third of blocks to its last."""
-    third = len(fit.block) // 3
-    if third == 0:
-        return 0.0
-    return float(np.median(fit.block[-third:]) - np.median(fit.block[:third]))

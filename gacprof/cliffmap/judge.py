@@ -1,11 +1,8 @@
 """Safe, misaligned or undecided: the only place where a measured size is called safe.
 
 A size's penalty is its latency over the lowest latency of any size at least as large, minus 1. Both
-latencies have errors, so the penalty has an interval, and the verdict follows from that:
-
-* *safe*: the interval lies at or below the tolerance,
-* *misaligned*: it lies above,
-* *undecided*: it holds the tolerance. More blocks, or a quieter machine, may decide.
+latencies have errors, so the penalty has an interval: the size is *safe* where it lies at or below
+the tolerance, *misaligned* where it lies above, and *undecided* where it holds the tolerance.
 
 The upper bound needs no correction for the many larger sizes: the best of them is among those that
 the maximum is taken over. The lower bound does, since the fastest-looking of many noisy sizes looks
@@ -15,8 +12,7 @@ too fast: Bonferroni over the sizes of the curve.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from itertools import chain, pairwise
+from itertools import pairwise
 from math import exp, expm1, hypot, inf, isinf
 from statistics import NormalDist
 
@@ -33,13 +29,11 @@ VECTOR_STEPS = (8, 16, 32)
 """Sizes that the next larger kernel or vector load may ask for: 16 bytes of a 16-bit type, of an
 8-bit type, and AMX's 32 elements of K in bfloat16."""
 WIDEST_GAP = 1.25
-"""A size further than this ratio from all others is compared with none (our choice: the best larger
-size, had it been measured, might be that much larger and take less)."""
+"""A size further than this ratio from all others is compared with none (our choice)."""
 
 NOT_MEASURED = "too few undisturbed blocks or processes, or the sweep did not end: go on with it"
 NOT_COMPARABLE = "the sizes that it could be padded to were not all measured"
 CAUSES: Mapping[Verdict, Cause] = {"safe": "", "misaligned": "slower", "undecided": "noise"}
-"""Why a measured size is not safe, by its verdict."""
 
 
 def quantile(level: float, degrees: float = inf) -> float:
@@ -60,15 +54,13 @@ def judge_sizes(
     degrees: float = inf,
     tp: int = 1,
 ) -> list[SizeVerdict]:
-    """The verdict on each of ascending ``sizes``.
-
-    ``log_us`` are log latencies and ``error`` their standard errors (log; 0: taken as they stand,
-    infinite: not known) with ``degrees`` of freedom. A size that is not :func:`comparable` is never
-    safe. ``tp`` TP ranks share a size.
-    """
+    """The verdict on each of ascending ``sizes``, which ``tp`` TP ranks share. ``log_us`` are log
+    latencies and ``error`` their standard errors (0: exact, infinite: not known) with ``degrees``
+    of freedom. A size that is not :func:`comparable` is never safe."""
     measured = [i for i, spread in enumerate(error) if not isinf(spread)]
-    unmeasured = SizeVerdict(0, "undecided", reason=NOT_MEASURED, cause="not_measured")
-    verdicts = [replace(unmeasured, size=size) for size in sizes]
+    verdicts = [
+        SizeVerdict(size, "undecided", reason=NOT_MEASURED, cause="not_measured") for size in sizes
+    ]
     compared = comparable([sizes[i] // tp for i in measured])
     upper = quantile(VERDICT_LEVEL, degrees)
     lower = quantile(VERDICT_LEVEL / max(1, len(measured) - 1), degrees)
@@ -100,39 +92,27 @@ def verdict_of(penalty: Interval, tolerance: float) -> Verdict:
 
 
 def is_supported(verdict: SizeVerdict, tolerance: float) -> bool:
-    """Return whether a latency is a time, and a penalty bears out its verdict. Only a decided one
-    needs a penalty."""
+    """Return whether a latency is a time, and a penalty bears out a decided verdict."""
     borne_out = verdict_of(verdict.penalty or Interval(0.0, 0.0, inf), tolerance)
     is_time = verdict.latency_us is None or 0 < verdict.latency_us.low < inf
     return is_time and verdict.verdict in (borne_out, "undecided", "unknown")
 
 
 def comparable(sizes: Sequence[int]) -> list[bool]:
-    """For each of ascending sizes: were those that it could be padded to measured as well?
-
-    They are the next multiples of 8, 16 and 32 (of those that are at most half of the size), and
-    any other size within a quarter of it.
-    """
-    measured = set(sizes)
-    close = [
-        (size, larger)
-        for size, larger in pairwise(sizes)
-        if larger - size <= VECTOR_STEPS[-1] or larger <= WIDEST_GAP * size
-    ]
-    steps = set(chain.from_iterable(close))
-    return [
-        size in steps
-        and all(size + -size % step in measured for step in VECTOR_STEPS if 2 * step <= size)
-        for size in sizes
-    ]
+    """For each of ascending sizes: were those that it could be padded to measured as well? They are
+    the next multiples of 8, 16 and 32 (of those that are at most half of the size), and any other
+    size within a quarter of it."""
+    close = set()
+    for size, larger in pairwise(sizes):
+        if larger - size <= VECTOR_STEPS[-1] or larger <= WIDEST_GAP * size:
+            close |= {size, larger}
+    answers, measured = [], set(sizes)
+    for size in sizes:
+        padded = {size + -size % step for step in VECTOR_STEPS if 2 * step <= size}
+        answers.append(size in close and padded <= measured)
+    return answers
 
 
 def significant(value: float) -> float:
     """Six significant digits: far below any timer's resolution, and half a map's bytes."""
     return float(f"{value:.6g}")
-
-
-def with_kernel(verdict: SizeVerdict, kernel: str) -> SizeVerdict:
-    """The verdict with the kernel that serves the size, which the reason begins with."""
-    parts = [part for part in (kernel, verdict.reason) if part]
-    return replace(verdict, kernel=kernel, reason="; ".join(parts))

@@ -2,10 +2,7 @@
 
 A block is one line of ``blocks.jsonl``, written before the next begins: a kill loses no more than
 the block under way. A sweep that comes to its end folds the lines into ``blocks.parquet``, one row
-a call; lines that are not folded are those of a sweep that did not end, or still runs.
-``points.json`` has the kernels of points, and why some failed.
-
-Anybody may read a folder at any time; one process at a time writes.
+a call. Anybody may read a folder at any time; one process at a time writes.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ import json
 import math
 import os
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from itertools import chain
@@ -60,8 +57,7 @@ class PointRecords:
 
 
 class BlockRow(BaseModel, strict=True):
-    """A block as it stands in a file. ``block`` counts the blocks of a run; older journals do
-    not."""
+    """A block as it stands in a file. Older journals do not count them."""
 
     block: float = math.inf
     axis: str
@@ -79,18 +75,8 @@ class BlockRow(BaseModel, strict=True):
 
 
 class RunFolder:
-    """A sweep's folder, read.
-
-    Parameters
-    ----------
-    path
-        A folder that a sweep made.
-
-    Raises
-    ------
-    MeasurementError
-        Where it is none, or a file in it is damaged.
-    """
+    """A sweep's folder, read. Raises :class:`MeasurementError` where it is none, or a file in it is
+    damaged."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -133,17 +119,7 @@ class RunFolder:
 
 class RunWriter(RunFolder):
     """A sweep's folder, written by this process alone until it is closed or the process ends.
-
-    Parameters
-    ----------
-    path
-        A folder that :meth:`create` or an earlier sweep made.
-
-    Raises
-    ------
-    MeasurementError
-        Where it is none, or a sweep in it still runs.
-    """
+    Raises :class:`MeasurementError` where it is none, or a sweep in it still runs."""
 
     def __init__(self, path: str | Path) -> None:
         read_header(Path(path))  # no lock is left in what is no sweep's folder
@@ -175,8 +151,7 @@ class RunWriter(RunFolder):
         return cls(folder)
 
     def append(self, block: Block) -> None:
-        """Keep a block: on return a kill of the sweep loses it no more. The folder's map, of the
-        blocks before it, goes."""
+        """Keep a block, whatever kills the sweep later. The map of the blocks before it goes."""
         (self.path / MAP_FILE).unlink(missing_ok=True)
         row = {"block": sum(map(len, self._blocks.values())), **asdict(block)}
         with (self.path / JOURNAL).open("a", encoding="utf-8") as journal:
@@ -201,65 +176,49 @@ class RunWriter(RunFolder):
         write_record(self.path / POINTS, self.points)
 
     def fold(self) -> None:
-        """Move all blocks into Parquet: the sweep has come to its end."""
+        """Move all blocks into Parquet, one row a call; what stands behind ``us`` are a block's
+        conditions. The sweep has come to its end."""
         self.save_points()
-        blocks = chain.from_iterable(self._blocks.values())
+        frames = [pd.DataFrame(columns=["block", "axis", "process"])]
+        for number, block in enumerate(chain.from_iterable(self._blocks.values())):
+            calls = {"size": block.order, "us": block.times_us, **block.conditions}
+            row = {"block": number, "axis": block.axis, "process": block.process, **calls}
+            frames.append(pd.DataFrame(row))
+        frame = pd.concat(frames[1:] or frames).astype({"axis": "category"})
         with replacing(self.path / PARQUET) as temporary:
-            frame_of(blocks).to_parquet(temporary, compression="zstd", index=False)
+            frame.to_parquet(temporary, compression="zstd", index=False)
         (self.path / JOURNAL).unlink(missing_ok=True)
         self.ended = True
 
 
-def frame_of(blocks: Iterable[Block]) -> pd.DataFrame:
-    """One row a call, in the order of calls; ``block`` numbers the blocks, and what stands behind
-    ``us`` are their conditions."""
-    frames = [
-        pd.DataFrame(
-            {
-                "block": i,
-                "axis": b.axis,
-                "process": b.process,
-                "size": b.order,
-                "us": b.times_us,
-                **b.conditions,
-            }
-        )
-        for i, b in enumerate(blocks)
-    ]
-    frame = pd.concat(frames) if frames else pd.DataFrame(columns=["block", "axis", "process"])
-    return frame.astype({"axis": "category"})
-
-
 def read_folded(path: Path) -> list[BlockRow]:
-    """Read the blocks of a Parquet file of :func:`frame_of`'s rows; none where it is missing."""
+    """Read the blocks of a Parquet file that :meth:`RunWriter.fold` wrote, if there is one."""
     rows = []
     with refusing_damage(path), suppress(FileNotFoundError):
         for _, calls in pd.read_parquet(path).groupby("block", sort=True):
             first = calls.iloc[0]
-            conditions = first["us":].iloc[1:].dropna()
+            numbers = first["us":].iloc[1:].dropna()
             row = BlockRow(
                 axis=first["axis"],
                 process=int(first["process"]),
                 order=tuple(calls["size"].tolist()),
                 times_us=tuple(calls["us"].tolist()),
-                conditions={str(name): float(value) for name, value in conditions.items()},
+                conditions={str(name): float(number) for name, number in numbers.items()},
             )
             rows.append(row)
     return rows
 
 
 def read_journal(path: Path) -> list[BlockRow]:
-    """Read the blocks of a journal; none where it is missing. A last line that is torn by a kill,
-    or under way just now, is left out."""
-    rows = []
+    """Read the blocks of a journal, without a last line that is torn or under way just now."""
     with refusing_damage(path), suppress(FileNotFoundError):
         *lines, _ = path.read_bytes().split(b"\n")
-        rows = [BlockRow.model_validate_json(line) for line in lines]
-    return rows
+        return [BlockRow.model_validate_json(line) for line in lines]
+    return []
 
 
 def read_header(folder: Path) -> RunHeader:
-    """Read what a run is to measure. Raises :class:`MeasurementError` for another folder."""
+    """Read what a run is to measure."""
     if not (folder / RUN).is_file():
         raise MeasurementError(f"{folder} is no sweep's folder: it has no {RUN}")
     return read_record(folder / RUN, RunHeader, "gacprof sweep")

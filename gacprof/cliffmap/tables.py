@@ -67,7 +67,7 @@ def candidates(
     common = sorted(set(columns[0]).intersection(*columns[1:]))
     smaller = [other for other in common if other <= size]
     larger = [other for other in common if other > size]
-    chosen = smaller[len(smaller) - min(below, len(smaller)) :] + larger[:above]
+    chosen = smaller[max(0, len(smaller) - below) :] + larger[:above]
     return [max((column[s] for column in columns), key=penalty_of) for s in chosen]
 
 
@@ -83,10 +83,8 @@ def dims_of_words(words: Sequence[str]) -> dict[str, int]:
 
 
 def only_curve(cliff_map: CliffMap, size: int, curves: Sequence[Curve]) -> Curve:
-    """The curve that covers the size; the usual one where several differ in flags alone.
-
-    Raises :class:`MapError` where there is none, or some differ in dtype or other dims.
-    """
+    """The curve that covers the size; the usual one where several differ in flags alone. Raises
+    :class:`MapError` where there is none, or some differ in dtype or other dims."""
     covering = [c for c in curves if c.sizes[0].size <= size <= c.sizes[-1].size]
     if not covering:
         raise MapError(
@@ -121,9 +119,6 @@ def penalty_of(verdict: SizeVerdict) -> float:
 
 def map_table(cliff_map: CliffMap | str | Path) -> pd.DataFrame:
     """Print what a map asks of sizes, as a table.
-
-    A row for each operator, dim and dtype: the multiple to round sizes to, the penalty of
-    misaligned sizes, and the safe sizes.
 
     Parameters
     ----------

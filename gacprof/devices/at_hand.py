@@ -17,13 +17,8 @@ def gpus() -> list[GpuFacts]:
         The key of a GPU at hand is its device (``cuda:0``); without torch none is seen. The others'
         keys are their names as a source.
     """
-    return [*gpus_at_hand(), *GPUS.values()]
-
-
-def gpus_at_hand() -> list[GpuFacts]:
-    """The CUDA GPUs that torch sees."""
     if find_spec("torch") is None:
-        return []
+        return [*GPUS.values()]
     import torch
 
     at_hand = []
@@ -38,4 +33,4 @@ def gpus_at_hand() -> list[GpuFacts]:
             l2_mib=properties.L2_cache_size / 2**20,
         )
         at_hand.append(facts)
-    return at_hand
+    return [*at_hand, *GPUS.values()]

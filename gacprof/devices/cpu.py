@@ -16,7 +16,7 @@ from gacprof.core.errors import MeasurementError
 from gacprof.core.points import KernelRun, Point
 from gacprof.devices.device import BlockTimes, Current, first_line
 from gacprof.devices.environment import memory_bytes, read_environment
-from gacprof.devices.memory import Arenas, BoundCall
+from gacprof.devices.memory import Arenas
 from gacprof.devices.threads import bound_threads, lost_core, no_collection
 
 AWAKE_S, WAKE_S = 0.001, 0.004
@@ -55,29 +55,21 @@ class CpuSession:
         self._first_place = device.prepared_points
         device.prepared_points += len(points)
         self.failures: dict[int, str] = {}
+        self.kernels: dict[int, tuple[KernelRun, ...]] = {}  # not known
         self._calls: dict[int, Callable[..., Any]] = {}
         with torch.inference_mode():
-            for index in range(len(points)):
-                self._first_call(index)
-
-    def _first_call(self, index: int) -> None:
-        """An unrecorded call: the first of a shape also makes its kernel."""
-        point = self._points[index]
-        self._device.current.value = self._first_place + index
-        try:
-            if point.dtype == "tf32":
-                raise MeasurementError("tf32 is a mode of CUDA tensor cores: a CPU has none")
-            self._device.arenas.reserve(point, REUSE_BYTES)
-            call = operators.get(point.operator).call(point, torch.device("cpu"))
-            self._calls[index] = call
-            self._bound(index, replicate=False)()
-        except Exception as error:  # an operator may raise anything
-            self.failures[index] = first_line(error)
-
-    def _bound(self, index: int, replicate: bool) -> BoundCall:
-        return self._device.arenas.bind(
-            self._points[index], self._calls[index], replicate=replicate
-        )
+            for index, point in enumerate(points):
+                device.current.value = self._first_place + index
+                try:
+                    if point.dtype == "tf32":
+                        raise MeasurementError("tf32 is a mode of CUDA tensor cores")
+                    device.arenas.reserve(point, REUSE_BYTES)
+                    operator = operators.get(point.operator)
+                    self._calls[index] = operator.call(point, torch.device("cpu"))
+                except Exception as error:  # an operator may raise anything
+                    self.failures[index] = first_line(error)
+                else:
+                    self._time(index, replicate=False)  # the first of a shape makes its kernel
 
     def time_block(self, order: Sequence[int]) -> BlockTimes:
         times_us = [math.nan] * len(order)
@@ -110,21 +102,15 @@ class CpuSession:
 
     def _time(self, index: int, replicate: bool) -> tuple[float, float]:
         """Microseconds of a call, and for how many of them a thread waited for a core."""
-        call = self._bound(index, replicate)
-        self._device.current.value = self._first_place + index
-        threads, clock = self._device.threads, time.perf_counter_ns
-        before = threads.waits_ns()
-        begin = clock()
+        device, clock = self._device, time.perf_counter_ns
+        device.current.value = self._first_place + index
         try:
+            call = device.arenas.bind(self._points[index], self._calls[index], replicate=replicate)
+            before = device.threads.waits_ns()
+            begin = clock()
             call()
         except Exception as error:  # an operator may raise anything
             self.failures[index] = first_line(error)
             return math.nan, 0.0
         end = clock()
-        return (end - begin) / 1e3, threads.longest_wait_us(before)
-
-    def kernels(self, index: int) -> tuple[KernelRun, ...]:
-        return ()  # not known
-
-    def close(self) -> None:
-        self._calls.clear()
+        return (end - begin) / 1e3, device.threads.longest_wait_us(before)

@@ -1,9 +1,7 @@
 """A CUDA GPU as a device: a graph for each point, blocks that launch each graph once and wait once.
 
-Points are warmed up first: their rough times decide how many calls the graphs of an axis hold. One
-trace of all points of all axes names kernels before any capture, since tracers and graphs get in
-each other's way. The same steps run on a virtual GPU, whose kernels are real and whose times are
-nan.
+One trace of all points of all axes names kernels before any capture, since tracers and graphs get
+in each other's way. The same steps run on a virtual GPU, whose kernels are real and times nan.
 """
 
 from __future__ import annotations
@@ -24,15 +22,19 @@ import torch
 from gacprof import operators
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import KernelRun, Point
-from gacprof.devices.captured import WARM_UP_CALLS
-from gacprof.devices.cuda_graph import LEAD_IN_US, TimedGraph, rough_us
+from gacprof.devices.cuda_graph import (
+    LEAD_IN_US,
+    WARM_UP_CALLS,
+    TimedGraph,
+    refusing_waits,
+    rough_us,
+)
 from gacprof.devices.device import UNKNOWN, BlockTimes, Current, first_line
 from gacprof.devices.environment import read_environment
-from gacprof.devices.memory import Arenas, is_cold, weight_bytes
+from gacprof.devices.memory import Arenas, BoundCall, is_cold, weight_bytes
 from gacprof.devices.nvml import Throttling
 from gacprof.devices.threads import no_collection
 from gacprof.devices.tracing import traced_kernels
-from gacprof.operators.operands import set_precision
 
 L2_FACTOR = 2
 """L2 caches read between uses of cold weights: fewer reorder results (pytorch/pytorch#192159)."""
@@ -45,24 +47,27 @@ HEAVY_INTENSITY = 100.0
 """Operations a byte, about half the ridge of the chips in ``gpus.toml``: they may reach the
 power cap, and what ran before decides the clock. As long a rest follows."""
 PATIENCE = 8
-"""Throttled blocks in a row that count as disturbed; after them a session's clock is taken to be
-held down for good, and its times count again: all sizes of a block share it."""
+"""Throttled blocks in a row that are left out; after them the clock is held down for good."""
 BURN_IN_S = 0.5
+"""Work at first, until the clock has climbed."""
 BLOCK_WARM_UP_US, MAX_WARM_UPS = 8_000.0, 64
 """Work of a block's own before it is recorded, and the graphs that it takes at most: between blocks
-the host judges, and an idle GPU's clock falls (seen on an H100: to 345 MHz)."""
+an idle GPU's clock falls (seen on an H100: to 345 MHz)."""
 METER_CYCLES = (100_000, 500_000)
-"""Of the clock meter's spins: what starts and times them cancels in their difference of 200 µs at
-2 GHz, of which half a microsecond of an event is 0.3 %."""
+"""Of the clock meter's spins: what starts and times them cancels in their difference."""
 EMPTY_LAUNCHES = 21
 DITHER_US = 1.0
-"""Lead-ins differ by up to this much from graph to graph: an event's tick (a microsecond on some
-chips) would else round all times of a size alike."""
+"""Lead-ins differ by up to this much: an event's tick would else round all times alike."""
+
+
+def set_precision(point: Point) -> None:
+    """Let float32 products use TF32 tensor cores if the point's dtype is ``tf32``. Process-wide, by
+    the older of torch's switches: code that reads it raises where only the newer ones were set."""
+    torch.backends.cuda.matmul.allow_tf32 = point.dtype == "tf32"
 
 
 class CudaDevice:
-    """One GPU and one stream that all work is on. Needs torch 2.9 or later, whose graphs record
-    timing events. Raises :class:`MeasurementError` where there is no such GPU."""
+    """One GPU and one stream that all work is on."""
 
     def __init__(self, index: int = 0) -> None:
         if not torch.cuda.is_available() or index >= torch.cuda.device_count():
@@ -85,7 +90,12 @@ class CudaDevice:
         self.cold_bytes = L2_FACTOR * int(self.environment.facts["l2_bytes"])
         self._other_memory = torch.ones(self.cold_bytes // 4, device=self.torch_device)
         if not self.virtual:
-            self._burn_in()
+            x = torch.randn(4096, 4096, device=self.torch_device).half()
+            until = time.monotonic() + BURN_IN_S
+            while time.monotonic() < until:
+                for _ in range(20):
+                    x @ x
+                torch.cuda.synchronize(index)
 
     def prepare(self, axes: Sequence[Sequence[Point]]) -> list[CudaSession]:
         """Prepare axes in steps that each take all of them: memory, the largest points first, lest
@@ -106,7 +116,9 @@ class CudaDevice:
             traced = [(s, i) for s, i in steps if i not in s.failures]
             kernels = traced_kernels([partial(s.call_once, i) for s, i in traced])
             for (session, index), runs in zip(traced, kernels, strict=True):
-                session.keep_kernels(index, runs)
+                if self.virtual:
+                    runs = tuple(replace(run, us=math.nan) for run in runs)
+                session.kernels[index] = runs
             for session, index in steps:
                 session.attempt(index, partial(session.capture, occurrence=0))
         self.current.value = UNKNOWN
@@ -115,10 +127,8 @@ class CudaDevice:
     @cached_property
     def clock_meter(self) -> tuple[TimedGraph, TimedGraph]:
         """Spins of :data:`METER_CYCLES`, captured when first asked for: after the trace."""
-        short, long = (
-            TimedGraph([partial(torch.cuda._sleep, cycles)], self.graphs, self.graph_pool)
-            for cycles in METER_CYCLES
-        )
+        spins = [partial(torch.cuda._sleep, cycles) for cycles in METER_CYCLES]
+        short, long = (TimedGraph([spin], self.graphs, self.graph_pool) for spin in spins)
         return short, long
 
     def clock_mhz(self) -> float:
@@ -140,15 +150,13 @@ class CudaDevice:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """On this device and stream, without autograd and garbage collection; torch's TF32 switch
-        is left as it was."""
-        matmul = torch.backends.cuda.matmul
-        tf32 = matmul.allow_tf32
+        """On this device and stream; torch's TF32 switch is left as it was."""
+        tf32 = torch.backends.cuda.matmul.allow_tf32
         try:
             with torch.cuda.stream(self._stream), torch.inference_mode(), no_collection():
                 yield
         finally:
-            matmul.allow_tf32 = tf32
+            torch.backends.cuda.matmul.allow_tf32 = tf32
 
     def flush(self) -> None:
         """Fill the L2 cache with other memory, by reading: lines that were written would have to be
@@ -156,20 +164,10 @@ class CudaDevice:
         self._other_memory.sum()
 
     def check(self) -> None:
-        """Raise where the CUDA context is spoilt: an illegal access or a failed assertion leaves it
-        unusable for the rest of the process, a refused call or a lack of memory does not."""
+        """Raise where an illegal access or a failed assertion has spoilt the CUDA context."""
         torch.cuda.synchronize(self.index)
         self._other_memory[:1].add_(0)
         torch.cuda.synchronize(self.index)
-
-    def _burn_in(self) -> None:
-        """Work, until the clock has climbed."""
-        x = torch.randn(4096, 4096, device=self.torch_device).half()
-        until = time.monotonic() + BURN_IN_S
-        while time.monotonic() < until:
-            for _ in range(20):
-                x @ x
-            torch.cuda.synchronize(self.index)
 
     def close(self) -> None:
         """Give back graphs and operands; no session may be used afterwards."""
@@ -189,16 +187,13 @@ class CudaSession:
         self._calls: dict[int, Callable[..., Any]] = {}
         self._calls_per_graph = 1
         self._rough_us: dict[int, float] = {}
-        self._kernels: dict[int, tuple[KernelRun, ...]] = {}
+        self.kernels: dict[int, tuple[KernelRun, ...]] = {}
         self._graphs: dict[tuple[int, int], TimedGraph] = {}
         self._dither = random.Random(self._first_place)
         self._throttled_blocks = 0
 
-    # ---- preparing: steps that the device takes, one point at a time ----
-
     def attempt(self, index: int, step: Callable[[int], None]) -> None:
-        """Take a step of preparing a point; where it raises, the point is a failure. Raises where
-        the device is unusable afterwards."""
+        """Take a step of preparing a point, which is a failure where it raises."""
         if index in self.failures:
             return
         self._device.current.value = self._first_place + index
@@ -220,57 +215,47 @@ class CudaSession:
         self._device.arenas.reserve(self.points[index], reuse_bytes)
 
     def warm_up(self, index: int) -> None:
-        """First calls of a point and its rough time. One that waits for the device is refused: no
-        graph can hold it, and a capture that fails spoils torch's allocator."""
+        """First calls of a point and its rough time. One that waits for the device is refused."""
         point = self.points[index]
-        call = operators.get(point.operator).call(point, self._device.torch_device)
-        bound = self._device.arenas.bind(point, call, replicate=False)
+        self._calls[index] = operators.get(point.operator).call(point, self._device.torch_device)
+        bound = self._bound(index, replicate=False)
         for _ in range(WARM_UP_CALLS):
             begin = time.perf_counter()
             bound()
             enqueue_us = (time.perf_counter() - begin) * 1e6
             torch.cuda.synchronize()
-        torch.cuda.set_sync_debug_mode("error")
-        try:
+        with refusing_waits():
             bound()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-        self._calls[index] = call
         self._rough_us[index] = rough_us(bound, enqueue_us)
 
     def choose_run_length(self) -> None:
         """Choose how many calls each graph holds: the same for all, since the first call of a graph
-        costs more. As many as the shorter calls need, no more than the longest allow. Cold weights
-        get as much memory more."""
-        times_us = sorted(self._rough_us[index] for index in self._calls)
+        costs more. As many as the shorter calls need, no more than the longest allow."""
+        times_us = sorted(self._rough_us.values())
         if not times_us or self._device.virtual:
             return
         limits = [TARGET_US / times_us[len(times_us) // 4], LONGEST_US / times_us[-1], MAX_CALLS]
-        weights = 1 + max(weight_bytes(self.points[index]) for index in self._calls)
+        weights = 1 + max(weight_bytes(self.points[index]) for index in self._rough_us)
         if is_cold(self.points[0]):
             limits.append(MAX_COLD_SHARE * self._device.memory_bytes / weights)
         self._calls_per_graph = max(1, round(min(limits)))
         reuse_bytes = max(self._device.cold_bytes, self._calls_per_graph * weights)
-        for index in sorted(self._calls, key=self.bytes_moved, reverse=True):
+        for index in sorted(self._rough_us, key=self.bytes_moved, reverse=True):
             self.attempt(index, partial(self.reserve, reuse_bytes=reuse_bytes))
 
     def call_once(self, index: int) -> None:
-        point = self.points[index]
-        set_precision(point)
-        self._device.arenas.bind(point, self._calls[index], replicate=False)()
+        set_precision(self.points[index])
+        self._bound(index, replicate=False)()
 
-    def keep_kernels(self, index: int, runs: Sequence[KernelRun]) -> None:
-        """Keep the kernels that a trace saw; a virtual GPU's without times."""
-        if self._device.virtual:
-            runs = [replace(run, us=math.nan) for run in runs]
-        self._kernels[index] = tuple(runs)
+    def _bound(self, index: int, replicate: bool) -> BoundCall:
+        arenas = self._device.arenas
+        return arenas.bind(self.points[index], self._calls[index], replicate=replicate)
 
     def capture(self, index: int, occurrence: int) -> None:
         """The graph of the point's n-th call in a block, launched once, which uploads it."""
         device, point = self._device, self.points[index]
         replicate = occurrence % 2 == 1
-        bind = partial(device.arenas.bind, point, self._calls[index], replicate=replicate)
-        calls = [bind() for _ in range(self._calls_per_graph)]
+        calls = [self._bound(index, replicate) for _ in range(self._calls_per_graph)]
         operator = operators.get(point.operator)
         heavy = operator.flops(point) > HEAVY_INTENSITY * operator.bytes_moved(point)
         graph = TimedGraph(
@@ -284,8 +269,6 @@ class CudaSession:
         graph.launch()
         torch.cuda.synchronize()
         self._graphs[index, occurrence] = graph
-
-    # ---- measuring ----
 
     def time_block(self, order: Sequence[int]) -> BlockTimes:
         """Launch each point's graph once, after unrecorded ones that bring the clock up. Raises
@@ -337,11 +320,3 @@ class CudaSession:
             return slot_us, False
         self._throttled_blocks += 1
         return slot_us, self._throttled_blocks <= PATIENCE
-
-    def kernels(self, index: int) -> tuple[KernelRun, ...]:
-        return self._kernels.get(index, ())
-
-    def close(self) -> None:
-        """Forget the graphs, which stay the device's until it is closed."""
-        self._graphs.clear()
-        self._calls.clear()

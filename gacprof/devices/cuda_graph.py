@@ -1,29 +1,27 @@
-"""One point's calls between two events, in one CUDA graph.
+"""One point's calls between two events, in one CUDA graph; and any step of the host's as a graph.
 
     before · sleep · event · r calls · event · rest
 
-Several calls, since events step by about half a microsecond. In a graph nothing but the device
-itself launches the calls, so that no launch gap of the host's is timed. What is timed is a kernel
-as a graph runs it: with about a microsecond in which the device starts it. Of one call that is
-its latency; of several the time of one among others, since kernels of sm90 may begin before their
-predecessor has ended (programmatic dependent launch).
+Several calls, since events step by about half a microsecond. No launch gap of the host's is timed,
+but about a microsecond in which the device starts a kernel. Of one call that is its latency; of
+several the time of one among others, since kernels of sm90 may begin before their predecessor has
+ended (programmatic dependent launch).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-
-from gacprof.devices.memory import BoundCall
 
 CYCLES_PER_US = 2_000
 """SM clocks are around 2 GHz; a slower one only makes sleeps longer."""
 LEAD_IN_US = 5.0
 """Before the first event: some times what one node of a graph takes to start the next."""
-MAX_SLEEP_US, ROUGH_CALLS = 2_000.0, 4
+MAX_SLEEP_US, ROUGH_CALLS, WARM_UP_CALLS = 2_000.0, 4, 3
 DIGITS = 4
 """Decimals of microseconds that are kept: a tenth of a nanosecond, finer than any tick over r."""
 
@@ -31,17 +29,15 @@ DIGITS = 4
 class TimedGraph:
     """A graph that measures its calls whenever it is launched.
 
-    ``before`` leaves the cache as the calls are to find it; the device idles for ``lead_in_us``
-    before the first event and for ``rest_us`` after the last. The calls must have run on the
-    current stream: what they do once (load modules, ask heuristics, allocate workspaces) cannot be
-    captured. The CUDA graph joins ``graphs`` whatever becomes of its capture, and is to stay there:
-    from torch 2.12 on, one that goes away frees the cuBLAS workspaces of its stream, which the
-    others use (pytorch/pytorch#193402).
+    ``before`` leaves the cache as the calls are to find it. The calls must have run on the current
+    stream: what they do once (load modules, ask heuristics) cannot be captured. The CUDA graph
+    joins ``graphs`` whatever becomes of its capture, and is to stay there: from torch 2.12 on, one
+    that goes away frees the cuBLAS workspaces of its stream (pytorch/pytorch#193402).
     """
 
     def __init__(
         self,
-        calls: Sequence[BoundCall],
+        calls: Sequence[Callable[[], Any]],
         graphs: list[torch.cuda.CUDAGraph],
         pool: Any,
         *,
@@ -49,27 +45,23 @@ class TimedGraph:
         lead_in_us: float = LEAD_IN_US,
         rest_us: float = 0.0,
     ) -> None:
-        self._calls, self._before = calls, before
-        self._lead_in_us, self._rest_us = lead_in_us, rest_us
+        self._calls = calls
         self._start = torch.cuda.Event(enable_timing=True, external=True)
         self._end = torch.cuda.Event(enable_timing=True, external=True)
         self._graph = torch.cuda.CUDAGraph()
         graphs.append(self._graph)
         self._graph.capture_begin(pool=pool, capture_error_mode="thread_local")
         try:
-            self._enqueue()
+            before()
+            sleep(lead_in_us)
+            self._start.record()
+            for call in calls:
+                call()
+            self._end.record()
+            if rest_us:
+                sleep(rest_us)
         finally:
             self._graph.capture_end()
-
-    def _enqueue(self) -> None:
-        self._before()
-        sleep(self._lead_in_us)
-        self._start.record()
-        for call in self._calls:
-            call()
-        self._end.record()
-        if self._rest_us:
-            sleep(self._rest_us)
 
     def launch(self) -> None:
         """Enqueue everything on the current stream; wait for nothing."""
@@ -80,15 +72,13 @@ class TimedGraph:
         return self._start.elapsed_time(self._end) * 1e3
 
     def call_us(self, constant_us: float) -> float:
-        """Microseconds of one call of the latest launch, where events alone take ``constant_us``;
-        nan where they took no more."""
+        """Microseconds of one call of the latest launch; nan where events alone took as long."""
         us = (self.elapsed_us() - constant_us) / len(self._calls)
         return round(us, DIGITS) if us > 0 else math.nan
 
 
-def rough_us(call: BoundCall, enqueue_us: float) -> float:
-    """About how long a call takes, launched by the host while the device sleeps; ``enqueue_us`` is
-    what the host needs to enqueue it."""
+def rough_us(call: Callable[[], Any], enqueue_us: float) -> float:
+    """About how long a call takes that the host enqueues, in so long, while the device sleeps."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     sleep(min(MAX_SLEEP_US, 20.0 + 2 * ROUGH_CALLS * enqueue_us))
     start.record()
@@ -102,3 +92,40 @@ def rough_us(call: BoundCall, enqueue_us: float) -> float:
 def sleep(us: float) -> None:
     """Keep the device busy with nothing."""
     torch.cuda._sleep(int(us * CYCLES_PER_US))
+
+
+@contextmanager
+def refusing_waits() -> Iterator[None]:
+    """Raise where a call waits for the device: no graph can hold that, and a capture that fails
+    spoils torch's allocator."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def captured(
+    step: Callable[[], object], rewind: Callable[[], object], device: torch.device
+) -> Callable[[], None]:
+    """Capture a step in a CUDA graph and return what replays it on the current stream.
+
+    ``rewind`` leaves the state that a step starts from, in the memory that it was in. Raises what
+    the step or its capture raises. What is returned holds the graph. Keep it as long as any that
+    was captured beside it (see :class:`TimedGraph`): streams come from a pool.
+    """
+    with torch.cuda.device(device):
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UP_CALLS):
+                rewind()
+                step()
+            rewind()
+            with refusing_waits():
+                step()
+            rewind()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            step()
+    return graph.replay

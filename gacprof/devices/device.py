@@ -1,8 +1,5 @@
 """The protocol of a device: prepare the points of an axis, then time them in the order asked for.
-
-A CPU, a CUDA GPU and a worker process that holds one of them are all a :class:`Device`; a sweep
-treats them alike. :func:`gacprof.devices.device.open_device` opens one by its name.
-"""
+A CPU, a CUDA GPU and a worker process that holds one of them are all a :class:`Device`."""
 
 from __future__ import annotations
 
@@ -21,13 +18,9 @@ UNTRACED = "GACPROF_UNTRACED"
 
 @dataclass(frozen=True)
 class BlockTimes:
-    """What a block gave.
-
-    ``times_us`` are microseconds of a call of each point, in the order asked for; nan where it
-    failed, lost its core or was throttled, and on a virtual GPU. ``slot_us`` is how long one place
-    of the block took with all that is done around its call. ``conditions`` are those of
-    :class:`gacprof.core.points.Block`.
-    """
+    """What a block gave: ``times_us`` are microseconds of a call of each point, in the order asked
+    for; nan where it failed, lost its core or was throttled, and on a virtual GPU. ``slot_us`` is
+    how long one place of the block took with all that is done around its call."""
 
     times_us: Sequence[float]
     slot_us: float
@@ -35,22 +28,19 @@ class BlockTimes:
 
 
 class Session(Protocol):
-    """Points with operands allocated, ready to be called in any order. An index is a point's place
-    in the sequence that was prepared."""
+    """Points ready to be called in any order, by their index in the sequence that was prepared."""
 
     @property
     def failures(self) -> Mapping[int, str]:
         """One line for each point that cannot be called, by index; it may grow with each block."""
 
+    @property
+    def kernels(self) -> Mapping[int, tuple[KernelRun, ...]]:
+        """Kernels that one call launches, in order, by index; none where not known."""
+
     def time_block(self, order: Sequence[int]) -> BlockTimes:
         """Time a call of each of these points, in this order. An index that stands twice is an A/A
         replicate: its second call has its operands at another address."""
-
-    def kernels(self, index: int) -> tuple[KernelRun, ...]:
-        """Kernels that one call launches, in order; empty where not known."""
-
-    def close(self) -> None:
-        """Release the operands."""
 
 
 class Device(Protocol):
@@ -61,16 +51,15 @@ class Device(Protocol):
         """The device and the software that drives it."""
 
     def prepare(self, axes: Sequence[Sequence[Point]]) -> Sequence[Session]:
-        """Allocate, warm up and, on a GPU, trace and capture the points of each axis, a session for
-        each. A point that cannot be is in its session's ``failures``."""
+        """Prepare the points of each axis, a session for each."""
 
     def close(self) -> None:
-        """Release the device."""
+        """Release the device and its sessions."""
 
 
 class Current:
-    """The point that a device is at: its place among all points that it was asked to prepare. The
-    parent process reads it, to see which point was running when a worker died."""
+    """The point that a device is at: its place among all points that it was asked to prepare. A
+    worker's parent reads it, to see which point was running when the worker died."""
 
     value: int = UNKNOWN
 
@@ -82,8 +71,7 @@ def first_line(error: BaseException) -> str:
 
 
 def device_name(name: str = "auto") -> str:
-    """``cpu`` or ``cuda:0`` and so on; ``auto`` is the first GPU, else the CPU. Raises
-    :class:`MeasurementError` for another name."""
+    """``cpu`` or ``cuda:0`` and so on; ``auto`` is the first GPU, else the CPU."""
     import torch
 
     if name == "auto":
@@ -97,9 +85,8 @@ def device_name(name: str = "auto") -> str:
 
 
 def open_device(name: str = "auto", isolated: bool = False) -> Device:
-    """Open ``cpu``, ``cuda``, ``cuda:1``, or ``auto``: the first GPU, else the CPU. ``isolated`` is
-    in a worker process, which is replaced when a point kills it. Raises :class:`MeasurementError`
-    for a device that is not there."""
+    """Open a device by its name (:func:`device_name`); ``isolated`` in a worker process, which is
+    replaced when a point kills it. Raises :class:`MeasurementError` for one that is not there."""
     name = device_name(name)
     if isolated:
         from gacprof.devices.worker import IsolatedDevice

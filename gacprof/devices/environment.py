@@ -70,8 +70,9 @@ def _cuda_environment(index: int) -> Environment:
         "cuda": torch.version.cuda or "",
         "cudnn": str(torch.backends.cudnn.version() or ""),
         "cublaslt": _loaded_version("libcublasLt", "cublasLtGetVersion"),
-        "triton": _package_version("triton"),
     }
+    with suppress(metadata.PackageNotFoundError):
+        stack["triton"] = metadata.version("triton")
     kind = "virtual" if os.environ.get(VIRTUAL) else "cuda"
     arch = architecture_of(properties).name
     return Environment(kind, properties.name, arch, facts, stack)
@@ -79,10 +80,9 @@ def _cuda_environment(index: int) -> Environment:
 
 def cpu_name() -> str:
     """The CPU's model name; on Linux with family and model, since a name alone may say little."""
-    try:
+    text = ""
+    with suppress(OSError):  # not Linux
         text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return platform.processor() or platform.machine()
     name = _first_match(r"model name\s*:\s*(.+)", text) or platform.machine()
     numbers = re.findall(r"(?m)^(?:cpu family|model)\s*:\s*(\d+)", text)
     return f"{name} (family {numbers[0]} model {numbers[1]})" if len(numbers) > 1 else name
@@ -98,16 +98,8 @@ def _first_match(pattern: str, text: str) -> str:
     return match[1].strip() if match else ""
 
 
-def _package_version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
-
-
 def _loaded_version(library: str, function: str) -> str:
-    """The result of ``size_t function(void)`` of a library that this process has loaded, as
-    ``130100``; empty where it is not loaded."""
+    """The result of ``size_t function(void)`` of a loaded library, such as ``130100``."""
     try:
         loaded = _first_match(rf"(/\S*{library}\.so\S*)", Path("/proc/self/maps").read_text())
         version = getattr(ctypes.CDLL(loaded), function)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -14,8 +13,7 @@ POLICIES = (74, 75)
 NVML_PERF_POLICY_POWER and _THERMAL."""
 FIRST_REASON = {(580, 82): 269, (575, 0): 251}
 """First of three fields, NVML_FI_DEV_CLOCKS_EVENT_REASON_* (software thermal, hardware thermal,
-power brake), from that driver on: renumbered between nvidia-ml-py 13.580.65 and 13.580.82. To other
-drivers the number is a setting of power smoothing."""
+power brake), from that driver on: renumbered between nvidia-ml-py 13.580.65 and 13.580.82."""
 THROTTLED_SHARE = 0.02
 """Share of a block's time by which a counter has grown in a throttled block."""
 
@@ -29,8 +27,8 @@ def nvml() -> Any:
 
 
 def handle_of(index: int) -> Any:
-    """NVML's handle of a CUDA device. NVML counts all GPUs, CUDA the visible ones: the UUID joins
-    them. torch gives it without the prefix that marks a GPU or a MIG slice of one."""
+    """NVML's handle of a CUDA device by its UUID: NVML counts all GPUs, CUDA the visible ones.
+    torch gives it without the prefix that marks a GPU or a MIG slice of one."""
     uuid = str(torch.cuda.get_device_properties(index).uuid)
     library = nvml()
     try:
@@ -58,21 +56,20 @@ def counter_fields(driver: str) -> list[int]:
 def nvml_facts(library: Any, handle: Any) -> dict[str, int]:
     """Limits and modes that decide how fast a GPU runs, and the other processes that compute on it;
     what NVML does not say is missing. In a container it may count this process among the others."""
-    readers: dict[str, Callable[[], int]] = {
-        "power_limit_w": lambda: library.nvmlDeviceGetEnforcedPowerLimit(handle) // 1000,
-        "max_sm_mhz": lambda: library.nvmlDeviceGetMaxClockInfo(handle, library.NVML_CLOCK_SM),
-        "ecc": lambda: library.nvmlDeviceGetEccMode(handle)[0],
-        "mig": lambda: library.nvmlDeviceGetMigMode(handle)[0],
-        "persistence": lambda: library.nvmlDeviceGetPersistenceMode(handle),
-        "other_processes": lambda: sum(
-            process.pid != os.getpid()
-            for process in library.nvmlDeviceGetComputeRunningProcesses(handle)
-        ),
-    }
     facts = {}
-    for name, read in readers.items():
-        with suppress(library.NVMLError):
-            facts[name] = int(read())
+    with suppress(library.NVMLError):
+        facts["power_limit_w"] = int(library.nvmlDeviceGetEnforcedPowerLimit(handle) // 1000)
+    with suppress(library.NVMLError):
+        facts["max_sm_mhz"] = int(library.nvmlDeviceGetMaxClockInfo(handle, library.NVML_CLOCK_SM))
+    with suppress(library.NVMLError):
+        facts["ecc"] = int(library.nvmlDeviceGetEccMode(handle)[0])
+    with suppress(library.NVMLError):
+        facts["mig"] = int(library.nvmlDeviceGetMigMode(handle)[0])
+    with suppress(library.NVMLError):
+        facts["persistence"] = int(library.nvmlDeviceGetPersistenceMode(handle))
+    with suppress(library.NVMLError):
+        running = library.nvmlDeviceGetComputeRunningProcesses(handle)
+        facts["other_processes"] = sum(process.pid != os.getpid() for process in running)
     return facts
 
 
@@ -89,12 +86,10 @@ class Throttling:
 
     def slowed_ns(self) -> dict[int, int]:
         """Nanoseconds for which each cause has slowed the device, since the driver was loaded."""
-        if self._nvml is None:
-            return {}
-        try:
-            values = self._nvml.nvmlDeviceGetFieldValues(self._handle, self._fields)
-        except self._nvml.NVMLError:  # once in a while: no reason to lose a block
-            return {}
+        values = []
+        if self._nvml is not None:
+            with suppress(self._nvml.NVMLError):  # once in a while: no reason to lose a block
+                values = self._nvml.nvmlDeviceGetFieldValues(self._handle, self._fields)
         return {value.fieldId: int(value.value.ullVal) for value in values if not value.nvmlReturn}
 
     def slowed_since(self, before: dict[int, int], seconds: float) -> bool:

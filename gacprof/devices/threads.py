@@ -1,9 +1,8 @@
 """One core for each compute thread, and how long each waited for it, while something is timed.
 
-A parallel kernel is as slow as its slowest thread, and the scheduler may put two on one core for
-seconds: a product of 0.3 ms then takes 8. Without binding and the scheduler's account of waits two
-sweeps agree to 14 to 28 %, with both to 1 %. Binding needs no privilege; where the system permits
-it (root, CAP_SYS_NICE) these threads also come before other programs.
+The scheduler may put two threads on one core for seconds: a product of 0.3 ms then takes 8. Without
+binding and the scheduler's account of waits two sweeps agree to 14 to 28 %, with both to 1 %. Where
+the system permits it (root, CAP_SYS_NICE) these threads also come before other programs.
 """
 
 from __future__ import annotations
@@ -33,24 +32,21 @@ MAX_WATCHED = 8
 
 
 class ComputeThreads:
-    """The scheduler's accounts of torch's compute threads. ``bound``: each has its own core."""
+    """The scheduler's accounts of torch's compute threads."""
 
-    def __init__(self, threads: Sequence[int], bound: bool) -> None:
-        self.bound = bound
+    def __init__(self, threads: Sequence[int]) -> None:
         self._accounts: list[int] = []
         for thread in threads[:MAX_WATCHED]:
             with suppress(OSError):  # not Linux, or a kernel that keeps no such account
                 self._accounts.append(os.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY))
 
     def waits_ns(self) -> list[int]:
-        """Time for which each thread was ready but had no core, since it began (Linux,
-        Documentation/scheduler/sched-stats.rst); without accounts a time slice for each core that
-        the system took from the process."""
-        try:
-            waits = [int(os.pread(account, 80, 0).split()[1]) for account in self._accounts]
-        except (OSError, ValueError, IndexError):
-            waits = []
-        return waits or [resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw * SLICE_NS]
+        """Time for which each thread was ready but had no core; without accounts a time slice for
+        each core that the system took from the process."""
+        with suppress(OSError, ValueError, IndexError):
+            if self._accounts:
+                return [int(os.pread(account, 80, 0).split()[1]) for account in self._accounts]
+        return [resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw * SLICE_NS]
 
     def longest_wait_us(self, since_ns: Sequence[int]) -> float:
         """Wait of the thread that waited longest since a reading: the others wait for it."""
@@ -70,13 +66,13 @@ def lost_core(times_us: Sequence[float], waits_us: Sequence[float]) -> list[bool
 
 @contextmanager
 def bound_threads() -> Iterator[ComputeThreads]:
-    """Bind each of torch's compute threads to a core of its own, before other programs; none where
-    there are fewer cores than threads, or where they cannot be identified."""
-    cores = sorted(allowed_cores())
+    """Bind each of torch's compute threads to a core of its own, if there are enough cores."""
+    cores: list[int] = []
+    with suppress(AttributeError):  # not Linux
+        cores = sorted(os.sched_getaffinity(0))
     threads = compute_threads()
-    bound = 0 < len(threads) <= len(cores)
-    watched = ComputeThreads(threads or [threading.get_native_id()], bound)
-    pairs = list(zip(threads, cores, strict=False)) if bound else []
+    watched = ComputeThreads(threads or [threading.get_native_id()])
+    pairs = list(zip(threads, cores, strict=False)) if len(threads) <= len(cores) else []
     try:
         for thread, core in pairs:
             _place(thread, {core}, niceness=PRIORITY, instead_of=0)
@@ -95,14 +91,6 @@ def no_collection() -> Iterator[None]:
         yield
     finally:
         gc.enable()
-
-
-def allowed_cores() -> set[int]:
-    """Cores that the system lets this process use; empty where it does not say."""
-    try:
-        return os.sched_getaffinity(0)
-    except (AttributeError, OSError):  # not Linux
-        return set()
 
 
 def _place(thread: int, cores: set[int], *, niceness: int, instead_of: int) -> None:

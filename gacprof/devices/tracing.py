@@ -1,10 +1,9 @@
 """Kernels of calls by torch.profiler, joined to the calls by correlation ids.
 
-A launch is a call of the host's: it lies within the label of the operator's call by the host's
-clock, and its kernel carries the same correlation id; where the launch itself is not in the trace,
-the kernel is linked to PyTorch's operator. The device's clock is not asked: CUPTI 13.0 gives the
-first kernels of a process's n-th session, about n of them, times of another clock
-(pytorch/pytorch#192021), and Kineto drops what seems to lie before the session.
+A launch lies within the label of its call by the host's clock, and its kernel carries the same
+correlation id; where the launch is not in the trace, the kernel is linked to PyTorch's operator.
+The device's clock is not asked: CUPTI 13.0 gives the first kernels of a process's n-th session,
+about n of them, times of another clock (pytorch/pytorch#192021).
 """
 
 from __future__ import annotations
@@ -40,26 +39,21 @@ since attaching it again crashes where there are CUDA graphs."""
 
 
 def traced_kernels(calls: Sequence[Callable[[], object]]) -> list[tuple[KernelRun, ...]]:
-    """Trace one call of each and return its kernels in the order of their launches.
-
-    Empty where a call raises, launches nothing, or where some of its kernels were not seen in any
-    of :data:`ATTEMPTS` sessions: a part of them would be taken for all.
-    """
+    """Trace one call of each and return its kernels in the order of their launches: none where it
+    raises, or where some were not seen in any of :data:`ATTEMPTS` sessions."""
     kernels: list[tuple[KernelRun, ...]] = [()] * len(calls)
-    missing = list(range(len(calls)))
     for _ in range(ATTEMPTS):
+        missing = [index for index, runs in enumerate(kernels) if not runs]
+        if not missing:
+            break
         seen = kernels_by_label(session_events([calls[i] for i in missing]), len(missing))
         for index, runs in zip(missing, seen, strict=True):
             kernels[index] = runs
-        missing = [index for index in missing if not kernels[index]]
-        if not missing:
-            break
     return kernels
 
 
 def session_events(calls: Sequence[Callable[[], object]]) -> Sequence[Any]:
-    """Events of one session in which every call is made once, under a label; none where nothing
-    can be traced."""
+    """Events of one session in which every call is made once, under a label."""
     for name, value in KINETO_SETTINGS.items():
         os.environ.setdefault(name, value)
     if os.environ.get(UNTRACED):
@@ -80,8 +74,7 @@ def session_events(calls: Sequence[Callable[[], object]]) -> Sequence[Any]:
 
 
 def kernels_by_label(events: Sequence[Any], count: int) -> list[tuple[KernelRun, ...]]:
-    """Return the kernels launched within each of ``count`` labels; none of a label where a launch
-    lacks its kernel."""
+    """Return the kernels launched within each label; none where a launch lacks its kernel."""
     labels: list[tuple[int, int, int]] = []
     called_ns: dict[int, int] = {}  # by correlation id, when the host called for it
     launches: set[int] = set()

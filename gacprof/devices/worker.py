@@ -1,6 +1,5 @@
 """A device in a worker process: a point that kills it or takes too long is a failure, the process
-is replaced, and the other points go on. Addresses, caches and the placement of threads differ
-between processes: a sweep opens several such devices, one after another, to see that too."""
+is replaced, and the other points go on."""
 
 from __future__ import annotations
 
@@ -19,7 +18,8 @@ from typing import Any
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Environment, KernelRun, Point
 from gacprof.devices.device import UNKNOWN, UNTRACED, BlockTimes, Session, first_line, open_device
-from gacprof.operators.own import modules_of_own_operators
+from gacprof.operators.base import OPERATORS
+from gacprof.operators.own import OwnOperator
 
 START_LIMIT_S = 120.0
 """For importing torch and opening the device; a first start from a cold disk takes long."""
@@ -34,8 +34,8 @@ SURROUNDINGS = {
     "TORCHINDUCTOR_COMPILE_THREADS": "1",
 }
 """The worker's environment, read when torch is loaded. GNU OpenMP's threads spin for 1 ms, longer
-than the gap between two products and shorter than a time slice, and then wait asleep. oneDNN and
-PyTorch's layer above it keep the kernels of all shapes of a sweep."""
+than the gap between two products, and then wait asleep. oneDNN and PyTorch's layer above it keep
+the kernels of all shapes of a sweep."""
 
 
 class WorkerLost(Exception):  # noqa: N818 - no error of a user's
@@ -60,28 +60,24 @@ class IsolatedDevice:
 
     def prepare(self, axes: Sequence[Sequence[Point]]) -> list[RemoteSession]:
         first = len(self._sessions)
-        sessions = [RemoteSession(self, first + i, points) for i, points in enumerate(axes)]
-        self._sessions += sessions
-        self._prepare(sessions)
-        return sessions
+        self._sessions += [RemoteSession(self, first + i, axis) for i, axis in enumerate(axes)]
+        self.prepare_sessions()
+        return self._sessions[first:]
 
-    def prepare_again(self) -> None:
-        """Prepare what is open in the worker that takes a lost one's place."""
-        open_sessions = [session for session in self._sessions if not session.closed]
-        self._prepare([s for s in open_sessions if s.generation != self.generation])
-
-    def _prepare(self, sessions: Sequence[RemoteSession]) -> None:
-        """Prepare sessions together. A point that the worker dies on is a failure and the others
-        are tried again. What is no point's fault is the tracer's: names are done without."""
-        while any(session.waiting() for session in sessions):
-            try:
-                self._request_sessions(sessions)
+    def prepare_sessions(self) -> None:
+        """Prepare what the worker lacks. A point that it dies on is a failure and the others are
+        tried again. What is no point's fault is the tracer's: names are done without."""
+        while True:
+            stale = [s for s in self._sessions if s.generation != self.generation and s.waiting()]
+            if not stale:
                 return
+            try:
+                self._request_sessions(stale)
             except WorkerLost as lost:
-                if any(session.blame(lost) for session in sessions):
+                if any(session.blame(lost) for session in stale):
                     continue
                 if not self._traced:  # nothing is left to blame
-                    for session in sessions:
+                    for session in stale:
                         session.fail_all(str(lost))
                 self._traced = False
 
@@ -97,13 +93,11 @@ class IsolatedDevice:
         answers = self.request("prepare", content, sum(len(points) for _, points in content))
         for session, (failures, kernels) in zip(sessions, answers, strict=True):
             session.add(failures)
-            session.kernels_by_index = dict(zip(session.sent, kernels, strict=True))
+            session.kernels = {session.sent[place]: runs for place, runs in kernels.items()}
             session.generation = self.generation
 
     def request(self, action: str, content: Any, calls: int) -> Any:
         """The worker's answer to an action of ``calls`` calls. Raises :class:`WorkerLost`."""
-        if self._process is None:
-            self._start()
         self._current.value = UNKNOWN
         with suppress(BrokenPipeError, ConnectionResetError):  # then there is no answer either
             self._pipe.send((action, content))
@@ -115,7 +109,9 @@ class IsolatedDevice:
         context = multiprocessing.get_context("spawn")
         self._current = context.Value("q", UNKNOWN, lock=False)
         self._pipe, pipe = context.Pipe()
-        modules = modules_of_own_operators()
+        # What the worker imports to know users' operators too.
+        own = {o.function.__module__ for o in OPERATORS.values() if isinstance(o, OwnOperator)}
+        modules = sorted(own - {"__main__", "__mp_main__"})
         arguments = (pipe, self._current, self._name, modules, self._traced)
         self._process = context.Process(target=serve, args=arguments, daemon=True)
         self._process.start()
@@ -155,21 +151,16 @@ class IsolatedDevice:
 
 
 class RemoteSession:
-    """Points prepared in the worker, and in the next one without those that failed.
-
-    ``sent`` are the indices of points that the worker has, in its order; ``first_place`` is that of
-    the first among all that the worker was asked to prepare.
-    """
+    """Points prepared in the worker, and in the next one without those that failed. ``sent`` are
+    the indices of those that it has, ``first_place`` that of the first among all it prepared."""
 
     def __init__(self, device: IsolatedDevice, number: int, points: Sequence[Point]) -> None:
-        self._device, self.points = device, points
-        self.number = number
+        self._device, self.number, self.points = device, number, points
         self.failures: dict[int, str] = {}
-        self.kernels_by_index: dict[int, tuple[KernelRun, ...]] = {}
+        self.kernels: dict[int, tuple[KernelRun, ...]] = {}
         self.sent: list[int] = []
         self.first_place = 0
         self.generation = -1
-        self.closed = False
 
     def waiting(self) -> list[int]:
         """Indices of the points that can still be prepared."""
@@ -193,8 +184,7 @@ class RemoteSession:
 
     def time_block(self, order: Sequence[int]) -> BlockTimes:
         """As :meth:`.Session.time_block`; all nan where the worker is lost."""
-        if self.generation != self._device.generation:
-            self._device.prepare_again()
+        self._device.prepare_sessions()
         nothing = BlockTimes([math.nan] * len(order), math.nan)
         places = [place for place, index in enumerate(order) if index not in self.failures]
         if not places:
@@ -212,19 +202,9 @@ class RemoteSession:
             times_us[place] = us
         return BlockTimes(times_us, block.slot_us, block.conditions)
 
-    def kernels(self, index: int) -> tuple[KernelRun, ...]:
-        return self.kernels_by_index.get(index, ())
-
-    def close(self) -> None:
-        self.closed = True
-        with suppress(WorkerLost):
-            if self.generation == self._device.generation:
-                self._device.request("close", self.number, 0)
-
 
 def serve(pipe: Connection, current: Any, name: str, modules: Sequence[str], traced: bool) -> None:
-    """Open the device and answer requests until the pipe closes. What a device raises is the last
-    answer; points that fail by themselves are in their session's failures."""
+    """Open the device and answer requests until the pipe closes, or the device raises."""
     if not traced:
         os.environ[UNTRACED] = "1"
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
@@ -238,24 +218,15 @@ def serve(pipe: Connection, current: Any, name: str, modules: Sequence[str], tra
         sessions: dict[int, Session] = {}
         while True:
             action, content = pipe.recv()
-            pipe.send(_act(device, sessions, action, content))
+            if action == "prepare":
+                prepared = device.prepare([points for _, points in content])
+                sessions |= {number: s for (number, _), s in zip(content, prepared, strict=True)}
+                pipe.send([(dict(s.failures), dict(s.kernels)) for s in prepared])
+            else:
+                number, order = content
+                block = sessions[number].time_block(order)
+                pipe.send((block, dict(sessions[number].failures)))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # the parent has ended
     except Exception as error:  # torch and operators may raise anything
         pipe.send(MeasurementError(first_line(error)))
-
-
-def _act(device: Any, sessions: dict[int, Session], action: str, content: Any) -> Any:
-    """The answer to a request, as :class:`IsolatedDevice` and its sessions make them."""
-    if action == "prepare":
-        prepared = device.prepare([points for _, points in content])
-        answers = []
-        for (number, points), session in zip(content, prepared, strict=True):
-            sessions[number] = session
-            kernels = [session.kernels(index) for index in range(len(points))]
-            answers.append((dict(session.failures), kernels))
-        return answers
-    if action == "time":
-        number, order = content
-        return sessions[number].time_block(order), dict(sessions[number].failures)
-    return sessions.pop(content).close()

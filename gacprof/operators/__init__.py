@@ -6,19 +6,8 @@ of this package imports torch before an operator is prepared, so that suites are
 """
 
 from gacprof.operators import attention, linear, stream  # registers them
-from gacprof.operators.base import OPERATORS, Operand, Operator, canonical, get, register
-from gacprof.operators.own import OwnOperator, operator
+from gacprof.operators.base import Operand, Operator, canonical, get, register
+from gacprof.operators.own import operator
 
-__all__ = [
-    "OPERATORS",
-    "Operand",
-    "Operator",
-    "OwnOperator",
-    "attention",
-    "canonical",
-    "get",
-    "linear",
-    "operator",
-    "register",
-    "stream",
-]
+__all__ = ["Operand", "Operator", "canonical", "get", "operator", "register"]
+__all__ += ["attention", "linear", "stream"]

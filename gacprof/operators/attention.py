@@ -23,11 +23,10 @@ BACKENDS = {
 class Attention(Operator):
     """Attention of ``heads`` query heads over ``kv_heads`` heads of keys and values.
 
-    ``mask`` is a flag because it decides the backend: with an explicit mask FlashAttention is out,
-    and a head_dim that is no multiple of 8 then falls to the math path. ``layout`` is ``bhsd`` for
-    operands stored as [batch, heads, length, head_dim], ``bshd`` for [batch, length, heads,
-    head_dim] as models pass them, transposed as a view. ``backend`` forces one, which fails where
-    it refuses. A rank of a compressed projection is never a head_dim.
+    ``mask`` decides the backend: with an explicit one FlashAttention is out, and a head_dim that is
+    no multiple of 8 then falls to the math path. ``layout`` is ``bhsd`` for operands stored as
+    [batch, heads, length, head_dim], ``bshd`` for [batch, length, heads, head_dim] as models pass
+    them, transposed as a view. ``backend`` forces one, which fails where it refuses.
     """
 
     name = "attention"
@@ -66,11 +65,10 @@ class Attention(Operator):
             q_shape, kv_shape = (batch, q_len, heads, head_dim), (batch, kv_len, kv_heads, head_dim)
         query = Operand("input", q_shape, point.dtype)
         key_or_value = Operand("weight", kv_shape, point.dtype)
-        if point.flags["mask"] == "none":
-            return query, key_or_value, key_or_value
         mask_dtype = "bool" if point.flags["mask"] == "bool" else point.dtype
         mask = Operand("input", (1, 1, q_len, kv_len), mask_dtype)
-        return query, key_or_value, key_or_value, mask
+        masks = () if point.flags["mask"] == "none" else (mask,)
+        return query, key_or_value, key_or_value, *masks
 
     def call(self, point: Point, device: torch.device) -> Callable[..., Any]:
         from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -92,12 +90,7 @@ class Attention(Operator):
         if point.flags["backend"] == "auto":
             return attend
         backend = getattr(SDPBackend, BACKENDS[str(point.flags["backend"])])
-
-        def attend_by_backend(*operands: torch.Tensor) -> torch.Tensor:
-            with sdpa_kernel(backend):
-                return attend(*operands)
-
-        return attend_by_backend
+        return sdpa_kernel(backend)(attend)
 
 
 register(Attention())

@@ -18,18 +18,14 @@ if TYPE_CHECKING:
 Role = Literal["input", "weight", "output"]
 
 CACHE: tuple[Flag, ...] = ("warm", "cold")
-"""Values of the flag ``cache``: whether weights are in the cache when a call reads them. A model
-reads each weight once a pass: at few tokens its weights are cold."""
+"""Values of the flag ``cache``: whether weights are in the cache when a call reads them."""
 
 
 @dataclass(frozen=True)
 class Operand:
-    """A contiguous tensor that a call takes, of random numbers.
-
-    An ``input`` was just written, a ``weight`` (keys and values too) is what a model reads once a
-    pass, an ``output`` is written by the call. ``dtype`` is a compute type or ``bool``.
-    ``offset`` moves it so many elements past an aligned address.
-    """
+    """A contiguous tensor of random numbers that a call takes: an ``input`` was just written, a
+    ``weight`` (keys and values too) is what a model reads once a pass, an ``output`` is written by
+    the call. ``offset`` moves it so many elements past an aligned address."""
 
     role: Role
     shape: tuple[int, ...]
@@ -41,24 +37,9 @@ class Operand:
         return (prod(self.shape) + self.offset) * ITEMSIZE[self.dtype]
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """``call(*operands)`` is what is timed. A device calls it on operands of its own memory."""
-
-    call: Callable[..., Any]
-    operands: tuple[torch.Tensor, ...]
-
-    def __call__(self) -> Any:
-        return self.call(*self.operands)
-
-
 class Operator(ABC):
-    """One kind of work whose speed depends on its dims.
-
-    ``dims`` are all dims, in the order that a reader expects. ``default_dims`` may be left out:
-    each takes a number, or the size of the dim named. ``flags`` are the allowed values of a flag,
-    the default first.
-    """
+    """One kind of work whose speed depends on its dims. ``default_dims`` may be left out: each
+    takes a number, or the size of the dim named. ``flags`` have their values, the default first."""
 
     name: str
     dims: tuple[str, ...]
@@ -90,16 +71,6 @@ class Operator(ABC):
         """One line why the operator cannot take the point; empty if it can."""
         return ""
 
-    def prepare(self, point: Point, device: torch.device) -> Prepared:
-        """The call with operands of its own, the same numbers each time."""
-        from gacprof.operators.operands import random_tensor
-
-        operands = tuple(
-            random_tensor(operand, device, seed)
-            for seed, operand in enumerate(self.operands(point), start=1)
-        )
-        return Prepared(self.call(point, device), operands)
-
 
 OPERATORS: dict[str, Operator] = {}
 """All operators by name; importing :mod:`gacprof.operators` fills it."""
@@ -111,13 +82,7 @@ def register(operator: Operator) -> None:
 
 
 def get(name: str) -> Operator:
-    """The operator of that name.
-
-    Raises
-    ------
-    MeasurementError
-        For an unknown name; lists those that there are.
-    """
+    """The operator of that name. Raises :class:`MeasurementError` for an unknown one."""
     if name not in OPERATORS:
         raise MeasurementError(f"unknown operator '{name}': use one of {', '.join(OPERATORS)}")
     return OPERATORS[name]
@@ -125,20 +90,30 @@ def get(name: str) -> Operator:
 
 def canonical(point: Point) -> Point:
     """The point with every dim and flag of its operator spelt out, so that equal work is equal.
-
-    Raises
-    ------
-    MeasurementError
-        For a dim, size, dtype or flag that the operator does not take.
-    """
+    Raises :class:`MeasurementError` for what the operator does not take."""
     operator = get(point.operator)
     _check_names(operator, "dtype", [point.dtype], operator.dtypes)
     _check_names(operator, "dim", point.dims, operator.dims)
     _check_names(operator, "flag", point.flags, operator.flags)
-    dims = _complete_dims(operator, point.dims)
+    dims: dict[str, int] = {}
+    for name in operator.dims:
+        size = point.dims.get(name, operator.default_dims.get(name))
+        if isinstance(size, str):
+            size = dims[size]
+        if not isinstance(size, int) or not 0 < size <= MAX_DIM:
+            raise MeasurementError(
+                f"dim '{name}' of operator '{operator.name}' is {size}: "
+                f"give it a size from 1 to {MAX_DIM}"
+            )
+        dims[name] = size
     flags = {name: point.flags.get(name, values[0]) for name, values in operator.flags.items()}
     complete = Point(point.operator, dims, point.dtype, flags)
-    problem = _flag_problem(operator, flags) or operator.problem(complete)
+    for name, value in flags.items():
+        allowed = operator.flags[name]
+        if (type(value), value) not in [(type(a), a) for a in allowed]:
+            choices = ", ".join(map(repr, allowed))
+            raise MeasurementError(f"{complete}: flag '{name}' is {value!r}, not one of {choices}")
+    problem = operator.problem(complete)
     if problem:
         raise MeasurementError(f"{complete}: {problem}")
     return complete
@@ -152,26 +127,3 @@ def _check_names(
             raise MeasurementError(
                 f"operator '{operator.name}' has no {kind} '{name}' (it has {', '.join(allowed)})"
             )
-
-
-def _complete_dims(operator: Operator, dims: Mapping[str, int]) -> dict[str, int]:
-    complete: dict[str, int] = {}
-    for name in operator.dims:
-        size = dims.get(name, operator.default_dims.get(name))
-        if isinstance(size, str):
-            size = complete[size]
-        if not isinstance(size, int) or not 0 < size <= MAX_DIM:
-            raise MeasurementError(
-                f"dim '{name}' of operator '{operator.name}' is {size}: "
-                f"give it a size from 1 to {MAX_DIM}"
-            )
-        complete[name] = size
-    return complete
-
-
-def _flag_problem(operator: Operator, flags: Mapping[str, Flag]) -> str:
-    for name, value in flags.items():
-        allowed = operator.flags[name]
-        if (type(value), value) not in [(type(a), a) for a in allowed]:
-            return f"flag '{name}' is {value!r}, not one of {', '.join(map(repr, allowed))}"
-    return ""

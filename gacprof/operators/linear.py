@@ -14,13 +14,12 @@ if TYPE_CHECKING:
 
 
 class Linear(Operator):
-    """``y[M, N] = x[M, K] · W[N, K]ᵀ (+ b[N])``.
+    """``y[M, N] = x[M, K] · W[N, K]ᵀ (+ b[N])``, where M counts tokens.
 
-    M counts tokens: 1 to 16 of them are a GEMV, which PyTorch calls alike. ``bias`` selects another
-    path: ``addmm`` may go to cuBLASLt where a product without goes to cuBLAS. ``layout`` is ``tn``
-    for a stored Wᵀ as in ``torch.nn.Linear``, ``nn`` for ``x @ W`` with W[K, N]. ``offset`` moves x
-    and W so many elements past an aligned address, as a slice of a larger buffer is: kernels choose
-    their load width by the address too.
+    ``bias`` selects another path: ``addmm`` may go to cuBLASLt where a product without goes to
+    cuBLAS. ``layout`` is ``tn`` for a stored Wᵀ as in ``torch.nn.Linear``, ``nn`` for ``x @ W``
+    with W[K, N]. ``offset`` moves x and W so many elements past an aligned address, as a slice of a
+    larger buffer is: kernels choose their load width by the address too.
     """
 
     name = "linear"
@@ -36,7 +35,7 @@ class Linear(Operator):
         return 2 * point.dims["M"] * point.dims["N"] * point.dims["K"]
 
     def result_bytes(self, point: Point) -> int:
-        return point.dims["M"] * point.dims["N"] * ITEMSIZE[point.dtype]
+        return point.dims["M"] * point.dims["N"] * ITEMSIZE[RESULTS[point.dtype]]
 
     def operands(self, point: Point) -> tuple[Operand, ...]:
         M, N, K = (point.dims[name] for name in self.dims)
@@ -44,9 +43,8 @@ class Linear(Operator):
         stored = (N, K) if point.flags["layout"] == "tn" else (K, N)
         x = Operand("input", (M, K), point.dtype, offset)
         weight = Operand("weight", stored, point.dtype, offset)
-        if point.flags["bias"]:
-            return x, weight, Operand("input", (N,), point.dtype)
-        return x, weight
+        bias = Operand("input", (N,), point.dtype)
+        return (x, weight, bias) if point.flags["bias"] else (x, weight)
 
     def call(self, point: Point, device: torch.device) -> Callable[..., Any]:
         import torch
@@ -61,25 +59,15 @@ class Linear(Operator):
 register(Linear())
 
 
-class Quantised(Operator):
+class Quantised(Linear):
     """``x[M, K] · W[N, K]ᵀ`` of 8-bit operands: ``torch._int_mm`` (int8 → int32) and
-    ``torch._scaled_mm`` (fp8, one scale an operand, → bfloat16).
-
-    PyTorch says which dims it takes (on CUDA, K and N in multiples of 8 for int8 and 16 for fp8,
-    M above 16 for int8): a point that it refuses fails with its reason. ``fast_accum`` lets
-    Hopper's fp8 tensor cores add up in fewer bits, as inference engines do.
-    """
+    ``torch._scaled_mm`` (fp8, one scale an operand, → bfloat16). A point whose dims PyTorch refuses
+    fails with its reason. ``fast_accum`` lets Hopper's fp8 tensor cores add up in fewer bits, as
+    inference engines do."""
 
     name = "quantised"
-    dims = ("M", "N", "K")
     flags: Mapping[str, tuple[Flag, ...]] = {"cache": CACHE, "fast_accum": (False, True)}
     dtypes = ("int8", "float8_e4m3")
-
-    def flops(self, point: Point) -> int:
-        return 2 * point.dims["M"] * point.dims["N"] * point.dims["K"]
-
-    def result_bytes(self, point: Point) -> int:
-        return point.dims["M"] * point.dims["N"] * ITEMSIZE[RESULTS[point.dtype]]
 
     def problem(self, point: Point) -> str:
         if point.flags["fast_accum"] and point.dtype == "int8":
@@ -97,13 +85,8 @@ class Quantised(Operator):
             return lambda x, w: torch._int_mm(x, w.t())
         scale = torch.ones((), device=device)
         fast = bool(point.flags["fast_accum"])
-
-        def scaled(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-            return torch._scaled_mm(
-                x, w.t(), scale, scale, out_dtype=torch.bfloat16, use_fast_accum=fast
-            )
-
-        return scaled
+        options: dict[str, Any] = {"out_dtype": torch.bfloat16, "use_fast_accum": fast}
+        return lambda x, w: torch._scaled_mm(x, w.t(), scale, scale, **options)
 
 
 register(Quantised())

@@ -1,22 +1,15 @@
 """A function of yours as an operator: its cliffs, by the same blocks as any other's.
 
-::
-
-    @gacprof.operator(x=("M", "K"), w=("N", "K"))
-    def gelu_linear(x, w):
-        return torch.nn.functional.gelu(x @ w.T)
-
-    axis = gelu_linear.over("K", range(64, 257), M=256, N=1024)
-
-Operands are declared by the dims of their shapes; a device allocates them and calls the function on
-them. Put the function at the top level of a module or of a script whose work stands under
+Put the function at the top level of a module or of a script whose work stands under
 ``if __name__ == "__main__"``: worker processes import it from there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import update_wrapper
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from gacprof.core.errors import MeasurementError
@@ -30,37 +23,33 @@ Shape = tuple[str | int, ...]
 """An operand's shape: names of dims, and numbers where a size never changes."""
 
 
+@dataclass(eq=False, kw_only=True)
 class OwnOperator(Operator):
     """A user's function. Calling it calls the function; :meth:`over` is an axis to sweep."""
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        shapes: Mapping[str, Shape],
-        *,
-        name: str,
-        dtypes: Sequence[str],
-        weights: Sequence[str],
-        flops: Callable[..., int],
-    ) -> None:
-        sizes = [size for shape in shapes.values() for size in shape]
-        self.name, self.dtypes = name, tuple(dtypes)
+    function: Callable[..., Any]
+    shapes: Mapping[str, Shape]
+    name: str
+    dtypes: tuple[str, ...]
+    weights: Sequence[str]
+    count_flops: Callable[..., int]
+
+    def __post_init__(self) -> None:
+        sizes = chain.from_iterable(self.shapes.values())
         self.dims = tuple(dict.fromkeys(size for size in sizes if isinstance(size, str)))
-        self.function, self._shapes = function, dict(shapes)
-        self._weights, self._flops = set(weights), flops
-        update_wrapper(self, function)
+        update_wrapper(self, self.function)
 
     def __call__(self, *operands: Any, **options: Any) -> Any:
         return self.function(*operands, **options)
 
     def flops(self, point: Point) -> int:
-        return self._flops(**point.dims)
+        return self.count_flops(**point.dims)
 
     def operands(self, point: Point) -> tuple[Operand, ...]:
         operands = []
-        for name, shape in self._shapes.items():
+        for name, shape in self.shapes.items():
             sizes = tuple(s if isinstance(s, int) else point.dims[s] for s in shape)
-            role: Role = "weight" if name in self._weights else "input"
+            role: Role = "weight" if name in self.weights else "input"
             operands.append(Operand(role, sizes, point.dtype))
         return tuple(operands)
 
@@ -70,11 +59,8 @@ class OwnOperator(Operator):
     def over(
         self, dim: str, sizes: Iterable[int], *, dtype: str = "", cache: str = "warm", **fixed: int
     ) -> Axis:
-        """The axis on which ``dim`` takes ``sizes`` and the other dims stay as ``fixed``.
-
-        ``dtype`` is the first of the operator's by default; ``cache="cold"`` has weights read from
-        memory.
-        """
+        """The axis on which ``dim`` takes ``sizes`` and the other dims stay as ``fixed``. ``dtype``
+        is the operator's first by default; ``cache="cold"`` has weights read from memory."""
         ascending = tuple(sorted(set(sizes)))
         flags: dict[str, Flag] = {"cache": cache}
         axis = Axis(self.name, dim, ascending, fixed, dtype or self.dtypes[0], flags)
@@ -91,7 +77,11 @@ def operator(
     flops: Callable[..., int] = lambda **dims: 0,
     **shapes: Shape,
 ) -> Callable[[Callable[..., Any]], OwnOperator]:
-    """Make a function of tensors an operator that suites know by its name.
+    """Make a function of tensors an operator that suites know by its name::
+
+        @gacprof.operator(x=("M", "K"), w=("N", "K"))
+        def gelu_linear(x, w):
+            return torch.nn.functional.gelu(x @ w.T)
 
     Parameters
     ----------
@@ -118,15 +108,14 @@ def operator(
         if not isinstance(OPERATORS.get(operator_name), OwnOperator | None):
             raise MeasurementError(f"'{operator_name}' is an operator of gacprof's: rename yours")
         own_operator = OwnOperator(
-            function, shapes, name=operator_name, dtypes=dtypes, weights=weights, flops=flops
+            function=function,
+            shapes=shapes,
+            name=operator_name,
+            dtypes=tuple(dtypes),
+            weights=weights,
+            count_flops=flops,
         )
         register(own_operator)
         return own_operator
 
     return decorate
-
-
-def modules_of_own_operators() -> list[str]:
-    """Names of the modules that a worker process must import to know users' operators too."""
-    own_operators = (o for o in OPERATORS.values() if isinstance(o, OwnOperator))
-    return sorted({o.function.__module__ for o in own_operators} - {"__main__", "__mp_main__"})

@@ -1,9 +1,9 @@
 """Rows read from L2 or DRAM by kernels of our own, to see what width loads have.
 
-A matrix of ``rows`` by ``K`` is summed by rows (``row_sum``) or copied (``row_copy``). Their
-product is the working set. Rows lie one after another, so K is the stride too, and decides where a
-row starts. Triton marks an integer argument divisible by 16, and only then dares wide loads;
-``specialise`` = False withholds the mark: a step that remains is the memory's doing.
+A matrix of ``rows`` by ``K`` is summed by rows (``row_sum``) or copied (``row_copy``). K is the
+stride too, and decides where a row starts. Triton marks an integer argument divisible by 16, and
+only then dares wide loads; ``specialise`` = False withholds the mark: a step that remains is the
+memory's doing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ class Stream(Operator):
         self.name = name
 
     def flops(self, point: Point) -> int:
-        """One addition an element for a sum; none for a copy."""
         return point.dims["rows"] * point.dims["K"] if self.name == "row_sum" else 0
 
     def operands(self, point: Point) -> tuple[Operand, ...]:

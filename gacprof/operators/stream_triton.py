@@ -1,8 +1,5 @@
-"""The Triton kernels of :mod:`gacprof.operators.stream`. Importing this imports Triton.
-
-One program a row. ``K`` is both the row's length and the stride between rows; it is a runtime
-argument, so that Triton specialises on its divisibility as it does in real kernels.
-"""
+"""The Triton kernels of :mod:`gacprof.operators.stream`, one program a row. ``K``, the row's length
+and stride, is a runtime argument: Triton specialises on its divisibility as in real kernels."""
 
 from __future__ import annotations
 
@@ -43,10 +40,8 @@ KERNELS = {"row_sum": gacprof_row_sum, "row_copy": gacprof_row_copy}
 
 @cache
 def launcher(name: str, specialise: bool) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """The call (matrix[rows, K], result) → result; the body is compiled with and without K's mark
-    of divisibility."""
-    not_specialised = [] if specialise else ["K"]
-    kernel: Any = triton.jit(KERNELS[name], do_not_specialize=not_specialised)
+    """The call (matrix[rows, K], result) → result, compiled with or without K's mark."""
+    kernel: Any = triton.jit(KERNELS[name], do_not_specialize=[] if specialise else ["K"])
 
     def call(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         rows, K = source.shape

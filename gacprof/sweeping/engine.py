@@ -21,27 +21,23 @@ from gacprof.core.sizes import TOLERANCE
 from gacprof.devices.device import Device, Session
 
 PROCESSES = 3
-"""Addresses, caches and clocks differ between processes: of one process alone nobody knows by how
-much."""
+"""Addresses, caches and clocks differ between processes."""
 MIN_BLOCKS = 12
 """Before a curve is first judged; then after 24, 48 …"""
 MAX_BLOCKS = 400
 """Of a curve that stays undecided."""
 FINEST = 0.004
-"""Half the width of penalties' intervals (the median) from which more blocks decide nothing that
-matters: a fifth of the tolerance."""
+"""Half the median width of penalties' intervals that ends a curve: a fifth of the tolerance."""
 REPLICATES = 0.25
 """The share of sizes that have a hidden A/A replicate."""
 MIN_REPLICATES = 4
 BLOCK_US = 50_000
-"""A block is as long as the machine's state holds: tens of milliseconds with all that is done
-around its calls (blocks of more calls take turns through the sizes)."""
+"""A block is as long as the machine's state holds; longer ones take turns through the sizes."""
 MIN_CALLS = 12
 """Of a block, however long they take."""
 
 Progress = Callable[[int, int, float], None]
-"""Called before each turn with the curves that need no more blocks, all curves, and the share of
-the budget that is spent."""
+"""Called before each turn with decided curves, all curves, and the share of the budget spent."""
 
 
 def measure(
@@ -52,11 +48,10 @@ def measure(
     started: float | None = None,
     progress: Progress = lambda done, curves, spent: None,
 ) -> None:
-    """Measure the run's axes until each is decided, or the budget is spent; a run that was begun is
-    gone on with. The budget counts from ``started`` on (default: now), opening and preparing
-    included, which nothing cuts short. Each process has its share. A second one, without which
-    nothing is decided, begins where there is time to prepare it; a third where half of the budget
-    is left for measuring."""
+    """Measure the run's axes until each is decided, or the budget is spent. It counts from
+    ``started`` on (default: now), preparing included, which nothing cuts short. Each process has
+    its share. A second one, without which nothing is decided, begins where there is time to prepare
+    it; a third where half of the budget is left for measuring."""
     started = started or time.monotonic()
     budget_s = budget_s or math.inf
     curves = [CurveSchedule(axis, run.blocks(axis)) for axis in run.axes]
@@ -92,40 +87,35 @@ class ProcessTurns:
     def __init__(
         self, run: RunWriter, device: Device, curves: list[CurveSchedule], process: int
     ) -> None:
-        self._run, self._curves, self._process = run, curves, process
+        self._run, self._process = run, process
         self._draw = random.Random(process)
-        self._sessions: dict[str, Session] = {}
         sessions = device.prepare([[c.axis.point(s) for s in c.axis.sizes] for c in curves])
-        for curve, session in zip(curves, sessions, strict=True):
-            axis = curve.axis
-            self._sessions[axis.key] = session
-            runs = {size: session.kernels(i) for i, size in enumerate(axis.sizes)}
-            kernels = {size: kernels for size, kernels in runs.items() if kernels}
-            run.record_points(axis, kernels, failures_of(axis, session))
+        self._turns = list(zip(curves, sessions, strict=True))
+        for curve, session in self._turns:
+            sizes = curve.axis.sizes
+            kernels = {sizes[index]: runs for index, runs in session.kernels.items() if runs}
+            run.record_points(curve.axis, kernels, failures_of(curve.axis, session))
         run.save_points()
 
     def take(self, part: int, parts: int) -> bool:
-        """Measure a block of each curve that needs one in the ``part``-th of ``parts`` processes,
-        in random order; False where none does."""
-        from_start = []
-        for curve in self._curves:
-            failed = failures_of(curve.axis, self._sessions[curve.axis.key])
-            can_run = len(failed) < len(curve.axis.sizes)
+        """Measure a block of each curve that needs one, in random order; False where none does."""
+        turns = []
+        for curve, session in self._turns:
+            can_run = len(session.failures) < len(curve.axis.sizes)
             if can_run and curve.needs_block(self._process, part, parts):
-                from_start.append(curve)
-        for curve in self._draw.sample(from_start, len(from_start)):
+                turns.append((curve, session))
+        for curve, session in self._draw.sample(turns, len(turns)):
             axis = curve.axis
-            session = self._sessions[axis.key]
-            order = curve.next_order(failures_of(axis, session))
+            order = tuple(curve.next_order(failures_of(axis, session)))
             index = {size: i for i, size in enumerate(axis.sizes)}
             timed = session.time_block([index[size] for size in order])
             times_us = tuple(timed.times_us)
-            block = Block(axis.key, self._process, tuple(order), times_us, timed.conditions)
+            block = Block(axis.key, self._process, order, times_us, timed.conditions)
             self._run.append(block)
             curve.blocks.append(block)
             curve.slot_us = timed.slot_us
             self._run.record_points(axis, {}, failures_of(axis, session))
-        return bool(from_start)
+        return bool(turns)
 
 
 def failures_of(axis: Axis, session: Session) -> Mapping[int, str]:
@@ -135,8 +125,7 @@ def failures_of(axis: Axis, session: Session) -> Mapping[int, str]:
 
 @dataclass
 class CurveSchedule:
-    """An axis under measurement, with its blocks so far; ``slot_us`` is what a call took of the
-    last block's time."""
+    """An axis under measurement; ``slot_us`` is what a call took of the last block's time."""
 
     axis: Axis
     blocks: list[Block] = field(default_factory=list)
@@ -169,11 +158,9 @@ class CurveSchedule:
         """Tell whether to measure another block in this process, the ``part``-th of ``parts``.
 
         Every process measures its share of the first blocks even of a decided curve: what shifts a
-        process (addresses, clocks) may have shifted the earlier ones alike. None takes the blocks
-        that are left for later ones.
+        process may have shifted the earlier ones alike. None takes blocks of later ones.
         """
-        share = MIN_BLOCKS / parts
-        if self.count(process) < share:
+        if self.count(process) < MIN_BLOCKS / parts:
             return True
         first_here = self.checked_process != process and self.count() >= MIN_BLOCKS
         if first_here or (self.checks < CHECKS and self.count() >= MIN_BLOCKS * 2**self.checks):
@@ -181,18 +168,18 @@ class CurveSchedule:
         return not self.decided and self.count() < MAX_BLOCKS * part / parts
 
     def check(self, process: int) -> None:
-        """Judge the curve as it is now: it is decided where no size is left undecided that more
-        blocks could decide, or penalties are known finely enough."""
+        """Judge the curve: it is decided where more blocks could decide no other size, or penalties
+        are known finely enough."""
         self.checks += 1
         self.checked_process = process
         fit = fit_blocks(self.blocks)
         verdicts = judge_sizes(
             fit.sizes, fit.log_us.tolist(), fit.error.tolist(), TOLERANCE, fit.degrees
         )
-        open_sizes, widths = 0, []
+        undecided, widths = False, []
         for verdict, compared in zip(verdicts, comparable(fit.sizes), strict=True):
             if compared:
-                open_sizes += verdict.verdict == "undecided"
+                undecided |= verdict.verdict == "undecided"
                 penalty = verdict.penalty
-                widths.append(float("inf") if penalty is None else penalty.high - penalty.low)
-        self.decided = not open_sizes or median(widths) / 2 <= FINEST
+                widths.append(math.inf if penalty is None else penalty.high - penalty.low)
+        self.decided = not undecided or median(widths) / 2 <= FINEST

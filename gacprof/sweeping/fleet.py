@@ -1,14 +1,12 @@
 """A suite swept by all devices of a Ray cluster: equal devices share the axes, a map for each kind.
-
-Each device runs the sweep of its share into a folder of its own, and sends the blocks. A task whose
-node is lost is run anew by Ray.
-"""
+A task whose node is lost is run anew by Ray."""
 
 from __future__ import annotations
 
 import re
 import tempfile
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +31,18 @@ class ClusterDevice:
     """A device of the cluster: a GPU of a node, or all CPUs of a node without one."""
 
     node: str
-    name: str
     cpus: float = 1.0
     gpus: int = 0
 
-    def task(self, function: Any) -> Any:
-        """The function as a Ray task that runs on this device alone."""
-        return ray.remote(function).options(
+    def run(self, function: Any, *arguments: Any) -> Any:
+        """Have the function called with the device's name and these, on this device alone."""
+        task = ray.remote(function).options(
             num_cpus=self.cpus,
             num_gpus=self.gpus,
             max_retries=TRIES,
             scheduling_strategy=NodeAffinitySchedulingStrategy(self.node, soft=False),
         )
+        return task.remote("cuda" if self.gpus else "cpu", *arguments)
 
 
 def sweep_fleet(
@@ -80,7 +78,7 @@ def sweep_fleet(
     require_budget(budget_s)
     ray.init(address=address, ignore_reinit_error=True, log_to_driver=False)
     devices = find_devices()
-    environments = ray.get([device.task(environment_of).remote(device.name) for device in devices])
+    environments = ray.get([device.run(environment_of) for device in devices])
     kinds: dict[str, list[int]] = {}
     for number, environment in enumerate(environments):
         kinds.setdefault(kind_of(environment), []).append(number)
@@ -93,8 +91,7 @@ def sweep_fleet(
         shares = []
         for place, number in enumerate(members):
             share = replace(header, axes=header.axes[place :: len(members)])
-            device = devices[number]
-            shares.append(device.task(measure_share).remote(device.name, share, budget_s))
+            shares.append(devices[number].run(measure_share, share, budget_s))
         for blocks, points in ray.get(shares):
             for block in blocks:
                 run.append(block)
@@ -108,18 +105,15 @@ def sweep_fleet(
 
 
 def find_devices() -> list[ClusterDevice]:
-    """The devices of the cluster that answers now.
-
-    Raises :class:`MeasurementError` where there is none.
-    """
+    """The devices of the cluster that answers now. Raises :class:`MeasurementError` for none."""
     devices = []
     for node in ray.nodes():
         resources: dict[str, float] = node["Resources"]
         gpus = int(resources.get("GPU", 0))
         if node["Alive"] and gpus:
-            devices += [ClusterDevice(node["NodeID"], "cuda", gpus=1)] * gpus
+            devices += [ClusterDevice(node["NodeID"], gpus=1)] * gpus
         elif node["Alive"] and resources.get("CPU", 0) >= 1:
-            devices.append(ClusterDevice(node["NodeID"], "cpu", cpus=resources["CPU"]))
+            devices.append(ClusterDevice(node["NodeID"], cpus=resources["CPU"]))
     if not devices:
         raise MeasurementError("the Ray cluster has no device: start its nodes first")
     return devices
@@ -135,15 +129,11 @@ def environment_of(device_name: str) -> Environment:
 def measure_share(
     device_name: str, header: RunHeader, budget_s: float | None
 ) -> tuple[list[Block], PointRecords]:
-    """Sweep some axes on a device, in a folder that is removed afterwards, and return its blocks
-    and point records."""
+    """Sweep some axes on a device, in a folder that is removed afterwards."""
     with tempfile.TemporaryDirectory() as folder:
         run = RunWriter.create(folder, header)
         measure(run, lambda: open_device(device_name, isolated=True), budget_s=budget_s)
-        blocks: list[Block] = []
-        for axis in run.axes:
-            blocks += run.blocks(axis)
-        return blocks, run.points
+        return [*chain.from_iterable(map(run.blocks, run.axes))], run.points
 
 
 def kind_of(environment: Environment) -> str:

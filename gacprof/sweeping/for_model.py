@@ -1,8 +1,7 @@
 """Suites made from a checkpoint: around the sizes that it has, or over ranks that it could get.
 
-For every adjustable dim the sizes around it are measured in every product that it feeds, at the
-layer's true shapes and the token counts to serve, and beside the other dims as they are and as they
-may become; everything else is measured once as it is, so that the whole model can be added up.
+The sizes around a dim are measured in every product that it feeds, beside the other dims as they
+are and as they may become; everything else once as it is, so that the whole model can be added up.
 """
 
 from __future__ import annotations
@@ -39,21 +38,7 @@ def suite_for_model(
     window: float = 0.25,
     tp: int = 1,
 ) -> Suite:
-    """Every product of a checkpoint, and the sizes that its dims could become.
-
-    Parameters
-    ----------
-    inventory
-        The checkpoint.
-    tokens
-        Token counts to serve; by default 1 and 1024.
-    dtype
-        The compute dtype; by default each module's own.
-    window
-        Sizes within this fraction of a dim's are measured.
-    tp
-        Tensor-parallel ranks that share the products.
-    """
+    """Every product of a checkpoint, and the sizes that its dims could become."""
     counts = dict.fromkeys(tokens or DEFAULT_TOKENS, 1.0)
     products = Products(inventory, counts, tp, dtype)
     axes = []
@@ -69,8 +54,7 @@ def suite_for_model(
                     shape = {"M": m, "N": product.N, "K": product.K}
                     axes.append(linear_axis("N", [product.N], shape, product.dtype, product.bias))
     axes += attention_axes(inventory, list(counts), dtype or plain_dtype(inventory))
-    description = f"{inventory.layout} checkpoint {inventory.fingerprint}"
-    return Suite("for-model", merged_axes(axes), description)
+    return Suite("for-model", merged_axes(axes))
 
 
 def suite_for_ranks(
@@ -83,12 +67,8 @@ def suite_for_ranks(
     """The factor pairs that a dense checkpoint's linear layers would be cut into.
 
     W of (out, in) becomes two factors: a rank is N of the first product, beside K = in, and K of
-    the second, beside N = out. ``ranks`` are the first and the last.
-
-    Raises
-    ------
-    MeasurementError
-        For a range that is none, or a checkpoint without a dense linear layer.
+    the second, beside N = out. ``ranks`` are the first and the last. Raises
+    :class:`MeasurementError` for a range that is none, or a checkpoint without a dense layer.
     """
     first, last = ranks
     dense = [m for m in inventory.modules if m.kind == "dense" and m.gemms and m.role != "head"]
@@ -106,12 +86,12 @@ def suite_for_ranks(
             axes.append(linear_axis("N", sizes, {"M": m, **shape}, computed, False))
             axes.append(linear_axis("K", sizes, {"M": m, **shape}, computed, False))
             axes.append(linear_axis("M", [m], shape, computed, False))
-    return Suite("for-ranks", merged_axes(axes), f"ranks {first} to {last} of {inventory.path}")
+    return Suite("for-ranks", merged_axes(axes))
 
 
 def uses_beside_neighbours(products: Products, dim: Dim) -> Iterator[Use]:
-    """Yield the dim's uses beside its coupled dims as stored, and padded as diagnosing and planning
-    take them to be. An aligned dim is asked to change by nothing but its neighbours: as stored."""
+    """Yield the dim's uses beside its coupled dims as stored, and for an unaligned dim padded, as
+    diagnosing and planning take them to be."""
     yield from products.uses_of(dim)
     if dim.size % ALIGNED:
         for multiple in PADDED_TO:
@@ -119,25 +99,18 @@ def uses_beside_neighbours(products: Products, dim: Dim) -> Iterator[Use]:
 
 
 def sizes_around(dim: Dim, window: float, tp: int = 1) -> list[int]:
-    """Sizes that a dim could become, each shared by so many TP ranks, and some that are larger.
-
-    None beyond :attr:`Dim.max_size` can be chosen, but the next two multiples of 16 and of 64 are
-    measured all the same: a size is safe only beside larger ones.
-    """
+    """Sizes that a dim could become, each shared by so many TP ranks, and the next two multiples of
+    16 and of 64, which no limit cuts off: a size is safe only beside larger ones."""
     local = -(-dim.size // tp)
     limit = dim.max_size if dim.dense_size else 2 * dim.size + SMALLEST_REACH
-    sizes = {size * tp for size in sizes_near(local, window)}
-    sizes = {size for size in sizes if size <= limit}
+    sizes = {size * tp for size in sizes_near(local, window) if size * tp <= limit}
     sizes |= {(local // step + more) * step * tp for step in (16, 64) for more in (1, 2)}
     return sorted(sizes | {dim.size})
 
 
 def sizes_near(size: int, window: float) -> set[int]:
-    """``size`` and the nearest multiples of each step on either side, within ±``window`` (a
-    fraction)."""
-    steps = STEPS
-    if size % 64 == 0 and size >= LARGE:
-        steps = STEPS_OF_ALIGNED
+    """``size`` and the nearest multiples of each step on either side, within a fraction of it."""
+    steps = STEPS_OF_ALIGNED if size % 64 == 0 and size >= LARGE else STEPS
     sizes = {size}
     for step, count in steps.items():
         first = size // step * step
@@ -148,8 +121,8 @@ def sizes_near(size: int, window: float) -> set[int]:
 
 
 def axes_of_use(use: Use, sizes: Sequence[int]) -> list[Axis]:
-    """The axis that a use's product moves along as its dim takes these sizes. One point where it
-    is on both sides of the product, or the other side cannot be shared."""
+    """The axis that a use's product moves along as its dim takes these sizes; none where it is on
+    both sides of the product, or the other side cannot be shared."""
     shapes = [shape for shape in map(use.at, sizes) if shape is not None]
     if not shapes or (use.N.times and use.K.times):
         return []
@@ -162,8 +135,7 @@ def axes_of_use(use: Use, sizes: Sequence[int]) -> list[Axis]:
 def linear_axis(
     dim: str, sizes: Sequence[int], shape: Mapping[str, int], dtype: str, bias: bool
 ) -> Axis:
-    """An axis of a product, its weights cold: they do not stay in cache from one layer's turn to
-    the next."""
+    """An axis of a product, its weights cold: other layers' come between two uses."""
     fixed = {name: size for name, size in shape.items() if name != dim}
     flags: dict[str, Flag] = {"bias": bias, "cache": "cold"}
     return complete_axis(Axis("linear", dim, tuple(sorted(set(sizes))), fixed, dtype, flags))
@@ -172,13 +144,12 @@ def linear_axis(
 def attention_axes(inventory: Inventory, tokens: Sequence[int], dtype: str) -> list[Axis]:
     """Prefill attention at the model's head_dim and the multiples of 8 just above it."""
     axes = []
-    for heads, kv_heads, head_dim in sorted(
-        {(a.heads, a.kv_heads, a.head_dim) for a in inventory.attentions}
-    ):
-        sizes = sorted({head_dim, *range(-(-head_dim // 8) * 8, head_dim + 33, 8)})
+    shapes = {(a.heads, a.kv_heads, a.head_dim) for a in inventory.attentions}
+    for heads, kv_heads, head_dim in sorted(shapes):
+        sizes = tuple(sorted({head_dim, *range(-(-head_dim // 8) * 8, head_dim + 33, 8)}))
         for m in tokens:
             if m > 1:
                 fixed = {"heads": heads, "kv_heads": kv_heads, "q_len": m}
-                axis = Axis("attention", "head_dim", tuple(sizes), fixed, dtype, {"causal": True})
+                axis = Axis("attention", "head_dim", sizes, fixed, dtype, {"causal": True})
                 axes.append(complete_axis(axis))
     return axes

@@ -17,9 +17,8 @@ from gacprof.sweeping.engine import CurveSchedule
 
 @dataclass(frozen=True)
 class Preparation:
-    """Of each process: ``captures`` are CUDA graphs; ``cudnn_plans`` are the most attention calls
-    that cuDNN plans first (0.44 s each on a B200, FunASR#3704); ``memory_bytes`` is the most that
-    operands take."""
+    """Of each process: CUDA graphs, the most attention calls that cuDNN plans first (0.44 s each on
+    a B200, FunASR#3704), and the most that operands take."""
 
     captures: int
     cudnn_plans: int
@@ -38,24 +37,16 @@ def preparation(axes: Sequence[Axis], gpu: Environment) -> Preparation:
 
 def planned_by_cudnn(point: Point, gpu: Environment) -> bool:
     """Tell whether cuDNN may serve the point: so it may where PyTorch's choice is not known."""
-    if point.operator != "attention":
-        return False
-    if point.flags["backend"] != "auto":
-        return point.flags["backend"] == "cudnn"
+    chosen = point.flags.get("backend", "none")  # only attention has one
+    if chosen != "auto":
+        return chosen == "cudnn"
     dims = {name: size for name, size in point.dims.items() if name != "batch"}
     try:
         key, torch = gpu_facts(gpu.name).key, release(gpu.stack["torch"])
     except ConfigError:
         return True
-    call = AttentionCall(
-        gpu=key,
-        arch=gpu.arch,
-        torch=torch,
-        dtype=point.dtype,
-        mask=point.flags["mask"] != "none",
-        causal=bool(point.flags["causal"]),
-        **dims,
-    )
+    mask, causal = point.flags["mask"] != "none", bool(point.flags["causal"])
+    call = AttentionCall(key, gpu.arch, torch, point.dtype, mask=mask, causal=causal, **dims)
     return backend(call) == "cudnn"
 
 

@@ -1,6 +1,5 @@
-"""Suites: axes to sweep, written as TOML.
-
-Each ``[[sweep]]`` table is one axis of one operator; lists of dims, dtypes and flags multiply out::
+"""Suites: axes to sweep, written as TOML. Each ``[[sweep]]`` table is one axis of one operator;
+lists of dims, dtypes and flags multiply out::
 
     name = "mine"
     budget_s = 55                          # optional: ends the sweep, whatever is undecided
@@ -24,13 +23,7 @@ from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import BaseModel, Field
 
 from gacprof.core.dtypes import compute_dtype
 from gacprof.core.errors import GacprofError, MeasurementError
@@ -40,40 +33,21 @@ from gacprof.operators import canonical
 
 SUITES = Path(__file__).parents[1] / "suites"
 """The suites that are shipped."""
-AUTO_DTYPE = {"cpu": "float32"}
-"""The dtype "auto" by kind of device; float16 on a GPU."""
 MAX_POINTS = 1_000_000
 """Of one suite: at a hundred points a second three hours."""
 
 Size = Annotated[int, Field(gt=0, le=MAX_DIM)]
 
 
-class Strict(BaseModel):
-    """A table without other keys."""
-
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
-
-
-class Range(Strict):
+class Range(BaseModel, extra="forbid"):
     """Sizes from ``first`` to ``last``, both included."""
 
     first: Annotated[Size, Field(alias="from")]
     last: Annotated[Size, Field(alias="to")]
     step: Size = 1
 
-    @field_validator("last")
-    @classmethod
-    def _is_not_below_the_first(cls, last: int, info: ValidationInfo) -> int:
-        if last < info.data.get("first", last):
-            raise ValueError(f"no size lies from {info.data['first']} to {last}")
-        return last
 
-    def sizes(self) -> range:
-        """Return the sizes, ascending."""
-        return range(self.first, self.last + 1, self.step)
-
-
-class SweepTable(Strict):
+class SweepTable(BaseModel, extra="forbid"):
     """One ``[[sweep]]``."""
 
     operator: str
@@ -94,13 +68,14 @@ class SweepTable(Strict):
     def axes(self, kind: str) -> Iterator[Axis]:
         """Yield one axis for each combination of the other settings."""
         sizes = sorted(set(chain.from_iterable(map(choices, self.values))))
+        usual = "float32" if kind == "cpu" else "float16"
         settings = choices(self.dtype), combinations(self.dims), combinations(self.flags)
         for name, dims, flags in product(*settings):
-            dtype = AUTO_DTYPE.get(kind, "float16") if name == "auto" else compute_dtype(name)
+            dtype = compute_dtype(usual if name == "auto" else name)
             yield complete_axis(Axis(self.operator, self.axis, tuple(sizes), dims, dtype, flags))
 
 
-class SuiteTable(Strict):
+class SuiteTable(BaseModel, extra="forbid"):
     """A suite's file."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")]
@@ -115,12 +90,10 @@ class Suite:
 
     name: str
     axes: tuple[Axis, ...]
-    description: str = ""
     budget_s: float | None = None
 
     @property
     def points(self) -> int:
-        """The number of points on all axes."""
         return sum(len(axis.sizes) for axis in self.axes)
 
 
@@ -140,33 +113,29 @@ def load_suite(name_or_path: str | Path, kind: str = "cuda") -> Suite:
         Names the file and the key at fault.
     """
     path = Path(name_or_path)
-    if str(name_or_path) in shipped_suites():
+    shipped = shipped_suites()
+    if str(name_or_path) in shipped:
         path = SUITES / f"{name_or_path}.toml"
     if not path.is_file():
-        raise MeasurementError(
-            f"there is no suite {name_or_path}: name a TOML file or {', '.join(shipped_suites())}"
-        )
+        names = ", ".join(shipped)
+        raise MeasurementError(f"there is no suite {name_or_path}: name a TOML file or {names}")
     try:
-        return suite_of(read_table(path, SuiteTable), kind)
+        table = read_table(path, SuiteTable)
+        device = "cpu" if kind == "cpu" else "cuda"
+        sweeps = [sweep for sweep in table.sweep if sweep.device in (None, device)]
+        points = sum(sweep.points for sweep in sweeps)
+        if not 0 < points <= MAX_POINTS:
+            raise MeasurementError(f"{points:,} points for {device}: 1 to {MAX_POINTS:,} can be")
+        axes = merged_axes(chain.from_iterable(sweep.axes(kind) for sweep in sweeps))
     except GacprofError as error:
         text = str(error).removeprefix(f"{path}: ")
         raise MeasurementError(f"{path}: {text}") from None
+    return Suite(table.name, axes, table.budget_s)
 
 
 def shipped_suites() -> list[str]:
     """The names of the suites that come with gacprof."""
     return sorted(path.stem for path in SUITES.glob("*.toml"))
-
-
-def suite_of(table: SuiteTable, kind: str) -> Suite:
-    """The suite of a file, for a kind of device."""
-    device = "cpu" if kind == "cpu" else "cuda"
-    sweeps = [sweep for sweep in table.sweep if sweep.device in (None, device)]
-    points = sum(sweep.points for sweep in sweeps)
-    if not 0 < points <= MAX_POINTS:
-        raise MeasurementError(f"{points:,} points for {device}: 1 to {MAX_POINTS:,} can be")
-    axes = merged_axes(chain.from_iterable(sweep.axes(kind) for sweep in sweeps))
-    return Suite(table.name, axes, table.description, table.budget_s)
 
 
 def merged_axes(axes: Iterable[Axis]) -> tuple[Axis, ...]:
@@ -179,10 +148,8 @@ def merged_axes(axes: Iterable[Axis]) -> tuple[Axis, ...]:
 
 
 def complete_axis(axis: Axis) -> Axis:
-    """The axis with all dims and flags of its operator spelt out.
-
-    Raises :class:`MeasurementError` where the operator cannot take it.
-    """
+    """The axis with all dims and flags of its operator spelt out. Raises :class:`MeasurementError`
+    where the operator cannot take it."""
     first = canonical(axis.point(axis.sizes[0]))
     canonical(axis.point(axis.sizes[-1]))
     fixed = {name: size for name, size in first.dims.items() if name != axis.dim}
@@ -197,6 +164,8 @@ def combinations(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def choices(setting: Any) -> Sequence[Any]:
     """Return the values that a setting stands for: a list's, a range's, or itself alone."""
-    if isinstance(setting, Range):
-        return setting.sizes()
-    return setting if isinstance(setting, list) else [setting]
+    if not isinstance(setting, Range):
+        return setting if isinstance(setting, list) else [setting]
+    if setting.last < setting.first:
+        raise MeasurementError(f"no size lies from {setting.first} to {setting.last}")
+    return range(setting.first, setting.last + 1, setting.step)

@@ -16,7 +16,7 @@ from gacprof.cliffmap.run_folder import RunHeader, RunWriter
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Environment
 from gacprof.devices.device import open_device
-from gacprof.sweeping.engine import Progress, measure, require_budget
+from gacprof.sweeping.engine import measure, require_budget
 from gacprof.sweeping.for_model import suite_for_model, suite_for_ranks
 from gacprof.sweeping.preparation import Preparation, preparation
 from gacprof.sweeping.suite import Suite, load_suite
@@ -119,57 +119,39 @@ def sweep(
             lambda: devices.pop() if devices else open_device(name, isolated=True),
             budget_s=budget_s or measured.budget_s,
             started=started,
-            progress=terminal_progress(),
+            progress=show_progress,
         )
-        return summary_of(run, time.monotonic() - started)
+        blocks = [*chain.from_iterable(map(run.blocks, run.axes))]
+        calls = sum(len(block.order) for block in blocks)
+        failed = sum(len(run.failures(axis)) for axis in run.axes)
+        seconds = time.monotonic() - started
+        curves = len(run.axes)
+        return SweepSummary(run.path, curves, measured.points, len(blocks), calls, failed, seconds)
 
 
 def open_run(folder: Path, suite: Suite, environment: Environment, resume: bool) -> RunWriter:
-    """Open a new run folder, or the one that this sweep began, for writing.
-
-    Raises :class:`MeasurementError` where the one to resume is of other axes or another device, or
-    a sweep in it still runs.
-    """
+    """Open a new run folder, or the one that this sweep began, for writing. Raises
+    :class:`MeasurementError` for other axes, another device, or where a sweep in it still runs."""
     if not resume:
         return RunWriter.create(folder, RunHeader(suite.name, environment, suite.axes))
     run = RunWriter(folder)
-    before = run.environment
-    same_device = replace(before, facts={}) == replace(environment, facts={})
-    same_conditions = all(
-        before.facts.get(fact) == environment.facts.get(fact) for fact in CONDITIONS
-    )
     if run.axes != suite.axes:
         raise MeasurementError(f"{folder} is a run of other axes: name another folder")
-    if not same_device or not same_conditions:
+    devices = []
+    for device in (run.environment, environment):
+        facts = {name: fact for name, fact in device.facts.items() if name in CONDITIONS}
+        devices.append(replace(device, facts=facts))
+    if devices[0] != devices[1]:
         raise MeasurementError(
-            f"{folder} was measured on {before.name} with another stack, threads or power limit: "
-            "name another folder"
+            f"{folder} was measured on {devices[0].name} with another stack, threads or power "
+            "limit: name another folder"
         )
     return run
 
 
-def summary_of(run: RunWriter, seconds: float) -> SweepSummary:
-    """The counts of a run."""
-    blocks = [*chain.from_iterable(map(run.blocks, run.axes))]
-    return SweepSummary(
-        run.path,
-        len(run.axes),
-        sum(len(axis.sizes) for axis in run.axes),
-        len(blocks),
-        sum(len(block.order) for block in blocks),
-        sum(len(run.failures(axis)) for axis in run.axes),
-        seconds,
-    )
-
-
-def terminal_progress() -> Progress:
-    """A line on standard error, rewritten as the sweep goes on; nothing where that is a file."""
-    if not sys.stderr.isatty():
-        return lambda done, curves, spent: None
-
-    def show(done: int, curves: int, spent: float) -> None:
+def show_progress(done: int, curves: int, spent: float) -> None:
+    """Rewrite a line on standard error; nothing where that is a file."""
+    if sys.stderr.isatty():
         budget = f", {spent:.0%} of the budget" if spent else ""
-        sys.stderr.write(f"\r{done} of {curves} curves are decided{budget} ")
-        sys.stderr.flush()
-
-    return show
+        text = f"\r{done} of {curves} curves are decided{budget} "
+        print(text, end="", file=sys.stderr, flush=True)

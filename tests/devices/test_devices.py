@@ -53,7 +53,6 @@ def medians(device: Device, points: Sequence[Point], blocks: int) -> list[float]
         order = draw.sample(range(len(points)), len(points))
         for index, us in zip(order, session.time_block(order).times_us, strict=True):
             times[index].append(us)
-    session.close()
     return [median(us for us in row if not math.isnan(us)) for row in times]
 
 
@@ -106,9 +105,8 @@ def test_calls_that_waited_for_a_core_are_lost_whatever_they_took() -> None:
 
 def test_bound_threads_are_set_free_again() -> None:
     before = os.sched_getaffinity(0)
-    with bound_threads() as threads:
-        if threads.bound:
-            assert len(os.sched_getaffinity(0)) == 1
+    with bound_threads():
+        assert len(os.sched_getaffinity(0)) in (1, len(before))
     assert os.sched_getaffinity(0) == before
 
 

@@ -48,25 +48,24 @@ def test_a_block_times_each_call_once_and_replicates_too(device: Device) -> None
     else:
         assert 0 < times[1] < times[0]
         assert times[3] == pytest.approx(times[0], rel=0.2)
-    session.close()
 
 
 def test_kernels_have_names(device: Device) -> None:
     [session] = device.prepare([points(axis("linear", "K", (64, 107)))])
-    assert all(session.kernels(index) for index in (0, 1))
+    assert all(session.kernels[index] for index in (0, 1))
     attention = axis("attention", "head_dim", (64, 107, 128))
     flash = Axis(**{**vars(attention), "flags": {"backend": "flash"}})
     [session] = device.prepare([points(flash)])
-    padded = session.kernels(1)
-    assert any("flash_fwd" in run.name for run in session.kernels(0))
-    assert len(padded) > len(session.kernels(0))  # copies to the next multiple of 8
+    padded = session.kernels[1]
+    assert any("flash_fwd" in run.name for run in session.kernels[0])
+    assert len(padded) > len(session.kernels[0])  # copies to the next multiple of 8
 
 
 def test_triton_kernels_are_launched_under_their_names(device: Device) -> None:
     pytest.importorskip("triton")
     [session] = device.prepare([points(axis("row_sum", "K", (256, 257)))])
     assert not session.failures
-    assert [run.name for run in session.kernels(0)] == ["gacprof_row_sum"]
+    assert [run.name for run in session.kernels[0]] == ["gacprof_row_sum"]
 
 
 def test_a_refused_point_and_one_that_does_not_fit_are_failures(device: Device) -> None:
@@ -85,5 +84,3 @@ def test_cold_and_warm_sessions_may_be_open_side_by_side(device: Device) -> None
     for _ in range(3):
         for session in sessions:
             assert len(session.time_block([0, 1, 0]).times_us) == 3 and not session.failures
-    sessions[0].close()
-    assert len(sessions[1].time_block([1, 0]).times_us) == 2

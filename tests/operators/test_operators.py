@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -11,14 +13,21 @@ import torch
 from gacprof import operators
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Flag, Point
+from gacprof.devices.memory import Arenas
 from gacprof.operators import canonical
 
 CPU = torch.device("cpu")
 
 
-def prepared(point: Point) -> operators.base.Prepared:
+def prepared(point: Point) -> partial[Any]:
+    """The point's call with operands, which are its ``args``."""
     complete = canonical(point)
-    return operators.get(point.operator).prepare(complete, CPU)
+    arenas = Arenas(CPU, memory_bytes=1 << 30)
+    arenas.reserve(complete, reuse_bytes=0)
+    call = operators.get(point.operator).call(complete, CPU)
+    bound = arenas.bind(complete, call, replicate=False)
+    assert isinstance(bound, partial)
+    return bound
 
 
 @pytest.mark.parametrize("layout", ["tn", "nn"])
@@ -27,7 +36,7 @@ def prepared(point: Point) -> operators.base.Prepared:
 def test_linear_multiplies_by_its_weight(layout: str, bias: bool, offset: int) -> None:
     flags: dict[str, Flag] = {"layout": layout, "bias": bias, "offset": offset}
     work = prepared(Point("linear", {"M": 5, "N": 6, "K": 7}, "float32", flags))
-    x, weight, *rest = work.operands
+    x, weight, *rest = work.args
     expected = x @ (weight.T if layout == "tn" else weight) + sum(rest)
     torch.testing.assert_close(work(), expected)
     assert weight.storage_offset() == offset
@@ -38,7 +47,7 @@ def test_linear_multiplies_by_its_weight(layout: str, bias: bool, offset: int) -
 def test_attention_is_a_softmax_over_keys(mask: str, layout: str) -> None:
     dims = {"heads": 4, "kv_heads": 2, "q_len": 5, "kv_len": 6, "head_dim": 8}
     work = prepared(Point("attention", dims, "float32", {"mask": mask, "layout": layout}))
-    q, k, v, *masks = work.operands
+    q, k, v, *masks = work.args
     if layout == "bshd":
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     k, v = k.repeat_interleave(2, dim=1), v.repeat_interleave(2, dim=1)
@@ -62,7 +71,7 @@ def test_a_forced_backend_is_the_one_that_serves() -> None:
 
 def test_int8_products_are_exact() -> None:
     work = prepared(Point("quantised", {"M": 32, "N": 16, "K": 24}, "int8"))
-    x, weight = work.operands
+    x, weight = work.args
     assert torch.equal(work(), x.int() @ weight.int().T)
 
 
@@ -115,8 +124,8 @@ def test_a_function_becomes_an_operator_and_an_axis() -> None:
     axis = gelu_linear.over("K", range(8, 4, -1), M=2, N=3, cache="cold")
     point = canonical(axis.point(5))
     assert axis.sizes == (5, 6, 7, 8) and gelu_linear.flops(point) == 60
-    work = gelu_linear.prepare(point, CPU)
-    torch.testing.assert_close(work(), gelu_linear(*work.operands))
+    work = prepared(point)
+    torch.testing.assert_close(work(), gelu_linear(*work.args))
     with pytest.raises(MeasurementError):
         gelu_linear.over("K", [4], M=2)
     with pytest.raises(MeasurementError):

@@ -24,7 +24,10 @@ class RecordedSession:
             for index, point in enumerate(self._points)
             if point.key in device.refused
         }
-        self.closed = False
+        self.kernels = {
+            index: tuple(KernelRun(name, math.nan) for name in device.kernel_names(point))
+            for index, point in enumerate(self._points)
+        }
         self._clock = random.Random(0)
 
     def time_block(self, order: Sequence[int]) -> BlockTimes:
@@ -35,13 +38,6 @@ class RecordedSession:
             times.append(latency_us * self._clock.gauss(1, CLOCK_SPREAD))
         self._device.blocks.append([self._points[index] for index in order])
         return BlockTimes(times, float(np.nanmedian(times)))
-
-    def kernels(self, index: int) -> tuple[KernelRun, ...]:
-        names = self._device.kernel_names(self._points[index])
-        return tuple(KernelRun(name, math.nan) for name in names)
-
-    def close(self) -> None:
-        self.closed = True
 
 
 class RecordedDevice:
@@ -61,13 +57,9 @@ class RecordedDevice:
         self.latency, self.environment, self.kernel_names = latency, environment, kernel_names
         self.refused = dict(refused or {})
         self.blocks: list[list[Point]] = []
-        self.sessions: list[RecordedSession] = []
 
     def prepare(self, axes: Sequence[Sequence[Point]]) -> list[RecordedSession]:
-        sessions = [RecordedSession(self, points) for points in axes]
-        self.sessions += sessions
-        return sessions
+        return [RecordedSession(self, points) for points in axes]
 
     def close(self) -> None:
-        for session in self.sessions:
-            session.close()
+        pass

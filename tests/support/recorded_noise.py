@@ -18,7 +18,7 @@ import pandas as pd
 
 from gacprof.cliffmap.build import judged_axis
 from gacprof.cliffmap.cliffmap import Curve
-from gacprof.cliffmap.fit import Floats, fit_matrix, two_way, two_way_sum
+from gacprof.cliffmap.fit import Floats, fit_matrix, two_way
 from gacprof.core.points import Axis
 from gacprof.core.sizes import TOLERANCE
 
@@ -54,7 +54,7 @@ def recorded(state: str, min_slots: int = 20) -> list[Noise]:
     for log_us in matrices(state):
         if log_us.shape[1] >= min_slots:
             slot, block = two_way(log_us)
-            noise.append(Noise(log_us - two_way_sum(slot, block), block))
+            noise.append(Noise(log_us - np.add.outer(block, slot), block))
     return noise
 
 
