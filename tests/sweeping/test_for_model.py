@@ -10,10 +10,8 @@ from decoders import write_decoder
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.core.errors import MeasurementError
-from gacprof.diagnosing.sizes import SizeTable
-from gacprof.kernels.rules import Rules
 from gacprof.sweeping.for_model import sizes_around, sizes_near, suite_for_model, suite_for_ranks
-from gacprof.workload.products import PADDED_TO, Products
+from gacprof.workload.products import PADDED_TO, Products, padded_neighbours
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "checkpoints"
 
@@ -60,7 +58,7 @@ def test_sizes_are_measured_beside_neighbours_padded_as_diagnosing_takes_them(
     products = Products(asvd, {1: 1.0, 64: 1.0})
     for dim in asvd.dims:
         if dim.size % 16:
-            neighbours = SizeTable(products, Rules("h100")).padded_neighbours(dim, multiple)
+            neighbours = padded_neighbours(asvd, dim, multiple)
             for use in products.uses_of(dim, neighbours):
                 shapes = [use.at(size) or () for size in sizes_around(dim, 0.25)]
                 assert {(use.tokens, *shape) for shape in shapes} <= points
