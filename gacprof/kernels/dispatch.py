@@ -44,16 +44,20 @@ def sdpa_shape(q_len: int, kv_len: int) -> str:
     return "1 < q < kv" if q_len < kv_len else "q > kv > 1"
 
 
+NOT_RECORDED = "a kernel that was not recorded"
+
+
 @dataclass(frozen=True)
 class SdpaAnswer:
-    """SDPA's backend and the kernel it launches; None for cuDNN's, and those of math."""
+    """SDPA's backend and the kernel it launches; None for cuDNN's, those of math, and where it was
+    not asked."""
 
     backend: str
     kernel: str | None
 
     def __str__(self) -> str:
         plain = {"math": "no fused kernel", "cudnn": "its own choice of kernel"}
-        return f"SDPA {self.backend}: {self.kernel or plain[self.backend]}"
+        return f"SDPA {self.backend}: {self.kernel or plain.get(self.backend, NOT_RECORDED)}"
 
 
 @dataclass(frozen=True)
@@ -122,8 +126,8 @@ class DispatchTable:
             return None
         shape = "decode" if q_len == 1 else "prefill"
         kernel = None
-        if backend == "flash":
-            flash = self.fa2(head_dim, dtype, shape, causal=causal, gqa=gqa) or {}
+        flash = self.fa2(head_dim, dtype, shape, causal=causal, gqa=gqa)
+        if backend == "flash" and flash is not None:
             tile = "tile {tile[0]} × {tile[1]}, {warps} warps".format_map(flash)
             kernel = f"FlashAttention-2 for head_dim {flash['template']}, {tile}"
             if head_dim % FLASH_MULTIPLE:
