@@ -255,8 +255,8 @@ class CliffMap:
             width = hypot(*(time.high - time.low for time in times)) / 2
             errors.append(width / totals[size] / quantile(INTERVAL_LEVEL))
         logs = [log(total) for total in totals.values()]
-        judged = judge_sizes(list(totals), logs, errors, self.tolerance, tp=tp)
-        summed |= {verdict.size: verdict for verdict in judged}
+        summed_verdicts = judge_sizes(list(totals), logs, errors, self.tolerance, tp=tp)
+        summed |= {verdict.size: verdict for verdict in summed_verdicts}
         return dict(sorted(summed.items()))
 
     def _missing(self, uses: Iterable[Use]) -> str:

@@ -110,8 +110,8 @@ class IsolatedDevice:
         self._current = context.Value("q", UNKNOWN, lock=False)
         self._pipe, pipe = context.Pipe()
         # What the worker imports to know users' operators too.
-        own = {o.function.__module__ for o in OPERATORS.values() if isinstance(o, OwnOperator)}
-        modules = sorted(own - {"__main__", "__mp_main__"})
+        theirs = {o.function.__module__ for o in OPERATORS.values() if isinstance(o, OwnOperator)}
+        modules = sorted(theirs - {"__main__", "__mp_main__"})
         arguments = (pipe, self._current, self._name, modules, self._traced)
         self._process = context.Process(target=serve, args=arguments, daemon=True)
         self._process.start()

@@ -41,11 +41,11 @@ class Judged:
     verdicts: Verdicts
     is_listed: Bools
 
-    def of_range(self, low: int, high: int, own: int) -> Verdicts:
+    def of_range(self, low: int, high: int, dim_size: int) -> Verdicts:
         """The verdicts on the listed sizes within [low, high] and on a dim's own."""
         sizes = self.verdicts.sizes
         is_in_range = (low <= sizes) & (sizes <= high) & self.is_listed
-        return self.verdicts.where(is_in_range | (sizes == own))
+        return self.verdicts.where(is_in_range | (sizes == dim_size))
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,9 @@ class SizeTable:
         where other dims have these ``sizes``; none of a dim that feeds no product."""
         uses, judged_of_uses = self._uses_of(dim, sizes)
         first, last = min(low, dim.size), max(high, dim.size)
-        for judged in judged_of_uses:
-            if judged.first <= first and last <= judged.last:
-                return judged.of_range(low, high, dim.size)
+        for answer in judged_of_uses:
+            if answer.first <= first and last <= answer.last:
+                return answer.of_range(low, high, dim.size)
         first, last = 1 << (first.bit_length() - 1), 1 << last.bit_length()
         listed = self.source.sizes(uses, first, last) if uses else ()
         stored = [d.size for d in self.products.inventory.dims if first <= d.size <= last]
@@ -77,8 +77,8 @@ class SizeTable:
         if not uses:
             reason = f"no product of {dim.name} is known"
             return SizeVerdict(size, "unknown", reason=reason, cause="not_measured")
-        for judged in judged_of_uses:
-            verdict = judged.verdicts.of(size)
+        for answer in judged_of_uses:
+            verdict = answer.verdicts.of(size)
             if verdict is not None:
                 return verdict
         judged_of_uses.append(self._judge(uses, size, size, (), [size]))
@@ -98,10 +98,10 @@ class SizeTable:
 
         from gacprof.core.verdicts import as_verdicts
 
-        asked = sorted({*listed, *others}) if uses else []
-        answer = self.source.judge(uses, asked) if uses else ()
+        numbers = sorted({*listed, *others}) if uses else []
+        answer = self.source.judge(uses, numbers) if uses else ()
         verdicts = as_verdicts(answer, self.source.tolerance)
-        return Judged(first, last, verdicts, np.isin(asked, np.asarray(listed)))
+        return Judged(first, last, verdicts, np.isin(numbers, np.asarray(listed)))
 
     def beside_padded(self, dim: Dim, low: int, high: int, sizes: NewSizes = AS_STORED) -> Verdicts:
         """The verdicts where the coupled dims of these ``sizes`` are padded to the first of

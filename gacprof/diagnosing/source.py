@@ -51,12 +51,12 @@ def choose_dtype(source: SizeSource, dtype: object, usual: object) -> str:
     """The type to ask about: ``dtype`` where given, else the usual one where the source holds it,
     else the source's only one. Raises :class:`MapError` where it holds several others."""
     usual_name = dtype_name(usual)
-    held = source.dtypes or [usual_name]
-    if dtype is not None or usual_name in held:
+    dtypes = source.dtypes or [usual_name]
+    if dtype is not None or usual_name in dtypes:
         return compute_dtype(dtype_name(dtype or usual_name))
-    if len(held) > 1:
-        raise MapError(f"{source.name} holds {', '.join(held)}: name one of them as dtype")
-    return held[0]
+    if len(dtypes) > 1:
+        raise MapError(f"{source.name} holds {', '.join(dtypes)}: name one of them as dtype")
+    return dtypes[0]
 
 
 def attention_dtype(products: Products) -> str:

@@ -33,25 +33,25 @@ NOT_SERVED, UNSHARED = 99, 100
 """The tiers of what no kernel takes, and of what TP ranks cannot share: worse than all others."""
 
 
-def judge_by_tiers(known: ArchitectureTiers, uses: Sequence[Use], sizes: Sequence[int]) -> Verdicts:
+def judge_by_tiers(table: ArchitectureTiers, uses: Sequence[Use], sizes: Sequence[int]) -> Verdicts:
     """Return the verdicts on ascending sizes of a dim, of which there is one, as there is a use."""
-    asked = np.asarray(sizes, int)
-    reach = REACH * max(side.tp for use in uses for side in (use.N, use.K))
-    worst = tiers_of_uses(known, uses, np.arange(asked[0], asked[-1] + reach + 1)).max(0)
-    places = asked - asked[0]
+    numbers = np.asarray(sizes, int)
+    reach = REACH * max(max(use.N.tp, use.K.tp) for use in uses)
+    worst = tiers_of_uses(table, uses, np.arange(numbers[0], numbers[-1] + reach + 1)).max(0)
+    places = numbers - numbers[0]
     tier, better = worst[places], next_better(worst, reach)[places]
     is_known = (better > 0) | (tier < NOT_SERVED)
 
     def at(index: int) -> SizeVerdict:
-        tiers = tiers_of_uses(known, uses, asked[[index]])[:, 0].tolist()
-        return verdict_on(int(asked[index]), int(better[index]), known, uses, tiers)
+        tiers = tiers_of_uses(table, uses, numbers[[index]])[:, 0].tolist()
+        return verdict_on(int(numbers[index]), int(better[index]), table, uses, tiers)
 
-    return Verdicts(asked, is_known, is_known & (better == 0), at)
+    return Verdicts(numbers, is_known, is_known & (better == 0), at)
 
 
-def tiers_of_uses(known: ArchitectureTiers, uses: Sequence[Use], sizes: Ints) -> Tiers:
+def tiers_of_uses(table: ArchitectureTiers, uses: Sequence[Use], sizes: Ints) -> Tiers:
     """Return the tier of each use, a row, at each of these sizes of the dim."""
-    side_tiers = cache(lambda side, dtype: tiers_of_side(known, side, dtype, sizes))
+    side_tiers = cache(lambda side, dtype: tiers_of_side(table, side, dtype, sizes))
     rows = np.empty((len(uses), len(sizes)), np.int8)
     for row, use in zip(rows, uses, strict=True):
         n, k = side_tiers(use.N, use.dtype), side_tiers(use.K, use.dtype)
@@ -60,25 +60,25 @@ def tiers_of_uses(known: ArchitectureTiers, uses: Sequence[Use], sizes: Ints) ->
             n = np.where(n == UNSHARED, n, 0)
         row[:] = np.maximum(n, k)
         if is_half and use.tokens > 1:
-            row += len(known.tiers[use.dtype]) * is_unsplit(known, use, sizes)
+            row += len(table.tiers[use.dtype]) * is_unsplit(table, use, sizes)
     return np.minimum(rows, NOT_SERVED)
 
 
-def tiers_of_side(known: ArchitectureTiers, side: Side, dtype: str, sizes: Ints) -> Tiers:
+def tiers_of_side(table: ArchitectureTiers, side: Side, dtype: str, sizes: Ints) -> Tiers:
     """Return the best tier whose multiple a side's length has; one entry where it is fixed."""
     whole = side.others + side.times * (sizes if side.times else sizes[:1])
     length, rest = np.divmod(whole, side.tp)
     tiers = np.full(len(whole), NOT_SERVED, np.int8)
-    for number, tier in reversed(list(enumerate(known.tiers[dtype]))):
+    for number, tier in reversed(list(enumerate(table.tiers[dtype]))):
         tiers[length % tier.multiple == 0] = number
     tiers[(rest > 0) | (length <= 0)] = UNSHARED
     return tiers
 
 
-def is_unsplit(known: ArchitectureTiers, use: Use, sizes: Ints) -> Bools:
-    """Return whether cuBLAS leaves a long K of little work unsplit, on this architecture."""
+def is_unsplit(table: ArchitectureTiers, use: Use, sizes: Ints) -> Bools:
+    """Return whether cuBLAS leaves a long K of little work unsplit, on this table."""
     n, k = ((side.others + side.times * sizes) // side.tp for side in (use.N, use.K))
-    return (k >= known.unsplit_k) & (use.tokens * n * k < known.unsplit_work)
+    return (k >= table.unsplit_k) & (use.tokens * n * k < table.unsplit_work)
 
 
 def next_better(tiers: Tiers, reach: int) -> Ints:
@@ -93,12 +93,16 @@ def next_better(tiers: Tiers, reach: int) -> Ints:
 
 
 def verdict_on(
-    size: int, better: int, known: ArchitectureTiers, uses: Sequence[Use], tiers: Sequence[int]
+    size: int,
+    better: int,
+    table: ArchitectureTiers,
+    uses: Sequence[Use],
+    tiers: Sequence[int],
 ) -> SizeVerdict:
     """Return the verdict on one size in words. ``tiers`` are those of its uses, and ``better`` is
     how far above it the next size of a better tier is, or 0."""
     unserved = why_unserved(uses, tiers, size)
-    kernel = "" if unserved else worst_kernel(known, uses, tiers)
+    kernel = "" if unserved else worst_kernel(table, uses, tiers)
     verdict: Verdict = "undecided"
     cause: Cause
     if better:
@@ -108,7 +112,7 @@ def verdict_on(
     elif max(tiers) > 0:
         cause, doubt = "other_side", "another side holds it there"
     else:
-        cause, doubt = doubt_of(known, uses, size)
+        cause, doubt = doubt_of(table, uses, size)
         verdict = "undecided" if doubt else "safe"
     reason = "; ".join(filter(None, (unserved or kernel, doubt)))
     return SizeVerdict(size, verdict, reason=reason, kernel=kernel, cause=cause)
@@ -125,22 +129,22 @@ def why_unserved(uses: Sequence[Use], tiers: Sequence[int], size: int) -> str:
     return ""
 
 
-def worst_kernel(known: ArchitectureTiers, uses: Sequence[Use], tiers: Sequence[int]) -> str:
+def worst_kernel(table: ArchitectureTiers, uses: Sequence[Use], tiers: Sequence[int]) -> str:
     """Return the kernels of the worst of the uses."""
     worst = (-1, "")
     for use, tier in zip(uses, tiers, strict=True):
-        of_dtype = known.tiers[use.dtype]
+        of_dtype = table.tiers[use.dtype]
         unsplit = "; K not split" if tier >= len(of_dtype) else ""
         worst = max(worst, (tier, f"{of_dtype[tier % len(of_dtype)]}{unsplit}"))
     return worst[1]
 
 
-def doubt_of(known: ArchitectureTiers, uses: Sequence[Use], size: int) -> tuple[Cause, str]:
+def doubt_of(table: ArchitectureTiers, uses: Sequence[Use], size: int) -> tuple[Cause, str]:
     """Return why a size of the best tier is not safe; empty where it is."""
     if max(use.tokens for use in uses) <= FEW_ROWS:
         return "few_rows", f"at most {FEW_ROWS} tokens: bound by loads and launches"
     for use in uses:
-        multiple = known.sure[use.dtype]
+        multiple = table.sure[use.dtype]
         lengths = [side.at(size) for side in (use.N, use.K) if side.times]
         if any(length is not None and length % multiple for length in lengths):
             return "unproven", f"whether a multiple of {multiple} is served better is not known"

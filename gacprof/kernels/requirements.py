@@ -103,8 +103,8 @@ def matches(fact: Any, condition: Any) -> bool:
 @cache
 def _is_within(number: str, bounds: str) -> bool:
     version = plain_version(number)
-    found = re.findall(r"(>=|<=|==|>|<)([\d.]+)", bounds)
-    return all(COMPARISONS[sign](version, Version(bound)) for sign, bound in found)
+    comparisons = re.findall(r"(>=|<=|==|>|<)([\d.]+)", bounds)
+    return all(COMPARISONS[sign](version, Version(bound)) for sign, bound in comparisons)
 
 
 @cache

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -163,8 +164,9 @@ def _parameters_at(inventory: Inventory, dims: Sequence[Dim], budget: float) -> 
     would have with dense weights in place of factor pairs. A pruned width counts as it is."""
     ranks = {dim.name for dim in dims if dim.kind == "rank"}
     factored = [module for module in inventory.modules if ranks & set(module.dims)]
-    factors = {gemm.weight for module in factored for gemm in module.gemms}
-    planned = {place.tensor for dim in dims for place in dim.places}
+    factors = set(chain.from_iterable(module.weights for module in factored))
+    places = chain.from_iterable(dim.places for dim in dims)
+    planned = {place.tensor for place in places}
     tensors = inventory.tensors
     pruned, _ = footprint(inventory, [tensors[name] for name in planned - factors])
     current, _ = footprint(inventory, [tensors[name] for name in planned])

@@ -181,9 +181,9 @@ def _rest(
     on time where the source doesn't know that of a product."""
     inventory, products = table.products.inventory, table.products
     parts = list(chain.from_iterable(c.parts for c in classes))
-    chosen = {info.stored_at for part in parts for info in part.tensors}
+    chosen = {info.stored_at for info in chain.from_iterable(part.tensors for part in parts)}
     tensors = [info for info in inventory.tensors.values() if info.stored_at not in chosen]
-    names = {module.name for part in parts for module in part.modules}
+    names = {module.name for module in chain.from_iterable(part.modules for part in parts)}
     modules = [module for module in inventory.modules if module.name not in names]
     parameters, nbytes = footprint(inventory, tensors, settled, modules)
     rest: dict[LimitName, float] = {"parameters": parameters, "bytes": nbytes}

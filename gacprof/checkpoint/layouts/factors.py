@@ -46,9 +46,9 @@ class Factors:
         tensors = contents.tensors
         inner = re.compile(self.inner)
         matching: list[str] = []
-        for template, alike in contents.by_template.items():
+        for template, same in contents.by_template.items():
             if contents.factors or inner.fullmatch(template):  # a user's may hold numbers
-                matching += alike
+                matching += same
         for match in filter(None, map(inner.fullmatch, matching)):
             name, words = match[0], match.groupdict()
             groups = range(MAX_GROUPS if "{i}" in self.outer else 1)
