@@ -1,7 +1,7 @@
 """The command line: parse, call, print.
 
 Exit codes: 0 fine, 1 findings (a misaligned model, a failed verification), 2 bad input, 130
-interrupted, 70 a fault of gacprof, which shows its traceback.
+interrupted, 141 the reader of a pipe went away, 70 a fault of gacprof, which shows its traceback.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from gacprof.workload.products import side_uses
 
 @dataclass(frozen=True)
 class Explanation:
-    """A size and the next one above it that is safe or seems so. ``reason`` names the kernel or the
-    tier that serves each; ``slower`` is the size's latency over the better one's, minus 1."""
+    """A size and the next one above it that is safe or seems so; ``slower`` is the size's latency
+    over the better one's, minus 1."""
 
     schema: ClassVar[str] = "gacprof.Explanation/1"
 

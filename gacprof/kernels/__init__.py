@@ -1,4 +1,4 @@
-"""Kernels by name, alignment tiers by GPU, and the rules made of them.
+"""Kernels by name, and the rules made of what they ask of sizes.
 
 ``names`` reads a kernel's name, ``dispatch`` what a PyTorch launches on a GPU, ``attention`` which
 kernel serves a head_dim; ``rules`` is the :class:`~gacprof.core.sizes.SizeSource` of a GPU that is

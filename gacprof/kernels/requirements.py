@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from packaging.version import InvalidVersion, Version
 
-from gacprof.core.errors import ConfigError
+from gacprof.core.errors import ConfigError, require_one_of
 from gacprof.core.files import shipped_table
 
 DEMANDS = Path(__file__).with_name("demands")
@@ -147,7 +147,10 @@ def load_engine(name: str, version: str | None = None) -> Engine:
 
 def required_multiple(engine: str, storage: str = "none", sm: int = 90) -> int:
     """The multiple that makes any dense size one that an engine serves as it is: of N and K, in a
-    storage format, on a GPU of a compute capability (90: H100)."""
+    storage format, on a GPU of a compute capability (90: H100). Raises :class:`ConfigError` for a
+    format that formats.toml does not list."""
+    formats = shipped_table(DEMANDS / "formats.toml", dict[str, Any])["formats"]
+    require_one_of("storage format", storage, formats)
     facts = {"form": storage, "kind": "dense", "sm": sm, "split": "column", "symmetric": True}
     bounds = [1]
     for row in load_engine(engine).requirements:

@@ -1,8 +1,8 @@
 """Sizes of a GPU that is not at hand, by the alignment of its kernels: tiers, never latencies.
 
-A size is *safe* where every product that it feeds is of the best tier, is a multiple of 128 bytes,
-and has more than a few rows; *misaligned* where a larger size within reach is of a better tier;
-*unknown* where no kernel serves it or a larger one; else *undecided*.
+A size is *safe* where every product that it feeds is of the best tier and a multiple of 128 bytes,
+and one of them has more than a few rows; *misaligned* where a larger size within reach is of a
+better tier; *unknown* where no kernel serves it or a larger one; else *undecided*.
 """
 
 from __future__ import annotations

@@ -271,8 +271,3 @@ def _highs(options: Options, room: Floats):  # type: ignore[no-untyped-def]
             bounds=(0, 1),
             options={"mip_rel_gap": HIGHS_GAP, "time_limit": SECONDS},
         )
-
-
-MAX_WINDOW = 0.1
-"""How far from a dim's size Eq. 4 is followed: about an alignment step, as in the paper's example
-(107.3 → 96, 104, 112, 128). Wider windows lost more energy than no plan at all."""

@@ -297,6 +297,8 @@ def test_every_row_has_a_source_and_a_relation_of_the_five(engine: str) -> None:
 
 def test_the_multiple_that_an_engine_needs() -> None:
     assert required_multiple("vllm") == 1
+    with pytest.raises(ConfigError):
+        required_multiple("vllm", "fp8-block")
     assert required_multiple("vllm", "fp8_block", sm=120) % 128 == 0
 
 
