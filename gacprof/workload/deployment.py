@@ -9,7 +9,7 @@ from numbers import Real
 from types import MappingProxyType
 
 from gacprof.checkpoint.storage import Storage
-from gacprof.core.errors import ConfigError
+from gacprof.core.errors import ConfigError, require_within
 from gacprof.core.points import MAX_DIM
 from gacprof.core.sizes import SizeSource
 from gacprof.kernels.requirements import Engine
@@ -17,6 +17,10 @@ from gacprof.kernels.requirements import Engine
 Tokens = Mapping[int, float] | Sequence[int]
 DEFAULT_TOKENS: Mapping[int, float] = MappingProxyType({1: 1.0, 1024: 1.0})
 """One decode step and one prefill of 1024 tokens (the papers' sequence length), equally."""
+
+
+MAX_RANKS = 65_536
+"""More devices no engine spreads a model over."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +40,8 @@ class Deployment:
     storage: Storage | None = None
 
     def __post_init__(self) -> None:
-        if min(self.tp, self.ep, self.dp) < 1:
-            raise ConfigError(f"tp {self.tp}, ep {self.ep} and dp {self.dp} must be 1 or more")
+        for name in ("tp", "ep", "dp"):
+            require_within(name, vars(self)[name], MAX_RANKS)
 
     @property
     def ranks(self) -> Mapping[str, int]:
