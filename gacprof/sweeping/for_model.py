@@ -104,7 +104,8 @@ def sizes_around(dim: Dim, window: float, tp: int = 1) -> list[int]:
     local = -(-dim.size // tp)
     limit = dim.max_size if dim.dense_size else 2 * dim.size + SMALLEST_REACH
     sizes = {size * tp for size in sizes_near(local, window) if size * tp <= limit}
-    sizes |= {(local // step + more) * step * tp for step in (16, 64) for more in (1, 2)}
+    for step in (16, 64):
+        sizes |= {(local // step + 1) * step * tp, (local // step + 2) * step * tp}
     return sorted(sizes | {dim.size})
 
 

@@ -67,7 +67,7 @@ def section(
     sizes: range,
     keys: Iterable[tuple],
     answer: Callable[[int, tuple], Answer],
-    asked: dict | None = None,
+    shared_facts: dict | None = None,
 ) -> Section:
     """Ask for every key at every size."""
     numbers: dict[str, int] = {}
@@ -77,7 +77,7 @@ def section(
         rows.append([*key, [numbers.setdefault(text, len(numbers)) for text in texts]])
     answers = [json.loads(text) for text in numbers]
     bounds = (sizes[0], sizes[-1])
-    return {"by": by, "range": bounds, "asked": asked, "answers": answers, "rows": rows}
+    return {"by": by, "range": bounds, "asked": shared_facts, "answers": answers, "rows": rows}
 
 
 def device_tensor(*shape: int, dtype: str = "bfloat16") -> torch.Tensor:
@@ -154,8 +154,8 @@ def sdpa() -> Section:
         head_dim, batch = draw.randint(SDPA_SIZES[0], SDPA_SIZES[-1]), draw.choice((1, 2, 16))
         key = (dtype, mask, causal, groups > 1, sdpa_shape(*lengths))
         number = recorded[key][SDPA_SIZES.index(head_dim)]
-        found = choice(head_dim, key, (batch, *lengths), (kv_heads * groups, kv_heads))
-        differ += found != choices["answers"][number]
+        backend = choice(head_dim, key, (batch, *lengths), (kv_heads * groups, kv_heads))
+        differ += backend != choices["answers"][number]
     return choices | {"checked": {"questions": CHECKS, "differ": differ}}
 
 
@@ -225,8 +225,8 @@ def attention(backend: str, read: Callable[[list[Launch]], Answer], last: int) -
         # Else refused at every size: PyTorch's FlashAttention-2 takes halves and no mask.
         keys = [key for key in keys if key[0] != "float32" and key[1] == "none"]
     heads, kv_heads = HEAD_COUNTS[True]
-    asked = {"shapes": SHAPES, "heads": heads, "kv_heads": kv_heads}
-    return section(ATTENTION_KEY, range(1, last + 1), keys, answer, asked)
+    shared_facts = {"shapes": SHAPES, "heads": heads, "kv_heads": kv_heads}
+    return section(ATTENTION_KEY, range(1, last + 1), keys, answer, shared_facts)
 
 
 @lru_cache(maxsize=1)
@@ -287,8 +287,8 @@ def stream() -> Section:
         return compiled(kernel.asm["ptx"], kernel.asm["cubin"])
 
     keys = itertools.product(KERNELS, DTYPES)
-    asked = {"triton": triton.__version__}
-    return section(["operator", "dtype"], STREAM_SIZES, keys, answer, asked)
+    shared_facts = {"triton": triton.__version__}
+    return section(["operator", "dtype"], STREAM_SIZES, keys, answer, shared_facts)
 
 
 @cache
@@ -352,8 +352,8 @@ def product_answer(size: int, key: tuple) -> Answer:
 def products() -> Section:
     """Ask what special products take, by the size of each axis."""
     keys = itertools.product(PRODUCTS, PRODUCT)
-    asked = {"other axes": PRODUCT, "groups": GROUPS}
-    return section(["operator", "axis"], PRODUCT_SIZES, keys, product_answer, asked)
+    shared_facts = {"other axes": PRODUCT, "groups": GROUPS}
+    return section(["operator", "axis"], PRODUCT_SIZES, keys, product_answer, shared_facts)
 
 
 def main() -> None:

@@ -322,7 +322,9 @@ def plain_dtype(inventory: Inventory) -> str:
 def coupled_dims(inventory: Inventory, dim: Dim) -> list[Dim]:
     """Return the other dims of the products that a dim feeds."""
     weights = dict.fromkeys(feed.weight for feed in dim.feeds)
-    dims = {other.name: other for weight in weights for other in inventory.fed_by.get(weight, ())}
+    dims: dict[str, Dim] = {}
+    for weight in weights:
+        dims |= {other.name: other for other in inventory.fed_by.get(weight, ())}
     dims.pop(dim.name, None)
     return list(dims.values())
 
