@@ -58,7 +58,7 @@ class Tier:
         return f"{self.load} ({self.kernels})"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ArchitectureTiers:
     """The tiers of one architecture by dtype, the best first.
 

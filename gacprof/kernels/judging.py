@@ -7,8 +7,8 @@ to the reach above the last, so that the next better one of each is a running mi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,56 +37,78 @@ def judge_by_tiers(table: ArchitectureTiers, uses: Sequence[Use], sizes: Sequenc
     """Return the verdicts on ascending sizes of a dim, of which there is one, as there is a use."""
     numbers = np.asarray(sizes, int)
     reach = REACH * max(max(use.N.tp, use.K.tp) for use in uses)
-    worst = tiers_of_uses(table, uses, np.arange(numbers[0], numbers[-1] + reach + 1)).max(0)
-    places = numbers - numbers[0]
+    first, count = int(numbers[0]), int(numbers[-1] - numbers[0]) + reach + 1
+    worst = np.zeros(count, np.int8)
+    for use in uses:
+        np.maximum(worst, tiers_of_use(table, use, first, count), out=worst)
+    places = numbers - first
     tier, better = worst[places], next_better(worst, reach)[places]
     is_known = (better > 0) | (tier < NOT_SERVED)
 
     def at(index: int) -> SizeVerdict:
-        tiers = tiers_of_uses(table, uses, numbers[[index]])[:, 0].tolist()
-        return verdict_on(int(numbers[index]), int(better[index]), table, uses, tiers)
+        size = int(numbers[index])
+        tiers = [int(tiers_of_use(table, use, size, 1)[0]) for use in uses]
+        return verdict_on(size, int(better[index]), table, uses, tiers)
 
     return Verdicts(numbers, is_known, is_known & (better == 0), at)
 
 
-def tiers_of_uses(table: ArchitectureTiers, uses: Sequence[Use], sizes: Ints) -> Tiers:
-    """Return the tier of each use, a row, at each of these sizes of the dim."""
-    side_tiers = cache(lambda side, dtype: tiers_of_side(table, side, dtype, sizes))
-    rows = np.empty((len(uses), len(sizes)), np.int8)
-    for row, use in zip(rows, uses, strict=True):
-        n, k = side_tiers(use.N, use.dtype), side_tiers(use.K, use.dtype)
-        is_half = use.dtype in HALVES
-        if is_half and use.tokens == 1:  # one row of y is not stored in rows: any N will do
-            n = np.where(n == UNSHARED, n, 0)
-        row[:] = np.maximum(n, k)
-        if is_half and use.tokens > 1:
-            row += len(table.tiers[use.dtype]) * is_unsplit(table, use, sizes)
-    return np.minimum(rows, NOT_SERVED)
+def tiers_of_use(table: ArchitectureTiers, use: Use, first: int, count: int) -> Tiers:
+    """Return the tier of a use at ``count`` sizes of the dim, from ``first`` on."""
+    n = tiers_of_side(table, use.N, use.dtype, first, count)
+    k = tiers_of_side(table, use.K, use.dtype, first, count)
+    is_half = use.dtype in HALVES
+    if is_half and use.tokens == 1:  # one row of y is not stored in rows: any N will do
+        n = np.where(n == UNSHARED, n, 0)
+    tiers = np.maximum(n, k)
+    if is_half and use.tokens > 1:
+        tiers = tiers + len(table.tiers[use.dtype]) * is_unsplit(table, use, first, count)
+    return np.minimum(tiers, NOT_SERVED)
 
 
-def tiers_of_side(table: ArchitectureTiers, side: Side, dtype: str, sizes: Ints) -> Tiers:
-    """Return the best tier whose multiple a side's length has; one entry where it is fixed."""
-    whole = side.others + side.times * (sizes if side.times else sizes[:1])
+@lru_cache(maxsize=64)
+def tiers_of_side(
+    table: ArchitectureTiers, side: Side, dtype: str, first: int, count: int
+) -> Tiers:
+    """Return the best tier whose multiple a side's length has, at ``count`` sizes of the dim."""
+    tiers = table.tiers[dtype]
+    # The multiples of the worse tiers divide that of the best: tiers repeat with it.
+    period = tiers[0].multiple * side.tp
+    whole = side.others + side.times * np.arange(first, first + min(count, period))
     length, rest = np.divmod(whole, side.tp)
-    tiers = np.full(len(whole), NOT_SERVED, np.int8)
-    for number, tier in reversed(list(enumerate(table.tiers[dtype]))):
-        tiers[length % tier.multiple == 0] = number
-    tiers[(rest > 0) | (length <= 0)] = UNSHARED
-    return tiers
+    numbers = np.full(len(whole), NOT_SERVED, np.int8)
+    for number, tier in reversed(list(enumerate(tiers))):
+        numbers[length % tier.multiple == 0] = number
+    numbers[(rest > 0) | (length <= 0)] = UNSHARED
+    return np.resize(numbers, count)
 
 
-def is_unsplit(table: ArchitectureTiers, use: Use, sizes: Ints) -> Bools:
+def is_unsplit(table: ArchitectureTiers, use: Use, first: int, count: int) -> Bools | bool:
     """Return whether cuBLAS leaves a long K of little work unsplit, on this table."""
-    n, k = ((side.others + side.times * sizes) // side.tp for side in (use.N, use.K))
-    return (k >= table.unsplit_k) & (use.tokens * n * k < table.unsplit_work)
+    last = first + count - 1
+    if table.unsplit_k > length_of_k(use, last) or table.unsplit_work <= work_of(use, first):
+        return False  # sides grow with the dim: it is so at no size between
+    sizes = np.arange(first, last + 1)
+    return (length_of_k(use, sizes) >= table.unsplit_k) & (work_of(use, sizes) < table.unsplit_work)
+
+
+def length_of_k(use: Use, sizes: Any) -> Any:
+    """Return K on one rank at a size of the dim, or at an array of them."""
+    return (use.K.others + use.K.times * sizes) // use.K.tp
+
+
+def work_of(use: Use, sizes: Any) -> Any:
+    """Return M · N · K on one rank at a size of the dim, or at an array of them."""
+    n = (use.N.others + use.N.times * sizes) // use.N.tp
+    return use.tokens * n * length_of_k(use, sizes)
 
 
 def next_better(tiers: Tiers, reach: int) -> Ints:
     """Return how far above each place the first of a lower tier is; 0 where none is in reach."""
-    places = np.arange(len(tiers))
-    distance = np.zeros(len(tiers), int)
-    for level in np.unique(tiers)[1:]:
-        lower = np.where(tiers < level, places, len(tiers) + reach)
+    places = np.arange(len(tiers), dtype=np.int32)
+    distance = np.zeros(len(tiers), np.int32)
+    for level in np.flatnonzero(np.bincount(tiers))[1:]:
+        lower = np.where(tiers < level, places, np.int32(len(tiers) + reach))
         first = np.minimum.accumulate(lower[::-1])[::-1]
         distance = np.where(tiers == level, first - places, distance)
     return np.where(distance <= reach, distance, 0)
