@@ -132,9 +132,10 @@ def fixed_findings(
         size = {"N": use.gemm.N, "K": use.gemm.K}[axis]
         uses = [replace(use, tokens=m, weight=w) for m, w in products.tokens.items()]
         reach = FIXED_REACH * max(use.N.tp, use.K.tp)
-        now, *larger = source.judge(uses, [size, *source.sizes(uses, size + 1, size + reach)])
+        verdicts = source.judge(uses, [size, *source.sizes(uses, size + 1, size + reach)])
+        now = verdicts[0]
         if now.verdict == "misaligned":
-            better = better_size(larger, size, source.tolerance)
+            better = better_size(verdicts, size, source.tolerance)
             findings.append(FixedFinding(axis, tuple(weights), now, better))
     return findings
 

@@ -51,7 +51,7 @@ class Judged:
 @dataclass(frozen=True)
 class SizeTable:
     """A source's verdicts on the dims of one model. Dims of equal uses, but for the names of the
-    weights, are judged together, in a range from a power of two to another."""
+    weights, are judged together, in a range that holds the sizes asked for and some around."""
 
     products: Products
     source: SizeSource
@@ -65,7 +65,9 @@ class SizeTable:
         for answer in judged_of_uses:
             if answer.first <= first and last <= answer.last:
                 return answer.of_range(low, high, dim.size)
-        first, last = 1 << (first.bit_length() - 1), 1 << last.bit_length()
+        # An eighth of their power of two more on either side: the next dim's range lies within.
+        first = max(1, first - (1 << first.bit_length()) // 8)
+        last += (1 << last.bit_length()) // 8
         listed = self.source.sizes(uses, first, last) if uses else ()
         stored = [d.size for d in self.products.inventory.dims if first <= d.size <= last]
         judged_of_uses.append(self._judge(uses, first, last, listed, stored))
