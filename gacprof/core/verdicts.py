@@ -12,6 +12,7 @@ from gacprof.core.sizes import SizeVerdict, seems_safe
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

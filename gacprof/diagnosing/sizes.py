@@ -55,6 +55,8 @@ class SizeTable:
 
     products: Products
     source: SizeSource
+    times: dict[object, dict[int, float]] = field(default_factory=dict)
+    """Times of products that planning asked for, by what they are and then by shape."""
     _judged: dict[object, list[Judged]] = field(default_factory=dict)
 
     def verdicts(self, dim: Dim, low: int, high: int, sizes: NewSizes = AS_STORED) -> Verdicts:

@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 
 from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes, TensorInfo
 from gacprof.core.sizes import Gemm
+from gacprof.core.verdicts import Floats
 from gacprof.diagnosing.sizes import SizeTable
 from gacprof.planning.candidates import SizeGroup
 from gacprof.planning.plan import LimitName, footprints
 from gacprof.planning.quality import Objective
-from gacprof.planning.solver import ROUNDING, Floats, Options
+from gacprof.planning.solver import ROUNDING, Options
 from gacprof.workload.products import (
     MERGED,
     PADDED_TO,
@@ -343,11 +344,8 @@ def options_of(
     latency_us = np.nan_to_num(us, nan=np.inf)
     amounts = {"parameters": parameters, "bytes": nbytes, "latency_us": latency_us}
     takes = np.array([amounts[name] for name in problem.limits]).reshape(-1, count)
-    dims = part.dims
-    values = [
-        problem.objective.value(dims, sizes, int(parameters[i])) for i, sizes in enumerate(options)
-    ]
-    return Row(options, np.array(values), parameters, us, takes)
+    values = problem.objective.values(part.dims, options, parameters)
+    return Row(options, values, parameters, us, takes)
 
 
 def times_us(table: SizeTable, modules: Sequence[Module], columns: ManySizes) -> Floats:
@@ -372,23 +370,35 @@ def _module_us(
 ) -> Floats:
     """The time of a module's products of these lengths."""
     products = table.products
-    dtype, rows = products.dtype_of(module), products.rows_of(module)
     is_biased = any(gemm.bias for gemm in module.gemms)
     total = np.zeros(1)
     for i, (n, k) in enumerate(lengths):
-        n_tp, k_tp = products.shares(module, i, len(lengths))
+        bias = module.gemms[i].bias if len(lengths) > 1 else is_biased
+        ranks = products.shares(module, i, len(lengths))
         pairs = np.atleast_1d(np.asarray(n) * MAX_LENGTH + k)
         shapes, places = np.unique(pairs, return_inverse=True)
-        times = np.full(len(shapes), np.nan)
-        for place, pair in enumerate(shapes.tolist()):
-            n_all, k_all = divmod(pair, MAX_LENGTH)
-            if n_all % n_tp == 0 and k_all % k_tp == 0:
-                bias = module.gemms[i].bias if len(lengths) > 1 else is_biased
-                gemm = Gemm("", n_all // n_tp, k_all // k_tp, bias)
-                time = products.product_us(table.source, gemm, dtype, rows)
-                times[place] = np.nan if time is None else time.value
-        total = total + times[places]
+        total = total + _shapes_us(table, module, bias, ranks, shapes.tolist())[places]
     return total
+
+
+def _shapes_us(
+    table: SizeTable, module: Module, bias: bool, ranks: tuple[int, int], shapes: Sequence[int]
+) -> Floats:
+    """The time of a module's product at these N · MAX_LENGTH + K of all ranks together."""
+    products = table.products
+    dtype, rows = products.dtype_of(module), products.rows_of(module)
+    # Layers have products of the same shapes, and scenarios the same leaves: each is asked once.
+    us_of = table.times.setdefault((dtype, tuple(rows.items()), bias, ranks), {})
+    n_tp, k_tp = ranks
+    for shape in shapes:
+        if shape not in us_of:
+            us_of[shape] = np.nan
+            n, k = divmod(shape, MAX_LENGTH)
+            if n % n_tp == 0 and k % k_tp == 0:
+                gemm = Gemm("", n // n_tp, k // k_tp, bias)
+                time = products.product_us(table.source, gemm, dtype, rows)
+                us_of[shape] = np.nan if time is None else time.value
+    return np.array([us_of[shape] for shape in shapes])
 
 
 def undominated(row: Row) -> Row:

@@ -13,10 +13,10 @@ from typing import Literal
 
 import numpy as np
 
-from gacprof.checkpoint.inventory import Dim, Inventory
+from gacprof.checkpoint.inventory import Dim, Inventory, NewSizes
 from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.core.files import read_json
-from gacprof.core.verdicts import Bools, Ints
+from gacprof.core.verdicts import Bools, Floats, Ints
 
 ObjectiveName = Literal["quality", "pad", "gac"]
 LossCurves = Mapping[str, Mapping[int, float]]
@@ -57,10 +57,19 @@ class Objective:
         is_kept = (sizes == dim.size) | may_grow
         return np.where(is_cut, may_be_cut, is_kept) & (sizes >= 1) & (sizes <= dim.max_size)
 
-    def value(self, dims: Sequence[Dim], sizes: Mapping[str, int | None], parameters: int) -> float:
+    def values(
+        self, dims: Sequence[Dim], options: Sequence[NewSizes], parameters: Floats
+    ) -> Floats:
+        """The value of each option: sizes of these dims, with the parameters of their weights."""
+        if self.name == "pad":
+            return -parameters
+        pairs = zip(options, parameters.tolist(), strict=True)
+        return np.array([self.value(dims, sizes, weights) for sizes, weights in pairs])
+
+    def value(self, dims: Sequence[Dim], sizes: NewSizes, parameters: float) -> float:
         """The value of sizes of these dims, whose weights then have so many parameters."""
         if self.name == "pad":
-            return -float(parameters)
+            return -parameters
         if self.name == "gac":
             gain = 0.0
             for dim in dims:

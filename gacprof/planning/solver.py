@@ -17,13 +17,11 @@ from dataclasses import dataclass, replace
 from threading import Lock
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gacprof.core.errors import PlanError
-from gacprof.core.verdicts import Ints
+from gacprof.core.verdicts import Floats, Ints
 
 Rows = Sequence[Sequence[float]]
-Floats = NDArray[np.float64]
 
 FEW_OPTIONS = 2_000
 """Up to so many options HiGHS is asked for the last digit; beyond, Lagrange's gap of some 1e-4 is
