@@ -18,8 +18,6 @@ from gacprof.workload.deployment import Tokens
 
 Score = float | Sequence[float]
 Cost = int | tuple[int, int]
-Shares = float | list[float]
-"""A score in Python's own numbers."""
 
 NEIGHBOURS = 2
 """On either side of a size: Eq. 4 is linear, and would send every dim to the end of more."""
@@ -75,7 +73,7 @@ def align(
         The sequences do not fit each other, a dim has no safe size, or none fits the budget.
     """
     size_source = open_source(source)
-    curves: list[Shares] = [np.asarray(score, float).tolist() for score in scores]
+    curves: list[float | list[float]] = [np.asarray(score, float).tolist() for score in scores]
     shapes = [np.asarray(cost, int).tolist() for cost in costs]
     _check_arrays(dims, curves, shapes, uses)
     values = []
@@ -109,7 +107,7 @@ def align(
 
 def _check_arrays(
     dims: Sequence[int],
-    scores: Sequence[Shares],
+    scores: Sequence[float | list[float]],
     costs: Sequence[Cost],
     uses: Sequence[Sequence[Use]] | None,
 ) -> None:

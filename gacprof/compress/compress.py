@@ -34,15 +34,14 @@ Method = Literal[LowRank, "llm-pruner"]
 
 MAX_RATIO = 0.99
 MAX_NUMBER = 2**20
-"""Of windows, of their tokens, of a size's multiple: nobody means more."""
+"""Of windows, of their tokens, of a size's multiple."""
 
 
 @dataclass(frozen=True)
 class Compression:
     """A compressed model: ``sizes`` are ranks by module, None where the weight stays dense, or
     widths by dim. They lose ``loss``, and none within the same parameters lose less than ``bound``:
-    twice the loss added in nats a token, shares of energy, or Taylor importance. ``parameters`` are
-    the model's before and after; ``provenance`` is that of the verdicts on sizes."""
+    twice the loss added in nats a token, shares of energy, or Taylor importance."""
 
     schema: ClassVar[str] = "gacprof.compressed/2"
 
@@ -133,9 +132,8 @@ def compress(
     require_one_of("method", method, get_args(Method))
     require_one_of("objective", objective, get_args(Objective))
     require_within("ratio", ratio, MAX_RATIO)
-    require_within("multiple", multiple, MAX_NUMBER)
-    require_within("windows", windows, MAX_NUMBER)
-    require_within("length", length, MAX_NUMBER)
+    for name, number in {"multiple": multiple, "windows": windows, "length": length}.items():
+        require_within(name, number, MAX_NUMBER)
     inventory = inventory_of(checkpoint)
     target = Path(out)
     check_output(inventory, target)
@@ -159,6 +157,7 @@ def compress(
         compressor = Pruning(inventory, results, device)
     else:
         compressor = Factoring(inventory, method, results, device)
+    # before the hours of a run: a source without safe sizes, or too large a ratio, is refused here
     candidates, room = compressor.candidates(ratio, size_source, tokens, multiple)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         compressor.run(ids, Path(scratch), objective)
@@ -189,7 +188,7 @@ def compress(
             bound=choice.bound,
         )
         write_record(new / RECORD, compression)
-    if work is None:
+    if work is None:  # only now: after an interruption the same call goes on with these
         shutil.rmtree(folder)
     return compression
 

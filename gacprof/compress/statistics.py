@@ -29,7 +29,7 @@ CHARACTERS_PER_TOKEN = 16
 
 
 class Covariance:
-    """Sums in float64 over x [n] of ``count`` tokens: ``products`` Σ x·xᵀ, ``absolute`` Σ |x|."""
+    """Sums over x [n] of ``count`` tokens: ``products`` Σ x·xᵀ, ``absolute`` Σ |x|."""
 
     def __init__(self, size: int, device: torch.device) -> None:
         self.products = torch.zeros(size, size, dtype=torch.float64, device=device)
@@ -37,7 +37,8 @@ class Covariance:
         self.count = 0
 
     def add(self, x: torch.Tensor) -> None:
-        """Add the vectors along the last axis of ``x``. A batch is summed in float32."""
+        """Add the vectors along the last axis of ``x``."""
+        # a batch is summed in float32, which is fast; batches are in float64, which loses nothing
         rows = x.detach().reshape(-1, x.shape[-1])
         self.products += rows.T @ rows
         self.absolute += rows.abs().sum(0)
@@ -96,10 +97,11 @@ def backward_statistics(
 
 
 def _hidden_states(model: LayeredModel, ids: torch.Tensor, folder: Path) -> list[torch.Tensor]:
-    """The inputs of all layers, and of the head, each mapped from a file."""
+    """The inputs of all layers, and of the head."""
     hidden = model.embed(ids)
     states = []
     for index in range(len(model.layers) + 1):
+        # mapped from a file: all layers' states need not fit in memory
         path = str(folder / f"hidden-{index}.bin")
         state = torch.from_file(path, shared=True, size=hidden.numel(), dtype=torch.float32)
         states.append(state.view(hidden.shape).copy_(hidden))
@@ -122,6 +124,7 @@ def _loss_gradients(model: LayeredModel, ids: torch.Tensor, hidden: torch.Tensor
     """The gradient of the loss by the last layer's output [windows, tokens, hidden]."""
     slopes = []
     with model.head() as logits:
+        # a window at a time: logits over a vocabulary are larger than all else
         for state, window in zip(hidden.split(1), ids.split(1), strict=True):
             x = state.to(model.device).requires_grad_(True)
             scores = logits(x, window)[0, :-1].float()
@@ -141,6 +144,7 @@ def _backward(
     slopes = []
     step = batch_size(hidden)
     for batch, slope in zip(hidden.split(step), above.split(step), strict=True):
+        # a copy: the batch is a view of a mapped file, and a leaf must be a tensor of its own
         x = batch.to(model.device, copy=True).requires_grad_(True)
         model.run(index, layer, x).backward(slope.to(model.device))
         assert x.grad is not None
@@ -152,14 +156,14 @@ def _backward(
 def _watch(
     model: LayeredModel, statistics: LayerStatistics, names: Sequence[str], gradients: bool = False
 ) -> Iterator[None]:
-    """Fill statistics within the block. Readers of one tensor (q, k and v) share a covariance."""
+    """Fill statistics within the block."""
     last_input = None
     last_name = ""
 
     def watch_input(name: str, module: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
         nonlocal last_input, last_name
         x = args[0]
-        if x is last_input:
+        if x is last_input:  # q, k and v read one tensor: they share its covariance
             statistics.inputs.setdefault(name, statistics.inputs[last_name])
             return
         last_input = x
@@ -173,7 +177,7 @@ def _watch(
     ) -> None:
         if name not in statistics.gradients:
             statistics.gradients[name] = Covariance(y.shape[-1], y.device)
-        y.register_hook(statistics.gradients[name].add)
+        y.register_hook(statistics.gradients[name].add)  # runs in the backward pass
 
     prefix = f"{model.layers[statistics.index]}."
     handles = []
