@@ -52,6 +52,8 @@ def make_app(verb: str) -> cyclopts.App:
         suppress_keyboard_interrupt=False,
     )
     app.default(command(verb))
+    for option in ("--help", "--version"):  # cyclopts lists them as commands amid the options
+        app[option].show = False
     return app
 
 
@@ -74,7 +76,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stdout.flush()
     except KeyboardInterrupt:
         code = fail("interrupted", 130)
-    except BrokenPipeError:  # the reader went away: | head
+    except BrokenPipeError:  # | head: what Python flushes at its end would fail once more
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
     except (GacprofError, cyclopts.CycloptsError) as error:

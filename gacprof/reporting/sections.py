@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from gacprof.core.files import plain
@@ -105,8 +106,9 @@ def diagnosis_section(diagnosis: Diagnosis) -> Section:
     remarks += total_text("Products after every action", diagnosis.better_us)
     remarks += [*diagnosis.kernels, *diagnosis.warnings]
     columns = ("dim", "size", "verdict", "penalty", "do", "served by")
-    title = f"Diagnosis of {diagnosis.checkpoint}"
-    return Section(title, headline, columns, grouped(rows), remarks)
+    return Section(
+        f"Diagnosis of {diagnosis.checkpoint}", headline, columns, grouped(rows), remarks
+    )
 
 
 def plan_section(plan: Plan) -> Section:
@@ -123,9 +125,8 @@ def plan_section(plan: Plan) -> Section:
             after_text = "multiplied out" if choice.after is None else str(choice.after)
             rows.append((choice.dim, str(choice.before), after_text, choice.verdict))
     remarks = [f"Sizes: {plan.provenance}."]
-    if plan.latency_us is not None:
-        remarks += total_text("Products that dims feed, before", plan.latency_us[0])
-        remarks += total_text("Products that dims feed, after", plan.latency_us[1])
+    for when, time in zip(("before", "after"), plan.latency_us or (), strict=False):
+        remarks += total_text(f"Products that dims feed, {when}", time)
     remarks += [f"Limit on {name}: {most:,.0f}." for name, most in plan.limits.items()]
     remarks.append(
         f"Certificate: value {plan.value:.6g}; no compared choice within the limits has more than "
@@ -171,8 +172,8 @@ def map_section(cliff_map: CliffMap) -> Section:
             cliffs_text += " …"
         safe = sizes_text(curve.with_verdict("safe"))
         numbers = [str(len(curve.with_verdict(name))) for name in ("misaligned", "undecided")]
-        multiple = str(curve.multiple or "")
-        rows.append((axis_text(curve.axis), multiple, safe, *numbers, cliffs_text))
+        row = (axis_text(curve.axis), str(curve.multiple or ""), safe, *numbers, cliffs_text)
+        rows.append(row)
     if cliff_map.noise_floor is not None:
         warnings.insert(0, f"Noise floor (A/A, 95 %): {percent(cliff_map.noise_floor)}.")
     remark = (
@@ -331,9 +332,9 @@ def lint_section(report: LintReport) -> Section:
     rows = []
     sources = set()
     for row in report.products:
-        n, k = str(row.N or "–"), str(row.K or "–")
-        kernel = (row.launches,) if report.engine_says else ()
-        rows.append((row.product, n, k, row.verdict, *kernel, row.reason or row.kernel))
+        lengths = (str(row.N or "–"), str(row.K or "–"))
+        why = row.reason or row.kernel
+        rows.append((row.product, *lengths, row.verdict, row.launches, why))
         if row.reason and row.source:
             since = f", since {row.since}" if row.since else ""
             sure = "" if row.sure == "high" else f" ({row.sure} confidence)"
@@ -347,8 +348,7 @@ def lint_section(report: LintReport) -> Section:
     if report.missing:
         missing = ", ".join(report.missing)
         remarks.append(f"The config doesn't say {missing}: what needs it isn't judged.")
-    kernel = ("kernel",) if report.engine_says else ()
-    columns = ("product", "N", "K", "verdict", *kernel, "why")
+    columns = ("product", "N", "K", "verdict", "kernel", "why")
     headline = f"{report.model}: {report.summary} ({where})."
     remarks += report.warnings
     return Section("What an engine does", headline, columns, rows, remarks)
@@ -403,13 +403,18 @@ def cell_text(value: Any) -> str:
 def section_of(result: Any) -> Section:
     """The section of a result, or of a table: a DataFrame, a list of dataclasses."""
     if hasattr(result, "schema"):
-        _, section = RESULTS[kind_of(result.schema)]
-        return section(result)
-    if type(result).__name__ == "DataFrame":
+        _, section_maker = RESULTS[kind_of(result.schema)]
+        section = section_maker(result)
+    elif type(result).__name__ == "DataFrame":
         rows = [tuple(map(str, row)) for row in result.itertuples(index=False)]
-        return Section("", "", [*map(str, result.columns)], rows)
-    if isinstance(result, list) and result and is_dataclass(result[0]):
+        section = Section("", "", [*map(str, result.columns)], rows)
+    elif isinstance(result, list) and result and is_dataclass(result[0]):
         columns = [field.name for field in fields(result[0])]
         rows = [tuple(cell_text(getattr(item, name)) for name in columns) for item in result]
-        return Section("", "", columns, rows)
-    return Section("", str(result))
+        section = Section("", "", columns, rows)
+    else:
+        return Section("", str(result))
+    filled = [any(cells) for cells in zip(*section.rows, strict=True)]
+    # a source without kernels or causes has columns of nothing
+    rows = [tuple(compress(row, filled)) for row in section.rows]
+    return replace(section, columns=[*compress(section.columns, filled)], rows=rows)
