@@ -127,8 +127,7 @@ def fail(message: str, code: int) -> int:
 
 
 def print_result(result: Any) -> None:
-    """Print a text or a path as it is, else a result's section: wrapped for a terminal only, and
-    control characters, which a stranger's texts may have, escaped."""
+    """Print a text or a path as it is, else a result's section: wrapped for a terminal only."""
     from rich.console import Console
     from rich.table import Table
 
@@ -138,7 +137,7 @@ def print_result(result: Any) -> None:
     section = section_of(result)
     width = None if sys.stdout.isatty() else FILE_WIDTH
     console = Console(width=width, highlight=False, markup=False)
-    if section.headline:
+    if section.headline:  # control characters of a stranger's texts are escaped
         console.print(one_line(section.headline), soft_wrap=width is not None)
     if section.rows:
         table = Table(box=None, pad_edge=False, header_style="bold")

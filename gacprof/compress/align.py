@@ -20,7 +20,7 @@ Score = float | Sequence[float]
 Cost = int | tuple[int, int]
 
 NEIGHBOURS = 2
-"""On either side of a size: Eq. 4 is linear, and would send every dim to the end of more."""
+"""Safe sizes on either side of a size."""
 
 SHARE_ERROR = 1e-3
 """By how much a share may pass 1: cumulated in half precision, a sum is off by about as much."""
@@ -93,6 +93,7 @@ def align(
             sizes = [size for size in sizes if size < len(score)]
             values.append([score[size] for size in sizes])
         else:
+            # Eq. 4 is linear: with more on offer it would send every dim to the end of its window
             below = [size for size in sizes if size < dim][-NEIGHBOURS:]
             sizes = below + [size for size in sizes if size >= dim][:NEIGHBOURS]
             values.append([score * unit * (size - dim) for size in sizes])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
@@ -19,7 +19,7 @@ from gacprof.checkpoint.layouts.configs import with_widths
 from gacprof.checkpoint.scan import inventory_of, scan
 from gacprof.checkpoint.writer import RECORD, check_output, write_weights
 from gacprof.compress.factoring import Factoring
-from gacprof.compress.folder import LayerResults, file_digests
+from gacprof.compress.folder import LayerResults
 from gacprof.compress.llm_pruner import Pruning
 from gacprof.compress.low_rank import LowRank
 from gacprof.compress.options import Objective, choose
@@ -195,12 +195,16 @@ def compress(
 
 def _request(inventory: Inventory, method: Method, ids: torch.Tensor | None) -> dict[str, Any]:
     """All that the results of a layer depend on."""
+    digests = {}  # of bytes: training on changes no name and no shape, which a fingerprint covers
+    for name in sorted({info.file for info in inventory.tensors.values()}):
+        with (Path(inventory.folder) / name).open("rb") as file:
+            digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
     windows = torch.empty(0, 0, dtype=torch.long) if ids is None else ids.contiguous()
     return {
         "gacprof": __version__,
-        "weights": file_digests(inventory),
+        "weights": digests,
         "config": inventory.config,
         "method": method,
         "windows": list(windows.shape),
-        "ids": sha256(windows.numpy().tobytes()).hexdigest(),
+        "ids": hashlib.sha256(windows.numpy().tobytes()).hexdigest(),
     }

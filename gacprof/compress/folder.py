@@ -12,7 +12,6 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from gacprof.checkpoint.inventory import Inventory
 from gacprof.core.files import replacing
 
 
@@ -49,12 +48,3 @@ class LayerResults:
         with safe_open(self.path(layer), "pt") as file:
             result: torch.Tensor = file.get_tensor(name)
         return result
-
-
-def file_digests(inventory: Inventory) -> dict[str, str]:
-    """Return the SHA-256 of every weights file."""
-    digests = {}  # of bytes: training on changes no name and no shape, which a fingerprint covers
-    for name in sorted({info.file for info in inventory.tensors.values()}):
-        with (Path(inventory.folder) / name).open("rb") as file:
-            digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return digests

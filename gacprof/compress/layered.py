@@ -43,6 +43,8 @@ class LayeredModel:
                 setattr(module, name, buffer.to(self.device))
         self.layers = layer_names(inventory)
         self.calls: list[Call] = []
+        paths = {id(module): name for name, module in self.model.named_modules()}
+        self.embedding = f"{paths[id(self.model.get_input_embeddings())]}.weight"
         self._check_parameters()
 
     @contextlib.contextmanager
@@ -116,7 +118,7 @@ class LayeredModel:
             for name, parameter in list(root.named_parameters(remove_duplicate=False)):
                 tensor = f"{module}.{name}".lstrip(".")
                 if tensor not in self.inventory.tensors:  # a tied head
-                    tensor = self._embedding
+                    tensor = self.embedding
                 if tensor not in values:
                     values[tensor] = nn.Parameter(self._read(tensor), requires_grad=False)
                 path, _, attribute = name.rpartition(".")
@@ -134,16 +136,9 @@ class LayeredModel:
             raise CheckpointError(f"{self.inventory.path}: '{tensor}' holds NaN or infinity")
         return value
 
-    @property
-    def _embedding(self) -> str:
-        """The name of the embedding's weight."""
-        embedding = self.model.get_input_embeddings()
-        paths = {id(module): name for name, module in self.model.named_modules()}
-        return f"{paths[id(embedding)]}.weight"
-
     def _check_parameters(self) -> None:
         """Raise :class:`CheckpointError` for a parameter that no stored tensor fills."""
-        embedding = self.model.get_parameter(self._embedding)
+        embedding = self.model.get_parameter(self.embedding)
         for name, parameter in self.model.named_parameters(remove_duplicate=False):
             if name not in self.inventory.tensors and parameter is not embedding:
                 raise CheckpointError(

@@ -64,7 +64,7 @@ class Pruning:
         self.layers = sorted({dim.layer for dim in self.widths if dim.layer is not None})
 
     def run(self, ids: torch.Tensor | None, folder: Path, objective: Objective) -> None:
-        """Work out the importance of units in a backward pass, whose states lie in ``folder``."""
+        """Work out the importance of units in the layers that are not finished."""
         missing = [layer for layer in self.layers if not self.results.has(layer, "")]
         if not missing or ids is None:
             return

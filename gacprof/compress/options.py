@@ -26,10 +26,9 @@ class Candidates:
     dense: int | None = None
 
     def options(self, losses: Sequence[float], objective: Objective) -> list[Option]:
-        """Return what is offered, of the ``losses`` at the sizes 0, 1, 2, …: the dense weight alone
-        where there are no sizes or no losses (an expert that no token reached)."""
+        """Return what is offered, of the ``losses`` at the sizes 0, 1, 2, …"""
         dense = [] if self.dense is None else [Option(None, 0.0, self.dense)]
-        if not self.sizes or not losses:
+        if not self.sizes or not losses:  # no losses: an expert that no token reached
             return dense
         nearest = min(self.sizes, key=lambda size: (abs(size - self.own_size), size))
         if objective == "loss" and dense:
@@ -64,8 +63,8 @@ class Choice:
 
 
 def parameters_left(total: int, ratio: float) -> int:
-    """Return what a ratio leaves of parameters, whole in spite of rounding (0.7 of 10)."""
-    return int(total * (1 - ratio) + 1e-6)
+    """Return what a ratio leaves of parameters."""
+    return int(total * (1 - ratio) + 1e-6)  # 0.9 of 10 leaves 1, which floats make 0.99…
 
 
 def choose(options: Mapping[str, Sequence[Option]], room: int) -> Choice:

@@ -1,8 +1,7 @@
 """Statistics of a calibration text: covariances of layers' inputs and of the gradients by outputs.
 
-The forward pass goes through the layers once. The backward pass begins with the loss behind the
-last layer and runs each layer again, with the gradient of what it gave; the inputs of all layers
-lie in files until then. So one layer's weights and statistics are in memory at a time.
+A backward pass begins behind the last layer and runs each layer again, with the gradient of what it
+gave: one layer's weights and statistics are in memory at a time.
 """
 
 from __future__ import annotations
@@ -53,8 +52,8 @@ class Covariance:
 @dataclass
 class LayerStatistics:
     """Covariances of what one decoder layer's linear layers read, by module name, and those of
-    ∂loss/∂output, the loss being the negative log-likelihood summed over tokens. A module that no
-    token reached (an expert) is in neither. ``layer`` has its weights in memory."""
+    ∂loss/∂output, the loss being summed over tokens; an expert that no token reached has neither.
+    ``layer`` has its weights in memory."""
 
     index: int
     layer: nn.Module
@@ -83,7 +82,7 @@ def backward_statistics(
     model: LayeredModel, ids: torch.Tensor, modules: Modules, folder: Path, weights: bool = False
 ) -> Iterator[LayerStatistics]:
     """Yield the statistics of each layer, from the last to the first; ``folder`` takes the hidden
-    states, and ``weights`` have gradients too where that is asked for."""
+    states, and with ``weights`` these have gradients too."""
     inputs = _hidden_states(model, ids, folder)
     slopes = _loss_gradients(model, ids, inputs.pop())
     for index in reversed(range(len(model.layers))):

@@ -106,9 +106,8 @@ def diagnosis_section(diagnosis: Diagnosis) -> Section:
     remarks += total_text("Products after every action", diagnosis.better_us)
     remarks += [*diagnosis.kernels, *diagnosis.warnings]
     columns = ("dim", "size", "verdict", "penalty", "do", "served by")
-    return Section(
-        f"Diagnosis of {diagnosis.checkpoint}", headline, columns, grouped(rows), remarks
-    )
+    title = f"Diagnosis of {diagnosis.checkpoint}"
+    return Section(title, headline, columns, grouped(rows), remarks)
 
 
 def plan_section(plan: Plan) -> Section:
@@ -125,8 +124,9 @@ def plan_section(plan: Plan) -> Section:
             after_text = "multiplied out" if choice.after is None else str(choice.after)
             rows.append((choice.dim, str(choice.before), after_text, choice.verdict))
     remarks = [f"Sizes: {plan.provenance}."]
-    for when, time in zip(("before", "after"), plan.latency_us or (), strict=False):
-        remarks += total_text(f"Products that dims feed, {when}", time)
+    if plan.latency_us is not None:
+        remarks += total_text("Products that dims feed, before", plan.latency_us[0])
+        remarks += total_text("Products that dims feed, after", plan.latency_us[1])
     remarks += [f"Limit on {name}: {most:,.0f}." for name, most in plan.limits.items()]
     remarks.append(
         f"Certificate: value {plan.value:.6g}; no compared choice within the limits has more than "
@@ -172,8 +172,8 @@ def map_section(cliff_map: CliffMap) -> Section:
             cliffs_text += " …"
         safe = sizes_text(curve.with_verdict("safe"))
         numbers = [str(len(curve.with_verdict(name))) for name in ("misaligned", "undecided")]
-        row = (axis_text(curve.axis), str(curve.multiple or ""), safe, *numbers, cliffs_text)
-        rows.append(row)
+        multiple = str(curve.multiple or "")
+        rows.append((axis_text(curve.axis), multiple, safe, *numbers, cliffs_text))
     if cliff_map.noise_floor is not None:
         warnings.insert(0, f"Noise floor (A/A, 95 %): {percent(cliff_map.noise_floor)}.")
     remark = (

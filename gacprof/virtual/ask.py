@@ -38,10 +38,9 @@ CHILD = (
 
 @cache
 def short_name(kernel: str) -> str:
-    """Return a kernel's name as tables show it: without namespaces, parameters, long arguments;
-    of CUTLASS 3 the main loop, its schedule, tile and cluster."""
+    """Return a kernel's name as tables show it: without namespaces, parameters, long arguments."""
     head = head_of(demangled(kernel))
-    if "CollectiveMma<" in head:
+    if "CollectiveMma<" in head:  # CUTLASS 3: main loop, its schedule, tile and cluster
         words = (re.search(r"Mainloop\w+", head), re.search(r"\bKernel\w+", head))
         shapes = re.findall(r"tuple<cute::C<(\d+)>, cute::C<(\d+)>, cute::C<(\d+)>>", head)
         cluster, tile = ("×".join(shape) for shape in shapes[:2])
@@ -63,7 +62,8 @@ def demangled(symbol: str) -> str:
 
 def split_arguments(text: str) -> list[str]:
     """Return the template arguments of a text, those within brackets left together."""
-    parts, depth = [""], 0
+    parts = [""]
+    depth = 0
     for letter in text:
         depth += (letter in "<({") - (letter in ">)}")
         if letter == "," and depth == 0:

@@ -133,8 +133,7 @@ def attention_keys(shapes: Iterable[str]) -> list[tuple]:
 
 
 def sdpa() -> Section:
-    """Ask SDPA's choice for every head_dim; of CHECKS questions with random batch, heads and
-    lengths count those that answer otherwise."""
+    """Ask SDPA's choice for every head_dim, and how many random questions it answers otherwise."""
 
     def answer(head_dim: int, key: tuple) -> str:
         *_, gqa, shape = key
@@ -143,6 +142,7 @@ def sdpa() -> Section:
     keys = attention_keys(SDPA_SHAPES)
     choices = section(ATTENTION_KEY, SDPA_SIZES, keys, answer, {"shapes": SDPA_SHAPES})
     recorded = {tuple(key): numbers for *key, numbers in choices["rows"]}
+    # that kinds of lengths decide, and not batch, heads or the lengths themselves, is checked
     draw = random.Random(0)
     differ = 0
     for _ in range(CHECKS):
@@ -263,8 +263,7 @@ def rows() -> Section:
 
 
 def stream() -> Section:
-    """Ask how Triton compiles :mod:`gacprof.operators.stream_triton` for a row's length, which is
-    the stride between rows too."""
+    """Ask how Triton compiles :mod:`gacprof.operators.stream_triton` for a row's length."""
     import triton
 
     from gacprof.operators.stream_triton import BLOCK, KERNELS
@@ -273,7 +272,7 @@ def stream() -> Section:
 
     def answer(size: int, key: tuple) -> Answer:
         operator, dtype = key
-        rows = device_tensor(1, size, dtype=dtype)
+        rows = device_tensor(1, size, dtype=dtype)  # the length is the stride between rows too
         result = torch.float32 if operator == "row_sum" else rows.dtype
         target = torch.empty_like(rows, dtype=result)
         kernel = programs[operator](rows, target, size, BLOCK=BLOCK)
@@ -333,20 +332,19 @@ PRODUCTS: dict[str, Callable[[dict[str, int]], object]] = {
 }
 
 
-def product_answer(size: int, key: tuple) -> Answer:
-    """Return the kernels of one product, or why it is refused."""
-    operator, axis = key
-    try:
-        return kernels_of(partial(PRODUCTS[operator], PRODUCT | {axis: size}))
-    except (RuntimeError, ValueError) as error:
-        return refusal(error)
-
-
 def products() -> Section:
-    """Ask what special products take, by the size of each axis."""
+    """Ask which kernels special products take by the size of each axis, or why it is refused."""
+
+    def answer(size: int, key: tuple) -> Answer:
+        operator, axis = key
+        try:
+            return kernels_of(partial(PRODUCTS[operator], PRODUCT | {axis: size}))
+        except (RuntimeError, ValueError) as error:
+            return refusal(error)
+
     keys = itertools.product(PRODUCTS, PRODUCT)
     shared_facts = {"other axes": PRODUCT, "groups": GROUPS}
-    return section(["operator", "axis"], PRODUCT_SIZES, keys, product_answer, shared_facts)
+    return section(["operator", "axis"], PRODUCT_SIZES, keys, answer, shared_facts)
 
 
 def main() -> None:

@@ -135,6 +135,7 @@ def launches() -> list[Launch]:
     noted = []
     for index in range(_driver().gacprof_launch_count()):
         launch = _driver().gacprof_launch_at(index).contents
+        # copied: after the next clear the driver writes other launches there
         kernel, grid = launch.kernel.decode(), tuple(launch.grid)
         noted.append(Launch(kernel, grid, launch.shared_bytes, bool(launch.replay)))
     return noted
