@@ -99,17 +99,15 @@ class Factoring:
         """Return the ranks on offer by target, and the parameters that a ratio leaves of them."""
         dtype = plain_dtype(self.inventory)
         ranks: dict[tuple[int, int], list[int]] = {}
+        for shape, target in {target.shape: target for target in self.targets}.items():
+            multiples = range(multiple, target.max_rank + 1, multiple)
+            ranks[shape] = list(multiples) or [target.max_rank]
+            if source is not None:
+                ranks[shape] = safe_ranks(shape, source, tokens=tokens, dtype=dtype)
         candidates = {}
         for target in self.targets:
-            shape = target.shape
-            if shape not in ranks and source is not None:
-                ranks[shape] = safe_ranks(shape, source, tokens=tokens, dtype=dtype)
-            elif shape not in ranks:
-                multiples = range(multiple, target.max_rank + 1, multiple)
-                ranks[shape] = list(multiples) or [target.max_rank]
-            candidates[target.name] = Candidates(
-                ranks[shape], target.own_rank(ratio), target.unit, target.parameters
-            )
+            sizes = (target.own_rank(ratio), target.unit, target.parameters)
+            candidates[target.name] = Candidates(ranks[target.shape], *sizes)
         return candidates, parameters_left(sum(t.parameters for t in self.targets), ratio)
 
     def new_tensors(self, sizes: Mapping[str, int | None]) -> Iterator[OutputTensor]:

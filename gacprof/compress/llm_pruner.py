@@ -66,8 +66,9 @@ class Pruning:
     def run(self, ids: torch.Tensor | None, folder: Path, objective: Objective) -> None:
         """Work out the importance of units in the layers that are not finished."""
         missing = [layer for layer in self.layers if not self.results.has(layer, "")]
-        if not missing or ids is None:
+        if not missing:
             return
+        assert ids is not None  # compress asks for a text
         model = LayeredModel(self.inventory, self.device)
         for statistics in backward_statistics(model, ids, {}, folder, weights=True):
             if statistics.index in missing:

@@ -171,9 +171,7 @@ def _watch(
             statistics.inputs[name] = Covariance(x.shape[-1], x.device)
         statistics.inputs[name].add(x)
 
-    def watch_output(
-        name: str, module: nn.Module, args: tuple[torch.Tensor, ...], y: torch.Tensor
-    ) -> None:
+    def watch_output(name: str, module: nn.Module, args: object, y: torch.Tensor) -> None:
         if name not in statistics.gradients:
             statistics.gradients[name] = Covariance(y.shape[-1], y.device)
         y.register_hook(statistics.gradients[name].add)  # runs in the backward pass
