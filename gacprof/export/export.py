@@ -111,8 +111,7 @@ def write_folder(inventory: Inventory, decoder: Decoder, tokenizer: Path, folder
 
 
 def error_in_transformers(inventory: Inventory, decoder: Decoder, folder: Path) -> float:
-    """Largest difference of the folder's logits in transformers from the checkpoint's, over the
-    largest logit; refused where it is more than rounding."""
+    """Largest difference of transformers' logits from the checkpoint's, over the largest logit."""
     expected = logits_of(inventory, TOKENS, "float32", torch.device("cpu"))
     with tempfile.TemporaryDirectory(prefix="gacprof-") as scratch:
         ids, logits = Path(scratch) / "ids", Path(scratch) / "logits"

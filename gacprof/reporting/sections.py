@@ -67,7 +67,7 @@ def verdict_cells(verdict: SizeVerdict) -> Row:
 
 
 def grouped(rows: Iterable[Row]) -> list[Row]:
-    """Rows that are equal but for their names, the first column, as one: how many more is said."""
+    """Rows that are equal but for their names, the first column, as one."""
     names: dict[Row, list[str]] = {}
     for name, *cells in rows:
         names.setdefault(tuple(cells), []).append(name)

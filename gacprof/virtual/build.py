@@ -45,15 +45,11 @@ def find_torch(python: Path) -> CudaTorch:
         raise GacprofError(f"{python} does not run as a python") from error
     packages = Path(output.strip())
     version_file = packages / "torch" / "version.py"
-    if not version_file.exists():
-        raise GacprofError(f"{python} has no PyTorch: pip install 'torch===2.14.1' there")
-    text = version_file.read_text(encoding="utf-8")
+    text = version_file.read_text(encoding="utf-8") if version_file.exists() else ""
     release = re.search(r"__version__ = '([^'+]+)", text)
     cuda = re.search(r"^cuda[^=]*= '(\d+)\.", text, re.MULTILINE)
     if release is None or cuda is None:
-        raise GacprofError(
-            f"{python}'s PyTorch is built without CUDA: pip install 'torch===2.14.1'"
-        )
+        raise GacprofError(f"{python} has no PyTorch built for CUDA: pip install 'torch===2.14.1'")
     return CudaTorch(packages, release[1], int(cuda[1]))
 
 
