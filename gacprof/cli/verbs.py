@@ -84,7 +84,7 @@ def command(verb: str) -> Callable[..., Any]:
             annotation = Annotated[annotation, Parameter(name=OPTION_NAMES.get(name))]
             parameters.append(parameter.replace(annotation=annotation))
 
-    # a function of its own: cyclopts reads annotations that the public one must not lose
+    # a function of its own, whose annotations cyclopts reads: the public one keeps its own
     @functools.wraps(function)
     def run(*values: Any, **options: Any) -> Any:
         return function(*values, **options)

@@ -157,7 +157,7 @@ def compress(
         compressor = Pruning(inventory, results, device)
     else:
         compressor = Factoring(inventory, method, results, device)
-    # before the hours of a run: a source without safe sizes, or too large a ratio, is refused here
+    # before the hours of a run: a source that knows no such products is refused here
     candidates, room = compressor.candidates(ratio, size_source, tokens, multiple)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         compressor.run(ids, Path(scratch), objective)

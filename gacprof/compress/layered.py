@@ -181,7 +181,7 @@ def layer_names(inventory: Inventory) -> list[str]:
     """
     names: dict[int, str] = {}
     for module in inventory.modules:
-        path = module.name  # model.layers.0.mlp.up_proj: upwards as long as there is a number above
+        path = module.name  # model.layers.0.mlp.up_proj: up to where no name above has a number
         while layer_of(parent_of(path)) is not None:
             path = parent_of(path)
         if module.layer is not None and not tower_of(path):

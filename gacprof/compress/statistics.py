@@ -37,7 +37,7 @@ class Covariance:
 
     def add(self, x: torch.Tensor) -> None:
         """Add the vectors along the last axis of ``x``."""
-        # a batch is summed in float32, which is fast; batches are in float64, which loses nothing
+        # a batch is summed in float32, batches in float64: over a text float32 would lose digits
         rows = x.detach().reshape(-1, x.shape[-1])
         self.products += rows.T @ rows
         self.absolute += rows.abs().sum(0)
@@ -143,7 +143,6 @@ def _backward(
     slopes = []
     step = batch_size(hidden)
     for batch, slope in zip(hidden.split(step), above.split(step), strict=True):
-        # a copy: the batch is a view of a mapped file, and a leaf must be a tensor of its own
         x = batch.to(model.device, copy=True).requires_grad_(True)
         model.run(index, layer, x).backward(slope.to(model.device))
         assert x.grad is not None
