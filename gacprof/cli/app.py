@@ -52,6 +52,8 @@ def make_app(verb: str) -> cyclopts.App:
         suppress_keyboard_interrupt=False,
     )
     app.default(command(verb))
+    for option in ("--help", "--version"):  # cyclopts lists them as commands amid the options
+        app[option].show = False
     return app
 
 
@@ -74,7 +76,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stdout.flush()
     except KeyboardInterrupt:
         code = fail("interrupted", 130)
-    except BrokenPipeError:  # the reader went away: | head
+    except BrokenPipeError:  # | head: what Python flushes at its end would fail once more
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
     except (GacprofError, cyclopts.CycloptsError) as error:
@@ -125,8 +127,7 @@ def fail(message: str, code: int) -> int:
 
 
 def print_result(result: Any) -> None:
-    """Print a text or a path as it is, else a result's section: wrapped for a terminal only, and
-    control characters, which a stranger's texts may have, escaped."""
+    """Print a text or a path as it is, else a result's section: wrapped for a terminal only."""
     from rich.console import Console
     from rich.table import Table
 
@@ -136,7 +137,7 @@ def print_result(result: Any) -> None:
     section = section_of(result)
     width = None if sys.stdout.isatty() else FILE_WIDTH
     console = Console(width=width, highlight=False, markup=False)
-    if section.headline:
+    if section.headline:  # control characters of a stranger's texts are escaped
         console.print(one_line(section.headline), soft_wrap=width is not None)
     if section.rows:
         table = Table(box=None, pad_edge=False, header_style="bold")

@@ -49,7 +49,8 @@ WRITABLE = (str, int, float, bool, Path, type(None))
 
 
 def read_definition(verb: str) -> ast.FunctionDef:
-    """Read a verb's function from its source, without importing what it imports."""
+    """Read a verb's function from its source."""
+    # not by an import: help needs no torch, and shows where torch is not installed
     module = gacprof.MODULE_OF[VERBS[verb]]
     folder = Path(gacprof.__file__).parents[1]
     source = folder.joinpath(*module.split(".")).with_suffix(".py")
@@ -83,6 +84,7 @@ def command(verb: str) -> Callable[..., Any]:
             annotation = Annotated[annotation, Parameter(name=OPTION_NAMES.get(name))]
             parameters.append(parameter.replace(annotation=annotation))
 
+    # a function of its own, whose annotations cyclopts reads: the public one keeps its own
     @functools.wraps(function)
     def run(*values: Any, **options: Any) -> Any:
         return function(*values, **options)

@@ -18,11 +18,9 @@ from gacprof.workload.deployment import Tokens
 
 Score = float | Sequence[float]
 Cost = int | tuple[int, int]
-Shares = float | list[float]
-"""A score in Python's own numbers."""
 
 NEIGHBOURS = 2
-"""On either side of a size: Eq. 4 is linear, and would send every dim to the end of more."""
+"""Safe sizes on either side of a size."""
 
 SHARE_ERROR = 1e-3
 """By how much a share may pass 1: cumulated in half precision, a sum is off by about as much."""
@@ -75,7 +73,7 @@ def align(
         The sequences do not fit each other, a dim has no safe size, or none fits the budget.
     """
     size_source = open_source(source)
-    curves: list[Shares] = [np.asarray(score, float).tolist() for score in scores]
+    curves: list[float | list[float]] = [np.asarray(score, float).tolist() for score in scores]
     shapes = [np.asarray(cost, int).tolist() for cost in costs]
     _check_arrays(dims, curves, shapes, uses)
     values = []
@@ -95,6 +93,7 @@ def align(
             sizes = [size for size in sizes if size < len(score)]
             values.append([score[size] for size in sizes])
         else:
+            # Eq. 4 is linear: with more on offer it would send every dim to the end of its window
             below = [size for size in sizes if size < dim][-NEIGHBOURS:]
             sizes = below + [size for size in sizes if size >= dim][:NEIGHBOURS]
             values.append([score * unit * (size - dim) for size in sizes])
@@ -109,7 +108,7 @@ def align(
 
 def _check_arrays(
     dims: Sequence[int],
-    scores: Sequence[Shares],
+    scores: Sequence[float | list[float]],
     costs: Sequence[Cost],
     uses: Sequence[Sequence[Use]] | None,
 ) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
@@ -19,7 +19,7 @@ from gacprof.checkpoint.layouts.configs import with_widths
 from gacprof.checkpoint.scan import inventory_of, scan
 from gacprof.checkpoint.writer import RECORD, check_output, write_weights
 from gacprof.compress.factoring import Factoring
-from gacprof.compress.folder import LayerResults, file_digests
+from gacprof.compress.folder import LayerResults
 from gacprof.compress.llm_pruner import Pruning
 from gacprof.compress.low_rank import LowRank
 from gacprof.compress.options import Objective, choose
@@ -34,15 +34,14 @@ Method = Literal[LowRank, "llm-pruner"]
 
 MAX_RATIO = 0.99
 MAX_NUMBER = 2**20
-"""Of windows, of their tokens, of a size's multiple: nobody means more."""
+"""Of windows, of their tokens, of a size's multiple."""
 
 
 @dataclass(frozen=True)
 class Compression:
     """A compressed model: ``sizes`` are ranks by module, None where the weight stays dense, or
     widths by dim. They lose ``loss``, and none within the same parameters lose less than ``bound``:
-    twice the loss added in nats a token, shares of energy, or Taylor importance. ``parameters`` are
-    the model's before and after; ``provenance`` is that of the verdicts on sizes."""
+    twice the loss added in nats a token, shares of energy, or Taylor importance."""
 
     schema: ClassVar[str] = "gacprof.compressed/2"
 
@@ -133,9 +132,8 @@ def compress(
     require_one_of("method", method, get_args(Method))
     require_one_of("objective", objective, get_args(Objective))
     require_within("ratio", ratio, MAX_RATIO)
-    require_within("multiple", multiple, MAX_NUMBER)
-    require_within("windows", windows, MAX_NUMBER)
-    require_within("length", length, MAX_NUMBER)
+    for name, number in {"multiple": multiple, "windows": windows, "length": length}.items():
+        require_within(name, number, MAX_NUMBER)
     inventory = inventory_of(checkpoint)
     target = Path(out)
     check_output(inventory, target)
@@ -159,6 +157,7 @@ def compress(
         compressor = Pruning(inventory, results, device)
     else:
         compressor = Factoring(inventory, method, results, device)
+    # before the hours of a run: a source that knows no such products is refused here
     candidates, room = compressor.candidates(ratio, size_source, tokens, multiple)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         compressor.run(ids, Path(scratch), objective)
@@ -189,19 +188,23 @@ def compress(
             bound=choice.bound,
         )
         write_record(new / RECORD, compression)
-    if work is None:
+    if work is None:  # only now: after an interruption the same call goes on with these
         shutil.rmtree(folder)
     return compression
 
 
 def _request(inventory: Inventory, method: Method, ids: torch.Tensor | None) -> dict[str, Any]:
     """All that the results of a layer depend on."""
+    digests = {}  # of bytes: training on changes no name and no shape, which a fingerprint covers
+    for name in sorted({info.file for info in inventory.tensors.values()}):
+        with (Path(inventory.folder) / name).open("rb") as file:
+            digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
     windows = torch.empty(0, 0, dtype=torch.long) if ids is None else ids.contiguous()
     return {
         "gacprof": __version__,
-        "weights": file_digests(inventory),
+        "weights": digests,
         "config": inventory.config,
         "method": method,
         "windows": list(windows.shape),
-        "ids": sha256(windows.numpy().tobytes()).hexdigest(),
+        "ids": hashlib.sha256(windows.numpy().tobytes()).hexdigest(),
     }

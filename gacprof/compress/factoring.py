@@ -30,11 +30,8 @@ CURVES = {"loss": "/loss", "energy": "/energy", "uniform": "/energy"}
 
 
 class Factoring:
-    """The targets of a model, factored by one method; ``results`` keeps each finished layer.
-
-    A target's results are ``name/u`` and ``name/v``, up to the largest rank worth having, and by
-    rank ``name/energy`` and, where gradients were gathered, ``name/loss``.
-    """
+    """The targets of a model, factored by one method. A target's results are ``name/u`` and
+    ``name/v`` and, by rank, ``name/energy`` and, where gradients were gathered, ``name/loss``."""
 
     def __init__(
         self, inventory: Inventory, method: LowRank, results: LayerResults, device: str
@@ -49,8 +46,7 @@ class Factoring:
             self.by_layer.setdefault(target.layer, []).append(target)
 
     def run(self, ids: torch.Tensor | None, folder: Path, objective: Objective) -> None:
-        """Factor the layers that are not finished, for ids [windows, tokens], None where none
-        are needed. The hidden states of a backward pass lie in ``folder``."""
+        """Factor the layers that are not finished; ``ids`` is None where none are needed."""
         curve = CURVES[objective]
         missing = [layer for layer in self.by_layer if not self.results.has(layer, curve)]
         if not missing:
@@ -82,12 +78,13 @@ class Factoring:
             results[f"{name}/energy"] = energy_by_rank(factors.sigma)
             if inputs is not None and gradients is not None:
                 results[f"{name}/loss"] = loss_by_rank(factors, inputs.mean, gradients.mean)
+            # beyond its largest rank a pair is no smaller than the weight
             results[f"{name}/u"] = rounded(factors.u[:, : target.max_rank], stored.dtype)
             results[f"{name}/v"] = rounded(factors.v[: target.max_rank], stored.dtype)
         self.results.save(statistics.index, results)
 
     def losses(self, objective: Objective) -> dict[str, list[float]]:
-        """Return what the ranks 0, 1, … of each target lose: energy, or by its objective loss."""
+        """Return what the ranks 0, 1, … of each target lose by an objective."""
         curve = CURVES[objective]
         losses = {}
         for layer in self.by_layer:
@@ -102,17 +99,15 @@ class Factoring:
         """Return the ranks on offer by target, and the parameters that a ratio leaves of them."""
         dtype = plain_dtype(self.inventory)
         ranks: dict[tuple[int, int], list[int]] = {}
+        for shape, target in {target.shape: target for target in self.targets}.items():
+            multiples = range(multiple, target.max_rank + 1, multiple)
+            ranks[shape] = list(multiples) or [target.max_rank]
+            if source is not None:
+                ranks[shape] = safe_ranks(shape, source, tokens=tokens, dtype=dtype)
         candidates = {}
         for target in self.targets:
-            shape = target.shape
-            if shape not in ranks and source is not None:
-                ranks[shape] = safe_ranks(shape, source, tokens=tokens, dtype=dtype)
-            elif shape not in ranks:
-                multiples = range(multiple, target.max_rank + 1, multiple)
-                ranks[shape] = list(multiples) or [target.max_rank]
-            candidates[target.name] = Candidates(
-                ranks[shape], target.own_rank(ratio), target.unit, target.parameters
-            )
+            sizes = (target.own_rank(ratio), target.unit, target.parameters)
+            candidates[target.name] = Candidates(ranks[target.shape], *sizes)
         return candidates, parameters_left(sum(t.parameters for t in self.targets), ratio)
 
     def new_tensors(self, sizes: Mapping[str, int | None]) -> Iterator[OutputTensor]:
@@ -131,6 +126,7 @@ class Factoring:
             out_features, in_features = target.shape
             shapes = {target.inner: (rank, in_features), target.outer: (out_features, rank)}
             for (name, shape), what in zip(shapes.items(), "vu", strict=True):
+                # read when it is written: no more than one factor is in memory
                 factor = partial(self._cut_factor, target, what, shape)
                 yield OutputTensor(name, info.dtype, shape, info.name, factor)
 

@@ -1,4 +1,4 @@
-"""What is kept while a run goes on: a file of results for each finished layer."""
+"""A file of results for each finished layer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from gacprof.checkpoint.inventory import Inventory
 from gacprof.core.files import replacing
 
 
@@ -33,6 +32,7 @@ class LayerResults:
             return False
         with safe_open(self.path(layer), "pt") as file:
             names = list(file.keys())
+        # no results at all: no token reached the layer, and none ever will
         return not names or any(name.endswith(suffix) for name in names)
 
     def save(self, layer: int, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -48,12 +48,3 @@ class LayerResults:
         with safe_open(self.path(layer), "pt") as file:
             result: torch.Tensor = file.get_tensor(name)
         return result
-
-
-def file_digests(inventory: Inventory) -> dict[str, str]:
-    """Return the SHA-256 of every weights file: training on changes no name and no shape."""
-    digests = {}
-    for name in sorted({info.file for info in inventory.tensors.values()}):
-        with (Path(inventory.folder) / name).open("rb") as file:
-            digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return digests

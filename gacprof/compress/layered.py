@@ -1,23 +1,22 @@
-"""The dense model with the weights of one decoder layer in memory at a time.
+"""The dense model in float32, with the weights of one decoder layer in memory at a time.
 
 The model is transformers' own class, its parameters without memory. What stands before and after
 the layers (embeddings, norm, head) is run with the layers replaced by stand-ins, so that masks,
 position embeddings, scalings and softcaps are the model's own, whatever its family. The stand-ins
 record the arguments of each layer; a layer is later called with the same.
-
-All is computed in float32, in windows of equal length without padding.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
 from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.layers import put
 from gacprof.checkpoint.layouts.names import layer_of, parent_of, tower_of
 from gacprof.checkpoint.load import build_skeleton
 from gacprof.checkpoint.tensors import read_tensor
@@ -25,10 +24,6 @@ from gacprof.core.errors import CheckpointError
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 """The arguments of a layer behind its input."""
-
-Logits = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""From what the last layer gives [batch, tokens, hidden] and the ids [batch, tokens] to the logits
-[batch, tokens, vocabulary]."""
 
 TOKENS_AT_ONCE = 4096
 """Windows are run in batches of about this many tokens."""
@@ -43,18 +38,19 @@ class LayeredModel:
         self.model: Any = build_skeleton(inventory, torch.float32)
         self.model.eval().requires_grad_(False)
         for module in self.model.modules():
+            # the skeleton computes its buffers (RoPE's frequencies) on the CPU
             for name, buffer in module.named_buffers(recurse=False):
                 setattr(module, name, buffer.to(self.device))
         self.layers = layer_names(inventory)
         self.calls: list[Call] = []
+        paths = {id(module): name for name, module in self.model.named_modules()}
+        self.embedding = f"{paths[id(self.model.get_input_embeddings())]}.weight"
         self._check_parameters()
 
     @contextlib.contextmanager
     def layer(self, index: int) -> Iterator[nn.Module]:
         """A decoder layer, its weights in memory within the block."""
-        name = self.layers[index]
-        layer = self.model.get_submodule(name)
-        with self._weights_of(layer, f"{name}."):
+        with self._weights_of(self.layers[index]) as layer:
             yield layer
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
@@ -62,12 +58,13 @@ class LayeredModel:
 
         Also records the arguments that the layers are called with.
         """
-        base = self.model.base_model
+        base = self.model.base_model  # the head's logits would take more memory than a layer
         hidden = []
-        with self._outside_layers(base), self._stand_ins() as stand_ins, torch.no_grad():
+        with self._without_layers() as stand_ins, torch.no_grad():
             for batch in ids.split(batch_size(ids)):
                 base(input_ids=batch.to(self.device), use_cache=False)
                 hidden.append(stand_ins[0].input.float().cpu())
+            # masks and positions of one window serve batches of any number of them
             base(input_ids=ids[:1].to(self.device), use_cache=False)
             self.calls = [stand_in.call for stand_in in stand_ins]
         return torch.cat(hidden)
@@ -86,9 +83,10 @@ class LayeredModel:
         return output
 
     @contextlib.contextmanager
-    def head(self) -> Iterator[Logits]:
-        """The part of the model behind the layers, as a function to logits."""
-        with self._outside_layers(self.model), self._stand_ins() as stand_ins:
+    def head(self) -> Iterator[Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]:
+        """The part of the model behind the layers: from what the last one gives [batch, tokens,
+        hidden] and the ids [batch, tokens] to the logits [batch, tokens, vocabulary]."""
+        with self._without_layers() as stand_ins:
 
             def logits(hidden: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
                 stand_ins[-1].output = hidden
@@ -97,34 +95,37 @@ class LayeredModel:
             yield logits
 
     @contextlib.contextmanager
-    def _outside_layers(self, root: nn.Module) -> Iterator[None]:
-        """All weights of ``root`` but the layers' in memory within the block."""
-        paths = {id(module): name for name, module in self.model.named_modules()}
-        prefix = f"{paths[id(root)]}." if root is not self.model else ""
-        with self._weights_of(root, prefix, skip=tuple(f"{name}." for name in self.layers)):
-            yield
+    def _without_layers(self) -> Iterator[list[_StandIn]]:
+        """The model with a stand-in for every layer, and all its other weights in memory."""
+        layers = {name: self.model.get_submodule(name) for name in self.layers}
+        stand_ins = [_StandIn(layer) for layer in layers.values()]
+        try:
+            for name, stand_in in zip(layers, stand_ins, strict=True):
+                put(self.model, name, stand_in)
+            with self._weights_of(""):
+                yield stand_ins
+        finally:
+            for name, layer in layers.items():
+                put(self.model, name, layer)
 
     @contextlib.contextmanager
-    def _weights_of(
-        self, root: nn.Module, prefix: str, skip: tuple[str, ...] = ()
-    ) -> Iterator[None]:
-        """The parameters below ``root`` with their values within the block, without after it."""
+    def _weights_of(self, module: str) -> Iterator[nn.Module]:
+        """A module whose parameters have their values within the block, and none after it."""
+        root = self.model.get_submodule(module)
         empty: list[tuple[nn.Module, str, nn.Parameter]] = []
         values: dict[str, nn.Parameter] = {}
         try:
             for name, parameter in list(root.named_parameters(remove_duplicate=False)):
-                if (prefix + name).startswith(skip):
-                    continue
-                tensor = prefix + name
+                tensor = f"{module}.{name}".lstrip(".")
                 if tensor not in self.inventory.tensors:  # a tied head
-                    tensor = self._embedding
+                    tensor = self.embedding
                 if tensor not in values:
                     values[tensor] = nn.Parameter(self._read(tensor), requires_grad=False)
                 path, _, attribute = name.rpartition(".")
                 parent = root.get_submodule(path)
                 empty.append((parent, attribute, parameter))
                 setattr(parent, attribute, values[tensor])
-            yield
+            yield root
         finally:
             for parent, attribute, parameter in empty:
                 setattr(parent, attribute, parameter)
@@ -135,16 +136,9 @@ class LayeredModel:
             raise CheckpointError(f"{self.inventory.path}: '{tensor}' holds NaN or infinity")
         return value
 
-    @property
-    def _embedding(self) -> str:
-        """The name of the embedding's weight."""
-        embedding = self.model.get_input_embeddings()
-        paths = {id(module): name for name, module in self.model.named_modules()}
-        return f"{paths[id(embedding)]}.weight"
-
     def _check_parameters(self) -> None:
         """Raise :class:`CheckpointError` for a parameter that no stored tensor fills."""
-        embedding = self.model.get_parameter(self._embedding)
+        embedding = self.model.get_parameter(self.embedding)
         for name, parameter in self.model.named_parameters(remove_duplicate=False):
             if name not in self.inventory.tensors and parameter is not embedding:
                 raise CheckpointError(
@@ -152,30 +146,13 @@ class LayeredModel:
                     "which the file stores otherwise: such a model cannot be run layer by layer"
                 )
 
-    @contextlib.contextmanager
-    def _stand_ins(self) -> Iterator[list[_StandIn]]:
-        """Every decoder layer replaced by one that returns its input."""
-        layers = {name: self.model.get_submodule(name) for name in self.layers}
-        stand_ins = {name: _StandIn(layer) for name, layer in layers.items()}
-        try:
-            self._put(stand_ins)
-            yield list(stand_ins.values())
-        finally:
-            self._put(layers)
-
-    def _put(self, layers: Mapping[str, nn.Module]) -> None:
-        for name, layer in layers.items():
-            parent, _, key = name.rpartition(".")
-            self.model.get_submodule(parent)[int(key)] = layer
-
 
 class _StandIn(nn.Module):
-    """In a layer's place: keeps the arguments of its last call, and returns ``output``, else its
-    input."""
+    """In a layer's place: keeps its last call, and returns ``output``, else its input."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
-        self.__dict__["_layer"] = layer  # not a submodule: its weights are elsewhere
+        self.__dict__["_layer"] = layer  # not a submodule: its weights are not to be read
         self.input = torch.empty(0)
         self.output: torch.Tensor | None = None
         self.call: Call = ((), {})
@@ -204,7 +181,7 @@ def layer_names(inventory: Inventory) -> list[str]:
     """
     names: dict[int, str] = {}
     for module in inventory.modules:
-        path = module.name
+        path = module.name  # model.layers.0.mlp.up_proj: up to where no name above has a number
         while layer_of(parent_of(path)) is not None:
             path = parent_of(path)
         if module.layer is not None and not tower_of(path):

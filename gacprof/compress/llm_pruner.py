@@ -1,8 +1,7 @@
 """LLM-Pruner (arXiv 2305.11627): hidden units of MLPs go by their Taylor importance.
 
 A unit is a row of gate and up with its column of down; its importance is the sum over these weights
-of |w · ∂loss/∂w|, a first-order estimate of what removing it adds to the loss. The first and the
-last layers stay whole, and so do heads, which no map can move.
+of |w · ∂loss/∂w|, a first-order estimate of what removing it adds to the loss. Heads stay whole.
 """
 
 from __future__ import annotations
@@ -31,12 +30,9 @@ PRUNED = "mlp"
 
 
 def prunable_widths(inventory: Inventory) -> list[Dim]:
-    """Return the widths of MLPs that are pruned: not those of the first eighth and the last
-    sixteenth of the layers (the publication's command leaves four and two of 32).
-
-    Raises :class:`CheckpointError` where there are none.
-    """
+    """Return the widths that are pruned. Raises :class:`CheckpointError` where there are none."""
     layers = 1 + max((module.layer or 0 for module in inventory.modules), default=0)
+    # the publication's command leaves the first four and the last two of 32 layers whole
     inner = range(layers // 8, layers - layers // 16)
     mlps = [dim for dim in inventory.dims if dim.role == PRUNED and dim.adjustable]
     widths = [dim for dim in mlps if dim.layer in inner]
@@ -58,7 +54,7 @@ def taylor_importance(layer: nn.Module, prefix: str, dim: Dim) -> torch.Tensor:
 
 
 class Pruning:
-    """The widths of a model's MLPs, and the importance of their units, a file a finished layer."""
+    """The widths of a model's MLPs, and the importance of their units."""
 
     def __init__(self, inventory: Inventory, results: LayerResults, device: str) -> None:
         self.inventory = inventory
@@ -68,10 +64,11 @@ class Pruning:
         self.layers = sorted({dim.layer for dim in self.widths if dim.layer is not None})
 
     def run(self, ids: torch.Tensor | None, folder: Path, objective: Objective) -> None:
-        """Work out the importance of units in a backward pass, whose states lie in ``folder``."""
+        """Work out the importance of units in the layers that are not finished."""
         missing = [layer for layer in self.layers if not self.results.has(layer, "")]
-        if not missing or ids is None:
+        if not missing:
             return
+        assert ids is not None  # compress asks for a text
         model = LayeredModel(self.inventory, self.device)
         for statistics in backward_statistics(model, ids, {}, folder, weights=True):
             if statistics.index in missing:
@@ -101,10 +98,10 @@ class Pruning:
     def candidates(
         self, ratio: float, source: SizeSource | None, tokens: Tokens | None, multiple: int
     ) -> tuple[dict[str, Candidates], int]:
-        """Return the widths on offer by dim, and the parameters that they may take together: of all
-        MLPs' the ratio goes, so that what the layers that stay whole keep, the others lose."""
+        """Return the widths on offer by dim, and the parameters that they may take together."""
         total = sum(d.size * d.params_per_unit for d in self.inventory.dims if d.role == PRUNED)
         pruned = sum(dim.size * dim.params_per_unit for dim in self.widths)
+        # the ratio is of all MLPs: what layers that stay whole keep, the others lose besides
         room = pruned - (total - parameters_left(total, ratio))
         if room <= 0:
             raise PlanError(
@@ -124,6 +121,7 @@ class Pruning:
 
     def new_tensors(self, sizes: Mapping[str, int | None]) -> Iterator[OutputTensor]:
         """Return the tensors of the model with the most important units of each width."""
+        # second names of the same bytes (a tied head) are written once
         names = {info.name for info in self.inventory.stored_once}
         new = new_checkpoint(self.inventory, sizes)
         tensors = output_tensors(new, self.importance())

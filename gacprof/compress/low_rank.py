@@ -1,34 +1,23 @@
-"""The best factors of a weight for the inputs it sees, in four metrics, and the cost of each rank.
+"""The best factors of a weight for the inputs it sees, and the cost of each rank.
 
-The SVD of Rᵀ·W·S is cut, and R and S are taken out again. S weighs the inputs, R the outputs:
-
-========= ============================ ========================= ==============================
-method    S                            R                         source
-========= ============================ ========================= ==============================
-svd       I                            I                         plain SVD
-asvd      diag (mean \\|xᵢ\\|)^½         I                         ASVD, arXiv 2312.05821
-svd-llm   S·Sᵀ = mean x·xᵀ             I                         SVD-LLM, arXiv 2403.07378
-kfac-svd  S·Sᵀ = mean x·xᵀ             R·Rᵀ = mean g·gᵀ          K-FAC's curvature, arXiv
-                                                                 1503.05671 and 2505.17974
-========= ============================ ========================= ==============================
-
-With g = ∂loss/∂output, a change ΔW of a weight adds tr(G·ΔW·A·ΔWᵀ)/2 nats a token to the loss, by
-its second order and with K-FAC's factors A = mean x·xᵀ and G = mean g·gᵀ. So a singular value that
-kfac-svd cuts is the loss itself, and one that svd-llm cuts is an error of the output.
+The SVD of Rᵀ·W·S is cut, and R and S are taken out again: S weighs the inputs, R the outputs. With
+g = ∂loss/∂output, a change ΔW of a weight adds tr(G·ΔW·A·ΔWᵀ)/2 nats a token to the loss, by its
+second order and with K-FAC's factors A = mean x·xᵀ and G = mean g·gᵀ (arXiv 1503.05671). So a
+singular value that kfac-svd cuts is the loss itself, one that svd-llm cuts an error of the output.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 
 from gacprof.compress.statistics import Covariance
-from gacprof.core.errors import CheckpointError, require_one_of
+from gacprof.core.errors import CheckpointError
 
 LowRank = Literal["svd", "asvd", "svd-llm", "kfac-svd"]
-"""Methods: each has its metric in :func:`factor_weight`."""
+"""Plain SVD, ASVD (arXiv 2312.05821), SVD-LLM (2403.07378), K-FAC's curvature (2505.17974)."""
 
 RIDGES = (0.0, 1e-10, 1e-8, 1e-6, 1e-4)
 """Shares of the mean diagonal that are added to a covariance until it has a Cholesky factor. Fewer
@@ -63,19 +52,15 @@ def factor_weight(
     inputs: Covariance | None = None,
     gradients: Covariance | None = None,
 ) -> Factors:
-    """Decompose a weight [out, in] as a method does, from the statistics that it needs.
-
-    Raises :class:`~gacprof.core.errors.ConfigError` for a method that is not known.
-    """
-    require_one_of("method", method, get_args(LowRank))
+    """Decompose a weight [out, in] as a method does, from the statistics that it needs."""
     right = None
     left = None
-    if method != "svd":
+    if method == "asvd":
         assert inputs is not None
-        if method == "asvd":
-            right = torch.diag((inputs.absolute / inputs.count) ** ALPHA + LEAST_SCALE)
-        else:
-            right = cholesky(inputs.mean)
+        right = torch.diag((inputs.absolute / inputs.count) ** ALPHA + LEAST_SCALE)
+    elif method != "svd":
+        assert inputs is not None
+        right = cholesky(inputs.mean)
     if method == "kfac-svd":
         assert gradients is not None
         left = cholesky(gradients.mean, GRADIENT_RIDGE)
@@ -87,24 +72,25 @@ def decompose(
 ) -> Factors:
     """Cut the SVD of Rᵀ·W·S into factors of W [out, in], in its dtype.
 
-    ``right`` is S [in, in] and ``left`` R [out, out], lower triangles; None stands for I. Only the
-    Gram matrix of the smaller side is decomposed.
+    ``right`` is S [in, in] and ``left`` R [out, out], lower triangles; None stands for I.
     """
     turned = weight if left is None else left.T @ weight
     scaled = turned if right is None else turned @ right
+    # eigh of the smaller side's Gram matrix is many times faster than an SVD of the weight
     is_tall = scaled.shape[0] > scaled.shape[1]
     gram = scaled.T @ scaled if is_tall else scaled @ scaled.T
     squares, vectors = torch.linalg.eigh(gram)
     sigma = squares.flip(0).clamp(min=0).sqrt()
     basis = vectors.flip(1)
     root = sigma.sqrt()
+    # dividing by what is rounding alone would fill its column with noise
     inverse = torch.where(sigma > LEAST_SIGMA * sigma[0], 1 / root, 0.0)
     if is_tall:  # Rᵀ·W·S = (Rᵀ·W·S·V)·Vᵀ
         u = (scaled @ basis) * inverse
         v = root[:, None] * basis.T
         if right is not None:
             v = torch.linalg.solve_triangular(right, v, upper=False, left=False)
-    else:
+    else:  # Rᵀ·W·S = U·(Uᵀ·Rᵀ·W·S): without S on the right S need not be taken out
         u = basis * root
         v = inverse[:, None] * (basis.T @ turned)
     if left is not None:
@@ -130,11 +116,11 @@ def cholesky(covariance: torch.Tensor, ridge: float = 0.0) -> torch.Tensor:
 def loss_by_rank(factors: Factors, inputs: torch.Tensor, gradients: torch.Tensor) -> torch.Tensor:
     """Return tr(G·ΔW·A·ΔWᵀ) for the ranks 0 … k [k + 1]: twice the loss added, in nats a token.
 
-    ``inputs`` is A = mean x·xᵀ [in, in], ``gradients`` G = mean g·gᵀ [out, out]. The cut is
-    ΔW = Σ uᵢ·vᵢ over its entries, so that the loss is the sum of (uᵀ·G·u) ∘ (v·A·vᵀ) over them;
-    where v is whitened the second is diag(σ), and each entry adds σ²·ûᵀ·G·û for û of length 1.
+    ``inputs`` is A = mean x·xᵀ [in, in], ``gradients`` G = mean g·gᵀ [out, out].
     """
+    # ΔW = Σ uᵢ·vᵢ over the entries cut, so the trace is the sum of (uᵀ·G·u) ∘ (v·A·vᵀ) over pairs
     both = (factors.u.T @ gradients @ factors.u) * (factors.v @ inputs @ factors.v.T)
+    # an entry is cut together with all later ones: its pairs with them count both ways
     with_later = both.diagonal() + 2 * both.triu(1).sum(1)
     return _tails(with_later)
 
@@ -142,7 +128,7 @@ def loss_by_rank(factors: Factors, inputs: torch.Tensor, gradients: torch.Tensor
 def energy_by_rank(sigma: torch.Tensor) -> torch.Tensor:
     """Return the share of Σσ² that the ranks 0 … k cut [k + 1]."""
     tails = _tails(sigma.square())
-    return tails / tails[0].clamp(min=1e-300)
+    return tails / tails[0].clamp(min=1e-300)  # a weight of zeros has no energy to share
 
 
 def _tails(values: torch.Tensor) -> torch.Tensor:

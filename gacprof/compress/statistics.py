@@ -1,8 +1,7 @@
 """Statistics of a calibration text: covariances of layers' inputs and of the gradients by outputs.
 
-The forward pass goes through the layers once. The backward pass begins with the loss behind the
-last layer and runs each layer again, with the gradient of what it gave; the inputs of all layers
-lie in files until then. So one layer's weights and statistics are in memory at a time.
+A backward pass begins behind the last layer and runs each layer again, with the gradient of what it
+gave: one layer's weights and statistics are in memory at a time.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ CHARACTERS_PER_TOKEN = 16
 
 
 class Covariance:
-    """Sums in float64 over x [n] of ``count`` tokens: ``products`` Σ x·xᵀ, ``absolute`` Σ |x|."""
+    """Sums over x [n] of ``count`` tokens: ``products`` Σ x·xᵀ, ``absolute`` Σ |x|."""
 
     def __init__(self, size: int, device: torch.device) -> None:
         self.products = torch.zeros(size, size, dtype=torch.float64, device=device)
@@ -37,7 +36,8 @@ class Covariance:
         self.count = 0
 
     def add(self, x: torch.Tensor) -> None:
-        """Add the vectors along the last axis of ``x``. A batch is summed in float32."""
+        """Add the vectors along the last axis of ``x``."""
+        # a batch is summed in float32, batches in float64: over a text float32 would lose digits
         rows = x.detach().reshape(-1, x.shape[-1])
         self.products += rows.T @ rows
         self.absolute += rows.abs().sum(0)
@@ -52,8 +52,8 @@ class Covariance:
 @dataclass
 class LayerStatistics:
     """Covariances of what one decoder layer's linear layers read, by module name, and those of
-    ∂loss/∂output, the loss being the negative log-likelihood summed over tokens. A module that no
-    token reached (an expert) is in neither. ``layer`` has its weights in memory."""
+    ∂loss/∂output, the loss being summed over tokens; an expert that no token reached has neither.
+    ``layer`` has its weights in memory."""
 
     index: int
     layer: nn.Module
@@ -82,7 +82,7 @@ def backward_statistics(
     model: LayeredModel, ids: torch.Tensor, modules: Modules, folder: Path, weights: bool = False
 ) -> Iterator[LayerStatistics]:
     """Yield the statistics of each layer, from the last to the first; ``folder`` takes the hidden
-    states, and ``weights`` have gradients too where that is asked for."""
+    states, and with ``weights`` these have gradients too."""
     inputs = _hidden_states(model, ids, folder)
     slopes = _loss_gradients(model, ids, inputs.pop())
     for index in reversed(range(len(model.layers))):
@@ -96,10 +96,11 @@ def backward_statistics(
 
 
 def _hidden_states(model: LayeredModel, ids: torch.Tensor, folder: Path) -> list[torch.Tensor]:
-    """The inputs of all layers, and of the head, each mapped from a file."""
+    """The inputs of all layers, and of the head."""
     hidden = model.embed(ids)
     states = []
     for index in range(len(model.layers) + 1):
+        # mapped from a file: all layers' states need not fit in memory
         path = str(folder / f"hidden-{index}.bin")
         state = torch.from_file(path, shared=True, size=hidden.numel(), dtype=torch.float32)
         states.append(state.view(hidden.shape).copy_(hidden))
@@ -122,6 +123,7 @@ def _loss_gradients(model: LayeredModel, ids: torch.Tensor, hidden: torch.Tensor
     """The gradient of the loss by the last layer's output [windows, tokens, hidden]."""
     slopes = []
     with model.head() as logits:
+        # a window at a time: logits over a vocabulary are larger than all else
         for state, window in zip(hidden.split(1), ids.split(1), strict=True):
             x = state.to(model.device).requires_grad_(True)
             scores = logits(x, window)[0, :-1].float()
@@ -152,14 +154,14 @@ def _backward(
 def _watch(
     model: LayeredModel, statistics: LayerStatistics, names: Sequence[str], gradients: bool = False
 ) -> Iterator[None]:
-    """Fill statistics within the block. Readers of one tensor (q, k and v) share a covariance."""
+    """Fill statistics within the block."""
     last_input = None
     last_name = ""
 
     def watch_input(name: str, module: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
         nonlocal last_input, last_name
         x = args[0]
-        if x is last_input:
+        if x is last_input:  # q, k and v read one tensor: they share its covariance
             statistics.inputs.setdefault(name, statistics.inputs[last_name])
             return
         last_input = x
@@ -168,12 +170,10 @@ def _watch(
             statistics.inputs[name] = Covariance(x.shape[-1], x.device)
         statistics.inputs[name].add(x)
 
-    def watch_output(
-        name: str, module: nn.Module, args: tuple[torch.Tensor, ...], y: torch.Tensor
-    ) -> None:
+    def watch_output(name: str, module: nn.Module, args: object, y: torch.Tensor) -> None:
         if name not in statistics.gradients:
             statistics.gradients[name] = Covariance(y.shape[-1], y.device)
-        y.register_hook(statistics.gradients[name].add)
+        y.register_hook(statistics.gradients[name].add)  # runs in the backward pass
 
     prefix = f"{model.layers[statistics.index]}."
     handles = []

@@ -102,8 +102,7 @@ def read_decoder(inventory: Inventory) -> Decoder:
 
 def layer_splits(inventory: Inventory) -> dict[str, str]:
     """The tensor-parallel split of every linear layer, in the words of transformers' plans; none
-    where groups are factored. Engines take the keys for patterns and the first match counts, so the
-    longer keys, of factors, come first."""
+    where groups are factored."""
     splits: dict[str, str] = {}
     dense: dict[str, str] = {}
     for module in inventory.modules:
@@ -119,11 +118,13 @@ def layer_splits(inventory: Inventory) -> dict[str, str]:
             splits |= {f"{pattern}.inner": "replicate", f"{pattern}.outer": "colwise"}
         else:
             splits |= {f"{pattern}.inner": "rowwise", f"{pattern}.outer": "replicate"}
+    # engines take keys for patterns and the first match counts: the longer keys of factors go first
     return splits | dense
 
 
 def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """RoPE as ``rope_theta`` and ``rope_scaling``, which every version of transformers reads."""
+    """RoPE as ``rope_theta`` and ``rope_scaling``."""
+    # transformers 5 stores rope_parameters, and reads the older keys, which 4.56 needs
     scaling = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     theta = scaling.pop("rope_theta", None) or config.get("rope_theta") or LLAMA_ROPE_THETA
     if scaling.get("rope_type", scaling.get("type", "default")) == "default":

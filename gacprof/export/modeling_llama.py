@@ -100,8 +100,8 @@ def fit(model: Any, config: Any) -> None:
 
 @cache
 def variant(base: type, factored: str) -> type:
-    """A class of its own for modules in which these layers are factored: engines that rewrite
-    modules (vLLM's Transformers backend) look at one module of every class."""
+    """A class of its own for modules in which these layers are factored."""
+    # engines that rewrite modules (vLLM's Transformers backend) look at one module of every class
     return type(base.__name__ + factored, (base,), {"__module__": __name__})
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gacprof.check.bench import BenchResult
     from gacprof.cliffmap.cliffmap import CliffMap, Curve
 
+# the palette of Okabe and Ito (2008), which colour-blind readers can tell apart
 STYLES = {
     "safe": ("#009E73", "o"),
     "misaligned": ("#D55E00", "s"),
@@ -28,8 +29,7 @@ STYLES = {
     "faster": ("#009E73", "o"),
     "slower": ("#D55E00", "s"),
 }
-"""Colour and marker by verdict: the palette of Okabe and Ito (2008), which colour-blind readers can
-tell apart, and a shape each, so that nothing hangs on colour alone."""
+"""Colour and marker by verdict."""
 
 INK, QUIET, FAINT = "#222222", "#666666", "#E3E3E3"
 
@@ -66,9 +66,8 @@ def staircase(cliff_map: CliffMap, curve: Curve) -> Figure:
             values = [time.value for time in times.values()]
             low = [time.value - time.low for time in times.values()]
             high = [time.high - time.value for time in times.values()]
-            axes.errorbar(
-                [*times], values, [low, high], marker=marker, color=colour, label=name, **look
-            )
+            look |= {"marker": marker, "color": colour, "label": name}
+            axes.errorbar([*times], values, [low, high], **look)
     for cliff in curve.cliffs:
         axes.axvline((cliff.before + cliff.after) / 2, color=QUIET, linewidth=0.8, linestyle="--")
     axes.set_xlabel(axis.dim, color=INK)
@@ -109,8 +108,9 @@ def pareto_front(plans: pd.DataFrame) -> Figure:
 
 
 def svg_element(figure: Figure) -> str:
-    """A figure as an SVG element, the same text for the same figure."""
+    """A figure as an SVG element."""
     buffer = io.StringIO()
+    # a salt and no date: the same text for the same figure
     with rc_context({"svg.hashsalt": "gacprof", "svg.fonttype": "none"}):
         figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=True)
     svg = re.sub(r"<metadata>.*?</metadata>", "", buffer.getvalue(), flags=re.DOTALL)

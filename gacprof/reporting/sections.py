@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from gacprof.core.files import plain
@@ -66,7 +67,7 @@ def verdict_cells(verdict: SizeVerdict) -> Row:
 
 
 def grouped(rows: Iterable[Row]) -> list[Row]:
-    """Rows that are equal but for their names, the first column, as one: how many more is said."""
+    """Rows that are equal but for their names, the first column, as one."""
     names: dict[Row, list[str]] = {}
     for name, *cells in rows:
         names.setdefault(tuple(cells), []).append(name)
@@ -331,9 +332,9 @@ def lint_section(report: LintReport) -> Section:
     rows = []
     sources = set()
     for row in report.products:
-        n, k = str(row.N or "–"), str(row.K or "–")
-        kernel = (row.launches,) if report.engine_says else ()
-        rows.append((row.product, n, k, row.verdict, *kernel, row.reason or row.kernel))
+        lengths = (str(row.N or "–"), str(row.K or "–"))
+        why = row.reason or row.kernel
+        rows.append((row.product, *lengths, row.verdict, row.launches, why))
         if row.reason and row.source:
             since = f", since {row.since}" if row.since else ""
             sure = "" if row.sure == "high" else f" ({row.sure} confidence)"
@@ -347,8 +348,7 @@ def lint_section(report: LintReport) -> Section:
     if report.missing:
         missing = ", ".join(report.missing)
         remarks.append(f"The config doesn't say {missing}: what needs it isn't judged.")
-    kernel = ("kernel",) if report.engine_says else ()
-    columns = ("product", "N", "K", "verdict", *kernel, "why")
+    columns = ("product", "N", "K", "verdict", "kernel", "why")
     headline = f"{report.model}: {report.summary} ({where})."
     remarks += report.warnings
     return Section("What an engine does", headline, columns, rows, remarks)
@@ -403,13 +403,18 @@ def cell_text(value: Any) -> str:
 def section_of(result: Any) -> Section:
     """The section of a result, or of a table: a DataFrame, a list of dataclasses."""
     if hasattr(result, "schema"):
-        _, section = RESULTS[kind_of(result.schema)]
-        return section(result)
-    if type(result).__name__ == "DataFrame":
+        _, section_maker = RESULTS[kind_of(result.schema)]
+        section = section_maker(result)
+    elif type(result).__name__ == "DataFrame":
         rows = [tuple(map(str, row)) for row in result.itertuples(index=False)]
-        return Section("", "", [*map(str, result.columns)], rows)
-    if isinstance(result, list) and result and is_dataclass(result[0]):
+        section = Section("", "", [*map(str, result.columns)], rows)
+    elif isinstance(result, list) and result and is_dataclass(result[0]):
         columns = [field.name for field in fields(result[0])]
         rows = [tuple(cell_text(getattr(item, name)) for name in columns) for item in result]
-        return Section("", "", columns, rows)
-    return Section("", str(result))
+        section = Section("", "", columns, rows)
+    else:
+        return Section("", str(result))
+    filled = [any(cells) for cells in zip(*section.rows, strict=True)]
+    # a source without kernels or causes has columns of nothing
+    rows = [tuple(compress(row, filled)) for row in section.rows]
+    return replace(section, columns=[*compress(section.columns, filled)], rows=rows)

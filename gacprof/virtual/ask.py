@@ -1,7 +1,4 @@
-"""Ask an installed PyTorch which kernels it launches on a virtual GPU, and keep the answers.
-
-:mod:`.questions` says what is asked; :mod:`gacprof.kernels.dispatch` reads the table.
-"""
+"""Ask an installed PyTorch which kernels it launches on a virtual GPU, and keep the answers."""
 
 from __future__ import annotations
 
@@ -41,10 +38,9 @@ CHILD = (
 
 @cache
 def short_name(kernel: str) -> str:
-    """Return a kernel's name as tables show it: without namespaces, parameters, long arguments;
-    of CUTLASS 3 the main loop, its schedule, tile and cluster."""
+    """Return a kernel's name as tables show it: without namespaces, parameters, long arguments."""
     head = head_of(demangled(kernel))
-    if "CollectiveMma<" in head:
+    if "CollectiveMma<" in head:  # CUTLASS 3: main loop, its schedule, tile and cluster
         words = (re.search(r"Mainloop\w+", head), re.search(r"\bKernel\w+", head))
         shapes = re.findall(r"tuple<cute::C<(\d+)>, cute::C<(\d+)>, cute::C<(\d+)>>", head)
         cluster, tile = ("×".join(shape) for shape in shapes[:2])
@@ -66,7 +62,8 @@ def demangled(symbol: str) -> str:
 
 def split_arguments(text: str) -> list[str]:
     """Return the template arguments of a text, those within brackets left together."""
-    parts, depth = [""], 0
+    parts = [""]
+    depth = 0
     for letter in text:
         depth += (letter in "<({") - (letter in ">)}")
         if letter == "," and depth == 0:
@@ -77,10 +74,7 @@ def split_arguments(text: str) -> list[str]:
 
 
 def to_runs(first: int, answers: Sequence[int]) -> list[list]:
-    """Return runs of answers for the sizes from ``first`` on, as a table's section has them.
-
-    At each place the period is taken whose pattern reaches furthest, the shortest of equals.
-    """
+    """Return runs of answers for the sizes from ``first`` on, as a table's section has them."""
     runs: list[list] = []
     at = 0
     while at < len(answers):
@@ -91,7 +85,7 @@ def to_runs(first: int, answers: Sequence[int]) -> list[list]:
                 end += 1
             if period == 1 or end - at >= SHORTEST_REPEAT * period:
                 ends[period] = end
-        period = max(ends, key=ends.__getitem__)
+        period = max(ends, key=ends.__getitem__)  # the furthest; of equals the shortest
         pattern = [0] * period
         for index in range(at, min(at + period, ends[period])):
             pattern[(first + index) % period] = answers[index]
@@ -123,11 +117,7 @@ def compressed(section: dict[str, Any]) -> dict[str, Any]:
 
 
 def asked_table(gpu: str, python: Path) -> str:
-    """Return what the PyTorch of ``python`` answers on a virtual GPU, as a table in JSON: one line
-    a row, the same bytes for the same answers.
-
-    Raises GacprofError where SDPA's choice depends on more than the table tells apart.
-    """
+    """Return what the PyTorch of ``python`` answers on a virtual GPU, as a table in JSON."""
     device = profile(gpu)
     root = Path(gacprof.__file__).parent.parent
     with tempfile.TemporaryDirectory() as folder:
@@ -154,7 +144,7 @@ def asked_table(gpu: str, python: Path) -> str:
         "sections": {name: compressed(section) for name, section in sections.items()},
     }
     text = json.dumps(table, ensure_ascii=False, separators=(",", ":"))
-    return text.replace('],["', '],\n["') + "\n"
+    return text.replace('],["', '],\n["') + "\n"  # a row a line: changes are seen in a diff
 
 
 def dispatch(

@@ -1,8 +1,7 @@
 """Build the stand-in libraries for an installed PyTorch, once, into the user's cache.
 
-gcc compiles the C files beside this one against the CUDA headers that PyTorch's own wheels bring,
-or a toolkit's. The rest of what these declare is written here: what each function does says
-``libraries.toml``, how it does it ``stubs.h``.
+gcc compiles the C files beside this one against CUDA's headers. The other functions that these
+declare are written here: what each does says ``libraries.toml``, how it does it ``stubs.h``.
 """
 
 from __future__ import annotations
@@ -30,10 +29,7 @@ FIND_PACKAGES = "import sysconfig; print(sysconfig.get_path('purelib'))"
 
 @dataclass(frozen=True)
 class CudaTorch:
-    """A PyTorch built for CUDA: the folder of its python's packages, and its version.
-
-    ``cuda_major`` is the number in the names of CUDA's libraries, as 13 of libcudart.so.13.
-    """
+    """A PyTorch built for CUDA; ``cuda_major`` is the 13 of libcudart.so.13."""
 
     packages: Path
     release: str
@@ -41,10 +37,7 @@ class CudaTorch:
 
 
 def find_torch(python: Path) -> CudaTorch:
-    """Return the CUDA build of PyTorch that a python imports, without importing it.
-
-    Raises GacprofError where that python has no PyTorch, or one without CUDA.
-    """
+    """Return the CUDA build of PyTorch that a python imports, without importing it."""
     command = [str(python), "-c", FIND_PACKAGES]
     try:
         output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -52,23 +45,16 @@ def find_torch(python: Path) -> CudaTorch:
         raise GacprofError(f"{python} does not run as a python") from error
     packages = Path(output.strip())
     version_file = packages / "torch" / "version.py"
-    if not version_file.exists():
-        raise GacprofError(f"{python} has no PyTorch: pip install 'torch===2.14.1' there")
-    text = version_file.read_text(encoding="utf-8")
+    text = version_file.read_text(encoding="utf-8") if version_file.exists() else ""
     release = re.search(r"__version__ = '([^'+]+)", text)
     cuda = re.search(r"^cuda[^=]*= '(\d+)\.", text, re.MULTILINE)
     if release is None or cuda is None:
-        raise GacprofError(
-            f"{python}'s PyTorch is built without CUDA: pip install 'torch===2.14.1'"
-        )
+        raise GacprofError(f"{python} has no PyTorch built for CUDA: pip install 'torch===2.14.1'")
     return CudaTorch(packages, release[1], int(cuda[1]))
 
 
 def header_folders(torch: CudaTorch) -> list[Path]:
-    """Return the folders of CUDA headers: the wheels', then Triton's copy, then a toolkit's.
-
-    Raises GacprofError where one of the headers is in none of them.
-    """
+    """Return the folders of CUDA headers: the wheels', then Triton's copy, then a toolkit's."""
     toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
     folders = [
         *sorted(torch.packages.glob("nvidia/*/include")),
@@ -83,12 +69,16 @@ def header_folders(torch: CudaTorch) -> list[Path]:
     return folders
 
 
+def header_path(header: str, folders: Iterable[Path]) -> Path:
+    """Return the header that gcc includes: that of the first folder."""
+    return next(folder / header for folder in folders if (folder / header).exists())
+
+
 def cache_folder(folders: Sequence[Path]) -> Path:
     """Return the folder of the libraries built from these sources and headers."""
     digest = hashlib.sha256()
     files = [SOURCES / "build.py", LIBRARIES_FILE, *sorted(SOURCES.glob("*.[ch]"))]
-    for header in KEY_HEADERS:
-        files.append(next(f / header for f in folders if (f / header).exists()))
+    files += [header_path(header, folders) for header in KEY_HEADERS]
     for file in files:
         digest.update(file.name.encode())
         digest.update(file.read_bytes())
@@ -99,9 +89,9 @@ def cache_folder(folders: Sequence[Path]) -> Path:
 def compile_object(source: Path, folders: Sequence[Path], folder: Path) -> Path:
     """Compile one C source into an object in ``folder``."""
     output = folder / f"{source.stem}.o"
-    command = ["gcc", "-O2", "-fPIC", "-w", "-Werror=implicit-function-declaration"]
     # The other libraries call functions of these three.
     is_shared = source.stem in ("device", "launches", "entries")
+    command = ["gcc", "-O2", "-fPIC", "-w", "-Werror=implicit-function-declaration"]
     command.append(f"-fvisibility={'default' if is_shared else 'hidden'}")
     command += [f"-I{include}" for include in (SOURCES, *folders)]
     command += ["-c", str(source), "-o", str(output)]
@@ -153,20 +143,18 @@ def stub_source(library: str, names: set[str], objects: Iterable[Path]) -> str:
 
 
 def entry_source(names: set[str], folders: Iterable[Path]) -> str:
-    """Return the C table of driver functions by name and CUDA version, for cuGetProcAddress.
-
-    cudaTypedefs.h lists the versions of a name, cuda.h the suffix of its newest: the versions of
-    one name in order are its symbols in order, ``cuMemAlloc`` and ``cuMemAlloc_v2``.
-    """
-    folder = next(f for f in folders if (f / "cudaTypedefs.h").exists())
-    typedefs = (folder / "cudaTypedefs.h").read_text(encoding="utf-8", errors="replace")
-    header = (folder / "cuda.h").read_text(encoding="utf-8", errors="replace")
+    """Return the C table of driver functions by name and CUDA version, for cuGetProcAddress."""
+    typedefs_file = header_path("cudaTypedefs.h", folders)
+    typedefs = typedefs_file.read_text(encoding="utf-8", errors="replace")
+    header = typedefs_file.with_name("cuda.h").read_text(encoding="utf-8", errors="replace")
     newest = dict(re.findall(r"#define (cu\w+)\s+\1_v(\d+)\s", header))
     versions: dict[str, set[int]] = {name: set() for name in names if "_v" not in name}
     for name, version in re.findall(r"PFN_(cu\w+?)_v(\d+)\)", typedefs):
         versions.setdefault(name, set()).add(int(version))
     symbols, rows = set(), []
     for name in sorted(versions):
+        # cudaTypedefs.h lists the versions of a name, cuda.h the suffix of its newest: versions in
+        # order are symbols in order, cuMemAlloc and cuMemAlloc_v2
         ordered = sorted(versions[name]) or [0]
         first = int(newest.get(name, "1")) - len(ordered) + 1
         for suffix, version in enumerate(ordered, first):
@@ -195,10 +183,7 @@ def build(torch: CudaTorch, folders: Sequence[Path], folder: Path) -> None:
 
 
 def libraries(torch: CudaTorch) -> list[Path]:
-    """Return the stand-in libraries for a PyTorch, in the order to preload; build them if needed.
-
-    Raises GacprofError where gcc or headers are missing.
-    """
+    """Return the stand-ins for a PyTorch, in the order to preload; build them if needed."""
     if shutil.which("gcc") is None or shutil.which("nm") is None:
         raise GacprofError("a virtual GPU is built with gcc: install gcc and binutils")
     folders = header_folders(torch)
@@ -209,7 +194,7 @@ def libraries(torch: CudaTorch) -> list[Path]:
             work = Path(temporary) / "build"
             work.mkdir()
             build(torch, folders, work)
-            if not folder.exists():
+            if not folder.exists():  # another process may have been first
                 work.rename(folder)
     files = []
     for row in LIBRARIES.values():

@@ -19,11 +19,8 @@ KEYS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Profile:
-    """What a driver says of a GPU.
-
-    ``values`` are whole numbers by the names of :data:`ATTRIBUTES`; ``device_text`` is the device
-    as the stand-in driver reads it from the environment.
-    """
+    """What a driver says of a GPU: ``values`` by the names of :data:`ATTRIBUTES`, and
+    ``device_text``, which the stand-in driver reads from the environment."""
 
     name: str
     capability: tuple[int, int]
@@ -38,10 +35,7 @@ def gpus() -> list[str]:
 
 
 def profile(gpu: str) -> Profile:
-    """Return the profile of a GPU, as ``h100``.
-
-    Raises GacprofError for an unknown one.
-    """
+    """Return the profile of a GPU, as ``h100``. Raises GacprofError for an unknown one."""
     if gpu not in KEYS:
         raise GacprofError(f"no virtual GPU {gpu!r}; there are {', '.join(KEYS)}")
     facts = GPUS[KEYS[gpu]]
@@ -54,6 +48,6 @@ def profile(gpu: str) -> Profile:
     capability = divmod(facts.architecture.capability or 0, 10)
     attributes |= dict(zip(CAPABILITY_ATTRIBUTES, capability, strict=True))
     text = ",".join(f"{number}={value}" for number, value in sorted(attributes.items()))
-    name, memory_bytes = facts.drivers[0], numbers["memory_bytes"]
-    device_text = f"{name};{memory_bytes};{text}"
-    return Profile(name, capability, memory_bytes, values, device_text)
+    name = facts.drivers[0]
+    memory_bytes = numbers["memory_bytes"]
+    return Profile(name, capability, memory_bytes, values, f"{name};{memory_bytes};{text}")

@@ -133,8 +133,7 @@ def attention_keys(shapes: Iterable[str]) -> list[tuple]:
 
 
 def sdpa() -> Section:
-    """Ask SDPA's choice for every head_dim; of CHECKS questions with random batch, heads and
-    lengths count those that answer otherwise."""
+    """Ask SDPA's choice for every head_dim, and how many random questions it answers otherwise."""
 
     def answer(head_dim: int, key: tuple) -> str:
         *_, gqa, shape = key
@@ -143,11 +142,12 @@ def sdpa() -> Section:
     keys = attention_keys(SDPA_SHAPES)
     choices = section(ATTENTION_KEY, SDPA_SIZES, keys, answer, {"shapes": SDPA_SHAPES})
     recorded = {tuple(key): numbers for *key, numbers in choices["rows"]}
+    # that kinds of lengths decide, and not batch, heads or the lengths themselves, is checked
     draw = random.Random(0)
     differ = 0
     for _ in range(CHECKS):
         lengths = [draw.choice((1, draw.randint(2, 4096))) for _ in range(2)]
-        if draw.random() < 0.3:
+        if draw.random() < 0.3:  # equal lengths are a shape of their own, which chance would miss
             lengths[1] = lengths[0]
         kv_heads, groups = draw.choice((1, 2, 8)), draw.choice((1, 1, 4, 7))
         dtype, (mask, causal) = draw.choice(DTYPES), draw.choice(MASKS)
@@ -170,18 +170,13 @@ def only(backend: str) -> None:
 def attend(head_dim: int, key: tuple) -> None:
     """Call SDPA for a key of attention."""
     dtype, mask, causal, gqa, shape = key
-    inputs = attention_inputs(head_dim, dtype, mask, SHAPES[shape], HEAD_COUNTS[gqa])
-    query, keys, mask_tensor = inputs
-    functional.scaled_dot_product_attention(
-        query, keys, keys, mask_tensor, is_causal=causal, enable_gqa=gqa
-    )
+    query, keys, bias = attention_inputs(head_dim, dtype, mask, SHAPES[shape], HEAD_COUNTS[gqa])
+    attend_to = functional.scaled_dot_product_attention
+    attend_to(query, keys, keys, bias, is_causal=causal, enable_gqa=gqa)
 
 
 def flash_answer(noted: list[Launch]) -> Answer:
-    """Return FlashAttention-2's template (a head_dim), tile, warps and grid in one call.
-
-    ``splits`` counts the parts of the keys, summed up by a second kernel where more than one.
-    """
+    """Return FlashAttention-2's template (a head_dim), tile, warps and grid in one call."""
     for launch in noted:
         traits = FLASH_TRAITS.search(launch.kernel)
         if traits is None or "flash_fwd" not in launch.kernel:
@@ -193,7 +188,7 @@ def flash_answer(noted: list[Launch]) -> Answer:
             "template": template,
             "tile": tile,
             "warps": warps,
-            "splits": launch.grid[1] if split else 1,
+            "splits": launch.grid[1] if split else 1,  # parts of the keys, summed up afterwards
             "grid": list(launch.grid),
             "shared_bytes": launch.shared_bytes,
         }
@@ -202,10 +197,8 @@ def flash_answer(noted: list[Launch]) -> Answer:
 
 def efficient_answer(noted: list[Launch]) -> Answer:
     """Return memory-efficient attention's kernel in one call; its name holds the tile."""
-    for launch in noted:
-        if "fmha" in launch.kernel:
-            return launch.kernel
-    return "refused"
+    names = [launch.kernel for launch in noted if "fmha" in launch.kernel]
+    return names[0] if names else "refused"
 
 
 def attention(backend: str, read: Callable[[list[Launch]], Answer], last: int) -> Section:
@@ -214,7 +207,7 @@ def attention(backend: str, read: Callable[[list[Launch]], Answer], last: int) -
     def answer(head_dim: int, key: tuple) -> Answer:
         try:
             return read(launched(partial(attend, head_dim, key)))
-        except torch.OutOfMemoryError:
+        except torch.OutOfMemoryError:  # a fault of the questions, and a RuntimeError too
             raise
         except RuntimeError:
             return "refused"
@@ -270,8 +263,7 @@ def rows() -> Section:
 
 
 def stream() -> Section:
-    """Ask how Triton compiles :mod:`gacprof.operators.stream_triton` for a row's length, which is
-    the stride between rows too."""
+    """Ask how Triton compiles :mod:`gacprof.operators.stream_triton` for a row's length."""
     import triton
 
     from gacprof.operators.stream_triton import BLOCK, KERNELS
@@ -280,7 +272,7 @@ def stream() -> Section:
 
     def answer(size: int, key: tuple) -> Answer:
         operator, dtype = key
-        rows = device_tensor(1, size, dtype=dtype)
+        rows = device_tensor(1, size, dtype=dtype)  # the length is the stride between rows too
         result = torch.float32 if operator == "row_sum" else rows.dtype
         target = torch.empty_like(rows, dtype=result)
         kernel = programs[operator](rows, target, size, BLOCK=BLOCK)
@@ -340,20 +332,19 @@ PRODUCTS: dict[str, Callable[[dict[str, int]], object]] = {
 }
 
 
-def product_answer(size: int, key: tuple) -> Answer:
-    """Return the kernels of one product, or why it is refused."""
-    operator, axis = key
-    try:
-        return kernels_of(partial(PRODUCTS[operator], PRODUCT | {axis: size}))
-    except (RuntimeError, ValueError) as error:
-        return refusal(error)
-
-
 def products() -> Section:
-    """Ask what special products take, by the size of each axis."""
+    """Ask which kernels special products take by the size of each axis, or why it is refused."""
+
+    def answer(size: int, key: tuple) -> Answer:
+        operator, axis = key
+        try:
+            return kernels_of(partial(PRODUCTS[operator], PRODUCT | {axis: size}))
+        except (RuntimeError, ValueError) as error:
+            return refusal(error)
+
     keys = itertools.product(PRODUCTS, PRODUCT)
     shared_facts = {"other axes": PRODUCT, "groups": GROUPS}
-    return section(["operator", "axis"], PRODUCT_SIZES, keys, product_answer, shared_facts)
+    return section(["operator", "axis"], PRODUCT_SIZES, keys, answer, shared_facts)
 
 
 def main() -> None:

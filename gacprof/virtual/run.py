@@ -22,7 +22,7 @@ DRIVER_SIGNS = ("dev/nvidia*", "proc/driver/nvidia", "dev/dxg")
 
 
 def real_driver(root: Path = Path("/")) -> list[Path]:
-    """Return the signs of a real NVIDIA driver on this machine; empty where there is none."""
+    """Return the signs of a real NVIDIA driver on this machine."""
     signs: list[Path] = []
     for sign in DRIVER_SIGNS:
         signs += sorted(root.glob(sign))
@@ -30,14 +30,11 @@ def real_driver(root: Path = Path("/")) -> list[Path]:
 
 
 def environment(gpu: str, python: Path) -> dict[str, str]:
-    """Return the environment of a process tree on a virtual GPU.
-
-    ``GACPROF_VIRTUAL`` names the GPU: whatever is made in that tree is to say that it is virtual.
-    """
+    """Return the environment of a process tree on a virtual GPU."""
     files = libraries(find_torch(python))
     folder = str(files[0].parent)
     variables = os.environ | {
-        "GACPROF_VIRTUAL": gpu,
+        "GACPROF_VIRTUAL": gpu,  # whatever is made in that tree is to say that it is virtual
         "GACPROF_VIRTUAL_DEVICE": profile(gpu).device_text,
         "TRITON_LIBCUDA_PATH": folder,
         "CUDA_VISIBLE_DEVICES": "0",
@@ -95,11 +92,8 @@ def virtual(gpu: str, command: Sequence[str], *, force: bool = False) -> int:
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel launch, its grid as (x, y, z); ``shared_bytes`` is dynamic, of a block.
-
-    ``kernel`` is a symbol, as :func:`gacprof.kernels.demangle.readable` reads it; of a product that
-    cuBLAS was asked for, a line that begins with "cublas".
-    """
+    """A kernel launch; ``kernel`` is a symbol or, of a product that cuBLAS was asked for, a line
+    that begins with "cublas"; ``shared_bytes`` is dynamic, of a block."""
 
     kernel: str
     grid: tuple[int, int, int]
@@ -141,6 +135,7 @@ def launches() -> list[Launch]:
     noted = []
     for index in range(_driver().gacprof_launch_count()):
         launch = _driver().gacprof_launch_at(index).contents
+        # copied: after the next clear the driver writes other launches there
         kernel, grid = launch.kernel.decode(), tuple(launch.grid)
         noted.append(Launch(kernel, grid, launch.shared_bytes, bool(launch.replay)))
     return noted

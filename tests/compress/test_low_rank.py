@@ -7,7 +7,6 @@ import torch
 
 from gacprof.compress.low_rank import LowRank, energy_by_rank, factor_weight, loss_by_rank
 from gacprof.compress.statistics import Covariance
-from gacprof.core.errors import ConfigError
 
 METHODS = get_args(LowRank)
 SHAPES = [(24, 40), (40, 24), (32, 32)]
@@ -112,8 +111,3 @@ def test_inputs_that_are_always_zero_count_the_same():
 def test_energy_falls_from_one_to_zero():
     shares = energy_by_rank(torch.tensor([3.0, 2.0, 1.0], dtype=torch.float64))
     torch.testing.assert_close(shares.tolist(), [1.0, 5 / 14, 1 / 14, 0.0])
-
-
-def test_no_other_method_is_taken_for_one_of_them() -> None:
-    with pytest.raises(ConfigError):
-        factor_weight("svdllm", torch.eye(4))  # type: ignore[arg-type]
