@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import reduce
 from pathlib import Path
@@ -83,7 +82,7 @@ def short_names(checkpoints: Sequence[Checkpoint]) -> tuple[str, ...]:
     )
 
 
-class Workload(ABC):
+class Workload:
     """A model and token ids [sequences, prompt]; ``steps`` are the forward passes of one run."""
 
     steps = 1
@@ -92,12 +91,12 @@ class Workload(ABC):
         self.model: Any = model
         self.ids = ids
 
-    def prepare(self) -> None:  # noqa: B027 - a prefill needs nothing
-        """Leave the state that each run starts from; not timed."""
+    def prepare(self) -> None:
+        """Leave the state that each run starts from; not timed. A prefill needs nothing."""
 
-    @abstractmethod
     def run(self) -> None:
         """The work that is timed."""
+        raise NotImplementedError
 
     def time_us(self) -> float:
         """Duration of one run on its device."""

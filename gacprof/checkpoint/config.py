@@ -37,7 +37,7 @@ def mirrored_files(inventory: Inventory, sizes: NewSizes) -> dict[str, dict[str,
         for row in FACTORS:
             if isinstance(config.get(row.rank_key), Mapping):
                 config = _with_ranks(config, row, inventory, sizes)
-        files["config.json"] = config | module_facts(inventory) | head_facts(inventory)
+        files["config.json"] = config | unstated_facts(inventory)
     if inventory.layout == "slicegpt":
         for name, side in inventory.side.items():
             files[name] = with_stretches(side, inventory.dims, sizes)
@@ -98,8 +98,9 @@ def _with_ranks(
     return plain
 
 
-def module_facts(inventory: Inventory) -> dict[str, Any]:
-    """Return RoPE and the norms' epsilon as a pickled model's modules have them, if they agree."""
+def unstated_facts(inventory: Inventory) -> dict[str, Any]:
+    """Return what a config leaves out or says wrongly: a pickled model's RoPE and the epsilon of
+    its norms, and a head_dim, each where all layers agree."""
     facts: dict[str, Any] = {}
     modules = inventory.attributes
     rotary = [name for name in modules if name.endswith(".rotary_emb")]
@@ -117,20 +118,16 @@ def module_facts(inventory: Inventory) -> dict[str, Any]:
     epsilons = {module.get("variance_epsilon") for module in modules.values()} - {None}
     if len(epsilons) == 1 and "rms_norm_eps" in inventory.config:
         facts["rms_norm_eps"] = epsilons.pop()
-    return facts
-
-
-def head_facts(inventory: Inventory) -> dict[str, Any]:
-    """Return the head_dim that all attentions have, where a config without one says another."""
     odd = odd_heads(inventory.config, inventory.attentions)
     head_dims = {attention.head_dim for attention in odd}
-    is_common = len(odd) == len(inventory.attentions) and len(head_dims) == 1
-    return {"head_dim": head_dims.pop()} if is_common else {}
+    if len(odd) == len(inventory.attentions) and len(head_dims) == 1:
+        facts["head_dim"] = head_dims.pop()
+    return facts
 
 
 def effective_config(inventory: Inventory) -> dict[str, Any]:
     """Return the config that transformers builds the model of, without what could name code."""
-    config = _harmless(inventory.config) | module_facts(inventory) | head_facts(inventory)
+    config = _harmless(inventory.config) | unstated_facts(inventory)
     layers = map(int, _LAYER_COUNT.findall(json.dumps(config, default=str)))
     if max(layers, default=0) > len(inventory.tensors):  # each would be built, with its weights
         raise CheckpointError(

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import translate
 from functools import cache, lru_cache
+from itertools import combinations, product
 from typing import Any
 
 from gacprof.core.errors import ConfigError
@@ -25,7 +26,9 @@ IGNORED = r"ignore|ignored_layers|exclude_modules|modules_to_not_\w+|llm_int8_sk
 MAX_LAYERS = 128
 """Layers whose modules are looked up where the config doesn't say how many there are."""
 TABLES = shipped_table(DEMANDS / "formats.toml", dict[str, Any])
-FORMATS = {name: form for form, names in TABLES["formats"].items() for name in names}
+FORMATS: dict[str, str] = {}
+for _form, _names in TABLES["formats"].items():
+    FORMATS |= dict.fromkeys(_names, _form)
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,14 +183,15 @@ def layers_named(entries: tuple[str, ...], layers: int, module: str) -> frozense
     plain = {re.sub(r"^[\w.]*\blayers\.(?=\d)", "layers.", entry) for entry in entries}
     spellings = [module]
     for part, others in SPELLINGS.items():
-        spellings += [name.replace(part, other, 1) for name in spellings for other in others]
+        pairs = product(spellings, others)
+        spellings += [name.replace(part, other, 1) for name, other in pairs]
     named = set()
     for name in dict.fromkeys(spellings):
         for layer in range(layers):
             numbered = name.replace("{}", str(layer))
             words = numbered.split(".")
-            ends = range(1, len(words) + 1)
-            parts = {".".join(words[start:end]) for end in ends for start in range(end)}
+            stretches = combinations(range(len(words) + 1), 2)
+            parts = {".".join(words[start:end]) for start, end in stretches}
             if plain & parts or any(pattern.search(numbered) for pattern in patterns):
                 named.add(layer)
     return frozenset(named)

@@ -98,10 +98,8 @@ def new_sizes(inventory: Inventory, sizes: Sizes) -> NewSizes:
 
 def padded_sizes(inventory: Inventory, multiple: int) -> NewSizes:
     """Every dim that may be padded at the next multiple, those of one number all or none."""
-    sizes = {}
-    for dim in inventory.dims:
-        if dim.adjustable:
-            sizes[dim.name] = -(-dim.size // multiple) * multiple
+    dims = [dim for dim in inventory.dims if dim.adjustable]
+    sizes = {dim.name: -(-dim.size // multiple) * multiple for dim in dims}
     for key in width_keys(inventory.config, inventory.dims):
         if key.is_true:  # else layers differ, and no number says their widths
             padded = key.padded(multiple)

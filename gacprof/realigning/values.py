@@ -1,8 +1,4 @@
-"""The elements of new tensors. Here, and only here, cuts read the data.
-
-The best factors of a smaller rank are those of the product's SVD (Eckart and Young), from QR of
-both factors and the SVD of the small r×r core.
-"""
+"""The elements of new tensors. Here, and only here, cuts read the data."""
 
 from __future__ import annotations
 
@@ -148,8 +144,8 @@ def best_factors(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Matrices [r, rank] to combine the rows of inner [r, in] and the columns of outer [out, r] by.
 
-    With outer = Q₁R₁ and innerᵀ = Q₂R₂ the product is Q₁(R₁R₂ᵀ)Q₂ᵀ; from the core's SVD P·S·Qᵀ
-    follow the columns R₂ᵀQS^-½ and the rows S^-½PᵀR₁. Only singular values that stay are inverted.
+    They are those of the product's SVD (Eckart and Young). With outer = Q₁R₁ and innerᵀ = Q₂R₂ the
+    product is Q₁(R₁R₂ᵀ)Q₂ᵀ; the SVD P·S·Qᵀ of this r×r core gives R₂ᵀQS^-½ and S^-½PᵀR₁.
     """
     outer_r = torch.linalg.qr(outer, mode="r").R
     inner_r = torch.linalg.qr(inner.T, mode="r").R

@@ -13,37 +13,11 @@ from math import ceil
 from typing import Any
 
 from gacprof.checkpoint.inventory import AttentionHeads, Dim, NewSizes
-from gacprof.checkpoint.layouts.names import tower_of
+from gacprof.checkpoint.layouts.names import WORDS, tower_of
 
-_PARTS = {
-    "": ("text_config", "llm_config", "language_config"),
-    "vision": ("vision_config",),
-    "audio": ("audio_config",),
-}
-"""Parts of multimodal configs by tower; for the text: transformers', InternVL's, DeepSeek-VL's."""
-_MLP = (
-    *("intermediate_size_mlp", "dense_intermediate_size", "intermediate_size", "ffn_dim"),
-    *("n_inner", "ffn_hidden_size", "d_ff", "d_inner"),
-)
-_EXPERT = (
-    *("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size"),
-    "ffn_config.ffn_hidden_size",
-)
-_SHARED = (
-    *("shared_expert_intermediate_size", "shared_intermediate_size"),
-    "moe_shared_expert_intermediate_size",
-)
-_SHARED_COUNTS = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
-_KEYS: Mapping[str, tuple[str, ...]] = {
-    "mlp": _MLP,
-    "expert": _EXPERT,
-    "experts": _EXPERT,
-    "shared_expert": (*_SHARED, *_EXPERT),
-    "tower": ("intermediate_size", "mlp_dim"),
-    "decoder": ("decoder_ffn_dim", *_MLP),
-    "encoder": ("encoder_ffn_dim", *_MLP),
-}
-"""Names of a width in transformers' configs, by what the MLP is; the more special first."""
+_WIDTHS = WORDS["widths"]
+_OTHERWISE = {"shared_expert": "expert", "decoder": "mlp", "encoder": "mlp"}
+"""Whose names say a width as well, after those of its own."""
 _ADJUSTED = "block_auto_adjust_ff_dim"
 """LFM2's switch: the width is computed from the config's, rounded."""
 _DOUBLED = "use_double_wide_mlp"
@@ -71,7 +45,7 @@ def leaves(value: Any, path: Path = ()) -> dict[Path, Any]:
 
 def part_of(config: Mapping[str, Any], tower: str = "") -> tuple[Path, Mapping[str, Any]]:
     """Return the path and the part of a multimodal config about a tower; all of a plain config."""
-    for key in _PARTS[tower]:
+    for key in WORDS["parts"][tower or "text"]:
         if isinstance(config.get(key), Mapping):
             return (key,), config[key]
     return (), config
@@ -178,7 +152,8 @@ def _candidates(
     above, part = part_of(config, tower)
     if tower and not above:
         return
-    for name in _KEYS[kind]:
+    own = _WIDTHS["expert" if kind == "experts" else kind]
+    for name in (*own, *_WIDTHS.get(_OTHERWISE.get(kind, ""), ())):
         path = (*above, *name.split("."))
         if isinstance(numbers.get(path, ""), int | None):
             value = None if part.get(_ADJUSTED) else numbers[path] or None
@@ -192,8 +167,8 @@ def _multiple(
     part: Mapping[str, Any], kind: str, name: str, size: int, value: int | None
 ) -> Fraction:
     """How many times the ``value`` called ``name`` a width of this kind and size is."""
-    if kind == "shared_expert" and name in _EXPERT:
-        return Fraction(count(part, *_SHARED_COUNTS) or 1)
+    if kind == "shared_expert" and name in _WIDTHS["expert"]:
+        return Fraction(count(part, *WORDS["counts"]["shared_experts"]) or 1)
     if part.get("model_type") == "recurrent_gemma":
         return Fraction(1, 2)
     is_doubled = bool(part.get(_DOUBLED)) and size == 2 * (value or 0)
