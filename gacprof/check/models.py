@@ -36,6 +36,7 @@ def torch_device(name: str | None) -> torch.device:
         accelerator = torch.accelerator.current_accelerator(check_available=True)
         return accelerator or torch.device("cpu")
     try:
+        # torch.device takes names of devices that are not there
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
         raise MeasurementError(f"no device '{name}' here: {first_line(error)}") from None
@@ -62,6 +63,7 @@ def vocabulary(model: nn.Module) -> int:
 
 def random_ids(tokens_known: int, shape: tuple[int, int]) -> torch.Tensor:
     """Token ids [sequences, tokens] below ``tokens_known``, the same on every run."""
+    # Drawn on the CPU: each device's generator gives other numbers
     return torch.randint(tokens_known, shape, generator=torch.Generator().manual_seed(SEED))
 
 
@@ -131,12 +133,14 @@ class Decode(Workload):
         super().__init__(model, ids)
         self.steps = steps
         with torch.inference_mode():
+            # Not timed: a run is of the decoded tokens alone
             output = self.model(input_ids=ids, use_cache=True)
         self.prompt_cache = output.past_key_values
         self.first_token = output.logits[:, -1:].argmax(-1)
         self.cache = self.prompt_cache
 
     def prepare(self) -> None:
+        # Decoding appends to the cache in place
         self.cache = copy.deepcopy(self.prompt_cache)
 
     def run(self) -> None:

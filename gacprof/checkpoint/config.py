@@ -87,6 +87,7 @@ def _with_ranks(
             new = [sizes.get(rank.name, rank.size) for rank in inventory.ranks_of(module)]
             is_list = isinstance(ranks[module.name], list)
             ranks[module.name] = new if is_list else new[0]
+            # Merged: the table lists the modules that are still factored
             if None in new:
                 del ranks[module.name]
     if ranks:
@@ -111,6 +112,7 @@ def unstated_facts(inventory: Inventory) -> dict[str, Any]:
         theta = modules[name].get("base") or attention.get("rope_theta")
         thetas.add(theta or (LLAMA_ROPE_THETA if is_tools else None))
     thetas.discard(None)
+    # One number has to serve all layers: where they disagree the config's own stays
     if len(thetas) == 1:
         facts["rope_theta"] = thetas.pop()
         if is_tools:

@@ -11,7 +11,7 @@ from itertools import combinations, product
 from typing import Any
 
 from gacprof.core.errors import ConfigError
-from gacprof.core.files import shipped_table
+from gacprof.core.files import row_of_word, shipped_table
 from gacprof.kernels.requirements import DEMANDS
 
 GROUPED = ("awq", "gptq", "int4")
@@ -26,9 +26,7 @@ IGNORED = r"ignore|ignored_layers|exclude_modules|modules_to_not_\w+|llm_int8_sk
 MAX_LAYERS = 128
 """Layers whose modules are looked up where the config doesn't say how many there are."""
 TABLES = shipped_table(DEMANDS / "formats.toml", dict[str, Any])
-FORMATS: dict[str, str] = {}
-for _form, _names in TABLES["formats"].items():
-    FORMATS |= dict.fromkeys(_names, _form)
+FORMATS = row_of_word(TABLES["formats"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +109,7 @@ def _by_method(stated: Mapping[str, Any]) -> Storage:
     if method == "compressed_tensors":
         return _compressed_tensors(stated)
     if method.startswith("modelopt"):
+        # ModelOpt names itself, and what it did in another field
         method = str(stated.get("quant_algo", method)).lower()
     group = int(stated.get("group_size") or stated.get("q_group_size") or 0)
     bits = stated.get("bits") or stated.get("w_bit") or 4

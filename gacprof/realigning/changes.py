@@ -119,6 +119,7 @@ def new_tensors(inventory: Inventory, merged: Iterable[Module]) -> tuple[NewTens
         weights, biases = module.weights, module.outer_biases
         for name in weights + biases:
             del tensors[name]
+        # The first factor that runs is the inner one
         weight = f"{module.name}.weight"
         tensors[weight] = NewTensor(weight, tuple(weights[1:]), weights[0])
         if biases:

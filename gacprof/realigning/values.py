@@ -43,6 +43,7 @@ class NewValues:
             pairs = zip(parts, sections, strict=True)
             parts = [rounded(part.double() @ rows, inner.dtype) for part, rows in pairs]
         if len(parts) == 1:
+            # A view would keep the whole file mapped, and may have gaps
             return parts[0].clone(memory_format=torch.contiguous_format)
         return torch.cat(parts)
 
@@ -147,9 +148,11 @@ def best_factors(
     They are those of the product's SVD (Eckart and Young). With outer = Q₁R₁ and innerᵀ = Q₂R₂ the
     product is Q₁(R₁R₂ᵀ)Q₂ᵀ; the SVD P·S·Qᵀ of this r×r core gives R₂ᵀQS^-½ and S^-½PᵀR₁.
     """
+    # Q is not needed: it turns the core, whose singular values are the product's
     outer_r = torch.linalg.qr(outer, mode="r").R
     inner_r = torch.linalg.qr(inner.T, mode="r").R
     p, s, q_t = torch.linalg.svd(outer_r @ inner_r.T, full_matrices=False)
+    # Noise stays at zero: the inverse root of it would swamp the weights
     scale = torch.where(s > TINY * s[0], s.rsqrt(), 0.0)[:rank]
     columns = (inner_r.T @ q_t[:rank].T) * scale
     rows = (outer_r.T @ p[:, :rank]) * scale
@@ -158,12 +161,14 @@ def best_factors(
 
 def most_important(importance: torch.Tensor, count: int) -> torch.Tensor:
     """The indices of the ``count`` largest values, ascending."""
+    # A stable sort, so that ties are cut the same on every machine
     return importance.argsort(descending=True, stable=True)[:count].sort().values
 
 
 def rounded(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """float64 values rounded to ``dtype``, to nearest, ties to even; never to infinity."""
     narrow = values.to(dtype)
+    # A float64 beyond the type's range becomes infinite without an error
     if not torch.equal(narrow.isfinite(), values.isfinite()):
         raise CheckpointError(f"a computed weight does not fit {dtype}: it overflows")
     return narrow

@@ -104,6 +104,7 @@ class WidthKey:
     def padded(self, multiple: int) -> dict[str, int]:
         """The smallest sizes of all widths that are multiples and follow from one number."""
         value = max(ceil(dim.size / self.times[dim.name]) for dim in self.dims)
+        # Ends: a multiple of all denominators and of ``multiple`` is among the values
         while any((value * times) % multiple for times in self.times.values()):
             value += 1
         return {name: int(value * times) for name, times in self.times.items()}
@@ -125,6 +126,7 @@ def width_keys(config: Mapping[str, Any], dims: Iterable[Dim]) -> list[WidthKey]
         candidates = list(_candidates(config, numbers, kind, tower, widths))
         if not candidates:
             continue
+        # Of equals max takes the first, which is the more special name
         key = max(candidates, key=WidthKey.trust)
         key = replace(key, twins=tuple(c.path for c in candidates if key.value == c.value))
         if key.path in keys:
@@ -152,8 +154,8 @@ def _candidates(
     above, part = part_of(config, tower)
     if tower and not above:
         return
-    own = _WIDTHS["expert" if kind == "experts" else kind]
-    for name in (*own, *_WIDTHS.get(_OTHERWISE.get(kind, ""), ())):
+    special = _WIDTHS["expert" if kind == "experts" else kind]
+    for name in (*special, *_WIDTHS.get(_OTHERWISE.get(kind, ""), ())):
         path = (*above, *name.split("."))
         if isinstance(numbers.get(path, ""), int | None):
             value = None if part.get(_ADJUSTED) else numbers[path] or None
@@ -182,6 +184,7 @@ def with_widths(config: Mapping[str, Any], dims: Iterable[Dim], sizes: NewSizes)
     own_paths = {key.path for key in keys}
     for key in keys:
         value = key.value_at(sizes)
+        # Unless asked a number stays, though it be untrue
         if value is not None and sizes.keys() & key.times.keys():
             for path in {key.path, *key.twins} - (own_paths - {key.path}):
                 new = _with(new, path, value)

@@ -10,13 +10,11 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
-from gacprof.core.files import shipped_table
+from gacprof.core.files import row_of_word, shipped_table
 
 TABLE = Path(__file__).parents[1] / "names.toml"
 WORDS = shipped_table(TABLE, dict[str, dict[str, list[str]]])
-_ROLES: dict[str, str] = {}
-for _role, _endings in WORDS["roles"].items():
-    _ROLES |= dict.fromkeys(_endings, _role)
+_ROLES = row_of_word(WORDS["roles"])
 EMBEDDING = re.compile(
     r"(.*\.)?(embed_(tokens|positions|in)|(tok|word|position|token_type)_embeddings|wte|wpe|shared"
     r"|relative_attention_bias)"

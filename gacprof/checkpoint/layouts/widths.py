@@ -116,6 +116,7 @@ def _refusal(contents: Contents, parts: Mapping[str, Linear], others: Set[str]) 
         tensors.update(linear.weights, linear.biases)
     size, hidden = parts["down"].in_features, parts["down"].out_features
     sizes = {size, *(x.out_features for role, x in parts.items() if role != "down")}
+    # A norm of the stream then has a width's size without belonging to it
     if hidden == size:
         tensors |= set(filter(_OF_THE_STREAM.fullmatch, others))
     else:
