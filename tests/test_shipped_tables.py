@@ -11,6 +11,7 @@ from kernel_tables import AttentionTables, EngineTable, FormatTables, NameTables
 
 import gacprof
 from gacprof.checkpoint.from_config import FAMILIES
+from gacprof.checkpoint.layouts.names import TABLE
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import read_table, shipped_table
 from gacprof.gpus.architectures import ARCHITECTURES
@@ -32,6 +33,7 @@ MODELS: dict[Path, type] = {
     LIBRARIES_FILE: dict[str, LibraryRow],
     NAMES: NameTables,
     SHEET: GpuTables,
+    TABLE: dict[str, dict[str, list[str]]],
     ROLES_FILE: Rows,
     COUNTS_FILE: dict[str, dict[str, list[str]]],
 }

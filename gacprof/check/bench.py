@@ -170,6 +170,7 @@ def bench(
             kernels_us = workload.kernels_us()
             if kernels_us is not None:
                 timing = compared[column]
+                # The trace is of another run than the timings, so that the share may exceed 1
                 busy_share = kernels_us / workload.steps / timing.latency_us.value
                 compared[column] = replace(timing, busy_share=min(1.0, busy_share))
         timings += compared[:-1]
@@ -226,7 +227,9 @@ def move_weights(models: Sequence[nn.Module], draw: random.Random) -> None:
 def compare(names: Sequence[str], workload: str, times_us: np.ndarray) -> list[Timing]:
     """The models' timings and last the replicate's, from times [rounds, models and replicate]:
     models are compared with the mean of the first and its replicate, that one with the first."""
+    # In logs a model twice as fast and one twice as slow are equally far from 1
     logs = np.log(times_us)
+    # Two runs of the reference: their mean has less noise than either
     reference = (logs[:, :1] + logs[:, -1:]) / 2
     ratios = logs - reference
     ratios[:, 0] = 0.0

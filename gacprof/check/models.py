@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import reduce
 from pathlib import Path
@@ -37,6 +36,7 @@ def torch_device(name: str | None) -> torch.device:
         accelerator = torch.accelerator.current_accelerator(check_available=True)
         return accelerator or torch.device("cpu")
     try:
+        # torch.device takes names of devices that are not there
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
         raise MeasurementError(f"no device '{name}' here: {first_line(error)}") from None
@@ -63,6 +63,7 @@ def vocabulary(model: nn.Module) -> int:
 
 def random_ids(tokens_known: int, shape: tuple[int, int]) -> torch.Tensor:
     """Token ids [sequences, tokens] below ``tokens_known``, the same on every run."""
+    # Drawn on the CPU: each device's generator gives other numbers
     return torch.randint(tokens_known, shape, generator=torch.Generator().manual_seed(SEED))
 
 
@@ -83,7 +84,7 @@ def short_names(checkpoints: Sequence[Checkpoint]) -> tuple[str, ...]:
     )
 
 
-class Workload(ABC):
+class Workload:
     """A model and token ids [sequences, prompt]; ``steps`` are the forward passes of one run."""
 
     steps = 1
@@ -92,12 +93,12 @@ class Workload(ABC):
         self.model: Any = model
         self.ids = ids
 
-    def prepare(self) -> None:  # noqa: B027 - a prefill needs nothing
-        """Leave the state that each run starts from; not timed."""
+    def prepare(self) -> None:
+        """Leave the state that each run starts from; not timed. A prefill needs nothing."""
 
-    @abstractmethod
     def run(self) -> None:
         """The work that is timed."""
+        raise NotImplementedError
 
     def time_us(self) -> float:
         """Duration of one run on its device."""
@@ -132,12 +133,14 @@ class Decode(Workload):
         super().__init__(model, ids)
         self.steps = steps
         with torch.inference_mode():
+            # Not timed: a run is of the decoded tokens alone
             output = self.model(input_ids=ids, use_cache=True)
         self.prompt_cache = output.past_key_values
         self.first_token = output.logits[:, -1:].argmax(-1)
         self.cache = self.prompt_cache
 
     def prepare(self) -> None:
+        # Decoding appends to the cache in place
         self.cache = copy.deepcopy(self.prompt_cache)
 
     def run(self) -> None:

@@ -149,6 +149,7 @@ def encode(folder: str | Path, text: str) -> torch.Tensor:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
+    # A closing token behind the text would be one more prediction, which no text has
     ids = list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
     if list(tokenizer("")["input_ids"])[:1] == [tokenizer.bos_token_id]:
         ids.insert(0, tokenizer.bos_token_id)
@@ -172,6 +173,7 @@ def window_nats(model: nn.Module, ids: torch.Tensor, window: Window) -> float:
     start, end, first = window
     logits = model(input_ids=ids[None, start:end], use_cache=False).logits[0, first:]
     targets = ids[start + first + 1 : end + 1]
+    # In float32: a 16-bit sum over a window would lose its small terms
     return float(nn.functional.cross_entropy(logits.float(), targets, reduction="sum"))
 
 
@@ -179,6 +181,7 @@ def paired_change(more_nats: np.ndarray, predictions: np.ndarray) -> Interval:
     """Relative change of a perplexity, with Student's interval from the windows' residuals."""
     count = len(more_nats)
     mean = more_nats.sum() / predictions.sum()
+    # A window counts by its predictions, of which the first has more and the last fewer
     residuals = more_nats - mean * predictions
     error = math.sqrt(count / (count - 1) * np.square(residuals).sum()) / predictions.sum()
     half = error * stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)

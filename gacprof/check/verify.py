@@ -152,10 +152,7 @@ def verify(
 
 
 def differing_settings(inventory: Inventory, other: Inventory) -> list[str]:
-    """Return the keys of two configs whose values differ, but for sizes that tensors say anyway.
-
-    What a key says by none, false or nothing at all is the same: another version leaves it out.
-    """
+    """Return the keys of two configs whose values differ, but for sizes that tensors say anyway."""
     both = []
     for side in (inventory, other):
         settings = config_of(side).to_dict()
@@ -165,6 +162,7 @@ def differing_settings(inventory: Inventory, other: Inventory) -> list[str]:
         both.append(with_widths(settings, side.dims, sizes))
     first, second = both
     keys = sorted((first.keys() | second.keys()) - NO_FUNCTION)
+    # None, false and no key at all mean the same: another version leaves such keys out
     differing = [key for key in keys if (first.get(key) or None) != (second.get(key) or None)]
     return [f"config.json: {key}" for key in differing]
 
@@ -180,9 +178,7 @@ def compare_logits(
 ) -> LogitErrors:
     """Compare the logits of two checkpoints on the same tokens.
 
-    Each model runs again, in the next wider type: that is its rounding error. Two models of one
-    function may differ by the sum of both (the triangle inequality). Where products of factors were
-    rounded to a type coarser than ``dtype``, the error is that of the coarser type.
+    Each model runs again, in the next wider type: that is its rounding error.
     """
     expected = logits_of(inventory, tokens, dtype, device)
     logits = logits_of(other, tokens, dtype, device)
@@ -193,9 +189,11 @@ def compare_logits(
         )
     if not expected.numel():
         return LogitErrors()
+    # Products of factors may have been rounded to a type coarser than the computation's
     rounding = {name: torch.finfo(torch_dtype(name)).eps for name in (dtype, *merged)}
     coarsest = max(rounding, key=rounding.__getitem__)
     second_dtype = WIDER[dtype] if coarsest == dtype else coarsest
+    # Two models of one function may differ by the sum of both errors (triangle inequality)
     allowed = 0.0
     for side, computed in ((inventory, expected), (other, logits)):
         second = logits_of(side, tokens, second_dtype, device)
@@ -204,6 +202,7 @@ def compare_logits(
     error = float(difference.abs().max())
     largest = expected.abs().max()
     log_p, log_q = expected.log_softmax(-1), logits.log_softmax(-1)
+    # A divergence near zero may come out negative by rounding
     kl = (log_p.exp() * (log_p - log_q)).sum(-1).clamp(min=0)
     return LogitErrors(
         positions=kl.numel(),

@@ -40,6 +40,7 @@ def compare_weights(inventory: Inventory, other: Inventory) -> WeightComparison:
     others = {module.name: module for module in other.modules}
     merged = []
     for module in inventory.modules:
+        # Either side may be the factored one
         forms = zip(sides, (module, others.get(module.name, module)), strict=True)
         dense, factored = sorted(forms, key=lambda form: len(form[1].gemms))
         if len(dense[1].gemms) == 1 < len(factored[1].gemms) and is_product(dense, factored):
@@ -53,6 +54,7 @@ def compare_weights(inventory: Inventory, other: Inventory) -> WeightComparison:
         first, second = stored[0][name], stored[1][name]
         value, other_value = sides[0].changed(first), sides[1].changed(second)
         if value.dtype != other_value.dtype:
+            # float64 holds the values of every narrower type exactly
             value, other_value = value.double(), other_value.double()
         if not torch.equal(value, other_value):
             differing.add(name)

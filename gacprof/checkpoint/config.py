@@ -37,7 +37,7 @@ def mirrored_files(inventory: Inventory, sizes: NewSizes) -> dict[str, dict[str,
         for row in FACTORS:
             if isinstance(config.get(row.rank_key), Mapping):
                 config = _with_ranks(config, row, inventory, sizes)
-        files["config.json"] = config | module_facts(inventory) | head_facts(inventory)
+        files["config.json"] = config | unstated_facts(inventory)
     if inventory.layout == "slicegpt":
         for name, side in inventory.side.items():
             files[name] = with_stretches(side, inventory.dims, sizes)
@@ -87,6 +87,7 @@ def _with_ranks(
             new = [sizes.get(rank.name, rank.size) for rank in inventory.ranks_of(module)]
             is_list = isinstance(ranks[module.name], list)
             ranks[module.name] = new if is_list else new[0]
+            # Merged: the table lists the modules that are still factored
             if None in new:
                 del ranks[module.name]
     if ranks:
@@ -98,8 +99,9 @@ def _with_ranks(
     return plain
 
 
-def module_facts(inventory: Inventory) -> dict[str, Any]:
-    """Return RoPE and the norms' epsilon as a pickled model's modules have them, if they agree."""
+def unstated_facts(inventory: Inventory) -> dict[str, Any]:
+    """Return what a config leaves out or says wrongly: a pickled model's RoPE and the epsilon of
+    its norms, and a head_dim, each where all layers agree."""
     facts: dict[str, Any] = {}
     modules = inventory.attributes
     rotary = [name for name in modules if name.endswith(".rotary_emb")]
@@ -110,6 +112,7 @@ def module_facts(inventory: Inventory) -> dict[str, Any]:
         theta = modules[name].get("base") or attention.get("rope_theta")
         thetas.add(theta or (LLAMA_ROPE_THETA if is_tools else None))
     thetas.discard(None)
+    # One number has to serve all layers: where they disagree the config's own stays
     if len(thetas) == 1:
         facts["rope_theta"] = thetas.pop()
         if is_tools:
@@ -117,20 +120,16 @@ def module_facts(inventory: Inventory) -> dict[str, Any]:
     epsilons = {module.get("variance_epsilon") for module in modules.values()} - {None}
     if len(epsilons) == 1 and "rms_norm_eps" in inventory.config:
         facts["rms_norm_eps"] = epsilons.pop()
-    return facts
-
-
-def head_facts(inventory: Inventory) -> dict[str, Any]:
-    """Return the head_dim that all attentions have, where a config without one says another."""
     odd = odd_heads(inventory.config, inventory.attentions)
     head_dims = {attention.head_dim for attention in odd}
-    is_common = len(odd) == len(inventory.attentions) and len(head_dims) == 1
-    return {"head_dim": head_dims.pop()} if is_common else {}
+    if len(odd) == len(inventory.attentions) and len(head_dims) == 1:
+        facts["head_dim"] = head_dims.pop()
+    return facts
 
 
 def effective_config(inventory: Inventory) -> dict[str, Any]:
     """Return the config that transformers builds the model of, without what could name code."""
-    config = _harmless(inventory.config) | module_facts(inventory) | head_facts(inventory)
+    config = _harmless(inventory.config) | unstated_facts(inventory)
     layers = map(int, _LAYER_COUNT.findall(json.dumps(config, default=str)))
     if max(layers, default=0) > len(inventory.tensors):  # each would be built, with its weights
         raise CheckpointError(

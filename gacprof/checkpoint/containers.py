@@ -68,6 +68,7 @@ def read_weights(path: Path) -> Contents:
         return _read_shards(path)
     with open_regular(path) as file:
         head = file.read(16)
+    # By content: files of either format are called .bin and .pt
     if head.startswith(b"PK\x03\x04"):
         contents = read_torch_file(path)
     elif head[8:9] == b"{":
@@ -83,6 +84,7 @@ def read_weights(path: Path) -> Contents:
 
 def _check_bounds(path: Path, contents: Contents) -> None:
     """Raise :class:`CheckpointError` where tensors are out of proportion to their file."""
+    # A tied weight counts once, other views of the same bytes each time
     views = {info.stored_at: info.nbytes for info in contents.tensors.values()}
     size = path.stat().st_size
     if sum(views.values()) > MAX_VIEWS * size:
@@ -166,6 +168,7 @@ def read_safetensors(path: Path) -> Contents:
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
+            # A stranger's length may be anything up to 2^64
             entries = json.loads(file.read(min(length, MAX_HEADER_BYTES)))
         metadata = entries.pop("__metadata__", {})
         if not {*map(type, metadata.values())} <= {str}:

@@ -81,9 +81,8 @@ class ConfigSizes:
             self.fields = self.fields | TABLES["fields_of_mamba"]
         stated = {name: stated_size(self.values, fields) for name, fields in self.fields.items()}
         vision = [self.whole[name] for name in VISION_PARTS if name in self.whole]
-        if not vision or not isinstance(vision[0], Mapping):
-            vision = [{}]
-        stated["vision_heads"] = stated_size(vision[0], self.fields["vision_heads"])
+        part = vision[0] if vision and isinstance(vision[0], Mapping) else {}
+        stated["vision_heads"] = stated_size(part, self.fields["vision_heads"])
         self.family = family or _family_by_sizes(stated)
         self.sizes = self._completed(stated)
 

@@ -97,6 +97,7 @@ class SlicedNorm(nn.Module):
         self.hidden_size = hidden_size
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        # As the tool computes it: a sum of squares overflows float16
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         mean = wide.square().sum(-1, keepdim=True) / self.hidden_size
         return (wide * torch.rsqrt(mean + EPSILON)).to(x.dtype)

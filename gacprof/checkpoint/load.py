@@ -70,6 +70,7 @@ def load_model(
     for name in weights_of(inventory):
         tensor = read_tensor(inventory, name)
         kept = target if tensor.is_floating_point() else tensor.dtype
+        # Copied one by one, so that files and model are never both in memory as a whole
         place = torch.empty(tensor.shape, dtype=kept, device=device)
         state[names.get(name, name)] = place.copy_(tensor)
     model = with_weights(model, state, inventory)
@@ -136,6 +137,7 @@ def build_skeleton(inventory: Inventory, dtype: torch.dtype) -> Any:
 @contextlib.contextmanager
 def parameters_on_meta() -> Iterator[None]:
     """Modules made inside have parameters without memory, and buffers with their values."""
+    # torch.device("meta") would take the buffers too, whose values no file has
     register = nn.Module.register_parameter
 
     def register_on_meta(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
@@ -157,6 +159,7 @@ def model_of_config(inventory: Inventory, dtype: torch.dtype) -> Any:
     with one_line_errors(inventory):
         for name in inventory.config.get("architectures", ()):
             model_class: Any = getattr(transformers, str(name), None)
+            # A class of that name may be built from another config than this one
             if getattr(model_class, "config_class", None) is type(config):
                 return model_class._from_config(config)
         return transformers.AutoModelForCausalLM.from_config(config)
@@ -171,6 +174,7 @@ def config_of(inventory: Inventory) -> Any:
             heads[key] = values[key]
     with one_line_errors(inventory):
         config_class = transformers.CONFIG_MAPPING[values["model_type"]]
+        # Its check wants heads that divide the hidden size, even beside a head_dim
         config = config_class.from_dict(values | dict.fromkeys(heads, 1))
         config.update(heads)
     return config
@@ -209,11 +213,7 @@ def fit_heads(model: nn.Module, attention: AttentionHeads) -> None:
 
 
 def with_weights(model: Any, state: dict[str, torch.Tensor], inventory: Inventory) -> Any:
-    """Return the model with its weights, none left random and none unused.
-
-    Where names differ transformers' own loading may know better (it keeps a mixture's experts in
-    one tensor and splits them on saving). It gets no path, from which it would read more.
-    """
+    """Return the model with its weights, none left random and none unused."""
     tied: set[str] = set()
     if getattr(model.config, "tie_word_embeddings", False):
         tied = set(model._tied_weights_keys or ()) - state.keys()
@@ -223,6 +223,8 @@ def with_weights(model: Any, state: dict[str, torch.Tensor], inventory: Inventor
         if tied:
             model.tie_weights()
         return model
+    # transformers keeps a mixture's experts in one tensor and splits them on saving: its own
+    # loading knows the names of both. It gets no path, from which it would read more.
     if all(dim.kind == "width" for dim in inventory.dims):
         with one_line_errors(inventory):
             model, report = type(model).from_pretrained(

@@ -19,27 +19,18 @@ from pathlib import Path
 from typing import Any
 
 from gacprof.checkpoint.inventory import Contents, TensorInfo
+from gacprof.checkpoint.layouts.names import WORDS
 from gacprof.core.dtypes import BY_NAME
 from gacprof.core.errors import CheckpointError
+from gacprof.core.files import row_of_word
 
 MAX_PICKLE_BYTES = 64 << 20
 """Whole-model pickles carry a tokenizer, seldom more than 10 MB."""
 MAX_OPCODES = 10_000_000
 """A vocabulary of 250,000 words with its merges takes 4 million; Python runs a million a second."""
 MAX_MODULES = 100_000
-_STORAGES = {
-    "DoubleStorage": "float64",
-    "FloatStorage": "float32",
-    "HalfStorage": "float16",
-    "BFloat16Storage": "bfloat16",
-    "LongStorage": "int64",
-    "IntStorage": "int32",
-    "ShortStorage": "int16",
-    "CharStorage": "int8",
-    "ByteStorage": "uint8",
-    "BoolStorage": "bool",
-}
-"""Element types by the class that a pickle names for a storage (torch/storage.py)."""
+_STORAGES = row_of_word(WORDS["storages"])
+"""Element types by the class that a pickle names for a storage."""
 _AROUND = ("model", "state_dict", "model_state_dict", "module", "net")
 """Keys of dicts that people save around a model."""
 
@@ -108,6 +99,7 @@ class InertUnpickler(pickle._Unpickler):
         self.dispatch = BoundedLoaders(_LOADERS | _AS_LISTS)  # type: ignore[misc]
 
     def find_class(self, module: str, name: str) -> type[Inert]:
+        # A new class each time, which holds nothing but the name: no import takes place
         return type("Inert", (Inert,), {"class_name": f"{module}.{name}"})
 
     def persistent_load(self, pid: Any) -> tuple[str, str]:
@@ -159,6 +151,7 @@ def _unpickled(archive: zipfile.ZipFile, file: Any) -> tuple[Any, dict[str, rang
         # a record's local header: 30 bytes, the last four the lengths of name and extra field
         file.seek(entry.header_offset + 26)
         start = entry.header_offset + 30 + sum(struct.unpack("<HH", file.read(4)))
+        # The directory may claim more bytes than the file has
         stop = min(start + entry.file_size, file_size)
         storages[entry.filename.removeprefix(root)] = range(start, stop)
     return _model_in(value), storages
@@ -166,6 +159,7 @@ def _unpickled(archive: zipfile.ZipFile, file: Any) -> tuple[Any, dict[str, rang
 
 def _model_in(value: Any) -> Any:
     """The model or state dict: a pickle's value itself, or an entry of the dict around it."""
+    # A pickle may hold itself: the depth is bounded
     for _ in range(4):
         items = _items(value)
         if _is_module(value) or _tensors(value):
@@ -219,6 +213,7 @@ def _located(name: str, tensor: Inert, storages: Mapping[str, range], file: str)
     spans = [(n - 1) * stride for n, stride in zip(shape, strides, strict=True)]
     if numel and (start + sum(spans) + 1) * itemsize > len(record):
         raise ValueError(f"tensor {name[:100]!r} reaches beyond its storage")
+    # Strides of axes of length 1 may be anything, so spans are compared
     flat = [(n - 1) * math.prod(shape[i + 1 :]) for i, n in enumerate(shape)]
     stride = None if flat == spans or not numel else tuple(strides)
     offset = record.start + start * itemsize

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import translate
 from functools import cache, lru_cache
+from itertools import combinations, product
 from typing import Any
 
 from gacprof.core.errors import ConfigError
-from gacprof.core.files import shipped_table
+from gacprof.core.files import row_of_word, shipped_table
 from gacprof.kernels.requirements import DEMANDS
 
 GROUPED = ("awq", "gptq", "int4")
@@ -25,7 +26,7 @@ IGNORED = r"ignore|ignored_layers|exclude_modules|modules_to_not_\w+|llm_int8_sk
 MAX_LAYERS = 128
 """Layers whose modules are looked up where the config doesn't say how many there are."""
 TABLES = shipped_table(DEMANDS / "formats.toml", dict[str, Any])
-FORMATS = {name: form for form, names in TABLES["formats"].items() for name in names}
+FORMATS = row_of_word(TABLES["formats"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +109,7 @@ def _by_method(stated: Mapping[str, Any]) -> Storage:
     if method == "compressed_tensors":
         return _compressed_tensors(stated)
     if method.startswith("modelopt"):
+        # ModelOpt names itself, and what it did in another field
         method = str(stated.get("quant_algo", method)).lower()
     group = int(stated.get("group_size") or stated.get("q_group_size") or 0)
     bits = stated.get("bits") or stated.get("w_bit") or 4
@@ -180,14 +182,15 @@ def layers_named(entries: tuple[str, ...], layers: int, module: str) -> frozense
     plain = {re.sub(r"^[\w.]*\blayers\.(?=\d)", "layers.", entry) for entry in entries}
     spellings = [module]
     for part, others in SPELLINGS.items():
-        spellings += [name.replace(part, other, 1) for name in spellings for other in others]
+        pairs = product(spellings, others)
+        spellings += [name.replace(part, other, 1) for name, other in pairs]
     named = set()
     for name in dict.fromkeys(spellings):
         for layer in range(layers):
             numbered = name.replace("{}", str(layer))
             words = numbered.split(".")
-            ends = range(1, len(words) + 1)
-            parts = {".".join(words[start:end]) for end in ends for start in range(end)}
+            stretches = combinations(range(len(words) + 1), 2)
+            parts = {".".join(words[start:end]) for start, end in stretches}
             if plain & parts or any(pattern.search(numbered) for pattern in patterns):
                 named.add(layer)
     return frozenset(named)

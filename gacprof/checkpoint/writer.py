@@ -81,6 +81,7 @@ def write_safetensors(
             "data_offsets": (start, end),
         }
     text = json.dumps(header, separators=(",", ":")).encode()
+    # So that data start at a multiple of 8 bytes, as the format wants it
     text += b" " * (-len(text) % 8)
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
@@ -88,6 +89,7 @@ def write_safetensors(
         for tensor, end in zip(ordered, ends, strict=True):
             for block in tensor.blocks():
                 file.write(block.contiguous().view(-1).view(torch.uint8).numpy().data)
+            # A block of a wrong shape would shift all tensors behind it
             if file.tell() != first + end:
                 raise CheckpointError(
                     f"{tensor.name} has other elements than {tensor.dtype} {list(tensor.shape)}"

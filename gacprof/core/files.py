@@ -10,7 +10,7 @@ import shutil
 import stat
 import tempfile
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Protocol, TypeVar
 
@@ -36,13 +36,16 @@ def replacing(path: Path) -> Iterator[Path]:
     if path.exists() and not path.is_file():
         raise FileExistsError(f"{path} is a folder or a device: name a file")
     path.parent.mkdir(parents=True, exist_ok=True)
+    # In the same folder: a rename across file systems is a copy
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     os.close(handle)
     temporary = Path(name)
     try:
         yield temporary
+        # mkstemp lets nobody but the owner read
         temporary.chmod(0o666 & ~_umask())
         with temporary.open("rb") as written:
+            # Before the rename: else a crash could leave the name with an empty file
             os.fsync(written.fileno())
         temporary.replace(path)
     finally:
@@ -67,6 +70,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def _umask() -> int:
+    # The mask can only be read by setting it
     mask = os.umask(0)
     os.umask(mask)
     return mask
@@ -153,6 +157,14 @@ def shipped_table(path: Path, model: type[T]) -> T:
     """
     table: T = tomllib.loads(path.read_text(encoding="utf-8"))  # type: ignore[assignment]
     return table
+
+
+def row_of_word(table: Mapping[str, Iterable[str]]) -> dict[str, str]:
+    """Return the row of each word of a table, whose rows are lists of words."""
+    rows: dict[str, str] = {}
+    for row, words in table.items():
+        rows |= dict.fromkeys(words, row)
+    return rows
 
 
 def read_table(path: Path, model: type[T]) -> T:

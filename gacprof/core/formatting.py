@@ -51,13 +51,11 @@ def sizes_text(values: Sequence[int]) -> str:
     parts: list[str] = []
     start = 0
     while start < len(values):
-        end = start + 1
-        while (
-            end + 1 < len(values) and values[end + 1] - values[end] == values[end] - values[end - 1]
-        ):
+        end = start
+        step = values[min(start + 1, len(values) - 1)] - values[start]
+        while end + 1 < len(values) and values[end + 1] - values[end] == step:
             end += 1
         if end - start >= 3:
-            step = values[start + 1] - values[start]
             parts.append(f"{values[start]} … {values[end]}" + (f" (by {step})" if step > 1 else ""))
             start = end + 1
         else:

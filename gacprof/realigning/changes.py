@@ -97,7 +97,9 @@ def new_checkpoint(inventory: Inventory, sizes: NewSizes) -> NewCheckpoint:
 def merged_modules(inventory: Inventory, ranks: set[str]) -> tuple[Module, ...]:
     """The modules whose ``ranks`` are given up. Raises :class:`PlanError` where one may not be."""
     modules = []
-    left = set(ranks)
+    for name in sorted(ranks):
+        if inventory.dim(name).kind != "rank":
+            raise PlanError(f"'{name}' cannot be merged: it is no rank")
     for module in inventory.modules:
         names = {rank.name for rank in inventory.ranks_of(module)}
         if names & ranks:
@@ -107,9 +109,6 @@ def merged_modules(inventory: Inventory, ranks: set[str]) -> tuple[Module, ...]:
             if refusal:
                 raise PlanError(f"'{min(names & ranks)}' cannot be merged: {refusal}")
             modules.append(module)
-            left -= names
-    if left:
-        raise PlanError(f"'{min(left)}' cannot be merged: it is no rank")
     return tuple(modules)
 
 
@@ -120,6 +119,7 @@ def new_tensors(inventory: Inventory, merged: Iterable[Module]) -> tuple[NewTens
         weights, biases = module.weights, module.outer_biases
         for name in weights + biases:
             del tensors[name]
+        # The first factor that runs is the inner one
         weight = f"{module.name}.weight"
         tensors[weight] = NewTensor(weight, tuple(weights[1:]), weights[0])
         if biases:

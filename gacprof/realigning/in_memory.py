@@ -25,6 +25,7 @@ def realign_model(model: nn.Module, sizes: Sizes) -> nn.Module:
     state = model.state_dict()
     new = new_checkpoint(inventory, new_sizes(inventory, sizes))
     values = NewValues(new, lambda name: state[name].detach())
+    # All are computed before one is set: several may be made of one stored tensor
     changed = {
         tensor.name: values.tensor(tensor)
         for tensor in new.tensors
@@ -32,6 +33,7 @@ def realign_model(model: nn.Module, sizes: Sizes) -> nn.Module:
     }
     for module in new.merged:
         factor = next(model.get_submodule(module.name).parameters())
+        # Of any size: its parameters are set below
         linear = nn.Linear(1, 1, bias=f"{module.name}.bias" in changed, dtype=factor.dtype)
         linear.train(model.training).requires_grad_(factor.requires_grad)
         put(model, module.name, linear)

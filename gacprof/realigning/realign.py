@@ -88,6 +88,7 @@ def new_sizes(inventory: Inventory, sizes: Sizes) -> NewSizes:
     if isinstance(sizes, str) and not Path(sizes).exists():
         raise PlanError(f"{sizes} is no plan's file, and none of pad8, pad16, uniform, fuse")
     plan = sizes if isinstance(sizes, Plan) else load_plan(Path(sizes))
+    # In memory a model may have another dtype than its files, and so another fingerprint
     if inventory.container != "memory" and plan.fingerprint != inventory.fingerprint:
         raise PlanError(
             f"the plan was made of {plan.checkpoint} with other tensors than {inventory.path} has: "
@@ -98,10 +99,8 @@ def new_sizes(inventory: Inventory, sizes: Sizes) -> NewSizes:
 
 def padded_sizes(inventory: Inventory, multiple: int) -> NewSizes:
     """Every dim that may be padded at the next multiple, those of one number all or none."""
-    sizes = {}
-    for dim in inventory.dims:
-        if dim.adjustable:
-            sizes[dim.name] = -(-dim.size // multiple) * multiple
+    dims = [dim for dim in inventory.dims if dim.adjustable]
+    sizes = {dim.name: -(-dim.size // multiple) * multiple for dim in dims}
     for key in width_keys(inventory.config, inventory.dims):
         if key.is_true:  # else layers differ, and no number says their widths
             padded = key.padded(multiple)
@@ -154,10 +153,13 @@ def write_checkpoint(new: NewCheckpoint, folder: Path) -> None:
     files = {**mirrored_files(inventory, new.sizes), RECORD: record}
     for name, content in files.items():
         write_json(folder / name, content)
+    # Last, and without those just mirrored: copies would undo their new sizes
     for name in sorted(set(inventory.side_files) - files.keys()):
         shutil.copy(Path(inventory.folder) / name, folder / name)
+    # Patterns that no longer select factors, since they are merged, would be an error
     written = scan(folder, factors=None if new.merged else inventory.factors)
     wrong = untrue_keys(written.config, written.dims)
+    # What the config said wrongly before is left as it was
     wrong -= untrue_keys(inventory.config, inventory.dims)
     shapes = {name: info.shape for name, info in written.tensors.items()}
     expected = {tensor.name: new.shape(tensor) for tensor in new.tensors}

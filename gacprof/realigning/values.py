@@ -1,13 +1,8 @@
-"""The elements of new tensors. Here, and only here, cuts read the data.
-
-The best factors of a smaller rank are those of the product's SVD (Eckart and Young), from QR of
-both factors and the SVD of the small r×r core.
-"""
+"""The elements of new tensors. Here, and only here, cuts read the data."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 
@@ -20,6 +15,9 @@ TINY = 1e-14
 """Singular values below this share of the largest are noise of float64 (its epsilon is 2e-16)."""
 CUTS_KEPT = 32
 """Cuts in memory at once: a cut is needed by every tensor of its dim, and those lie together."""
+
+Edit = tuple[Change, Place]
+"""A change of a dim, and one of the places where it changes a tensor."""
 
 
 class NewValues:
@@ -45,6 +43,7 @@ class NewValues:
             pairs = zip(parts, sections, strict=True)
             parts = [rounded(part.double() @ rows, inner.dtype) for part, rows in pairs]
         if len(parts) == 1:
+            # A view would keep the whole file mapped, and may have gaps
             return parts[0].clone(memory_format=torch.contiguous_format)
         return torch.cat(parts)
 
@@ -53,57 +52,74 @@ class NewValues:
         if new.inner or len(new.parts) > 1:
             yield self.tensor(new)
             return
-        axes = self._axes(new.parts[0])
-        for block in self._rows(new.parts[0], axes.pop(0, ())):
-            resized_block = block
-            for axis, segments in axes.items():
-                resized_block = resized(resized_block, axis, segments)
-            yield resized_block
+        edits = self._edits(new.parts[0])
+        across = [edit for edit in edits if edit[1].axis > 0]
+        for block in self._rows(new.parts[0], [edit for edit in edits if edit[1].axis == 0]):
+            yield self._resized(block, across)
 
-    def _rows(self, name: str, segments: Sequence[Segment]) -> Iterator[torch.Tensor]:
-        """Yield the first axis of a stored tensor, replaced by segments where there are any."""
+    def _rows(self, name: str, edits: Sequence[Edit]) -> Iterator[torch.Tensor]:
+        """Yield a stored tensor with changes of its first axis alone."""
         inventory = self.new.inventory
-        if not segments:
+        if not edits:
             yield from read_blocks(inventory, name)
-        for segment in segments:
-            if isinstance(segment, Take) and isinstance(segment.index, range):
-                yield from read_blocks(inventory, name, segment.index)
+            return
+        end = 0
+        for change, place in edits:
+            # What only grows is never mapped as a whole: its pages would all stay in memory.
+            start = place.start
+            stop = start + change.dim.size * place.per
+            if change.method == "zeros":
+                yield from read_blocks(inventory, name, range(end, stop))
+                stretch = self.read(name)[:0]
             else:
-                yield segment.read(self.read(name), 0)
+                yield from read_blocks(inventory, name, range(end, start))
+                stretch = self.read(name)[start:stop]
+            yield from self._changed_stretch(stretch, change, place)
+            end = stop
+        yield from read_blocks(inventory, name, range(end, inventory.shape(name)[0]))
 
     def changed(self, name: str) -> torch.Tensor:
         """Return a stored tensor with all of its changes."""
-        tensor = self.read(name)
-        for axis, segments in self._axes(name).items():
-            tensor = resized(tensor, axis, segments)
+        return self._resized(self.read(name), self._edits(name))
+
+    def _edits(self, name: str) -> list[Edit]:
+        return sorted(self.new.edits.get(name, ()), key=lambda edit: edit[1].start)
+
+    def _resized(self, tensor: torch.Tensor, edits: Sequence[Edit]) -> torch.Tensor:
+        """The tensor, or rows of it, with these changes, whose places are ascending."""
+        for axis in {place.axis for _, place in edits}:
+            pieces = []
+            end = 0
+            for change, place in edits:
+                if place.axis == axis:
+                    size = change.dim.size * place.per
+                    pieces.append(tensor.narrow(axis, end, place.start - end))
+                    stretch = tensor.narrow(axis, place.start, size)
+                    pieces += self._changed_stretch(stretch, change, place)
+                    end = place.start + size
+            pieces.append(tensor.narrow(axis, end, tensor.shape[axis] - end))
+            tensor = torch.cat(pieces, axis)
         return tensor
 
-    def _axes(self, name: str) -> dict[int, list[Segment]]:
-        """The segments of every axis of a stored tensor that changes."""
-        shape = self.new.inventory.shape(name)
-        stretches: dict[int, list[Stretch]] = {}
-        for change, place in self.new.edits.get(name, ()):
-            size = change.dim.size * place.per
-            stretch = (place.start, size, self._segments(change, place))
-            stretches.setdefault(place.axis, []).append(stretch)
-        return {axis: compose(shape[axis], changed) for axis, changed in stretches.items()}
-
-    def _segments(self, change: Change, place: Place) -> tuple[Segment, ...]:
-        """A place's stretch after the change."""
-        start = place.start
+    def _changed_stretch(
+        self, stretch: torch.Tensor, change: Change, place: Place
+    ) -> list[torch.Tensor]:
+        """The pieces that a place's entries are replaced by."""
         if change.method == "zeros":
-            stored = Take(range(start, start + change.dim.size * place.per))
-            return stored, Zeros((change.size - change.dim.size) * place.per)
+            shape = list(stretch.shape)
+            shape[place.axis] = (change.size - change.dim.size) * place.per
+            return [stretch, stretch.new_zeros(shape)]
         if change.method == "order":
-            return (Take(range(start, start + change.size)),)
+            return [stretch.narrow(place.axis, 0, change.size)]
         if change.dim.name not in self._cuts:
             if len(self._cuts) == CUTS_KEPT:
                 self._cuts.clear()
             self._cuts[change.dim.name] = self._cut(change)
-        cut = self._cuts[change.dim.name][place.axis]
-        if change.method == "svd":
-            return (Mix(start, cut),)
-        return (Take([start + i for i in cut.tolist()]),)
+        cut = self._cuts[change.dim.name][place.axis].to(stretch.device)
+        if change.method == "magnitude":
+            return [stretch.index_select(place.axis, cut)]
+        mixed = torch.tensordot(stretch.double(), cut, ([place.axis], [0]))
+        return [rounded(mixed.movedim(-1, place.axis), stretch.dtype)]
 
     def _cut(self, change: Change) -> tuple[torch.Tensor, torch.Tensor]:
         """By axis, the entries of the dim that are kept, or the matrix that combines them."""
@@ -129,12 +145,14 @@ def best_factors(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Matrices [r, rank] to combine the rows of inner [r, in] and the columns of outer [out, r] by.
 
-    With outer = Q₁R₁ and innerᵀ = Q₂R₂ the product is Q₁(R₁R₂ᵀ)Q₂ᵀ; from the core's SVD P·S·Qᵀ
-    follow the columns R₂ᵀQS^-½ and the rows S^-½PᵀR₁. Only singular values that stay are inverted.
+    They are those of the product's SVD (Eckart and Young). With outer = Q₁R₁ and innerᵀ = Q₂R₂ the
+    product is Q₁(R₁R₂ᵀ)Q₂ᵀ; the SVD P·S·Qᵀ of this r×r core gives R₂ᵀQS^-½ and S^-½PᵀR₁.
     """
+    # Q is not needed: it turns the core, whose singular values are the product's
     outer_r = torch.linalg.qr(outer, mode="r").R
     inner_r = torch.linalg.qr(inner.T, mode="r").R
     p, s, q_t = torch.linalg.svd(outer_r @ inner_r.T, full_matrices=False)
+    # Noise stays at zero: the inverse root of it would swamp the weights
     scale = torch.where(s > TINY * s[0], s.rsqrt(), 0.0)[:rank]
     columns = (inner_r.T @ q_t[:rank].T) * scale
     rows = (outer_r.T @ p[:, :rank]) * scale
@@ -143,69 +161,14 @@ def best_factors(
 
 def most_important(importance: torch.Tensor, count: int) -> torch.Tensor:
     """The indices of the ``count`` largest values, ascending."""
+    # A stable sort, so that ties are cut the same on every machine
     return importance.argsort(descending=True, stable=True)[:count].sort().values
-
-
-@dataclass(frozen=True)
-class Zeros:
-    """``size`` entries that are zero."""
-
-    size: int
-
-    def read(self, tensor: torch.Tensor, axis: int) -> torch.Tensor:
-        shape = list(tensor.shape)
-        shape[axis] = self.size
-        return tensor.new_zeros(shape)
-
-
-@dataclass(frozen=True)
-class Take:
-    """The entries at ``index`` in the source axis, in this order; every bit is kept."""
-
-    index: Sequence[int]
-
-    def read(self, tensor: torch.Tensor, axis: int) -> torch.Tensor:
-        if isinstance(self.index, range):
-            return tensor.narrow(axis, self.index.start, len(self.index))
-        return tensor.index_select(axis, torch.tensor(self.index, device=tensor.device))
-
-
-@dataclass(frozen=True, eq=False)
-class Mix:
-    """Combinations of the entries from ``start`` by a ``matrix`` [old, new], in float64."""
-
-    start: int
-    matrix: torch.Tensor
-
-    def read(self, tensor: torch.Tensor, axis: int) -> torch.Tensor:
-        stretch = tensor.narrow(axis, self.start, len(self.matrix)).double()
-        mixed = torch.tensordot(stretch, self.matrix, ([axis], [0]))
-        return rounded(mixed.movedim(-1, axis), tensor.dtype)
-
-
-Segment = Zeros | Take | Mix
-Stretch = tuple[int, int, Sequence[Segment]]
-"""A start and a number of entries from there, to be replaced by segments."""
-
-
-def compose(length: int, stretches: Iterable[Stretch]) -> list[Segment]:
-    """The segments of a whole axis of ``length``, of which disjoint stretches are replaced."""
-    segments: list[Segment] = []
-    end = 0
-    for start, size, new in sorted(stretches, key=lambda stretch: stretch[0]):
-        segments += [Take(range(end, start)), *new]
-        end = start + size
-    return [*segments, Take(range(end, length))]
-
-
-def resized(tensor: torch.Tensor, axis: int, segments: Iterable[Segment]) -> torch.Tensor:
-    """``tensor`` with one axis replaced by its segments, in the same dtype."""
-    return torch.cat([segment.read(tensor, axis) for segment in segments], dim=axis)
 
 
 def rounded(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """float64 values rounded to ``dtype``, to nearest, ties to even; never to infinity."""
     narrow = values.to(dtype)
+    # A float64 beyond the type's range becomes infinite without an error
     if not torch.equal(narrow.isfinite(), values.isfinite()):
         raise CheckpointError(f"a computed weight does not fit {dtype}: it overflows")
     return narrow

@@ -13,37 +13,11 @@ from math import ceil
 from typing import Any
 
 from gacprof.checkpoint.inventory import AttentionHeads, Dim, NewSizes
-from gacprof.checkpoint.layouts.names import tower_of
+from gacprof.checkpoint.layouts.names import WORDS, tower_of
 
-_PARTS = {
-    "": ("text_config", "llm_config", "language_config"),
-    "vision": ("vision_config",),
-    "audio": ("audio_config",),
-}
-"""Parts of multimodal configs by tower; for the text: transformers', InternVL's, DeepSeek-VL's."""
-_MLP = (
-    *("intermediate_size_mlp", "dense_intermediate_size", "intermediate_size", "ffn_dim"),
-    *("n_inner", "ffn_hidden_size", "d_ff", "d_inner"),
-)
-_EXPERT = (
-    *("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size"),
-    "ffn_config.ffn_hidden_size",
-)
-_SHARED = (
-    *("shared_expert_intermediate_size", "shared_intermediate_size"),
-    "moe_shared_expert_intermediate_size",
-)
-_SHARED_COUNTS = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
-_KEYS: Mapping[str, tuple[str, ...]] = {
-    "mlp": _MLP,
-    "expert": _EXPERT,
-    "experts": _EXPERT,
-    "shared_expert": (*_SHARED, *_EXPERT),
-    "tower": ("intermediate_size", "mlp_dim"),
-    "decoder": ("decoder_ffn_dim", *_MLP),
-    "encoder": ("encoder_ffn_dim", *_MLP),
-}
-"""Names of a width in transformers' configs, by what the MLP is; the more special first."""
+_WIDTHS = WORDS["widths"]
+_OTHERWISE = {"shared_expert": "expert", "decoder": "mlp", "encoder": "mlp"}
+"""Whose names say a width as well, after those of its own."""
 _ADJUSTED = "block_auto_adjust_ff_dim"
 """LFM2's switch: the width is computed from the config's, rounded."""
 _DOUBLED = "use_double_wide_mlp"
@@ -71,7 +45,7 @@ def leaves(value: Any, path: Path = ()) -> dict[Path, Any]:
 
 def part_of(config: Mapping[str, Any], tower: str = "") -> tuple[Path, Mapping[str, Any]]:
     """Return the path and the part of a multimodal config about a tower; all of a plain config."""
-    for key in _PARTS[tower]:
+    for key in WORDS["parts"][tower or "text"]:
         if isinstance(config.get(key), Mapping):
             return (key,), config[key]
     return (), config
@@ -130,6 +104,7 @@ class WidthKey:
     def padded(self, multiple: int) -> dict[str, int]:
         """The smallest sizes of all widths that are multiples and follow from one number."""
         value = max(ceil(dim.size / self.times[dim.name]) for dim in self.dims)
+        # Ends: a multiple of all denominators and of ``multiple`` is among the values
         while any((value * times) % multiple for times in self.times.values()):
             value += 1
         return {name: int(value * times) for name, times in self.times.items()}
@@ -151,6 +126,7 @@ def width_keys(config: Mapping[str, Any], dims: Iterable[Dim]) -> list[WidthKey]
         candidates = list(_candidates(config, numbers, kind, tower, widths))
         if not candidates:
             continue
+        # Of equals max takes the first, which is the more special name
         key = max(candidates, key=WidthKey.trust)
         key = replace(key, twins=tuple(c.path for c in candidates if key.value == c.value))
         if key.path in keys:
@@ -178,7 +154,8 @@ def _candidates(
     above, part = part_of(config, tower)
     if tower and not above:
         return
-    for name in _KEYS[kind]:
+    special = _WIDTHS["expert" if kind == "experts" else kind]
+    for name in (*special, *_WIDTHS.get(_OTHERWISE.get(kind, ""), ())):
         path = (*above, *name.split("."))
         if isinstance(numbers.get(path, ""), int | None):
             value = None if part.get(_ADJUSTED) else numbers[path] or None
@@ -192,8 +169,8 @@ def _multiple(
     part: Mapping[str, Any], kind: str, name: str, size: int, value: int | None
 ) -> Fraction:
     """How many times the ``value`` called ``name`` a width of this kind and size is."""
-    if kind == "shared_expert" and name in _EXPERT:
-        return Fraction(count(part, *_SHARED_COUNTS) or 1)
+    if kind == "shared_expert" and name in _WIDTHS["expert"]:
+        return Fraction(count(part, *WORDS["counts"]["shared_experts"]) or 1)
     if part.get("model_type") == "recurrent_gemma":
         return Fraction(1, 2)
     is_doubled = bool(part.get(_DOUBLED)) and size == 2 * (value or 0)
@@ -207,6 +184,7 @@ def with_widths(config: Mapping[str, Any], dims: Iterable[Dim], sizes: NewSizes)
     own_paths = {key.path for key in keys}
     for key in keys:
         value = key.value_at(sizes)
+        # Unless asked a number stays, though it be untrue
         if value is not None and sizes.keys() & key.times.keys():
             for path in {key.path, *key.twins} - (own_paths - {key.path}):
                 new = _with(new, path, value)

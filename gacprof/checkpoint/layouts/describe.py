@@ -78,6 +78,7 @@ def recognise(contents: Contents) -> tuple[str, list[Linear]]:
         outer, inner = contents.factors
         pattern = re.escape(inner).replace(re.escape("{module}"), "(?P<module>.+)", 1)
         rows = [Factors("factor-pairs", pattern, outer)]
+    # Factors first: beside them some weights may be packed or belong to experts
     for layout, group in groupby(rows, key=lambda row: row.layout):
         linears = list(chain.from_iterable(row.pairs(contents) for row in group))
         if linears:
@@ -240,11 +241,7 @@ def find_attentions(contents: Contents, linears: Sequence[Linear]) -> list[Atten
 
 
 def _attention(layer: int, config: Mapping[str, Any], sizes: Mapping[str, int]) -> AttentionHeads:
-    """Heads of q and k of these ``sizes``, or of one weight for q, k and v; 0 where unknown.
-
-    Shapes count before the config: a pruned layer has fewer heads, and Falcon's config names 71 kv
-    heads where it has one. A head_dim is hidden size over heads by default.
-    """
+    """Heads of q and k of these ``sizes``, or of one weight for q, k and v; 0 where unknown."""
     stated_heads = count(config, "num_attention_heads", "n_head")
     heads = count(config, "num_heads") or stated_heads
     kv_heads = count(config, "num_key_value_heads", "num_kv_heads") or heads
@@ -256,7 +253,8 @@ def _attention(layer: int, config: Mapping[str, Any], sizes: Mapping[str, int]) 
     hidden = count(config, "hidden_size", "n_embd", "d_model")
     head_dim, rest = divmod(hidden, stated_heads or heads)
     head_dim = count(config, "head_dim") or (0 if rest else head_dim)
-    if "qkv" in sizes:
+    # Shapes count before the config: a pruned layer has fewer heads than it says
+    if "qkv" in sizes:  # Falcon's config names 71 kv heads where its weight has one
         kv_heads, rest = divmod(sizes["qkv"] - heads * head_dim, max(1, 2 * head_dim))
         return AttentionHeads(layer, heads, 0 if rest else kv_heads, head_dim)
     q, k = sizes.get("q", 0), sizes.get("k", 0)

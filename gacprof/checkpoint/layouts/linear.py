@@ -116,6 +116,7 @@ def dense_linears(contents: Contents, others: Iterable[Linear]) -> Iterator[Line
         used.update(linear.weights, linear.biases)
     templates = contents.by_template
     conv1d = chain(*(templates[template] for template in templates if template.endswith(CONV1D)))
+    # A square weight does not tell; one of another shape tells it for the whole model
     is_in_out = any(_is_in_out(contents, name) for name in conv1d)
     for template, infos in matrices(contents):
         axes = (1, 0) if is_in_out and f"{template}.weight".endswith(CONV1D) else (0, 1)
@@ -172,6 +173,7 @@ def _packed_size(contents: Contents, name: str, ending: str) -> tuple[int, int, 
     if [len(shape) for shape in shapes] != [2, 2]:
         return 0, 0, 0
     (_, zeros), (_, n_out) = shapes
+    # Zero points are packed as the weights are, into words of 32 bits along out
     bits = 32 * zeros // max(1, n_out)
     if columns == zeros:  # AWQ
         return n_out, rows, bits

@@ -8,36 +8,13 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from pathlib import Path
 
-_NAMES = {
-    "q": "q_proj wq query SelfAttention.q",
-    "k": "k_proj wk key SelfAttention.k",
-    "v": "v_proj wv value SelfAttention.v",
-    "qkv": "qkv_proj c_attn query_key_value Wqkv",
-    "o": "o_proj out_proj wo attn.c_proj attention.dense self_attention.dense self_attn.dense"
-    " attention.output.dense",
-    "q_a": "q_a_proj",
-    "kv_a": "kv_a_proj_with_mqa",
-    "q_b": "q_b_proj",
-    "kv_b": "kv_b_proj",
-    "gdn_in": "in_proj_qkvz in_proj_qkv in_proj_z",
-    "gdn_ba": "in_proj_ba in_proj_a in_proj_b",
-    "gdn_out": "linear_attn.out_proj",
-    "mamba_in": "mixer.in_proj mamba.in_proj",
-    "mamba_out": "mixer.out_proj mamba.out_proj",
-    "mamba_x_proj": "mixer.x_proj mamba.x_proj",
-    "mamba_dt_proj": "mixer.dt_proj mamba.dt_proj",
-    "gate": "gate_proj w1 linear_gate DenseReluDense.wi_0",
-    "up": "up_proj w3 v1 fc1 fc_in c_fc dense_h_to_4h intermediate.dense"
-    " DenseReluDense.wi DenseReluDense.wi_1",
-    "gate_up": "gate_up_proj input_linear experts.fc1",
-    "down": "down_proj w2 output_linear experts.fc2 fc2 fc_out dense_4h_to_h mlp.c_proj"
-    " output.dense DenseReluDense.wo",
-    "expert_router": "block_sparse_moe.gate mlp.gate mlp.router feed_forward.router",
-    "head": "lm_head embed_out score",
-}
-"""Names of modules by role: the last part, or the last two or three where one says too little."""
-_ROLES = {name: role for role, names in _NAMES.items() for name in names.split()}
+from gacprof.core.files import row_of_word, shipped_table
+
+TABLE = Path(__file__).parents[1] / "names.toml"
+WORDS = shipped_table(TABLE, dict[str, dict[str, list[str]]])
+_ROLES = row_of_word(WORDS["roles"])
 EMBEDDING = re.compile(
     r"(.*\.)?(embed_(tokens|positions|in)|(tok|word|position|token_type)_embeddings|wte|wpe|shared"
     r"|relative_attention_bias)"

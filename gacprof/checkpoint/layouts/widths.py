@@ -14,7 +14,7 @@ from typing import Any
 from gacprof.checkpoint.inventory import Contents, Dim, Feed, Place
 from gacprof.checkpoint.layouts.configs import count, part_of, width_keys
 from gacprof.checkpoint.layouts.linear import Linear, stored_linear, unknown_tensor
-from gacprof.checkpoint.layouts.names import parent_of, role_of, tower_of
+from gacprof.checkpoint.layouts.names import WORDS, parent_of, role_of, tower_of
 from gacprof.core.dtypes import FLOATING
 
 _OF_THE_STREAM = re.compile(
@@ -116,6 +116,7 @@ def _refusal(contents: Contents, parts: Mapping[str, Linear], others: Set[str]) 
         tensors.update(linear.weights, linear.biases)
     size, hidden = parts["down"].in_features, parts["down"].out_features
     sizes = {size, *(x.out_features for role, x in parts.items() if role != "down")}
+    # A norm of the stream then has a width's size without belonging to it
     if hidden == size:
         tensors |= set(filter(_OF_THE_STREAM.fullmatch, others))
     else:
@@ -125,12 +126,8 @@ def _refusal(contents: Contents, parts: Mapping[str, Linear], others: Set[str]) 
 
 IN_HALVES = "is_concatenated"
 """Attribute of transformers' modules of experts: true where gate and up do not alternate."""
-_TYPES_IN_HALVES = (
-    *("aria", "aria_text", "granitemoe", "granitemoe_swa", "granitemoehybrid", "granitemoeshared"),
-    *("hy_v4", "jetmoe", "llama4", "llama4_text", "minimax_m3_vl", "minimax_m3_vl_text", "zaya"),
-)
-_IN_HALVES_BY_TYPE = {"gpt_oss": False, **dict.fromkeys(_TYPES_IN_HALVES, True)}
-"""True where they do not alternate, by model type (their modeling files in transformers)."""
+_IN_HALVES_BY_TYPE = dict.fromkeys(WORDS["experts"]["alternating"], False)
+_IN_HALVES_BY_TYPE |= dict.fromkeys(WORDS["experts"]["in_halves"], True)
 _JOINED = (".experts.mlp.w1", ".experts.mlp.v1", ".experts.mlp.w2")
 _UNKNOWN = "how gate and up of all experts lie in one tensor is not known for this model type"
 
