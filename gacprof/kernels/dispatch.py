@@ -66,7 +66,8 @@ class Section:
 
     A run ``[first, last, [a, b, …]]`` says that size s has answer number ``[a, b, …][s mod n]``,
     n the length of the list. ``by`` names the parts of a key; a row is a key and the number of its
-    runs. ``checked`` counts further random questions, and those that a row answers otherwise.
+    runs. ``common`` are the facts of all its questions, ``asked`` in the file; ``checked`` counts
+    further random questions, and those that a row answers otherwise.
     """
 
     by: Sequence[str]
@@ -74,7 +75,7 @@ class Section:
     answers: Sequence[Any]
     runs: Sequence[Sequence[Sequence[Any]]]
     rows: Sequence[Sequence[Any]]
-    asked: Mapping[str, Any] = field(default_factory=dict)
+    common: Mapping[str, Any] = field(default_factory=dict)
     checked: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
@@ -149,7 +150,7 @@ class DispatchTable:
 
         ``template`` is the head_dim it is compiled for, ``tile`` queries × keys, ``splits`` the
         parts of the keys, ``shared_bytes`` dynamic shared memory of a block. ``shape`` is one of
-        ``sections["fa2"].asked["shapes"]``, (batch, queries, keys) by name.
+        ``sections["fa2"].common["shapes"]``, (batch, queries, keys) by name.
         """
         answer = self.sections["fa2"].lookup(head_dim, dtype, "none", causal, gqa, shape)
         return answer if isinstance(answer, dict) else None
@@ -177,15 +178,19 @@ def parse_table(text: str) -> DispatchTable:
     if data.get("schema") != SCHEMA:
         raise GacprofError(f"a dispatch table is {SCHEMA}, this one {data.get('schema')!r}")
     values = {word.name: data[word.name] for word in fields(DispatchTable)}
-    values["sections"] = {name: Section(**row) for name, row in data["sections"].items()}
-    return DispatchTable(**values)
+    sections = {}
+    for name, row in data["sections"].items():
+        sections[name] = Section(common=row.pop("asked", {}), **row)
+    return DispatchTable(**values | {"sections": sections})
 
 
 def shipped_tables() -> list[tuple[str, str]]:
     """Return the (gpu, release) pairs that ship with the package, newest releases last."""
-    pairs = [path.stem.split("-torch") for path in FOLDER.glob("*-torch*.json")]
-    pairs.sort(key=lambda pair: (pair[0], Version(pair[1])))
-    return [(gpu, release) for gpu, release in pairs]
+    pairs = []
+    for path in FOLDER.glob("*-torch*.json"):
+        gpu, release = path.stem.split("-torch")
+        pairs.append((gpu, release))
+    return sorted(pairs, key=lambda pair: (pair[0], Version(pair[1])))
 
 
 def table_path(gpu: str, release: str | None = None) -> Path | None:
