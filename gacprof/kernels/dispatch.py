@@ -1,8 +1,7 @@
 """Recorded answers of PyTorch's dispatchers: which kernel serves a size on a GPU not at hand.
 
-A table (``gacprof/dispatch/<gpu>-torch<release>.json``, made by ``gacprof dispatch``) holds what an
-unmodified PyTorch chose on a virtual GPU. A size that was not asked has no answer: nothing is
-interpolated.
+A table (made by ``gacprof dispatch``) holds what an unmodified PyTorch chose on a virtual GPU. A
+size that was not asked has no answer: nothing is interpolated.
 """
 
 from __future__ import annotations
@@ -44,20 +43,17 @@ def sdpa_shape(q_len: int, kv_len: int) -> str:
     return "1 < q < kv" if q_len < kv_len else "q > kv > 1"
 
 
-NOT_RECORDED = "a kernel that was not recorded"
-
-
 @dataclass(frozen=True)
 class SdpaAnswer:
-    """SDPA's backend and the kernel it launches; None for cuDNN's, those of math, and where it was
-    not asked."""
+    """SDPA's backend and its kernel; None for cuDNN's, math's, and where it was not asked."""
 
     backend: str
     kernel: str | None
 
     def __str__(self) -> str:
         plain = {"math": "no fused kernel", "cudnn": "its own choice of kernel"}
-        return f"SDPA {self.backend}: {self.kernel or plain.get(self.backend, NOT_RECORDED)}"
+        otherwise = plain.get(self.backend, "a kernel that was not recorded")
+        return f"SDPA {self.backend}: {self.kernel or otherwise}"
 
 
 @dataclass(frozen=True)
@@ -125,6 +121,7 @@ class DispatchTable:
         backend = self.sections["sdpa"].lookup(head_dim, *key)
         if backend is None:
             return None
+        # Kernels were recorded at few shapes; tiles depend on whether there is one query or more.
         shape = "decode" if q_len == 1 else "prefill"
         kernel = None
         flash = self.fa2(head_dim, dtype, shape, causal=causal, gqa=gqa)
@@ -194,7 +191,7 @@ def shipped_tables() -> list[tuple[str, str]]:
 
 
 def table_path(gpu: str, release: str | None = None) -> Path | None:
-    """Return the file of :func:`load_table`."""
+    """Return the file of :func:`load_table`; None where there is none."""
     gpu = gpu.lower().replace("-", "")
     releases = [version for name, version in shipped_tables() if name == gpu]
     if release is not None:
@@ -212,7 +209,6 @@ def is_same_minor(version: str, other: str) -> bool:
 
 @cache
 def load_table(gpu: str, release: str | None = None) -> DispatchTable | None:
-    """Return the shipped table of a GPU and a release of torch (``2.14``, ``2.14.1+cu130``), by
-    default the newest; None where there is none."""
+    """Return the shipped table of a GPU and a release of torch, by default the newest."""
     path = table_path(gpu, release)
     return parse_table(path.read_text(encoding="utf-8")) if path else None

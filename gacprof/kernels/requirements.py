@@ -51,8 +51,8 @@ class Requirement:
 
     def is_about(self, facts: Mapping[str, Any]) -> bool:
         """Whether a product of these facts meets all conditions, and not all exceptions."""
-        is_excepted = bool(self.exceptions) and matches_all(facts, self.exceptions)
-        return not is_excepted and matches_all(facts, self.conditions)
+        is_excepted = self.exceptions and matches_all(facts, self.exceptions)
+        return matches_all(facts, self.conditions) and not is_excepted
 
 
 def matches_all(facts: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool:
@@ -101,15 +101,14 @@ def plain_version(text: str) -> Version:
         version = Version(text.lower().strip(" vb+"))
     except InvalidVersion:
         raise ConfigError(f"'{text}' names no version: write one such as 0.32.0") from None
+    # A release candidate sorts below its release, and has the requirements of it all the same.
     return Version(version.base_version)
 
 
 @cache
 def load_engine(name: str, version: str | None = None) -> Engine:
-    """The requirements of an engine's version, by default the newest that was read.
-
-    Raises :class:`ConfigError` for an engine that nobody read.
-    """
+    """The requirements of an engine's version, by default the newest that was read. Raises
+    :class:`ConfigError` for an engine that nobody read."""
     engines = shipped_table(DEMANDS / "engines.toml", dict[str, list[str]])
     plain = name.strip().lower()
     named = [engine for engine, aliases in engines.items() if plain in (engine, *aliases)]
