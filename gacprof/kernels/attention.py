@@ -25,8 +25,6 @@ REACH = 64
 """How far above a head_dim a better one is looked for: templates are as far apart."""
 QUALITY = ("cudnn", "filled", "unfilled", "padded", "efficient", "efficient-unfilled", "math")
 """Ways to serve a head_dim, the best first; cuDNN's and a filled template are equals."""
-
-
 ATTENTION_TABLES = shipped_table(ATTENTION, dict[str, Any])
 
 
@@ -94,11 +92,10 @@ def backend(call: AttentionCall) -> str:
 
 def backend_by_rules(call: AttentionCall) -> str:
     """The first backend in the dispatcher's order that refuses no part of the call."""
-    tables, facts = ATTENTION_TABLES, call.facts
-    refusals = {name: tables[name] for name in ("flash", "efficient", "cudnn")}
-    order = ["cudnn"] if call.arch in tables["cudnn_first"] else []
-    for name in [*order, *tables["order"]]:
-        if not any(matches_all(facts, row) for row in refusals.get(name, [])):
+    facts = call.facts
+    first = ["cudnn"] if call.arch in ATTENTION_TABLES["cudnn_first"] else []
+    for name in [*first, *ATTENTION_TABLES["order"]]:
+        if not any(matches_all(facts, row) for row in ATTENTION_TABLES.get(name, [])):
             return name
     return "math"
 
@@ -121,14 +118,14 @@ def known_steps(call: AttentionCall, name: str) -> list[int]:
     return [row["step"] for row in rows if matches_all(call.facts, row["conditions"])]
 
 
-def _place(call: AttentionCall) -> int:
-    return max(QUALITY.index(serving(call)) - 1, 0)
+def _place(call: AttentionCall, head_dim: int) -> int:
+    """The place of a head_dim in :data:`QUALITY`, whose first two are equals."""
+    return max(QUALITY.index(serving(replace(call, head_dim=head_dim))) - 1, 0)
 
 
 @cache
 def _best_place(call: AttentionCall) -> int:
-    """The place in :data:`QUALITY` of the best-served head_dim up to 256."""
-    return min(_place(replace(call, head_dim=size)) for size in range(1, MAX_SWEPT + 1))
+    return min(_place(call, head_dim) for head_dim in range(1, MAX_SWEPT + 1))
 
 
 def judge_head_dim(call: AttentionCall) -> SizeVerdict:
@@ -142,11 +139,11 @@ def judge_head_dim(call: AttentionCall) -> SizeVerdict:
     if way in ("cudnn", "efficient") and not known_steps(call, way):
         reason = f"{kernel}: its steps are not known"
         return SizeVerdict(size, "undecided", reason=reason, kernel=kernel, cause="unproven")
-    place = _place(call)
-    if place == _best_place(replace(call, head_dim=1)):
+    place = _place(call, size)
+    if place == _best_place(replace(call, head_dim=1)):  # one entry of the cache a call
         return SizeVerdict(size, "safe", reason=kernel, kernel=kernel)
     for larger in range(size + 1, size + REACH + 1):
-        if _place(replace(call, head_dim=larger)) < place:
+        if _place(call, larger) < place:
             reason = f"{kernel}; {larger} is served better"
             return SizeVerdict(size, "misaligned", reason=reason, kernel=kernel, cause="template")
     reason = f"{kernel}; no larger one is served better"

@@ -1,8 +1,7 @@
 """Recorded answers of PyTorch's dispatchers: which kernel serves a size on a GPU not at hand.
 
-A table (``gacprof/dispatch/<gpu>-torch<release>.json``, made by ``gacprof dispatch``) holds what an
-unmodified PyTorch chose on a virtual GPU. A size that was not asked has no answer: nothing is
-interpolated.
+A table (made by ``gacprof dispatch``) holds what an unmodified PyTorch chose on a virtual GPU. A
+size that was not asked has no answer: nothing is interpolated.
 """
 
 from __future__ import annotations
@@ -44,20 +43,17 @@ def sdpa_shape(q_len: int, kv_len: int) -> str:
     return "1 < q < kv" if q_len < kv_len else "q > kv > 1"
 
 
-NOT_RECORDED = "a kernel that was not recorded"
-
-
 @dataclass(frozen=True)
 class SdpaAnswer:
-    """SDPA's backend and the kernel it launches; None for cuDNN's, those of math, and where it was
-    not asked."""
+    """SDPA's backend and its kernel; None for cuDNN's, math's, and where it was not asked."""
 
     backend: str
     kernel: str | None
 
     def __str__(self) -> str:
         plain = {"math": "no fused kernel", "cudnn": "its own choice of kernel"}
-        return f"SDPA {self.backend}: {self.kernel or plain.get(self.backend, NOT_RECORDED)}"
+        otherwise = plain.get(self.backend, "a kernel that was not recorded")
+        return f"SDPA {self.backend}: {self.kernel or otherwise}"
 
 
 @dataclass(frozen=True)
@@ -66,7 +62,8 @@ class Section:
 
     A run ``[first, last, [a, b, …]]`` says that size s has answer number ``[a, b, …][s mod n]``,
     n the length of the list. ``by`` names the parts of a key; a row is a key and the number of its
-    runs. ``checked`` counts further random questions, and those that a row answers otherwise.
+    runs. ``common`` are the facts of all its questions, ``asked`` in the file; ``checked`` counts
+    further random questions, and those that a row answers otherwise.
     """
 
     by: Sequence[str]
@@ -74,7 +71,7 @@ class Section:
     answers: Sequence[Any]
     runs: Sequence[Sequence[Sequence[Any]]]
     rows: Sequence[Sequence[Any]]
-    asked: Mapping[str, Any] = field(default_factory=dict)
+    common: Mapping[str, Any] = field(default_factory=dict)
     checked: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
@@ -124,6 +121,7 @@ class DispatchTable:
         backend = self.sections["sdpa"].lookup(head_dim, *key)
         if backend is None:
             return None
+        # Kernels were recorded at few shapes; tiles depend on whether there is one query or more.
         shape = "decode" if q_len == 1 else "prefill"
         kernel = None
         flash = self.fa2(head_dim, dtype, shape, causal=causal, gqa=gqa)
@@ -149,7 +147,7 @@ class DispatchTable:
 
         ``template`` is the head_dim it is compiled for, ``tile`` queries × keys, ``splits`` the
         parts of the keys, ``shared_bytes`` dynamic shared memory of a block. ``shape`` is one of
-        ``sections["fa2"].asked["shapes"]``, (batch, queries, keys) by name.
+        ``sections["fa2"].common["shapes"]``, (batch, queries, keys) by name.
         """
         answer = self.sections["fa2"].lookup(head_dim, dtype, "none", causal, gqa, shape)
         return answer if isinstance(answer, dict) else None
@@ -177,19 +175,23 @@ def parse_table(text: str) -> DispatchTable:
     if data.get("schema") != SCHEMA:
         raise GacprofError(f"a dispatch table is {SCHEMA}, this one {data.get('schema')!r}")
     values = {word.name: data[word.name] for word in fields(DispatchTable)}
-    values["sections"] = {name: Section(**row) for name, row in data["sections"].items()}
-    return DispatchTable(**values)
+    sections = {}
+    for name, row in data["sections"].items():
+        sections[name] = Section(common=row.pop("asked", {}), **row)
+    return DispatchTable(**values | {"sections": sections})
 
 
 def shipped_tables() -> list[tuple[str, str]]:
     """Return the (gpu, release) pairs that ship with the package, newest releases last."""
-    pairs = [path.stem.split("-torch") for path in FOLDER.glob("*-torch*.json")]
-    pairs.sort(key=lambda pair: (pair[0], Version(pair[1])))
-    return [(gpu, release) for gpu, release in pairs]
+    pairs = []
+    for path in FOLDER.glob("*-torch*.json"):
+        gpu, release = path.stem.split("-torch")
+        pairs.append((gpu, release))
+    return sorted(pairs, key=lambda pair: (pair[0], Version(pair[1])))
 
 
 def table_path(gpu: str, release: str | None = None) -> Path | None:
-    """Return the file of :func:`load_table`."""
+    """Return the file of :func:`load_table`; None where there is none."""
     gpu = gpu.lower().replace("-", "")
     releases = [version for name, version in shipped_tables() if name == gpu]
     if release is not None:
@@ -207,7 +209,6 @@ def is_same_minor(version: str, other: str) -> bool:
 
 @cache
 def load_table(gpu: str, release: str | None = None) -> DispatchTable | None:
-    """Return the shipped table of a GPU and a release of torch (``2.14``, ``2.14.1+cu130``), by
-    default the newest; None where there is none."""
+    """Return the shipped table of a GPU and a release of torch, by default the newest."""
     path = table_path(gpu, release)
     return parse_table(path.read_text(encoding="utf-8")) if path else None

@@ -1,11 +1,6 @@
 """Kernel names as identities, and the kernels of one call as groups.
 
-Rows and patterns are data (``names.toml``). A name that no row claims is ``unknown``. A pattern's
-groups become a kernel's fields: ``arch`` (``80``, ``Sm90``, ``ampere``), ``mma`` (numbers),
-``template``; the operands' type from ``dtype``, ``operands`` (run together, ``bf16f32``),
-``letters`` (nvjet's) or the operation's letter ``op``; the multipliers' from ``math``,
-``multipliers`` or ``products``; ``alignment`` in elements, or in bytes by ``align_bytes``,
-``copied_bits`` and ``tma``.
+Rows and patterns are data (``names.toml``). A name that no row claims is ``unknown``.
 """
 
 from __future__ import annotations
@@ -22,19 +17,12 @@ from gacprof.core.files import shipped_table
 from gacprof.kernels.demangle import head_of, readable, without_arguments
 
 NAMES = Path(__file__).with_name("names.toml")
+NAME_TABLES = shipped_table(NAMES, dict[str, Any])
 MAX_NAME = 20_000
 """Characters of a name that is read; the longest of CUTLASS 3 have some 10,000."""
 TMA_BYTES = 16
 """Rows that TMA or a 128-bit ``cp.async`` can load are multiples of it (CUDA driver API,
 cuTensorMapEncodeTiled)."""
-COMPLETES = {
-    "split_k_reduce": ("gemm", "gemv"),
-    "epilogue": ("gemm", "gemv"),
-    "dot_reduce": ("dot",),
-    "attention_combine": ("attention",),
-    "attention_convert": ("attention_backward",),
-}
-"""Roles that complete the work of a kernel before them, and the roles that they complete."""
 PAD_ROLES = ("fill", "copy", "pad")
 """Roles that ``constant_pad_nd`` is made of: it fills, then copies (ATen PadNd.cpp)."""
 
@@ -83,98 +71,84 @@ class Kernel:
         return " ".join(part for part in parts if part)
 
 
-@dataclass(frozen=True)
-class NameTable:
-    """``names.toml`` compiled. ``rows`` are (on, pattern, (provider, family, role)): a kernel is
-    that of the first row whose pattern is in its ``path`` or ``text`` (``on``)."""
-
-    rows: Sequence[tuple[str, re.Pattern[str], tuple[str, str, str]]]
-    read: Mapping[str, Sequence[re.Pattern[str]]]
-    switches: Mapping[str, list[str]]
-    types: Mapping[str, str]
-    letters: Mapping[str, str]
-    generations: Mapping[str, str]
-    mma: Mapping[str, tuple[int, ...]]
-    run_together: re.Pattern[str]
+@cache
+def pattern_of(text: str) -> re.Pattern[str]:
+    """A pattern of the table with its macros filled in."""
+    for name, macro in NAME_TABLES["macros"].items():
+        text = text.replace(f"<{name}>", macro)
+    return re.compile(text)
 
 
 @cache
-def name_table() -> NameTable:
-    """The table of names, read once."""
-    data = shipped_table(NAMES, dict[str, Any])
-
-    def compiled(pattern: str) -> re.Pattern[str]:
-        for name, text in data["macros"].items():
-            pattern = pattern.replace(f"<{name}>", text)
-        return re.compile(pattern)
-
-    rows = []
-    for group in data["group"]:
+def rows() -> list[tuple[str, re.Pattern[str], Sequence[str]]]:
+    """The table's rows: whether ``text`` or ``path`` is searched, for what, and what it is then."""
+    compiled = []
+    for group in NAME_TABLES["group"]:
         form = group.get("form", "…")
-        for provider, family, role, pattern in group["rows"]:
-            whole = compiled(form.replace("…", pattern))
-            rows.append((group["on"], whole, (provider, family, role)))
-    types = {}
-    for name, words in data["types"].items():
-        types.update(dict.fromkeys(words.split(), name))
-    return NameTable(
-        rows=rows,
-        read={family: [*map(compiled, patterns)] for family, patterns in data["read"].items()},
-        switches={kernel: names.split() for kernel, names in data["switches"].items()},
-        types=types,
-        letters=data["letters"],
-        generations=data["generations"],
-        mma={"".join(map(str, shape)): tuple(shape) for shape in data["mma_shapes"]},
-        run_together=compiled("<type>"),
-    )
+        for *identity, pattern in group["rows"]:
+            compiled.append((group["on"], pattern_of(form.replace("…", pattern)), identity))
+    return compiled
+
+
+@cache
+def types() -> dict[str, str]:
+    """Our names of types by the words of kernels' names."""
+    names: dict[str, str] = {}
+    for name, words in NAME_TABLES["types"].items():
+        names.update(dict.fromkeys(words.split(), name))
+    return names
 
 
 @lru_cache(maxsize=16384)
 def parse(name: str) -> Kernel:
     """The identity that a kernel's name states; provider ``unknown`` for one of no known form."""
+    # int() refuses numbers of more than 4,300 digits.
     if len(name) > MAX_NAME or re.search(r"\d{1000}", name):
         return Kernel(name)
     text = readable(name)
     head = head_of(text)
-    places = {"text": text, "path": without_arguments(head)}
-    for on, pattern, (provider, family, role) in name_table().rows:
-        if pattern.search(places[on]):
+    path = without_arguments(head)
+    for on, pattern, (provider, family, role) in rows():
+        if pattern.search(path if on == "path" else text):
             words: dict[str, str] = {}
-            for read in name_table().read.get(family, ()):
-                if match := read.search(head):
-                    words = {
-                        key: value for key, value in match.groupdict().items() if value
-                    } | words
-            fields = _fields(words, places["path"].rsplit("::", 1)[-1])
-            return Kernel(name, provider, family, role, **fields)
+            for read in NAME_TABLES["read"].get(family, ()):
+                match = pattern_of(read).search(head)
+                groups = match.groupdict() if match else {}
+                # Patterns stand in order: what an earlier one took stays.
+                words = {key: value for key, value in groups.items() if value} | words
+            return Kernel(name, provider, family, role, **_fields(words, path.rsplit("::", 1)[-1]))
     return Kernel(name)
 
 
 def _fields(words: Mapping[str, str], function: str) -> dict[str, Any]:
     """A kernel's fields of the words that the patterns took out of its name."""
     dtype = _dtype(words)
-    fields: dict[str, Any] = {"dtype": dtype, "math": _math(words, dtype)}
-    fields["split_k"] = "split" in words
-    for key in ("alignment", "template"):
-        if key in words:
-            fields[key] = int(words[key])
+    mma = words.get("mma", "")  # 16816, 16x8x16 or 16, 8, 16
+    shape = NAME_TABLES["mma"].get(mma, ()) if mma.isdigit() else re.findall(r"\d+", mma)
+    fields: dict[str, Any] = {
+        "dtype": dtype,
+        "math": _math(words, dtype),
+        "mma": tuple(map(int, shape)) or None,
+        "alignment": _alignment(words, dtype),
+        "template": int(words["template"]) if "template" in words else None,
+        "split_k": "split" in words,
+    }
     if "arch" in words:
         arch = words["arch"].lower()
-        arch = name_table().generations.get(arch, arch)
+        arch = NAME_TABLES["generations"].get(arch, arch)
         fields["arch"] = f"sm{arch}" if arch[0].isdigit() else arch
-    if "mma" in words:
-        mma = words["mma"]  # 16816, 16x8x16 or 16, 8, 16
-        numbers = tuple(map(int, re.findall(r"\d+", mma)))
-        fields["mma"] = name_table().mma.get(mma) if mma.isdigit() else numbers
-    if alignment := _alignment(words, dtype):
-        fields["alignment"] = alignment
     if "switches" in words:
         fields |= _switches(function, words["switches"].replace(" ", "").split(","))
     return fields
 
 
 def _type(word: str) -> str | None:
-    return name_table().types.get(word.strip().rsplit("::", 1)[-1].replace(" ", "_"))
+    return types().get(word.strip().rsplit("::", 1)[-1].replace(" ", "_"))
+
+
+def _first_type(words: str) -> str | None:
+    first = pattern_of("<type>").match(words)
+    return _type(first[0]) if first else None
 
 
 def _dtype(words: Mapping[str, str]) -> str | None:
@@ -182,47 +156,43 @@ def _dtype(words: Mapping[str, str]) -> str | None:
     if "dtype" in words:
         return _type(words["dtype"])
     if "operands" in words:
-        first = name_table().run_together.match(words["operands"])
-        return _type(first[0]) if first else None
-    return name_table().letters.get(words.get("letters", "")[:1] or words.get("op", ""))
+        return _first_type(words["operands"])
+    return NAME_TABLES["letters"].get(words.get("letters", "")[:1] or words.get("op", ""))
 
 
 def _math(words: Mapping[str, str], dtype: str | None) -> str | None:
-    """The multipliers' type: fp32 is rounded on tensor cores, to tf32 where none is named."""
     if "products" in words:
         return f"bfloat16x{words['products']}"
-    if named := words.get("math") or words.get("multipliers"):
-        first = name_table().run_together.match(named)
-        return _type(first[0]) if first else None
+    multipliers = words.get("math") or words.get("multipliers")
+    if multipliers:
+        return _first_type(multipliers)
     if dtype == "float32" and "tensor" in words and "mma" in words:
-        return "tf32"
+        return "tf32"  # tensor cores round fp32, to tf32 where no other type is named
     return dtype
 
 
 def _alignment(words: Mapping[str, str], dtype: str | None) -> int | None:
-    """Elements that rows must be a multiple of, where a name says it in bytes or bits.
-
-    The tags of xmma are **bytes**: fp32 kernels start at 4, fp16 at 2, and ``bf16f32`` (fp32
-    result) pairs ``aligna2`` with ``alignc4`` (all xmma names of libcublasLt 12.8 and 13.x).
-    Without a tag a tensor-core kernel needs 16. A template of CUTLASS 3 tells it by its copies.
-    """
-    if "align_bytes" in words:
-        nbytes = int(words["align_bytes"])
-    elif "copied_bits" in words:
-        nbytes = int(words["copied_bits"]) // 8
-    elif "tma" in words or ("operands" in words and "no_tensor" not in words):
-        nbytes = TMA_BYTES
-    else:
-        return None
+    """Elements that rows must be a multiple of, which some names say in bytes or bits."""
     itemsize = ITEMSIZE.get(dtype or "")
     if itemsize and "planar" in words:
         itemsize //= 2  # real and imaginary parts lie apart
-    return max(1, nbytes // itemsize) if itemsize else None
+    nbytes = None
+    if "align_bytes" in words:
+        # The tags of xmma are bytes: fp32 kernels start at 4, fp16 at 2, and bf16f32 (fp32 result)
+        # pairs aligna2 with alignc4 (all xmma names of libcublasLt 12.8 and 13.x).
+        nbytes = int(words["align_bytes"])
+    elif "copied_bits" in words:  # a template of CUTLASS 3 tells it by its copies
+        nbytes = int(words["copied_bits"]) // 8
+    elif "tma" in words or ("operands" in words and "no_tensor" not in words):
+        nbytes = TMA_BYTES  # tensor-core kernels without a tag of xmma's need as much
+    if itemsize and nbytes is not None:
+        return max(1, nbytes // itemsize)
+    return int(words["alignment"]) if "alignment" in words else None
 
 
 def _switches(function: str, values: list[str]) -> dict[str, Any]:
     """``even_k`` and ``split_k`` of a flash kernel's boolean template arguments."""
-    names = list(name_table().switches.get(function, ()))
+    names = list(NAME_TABLES["switches"].get(function, ()))
     for lacking in ("softcap", "alibi", "local"):
         if len(names) > len(values) and lacking in names:
             names.remove(lacking)
@@ -248,7 +218,7 @@ def attach(names: Iterable[str]) -> list[KernelGroup]:
     groups: list[KernelGroup] = []
     for kernel in map(parse, names):
         last = groups[-1].main if groups else None
-        if last and last.role in COMPLETES.get(kernel.role, ()):
+        if last and last.role in NAME_TABLES["completes"].get(kernel.role, ()):
             if kernel.role in ("split_k_reduce", "attention_combine"):
                 groups[-1] = replace(groups[-1], main=replace(last, split_k=True))
             continue

@@ -1,22 +1,20 @@
 """What serving engines require of the sizes that one TP rank holds, read from TOML.
 
-A row has *conditions* on a product (which format, split, role, GPU, version …), multiples or other
-bounds of its sizes, and the outcome for sizes that break them, with its source. A product that no
-row is about is unknown. ``README.md`` beside the files lists the words.
+A row has *conditions* on a product (format, split, role, GPU, version …), bounds of its sizes, and
+the outcome for sizes that break them, with its source. ``demands/README.md`` lists the words.
 """
 
 from __future__ import annotations
 
 import json
-import operator
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from math import lcm
 from pathlib import Path
 from typing import Any, Literal
 
+from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from gacprof.core.errors import ConfigError, require_one_of
@@ -25,14 +23,6 @@ from gacprof.core.files import shipped_table
 DEMANDS = Path(__file__).with_name("demands")
 ANSWERS = {"vllm": "answers-vllm-0.33.0.json", "sglang": "answers-sglang-0.5.23.json"}
 """The newest recorded answers of an engine."""
-
-COMPARISONS = {
-    ">=": operator.ge,
-    "<=": operator.le,
-    "==": operator.eq,
-    ">": operator.gt,
-    "<": operator.lt,
-}
 
 Bounds = Mapping[str, int | str]
 """By side of a rank's product: ``width`` is the side that ranks share, ``hidden`` the other one,
@@ -60,10 +50,9 @@ class Requirement:
     sure: Literal["high", "medium", "low"] = "high"
 
     def is_about(self, facts: Mapping[str, Any]) -> bool:
-        """Whether a product of these facts meets all conditions and no exception."""
-        if not matches_all(facts, self.conditions):
-            return False
-        return not self.exceptions or not matches_all(facts, self.exceptions)
+        """Whether a product of these facts meets all conditions, and not all exceptions."""
+        is_excepted = self.exceptions and matches_all(facts, self.exceptions)
+        return matches_all(facts, self.conditions) and not is_excepted
 
 
 def matches_all(facts: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool:
@@ -73,9 +62,9 @@ def matches_all(facts: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool
 
 @dataclass(frozen=True, eq=False)
 class Engine:
-    """An engine at a version. ``splits`` is tensors or layers; ``experts`` how TP ranks share them;
-    ``fused`` the products that it fuses; ``uneven`` what it deals out although it doesn't
-    divide; it pads a vocabulary to ``vocab_multiple``."""
+    """An engine at a version; the newest that was ``read``. ``splits`` is tensors or layers;
+    ``experts`` how TP ranks share them; ``fused`` the products that it fuses; ``uneven`` what it
+    deals out although it doesn't divide; it pads a vocabulary to ``vocab_multiple``."""
 
     name: str
     version: str
@@ -83,9 +72,9 @@ class Engine:
     splits: str
     experts: str
     fused: frozenset[str]
-    uneven: frozenset[str]
-    vocab_multiple: int
-    requirements: tuple[Requirement, ...]
+    requirements: Sequence[Requirement]
+    uneven: Sequence[str] = ()
+    vocab_multiple: int = 1
 
 
 def matches(fact: Any, condition: Any) -> bool:
@@ -102,9 +91,7 @@ def matches(fact: Any, condition: Any) -> bool:
 
 @cache
 def _is_within(number: str, bounds: str) -> bool:
-    version = plain_version(number)
-    comparisons = re.findall(r"(>=|<=|==|>|<)([\d.]+)", bounds)
-    return all(COMPARISONS[sign](version, Version(bound)) for sign, bound in comparisons)
+    return plain_version(number) in SpecifierSet(bounds)
 
 
 @cache
@@ -114,15 +101,14 @@ def plain_version(text: str) -> Version:
         version = Version(text.lower().strip(" vb+"))
     except InvalidVersion:
         raise ConfigError(f"'{text}' names no version: write one such as 0.32.0") from None
+    # A release candidate sorts below its release, and has the requirements of it all the same.
     return Version(version.base_version)
 
 
 @cache
 def load_engine(name: str, version: str | None = None) -> Engine:
-    """The requirements of an engine's version, by default the newest that was read.
-
-    Raises :class:`ConfigError` for an engine that nobody read.
-    """
+    """The requirements of an engine's version, by default the newest that was read. Raises
+    :class:`ConfigError` for an engine that nobody read."""
     engines = shipped_table(DEMANDS / "engines.toml", dict[str, list[str]])
     plain = name.strip().lower()
     named = [engine for engine, aliases in engines.items() if plain in (engine, *aliases)]
@@ -131,18 +117,10 @@ def load_engine(name: str, version: str | None = None) -> Engine:
     table = shipped_table(DEMANDS / f"{named[0]}.toml", dict[str, Any])
     at = version or table["read"]
     number = str(plain_version(at))
-    rows = [Requirement(**row) for row in table["requirement"]]
-    return Engine(
-        named[0],
-        at,
-        table["read"],
-        splits=table["splits"],
-        experts=table["experts"],
-        fused=frozenset(table["fused"]),
-        uneven=frozenset(table.get("uneven", ())),
-        vocab_multiple=table.get("vocab_multiple", 1),
-        requirements=tuple(row for row in rows if matches(number, row.version)),
-    )
+    rows = [Requirement(**row) for row in table.pop("requirement")]
+    applying = [row for row in rows if matches(number, row.version)]
+    table["fused"] = frozenset(table["fused"])
+    return Engine(**table, version=at, requirements=applying)
 
 
 def required_multiple(engine: str, storage: str = "none", sm: int = 90) -> int:

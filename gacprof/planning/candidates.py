@@ -133,14 +133,14 @@ def _sizes(
         return (int(pins.pop()),)
     sizes: list[int | None] = list(_offered(table, objective, rules, group))
     now = table.verdict(dim, dim.size)
-    padded = table.beside_padded(dim, dim.size, dim.size).of(dim.size) or now
+    beside_padded = table.beside_padded(dim, dim.size, dim.size).of(dim.size) or now
     is_coupled = bool(coupled_dims(table.products.inventory, dim))
     may_stay = largest in sizes or now.verdict == "undecided" or is_coupled
     if may_stay and largest % rules.multiple == 0 and group.is_equal:
         sizes = list(dict.fromkeys([*sizes[:1], largest, *sizes]))
     if not sizes:
         sizes.append(-(-largest // rules.multiple) * rules.multiple)
-    is_known = {now.verdict, padded.verdict} != {"unknown"}
+    is_known = {now.verdict, beside_padded.verdict} != {"unknown"}
     is_pair = len(group.dims) == 1 and table.products.inventory.is_mergeable(dim)
     if is_known and is_pair and objective.name != "gac":
         sizes.append(None)

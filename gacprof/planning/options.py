@@ -243,7 +243,7 @@ def scenarios_of(problem: Problem, dim_class: DimClass) -> list[Scenario]:
         everything = [options_of(problem, part, part.options or [sizes], sizes) for part in parts]
         if not problem.limits and most_value(everything) < best:
             continue  # nothing limits the better one
-        if all(served(problem.table, dim, [sizes[dim.name]], fixed) for dim in hub.dims):
+        if all(well_served(problem.table, dim, [sizes[dim.name]], fixed) for dim in hub.dims):
             pairs = zip(parts, everything, strict=True)
             rows = [row_of(problem, dim_class, part, sizes, row) for part, row in pairs]
             if all(row.sizes for row in rows) and is_worth_it(rows, stored):
@@ -294,14 +294,16 @@ def row_of(problem: Problem, dim_class: DimClass, part: Part, hub_sizes: NewSize
         good = set(sizes)
         for dim, times in zip(group.dims, group.times, strict=True):
             of_dim = [size and size * times for size in sizes]
-            good &= {size and size // times for size in served(problem.table, dim, of_dim, fixed)}
+            good &= {
+                size and size // times for size in well_served(problem.table, dim, of_dim, fixed)
+            }
         if not good - {None}:
             good |= {group.sizes[row.place(part.stored)]}
         places = [i for i in places if group.sizes[i] in good]
     return undominated(row.where(places))
 
 
-def served(
+def well_served(
     table: SizeTable, dim: Dim, choices: Sequence[int | None], sizes: NewSizes
 ) -> set[int | None]:
     """Return the choices for a dim that are not misaligned beside other dims of these ``sizes``
@@ -313,7 +315,7 @@ def served(
     if None in good:
         merged = {**sizes, dim.name: None}
         beside = [(other, sizes.get(other.name, other.size)) for other in coupled]
-        if not all(served(table, other, [size], merged) for other, size in beside):
+        if not all(well_served(table, other, [size], merged) for other, size in beside):
             good.discard(None)
     if numbers and coupled:
         neighbours = padded_neighbours(table.products.inventory, dim, PADDED_TO[-1])

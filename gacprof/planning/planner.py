@@ -123,7 +123,7 @@ def plan(
     sizes, gap = dict(settled), 0.0
     if classes:
         options, sizes_of = flat([scenarios_of(problem, c) for c in classes])
-        _refuse_unreachable(limits, [rest[x] + options.least(i) for i, x in enumerate(limits)])
+        _require_reachable(limits, [rest[x] + options.least(i) for i, x in enumerate(limits)])
         solution = solve_options(options, [limits[name] - rest[name] for name in limits])
         gap = solution.bound - solution.value
         for i in solution.choice:
@@ -146,7 +146,7 @@ MAX_SEARCH, MAX_BUDGET = 1.0, 2.0
 asks for more means percent."""
 
 
-def _refuse_unreachable(limits: Limits, least: Sequence[float]) -> None:
+def _require_reachable(limits: Limits, least: Sequence[float]) -> None:
     """Raise :class:`PlanError` for a limit below the least that sizes on offer take of it."""
     for (name, most), reached in zip(limits.items(), least, strict=True):
         if reached > most * (1 + ROUNDING):
@@ -174,7 +174,7 @@ def _check(table: SizeTable, chosen: Plan) -> None:
     if "latency_us" in chosen.limits:
         time = products.time_us(table.source, inventory.modules, sizes)
         takes["latency_us"] = inf if time is None else time.value
-    _refuse_unreachable(chosen.limits, [takes[name] for name in chosen.limits])
+    _require_reachable(chosen.limits, [takes[name] for name in chosen.limits])
 
 
 def _rest(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from decoders import write_decoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gacprof.check.bench import FEWEST_ROUNDS, bench, compare
+from gacprof.check.bench import FEWEST_ROUNDS, Timing, bench, compare
 from gacprof.check.models import StaticDecode, loaded, random_ids
 from gacprof.core.errors import MeasurementError
 from gacprof.devices.environment import read_environment
@@ -28,13 +29,19 @@ def rounds(seed: int, effect: float, count: int = 40, noise: float = 0.02) -> np
     return np.exp(8 + logs)
 
 
+@cache
+def comparisons(effect: float) -> list[list[Timing]]:
+    """Two models and a replicate of the first, compared once a seed."""
+    return [compare(["a", "b"], "w", rounds(seed, effect)) for seed in SEEDS]
+
+
 def verdicts(effect: float) -> list[str]:
-    return [compare(["a", "b"], "w", rounds(seed, effect))[1].verdict for seed in SEEDS]
+    return [timings[1].verdict for timings in comparisons(effect)]
 
 
 def test_equal_models_are_undecided_and_so_is_the_replicate() -> None:
     assert verdicts(0.0).count("undecided") >= 0.98 * len(SEEDS)
-    replicates = [compare(["a", "b"], "w", rounds(seed, 0.0))[2].verdict for seed in SEEDS]
+    replicates = [timings[2].verdict for timings in comparisons(0.0)]
     assert replicates.count("undecided") >= 0.97 * len(SEEDS)
 
 
@@ -44,8 +51,8 @@ def test_a_difference_beyond_the_noise_is_decided_with_its_sign() -> None:
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
-    ratios = [compare(["a", "b"], "w", rounds(seed, 0.03))[1].ratio for seed in SEEDS]
-    hits = [ratio.low <= np.exp(0.03) <= ratio.high for ratio in ratios]
+    ratios = [timings[1].ratio for timings in comparisons(0.05)]
+    hits = [ratio.low <= np.exp(0.05) <= ratio.high for ratio in ratios]
     assert 0.9 <= np.mean(hits) <= 0.99
 
 

@@ -17,6 +17,7 @@ from gacprof.checkpoint.inventory import Inventory
 from gacprof.cli.app import main
 from gacprof.cli.verbs import writable
 from gacprof.core.sizes import SizeSource
+from gacprof.planning import solver
 
 ASVD = Path(__file__).parents[1] / "fixtures" / "checkpoints" / "asvd_mha_r1"
 
@@ -55,7 +56,10 @@ def test_json_has_null_for_what_is_missing(capsys: pytest.CaptureFixture[str]) -
     assert json.loads(text, parse_constant=pytest.fail)
 
 
-def test_a_solver_prints_nothing_into_json(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_solver_prints_nothing_into_json(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(solver, "SECONDS", 0.5)
     run("plan", str(ASVD), "h100", "--objective", "gac", "--json")
     assert json.loads(capfd.readouterr().out)["schema"] == "gacprof.plan/2"
 

@@ -58,12 +58,13 @@ class NameGroup(TypedDict):
 class NameTables(TypedDict):
     """``names.toml``; its words are explained there."""
 
-    mma_shapes: list[tuple[int, int, int]]
+    mma: dict[str, tuple[int, int, int]]
+    completes: dict[str, list[str]]
     macros: dict[str, str]
     generations: dict[str, str]
     group: list[NameGroup]
     read: dict[str, list[str]]
-    switches: dict[str, str]
+    switches: dict[str, list[str]]
     types: dict[str, str]
     letters: dict[str, str]
 
