@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from gacprof.checkpoint.inventory import Dim, Inventory, NewSizes
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.core.sizes import Interval, SizeSource, SizeVerdict, Use, Verdict
-from gacprof.diagnosing.sizes import SizeTable, better_size, uses_by_axis, window_of
+from gacprof.diagnosing.sizes import SizeTable, better_size, window_of
 from gacprof.diagnosing.source import attention_dtype, kernel_lines, open_source, products_for
 from gacprof.workload.deployment import Tokens
-from gacprof.workload.products import AS_STORED, Products
+from gacprof.workload.products import AS_STORED, Products, side_uses
 
+Axis = Literal["N", "K"]
 FIXED_REACH = 64
 """How far above a fixed size a better one is looked for: alignments, tiles and templates repeat
 within it."""
@@ -79,8 +79,8 @@ def diagnose(
         ),
         latency_us=products.time_us(size_source, inventory.modules),
         better_us=products.time_us(size_source, inventory.modules, targets),
-        kernels=kernel_lines(inventory, size_source, tp, attention_dtype(products)),
-        warnings=inventory.warnings,
+        kernels=kernel_lines(products.sharing, size_source, attention_dtype(products)),
+        warnings=(*inventory.warnings, *products.warnings()),
     )
 
 
@@ -115,37 +115,39 @@ def dim_finding(table: SizeTable, dim: Dim) -> DimFinding:
 def fixed_findings(
     products: Products, source: SizeSource, sizes: NewSizes = AS_STORED
 ) -> list[FixedFinding]:
-    """Misaligned sides of products that no dim feeds, equal ones together; dims have ``sizes``."""
-    places: dict[tuple[Literal["N", "K"], Use], list[str]] = {}
-    for module, *others in products.together(products.inventory.modules):
-        for i, gemm in enumerate(products.gemms(module, sizes, others)):
-            dims = products.inventory.fed_by.get(gemm.weight, ())
-            fed = {feed.axis for dim in dims for feed in dim.feeds if feed.weight == gemm.weight}
-            if module.role == "head" and products.tp > 1:
-                fed.add("N")  # engines pad a vocabulary before TP ranks share it
-            whole_uses = uses_by_axis(products, module, gemm, i, len(module.gemms))
-            for axis in whole_uses.keys() - fed:
-                weights = [gemm.weight, *chain.from_iterable(other.weights for other in others)]
-                places.setdefault((axis, whole_uses[axis]), []).extend(weights)
+    """Sides that no dim feeds and that are misaligned on a rank, equal ones together; dims have
+    ``sizes``. A side, or rows, that are not known are not judged."""
+    places: dict[tuple[Axis, int, int, tuple[Use, ...]], list[str]] = {}
+    for product in products.on_device(products.inventory.modules, sizes):
+        weights = [part.weight for part in product.parts or (product,)]
+        if not product.N or not product.K:
+            continue
+        sides: list[tuple[Axis, int, int]] = [("N", product.N, product.K)]
+        sides.append(("K", product.K, product.N))
+        for axis, size, other in sides:
+            if products.is_fed(weights, axis):
+                continue
+            uses = tuple(side_uses(axis, other, product.rows, product.dtype, product.bias))
+            key = (axis, product.stored_length(axis), size, uses)
+            places.setdefault(key, []).extend(weights)
     findings = []
-    for (axis, use), weights in places.items():
-        size = {"N": use.gemm.N, "K": use.gemm.K}[axis]
-        uses = [replace(use, tokens=m, weight=w) for m, w in products.tokens.items()]
-        reach = FIXED_REACH * max(use.N.tp, use.K.tp)
-        now, *larger = source.judge(uses, [size, *source.sizes(uses, size + 1, size + reach)])
+    for (axis, stored, size, uses), weights in places.items():
+        if not uses:
+            continue
+        larger_sizes = source.sizes(uses, size + 1, size + FIXED_REACH)
+        now, *larger = source.judge(uses, [size, *larger_sizes])
         if now.verdict == "misaligned":
             better = better_size(larger, size, source.tolerance)
-            findings.append(FixedFinding(axis, tuple(weights), now, better))
+            findings.append(FixedFinding(axis, tuple(weights), now, better, stored))
     return findings
 
 
 def head_findings(products: Products, source: SizeSource) -> list[FixedFinding]:
     """Attentions whose head_dim is misaligned or may be, with the next safe one."""
     layers: dict[tuple[int, int, int], list[str]] = {}
-    for a in products.inventory.attentions:
-        kv_heads = max(1, a.kv_heads // products.tp)
-        shape = a.head_dim, a.heads // products.tp, kv_heads
-        layers.setdefault(shape, []).append(f"layer {a.layer}")
+    for attention in products.inventory.attentions:
+        shape = attention.head_dim, *products.sharing.heads_on_rank(attention)
+        layers.setdefault(shape, []).append(f"layer {attention.layer}")
     dtype = attention_dtype(products)
     findings = []
     for (head_dim, heads, kv_heads), places in layers.items():
@@ -156,7 +158,7 @@ def head_findings(products: Products, source: SizeSource) -> list[FixedFinding]:
         verdicts = [source.head_dim(size, heads, kv_heads, dtype) for size in larger]
         safe = [verdict for verdict in verdicts if verdict.verdict == "safe"]
         better = better_size(safe, head_dim, source.tolerance)
-        findings.append(FixedFinding("head_dim", tuple(places), now, better))
+        findings.append(FixedFinding("head_dim", tuple(places), now, better, head_dim))
     return findings
 
 
@@ -180,12 +182,17 @@ class DimFinding:
 @dataclass(frozen=True)
 class FixedFinding:
     """A size that only another model would have (a vocabulary, a hidden size, a head_dim), which
-    is misaligned or may be. ``places`` are weights, or layers of an attention."""
+    is misaligned or may be, as ``now`` and ``better`` say of what one rank holds.
+
+    ``places`` are weights, or layers of an attention; ``stored`` is the size in the file (None in
+    older artefacts).
+    """
 
     axis: Literal["N", "K", "head_dim"]
     places: tuple[str, ...]
     now: SizeVerdict
     better: SizeVerdict | None
+    stored: int | None = None
 
 
 @dataclass(frozen=True)

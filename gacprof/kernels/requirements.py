@@ -75,7 +75,7 @@ def matches_all(facts: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool
 class Engine:
     """An engine at a version. ``splits`` is tensors or layers; ``experts`` how TP ranks share them;
     ``fused`` the products that it fuses; ``uneven`` what it deals out although it doesn't
-    divide; it pads a vocabulary to ``vocab_multiple``."""
+    divide."""
 
     name: str
     version: str
@@ -84,8 +84,17 @@ class Engine:
     experts: str
     fused: frozenset[str]
     uneven: frozenset[str]
-    vocab_multiple: int
     requirements: tuple[Requirement, ...]
+
+    @property
+    def vocab_multiple(self) -> int:
+        """What it pads a vocabulary to, whatever the ranks, by its rows about one."""
+        for row in self.requirements:
+            multiple = row.bounds.get("whole")
+            pads = row.outcome == "pads" and row.is_about({"kind": "vocab"})
+            if pads and isinstance(multiple, int):
+                return multiple
+        return 1
 
 
 def matches(fact: Any, condition: Any) -> bool:
@@ -140,7 +149,6 @@ def load_engine(name: str, version: str | None = None) -> Engine:
         experts=table["experts"],
         fused=frozenset(table["fused"]),
         uneven=frozenset(table.get("uneven", ())),
-        vocab_multiple=table.get("vocab_multiple", 1),
         requirements=tuple(row for row in rows if matches(number, row.version)),
     )
 

@@ -10,7 +10,7 @@ from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
-from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes
+from gacprof.checkpoint.inventory import Dim, Feed, Inventory, Module, NewSizes
 from gacprof.checkpoint.layouts.names import parent_of
 from gacprof.checkpoint.storage import PLAIN, Storage
 from gacprof.core.dtypes import DTYPES, compute_dtype, dtype_name
@@ -42,17 +42,20 @@ ALWAYS_FUSED = frozenset({"in_proj", "in_proj_qkvz", "w1/w3"})
 class Product:
     """One matrix product as one device runs it.
 
-    ``parts`` are those of several weights that are multiplied together; ``module`` is the first
-    one's, with ``{}`` for the layer's number. ``N`` and ``K`` are 0 where a config doesn't say
-    them, None where ranks cannot share them evenly; ``whole`` is the length that ``ranks`` ranks
-    share. ``rows`` are rows of x, and how often each number of them runs; none where not known.
+    ``parts`` are those of several weights that are multiplied together; ``weight`` is the first
+    one's tensor, ``module`` its module, with ``{}`` for the layer's number. ``N`` and ``K`` are 0
+    where a config doesn't say them, None where ranks cannot share them evenly; ``whole`` is the
+    stored length of the ``shared_side`` that ``ranks`` ranks share (of N where they share none).
+    ``rows`` are rows of x, and how often each number of them runs; none where not known.
     """
 
+    weight: str
     module: str
     layer: int | None
     role: Role
     N: int | None
     K: int | None
+    shared_side: Literal["N", "K", ""]
     whole: int
     ranks: int
     rows: Mapping[int, float]
@@ -65,6 +68,12 @@ class Product:
     def modules(self) -> tuple[str, ...]:
         """The modules of its parts."""
         return tuple(dict.fromkeys(part.module for part in self.parts or (self,)))
+
+    def stored_length(self, axis: Literal["N", "K"]) -> int:
+        """How long a side is in the file, on all ranks together."""
+        if axis == self.shared_side:
+            return sum(part.whole for part in self.parts or (self,))
+        return (self.N if axis == "N" else self.K) or 0
 
     @property
     def storage(self) -> Storage:
@@ -167,11 +176,13 @@ class Products:
 
     def uses_of(self, dim: Dim, sizes: NewSizes = AS_STORED) -> list[Use]:
         """The dim's part in every product that it feeds, at each number of rows. Other dims have
-        the sizes named, else those stored. Experts whose rows aren't known get all tokens."""
+        the sizes named, else those stored. None where the rows of one product aren't known."""
         uses = []
         size = dim.size
         for module, *others in self.together(self.inventory.modules_of[dim.name]):
-            dtype, rows = self.dtype_of(module), self.rows_of(module) or self.tokens
+            dtype, rows = self.dtype_of(module), self.rows_of(module)
+            if not rows:
+                return []  # the rest of a sum would look like all of it
             gemms = self.gemms(module, {**sizes, dim.name: size}, others)
             longer_gemms = self.gemms(module, {**sizes, dim.name: size + 1}, others)
             for i, (gemm, longer) in enumerate(zip(gemms, longer_gemms, strict=True)):
@@ -198,6 +209,24 @@ class Products:
             return "N"
         return "K" if split == "row" and index == 0 else ""
 
+    def is_fed(self, weights: Iterable[str], axis: Literal["N", "K"]) -> bool:
+        """Whether a dim feeds this side of the product of one of these weights."""
+        for weight in weights:
+            for dim in self.inventory.fed_by.get(weight, ()):
+                if Feed(weight, axis) in dim.feeds:
+                    return True
+        return False
+
+    def warnings(self) -> tuple[str, ...]:
+        """What the config leaves open, so that products are not judged."""
+        modules = (module for module in self.inventory.modules if module.gemms)
+        if all(map(self.rows_of, modules)):
+            return ()
+        return (
+            "experts are not judged and have no times: the config doesn't say how many there are "
+            "and a token goes to (num_experts, num_experts_per_tok)",
+        )
+
     def on_device(self, modules: Sequence[Module], sizes: NewSizes = AS_STORED) -> list[Product]:
         """These modules' products on one device."""
         products: list[Product] = []
@@ -222,11 +251,13 @@ class Products:
                 whole -= self._repeated(module)
             part = self.sharing.local(module, whole)
             yield Product(
+                weight=gemm.weight,
                 module=re.sub(r"\.layers\.\d+\.", ".layers.{}.", module.name),
                 layer=module.layer,
                 role=role_of_module(module),
                 N=part if side == "N" else gemm.N,
                 K=part if side == "K" else gemm.K,
+                shared_side=side,
                 whole=whole,
                 ranks=self.sharing.ranks_of(module),
                 rows=self.rows_of(module),
@@ -275,12 +306,16 @@ def products(
 
 
 def side_uses(
-    axis: Literal["N", "K"], other: int, tokens: Mapping[int, float], dtype: str
+    axis: Literal["N", "K"],
+    other: int,
+    tokens: Mapping[int, float],
+    dtype: str,
+    bias: bool = False,
 ) -> list[Use]:
     """Return uses of a dim that is one side of a product beside a fixed ``other`` one."""
-    gemm, n, k = Gemm("", other, 1), Side(other), Side(0, 1)
+    gemm, n, k = Gemm("", other, 1, bias), Side(other), Side(0, 1)
     if axis == "N":
-        gemm, n, k = Gemm("", 1, other), Side(0, 1), Side(other)
+        gemm, n, k = Gemm("", 1, other, bias), Side(0, 1), Side(other)
     return [Use(gemm, n, k, count, dtype, weight) for count, weight in tokens.items()]
 
 
