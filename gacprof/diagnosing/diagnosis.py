@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from gacprof.checkpoint.inventory import Dim, Inventory, NewSizes
+from gacprof.checkpoint.inventory import Dim, Feed, Inventory, NewSizes
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.core.sizes import Interval, SizeSource, SizeVerdict, Use, Verdict
 from gacprof.diagnosing.sizes import SizeTable, better_size, window_of
 from gacprof.diagnosing.source import attention_dtype, kernel_lines, open_source, products_for
 from gacprof.workload.deployment import Tokens
-from gacprof.workload.products import AS_STORED, Products, side_uses
+from gacprof.workload.products import AS_STORED, Axis, Products, side_uses
 
-Axis = Literal["N", "K"]
 FIXED_REACH = 64
 """How far above a fixed size a better one is looked for: alignments, tiles and templates repeat
 within it."""
@@ -80,7 +80,7 @@ def diagnose(
         latency_us=products.time_us(size_source, inventory.modules),
         better_us=products.time_us(size_source, inventory.modules, targets),
         kernels=kernel_lines(products.sharing, size_source, attention_dtype(products)),
-        warnings=(*inventory.warnings, *products.warnings()),
+        warnings=(*inventory.warnings, *products.warnings),
     )
 
 
@@ -117,25 +117,22 @@ def fixed_findings(
 ) -> list[FixedFinding]:
     """Sides that no dim feeds and that are misaligned on a rank, equal ones together; dims have
     ``sizes``. A side, or rows, that are not known are not judged."""
+    fed = set(chain.from_iterable(dim.feeds for dim in products.inventory.dims))
     places: dict[tuple[Axis, int, int, tuple[Use, ...]], list[str]] = {}
     for product in products.on_device(products.inventory.modules, sizes):
-        weights = [part.weight for part in product.parts or (product,)]
-        if not product.N or not product.K:
+        if not product.N or not product.K or not product.rows:
             continue
         sides: list[tuple[Axis, int, int]] = [("N", product.N, product.K)]
         sides.append(("K", product.K, product.N))
         for axis, size, other in sides:
-            if products.is_fed(weights, axis):
-                continue
-            uses = tuple(side_uses(axis, other, product.rows, product.dtype, product.bias))
-            key = (axis, product.stored_length(axis), size, uses)
-            places.setdefault(key, []).extend(weights)
+            if fed.isdisjoint(Feed(weight, axis) for weight in product.weights):
+                stored = product.whole if axis == product.shared_side else size
+                side = side_uses(axis, other, product.rows, product.dtype, product.bias)
+                place = axis, stored, size, tuple(side)
+                places.setdefault(place, []).extend(product.weights)
     findings = []
     for (axis, stored, size, uses), weights in places.items():
-        if not uses:
-            continue
-        larger_sizes = source.sizes(uses, size + 1, size + FIXED_REACH)
-        now, *larger = source.judge(uses, [size, *larger_sizes])
+        now, *larger = source.judge(uses, [size, *source.sizes(uses, size + 1, size + FIXED_REACH)])
         if now.verdict == "misaligned":
             better = better_size(larger, size, source.tolerance)
             findings.append(FixedFinding(axis, tuple(weights), now, better, stored))

@@ -10,7 +10,7 @@ from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
-from gacprof.checkpoint.inventory import Dim, Feed, Inventory, Module, NewSizes
+from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes
 from gacprof.checkpoint.layouts.names import parent_of
 from gacprof.checkpoint.storage import PLAIN, Storage
 from gacprof.core.dtypes import DTYPES, compute_dtype, dtype_name
@@ -19,6 +19,7 @@ from gacprof.workload.deployment import Deployment
 from gacprof.workload.roles import Role, role_of_module
 from gacprof.workload.sharing import Sharing
 
+Axis = Literal["N", "K"]
 AS_STORED: NewSizes = MappingProxyType({})
 
 if TYPE_CHECKING:  # what diagnosing needs does without numpy
@@ -42,14 +43,14 @@ ALWAYS_FUSED = frozenset({"in_proj", "in_proj_qkvz", "w1/w3"})
 class Product:
     """One matrix product as one device runs it.
 
-    ``parts`` are those of several weights that are multiplied together; ``weight`` is the first
-    one's tensor, ``module`` its module, with ``{}`` for the layer's number. ``N`` and ``K`` are 0
-    where a config doesn't say them, None where ranks cannot share them evenly; ``whole`` is the
-    stored length of the ``shared_side`` that ``ranks`` ranks share (of N where they share none).
-    ``rows`` are rows of x, and how often each number of them runs; none where not known.
+    ``parts`` are those of several ``weights`` that are multiplied together; ``module`` is the first
+    one's, with ``{}`` for the layer's number. ``N`` and ``K`` are 0 where a config doesn't say
+    them, None where ranks cannot share them evenly; ``whole`` is the stored length of the
+    ``shared_side`` that ``ranks`` ranks share. ``rows`` are rows of x, and how often each number
+    of them runs; none where not known.
     """
 
-    weight: str
+    weights: tuple[str, ...]
     module: str
     layer: int | None
     role: Role
@@ -68,12 +69,6 @@ class Product:
     def modules(self) -> tuple[str, ...]:
         """The modules of its parts."""
         return tuple(dict.fromkeys(part.module for part in self.parts or (self,)))
-
-    def stored_length(self, axis: Literal["N", "K"]) -> int:
-        """How long a side is in the file, on all ranks together."""
-        if axis == self.shared_side:
-            return sum(part.whole for part in self.parts or (self,))
-        return (self.N if axis == "N" else self.K) or 0
 
     @property
     def storage(self) -> Storage:
@@ -209,23 +204,13 @@ class Products:
             return "N"
         return "K" if split == "row" and index == 0 else ""
 
-    def is_fed(self, weights: Iterable[str], axis: Literal["N", "K"]) -> bool:
-        """Whether a dim feeds this side of the product of one of these weights."""
-        for weight in weights:
-            for dim in self.inventory.fed_by.get(weight, ()):
-                if Feed(weight, axis) in dim.feeds:
-                    return True
-        return False
-
+    @property
     def warnings(self) -> tuple[str, ...]:
         """What the config leaves open, so that products are not judged."""
-        modules = (module for module in self.inventory.modules if module.gemms)
-        if all(map(self.rows_of, modules)):
+        if all(self.rows_of(module) for module in self.inventory.modules if module.gemms):
             return ()
-        return (
-            "experts are not judged and have no times: the config doesn't say how many there are "
-            "and a token goes to (num_experts, num_experts_per_tok)",
-        )
+        warning = "experts are neither judged nor timed: the config doesn't say how many there are"
+        return (f"{warning} and a token goes to (num_experts, num_experts_per_tok)",)
 
     def on_device(self, modules: Sequence[Module], sizes: NewSizes = AS_STORED) -> list[Product]:
         """These modules' products on one device."""
@@ -237,7 +222,9 @@ class Products:
                 n = None if None in lengths else 0
                 if all(lengths):
                     n = sum(filter(None, lengths))
-                parts = [replace(parts[0], N=n, parts=tuple(parts))]
+                weights = tuple(part.weights[0] for part in parts)
+                whole = sum(part.whole for part in parts)
+                parts = [replace(parts[0], weights=weights, N=n, whole=whole, parts=tuple(parts))]
             products += parts
         return products
 
@@ -251,7 +238,7 @@ class Products:
                 whole -= self._repeated(module)
             part = self.sharing.local(module, whole)
             yield Product(
-                weight=gemm.weight,
+                weights=(gemm.weight,),
                 module=re.sub(r"\.layers\.\d+\.", ".layers.{}.", module.name),
                 layer=module.layer,
                 role=role_of_module(module),
@@ -306,11 +293,7 @@ def products(
 
 
 def side_uses(
-    axis: Literal["N", "K"],
-    other: int,
-    tokens: Mapping[int, float],
-    dtype: str,
-    bias: bool = False,
+    axis: Axis, other: int, tokens: Mapping[int, float], dtype: str, bias: bool = False
 ) -> list[Use]:
     """Return uses of a dim that is one side of a product beside a fixed ``other`` one."""
     gemm, n, k = Gemm("", other, 1, bias), Side(other), Side(0, 1)

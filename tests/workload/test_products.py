@@ -7,6 +7,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ import pytest
 from decoders import write_decoder
 from formula_source import FormulaSource, teeth_of
 from tool_checkpoints import checkpoint
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from gacprof.checkpoint.from_config import ConfigSizes, inventory_of_sizes
-from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.from_config import TABLES, ConfigSizes, inventory_of_sizes
+from gacprof.checkpoint.inventory import Inventory, Module
 from gacprof.checkpoint.scan import inventory_of, scan
 from gacprof.core.errors import ConfigError
 from gacprof.core.sizes import ZERO, Gemm, Interval, SizeVerdict, Use
@@ -52,9 +54,11 @@ def configs() -> list[Mapping[str, Any]]:
 
 @dataclass
 class Recorder:
-    """A source of sizes that knows every time and notes what it was asked."""
+    """A source of sizes that knows every time and notes the products that it was asked about: for
+    their times, and for verdicts on their sides."""
 
     asked: set[Shape] = field(default_factory=set)
+    judged: set[Shape] = field(default_factory=set)
     name: str = "recorder"
     provenance: str = "made up"
     tokens: Sequence[int] = (64,)
@@ -69,6 +73,8 @@ class Recorder:
         return []
 
     def judge(self, uses: Sequence[Use], sizes: Sequence[int]) -> list[SizeVerdict]:
+        for use in uses:
+            self.judged.update(filter(None, map(use.at, sizes)))
         return [SizeVerdict(size, "unknown") for size in sizes]
 
     def head_dim(self, head_dim: int, heads: int, kv_heads: int, dtype: str) -> SizeVerdict:
@@ -94,28 +100,77 @@ def linted(config: Mapping[str, Any], tp: int) -> set[Shape]:
     return shapes
 
 
+def named_by_diagnose(inventory: Inventory, tp: int) -> tuple[set[Shape], bool]:
+    """N and K of every product that diagnose judges, and whether it has times of them all."""
+    recorder = Recorder()
+    diagnosis = diagnose(inventory, recorder, tokens=[64], tp=tp)
+    if diagnosis.latency_us is not None:
+        assert recorder.asked == recorder.judged
+    return recorder.judged, diagnosis.latency_us is not None
+
+
+def swept(inventory: Inventory, tp: int) -> set[Shape]:
+    """N and K of every product that a sweep measures."""
+    suite = suite_for_model(inventory, [64], tp=tp)
+    points = [axis.point(size).dims for axis in suite.axes for size in axis.sizes]
+    return {(dims["N"], dims["K"]) for dims in points if "N" in dims}
+
+
+def vocabularies(inventory: Inventory) -> list[Module]:
+    """The embedding and the head: lint judges them by the number of rows alone."""
+    return [module for module in inventory.modules if module.role in ("embedding", "head")]
+
+
 @pytest.mark.parametrize("tp", [1, 2, 8])
 @pytest.mark.parametrize("config", configs(), ids=lambda config: str(config.get("model_type")))
 def test_diagnose_sweep_and_lint_name_the_same_products(config: Mapping[str, Any], tp: int) -> None:
     inventory = inventory_of_sizes(ConfigSizes(config))
     try:
-        suite = suite_for_model(inventory, [64], tp=tp)
+        measured = swept(inventory, tp)
     except ConfigError:  # heads that so many ranks cannot share
         assert lint(config, engine="vllm", gpu="h100", tp=tp).outcome != "ok"
         return
-    points = [axis.point(size).dims for axis in suite.axes for size in axis.sizes]
-    swept = {(dims["N"], dims["K"]) for dims in points if "N" in dims}
-    tables = {
-        (-(-module.out_features // tp), module.in_features)
-        for module in inventory.modules
-        if module.role in ("embedding", "head")
-    }
-    assert swept - tables == linted(config, tp) - tables
-    recorder = Recorder()
-    diagnosis = diagnose(inventory, recorder, tokens=[64], tp=tp)
-    assert (diagnosis.latency_us is None) == (recorder.asked == set())
-    if recorder.asked:
-        assert recorder.asked == swept
+    tables = {(-(-m.out_features // tp), m.in_features) for m in vocabularies(inventory)}
+    assert measured - tables == linted(config, tp) - tables
+    assert named_by_diagnose(inventory, tp)[0] == measured
+
+
+UNKNOWN_SIZES = {
+    "mamba": "families.toml has no sizes of Mamba-1",
+    "falcon_mamba": "as mamba",
+    "hunyuan_v1_moe": "transformers' default says no width of its one expert",
+    "deepseek_v2": "transformers' default says no number of experts that a token goes to",
+    "dots1": "as deepseek_v2",
+}
+"""Types whose products diagnose cannot time as a whole, with why."""
+NO_KV_HEADS = {"pixtral", "nemotron"}
+"""Types whose defaults say no heads of keys and values, which a sweep refuses."""
+
+
+def default_configs() -> dict[str, Mapping[str, Any]]:
+    """transformers' own configs of the types in families.toml, by type: they state all sizes."""
+    listed = chain.from_iterable(row["types"] for row in TABLES["families"].values())
+    types = [name for name in dict.fromkeys(listed) if name in CONFIG_MAPPING]
+    return {name: CONFIG_MAPPING[name]().to_dict() for name in types if name not in NO_KV_HEADS}
+
+
+@pytest.mark.parametrize("tp", [1, 2, 8])
+def test_diagnose_sweep_and_lint_name_all_products_of_whole_configs(tp: int) -> None:
+    whole = []
+    for model_type, config in default_configs().items():
+        inventory = inventory_of_sizes(ConfigSizes(config))
+        try:
+            measured = swept(inventory, tp)
+        except ConfigError:  # heads that so many ranks cannot share
+            continue
+        judged, is_whole = named_by_diagnose(inventory, tp)
+        assert judged == measured, model_type
+        assert is_whole != (model_type in UNKNOWN_SIZES), model_type
+        if is_whole:
+            tables = {(-(-m.out_features // tp), m.in_features) for m in vocabularies(inventory)}
+            assert measured - tables == linted(config, tp) - tables, model_type
+            whole.append(model_type)
+    assert len(whole) >= 75
 
 
 def shapes_of(inventory: Inventory, **ranks: Any) -> dict[str, Shape]:
