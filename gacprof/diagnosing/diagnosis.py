@@ -74,6 +74,7 @@ def diagnose(
         parameters=inventory.parameters,
         dims=findings,
         fixed=(
+            # beside padded dims: an odd one would hide what the fixed side costs
             *fixed_findings(products, size_source, padded),
             *head_findings(products, size_source),
         ),
@@ -150,7 +151,7 @@ def head_findings(products: Products, source: SizeSource) -> list[FixedFinding]:
     for (head_dim, heads, kv_heads), places in layers.items():
         now = source.head_dim(head_dim, heads, kv_heads, dtype)
         if now.verdict in ("safe", "unknown"):
-            continue
+            continue  # few are odd: the larger ones are asked for those alone
         larger = range(head_dim + 1, head_dim + FIXED_REACH + 1)
         verdicts = [source.head_dim(size, heads, kv_heads, dtype) for size in larger]
         safe = [verdict for verdict in verdicts if verdict.verdict == "safe"]
@@ -179,11 +180,8 @@ class DimFinding:
 @dataclass(frozen=True)
 class FixedFinding:
     """A size that only another model would have (a vocabulary, a hidden size, a head_dim), which
-    is misaligned or may be, as ``now`` and ``better`` say of what one rank holds.
-
-    ``places`` are weights, or layers of an attention; ``stored`` is the size in the file (None in
-    older artefacts).
-    """
+    is misaligned or may be. ``places`` are weights, or layers of an attention. ``now`` and
+    ``better`` are of what one rank holds, ``stored`` is the size in the file (None: not noted)."""
 
     axis: Literal["N", "K", "head_dim"]
     places: tuple[str, ...]

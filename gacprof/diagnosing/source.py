@@ -80,7 +80,7 @@ def kernel_lines(sharing: Sharing, source: SizeSource, dtype: str) -> tuple[str,
     lines = [f"Kernels {table.provenance}:"]
     shapes = dict.fromkeys((a.head_dim, *sharing.heads_on_rank(a)) for a in inventory.attentions)
     for head_dim, heads, kv_heads in shapes:
-        gqa = heads != kv_heads
+        gqa = heads != kv_heads  # on one rank: repeated heads may leave one of each
         prefill = table.sdpa(head_dim, dtype, causal=True, gqa=gqa)
         decode = table.sdpa(head_dim, dtype, q_len=1, gqa=gqa)
         answers = f"{prefill}; decode: {decode}" if prefill and decode else NOT_ASKED

@@ -123,8 +123,9 @@ class Products:
         groups: dict[object, list[Module]] = {}
         for i, module in enumerate(modules):
             fused = role_of_module(module).fused
+            # factor pairs run alone: each has an inner product of its own
             is_fused = len(module.gemms) == 1 and fused in self.fused
-            key = (parent_of(module.name), fused) if is_fused else i
+            key = (parent_of(module.name), fused) if is_fused else i  # i: by itself
             groups.setdefault(key, []).append(module)
         return list(groups.values())
 
@@ -179,6 +180,7 @@ class Products:
             if not rows:
                 return []  # the rest of a sum would look like all of it
             gemms = self.gemms(module, {**sizes, dim.name: size}, others)
+            # lengths are linear in the size: from two sizes follows how often a side has it
             longer_gemms = self.gemms(module, {**sizes, dim.name: size + 1}, others)
             for i, (gemm, longer) in enumerate(zip(gemms, longer_gemms, strict=True)):
                 n_tp, k_tp = self.shares(module, i, len(gemms))
@@ -200,7 +202,7 @@ class Products:
         split = role_of_module(module).split
         if module.kind == "grouped" and count > 1:
             return ""
-        if split == "column" and index == count - 1:
+        if split == "column" and index == count - 1:  # the outer factor: ranks stay whole
             return "N"
         return "K" if split == "row" and index == 0 else ""
 
@@ -219,7 +221,7 @@ class Products:
             parts = list(chain.from_iterable(self._products(module, sizes) for module in group))
             if len(group) > 1:
                 lengths = [part.N for part in parts]
-                n = None if None in lengths else 0
+                n = None if None in lengths else 0  # a part that is not known makes none known
                 if all(lengths):
                     n = sum(filter(None, lengths))
                 weights = tuple(part.weights[0] for part in parts)
@@ -246,7 +248,7 @@ class Products:
                 K=part if side == "K" else gemm.K,
                 shared_side=side,
                 whole=whole,
-                ranks=self.sharing.ranks_of(module),
+                ranks=self.sharing.ranks_of(module, role_of_module(module).counted),
                 rows=self.rows_of(module),
                 dtype=self.dtype_of(module),
                 bias=gemm.bias,
@@ -257,6 +259,7 @@ class Products:
         self, source: SizeSource, modules: Sequence[Module], sizes: NewSizes = AS_STORED
     ) -> Interval | None:
         """The time of the workload in these modules on one device; None where not known."""
+        # layers repeat: a source is asked once for equal products
         counts: Counter[tuple[Gemm, str, tuple[tuple[int, float], ...]]] = Counter()
         for product in self.on_device(modules, sizes):
             if not product.N or not product.K:
@@ -339,10 +342,9 @@ def plain_dtype(inventory: Inventory) -> str:
 
 def coupled_dims(inventory: Inventory, dim: Dim) -> list[Dim]:
     """Return the other dims of the products that a dim feeds."""
-    weights = dict.fromkeys(feed.weight for feed in dim.feeds)
     dims: dict[str, Dim] = {}
-    for weight in weights:
-        dims |= {other.name: other for other in inventory.fed_by.get(weight, ())}
+    for feed in dim.feeds:
+        dims |= {other.name: other for other in inventory.fed_by[feed.weight]}
     dims.pop(dim.name, None)
     return list(dims.values())
 

@@ -70,14 +70,9 @@ class Sharing:
         tp = self.ranks["tp"]
         return -(-attention.heads // tp), max(1, -(-attention.kv_heads // tp))
 
-    def ranks_of(self, module: Module) -> int:
-        """The ranks among which no two hold the same of a module's weight."""
-        role = role_of_module(module)
-        return self._ranks(role, role.counted, self.count(role.counted, module))
-
-    def _ranks(self, role: Role, name: str, count: int) -> int:
-        """The ranks among which no two hold the same of the ``count`` heads of this name."""
-        ranks = self.ranks[role.shared_by]
+    def ranks_of(self, module: Module, name: str) -> int:
+        """The ranks among which no two hold the same of a module's heads of this name."""
+        ranks, count = self.ranks[role_of_module(module).shared_by], self.count(name, module)
         is_repeated = name == "kv_heads" and count and ranks % count == 0
         if is_repeated or (name, count) == ("mamba_groups", 1):
             return min(ranks, count)
@@ -86,7 +81,7 @@ class Sharing:
     def local(self, module: Module, length: int) -> int | None:
         """What one rank holds of the side that ranks share; None where they cannot share it."""
         role = role_of_module(module)
-        if role.kind == "vocab":  # padded, and dealt out
+        if role.kind == "vocab":  # padded, then cut: a row of it is no head
             padded = -(-length // self.vocab_multiple) * self.vocab_multiple
             return -(-padded // self.ranks[role.shared_by])
         repeated = self._repeated(role, module)
@@ -110,11 +105,10 @@ class Sharing:
 
     def _stretch(self, role: Role, counted: str, module: Module, length: int) -> int | None:
         """What one rank holds of a stretch of heads of one name."""
-        count = self.count(counted, module)
-        ranks = self._ranks(role, counted, count)
-        if count and counted in self.uneven:
+        count, ranks = self.count(counted, module), self.ranks_of(module, counted)
+        if count and counted in self.uneven:  # the fullest rank's: the slowest one sets the time
             return -(-count // ranks) * (length // count)
-        if length % ranks == 0 and count % ranks == 0:
+        if length % ranks == 0 and count % ranks == 0:  # a head is never cut, even where N divides
             return length // ranks
         if not counted and "widths" in self.uneven:
             return -(-length // ranks)
@@ -136,12 +130,12 @@ class Sharing:
             return {}
         gemm, stored = module.gemms[-1], 1  # how many experts the module stands for
         info = self.inventory.tensors.get(gemm.weight)
-        if info is None:
+        if info is None:  # of a config alone: one module stands for all experts of a layer
             stored = experts
         elif len(module.gemms) == 1:
             stored = max(1, info.numel // max(1, gemm.N * gemm.K))
         share = min(1.0, chosen / experts)
-        rows: dict[int, float] = {}
+        rows: dict[int, float] = {}  # two token counts may round to one length
         for tokens, weight in self.deployment.tokens.items():
             chance = 1 - (1 - share) ** tokens
             length = max(1, round(tokens * share / chance))
@@ -155,7 +149,7 @@ class Sharing:
             role = role_of_module(module)
             for name in filter(None, (role.counted, role.repeated)):
                 count = self.count(name, module)
-                if count % self._ranks(role, name, count):
+                if count % self.ranks_of(module, name):
                     raise ConfigError(
                         f"{self.ranks['tp']} TP ranks cannot share the {count} {name} of "
                         f"{module.name}: choose a tp that divides them"
