@@ -9,13 +9,13 @@ from itertools import chain
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from gacprof.checkpoint.inventory import Dim, Inventory, NewSizes
+from gacprof.checkpoint.inventory import Dim, Feed, Inventory, NewSizes
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.core.sizes import Interval, SizeSource, SizeVerdict, Use, Verdict
-from gacprof.diagnosing.sizes import SizeTable, better_size, uses_by_axis, window_of
+from gacprof.diagnosing.sizes import SizeTable, better_size, window_of
 from gacprof.diagnosing.source import attention_dtype, kernel_lines, open_source, products_for
 from gacprof.workload.deployment import Tokens
-from gacprof.workload.products import AS_STORED, Products
+from gacprof.workload.products import AS_STORED, Axis, Products, side_uses
 
 FIXED_REACH = 64
 """How far above a fixed size a better one is looked for: alignments, tiles and templates repeat
@@ -74,13 +74,14 @@ def diagnose(
         parameters=inventory.parameters,
         dims=findings,
         fixed=(
+            # beside padded dims: an odd one would hide what the fixed side costs
             *fixed_findings(products, size_source, padded),
             *head_findings(products, size_source),
         ),
         latency_us=products.time_us(size_source, inventory.modules),
         better_us=products.time_us(size_source, inventory.modules, targets),
-        kernels=kernel_lines(inventory, size_source, tp, attention_dtype(products)),
-        warnings=inventory.warnings,
+        kernels=kernel_lines(products.sharing, size_source, attention_dtype(products)),
+        warnings=(*inventory.warnings, *products.warnings),
     )
 
 
@@ -115,49 +116,49 @@ def dim_finding(table: SizeTable, dim: Dim) -> DimFinding:
 def fixed_findings(
     products: Products, source: SizeSource, sizes: NewSizes = AS_STORED
 ) -> list[FixedFinding]:
-    """Misaligned sides of products that no dim feeds, equal ones together; dims have ``sizes``."""
-    places: dict[tuple[Literal["N", "K"], Use], list[str]] = {}
-    for module, *others in products.together(products.inventory.modules):
-        for i, gemm in enumerate(products.gemms(module, sizes, others)):
-            dims = products.inventory.fed_by.get(gemm.weight, ())
-            fed = {feed.axis for dim in dims for feed in dim.feeds if feed.weight == gemm.weight}
-            if module.role == "head" and products.tp > 1:
-                fed.add("N")  # engines pad a vocabulary before TP ranks share it
-            whole_uses = uses_by_axis(products, module, gemm, i, len(module.gemms))
-            for axis in whole_uses.keys() - fed:
-                weights = [gemm.weight, *chain.from_iterable(other.weights for other in others)]
-                places.setdefault((axis, whole_uses[axis]), []).extend(weights)
+    """Sides that no dim feeds and that are misaligned on a rank, equal ones together; dims have
+    ``sizes``. A side, or rows, that are not known are not judged."""
+    fed = set(chain.from_iterable(dim.feeds for dim in products.inventory.dims))
+    places: dict[tuple[Axis, int, int, tuple[Use, ...]], list[str]] = {}
+    for product in products.on_device(products.inventory.modules, sizes):
+        if not product.N or not product.K or not product.rows:
+            continue
+        sides: list[tuple[Axis, int, int]] = [("N", product.N, product.K)]
+        sides.append(("K", product.K, product.N))
+        for axis, size, other in sides:
+            if fed.isdisjoint(Feed(weight, axis) for weight in product.weights):
+                stored = product.whole if axis == product.shared_side else size
+                side = side_uses(axis, other, product.rows, product.dtype, product.bias)
+                place = axis, stored, size, tuple(side)
+                places.setdefault(place, []).extend(product.weights)
     findings = []
-    for (axis, use), weights in places.items():
-        size = {"N": use.gemm.N, "K": use.gemm.K}[axis]
-        uses = [replace(use, tokens=m, weight=w) for m, w in products.tokens.items()]
-        reach = FIXED_REACH * max(use.N.tp, use.K.tp)
-        verdicts = source.judge(uses, [size, *source.sizes(uses, size + 1, size + reach)])
+    for (axis, stored, size, uses), weights in places.items():
+        larger = source.sizes(uses, size + 1, size + FIXED_REACH)
+        verdicts = source.judge(uses, [size, *larger])
         now = verdicts[0]
         if now.verdict == "misaligned":
             better = better_size(verdicts, size, source.tolerance)
-            findings.append(FixedFinding(axis, tuple(weights), now, better))
+            findings.append(FixedFinding(axis, tuple(weights), now, better, stored))
     return findings
 
 
 def head_findings(products: Products, source: SizeSource) -> list[FixedFinding]:
     """Attentions whose head_dim is misaligned or may be, with the next safe one."""
     layers: dict[tuple[int, int, int], list[str]] = {}
-    for a in products.inventory.attentions:
-        kv_heads = max(1, a.kv_heads // products.tp)
-        shape = a.head_dim, a.heads // products.tp, kv_heads
-        layers.setdefault(shape, []).append(f"layer {a.layer}")
+    for attention in products.inventory.attentions:
+        shape = attention.head_dim, *products.sharing.heads_on_rank(attention)
+        layers.setdefault(shape, []).append(f"layer {attention.layer}")
     dtype = attention_dtype(products)
     findings = []
     for (head_dim, heads, kv_heads), places in layers.items():
         now = source.head_dim(head_dim, heads, kv_heads, dtype)
         if now.verdict in ("safe", "unknown"):
-            continue
+            continue  # few are odd: the larger ones are asked for those alone
         larger = range(head_dim + 1, head_dim + FIXED_REACH + 1)
         verdicts = [source.head_dim(size, heads, kv_heads, dtype) for size in larger]
         safe = [verdict for verdict in verdicts if verdict.verdict == "safe"]
         better = better_size(safe, head_dim, source.tolerance)
-        findings.append(FixedFinding("head_dim", tuple(places), now, better))
+        findings.append(FixedFinding("head_dim", tuple(places), now, better, head_dim))
     return findings
 
 
@@ -181,12 +182,14 @@ class DimFinding:
 @dataclass(frozen=True)
 class FixedFinding:
     """A size that only another model would have (a vocabulary, a hidden size, a head_dim), which
-    is misaligned or may be. ``places`` are weights, or layers of an attention."""
+    is misaligned or may be. ``places`` are weights, or layers of an attention. ``now`` and
+    ``better`` are of what one rank holds, ``stored`` is the size in the file (None: not noted)."""
 
     axis: Literal["N", "K", "head_dim"]
     places: tuple[str, ...]
     now: SizeVerdict
     better: SizeVerdict | None
+    stored: int | None = None
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,7 @@ def explain(
     low, high = size, window_of(size)[1]
     if dim == "head_dim":
         shape = heads, kv_heads or heads, used_dtype
+        # each size: a kernel may have a template for one head_dim alone
         verdicts = [size_source.head_dim(x, *shape) for x in range(low, high + 1)]
     else:
         uses = []
@@ -84,6 +85,7 @@ def explain(
     slower = None
     if better is not None and now.latency_us is not None and better.latency_us is not None:
         first, second = now.latency_us, better.latency_us
+        # bounds of a quotient: the lower end is least over most
         slower = Interval(
             first.low / second.high - 1, first.value / second.value - 1, first.high / second.low - 1
         )

@@ -10,6 +10,7 @@ from gacprof.core.errors import MapError
 from gacprof.core.sizes import SizeSource
 from gacprof.workload.deployment import Tokens, workload
 from gacprof.workload.products import Products, plain_dtype
+from gacprof.workload.sharing import Sharing
 
 ATTENTION_DTYPES = ("float32", "bfloat16", "float16")
 """What PyTorch's attention and norms are computed in, also beside 8-bit products."""
@@ -66,7 +67,7 @@ def attention_dtype(products: Products) -> str:
     return next(dtype for dtype in types if dtype in ATTENTION_DTYPES)
 
 
-def kernel_lines(inventory: Inventory, source: SizeSource, tp: int, dtype: str) -> tuple[str, ...]:
+def kernel_lines(sharing: Sharing, source: SizeSource, dtype: str) -> tuple[str, ...]:
     """Lines on the kernels of attention and norms as PyTorch dispatched them on a source's GPU;
     none for a map, and for a GPU and release that were not recorded."""
     from gacprof.kernels.dispatch import load_table
@@ -75,10 +76,11 @@ def kernel_lines(inventory: Inventory, source: SizeSource, tp: int, dtype: str) 
     table = load_table(source.name, source.torch) if isinstance(source, Rules) else None
     if table is None:
         return ()
+    inventory = sharing.inventory
     lines = [f"Kernels {table.provenance}:"]
-    shapes = dict.fromkeys((a.head_dim, a.heads // tp, a.kv_heads) for a in inventory.attentions)
+    shapes = dict.fromkeys((a.head_dim, *sharing.heads_on_rank(a)) for a in inventory.attentions)
     for head_dim, heads, kv_heads in shapes:
-        gqa = heads != max(1, kv_heads // tp)
+        gqa = heads != kv_heads  # on one rank: repeated heads may leave one of each
         prefill = table.sdpa(head_dim, dtype, causal=True, gqa=gqa)
         decode = table.sdpa(head_dim, dtype, q_len=1, gqa=gqa)
         answers = f"{prefill}; decode: {decode}" if prefill and decode else NOT_ASKED

@@ -64,7 +64,7 @@ def matches_all(facts: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool
 class Engine:
     """An engine at a version; the newest that was ``read``. ``splits`` is tensors or layers;
     ``experts`` how TP ranks share them; ``fused`` the products that it fuses; ``uneven`` what it
-    deals out although it doesn't divide; it pads a vocabulary to ``vocab_multiple``."""
+    deals out although it doesn't divide."""
 
     name: str
     version: str
@@ -74,7 +74,16 @@ class Engine:
     fused: frozenset[str]
     requirements: Sequence[Requirement]
     uneven: Sequence[str] = ()
-    vocab_multiple: int = 1
+
+    @property
+    def vocab_multiple(self) -> int:
+        """What it pads a vocabulary to, whatever the ranks, by its rows about one."""
+        for row in self.requirements:
+            multiple = row.bounds.get("whole")
+            pads = row.outcome == "pads" and row.is_about({"kind": "vocab"})
+            if pads and isinstance(multiple, int):
+                return multiple
+        return 1
 
 
 def matches(fact: Any, condition: Any) -> bool:

@@ -17,6 +17,7 @@ from gacprof.lint.remedies import find_remedies
 from gacprof.lint.report import LintReport, verdicts_of
 from gacprof.lint.report import sarif as sarif_log
 from gacprof.workload.products import plain_dtype, side_uses
+from gacprof.workload.sharing import Sharing
 
 LIBRARY_DTYPES = {"fp8_tensor": "float8_e4m3", "fp8_channel": "float8_e4m3", "int8_w8a8": "int8"}
 """Formats whose products are the libraries', besides plain weights: blocks, packed words and
@@ -103,7 +104,7 @@ def lint(
         remedies=tuple(find_remedies(deployment, judgements)),
         missing=tuple(sorted(set(sizes.missing))),
         warnings=() if sizes.is_known_type else (warning,),
-        kernels=kernel_lines(inventory, rules, tp, plain) if rules else (),
+        kernels=kernel_lines(Sharing(inventory, deployment), rules, plain) if rules else (),
         engine_says=engine_says,
     )
     if sarif is not None:

@@ -83,6 +83,7 @@ def _subject(product: Product, deployment: ConfigDeployment, suffix: str) -> Ran
     if parts and role.kind == "expert":
         name, key, n, whole, parts = role.fused, "expert_gate_up", parts[0].N, parts[0].whole, ()
     elif parts:
+        # a row on `whole` speaks of the part that ranks cannot share, as its engine does
         uneven = [part for part in parts if part.whole > 0 == part.N]
         name = role.fused
         key = name.removesuffix("_qkvz")

@@ -100,6 +100,8 @@ def diagnosis_section(diagnosis: Diagnosis) -> Section:
         rows.append((finding.dim.name, *verdict_cells(finding.now), action, finding.now.reason))
     for fixed in diagnosis.fixed:
         name = f"{fixed.axis} of {first_of(fixed.places)}"
+        if fixed.stored not in (None, fixed.now.size):
+            name += f" (one rank's part of {fixed.stored})"
         action = f"{fixed.better.size} is {fixed.better.verdict}" if fixed.better else "keep"
         rows.append((name, *verdict_cells(fixed.now), action, fixed.now.reason))
     remarks = total_text("Products as they are", diagnosis.latency_us)

@@ -50,7 +50,7 @@ class Deployment:
         tp, ep, dp = self.tp, self.ep, self.dp
         ranks = {"tp": tp, "experts": max(1, tp // ep), "shared": tp, "expert_parallel": ep}
         if self.engine is not None and self.engine.experts == "whole under EP":
-            if ep == 1:
+            if ep == 1:  # data-parallel ranks cut the experts, too, which they otherwise repeat
                 ranks["experts"] = tp * dp
             else:
                 ranks |= {"experts": 1, "shared": 1 if dp > 1 else tp, "expert_parallel": tp * dp}

@@ -19,6 +19,7 @@ from gacprof.workload.deployment import Deployment
 from gacprof.workload.roles import Role, role_of_module
 from gacprof.workload.sharing import Sharing
 
+Axis = Literal["N", "K"]
 AS_STORED: NewSizes = MappingProxyType({})
 
 if TYPE_CHECKING:  # what diagnosing needs does without numpy
@@ -42,17 +43,20 @@ ALWAYS_FUSED = frozenset({"in_proj", "in_proj_qkvz", "w1/w3"})
 class Product:
     """One matrix product as one device runs it.
 
-    ``parts`` are those of several weights that are multiplied together; ``module`` is the first
+    ``parts`` are those of several ``weights`` that are multiplied together; ``module`` is the first
     one's, with ``{}`` for the layer's number. ``N`` and ``K`` are 0 where a config doesn't say
-    them, None where ranks cannot share them evenly; ``whole`` is the length that ``ranks`` ranks
-    share. ``rows`` are rows of x, and how often each number of them runs; none where not known.
+    them, None where ranks cannot share them evenly; ``whole`` is the stored length of the
+    ``shared_side`` that ``ranks`` ranks share. ``rows`` are rows of x, and how often each number
+    of them runs; none where not known.
     """
 
+    weights: tuple[str, ...]
     module: str
     layer: int | None
     role: Role
     N: int | None
     K: int | None
+    shared_side: Literal["N", "K", ""]
     whole: int
     ranks: int
     rows: Mapping[int, float]
@@ -119,8 +123,9 @@ class Products:
         groups: dict[object, list[Module]] = {}
         for i, module in enumerate(modules):
             fused = role_of_module(module).fused
+            # factor pairs run alone: each has an inner product of its own
             is_fused = len(module.gemms) == 1 and fused in self.fused
-            key = (parent_of(module.name), fused) if is_fused else i
+            key = (parent_of(module.name), fused) if is_fused else i  # i: by itself
             groups.setdefault(key, []).append(module)
         return list(groups.values())
 
@@ -167,12 +172,15 @@ class Products:
 
     def uses_of(self, dim: Dim, sizes: NewSizes = AS_STORED) -> list[Use]:
         """The dim's part in every product that it feeds, at each number of rows. Other dims have
-        the sizes named, else those stored. Experts whose rows aren't known get all tokens."""
+        the sizes named, else those stored. None where the rows of one product aren't known."""
         uses = []
         size = dim.size
         for module, *others in self.together(self.inventory.modules_of[dim.name]):
-            dtype, rows = self.dtype_of(module), self.rows_of(module) or self.tokens
+            dtype, rows = self.dtype_of(module), self.rows_of(module)
+            if not rows:
+                return []  # the rest of a sum would look like all of it
             gemms = self.gemms(module, {**sizes, dim.name: size}, others)
+            # lengths are linear in the size: from two sizes follows how often a side has it
             longer_gemms = self.gemms(module, {**sizes, dim.name: size + 1}, others)
             for i, (gemm, longer) in enumerate(zip(gemms, longer_gemms, strict=True)):
                 n_tp, k_tp = self.shares(module, i, len(gemms))
@@ -194,9 +202,17 @@ class Products:
         split = role_of_module(module).split
         if module.kind == "grouped" and count > 1:
             return ""
-        if split == "column" and index == count - 1:
+        if split == "column" and index == count - 1:  # the outer factor: ranks stay whole
             return "N"
         return "K" if split == "row" and index == 0 else ""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the config leaves open, so that products are not judged."""
+        if all(self.rows_of(module) for module in self.inventory.modules if module.gemms):
+            return ()
+        warning = "experts are neither judged nor timed: the config doesn't say how many there are"
+        return (f"{warning} and a token goes to (num_experts, num_experts_per_tok)",)
 
     def on_device(self, modules: Sequence[Module], sizes: NewSizes = AS_STORED) -> list[Product]:
         """These modules' products on one device."""
@@ -205,10 +221,12 @@ class Products:
             parts = list(chain.from_iterable(self._products(module, sizes) for module in group))
             if len(group) > 1:
                 lengths = [part.N for part in parts]
-                n = None if None in lengths else 0
+                n = None if None in lengths else 0  # a part that is not known makes none known
                 if all(lengths):
                     n = sum(filter(None, lengths))
-                parts = [replace(parts[0], N=n, parts=tuple(parts))]
+                weights = tuple(part.weights[0] for part in parts)
+                whole = sum(part.whole for part in parts)
+                parts = [replace(parts[0], weights=weights, N=n, whole=whole, parts=tuple(parts))]
             products += parts
         return products
 
@@ -222,13 +240,15 @@ class Products:
                 whole -= self._repeated(module)
             part = self.sharing.local(module, whole)
             yield Product(
+                weights=(gemm.weight,),
                 module=re.sub(r"\.layers\.\d+\.", ".layers.{}.", module.name),
                 layer=module.layer,
                 role=role_of_module(module),
                 N=part if side == "N" else gemm.N,
                 K=part if side == "K" else gemm.K,
+                shared_side=side,
                 whole=whole,
-                ranks=self.sharing.ranks_of(module),
+                ranks=self.sharing.ranks_of(module, role_of_module(module).counted),
                 rows=self.rows_of(module),
                 dtype=self.dtype_of(module),
                 bias=gemm.bias,
@@ -239,6 +259,7 @@ class Products:
         self, source: SizeSource, modules: Sequence[Module], sizes: NewSizes = AS_STORED
     ) -> Interval | None:
         """The time of the workload in these modules on one device; None where not known."""
+        # layers repeat: a source is asked once for equal products
         counts: Counter[tuple[Gemm, str, tuple[tuple[int, float], ...]]] = Counter()
         for product in self.on_device(modules, sizes):
             if not product.N or not product.K:
@@ -275,12 +296,12 @@ def products(
 
 
 def side_uses(
-    axis: Literal["N", "K"], other: int, tokens: Mapping[int, float], dtype: str
+    axis: Axis, other: int, tokens: Mapping[int, float], dtype: str, bias: bool = False
 ) -> list[Use]:
     """Return uses of a dim that is one side of a product beside a fixed ``other`` one."""
-    gemm, n, k = Gemm("", other, 1), Side(other), Side(0, 1)
+    gemm, n, k = Gemm("", other, 1, bias), Side(other), Side(0, 1)
     if axis == "N":
-        gemm, n, k = Gemm("", 1, other), Side(0, 1), Side(other)
+        gemm, n, k = Gemm("", 1, other, bias), Side(0, 1), Side(other)
     return [Use(gemm, n, k, count, dtype, weight) for count, weight in tokens.items()]
 
 
@@ -321,10 +342,9 @@ def plain_dtype(inventory: Inventory) -> str:
 
 def coupled_dims(inventory: Inventory, dim: Dim) -> list[Dim]:
     """Return the other dims of the products that a dim feeds."""
-    weights = dict.fromkeys(feed.weight for feed in dim.feeds)
     dims: dict[str, Dim] = {}
-    for weight in weights:
-        dims |= {other.name: other for other in inventory.fed_by.get(weight, ())}
+    for feed in dim.feeds:
+        dims |= {other.name: other for other in inventory.fed_by[feed.weight]}
     dims.pop(dim.name, None)
     return list(dims.values())
 

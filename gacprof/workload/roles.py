@@ -24,6 +24,7 @@ class Role:
     kind: Literal["dense", "expert", "vocab", "Mamba-1"] = "dense"
     counted: str = ""
     repeated: str = ""
+    stretches: int = 1
 
     @cached_property
     def part(self) -> Literal["dense", "expert", "shared"]:
@@ -41,7 +42,7 @@ class Role:
 
 
 ROLES_FILE = Path(__file__).parent / "roles.toml"
-Rows = dict[str, dict[str, str]]
+Rows = dict[str, dict[str, str | int]]
 ROLES = {
     key: Role(**{"key": key, "name": key, **row})  # type: ignore[arg-type]
     for key, row in shipped_table(ROLES_FILE, Rows).items()

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from gacprof.checkpoint.from_config import ConfigSizes
-from gacprof.checkpoint.inventory import Inventory, Module
+from gacprof.checkpoint.inventory import AttentionHeads, Inventory, Module
+from gacprof.checkpoint.layouts.names import tower_of
 from gacprof.checkpoint.storage import Storage, storage_of_config
 from gacprof.core.errors import ConfigError
 from gacprof.workload.deployment import Deployment
@@ -31,7 +32,9 @@ class Sharing:
         engine = deployment.engine
         self.uneven = engine.uneven if engine else frozenset()
         self.vocab_multiple = engine.vocab_multiple if engine else 1
-        self._attentions = {a.layer: a for a in inventory.attentions}
+        self._attentions: dict[int | None, set[AttentionHeads]] = defaultdict(set)
+        for attention in inventory.attentions:
+            self._attentions[attention.layer].add(attention)
         try:
             self.storage = deployment.storage or storage_of_config(inventory.config)
         except ConfigError:
@@ -45,21 +48,31 @@ class Sharing:
         except ConfigError:
             return defaultdict(int)
 
-    def count(self, name: str, layer: int | None) -> int:
+    def attention_of(self, module: Module) -> AttentionHeads:
+        """The heads of a module's own layer. Outside of layers, and where towers number their
+        layers alike, those that the config states of the text; of other towers 0, not known."""
+        found = self._attentions.get(module.layer, set())
+        if len(found) == 1:
+            return next(iter(found))
+        if tower_of(module.name):
+            return AttentionHeads(0, 0, 0, 0)
+        sizes = (self.stated[name] for name in ("heads", "kv_heads", "head_dim"))
+        return AttentionHeads(0, *sizes)
+
+    def count(self, name: str, module: Module) -> int:
         """How many heads or groups of this name there are; 0 where that isn't known."""
-        attention = self._attentions.get(layer or 0)
-        if attention is not None and name in ("heads", "kv_heads"):
-            return attention.heads if name == "heads" else attention.kv_heads
+        if name in ("heads", "kv_heads"):
+            return int(vars(self.attention_of(module))[name])
         return self.stated[name]
 
-    def ranks_of(self, module: Module) -> int:
-        """The ranks among which no two hold the same of a module's weight."""
-        role = role_of_module(module)
-        return self._ranks(role, role.counted, self.count(role.counted, module.layer))
+    def heads_on_rank(self, attention: AttentionHeads) -> tuple[int, int]:
+        """The query heads, and those of keys and values, that the fullest rank has."""
+        tp = self.ranks["tp"]
+        return -(-attention.heads // tp), max(1, -(-attention.kv_heads // tp))
 
-    def _ranks(self, role: Role, name: str, count: int) -> int:
-        """The ranks among which no two hold the same of the ``count`` heads of this name."""
-        ranks = self.ranks[role.shared_by]
+    def ranks_of(self, module: Module, name: str) -> int:
+        """The ranks among which no two hold the same of a module's heads of this name."""
+        ranks, count = self.ranks[role_of_module(module).shared_by], self.count(name, module)
         is_repeated = name == "kv_heads" and count and ranks % count == 0
         if is_repeated or (name, count) == ("mamba_groups", 1):
             return min(ranks, count)
@@ -68,32 +81,34 @@ class Sharing:
     def local(self, module: Module, length: int) -> int | None:
         """What one rank holds of the side that ranks share; None where they cannot share it."""
         role = role_of_module(module)
-        if role.kind == "vocab":  # padded, and dealt out
+        if role.kind == "vocab":  # padded, then cut: a row of it is no head
             padded = -(-length // self.vocab_multiple) * self.vocab_multiple
             return -(-padded // self.ranks[role.shared_by])
-        repeated = self._repeated(role, module.layer)
+        repeated = self._repeated(role, module)
         if not 0 < repeated < length:
-            return self._stretch(role, role.counted, module.layer, length)
-        first = self._stretch(role, role.counted, module.layer, length - repeated)
-        last = self._stretch(role, role.repeated, module.layer, repeated)
+            # engines cut gate and up apart: odd halves are refused where their sum divides
+            one, rest = divmod(length, role.stretches)
+            part = None if rest else self._stretch(role, role.counted, module, one)
+            return None if part is None else part * role.stretches
+        first = self._stretch(role, role.counted, module, length - repeated)
+        last = self._stretch(role, role.repeated, module, repeated)
         return None if first is None or last is None else first + last
 
-    def _repeated(self, role: Role, layer: int | None) -> int:
+    def _repeated(self, role: Role, module: Module) -> int:
         """The length of keys and values behind q, or of B and C behind z and x, in one weight."""
-        attention = self._attentions.get(layer or 0)
-        if role.repeated == "kv_heads" and attention is not None:
+        if role.repeated == "kv_heads":
+            attention = self.attention_of(module)
             return 2 * attention.kv_heads * attention.head_dim
         if role.repeated == "mamba_groups":
             return 2 * self.stated["mamba_groups"] * self.stated["mamba_state"]
         return 0
 
-    def _stretch(self, role: Role, counted: str, layer: int | None, length: int) -> int | None:
+    def _stretch(self, role: Role, counted: str, module: Module, length: int) -> int | None:
         """What one rank holds of a stretch of heads of one name."""
-        count = self.count(counted, layer)
-        ranks = self._ranks(role, counted, count)
-        if count and counted in self.uneven:
+        count, ranks = self.count(counted, module), self.ranks_of(module, counted)
+        if count and counted in self.uneven:  # the fullest rank's: the slowest one sets the time
             return -(-count // ranks) * (length // count)
-        if length % ranks == 0 and count % ranks == 0:
+        if length % ranks == 0 and count % ranks == 0:  # a head is never cut, even where N divides
             return length // ranks
         if not counted and "widths" in self.uneven:
             return -(-length // ranks)
@@ -115,12 +130,12 @@ class Sharing:
             return {}
         gemm, stored = module.gemms[-1], 1  # how many experts the module stands for
         info = self.inventory.tensors.get(gemm.weight)
-        if info is None:
+        if info is None:  # of a config alone: one module stands for all experts of a layer
             stored = experts
         elif len(module.gemms) == 1:
             stored = max(1, info.numel // max(1, gemm.N * gemm.K))
         share = min(1.0, chosen / experts)
-        rows: dict[int, float] = {}
+        rows: dict[int, float] = {}  # two token counts may round to one length
         for tokens, weight in self.deployment.tokens.items():
             chance = 1 - (1 - share) ** tokens
             length = max(1, round(tokens * share / chance))
@@ -133,8 +148,8 @@ class Sharing:
         for module in self.inventory.modules:
             role = role_of_module(module)
             for name in filter(None, (role.counted, role.repeated)):
-                count = self.count(name, module.layer)
-                if count % self._ranks(role, name, count):
+                count = self.count(name, module)
+                if count % self.ranks_of(module, name):
                     raise ConfigError(
                         f"{self.ranks['tp']} TP ranks cannot share the {count} {name} of "
                         f"{module.name}: choose a tp that divides them"

@@ -138,5 +138,4 @@ class EngineTable(TypedDict):
     experts: str
     fused: list[str]
     uneven: NotRequired[list[str]]
-    vocab_multiple: NotRequired[int]
     requirement: list[RequirementRow]

@@ -7,6 +7,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ import pytest
 from decoders import write_decoder
 from formula_source import FormulaSource, teeth_of
 from tool_checkpoints import checkpoint
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from gacprof.checkpoint.from_config import ConfigSizes, inventory_of_sizes
-from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.from_config import TABLES, ConfigSizes, inventory_of_sizes
+from gacprof.checkpoint.inventory import Inventory, Module
 from gacprof.checkpoint.scan import inventory_of, scan
 from gacprof.core.errors import ConfigError
 from gacprof.core.sizes import ZERO, Gemm, Interval, SizeVerdict, Use
@@ -52,9 +54,11 @@ def configs() -> list[Mapping[str, Any]]:
 
 @dataclass
 class Recorder:
-    """A source of sizes that knows every time and notes what it was asked."""
+    """A source of sizes that knows every time and notes the products that it was asked about: for
+    their times, and for verdicts on their sides."""
 
     asked: set[Shape] = field(default_factory=set)
+    judged: set[Shape] = field(default_factory=set)
     name: str = "recorder"
     provenance: str = "made up"
     tokens: Sequence[int] = (64,)
@@ -69,6 +73,8 @@ class Recorder:
         return []
 
     def judge(self, uses: Sequence[Use], sizes: Sequence[int]) -> list[SizeVerdict]:
+        for use in uses:
+            self.judged.update(filter(None, map(use.at, sizes)))
         return [SizeVerdict(size, "unknown") for size in sizes]
 
     def head_dim(self, head_dim: int, heads: int, kv_heads: int, dtype: str) -> SizeVerdict:
@@ -94,28 +100,77 @@ def linted(config: Mapping[str, Any], tp: int) -> set[Shape]:
     return shapes
 
 
+def named_by_diagnose(inventory: Inventory, tp: int) -> tuple[set[Shape], bool]:
+    """N and K of every product that diagnose judges, and whether it has times of them all."""
+    recorder = Recorder()
+    diagnosis = diagnose(inventory, recorder, tokens=[64], tp=tp)
+    if diagnosis.latency_us is not None:
+        assert recorder.asked == recorder.judged
+    return recorder.judged, diagnosis.latency_us is not None
+
+
+def swept(inventory: Inventory, tp: int) -> set[Shape]:
+    """N and K of every product that a sweep measures."""
+    suite = suite_for_model(inventory, [64], tp=tp)
+    points = [axis.point(size).dims for axis in suite.axes for size in axis.sizes]
+    return {(dims["N"], dims["K"]) for dims in points if "N" in dims}
+
+
+def vocabularies(inventory: Inventory) -> list[Module]:
+    """The embedding and the head: lint judges them by the number of rows alone."""
+    return [module for module in inventory.modules if module.role in ("embedding", "head")]
+
+
 @pytest.mark.parametrize("tp", [1, 2, 8])
 @pytest.mark.parametrize("config", configs(), ids=lambda config: str(config.get("model_type")))
 def test_diagnose_sweep_and_lint_name_the_same_products(config: Mapping[str, Any], tp: int) -> None:
     inventory = inventory_of_sizes(ConfigSizes(config))
     try:
-        suite = suite_for_model(inventory, [64], tp=tp)
+        measured = swept(inventory, tp)
     except ConfigError:  # heads that so many ranks cannot share
         assert lint(config, engine="vllm", gpu="h100", tp=tp).outcome != "ok"
         return
-    points = [axis.point(size).dims for axis in suite.axes for size in axis.sizes]
-    swept = {(dims["N"], dims["K"]) for dims in points if "N" in dims}
-    tables = {
-        (-(-module.out_features // tp), module.in_features)
-        for module in inventory.modules
-        if module.role in ("embedding", "head")
-    }
-    assert swept - tables == linted(config, tp) - tables
-    recorder = Recorder()
-    diagnosis = diagnose(inventory, recorder, tokens=[64], tp=tp)
-    assert (diagnosis.latency_us is None) == (recorder.asked == set())
-    if recorder.asked:
-        assert recorder.asked == swept
+    tables = {(-(-m.out_features // tp), m.in_features) for m in vocabularies(inventory)}
+    assert measured - tables == linted(config, tp) - tables
+    assert named_by_diagnose(inventory, tp)[0] == measured
+
+
+UNKNOWN_SIZES = {
+    "mamba": "families.toml has no sizes of Mamba-1",
+    "falcon_mamba": "as mamba",
+    "hunyuan_v1_moe": "transformers' default says no width of its one expert",
+    "deepseek_v2": "transformers' default says no number of experts that a token goes to",
+    "dots1": "as deepseek_v2",
+}
+"""Types whose products diagnose cannot time as a whole, with why."""
+NO_KV_HEADS = {"pixtral", "nemotron"}
+"""Types whose defaults say no heads of keys and values, which a sweep refuses."""
+
+
+def default_configs() -> dict[str, Mapping[str, Any]]:
+    """transformers' own configs of the types in families.toml, by type: they state all sizes."""
+    listed = chain.from_iterable(row["types"] for row in TABLES["families"].values())
+    types = [name for name in dict.fromkeys(listed) if name in CONFIG_MAPPING]
+    return {name: CONFIG_MAPPING[name]().to_dict() for name in types if name not in NO_KV_HEADS}
+
+
+@pytest.mark.parametrize("tp", [1, 2, 8])
+def test_diagnose_sweep_and_lint_name_all_products_of_whole_configs(tp: int) -> None:
+    whole = []
+    for model_type, config in default_configs().items():
+        inventory = inventory_of_sizes(ConfigSizes(config))
+        try:
+            measured = swept(inventory, tp)
+        except ConfigError:  # heads that so many ranks cannot share
+            continue
+        judged, is_whole = named_by_diagnose(inventory, tp)
+        assert judged == measured, model_type
+        assert is_whole != (model_type in UNKNOWN_SIZES), model_type
+        if is_whole:
+            tables = {(-(-m.out_features // tp), m.in_features) for m in vocabularies(inventory)}
+            assert measured - tables == linted(config, tp) - tables, model_type
+            whole.append(model_type)
+    assert len(whole) >= 75
 
 
 def shapes_of(inventory: Inventory, **ranks: Any) -> dict[str, Shape]:
@@ -147,6 +202,79 @@ def test_keys_and_values_are_repeated_in_one_weight_with_q(tmp_path: Path) -> No
     inventory = scan(checkpoint(tmp_path, shapes, config))
     assert shapes_of(inventory, tp=2)["qkv"] == (6 * 16, 128)
     assert shapes_of(inventory, tp=8)["qkv"] == (3 * 16, 128)
+
+
+@pytest.mark.parametrize("tp, on_rank", [(1, 296), (2, 164)])
+def test_a_finding_says_what_the_file_and_what_a_rank_has(
+    tmp_path: Path, tp: int, on_rank: int
+) -> None:
+    """B and C of 16 states are on both ranks: 296 rows are 164 on each, and never 328."""
+    shapes = {f"{LAYER}.mixer.in_proj.weight": (2 * 128 + 2 * 16 + 8, 64)}
+    config = {"model_type": "nemotron_h", "mamba_num_heads": 8, "mamba_head_dim": 16}
+    config |= {"n_groups": 1, "ssm_state_size": 16, "hidden_size": 64}
+    inventory = scan(checkpoint(tmp_path, shapes, config))
+    diagnosis = diagnose(inventory, FormulaSource(teeth_of(16)), tp=tp)
+    (finding,) = (finding for finding in diagnosis.fixed if finding.axis == "N")
+    assert (finding.stored, finding.now.size) == (296, on_rank)
+    assert finding.better is not None and finding.better.size == -(-on_rank // 16) * 16
+
+
+def test_a_head_is_judged_as_a_rank_holds_it(tmp_path: Path) -> None:
+    """1008 rows divide by 16, and the 252 of each of four ranks do not."""
+    inventory = scan(checkpoint(tmp_path, {"lm_head.weight": (1008, 64)}))
+    source = FormulaSource(teeth_of(16))
+    assert diagnose(inventory, source).fixed == ()
+    (finding,) = diagnose(inventory, source, tp=4).fixed
+    assert (finding.stored, finding.now.size) == (1008, 252)
+    assert finding.better is not None and finding.better.size == 256
+
+
+@pytest.mark.parametrize("tp, on_rank", [(2, 48), (4, None)])
+def test_ranks_share_each_half_of_gate_and_up(tmp_path: Path, tp: int, on_rank: int | None) -> None:
+    """Two of 4 ranks would hold an end of gate and a start of up: 96 rows are two times 48, which
+    2 ranks share; of 2 times 42 only the sum divides by 4."""
+    width = 48 if on_rank else 42
+    stored = {
+        f"{LAYER}.mlp.gate_up_proj.weight": (2 * width, 64),
+        f"{LAYER}.mlp.down_proj.weight": (64, width),
+    }
+    inventory = scan(checkpoint(tmp_path / "one", stored))
+    apart = scan(checkpoint(tmp_path / "two", gated(f"{LAYER}.mlp", width)))
+    served = Deployment(tp=tp)
+    (one, *_) = products(inventory, served)
+    assert one.role.key == "gate_up" and on_rank == one.N
+    halves = [product.N for product in products(apart, served) if product.role.key != "down"]
+    assert halves == [on_rank and on_rank // 2] * 2
+
+
+def test_heads_are_those_of_the_modules_own_tower(tmp_path: Path) -> None:
+    """The text has 2 heads of keys and values, which 4 ranks repeat; the images' has 8."""
+    text, images = "model.layers.0.self_attn", "vision_tower.encoder.layers.0.self_attn"
+    shapes = {f"{text}.{name}_proj.weight": (128, 128) for name in "qo"}
+    shapes |= {f"{text}.{name}_proj.weight": (32, 128) for name in "kv"}
+    shapes |= {f"{images}.{name}_proj.weight": (64, 64) for name in "qkv"}
+    heads = {"num_attention_heads": 8, "num_key_value_heads": 2, "hidden_size": 128}
+    vision = {"num_attention_heads": 8, "hidden_size": 64}
+    config = {"model_type": "llava", "text_config": heads, "vision_config": vision}
+    inventory = scan(checkpoint(tmp_path, shapes, config))
+    assert len(inventory.attentions) == 2
+    lengths = {p.module: p.N for p in products(inventory, Deployment(tp=4))}
+    assert lengths["model.layers.{}.self_attn.k_proj"] == 16
+    assert lengths["vision_tower.encoder.layers.{}.self_attn.k_proj"] == 16
+    assert lengths["model.layers.{}.self_attn.q_proj"] == 32
+
+
+def test_a_module_outside_of_layers_has_the_heads_that_the_config_states(tmp_path: Path) -> None:
+    """Layer 0 is pruned to 4 heads; a block of its own beside the layers has the config's 8."""
+    pruned, beside = f"{LAYER}.self_attn", "model.midlayer.self_attn"
+    shapes = {f"{pruned}.{name}_proj.weight": (64, 128) for name in "qkv"}
+    shapes |= {f"{beside}.{name}_proj.weight": (128, 128) for name in "qkv"}
+    config = {"num_attention_heads": 8, "hidden_size": 128, "head_dim": 16, "model_type": "llama"}
+    inventory = scan(checkpoint(tmp_path, shapes, config))
+    lengths = {p.module: p.N for p in products(inventory, Deployment(tp=8))}
+    assert lengths["model.midlayer.self_attn.q_proj"] == 16
+    assert lengths["model.layers.{}.self_attn.q_proj"] is None
+    assert lengths["model.layers.{}.self_attn.k_proj"] == 16
 
 
 def test_b_and_c_of_one_group_are_on_every_rank(tmp_path: Path) -> None:
@@ -265,7 +393,11 @@ def test_without_the_number_of_experts_a_token_no_time_is_known(tmp_path: Path) 
     inventory = experts(tmp_path / "experts", config, stacked=False)
     model = Products(inventory, {64: 1.0})
     assert model.time_us(FormulaSource(teeth_of(1)), inventory.modules) is None
-    assert [use.tokens for use in model.uses_of(inventory.dims[0])] == [64, 64]
+    assert model.uses_of(inventory.dims[0]) == []
+    diagnosis = diagnose(inventory, "h100")
+    assert {finding.now.verdict for finding in diagnosis.dims} == {"unknown"}
+    assert diagnosis.fixed == () and diagnosis.latency_us is None
+    assert any("experts" in warning for warning in diagnosis.warnings)
 
 
 def test_an_engine_multiplies_q_k_and_v_as_one(tmp_path: Path) -> None:
