@@ -23,15 +23,11 @@ from gacprof.core.points import Axis, Block, Environment
 from gacprof.core.sizes import TOLERANCE, Interval, SizeVerdict
 from gacprof.kernels.names import attach
 
-MIN_PROCESSES = 2
-"""Of a curve: places in memory move single sizes by some per cent from one process to the next."""
+MIN_PROCESSES = 2  # places in memory move single sizes by some per cent from one to the next
 MULTIPLES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-FEWEST_MULTIPLES = 3
-"""A multiple is judged if at least this many of its multiples were measured."""
-MIN_SAVING = 0.05
-"""The share of time that a larger multiple must save to be worth its fewer sizes (our choice)."""
-FAMILY_LEVEL = 0.003
-"""The chance that noise makes any cliff of a curve, all its edges together."""
+FEWEST_MULTIPLES = 3  # measured, for a multiple to be judged
+MIN_SAVING = 0.05  # share of time that makes a larger multiple worth its fewer sizes (our choice)
+FAMILY_LEVEL = 0.003  # chance that noise makes any cliff of a curve, all its edges together
 ASSUMED_FLOOR = 0.05
 """A jump that is no cliff where errors are not known, as of published data: twice the largest
 wobble of the published A100 GEMM plateaus (2.2 %), a sixth of their smallest cliff."""

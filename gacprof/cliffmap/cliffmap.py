@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from gacprof.core.verdicts import Verdicts
 
 MAP_FILE = "cliffmap.json"
-"""The map in a run's folder."""
 MAPS = Path(__file__).parents[1] / "maps"
-"""The maps that are shipped."""
 
 PREFERRED_FLAGS: Mapping[str, tuple[Flag, ...]] = {
     "cache": ("cold",),

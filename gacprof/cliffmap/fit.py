@@ -25,26 +25,16 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 QUARTILE = 0.25
-POLISHES = 10
-"""Alternations of rows and columns: the steps are below 10⁻³ of the noise by then."""
-FEWEST_CALLS = 4
-"""Below that the error of a size is not known (infinite)."""
-QUARTILE_ERROR = 1.363
-"""Standard error of the lower quartile of n normal values, over σ/√n: √(¼·¾) / φ(Φ⁻¹(¼))."""
-NORMAL_BESIDE = 1.028
-"""Φ⁻¹(0.4) − Φ⁻¹(0.1): the distance of these quantiles of a normal distribution, over σ."""
-STEP_ROUNDING = 1 / sqrt(12)
-"""Standard deviation of what rounding to a step loses, over the step: of a uniform distribution."""
-NOISIER = 2.0
-"""A slot whose own spread is larger than the curve's by this factor keeps its own."""
-CONTENDED = 0.5
-"""Where more of a curve's sizes have too few undisturbed calls, all times are the scheduler's."""
-FLOOR_QUANTILE = 0.95
-"""One pair in twenty of the same thing twice may differ by more than the floor."""
-MAX_DRIFT = 0.25
-"""A level that moves by more within a sweep was not one state of the machine (our choice)."""
-MAX_DISTURBED = 0.1
-"""The share of calls that lost their core or ran throttled, from which a sweep is called busy."""
+POLISHES = 10  # of rows and columns in turn: the steps are below 10⁻³ of the noise by then
+FEWEST_CALLS = 4  # below that the error of a size is not known (infinite)
+QUARTILE_ERROR = 1.363  # of n normal values' lower quartile, over σ/√n: √(¼·¾) / φ(Φ⁻¹(¼))
+NORMAL_BESIDE = 1.028  # Φ⁻¹(0.4) − Φ⁻¹(0.1): the distance of these quantiles, over σ
+STEP_ROUNDING = 1 / sqrt(12)  # standard deviation of rounding to a step: of a uniform distribution
+NOISIER = 2.0  # a slot whose own spread is that much larger than the curve's keeps its own
+CONTENDED = 0.5  # where more sizes have too few undisturbed calls, all times are the scheduler's
+FLOOR_QUANTILE = 0.95  # one pair in twenty of the same thing twice may differ by more
+MAX_DRIFT = 0.25  # a level that moves by more was not one state of the machine (our choice)
+MAX_DISTURBED = 0.1  # share of calls that lost their core or ran throttled in a busy sweep
 
 
 @dataclass(frozen=True)
@@ -56,21 +46,15 @@ class Fit:
     """
 
     sizes: tuple[int, ...]
-    log_us: Floats
-    """Logarithm of each size's latency in µs at the curve's lower quartile."""
-    error: Floats
-    """Standard error of ``log_us`` relative to the curve's other sizes; infinite where unknown."""
+    log_us: Floats  # logarithm of each size's latency in µs at the lower quartile
+    error: Floats  # standard error of log_us against the curve's other sizes; infinite: unknown
     degrees: float
     slot: Floats
     block: Floats
-    residual: Floats
-    """What the effects leave [blocks, slots]; nan for a call that was not made, or disturbed."""
-    processes: Ints
-    """The process of each block."""
-    pairs: tuple[tuple[int, int], ...] = ()
-    """Columns of a size and its replicate."""
-    disturbed: float = 0.0
-    """Share of disturbed calls."""
+    residual: Floats  # [blocks, slots]; nan for a call that was not made, or disturbed
+    processes: Ints  # of each block
+    pairs: tuple[tuple[int, int], ...] = ()  # columns of a size and its replicate
+    disturbed: float = 0.0  # share of calls
 
     @property
     def contended(self) -> bool:

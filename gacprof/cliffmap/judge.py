@@ -18,12 +18,9 @@ from statistics import NormalDist
 
 from gacprof.core.sizes import Cause, Interval, SizeVerdict, Verdict
 
-CHECKS = 8
-"""A sweep judges a curve after 12, 24, 48 … blocks, this often at most."""
-VERDICT_LEVEL = 0.05 / CHECKS
-"""The chance of each bound to be wrong at one check, so that it is 5 % over all checks."""
-INTERVAL_LEVEL = 0.025
-"""On either side of a latency's 95 % interval."""
+CHECKS = 8  # a sweep judges a curve after 12, 24, 48 … blocks, this often at most
+VERDICT_LEVEL = 0.05 / CHECKS  # chance of each bound to be wrong at one check: 5 % over all
+INTERVAL_LEVEL = 0.025  # on either side of a latency's 95 % interval
 
 VECTOR_STEPS = (8, 16, 32)
 """Sizes that the next larger kernel or vector load may ask for: 16 bytes of a 16-bit type, of an

@@ -29,8 +29,7 @@ from gacprof.core.files import read_record, replacing, write_record
 from gacprof.core.points import Axis, Block, Environment, KernelRun
 
 RUN, JOURNAL, PARQUET, POINTS = "run.json", "blocks.jsonl", "blocks.parquet", "points.json"
-LOCK = ".lock"
-"""Empty; locked by the process that writes."""
+LOCK = ".lock"  # empty; locked by the process that writes
 
 
 @dataclass(frozen=True)

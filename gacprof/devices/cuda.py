@@ -36,28 +36,23 @@ from gacprof.devices.nvml import Throttling
 from gacprof.devices.threads import no_collection
 from gacprof.devices.tracing import traced_kernels
 
-L2_FACTOR = 2
-"""L2 caches read between uses of cold weights: fewer reorder results (pytorch/pytorch#192159)."""
-MAX_COLD_SHARE = 0.25
-"""Limit of an axis's cold weights, as a share of all memory."""
+L2_FACTOR = 2  # L2 sizes read between cold uses: fewer reorder results (pytorch/pytorch#192159)
+MAX_COLD_SHARE = 0.25  # of all memory, for an axis's cold weights
 TARGET_US, LONGEST_US, MAX_CALLS = 150.0, 1_000.0, 64
 """Length of a graph's calls together: events step by half a microsecond, a third of a per cent of
 the first. An axis's longest graph takes the second at most, or a single call."""
 HEAVY_INTENSITY = 100.0
 """Operations a byte, about half the ridge of the chips in ``gpus.toml``: they may reach the
 power cap, and what ran before decides the clock. As long a rest follows."""
-PATIENCE = 8
-"""Throttled blocks in a row that are left out; after them the clock is held down for good."""
-BURN_IN_S = 0.5
-"""Work at first, until the clock has climbed."""
+PATIENCE = 8  # throttled blocks in a row left out; then the clock is held down for good
+BURN_IN_S = 0.5  # work at first, until the clock has climbed
 BLOCK_WARM_UP_US, MAX_WARM_UPS = 8_000.0, 64
 """Work of a block's own before it is recorded, and the graphs that it takes at most: between blocks
 an idle GPU's clock falls (seen on an H100: to 345 MHz)."""
 METER_CYCLES = (100_000, 500_000)
 """Of the clock meter's spins: what starts and times them cancels in their difference."""
 EMPTY_LAUNCHES = 21
-DITHER_US = 1.0
-"""Lead-ins differ by up to this much: an event's tick would else round all times alike."""
+DITHER_US = 1.0  # lead-ins differ by up to this, else an event's tick rounds all times alike
 
 
 def set_precision(point: Point) -> None:

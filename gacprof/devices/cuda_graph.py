@@ -17,13 +17,10 @@ from typing import Any
 
 import torch
 
-CYCLES_PER_US = 2_000
-"""SM clocks are around 2 GHz; a slower one only makes sleeps longer."""
-LEAD_IN_US = 5.0
-"""Before the first event: some times what one node of a graph takes to start the next."""
+CYCLES_PER_US = 2_000  # SM clocks are around 2 GHz; a slower one only makes sleeps longer
+LEAD_IN_US = 5.0  # before the first event: some times what a node takes to start the next
 MAX_SLEEP_US, ROUGH_CALLS, WARM_UP_CALLS = 2_000.0, 4, 3
-DIGITS = 4
-"""Decimals of microseconds that are kept: a tenth of a nanosecond, finer than any tick over r."""
+DIGITS = 4  # of microseconds: a tenth of a nanosecond, finer than any tick over r
 
 
 class TimedGraph:

@@ -10,10 +10,8 @@ from typing import Protocol
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Environment, KernelRun, Point
 
-UNKNOWN = -1
-"""Index of no point."""
-UNTRACED = "GACPROF_UNTRACED"
-"""Environment variable of a process that is not to trace: a tracer has crashed one like it."""
+UNKNOWN = -1  # index of no point
+UNTRACED = "GACPROF_UNTRACED"  # environment variable: a tracer has crashed a process like this one
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,7 @@ from gacprof.core.points import Environment
 from gacprof.devices.nvml import driver_version, handle_of, nvml, nvml_facts
 from gacprof.gpus.architectures import architecture_of
 
-VIRTUAL = "GACPROF_VIRTUAL"
-"""Environment variable that names the virtual GPU whose libraries this process has loaded."""
+VIRTUAL = "GACPROF_VIRTUAL"  # environment variable: the virtual GPU whose libraries are loaded
 
 STEERING = ("CUBLAS", "NVIDIA_TF32_OVERRIDE", "TORCH_CUDNN", "TORCH_ALLOW_TF32", "DISABLE_ADDMM")
 """Beginnings of the environment variables by which cuBLAS and PyTorch choose another kernel."""

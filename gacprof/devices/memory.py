@@ -20,18 +20,14 @@ from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Point
 from gacprof.operators.base import Operand
 
-BoundCall = Callable[[], Any]
-"""A call with its operands."""
+BoundCall = Callable[[], Any]  # a call with its operands
 
 PAGE = 4096
 REPLICATE_OFFSET = 9 * PAGE + 1024
 """Bytes: other pages and other cache sets, aligned to 512 bytes as CUDA's allocator does."""
-GROWTH = 2
-"""Factor by which memory grows. Views keep what it grew from: together at most as large again."""
-MAX_SHARE = 0.25
-"""Limit of a call's operands and result, as a share of the device's memory."""
-PATTERN_ELEMENTS = (1 << 16) + 1
-"""More than any kernel's tile, and odd, so that rows of no power of two are all the same."""
+GROWTH = 2  # of memory; views keep what it grew from: together at most as large again
+MAX_SHARE = 0.25  # of the device's memory, for a call's operands and result
+PATTERN_ELEMENTS = (1 << 16) + 1  # over any tile; odd: rows of no power of two are all the same
 VISIBLE_BELOW = 1.28
 """A standard-normal number below it lets a boolean mask show a key: nine of ten."""
 

@@ -14,8 +14,7 @@ NVML_PERF_POLICY_POWER and _THERMAL."""
 FIRST_REASON = {(580, 82): 269, (575, 0): 251}
 """First of three fields, NVML_FI_DEV_CLOCKS_EVENT_REASON_* (software thermal, hardware thermal,
 power brake), from that driver on: renumbered between nvidia-ml-py 13.580.65 and 13.580.82."""
-THROTTLED_SHARE = 0.02
-"""Share of a block's time by which a counter has grown in a throttled block."""
+THROTTLED_SHARE = 0.02  # of a block's time, by which a counter has grown in a throttled block
 
 
 def nvml() -> Any:

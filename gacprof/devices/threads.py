@@ -19,16 +19,11 @@ from statistics import median
 
 import torch
 
-WATCH_S = 0.4
-"""Work enough for the kernel's clock ticks (10 ms) to show which threads compute."""
-PRIORITY = -10
-"""Niceness; a thread of it gets nine times the share of one of 0, the default (sched(7))."""
-SLICE_NS = 3_000_000
-"""For which Linux's scheduler gives a core to another thread (its base slice)."""
-NEGLIGIBLE_WAIT = 0.02
-"""Share of the usual time of a call: any loses a core for a moment now and then."""
-MAX_WATCHED = 8
-"""So many threads' waits are read, at 2 µs each, before and after every call."""
+WATCH_S = 0.4  # work enough for the kernel's clock ticks (10 ms) to show which threads compute
+PRIORITY = -10  # niceness; such a thread gets nine times the share of one of 0 (sched(7))
+SLICE_NS = 3_000_000  # Linux's base slice, for which it gives a core to another thread
+NEGLIGIBLE_WAIT = 0.02  # share of a usual call: any loses a core for a moment now and then
+MAX_WATCHED = 8  # threads whose waits are read, at 2 µs each, before and after every call
 
 
 class ComputeThreads:

@@ -22,12 +22,9 @@ from gacprof.core.points import KernelRun
 from gacprof.devices.device import UNTRACED
 
 LABEL = "gacprof call "
-PREFIX = 256
-"""Kernels of no meaning at the head of a session, for CUPTI 13.0 to lose."""
-ATTEMPTS = 3
-"""Sessions in which a call's kernels may be seen."""
-LAUNCH = re.compile(r"(cuda|cu|hip)(Module)?Launch")
-"""Functions of the runtime and the driver that launch a kernel, which has to be seen then."""
+PREFIX = 256  # kernels of no meaning at the head of a session, for CUPTI 13.0 to lose
+ATTEMPTS = 3  # sessions in which a call's kernels may be seen
+LAUNCH = re.compile(r"(cuda|cu|hip)(Module)?Launch")  # a function whose kernel has to be seen
 HOST_CALL = re.compile(r"(cuda|cu|hip)[A-Z]")
 KINETO_SETTINGS = {
     "KINETO_LOG_LEVEL": "6",

@@ -21,12 +21,9 @@ from gacprof.devices.device import UNKNOWN, UNTRACED, BlockTimes, Session, first
 from gacprof.operators.base import OPERATORS
 from gacprof.operators.own import OwnOperator
 
-START_LIMIT_S = 120.0
-"""For importing torch and opening the device; a first start from a cold disk takes long."""
-CALL_LIMIT_S, POINTS_IN_LIMIT = 60.0, 16
-"""Seconds for each 16 points that are prepared or timed: one of them may have to be compiled."""
-DYING_S = 5.0
-"""For a worker whose pipe has closed to end."""
+START_LIMIT_S = 120.0  # a first import of torch from a cold disk takes long
+CALL_LIMIT_S, POINTS_IN_LIMIT = 60.0, 16  # for each 16 points: one of them may be compiled
+DYING_S = 5.0  # for a worker whose pipe has closed to end
 SURROUNDINGS = {
     "GOMP_SPINCOUNT": "30000",
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "16384",

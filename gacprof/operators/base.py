@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 Role = Literal["input", "weight", "output"]
 
-CACHE: tuple[Flag, ...] = ("warm", "cold")
-"""Values of the flag ``cache``: whether weights are in the cache when a call reads them."""
+CACHE: tuple[Flag, ...] = ("warm", "cold")  # are weights in the cache when a call reads them?
 
 
 @dataclass(frozen=True)
@@ -72,8 +71,7 @@ class Operator(ABC):
         return ""
 
 
-OPERATORS: dict[str, Operator] = {}
-"""All operators by name; importing :mod:`gacprof.operators` fills it."""
+OPERATORS: dict[str, Operator] = {}  # by name; importing gacprof.operators fills it
 
 
 def register(operator: Operator) -> None:

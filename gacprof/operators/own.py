@@ -19,8 +19,7 @@ from gacprof.operators.base import OPERATORS, Operand, Operator, Role, canonical
 if TYPE_CHECKING:
     import torch
 
-Shape = tuple[str | int, ...]
-"""An operand's shape: names of dims, and numbers where a size never changes."""
+Shape = tuple[str | int, ...]  # names of dims, and numbers where a size never changes
 
 
 @dataclass(eq=False, kw_only=True)

@@ -20,21 +20,15 @@ from gacprof.core.points import Axis, Block
 from gacprof.core.sizes import TOLERANCE
 from gacprof.devices.device import Device, Session
 
-PROCESSES = 3
-"""Addresses, caches and clocks differ between processes."""
-MIN_BLOCKS = 12
-"""Before a curve is first judged; then after 24, 48 …"""
-MAX_BLOCKS = 400
-"""Of a curve that stays undecided."""
-FINEST = 0.004
-"""Half the median width of penalties' intervals that ends a curve: a fifth of the tolerance."""
-REPLICATES = 0.25
-"""The share of sizes that have a hidden A/A replicate."""
+PROCESSES = 3  # addresses, caches and clocks differ between processes
+MIN_BLOCKS = 12  # before a curve is first judged; then after 24, 48 …
+MAX_BLOCKS = 400  # of a curve that stays undecided
+FINEST = 0.004  # half the median width of penalties' intervals that ends a curve: tolerance / 5
+REPLICATES = 0.25  # share of sizes that have a hidden A/A replicate
 MIN_REPLICATES = 4
 BLOCK_US = 50_000
 """A block is as long as the machine's state holds; longer ones take turns through the sizes."""
-MIN_CALLS = 12
-"""Of a block, however long they take."""
+MIN_CALLS = 12  # of a block, however long they take
 
 Progress = Callable[[int, int, float], None]
 """Called before each turn with decided curves, all curves, and the share of the budget spent."""

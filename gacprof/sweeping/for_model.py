@@ -20,14 +20,10 @@ from gacprof.workload.products import PADDED_TO, Products, padded_neighbours, pl
 STEPS = {1: 1, 2: 1, 4: 2, 8: 4, 16: 4, 32: 3, 64: 2, 128: 2}
 """Powers of two that a device's vectors and tiles may repeat with, up to a GEMM tile's edge, and
 the number of multiples of each that are measured on either side of a size."""
-STEPS_OF_ALIGNED = {16: 2, 32: 2, 64: 2, 128: 2}
-"""The same of a large dim that is a multiple of 64: its odd neighbours are not worth their time."""
-LARGE = 1024
-"""From here on steps of 16 are below 2 %: fine enough for any budget."""
-SMALLEST_REACH = 16
-"""Multiples of steps up to this are measured whatever the window."""
-BEYOND = 32
-"""Ranks measured beyond the last: it is judged by larger ones."""
+STEPS_OF_ALIGNED = {16: 2, 32: 2, 64: 2, 128: 2}  # odd neighbours are not worth their time
+LARGE = 1024  # from here on steps of 16 are below 2 %: fine enough for any budget
+SMALLEST_REACH = 16  # multiples of steps up to this are measured whatever the window
+BEYOND = 32  # ranks measured above the last, which is judged by larger ones
 
 
 def suite_for_model(

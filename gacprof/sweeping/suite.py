@@ -32,9 +32,7 @@ from gacprof.core.points import MAX_DIM, Axis, Flag
 from gacprof.operators import canonical
 
 SUITES = Path(__file__).parents[1] / "suites"
-"""The suites that are shipped."""
-MAX_POINTS = 1_000_000
-"""Of one suite: at a hundred points a second three hours."""
+MAX_POINTS = 1_000_000  # at a hundred points a second three hours
 
 Size = Annotated[int, Field(gt=0, le=MAX_DIM)]
 

@@ -21,8 +21,7 @@ from gacprof.sweeping.for_model import suite_for_model, suite_for_ranks
 from gacprof.sweeping.preparation import Preparation, preparation
 from gacprof.sweeping.suite import Suite, load_suite
 
-CONDITIONS = ("threads", "cores", "power_limit_w")
-"""Facts of an environment that a resumed sweep has to share, beside the device and its stack."""
+CONDITIONS = ("threads", "cores", "power_limit_w")  # that a resumed sweep has to share
 
 
 @dataclass(frozen=True)
