@@ -3,9 +3,9 @@
 The logarithm of a call's time is taken as *size effect + block effect + disturbance*. What slows
 the machine for the length of a block goes into the block effect; what disturbs single calls only
 adds time. So both effects are lower quartiles of the residuals, found by polishing rows and columns
-in turn (Tukey, *Exploratory Data Analysis*, 1977, ch. 11). ``reports/noise.md`` compares
-estimators. The error is that of a quartile of as many calls, of the differences between processes
-where these are larger, or of the clock's steps: tied times do not average out.
+in turn (Tukey, *Exploratory Data Analysis*, 1977, ch. 11; ``reports/noise.md`` compares
+estimators). The error is that of a quartile of as many calls, or of processes' differences where
+these are larger.
 """
 
 from __future__ import annotations
@@ -39,16 +39,13 @@ MAX_DISTURBED = 0.1  # share of calls that lost their core or ran throttled in a
 
 @dataclass(frozen=True)
 class Fit:
-    """The ascending sizes of an axis with their latencies, and what the fit of the blocks leaves.
-
-    A slot is a size or its A/A replicate; ``slot`` and ``block`` are the effects of each. Of few
-    blocks errors are heavy-tailed: ``degrees`` of freedom, for Student's t, are blocks less one.
-    """
+    """The ascending sizes of an axis with their latencies, and what the fit of the blocks leaves. A
+    slot is a size or its A/A replicate; ``slot`` and ``block`` are the effects of each."""
 
     sizes: tuple[int, ...]
     log_us: Floats  # logarithm of each size's latency in µs at the lower quartile
     error: Floats  # standard error of log_us against the curve's other sizes; infinite: unknown
-    degrees: float
+    degrees: float  # of freedom, for Student's t: blocks less one
     slot: Floats
     block: Floats
     residual: Floats  # [blocks, slots]; nan for a call that was not made, or disturbed
@@ -58,7 +55,7 @@ class Fit:
 
     @property
     def contended(self) -> bool:
-        """Tell if most sizes have hardly any undisturbed calls: no error is known then."""
+        """Whether most sizes have hardly any undisturbed calls."""
         return bool(np.isinf(self.error).all())
 
 
@@ -85,6 +82,7 @@ def fit_blocks(blocks: Sequence[Block]) -> Fit:
     # included: where all times are equal, they are one step.
     steps = np.concatenate([np.diff(np.unique([0.0, *block.times_us])) for block in blocks])
     step_us = np.min(steps[np.isfinite(steps)], initial=np.inf)
+    # Tied times do not average out.
     error = np.maximum(fit.error, STEP_ROUNDING * step_us / np.exp(fit.log_us))
     return replace(fit, error=error, pairs=tuple(pairs), disturbed=disturbed)
 
@@ -120,12 +118,12 @@ def two_way(log_times: Floats) -> tuple[Floats, Floats]:
 
 
 def slot_errors(residual: Floats, processes: Ints) -> Floats:
-    """The standard error of each slot's effect, from the residuals [blocks, slots]. It is the
-    curve's, since few calls may lie close together by chance, but for a slot that is noisier."""
+    """The standard error of each slot's effect, from the residuals [blocks, slots]."""
     counts = np.sum(~np.isnan(residual), axis=0)
     centred = residual - quantile_of_columns(residual, QUARTILE)
     spread = lower_spread(centred.reshape(-1, 1))
     spreads = lower_spread(centred)
+    # The curve's but for a noisier slot: few calls may lie close together by chance.
     within = np.where(spreads > NOISIER * spread, spreads, spread) / np.sqrt(np.maximum(counts, 1))
     numbers = np.unique(processes)
     apart = np.zeros(len(counts))  # what each effect differs by between processes
@@ -142,14 +140,15 @@ def slot_errors(residual: Floats, processes: Ints) -> Floats:
 
 
 def lower_spread(values: Floats) -> Floats:
-    """The standard error of each column's lower quartile, times the root of its number of values:
-    √(¼·¾) over the density there, by the quantiles beside it."""
+    """The standard error of each column's lower quartile, times the root of its values' number."""
+    # √(¼·¾) over the density there, which the quantiles beside it tell.
     beside = quantile_of_columns(values, 0.4) - quantile_of_columns(values, 0.1)
     return QUARTILE_ERROR / NORMAL_BESIDE * beside
 
 
 def quantile_of_columns(values: Floats, q: float) -> Floats:
-    """The quantile of each column, gaps left out; 0 for an empty one. Faster than numpy's."""
+    """The quantile of each column, gaps left out; 0 for an empty one."""
+    # Many times faster than numpy.nanquantile, which goes by single columns.
     ordered = np.sort(values, axis=0)
     counts = np.sum(~np.isnan(ordered), axis=0)
     place = q * np.maximum(counts - 1, 0)

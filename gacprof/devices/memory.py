@@ -23,19 +23,17 @@ from gacprof.operators.base import Operand
 BoundCall = Callable[[], Any]  # a call with its operands
 
 PAGE = 4096
-REPLICATE_OFFSET = 9 * PAGE + 1024
-"""Bytes: other pages and other cache sets, aligned to 512 bytes as CUDA's allocator does."""
+REPLICATE_OFFSET = 9 * PAGE + 1024  # other pages and cache sets, at a multiple of 512 bytes
 GROWTH = 2  # of memory; views keep what it grew from: together at most as large again
 MAX_SHARE = 0.25  # of the device's memory, for a call's operands and result
 PATTERN_ELEMENTS = (1 << 16) + 1  # over any tile; odd: rows of no power of two are all the same
-VISIBLE_BELOW = 1.28
-"""A standard-normal number below it lets a boolean mask show a key: nine of ten."""
+VISIBLE_BELOW = 1.28  # a normal number below it lets a boolean mask show a key: nine of ten
 
 
 @lru_cache(maxsize=64)
 def pattern(dtype: torch.dtype, device: torch.device, seed: int) -> torch.Tensor:
-    """Numbers of an operand, repeated since drawing takes longer than timing: standard normal,
-    since zeros run 13 to 15 % faster on GPUs than data does; all values of int8."""
+    """Draw numbers of an operand: standard normal, and all values of int8."""
+    # Zeros would run 13 to 15 % faster on GPUs than data does.
     draw = torch.Generator().manual_seed(seed)
     if dtype == torch.int8:
         numbers = torch.randint(-128, 128, (PATTERN_ELEMENTS,), generator=draw, dtype=dtype)
@@ -59,6 +57,7 @@ class Arena:
         elements = (nbytes + REPLICATE_OFFSET) // self._dtype.itemsize + 1
         current = self._memory.numel()
         if current < elements:
+            # Repeated, since drawing would take longer than timing.
             repeats = -(-max(elements, GROWTH * current) // PATTERN_ELEMENTS)
             self._memory = pattern(self._dtype, self._device, self._seed).repeat(repeats)
             self._next = 0
@@ -113,12 +112,10 @@ class Arenas:
 
 
 def is_cold(point: Point) -> bool:
-    """Tell whether the point's weights are to be read from memory."""
     return point.flags.get("cache") == "cold"
 
 
 def weight_bytes(point: Point) -> int:
-    """Bytes of the point's weights."""
     operands = operators.get(point.operator).operands(point)
     return sum(operand.nbytes for operand in operands if operand.role == "weight")
 

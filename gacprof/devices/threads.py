@@ -1,8 +1,7 @@
 """One core for each compute thread, and how long each waited for it, while something is timed.
 
 The scheduler may put two threads on one core for seconds: a product of 0.3 ms then takes 8. Without
-binding and the scheduler's account of waits two sweeps agree to 14 to 28 %, with both to 1 %. Where
-the system permits it (root, CAP_SYS_NICE) these threads also come before other programs.
+binding and the scheduler's account of waits two sweeps agree to 14 to 28 %, with both to 1 %.
 """
 
 from __future__ import annotations
@@ -53,8 +52,8 @@ class ComputeThreads:
 
 
 def lost_core(times_us: Sequence[float], waits_us: Sequence[float]) -> list[bool]:
-    """Calls of a block that waited for a core for more than :data:`NEGLIGIBLE_WAIT` of the median
-    call: one limit for all, since which calls count must not depend on their times."""
+    """Tell which calls of a block waited for a core for too long."""
+    # One limit for all, the median call's: which calls count must not depend on their own times.
     limit_us = NEGLIGIBLE_WAIT * median(times_us)
     return [wait_us > limit_us for wait_us in waits_us]
 
@@ -89,10 +88,10 @@ def no_collection() -> Iterator[None]:
 
 
 def _place(thread: int, cores: set[int], *, niceness: int, instead_of: int) -> None:
-    """Bind a thread to cores and change its niceness where that is as expected: what the user set
-    stays. On Linux setpriority(2) takes a thread's id."""
-    with suppress(OSError):  # not permitted, or the thread is gone
+    """Bind a thread to cores and change its niceness, unless the user has set that."""
+    with suppress(OSError):  # not permitted (it takes root or CAP_SYS_NICE), or the thread is gone
         os.sched_setaffinity(thread, cores)
+        # On Linux setpriority(2) takes a thread's id.
         if os.getpriority(os.PRIO_PROCESS, thread) == instead_of:
             os.setpriority(os.PRIO_PROCESS, thread, niceness)
 

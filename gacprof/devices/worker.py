@@ -24,15 +24,12 @@ from gacprof.operators.own import OwnOperator
 START_LIMIT_S = 120.0  # a first import of torch from a cold disk takes long
 CALL_LIMIT_S, POINTS_IN_LIMIT = 60.0, 16  # for each 16 points: one of them may be compiled
 DYING_S = 5.0  # for a worker whose pipe has closed to end
-SURROUNDINGS = {
-    "GOMP_SPINCOUNT": "30000",
-    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "16384",
-    "LRU_CACHE_CAPACITY": "16384",
+SURROUNDINGS = {  # read when torch is loaded
+    "GOMP_SPINCOUNT": "30000",  # 1 ms, longer than the gap between two products; then they sleep
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "16384",  # kernels of all shapes of a sweep
+    "LRU_CACHE_CAPACITY": "16384",  # of PyTorch's layer above oneDNN
     "TORCHINDUCTOR_COMPILE_THREADS": "1",
 }
-"""The worker's environment, read when torch is loaded. GNU OpenMP's threads spin for 1 ms, longer
-than the gap between two products, and then wait asleep. oneDNN and PyTorch's layer above it keep
-the kernels of all shapes of a sweep."""
 
 
 class WorkerLost(Exception):  # noqa: N818 - no error of a user's
@@ -63,7 +60,7 @@ class IsolatedDevice:
 
     def prepare_sessions(self) -> None:
         """Prepare what the worker lacks. A point that it dies on is a failure and the others are
-        tried again. What is no point's fault is the tracer's: names are done without."""
+        tried again."""
         while True:
             stale = [s for s in self._sessions if s.generation != self.generation and s.waiting()]
             if not stale:
@@ -76,6 +73,7 @@ class IsolatedDevice:
                 if not self._traced:  # nothing is left to blame
                     for session in stale:
                         session.fail_all(str(lost))
+                # What is no point's fault is the tracer's: names are done without.
                 self._traced = False
 
     def _request_sessions(self, sessions: Sequence[RemoteSession]) -> None:
@@ -94,7 +92,7 @@ class IsolatedDevice:
             session.generation = self.generation
 
     def request(self, action: str, content: Any, calls: int) -> Any:
-        """The worker's answer to an action of ``calls`` calls. Raises :class:`WorkerLost`."""
+        """Return the worker's answer. Raises :class:`WorkerLost`."""
         self._current.value = UNKNOWN
         with suppress(BrokenPipeError, ConnectionResetError):  # then there is no answer either
             self._pipe.send((action, content))
@@ -148,15 +146,14 @@ class IsolatedDevice:
 
 
 class RemoteSession:
-    """Points prepared in the worker, and in the next one without those that failed. ``sent`` are
-    the indices of those that it has, ``first_place`` that of the first among all it prepared."""
+    """Points prepared in the worker, and in the next one without those that failed."""
 
     def __init__(self, device: IsolatedDevice, number: int, points: Sequence[Point]) -> None:
         self._device, self.number, self.points = device, number, points
         self.failures: dict[int, str] = {}
         self.kernels: dict[int, tuple[KernelRun, ...]] = {}
-        self.sent: list[int] = []
-        self.first_place = 0
+        self.sent: list[int] = []  # indices of the points that the worker has
+        self.first_place = 0  # of these among all that it prepared
         self.generation = -1
 
     def waiting(self) -> list[int]:
@@ -164,7 +161,7 @@ class RemoteSession:
         return [index for index in range(len(self.points)) if index not in self.failures]
 
     def add(self, failures: Mapping[int, str]) -> None:
-        """Keep failures, by the worker's index."""
+        """Add failures by the worker's index."""
         self.failures |= {self.sent[place]: reason for place, reason in failures.items()}
 
     def blame(self, lost: WorkerLost) -> bool:
@@ -177,7 +174,7 @@ class RemoteSession:
 
     def fail_all(self, reason: str) -> None:
         """Make every point of the worker's a failure."""
-        self.add(dict.fromkeys(range(len(self.sent)), reason))
+        self.failures |= dict.fromkeys(self.sent, reason)
 
     def time_block(self, order: Sequence[int]) -> BlockTimes:
         """As :meth:`.Session.time_block`; all nan where the worker is lost."""

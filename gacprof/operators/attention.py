@@ -11,13 +11,12 @@ from gacprof.operators.base import CACHE, Operand, Operator, register
 if TYPE_CHECKING:
     import torch
 
-BACKENDS = {
+BACKENDS = {  # members of torch.nn.attention.SDPBackend
     "flash": "FLASH_ATTENTION",
     "efficient": "EFFICIENT_ATTENTION",
     "math": "MATH",
     "cudnn": "CUDNN_ATTENTION",
 }
-"""Values of the flag ``backend`` as torch.nn.attention.SDPBackend names them."""
 
 
 class Attention(Operator):
@@ -42,10 +41,9 @@ class Attention(Operator):
     dtypes = ("float32", "bfloat16", "float16")
 
     def flops(self, point: Point) -> int:
-        """Both products; a causal mask halves them where the lengths are equal."""
         d = point.dims
         full = 4 * d["batch"] * d["heads"] * d["q_len"] * d["kv_len"] * d["head_dim"]
-        return full // 2 if point.flags["causal"] else full
+        return full // 2 if point.flags["causal"] else full  # exact where the lengths are equal
 
     def result_bytes(self, point: Point) -> int:
         return self.operands(point)[0].nbytes
@@ -75,17 +73,15 @@ class Attention(Operator):
         from torch.nn.functional import scaled_dot_product_attention
 
         transposed = point.flags["layout"] == "bshd"
-        causal = bool(point.flags["causal"])
-        grouped = point.dims["kv_heads"] != point.dims["heads"]
+        options: dict[str, Any] = {
+            "is_causal": point.flags["causal"],
+            "enable_gqa": point.dims["kv_heads"] != point.dims["heads"],
+        }
 
-        def attend(
-            q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None
-        ) -> torch.Tensor:
+        def attend(q: Any, k: Any, v: Any, mask: Any = None) -> torch.Tensor:
             if transposed:
                 q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-            return scaled_dot_product_attention(
-                q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=grouped
-            )
+            return scaled_dot_product_attention(q, k, v, attn_mask=mask, **options)
 
         if point.flags["backend"] == "auto":
             return attend

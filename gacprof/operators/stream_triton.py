@@ -11,9 +11,9 @@ import torch
 import triton
 import triton.language as tl
 
+# Elements that a program handles at once: four 16-byte loads of a 16-bit type for each of 128
+# threads, so that load width, not occupancy, is what varies.
 BLOCK = 1024
-"""Elements that a program handles at once: four 16-byte loads of a 16-bit type for each of 128
-threads, so that load width, not occupancy, is what varies."""
 
 
 def gacprof_row_sum(source, sums, K, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]

@@ -117,9 +117,9 @@ def load_suite(name_or_path: str | Path, kind: str = "cuda") -> Suite:
     if not path.is_file():
         names = ", ".join(shipped)
         raise MeasurementError(f"there is no suite {name_or_path}: name a TOML file or {names}")
+    device = "cpu" if kind == "cpu" else "cuda"
     try:
         table = read_table(path, SuiteTable)
-        device = "cpu" if kind == "cpu" else "cuda"
         sweeps = [sweep for sweep in table.sweep if sweep.device in (None, device)]
         points = sum(sweep.points for sweep in sweeps)
         if not 0 < points <= MAX_POINTS:
