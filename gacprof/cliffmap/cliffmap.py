@@ -78,9 +78,8 @@ class MapWarning:
 
 @dataclass(frozen=True)
 class CliffMap:
-    """The sizes that one device serves well: a :class:`~gacprof.core.sizes.SizeSource`.
-    ``noise_floor`` is the relative difference that a point and its hidden replicate stay within in
-    19 of 20 cases; None without replicates. A map of a virtual GPU holds kernels and no latency."""
+    """The sizes that one device serves well: a :class:`~gacprof.core.sizes.SizeSource`. That of a
+    virtual GPU holds kernels and no latency."""
 
     schema: ClassVar[str] = "gacprof.cliffmap/4"
 
@@ -89,7 +88,7 @@ class CliffMap:
     environment: Environment
     curves: tuple[Curve, ...]
     tolerance: float = TOLERANCE
-    noise_floor: float | None = None
+    noise_floor: float | None = None  # a point and its replicate differ by less in 19 of 20 cases
     warnings: tuple[MapWarning, ...] = ()
 
     def check(self, where: object) -> None:

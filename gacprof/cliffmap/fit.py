@@ -168,8 +168,8 @@ def noise_floor(fits: Sequence[Fit]) -> float | None:
 
 
 def half_differences(fit: Fit) -> list[float]:
-    """Log differences of sizes and their replicates, each side from the other half of the processes
-    (of the blocks, where there is one process), as two sweeps of this length would differ."""
+    """Log differences of sizes and their replicates, as two sweeps of this length would differ."""
+    # Each side is of the other half of the processes; of the blocks, where there is one process.
     groups = fit.processes
     if len(np.unique(groups)) < 2:
         groups = np.arange(len(groups)) % 2

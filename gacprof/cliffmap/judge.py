@@ -29,9 +29,8 @@ CAUSES: Mapping[Verdict, Cause] = {"safe": "", "misaligned": "slower", "undecide
 
 
 def quantile(level: float, degrees: float = inf) -> float:
-    """The number of standard errors that are exceeded with the chance ``level`` on one side:
-    Student's t, the normal distribution's for infinite ``degrees`` of freedom."""
-    if isinf(degrees):
+    """The number of standard errors that are exceeded with the chance ``level`` on one side."""
+    if isinf(degrees):  # Student's t is normal then, and scipy's import is saved
         return NormalDist().inv_cdf(1 - level)
     from scipy.special import stdtrit
 

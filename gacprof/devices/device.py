@@ -1,5 +1,4 @@
-"""The protocol of a device: prepare the points of an axis, then time them in the order asked for.
-A CPU, a CUDA GPU and a worker process that holds one of them are all a :class:`Device`."""
+"""The protocol of a device: prepare the points of axes, then time them in the order asked for."""
 
 from __future__ import annotations
 

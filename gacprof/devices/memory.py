@@ -63,12 +63,11 @@ class Arena:
             self._next = 0
 
     def view(self, operand: Operand, *, moves: bool, replicate: bool) -> torch.Tensor:
-        """The view at the start, or at the replicates' offset. One that ``moves`` is on the pages
-        after the last such, from the start again at the end."""
+        """The view at the start, at the replicates' offset, or behind the last that moved."""
         start = REPLICATE_OFFSET if replicate else 0
         if moves:
             nbytes = -(-operand.nbytes // PAGE) * PAGE
-            if self._next + nbytes > self._memory.nbytes:
+            if self._next + nbytes > self._memory.nbytes:  # from the start again
                 self._next = 0
             start = self._next
             self._next += nbytes

@@ -35,11 +35,11 @@ class ComputeThreads:
                 self._accounts.append(os.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY))
 
     def waits_ns(self) -> list[int]:
-        """Time for which each thread was ready but had no core; without accounts a time slice for
-        each core that the system took from the process."""
+        """Time for which each thread was ready but had no core."""
         with suppress(OSError, ValueError, IndexError):
             if self._accounts:
                 return [int(os.pread(account, 80, 0).split()[1]) for account in self._accounts]
+        # Without accounts: a time slice for each core that the system took from the process.
         return [resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw * SLICE_NS]
 
     def longest_wait_us(self, since_ns: Sequence[int]) -> float:

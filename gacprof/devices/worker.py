@@ -1,5 +1,4 @@
-"""A device in a worker process: a point that kills it or takes too long is a failure, the process
-is replaced, and the other points go on."""
+"""A device in a worker process, which is replaced when a point kills it or takes too long."""
 
 from __future__ import annotations
 
@@ -41,15 +40,14 @@ class WorkerLost(Exception):  # noqa: N818 - no error of a user's
 
 
 class IsolatedDevice:
-    """The device of that name in a worker process; ``generation`` counts workers that have ended.
-    Raises :class:`MeasurementError` where it cannot be opened."""
+    """A device in a worker process. Raises :class:`MeasurementError` where it cannot be opened."""
 
     def __init__(self, name: str, call_limit_s: float = CALL_LIMIT_S) -> None:
         self._name, self._call_limit_s = name, call_limit_s
         self._process: BaseProcess | None = None
         self._sessions: list[RemoteSession] = []
         self._traced = True
-        self.generation = 0
+        self.generation = 0  # workers that have ended
         self._start()
 
     def prepare(self, axes: Sequence[Sequence[Point]]) -> list[RemoteSession]:
@@ -59,8 +57,7 @@ class IsolatedDevice:
         return self._sessions[first:]
 
     def prepare_sessions(self) -> None:
-        """Prepare what the worker lacks. A point that it dies on is a failure and the others are
-        tried again."""
+        """Prepare what the worker lacks; without a point that it dies on the others anew."""
         while True:
             stale = [s for s in self._sessions if s.generation != self.generation and s.waiting()]
             if not stale:
@@ -72,7 +69,7 @@ class IsolatedDevice:
                     continue
                 if not self._traced:  # nothing is left to blame
                     for session in stale:
-                        session.fail_all(str(lost))
+                        session.failures |= dict.fromkeys(session.sent, str(lost))
                 # What is no point's fault is the tracer's: names are done without.
                 self._traced = False
 
@@ -157,7 +154,6 @@ class RemoteSession:
         self.generation = -1
 
     def waiting(self) -> list[int]:
-        """Indices of the points that can still be prepared."""
         return [index for index in range(len(self.points)) if index not in self.failures]
 
     def add(self, failures: Mapping[int, str]) -> None:
@@ -172,10 +168,6 @@ class RemoteSession:
         self.add({place: str(lost)})
         return True
 
-    def fail_all(self, reason: str) -> None:
-        """Make every point of the worker's a failure."""
-        self.failures |= dict.fromkeys(self.sent, reason)
-
     def time_block(self, order: Sequence[int]) -> BlockTimes:
         """As :meth:`.Session.time_block`; all nan where the worker is lost."""
         self._device.prepare_sessions()
@@ -188,7 +180,7 @@ class RemoteSession:
             block, failures = self._device.request("time", content, len(places))
         except WorkerLost as lost:
             if not self.blame(lost):
-                self.fail_all(str(lost))
+                self.failures |= dict.fromkeys(self.sent, str(lost))
             return nothing
         self.add(failures)
         times_us = [math.nan] * len(order)

@@ -22,10 +22,8 @@ BACKENDS = {  # members of torch.nn.attention.SDPBackend
 class Attention(Operator):
     """Attention of ``heads`` query heads over ``kv_heads`` heads of keys and values.
 
-    ``mask`` decides the backend: with an explicit one FlashAttention is out, and a head_dim that is
-    no multiple of 8 then falls to the math path. ``layout`` is ``bhsd`` for operands stored as
-    [batch, heads, length, head_dim], ``bshd`` for [batch, length, heads, head_dim] as models pass
-    them, transposed as a view. ``backend`` forces one, which fails where it refuses.
+    ``layout`` is ``bhsd`` for operands stored as [batch, heads, length, head_dim], ``bshd`` for
+    [batch, length, heads, head_dim] as models pass them, transposed as a view.
     """
 
     name = "attention"
@@ -33,8 +31,8 @@ class Attention(Operator):
     default_dims: Mapping[str, int | str] = {"batch": 1, "kv_heads": "heads", "kv_len": "q_len"}
     flags: Mapping[str, tuple[Flag, ...]] = {
         "causal": (False, True),
-        "mask": ("none", "float", "bool"),
-        "backend": ("auto", *BACKENDS),
+        "mask": ("none", "float", "bool"),  # FlashAttention takes none: 107 falls to the math path
+        "backend": ("auto", *BACKENDS),  # a forced one fails where it refuses
         "cache": CACHE,
         "layout": ("bhsd", "bshd"),
     }

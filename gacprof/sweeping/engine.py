@@ -154,17 +154,15 @@ class CurveSchedule:
         return not self.decided and self.count() < MAX_BLOCKS * part / parts
 
     def check(self, process: int) -> None:
-        """Judge the curve: it is decided where more blocks could decide no other size, or penalties
-        are known finely enough."""
+        """Judge the curve: decided where each size is, or penalties are known finely enough."""
         self.checks += 1
         self.checked_process = process
         fit = fit_blocks(self.blocks)
-        verdicts = judge_sizes(
-            fit.sizes, fit.log_us.tolist(), fit.error.tolist(), TOLERANCE, fit.degrees
-        )
+        columns = fit.sizes, fit.log_us.tolist(), fit.error.tolist()
+        verdicts = judge_sizes(*columns, TOLERANCE, fit.degrees)
         undecided, widths = False, []
         for verdict, compared in zip(verdicts, comparable(fit.sizes), strict=True):
-            if compared:
+            if compared:  # no number of blocks decides the others
                 undecided |= verdict.verdict == "undecided"
                 penalty = verdict.penalty
                 widths.append(math.inf if penalty is None else penalty.high - penalty.low)

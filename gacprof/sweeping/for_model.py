@@ -116,8 +116,7 @@ def sizes_near(size: int, window: float) -> set[int]:
 
 
 def axes_of_use(use: Use, sizes: Sequence[int]) -> list[Axis]:
-    """The axis that a use's product moves along as its dim takes these sizes; none where it is on
-    both sides of the product, or the other side cannot be shared."""
+    """The axis that a use's product moves along as its dim takes these sizes, or none."""
     shapes = [shape for shape in map(use.at, sizes) if shape is not None]
     if not shapes or (use.N.times and use.K.times):
         return []
