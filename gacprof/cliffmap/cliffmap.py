@@ -142,11 +142,8 @@ class CliffMap:
 
     def latency_us(self, gemm: Gemm, tokens: int, dtype: str) -> Interval | None:
         """The latency of one product; None where it was not measured."""
-        for bias in (gemm.bias, False):
-            verdict = self._points.get((tokens, gemm.N, gemm.K, dtype, bias))
-            if verdict is not None:
-                return verdict.latency_us
-        return None
+        product = tokens, gemm.N, gemm.K, dtype
+        return self._points.get((*product, gemm.bias)) or self._points.get((*product, False))
 
     def head_dim(self, head_dim: int, heads: int, kv_heads: int, dtype: str) -> SizeVerdict:
         """The verdict on an attention's head_dim, on the curve that calls as a model does."""
@@ -186,8 +183,8 @@ class CliffMap:
         return curves
 
     @cached_property
-    def _points(self) -> dict[tuple[int, int, int, str, bool], SizeVerdict]:
-        """By M, N, K, dtype and bias: every product that was timed."""
+    def _points(self) -> dict[tuple[int, int, int, str, bool], Interval]:
+        """By M, N, K, dtype and bias: the latency of every product that was timed."""
         points = {}
         for curve in sorted(self._linear, key=lambda curve: -curve.strangeness):
             for verdict in curve.sizes:
@@ -195,7 +192,7 @@ class CliffMap:
                 m, n, k = (point.dims[name] for name in "MNK")
                 if verdict.latency_us is not None:
                     bias = bool(point.flags.get("bias", False))
-                    points[m, n, k, point.dtype, bias] = verdict
+                    points[m, n, k, point.dtype, bias] = verdict.latency_us
         return points
 
     @cached_property
@@ -224,11 +221,9 @@ class CliffMap:
         if use.N.times and use.K.times:
             return None
         dim, side, other = ("N", use.N, use.K) if use.N.times else ("K", use.K, use.N)
-        for bias in (use.gemm.bias, False):
-            curve = self._curves_by_use.get((dim, use.tokens, other.at(0) or 0, use.dtype, bias))
-            if curve is not None:
-                return curve, side
-        return None
+        curves, key = self._curves_by_use, (dim, use.tokens, other.at(0) or 0, use.dtype)
+        curve = curves.get((*key, use.gemm.bias)) or curves.get((*key, False))
+        return None if curve is None else (curve, side)
 
     def _summed(
         self, columns: Sequence[Mapping[int, SizeVerdict]], tp: int

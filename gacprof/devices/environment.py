@@ -30,13 +30,9 @@ def read_environment(device: str) -> Environment:
         environment = _cpu_environment()
     else:
         environment = _cuda_environment(torch.device(device).index or 0)
-    common = {
-        "gacprof": gacprof.__version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }
-    versions = {name: version for name, version in environment.stack.items() if version}
-    return replace(environment, stack=common | versions)
+    stack = {"gacprof": gacprof.__version__, "python": platform.python_version()}
+    stack |= {"torch": torch.__version__, **environment.stack}
+    return replace(environment, stack={name: version for name, version in stack.items() if version})
 
 
 def _cpu_environment() -> Environment:

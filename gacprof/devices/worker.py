@@ -163,10 +163,10 @@ class RemoteSession:
     def blame(self, lost: WorkerLost) -> bool:
         """Make the point that the worker was at a failure; tell whether it is one of these."""
         place = lost.place - self.first_place
-        if lost.place == UNKNOWN or not 0 <= place < len(self.sent):
-            return False
-        self.add({place: str(lost)})
-        return True
+        is_mine = lost.place != UNKNOWN and 0 <= place < len(self.sent)
+        if is_mine:
+            self.add({place: str(lost)})
+        return is_mine
 
     def time_block(self, order: Sequence[int]) -> BlockTimes:
         """As :meth:`.Session.time_block`; all nan where the worker is lost."""
