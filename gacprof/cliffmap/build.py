@@ -41,11 +41,14 @@ class Run(Protocol):
     axes: tuple[Axis, ...]
     ended: bool  # false where the sweep was stopped before it was done
 
-    def blocks(self, axis: Axis) -> list[Block]: ...
+    def blocks(self, axis: Axis) -> list[Block]:
+        """The blocks of an axis, in the order measured."""
 
-    def kernels(self, axis: Axis) -> Mapping[int, tuple[str, ...]]: ...
+    def kernels(self, axis: Axis) -> Mapping[int, tuple[str, ...]]:
+        """By size: names of the kernels of one call."""
 
-    def failures(self, axis: Axis) -> Mapping[int, str]: ...
+    def failures(self, axis: Axis) -> Mapping[int, str]:
+        """By size: why it could not be measured."""
 
 
 def build_map(
@@ -132,7 +135,7 @@ def judged_axis(
     kernels: Mapping[int, str],
     failures: Mapping[int, str],
 ) -> Curve:
-    """A fitted axis with its verdicts; sizes without any time are unknown, with the reason."""
+    """A fitted axis with its verdicts."""
     columns = fit.sizes, fit.log_us.tolist(), fit.error.tolist()
     timed = judge_sizes(*columns, tolerance, fit.degrees)
     verdicts = completed(timed, kernels, failures)

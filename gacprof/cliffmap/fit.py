@@ -128,9 +128,8 @@ def slot_errors(residual: Floats, processes: Ints) -> Floats:
     numbers = np.unique(processes)
     apart = np.zeros(len(counts))  # what each effect differs by between processes
     if len(numbers) > 1:
-        effects = np.array(
-            [quantile_of_columns(residual[processes == p], QUARTILE) for p in numbers]
-        )
+        parts = [residual[processes == number] for number in numbers]
+        effects = np.array([quantile_of_columns(part, QUARTILE) for part in parts])
         effects -= np.median(effects, axis=1, keepdims=True)
         apart = np.std(effects, axis=0, ddof=1) / np.sqrt(len(numbers))
     freedom = max(1, len(numbers) - 1)

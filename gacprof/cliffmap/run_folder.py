@@ -106,11 +106,9 @@ class RunFolder:
         return list(self._blocks.get(axis.key, ()))
 
     def kernels(self, axis: Axis) -> Mapping[int, tuple[str, ...]]:
-        """By size: names of the kernels of one call."""
         return self.points.kernels.get(axis.key, {})
 
     def failures(self, axis: Axis) -> Mapping[int, str]:
-        """By size: why it could not be measured."""
         return self.points.failures.get(axis.key, {})
 
 
@@ -169,7 +167,6 @@ class RunWriter(RunFolder):
             self.points.failures.setdefault(axis.key, {}).update(failures)
 
     def save_points(self) -> None:
-        """Write kernels and failures to disk."""
         write_record(self.path / POINTS, self.points)
 
     def fold(self) -> None:

@@ -207,7 +207,7 @@ class CudaSession:
         self._device.arenas.reserve(self.points[index], reuse_bytes)
 
     def warm_up(self, index: int) -> None:
-        """First calls of a point and its rough time."""
+        """Make a point's first calls and time it roughly."""
         point = self.points[index]
         self._calls[index] = operators.get(point.operator).call(point, self._device.torch_device)
         bound = self._bound(index, replicate=False)

@@ -146,10 +146,9 @@ def merged_axes(axes: Iterable[Axis]) -> tuple[Axis, ...]:
 
 
 def complete_axis(axis: Axis) -> Axis:
-    """The axis with all dims and flags of its operator spelt out. Raises :class:`MeasurementError`
-    where the operator cannot take it."""
+    """Spell out all dims and flags. Raises :class:`MeasurementError` for what cannot be."""
     first = canonical(axis.point(axis.sizes[0]))
-    canonical(axis.point(axis.sizes[-1]))
+    canonical(axis.point(axis.sizes[-1]))  # the largest may be over an operator's limit
     fixed = {name: size for name, size in first.dims.items() if name != axis.dim}
     return replace(axis, fixed=fixed, flags=first.flags)
 
