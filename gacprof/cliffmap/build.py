@@ -23,34 +23,32 @@ from gacprof.core.points import Axis, Block, Environment
 from gacprof.core.sizes import TOLERANCE, Interval, SizeVerdict
 from gacprof.kernels.names import attach
 
-MIN_PROCESSES = 2
-"""Of a curve: places in memory move single sizes by some per cent from one process to the next."""
+MIN_PROCESSES = 2  # places in memory move single sizes by some per cent from one to the next
 MULTIPLES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-FEWEST_MULTIPLES = 3
-"""A multiple is judged if at least this many of its multiples were measured."""
-MIN_SAVING = 0.05
-"""The share of time that a larger multiple must save to be worth its fewer sizes (our choice)."""
-FAMILY_LEVEL = 0.003
-"""The chance that noise makes any cliff of a curve, all its edges together."""
+FEWEST_MULTIPLES = 3  # measured, for a multiple to be judged
+MIN_SAVING = 0.05  # share of time that makes a larger multiple worth its fewer sizes (our choice)
+FAMILY_LEVEL = 0.003  # chance that noise makes any cliff of a curve, all its edges together
+# A jump that is no cliff where errors are not known, as of published data: twice the largest wobble
+# of the published A100 GEMM plateaus (2.2 %), a sixth of their smallest cliff.
 ASSUMED_FLOOR = 0.05
-"""A jump that is no cliff where errors are not known, as of published data: twice the largest
-wobble of the published A100 GEMM plateaus (2.2 %), a sixth of their smallest cliff."""
 
 
 class Run(Protocol):
-    """The blocks of a sweep: a :class:`RunFolder`, or yours. ``ended`` is false where the sweep was
-    stopped before it was done."""
+    """The blocks of a sweep: a :class:`RunFolder`, or yours."""
 
     name: str
     environment: Environment
     axes: tuple[Axis, ...]
-    ended: bool
+    ended: bool  # false where the sweep was stopped before it was done
 
-    def blocks(self, axis: Axis) -> list[Block]: ...
+    def blocks(self, axis: Axis) -> list[Block]:
+        """The blocks of an axis, in the order measured."""
 
-    def kernels(self, axis: Axis) -> Mapping[int, tuple[str, ...]]: ...
+    def kernels(self, axis: Axis) -> Mapping[int, tuple[str, ...]]:
+        """By size: names of the kernels of one call."""
 
-    def failures(self, axis: Axis) -> Mapping[int, str]: ...
+    def failures(self, axis: Axis) -> Mapping[int, str]:
+        """By size: why it could not be measured."""
 
 
 def build_map(
@@ -118,16 +116,15 @@ def build_map(
             stored = read_json(Path(out))["tolerance"]
         if stored != tolerance:
             raise MapError(
-                f"{out} is a map of tolerance {stored}: name another file by --out, or this "
-                "tolerance"
+                f"{out} is a map of tolerance {stored}: name this, or another file by --out"
             )
         cliff_map.save(out)
     return cliff_map
 
 
 def shows_spread(run: Run, fit: Fit) -> bool:
-    """Return whether a curve's errors are known: the sweep ended, and several processes took part.
-    Planted differences between processes made a single one call a quarter of slow sizes safe."""
+    """Whether a curve's errors are known: the sweep ended, and several processes took part."""
+    # By planted differences between processes a single one called a quarter of slow sizes safe.
     return run.ended and len(np.unique(fit.processes)) >= MIN_PROCESSES
 
 
@@ -138,7 +135,7 @@ def judged_axis(
     kernels: Mapping[int, str],
     failures: Mapping[int, str],
 ) -> Curve:
-    """A fitted axis with its verdicts; sizes without any time are unknown, with the reason."""
+    """A fitted axis with its verdicts."""
     columns = fit.sizes, fit.log_us.tolist(), fit.error.tolist()
     timed = judge_sizes(*columns, tolerance, fit.degrees)
     verdicts = completed(timed, kernels, failures)
@@ -151,13 +148,12 @@ def completed(
     verdicts: Sequence[SizeVerdict], kernels: Mapping[int, str], failures: Mapping[int, str]
 ) -> tuple[SizeVerdict, ...]:
     """Verdicts whose reasons begin with the kernel that serves the size, and those that failed."""
-    whole = [failed(size, why) for size, why in failures.items()]
+    whole = {size: failed(size, why) for size, why in failures.items()}
     for verdict in verdicts:
-        if verdict.size not in failures:
-            kernel = kernels.get(verdict.size, "")
-            reason = "; ".join(filter(None, [kernel, verdict.reason]))
-            whole.append(replace(verdict, kernel=kernel, reason=reason))
-    return tuple(sorted(whole, key=lambda verdict: verdict.size))
+        kernel = kernels.get(verdict.size, "")
+        reason = "; ".join(filter(None, [kernel, verdict.reason]))
+        whole.setdefault(verdict.size, replace(verdict, kernel=kernel, reason=reason))
+    return tuple(whole[size] for size in sorted(whole))
 
 
 def failed(size: int, why: str) -> SizeVerdict:
@@ -218,17 +214,17 @@ def find_cliffs(
     multiple: int | None,
     kernels: Mapping[int, str],
 ) -> list[Cliff]:
-    """The jumps between neighbouring multiples of ``multiple``; what lies between these is worse.
-    From a to b the work grows by b/a at most: a cliff falls, or grows beyond that, by more than
-    noise does at any edge of the curve."""
+    """The jumps between neighbouring multiples of ``multiple``: what lies between is worse."""
     is_multiple = np.array(sizes) % (multiple or 1) == 0
     places = np.flatnonzero(is_multiple & np.isfinite(error)).tolist()
+    # Bonferroni over the edges of the curve.
     edge = quantile(FAMILY_LEVEL / 2 / max(1, len(places) - 1), degrees)
     half_width = quantile(INTERVAL_LEVEL, degrees)
     cliffs = []
     for i, j in pairwise(places):
         jump, spread = log_us[j] - log_us[i], hypot(error[i], error[j])
         noise = edge * spread if spread else log1p(ASSUMED_FLOOR)
+        # From i to j the work grows by their ratio at most.
         if -noise <= jump <= log(sizes[j] / sizes[i]) + noise:
             continue
         bounds = [jump - half_width * spread, jump, jump + half_width * spread]

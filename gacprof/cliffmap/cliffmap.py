@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from math import hypot, inf, log
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -21,41 +22,35 @@ if TYPE_CHECKING:
     from gacprof.core.verdicts import Verdicts
 
 MAP_FILE = "cliffmap.json"
-"""The map in a run's folder."""
 MAPS = Path(__file__).parents[1] / "maps"
-"""The maps that are shipped."""
 
-PREFERRED_FLAGS: Mapping[str, tuple[Flag, ...]] = {
+PREFERRED_FLAGS: Mapping[str, tuple[Flag, ...]] = {  # a model's own way of calling
     "cache": ("cold",),
-    "layout": ("tn", "bhsd"),
+    "layout": ("tn", "bhsd"),  # y = x · Wᵀ; heads stand before the tokens
     "backend": ("auto",),
     "mask": ("none",),
     "causal": (True,),
 }
-"""A model's own way of calling: weights are not in cache, ``y = x · Wᵀ`` (tn) in linear layers, and
-causal attention whose heads stand before the tokens (bhsd)."""
 
 
 @dataclass(frozen=True)
 class Cliff:
-    """A jump of latency between two neighbouring multiples of the curve's multiple: latency(after)
-    over latency(before), minus 1. ``cause`` is for people: the change of kernel."""
+    """A jump of latency between two neighbouring multiples of the curve's multiple."""
 
     before: int
     after: int
-    jump: Interval
-    cause: str = ""
+    jump: Interval  # latency(after) over latency(before), minus 1
+    cause: str = ""  # for people: the change of kernel
 
 
 @dataclass(frozen=True)
 class Curve:
-    """An axis with the verdict on each of its sizes, ascending. ``multiple`` is the best to round
-    sizes up to; None where too few were measured to tell."""
+    """An axis with the verdict on each of its sizes, ascending."""
 
     axis: Axis
     sizes: tuple[SizeVerdict, ...]
     cliffs: tuple[Cliff, ...] = ()
-    multiple: int | None = None
+    multiple: int | None = None  # to round sizes up to; None: too few were measured to tell
 
     @cached_property
     def by_size(self) -> Mapping[int, SizeVerdict]:
@@ -83,9 +78,8 @@ class MapWarning:
 
 @dataclass(frozen=True)
 class CliffMap:
-    """The sizes that one device serves well: a :class:`~gacprof.core.sizes.SizeSource`.
-    ``noise_floor`` is the relative difference that a point and its hidden replicate stay within in
-    19 of 20 cases; None without replicates. A map of a virtual GPU holds kernels and no latency."""
+    """The sizes that one device serves well: a :class:`~gacprof.core.sizes.SizeSource`. That of a
+    virtual GPU holds kernels and no latency."""
 
     schema: ClassVar[str] = "gacprof.cliffmap/4"
 
@@ -94,7 +88,7 @@ class CliffMap:
     environment: Environment
     curves: tuple[Curve, ...]
     tolerance: float = TOLERANCE
-    noise_floor: float | None = None
+    noise_floor: float | None = None  # a point and its replicate differ by less in 19 of 20 cases
     warnings: tuple[MapWarning, ...] = ()
 
     def check(self, where: object) -> None:
@@ -148,11 +142,8 @@ class CliffMap:
 
     def latency_us(self, gemm: Gemm, tokens: int, dtype: str) -> Interval | None:
         """The latency of one product; None where it was not measured."""
-        for bias in (gemm.bias, False):
-            verdict = self._points.get((tokens, gemm.N, gemm.K, dtype, bias))
-            if verdict is not None:
-                return verdict.latency_us
-        return None
+        product = tokens, gemm.N, gemm.K, dtype
+        return self._points.get((*product, gemm.bias)) or self._points.get((*product, False))
 
     def head_dim(self, head_dim: int, heads: int, kv_heads: int, dtype: str) -> SizeVerdict:
         """The verdict on an attention's head_dim, on the curve that calls as a model does."""
@@ -171,20 +162,20 @@ class CliffMap:
         fixed: Mapping[str, int] | None = None,
     ) -> list[Curve]:
         """The curves of an operator over a dim, those that call as a model does first."""
-        curves = [
-            curve
-            for curve in self.curves
-            if (curve.axis.operator, curve.axis.dim) == (operator, dim)
-            and dtype in (None, curve.axis.dtype)
-            and (fixed or {}).items() <= curve.axis.fixed.items()
-        ]
-        return sorted(curves, key=lambda curve: curve.strangeness)
+        curves = []
+        for curve in sorted(self.curves, key=lambda curve: curve.strangeness):
+            axis = curve.axis
+            is_named = (axis.operator, axis.dim) == (operator, dim) and dtype in (None, axis.dtype)
+            if is_named and (fixed or {}).items() <= axis.fixed.items():
+                curves.append(curve)
+        return curves
 
     @cached_property
     def _curves_by_use(self) -> dict[tuple[str, int, int, str, bool], Curve]:
         """By swept dim, M, the other dim, dtype and bias."""
         curves = {}
         for dim, other in (("N", "K"), ("K", "N")):
+            # A later curve takes an earlier one's place: the one that calls as a model does wins.
             for curve in reversed(self.curves_of("linear", dim)):
                 axis = curve.axis
                 bias = bool(axis.flags.get("bias", False))
@@ -192,8 +183,8 @@ class CliffMap:
         return curves
 
     @cached_property
-    def _points(self) -> dict[tuple[int, int, int, str, bool], SizeVerdict]:
-        """By M, N, K, dtype and bias: every product that was timed."""
+    def _points(self) -> dict[tuple[int, int, int, str, bool], Interval]:
+        """By M, N, K, dtype and bias: the latency of every product that was timed."""
         points = {}
         for curve in sorted(self._linear, key=lambda curve: -curve.strangeness):
             for verdict in curve.sizes:
@@ -201,7 +192,7 @@ class CliffMap:
                 m, n, k = (point.dims[name] for name in "MNK")
                 if verdict.latency_us is not None:
                     bias = bool(point.flags.get("bias", False))
-                    points[m, n, k, point.dtype, bias] = verdict
+                    points[m, n, k, point.dtype, bias] = verdict.latency_us
         return points
 
     @cached_property
@@ -209,7 +200,7 @@ class CliffMap:
         return {}
 
     def _table(self, uses: Sequence[Use]) -> dict[int, SizeVerdict]:
-        """The verdicts on all sizes of these uses, ascending. Dims of equal uses share a table."""
+        """The verdicts on all sizes of these uses, ascending."""
         weights: dict[tuple[Axis, Side], float] = {}
         curves: dict[Axis, Curve] = {}
         for use in uses:
@@ -219,7 +210,7 @@ class CliffMap:
             curve, side = place
             curves[curve.axis] = curve
             weights[curve.axis, side] = weights.get((curve.axis, side), 0.0) + use.weight
-        key = frozenset(weights.items())
+        key = frozenset(weights.items())  # the layers of a model have equal uses: judged once
         if key not in self._tables:
             columns = [column_of(curves[a], side, weight) for (a, side), weight in weights.items()]
             self._tables[key] = self._summed(columns, max(side.tp for _, side in weights))
@@ -230,16 +221,14 @@ class CliffMap:
         if use.N.times and use.K.times:
             return None
         dim, side, other = ("N", use.N, use.K) if use.N.times else ("K", use.K, use.N)
-        for bias in (use.gemm.bias, False):
-            curve = self._curves_by_use.get((dim, use.tokens, other.at(0) or 0, use.dtype, bias))
-            if curve is not None:
-                return curve, side
-        return None
+        curves, key = self._curves_by_use, (dim, use.tokens, other.at(0) or 0, use.dtype)
+        curve = curves.get((*key, use.gemm.bias)) or curves.get((*key, False))
+        return None if curve is None else (curve, side)
 
     def _summed(
         self, columns: Sequence[Mapping[int, SizeVerdict]], tp: int
     ) -> dict[int, SizeVerdict]:
-        """The verdicts on summed latencies, whose errors are independent between curves."""
+        """The verdicts on summed latencies."""
         if len(columns) == 1:
             return dict(columns[0])
         summed: dict[int, SizeVerdict] = {}
@@ -252,6 +241,7 @@ class CliffMap:
                 summed[size] = next(v for v in verdicts if v.latency_us is None)
                 continue
             totals[size] = sum(time.value for time in times)
+            # Errors are independent between curves.
             width = hypot(*(time.high - time.low for time in times)) / 2
             errors.append(width / totals[size] / quantile(INTERVAL_LEVEL))
         logs = [log(total) for total in totals.values()]
@@ -320,7 +310,7 @@ def load_map(name_or_path: str | Path) -> CliffMap:
         )
     cliff_map = read_record(path, CliffMap, "gacprof map build RUN")
     cliff_map.check(path)
-    timed = any(v.latency_us for curve in cliff_map.curves for v in curve.sizes)
-    if cliff_map.environment.kind == "virtual" and timed:
+    verdicts = chain.from_iterable(curve.sizes for curve in cliff_map.curves)
+    if cliff_map.environment.kind == "virtual" and any(v.latency_us for v in verdicts):
         raise MapError(f"{path} holds times of a virtual GPU, which has none: build it anew")
     return cliff_map

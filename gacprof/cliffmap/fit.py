@@ -3,9 +3,9 @@
 The logarithm of a call's time is taken as *size effect + block effect + disturbance*. What slows
 the machine for the length of a block goes into the block effect; what disturbs single calls only
 adds time. So both effects are lower quartiles of the residuals, found by polishing rows and columns
-in turn (Tukey, *Exploratory Data Analysis*, 1977, ch. 11). ``reports/noise.md`` compares
-estimators. The error is that of a quartile of as many calls, of the differences between processes
-where these are larger, or of the clock's steps: tied times do not average out.
+in turn (Tukey, *Exploratory Data Analysis*, 1977, ch. 11; ``reports/noise.md`` compares
+estimators). The error is that of a quartile of as many calls, or of processes' differences where
+these are larger.
 """
 
 from __future__ import annotations
@@ -25,56 +25,37 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 QUARTILE = 0.25
-POLISHES = 10
-"""Alternations of rows and columns: the steps are below 10⁻³ of the noise by then."""
-FEWEST_CALLS = 4
-"""Below that the error of a size is not known (infinite)."""
-QUARTILE_ERROR = 1.363
-"""Standard error of the lower quartile of n normal values, over σ/√n: √(¼·¾) / φ(Φ⁻¹(¼))."""
-NORMAL_BESIDE = 1.028
-"""Φ⁻¹(0.4) − Φ⁻¹(0.1): the distance of these quantiles of a normal distribution, over σ."""
-STEP_ROUNDING = 1 / sqrt(12)
-"""Standard deviation of what rounding to a step loses, over the step: of a uniform distribution."""
-NOISIER = 2.0
-"""A slot whose own spread is larger than the curve's by this factor keeps its own."""
-CONTENDED = 0.5
-"""Where more of a curve's sizes have too few undisturbed calls, all times are the scheduler's."""
-FLOOR_QUANTILE = 0.95
-"""One pair in twenty of the same thing twice may differ by more than the floor."""
-MAX_DRIFT = 0.25
-"""A level that moves by more within a sweep was not one state of the machine (our choice)."""
-MAX_DISTURBED = 0.1
-"""The share of calls that lost their core or ran throttled, from which a sweep is called busy."""
+POLISHES = 10  # of rows and columns in turn: the steps are below 10⁻³ of the noise by then
+FEWEST_CALLS = 4  # below that the error of a size is not known (infinite)
+QUARTILE_ERROR = 1.363  # of n normal values' lower quartile, over σ/√n: √(¼·¾) / φ(Φ⁻¹(¼))
+NORMAL_BESIDE = 1.028  # Φ⁻¹(0.4) − Φ⁻¹(0.1): the distance of these quantiles, over σ
+STEP_ROUNDING = 1 / sqrt(12)  # standard deviation of rounding to a step: of a uniform distribution
+NOISIER = 2.0  # a slot whose own spread is that much larger than the curve's keeps its own
+CONTENDED = 0.5  # where more sizes have too few undisturbed calls, all times are the scheduler's
+FLOOR_QUANTILE = 0.95  # one pair in twenty of the same thing twice may differ by more
+MAX_DRIFT = 0.25  # a level that moves by more was not one state of the machine (our choice)
+MAX_DISTURBED = 0.1  # share of calls that lost their core or ran throttled in a busy sweep
 
 
 @dataclass(frozen=True)
 class Fit:
-    """The ascending sizes of an axis with their latencies, and what the fit of the blocks leaves.
-
-    A slot is a size or its A/A replicate; ``slot`` and ``block`` are the effects of each. Of few
-    blocks errors are heavy-tailed: ``degrees`` of freedom, for Student's t, are blocks less one.
-    """
+    """The ascending sizes of an axis with their latencies, and what the fit of the blocks leaves. A
+    slot is a size or its A/A replicate; ``slot`` and ``block`` are the effects of each."""
 
     sizes: tuple[int, ...]
-    log_us: Floats
-    """Logarithm of each size's latency in µs at the curve's lower quartile."""
-    error: Floats
-    """Standard error of ``log_us`` relative to the curve's other sizes; infinite where unknown."""
-    degrees: float
+    log_us: Floats  # logarithm of each size's latency in µs at the lower quartile
+    error: Floats  # standard error of log_us against the curve's other sizes; infinite: unknown
+    degrees: float  # of freedom, for Student's t: blocks less one
     slot: Floats
     block: Floats
-    residual: Floats
-    """What the effects leave [blocks, slots]; nan for a call that was not made, or disturbed."""
-    processes: Ints
-    """The process of each block."""
-    pairs: tuple[tuple[int, int], ...] = ()
-    """Columns of a size and its replicate."""
-    disturbed: float = 0.0
-    """Share of disturbed calls."""
+    residual: Floats  # [blocks, slots]; nan for a call that was not made, or disturbed
+    processes: Ints  # of each block
+    pairs: tuple[tuple[int, int], ...] = ()  # columns of a size and its replicate
+    disturbed: float = 0.0  # share of calls
 
     @property
     def contended(self) -> bool:
-        """Tell if most sizes have hardly any undisturbed calls: no error is known then."""
+        """Whether most sizes have hardly any undisturbed calls."""
         return bool(np.isinf(self.error).all())
 
 
@@ -101,6 +82,7 @@ def fit_blocks(blocks: Sequence[Block]) -> Fit:
     # included: where all times are equal, they are one step.
     steps = np.concatenate([np.diff(np.unique([0.0, *block.times_us])) for block in blocks])
     step_us = np.min(steps[np.isfinite(steps)], initial=np.inf)
+    # Tied times do not average out.
     error = np.maximum(fit.error, STEP_ROUNDING * step_us / np.exp(fit.log_us))
     return replace(fit, error=error, pairs=tuple(pairs), disturbed=disturbed)
 
@@ -136,19 +118,18 @@ def two_way(log_times: Floats) -> tuple[Floats, Floats]:
 
 
 def slot_errors(residual: Floats, processes: Ints) -> Floats:
-    """The standard error of each slot's effect, from the residuals [blocks, slots]. It is the
-    curve's, since few calls may lie close together by chance, but for a slot that is noisier."""
+    """The standard error of each slot's effect, from the residuals [blocks, slots]."""
     counts = np.sum(~np.isnan(residual), axis=0)
     centred = residual - quantile_of_columns(residual, QUARTILE)
     spread = lower_spread(centred.reshape(-1, 1))
     spreads = lower_spread(centred)
+    # The curve's but for a noisier slot: few calls may lie close together by chance.
     within = np.where(spreads > NOISIER * spread, spreads, spread) / np.sqrt(np.maximum(counts, 1))
     numbers = np.unique(processes)
     apart = np.zeros(len(counts))  # what each effect differs by between processes
     if len(numbers) > 1:
-        effects = np.array(
-            [quantile_of_columns(residual[processes == p], QUARTILE) for p in numbers]
-        )
+        parts = [residual[processes == number] for number in numbers]
+        effects = np.array([quantile_of_columns(part, QUARTILE) for part in parts])
         effects -= np.median(effects, axis=1, keepdims=True)
         apart = np.std(effects, axis=0, ddof=1) / np.sqrt(len(numbers))
     freedom = max(1, len(numbers) - 1)
@@ -158,14 +139,15 @@ def slot_errors(residual: Floats, processes: Ints) -> Floats:
 
 
 def lower_spread(values: Floats) -> Floats:
-    """The standard error of each column's lower quartile, times the root of its number of values:
-    √(¼·¾) over the density there, by the quantiles beside it."""
+    """The standard error of each column's lower quartile, times the root of its values' number."""
+    # √(¼·¾) over the density there, which the quantiles beside it tell.
     beside = quantile_of_columns(values, 0.4) - quantile_of_columns(values, 0.1)
     return QUARTILE_ERROR / NORMAL_BESIDE * beside
 
 
 def quantile_of_columns(values: Floats, q: float) -> Floats:
-    """The quantile of each column, gaps left out; 0 for an empty one. Faster than numpy's."""
+    """The quantile of each column, gaps left out; 0 for an empty one."""
+    # Many times faster than numpy.nanquantile, which goes by single columns.
     ordered = np.sort(values, axis=0)
     counts = np.sum(~np.isnan(ordered), axis=0)
     place = q * np.maximum(counts - 1, 0)
@@ -185,8 +167,8 @@ def noise_floor(fits: Sequence[Fit]) -> float | None:
 
 
 def half_differences(fit: Fit) -> list[float]:
-    """Log differences of sizes and their replicates, each side from the other half of the processes
-    (of the blocks, where there is one process), as two sweeps of this length would differ."""
+    """Log differences of sizes and their replicates, as two sweeps of this length would differ."""
+    # Each side is of the other half of the processes; of the blocks, where there is one process.
     groups = fit.processes
     if len(np.unique(groups)) < 2:
         groups = np.arange(len(groups)) % 2

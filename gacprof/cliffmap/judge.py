@@ -3,10 +3,6 @@
 A size's penalty is its latency over the lowest latency of any size at least as large, minus 1. Both
 latencies have errors, so the penalty has an interval: the size is *safe* where it lies at or below
 the tolerance, *misaligned* where it lies above, and *undecided* where it holds the tolerance.
-
-The upper bound needs no correction for the many larger sizes: the best of them is among those that
-the maximum is taken over. The lower bound does, since the fastest-looking of many noisy sizes looks
-too fast: Bonferroni over the sizes of the curve.
 """
 
 from __future__ import annotations
@@ -18,18 +14,14 @@ from statistics import NormalDist
 
 from gacprof.core.sizes import Cause, Interval, SizeVerdict, Verdict
 
-CHECKS = 8
-"""A sweep judges a curve after 12, 24, 48 … blocks, this often at most."""
-VERDICT_LEVEL = 0.05 / CHECKS
-"""The chance of each bound to be wrong at one check, so that it is 5 % over all checks."""
-INTERVAL_LEVEL = 0.025
-"""On either side of a latency's 95 % interval."""
+CHECKS = 8  # a sweep judges a curve after 12, 24, 48 … blocks, this often at most
+VERDICT_LEVEL = 0.05 / CHECKS  # chance of each bound to be wrong at one check: 5 % over all
+INTERVAL_LEVEL = 0.025  # on either side of a latency's 95 % interval
 
+# What the next larger kernel or vector load may ask for: 16 bytes of a 16-bit type, of an 8-bit
+# type, and AMX's 32 elements of K in bfloat16.
 VECTOR_STEPS = (8, 16, 32)
-"""Sizes that the next larger kernel or vector load may ask for: 16 bytes of a 16-bit type, of an
-8-bit type, and AMX's 32 elements of K in bfloat16."""
-WIDEST_GAP = 1.25
-"""A size further than this ratio from all others is compared with none (our choice)."""
+WIDEST_GAP = 1.25  # a size further from all others than this ratio is compared with none
 
 NOT_MEASURED = "too few undisturbed blocks or processes, or the sweep did not end: go on with it"
 NOT_COMPARABLE = "the sizes that it could be padded to were not all measured"
@@ -37,9 +29,8 @@ CAUSES: Mapping[Verdict, Cause] = {"safe": "", "misaligned": "slower", "undecide
 
 
 def quantile(level: float, degrees: float = inf) -> float:
-    """The number of standard errors that are exceeded with the chance ``level`` on one side:
-    Student's t, the normal distribution's for infinite ``degrees`` of freedom."""
-    if isinf(degrees):
+    """The number of standard errors that are exceeded with the chance ``level`` on one side."""
+    if isinf(degrees):  # Student's t is normal then, and scipy's import is saved
         return NormalDist().inv_cdf(1 - level)
     from scipy.special import stdtrit
 
@@ -62,6 +53,8 @@ def judge_sizes(
         SizeVerdict(size, "undecided", reason=NOT_MEASURED, cause="not_measured") for size in sizes
     ]
     compared = comparable([sizes[i] // tp for i in measured])
+    # The best larger size is among those that the maximum is taken over: its upper bound needs no
+    # correction. The fastest-looking of many noisy sizes looks too fast: Bonferroni for the lower.
     upper = quantile(VERDICT_LEVEL, degrees)
     lower = quantile(VERDICT_LEVEL / max(1, len(measured) - 1), degrees)
     half_width = quantile(INTERVAL_LEVEL, degrees)
@@ -100,19 +93,19 @@ def is_supported(verdict: SizeVerdict, tolerance: float) -> bool:
 
 def comparable(sizes: Sequence[int]) -> list[bool]:
     """For each of ascending sizes: were those that it could be padded to measured as well? They are
-    the next multiples of 8, 16 and 32 (of those that are at most half of the size), and any other
-    size within a quarter of it."""
+    the next multiples of 8, 16 and 32, and any other size within a quarter of it."""
     close = set()
     for size, larger in pairwise(sizes):
         if larger - size <= VECTOR_STEPS[-1] or larger <= WIDEST_GAP * size:
             close |= {size, larger}
     answers, measured = [], set(sizes)
     for size in sizes:
+        # A step of over half of the size would multiply it: no padding.
         padded = {size + -size % step for step in VECTOR_STEPS if 2 * step <= size}
         answers.append(size in close and padded <= measured)
     return answers
 
 
 def significant(value: float) -> float:
-    """Six significant digits: far below any timer's resolution, and half a map's bytes."""
-    return float(f"{value:.6g}")
+    """Round to six digits."""
+    return float(f"{value:.6g}")  # far below any timer's resolution, and half a map's bytes

@@ -29,8 +29,7 @@ from gacprof.core.files import read_record, replacing, write_record
 from gacprof.core.points import Axis, Block, Environment, KernelRun
 
 RUN, JOURNAL, PARQUET, POINTS = "run.json", "blocks.jsonl", "blocks.parquet", "points.json"
-LOCK = ".lock"
-"""Empty; locked by the process that writes."""
+LOCK = ".lock"  # empty; locked by the process that writes
 
 
 @dataclass(frozen=True)
@@ -46,20 +45,20 @@ class RunHeader:
 
 @dataclass(frozen=True)
 class PointRecords:
-    """By axis key and size: the kernels that a call launches, how long a tracer saw them run
-    together (once, with warm weights), and why a point cannot be called."""
+    """By axis key and size: a call's kernels, their time, and why a point cannot be called."""
 
     schema: ClassVar[str] = "gacprof.points/1"
 
     kernels: dict[str, dict[int, tuple[str, ...]]] = field(default_factory=dict)
+    # Together, as a tracer saw them once, with warm weights.
     kernel_us: dict[str, dict[int, float]] = field(default_factory=dict)
     failures: dict[str, dict[int, str]] = field(default_factory=dict)
 
 
 class BlockRow(BaseModel, strict=True):
-    """A block as it stands in a file. Older journals do not count them."""
+    """A block as it stands in a file."""
 
-    block: float = math.inf
+    block: float = math.inf  # older journals do not count them
     axis: str
     process: int
     order: tuple[int, ...]
@@ -75,8 +74,7 @@ class BlockRow(BaseModel, strict=True):
 
 
 class RunFolder:
-    """A sweep's folder, read. Raises :class:`MeasurementError` where it is none, or a file in it is
-    damaged."""
+    """A sweep's folder, read. Raises :class:`MeasurementError` for another, or a damaged file."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -92,8 +90,7 @@ class RunFolder:
         folded = read_folded(self.path / PARQUET)
         # A kill within a fold leaves its blocks in both files.
         unfolded = [row for row in journal if row.block >= len(folded)]
-        self.ended = len(folded) > 0 == len(unfolded)
-        """Whether the sweep came to its end: all blocks are folded."""
+        self.ended = len(folded) > 0 == len(unfolded)  # a sweep's end folds all blocks
         sizes = {axis.key: set(axis.sizes) for axis in self.axes}
         self._blocks: dict[str, list[Block]] = {key: [] for key in sizes}
         for row in [*folded, *unfolded]:
@@ -109,11 +106,9 @@ class RunFolder:
         return list(self._blocks.get(axis.key, ()))
 
     def kernels(self, axis: Axis) -> Mapping[int, tuple[str, ...]]:
-        """By size: names of the kernels of one call."""
         return self.points.kernels.get(axis.key, {})
 
     def failures(self, axis: Axis) -> Mapping[int, str]:
-        """By size: why it could not be measured."""
         return self.points.failures.get(axis.key, {})
 
 
@@ -172,12 +167,10 @@ class RunWriter(RunFolder):
             self.points.failures.setdefault(axis.key, {}).update(failures)
 
     def save_points(self) -> None:
-        """Write kernels and failures to disk."""
         write_record(self.path / POINTS, self.points)
 
     def fold(self) -> None:
-        """Move all blocks into Parquet, one row a call; what stands behind ``us`` are a block's
-        conditions. The sweep has come to its end."""
+        """Move all blocks into Parquet, one row a call: the sweep has come to its end."""
         self.save_points()
         frames = [pd.DataFrame(columns=["block", "axis", "process"])]
         for number, block in enumerate(chain.from_iterable(self._blocks.values())):
@@ -197,6 +190,7 @@ def read_folded(path: Path) -> list[BlockRow]:
     with refusing_damage(path), suppress(FileNotFoundError):
         for _, calls in pd.read_parquet(path).groupby("block", sort=True):
             first = calls.iloc[0]
+            # What stands behind the times are a block's conditions.
             numbers = first["us":].iloc[1:].dropna()
             row = BlockRow(
                 axis=first["axis"],

@@ -83,37 +83,31 @@ def dims_of_words(words: Sequence[str]) -> dict[str, int]:
 
 
 def only_curve(cliff_map: CliffMap, size: int, curves: Sequence[Curve]) -> Curve:
-    """The curve that covers the size; the usual one where several differ in flags alone. Raises
-    :class:`MapError` where there is none, or some differ in dtype or other dims."""
+    """The curve that covers the size. Raises :class:`MapError` where none does, or several."""
+    which = f"the map '{cliff_map.name}' has"
     covering = [c for c in curves if c.sizes[0].size <= size <= c.sizes[-1].size]
     if not covering:
-        raise MapError(
-            f"the map '{cliff_map.name}' has no such curve around {size}: it has "
-            + "; ".join(sorted({shape_of(curve) for curve in curves or cliff_map.curves}))
-        )
+        shapes = {shape_of(curve) for curve in curves or cliff_map.curves}
+        listed = "; ".join(sorted(shapes))
+        raise MapError(f"{which} no such curve around {size}: it has {listed}")
     shapes = {shape_of(curve).rpartition(",")[0] for curve in covering}
     if len(shapes) > 1:
-        raise MapError(
-            f"the map '{cliff_map.name}' has several such curves, name dtype and other dims: "
-            + "; ".join(sorted(shapes))
-        )
-    return covering[0]
+        listed = "; ".join(sorted(shapes))
+        raise MapError(f"{which} several such curves, name dtype and other dims: {listed}")
+    return covering[0]  # several differ in flags alone: the one that calls as a model does
 
 
 def shape_of(curve: Curve) -> str:
-    """``linear N (K=4096 M=512) float16, 4000 … 4100``."""
     axis = curve.axis
     fixed = pairs_text(axis.fixed)
     return f"{axis.operator} {axis.dim} ({fixed}) {axis.dtype}, {axis.sizes[0]} … {axis.sizes[-1]}"
 
 
 def pairs_text(values: Mapping[str, object]) -> str:
-    """``K=4096 M=512``."""
     return " ".join(f"{name}={value}" for name, value in sorted(values.items()))
 
 
 def penalty_of(verdict: SizeVerdict) -> float:
-    """A verdict's penalty as a number: 0 where it is not known."""
     return 0.0 if verdict.penalty is None else verdict.penalty.value
 
 

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from ctypes import c_longlong
 from typing import Any
 
 import torch
@@ -14,17 +15,15 @@ import torch
 from gacprof import operators
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import KernelRun, Point
-from gacprof.devices.device import BlockTimes, Current, first_line
+from gacprof.devices.device import UNKNOWN, BlockTimes, first_line
 from gacprof.devices.environment import memory_bytes, read_environment
 from gacprof.devices.memory import Arenas
 from gacprof.devices.threads import bound_threads, lost_core, no_collection
 
-AWAKE_S, WAKE_S = 0.001, 0.004
-"""After a pause longer than the first, calls run 6 % slower and are as fast as later ones after
-about ten: those within the second are not recorded."""
+AWAKE_S, WAKE_S = 0.001, 0.004  # after a longer pause ten calls run 6 % slower: unrecorded
+# Between two uses of a cold weight: more than the cores' share of a last-level cache. A virtual
+# machine reports its host's cache, so that the size cannot be asked for.
 REUSE_BYTES = 256 << 20
-"""Between two uses of a cold weight's memory: more than the share of a last-level cache that cores
-of a desktop or of a virtual machine have. What a virtual machine reports is its host's."""
 
 
 class CpuDevice:
@@ -32,7 +31,7 @@ class CpuDevice:
 
     def __init__(self) -> None:
         self.environment = read_environment("cpu")
-        self.current = Current()
+        self.current = c_longlong(UNKNOWN)  # place of the point under way, for a worker's parent
         self.arenas = Arenas(torch.device("cpu"), memory_bytes())
         self._stack = ExitStack()
         self.threads = self._stack.enter_context(bound_threads())
@@ -43,7 +42,6 @@ class CpuDevice:
         return [CpuSession(self, points) for points in axes]
 
     def close(self) -> None:
-        """Release the threads."""
         self._stack.close()
 
 
@@ -89,8 +87,8 @@ class CpuSession:
         return BlockTimes(kept_us, slot_us)
 
     def _wake(self, order: Sequence[int]) -> None:
-        """Unrecorded calls, at least one: what ran before may have filled the cache. They go from
-        the last on, so that the first call recorded does not follow itself."""
+        """Make unrecorded calls, at least one: what ran before may have filled the cache."""
+        # From the last on, so that the first call recorded does not follow itself.
         callable_order = [index for index in reversed(order) if index not in self.failures]
         begin = time.perf_counter()
         paused = begin - self._device.last_call_s > AWAKE_S

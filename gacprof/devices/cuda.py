@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from ctypes import c_longlong
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import cycle, islice
@@ -29,40 +30,33 @@ from gacprof.devices.cuda_graph import (
     refusing_waits,
     rough_us,
 )
-from gacprof.devices.device import UNKNOWN, BlockTimes, Current, first_line
+from gacprof.devices.device import UNKNOWN, BlockTimes, first_line
 from gacprof.devices.environment import read_environment
 from gacprof.devices.memory import Arenas, BoundCall, is_cold, weight_bytes
 from gacprof.devices.nvml import Throttling
 from gacprof.devices.threads import no_collection
 from gacprof.devices.tracing import traced_kernels
 
-L2_FACTOR = 2
-"""L2 caches read between uses of cold weights: fewer reorder results (pytorch/pytorch#192159)."""
-MAX_COLD_SHARE = 0.25
-"""Limit of an axis's cold weights, as a share of all memory."""
-TARGET_US, LONGEST_US, MAX_CALLS = 150.0, 1_000.0, 64
-"""Length of a graph's calls together: events step by half a microsecond, a third of a per cent of
-the first. An axis's longest graph takes the second at most, or a single call."""
+L2_FACTOR = 2  # L2 sizes read between cold uses: fewer reorder results (pytorch/pytorch#192159)
+MAX_COLD_SHARE = 0.25  # of all memory, for an axis's cold weights
+TARGET_US = 150.0  # of a graph's calls together: an event's step is a third of a per cent of it
+LONGEST_US = 1_000.0  # of an axis's longest graph, unless a single call takes longer
+MAX_CALLS = 64
+# Operations a byte, half the ridge of the chips in gpus.toml: such calls may reach the power cap,
+# where what ran before decides the clock. A rest as long as they took follows.
 HEAVY_INTENSITY = 100.0
-"""Operations a byte, about half the ridge of the chips in ``gpus.toml``: they may reach the
-power cap, and what ran before decides the clock. As long a rest follows."""
-PATIENCE = 8
-"""Throttled blocks in a row that are left out; after them the clock is held down for good."""
-BURN_IN_S = 0.5
-"""Work at first, until the clock has climbed."""
-BLOCK_WARM_UP_US, MAX_WARM_UPS = 8_000.0, 64
-"""Work of a block's own before it is recorded, and the graphs that it takes at most: between blocks
-an idle GPU's clock falls (seen on an H100: to 345 MHz)."""
-METER_CYCLES = (100_000, 500_000)
-"""Of the clock meter's spins: what starts and times them cancels in their difference."""
+PATIENCE = 8  # throttled blocks in a row left out; then the clock is held down for good
+BURN_IN_S = 0.5  # work at first, until the clock has climbed
+BLOCK_WARM_UP_US = 8_000.0  # between blocks an idle GPU's clock falls (an H100's to 345 MHz)
+MAX_WARM_UPS = 64  # graphs
+METER_CYCLES = (100_000, 500_000)  # what starts and times a spin cancels in their difference
 EMPTY_LAUNCHES = 21
-DITHER_US = 1.0
-"""Lead-ins differ by up to this much: an event's tick would else round all times alike."""
+DITHER_US = 1.0  # lead-ins differ by up to this, else an event's tick rounds all times alike
 
 
 def set_precision(point: Point) -> None:
-    """Let float32 products use TF32 tensor cores if the point's dtype is ``tf32``. Process-wide, by
-    the older of torch's switches: code that reads it raises where only the newer ones were set."""
+    """Let float32 products of this process use TF32 if the point's dtype is ``tf32``."""
+    # The older of torch's switches: code that reads it raises where only the newer ones were set.
     torch.backends.cuda.matmul.allow_tf32 = point.dtype == "tf32"
 
 
@@ -79,7 +73,7 @@ class CudaDevice:
         self.torch_device = torch.device("cuda", index)
         self.environment = read_environment(f"cuda:{index}")
         self.virtual = self.environment.kind == "virtual"
-        self.current = Current()
+        self.current = c_longlong(UNKNOWN)  # place of the point under way, for a worker's parent
         self.memory_bytes = int(self.environment.facts["memory_bytes"])
         self.arenas = Arenas(self.torch_device, self.memory_bytes)
         self.throttling = Throttling(index)
@@ -98,14 +92,14 @@ class CudaDevice:
                 torch.cuda.synchronize(index)
 
     def prepare(self, axes: Sequence[Sequence[Point]]) -> list[CudaSession]:
-        """Prepare axes in steps that each take all of them: memory, the largest points first, lest
-        what it grows from stays; first calls; one trace; captures."""
+        """Prepare axes in steps that each take all of them: memory, calls, one trace, captures."""
         sessions = [CudaSession(self, points) for points in axes]
         steps: list[tuple[CudaSession, int]] = []
         for session in sessions:
             steps += [(session, index) for index in range(len(session.points))]
         with self.active():
             self.flush()  # its first call: later ones are captured
+            # The largest points first: views keep the memory that an arena grows from.
             for session, index in sorted(steps, key=lambda step: -step[0].bytes_moved(step[1])):
                 session.attempt(index, partial(session.reserve, reuse_bytes=self.cold_bytes))
             for session, index in steps:
@@ -125,11 +119,10 @@ class CudaDevice:
         return sessions
 
     @cached_property
-    def clock_meter(self) -> tuple[TimedGraph, TimedGraph]:
+    def clock_meter(self) -> list[TimedGraph]:
         """Spins of :data:`METER_CYCLES`, captured when first asked for: after the trace."""
         spins = [partial(torch.cuda._sleep, cycles) for cycles in METER_CYCLES]
-        short, long = (TimedGraph([spin], self.graphs, self.graph_pool) for spin in spins)
-        return short, long
+        return [TimedGraph([spin], self.graphs, self.graph_pool) for spin in spins]
 
     def clock_mhz(self) -> float:
         """The SM clock at the meter's latest launch; a virtual GPU has none."""
@@ -159,9 +152,8 @@ class CudaDevice:
             torch.backends.cuda.matmul.allow_tf32 = tf32
 
     def flush(self) -> None:
-        """Fill the L2 cache with other memory, by reading: lines that were written would have to be
-        written back while the next call runs."""
-        self._other_memory.sum()
+        """Fill the L2 cache with other memory."""
+        self._other_memory.sum()  # a read: lines that were written go back while the next call runs
 
     def check(self) -> None:
         """Raise where an illegal access or a failed assertion has spoilt the CUDA context."""
@@ -215,7 +207,7 @@ class CudaSession:
         self._device.arenas.reserve(self.points[index], reuse_bytes)
 
     def warm_up(self, index: int) -> None:
-        """First calls of a point and its rough time. One that waits for the device is refused."""
+        """Make a point's first calls and time it roughly."""
         point = self.points[index]
         self._calls[index] = operators.get(point.operator).call(point, self._device.torch_device)
         bound = self._bound(index, replicate=False)
@@ -224,16 +216,17 @@ class CudaSession:
             bound()
             enqueue_us = (time.perf_counter() - begin) * 1e6
             torch.cuda.synchronize()
-        with refusing_waits():
+        with refusing_waits():  # only now: first calls may wait, to load modules
             bound()
         self._rough_us[index] = rough_us(bound, enqueue_us)
 
     def choose_run_length(self) -> None:
-        """Choose how many calls each graph holds: the same for all, since the first call of a graph
-        costs more. As many as the shorter calls need, no more than the longest allow."""
+        """Choose how many calls each graph holds: as many as the shorter calls need, no more than
+        the longest allow."""
         times_us = sorted(self._rough_us.values())
         if not times_us or self._device.virtual:
             return
+        # One number for all: the first call of a graph costs more than the others.
         limits = [TARGET_US / times_us[len(times_us) // 4], LONGEST_US / times_us[-1], MAX_CALLS]
         weights = 1 + max(weight_bytes(self.points[index]) for index in self._rough_us)
         if is_cold(self.points[0]):
@@ -252,7 +245,7 @@ class CudaSession:
         return arenas.bind(self.points[index], self._calls[index], replicate=replicate)
 
     def capture(self, index: int, occurrence: int) -> None:
-        """The graph of the point's n-th call in a block, launched once, which uploads it."""
+        """Capture the graph of the point's n-th call in a block."""
         device, point = self._device, self.points[index]
         replicate = occurrence % 2 == 1
         calls = [self._bound(index, replicate) for _ in range(self._calls_per_graph)]
@@ -266,13 +259,13 @@ class CudaSession:
             lead_in_us=LEAD_IN_US + DITHER_US * self._dither.random(),
             rest_us=self._rough_us[index] * len(calls) if heavy else 0.0,
         )
-        graph.launch()
+        graph.launch()  # uploads it
         torch.cuda.synchronize()
         self._graphs[index, occurrence] = graph
 
     def time_block(self, order: Sequence[int]) -> BlockTimes:
-        """Launch each point's graph once, after unrecorded ones that bring the clock up. Raises
-        :class:`MeasurementError` where the device fails: which call did it is not known."""
+        """As :meth:`.Session.time_block`. Raises :class:`MeasurementError` where the device fails:
+        which call did it is not known."""
         device = self._device
         keys = [(index, order[:place].count(index)) for place, index in enumerate(order)]
         with device.active():
@@ -299,14 +292,14 @@ class CudaSession:
         return BlockTimes(times_us, slot_us, conditions)
 
     def _launch(self, ready: Mapping[tuple[int, int], TimedGraph]) -> tuple[float, bool]:
-        """Launch the graphs; return microseconds a graph, and whether the clock was held down
-        meanwhile, for a while only. The counters are read while the warm-up still runs."""
+        """Launch the graphs; return microseconds a graph, and whether to leave the block out."""
         graph_us = median(self._rough_us[index] * self._calls_per_graph for index, _ in ready)
         warm_ups = min(MAX_WARM_UPS, math.ceil(BLOCK_WARM_UP_US / graph_us))
         throttling, meter = self._device.throttling, self._device.clock_meter
         try:
             for graph in islice(cycle(ready.values()), warm_ups):
                 graph.launch()
+            # Read while the warm-up still runs: the device must not idle before the block.
             slowed, begin = throttling.slowed_ns(), time.monotonic()
             for graph in [*meter, *ready.values()]:
                 graph.launch()

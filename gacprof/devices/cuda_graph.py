@@ -2,10 +2,9 @@
 
     before · sleep · event · r calls · event · rest
 
-Several calls, since events step by about half a microsecond. No launch gap of the host's is timed,
-but about a microsecond in which the device starts a kernel. Of one call that is its latency; of
-several the time of one among others, since kernels of sm90 may begin before their predecessor has
-ended (programmatic dependent launch).
+No launch gap of the host's is timed, but about a microsecond in which the device starts a kernel.
+Of several calls one's time is that among others: kernels of sm90 may begin before their predecessor
+has ended (programmatic dependent launch).
 """
 
 from __future__ import annotations
@@ -17,13 +16,10 @@ from typing import Any
 
 import torch
 
-CYCLES_PER_US = 2_000
-"""SM clocks are around 2 GHz; a slower one only makes sleeps longer."""
-LEAD_IN_US = 5.0
-"""Before the first event: some times what one node of a graph takes to start the next."""
+CYCLES_PER_US = 2_000  # SM clocks are around 2 GHz; a slower one only makes sleeps longer
+LEAD_IN_US = 5.0  # before the first event: some times what a node takes to start the next
 MAX_SLEEP_US, ROUGH_CALLS, WARM_UP_CALLS = 2_000.0, 4, 3
-DIGITS = 4
-"""Decimals of microseconds that are kept: a tenth of a nanosecond, finer than any tick over r."""
+DIGITS = 4  # of microseconds: a tenth of a nanosecond, finer than any tick over r
 
 
 class TimedGraph:
@@ -31,8 +27,7 @@ class TimedGraph:
 
     ``before`` leaves the cache as the calls are to find it. The calls must have run on the current
     stream: what they do once (load modules, ask heuristics) cannot be captured. The CUDA graph
-    joins ``graphs`` whatever becomes of its capture, and is to stay there: from torch 2.12 on, one
-    that goes away frees the cuBLAS workspaces of its stream (pytorch/pytorch#193402).
+    joins ``graphs`` and is to stay there.
     """
 
     def __init__(
@@ -49,6 +44,8 @@ class TimedGraph:
         self._start = torch.cuda.Event(enable_timing=True, external=True)
         self._end = torch.cuda.Event(enable_timing=True, external=True)
         self._graph = torch.cuda.CUDAGraph()
+        # Kept whatever becomes of its capture: from torch 2.12 on a graph that goes away frees the
+        # cuBLAS workspaces of its stream (pytorch/pytorch#193402).
         graphs.append(self._graph)
         self._graph.capture_begin(pool=pool, capture_error_mode="thread_local")
         try:
@@ -96,8 +93,8 @@ def sleep(us: float) -> None:
 
 @contextmanager
 def refusing_waits() -> Iterator[None]:
-    """Raise where a call waits for the device: no graph can hold that, and a capture that fails
-    spoils torch's allocator."""
+    """Raise where a call waits for the device, which no graph can hold."""
+    # Asked before any capture: one that fails spoils torch's allocator.
     torch.cuda.set_sync_debug_mode("error")
     try:
         yield
@@ -110,12 +107,11 @@ def captured(
 ) -> Callable[[], None]:
     """Capture a step in a CUDA graph and return what replays it on the current stream.
 
-    ``rewind`` leaves the state that a step starts from, in the memory that it was in. Raises what
-    the step or its capture raises. What is returned holds the graph. Keep it as long as any that
-    was captured beside it (see :class:`TimedGraph`): streams come from a pool.
+    ``rewind`` leaves the state that a step starts from, in the memory that it was in. What is
+    returned holds the graph: keep it as long as any that was captured beside it.
     """
     with torch.cuda.device(device):
-        stream = torch.cuda.Stream()
+        stream = torch.cuda.Stream()  # of a pool: another capture's workspaces may be this stream's
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(WARM_UP_CALLS):

@@ -1,5 +1,4 @@
-"""The protocol of a device: prepare the points of an axis, then time them in the order asked for.
-A CPU, a CUDA GPU and a worker process that holds one of them are all a :class:`Device`."""
+"""The protocol of a device: prepare the points of axes, then time them in the order asked for."""
 
 from __future__ import annotations
 
@@ -10,20 +9,16 @@ from typing import Protocol
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Environment, KernelRun, Point
 
-UNKNOWN = -1
-"""Index of no point."""
-UNTRACED = "GACPROF_UNTRACED"
-"""Environment variable of a process that is not to trace: a tracer has crashed one like it."""
+UNKNOWN = -1  # index of no point
+UNTRACED = "GACPROF_UNTRACED"  # environment variable: a tracer has crashed a process like this one
 
 
 @dataclass(frozen=True)
 class BlockTimes:
-    """What a block gave: ``times_us`` are microseconds of a call of each point, in the order asked
-    for; nan where it failed, lost its core or was throttled, and on a virtual GPU. ``slot_us`` is
-    how long one place of the block took with all that is done around its call."""
+    """What a block gave: microseconds of a call of each point, in the order asked for."""
 
-    times_us: Sequence[float]
-    slot_us: float
+    times_us: Sequence[float]  # nan: failed, lost its core, throttled, or on a virtual GPU
+    slot_us: float  # how long one place of the block took with all that is done around its call
     conditions: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -55,13 +50,6 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Release the device and its sessions."""
-
-
-class Current:
-    """The point that a device is at: its place among all points that it was asked to prepare. A
-    worker's parent reads it, to see which point was running when the worker died."""
-
-    value: int = UNKNOWN
 
 
 def first_line(error: BaseException) -> str:

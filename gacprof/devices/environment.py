@@ -18,11 +18,10 @@ from gacprof.core.points import Environment
 from gacprof.devices.nvml import driver_version, handle_of, nvml, nvml_facts
 from gacprof.gpus.architectures import architecture_of
 
-VIRTUAL = "GACPROF_VIRTUAL"
-"""Environment variable that names the virtual GPU whose libraries this process has loaded."""
+VIRTUAL = "GACPROF_VIRTUAL"  # environment variable: the virtual GPU whose libraries are loaded
 
+# Beginnings of the environment variables by which cuBLAS and PyTorch choose another kernel.
 STEERING = ("CUBLAS", "NVIDIA_TF32_OVERRIDE", "TORCH_CUDNN", "TORCH_ALLOW_TF32", "DISABLE_ADDMM")
-"""Beginnings of the environment variables by which cuBLAS and PyTorch choose another kernel."""
 
 
 def read_environment(device: str) -> Environment:
@@ -31,13 +30,9 @@ def read_environment(device: str) -> Environment:
         environment = _cpu_environment()
     else:
         environment = _cuda_environment(torch.device(device).index or 0)
-    common = {
-        "gacprof": gacprof.__version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }
-    versions = {name: version for name, version in environment.stack.items() if version}
-    return replace(environment, stack=common | versions)
+    stack = {"gacprof": gacprof.__version__, "python": platform.python_version()}
+    stack |= {"torch": torch.__version__, **environment.stack}
+    return replace(environment, stack={name: version for name, version in stack.items() if version})
 
 
 def _cpu_environment() -> Environment:
@@ -79,17 +74,16 @@ def _cuda_environment(index: int) -> Environment:
 
 
 def cpu_name() -> str:
-    """The CPU's model name; on Linux with family and model, since a name alone may say little."""
     text = ""
     with suppress(OSError):  # not Linux
         text = Path("/proc/cpuinfo").read_text()
     name = _first_match(r"model name\s*:\s*(.+)", text) or platform.machine()
+    # A name alone may say little.
     numbers = re.findall(r"(?m)^(?:cpu family|model)\s*:\s*(\d+)", text)
     return f"{name} (family {numbers[0]} model {numbers[1]})" if len(numbers) > 1 else name
 
 
 def memory_bytes() -> int:
-    """Bytes of this machine's memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 

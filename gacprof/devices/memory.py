@@ -20,26 +20,20 @@ from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Point
 from gacprof.operators.base import Operand
 
-BoundCall = Callable[[], Any]
-"""A call with its operands."""
+BoundCall = Callable[[], Any]  # a call with its operands
 
 PAGE = 4096
-REPLICATE_OFFSET = 9 * PAGE + 1024
-"""Bytes: other pages and other cache sets, aligned to 512 bytes as CUDA's allocator does."""
-GROWTH = 2
-"""Factor by which memory grows. Views keep what it grew from: together at most as large again."""
-MAX_SHARE = 0.25
-"""Limit of a call's operands and result, as a share of the device's memory."""
-PATTERN_ELEMENTS = (1 << 16) + 1
-"""More than any kernel's tile, and odd, so that rows of no power of two are all the same."""
-VISIBLE_BELOW = 1.28
-"""A standard-normal number below it lets a boolean mask show a key: nine of ten."""
+REPLICATE_OFFSET = 9 * PAGE + 1024  # other pages and cache sets, at a multiple of 512 bytes
+GROWTH = 2  # of memory; views keep what it grew from: together at most as large again
+MAX_SHARE = 0.25  # of the device's memory, for a call's operands and result
+PATTERN_ELEMENTS = (1 << 16) + 1  # over any tile; odd: rows of no power of two are all the same
+VISIBLE_BELOW = 1.28  # a normal number below it lets a boolean mask show a key: nine of ten
 
 
 @lru_cache(maxsize=64)
 def pattern(dtype: torch.dtype, device: torch.device, seed: int) -> torch.Tensor:
-    """Numbers of an operand, repeated since drawing takes longer than timing: standard normal,
-    since zeros run 13 to 15 % faster on GPUs than data does; all values of int8."""
+    """Draw numbers of an operand: standard normal, and all values of int8."""
+    # Zeros would run 13 to 15 % faster on GPUs than data does.
     draw = torch.Generator().manual_seed(seed)
     if dtype == torch.int8:
         numbers = torch.randint(-128, 128, (PATTERN_ELEMENTS,), generator=draw, dtype=dtype)
@@ -63,17 +57,17 @@ class Arena:
         elements = (nbytes + REPLICATE_OFFSET) // self._dtype.itemsize + 1
         current = self._memory.numel()
         if current < elements:
+            # Repeated, since drawing would take longer than timing.
             repeats = -(-max(elements, GROWTH * current) // PATTERN_ELEMENTS)
             self._memory = pattern(self._dtype, self._device, self._seed).repeat(repeats)
             self._next = 0
 
     def view(self, operand: Operand, *, moves: bool, replicate: bool) -> torch.Tensor:
-        """The view at the start, or at the replicates' offset. One that ``moves`` is on the pages
-        after the last such, from the start again at the end."""
+        """The view at the start, at the replicates' offset, or behind the last that moved."""
         start = REPLICATE_OFFSET if replicate else 0
         if moves:
             nbytes = -(-operand.nbytes // PAGE) * PAGE
-            if self._next + nbytes > self._memory.nbytes:
+            if self._next + nbytes > self._memory.nbytes:  # from the start again
                 self._next = 0
             start = self._next
             self._next += nbytes
@@ -117,12 +111,10 @@ class Arenas:
 
 
 def is_cold(point: Point) -> bool:
-    """Tell whether the point's weights are to be read from memory."""
     return point.flags.get("cache") == "cold"
 
 
 def weight_bytes(point: Point) -> int:
-    """Bytes of the point's weights."""
     operands = operators.get(point.operator).operands(point)
     return sum(operand.nbytes for operand in operands if operand.role == "weight")
 

@@ -8,14 +8,12 @@ from typing import Any
 
 import torch
 
-POLICIES = (74, 75)
-"""Fields of nvmlDeviceGetFieldValues (nvml.h): nanoseconds for which a GPU ran below its clock, by
-NVML_PERF_POLICY_POWER and _THERMAL."""
+# Fields of nvmlDeviceGetFieldValues (nvml.h): nanoseconds below the clock, by reason.
+POLICIES = (74, 75)  # NVML_PERF_POLICY_POWER and _THERMAL
+# First of three NVML_FI_DEV_CLOCKS_EVENT_REASON_* (software thermal, hardware thermal, power brake)
+# from that driver on: renumbered between nvidia-ml-py 13.580.65 and 13.580.82.
 FIRST_REASON = {(580, 82): 269, (575, 0): 251}
-"""First of three fields, NVML_FI_DEV_CLOCKS_EVENT_REASON_* (software thermal, hardware thermal,
-power brake), from that driver on: renumbered between nvidia-ml-py 13.580.65 and 13.580.82."""
-THROTTLED_SHARE = 0.02
-"""Share of a block's time by which a counter has grown in a throttled block."""
+THROTTLED_SHARE = 0.02  # of a block's time, by which a counter has grown in a throttled block
 
 
 def nvml() -> Any:
@@ -27,8 +25,8 @@ def nvml() -> Any:
 
 
 def handle_of(index: int) -> Any:
-    """NVML's handle of a CUDA device by its UUID: NVML counts all GPUs, CUDA the visible ones.
-    torch gives it without the prefix that marks a GPU or a MIG slice of one."""
+    """NVML's handle of a CUDA device."""
+    # By its UUID: NVML counts all GPUs, CUDA the visible ones. torch leaves out the prefix.
     uuid = str(torch.cuda.get_device_properties(index).uuid)
     library = nvml()
     try:
@@ -38,14 +36,13 @@ def handle_of(index: int) -> Any:
 
 
 def driver_version() -> str:
-    """The NVIDIA driver's version; empty where NVML is not to be had."""
     with suppress(Exception):  # its absence takes many forms and is never fatal
         return str(nvml().nvmlSystemGetDriverVersion())
     return ""
 
 
 def counter_fields(driver: str) -> list[int]:
-    """The fields that count throttled nanoseconds in a driver of that version (``580.95.05``)."""
+    """The fields that count throttled nanoseconds in a driver of version ``580.95.05``."""
     numbers = tuple(int(part) for part in driver.split(".")[:2] if part.isdigit())
     for since, first in FIRST_REASON.items():
         if numbers >= since:
@@ -55,7 +52,7 @@ def counter_fields(driver: str) -> list[int]:
 
 def nvml_facts(library: Any, handle: Any) -> dict[str, int]:
     """Limits and modes that decide how fast a GPU runs, and the other processes that compute on it;
-    what NVML does not say is missing. In a container it may count this process among the others."""
+    what NVML does not say is missing."""
     facts = {}
     with suppress(library.NVMLError):
         facts["power_limit_w"] = int(library.nvmlDeviceGetEnforcedPowerLimit(handle) // 1000)
@@ -69,6 +66,7 @@ def nvml_facts(library: Any, handle: Any) -> dict[str, int]:
         facts["persistence"] = int(library.nvmlDeviceGetPersistenceMode(handle))
     with suppress(library.NVMLError):
         running = library.nvmlDeviceGetComputeRunningProcesses(handle)
+        # In a container this process has another id there, and is counted among the others.
         facts["other_processes"] = sum(process.pid != os.getpid() for process in running)
     return facts
 
@@ -85,7 +83,7 @@ class Throttling:
             self._nvml = nvml()
 
     def slowed_ns(self) -> dict[int, int]:
-        """Nanoseconds for which each cause has slowed the device, since the driver was loaded."""
+        """Nanoseconds for which each cause has slowed the device."""
         values = []
         if self._nvml is not None:
             with suppress(self._nvml.NVMLError):  # once in a while: no reason to lose a block

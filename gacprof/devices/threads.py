@@ -1,8 +1,7 @@
 """One core for each compute thread, and how long each waited for it, while something is timed.
 
 The scheduler may put two threads on one core for seconds: a product of 0.3 ms then takes 8. Without
-binding and the scheduler's account of waits two sweeps agree to 14 to 28 %, with both to 1 %. Where
-the system permits it (root, CAP_SYS_NICE) these threads also come before other programs.
+binding and the scheduler's account of waits two sweeps agree to 14 to 28 %, with both to 1 %.
 """
 
 from __future__ import annotations
@@ -19,16 +18,11 @@ from statistics import median
 
 import torch
 
-WATCH_S = 0.4
-"""Work enough for the kernel's clock ticks (10 ms) to show which threads compute."""
-PRIORITY = -10
-"""Niceness; a thread of it gets nine times the share of one of 0, the default (sched(7))."""
-SLICE_NS = 3_000_000
-"""For which Linux's scheduler gives a core to another thread (its base slice)."""
-NEGLIGIBLE_WAIT = 0.02
-"""Share of the usual time of a call: any loses a core for a moment now and then."""
-MAX_WATCHED = 8
-"""So many threads' waits are read, at 2 µs each, before and after every call."""
+WATCH_S = 0.4  # work enough for the kernel's clock ticks (10 ms) to show which threads compute
+PRIORITY = -10  # niceness; such a thread gets nine times the share of one of 0 (sched(7))
+SLICE_NS = 3_000_000  # Linux's base slice, for which it gives a core to another thread
+NEGLIGIBLE_WAIT = 0.02  # share of a usual call: any loses a core for a moment now and then
+MAX_WATCHED = 8  # threads whose waits are read, at 2 µs each, before and after every call
 
 
 class ComputeThreads:
@@ -41,11 +35,11 @@ class ComputeThreads:
                 self._accounts.append(os.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY))
 
     def waits_ns(self) -> list[int]:
-        """Time for which each thread was ready but had no core; without accounts a time slice for
-        each core that the system took from the process."""
+        """Time for which each thread was ready but had no core."""
         with suppress(OSError, ValueError, IndexError):
             if self._accounts:
                 return [int(os.pread(account, 80, 0).split()[1]) for account in self._accounts]
+        # Without accounts: a time slice for each core that the system took from the process.
         return [resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw * SLICE_NS]
 
     def longest_wait_us(self, since_ns: Sequence[int]) -> float:
@@ -58,8 +52,8 @@ class ComputeThreads:
 
 
 def lost_core(times_us: Sequence[float], waits_us: Sequence[float]) -> list[bool]:
-    """Calls of a block that waited for a core for more than :data:`NEGLIGIBLE_WAIT` of the median
-    call: one limit for all, since which calls count must not depend on their times."""
+    """Tell which calls of a block waited for a core for too long."""
+    # One limit for all, the median call's: which calls count must not depend on their own times.
     limit_us = NEGLIGIBLE_WAIT * median(times_us)
     return [wait_us > limit_us for wait_us in waits_us]
 
@@ -94,10 +88,10 @@ def no_collection() -> Iterator[None]:
 
 
 def _place(thread: int, cores: set[int], *, niceness: int, instead_of: int) -> None:
-    """Bind a thread to cores and change its niceness where that is as expected: what the user set
-    stays. On Linux setpriority(2) takes a thread's id."""
-    with suppress(OSError):  # not permitted, or the thread is gone
+    """Bind a thread to cores and change its niceness, unless the user has set that."""
+    with suppress(OSError):  # not permitted (it takes root or CAP_SYS_NICE), or the thread is gone
         os.sched_setaffinity(thread, cores)
+        # On Linux setpriority(2) takes a thread's id.
         if os.getpriority(os.PRIO_PROCESS, thread) == instead_of:
             os.setpriority(os.PRIO_PROCESS, thread, niceness)
 

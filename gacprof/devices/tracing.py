@@ -1,7 +1,7 @@
 """Kernels of calls by torch.profiler, joined to the calls by correlation ids.
 
 A launch lies within the label of its call by the host's clock, and its kernel carries the same
-correlation id; where the launch is not in the trace, the kernel is linked to PyTorch's operator.
+correlation id.
 The device's clock is not asked: CUPTI 13.0 gives the first kernels of a process's n-th session,
 about n of them, times of another clock (pytorch/pytorch#192021).
 """
@@ -22,25 +22,21 @@ from gacprof.core.points import KernelRun
 from gacprof.devices.device import UNTRACED
 
 LABEL = "gacprof call "
-PREFIX = 256
-"""Kernels of no meaning at the head of a session, for CUPTI 13.0 to lose."""
-ATTEMPTS = 3
-"""Sessions in which a call's kernels may be seen."""
-LAUNCH = re.compile(r"(cuda|cu|hip)(Module)?Launch")
-"""Functions of the runtime and the driver that launch a kernel, which has to be seen then."""
+PREFIX = 256  # kernels of no meaning at the head of a session, for CUPTI 13.0 to lose
+ATTEMPTS = 3  # sessions in which a call's kernels may be seen
+LAUNCH = re.compile(r"(cuda|cu|hip)(Module)?Launch")  # a function whose kernel has to be seen
 HOST_CALL = re.compile(r"(cuda|cu|hip)[A-Z]")
 KINETO_SETTINGS = {
-    "KINETO_LOG_LEVEL": "6",
+    "KINETO_LOG_LEVEL": "6",  # no lines on stderr
+    # CUPTI stays attached: attaching it again crashes where there are CUDA graphs.
     "TEARDOWN_CUPTI": "0",
     "DISABLE_CUPTI_LAZY_REINIT": "1",
 }
-"""Read from the environment when Kineto is first used: no lines on stderr; CUPTI stays attached,
-since attaching it again crashes where there are CUDA graphs."""
 
 
 def traced_kernels(calls: Sequence[Callable[[], object]]) -> list[tuple[KernelRun, ...]]:
-    """Trace one call of each and return its kernels in the order of their launches: none where it
-    raises, or where some were not seen in any of :data:`ATTEMPTS` sessions."""
+    """Trace a call of each and return its kernels in the order of their launches: none where it
+    raises, or some were not seen."""
     kernels: list[tuple[KernelRun, ...]] = [()] * len(calls)
     for _ in range(ATTEMPTS):
         missing = [index for index, runs in enumerate(kernels) if not runs]
@@ -54,7 +50,7 @@ def traced_kernels(calls: Sequence[Callable[[], object]]) -> list[tuple[KernelRu
 
 def session_events(calls: Sequence[Callable[[], object]]) -> Sequence[Any]:
     """Events of one session in which every call is made once, under a label."""
-    for name, value in KINETO_SETTINGS.items():
+    for name, value in KINETO_SETTINGS.items():  # read when Kineto is first used
         os.environ.setdefault(name, value)
     if os.environ.get(UNTRACED):
         return []
@@ -96,6 +92,7 @@ def kernels_by_label(events: Sequence[Any], count: int) -> list[tuple[KernelRun,
             start_ns = operator_ns[correlation] = event.start_ns()
             if name.startswith(LABEL):
                 labels.append((start_ns, start_ns + event.duration_ns(), int(name[len(LABEL) :])))
+    # A launch that is not in the trace: its kernel belongs to the operator that it is linked to.
     for correlation in kernels.keys() - called_ns.keys():
         if operator_of[correlation] in operator_ns:
             called_ns[correlation] = operator_ns[operator_of[correlation]]

@@ -1,5 +1,4 @@
-"""A device in a worker process: a point that kills it or takes too long is a failure, the process
-is replaced, and the other points go on."""
+"""A device in a worker process, which is replaced when a point kills it or takes too long."""
 
 from __future__ import annotations
 
@@ -21,21 +20,15 @@ from gacprof.devices.device import UNKNOWN, UNTRACED, BlockTimes, Session, first
 from gacprof.operators.base import OPERATORS
 from gacprof.operators.own import OwnOperator
 
-START_LIMIT_S = 120.0
-"""For importing torch and opening the device; a first start from a cold disk takes long."""
-CALL_LIMIT_S, POINTS_IN_LIMIT = 60.0, 16
-"""Seconds for each 16 points that are prepared or timed: one of them may have to be compiled."""
-DYING_S = 5.0
-"""For a worker whose pipe has closed to end."""
-SURROUNDINGS = {
-    "GOMP_SPINCOUNT": "30000",
-    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "16384",
-    "LRU_CACHE_CAPACITY": "16384",
+START_LIMIT_S = 120.0  # a first import of torch from a cold disk takes long
+CALL_LIMIT_S, POINTS_IN_LIMIT = 60.0, 16  # for each 16 points: one of them may be compiled
+DYING_S = 5.0  # for a worker whose pipe has closed to end
+SURROUNDINGS = {  # read when torch is loaded
+    "GOMP_SPINCOUNT": "30000",  # 1 ms, longer than the gap between two products; then they sleep
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "16384",  # kernels of all shapes of a sweep
+    "LRU_CACHE_CAPACITY": "16384",  # of PyTorch's layer above oneDNN
     "TORCHINDUCTOR_COMPILE_THREADS": "1",
 }
-"""The worker's environment, read when torch is loaded. GNU OpenMP's threads spin for 1 ms, longer
-than the gap between two products, and then wait asleep. oneDNN and PyTorch's layer above it keep
-the kernels of all shapes of a sweep."""
 
 
 class WorkerLost(Exception):  # noqa: N818 - no error of a user's
@@ -47,15 +40,14 @@ class WorkerLost(Exception):  # noqa: N818 - no error of a user's
 
 
 class IsolatedDevice:
-    """The device of that name in a worker process; ``generation`` counts workers that have ended.
-    Raises :class:`MeasurementError` where it cannot be opened."""
+    """A device in a worker process. Raises :class:`MeasurementError` where it cannot be opened."""
 
     def __init__(self, name: str, call_limit_s: float = CALL_LIMIT_S) -> None:
         self._name, self._call_limit_s = name, call_limit_s
         self._process: BaseProcess | None = None
         self._sessions: list[RemoteSession] = []
         self._traced = True
-        self.generation = 0
+        self.generation = 0  # workers that have ended
         self._start()
 
     def prepare(self, axes: Sequence[Sequence[Point]]) -> list[RemoteSession]:
@@ -65,8 +57,7 @@ class IsolatedDevice:
         return self._sessions[first:]
 
     def prepare_sessions(self) -> None:
-        """Prepare what the worker lacks. A point that it dies on is a failure and the others are
-        tried again. What is no point's fault is the tracer's: names are done without."""
+        """Prepare what the worker lacks; without a point that it dies on the others anew."""
         while True:
             stale = [s for s in self._sessions if s.generation != self.generation and s.waiting()]
             if not stale:
@@ -78,7 +69,8 @@ class IsolatedDevice:
                     continue
                 if not self._traced:  # nothing is left to blame
                     for session in stale:
-                        session.fail_all(str(lost))
+                        session.failures |= dict.fromkeys(session.sent, str(lost))
+                # What is no point's fault is the tracer's: names are done without.
                 self._traced = False
 
     def _request_sessions(self, sessions: Sequence[RemoteSession]) -> None:
@@ -97,7 +89,7 @@ class IsolatedDevice:
             session.generation = self.generation
 
     def request(self, action: str, content: Any, calls: int) -> Any:
-        """The worker's answer to an action of ``calls`` calls. Raises :class:`WorkerLost`."""
+        """Return the worker's answer. Raises :class:`WorkerLost`."""
         self._current.value = UNKNOWN
         with suppress(BrokenPipeError, ConnectionResetError):  # then there is no answer either
             self._pipe.send((action, content))
@@ -151,36 +143,30 @@ class IsolatedDevice:
 
 
 class RemoteSession:
-    """Points prepared in the worker, and in the next one without those that failed. ``sent`` are
-    the indices of those that it has, ``first_place`` that of the first among all it prepared."""
+    """Points prepared in the worker, and in the next one without those that failed."""
 
     def __init__(self, device: IsolatedDevice, number: int, points: Sequence[Point]) -> None:
         self._device, self.number, self.points = device, number, points
         self.failures: dict[int, str] = {}
         self.kernels: dict[int, tuple[KernelRun, ...]] = {}
-        self.sent: list[int] = []
-        self.first_place = 0
+        self.sent: list[int] = []  # indices of the points that the worker has
+        self.first_place = 0  # of these among all that it prepared
         self.generation = -1
 
     def waiting(self) -> list[int]:
-        """Indices of the points that can still be prepared."""
         return [index for index in range(len(self.points)) if index not in self.failures]
 
     def add(self, failures: Mapping[int, str]) -> None:
-        """Keep failures, by the worker's index."""
+        """Add failures by the worker's index."""
         self.failures |= {self.sent[place]: reason for place, reason in failures.items()}
 
     def blame(self, lost: WorkerLost) -> bool:
         """Make the point that the worker was at a failure; tell whether it is one of these."""
         place = lost.place - self.first_place
-        if lost.place == UNKNOWN or not 0 <= place < len(self.sent):
-            return False
-        self.add({place: str(lost)})
-        return True
-
-    def fail_all(self, reason: str) -> None:
-        """Make every point of the worker's a failure."""
-        self.add(dict.fromkeys(range(len(self.sent)), reason))
+        is_mine = lost.place != UNKNOWN and 0 <= place < len(self.sent)
+        if is_mine:
+            self.add({place: str(lost)})
+        return is_mine
 
     def time_block(self, order: Sequence[int]) -> BlockTimes:
         """As :meth:`.Session.time_block`; all nan where the worker is lost."""
@@ -194,7 +180,7 @@ class RemoteSession:
             block, failures = self._device.request("time", content, len(places))
         except WorkerLost as lost:
             if not self.blame(lost):
-                self.fail_all(str(lost))
+                self.failures |= dict.fromkeys(self.sent, str(lost))
             return nothing
         self.add(failures)
         times_us = [math.nan] * len(order)

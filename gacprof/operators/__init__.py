@@ -1,8 +1,7 @@
 """Operators: what is timed. One class each, in a module that registers it.
 
 A new operator is a module with a class derived from :class:`gacprof.operators.base.Operator` and
-:func:`register`, imported below; a function of a user's becomes one by :func:`operator`. Nothing
-of this package imports torch before an operator is prepared, so that suites are read without it.
+:func:`register`, imported below. Torch is imported once one is prepared: suites are read without.
 """
 
 from gacprof.operators import attention, linear, stream  # registers them

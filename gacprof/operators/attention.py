@@ -11,22 +11,19 @@ from gacprof.operators.base import CACHE, Operand, Operator, register
 if TYPE_CHECKING:
     import torch
 
-BACKENDS = {
+BACKENDS = {  # members of torch.nn.attention.SDPBackend
     "flash": "FLASH_ATTENTION",
     "efficient": "EFFICIENT_ATTENTION",
     "math": "MATH",
     "cudnn": "CUDNN_ATTENTION",
 }
-"""Values of the flag ``backend`` as torch.nn.attention.SDPBackend names them."""
 
 
 class Attention(Operator):
     """Attention of ``heads`` query heads over ``kv_heads`` heads of keys and values.
 
-    ``mask`` decides the backend: with an explicit one FlashAttention is out, and a head_dim that is
-    no multiple of 8 then falls to the math path. ``layout`` is ``bhsd`` for operands stored as
-    [batch, heads, length, head_dim], ``bshd`` for [batch, length, heads, head_dim] as models pass
-    them, transposed as a view. ``backend`` forces one, which fails where it refuses.
+    ``layout`` is ``bhsd`` for operands stored as [batch, heads, length, head_dim], ``bshd`` for
+    [batch, length, heads, head_dim] as models pass them, transposed as a view.
     """
 
     name = "attention"
@@ -34,18 +31,17 @@ class Attention(Operator):
     default_dims: Mapping[str, int | str] = {"batch": 1, "kv_heads": "heads", "kv_len": "q_len"}
     flags: Mapping[str, tuple[Flag, ...]] = {
         "causal": (False, True),
-        "mask": ("none", "float", "bool"),
-        "backend": ("auto", *BACKENDS),
+        "mask": ("none", "float", "bool"),  # FlashAttention takes none: 107 falls to the math path
+        "backend": ("auto", *BACKENDS),  # a forced one fails where it refuses
         "cache": CACHE,
         "layout": ("bhsd", "bshd"),
     }
     dtypes = ("float32", "bfloat16", "float16")
 
     def flops(self, point: Point) -> int:
-        """Both products; a causal mask halves them where the lengths are equal."""
         d = point.dims
         full = 4 * d["batch"] * d["heads"] * d["q_len"] * d["kv_len"] * d["head_dim"]
-        return full // 2 if point.flags["causal"] else full
+        return full // 2 if point.flags["causal"] else full  # exact where the lengths are equal
 
     def result_bytes(self, point: Point) -> int:
         return self.operands(point)[0].nbytes
@@ -75,17 +71,15 @@ class Attention(Operator):
         from torch.nn.functional import scaled_dot_product_attention
 
         transposed = point.flags["layout"] == "bshd"
-        causal = bool(point.flags["causal"])
-        grouped = point.dims["kv_heads"] != point.dims["heads"]
+        options: dict[str, Any] = {
+            "is_causal": point.flags["causal"],
+            "enable_gqa": point.dims["kv_heads"] != point.dims["heads"],
+        }
 
-        def attend(
-            q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None
-        ) -> torch.Tensor:
+        def attend(q: Any, k: Any, v: Any, mask: Any = None) -> torch.Tensor:
             if transposed:
                 q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-            return scaled_dot_product_attention(
-                q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=grouped
-            )
+            return scaled_dot_product_attention(q, k, v, attn_mask=mask, **options)
 
         if point.flags["backend"] == "auto":
             return attend

@@ -17,20 +17,19 @@ if TYPE_CHECKING:
 
 Role = Literal["input", "weight", "output"]
 
-CACHE: tuple[Flag, ...] = ("warm", "cold")
-"""Values of the flag ``cache``: whether weights are in the cache when a call reads them."""
+CACHE: tuple[Flag, ...] = ("warm", "cold")  # are weights in the cache when a call reads them?
 
 
 @dataclass(frozen=True)
 class Operand:
     """A contiguous tensor of random numbers that a call takes: an ``input`` was just written, a
     ``weight`` (keys and values too) is what a model reads once a pass, an ``output`` is written by
-    the call. ``offset`` moves it so many elements past an aligned address."""
+    the call."""
 
     role: Role
     shape: tuple[int, ...]
     dtype: str
-    offset: int = 0
+    offset: int = 0  # elements past an aligned address
 
     @property
     def nbytes(self) -> int:
@@ -38,13 +37,12 @@ class Operand:
 
 
 class Operator(ABC):
-    """One kind of work whose speed depends on its dims. ``default_dims`` may be left out: each
-    takes a number, or the size of the dim named. ``flags`` have their values, the default first."""
+    """One kind of work whose speed depends on its dims."""
 
     name: str
     dims: tuple[str, ...]
-    default_dims: Mapping[str, int | str] = {}
-    flags: Mapping[str, tuple[Flag, ...]] = {"cache": CACHE}
+    default_dims: Mapping[str, int | str] = {}  # of a dim left out: a number, or a dim's name
+    flags: Mapping[str, tuple[Flag, ...]] = {"cache": CACHE}  # values, the default first
     dtypes: tuple[str, ...] = ("float32", "tf32", "bfloat16", "float16")
 
     @abstractmethod
@@ -72,12 +70,11 @@ class Operator(ABC):
         return ""
 
 
-OPERATORS: dict[str, Operator] = {}
-"""All operators by name; importing :mod:`gacprof.operators` fills it."""
+OPERATORS: dict[str, Operator] = {}  # by name; importing gacprof.operators fills it
 
 
 def register(operator: Operator) -> None:
-    """Make an operator known by its name, in place of one that had it."""
+    """Make an operator known by its name."""
     OPERATORS[operator.name] = operator
 
 
@@ -110,6 +107,7 @@ def canonical(point: Point) -> Point:
     complete = Point(point.operator, dims, point.dtype, flags)
     for name, value in flags.items():
         allowed = operator.flags[name]
+        # By type too, since True == 1: a bias of 1 would have another key than one of True.
         if (type(value), value) not in [(type(a), a) for a in allowed]:
             choices = ", ".join(map(repr, allowed))
             raise MeasurementError(f"{complete}: flag '{name}' is {value!r}, not one of {choices}")

@@ -16,19 +16,17 @@ if TYPE_CHECKING:
 class Linear(Operator):
     """``y[M, N] = x[M, K] · W[N, K]ᵀ (+ b[N])``, where M counts tokens.
 
-    ``bias`` selects another path: ``addmm`` may go to cuBLASLt where a product without goes to
-    cuBLAS. ``layout`` is ``tn`` for a stored Wᵀ as in ``torch.nn.Linear``, ``nn`` for ``x @ W``
-    with W[K, N]. ``offset`` moves x and W so many elements past an aligned address, as a slice of a
-    larger buffer is: kernels choose their load width by the address too.
+    ``layout`` is ``tn`` for a stored Wᵀ as in ``torch.nn.Linear``, ``nn`` for ``x @ W`` with
+    W[K, N]. ``offset`` moves x and W so many elements past an aligned address.
     """
 
     name = "linear"
     dims = ("M", "N", "K")
     flags: Mapping[str, tuple[Flag, ...]] = {
-        "bias": (False, True),
+        "bias": (False, True),  # addmm may go to cuBLASLt where a product without goes to cuBLAS
         "cache": CACHE,
         "layout": ("tn", "nn"),
-        "offset": (0, 1, 2, 4, 8),
+        "offset": (0, 1, 2, 4, 8),  # kernels choose their load width by the address too
     }
 
     def flops(self, point: Point) -> int:
@@ -61,9 +59,8 @@ register(Linear())
 
 class Quantised(Linear):
     """``x[M, K] · W[N, K]ᵀ`` of 8-bit operands: ``torch._int_mm`` (int8 → int32) and
-    ``torch._scaled_mm`` (fp8, one scale an operand, → bfloat16). A point whose dims PyTorch refuses
-    fails with its reason. ``fast_accum`` lets Hopper's fp8 tensor cores add up in fewer bits, as
-    inference engines do."""
+    ``torch._scaled_mm`` (fp8, one scale an operand, → bfloat16). ``fast_accum`` lets Hopper's fp8
+    tensor cores add up in fewer bits, as inference engines do."""
 
     name = "quantised"
     flags: Mapping[str, tuple[Flag, ...]] = {"cache": CACHE, "fast_accum": (False, True)}

@@ -19,8 +19,7 @@ from gacprof.operators.base import OPERATORS, Operand, Operator, Role, canonical
 if TYPE_CHECKING:
     import torch
 
-Shape = tuple[str | int, ...]
-"""An operand's shape: names of dims, and numbers where a size never changes."""
+Shape = tuple[str | int, ...]  # names of dims, and numbers where a size never changes
 
 
 @dataclass(eq=False, kw_only=True)
@@ -104,13 +103,13 @@ def operator(
     """
 
     def decorate(function: Callable[..., Any]) -> OwnOperator:
-        operator_name = name or function.__name__
-        if not isinstance(OPERATORS.get(operator_name), OwnOperator | None):
-            raise MeasurementError(f"'{operator_name}' is an operator of gacprof's: rename yours")
+        own_name = name or function.__name__
+        if not isinstance(OPERATORS.get(own_name), OwnOperator | None):
+            raise MeasurementError(f"'{own_name}' is an operator of gacprof's: rename yours")
         own_operator = OwnOperator(
             function=function,
             shapes=shapes,
-            name=operator_name,
+            name=own_name,
             dtypes=tuple(dtypes),
             weights=weights,
             count_flops=flops,

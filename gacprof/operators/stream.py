@@ -1,9 +1,8 @@
 """Rows read from L2 or DRAM by kernels of our own, to see what width loads have.
 
-A matrix of ``rows`` by ``K`` is summed by rows (``row_sum``) or copied (``row_copy``). K is the
-stride too, and decides where a row starts. Triton marks an integer argument divisible by 16, and
-only then dares wide loads; ``specialise`` = False withholds the mark: a step that remains is the
-memory's doing.
+A matrix of ``rows`` by ``K`` is summed by rows (``row_sum``) or copied (``row_copy``). Triton marks
+an integer argument divisible by 16, and only then dares wide loads; without ``specialise`` it does
+not: a step that remains is the memory's doing.
 """
 
 from __future__ import annotations

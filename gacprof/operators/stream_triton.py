@@ -1,5 +1,4 @@
-"""The Triton kernels of :mod:`gacprof.operators.stream`, one program a row. ``K``, the row's length
-and stride, is a runtime argument: Triton specialises on its divisibility as in real kernels."""
+"""The Triton kernels of :mod:`gacprof.operators.stream`, one program a row of length ``K``."""
 
 from __future__ import annotations
 
@@ -11,9 +10,9 @@ import torch
 import triton
 import triton.language as tl
 
+# Elements that a program handles at once: four 16-byte loads of a 16-bit type for each of 128
+# threads, so that load width, not occupancy, is what varies.
 BLOCK = 1024
-"""Elements that a program handles at once: four 16-byte loads of a 16-bit type for each of 128
-threads, so that load width, not occupancy, is what varies."""
 
 
 def gacprof_row_sum(source, sums, K, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
@@ -41,6 +40,7 @@ KERNELS = {"row_sum": gacprof_row_sum, "row_copy": gacprof_row_copy}
 @cache
 def launcher(name: str, specialise: bool) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     """The call (matrix[rows, K], result) → result, compiled with or without K's mark."""
+    # K is a runtime argument: Triton specialises on its divisibility, as in real kernels.
     kernel: Any = triton.jit(KERNELS[name], do_not_specialize=[] if specialise else ["K"])
 
     def call(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

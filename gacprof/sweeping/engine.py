@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
 from itertools import chain
 from statistics import median
 
@@ -20,24 +19,16 @@ from gacprof.core.points import Axis, Block
 from gacprof.core.sizes import TOLERANCE
 from gacprof.devices.device import Device, Session
 
-PROCESSES = 3
-"""Addresses, caches and clocks differ between processes."""
-MIN_BLOCKS = 12
-"""Before a curve is first judged; then after 24, 48 …"""
-MAX_BLOCKS = 400
-"""Of a curve that stays undecided."""
-FINEST = 0.004
-"""Half the median width of penalties' intervals that ends a curve: a fifth of the tolerance."""
-REPLICATES = 0.25
-"""The share of sizes that have a hidden A/A replicate."""
+PROCESSES = 3  # addresses, caches and clocks differ between processes
+MIN_BLOCKS = 12  # before a curve is first judged; then after 24, 48 …
+MAX_BLOCKS = 400  # of a curve that stays undecided
+FINEST = 0.004  # half the median width of penalties' intervals that ends a curve: tolerance / 5
+REPLICATES = 0.25  # share of sizes that have a hidden A/A replicate
 MIN_REPLICATES = 4
-BLOCK_US = 50_000
-"""A block is as long as the machine's state holds; longer ones take turns through the sizes."""
-MIN_CALLS = 12
-"""Of a block, however long they take."""
+BLOCK_US = 50_000  # as long as the machine's state holds; longer ones take turns through sizes
+MIN_CALLS = 12  # of a block, however long they take
 
-Progress = Callable[[int, int, float], None]
-"""Called before each turn with decided curves, all curves, and the share of the budget spent."""
+Progress = Callable[[int, int, float], None]  # decided curves, all, share of the budget spent
 
 
 def measure(
@@ -49,9 +40,7 @@ def measure(
     progress: Progress = lambda done, curves, spent: None,
 ) -> None:
     """Measure the run's axes until each is decided, or the budget is spent. It counts from
-    ``started`` on (default: now), preparing included, which nothing cuts short. Each process has
-    its share. A second one, without which nothing is decided, begins where there is time to prepare
-    it; a third where half of the budget is left for measuring."""
+    ``started`` on (default: now), preparing included, which nothing cuts short."""
     started = started or time.monotonic()
     budget_s = budget_s or math.inf
     curves = [CurveSchedule(axis, run.blocks(axis)) for axis in run.axes]
@@ -65,6 +54,8 @@ def measure(
                 break
             if part == 1:
                 fitting = budget_s / (time.monotonic() - started)  # processes, without any block
+                # A second one, without which nothing is decided, begins where there is time to
+                # prepare it; a third where half of the budget is left for measuring.
                 parts = int(max(1, min(MIN_PROCESSES, fitting), min(PROCESSES, fitting / 2)))
             while turns.take(part, parts):
                 spent = (time.monotonic() - started) / budget_s
@@ -107,8 +98,7 @@ class ProcessTurns:
         for curve, session in self._draw.sample(turns, len(turns)):
             axis = curve.axis
             order = tuple(curve.next_order(failures_of(axis, session)))
-            index = {size: i for i, size in enumerate(axis.sizes)}
-            timed = session.time_block([index[size] for size in order])
+            timed = session.time_block([axis.sizes.index(size) for size in order])
             times_us = tuple(timed.times_us)
             block = Block(axis.key, self._process, order, times_us, timed.conditions)
             self._run.append(block)
@@ -123,23 +113,21 @@ def failures_of(axis: Axis, session: Session) -> Mapping[int, str]:
     return {axis.sizes[index]: why for index, why in session.failures.items()}
 
 
-@dataclass
 class CurveSchedule:
-    """An axis under measurement; ``slot_us`` is what a call took of the last block's time."""
+    """An axis under measurement."""
 
-    axis: Axis
-    blocks: list[Block] = field(default_factory=list)
-    slot_us: float = math.nan
-    checks: int = 0
-    decided: bool = False
-    checked_process: int = -1
-
-    def __post_init__(self) -> None:
+    def __init__(self, axis: Axis, blocks: Sequence[Block] = ()) -> None:
+        self.axis = axis
+        self.blocks = list(blocks)
+        self.slot_us = math.nan  # what a call took of the last block's time
+        self.checks = 0
+        self.decided = False
+        self.checked_process = -1
         self._draw = random.Random(f"{self.axis.key}:{len(self.blocks)}")
-        sizes = self.axis.sizes
+        sizes = axis.sizes
         number = min(len(sizes), max(MIN_REPLICATES, round(REPLICATES * len(sizes))))
-        replicates = random.Random(self.axis.key).sample(sizes, number)
-        self.slots = [*sizes, *replicates]
+        # Drawn by the axis alone: every process and a resumed sweep have the same replicates.
+        self.slots = [*sizes, *random.Random(axis.key).sample(sizes, number)]
 
     def next_order(self, failed: Collection[int]) -> list[int]:
         """The sizes of the next block in a fresh random order, replicates twice."""
@@ -155,30 +143,26 @@ class CurveSchedule:
         return sum(calls) / len(self.slots)
 
     def needs_block(self, process: int, part: int, parts: int) -> bool:
-        """Tell whether to measure another block in this process, the ``part``-th of ``parts``.
-
-        Every process measures its share of the first blocks even of a decided curve: what shifts a
-        process may have shifted the earlier ones alike. None takes blocks of later ones.
-        """
+        """Tell whether to measure another block in this process, the ``part``-th of ``parts``."""
+        # Even of a decided curve: what shifts a process may have shifted the earlier ones alike.
         if self.count(process) < MIN_BLOCKS / parts:
             return True
         first_here = self.checked_process != process and self.count() >= MIN_BLOCKS
         if first_here or (self.checks < CHECKS and self.count() >= MIN_BLOCKS * 2**self.checks):
             self.check(process)
+        # No process takes blocks of later ones.
         return not self.decided and self.count() < MAX_BLOCKS * part / parts
 
     def check(self, process: int) -> None:
-        """Judge the curve: it is decided where more blocks could decide no other size, or penalties
-        are known finely enough."""
+        """Judge the curve: decided where each size is, or penalties are known finely enough."""
         self.checks += 1
         self.checked_process = process
         fit = fit_blocks(self.blocks)
-        verdicts = judge_sizes(
-            fit.sizes, fit.log_us.tolist(), fit.error.tolist(), TOLERANCE, fit.degrees
-        )
+        columns = fit.sizes, fit.log_us.tolist(), fit.error.tolist()
+        verdicts = judge_sizes(*columns, TOLERANCE, fit.degrees)
         undecided, widths = False, []
         for verdict, compared in zip(verdicts, comparable(fit.sizes), strict=True):
-            if compared:
+            if compared:  # no number of blocks decides the others
                 undecided |= verdict.verdict == "undecided"
                 penalty = verdict.penalty
                 widths.append(math.inf if penalty is None else penalty.high - penalty.low)

@@ -1,11 +1,10 @@
-"""A suite swept by all devices of a Ray cluster: equal devices share the axes, a map for each kind.
-A task whose node is lost is run anew by Ray."""
+"""A suite swept by all devices of a Ray cluster: equal devices share the axes of one map."""
 
 from __future__ import annotations
 
 import re
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -24,25 +23,6 @@ from gacprof.sweeping.suite import load_suite
 
 TRIES = 3
 """Times that a share is measured anew when its node is lost."""
-
-
-@dataclass(frozen=True)
-class ClusterDevice:
-    """A device of the cluster: a GPU of a node, or all CPUs of a node without one."""
-
-    node: str
-    cpus: float = 1.0
-    gpus: int = 0
-
-    def run(self, function: Any, *arguments: Any) -> Any:
-        """Have the function called with the device's name and these, on this device alone."""
-        task = ray.remote(function).options(
-            num_cpus=self.cpus,
-            num_gpus=self.gpus,
-            max_retries=TRIES,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(self.node, soft=False),
-        )
-        return task.remote("cuda" if self.gpus else "cpu", *arguments)
 
 
 def sweep_fleet(
@@ -78,7 +58,7 @@ def sweep_fleet(
     require_budget(budget_s)
     ray.init(address=address, ignore_reinit_error=True, log_to_driver=False)
     devices = find_devices()
-    environments = ray.get([device.run(environment_of) for device in devices])
+    environments = ray.get([run_on(device, environment_of) for device in devices])
     kinds: dict[str, list[int]] = {}
     for number, environment in enumerate(environments):
         kinds.setdefault(kind_of(environment), []).append(number)
@@ -91,7 +71,7 @@ def sweep_fleet(
         shares = []
         for place, number in enumerate(members):
             share = replace(header, axes=header.axes[place :: len(members)])
-            shares.append(devices[number].run(measure_share, share, budget_s))
+            shares.append(run_on(devices[number], measure_share, share, budget_s))
         for blocks, points in ray.get(shares):
             for block in blocks:
                 run.append(block)
@@ -104,19 +84,27 @@ def sweep_fleet(
     return folders
 
 
-def find_devices() -> list[ClusterDevice]:
-    """The devices of the cluster that answers now. Raises :class:`MeasurementError` for none."""
+def find_devices() -> list[dict[str, Any]]:
+    """What Ray is to give a task of each device: a GPU of a node, or all CPUs of a node without
+    one. Raises :class:`MeasurementError` for a cluster that has none."""
     devices = []
     for node in ray.nodes():
         resources: dict[str, float] = node["Resources"]
-        gpus = int(resources.get("GPU", 0))
+        gpus, cpus = int(resources.get("GPU", 0)), resources.get("CPU", 0)
+        here = {"scheduling_strategy": NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)}
         if node["Alive"] and gpus:
-            devices += [ClusterDevice(node["NodeID"], gpus=1)] * gpus
-        elif node["Alive"] and resources.get("CPU", 0) >= 1:
-            devices.append(ClusterDevice(node["NodeID"], cpus=resources["CPU"]))
+            devices += [{**here, "num_cpus": 1, "num_gpus": 1}] * gpus
+        elif node["Alive"] and cpus >= 1:
+            devices.append({**here, "num_cpus": cpus, "num_gpus": 0})
     if not devices:
         raise MeasurementError("the Ray cluster has no device: start its nodes first")
     return devices
+
+
+def run_on(device: dict[str, Any], function: Any, *arguments: Any) -> Any:
+    """Have the function called with the device's name and these; Ray tries a lost node's anew."""
+    name = "cuda" if device["num_gpus"] else "cpu"
+    return ray.remote(function).options(max_retries=TRIES, **device).remote(name, *arguments)
 
 
 def environment_of(device_name: str) -> Environment:

@@ -17,17 +17,13 @@ from gacprof.sweeping.suite import Suite, complete_axis, merged_axes
 from gacprof.workload.deployment import DEFAULT_TOKENS
 from gacprof.workload.products import PADDED_TO, Products, padded_neighbours, plain_dtype
 
+# Powers of two that a device's vectors and tiles may repeat with, up to a GEMM tile's edge, and the
+# number of multiples of each that are measured on either side of a size.
 STEPS = {1: 1, 2: 1, 4: 2, 8: 4, 16: 4, 32: 3, 64: 2, 128: 2}
-"""Powers of two that a device's vectors and tiles may repeat with, up to a GEMM tile's edge, and
-the number of multiples of each that are measured on either side of a size."""
-STEPS_OF_ALIGNED = {16: 2, 32: 2, 64: 2, 128: 2}
-"""The same of a large dim that is a multiple of 64: its odd neighbours are not worth their time."""
-LARGE = 1024
-"""From here on steps of 16 are below 2 %: fine enough for any budget."""
-SMALLEST_REACH = 16
-"""Multiples of steps up to this are measured whatever the window."""
-BEYOND = 32
-"""Ranks measured beyond the last: it is judged by larger ones."""
+STEPS_OF_ALIGNED = {16: 2, 32: 2, 64: 2, 128: 2}  # odd neighbours are not worth their time
+LARGE = 1024  # from here on steps of 16 are below 2 %: fine enough for any budget
+SMALLEST_REACH = 16  # multiples of steps up to this are measured whatever the window
+BEYOND = 32  # ranks measured above the last, which is judged by larger ones
 
 
 def suite_for_model(
@@ -66,9 +62,8 @@ def suite_for_ranks(
 ) -> Suite:
     """The factor pairs that a dense checkpoint's linear layers would be cut into.
 
-    W of (out, in) becomes two factors: a rank is N of the first product, beside K = in, and K of
-    the second, beside N = out. ``ranks`` are the first and the last. Raises
-    :class:`MeasurementError` for a range that is none, or a checkpoint without a dense layer.
+    ``ranks`` are the first and the last. Raises :class:`MeasurementError` for a range that is none,
+    or a checkpoint without a dense layer.
     """
     first, last = ranks
     dense = [m for m in inventory.modules if m.kind == "dense" and m.gemms and m.role != "head"]
@@ -83,15 +78,14 @@ def suite_for_ranks(
         computed = dtype or plain_dtype(inventory)
         shape = {"N": module.out_features, "K": module.in_features}
         for m in tokens or DEFAULT_TOKENS:
-            axes.append(linear_axis("N", sizes, {"M": m, **shape}, computed, False))
-            axes.append(linear_axis("K", sizes, {"M": m, **shape}, computed, False))
-            axes.append(linear_axis("M", [m], shape, computed, False))
+            # A rank is N of the first factor's product and K of the second's; M is the dense layer.
+            for dim, swept in (("N", sizes), ("K", sizes), ("M", [m])):
+                axes.append(linear_axis(dim, swept, {"M": m, **shape}, computed, False))
     return Suite("for-ranks", merged_axes(axes))
 
 
 def uses_beside_neighbours(products: Products, dim: Dim) -> Iterator[Use]:
-    """Yield the dim's uses beside its coupled dims as stored, and for an unaligned dim padded, as
-    diagnosing and planning take them to be."""
+    """Yield the dim's uses beside coupled dims as stored; of an unaligned dim, as padded too."""
     yield from products.uses_of(dim)
     if dim.size % ALIGNED:
         for multiple in PADDED_TO:
@@ -99,11 +93,11 @@ def uses_beside_neighbours(products: Products, dim: Dim) -> Iterator[Use]:
 
 
 def sizes_around(dim: Dim, window: float, tp: int = 1) -> list[int]:
-    """Sizes that a dim could become, each shared by so many TP ranks, and the next two multiples of
-    16 and of 64, which no limit cuts off: a size is safe only beside larger ones."""
+    """Sizes that a dim could become, each shared by so many TP ranks."""
     local = -(-dim.size // tp)
     limit = dim.max_size if dim.dense_size else 2 * dim.size + SMALLEST_REACH
     sizes = {size * tp for size in sizes_near(local, window) if size * tp <= limit}
+    # The next multiples whatever the limit: a size is safe only beside larger ones.
     for step in (16, 64):
         sizes |= {(local // step + 1) * step * tp, (local // step + 2) * step * tp}
     return sorted(sizes | {dim.size})
@@ -122,8 +116,7 @@ def sizes_near(size: int, window: float) -> set[int]:
 
 
 def axes_of_use(use: Use, sizes: Sequence[int]) -> list[Axis]:
-    """The axis that a use's product moves along as its dim takes these sizes; none where it is on
-    both sides of the product, or the other side cannot be shared."""
+    """The axis that a use's product moves along as its dim takes these sizes, or none."""
     shapes = [shape for shape in map(use.at, sizes) if shape is not None]
     if not shapes or (use.N.times and use.K.times):
         return []

@@ -17,12 +17,11 @@ from gacprof.sweeping.engine import CurveSchedule
 
 @dataclass(frozen=True)
 class Preparation:
-    """Of each process: CUDA graphs, the most attention calls that cuDNN plans first (0.44 s each on
-    a B200, FunASR#3704), and the most that operands take."""
+    """What each process of a sweep prepares."""
 
-    captures: int
-    cudnn_plans: int
-    memory_bytes: int
+    captures: int  # CUDA graphs
+    cudnn_plans: int  # at most: attention calls that cuDNN plans (0.44 s on a B200, FunASR#3704)
+    memory_bytes: int  # at most, of operands
 
 
 def preparation(axes: Sequence[Axis], gpu: Environment) -> Preparation:
@@ -51,8 +50,7 @@ def planned_by_cudnn(point: Point, gpu: Environment) -> bool:
 
 
 def operand_bytes(points: Sequence[Point], gpu: Environment) -> int:
-    """The most memory that the operands of all points take: each place in a call has an arena as
-    large as its largest operand, and cold weights what is read between two uses."""
+    """The most memory that all operands take, by arenas as devices.memory has them."""
     most_cold = MAX_COLD_SHARE * int(gpu.facts["memory_bytes"])
     flushed = L2_FACTOR * int(gpu.facts["l2_bytes"])
     arenas: dict[tuple[int, str], int] = {}

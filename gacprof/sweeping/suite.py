@@ -32,9 +32,7 @@ from gacprof.core.points import MAX_DIM, Axis, Flag
 from gacprof.operators import canonical
 
 SUITES = Path(__file__).parents[1] / "suites"
-"""The suites that are shipped."""
-MAX_POINTS = 1_000_000
-"""Of one suite: at a hundred points a second three hours."""
+MAX_POINTS = 1_000_000  # at a hundred points a second three hours
 
 Size = Annotated[int, Field(gt=0, le=MAX_DIM)]
 
@@ -119,9 +117,9 @@ def load_suite(name_or_path: str | Path, kind: str = "cuda") -> Suite:
     if not path.is_file():
         names = ", ".join(shipped)
         raise MeasurementError(f"there is no suite {name_or_path}: name a TOML file or {names}")
+    device = "cpu" if kind == "cpu" else "cuda"
     try:
         table = read_table(path, SuiteTable)
-        device = "cpu" if kind == "cpu" else "cuda"
         sweeps = [sweep for sweep in table.sweep if sweep.device in (None, device)]
         points = sum(sweep.points for sweep in sweeps)
         if not 0 < points <= MAX_POINTS:
@@ -148,10 +146,9 @@ def merged_axes(axes: Iterable[Axis]) -> tuple[Axis, ...]:
 
 
 def complete_axis(axis: Axis) -> Axis:
-    """The axis with all dims and flags of its operator spelt out. Raises :class:`MeasurementError`
-    where the operator cannot take it."""
+    """Spell out all dims and flags. Raises :class:`MeasurementError` for what cannot be."""
     first = canonical(axis.point(axis.sizes[0]))
-    canonical(axis.point(axis.sizes[-1]))
+    canonical(axis.point(axis.sizes[-1]))  # the largest may be over an operator's limit
     fixed = {name: size for name, size in first.dims.items() if name != axis.dim}
     return replace(axis, fixed=fixed, flags=first.flags)
 

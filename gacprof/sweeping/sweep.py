@@ -21,18 +21,16 @@ from gacprof.sweeping.for_model import suite_for_model, suite_for_ranks
 from gacprof.sweeping.preparation import Preparation, preparation
 from gacprof.sweeping.suite import Suite, load_suite
 
-CONDITIONS = ("threads", "cores", "power_limit_w")
-"""Facts of an environment that a resumed sweep has to share, beside the device and its stack."""
+CONDITIONS = ("threads", "cores", "power_limit_w")  # that a resumed sweep has to share
 
 
 @dataclass(frozen=True)
 class SweepSummary:
-    """A sweep's result. ``folder`` is None for a dry run, which says what a GPU would have to
-    prepare; ``seconds`` counts this call only."""
+    """A sweep's result; ``seconds`` counts this call only."""
 
     schema: ClassVar[str] = "gacprof.SweepSummary/1"
 
-    folder: Path | None
+    folder: Path | None  # None: a dry run, which says what a GPU would have to prepare
     curves: int
     points: int
     blocks: int = 0
@@ -137,13 +135,12 @@ def open_run(folder: Path, suite: Suite, environment: Environment, resume: bool)
     run = RunWriter(folder)
     if run.axes != suite.axes:
         raise MeasurementError(f"{folder} is a run of other axes: name another folder")
-    devices = []
-    for device in (run.environment, environment):
-        facts = {name: fact for name, fact in device.facts.items() if name in CONDITIONS}
-        devices.append(replace(device, facts=facts))
-    if devices[0] != devices[1]:
+    facts = environment.facts
+    conditions = {name: facts.get(name) for name in CONDITIONS}
+    recorded = {name: run.environment.facts.get(name) for name in CONDITIONS}
+    if replace(run.environment, facts=facts) != environment or recorded != conditions:
         raise MeasurementError(
-            f"{folder} was measured on {devices[0].name} with another stack, threads or power "
+            f"{folder} was measured on {run.environment.name} with another stack, threads or power "
             "limit: name another folder"
         )
     return run
