@@ -7,8 +7,10 @@ as good as it can be. So a dim is judged with its coupled dims padded, too.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from gacprof.checkpoint.inventory import Dim, Module, NewSizes
@@ -67,12 +69,11 @@ class SizeTable:
         for answer in judged_of_uses:
             if answer.first <= first and last <= answer.last:
                 return answer.of_range(low, high, dim.size)
-        # An eighth of their power of two more on either side: the next dim's range lies within.
-        first = max(1, first - (1 << first.bit_length()) // 8)
-        last += (1 << last.bit_length()) // 8
+        # Dims of near sizes ask for near ranges: rounded to eighths they are mostly the same.
+        step = max(1, (1 << last.bit_length()) // 8)
+        first, last = max(1, first // step * step), -(-last // step) * step
         listed = self.source.sizes(uses, first, last) if uses else ()
-        stored = [d.size for d in self.products.inventory.dims if first <= d.size <= last]
-        judged_of_uses.append(self._judge(uses, first, last, listed, stored))
+        judged_of_uses.append(self._judge(uses, first, last, listed, self._stored(first, last)))
         return judged_of_uses[-1].of_range(low, high, dim.size)
 
     def verdict(self, dim: Dim, size: int, sizes: NewSizes = AS_STORED) -> SizeVerdict:
@@ -85,8 +86,19 @@ class SizeTable:
             verdict = answer.verdicts.of(size)
             if verdict is not None:
                 return verdict
-        judged_of_uses.append(self._judge(uses, size, size, (), [size]))
-        return judged_of_uses[-1].verdicts.at(0)
+        near = {size, *self._stored(*window_of(size))}
+        judged_of_uses.append(self._judge(uses, size, size, (), near))
+        verdict = judged_of_uses[-1].verdicts.of(size)
+        assert verdict is not None
+        return verdict
+
+    def _stored(self, first: int, last: int) -> Sequence[int]:
+        """The sizes of dims within [first, last]: dims of equal uses will be asked for theirs."""
+        return self._sizes[bisect_left(self._sizes, first) : bisect_right(self._sizes, last)]
+
+    @cached_property
+    def _sizes(self) -> Sequence[int]:
+        return sorted({dim.size for dim in self.products.inventory.dims})
 
     def _uses_of(self, dim: Dim, sizes: NewSizes) -> tuple[list[Use], list[Judged]]:
         """The dim's uses, and what was judged of equal ones."""
@@ -95,7 +107,12 @@ class SizeTable:
         return uses, self._judged.setdefault(shapes, [])
 
     def _judge(
-        self, uses: Sequence[Use], first: int, last: int, listed: Sequence[int], others: list[int]
+        self,
+        uses: Sequence[Use],
+        first: int,
+        last: int,
+        listed: Sequence[int],
+        others: Iterable[int],
     ) -> Judged:
         """The verdicts on sizes that the source lists, and on others."""
         import numpy as np

@@ -64,7 +64,9 @@ def read_ncu(path: str | Path) -> pd.DataFrame:
     try:
         context = ncu_report.load_report(str(path))
         ranges = [context.range_by_idx(i) for i in range(context.num_ranges())]
-        actions = [part.action_by_idx(i) for part in ranges for i in range(part.num_actions())]
+        actions: list[Any] = []
+        for part in ranges:
+            actions += [part.action_by_idx(i) for i in range(part.num_actions())]
     except (RuntimeError, SystemError, ValueError) as error:
         raise MeasurementError(f"{path} cannot be read as a report: {error}") from None
     if not actions:

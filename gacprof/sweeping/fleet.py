@@ -91,11 +91,13 @@ def find_devices() -> list[dict[str, Any]]:
     for node in ray.nodes():
         resources: dict[str, float] = node["Resources"]
         gpus, cpus = int(resources.get("GPU", 0)), resources.get("CPU", 0)
-        here = {"scheduling_strategy": NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)}
+        on_node = {
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        }
         if node["Alive"] and gpus:
-            devices += [{**here, "num_cpus": 1, "num_gpus": 1}] * gpus
+            devices += [{"scheduling_strategy": strategy, "num_cpus": 1, "num_gpus": 1}] * gpus
         elif node["Alive"] and cpus >= 1:
-            devices.append({**here, "num_cpus": cpus, "num_gpus": 0})
+            devices.append({"scheduling_strategy": strategy, "num_cpus": cpus, "num_gpus": 0})
     if not devices:
         raise MeasurementError("the Ray cluster has no device: start its nodes first")
     return devices

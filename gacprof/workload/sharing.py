@@ -51,9 +51,9 @@ class Sharing:
     def attention_of(self, module: Module) -> AttentionHeads:
         """The heads of a module's own layer. Outside of layers, and where towers number their
         layers alike, those that the config states of the text; of other towers 0, not known."""
-        found = self._attentions.get(module.layer, set())
-        if len(found) == 1:
-            return next(iter(found))
+        heads = self._attentions.get(module.layer, set())
+        if len(heads) == 1:
+            return next(iter(heads))
         if tower_of(module.name):
             return AttentionHeads(0, 0, 0, 0)
         sizes = (self.stated[name] for name in ("heads", "kv_heads", "head_dim"))
@@ -87,8 +87,8 @@ class Sharing:
         repeated = self._repeated(role, module)
         if not 0 < repeated < length:
             # engines cut gate and up apart: odd halves are refused where their sum divides
-            one, rest = divmod(length, role.stretches)
-            part = None if rest else self._stretch(role, role.counted, module, one)
+            stretch, rest = divmod(length, role.stretches)
+            part = None if rest else self._stretch(role, role.counted, module, stretch)
             return None if part is None else part * role.stretches
         first = self._stretch(role, role.counted, module, length - repeated)
         last = self._stretch(role, role.repeated, module, repeated)
