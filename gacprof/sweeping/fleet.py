@@ -91,9 +91,7 @@ def find_devices() -> list[dict[str, Any]]:
     for node in ray.nodes():
         resources: dict[str, float] = node["Resources"]
         gpus, cpus = int(resources.get("GPU", 0)), resources.get("CPU", 0)
-        on_node = {
-            "scheduling_strategy": NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        }
+        strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         if node["Alive"] and gpus:
             devices += [{"scheduling_strategy": strategy, "num_cpus": 1, "num_gpus": 1}] * gpus
         elif node["Alive"] and cpus >= 1:
