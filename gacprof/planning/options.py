@@ -406,14 +406,12 @@ def _shapes_us(
 def undominated(row: Row) -> Row:
     """Return the options that no other equals in value and undercuts in all that is limited; of
     equal ones that of the fewest parameters, then the fastest. The best come first."""
-    chosen: list[int] = []
-    for i in np.lexsort((np.nan_to_num(row.us), row.parameters, -row.values)).tolist():
-        if chosen and not len(row.takes):
-            break  # nothing is limited: the best is enough
-        is_beaten = (row.takes[:, chosen] <= row.takes[:, [i]]).all(0)
-        if not is_beaten.any():
-            chosen.append(i)
-    return row.where(chosen)
+    order = np.lexsort((np.nan_to_num(row.us), row.parameters, -row.values))
+    takes = row.takes[:, order]
+    takes_no_more = (takes[:, :, None] <= takes[:, None, :]).all(0)
+    # A better one that is beaten itself counts too: what beats it takes no more than either.
+    is_beaten = np.triu(takes_no_more, 1).any(0)
+    return row.where(order[~is_beaten].tolist())
 
 
 def flat(classes: Sequence[Sequence[Scenario]]) -> tuple[Options, list[NewSizes]]:
