@@ -148,7 +148,9 @@ class SizeTable:
         verdicts: list[Verdict] = []
         for module in self.products.inventory.modules_of[dim.name]:
             (gemm,) = self.products.gemms(module, {**sizes, dim.name: None})
-            rows = self.products.rows_of(module) or self.products.tokens
+            rows = self.products.rows_of(module)
+            if not rows:
+                return "unknown"
             for axis, use in uses_by_axis(self.products, module, gemm, 0, 1).items():
                 uses = [replace(use, tokens=m, weight=weight) for m, weight in rows.items()]
                 size = {"N": gemm.N, "K": gemm.K}[axis]

@@ -286,21 +286,16 @@ def row_of(problem: Problem, dim_class: DimClass, part: Part, hub_sizes: NewSize
     if dim_class.may_stay and is_timed[now]:
         is_as_fast = row.us <= row.us[now] * (1 + ROUNDING)
         is_kept &= is_as_fast | (row.values > row.values[now])
-    places = np.flatnonzero(is_kept).tolist()
-    if part.options:
-        group = part.groups[0]
-        fixed = {**problem.settled, **hub_sizes}
-        sizes = [group.sizes[i] for i in places]
-        good = set(sizes)
-        for dim, times in zip(group.dims, group.times, strict=True):
-            of_dim = [size and size * times for size in sizes]
-            good &= {
-                size and size // times for size in well_served(problem.table, dim, of_dim, fixed)
-            }
-        if not good - {None}:
-            good |= {group.sizes[row.place(part.stored)]}
-        places = [i for i in places if group.sizes[i] in good]
-    return undominated(row.where(places))
+    if part.options:  # a hub's sizes were asked for before
+        places, is_served = np.flatnonzero(is_kept), is_kept.copy()
+        for dim in part.dims:
+            choices = [row.sizes[i][dim.name] for i in places]
+            good = well_served(problem.table, dim, choices, {**problem.settled, **hub_sizes})
+            is_served[places] &= [size in good for size in choices]
+        if not (is_served & is_pair).any():
+            is_served[now] = is_kept[now]
+        is_kept = is_served
+    return undominated(row.where(np.flatnonzero(is_kept).tolist()))
 
 
 def well_served(
