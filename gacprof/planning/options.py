@@ -287,7 +287,7 @@ def row_of(problem: Problem, dim_class: DimClass, part: Part, hub_sizes: NewSize
         is_as_fast = row.us <= row.us[now] * (1 + ROUNDING)
         is_kept &= is_as_fast | (row.values > row.values[now])
     if part.options:  # a hub's sizes were asked for before
-        places, is_served = np.flatnonzero(is_kept), is_kept.copy()
+        places, is_served = np.flatnonzero(is_kept).tolist(), is_kept.copy()
         for dim in part.dims:
             choices = [row.sizes[i][dim.name] for i in places]
             good = well_served(problem.table, dim, choices, {**problem.settled, **hub_sizes})
