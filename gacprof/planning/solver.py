@@ -28,8 +28,9 @@ FEW_OPTIONS = 2_000
 left as it is."""
 FEW_GAP, GAP = 1e-9, 1e-3
 """Relative gaps between value and bound from which HiGHS is asked, of few options and of many."""
-HIGHS_GAP, SECONDS = 1e-7, 5.0
-"""HiGHS stops at this relative gap, or with the best choice after so long."""
+HIGHS_GAP, NODES, SECONDS = 1e-7, 2_000, 30.0
+"""HiGHS stops at this relative gap, or with the best choice after so many nodes of its search (some
+seconds; a plan is then the same each time), or where these take too long."""
 HIGHS_TOLERANCE = 2e-6
 """HiGHS takes a sum for within its limit that is above it by a millionth."""
 BISECTIONS, MAX_CHANGES = 80, 1000
@@ -267,5 +268,5 @@ def _highs(options: Options, room: Floats):  # type: ignore[no-untyped-def]
             constraints=constraints,
             integrality=np.ones(columns + scenarios),
             bounds=(0, 1),
-            options={"mip_rel_gap": HIGHS_GAP, "time_limit": SECONDS},
+            options={"mip_rel_gap": HIGHS_GAP, "node_limit": NODES, "time_limit": SECONDS},
         )
