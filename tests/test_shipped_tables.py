@@ -11,6 +11,8 @@ from kernel_tables import AttentionTables, EngineTable, FormatTables, NameTables
 
 import gacprof
 from gacprof.checkpoint.from_config import FAMILIES
+from gacprof.checkpoint.layouts.factors import TABLE as FACTORS_FILE
+from gacprof.checkpoint.layouts.factors import Factors
 from gacprof.checkpoint.layouts.names import TABLE
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import read_table, shipped_table
@@ -29,6 +31,7 @@ MODELS: dict[Path, type] = {
     ATTENTION: AttentionTables,
     DEMANDS / "engines.toml": dict[str, list[str]],
     DEMANDS / "formats.toml": FormatTables,
+    FACTORS_FILE: dict[str, list[Factors]],
     FAMILIES: FamilyTables,
     LIBRARIES_FILE: dict[str, LibraryRow],
     NAMES: NameTables,

@@ -12,41 +12,25 @@ from gacprof.checkpoint.inventory import Inventory, Module
 from gacprof.checkpoint.layouts.linear import bias_of
 from gacprof.checkpoint.layouts.slicegpt import ATTENTION, MLP
 from gacprof.core.errors import CheckpointError
-from gacprof.core.sizes import Gemm
 
 
-class FactorPair(nn.Module):
-    """``y = outer(inner(x))`` with inner [r, in] and outer [out, r]; a bias belongs to outer."""
+class Factored(nn.Module):
+    """``y = outer(inner(x))`` with inner [r, in] and outer [out, r]; a grouped one has an outer for
+    each group [out/G, rᵢ], which reads its own section of what inner [Σrᵢ, in] gives."""
 
-    def __init__(self, inner: Gemm, outer: Gemm) -> None:
+    def __init__(self, module: Module) -> None:
         super().__init__()
-        self.in_features, self.out_features, self.rank = inner.K, outer.N, inner.N
-        self.inner = nn.Linear(inner.K, inner.N, bias=inner.bias)
-        self.outer = nn.Linear(outer.K, outer.N, bias=outer.bias)
+        self.in_features, self.out_features = module.in_features, module.out_features
+        inner, *outer = (nn.Linear(gemm.K, gemm.N, bias=gemm.bias) for gemm in module.gemms)
+        self.ranks = [layer.in_features for layer in outer]
+        self.inner = inner
+        self.outer: Any = nn.ModuleList(outer) if len(outer) > 1 else outer[0]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.outer(self.inner(x))
-
-
-class GroupedFactors(nn.Module):
-    """One inner [Σrᵢ, in] for all groups; outer ``i`` [out/G, rᵢ] reads its own section."""
-
-    def __init__(self, inner: Gemm, outer: Sequence[Gemm]) -> None:
-        super().__init__()
-        self.ranks = [gemm.K for gemm in outer]
-        self.in_features, self.out_features = inner.K, sum(gemm.N for gemm in outer)
-        self.inner = nn.Linear(inner.K, inner.N, bias=inner.bias)
-        self.outer = nn.ModuleList(nn.Linear(g.K, g.N, bias=g.bias) for g in outer)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if len(self.ranks) == 1:
+            return self.outer(self.inner(x))
         latents = self.inner(x).split(self.ranks, dim=-1)
         return torch.cat([u(z) for u, z in zip(self.outer, latents, strict=True)], dim=-1)
-
-
-def factors_of(module: Module) -> FactorPair | GroupedFactors:
-    """Return the layer for a factored or grouped module of an inventory, on the current device."""
-    inner, *outer = module.gemms
-    return GroupedFactors(inner, outer) if len(outer) > 1 else FactorPair(inner, outer[0])
 
 
 def parameter_names(inventory: Inventory) -> dict[str, str]:

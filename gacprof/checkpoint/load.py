@@ -20,7 +20,7 @@ from torch import nn
 
 from gacprof.checkpoint.config import effective_config
 from gacprof.checkpoint.inventory import AttentionHeads, Inventory, is_derived
-from gacprof.checkpoint.layers import factors_of, parameter_names, put, put_sliced_layers, set_sizes
+from gacprof.checkpoint.layers import Factored, parameter_names, put, put_sliced_layers, set_sizes
 from gacprof.checkpoint.layouts.linear import MULTIPLIED
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.checkpoint.tensors import read_tensor
@@ -125,7 +125,7 @@ def build_skeleton(inventory: Inventory, dtype: torch.dtype) -> Any:
             put_sliced_layers(model, inventory)
         for module in inventory.modules:
             if module.kind in ("factored", "grouped"):
-                put(model, module.name, factors_of(module))
+                put(model, module.name, Factored(module))
         fit_shapes(model, inventory)
     counts = Counter(attention.layer for attention in inventory.attentions)
     for attention in inventory.attentions:

@@ -46,8 +46,8 @@ def realign_model(model: nn.Module, sizes: Sizes) -> nn.Module:
     layers = dict(model.named_modules())
     for module in inventory.modules:
         ranks = [new.sizes.get(rank.name) or rank.size for rank in inventory.ranks_of(module)]
-        # ours keep rank and ranks, ASVD's truncation_rank, PaLU's ranks; SVD-LLM's have no module
-        for attribute in ("rank", "truncation_rank", "ranks"):
+        # ours and PaLU's keep ranks, ASVD's truncation_rank; SVD-LLM's have no module
+        for attribute in ("truncation_rank", "ranks"):
             if ranks and hasattr(layers.get(module.name), attribute):
                 setattr(layers[module.name], attribute, ranks if attribute == "ranks" else ranks[0])
     config: Any = getattr(model, "config", None)
