@@ -45,7 +45,7 @@ def compare_weights(inventory: Inventory, other: Inventory) -> WeightComparison:
         dense, factored = sorted(forms, key=lambda form: len(form[1].gemms))
         if len(dense[1].gemms) == 1 < len(factored[1].gemms) and is_product(dense, factored):
             merged.append(dense[1].dtype)
-            explained = {*stored_names(dense[1]), *stored_names(factored[1])}
+            explained = {*dense[1].parameters, *factored[1].parameters}
             names = {x for x in names if explained.isdisjoint((stored[0].get(x), stored[1].get(x)))}
     in_both = names & stored[0].keys() & stored[1].keys()
     differing = names - in_both
@@ -81,8 +81,8 @@ def padded(inventory: Inventory, other: Inventory) -> NewValues:
 
 def is_product(dense: tuple[NewValues, Module], factored: tuple[NewValues, Module]) -> bool:
     """Tell whether a weight and its bias are factors multiplied out, rounded once to its type."""
-    stored = torch.cat([dense[0].changed(name).flatten() for name in stored_names(dense[1])])
-    inner, *others = [factored[0].changed(name).double() for name in stored_names(factored[1])]
+    stored = torch.cat([dense[0].changed(name).flatten() for name in dense[1].parameters])
+    inner, *others = [factored[0].changed(name).double() for name in factored[1].parameters]
     count = len(factored[1].gemms) - 1
     # Each outer factor reads its own part of what the inner one gives
     weight = torch.block_diag(*others[:count]) @ inner
@@ -94,9 +94,3 @@ def is_product(dense: tuple[NewValues, Module], factored: tuple[NewValues, Modul
     margin = torch.finfo(torch.float64).eps * terms * product.abs().max()
     low, high = (product - margin).to(stored.dtype), (product + margin).to(stored.dtype)
     return bool(((low <= stored) & (stored <= high)).all())
-
-
-def stored_names(module: Module) -> list[str]:
-    """Return the names of a layer's weights, then of its biases."""
-    biases = [gemm.weight.removesuffix("weight") + "bias" for gemm in module.gemms if gemm.bias]
-    return module.weights + biases

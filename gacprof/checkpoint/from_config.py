@@ -105,15 +105,10 @@ class ConfigSizes:
         for width in (sizes["mamba_d_ssm"], sizes["mamba_expand"] * hidden):
             sizes["mamba_head_dim"] = sizes["mamba_head_dim"] or _quotient(width, mamba_heads)
         for name in ("expert_width", "shared_width", "mlp_width"):
-            factors = self._factors_of(name)
+            factors = self.family.get(name, [])
             sizes[name] = prod(sizes[factor] for factor in factors) if factors else 0
         sizes["mlp_width"] = sizes["mlp_width"] or sizes["intermediate_size"]
         return sizes
-
-    def _factors_of(self, width: str) -> list[str]:
-        """The sizes whose product a width is, as the family means it; none where it has no such."""
-        meaning = self.family.get(width, [])
-        return [meaning] if isinstance(meaning, str) else meaning
 
     def get(self, name: str) -> int:
         """A size by its plain name; 0 where neither the config nor its family says it."""
@@ -122,7 +117,7 @@ class ConfigSizes:
     def field(self, name: str) -> str:
         """The config's own name of a size."""
         if name.endswith("_width"):
-            return self.field((self._factors_of(name) or ["intermediate_size"])[-1])
+            return self.field(self.family.get(name, ["intermediate_size"])[-1])
         fields = self.fields.get(name, [])
         stated = [field for field in fields if self.values.get(field) is not None]
         return (*stated, *fields, name)[0]
@@ -149,14 +144,14 @@ def _family_by_sizes(stated: Mapping[str, int]) -> Family:
     """What a type that no row lists means, by the sizes that its config states."""
     family: dict[str, Any] = {}
     if stated["moe_intermediate_size"]:
-        family["expert_width"] = "moe_intermediate_size"
+        family["expert_width"] = ["moe_intermediate_size"]
     elif stated["experts"] > 1:
-        family = {"expert_width": "intermediate_size", "experts_only": True}
+        family = {"expert_width": ["intermediate_size"], "experts_only": True}
     if stated["shared_count"]:
         family["shared_width"] = ["shared_count", "expert_width"]
     for name in SHARED_WIDTHS:
         if stated[name]:
-            family["shared_width"] = name
+            family["shared_width"] = [name]
     return family
 
 

@@ -218,10 +218,14 @@ class Module:
         return [gemm.weight for gemm in self.gemms]
 
     @property
-    def outer_biases(self) -> list[str]:
-        """The biases of its outer factors."""
-        outer = [gemm.weight for gemm in self.gemms[1:] if gemm.bias]
-        return [weight.removesuffix("weight") + "bias" for weight in outer]
+    def biases(self) -> list[str]:
+        """Its biases; of factors the outer ones have some."""
+        biased = [gemm.weight for gemm in self.gemms if gemm.bias]
+        return [weight.removesuffix("weight") + "bias" for weight in biased]
+
+    @property
+    def parameters(self) -> list[str]:
+        return self.weights + self.biases
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,13 +308,13 @@ class Inventory(Contents):
         """Return why a module's factors cannot be merged into a dense weight; empty where they
         can. A tensor beside them (a dense weight, a scale, the bias of one group) would be lost."""
         ranks = self.ranks_of(module)
-        beside = set(self.below(module.name)) - {*module.weights, *module.outer_biases}
+        beside = set(self.below(module.name)) - set(module.parameters)
         if not ranks:
             return "it has no factors"
         if beside:
             return f"{min(beside)} stands beside its factors"
         switch = "attention_bias" if module.role in ("q", "k", "v", "qkv", "o") else "mlp_bias"
-        if module.outer_biases and self.config.get(switch) is False:
+        if module.biases and self.config.get(switch) is False:
             return f"its factors have a bias, and by the config's {switch} the weight has none"
         return next((rank.why for rank in ranks if rank.why), "")
 

@@ -116,8 +116,8 @@ def new_tensors(inventory: Inventory, merged: Iterable[Module]) -> tuple[NewTens
     """The tensors of the new checkpoint: stored ones by their names, merged factors as one."""
     tensors = {name: NewTensor(name, (name,)) for name in inventory.tensors}
     for module in merged:
-        weights, biases = module.weights, module.outer_biases
-        for name in weights + biases:
+        weights, biases = module.weights, module.biases
+        for name in module.parameters:
             del tensors[name]
         # The first factor that runs is the inner one
         weight = f"{module.name}.weight"

@@ -14,9 +14,9 @@ class Family(TypedDict, total=False):
     head_dim: int
     kv_heads: int | Literal["heads"]
     mlp_ratio: int
-    expert_width: str
-    shared_width: str | list[str]
-    mlp_width: str
+    expert_width: list[str]
+    shared_width: list[str]
+    mlp_width: list[str]
     is_gated: bool
     q_gate: bool
     experts_only: bool
