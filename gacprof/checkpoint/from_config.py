@@ -29,12 +29,6 @@ COMPRESSED = (
 """Fields that name sizes of single layers (configs of ASVD, PaLU and others, Nemotron-NAS)."""
 COMPRESSORS = r"asvd|palu|svdllm|slicegpt|basel|dobi"
 """Words in the class names that compressors give their models (``ASVDLlamaForCausalLM``)."""
-SHARED_WIDTHS = (
-    "share_expert_dim",
-    "moe_shared_expert_intermediate_size",
-    "shared_expert_intermediate_size",
-)
-"""Sizes that say a shared expert's width where no family does; the last counts."""
 Family = Mapping[str, Any]
 """A row of ``families.toml``: what configs of some model types mean."""
 TABLES = shipped_table(FAMILIES, dict[str, Any])
@@ -149,7 +143,7 @@ def _family_by_sizes(stated: Mapping[str, int]) -> Family:
         family = {"expert_width": ["intermediate_size"], "experts_only": True}
     if stated["shared_count"]:
         family["shared_width"] = ["shared_count", "expert_width"]
-    for name in SHARED_WIDTHS:
+    for name in TABLES["shared_widths"]:
         if stated[name]:
             family["shared_width"] = [name]
     return family

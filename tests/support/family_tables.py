@@ -41,6 +41,7 @@ class FamilyTables(TypedDict):
     """The config's names of sizes, families, sides (sums of products of sizes), and the linear
     layers of each kind of block."""
 
+    shared_widths: list[str]
     fields: dict[str, list[str]]
     fields_of_mamba: dict[str, list[str]]
     families: dict[str, Family]
