@@ -44,12 +44,9 @@ from gacprof.devices.device import first_line
 from gacprof.devices.environment import read_environment
 
 WARM_UP_ROUNDS = 2
-FEWEST_ROUNDS = 8
-"""Measured even if the seconds are over: fewer rounds tell little of their own spread."""
-DECISION_LEVEL = 0.99
-"""Of the intervals that verdicts rest on: one A/A replicate in a hundred is decided by chance."""
-TRIMMED = 0.2
-"""Share of rounds left out at either end: other programs make a round in ten much slower."""
+FEWEST_ROUNDS = 8  # even if the seconds are over: fewer tell little of their own spread
+DECISION_LEVEL = 0.99  # of the intervals of verdicts: chance decides one replicate in a hundred
+TRIMMED = 0.2  # share of rounds left out at either end: other programs make one in ten much slower
 
 BenchVerdict = Literal["reference", "faster", "slower", "undecided"]
 

@@ -23,11 +23,9 @@ from gacprof.devices.device import first_line
 from gacprof.devices.tracing import traced_kernels
 
 SEED = 0
-CONFIDENCE = 0.95
-"""Level of the intervals that are reported."""
+CONFIDENCE = 0.95  # level of the intervals that are reported
 
-Checkpoint = str | Path | Inventory
-"""A folder or weights file of any layout, or its inventory."""
+Checkpoint = str | Path | Inventory  # a folder or weights file of any layout, or its inventory
 
 
 def torch_device(name: str | None) -> torch.device:

@@ -33,8 +33,7 @@ NO_FUNCTION |= {row.rank_key for row in FACTORS}
 NO_FUNCTION |= {"factor_ranks", "layer_heads", "layer_splits", "layer_widths"}
 """Keys of a config that say how weights are stored and by whom; the last four are an export's."""
 
-SAME_WIDTH = 2
-"""All widths of configs that are compared; even, since some keys hold twice a dim's size."""
+SAME_WIDTH = 2  # all widths of compared configs; even, since some keys hold twice a dim's size
 
 VerifyVerdict = Literal["same", "different", "undecided"]
 

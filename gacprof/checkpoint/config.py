@@ -18,8 +18,7 @@ CODE_KEYS = ("auto_map", "custom_generate", "tokenizer_file")
 """Keys of JSON files that name code or files: a new folder does not pass them on."""
 _OWN_CLASSES = ("component.svd_", "LLMPruner.")
 """SVD-LLM's and LLM-Pruner's classes have LLaMA's default base and no scaling in their code."""
-LLAMA_ROPE_THETA = 10000.0
-"""RoPE's base where a Llama's config names none (transformers' default_theta)."""
+LLAMA_ROPE_THETA = 10000.0  # where a Llama's config names no base (transformers' default_theta)
 _NOT_OURS = re.compile(
     "|".join(CODE_KEYS)
     + r"|_.*|(use_)?return_dict|(torch_)?dtype|.*(impl|kernel|backbone|quant|path|repo|hub).*"

@@ -15,20 +15,17 @@ from gacprof.core.errors import INSTALL, CheckpointError
 from gacprof.core.files import open_regular, read_object
 from gacprof.core.points import MAX_DIM
 
-_CONVENTIONAL = (
+_CONVENTIONAL = (  # what transformers looks for, in its order
     "model.safetensors",
     "model.safetensors.index.json",
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-"""Names that transformers looks for, in its order."""
 _ENDINGS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".index.json")
 _NOT_MODELS = ("training_args.bin", "optimizer.", "scheduler.pt", "rng_state")
 _INDEX = ".index.json"
-MAX_NAME_LENGTH = 4096
-"""Published names have 150 characters; the time to match patterns grows with the square."""
-MAX_VIEWS = 4
-"""How often a file's bytes may be seen through tensors: a fused weight and its parts are 2."""
+MAX_NAME_LENGTH = 4096  # published: 150; the time to match patterns grows with the square
+MAX_VIEWS = 4  # how often tensors may show a file's bytes: a fused weight and its parts are 2
 
 
 def find_weights(folder: Path) -> Path:

@@ -23,14 +23,12 @@ from gacprof.core.sizes import Gemm
 FAMILIES = Path(__file__).with_name("families.toml")
 MAX_SIZE = 1 << 31
 VISION_PARTS = ("vision_config", "visual", "vision_tower_config", "vit_config")
-COMPRESSED = (
+COMPRESSED = (  # fields of single layers' sizes (configs of ASVD, PaLU and others, Nemotron-NAS)
     r"truncation_ranks|head_wise_ranks|slicing_config|lowrank_config|rank_map|block_configs"
 )
-"""Fields that name sizes of single layers (configs of ASVD, PaLU and others, Nemotron-NAS)."""
 COMPRESSORS = r"asvd|palu|svdllm|slicegpt|basel|dobi"
 """Words in the class names that compressors give their models (``ASVDLlamaForCausalLM``)."""
-Family = Mapping[str, Any]
-"""A row of ``families.toml``: what configs of some model types mean."""
+Family = Mapping[str, Any]  # a row of families.toml: what configs of some model types mean
 TABLES = shipped_table(FAMILIES, dict[str, Any])
 
 

@@ -139,10 +139,8 @@ class Feed:
     axis: Literal["N", "K"]
 
 
-MAX_SIZE = 2**20
-"""More than any layer has: published vocabularies have 2^18 entries."""
-ALIGNED = 16
-"""A rank may be padded up to a multiple of this: 16 bytes of an 8-bit type, 32 of a 16-bit one."""
+MAX_SIZE = 2**20  # more than any layer has: published vocabularies have 2^18 entries
+ALIGNED = 16  # ranks may be padded to a multiple: 16 bytes of an 8-bit type, 32 of a 16-bit one
 
 
 @dataclass(frozen=True)

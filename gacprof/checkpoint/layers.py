@@ -69,8 +69,7 @@ def set_sizes(module: nn.Module) -> bool:
     return True
 
 
-EPSILON = 1e-5
-"""SliceGPT's RMSN (slicegpt/modules.py) uses this whatever the model's config says."""
+EPSILON = 1e-5  # SliceGPT's RMSN (slicegpt/modules.py) has it whatever the model's config says
 
 
 class SlicedNorm(nn.Module):

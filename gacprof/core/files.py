@@ -26,8 +26,7 @@ class Record(Protocol):
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
 
-MAX_JSON_BYTES = 1 << 28
-"""The largest index of a published model (90,000 tensors) has 8 MB, the largest map 3 MB."""
+MAX_JSON_BYTES = 1 << 28  # the largest published index (90,000 tensors) has 8 MB, a map 3 MB
 
 
 @contextlib.contextmanager

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-MAX_DIM = 2**31 - 1
-"""cuBLAS and oneDNN take dims as 32-bit signed integers."""
+MAX_DIM = 2**31 - 1  # cuBLAS and oneDNN take dims as 32-bit signed integers
 
 Flag = str | int | bool
 

@@ -12,13 +12,10 @@ from gacprof.checkpoint.writer import read_blocks
 from gacprof.core.errors import CheckpointError
 from gacprof.realigning.changes import Change, NewCheckpoint, NewTensor
 
-TINY = 1e-14
-"""Singular values below this share of the largest are noise of float64 (its epsilon is 2e-16)."""
-CUTS_KEPT = 32
-"""Cuts in memory at once: a cut is needed by every tensor of its dim, and those lie together."""
+TINY = 1e-14  # singular values below this share of the largest are noise (float64's eps: 2e-16)
+CUTS_KEPT = 32  # at once in memory: all tensors of a dim need its cut, and lie together
 
-Edit = tuple[Change, Place]
-"""A change of a dim, and one of the places where it changes a tensor."""
+Edit = tuple[Change, Place]  # a change of a dim, and one of its places in a tensor
 
 
 class NewValues:

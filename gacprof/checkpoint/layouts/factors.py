@@ -14,8 +14,7 @@ from gacprof.checkpoint.layouts.linear import Linear, stored_linear
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import shipped_table
 
-MAX_GROUPS = 1024
-"""Outer factors of one layer, in PaLU one for each group of heads: 128 at most today."""
+MAX_GROUPS = 1024  # outer factors of a layer, in PaLU one a group of heads: 128 at most today
 
 
 @dataclass(frozen=True)
