@@ -1,10 +1,9 @@
 """Faster? Several checkpoints, the same workloads, interleaved in random order on one device.
 
-A round runs every model once at every workload, and a copy of the first: the A/A replicate. Models
-are compared within a round, so whatever the machine does to a round as a whole cancels. The
-replicate's difference from its original is the bench's own error: no smaller one is claimed. On a
-GPU small models decode as fast as the host launches kernels: there the step is timed as a captured
-CUDA graph too.
+A round runs every model once at every workload, and a copy of the first: the A/A replicate, whose
+difference from its original is the bench's own error. Models are compared within a round: whatever
+the machine does to all of it cancels. A GPU is also timed by a captured CUDA graph, since it
+decodes small models as fast as the host launches kernels.
 """
 
 from __future__ import annotations

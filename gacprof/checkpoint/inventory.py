@@ -1,10 +1,9 @@
 """A checkpoint as plain values: its tensors, linear layers, products and adjustable dims.
 
-A layout (``layouts/``) turns :class:`Contents` into an :class:`Inventory`. A
-:class:`~gacprof.core.sizes.Gemm` is one matrix product ``y[M, N] = x[M, K] · W[N, K]ᵀ``, with ``M``
-(tokens) left open. A :class:`Dim` is a dimension that may change without changing the model's
-interface (a rank, an MLP width), with *every* place where its size is written and every GEMM axis
-that it feeds: resizing it means resizing all of its places together.
+A layout (``layouts/``) turns :class:`Contents` into an :class:`Inventory`. A :class:`Dim` is a
+dimension that may change without changing the model's interface (a rank, an MLP width), with
+*every* place where its size is written and every GEMM axis that it feeds: resizing it means
+resizing all of its places together.
 """
 
 from __future__ import annotations

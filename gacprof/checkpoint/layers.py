@@ -55,14 +55,17 @@ def put(model: nn.Module, name: str, module: nn.Module) -> None:
     setattr(model.get_submodule(parent), child, module)
 
 
-def set_sizes(module: nn.Module) -> bool:
-    """Set the sizes that a layer keeps beside its weight; False for an unknown kind of layer."""
-    layer: Any = module
-    if isinstance(module, nn.Linear):
-        layer.out_features, layer.in_features = module.weight.shape
-    elif isinstance(module, nn.Embedding):
-        layer.num_embeddings, layer.embedding_dim = module.weight.shape
-    elif type(module).__name__ == "Conv1D":  # GPT-2's, which keeps [in, out]
+def set_parameter(model: nn.Module, name: str, tensor: torch.Tensor) -> bool:
+    """Set a parameter and the sizes that its layer keeps beside it; False for unknown layers."""
+    path, _, attribute = name.rpartition(".")
+    layer: Any = model.get_submodule(path)
+    former = getattr(layer, attribute)
+    setattr(layer, attribute, nn.Parameter(tensor, requires_grad=former.requires_grad))
+    if isinstance(layer, nn.Linear):
+        layer.out_features, layer.in_features = layer.weight.shape
+    elif isinstance(layer, nn.Embedding):
+        layer.num_embeddings, layer.embedding_dim = layer.weight.shape
+    elif type(layer).__name__ == "Conv1D":  # GPT-2's, which keeps [in, out]
         layer.nx, layer.nf = layer.weight.shape
     else:
         return False
@@ -107,14 +110,19 @@ class SlicedLayer(nn.Module):
         return hidden_states @ self.mlp_shortcut_Q + self.mlp(x)
 
 
-def put_sliced_layers(model: nn.Module, inventory: Inventory) -> None:
-    """Give a Llama-like model SliceGPT's norms and layers."""
+def put_own_layers(model: nn.Module, inventory: Inventory) -> None:
+    """Put factors into a model, and into a Llama-like one SliceGPT's norms and layers."""
+    for module in inventory.modules:
+        if module.kind in ("factored", "grouped"):
+            put(model, module.name, Factored(module))
+    if inventory.layout != "slicegpt":
+        return
     configs = (*inventory.side.values(), inventory.config)
     sizes = [config["hidden_size"] for config in configs if "hidden_size" in config]
     if not sizes:
         raise CheckpointError(f"{inventory.path}: no config has the original hidden_size")
-    for name, module in list(model.named_modules()):
-        if type(module).__name__.endswith("RMSNorm"):
+    for name, layer in list(model.named_modules()):
+        if type(layer).__name__.endswith("RMSNorm"):
             put(model, name, SlicedNorm(sizes[0]))
     for name in inventory.tensors:
         if name.endswith(MLP):

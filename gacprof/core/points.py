@@ -12,11 +12,9 @@ Flag = str | int | bool
 
 
 def _text(operator: str, dims: Mapping[str, int], dtype: str, flags: Mapping[str, Flag]) -> str:
-    parts = [operator]
-    parts += [f"{name}={size}" for name, size in sorted(dims.items())]
-    parts.append(dtype)
-    parts += [f"{name}={value}" for name, value in sorted(flags.items())]
-    return " ".join(parts)
+    sizes = [f"{name}={size}" for name, size in sorted(dims.items())]
+    options = [f"{name}={value}" for name, value in sorted(flags.items())]
+    return " ".join([operator, *sizes, dtype, *options])
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,8 @@
 """SliceGPT: the residual stream is cut, and ``attn_shortcut_Q``, ``mlp_shortcut_Q`` carry it.
 
-Every stretch of the residual stream between two shortcuts is one dim. The norms have no weights and
-divide by the *original* hidden size, so zeros in the stream change nothing
-(microsoft/TransformerCompression, slicegpt/rotate.py, modules.py). A JSON file beside the weights
-has all sizes.
+Every stretch between two shortcuts is one dim; a JSON file beside the weights has all sizes. Norms
+have no weights and divide by the *original* hidden size, so zeros in the stream change nothing
+(microsoft/TransformerCompression, slicegpt/rotate.py, modules.py).
 """
 
 from __future__ import annotations
