@@ -126,10 +126,10 @@ def verify(
         raise ConfigError(f"tokens is {tokens}: give a number from 1 on")
     where = torch_device(device)
     inventories = inventory_of(checkpoint), inventory_of(other)
-    weights = compare_weights(*inventories)
-    differing = (*weights.differing, *differing_settings(*inventories))
+    equal, padded, merged, other_tensors = compare_weights(*inventories)
+    differing = (*sorted(other_tensors), *differing_settings(*inventories))
     logits = compare_logits(
-        *inventories, merged=weights.merged, tokens=tokens, dtype=computed, device=where
+        *inventories, merged=merged, tokens=tokens, dtype=computed, device=where
     )
     verdict: VerifyVerdict = "same"
     if not logits.agree:
@@ -142,9 +142,9 @@ def verify(
         dtype=computed,
         device=str(where),
         verdict=verdict,
-        equal=weights.equal,
-        padded=weights.padded,
-        merged=len(weights.merged),
+        equal=equal,
+        padded=padded,
+        merged=len(merged),
         differing=differing,
         **vars(logits),
     )
@@ -175,10 +175,7 @@ def compare_logits(
     dtype: str,
     device: torch.device,
 ) -> LogitErrors:
-    """Compare the logits of two checkpoints on the same tokens.
-
-    Each model runs again, in the next wider type: that is its rounding error.
-    """
+    """Compare logits on the same tokens; each model runs again, wider, which tells its rounding."""
     expected = logits_of(inventory, tokens, dtype, device)
     logits = logits_of(other, tokens, dtype, device)
     if logits.shape != expected.shape:

@@ -7,7 +7,6 @@ more than one layer is in memory at a time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -20,20 +19,13 @@ from gacprof.realigning.changes import Change, NewCheckpoint
 from gacprof.realigning.values import NewValues
 
 
-@dataclass(frozen=True)
-class WeightComparison:
-    """How many tensors of two checkpoints are equal, and how many but for zeros where dims are
-    larger; the stored types of layers that are factored in one checkpoint and multiplied out in the
-    other; and the names of all other tensors, of either one."""
+def compare_weights(inventory: Inventory, other: Inventory) -> tuple[int, int, list[str], set[str]]:
+    """Compare all tensors of two checkpoints but those that a model makes for itself.
 
-    equal: int
-    padded: int
-    merged: tuple[str, ...]
-    differing: tuple[str, ...]
-
-
-def compare_weights(inventory: Inventory, other: Inventory) -> WeightComparison:
-    """Compare all tensors of two checkpoints but those that a model makes for itself."""
+    Returns how many are equal, and how many but for zeros where dims are larger; the stored types
+    of layers that are factored in one checkpoint and multiplied out in the other; and the names of
+    all other tensors, of either one.
+    """
     sides = padded(inventory, other), padded(other, inventory)
     stored = own_names(inventory), own_names(other)
     names = stored[0].keys() | stored[1].keys()
@@ -60,8 +52,7 @@ def compare_weights(inventory: Inventory, other: Inventory) -> WeightComparison:
             differing.add(name)
         elif inventory.shape(first) == other.shape(second):
             equal += 1
-    padded_count = len(names) - len(differing) - equal
-    return WeightComparison(equal, padded_count, tuple(merged), tuple(sorted(differing)))
+    return equal, len(names) - len(differing) - equal, merged, differing
 
 
 def own_names(inventory: Inventory) -> dict[str, str]:

@@ -39,11 +39,10 @@ def parameter_names(inventory: Inventory) -> dict[str, str]:
     for module in inventory.modules:
         if module.kind not in ("factored", "grouped"):
             continue
-        inner, *outer = module.weights
-        places = {inner: "inner"}
-        for i, weight in enumerate(outer):
-            places[weight] = "outer" if module.kind == "factored" else f"outer.{i}"
-        for weight, place in places.items():
+        for i, weight in enumerate(module.weights):
+            place = "inner"
+            if i > 0:
+                place = "outer" if module.kind == "factored" else f"outer.{i - 1}"
             names[weight] = f"{module.name}.{place}.weight"
             names[bias_of(weight)] = f"{module.name}.{place}.bias"
     return names

@@ -21,10 +21,9 @@ from torch import nn
 from gacprof.checkpoint.config import effective_config
 from gacprof.checkpoint.inventory import AttentionHeads, Inventory, is_derived
 from gacprof.checkpoint.layers import parameter_names, put_own_layers, set_parameter
-from gacprof.checkpoint.layouts.linear import MULTIPLIED
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.checkpoint.tensors import read_tensor
-from gacprof.core.dtypes import dtype_name
+from gacprof.core.dtypes import MULTIPLIED, dtype_name
 from gacprof.core.errors import CheckpointError, ConfigError
 from gacprof.devices.device import first_line
 

@@ -39,10 +39,9 @@ ITEMSIZE = {element.name: element.itemsize for element in ELEMENT_TYPES}
 STORED_AS = {element.name: element.stored_as or element.name for element in ELEMENT_TYPES}
 RESULTS = {element.name: element.results or element.name for element in ELEMENT_TYPES}
 
-FLOATING = frozenset(
-    {"float64", "float32", "float16", "bfloat16"}
-    | {name for name in BY_NAME if name.startswith(("float8_e4", "float8_e5"))}
-)
+MULTIPLIED = frozenset({"float64", "float32", "float16", "bfloat16"})
+"""Types of weights that are what they say, without scales."""
+FLOATING = MULTIPLIED | {name for name in BY_NAME if name.startswith(("float8_e4", "float8_e5"))}
 
 
 def dtype_name(dtype: object) -> str:
