@@ -24,15 +24,12 @@ from gacprof.core.dtypes import dtype_name
 from gacprof.core.errors import CheckpointError, ConfigError, require_one_of
 
 SEQUENCES = 2
-
 WIDER = {"float16": "float32", "bfloat16": "float32", "float32": "float64"}
 """The type that the rounding of one is measured in."""
-
 NO_FUNCTION = {"architectures", "dtype", "torch_dtype", "transformers_version"}
 NO_FUNCTION |= {row.rank_key for row in FACTORS}
 NO_FUNCTION |= {"factor_ranks", "layer_heads", "layer_splits", "layer_widths"}
 """Keys of a config that say how weights are stored and by whom; the last four are an export's."""
-
 SAME_WIDTH = 2  # all widths of compared configs; even, since some keys hold twice a dim's size
 
 VerifyVerdict = Literal["same", "different", "undecided"]

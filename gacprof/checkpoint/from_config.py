@@ -17,7 +17,7 @@ from gacprof.checkpoint.inventory import AttentionHeads, Inventory, Module
 from gacprof.checkpoint.layouts.configs import part_of
 from gacprof.core.dtypes import dtype_name
 from gacprof.core.errors import ConfigError
-from gacprof.core.files import shipped_table
+from gacprof.core.files import row_of_word, shipped_table
 from gacprof.core.sizes import Gemm
 
 FAMILIES = Path(__file__).with_name("families.toml")
@@ -30,15 +30,7 @@ COMPRESSORS = r"asvd|palu|svdllm|slicegpt|basel|dobi"
 """Words in the class names that compressors give their models (``ASVDLlamaForCausalLM``)."""
 Family = Mapping[str, Any]  # a row of families.toml: what configs of some model types mean
 TABLES = shipped_table(FAMILIES, dict[str, Any])
-
-
-def _family_of(model_type: str) -> Family | None:
-    """The row of ``families.toml`` that lists a model type, as it is or without ``_text``."""
-    for name in (model_type, model_type.removesuffix("_text").replace("-", "_")):
-        for family in TABLES["families"].values():
-            if name in family["types"]:
-                return family
-    return None
+FAMILY_OF = row_of_word({name: row["types"] for name, row in TABLES["families"].items()})
 
 
 class ConfigSizes:
@@ -66,7 +58,9 @@ class ConfigSizes:
                 f"the config is of a compressed model ({', '.join(named)}): 'gacprof diagnose "
                 "FOLDER' judges the sizes of its weights"
             )
-        family = _family_of(self.model_type)
+        plain_type = self.model_type.removesuffix("_text").replace("-", "_")
+        name = FAMILY_OF.get(self.model_type) or FAMILY_OF.get(plain_type, "")
+        family: Family | None = TABLES["families"].get(name)
         self.is_known_type = family is not None
         self.fields = TABLES["fields"]
         if (family or {}).get("mixer", "").startswith("mamba"):

@@ -58,11 +58,13 @@ class NewCheckpoint:
 
     @cached_property
     def edits(self) -> dict[str, list[tuple[Change, Place]]]:
-        """The changes of each stored tensor, with the places in it."""
+        """The changes of each stored tensor, with the places in it, ascending."""
         edits: dict[str, list[tuple[Change, Place]]] = {}
         for change in self.changes:
             for place in change.dim.places:
                 edits.setdefault(place.tensor, []).append((change, place))
+        for of_tensor in edits.values():
+            of_tensor.sort(key=lambda edit: edit[1].start)
         return edits
 
     def shape(self, new: NewTensor) -> tuple[int, ...]:

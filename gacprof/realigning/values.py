@@ -51,7 +51,7 @@ class NewValues:
             yield self.tensor(new)
             return
         [name] = new.parts
-        edits = self._edits(name)
+        edits = self.new.edits.get(name, ())
         across = [edit for edit in edits if edit[1].axis > 0]
         along = [edit for edit in edits if edit[1].axis == 0]
         stored = partial(read_blocks, self.new.inventory, name)
@@ -60,10 +60,7 @@ class NewValues:
 
     def changed(self, name: str) -> torch.Tensor:
         """Return a stored tensor with all of its changes."""
-        return self._resized(self.read(name), self._edits(name))
-
-    def _edits(self, name: str) -> list[Edit]:
-        return sorted(self.new.edits.get(name, ()), key=lambda edit: edit[1].start)
+        return self._resized(self.read(name), self.new.edits.get(name, ()))
 
     def _resized(self, tensor: torch.Tensor, edits: Sequence[Edit]) -> torch.Tensor:
         """The tensor, or rows of it, with these changes, whose places are ascending."""

@@ -107,9 +107,8 @@ def _embeddings(contents: Contents) -> list[Module]:
     for template, infos in matrices(contents):
         for info in infos if EMBEDDING.fullmatch(template) else ():
             name, (rows, width) = info.name.removesuffix(".weight"), info.shape
-            layer = layer_of(name)
-            module = Module(name, "embedding", layer, "embedding", rows, width, info.dtype, ())
-            tables.append(module)
+            place = (name, "embedding", layer_of(name))
+            tables.append(Module(*place, "embedding", rows, width, info.dtype, ()))
     return tables
 
 
