@@ -11,7 +11,11 @@ from kernel_tables import AttentionTables, EngineTable, FormatTables, NameTables
 
 import gacprof
 from gacprof.checkpoint.from_config import FAMILIES
+from gacprof.checkpoint.layouts.factors import TABLE as FACTORS_FILE
+from gacprof.checkpoint.layouts.factors import Factors
 from gacprof.checkpoint.layouts.names import TABLE
+from gacprof.core.dtypes import TABLE as DTYPES_FILE
+from gacprof.core.dtypes import ElementType
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import read_table, shipped_table
 from gacprof.gpus.architectures import ARCHITECTURES
@@ -29,6 +33,8 @@ MODELS: dict[Path, type] = {
     ATTENTION: AttentionTables,
     DEMANDS / "engines.toml": dict[str, list[str]],
     DEMANDS / "formats.toml": FormatTables,
+    DTYPES_FILE: dict[str, list[ElementType]],
+    FACTORS_FILE: dict[str, list[Factors]],
     FAMILIES: FamilyTables,
     LIBRARIES_FILE: dict[str, LibraryRow],
     NAMES: NameTables,

@@ -1,10 +1,9 @@
 """Faster? Several checkpoints, the same workloads, interleaved in random order on one device.
 
-A round runs every model once at every workload, and a copy of the first: the A/A replicate. Models
-are compared within a round, so whatever the machine does to a round as a whole cancels. The
-replicate's difference from its original is the bench's own error: no smaller one is claimed. On a
-GPU small models decode as fast as the host launches kernels: there the step is timed as a captured
-CUDA graph too.
+A round runs every model once at every workload, and a copy of the first: the A/A replicate, whose
+difference from its original is the bench's own error. Models are compared within a round: whatever
+the machine does to all of it cancels. A GPU is also timed by a captured CUDA graph, since it
+decodes small models as fast as the host launches kernels.
 """
 
 from __future__ import annotations
@@ -44,12 +43,9 @@ from gacprof.devices.device import first_line
 from gacprof.devices.environment import read_environment
 
 WARM_UP_ROUNDS = 2
-FEWEST_ROUNDS = 8
-"""Measured even if the seconds are over: fewer rounds tell little of their own spread."""
-DECISION_LEVEL = 0.99
-"""Of the intervals that verdicts rest on: one A/A replicate in a hundred is decided by chance."""
-TRIMMED = 0.2
-"""Share of rounds left out at either end: other programs make a round in ten much slower."""
+FEWEST_ROUNDS = 8  # even if the seconds are over: fewer tell little of their own spread
+DECISION_LEVEL = 0.99  # of the intervals of verdicts: chance decides one replicate in a hundred
+TRIMMED = 0.2  # share of rounds left out at either end: other programs make one in ten much slower
 
 BenchVerdict = Literal["reference", "faster", "slower", "undecided"]
 

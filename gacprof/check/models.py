@@ -23,11 +23,9 @@ from gacprof.devices.device import first_line
 from gacprof.devices.tracing import traced_kernels
 
 SEED = 0
-CONFIDENCE = 0.95
-"""Level of the intervals that are reported."""
+CONFIDENCE = 0.95  # level of the intervals that are reported
 
-Checkpoint = str | Path | Inventory
-"""A folder or weights file of any layout, or its inventory."""
+Checkpoint = str | Path | Inventory  # a folder or weights file of any layout, or its inventory
 
 
 def torch_device(name: str | None) -> torch.device:
@@ -129,15 +127,19 @@ class Prefill(Workload):
 class Decode(Workload):
     """Greedy decoding of ``steps`` tokens after the prompt, each chosen on the device."""
 
-    def __init__(self, model: nn.Module, ids: torch.Tensor, steps: int) -> None:
+    def __init__(
+        self, model: nn.Module, ids: torch.Tensor, steps: int, cache: StaticCache | None = None
+    ) -> None:
         super().__init__(model, ids)
         self.steps = steps
         with torch.inference_mode():
             # Not timed: a run is of the decoded tokens alone
-            output = self.model(input_ids=ids, use_cache=True)
-        self.prompt_cache = output.past_key_values
-        self.first_token = output.logits[:, -1:].argmax(-1)
-        self.cache = self.prompt_cache
+            output = self.model(
+                input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1
+            )
+            self.first_token = output.logits.argmax(-1)
+            self.cache = output.past_key_values
+            self.prompt_cache = copy.deepcopy(self.cache)
 
     def prepare(self) -> None:
         # Decoding appends to the cache in place
@@ -150,7 +152,7 @@ class Decode(Workload):
             token = output.logits[:, -1:].argmax(-1)
 
 
-class StaticDecode(Workload):
+class StaticDecode(Decode):
     """Greedy decoding as engines do it: cache, token and position stay where they are in memory,
     so that a CUDA graph can hold a step. Until it is captured the host launches its kernels.
 
@@ -159,19 +161,13 @@ class StaticDecode(Workload):
     """
 
     def __init__(self, model: nn.Module, ids: torch.Tensor, steps: int) -> None:
-        super().__init__(model, ids)
-        self.steps = steps
-        prompt = ids.shape[1]
-        self.cache: Any = StaticCache(config=self.model.config, max_cache_len=prompt + steps)
+        config: Any = model.config
+        cache = StaticCache(config=config, max_cache_len=ids.shape[1] + steps)
+        super().__init__(model, ids, steps, cache)
         with torch.inference_mode():
-            output = self.model(
-                input_ids=ids, past_key_values=self.cache, use_cache=True, logits_to_keep=1
-            )
-            self.first_token = output.logits.argmax(-1)
             self.token = self.first_token.clone()
-            self.first_position = torch.full_like(ids[:1, :1], prompt)
+            self.first_position = torch.full_like(ids[:1, :1], ids.shape[1])
             self.position = self.first_position.clone()
-            self.prompt_cache = copy.deepcopy(self.cache)
         self.take_step: Callable[[], None] = self.step
 
     def prepare(self) -> None:

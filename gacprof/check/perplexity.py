@@ -61,8 +61,7 @@ class Perplexities:
     models: tuple[Perplexity, ...]
 
 
-Window = tuple[int, int, int]
-"""Start, end (excluded), and the position in the window from which predictions count."""
+Window = tuple[int, int, int]  # start, end (excluded), and where in it predictions begin to count
 
 
 def perplexity(

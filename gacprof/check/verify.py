@@ -24,17 +24,13 @@ from gacprof.core.dtypes import dtype_name
 from gacprof.core.errors import CheckpointError, ConfigError, require_one_of
 
 SEQUENCES = 2
-
 WIDER = {"float16": "float32", "bfloat16": "float32", "float32": "float64"}
 """The type that the rounding of one is measured in."""
-
 NO_FUNCTION = {"architectures", "dtype", "torch_dtype", "transformers_version"}
 NO_FUNCTION |= {row.rank_key for row in FACTORS}
 NO_FUNCTION |= {"factor_ranks", "layer_heads", "layer_splits", "layer_widths"}
 """Keys of a config that say how weights are stored and by whom; the last four are an export's."""
-
-SAME_WIDTH = 2
-"""All widths of configs that are compared; even, since some keys hold twice a dim's size."""
+SAME_WIDTH = 2  # all widths of compared configs; even, since some keys hold twice a dim's size
 
 VerifyVerdict = Literal["same", "different", "undecided"]
 
@@ -127,10 +123,10 @@ def verify(
         raise ConfigError(f"tokens is {tokens}: give a number from 1 on")
     where = torch_device(device)
     inventories = inventory_of(checkpoint), inventory_of(other)
-    weights = compare_weights(*inventories)
-    differing = (*weights.differing, *differing_settings(*inventories))
+    equal, padded, merged, other_tensors = compare_weights(*inventories)
+    differing = (*sorted(other_tensors), *differing_settings(*inventories))
     logits = compare_logits(
-        *inventories, merged=weights.merged, tokens=tokens, dtype=computed, device=where
+        *inventories, merged=merged, tokens=tokens, dtype=computed, device=where
     )
     verdict: VerifyVerdict = "same"
     if not logits.agree:
@@ -143,9 +139,9 @@ def verify(
         dtype=computed,
         device=str(where),
         verdict=verdict,
-        equal=weights.equal,
-        padded=weights.padded,
-        merged=len(weights.merged),
+        equal=equal,
+        padded=padded,
+        merged=len(merged),
         differing=differing,
         **vars(logits),
     )
@@ -176,10 +172,7 @@ def compare_logits(
     dtype: str,
     device: torch.device,
 ) -> LogitErrors:
-    """Compare the logits of two checkpoints on the same tokens.
-
-    Each model runs again, in the next wider type: that is its rounding error.
-    """
+    """Compare logits on the same tokens; each model runs again, wider, which tells its rounding."""
     expected = logits_of(inventory, tokens, dtype, device)
     logits = logits_of(other, tokens, dtype, device)
     if logits.shape != expected.shape:

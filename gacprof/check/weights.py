@@ -7,7 +7,6 @@ more than one layer is in memory at a time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -20,20 +19,13 @@ from gacprof.realigning.changes import Change, NewCheckpoint
 from gacprof.realigning.values import NewValues
 
 
-@dataclass(frozen=True)
-class WeightComparison:
-    """How many tensors of two checkpoints are equal, and how many but for zeros where dims are
-    larger; the stored types of layers that are factored in one checkpoint and multiplied out in the
-    other; and the names of all other tensors, of either one."""
+def compare_weights(inventory: Inventory, other: Inventory) -> tuple[int, int, list[str], set[str]]:
+    """Compare all tensors of two checkpoints but those that a model makes for itself.
 
-    equal: int
-    padded: int
-    merged: tuple[str, ...]
-    differing: tuple[str, ...]
-
-
-def compare_weights(inventory: Inventory, other: Inventory) -> WeightComparison:
-    """Compare all tensors of two checkpoints but those that a model makes for itself."""
+    Returns how many are equal, and how many but for zeros where dims are larger; the stored types
+    of layers that are factored in one checkpoint and multiplied out in the other; and the names of
+    all other tensors, of either one.
+    """
     sides = padded(inventory, other), padded(other, inventory)
     stored = own_names(inventory), own_names(other)
     names = stored[0].keys() | stored[1].keys()
@@ -45,7 +37,7 @@ def compare_weights(inventory: Inventory, other: Inventory) -> WeightComparison:
         dense, factored = sorted(forms, key=lambda form: len(form[1].gemms))
         if len(dense[1].gemms) == 1 < len(factored[1].gemms) and is_product(dense, factored):
             merged.append(dense[1].dtype)
-            explained = {*stored_names(dense[1]), *stored_names(factored[1])}
+            explained = {*dense[1].parameters, *factored[1].parameters}
             names = {x for x in names if explained.isdisjoint((stored[0].get(x), stored[1].get(x)))}
     in_both = names & stored[0].keys() & stored[1].keys()
     differing = names - in_both
@@ -60,8 +52,7 @@ def compare_weights(inventory: Inventory, other: Inventory) -> WeightComparison:
             differing.add(name)
         elif inventory.shape(first) == other.shape(second):
             equal += 1
-    padded_count = len(names) - len(differing) - equal
-    return WeightComparison(equal, padded_count, tuple(merged), tuple(sorted(differing)))
+    return equal, len(names) - len(differing) - equal, merged, differing
 
 
 def own_names(inventory: Inventory) -> dict[str, str]:
@@ -81,8 +72,8 @@ def padded(inventory: Inventory, other: Inventory) -> NewValues:
 
 def is_product(dense: tuple[NewValues, Module], factored: tuple[NewValues, Module]) -> bool:
     """Tell whether a weight and its bias are factors multiplied out, rounded once to its type."""
-    stored = torch.cat([dense[0].changed(name).flatten() for name in stored_names(dense[1])])
-    inner, *others = [factored[0].changed(name).double() for name in stored_names(factored[1])]
+    stored = torch.cat([dense[0].changed(name).flatten() for name in dense[1].parameters])
+    inner, *others = [factored[0].changed(name).double() for name in factored[1].parameters]
     count = len(factored[1].gemms) - 1
     # Each outer factor reads its own part of what the inner one gives
     weight = torch.block_diag(*others[:count]) @ inner
@@ -94,9 +85,3 @@ def is_product(dense: tuple[NewValues, Module], factored: tuple[NewValues, Modul
     margin = torch.finfo(torch.float64).eps * terms * product.abs().max()
     low, high = (product - margin).to(stored.dtype), (product + margin).to(stored.dtype)
     return bool(((low <= stored) & (stored <= high)).all())
-
-
-def stored_names(module: Module) -> list[str]:
-    """Return the names of a layer's weights, then of its biases."""
-    biases = [gemm.weight.removesuffix("weight") + "bias" for gemm in module.gemms if gemm.bias]
-    return module.weights + biases

@@ -18,8 +18,7 @@ CODE_KEYS = ("auto_map", "custom_generate", "tokenizer_file")
 """Keys of JSON files that name code or files: a new folder does not pass them on."""
 _OWN_CLASSES = ("component.svd_", "LLMPruner.")
 """SVD-LLM's and LLM-Pruner's classes have LLaMA's default base and no scaling in their code."""
-LLAMA_ROPE_THETA = 10000.0
-"""RoPE's base where a Llama's config names none (transformers' default_theta)."""
+LLAMA_ROPE_THETA = 10000.0  # where a Llama's config names no base (transformers' default_theta)
 _NOT_OURS = re.compile(
     "|".join(CODE_KEYS)
     + r"|_.*|(use_)?return_dict|(torch_)?dtype|.*(impl|kernel|backbone|quant|path|repo|hub).*"
@@ -45,22 +44,17 @@ def mirrored_files(inventory: Inventory, sizes: NewSizes) -> dict[str, dict[str,
 
 
 def sizes_refusal(inventory: Inventory, sizes: NewSizes) -> str:
-    """Return why a checkpoint cannot have these sizes; of merges ``merge_refusal`` says it."""
-    for name, size in sizes.items():
-        dim = inventory.dim(name)
-        refusal = dim.refusal(dim.size if size is None else size)
-        if refusal:
-            return f"'{name}' cannot go from {dim.size} to {size}: {refusal}"
-    return config_refusal(inventory, sizes)
-
-
-def config_refusal(inventory: Inventory, sizes: NewSizes) -> str:
-    """Return why the config cannot say these sizes; empty where it can.
+    """Return why a checkpoint cannot have these sizes; of merges ``merge_refusal`` says it.
 
     A number that says widths truly must say them afterwards too, but for a decoder's dense MLPs:
     ``load_model`` and ``export`` build layers that differ. A number by layer or module that is the
     old size of a dim of this layer must not stay behind; the rank tables of ``FACTORS`` follow.
     """
+    for name, size in sizes.items():
+        dim = inventory.dim(name)
+        refusal = dim.refusal(dim.size if size is None else size)
+        if refusal:
+            return f"'{name}' cannot go from {dim.size} to {size}: {refusal}"
     for key in width_keys(inventory.config, inventory.dims):
         if key.is_true and key.must_be_true and key.value_at(sizes) is None:
             return (

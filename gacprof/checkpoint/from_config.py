@@ -17,36 +17,20 @@ from gacprof.checkpoint.inventory import AttentionHeads, Inventory, Module
 from gacprof.checkpoint.layouts.configs import part_of
 from gacprof.core.dtypes import dtype_name
 from gacprof.core.errors import ConfigError
-from gacprof.core.files import shipped_table
+from gacprof.core.files import row_of_word, shipped_table
 from gacprof.core.sizes import Gemm
 
 FAMILIES = Path(__file__).with_name("families.toml")
 MAX_SIZE = 1 << 31
 VISION_PARTS = ("vision_config", "visual", "vision_tower_config", "vit_config")
-COMPRESSED = (
+COMPRESSED = (  # fields of single layers' sizes (configs of ASVD, PaLU and others, Nemotron-NAS)
     r"truncation_ranks|head_wise_ranks|slicing_config|lowrank_config|rank_map|block_configs"
 )
-"""Fields that name sizes of single layers (configs of ASVD, PaLU and others, Nemotron-NAS)."""
 COMPRESSORS = r"asvd|palu|svdllm|slicegpt|basel|dobi"
 """Words in the class names that compressors give their models (``ASVDLlamaForCausalLM``)."""
-SHARED_WIDTHS = (
-    "share_expert_dim",
-    "moe_shared_expert_intermediate_size",
-    "shared_expert_intermediate_size",
-)
-"""Sizes that say a shared expert's width where no family does; the last counts."""
-Family = Mapping[str, Any]
-"""A row of ``families.toml``: what configs of some model types mean."""
+Family = Mapping[str, Any]  # a row of families.toml: what configs of some model types mean
 TABLES = shipped_table(FAMILIES, dict[str, Any])
-
-
-def _family_of(model_type: str) -> Family | None:
-    """The row of ``families.toml`` that lists a model type, as it is or without ``_text``."""
-    for name in (model_type, model_type.removesuffix("_text").replace("-", "_")):
-        for family in TABLES["families"].values():
-            if name in family["types"]:
-                return family
-    return None
+FAMILY_OF = row_of_word({name: row["types"] for name, row in TABLES["families"].items()})
 
 
 class ConfigSizes:
@@ -74,7 +58,9 @@ class ConfigSizes:
                 f"the config is of a compressed model ({', '.join(named)}): 'gacprof diagnose "
                 "FOLDER' judges the sizes of its weights"
             )
-        family = _family_of(self.model_type)
+        plain_type = self.model_type.removesuffix("_text").replace("-", "_")
+        name = FAMILY_OF.get(self.model_type) or FAMILY_OF.get(plain_type, "")
+        family: Family | None = TABLES["families"].get(name)
         self.is_known_type = family is not None
         self.fields = TABLES["fields"]
         if (family or {}).get("mixer", "").startswith("mamba"):
@@ -105,15 +91,10 @@ class ConfigSizes:
         for width in (sizes["mamba_d_ssm"], sizes["mamba_expand"] * hidden):
             sizes["mamba_head_dim"] = sizes["mamba_head_dim"] or _quotient(width, mamba_heads)
         for name in ("expert_width", "shared_width", "mlp_width"):
-            factors = self._factors_of(name)
+            factors = self.family.get(name, [])
             sizes[name] = prod(sizes[factor] for factor in factors) if factors else 0
         sizes["mlp_width"] = sizes["mlp_width"] or sizes["intermediate_size"]
         return sizes
-
-    def _factors_of(self, width: str) -> list[str]:
-        """The sizes whose product a width is, as the family means it; none where it has no such."""
-        meaning = self.family.get(width, [])
-        return [meaning] if isinstance(meaning, str) else meaning
 
     def get(self, name: str) -> int:
         """A size by its plain name; 0 where neither the config nor its family says it."""
@@ -122,7 +103,7 @@ class ConfigSizes:
     def field(self, name: str) -> str:
         """The config's own name of a size."""
         if name.endswith("_width"):
-            return self.field((self._factors_of(name) or ["intermediate_size"])[-1])
+            return self.field(self.family.get(name, ["intermediate_size"])[-1])
         fields = self.fields.get(name, [])
         stated = [field for field in fields if self.values.get(field) is not None]
         return (*stated, *fields, name)[0]
@@ -149,14 +130,14 @@ def _family_by_sizes(stated: Mapping[str, int]) -> Family:
     """What a type that no row lists means, by the sizes that its config states."""
     family: dict[str, Any] = {}
     if stated["moe_intermediate_size"]:
-        family["expert_width"] = "moe_intermediate_size"
+        family["expert_width"] = ["moe_intermediate_size"]
     elif stated["experts"] > 1:
-        family = {"expert_width": "intermediate_size", "experts_only": True}
+        family = {"expert_width": ["intermediate_size"], "experts_only": True}
     if stated["shared_count"]:
         family["shared_width"] = ["shared_count", "expert_width"]
-    for name in SHARED_WIDTHS:
+    for name in TABLES["shared_widths"]:
         if stated[name]:
-            family["shared_width"] = name
+            family["shared_width"] = [name]
     return family
 
 

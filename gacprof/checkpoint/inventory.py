@@ -1,10 +1,9 @@
 """A checkpoint as plain values: its tensors, linear layers, products and adjustable dims.
 
-A layout (``layouts/``) turns :class:`Contents` into an :class:`Inventory`. A
-:class:`~gacprof.core.sizes.Gemm` is one matrix product ``y[M, N] = x[M, K] · W[N, K]ᵀ``, with ``M``
-(tokens) left open. A :class:`Dim` is a dimension that may change without changing the model's
-interface (a rank, an MLP width), with *every* place where its size is written and every GEMM axis
-that it feeds: resizing it means resizing all of its places together.
+A layout (``layouts/``) turns :class:`Contents` into an :class:`Inventory`. A :class:`Dim` is a
+dimension that may change without changing the model's interface (a rank, an MLP width), with
+*every* place where its size is written and every GEMM axis that it feeds: resizing it means
+resizing all of its places together.
 """
 
 from __future__ import annotations
@@ -139,10 +138,8 @@ class Feed:
     axis: Literal["N", "K"]
 
 
-MAX_SIZE = 2**20
-"""More than any layer has: published vocabularies have 2^18 entries."""
-ALIGNED = 16
-"""A rank may be padded up to a multiple of this: 16 bytes of an 8-bit type, 32 of a 16-bit one."""
+MAX_SIZE = 2**20  # more than any layer has: published vocabularies have 2^18 entries
+ALIGNED = 16  # ranks may be padded to a multiple: 16 bytes of an 8-bit type, 32 of a 16-bit one
 
 
 @dataclass(frozen=True)
@@ -218,10 +215,14 @@ class Module:
         return [gemm.weight for gemm in self.gemms]
 
     @property
-    def outer_biases(self) -> list[str]:
-        """The biases of its outer factors."""
-        outer = [gemm.weight for gemm in self.gemms[1:] if gemm.bias]
-        return [weight.removesuffix("weight") + "bias" for weight in outer]
+    def biases(self) -> list[str]:
+        """Its biases; of factors the outer ones have some."""
+        biased = [gemm.weight for gemm in self.gemms if gemm.bias]
+        return [weight.removesuffix("weight") + "bias" for weight in biased]
+
+    @property
+    def parameters(self) -> list[str]:
+        return self.weights + self.biases
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,13 +305,13 @@ class Inventory(Contents):
         """Return why a module's factors cannot be merged into a dense weight; empty where they
         can. A tensor beside them (a dense weight, a scale, the bias of one group) would be lost."""
         ranks = self.ranks_of(module)
-        beside = set(self.below(module.name)) - {*module.weights, *module.outer_biases}
+        beside = set(self.below(module.name)) - set(module.parameters)
         if not ranks:
             return "it has no factors"
         if beside:
             return f"{min(beside)} stands beside its factors"
         switch = "attention_bias" if module.role in ("q", "k", "v", "qkv", "o") else "mlp_bias"
-        if module.outer_biases and self.config.get(switch) is False:
+        if module.biases and self.config.get(switch) is False:
             return f"its factors have a bias, and by the config's {switch} the weight has none"
         return next((rank.why for rank in ranks if rank.why), "")
 

@@ -12,41 +12,25 @@ from gacprof.checkpoint.inventory import Inventory, Module
 from gacprof.checkpoint.layouts.linear import bias_of
 from gacprof.checkpoint.layouts.slicegpt import ATTENTION, MLP
 from gacprof.core.errors import CheckpointError
-from gacprof.core.sizes import Gemm
 
 
-class FactorPair(nn.Module):
-    """``y = outer(inner(x))`` with inner [r, in] and outer [out, r]; a bias belongs to outer."""
+class Factored(nn.Module):
+    """``y = outer(inner(x))`` with inner [r, in] and outer [out, r]; a grouped one has an outer for
+    each group [out/G, rᵢ], which reads its own section of what inner [Σrᵢ, in] gives."""
 
-    def __init__(self, inner: Gemm, outer: Gemm) -> None:
+    def __init__(self, module: Module) -> None:
         super().__init__()
-        self.in_features, self.out_features, self.rank = inner.K, outer.N, inner.N
-        self.inner = nn.Linear(inner.K, inner.N, bias=inner.bias)
-        self.outer = nn.Linear(outer.K, outer.N, bias=outer.bias)
+        self.in_features, self.out_features = module.in_features, module.out_features
+        inner, *outer = (nn.Linear(gemm.K, gemm.N, bias=gemm.bias) for gemm in module.gemms)
+        self.ranks = [layer.in_features for layer in outer]
+        self.inner = inner
+        self.outer: Any = nn.ModuleList(outer) if len(outer) > 1 else outer[0]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.outer(self.inner(x))
-
-
-class GroupedFactors(nn.Module):
-    """One inner [Σrᵢ, in] for all groups; outer ``i`` [out/G, rᵢ] reads its own section."""
-
-    def __init__(self, inner: Gemm, outer: Sequence[Gemm]) -> None:
-        super().__init__()
-        self.ranks = [gemm.K for gemm in outer]
-        self.in_features, self.out_features = inner.K, sum(gemm.N for gemm in outer)
-        self.inner = nn.Linear(inner.K, inner.N, bias=inner.bias)
-        self.outer = nn.ModuleList(nn.Linear(g.K, g.N, bias=g.bias) for g in outer)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if len(self.ranks) == 1:
+            return self.outer(self.inner(x))
         latents = self.inner(x).split(self.ranks, dim=-1)
         return torch.cat([u(z) for u, z in zip(self.outer, latents, strict=True)], dim=-1)
-
-
-def factors_of(module: Module) -> FactorPair | GroupedFactors:
-    """Return the layer for a factored or grouped module of an inventory, on the current device."""
-    inner, *outer = module.gemms
-    return GroupedFactors(inner, outer) if len(outer) > 1 else FactorPair(inner, outer[0])
 
 
 def parameter_names(inventory: Inventory) -> dict[str, str]:
@@ -55,11 +39,10 @@ def parameter_names(inventory: Inventory) -> dict[str, str]:
     for module in inventory.modules:
         if module.kind not in ("factored", "grouped"):
             continue
-        inner, *outer = module.weights
-        places = {inner: "inner"}
-        for i, weight in enumerate(outer):
-            places[weight] = "outer" if module.kind == "factored" else f"outer.{i}"
-        for weight, place in places.items():
+        for i, weight in enumerate(module.weights):
+            place = "inner"
+            if i > 0:
+                place = "outer" if module.kind == "factored" else f"outer.{i - 1}"
             names[weight] = f"{module.name}.{place}.weight"
             names[bias_of(weight)] = f"{module.name}.{place}.bias"
     return names
@@ -71,22 +54,24 @@ def put(model: nn.Module, name: str, module: nn.Module) -> None:
     setattr(model.get_submodule(parent), child, module)
 
 
-def set_sizes(module: nn.Module) -> bool:
-    """Set the sizes that a layer keeps beside its weight; False for an unknown kind of layer."""
-    layer: Any = module
-    if isinstance(module, nn.Linear):
-        layer.out_features, layer.in_features = module.weight.shape
-    elif isinstance(module, nn.Embedding):
-        layer.num_embeddings, layer.embedding_dim = module.weight.shape
-    elif type(module).__name__ == "Conv1D":  # GPT-2's, which keeps [in, out]
+def set_parameter(model: nn.Module, name: str, tensor: torch.Tensor) -> bool:
+    """Set a parameter and the sizes that its layer keeps beside it; False for unknown layers."""
+    path, _, attribute = name.rpartition(".")
+    layer: Any = model.get_submodule(path)
+    former = getattr(layer, attribute)
+    setattr(layer, attribute, nn.Parameter(tensor, requires_grad=former.requires_grad))
+    if isinstance(layer, nn.Linear):
+        layer.out_features, layer.in_features = layer.weight.shape
+    elif isinstance(layer, nn.Embedding):
+        layer.num_embeddings, layer.embedding_dim = layer.weight.shape
+    elif type(layer).__name__ == "Conv1D":  # GPT-2's, which keeps [in, out]
         layer.nx, layer.nf = layer.weight.shape
     else:
         return False
     return True
 
 
-EPSILON = 1e-5
-"""SliceGPT's RMSN (slicegpt/modules.py) uses this whatever the model's config says."""
+EPSILON = 1e-5  # SliceGPT's RMSN (slicegpt/modules.py) has it whatever the model's config says
 
 
 class SlicedNorm(nn.Module):
@@ -124,14 +109,19 @@ class SlicedLayer(nn.Module):
         return hidden_states @ self.mlp_shortcut_Q + self.mlp(x)
 
 
-def put_sliced_layers(model: nn.Module, inventory: Inventory) -> None:
-    """Give a Llama-like model SliceGPT's norms and layers."""
+def put_own_layers(model: nn.Module, inventory: Inventory) -> None:
+    """Put factors into a model, and into a Llama-like one SliceGPT's norms and layers."""
+    for module in inventory.modules:
+        if module.kind in ("factored", "grouped"):
+            put(model, module.name, Factored(module))
+    if inventory.layout != "slicegpt":
+        return
     configs = (*inventory.side.values(), inventory.config)
     sizes = [config["hidden_size"] for config in configs if "hidden_size" in config]
     if not sizes:
         raise CheckpointError(f"{inventory.path}: no config has the original hidden_size")
-    for name, module in list(model.named_modules()):
-        if type(module).__name__.endswith("RMSNorm"):
+    for name, layer in list(model.named_modules()):
+        if type(layer).__name__.endswith("RMSNorm"):
             put(model, name, SlicedNorm(sizes[0]))
     for name in inventory.tensors:
         if name.endswith(MLP):

@@ -20,11 +20,10 @@ from torch import nn
 
 from gacprof.checkpoint.config import effective_config
 from gacprof.checkpoint.inventory import AttentionHeads, Inventory, is_derived
-from gacprof.checkpoint.layers import factors_of, parameter_names, put, put_sliced_layers, set_sizes
-from gacprof.checkpoint.layouts.linear import MULTIPLIED
+from gacprof.checkpoint.layers import parameter_names, put_own_layers, set_parameter
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.checkpoint.tensors import read_tensor
-from gacprof.core.dtypes import dtype_name
+from gacprof.core.dtypes import MULTIPLIED, dtype_name
 from gacprof.core.errors import CheckpointError, ConfigError
 from gacprof.devices.device import first_line
 
@@ -121,11 +120,7 @@ def build_skeleton(inventory: Inventory, dtype: torch.dtype) -> Any:
         raise CheckpointError(f"{inventory.path} is quantised: it runs in its own library only")
     with parameters_on_meta():
         model = model_of_config(inventory, dtype)
-        if inventory.layout == "slicegpt":
-            put_sliced_layers(model, inventory)
-        for module in inventory.modules:
-            if module.kind in ("factored", "grouped"):
-                put(model, module.name, factors_of(module))
+        put_own_layers(model, inventory)
         fit_shapes(model, inventory)
     counts = Counter(attention.layer for attention in inventory.attentions)
     for attention in inventory.attentions:
@@ -168,10 +163,8 @@ def model_of_config(inventory: Inventory, dtype: torch.dtype) -> Any:
 def config_of(inventory: Inventory) -> Any:
     """Build transformers' config; heads that do not divide a pruned hidden size are set last."""
     values = json.loads(json.dumps(effective_config(inventory)), object_hook=read_special_float)
-    heads = {}
-    for key in ("num_attention_heads", "num_key_value_heads"):
-        if "head_dim" in values and key in values:
-            heads[key] = values[key]
+    names = ("num_attention_heads", "num_key_value_heads")
+    heads = {key: values[key] for key in names if key in values and "head_dim" in values}
     with one_line_errors(inventory):
         config_class = transformers.CONFIG_MAPPING[values["model_type"]]
         # Its check wants heads that divide the hidden size, even beside a head_dim
@@ -190,15 +183,13 @@ def fit_shapes(model: nn.Module, inventory: Inventory) -> None:
     parameters, names = dict(model.named_parameters()), parameter_names(inventory)
     for tensor, info in inventory.tensors.items():
         name = names.get(tensor, tensor)
-        if name in parameters and parameters[name].shape != info.shape:
-            path, _, attribute = name.rpartition(".")
-            module = model.get_submodule(path)
-            setattr(module, attribute, nn.Parameter(torch.empty(info.shape)))
-            if not set_sizes(module):
-                raise CheckpointError(
-                    f"{inventory.path}: {tensor} is {list(info.shape)}, its config makes it "
-                    f"{list(parameters[name].shape)}: mend the config"
-                )
+        if name not in parameters or parameters[name].shape == info.shape:
+            continue
+        if not set_parameter(model, name, torch.empty(info.shape)):
+            raise CheckpointError(
+                f"{inventory.path}: {tensor} is {list(info.shape)}, its config makes it "
+                f"{list(parameters[name].shape)}: mend the config"
+            )
 
 
 def fit_heads(model: nn.Module, attention: AttentionHeads) -> None:

@@ -24,15 +24,11 @@ from gacprof.core.dtypes import BY_NAME
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import row_of_word
 
-MAX_PICKLE_BYTES = 64 << 20
-"""Whole-model pickles carry a tokenizer, seldom more than 10 MB."""
-MAX_OPCODES = 10_000_000
-"""A vocabulary of 250,000 words with its merges takes 4 million; Python runs a million a second."""
+MAX_PICKLE_BYTES = 64 << 20  # whole models carry a tokenizer, seldom more than 10 MB
+MAX_OPCODES = 10_000_000  # 250,000 words and their merges take 4 million, at a million a second
 MAX_MODULES = 100_000
-_STORAGES = row_of_word(WORDS["storages"])
-"""Element types by the class that a pickle names for a storage."""
-_AROUND = ("model", "state_dict", "model_state_dict", "module", "net")
-"""Keys of dicts that people save around a model."""
+_STORAGES = row_of_word(WORDS["storages"])  # element types by a pickle's class of storage
+_AROUND = ("model", "state_dict", "model_state_dict", "module", "net")  # dicts around a model
 
 
 class Inert:

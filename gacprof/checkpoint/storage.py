@@ -23,8 +23,7 @@ SUFFIXED = r"^(ct_|compressed_tensors_)?(.*?)(?:_g\D*([1-9]\d*)|(_block)\D*([1-9
 EXAMPLES = "bf16, fp8, fp8-channel, fp8-block, nvfp4, mxfp4, int8, awq-g128, gptq-g64, gguf-q4_k"
 IGNORED = r"ignore|ignored_layers|exclude_modules|modules_to_not_\w+|llm_int8_skip_modules"
 """Fields of a quantization_config that list modules which stay as they are."""
-MAX_LAYERS = 128
-"""Layers whose modules are looked up where the config doesn't say how many there are."""
+MAX_LAYERS = 128  # looked up where the config doesn't say how many there are
 TABLES = shipped_table(DEMANDS / "formats.toml", dict[str, Any])
 FORMATS = row_of_word(TABLES["formats"])
 
@@ -162,14 +161,12 @@ def _compressed_tensors(stated: Mapping[str, Any]) -> Storage:
     )
 
 
-SPELLINGS = {
+SPELLINGS = {  # parts of our names of modules, and what other models call them
     "model.": ("language_model.model.", "model.language_model.", "backbone."),
     ".mlp.": (".block_sparse_moe.", ".feed_forward.", ".mixer."),
     ".self_attn.": (".mixer.", ".attn."),
 }
-"""Parts of our names of modules, and what other models call them."""
-MAX_REPEATS = 6
-"""A stranger's pattern with more, or a repeat within one, might take for ever: it names nothing."""
+MAX_REPEATS = 6  # a stranger's pattern with more, or one within another, might take for ever
 
 
 @lru_cache(maxsize=4096)

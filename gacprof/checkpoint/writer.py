@@ -16,11 +16,9 @@ from gacprof.core.dtypes import BY_NAME
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import write_json
 
-BLOCK_BYTES = 1 << 21
-"""Copying 2 MB at a time is as fast as ``cp``."""
+BLOCK_BYTES = 1 << 21  # copying 2 MB at a time is as fast as cp
 INDEX = "model.safetensors.index.json"
-RECORD = "gacprof.json"
-"""What a new folder says of where it comes from."""
+RECORD = "gacprof.json"  # what a new folder says of where it comes from
 
 
 @dataclass(frozen=True)

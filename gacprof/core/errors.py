@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-INSTALL = "pip install '.[{}]' in a clone of gacprof"
-"""What installs an extra: no package index has gacprof."""
+INSTALL = "pip install '.[{}]' in a clone of gacprof"  # no package index has gacprof
 
 
 class GacprofError(Exception):

@@ -6,9 +6,9 @@ import contextlib
 import errno
 import json
 import os
+import secrets
 import shutil
 import stat
-import tempfile
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -26,8 +26,7 @@ class Record(Protocol):
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
 
-MAX_JSON_BYTES = 1 << 28
-"""The largest index of a published model (90,000 tensors) has 8 MB, the largest map 3 MB."""
+MAX_JSON_BYTES = 1 << 28  # the largest published index (90,000 tensors) has 8 MB, a map 3 MB
 
 
 @contextlib.contextmanager
@@ -37,13 +36,9 @@ def replacing(path: Path) -> Iterator[Path]:
         raise FileExistsError(f"{path} is a folder or a device: name a file")
     path.parent.mkdir(parents=True, exist_ok=True)
     # In the same folder: a rename across file systems is a copy
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
+    temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}"
     try:
         yield temporary
-        # mkstemp lets nobody but the owner read
-        temporary.chmod(0o666 & ~_umask())
         with temporary.open("rb") as written:
             # Before the rename: else a crash could leave the name with an empty file
             os.fsync(written.fileno())
@@ -58,22 +53,15 @@ def new_folder(path: Path) -> Iterator[Path]:
     if path.exists():
         raise FileExistsError(f"{path} exists: name a folder that does not")
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}"
+    temporary.mkdir()
     try:
         yield temporary
         for file in temporary.rglob("*.*"):
-            file.chmod(0o666 & ~_umask())
-        temporary.chmod(0o777 & ~_umask())
+            file.chmod(0o666 & temporary.stat().st_mode)
         temporary.rename(path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _umask() -> int:
-    # The mask can only be read by setting it
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def write_text(path: Path, text: str) -> None:

@@ -6,18 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-MAX_DIM = 2**31 - 1
-"""cuBLAS and oneDNN take dims as 32-bit signed integers."""
+MAX_DIM = 2**31 - 1  # cuBLAS and oneDNN take dims as 32-bit signed integers
 
 Flag = str | int | bool
 
 
 def _text(operator: str, dims: Mapping[str, int], dtype: str, flags: Mapping[str, Flag]) -> str:
-    parts = [operator]
-    parts += [f"{name}={size}" for name, size in sorted(dims.items())]
-    parts.append(dtype)
-    parts += [f"{name}={value}" for name, value in sorted(flags.items())]
-    return " ".join(parts)
+    sizes = [f"{name}={size}" for name, size in sorted(dims.items())]
+    options = [f"{name}={value}" for name, value in sorted(flags.items())]
+    return " ".join([operator, *sizes, dtype, *options])
 
 
 @dataclass(frozen=True)

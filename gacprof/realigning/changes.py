@@ -58,11 +58,13 @@ class NewCheckpoint:
 
     @cached_property
     def edits(self) -> dict[str, list[tuple[Change, Place]]]:
-        """The changes of each stored tensor, with the places in it."""
+        """The changes of each stored tensor, with the places in it, ascending."""
         edits: dict[str, list[tuple[Change, Place]]] = {}
         for change in self.changes:
             for place in change.dim.places:
                 edits.setdefault(place.tensor, []).append((change, place))
+        for of_tensor in edits.values():
+            of_tensor.sort(key=lambda edit: edit[1].start)
         return edits
 
     def shape(self, new: NewTensor) -> tuple[int, ...]:
@@ -116,8 +118,8 @@ def new_tensors(inventory: Inventory, merged: Iterable[Module]) -> tuple[NewTens
     """The tensors of the new checkpoint: stored ones by their names, merged factors as one."""
     tensors = {name: NewTensor(name, (name,)) for name in inventory.tensors}
     for module in merged:
-        weights, biases = module.weights, module.outer_biases
-        for name in weights + biases:
+        weights, biases = module.weights, module.biases
+        for name in module.parameters:
             del tensors[name]
         # The first factor that runs is the inner one
         weight = f"{module.name}.weight"

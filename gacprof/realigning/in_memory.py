@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from gacprof.checkpoint.config import mirrored_files
-from gacprof.checkpoint.layers import put, set_sizes
+from gacprof.checkpoint.layers import put, set_parameter
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.realigning.changes import new_checkpoint
 from gacprof.realigning.realign import Sizes, new_sizes
@@ -38,16 +38,12 @@ def realign_model(model: nn.Module, sizes: Sizes) -> nn.Module:
         linear.train(model.training).requires_grad_(factor.requires_grad)
         put(model, module.name, linear)
     for name, tensor in changed.items():
-        path, _, attribute = name.rpartition(".")
-        layer = model.get_submodule(path)
-        former = getattr(layer, attribute)
-        setattr(layer, attribute, nn.Parameter(tensor, requires_grad=former.requires_grad))
-        set_sizes(layer)
+        set_parameter(model, name, tensor)
     layers = dict(model.named_modules())
     for module in inventory.modules:
         ranks = [new.sizes.get(rank.name) or rank.size for rank in inventory.ranks_of(module)]
-        # ours keep rank and ranks, ASVD's truncation_rank, PaLU's ranks; SVD-LLM's have no module
-        for attribute in ("rank", "truncation_rank", "ranks"):
+        # ours and PaLU's keep ranks, ASVD's truncation_rank; SVD-LLM's have no module
+        for attribute in ("truncation_rank", "ranks"):
             if ranks and hasattr(layers.get(module.name), attribute):
                 setattr(layers[module.name], attribute, ranks if attribute == "ranks" else ranks[0])
     config: Any = getattr(model, "config", None)

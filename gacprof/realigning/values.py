@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 import torch
 
@@ -11,13 +12,10 @@ from gacprof.checkpoint.writer import read_blocks
 from gacprof.core.errors import CheckpointError
 from gacprof.realigning.changes import Change, NewCheckpoint, NewTensor
 
-TINY = 1e-14
-"""Singular values below this share of the largest are noise of float64 (its epsilon is 2e-16)."""
-CUTS_KEPT = 32
-"""Cuts in memory at once: a cut is needed by every tensor of its dim, and those lie together."""
+TINY = 1e-14  # singular values below this share of the largest are noise (float64's eps: 2e-16)
+CUTS_KEPT = 32  # at once in memory: all tensors of a dim need its cut, and lie together
 
-Edit = tuple[Change, Place]
-"""A change of a dim, and one of the places where it changes a tensor."""
+Edit = tuple[Change, Place]  # a change of a dim, and one of its places in a tensor
 
 
 class NewValues:
@@ -52,74 +50,62 @@ class NewValues:
         if new.inner or len(new.parts) > 1:
             yield self.tensor(new)
             return
-        edits = self._edits(new.parts[0])
+        [name] = new.parts
+        edits = self.new.edits.get(name, ())
         across = [edit for edit in edits if edit[1].axis > 0]
-        for block in self._rows(new.parts[0], [edit for edit in edits if edit[1].axis == 0]):
+        along = [edit for edit in edits if edit[1].axis == 0]
+        stored = partial(read_blocks, self.new.inventory, name)
+        for block in self._pieces(self.read(name), 0, along, stored) if along else stored():
             yield self._resized(block, across)
-
-    def _rows(self, name: str, edits: Sequence[Edit]) -> Iterator[torch.Tensor]:
-        """Yield a stored tensor with changes of its first axis alone."""
-        inventory = self.new.inventory
-        if not edits:
-            yield from read_blocks(inventory, name)
-            return
-        end = 0
-        for change, place in edits:
-            # What only grows is never mapped as a whole: its pages would all stay in memory.
-            start = place.start
-            stop = start + change.dim.size * place.per
-            if change.method == "zeros":
-                yield from read_blocks(inventory, name, range(end, stop))
-                stretch = self.read(name)[:0]
-            else:
-                yield from read_blocks(inventory, name, range(end, start))
-                stretch = self.read(name)[start:stop]
-            yield from self._changed_stretch(stretch, change, place)
-            end = stop
-        yield from read_blocks(inventory, name, range(end, inventory.shape(name)[0]))
 
     def changed(self, name: str) -> torch.Tensor:
         """Return a stored tensor with all of its changes."""
-        return self._resized(self.read(name), self._edits(name))
-
-    def _edits(self, name: str) -> list[Edit]:
-        return sorted(self.new.edits.get(name, ()), key=lambda edit: edit[1].start)
+        return self._resized(self.read(name), self.new.edits.get(name, ()))
 
     def _resized(self, tensor: torch.Tensor, edits: Sequence[Edit]) -> torch.Tensor:
         """The tensor, or rows of it, with these changes, whose places are ascending."""
         for axis in {place.axis for _, place in edits}:
-            pieces = []
-            end = 0
-            for change, place in edits:
-                if place.axis == axis:
-                    size = change.dim.size * place.per
-                    pieces.append(tensor.narrow(axis, end, place.start - end))
-                    stretch = tensor.narrow(axis, place.start, size)
-                    pieces += self._changed_stretch(stretch, change, place)
-                    end = place.start + size
-            pieces.append(tensor.narrow(axis, end, tensor.shape[axis] - end))
-            tensor = torch.cat(pieces, axis)
+            along = [edit for edit in edits if edit[1].axis == axis]
+            kept = partial(section, tensor, axis)
+            tensor = torch.cat(list(self._pieces(tensor, axis, along, kept)), axis)
         return tensor
 
-    def _changed_stretch(
-        self, stretch: torch.Tensor, change: Change, place: Place
-    ) -> list[torch.Tensor]:
-        """The pieces that a place's entries are replaced by."""
-        if change.method == "zeros":
-            shape = list(stretch.shape)
-            shape[place.axis] = (change.size - change.dim.size) * place.per
-            return [stretch, stretch.new_zeros(shape)]
+    def _pieces(
+        self,
+        tensor: torch.Tensor,
+        axis: int,
+        edits: Sequence[Edit],
+        kept: Callable[[range], Iterable[torch.Tensor]],
+    ) -> Iterator[torch.Tensor]:
+        """Yield a tensor with these changes of one axis, in pieces; ``kept`` gives what stays."""
+        end = 0
+        for change, place in edits:
+            size = change.dim.size * place.per
+            # What only grows is never mapped as a whole: its pages would all stay in memory.
+            if change.method == "zeros":
+                yield from kept(range(end, place.start + size))
+                shape = list(tensor.shape)
+                shape[axis] = (change.size - change.dim.size) * place.per
+                yield tensor.new_zeros(shape)
+            else:
+                yield from kept(range(end, place.start))
+                yield self._cut_stretch(tensor.narrow(axis, place.start, size), change, axis)
+            end = place.start + size
+        yield from kept(range(end, tensor.shape[axis]))
+
+    def _cut_stretch(self, stretch: torch.Tensor, change: Change, axis: int) -> torch.Tensor:
+        """What a place's entries are replaced by where a dim shrinks."""
         if change.method == "order":
-            return [stretch.narrow(place.axis, 0, change.size)]
+            return stretch.narrow(axis, 0, change.size)
         if change.dim.name not in self._cuts:
             if len(self._cuts) == CUTS_KEPT:
                 self._cuts.clear()
             self._cuts[change.dim.name] = self._cut(change)
-        cut = self._cuts[change.dim.name][place.axis].to(stretch.device)
+        cut = self._cuts[change.dim.name][axis].to(stretch.device)
         if change.method == "magnitude":
-            return [stretch.index_select(place.axis, cut)]
-        mixed = torch.tensordot(stretch.double(), cut, ([place.axis], [0]))
-        return [rounded(mixed.movedim(-1, place.axis), stretch.dtype)]
+            return stretch.index_select(axis, cut)
+        mixed = torch.tensordot(stretch.double(), cut, ([axis], [0]))
+        return rounded(mixed.movedim(-1, axis), stretch.dtype)
 
     def _cut(self, change: Change) -> tuple[torch.Tensor, torch.Tensor]:
         """By axis, the entries of the dim that are kept, or the matrix that combines them."""
@@ -138,6 +124,10 @@ class NewValues:
         norms = torch.stack([matrix.norm(dim=1 - axis) for axis, matrix in matrices])
         entries = most_important(norms.prod(0), change.size)
         return entries, entries
+
+
+def section(tensor: torch.Tensor, axis: int, rows: range) -> list[torch.Tensor]:
+    return [tensor.narrow(axis, rows.start, len(rows))]
 
 
 def best_factors(

@@ -17,7 +17,7 @@ from tool_checkpoints import Shapes, checkpoint, write_safetensors
 from tool_folders import restored
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from gacprof.checkpoint.config import config_refusal
+from gacprof.checkpoint.config import sizes_refusal
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.layouts.factors import FACTORS, Factors
 from gacprof.checkpoint.load import load_model
@@ -178,7 +178,7 @@ def test_widths_that_the_configs_number_cannot_say_are_refused(
     sizes: dict[str, int | None], tmp_path: Path
 ) -> None:
     source = mixture(tmp_path / "source")
-    assert "moe_intermediate_size" in config_refusal(scan(source), sizes)
+    assert "moe_intermediate_size" in sizes_refusal(scan(source), sizes)
     assert is_refused(source, sizes, tmp_path / "out")
 
 
@@ -244,7 +244,7 @@ def test_a_size_that_a_table_of_the_config_says_is_not_left_behind(
 ) -> None:
     source = write_decoder(tmp_path / "source", widths=(96, 100), **TABLES[kind])
     (key,) = TABLES[kind]
-    assert key in config_refusal(scan(source), {"model.layers.1.mlp:width": 104})
+    assert key in sizes_refusal(scan(source), {"model.layers.1.mlp:width": 104})
     assert is_refused(source, "pad8", tmp_path / "out")
     other_layer = {f"{LAYER}.mlp:width": 104}
     assert realign(source, other_layer, tmp_path / "out").exists()
@@ -311,6 +311,6 @@ def test_a_plan_may_give_a_decoders_mlps_other_widths_than_the_config_says(tmp_p
     """``load_model`` and ``export`` build them layer by layer, and scan says so."""
     source = write_decoder(tmp_path / "source")
     sizes = {f"{LAYER}.mlp:width": 80}
-    assert config_refusal(scan(source), sizes) == ""
+    assert sizes_refusal(scan(source), sizes) == ""
     out = realign(source, sizes, tmp_path / "out")
     assert scan(out).warnings and load_model(out)(torch.arange(12)[None]).logits.isfinite().all()

@@ -14,9 +14,9 @@ class Family(TypedDict, total=False):
     head_dim: int
     kv_heads: int | Literal["heads"]
     mlp_ratio: int
-    expert_width: str
-    shared_width: str | list[str]
-    mlp_width: str
+    expert_width: list[str]
+    shared_width: list[str]
+    mlp_width: list[str]
     is_gated: bool
     q_gate: bool
     experts_only: bool
@@ -41,6 +41,7 @@ class FamilyTables(TypedDict):
     """The config's names of sizes, families, sides (sums of products of sizes), and the linear
     layers of each kind of block."""
 
+    shared_widths: list[str]
     fields: dict[str, list[str]]
     fields_of_mamba: dict[str, list[str]]
     families: dict[str, Family]

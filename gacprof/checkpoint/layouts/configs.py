@@ -18,10 +18,8 @@ from gacprof.checkpoint.layouts.names import WORDS, tower_of
 _WIDTHS = WORDS["widths"]
 _OTHERWISE = {"shared_expert": "expert", "decoder": "mlp", "encoder": "mlp"}
 """Whose names say a width as well, after those of its own."""
-_ADJUSTED = "block_auto_adjust_ff_dim"
-"""LFM2's switch: the width is computed from the config's, rounded."""
-_DOUBLED = "use_double_wide_mlp"
-"""Gemma 4's switch: MLPs of layers that share the keys and values of others are twice as wide."""
+_ADJUSTED = "block_auto_adjust_ff_dim"  # LFM2's switch: the width is the config's, rounded
+_DOUBLED = "use_double_wide_mlp"  # Gemma 4's: twice as wide where layers share others' keys
 Path = tuple[str, ...]
 
 

@@ -24,7 +24,6 @@ from gacprof.checkpoint.inventory import (
 from gacprof.checkpoint.layouts.configs import count, odd_heads, part_of, width_keys
 from gacprof.checkpoint.layouts.factors import FACTORS, Factors
 from gacprof.checkpoint.layouts.linear import (
-    MULTIPLIED,
     Linear,
     dense_linears,
     matrices,
@@ -34,6 +33,7 @@ from gacprof.checkpoint.layouts.linear import (
 from gacprof.checkpoint.layouts.names import EMBEDDING, EXPERT, layer_of, parent_of, tower_of
 from gacprof.checkpoint.layouts.slicegpt import shortcut_linears, stretches
 from gacprof.checkpoint.layouts.widths import find_widths, stacked_experts
+from gacprof.core.dtypes import MULTIPLIED
 from gacprof.core.errors import CheckpointError
 from gacprof.core.sizes import Gemm
 
@@ -107,9 +107,8 @@ def _embeddings(contents: Contents) -> list[Module]:
     for template, infos in matrices(contents):
         for info in infos if EMBEDDING.fullmatch(template) else ():
             name, (rows, width) = info.name.removesuffix(".weight"), info.shape
-            layer = layer_of(name)
-            module = Module(name, "embedding", layer, "embedding", rows, width, info.dtype, ())
-            tables.append(module)
+            place = (name, "embedding", layer_of(name))
+            tables.append(Module(*place, "embedding", rows, width, info.dtype, ()))
     return tables
 
 

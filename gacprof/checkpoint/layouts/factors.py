@@ -1,11 +1,4 @@
-"""Factor pairs: how each tool names the factor that runs first and those that follow.
-
-ASVD         hahnyuan/ASVD4LLM, modeling_asvd_llama.py
-PaLU         one ``X.VT`` [Σrᵢ, in] for all head groups, then ``X.U.{i}`` [out/G, rᵢ]
-             (shadowpa0327/Palu, palu/model/modules/svd_linear.py)
-SVD-LLM      no config says the ranks, and pickled ``in_features`` may be wrong: shapes count
-gacprof      what ``load_model`` builds, saved as it is
-"""
+"""Factor pairs, by the names that ``factors.toml`` says each tool gives them."""
 
 from __future__ import annotations
 
@@ -13,13 +6,15 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import takewhile
+from pathlib import Path
+from typing import Any
 
 from gacprof.checkpoint.inventory import Contents
 from gacprof.checkpoint.layouts.linear import Linear, stored_linear
 from gacprof.core.errors import CheckpointError
+from gacprof.core.files import shipped_table
 
-MAX_GROUPS = 1024
-"""Outer factors of one layer, in PaLU one for each group of heads: 128 at most today."""
+MAX_GROUPS = 1024  # outer factors of a layer, in PaLU one a group of heads: 128 at most today
 
 
 @dataclass(frozen=True)
@@ -71,38 +66,6 @@ class Factors:
         return name.removeprefix(self.prefix).removeprefix(self.prefix.lower()) or name
 
 
-FACTORS = [
-    Factors(
-        "palu",
-        r"(?P<module>.+)\.VT\.weight",
-        "{module}.U.{i}.weight",
-        rank_key="head_wise_ranks",
-        prefix="Palu",
-        ordered=True,
-    ),
-    Factors(
-        "asvd",
-        r"(?P<module>.+)\.BLinear\.weight",
-        "{module}.ALinear.weight",
-        rank_key="truncation_ranks",
-        prefix="ASVD",
-        ordered=True,
-    ),
-    Factors(
-        "svd-llm",
-        r"(?P<stem>.+\.(q|k|v|o|out|gate|up|down))_v_proj\.weight",
-        "{stem}_u_proj.weight",
-        "{stem}_proj",
-        ordered=True,
-    ),
-    Factors(
-        "svd-llm",
-        r"(?P<module>.+\.(fc1|fc2|w1|w2|w3))_v_proj\.weight",
-        "{module}_u_proj.weight",
-        ordered=True,
-    ),
-    Factors("gacprof", r"(?P<module>.+)\.inner\.weight", "{module}.outer.{i}.weight"),
-    Factors("gacprof", r"(?P<module>.+)\.inner\.weight", "{module}.outer.weight"),
-    Factors("factor-pairs", r"(?P<module>.+)\.V\.weight", "{module}.U.weight"),
-]
+TABLE = Path(__file__).parents[1] / "factors.toml"
+FACTORS = [Factors(**row) for row in shipped_table(TABLE, dict[str, list[Any]])["factors"]]
 """One row a way to name factors. Append yours."""

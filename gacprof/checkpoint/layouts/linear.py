@@ -17,8 +17,6 @@ from gacprof.core.dtypes import FLOATING
 
 _SCALES = (".weight_scale", ".weight_scale_inv", ".scales")
 _QUANTISED = "its weight is quantised with scales, which are not resized"
-MULTIPLIED = frozenset({"float64", "float32", "float16", "bfloat16"})
-"""Types of weights that are what they say, without scales."""
 
 
 @dataclass(frozen=True)

@@ -15,22 +15,19 @@ from gacprof.core.files import row_of_word, shipped_table
 TABLE = Path(__file__).parents[1] / "names.toml"
 WORDS = shipped_table(TABLE, dict[str, dict[str, list[str]]])
 _ROLES = row_of_word(WORDS["roles"])
-EMBEDDING = re.compile(
+EMBEDDING = re.compile(  # modules whose matrix is a table to look up in rather than a factor
     r"(.*\.)?(embed_(tokens|positions|in)|(tok|word|position|token_type)_embeddings|wte|wpe|shared"
     r"|relative_attention_bias)"
 )
-"""Modules whose two-dimensional weight is a table to look up in rather than a factor."""
 CONV1D = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
 """Endings of GPT-2's Conv1D, which keeps [in, out] (transformers/pytorch_utils.py). Starcoder2 uses
 the same names for nn.Linear."""
 _LAYER = re.compile(r"(?:^|\.)(?:layers|layer|h|blocks|block)\.(\d{1,6})(?=\.|$)")
-EXPERT = re.compile(
+EXPERT = re.compile(  # templates of one of many experts, or of a tensor that holds them all
     r"\.experts\.(#|mlp)\.|\.experts\.(gate_up_proj|down_proj|fc[12])$"
     r"|\.block_sparse_moe\.(input|output)_linear$"
 )
-"""Templates of one of many experts, or of a tensor that holds them all."""
-SHARED = re.compile(r"\.shared_(expert|experts|mlp)\.")
-"""An expert that all tokens reach."""
+SHARED = re.compile(r"\.shared_(expert|experts|mlp)\.")  # an expert that all tokens reach
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 

@@ -1,9 +1,8 @@
 """SliceGPT: the residual stream is cut, and ``attn_shortcut_Q``, ``mlp_shortcut_Q`` carry it.
 
-Every stretch of the residual stream between two shortcuts is one dim. The norms have no weights and
-divide by the *original* hidden size, so zeros in the stream change nothing
-(microsoft/TransformerCompression, slicegpt/rotate.py, modules.py). A JSON file beside the weights
-has all sizes.
+Every stretch between two shortcuts is one dim; a JSON file beside the weights has all sizes. Norms
+have no weights and divide by the *original* hidden size, so zeros in the stream change nothing
+(microsoft/TransformerCompression, slicegpt/rotate.py, modules.py).
 """
 
 from __future__ import annotations
@@ -17,23 +16,8 @@ from gacprof.checkpoint.layouts.linear import Linear, stored_linear
 from gacprof.core.errors import CheckpointError
 
 ATTENTION, MLP = ".attn_shortcut_Q", ".mlp_shortcut_Q"
-
-
-@dataclass(frozen=True)
-class Step:
-    """Attention or MLP of a layer: its words, and the roles that read and write the stream."""
-
-    shortcut: str
-    name: str
-    word: str
-    readers: tuple[str, ...]
-    writer: str
-
-
-STEPS = (
-    Step(ATTENTION, "attn", "attention", ("q", "k", "v", "qkv"), "o"),
-    Step(MLP, "mlp", "mlp", ("gate", "up", "gate_up"), "down"),
-)
+STEPS = (("attn", ("q", "k", "v", "qkv"), "o"), ("mlp", ("gate", "up", "gate_up"), "down"))
+"""Attention and MLP of a layer: its name, and the roles that read and write the stream."""
 
 
 def shortcut_linears(contents: Contents) -> list[Linear]:
@@ -91,11 +75,11 @@ def stretches(
     for block in blocks:
         name = block.name.removesuffix(MLP)
         parts = [linear for linear in linears if linear.name.startswith(f"{name}.")]
-        for step in STEPS:
-            shortcut = [linear for linear in parts if linear.name == name + step.shortcut]
-            stream[-1].add(shortcut + [x for x in parts if x.role in step.readers], "K")
-            stream.append(Stretch(f"{name}.{step.name}:hidden", block.layer or 0))
-            stream[-1].add(shortcut + [x for x in parts if x.role == step.writer], "N")
+        for step, readers, writer in STEPS:
+            shortcut = [x for x in parts if x.name == f"{name}.{step}_shortcut_Q"]
+            stream[-1].add(shortcut + [x for x in parts if x.role in readers], "K")
+            stream.append(Stretch(f"{name}.{step}:hidden", block.layer or 0))
+            stream[-1].add(shortcut + [x for x in parts if x.role == writer], "N")
     stream[-1].add([linear for linear in linears if linear.role == "head"], "K")
     return [stretch.dim(contents) for stretch in stream if blocks]
 
@@ -106,13 +90,13 @@ def with_stretches(
     """Return a slicing config that says the sizes of the stretches, new ones and others."""
     stream = [dim for dim in dims if dim.kind == "hidden"]
     stream.sort(key=lambda dim: dim.layer is not None)  # the embedding's is the first
-    steps = [STEPS[1] if dim.name.endswith(".mlp:hidden") else STEPS[0] for dim in stream[1:]]
-    written = ["embedding_dimensions"] + [f"{step.word}_output_dimensions" for step in steps]
+    words = ["mlp" if dim.name.endswith(".mlp:hidden") else "attention" for dim in stream[1:]]
+    written = ["embedding_dimensions"] + [f"{word}_output_dimensions" for word in words]
     after = [sizes.get(dim.name, dim.size) for dim in stream]
     new: dict[str, Any] = dict(config)
     for table, dim, size in zip(written, stream, after, strict=True):
         new[table] = {**new.get(table, {}), str(dim.layer or 0): size}
-    for step, reader, size in zip(steps, stream[1:], after, strict=False):
-        table = f"{step.word}_input_dimensions"
+    for word, reader, size in zip(words, stream[1:], after, strict=False):
+        table = f"{word}_input_dimensions"
         new[table] = {**new.get(table, {}), str(reader.layer): size}
     return {**new, "head_dimension": after[-1]} if after else new

@@ -17,11 +17,10 @@ from gacprof.checkpoint.layouts.linear import Linear, stored_linear, unknown_ten
 from gacprof.checkpoint.layouts.names import WORDS, parent_of, role_of, tower_of
 from gacprof.core.dtypes import FLOATING
 
-_OF_THE_STREAM = re.compile(
+_OF_THE_STREAM = re.compile(  # norms of the residual stream: OPT's stand beside fc1 and fc2
     r"(.*\.)?((input|post_attention|(pre|post)_feedforward)_layernorm|ln_[12]|LayerNorm|norm[12]"
     r"|(self_attn|encoder_attn|final)_layer_norm)\.(weight|bias)"
 )
-"""Norms of the residual stream: in OPT they stand beside fc1 and fc2, as if between the two."""
 _COPIES = {"gate": 1, "up": 1, "gate_up": 2, "down": 1}
 """Number of times that a width stands in a weight of an MLP, by the weight's role."""
 
@@ -124,8 +123,7 @@ def _refusal(contents: Contents, parts: Mapping[str, Linear], others: Set[str]) 
     return unknown_tensor(contents, others - tensors, sizes)
 
 
-IN_HALVES = "is_concatenated"
-"""Attribute of transformers' modules of experts: true where gate and up do not alternate."""
+IN_HALVES = "is_concatenated"  # of transformers' experts: true where gate and up do not alternate
 _IN_HALVES_BY_TYPE = dict.fromkeys(WORDS["experts"]["alternating"], False)
 _IN_HALVES_BY_TYPE |= dict.fromkeys(WORDS["experts"]["in_halves"], True)
 _JOINED = (".experts.mlp.w1", ".experts.mlp.v1", ".experts.mlp.w2")
