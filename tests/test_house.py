@@ -109,7 +109,7 @@ def test_verbs_and_options_stay_few() -> None:
 
 def test_a_verb_stays_a_function_where_a_package_has_its_name() -> None:
     import_module("gacprof.lint.lint")
-    assert callable(gacprof.lint) and callable(gacprof.lint)
+    assert callable(gacprof.lint)
 
 
 def test_public_names_are_there() -> None:

@@ -1,1 +1,1 @@
-"""Checks of models that are the same, or ought to be: function, speed, perplexity."""
+"""Two models beside each other: the same function, their speed, their perplexity."""

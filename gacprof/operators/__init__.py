@@ -1,4 +1,4 @@
-"""Operators: what is timed. One class each, in a module that registers it.
+"""Operators: what is timed. A module with a class that it registers.
 
 A new operator is a module with a class derived from :class:`gacprof.operators.base.Operator` and
 :func:`register`, imported below. Torch is imported once one is prepared: suites are read without.

@@ -123,7 +123,8 @@ def plan(
     sizes, gap = dict(settled), 0.0
     if classes:
         options, sizes_of = flat([scenarios_of(problem, c) for c in classes])
-        _require_reachable(limits, [rest[x] + options.least(i) for i, x in enumerate(limits)])
+        least = [rest[x] + options.least(i) for i, x in enumerate(limits)]
+        _require_within_limits(limits, least, "the least of what was compared")
         solution = solve_options(options, [limits[name] - rest[name] for name in limits])
         gap = solution.bound - solution.value
         for i in solution.choice:
@@ -146,13 +147,13 @@ MAX_SEARCH, MAX_BUDGET = 1.0, 2.0
 asks for more means percent."""
 
 
-def _require_reachable(limits: Limits, least: Sequence[float]) -> None:
-    """Raise :class:`PlanError` for a limit below the least that sizes on offer take of it."""
-    for (name, most), reached in zip(limits.items(), least, strict=True):
-        if reached > most * (1 + ROUNDING):
+def _require_within_limits(limits: Limits, takes: Sequence[float], what: str) -> None:
+    """Raise :class:`PlanError` for a limit below what this takes of it."""
+    for (name, most), taken in zip(limits.items(), takes, strict=True):
+        if taken > most * (1 + ROUNDING):
             raise PlanError(
-                f"the limit of {most:,.0f} {UNITS[name]} cannot be kept: what was compared takes "
-                f"{reached:,.0f} at least: raise it, widen the window, or pin fewer sizes"
+                f"the limit of {most:,.0f} {UNITS[name]} cannot be kept: {what} takes "
+                f"{taken:,.0f} {UNITS[name]}: raise it, widen the window, or pin fewer sizes"
             )
 
 
@@ -174,7 +175,8 @@ def _check(table: SizeTable, chosen: Plan) -> None:
     if "latency_us" in chosen.limits:
         time = products.time_us(table.source, inventory.modules, sizes)
         takes["latency_us"] = inf if time is None else time.value
-    _require_reachable(chosen.limits, [takes[name] for name in chosen.limits])
+    amounts = [takes[name] for name in chosen.limits]
+    _require_within_limits(chosen.limits, amounts, "the plan")
 
 
 def _rest(

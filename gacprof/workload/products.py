@@ -156,13 +156,13 @@ class Products:
             lengths.append((sides["N"], sides["K"]))
         if lengths:
             n, k = lengths[-1]
-            lengths[-1] = (n + self._repeated(module), k)
+            lengths[-1] = (n + self._beyond_stored(module), k)
         for other in others:
             n, k = lengths[0]
             lengths[0] = (n + self.lengths(other, sizes)[0][0], k)
         return lengths
 
-    def _repeated(self, module: Module) -> int:
+    def _beyond_stored(self, module: Module) -> int:
         """What all ranks together hold of N beyond its length: repeated heads, padded rows."""
         count, n = len(module.gemms), module.gemms[-1].N
         local = self.sharing.local(module, n)
@@ -237,7 +237,7 @@ class Products:
             side = self._shared_side(module, i, len(gemms))
             whole = gemm.K if side == "K" else gemm.N
             if side == "N":
-                whole -= self._repeated(module)
+                whole -= self._beyond_stored(module)
             part = self.sharing.local(module, whole)
             yield Product(
                 weights=(gemm.weight,),
@@ -248,7 +248,7 @@ class Products:
                 K=part if side == "K" else gemm.K,
                 shared_side=side,
                 whole=whole,
-                ranks=self.sharing.ranks_of(module, role_of_module(module).counted),
+                ranks=self.sharing.rank_count(module, role_of_module(module).counted),
                 rows=self.rows_of(module),
                 dtype=self.dtype_of(module),
                 bias=gemm.bias,

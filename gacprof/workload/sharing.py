@@ -1,7 +1,7 @@
 """How the ranks of a deployment share the weights of one checkpoint, as Megatron-LM does.
 
-Heads are shared whole; those of keys and values are repeated where ranks outnumber them. A factor
-pair is split at its outer side, so that the ranks of factors stay whole.
+Heads are shared whole; those of keys and values are repeated where ranks outnumber them. Of a
+factor pair the side is split that its dense weight's would be: the factors' ranks stay whole.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Sharing:
         tp = self.ranks["tp"]
         return -(-attention.heads // tp), max(1, -(-attention.kv_heads // tp))
 
-    def ranks_of(self, module: Module, name: str) -> int:
+    def rank_count(self, module: Module, name: str) -> int:
         """The ranks among which no two hold the same of a module's heads of this name."""
         ranks, count = self.ranks[role_of_module(module).shared_by], self.count(name, module)
         is_repeated = name == "kv_heads" and count and ranks % count == 0
@@ -105,7 +105,7 @@ class Sharing:
 
     def _stretch(self, role: Role, counted: str, module: Module, length: int) -> int | None:
         """What one rank holds of a stretch of heads of one name."""
-        count, ranks = self.count(counted, module), self.ranks_of(module, counted)
+        count, ranks = self.count(counted, module), self.rank_count(module, counted)
         if count and counted in self.uneven:  # the fullest rank's: the slowest one sets the time
             return -(-count // ranks) * (length // count)
         if length % ranks == 0 and count % ranks == 0:  # a head is never cut, even where N divides
@@ -149,7 +149,7 @@ class Sharing:
             role = role_of_module(module)
             for name in filter(None, (role.counted, role.repeated)):
                 count = self.count(name, module)
-                if count % self.ranks_of(module, name):
+                if count % self.rank_count(module, name):
                     raise ConfigError(
                         f"{self.ranks['tp']} TP ranks cannot share the {count} {name} of "
                         f"{module.name}: choose a tp that divides them"
