@@ -122,13 +122,13 @@ def _forward(
 def _loss_gradients(model: LayeredModel, ids: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
     """The gradient of the loss by the last layer's output [windows, tokens, hidden]."""
     slopes = []
-    with model.head() as logits:
+    with model.without_layers() as stand_ins:
         # a window at a time: logits over a vocabulary are larger than all else
-        for state, window in zip(hidden.split(1), ids.split(1), strict=True):
+        for state, window in zip(hidden.split(1), ids.to(model.device).split(1), strict=True):
             x = state.to(model.device).requires_grad_(True)
-            scores = logits(x, window)[0, :-1].float()
-            targets = window[0, 1:].to(model.device)
-            loss = nn.functional.cross_entropy(scores, targets, reduction="sum")
+            stand_ins[-1].output = x
+            scores = model.model(input_ids=window, use_cache=False).logits[0, :-1].float()
+            loss = nn.functional.cross_entropy(scores, window[0, 1:], reduction="sum")
             if not loss.isfinite():
                 path = model.inventory.path
                 raise CheckpointError(f"{path}: its loss on the calibration text is not finite")
