@@ -154,21 +154,25 @@ def compress(
     results = LayerResults(folder, _request(inventory, method, ids))
     compressor: Factoring | Pruning
     if method == "llm-pruner":
-        compressor = Pruning(inventory, results, device)
+        compressor = Pruning(inventory, objective, results, device)
     else:
-        compressor = Factoring(inventory, method, results, device)
+        compressor = Factoring(inventory, method, objective, results, device)
     # before the hours of a run: a source that knows no such products is refused here
     candidates, room = compressor.candidates(ratio, size_source, tokens, multiple)
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        compressor.run(ids, Path(scratch), objective)
-    losses = compressor.losses(objective)
+    missing = [layer for layer in compressor.layers if not results.has(layer, compressor.curve)]
+    if missing:
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            for statistics in compressor.statistics(ids, Path(scratch)):
+                if statistics.index in missing:
+                    results.save(statistics.index, compressor.layer_results(statistics))
+    losses = compressor.losses()
     options = {}
     for name, row in candidates.items():
         options[name] = row.options(losses.get(name, ()), objective)
-    choice = choose(options, room)
+    sizes, loss, bound = choose(options, room)
     with new_folder(target) as new:
-        write_weights(new, inventory, compressor.new_tensors(choice.sizes))
-        config = with_widths(inventory.config, inventory.dims, choice.sizes)
+        write_weights(new, inventory, compressor.new_tensors(sizes))
+        config = with_widths(inventory.config, inventory.dims, sizes)
         write_json(new / "config.json", without_code(config))
         for name in inventory.side_files:
             if name != "config.json" and not name.endswith(".py"):
@@ -182,10 +186,10 @@ def compress(
             objective=objective,
             provenance="" if size_source is None else size_source.provenance,
             calibration=(0, 0) if ids is None else (len(ids), ids.shape[1]),
-            sizes=choice.sizes,
+            sizes=sizes,
             parameters=(inventory.parameters, scan(new).parameters),
-            loss=choice.loss,
-            bound=choice.bound,
+            loss=loss,
+            bound=bound,
         )
         write_record(new / RECORD, compression)
     if work is None:  # only now: after an interruption the same call goes on with these

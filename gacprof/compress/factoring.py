@@ -25,49 +25,45 @@ from gacprof.realigning.values import rounded
 from gacprof.workload.deployment import Tokens
 from gacprof.workload.products import plain_dtype
 
-CURVES = {"loss": "/loss", "energy": "/energy", "uniform": "/energy"}
-"""By objective: the ending of the results that say what ranks lose."""
-
 
 class Factoring:
     """The targets of a model, factored by one method. A target's results are ``name/u`` and
     ``name/v`` and, by rank, ``name/energy`` and, where gradients were gathered, ``name/loss``."""
 
     def __init__(
-        self, inventory: Inventory, method: LowRank, results: LayerResults, device: str
+        self,
+        inventory: Inventory,
+        method: LowRank,
+        objective: Objective,
+        results: LayerResults,
+        device: str,
     ) -> None:
         self.inventory = inventory
         self.method = method
+        self.objective = objective
+        # the ending of the results that say what ranks lose
+        self.curve = "/loss" if objective == "loss" else "/energy"
         self.results = results
         self.device = torch.device(device)
         self.targets = targets_of(inventory)
-        self.by_layer: dict[int, list[Target]] = {}
+        self.layers: dict[int, list[Target]] = {}
         for target in self.targets:
-            self.by_layer.setdefault(target.layer, []).append(target)
+            self.layers.setdefault(target.layer, []).append(target)
 
-    def run(self, ids: torch.Tensor | None, folder: Path, objective: Objective) -> None:
-        """Factor the layers that are not finished; ``ids`` is None where none are needed."""
-        curve = CURVES[objective]
-        missing = [layer for layer in self.by_layer if not self.results.has(layer, curve)]
-        if not missing:
-            return
-        passes: Iterable[LayerStatistics]
+    def statistics(self, ids: torch.Tensor | None, folder: Path) -> Iterable[LayerStatistics]:
+        """Yield what factors are made from, by layer; ``ids`` is None where none are needed."""
         if ids is None:
-            passes = [LayerStatistics(layer, nn.Module()) for layer in missing]
-        else:
-            model = LayeredModel(self.inventory, self.device)
-            names = {layer: [t.name for t in row] for layer, row in self.by_layer.items()}
-            if objective == "loss" or self.method == "kfac-svd":
-                passes = backward_statistics(model, ids, names, folder)
-            else:
-                passes = forward_statistics(model, ids, names)
-        for statistics in passes:
-            if statistics.index in missing:
-                self._factor_layer(statistics)
+            return [LayerStatistics(layer, "", nn.Module()) for layer in self.layers]
+        model = LayeredModel(self.inventory, self.device)
+        names = {layer: [target.name for target in row] for layer, row in self.layers.items()}
+        if self.objective == "loss" or self.method == "kfac-svd":
+            return backward_statistics(model, ids, names, folder)
+        return forward_statistics(model, ids, names)
 
-    def _factor_layer(self, statistics: LayerStatistics) -> None:
+    def layer_results(self, statistics: LayerStatistics) -> dict[str, torch.Tensor]:
+        """Factor a layer's targets."""
         results: dict[str, torch.Tensor] = {}
-        for target in self.by_layer[statistics.index]:
+        for target in self.layers[statistics.index]:
             name = target.name
             inputs = statistics.inputs.get(name)
             gradients = statistics.gradients.get(name)
@@ -81,16 +77,15 @@ class Factoring:
             # beyond its largest rank a pair is no smaller than the weight
             results[f"{name}/u"] = rounded(factors.u[:, : target.max_rank], stored.dtype)
             results[f"{name}/v"] = rounded(factors.v[: target.max_rank], stored.dtype)
-        self.results.save(statistics.index, results)
+        return results
 
-    def losses(self, objective: Objective) -> dict[str, list[float]]:
-        """Return what the ranks 0, 1, … of each target lose by an objective."""
-        curve = CURVES[objective]
+    def losses(self) -> dict[str, list[float]]:
+        """Return what the ranks 0, 1, … of each target lose."""
         losses = {}
-        for layer in self.by_layer:
+        for layer in self.layers:
             for name, values in self.results.load(layer).items():
-                if name.endswith(curve):
-                    losses[name.removesuffix(curve)] = values.tolist()
+                if name.endswith(self.curve):
+                    losses[name.removesuffix(self.curve)] = values.tolist()
         return losses
 
     def candidates(

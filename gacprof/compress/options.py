@@ -53,22 +53,15 @@ class Option:
     parameters: int
 
 
-@dataclass(frozen=True)
-class Choice:
-    """A size of every dim. They lose ``loss``; no others within the parameters beat ``bound``."""
-
-    sizes: Mapping[str, int | None]
-    loss: float
-    bound: float
-
-
 def parameters_left(total: int, ratio: float) -> int:
     """Return what a ratio leaves of parameters."""
     return int(total * (1 - ratio) + 1e-6)  # 0.9 of 10 leaves 1, which floats make 0.99…
 
 
-def choose(options: Mapping[str, Sequence[Option]], room: int) -> Choice:
-    """Choose an option of each dim: the least loss within ``room`` parameters."""
+def choose(
+    options: Mapping[str, Sequence[Option]], room: int
+) -> tuple[dict[str, int | None], float, float]:
+    """Return a size of each dim, the least loss within ``room`` parameters, and its lower bound."""
     values = [[-option.loss for option in row] for row in options.values()]
     takes = [[option.parameters for option in row] for row in options.values()]
     smallest = sum(min(row) for row in takes)
@@ -80,4 +73,4 @@ def choose(options: Mapping[str, Sequence[Option]], room: int) -> Choice:
     solution = solve(values, [(takes, room)])
     chosen = zip(options, solution.choice, strict=True)
     sizes = {name: options[name][index].size for name, index in chosen}
-    return Choice(sizes, -solution.value, -solution.bound)
+    return sizes, -solution.value, -solution.bound

@@ -53,33 +53,35 @@ class Covariance:
 class LayerStatistics:
     """Covariances of what one decoder layer's linear layers read, by module name, and those of
     ∂loss/∂output, the loss being summed over tokens; an expert that no token reached has neither.
-    ``layer`` has its weights in memory."""
+    ``layer``, whose names begin with ``prefix``, has its weights in memory."""
 
     index: int
+    prefix: str
     layer: nn.Module
     inputs: dict[str, Covariance] = field(default_factory=dict)
     gradients: dict[str, Covariance] = field(default_factory=dict)
 
 
-Modules = Mapping[int, Sequence[str]]
-"""The full names of the linear layers to watch, by decoder layer."""
-
-
 def forward_statistics(
-    model: LayeredModel, ids: torch.Tensor, modules: Modules
+    model: LayeredModel, ids: torch.Tensor, modules: Mapping[int, Sequence[str]]
 ) -> Iterator[LayerStatistics]:
-    """Yield the inputs' statistics of each layer, from the first to the last."""
+    """Yield the inputs' statistics of each layer, from the first to the last; ``modules`` are the
+    full names of the linear layers to watch."""
     hidden = model.embed(ids)
-    for index in range(len(model.layers)):
+    for index, name in enumerate(model.layers):
         with model.layer(index) as layer:
-            statistics = LayerStatistics(index, layer)
-            with _watch(model, statistics, modules.get(index, ())):
+            statistics = LayerStatistics(index, f"{name}.", layer)
+            with _watch(statistics, modules.get(index, ())):
                 hidden = _forward(model, index, layer, hidden)
             yield statistics
 
 
 def backward_statistics(
-    model: LayeredModel, ids: torch.Tensor, modules: Modules, folder: Path, weights: bool = False
+    model: LayeredModel,
+    ids: torch.Tensor,
+    modules: Mapping[int, Sequence[str]],
+    folder: Path,
+    weights: bool = False,
 ) -> Iterator[LayerStatistics]:
     """Yield the statistics of each layer, from the last to the first; ``folder`` takes the hidden
     states, and with ``weights`` these have gradients too."""
@@ -89,8 +91,8 @@ def backward_statistics(
         hidden = inputs.pop()
         with model.layer(index) as layer:
             layer.requires_grad_(weights)
-            statistics = LayerStatistics(index, layer)
-            with _watch(model, statistics, modules.get(index, ()), gradients=True):
+            statistics = LayerStatistics(index, f"{model.layers[index]}.", layer)
+            with _watch(statistics, modules.get(index, ()), gradients=True):
                 slopes = _backward(model, index, layer, hidden, slopes)
             yield statistics
 
@@ -152,7 +154,7 @@ def _backward(
 
 @contextlib.contextmanager
 def _watch(
-    model: LayeredModel, statistics: LayerStatistics, names: Sequence[str], gradients: bool = False
+    statistics: LayerStatistics, names: Sequence[str], gradients: bool = False
 ) -> Iterator[None]:
     """Fill statistics within the block."""
     last_input = None
@@ -175,10 +177,9 @@ def _watch(
             statistics.gradients[name] = Covariance(y.shape[-1], y.device)
         y.register_hook(statistics.gradients[name].add)  # runs in the backward pass
 
-    prefix = f"{model.layers[statistics.index]}."
     handles = []
     for name in names:
-        module = statistics.layer.get_submodule(name.removeprefix(prefix))
+        module = statistics.layer.get_submodule(name.removeprefix(statistics.prefix))
         handles.append(module.register_forward_pre_hook(partial(watch_input, name)))
         if gradients:
             handles.append(module.register_forward_hook(partial(watch_output, name)))
