@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 
@@ -150,8 +151,7 @@ def compress(
         raise ConfigError(f"{method} by {objective} needs a calibration text: give text")
     size_source = None if source is None else open_source(source)
     folder = target.parent / f".{target.name}.layers" if work is None else Path(work)
-    folder.mkdir(parents=True, exist_ok=True)
-    results = LayerResults(folder, _request(inventory, method, ids))
+    results = LayerResults(folder / _digest(inventory, method, ids))
     compressor: Factoring | Pruning
     if method == "llm-pruner":
         compressor = Pruning(inventory, objective, results, device)
@@ -197,18 +197,14 @@ def compress(
     return compression
 
 
-def _request(inventory: Inventory, method: Method, ids: torch.Tensor | None) -> dict[str, Any]:
-    """All that the results of a layer depend on."""
-    digests = {}  # of bytes: training on changes no name and no shape, which a fingerprint covers
+def _digest(inventory: Inventory, method: Method, ids: torch.Tensor | None) -> str:
+    """A name for all that the results of a layer depend on."""
+    request = json.dumps([__version__, method, inventory.config], sort_keys=True)
+    digest = hashlib.sha256(request.encode())
     for name in sorted({info.file for info in inventory.tensors.values()}):
+        # of bytes: training on changes no name and no shape, which a fingerprint covers
         with (Path(inventory.folder) / name).open("rb") as file:
-            digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
-    windows = torch.empty(0, 0, dtype=torch.long) if ids is None else ids.contiguous()
-    return {
-        "gacprof": __version__,
-        "weights": digests,
-        "config": inventory.config,
-        "method": method,
-        "windows": list(windows.shape),
-        "ids": hashlib.sha256(windows.numpy().tobytes()).hexdigest(),
-    }
+            digest.update(name.encode() + hashlib.file_digest(file, "sha256").digest())
+    if ids is not None:
+        digest.update(repr(ids.shape).encode() + ids.contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]

@@ -1,9 +1,12 @@
-"""Factors of every layer, saved layer by layer, and the tensors that they become."""
+"""The layers that low-rank methods factor, their factors, and the tensors that they become."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
+from math import prod
 from pathlib import Path
 
 import torch
@@ -11,6 +14,7 @@ from torch import nn
 
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.layouts.linear import bias_of
+from gacprof.checkpoint.layouts.names import tower_of
 from gacprof.checkpoint.tensors import read_tensor
 from gacprof.checkpoint.writer import OutputTensor, read_blocks
 from gacprof.compress.folder import LayerResults
@@ -18,12 +22,78 @@ from gacprof.compress.layered import LayeredModel
 from gacprof.compress.low_rank import LowRank, energy_by_rank, factor_weight, loss_by_rank
 from gacprof.compress.options import Candidates, Objective, parameters_left
 from gacprof.compress.statistics import LayerStatistics, backward_statistics, forward_statistics
-from gacprof.compress.targets import Target, targets_of
+from gacprof.core.errors import CheckpointError
 from gacprof.core.sizes import SizeSource
-from gacprof.diagnosing.safe_ranks import safe_ranks
+from gacprof.diagnosing.safe_ranks import break_even_rank, safe_ranks
 from gacprof.realigning.values import rounded
 from gacprof.workload.deployment import Tokens
 from gacprof.workload.products import plain_dtype
+
+PROJECTIONS = frozenset(
+    ("q", "k", "v", "o", "qkv", "gate", "up", "gate_up", "down", "gdn_out", "mamba_out")
+)
+"""Roles of the layers that the publications factor, experts' too."""
+
+_NAMED = re.compile(
+    r"(?P<stem>.+\.(q|k|v|o|out|gate|up|down))_proj|(?P<short>.+\.(fc1|fc2|w1|w2|w3))", re.DOTALL
+)
+"""Modules whose factors SVD-LLM's layout can name."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A dense layer to be factored: ``weight`` of ``shape`` (out, in) becomes ``outer`` [out, r] ·
+    ``inner`` [r, in]; these are tensor names. ``bias`` is empty where there is none."""
+
+    name: str
+    layer: int
+    weight: str
+    bias: str
+    inner: str
+    outer: str
+    shape: tuple[int, int]
+
+    @property
+    def parameters(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def unit(self) -> int:
+        """Parameters of one more rank."""
+        return sum(self.shape)
+
+    @property
+    def max_rank(self) -> int:
+        """The largest rank at which the factors are smaller than the weight."""
+        return break_even_rank(*self.shape)
+
+    def own_rank(self, ratio: float) -> int:
+        """ASVD's and SVD-LLM's rank at one ratio for all: int(out · in · kept) // (in + out)."""
+        rank = int(self.parameters * (1 - ratio)) // self.unit
+        return max(1, min(rank, self.max_rank))
+
+
+def targets_of(inventory: Inventory) -> list[Target]:
+    """Return the layers to factor, in the order of the model."""
+    targets = []
+    for module in inventory.modules:
+        match = _NAMED.fullmatch(module.name)
+        is_projection = module.role.removeprefix("expert_") in PROJECTIONS
+        if match is None or not is_projection or module.kind != "dense" or tower_of(module.name):
+            continue
+        gemm = module.gemms[0]
+        is_plain = inventory.shape(gemm.weight) == (module.out_features, module.in_features)
+        if is_plain and module.layer is not None:
+            stem = match["stem"] or match["short"]
+            bias = f"{module.name}.bias" if gemm.bias else ""
+            inner, outer = f"{stem}_v_proj.weight", f"{stem}_u_proj.weight"
+            names = (module.name, module.layer, gemm.weight, bias, inner, outer)
+            targets.append(Target(*names, shape=(gemm.N, gemm.K)))
+    if not targets:
+        raise CheckpointError(
+            f"{inventory.path}: no dense projection is stored in a way that can be factored"
+        )
+    return targets
 
 
 class Factoring:

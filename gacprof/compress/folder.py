@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -16,11 +13,10 @@ from gacprof.core.files import replacing
 
 
 class LayerResults:
-    """Files of finished layers, in a folder for one ``request``: all that they depend on."""
+    """Files of finished layers, in a folder for all that they depend on."""
 
-    def __init__(self, work: Path, request: Mapping[str, Any]) -> None:
-        digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
-        self.folder = work / digest[:16]
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def path(self, layer: int) -> Path:
@@ -37,8 +33,7 @@ class LayerResults:
 
     def save(self, layer: int, tensors: Mapping[str, torch.Tensor]) -> None:
         with replacing(self.path(layer)) as temporary:
-            on_cpu = {name: value.cpu().contiguous() for name, value in tensors.items()}
-            save_file(on_cpu, temporary)
+            save_file({n: value.cpu().contiguous() for n, value in tensors.items()}, temporary)
 
     def load(self, layer: int) -> dict[str, torch.Tensor]:
         return load_file(self.path(layer))

@@ -191,10 +191,7 @@ def _watch(
 
 
 def calibration_ids(
-    text: str | Path | torch.Tensor,
-    inventory: Inventory,
-    windows: int = WINDOWS,
-    length: int = LENGTH,
+    text: str | Path | torch.Tensor, inventory: Inventory, windows: int, length: int
 ) -> torch.Tensor:
     """Return the first windows of a text in UTF-8 as token ids [windows, tokens]; ids as they are.
 
