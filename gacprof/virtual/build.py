@@ -24,7 +24,6 @@ SOURCES = Path(__file__).parent
 LIBRARIES_FILE = SOURCES / "libraries.toml"
 LIBRARIES = shipped_table(LIBRARIES_FILE, dict[str, dict[str, Any]])
 KEY_HEADERS = ("cuda.h", "cudaTypedefs.h", "cuda_runtime_api.h", "cublasLt.h", "cupti.h")
-FIND_PACKAGES = "import sysconfig; print(sysconfig.get_path('purelib'))"
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class CudaTorch:
 
 def find_torch(python: Path) -> CudaTorch:
     """Return the CUDA build of PyTorch that a python imports, without importing it."""
-    command = [str(python), "-c", FIND_PACKAGES]
+    command = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
     try:
         output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
@@ -103,13 +102,11 @@ def compile_object(source: Path, folders: Sequence[Path], folder: Path) -> Path:
 
 def link(library: str, objects: Sequence[Path], folder: Path) -> None:
     """Link a shared library whose symbols carry its name as their version, as CUDA's do."""
-    script = folder / f"{library}.map"
-    versioned = "" if library.startswith("libcuda.") else library
-    script.write_text(f"{versioned} {{ global: *; }};\n", encoding="utf-8")
-    command = ["gcc", "-shared", f"-Wl,-soname,{library}", f"-Wl,--version-script={script}"]
-    command += [*map(str, objects), "-o", str(folder / library), "-lpthread"]
+    command = ["gcc", "-shared", f"-Wl,-soname,{library}", *map(str, objects)]
+    command += ["-o", str(folder / library), "-lpthread"]
     if not library.startswith("libcuda."):
-        command += [str(folder / "libcuda.so.1"), "-Wl,-rpath,$ORIGIN"]
+        versioned = "-Wl,--default-symver"
+        command += [versioned, str(folder / "libcuda.so.1"), "-Wl,-rpath,$ORIGIN"]
     subprocess.run(command, check=True, capture_output=True)
     (folder / library.rpartition(".")[0]).symlink_to(library)  # for a program that links with it
 

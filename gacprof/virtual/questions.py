@@ -175,9 +175,12 @@ def attend(head_dim: int, key: tuple) -> None:
     attend_to(query, keys, keys, bias, is_causal=causal, enable_gqa=gqa)
 
 
-def flash_answer(noted: list[Launch]) -> Answer:
-    """Return FlashAttention-2's template (a head_dim), tile, warps and grid in one call."""
+def attention_answer(noted: list[Launch]) -> Answer:
+    """Return the kernel of a call: memory-efficient attention's, whose name holds the tile, or
+    FlashAttention-2's template (a head_dim), tile, warps and grid."""
     for launch in noted:
+        if "fmha" in launch.kernel:
+            return launch.kernel
         traits = FLASH_TRAITS.search(launch.kernel)
         if traits is None or "flash_fwd" not in launch.kernel:
             continue
@@ -195,18 +198,12 @@ def flash_answer(noted: list[Launch]) -> Answer:
     return "refused"
 
 
-def efficient_answer(noted: list[Launch]) -> Answer:
-    """Return memory-efficient attention's kernel in one call; its name holds the tile."""
-    names = [launch.kernel for launch in noted if "fmha" in launch.kernel]
-    return names[0] if names else "refused"
-
-
-def attention(backend: str, read: Callable[[list[Launch]], Answer], last: int) -> Section:
-    """Ask a backend for every head_dim up to ``last``; ``read`` finds the answer in launches."""
+def attention(backend: str, last: int) -> Section:
+    """Ask a backend for every head_dim up to ``last``."""
 
     def answer(head_dim: int, key: tuple) -> Answer:
         try:
-            return read(launched(partial(attend, head_dim, key)))
+            return attention_answer(launched(partial(attend, head_dim, key)))
         except torch.OutOfMemoryError:  # a fault of the questions, and a RuntimeError too
             raise
         except RuntimeError:
@@ -358,8 +355,8 @@ def main() -> None:
     answered = {
         "versions": versions,
         "sdpa": sdpa(),
-        "fa2": attention("flash", flash_answer, 256),
-        "efficient": attention("efficient", efficient_answer, SDPA_SIZES[-1]),
+        "fa2": attention("flash", 256),
+        "efficient": attention("efficient", SDPA_SIZES[-1]),
         "rows": rows(),
         "products": products(),
         "stream": stream(),
