@@ -34,8 +34,7 @@ from gacprof.workload.deployment import Tokens
 Method = Literal[LowRank, "llm-pruner"]
 
 MAX_RATIO = 0.99
-MAX_NUMBER = 2**20
-"""Of windows, of their tokens, of a size's multiple."""
+MAX_NUMBER = 2**20  # of windows, of their tokens, of a size's multiple
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,8 @@ from gacprof.checkpoint.load import build_skeleton
 from gacprof.checkpoint.tensors import read_tensor
 from gacprof.core.errors import CheckpointError
 
-Call = tuple[tuple[Any, ...], dict[str, Any]]
-"""The arguments of a layer behind its input."""
-
-TOKENS_AT_ONCE = 4096
-"""Windows are run in batches of about this many tokens."""
+Call = tuple[tuple[Any, ...], dict[str, Any]]  # the arguments of a layer behind its input
+TOKENS_AT_ONCE = 4096  # windows are run in batches of about this many tokens
 
 
 class LayeredModel:

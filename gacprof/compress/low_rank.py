@@ -19,21 +19,16 @@ from gacprof.core.errors import CheckpointError
 LowRank = Literal["svd", "asvd", "svd-llm", "kfac-svd"]
 """Plain SVD, ASVD (arXiv 2312.05821), SVD-LLM (2403.07378), K-FAC's curvature (2505.17974)."""
 
+# shares of the mean diagonal that are added to a covariance until it has a Cholesky factor: fewer
+# tokens than features, or a feature that is always zero, leave it singular
 RIDGES = (0.0, 1e-10, 1e-8, 1e-6, 1e-4)
-"""Shares of the mean diagonal that are added to a covariance until it has a Cholesky factor. Fewer
-tokens than features, or a feature that is always zero, leave it singular."""
-
+# for gradients, at least: the inverse of R would magnify the rounding of sums in float32
 GRADIENT_RIDGE = 1e-6
-"""For gradients, at least: the inverse of R would magnify the rounding of sums in float32."""
-
-ALPHA = 0.5
-"""The exponent of ASVD's scaling, as published."""
-
+ALPHA = 0.5  # the exponent of ASVD's scaling, as published
+# added to ASVD's scaling, so that a feature that is always zero can be divided by
 LEAST_SCALE = 1e-6
-"""Added to ASVD's scaling, so that a feature that is always zero can be divided by."""
-
+# singular values below this share of the largest are rounding: the Gram matrix squares them
 LEAST_SIGMA = 1e-8
-"""Singular values below this share of the largest are rounding: the Gram matrix squares them."""
 
 
 @dataclass(frozen=True)

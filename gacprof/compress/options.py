@@ -11,8 +11,7 @@ from gacprof.planning.solver import solve
 
 Objective = Literal["loss", "energy", "uniform"]
 
-WINDOW = 0.25
-"""How far from a method's own size others are offered, as a fraction of it."""
+WINDOW = 0.25  # how far from a method's own size others are offered, as a fraction of it
 
 
 @dataclass(frozen=True)

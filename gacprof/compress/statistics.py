@@ -20,11 +20,9 @@ from gacprof.compress.layered import LayeredModel, batch_size
 from gacprof.core.errors import CheckpointError, ConfigError
 
 WINDOWS = 32
-LENGTH = 512
-"""16,384 tokens: more than a layer of a small model has features, minutes on a CPU."""
-
+LENGTH = 512  # 16,384 tokens: more than a layer of a small model has features, minutes on a CPU
+# more of a text is not read than tokens of this many characters would need
 CHARACTERS_PER_TOKEN = 16
-"""More of a text is not read than tokens of this many characters would need."""
 
 
 class Covariance:

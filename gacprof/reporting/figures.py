@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from gacprof.check.bench import BenchResult
     from gacprof.cliffmap.cliffmap import CliffMap, Curve
 
-# the palette of Okabe and Ito (2008), which colour-blind readers can tell apart
+# colour and marker by verdict; the palette of Okabe and Ito (2008), which colour-blind readers can
+# tell apart
 STYLES = {
     "safe": ("#009E73", "o"),
     "misaligned": ("#D55E00", "s"),
@@ -29,15 +30,11 @@ STYLES = {
     "faster": ("#009E73", "o"),
     "slower": ("#D55E00", "s"),
 }
-"""Colour and marker by verdict."""
 
 INK, QUIET, FAINT = "#222222", "#666666", "#E3E3E3"
-
+# colours that a page draws in its own light or dark mode
 PAGE_COLOURS = {INK: "var(--ink)", QUIET: "var(--quiet)", FAINT: "var(--line)"}
-"""Colours that a page draws in its own light or dark mode."""
-
-WIDTH, HEIGHT = 7.0, 3.6
-"""Of figures, in inches."""
+WIDTH, HEIGHT = 7.0, 3.6  # of figures, in inches
 
 
 def new_axes(title: str, height: float = HEIGHT) -> tuple[Figure, Axes]:

@@ -17,8 +17,7 @@ from gacprof.core.files import read_json, read_record, write_text
 from gacprof.reporting import figures
 from gacprof.reporting.sections import RESULTS, kind_of, section_of
 
-CURVES_SHOWN = 4
-"""Of a map, those with the highest penalties."""
+CURVES_SHOWN = 4  # of a map, those with the highest penalties
 
 
 def report(artefacts: Sequence[str | Path], out: str | Path = "report") -> Path:

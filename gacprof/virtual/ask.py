@@ -25,15 +25,13 @@ from gacprof.kernels.dispatch import (
 from gacprof.virtual.profiles import profile
 from gacprof.virtual.run import virtual
 
-PERIODS = (1, 2, 4, 8, 16, 32, 64, 128)
-"""Lengths of the patterns that a run may repeat."""
-SHORTEST_REPEAT = 2
-"""Times that a pattern longer than one must be seen."""
+PERIODS = (1, 2, 4, 8, 16, 32, 64, 128)  # lengths of the patterns that a run may repeat
+SHORTEST_REPEAT = 2  # times that a pattern longer than one must be seen
+# the package's folder goes last, so that the asked PyTorch's own packages come first
 CHILD = (
     "import os, sys; sys.path.append(sys.argv[1]); os.environ['TORCH_CPP_LOG_LEVEL'] = 'ERROR'; "
     "from gacprof.virtual.questions import main; main()"
 )
-"""The package's folder goes last, so that the asked PyTorch's own packages come first."""
 
 
 @cache

@@ -52,8 +52,7 @@ FLASH_TRAITS = re.compile(r"Flash_fwd_kernel_traitsILi(\d+)ELi(\d+)ELi(\d+)ELi(\
 """Head_dim, tile and warps in the symbol of a FlashAttention-2 kernel."""
 ROW_SIZES = range(1, 8193)
 ROW_TOKENS = (1, 16, 4096)
-SORT_TOKENS = 16
-"""Sorting copies its rows, which a virtual GPU does: more of them take minutes."""
+SORT_TOKENS = 16  # sorting copies its rows, which a virtual GPU does: more of them take minutes
 VOCABULARY = 1000
 STREAM_SIZES = range(1, 257)
 PRODUCT_SIZES = range(1, 513)
