@@ -4,8 +4,6 @@ Exit codes: 0 fine, 1 findings (a misaligned model, a failed verification), 2 ba
 interrupted, 141 the reader of a pipe went away, 70 a fault of gacprof, which shows its traceback.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """The verbs: the function that each one is, and the signature that a command line can write."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import inspect

@@ -1,7 +1,5 @@
 """The layers that low-rank methods factor, their factors, and the tensors that they become."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

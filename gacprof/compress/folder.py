@@ -1,7 +1,5 @@
 """A file of results for each finished layer."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -6,8 +6,6 @@ position embeddings, scalings and softcaps are the model's own, whatever its fam
 record the arguments of each layer; a layer is later called with the same.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from typing import Any
@@ -23,6 +21,19 @@ from gacprof.core.errors import CheckpointError
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]  # the arguments of a layer behind its input
 TOKENS_AT_ONCE = 4096  # windows are run in batches of about this many tokens
+
+
+class StandIn:
+    """In place of a layer's work: keeps its last call, and returns ``output``, else its input."""
+
+    input: torch.Tensor
+    call: Call
+    output: torch.Tensor | None = None
+
+    def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        self.input = hidden_states
+        self.call = (args, kwargs)
+        return hidden_states if self.output is None else self.output
 
 
 class LayeredModel:
@@ -129,19 +140,6 @@ class LayeredModel:
                     f"{self.inventory.path}: {type(self.model).__name__} has the parameter {name}, "
                     "which the file stores otherwise: such a model cannot be run layer by layer"
                 )
-
-
-class StandIn:
-    """In place of a layer's work: keeps its last call, and returns ``output``, else its input."""
-
-    input: torch.Tensor
-    call: Call
-    output: torch.Tensor | None = None
-
-    def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        self.input = hidden_states
-        self.call = (args, kwargs)
-        return hidden_states if self.output is None else self.output
 
 
 def batch_size(ids: torch.Tensor) -> int:

@@ -4,8 +4,6 @@ A unit is a row of gate and up with its column of down; its importance is the su
 of |w · ∂loss/∂w|, a first-order estimate of what removing it adds to the loss. Heads stay whole.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 

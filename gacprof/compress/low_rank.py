@@ -6,8 +6,6 @@ second order and with K-FAC's factors A = mean x·xᵀ and G = mean g·gᵀ (arX
 singular value that kfac-svd cuts is the loss itself, one that svd-llm cuts an error of the output.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

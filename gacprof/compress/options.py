@@ -1,7 +1,5 @@
 """The sizes that a rank or width may get by an objective, and the choice that loses the least."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -12,6 +10,15 @@ from gacprof.planning.solver import solve
 Objective = Literal["loss", "energy", "uniform"]
 
 WINDOW = 0.25  # how far from a method's own size others are offered, as a fraction of it
+
+
+@dataclass(frozen=True)
+class Option:
+    """A size of a dim, None for the dense weight; its loss and its parameters."""
+
+    size: int | None
+    loss: float
+    parameters: int
 
 
 @dataclass(frozen=True)
@@ -41,15 +48,6 @@ class Candidates:
             sizes = [s for s in self.sizes if abs(s - self.own_size) <= reach] or [nearest]
         options = [Option(size, losses[size], size * self.unit) for size in sizes]
         return options + dense if objective == "loss" else options
-
-
-@dataclass(frozen=True)
-class Option:
-    """A size of a dim, None for the dense weight; its loss and its parameters."""
-
-    size: int | None
-    loss: float
-    parameters: int
 
 
 def parameters_left(total: int, ratio: float) -> int:

@@ -4,8 +4,6 @@ A backward pass begins behind the last layer and runs each layer again, with the
 gave: one layer's weights and statistics are in memory at a time.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

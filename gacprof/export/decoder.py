@@ -1,7 +1,5 @@
 """A checkpoint as our model code reads it: tensor names, and a config of sizes layer by layer."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Ask an installed PyTorch which kernels it launches on a virtual GPU, and keep the answers."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -15,13 +13,7 @@ import gacprof
 from gacprof.core.errors import GacprofError
 from gacprof.core.files import write_text
 from gacprof.kernels.demangle import head_of, readable, without_arguments
-from gacprof.kernels.dispatch import (
-    SCHEMA,
-    DispatchTable,
-    parse_table,
-    shipped_tables,
-    table_path,
-)
+from gacprof.kernels.dispatch import SCHEMA, DispatchTable, parse_table, shipped_tables, table_path
 from gacprof.virtual.profiles import profile
 from gacprof.virtual.run import virtual
 

@@ -4,8 +4,6 @@ gcc compiles the C files beside this one against CUDA's headers. The other funct
 declare are written here: what each does says ``libraries.toml``, how it does it ``stubs.h``.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

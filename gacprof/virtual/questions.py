@@ -5,8 +5,6 @@ numbers of its range; what else it depends on is its key. Tensors are dense, con
 gradient. Nothing is computed: an answer is PyTorch's choice, its kernels or its refusal.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import random

@@ -245,6 +245,6 @@ def test_a_text_is_cut_into_windows_by_the_tokenizer(dense, tmp_path):
     ids = calibration_ids(text, scan(folder), windows=3, length=20)
     assert ids.tolist() == [list(range(20)), list(range(20, 40))]
     with pytest.raises(ConfigError, match="50 tokens"):
-        calibration_ids(text, scan(folder), length=64)
+        calibration_ids(text, scan(folder), windows=3, length=64)
     compress(folder, tmp_path / "out", text=text, length=20)
     assert (tmp_path / "out" / "tokenizer.json").exists()
