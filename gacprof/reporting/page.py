@@ -67,8 +67,7 @@ def report(artefacts: Sequence[str | Path], out: str | Path = "report") -> Path:
         result = read_artefact(Path(artefact))
         drawn = []
         for letter, figure in enumerate(figures_of(result), 1):
-            save_figure(figure, folder / "figures" / f"{number}-{letter}")
-            drawn.append(svg_element(figure))
+            drawn.append(drawn_figure(figure, folder / "figures" / f"{number}-{letter}"))
         parts.append((section_of(result), drawn))
     loader = PackageLoader("gacprof.reporting")
     pages = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
@@ -182,8 +181,11 @@ def pareto_front(plans: pd.DataFrame) -> Figure:
     return figure
 
 
-def svg_element(figure: Figure) -> str:
-    """A figure as an SVG element."""
+def drawn_figure(figure: Figure, path: Path) -> str:
+    """Write a figure as SVG and PNG, ``path`` with either suffix; return it as an SVG element."""
+    for suffix in (".svg", ".png"):
+        with replacing(path.with_suffix(suffix)) as temporary:
+            figure.savefig(temporary, format=suffix[1:], dpi=150)
     buffer = io.StringIO()
     # a salt and no date: the same text for the same figure
     with rc_context({"svg.hashsalt": "gacprof", "svg.fonttype": "none"}):
@@ -192,10 +194,3 @@ def svg_element(figure: Figure) -> str:
     for colour, variable in PAGE_COLOURS.items():
         svg = svg.replace(colour.lower(), variable)
     return svg[svg.index("<svg") :]
-
-
-def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure as SVG and PNG: ``path`` with either suffix."""
-    for suffix in (".svg", ".png"):
-        with replacing(path.with_suffix(suffix)) as temporary:
-            figure.savefig(temporary, format=suffix[1:], dpi=150)

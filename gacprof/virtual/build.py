@@ -83,18 +83,24 @@ def cache_folder(folders: Sequence[Path]) -> Path:
     return cache / "gacprof" / "virtual" / digest.hexdigest()[:16]
 
 
+def tool_output(command: Sequence[str], text: str = "") -> str:
+    """Return what a tool of the compiler prints, given a text."""
+    result = subprocess.run(command, input=text, capture_output=True, text=True)
+    if result.returncode:
+        said = result.stderr.partition("\n")[0]
+        raise GacprofError(f"{command[0]} cannot build a virtual GPU: {said}")
+    return result.stdout
+
+
 def compile_object(source: Path, folders: Sequence[Path], folder: Path) -> Path:
     """Compile one C source into an object in ``folder``."""
     output = folder / f"{source.stem}.o"
     # The other libraries call functions of these three.
-    is_shared = source.stem in ("device", "launches", "entries")
+    visibility = "default" if source.stem in ("device", "launches", "entries") else "hidden"
     command = ["gcc", "-O2", "-fPIC", "-w", "-Werror=implicit-function-declaration"]
-    command.append(f"-fvisibility={'default' if is_shared else 'hidden'}")
+    command.append(f"-fvisibility={visibility}")
     command += [f"-I{include}" for include in (SOURCES, *folders)]
-    command += ["-c", str(source), "-o", str(output)]
-    result = subprocess.run(command, capture_output=True, text=True)
-    if result.returncode:
-        raise GacprofError(f"gcc cannot build {source.name}: {result.stderr.splitlines()[0]}")
+    tool_output([*command, "-c", str(source), "-o", str(output)])
     return output
 
 
@@ -103,26 +109,15 @@ def link(library: str, objects: Sequence[Path], folder: Path) -> None:
     command = ["gcc", "-shared", f"-Wl,-soname,{library}", *map(str, objects)]
     command += ["-o", str(folder / library), "-lpthread"]
     if not library.startswith("libcuda."):
-        versioned = "-Wl,--default-symver"
-        command += [versioned, str(folder / "libcuda.so.1"), "-Wl,-rpath,$ORIGIN"]
-    subprocess.run(command, check=True, capture_output=True)
+        command += ["-Wl,--default-symver", str(folder / "libcuda.so.1"), "-Wl,-rpath,$ORIGIN"]
+    tool_output(command)
     (folder / library.rpartition(".")[0]).symlink_to(library)  # for a program that links with it
-
-
-def declared(library: str, folders: Iterable[Path]) -> set[str]:
-    """Return the function names that a library's public headers declare."""
-    row = LIBRARIES[library]
-    text = "".join(f"#include <{header}>\n" for header in row["headers"])
-    command = ["gcc", "-E", "-D__CUDA_API_VERSION_INTERNAL", *(f"-I{f}" for f in folders), "-"]
-    headers = subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
-    return {name for name in re.findall(row["names"], headers) if not name.endswith("_t")}
 
 
 def stub_source(library: str, names: set[str], objects: Iterable[Path]) -> str:
     """Return the C source of a library's functions that are declared and that no object defines."""
-    command = ["nm", "--defined-only", "--extern-only", *map(str, objects)]
-    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    written = {line.split()[2] for line in output.splitlines() if " T " in line}
+    symbols = tool_output(["nm", "--defined-only", "--extern-only", *map(str, objects)])
+    written = {line.split()[2] for line in symbols.splitlines() if " T " in line}
     row = LIBRARIES[library]
     forwards, not_supported = row.get("forwards", {}), row["not_supported"]
     lines = [f"#define {library.upper()}", f"#define NOT_SUPPORTED {not_supported}"]
@@ -164,9 +159,12 @@ def entry_source(names: set[str], folders: Iterable[Path]) -> str:
 
 def build(torch: CudaTorch, folders: Sequence[Path], folder: Path) -> None:
     """Build every stand-in into ``folder``."""
+    preprocess = ["gcc", "-E", "-D__CUDA_API_VERSION_INTERNAL", *(f"-I{f}" for f in folders), "-"]
     for part, row in LIBRARIES.items():
         objects = [compile_object(SOURCES / source, folders, folder) for source in row["sources"]]
-        names = declared(part, folders)
+        includes = "".join(f"#include <{header}>\n" for header in row["headers"])
+        headers = tool_output(preprocess, includes)
+        names = {name for name in re.findall(row["names"], headers) if not name.endswith("_t")}
         written = {f"{part}_stubs.c": stub_source(part, names, objects)}
         if part == "driver":
             written["entries.c"] = entry_source(names, folders)
