@@ -94,26 +94,21 @@ def targets_of(inventory: Inventory) -> list[Target]:
     return targets
 
 
+@dataclass
 class Factoring:
     """The targets of a model, factored by one method. A target's results are ``name/u`` and
     ``name/v`` and, by rank, ``name/energy`` and, where gradients were gathered, ``name/loss``."""
 
-    def __init__(
-        self,
-        inventory: Inventory,
-        method: LowRank,
-        objective: Objective,
-        results: LayerResults,
-        device: str,
-    ) -> None:
-        self.inventory = inventory
-        self.method = method
-        self.objective = objective
+    inventory: Inventory
+    method: LowRank
+    objective: Objective
+    results: LayerResults
+    device: str
+
+    def __post_init__(self) -> None:
         # the ending of the results that say what ranks lose
-        self.curve = "/loss" if objective == "loss" else "/energy"
-        self.results = results
-        self.device = torch.device(device)
-        self.targets = targets_of(inventory)
+        self.curve = "/loss" if self.objective == "loss" else "/energy"
+        self.targets = targets_of(self.inventory)
         self.layers: dict[int, list[Target]] = {}
         for target in self.targets:
             self.layers.setdefault(target.layer, []).append(target)

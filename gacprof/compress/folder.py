@@ -37,7 +37,6 @@ class LayerResults:
         return load_file(self.path(layer))
 
     def read(self, layer: int, name: str) -> torch.Tensor:
-        """Return one result of a finished layer."""
         with safe_open(self.path(layer), "pt") as file:
             result: torch.Tensor = file.get_tensor(name)
         return result

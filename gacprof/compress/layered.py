@@ -1,9 +1,8 @@
 """The dense model in float32, with the weights of one decoder layer in memory at a time.
 
 The model is transformers' own class, its parameters without memory. What stands before and after
-the layers (embeddings, norm, head) is run with the layers replaced by stand-ins, so that masks,
-position embeddings, scalings and softcaps are the model's own, whatever its family. The stand-ins
-record the arguments of each layer; a layer is later called with the same.
+the layers (embeddings, norm, head) is run with stand-ins for them, which record the arguments of
+each, so that masks, positions, scalings and softcaps are the model's own, whatever its family.
 """
 
 import contextlib

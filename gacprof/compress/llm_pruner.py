@@ -5,7 +5,9 @@ of |w · ∂loss/∂w|, a first-order estimate of what removing it adds to the l
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 
@@ -51,19 +53,18 @@ def taylor_importance(statistics: LayerStatistics, dim: Dim) -> torch.Tensor:
     return importance
 
 
+@dataclass
 class Pruning:
     """The widths of a model's MLPs, and the importance of their units."""
 
-    curve = ""
+    inventory: Inventory
+    objective: Objective
+    results: LayerResults
+    device: str
+    curve: ClassVar[str] = ""
 
-    def __init__(
-        self, inventory: Inventory, objective: Objective, results: LayerResults, device: str
-    ) -> None:
-        self.inventory = inventory
-        self.objective = objective
-        self.widths = prunable_widths(inventory)
-        self.results = results
-        self.device = device
+    def __post_init__(self) -> None:
+        self.widths = prunable_widths(self.inventory)
         self.layers = sorted({dim.layer for dim in self.widths if dim.layer is not None})
 
     def statistics(self, ids: torch.Tensor | None, folder: Path) -> Iterator[LayerStatistics]:

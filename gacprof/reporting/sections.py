@@ -353,7 +353,6 @@ def lint_section(report: LintReport) -> Section:
 
 
 def fields_section(result: Any) -> Section:
-    """The fields of a result, one a row."""
     rows = [(field.name, str(getattr(result, field.name))) for field in fields(result)]
     return Section(type(result).__name__, "", ("field", "value"), rows)
 

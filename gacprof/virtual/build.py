@@ -93,7 +93,6 @@ def tool_output(command: Sequence[str], text: str = "") -> str:
 
 
 def compile_object(source: Path, folders: Sequence[Path], folder: Path) -> Path:
-    """Compile one C source into an object in ``folder``."""
     output = folder / f"{source.stem}.o"
     # The other libraries call functions of these three.
     visibility = "default" if source.stem in ("device", "launches", "entries") else "hidden"
@@ -158,7 +157,6 @@ def entry_source(names: set[str], folders: Iterable[Path]) -> str:
 
 
 def build(torch: CudaTorch, folders: Sequence[Path], folder: Path) -> None:
-    """Build every stand-in into ``folder``."""
     preprocess = ["gcc", "-E", "-D__CUDA_API_VERSION_INTERNAL", *(f"-I{f}" for f in folders), "-"]
     for part, row in LIBRARIES.items():
         objects = [compile_object(SOURCES / source, folders, folder) for source in row["sources"]]

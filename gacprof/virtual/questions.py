@@ -103,7 +103,6 @@ def refusal(error: Exception) -> str:
 
 
 def launched(call: Callable[[], object]) -> list[Launch]:
-    """Return the launches of a call."""
     clear()
     call()
     return launches()
@@ -297,15 +296,12 @@ def scaled_mm(shape: dict[str, int], rowwise: bool) -> object:
     """Multiply float8 matrices with one scale, or with one a row."""
     a = device_tensor(shape["M"], shape["K"], dtype="float8_e4m3fn")
     b = device_tensor(shape["N"], shape["K"], dtype="float8_e4m3fn").t()
-    a_scales = (shape["M"], 1) if rowwise else ()
-    b_scales = (1, shape["N"]) if rowwise else ()
-    scale_a = device_tensor(*a_scales, dtype="float32")
-    scale_b = device_tensor(*b_scales, dtype="float32")
-    return torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=torch.bfloat16)
+    shapes = ((shape["M"], 1), (1, shape["N"])) if rowwise else ((), ())
+    scales = [device_tensor(*scale_shape, dtype="float32") for scale_shape in shapes]
+    return torch._scaled_mm(a, b, *scales, out_dtype=torch.bfloat16)
 
 
 def int_mm(shape: dict[str, int]) -> object:
-    """Multiply int8 matrices."""
     a = device_tensor(shape["M"], shape["K"], dtype="int8")
     return torch._int_mm(a, device_tensor(shape["N"], shape["K"], dtype="int8").t())
 
