@@ -15,8 +15,7 @@ from gacprof.checkpoint.layouts.linear import bias_of
 from gacprof.checkpoint.layouts.names import tower_of
 from gacprof.checkpoint.tensors import read_tensor
 from gacprof.checkpoint.writer import OutputTensor, read_blocks
-from gacprof.compress.folder import LayerResults
-from gacprof.compress.layered import LayeredModel
+from gacprof.compress.layered import LayeredModel, LayerResults
 from gacprof.compress.low_rank import LowRank, energy_by_rank, factor_weight, loss_by_rank
 from gacprof.compress.options import Candidates, Objective, parameters_left
 from gacprof.compress.statistics import LayerStatistics, backward_statistics, forward_statistics
@@ -27,15 +26,14 @@ from gacprof.realigning.values import rounded
 from gacprof.workload.deployment import Tokens
 from gacprof.workload.products import plain_dtype
 
+# roles of the layers that the publications factor, experts' too
 PROJECTIONS = frozenset(
     ("q", "k", "v", "o", "qkv", "gate", "up", "gate_up", "down", "gdn_out", "mamba_out")
 )
-"""Roles of the layers that the publications factor, experts' too."""
-
+# modules whose factors SVD-LLM's layout can name
 _NAMED = re.compile(
     r"(?P<stem>.+\.(q|k|v|o|out|gate|up|down))_proj|(?P<short>.+\.(fc1|fc2|w1|w2|w3))", re.DOTALL
 )
-"""Modules whose factors SVD-LLM's layout can name."""
 
 
 @dataclass(frozen=True)
@@ -185,10 +183,5 @@ class Factoring:
             shapes = {target.inner: (rank, in_features), target.outer: (out_features, rank)}
             for (name, shape), what in zip(shapes.items(), "vu", strict=True):
                 # read when it is written: no more than one factor is in memory
-                factor = partial(self._cut_factor, target, what, shape)
+                factor = partial(self.results.cut, target.layer, f"{target.name}/{what}", shape)
                 yield OutputTensor(name, info.dtype, shape, info.name, factor)
-
-    def _cut_factor(self, target: Target, what: str, shape: tuple[int, int]) -> list[torch.Tensor]:
-        """A factor of a target cut to a shape, as the writer's only block."""
-        factor = self.results.read(target.layer, f"{target.name}/{what}")
-        return [factor[: shape[0], : shape[1]]]

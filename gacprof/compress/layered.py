@@ -6,10 +6,13 @@ each, so that masks, positions, scalings and softcaps are the model's own, whate
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from gacprof.checkpoint.inventory import Inventory
@@ -17,6 +20,7 @@ from gacprof.checkpoint.layouts.names import layer_of, parent_of, tower_of
 from gacprof.checkpoint.load import build_skeleton
 from gacprof.checkpoint.tensors import read_tensor
 from gacprof.core.errors import CheckpointError
+from gacprof.core.files import replacing
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]  # the arguments of a layer behind its input
 TOKENS_AT_ONCE = 4096  # windows are run in batches of about this many tokens
@@ -51,7 +55,13 @@ class LayeredModel:
         self.calls: list[Call] = []
         paths = {id(module): name for name, module in self.model.named_modules()}
         self.embedding = f"{paths[id(self.model.get_input_embeddings())]}.weight"
-        self._check_parameters()
+        embedding = self.model.get_parameter(self.embedding)
+        for name, parameter in self.model.named_parameters(remove_duplicate=False):
+            if name not in inventory.tensors and parameter is not embedding:
+                raise CheckpointError(
+                    f"{inventory.path}: {type(self.model).__name__} has the parameter {name}, "
+                    "which the file stores otherwise: such a model cannot be run layer by layer"
+                )
 
     def layer(self, index: int) -> contextlib.AbstractContextManager[nn.Module]:
         """A decoder layer, its weights in memory within the block."""
@@ -130,16 +140,6 @@ class LayeredModel:
             for parent, attribute, parameter in empty:
                 setattr(parent, attribute, parameter)
 
-    def _check_parameters(self) -> None:
-        """Raise :class:`CheckpointError` for a parameter that no stored tensor fills."""
-        embedding = self.model.get_parameter(self.embedding)
-        for name, parameter in self.model.named_parameters(remove_duplicate=False):
-            if name not in self.inventory.tensors and parameter is not embedding:
-                raise CheckpointError(
-                    f"{self.inventory.path}: {type(self.model).__name__} has the parameter {name}, "
-                    "which the file stores otherwise: such a model cannot be run layer by layer"
-                )
-
 
 def batch_size(ids: torch.Tensor) -> int:
     """The number of windows of ids [windows, tokens] that are run together."""
@@ -161,3 +161,35 @@ def layer_names(inventory: Inventory) -> list[str]:
     if not names or sorted(names) != list(range(len(names))):
         raise CheckpointError(f"{inventory.path}: no decoder layers are recognised by their names")
     return [names[index] for index in sorted(names)]
+
+
+class LayerResults:
+    """Files of finished layers, in a folder for all that they depend on."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def path(self, layer: int) -> Path:
+        return self.folder / f"layer-{layer:05d}.safetensors"
+
+    def has(self, layer: int, suffix: str) -> bool:
+        """Tell whether a layer is finished, with results whose name has this ending."""
+        if not self.path(layer).exists():
+            return False
+        with safe_open(self.path(layer), "pt") as file:
+            names = list(file.keys())
+        # no results at all: no token reached the layer, and none ever will
+        return not names or any(name.endswith(suffix) for name in names)
+
+    def save(self, layer: int, tensors: Mapping[str, torch.Tensor]) -> None:
+        with replacing(self.path(layer)) as temporary:
+            save_file({n: value.cpu().contiguous() for n, value in tensors.items()}, temporary)
+
+    def load(self, layer: int) -> dict[str, torch.Tensor]:
+        return load_file(self.path(layer))
+
+    def cut(self, layer: int, name: str, shape: tuple[int, int]) -> list[torch.Tensor]:
+        """Return one result cut to a shape, as the writer's only block."""
+        with safe_open(self.path(layer), "pt") as file:
+            return [file.get_slice(name)[: shape[0], : shape[1]]]

@@ -13,8 +13,7 @@ import torch
 
 from gacprof.checkpoint.inventory import Dim, Inventory
 from gacprof.checkpoint.writer import OutputTensor
-from gacprof.compress.folder import LayerResults
-from gacprof.compress.layered import LayeredModel
+from gacprof.compress.layered import LayeredModel, LayerResults
 from gacprof.compress.options import Candidates, Objective, parameters_left
 from gacprof.compress.statistics import LayerStatistics, backward_statistics
 from gacprof.core.errors import CheckpointError, PlanError

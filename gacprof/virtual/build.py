@@ -53,22 +53,20 @@ def find_torch(python: Path) -> CudaTorch:
 def header_folders(torch: CudaTorch) -> list[Path]:
     """Return the folders of CUDA headers: the wheels', then Triton's copy, then a toolkit's."""
     toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
-    folders = [
+    return [
         *sorted(torch.packages.glob("nvidia/*/include")),
         torch.packages / "triton" / "backends" / "nvidia" / "include",
         toolkit / "include",
         toolkit / "extras" / "CUPTI" / "include",
     ]
-    folders = [folder for folder in folders if folder.is_dir()]
-    for header in KEY_HEADERS:
-        if not any((folder / header).exists() for folder in folders):
-            raise GacprofError(f"no {header} in PyTorch's wheels or {toolkit}: set CUDA_HOME")
-    return folders
 
 
 def header_path(header: str, folders: Iterable[Path]) -> Path:
     """Return the header that gcc includes: that of the first folder."""
-    return next(folder / header for folder in folders if (folder / header).exists())
+    for folder in folders:
+        if (folder / header).exists():
+            return folder / header
+    raise GacprofError(f"no {header} in PyTorch's wheels or a CUDA toolkit: set CUDA_HOME")
 
 
 def cache_folder(folders: Sequence[Path]) -> Path:

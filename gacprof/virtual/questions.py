@@ -297,8 +297,8 @@ def scaled_mm(shape: dict[str, int], rowwise: bool) -> object:
     a = device_tensor(shape["M"], shape["K"], dtype="float8_e4m3fn")
     b = device_tensor(shape["N"], shape["K"], dtype="float8_e4m3fn").t()
     shapes = ((shape["M"], 1), (1, shape["N"])) if rowwise else ((), ())
-    scales = [device_tensor(*scale_shape, dtype="float32") for scale_shape in shapes]
-    return torch._scaled_mm(a, b, *scales, out_dtype=torch.bfloat16)
+    a_scale, b_scale = (device_tensor(*scale_shape, dtype="float32") for scale_shape in shapes)
+    return torch._scaled_mm(a, b, a_scale, b_scale, out_dtype=torch.bfloat16)
 
 
 def int_mm(shape: dict[str, int]) -> object:

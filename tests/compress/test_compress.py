@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from gacprof.checkpoint.load import load_model
 from gacprof.checkpoint.scan import scan
 from gacprof.compress.compress import compress
-from gacprof.compress.folder import LayerResults
+from gacprof.compress.layered import LayerResults
 from gacprof.compress.options import Option, choose
 from gacprof.core.errors import CheckpointError, ConfigError, PlanError
 
