@@ -16,7 +16,6 @@ from gacprof.workload.deployment import Tokens
 
 Score = float | Sequence[float]
 Cost = int | tuple[int, int]
-
 NEIGHBOURS = 2  # safe sizes on either side of a size
 # by how much a share may pass 1: cumulated in half precision, a sum is off by about as much
 SHARE_ERROR = 1e-3

@@ -30,7 +30,6 @@ from gacprof.diagnosing.source import open_source
 from gacprof.workload.deployment import Tokens
 
 Method = Literal[LowRank, "llm-pruner"]
-
 MAX_RATIO = 0.99
 MAX_NUMBER = 2**20  # of windows, of their tokens, of a size's multiple
 

@@ -14,6 +14,7 @@ import torch
 from gacprof.checkpoint.inventory import Dim, Inventory
 from gacprof.checkpoint.writer import OutputTensor
 from gacprof.compress.layered import LayeredModel, LayerResults
+from gacprof.compress.low_rank import tails
 from gacprof.compress.options import Candidates, Objective, parameters_left
 from gacprof.compress.statistics import LayerStatistics, backward_statistics
 from gacprof.core.errors import CheckpointError, PlanError
@@ -88,11 +89,9 @@ class Pruning:
         """Return the importance that the widths 0, 1, … lose, by energy as a share of all."""
         losses = {}
         for name, importance in self.importance().items():
-            total = float(importance.sum()) or 1.0
-            scale = 1.0 if self.objective == "loss" else 1 / total
-            left = (importance * scale).sort(descending=True).values.cumsum(0)
-            lost = (left[-1] - left).clamp(min=0)
-            losses[name] = [float(left[-1]), *lost.tolist()]
+            lost = tails(importance.sort(descending=True).values)
+            total = 1.0 if self.objective == "loss" else float(lost[0]) or 1.0
+            losses[name] = (lost / total).tolist()
         return losses
 
     def candidates(

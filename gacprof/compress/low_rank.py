@@ -115,16 +115,16 @@ def loss_by_rank(factors: Factors, inputs: torch.Tensor, gradients: torch.Tensor
     both = (factors.u.T @ gradients @ factors.u) * (factors.v @ inputs @ factors.v.T)
     # an entry is cut together with all later ones: its pairs with them count both ways
     with_later = both.diagonal() + 2 * both.triu(1).sum(1)
-    return _tails(with_later)
+    return tails(with_later)
 
 
 def energy_by_rank(sigma: torch.Tensor) -> torch.Tensor:
     """Return the share of Σσ² that the ranks 0 … k cut [k + 1]."""
-    tails = _tails(sigma.square())
-    return tails / tails[0].clamp(min=1e-300)  # a weight of zeros has no energy to share
+    energy = tails(sigma.square())
+    return energy / energy[0].clamp(min=1e-300)  # a weight of zeros has no energy to share
 
 
-def _tails(values: torch.Tensor) -> torch.Tensor:
-    """Sums of the values from 0 on, 1 on, …, and of none."""
+def tails(values: torch.Tensor) -> torch.Tensor:
+    """Return the sums of the values from 0 on, 1 on, …, and of none."""
     sums = values.flip(0).cumsum(0).flip(0).clamp(min=0)
     return torch.cat([sums, sums.new_zeros(1)])

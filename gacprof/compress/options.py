@@ -8,7 +8,6 @@ from gacprof.core.errors import PlanError
 from gacprof.planning.solver import solve
 
 Objective = Literal["loss", "energy", "uniform"]
-
 WINDOW = 0.25  # how far from a method's own size others are offered, as a fraction of it
 
 

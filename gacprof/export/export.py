@@ -64,16 +64,6 @@ SERVE = {
 
 
 @dataclass(frozen=True)
-class Decoder:
-    """Names of exported tensors by stored ones', the exported config, engines that can load it."""
-
-    family: str
-    names: Mapping[str, str]
-    config: Mapping[str, Any]
-    engines: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Exported:
     """``serve`` says how each engine loads the folder; ``max_error`` is the largest difference of
     transformers' logits from ours over the largest logit, None where not checked."""
@@ -117,18 +107,26 @@ def export(
         ``out`` exists.
     """
     inventory = inventory_of(checkpoint)
-    decoder = read_decoder(inventory)
+    names, config = read_decoder(inventory)
+    engines = ["transformers"]
+    heads = config["layer_heads"]
+    if heads == [heads[0]] * len(heads) and "lm_head" not in config["factor_ranks"]:
+        engines.append("vllm")  # it builds one head count for all layers, and a dense lm_head
     max_error = None
     with new_folder(Path(out)) as folder:
-        write_folder(inventory, decoder, Path(tokenizer or inventory.folder), folder)
+        tensors = tuple(NewTensor(new, (old,)) for old, new in names.items())
+        renamed = NewCheckpoint(inventory, {}, (), (), tensors)
+        write_weights(folder, inventory, output_tensors(renamed))
+        write_side_files(config, Path(tokenizer or inventory.folder), folder)
         if check:
-            max_error = error_in_transformers(inventory, decoder, folder)
-    serve = {engine: SERVE[engine].format(out=out) for engine in decoder.engines}
+            max_error = error_in_transformers(inventory, folder)
+    serve = {engine: SERVE[engine].format(out=out) for engine in engines}
     return Exported(str(out), serve, max_error)
 
 
-def read_decoder(inventory: Inventory) -> Decoder:
-    """The decoder in a checkpoint. Raises :class:`CheckpointError` where it is none."""
+def read_decoder(inventory: Inventory) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return the exported tensors' names by stored ones', and the config; :class:`CheckpointError`
+    for what is no such decoder."""
     config = effective_config(inventory)
     family = str(config["model_type"])
     head_dims = {attention.head_dim for attention in inventory.attentions}
@@ -151,9 +149,6 @@ def read_decoder(inventory: Inventory) -> Decoder:
     heads = [[a.heads, a.kv_heads] for a in inventory.attentions]
     downs = [module for module in inventory.modules if module.role == "down"]
     widths = [down.in_features for down in sorted(downs, key=lambda down: down.layer or 0)]
-    engines = ["transformers"]
-    if heads == [heads[0]] * len(heads) and "lm_head" not in ranks:
-        engines.append("vllm")  # it builds one head count for all layers, and a dense lm_head
     vocabulary, hidden = inventory.shape("model.embed_tokens.weight")
     kinds = {"AutoConfig": "Config", "AutoModel": "Model", "AutoModelForCausalLM": "ForCausalLM"}
     exported = {key: config[key] for key in SETTINGS if key in config} | rope_of(config)
@@ -174,7 +169,7 @@ def read_decoder(inventory: Inventory) -> Decoder:
         "layer_heads": heads,
         "layer_splits": layer_splits(inventory),
     }
-    return Decoder(family, names, exported, tuple(engines))
+    return names, exported
 
 
 def layer_splits(inventory: Inventory) -> dict[str, str]:
@@ -191,10 +186,9 @@ def layer_splits(inventory: Inventory) -> dict[str, str]:
         pattern = module.name.replace(f"model.layers.{module.layer}.", "layers.*.", 1)
         if module.kind == "dense":
             dense[pattern] = "colwise" if split == "column" else "rowwise"
-        elif split == "column":
-            splits |= {f"{pattern}.inner": "replicate", f"{pattern}.outer": "colwise"}
         else:
-            splits |= {f"{pattern}.inner": "rowwise", f"{pattern}.outer": "replicate"}
+            parts = ("replicate", "colwise") if split == "column" else ("rowwise", "replicate")
+            splits |= {f"{pattern}.inner": parts[0], f"{pattern}.outer": parts[1]}
     # engines take keys for patterns and the first match counts: the longer keys of factors go first
     return splits | dense
 
@@ -209,14 +203,12 @@ def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
     return {"rope_theta": theta, "rope_scaling": scaling}
 
 
-def write_folder(inventory: Inventory, decoder: Decoder, tokenizer: Path, folder: Path) -> None:
-    """Write weights under their exported names, config, code and tokenizer."""
-    tensors = tuple(NewTensor(new, (old,)) for old, new in decoder.names.items())
-    new = NewCheckpoint(inventory, {}, (), (), tensors)
-    write_weights(folder, inventory, output_tensors(new))
-    write_json(folder / "config.json", decoder.config)
+def write_side_files(config: Mapping[str, Any], tokenizer: Path, folder: Path) -> None:
+    """Write config, code and tokenizer."""
+    write_json(folder / "config.json", config)
+    family = config["model_type"].removeprefix("gacprof_")
     code = Path(__file__).with_name("modeling_llama.py").read_text(encoding="utf-8")
-    code = code.replace("Llama", FAMILIES[decoder.family]).replace("llama", decoder.family)
+    code = code.replace("Llama", FAMILIES[family]).replace("llama", family)
     (folder / f"{MODULE}.py").write_text(code, encoding="utf-8")
     for name in side_files(tokenizer):
         if name in MAY_NAME_CODE:
@@ -225,12 +217,13 @@ def write_folder(inventory: Inventory, decoder: Decoder, tokenizer: Path, folder
             shutil.copy(tokenizer / name, folder / name)
 
 
-def error_in_transformers(inventory: Inventory, decoder: Decoder, folder: Path) -> float:
+def error_in_transformers(inventory: Inventory, folder: Path) -> float:
     """Largest difference of transformers' logits from the checkpoint's, over the largest logit."""
     expected = logits_of(inventory, TOKENS, "float32", torch.device("cpu"))
     with tempfile.TemporaryDirectory(prefix="gacprof-") as scratch:
         ids, logits = Path(scratch) / "ids", Path(scratch) / "logits"
-        save_file({"ids": random_ids(decoder.config["vocab_size"], (SEQUENCES, TOKENS))}, ids)
+        vocabulary, _ = inventory.shape("model.embed_tokens.weight")
+        save_file({"ids": random_ids(vocabulary, (SEQUENCES, TOKENS))}, ids)
         script = Path(__file__).with_name("load_alone.py")
         # transformers copies model code into its cache: ours would stay there after the check
         environment = {**os.environ, "HF_MODULES_CACHE": scratch, "HF_HUB_OFFLINE": "1"}

@@ -34,7 +34,6 @@ STYLES = {
     "faster": ("#009E73", "o"),
     "slower": ("#D55E00", "s"),
 }
-
 INK, QUIET, FAINT = "#222222", "#666666", "#E3E3E3"
 # colours that a page draws in its own light or dark mode
 PAGE_COLOURS = {INK: "var(--ink)", QUIET: "var(--quiet)", FAINT: "var(--line)"}

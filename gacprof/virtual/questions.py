@@ -339,14 +339,13 @@ def products() -> Section:
 
 def main() -> None:
     """Write the answers, and the versions they depend on, to the command line's last file."""
-    versions = {
-        "torch": torch.__version__,
-        "cuda": str(torch.version.cuda),
-        "cudnn": str(torch.backends.cudnn.version()),
-        "archs": " ".join(torch.cuda.get_arch_list()),
-    }
     answered = {
-        "versions": versions,
+        "versions": {
+            "torch": torch.__version__,
+            "cuda": str(torch.version.cuda),
+            "cudnn": str(torch.backends.cudnn.version()),
+            "archs": " ".join(torch.cuda.get_arch_list()),
+        },
         "sdpa": sdpa(),
         "fa2": attention("flash", 256),
         "efficient": attention("efficient", SDPA_SIZES[-1]),
