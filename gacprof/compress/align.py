@@ -115,9 +115,7 @@ def _check_arrays(
         raise PlanError("scores are all numbers or all shares by size: they cannot be added")
     if uses is None and any(np.ndim(cost) == 0 for cost in costs):
         raise PlanError("costs are numbers: give uses too, or the weights' shapes (out, in)")
-    for i, score in enumerate(scores):
-        if not isinstance(score, list):
-            continue
+    for i, score in enumerate(score for score in scores if isinstance(score, list)):
         rises = all(a <= b for a, b in pairwise(score))
         if not rises or score[0] < 0 or score[-1] > 1 + SHARE_ERROR:
             raise PlanError(f"scores[{i}] is no share of quality by size, rising from 0 to 1")

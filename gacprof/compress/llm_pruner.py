@@ -33,8 +33,7 @@ def prunable_widths(inventory: Inventory) -> list[Dim]:
     layers = 1 + max((module.layer or 0 for module in inventory.modules), default=0)
     # the publication's command leaves the first four and the last two of 32 layers whole
     inner = range(layers // 8, layers - layers // 16)
-    mlps = [dim for dim in inventory.dims if dim.role == PRUNED and dim.adjustable]
-    widths = [dim for dim in mlps if dim.layer in inner]
+    widths = [d for d in inventory.dims if d.role == PRUNED and d.adjustable and d.layer in inner]
     if not widths:
         raise CheckpointError(f"{inventory.path}: no MLP has a width that could be pruned")
     return widths

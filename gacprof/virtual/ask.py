@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from functools import cache
@@ -14,6 +13,7 @@ from gacprof.core.errors import GacprofError
 from gacprof.core.files import write_text
 from gacprof.kernels.demangle import head_of, readable, without_arguments
 from gacprof.kernels.dispatch import SCHEMA, DispatchTable, parse_table, shipped_tables, table_path
+from gacprof.virtual.build import tool_output
 from gacprof.virtual.profiles import profile
 from gacprof.virtual.run import virtual
 
@@ -45,8 +45,7 @@ def short_name(kernel: str) -> str:
 
 def demangled(symbol: str) -> str:
     """Return a symbol as C++ writes it, by c++filt or, where that gives up, by our own."""
-    filtered = subprocess.run(["c++filt", symbol], capture_output=True, text=True, check=True)
-    text = filtered.stdout.strip()
+    text = tool_output(["c++filt", symbol]).strip()
     return readable(symbol) if text == symbol else text
 
 

@@ -33,14 +33,22 @@ class CudaTorch:
     cuda_major: int
 
 
+def tool_output(command: Sequence[str], text: str = "") -> str:
+    """Return what a program prints, given a text. Raises GacprofError where it fails."""
+    result = subprocess.run(command, input=text, capture_output=True, text=True)
+    if result.returncode:
+        said = result.stderr.partition("\n")[0]
+        raise GacprofError(f"{command[0]} fails: {said}")
+    return result.stdout
+
+
 def find_torch(python: Path) -> CudaTorch:
     """Return the CUDA build of PyTorch that a python imports, without importing it."""
     command = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
     try:
-        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError) as error:
+        packages = Path(tool_output(command).strip())
+    except (OSError, GacprofError) as error:
         raise GacprofError(f"{python} does not run as a python") from error
-    packages = Path(output.strip())
     version_file = packages / "torch" / "version.py"
     text = version_file.read_text(encoding="utf-8") if version_file.exists() else ""
     release = re.search(r"__version__ = '([^'+]+)", text)
@@ -79,15 +87,6 @@ def cache_folder(folders: Sequence[Path]) -> Path:
         digest.update(file.read_bytes())
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "gacprof" / "virtual" / digest.hexdigest()[:16]
-
-
-def tool_output(command: Sequence[str], text: str = "") -> str:
-    """Return what a tool of the compiler prints, given a text."""
-    result = subprocess.run(command, input=text, capture_output=True, text=True)
-    if result.returncode:
-        said = result.stderr.partition("\n")[0]
-        raise GacprofError(f"{command[0]} cannot build a virtual GPU: {said}")
-    return result.stdout
 
 
 def compile_object(source: Path, folders: Sequence[Path], folder: Path) -> Path:

@@ -9,7 +9,6 @@ import itertools
 import json
 import random
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
@@ -21,6 +20,7 @@ import torch
 from torch.nn import functional
 
 from gacprof.kernels.dispatch import SDPA_SHAPES, sdpa_shape
+from gacprof.virtual.build import tool_output
 from gacprof.virtual.run import Launch, clear, launches
 
 Answer = str | dict
@@ -164,7 +164,6 @@ def only(backend: str) -> None:
 
 
 def attend(head_dim: int, key: tuple) -> None:
-    """Call SDPA for a key of attention."""
     dtype, mask, causal, gqa, shape = key
     query, keys, bias = attention_inputs(head_dim, dtype, mask, SHAPES[shape], HEAD_COUNTS[gqa])
     attend_to = functional.scaled_dot_product_attention
@@ -272,8 +271,9 @@ def stream() -> Section:
         return compiled(kernel.asm["ptx"], kernel.asm["cubin"])
 
     keys = itertools.product(KERNELS, DTYPES)
-    shared_facts = {"triton": triton.__version__}
-    return section(["operator", "dtype"], STREAM_SIZES, keys, answer, shared_facts)
+    return section(
+        ["operator", "dtype"], STREAM_SIZES, keys, answer, {"triton": triton.__version__}
+    )
 
 
 @cache
@@ -284,8 +284,7 @@ def compiled(ptx: str, cubin: bytes) -> dict[str, int]:
         file.write(cubin)
         file.flush()
         tool = resources.files("triton") / "backends" / "nvidia" / "bin" / "cuobjdump"
-        command = [str(tool), "--dump-resource-usage", file.name]
-        usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        usage = tool_output([str(tool), "--dump-resource-usage", file.name])
     registers = re.search(r"REG:(\d+)", usage)
     assert registers, usage
     widest = max(int(elements or 1) * int(bits) // 8 for elements, bits in loads)
