@@ -78,7 +78,6 @@ class Pruning:
         return {dim.name: taylor_importance(statistics, dim) for dim in widths}
 
     def importance(self) -> dict[str, torch.Tensor]:
-        """Return the importance of the units by width."""
         importance: dict[str, torch.Tensor] = {}
         for layer in self.layers:
             importance |= self.results.load(layer)

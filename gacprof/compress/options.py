@@ -50,7 +50,6 @@ class Candidates:
 
 
 def parameters_left(total: int, ratio: float) -> int:
-    """Return what a ratio leaves of parameters."""
     return int(total * (1 - ratio) + 1e-6)  # 0.9 of 10 leaves 1, which floats make 0.99…
 
 
