@@ -271,9 +271,8 @@ def stream() -> Section:
         return compiled(kernel.asm["ptx"], kernel.asm["cubin"])
 
     keys = itertools.product(KERNELS, DTYPES)
-    return section(
-        ["operator", "dtype"], STREAM_SIZES, keys, answer, {"triton": triton.__version__}
-    )
+    shared_facts = {"triton": triton.__version__}
+    return section(["operator", "dtype"], STREAM_SIZES, keys, answer, shared_facts)
 
 
 @cache
