@@ -4,8 +4,6 @@ Exit codes: 0 fine, 1 findings (a misaligned model, a failed verification), 2 ba
 interrupted, 141 the reader of a pipe went away, 70 a fault of gacprof, which shows its traceback.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -27,12 +25,8 @@ EXTRAS = dict.fromkeys(IN_MODELS, "models")
 EXTRAS |= {"huggingface_hub": "hub", "ray": "fleet", "ncu_report": "ncu"}
 """A package that a plain install leaves out: the extra that brings it."""
 
-CRASHED = 70
-"""EX_SOFTWARE of BSD's sysexits.h."""
-
-FILE_WIDTH = 160
-"""Characters of a line where the output is no terminal."""
-
+CRASHED = 70  # EX_SOFTWARE of BSD's sysexits.h
+FILE_WIDTH = 160  # characters of a line where the output is no terminal
 HELP = {"--help", "-h"}
 ABOUT = "Which tensor sizes your GPU serves well, why, and how to move a model onto them."
 

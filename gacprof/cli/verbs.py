@@ -1,7 +1,5 @@
 """The verbs: the function that each one is, and the signature that a command line can write."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import inspect
@@ -41,11 +39,10 @@ VERBS = {
 }
 """Verb: the public name of its function."""
 
+# options whose name is not their parameter's: a source of sizes is a map or a GPU's name
 OPTION_NAMES = {"source": ("--map", "--gpu")}
-"""Options whose name is not their parameter's: a source of sizes is a map or a GPU's name."""
-
+# types that a word on a command line can stand for
 WRITABLE = (str, int, float, bool, Path, type(None))
-"""Types that a word on a command line can stand for."""
 
 
 def read_definition(verb: str) -> ast.FunctionDef:

@@ -1,7 +1,5 @@
 """``align``: sizes served well in place of a compressor's own, within the same parameters."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -18,12 +16,9 @@ from gacprof.workload.deployment import Tokens
 
 Score = float | Sequence[float]
 Cost = int | tuple[int, int]
-
-NEIGHBOURS = 2
-"""Safe sizes on either side of a size."""
-
+NEIGHBOURS = 2  # safe sizes on either side of a size
+# by how much a share may pass 1: cumulated in half precision, a sum is off by about as much
 SHARE_ERROR = 1e-3
-"""By how much a share may pass 1: cumulated in half precision, a sum is off by about as much."""
 
 
 def align(
@@ -120,9 +115,7 @@ def _check_arrays(
         raise PlanError("scores are all numbers or all shares by size: they cannot be added")
     if uses is None and any(np.ndim(cost) == 0 for cost in costs):
         raise PlanError("costs are numbers: give uses too, or the weights' shapes (out, in)")
-    for i, score in enumerate(scores):
-        if not isinstance(score, list):
-            continue
+    for i, score in enumerate(score for score in scores if isinstance(score, list)):
         rises = all(a <= b for a, b in pairwise(score))
         if not rises or score[0] < 0 or score[-1] > 1 + SHARE_ERROR:
             raise PlanError(f"scores[{i}] is no share of quality by size, rising from 0 to 1")

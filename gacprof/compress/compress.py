@@ -1,14 +1,13 @@
 """``compress``: from a dense model to one whose sizes are served well."""
 
-from __future__ import annotations
-
 import hashlib
+import json
 import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 
@@ -19,7 +18,7 @@ from gacprof.checkpoint.layouts.configs import with_widths
 from gacprof.checkpoint.scan import inventory_of, scan
 from gacprof.checkpoint.writer import RECORD, check_output, write_weights
 from gacprof.compress.factoring import Factoring
-from gacprof.compress.folder import LayerResults
+from gacprof.compress.layered import LayerResults
 from gacprof.compress.llm_pruner import Pruning
 from gacprof.compress.low_rank import LowRank
 from gacprof.compress.options import Objective, choose
@@ -31,10 +30,8 @@ from gacprof.diagnosing.source import open_source
 from gacprof.workload.deployment import Tokens
 
 Method = Literal[LowRank, "llm-pruner"]
-
 MAX_RATIO = 0.99
-MAX_NUMBER = 2**20
-"""Of windows, of their tokens, of a size's multiple."""
+MAX_NUMBER = 2**20  # of windows, of their tokens, of a size's multiple
 
 
 @dataclass(frozen=True)
@@ -150,25 +147,28 @@ def compress(
         raise ConfigError(f"{method} by {objective} needs a calibration text: give text")
     size_source = None if source is None else open_source(source)
     folder = target.parent / f".{target.name}.layers" if work is None else Path(work)
-    folder.mkdir(parents=True, exist_ok=True)
-    results = LayerResults(folder, _request(inventory, method, ids))
+    results = LayerResults(folder / _digest(inventory, method, ids))
     compressor: Factoring | Pruning
     if method == "llm-pruner":
-        compressor = Pruning(inventory, results, device)
+        compressor = Pruning(inventory, objective, results, device)
     else:
-        compressor = Factoring(inventory, method, results, device)
+        compressor = Factoring(inventory, method, objective, results, device)
     # before the hours of a run: a source that knows no such products is refused here
     candidates, room = compressor.candidates(ratio, size_source, tokens, multiple)
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        compressor.run(ids, Path(scratch), objective)
-    losses = compressor.losses(objective)
+    missing = [layer for layer in compressor.layers if not results.has(layer, compressor.curve)]
+    if missing:
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            for statistics in compressor.statistics(ids, Path(scratch)):
+                if statistics.index in missing:
+                    results.save(statistics.index, compressor.layer_results(statistics))
+    losses = compressor.losses()
     options = {}
     for name, row in candidates.items():
         options[name] = row.options(losses.get(name, ()), objective)
-    choice = choose(options, room)
+    sizes, loss, bound = choose(options, room)
     with new_folder(target) as new:
-        write_weights(new, inventory, compressor.new_tensors(choice.sizes))
-        config = with_widths(inventory.config, inventory.dims, choice.sizes)
+        write_weights(new, inventory, compressor.new_tensors(sizes))
+        config = with_widths(inventory.config, inventory.dims, sizes)
         write_json(new / "config.json", without_code(config))
         for name in inventory.side_files:
             if name != "config.json" and not name.endswith(".py"):
@@ -182,10 +182,10 @@ def compress(
             objective=objective,
             provenance="" if size_source is None else size_source.provenance,
             calibration=(0, 0) if ids is None else (len(ids), ids.shape[1]),
-            sizes=choice.sizes,
+            sizes=sizes,
             parameters=(inventory.parameters, scan(new).parameters),
-            loss=choice.loss,
-            bound=choice.bound,
+            loss=loss,
+            bound=bound,
         )
         write_record(new / RECORD, compression)
     if work is None:  # only now: after an interruption the same call goes on with these
@@ -193,18 +193,14 @@ def compress(
     return compression
 
 
-def _request(inventory: Inventory, method: Method, ids: torch.Tensor | None) -> dict[str, Any]:
-    """All that the results of a layer depend on."""
-    digests = {}  # of bytes: training on changes no name and no shape, which a fingerprint covers
+def _digest(inventory: Inventory, method: Method, ids: torch.Tensor | None) -> str:
+    """A name for all that the results of a layer depend on."""
+    request = json.dumps([__version__, method, inventory.config], sort_keys=True)
+    digest = hashlib.sha256(request.encode())
     for name in sorted({info.file for info in inventory.tensors.values()}):
+        # of bytes: training on changes no name and no shape, which a fingerprint covers
         with (Path(inventory.folder) / name).open("rb") as file:
-            digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
-    windows = torch.empty(0, 0, dtype=torch.long) if ids is None else ids.contiguous()
-    return {
-        "gacprof": __version__,
-        "weights": digests,
-        "config": inventory.config,
-        "method": method,
-        "windows": list(windows.shape),
-        "ids": hashlib.sha256(windows.numpy().tobytes()).hexdigest(),
-    }
+            digest.update(name.encode() + hashlib.file_digest(file, "sha256").digest())
+    if ids is not None:
+        digest.update(repr(ids.shape).encode() + ids.contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]

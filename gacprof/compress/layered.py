@@ -1,32 +1,42 @@
 """The dense model in float32, with the weights of one decoder layer in memory at a time.
 
 The model is transformers' own class, its parameters without memory. What stands before and after
-the layers (embeddings, norm, head) is run with the layers replaced by stand-ins, so that masks,
-position embeddings, scalings and softcaps are the model's own, whatever its family. The stand-ins
-record the arguments of each layer; a layer is later called with the same.
+the layers (embeddings, norm, head) is run with stand-ins for them, which record the arguments of
+each, so that masks, positions, scalings and softcaps are the model's own, whatever its family.
 """
 
-from __future__ import annotations
-
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.checkpoint.layers import put
 from gacprof.checkpoint.layouts.names import layer_of, parent_of, tower_of
 from gacprof.checkpoint.load import build_skeleton
 from gacprof.checkpoint.tensors import read_tensor
 from gacprof.core.errors import CheckpointError
+from gacprof.core.files import replacing
 
-Call = tuple[tuple[Any, ...], dict[str, Any]]
-"""The arguments of a layer behind its input."""
+Call = tuple[tuple[Any, ...], dict[str, Any]]  # the arguments of a layer behind its input
+TOKENS_AT_ONCE = 4096  # windows are run in batches of about this many tokens
 
-TOKENS_AT_ONCE = 4096
-"""Windows are run in batches of about this many tokens."""
+
+class StandIn:
+    """In place of a layer's work: keeps its last call, and returns ``output``, else its input."""
+
+    input: torch.Tensor
+    call: Call
+    output: torch.Tensor | None = None
+
+    def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        self.input = hidden_states
+        self.call = (args, kwargs)
+        return hidden_states if self.output is None else self.output
 
 
 class LayeredModel:
@@ -45,13 +55,17 @@ class LayeredModel:
         self.calls: list[Call] = []
         paths = {id(module): name for name, module in self.model.named_modules()}
         self.embedding = f"{paths[id(self.model.get_input_embeddings())]}.weight"
-        self._check_parameters()
+        embedding = self.model.get_parameter(self.embedding)
+        for name, parameter in self.model.named_parameters(remove_duplicate=False):
+            if name not in inventory.tensors and parameter is not embedding:
+                raise CheckpointError(
+                    f"{inventory.path}: {type(self.model).__name__} has the parameter {name}, "
+                    "which the file stores otherwise: such a model cannot be run layer by layer"
+                )
 
-    @contextlib.contextmanager
-    def layer(self, index: int) -> Iterator[nn.Module]:
+    def layer(self, index: int) -> contextlib.AbstractContextManager[nn.Module]:
         """A decoder layer, its weights in memory within the block."""
-        with self._weights_of(self.layers[index]) as layer:
-            yield layer
+        return self._weights_of(self.layers[index])
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the first layer's input [windows, tokens, hidden] for ids [windows, tokens].
@@ -60,7 +74,7 @@ class LayeredModel:
         """
         base = self.model.base_model  # the head's logits would take more memory than a layer
         hidden = []
-        with self._without_layers() as stand_ins, torch.no_grad():
+        with self.without_layers() as stand_ins, torch.no_grad():
             for batch in ids.split(batch_size(ids)):
                 base(input_ids=batch.to(self.device), use_cache=False)
                 hidden.append(stand_ins[0].input.float().cpu())
@@ -83,44 +97,40 @@ class LayeredModel:
         return output
 
     @contextlib.contextmanager
-    def head(self) -> Iterator[Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]:
-        """The part of the model behind the layers: from what the last one gives [batch, tokens,
-        hidden] and the ids [batch, tokens] to the logits [batch, tokens, vocabulary]."""
-        with self._without_layers() as stand_ins:
-
-            def logits(hidden: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-                stand_ins[-1].output = hidden
-                return self.model(input_ids=ids.to(self.device), use_cache=False).logits
-
-            yield logits
-
-    @contextlib.contextmanager
-    def _without_layers(self) -> Iterator[list[_StandIn]]:
-        """The model with a stand-in for every layer, and all its other weights in memory."""
-        layers = {name: self.model.get_submodule(name) for name in self.layers}
-        stand_ins = [_StandIn(layer) for layer in layers.values()]
+    def without_layers(self) -> Iterator[list[StandIn]]:
+        """The model with a stand-in for every layer's work, and all its other weights in memory."""
+        layers = [self.model.get_submodule(name) for name in self.layers]
+        stand_ins = [StandIn() for _ in layers]
         try:
-            for name, stand_in in zip(layers, stand_ins, strict=True):
-                put(self.model, name, stand_in)
-            with self._weights_of(""):
+            for layer, stand_in in zip(layers, stand_ins, strict=True):
+                layer.forward = stand_in.forward
+            with self._weights_of("", but=tuple(f"{name}." for name in self.layers)):
                 yield stand_ins
         finally:
-            for name, layer in layers.items():
-                put(self.model, name, layer)
+            for layer in layers:
+                del layer.forward
 
     @contextlib.contextmanager
-    def _weights_of(self, module: str) -> Iterator[nn.Module]:
-        """A module whose parameters have their values within the block, and none after it."""
+    def _weights_of(self, module: str, but: tuple[str, ...] = ()) -> Iterator[nn.Module]:
+        """A module whose parameters have their values within the block, and none after it; those
+        whose names begin with ``but`` have none."""
         root = self.model.get_submodule(module)
         empty: list[tuple[nn.Module, str, nn.Parameter]] = []
         values: dict[str, nn.Parameter] = {}
         try:
             for name, parameter in list(root.named_parameters(remove_duplicate=False)):
                 tensor = f"{module}.{name}".lstrip(".")
+                if tensor.startswith(but):
+                    continue
                 if tensor not in self.inventory.tensors:  # a tied head
                     tensor = self.embedding
                 if tensor not in values:
-                    values[tensor] = nn.Parameter(self._read(tensor), requires_grad=False)
+                    stored = read_tensor(self.inventory, tensor)
+                    value = stored.to(self.device, torch.float32, copy=True)
+                    if not value.isfinite().all():
+                        path = self.inventory.path
+                        raise CheckpointError(f"{path}: '{tensor}' holds NaN or infinity")
+                    values[tensor] = nn.Parameter(value, requires_grad=False)
                 path, _, attribute = name.rpartition(".")
                 parent = root.get_submodule(path)
                 empty.append((parent, attribute, parameter))
@@ -129,44 +139,6 @@ class LayeredModel:
         finally:
             for parent, attribute, parameter in empty:
                 setattr(parent, attribute, parameter)
-
-    def _read(self, tensor: str) -> torch.Tensor:
-        value = read_tensor(self.inventory, tensor).to(self.device, torch.float32, copy=True)
-        if not value.isfinite().all():
-            raise CheckpointError(f"{self.inventory.path}: '{tensor}' holds NaN or infinity")
-        return value
-
-    def _check_parameters(self) -> None:
-        """Raise :class:`CheckpointError` for a parameter that no stored tensor fills."""
-        embedding = self.model.get_parameter(self.embedding)
-        for name, parameter in self.model.named_parameters(remove_duplicate=False):
-            if name not in self.inventory.tensors and parameter is not embedding:
-                raise CheckpointError(
-                    f"{self.inventory.path}: {type(self.model).__name__} has the parameter {name}, "
-                    "which the file stores otherwise: such a model cannot be run layer by layer"
-                )
-
-
-class _StandIn(nn.Module):
-    """In a layer's place: keeps its last call, and returns ``output``, else its input."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.__dict__["_layer"] = layer  # not a submodule: its weights are not to be read
-        self.input = torch.empty(0)
-        self.output: torch.Tensor | None = None
-        self.call: Call = ((), {})
-
-    def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        self.input = hidden_states
-        self.call = (args, kwargs)
-        return hidden_states if self.output is None else self.output
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:  # attributes that the model reads of its layers (attention_type)
-            return getattr(self.__dict__["_layer"], name)
 
 
 def batch_size(ids: torch.Tensor) -> int:
@@ -189,3 +161,35 @@ def layer_names(inventory: Inventory) -> list[str]:
     if not names or sorted(names) != list(range(len(names))):
         raise CheckpointError(f"{inventory.path}: no decoder layers are recognised by their names")
     return [names[index] for index in sorted(names)]
+
+
+class LayerResults:
+    """Files of finished layers, in a folder for all that they depend on."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def path(self, layer: int) -> Path:
+        return self.folder / f"layer-{layer:05d}.safetensors"
+
+    def has(self, layer: int, suffix: str) -> bool:
+        """Tell whether a layer is finished, with results whose name has this ending."""
+        if not self.path(layer).exists():
+            return False
+        with safe_open(self.path(layer), "pt") as file:
+            names = list(file.keys())
+        # no results at all: no token reached the layer, and none ever will
+        return not names or any(name.endswith(suffix) for name in names)
+
+    def save(self, layer: int, tensors: Mapping[str, torch.Tensor]) -> None:
+        with replacing(self.path(layer)) as temporary:
+            save_file({n: value.cpu().contiguous() for n, value in tensors.items()}, temporary)
+
+    def load(self, layer: int) -> dict[str, torch.Tensor]:
+        return load_file(self.path(layer))
+
+    def cut(self, layer: int, name: str, shape: tuple[int, int]) -> list[torch.Tensor]:
+        """Return one result cut to a shape, as the writer's only block."""
+        with safe_open(self.path(layer), "pt") as file:
+            return [file.get_slice(name)[: shape[0], : shape[1]]]

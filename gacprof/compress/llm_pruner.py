@@ -4,20 +4,19 @@ A unit is a row of gate and up with its column of down; its importance is the su
 of |w · ∂loss/∂w|, a first-order estimate of what removing it adds to the loss. Heads stay whole.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import torch
-from torch import nn
 
 from gacprof.checkpoint.inventory import Dim, Inventory
 from gacprof.checkpoint.writer import OutputTensor
-from gacprof.compress.folder import LayerResults
-from gacprof.compress.layered import LayeredModel
+from gacprof.compress.layered import LayeredModel, LayerResults
+from gacprof.compress.low_rank import tails
 from gacprof.compress.options import Candidates, Objective, parameters_left
-from gacprof.compress.statistics import backward_statistics
+from gacprof.compress.statistics import LayerStatistics, backward_statistics
 from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.core.sizes import SizeSource
 from gacprof.diagnosing.source import products_for
@@ -34,18 +33,18 @@ def prunable_widths(inventory: Inventory) -> list[Dim]:
     layers = 1 + max((module.layer or 0 for module in inventory.modules), default=0)
     # the publication's command leaves the first four and the last two of 32 layers whole
     inner = range(layers // 8, layers - layers // 16)
-    mlps = [dim for dim in inventory.dims if dim.role == PRUNED and dim.adjustable]
-    widths = [dim for dim in mlps if dim.layer in inner]
+    widths = [d for d in inventory.dims if d.role == PRUNED and d.adjustable and d.layer in inner]
     if not widths:
         raise CheckpointError(f"{inventory.path}: no MLP has a width that could be pruned")
     return widths
 
 
-def taylor_importance(layer: nn.Module, prefix: str, dim: Dim) -> torch.Tensor:
-    """Return the importance of a width's units [size], from the gradients of layer ``prefix``."""
+def taylor_importance(statistics: LayerStatistics, dim: Dim) -> torch.Tensor:
+    """Return the importance of a width's units [size], from the gradients of a layer's weights."""
     importance = torch.zeros(dim.size, dtype=torch.float64)
     for place in dim.places:
-        weight = layer.get_parameter(place.tensor.removeprefix(prefix))
+        name = place.tensor.removeprefix(statistics.prefix)
+        weight = statistics.layer.get_parameter(name)
         assert weight.grad is not None
         taylor = (weight * weight.grad).detach().abs().double().cpu()
         stretch = taylor.narrow(place.axis, place.start, dim.size)
@@ -53,46 +52,44 @@ def taylor_importance(layer: nn.Module, prefix: str, dim: Dim) -> torch.Tensor:
     return importance
 
 
+@dataclass
 class Pruning:
     """The widths of a model's MLPs, and the importance of their units."""
 
-    def __init__(self, inventory: Inventory, results: LayerResults, device: str) -> None:
-        self.inventory = inventory
-        self.widths = prunable_widths(inventory)
-        self.results = results
-        self.device = device
+    inventory: Inventory
+    objective: Objective
+    results: LayerResults
+    device: str
+    curve: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        self.widths = prunable_widths(self.inventory)
         self.layers = sorted({dim.layer for dim in self.widths if dim.layer is not None})
 
-    def run(self, ids: torch.Tensor | None, folder: Path, objective: Objective) -> None:
-        """Work out the importance of units in the layers that are not finished."""
-        missing = [layer for layer in self.layers if not self.results.has(layer, "")]
-        if not missing:
-            return
+    def statistics(self, ids: torch.Tensor | None, folder: Path) -> Iterator[LayerStatistics]:
+        """Yield what the importance of units is worked out from, by layer."""
         assert ids is not None  # compress asks for a text
         model = LayeredModel(self.inventory, self.device)
-        for statistics in backward_statistics(model, ids, {}, folder, weights=True):
-            if statistics.index in missing:
-                prefix = f"{model.layers[statistics.index]}."
-                widths = [dim for dim in self.widths if dim.layer == statistics.index]
-                scores = {d.name: taylor_importance(statistics.layer, prefix, d) for d in widths}
-                self.results.save(statistics.index, scores)
+        return backward_statistics(model, ids, {}, folder, weights=True)
+
+    def layer_results(self, statistics: LayerStatistics) -> dict[str, torch.Tensor]:
+        """Return the importance of a layer's units by width."""
+        widths = [dim for dim in self.widths if dim.layer == statistics.index]
+        return {dim.name: taylor_importance(statistics, dim) for dim in widths}
 
     def importance(self) -> dict[str, torch.Tensor]:
-        """Return the importance of the units by width."""
         importance: dict[str, torch.Tensor] = {}
         for layer in self.layers:
             importance |= self.results.load(layer)
         return importance
 
-    def losses(self, objective: Objective) -> dict[str, list[float]]:
+    def losses(self) -> dict[str, list[float]]:
         """Return the importance that the widths 0, 1, … lose, by energy as a share of all."""
         losses = {}
         for name, importance in self.importance().items():
-            total = float(importance.sum()) or 1.0
-            scale = 1.0 if objective == "loss" else 1 / total
-            left = (importance * scale).sort(descending=True).values.cumsum(0)
-            lost = (left[-1] - left).clamp(min=0)
-            losses[name] = [float(left[-1]), *lost.tolist()]
+            lost = tails(importance.sort(descending=True).values)
+            total = 1.0 if self.objective == "loss" else float(lost[0]) or 1.0
+            losses[name] = (lost / total).tolist()
         return losses
 
     def candidates(

@@ -6,8 +6,6 @@ second order and with K-FAC's factors A = mean x·xᵀ and G = mean g·gᵀ (arX
 singular value that kfac-svd cuts is the loss itself, one that svd-llm cuts an error of the output.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,21 +17,16 @@ from gacprof.core.errors import CheckpointError
 LowRank = Literal["svd", "asvd", "svd-llm", "kfac-svd"]
 """Plain SVD, ASVD (arXiv 2312.05821), SVD-LLM (2403.07378), K-FAC's curvature (2505.17974)."""
 
+# shares of the mean diagonal that are added to a covariance until it has a Cholesky factor: fewer
+# tokens than features, or a feature that is always zero, leave it singular
 RIDGES = (0.0, 1e-10, 1e-8, 1e-6, 1e-4)
-"""Shares of the mean diagonal that are added to a covariance until it has a Cholesky factor. Fewer
-tokens than features, or a feature that is always zero, leave it singular."""
-
+# for gradients, at least: the inverse of R would magnify the rounding of sums in float32
 GRADIENT_RIDGE = 1e-6
-"""For gradients, at least: the inverse of R would magnify the rounding of sums in float32."""
-
-ALPHA = 0.5
-"""The exponent of ASVD's scaling, as published."""
-
+ALPHA = 0.5  # the exponent of ASVD's scaling, as published
+# added to ASVD's scaling, so that a feature that is always zero can be divided by
 LEAST_SCALE = 1e-6
-"""Added to ASVD's scaling, so that a feature that is always zero can be divided by."""
-
+# singular values below this share of the largest are rounding: the Gram matrix squares them
 LEAST_SIGMA = 1e-8
-"""Singular values below this share of the largest are rounding: the Gram matrix squares them."""
 
 
 @dataclass(frozen=True)
@@ -122,16 +115,16 @@ def loss_by_rank(factors: Factors, inputs: torch.Tensor, gradients: torch.Tensor
     both = (factors.u.T @ gradients @ factors.u) * (factors.v @ inputs @ factors.v.T)
     # an entry is cut together with all later ones: its pairs with them count both ways
     with_later = both.diagonal() + 2 * both.triu(1).sum(1)
-    return _tails(with_later)
+    return tails(with_later)
 
 
 def energy_by_rank(sigma: torch.Tensor) -> torch.Tensor:
     """Return the share of Σσ² that the ranks 0 … k cut [k + 1]."""
-    tails = _tails(sigma.square())
-    return tails / tails[0].clamp(min=1e-300)  # a weight of zeros has no energy to share
+    energy = tails(sigma.square())
+    return energy / energy[0].clamp(min=1e-300)  # a weight of zeros has no energy to share
 
 
-def _tails(values: torch.Tensor) -> torch.Tensor:
-    """Sums of the values from 0 on, 1 on, …, and of none."""
+def tails(values: torch.Tensor) -> torch.Tensor:
+    """Return the sums of the values from 0 on, 1 on, …, and of none."""
     sums = values.flip(0).cumsum(0).flip(0).clamp(min=0)
     return torch.cat([sums, sums.new_zeros(1)])

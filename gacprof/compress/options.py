@@ -1,7 +1,5 @@
 """The sizes that a rank or width may get by an objective, and the choice that loses the least."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -10,9 +8,16 @@ from gacprof.core.errors import PlanError
 from gacprof.planning.solver import solve
 
 Objective = Literal["loss", "energy", "uniform"]
+WINDOW = 0.25  # how far from a method's own size others are offered, as a fraction of it
 
-WINDOW = 0.25
-"""How far from a method's own size others are offered, as a fraction of it."""
+
+@dataclass(frozen=True)
+class Option:
+    """A size of a dim, None for the dense weight; its loss and its parameters."""
+
+    size: int | None
+    loss: float
+    parameters: int
 
 
 @dataclass(frozen=True)
@@ -44,31 +49,14 @@ class Candidates:
         return options + dense if objective == "loss" else options
 
 
-@dataclass(frozen=True)
-class Option:
-    """A size of a dim, None for the dense weight; its loss and its parameters."""
-
-    size: int | None
-    loss: float
-    parameters: int
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A size of every dim. They lose ``loss``; no others within the parameters beat ``bound``."""
-
-    sizes: Mapping[str, int | None]
-    loss: float
-    bound: float
-
-
 def parameters_left(total: int, ratio: float) -> int:
-    """Return what a ratio leaves of parameters."""
     return int(total * (1 - ratio) + 1e-6)  # 0.9 of 10 leaves 1, which floats make 0.99…
 
 
-def choose(options: Mapping[str, Sequence[Option]], room: int) -> Choice:
-    """Choose an option of each dim: the least loss within ``room`` parameters."""
+def choose(
+    options: Mapping[str, Sequence[Option]], room: int
+) -> tuple[dict[str, int | None], float, float]:
+    """Return a size of each dim, the least loss within ``room`` parameters, and its lower bound."""
     values = [[-option.loss for option in row] for row in options.values()]
     takes = [[option.parameters for option in row] for row in options.values()]
     smallest = sum(min(row) for row in takes)
@@ -80,4 +68,4 @@ def choose(options: Mapping[str, Sequence[Option]], room: int) -> Choice:
     solution = solve(values, [(takes, room)])
     chosen = zip(options, solution.choice, strict=True)
     sizes = {name: options[name][index].size for name, index in chosen}
-    return Choice(sizes, -solution.value, -solution.bound)
+    return sizes, -solution.value, -solution.bound

@@ -4,8 +4,6 @@ A backward pass begins behind the last layer and runs each layer again, with the
 gave: one layer's weights and statistics are in memory at a time.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,11 +18,9 @@ from gacprof.compress.layered import LayeredModel, batch_size
 from gacprof.core.errors import CheckpointError, ConfigError
 
 WINDOWS = 32
-LENGTH = 512
-"""16,384 tokens: more than a layer of a small model has features, minutes on a CPU."""
-
+LENGTH = 512  # 16,384 tokens: more than a layer of a small model has features, minutes on a CPU
+# more of a text is not read than tokens of this many characters would need
 CHARACTERS_PER_TOKEN = 16
-"""More of a text is not read than tokens of this many characters would need."""
 
 
 class Covariance:
@@ -53,33 +49,35 @@ class Covariance:
 class LayerStatistics:
     """Covariances of what one decoder layer's linear layers read, by module name, and those of
     ∂loss/∂output, the loss being summed over tokens; an expert that no token reached has neither.
-    ``layer`` has its weights in memory."""
+    ``layer``, whose names begin with ``prefix``, has its weights in memory."""
 
     index: int
+    prefix: str
     layer: nn.Module
     inputs: dict[str, Covariance] = field(default_factory=dict)
     gradients: dict[str, Covariance] = field(default_factory=dict)
 
 
-Modules = Mapping[int, Sequence[str]]
-"""The full names of the linear layers to watch, by decoder layer."""
-
-
 def forward_statistics(
-    model: LayeredModel, ids: torch.Tensor, modules: Modules
+    model: LayeredModel, ids: torch.Tensor, modules: Mapping[int, Sequence[str]]
 ) -> Iterator[LayerStatistics]:
-    """Yield the inputs' statistics of each layer, from the first to the last."""
+    """Yield the inputs' statistics of each layer, from the first to the last; ``modules`` are the
+    full names of the linear layers to watch."""
     hidden = model.embed(ids)
-    for index in range(len(model.layers)):
+    for index, name in enumerate(model.layers):
         with model.layer(index) as layer:
-            statistics = LayerStatistics(index, layer)
-            with _watch(model, statistics, modules.get(index, ())):
+            statistics = LayerStatistics(index, f"{name}.", layer)
+            with _watch(statistics, modules.get(index, ())):
                 hidden = _forward(model, index, layer, hidden)
             yield statistics
 
 
 def backward_statistics(
-    model: LayeredModel, ids: torch.Tensor, modules: Modules, folder: Path, weights: bool = False
+    model: LayeredModel,
+    ids: torch.Tensor,
+    modules: Mapping[int, Sequence[str]],
+    folder: Path,
+    weights: bool = False,
 ) -> Iterator[LayerStatistics]:
     """Yield the statistics of each layer, from the last to the first; ``folder`` takes the hidden
     states, and with ``weights`` these have gradients too."""
@@ -89,8 +87,8 @@ def backward_statistics(
         hidden = inputs.pop()
         with model.layer(index) as layer:
             layer.requires_grad_(weights)
-            statistics = LayerStatistics(index, layer)
-            with _watch(model, statistics, modules.get(index, ()), gradients=True):
+            statistics = LayerStatistics(index, f"{model.layers[index]}.", layer)
+            with _watch(statistics, modules.get(index, ()), gradients=True):
                 slopes = _backward(model, index, layer, hidden, slopes)
             yield statistics
 
@@ -122,13 +120,13 @@ def _forward(
 def _loss_gradients(model: LayeredModel, ids: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
     """The gradient of the loss by the last layer's output [windows, tokens, hidden]."""
     slopes = []
-    with model.head() as logits:
+    with model.without_layers() as stand_ins:
         # a window at a time: logits over a vocabulary are larger than all else
-        for state, window in zip(hidden.split(1), ids.split(1), strict=True):
+        for state, window in zip(hidden.split(1), ids.to(model.device).split(1), strict=True):
             x = state.to(model.device).requires_grad_(True)
-            scores = logits(x, window)[0, :-1].float()
-            targets = window[0, 1:].to(model.device)
-            loss = nn.functional.cross_entropy(scores, targets, reduction="sum")
+            stand_ins[-1].output = x
+            scores = model.model(input_ids=window, use_cache=False).logits[0, :-1].float()
+            loss = nn.functional.cross_entropy(scores, window[0, 1:], reduction="sum")
             if not loss.isfinite():
                 path = model.inventory.path
                 raise CheckpointError(f"{path}: its loss on the calibration text is not finite")
@@ -152,7 +150,7 @@ def _backward(
 
 @contextlib.contextmanager
 def _watch(
-    model: LayeredModel, statistics: LayerStatistics, names: Sequence[str], gradients: bool = False
+    statistics: LayerStatistics, names: Sequence[str], gradients: bool = False
 ) -> Iterator[None]:
     """Fill statistics within the block."""
     last_input = None
@@ -175,10 +173,9 @@ def _watch(
             statistics.gradients[name] = Covariance(y.shape[-1], y.device)
         y.register_hook(statistics.gradients[name].add)  # runs in the backward pass
 
-    prefix = f"{model.layers[statistics.index]}."
     handles = []
     for name in names:
-        module = statistics.layer.get_submodule(name.removeprefix(prefix))
+        module = statistics.layer.get_submodule(name.removeprefix(statistics.prefix))
         handles.append(module.register_forward_pre_hook(partial(watch_input, name)))
         if gradients:
             handles.append(module.register_forward_hook(partial(watch_output, name)))
@@ -190,10 +187,7 @@ def _watch(
 
 
 def calibration_ids(
-    text: str | Path | torch.Tensor,
-    inventory: Inventory,
-    windows: int = WINDOWS,
-    length: int = LENGTH,
+    text: str | Path | torch.Tensor, inventory: Inventory, windows: int, length: int
 ) -> torch.Tensor:
     """Return the first windows of a text in UTF-8 as token ids [windows, tokens]; ids as they are.
 

@@ -31,9 +31,10 @@ if TYPE_CHECKING:
     from gacprof.planning.plan import Plan
     from gacprof.sweeping.sweep import SweepSummary
 
+# values of flags that are left out where an axis is named: a model's own way of calling
 USUAL_FLAGS = (False, 0, "cold", "tn", "auto", "none")
-"""Values of flags that are left out where an axis is named: a model's own way of calling."""
-
+CLIFFS_SHOWN = 4
+# calls of attention that are shown, of 1024 keys
 SDPA_CALLS: Mapping[str, Mapping[str, Any]] = {
     "head_dim, causal prefill": {"causal": True},
     "head_dim, prefill with a mask": {"mask": "float"},
@@ -41,12 +42,7 @@ SDPA_CALLS: Mapping[str, Mapping[str, Any]] = {
     "head_dim, decode": {"q_len": 1},
     "head_dim, decode, grouped queries": {"q_len": 1, "gqa": True},
 }
-"""Calls of attention that are shown, of 1024 keys."""
-
-CLIFFS_SHOWN = 4
-
-Row = tuple[str, ...]
-"""The texts of a table's row, one for each column."""
+Row = tuple[str, ...]  # the texts of a table's row, one for each column
 
 
 @dataclass(frozen=True)
@@ -357,7 +353,6 @@ def lint_section(report: LintReport) -> Section:
 
 
 def fields_section(result: Any) -> Section:
-    """The fields of a result, one a row."""
     rows = [(field.name, str(getattr(result, field.name))) for field in fields(result)]
     return Section(type(result).__name__, "", ("field", "value"), rows)
 

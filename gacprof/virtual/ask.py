@@ -1,10 +1,7 @@
 """Ask an installed PyTorch which kernels it launches on a virtual GPU, and keep the answers."""
 
-from __future__ import annotations
-
 import json
 import re
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from functools import cache
@@ -15,25 +12,18 @@ import gacprof
 from gacprof.core.errors import GacprofError
 from gacprof.core.files import write_text
 from gacprof.kernels.demangle import head_of, readable, without_arguments
-from gacprof.kernels.dispatch import (
-    SCHEMA,
-    DispatchTable,
-    parse_table,
-    shipped_tables,
-    table_path,
-)
+from gacprof.kernels.dispatch import SCHEMA, DispatchTable, parse_table, shipped_tables, table_path
+from gacprof.virtual.build import tool_output
 from gacprof.virtual.profiles import profile
 from gacprof.virtual.run import virtual
 
-PERIODS = (1, 2, 4, 8, 16, 32, 64, 128)
-"""Lengths of the patterns that a run may repeat."""
-SHORTEST_REPEAT = 2
-"""Times that a pattern longer than one must be seen."""
+PERIODS = (1, 2, 4, 8, 16, 32, 64, 128)  # lengths of the patterns that a run may repeat
+SHORTEST_REPEAT = 2  # times that a pattern longer than one must be seen
+# the package's folder goes last, so that the asked PyTorch's own packages come first
 CHILD = (
     "import os, sys; sys.path.append(sys.argv[1]); os.environ['TORCH_CPP_LOG_LEVEL'] = 'ERROR'; "
     "from gacprof.virtual.questions import main; main()"
 )
-"""The package's folder goes last, so that the asked PyTorch's own packages come first."""
 
 
 @cache
@@ -55,8 +45,7 @@ def short_name(kernel: str) -> str:
 
 def demangled(symbol: str) -> str:
     """Return a symbol as C++ writes it, by c++filt or, where that gives up, by our own."""
-    filtered = subprocess.run(["c++filt", symbol], capture_output=True, text=True, check=True)
-    text = filtered.stdout.strip()
+    text = tool_output(["c++filt", symbol]).strip()
     return readable(symbol) if text == symbol else text
 
 

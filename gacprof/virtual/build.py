@@ -4,8 +4,6 @@ gcc compiles the C files beside this one against CUDA's headers. The other funct
 declare are written here: what each does says ``libraries.toml``, how it does it ``stubs.h``.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re
@@ -24,7 +22,6 @@ SOURCES = Path(__file__).parent
 LIBRARIES_FILE = SOURCES / "libraries.toml"
 LIBRARIES = shipped_table(LIBRARIES_FILE, dict[str, dict[str, Any]])
 KEY_HEADERS = ("cuda.h", "cudaTypedefs.h", "cuda_runtime_api.h", "cublasLt.h", "cupti.h")
-FIND_PACKAGES = "import sysconfig; print(sysconfig.get_path('purelib'))"
 
 
 @dataclass(frozen=True)
@@ -36,14 +33,22 @@ class CudaTorch:
     cuda_major: int
 
 
+def tool_output(command: Sequence[str], text: str = "") -> str:
+    """Return what a program prints, given a text. Raises GacprofError where it fails."""
+    result = subprocess.run(command, input=text, capture_output=True, text=True)
+    if result.returncode:
+        said = result.stderr.partition("\n")[0]
+        raise GacprofError(f"{command[0]} fails: {said}")
+    return result.stdout
+
+
 def find_torch(python: Path) -> CudaTorch:
     """Return the CUDA build of PyTorch that a python imports, without importing it."""
-    command = [str(python), "-c", FIND_PACKAGES]
+    command = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
     try:
-        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError) as error:
+        packages = Path(tool_output(command).strip())
+    except (OSError, GacprofError) as error:
         raise GacprofError(f"{python} does not run as a python") from error
-    packages = Path(output.strip())
     version_file = packages / "torch" / "version.py"
     text = version_file.read_text(encoding="utf-8") if version_file.exists() else ""
     release = re.search(r"__version__ = '([^'+]+)", text)
@@ -56,22 +61,20 @@ def find_torch(python: Path) -> CudaTorch:
 def header_folders(torch: CudaTorch) -> list[Path]:
     """Return the folders of CUDA headers: the wheels', then Triton's copy, then a toolkit's."""
     toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
-    folders = [
+    return [
         *sorted(torch.packages.glob("nvidia/*/include")),
         torch.packages / "triton" / "backends" / "nvidia" / "include",
         toolkit / "include",
         toolkit / "extras" / "CUPTI" / "include",
     ]
-    folders = [folder for folder in folders if folder.is_dir()]
-    for header in KEY_HEADERS:
-        if not any((folder / header).exists() for folder in folders):
-            raise GacprofError(f"no {header} in PyTorch's wheels or {toolkit}: set CUDA_HOME")
-    return folders
 
 
 def header_path(header: str, folders: Iterable[Path]) -> Path:
     """Return the header that gcc includes: that of the first folder."""
-    return next(folder / header for folder in folders if (folder / header).exists())
+    for folder in folders:
+        if (folder / header).exists():
+            return folder / header
+    raise GacprofError(f"no {header} in PyTorch's wheels or a CUDA toolkit: set CUDA_HOME")
 
 
 def cache_folder(folders: Sequence[Path]) -> Path:
@@ -87,47 +90,30 @@ def cache_folder(folders: Sequence[Path]) -> Path:
 
 
 def compile_object(source: Path, folders: Sequence[Path], folder: Path) -> Path:
-    """Compile one C source into an object in ``folder``."""
     output = folder / f"{source.stem}.o"
     # The other libraries call functions of these three.
-    is_shared = source.stem in ("device", "launches", "entries")
+    visibility = "default" if source.stem in ("device", "launches", "entries") else "hidden"
     command = ["gcc", "-O2", "-fPIC", "-w", "-Werror=implicit-function-declaration"]
-    command.append(f"-fvisibility={'default' if is_shared else 'hidden'}")
+    command.append(f"-fvisibility={visibility}")
     command += [f"-I{include}" for include in (SOURCES, *folders)]
-    command += ["-c", str(source), "-o", str(output)]
-    result = subprocess.run(command, capture_output=True, text=True)
-    if result.returncode:
-        raise GacprofError(f"gcc cannot build {source.name}: {result.stderr.splitlines()[0]}")
+    tool_output([*command, "-c", str(source), "-o", str(output)])
     return output
 
 
 def link(library: str, objects: Sequence[Path], folder: Path) -> None:
     """Link a shared library whose symbols carry its name as their version, as CUDA's do."""
-    script = folder / f"{library}.map"
-    versioned = "" if library.startswith("libcuda.") else library
-    script.write_text(f"{versioned} {{ global: *; }};\n", encoding="utf-8")
-    command = ["gcc", "-shared", f"-Wl,-soname,{library}", f"-Wl,--version-script={script}"]
-    command += [*map(str, objects), "-o", str(folder / library), "-lpthread"]
+    command = ["gcc", "-shared", f"-Wl,-soname,{library}", *map(str, objects)]
+    command += ["-o", str(folder / library), "-lpthread"]
     if not library.startswith("libcuda."):
-        command += [str(folder / "libcuda.so.1"), "-Wl,-rpath,$ORIGIN"]
-    subprocess.run(command, check=True, capture_output=True)
+        command += ["-Wl,--default-symver", str(folder / "libcuda.so.1"), "-Wl,-rpath,$ORIGIN"]
+    tool_output(command)
     (folder / library.rpartition(".")[0]).symlink_to(library)  # for a program that links with it
-
-
-def declared(library: str, folders: Iterable[Path]) -> set[str]:
-    """Return the function names that a library's public headers declare."""
-    row = LIBRARIES[library]
-    text = "".join(f"#include <{header}>\n" for header in row["headers"])
-    command = ["gcc", "-E", "-D__CUDA_API_VERSION_INTERNAL", *(f"-I{f}" for f in folders), "-"]
-    headers = subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
-    return {name for name in re.findall(row["names"], headers) if not name.endswith("_t")}
 
 
 def stub_source(library: str, names: set[str], objects: Iterable[Path]) -> str:
     """Return the C source of a library's functions that are declared and that no object defines."""
-    command = ["nm", "--defined-only", "--extern-only", *map(str, objects)]
-    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    written = {line.split()[2] for line in output.splitlines() if " T " in line}
+    symbols = tool_output(["nm", "--defined-only", "--extern-only", *map(str, objects)])
+    written = {line.split()[2] for line in symbols.splitlines() if " T " in line}
     row = LIBRARIES[library]
     forwards, not_supported = row.get("forwards", {}), row["not_supported"]
     lines = [f"#define {library.upper()}", f"#define NOT_SUPPORTED {not_supported}"]
@@ -168,10 +154,12 @@ def entry_source(names: set[str], folders: Iterable[Path]) -> str:
 
 
 def build(torch: CudaTorch, folders: Sequence[Path], folder: Path) -> None:
-    """Build every stand-in into ``folder``."""
+    preprocess = ["gcc", "-E", "-D__CUDA_API_VERSION_INTERNAL", *(f"-I{f}" for f in folders), "-"]
     for part, row in LIBRARIES.items():
         objects = [compile_object(SOURCES / source, folders, folder) for source in row["sources"]]
-        names = declared(part, folders)
+        includes = "".join(f"#include <{header}>\n" for header in row["headers"])
+        headers = tool_output(preprocess, includes)
+        names = {name for name in re.findall(row["names"], headers) if not name.endswith("_t")}
         written = {f"{part}_stubs.c": stub_source(part, names, objects)}
         if part == "driver":
             written["entries.c"] = entry_source(names, folders)

@@ -1,7 +1,5 @@
 """GPUs that a virtual GPU can answer as: those of the data sheet with a ``virtual`` part."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -5,13 +5,10 @@ numbers of its range; what else it depends on is its key. Tensors are dense, con
 gradient. Nothing is computed: an answer is PyTorch's choice, its kernels or its refusal.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import random
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
@@ -23,6 +20,7 @@ import torch
 from torch.nn import functional
 
 from gacprof.kernels.dispatch import SDPA_SHAPES, sdpa_shape
+from gacprof.virtual.build import tool_output
 from gacprof.virtual.run import Launch, clear, launches
 
 Answer = str | dict
@@ -52,8 +50,7 @@ FLASH_TRAITS = re.compile(r"Flash_fwd_kernel_traitsILi(\d+)ELi(\d+)ELi(\d+)ELi(\
 """Head_dim, tile and warps in the symbol of a FlashAttention-2 kernel."""
 ROW_SIZES = range(1, 8193)
 ROW_TOKENS = (1, 16, 4096)
-SORT_TOKENS = 16
-"""Sorting copies its rows, which a virtual GPU does: more of them take minutes."""
+SORT_TOKENS = 16  # sorting copies its rows, which a virtual GPU does: more of them take minutes
 VOCABULARY = 1000
 STREAM_SIZES = range(1, 257)
 PRODUCT_SIZES = range(1, 513)
@@ -106,7 +103,6 @@ def refusal(error: Exception) -> str:
 
 
 def launched(call: Callable[[], object]) -> list[Launch]:
-    """Return the launches of a call."""
     clear()
     call()
     return launches()
@@ -168,16 +164,18 @@ def only(backend: str) -> None:
 
 
 def attend(head_dim: int, key: tuple) -> None:
-    """Call SDPA for a key of attention."""
     dtype, mask, causal, gqa, shape = key
     query, keys, bias = attention_inputs(head_dim, dtype, mask, SHAPES[shape], HEAD_COUNTS[gqa])
     attend_to = functional.scaled_dot_product_attention
     attend_to(query, keys, keys, bias, is_causal=causal, enable_gqa=gqa)
 
 
-def flash_answer(noted: list[Launch]) -> Answer:
-    """Return FlashAttention-2's template (a head_dim), tile, warps and grid in one call."""
+def attention_answer(noted: list[Launch]) -> Answer:
+    """Return the kernel of a call: memory-efficient attention's, whose name holds the tile, or
+    FlashAttention-2's template (a head_dim), tile, warps and grid."""
     for launch in noted:
+        if "fmha" in launch.kernel:
+            return launch.kernel
         traits = FLASH_TRAITS.search(launch.kernel)
         if traits is None or "flash_fwd" not in launch.kernel:
             continue
@@ -195,18 +193,12 @@ def flash_answer(noted: list[Launch]) -> Answer:
     return "refused"
 
 
-def efficient_answer(noted: list[Launch]) -> Answer:
-    """Return memory-efficient attention's kernel in one call; its name holds the tile."""
-    names = [launch.kernel for launch in noted if "fmha" in launch.kernel]
-    return names[0] if names else "refused"
-
-
-def attention(backend: str, read: Callable[[list[Launch]], Answer], last: int) -> Section:
-    """Ask a backend for every head_dim up to ``last``; ``read`` finds the answer in launches."""
+def attention(backend: str, last: int) -> Section:
+    """Ask a backend for every head_dim up to ``last``."""
 
     def answer(head_dim: int, key: tuple) -> Answer:
         try:
-            return read(launched(partial(attend, head_dim, key)))
+            return attention_answer(launched(partial(attend, head_dim, key)))
         except torch.OutOfMemoryError:  # a fault of the questions, and a RuntimeError too
             raise
         except RuntimeError:
@@ -291,8 +283,7 @@ def compiled(ptx: str, cubin: bytes) -> dict[str, int]:
         file.write(cubin)
         file.flush()
         tool = resources.files("triton") / "backends" / "nvidia" / "bin" / "cuobjdump"
-        command = [str(tool), "--dump-resource-usage", file.name]
-        usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        usage = tool_output([str(tool), "--dump-resource-usage", file.name])
     registers = re.search(r"REG:(\d+)", usage)
     assert registers, usage
     widest = max(int(elements or 1) * int(bits) // 8 for elements, bits in loads)
@@ -303,15 +294,12 @@ def scaled_mm(shape: dict[str, int], rowwise: bool) -> object:
     """Multiply float8 matrices with one scale, or with one a row."""
     a = device_tensor(shape["M"], shape["K"], dtype="float8_e4m3fn")
     b = device_tensor(shape["N"], shape["K"], dtype="float8_e4m3fn").t()
-    a_scales = (shape["M"], 1) if rowwise else ()
-    b_scales = (1, shape["N"]) if rowwise else ()
-    scale_a = device_tensor(*a_scales, dtype="float32")
-    scale_b = device_tensor(*b_scales, dtype="float32")
-    return torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=torch.bfloat16)
+    shapes = ((shape["M"], 1), (1, shape["N"])) if rowwise else ((), ())
+    a_scale, b_scale = (device_tensor(*scale_shape, dtype="float32") for scale_shape in shapes)
+    return torch._scaled_mm(a, b, a_scale, b_scale, out_dtype=torch.bfloat16)
 
 
 def int_mm(shape: dict[str, int]) -> object:
-    """Multiply int8 matrices."""
     a = device_tensor(shape["M"], shape["K"], dtype="int8")
     return torch._int_mm(a, device_tensor(shape["N"], shape["K"], dtype="int8").t())
 
@@ -349,17 +337,16 @@ def products() -> Section:
 
 def main() -> None:
     """Write the answers, and the versions they depend on, to the command line's last file."""
-    versions = {
-        "torch": torch.__version__,
-        "cuda": str(torch.version.cuda),
-        "cudnn": str(torch.backends.cudnn.version()),
-        "archs": " ".join(torch.cuda.get_arch_list()),
-    }
     answered = {
-        "versions": versions,
+        "versions": {
+            "torch": torch.__version__,
+            "cuda": str(torch.version.cuda),
+            "cudnn": str(torch.backends.cudnn.version()),
+            "archs": " ".join(torch.cuda.get_arch_list()),
+        },
         "sdpa": sdpa(),
-        "fa2": attention("flash", flash_answer, 256),
-        "efficient": attention("efficient", efficient_answer, SDPA_SIZES[-1]),
+        "fa2": attention("flash", 256),
+        "efficient": attention("efficient", SDPA_SIZES[-1]),
         "rows": rows(),
         "products": products(),
         "stream": stream(),

@@ -1,8 +1,6 @@
 """Run a command on a virtual GPU, for its process tree alone, like ``xvfb-run``; within one that
 runs there, the kernel launches that it noted, as values."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import shutil
