@@ -106,9 +106,11 @@ class RunFolder:
         return list(self._blocks.get(axis.key, ()))
 
     def kernels(self, axis: Axis) -> Mapping[int, tuple[str, ...]]:
+        """By size: names of the kernels of one call."""
         return self.points.kernels.get(axis.key, {})
 
     def failures(self, axis: Axis) -> Mapping[int, str]:
+        """By size: why it could not be measured."""
         return self.points.failures.get(axis.key, {})
 
 

@@ -16,7 +16,6 @@ import torch
 import gacprof
 from gacprof.core.points import Environment
 from gacprof.devices.nvml import driver_version, handle_of, nvml, nvml_facts
-from gacprof.gpus.architectures import architecture_of
 
 VIRTUAL = "GACPROF_VIRTUAL"  # environment variable: the virtual GPU whose libraries are loaded
 
@@ -69,7 +68,7 @@ def _cuda_environment(index: int) -> Environment:
     with suppress(metadata.PackageNotFoundError):
         stack["triton"] = metadata.version("triton")
     kind = "virtual" if os.environ.get(VIRTUAL) else "cuda"
-    arch = architecture_of(properties).name
+    arch = f"sm{properties.major}{properties.minor}"
     return Environment(kind, properties.name, arch, facts, stack)
 
 

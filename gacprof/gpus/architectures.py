@@ -40,12 +40,6 @@ def architecture_named(name: str) -> Architecture:
     return Architecture(name.partition("-")[0], name)
 
 
-def architecture_of(chip: Any) -> Architecture:
-    """The architecture of torch's properties of a device, or of anything with NVIDIA's ``major``
-    and ``minor``."""
-    return architecture_named(f"sm{chip.major}{chip.minor}")
-
-
 @dataclass(frozen=True)
 class Tier:
     """Kernels of one alignment: N and K must be a multiple of ``multiple``, in elements."""
@@ -83,16 +77,14 @@ def tiers_of(arch: str) -> ArchitectureTiers:
         raise ConfigError(f"no tiers are known of '{arch}', of {', '.join(rows)} they are")
     row = rows[name]
     like = rows.get(row.get("like"), {})
-    tiers = {}
+    tiers: dict[str, tuple[Tier, ...]] = {}
     for dtype, names in (like.get("tiers", {}) | row.get("tiers", {})).items():
-        kernels = [ARCHITECTURE_TABLES["tiers"][name] for name in names]
         required = ARCHITECTURE_TABLES["required"].get(dtype, 1)
-        tiers[dtype] = tuple(
-            Tier(
-                max(kernel["bytes"] // ITEMSIZE[dtype], required), kernel["load"], kernel["kernels"]
-            )
-            for kernel in kernels
-        )
+        for name in names:
+            kernel = ARCHITECTURE_TABLES["tiers"][name]
+            multiple = max(kernel["bytes"] // ITEMSIZE[dtype], required)
+            tier = Tier(multiple, kernel["load"], kernel["kernels"])
+            tiers[dtype] = (*tiers.get(dtype, ()), tier)
     sure = {dtype: ARCHITECTURE_TABLES["sure_bytes"] // ITEMSIZE[dtype] for dtype in tiers}
     unsplit = row.get("unsplit", {})
     return ArchitectureTiers(tiers, sure, unsplit.get("k", 0), unsplit.get("work", 0))

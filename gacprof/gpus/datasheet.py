@@ -16,9 +16,7 @@ from gacprof.core.files import shipped_table
 from gacprof.gpus.architectures import Architecture, architecture_named
 
 SHEET = Path(__file__).with_name("gpus.toml")
-NO_GPUS = ("any", "cpu", "cpu-amx")
-"""What can stand in place of a GPU: an open one, and CPUs."""
-
+NO_GPUS = ("any", "cpu", "cpu-amx")  # stand in place of a GPU: an open one, and CPUs
 GPU_TABLES = shipped_table(SHEET, dict[str, Any])
 """Its words are explained there; ``no_sheet`` are GPUs of which only the architecture is known."""
 
@@ -69,9 +67,8 @@ def gpu_facts(name: str) -> GpuFacts:
 
     Raises :class:`ConfigError` for a GPU that the data sheet lacks, with those it has.
     """
-    plain_name = _plain(name)
     for facts in GPUS.values():
-        if plain_name in map(_plain, (facts.key, facts.name, *facts.drivers)):
+        if _plain(name) in map(_plain, (facts.key, facts.name, *facts.drivers)):
             return facts
     raise ConfigError(
         f"'{name}' is no map and no GPU of the data sheet: name a map's file, a shipped map, "
