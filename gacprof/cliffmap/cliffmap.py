@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
 from math import hypot, inf, log
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -101,6 +100,8 @@ class CliffMap:
             axis = curve.axis
             dims = {"M", "N", "K"} if axis.operator == "linear" else {axis.dim}
             supported = {v.size for v in curve.sizes if is_supported(v, self.tolerance)}
+            if self.environment.kind == "virtual" and any(v.latency_us for v in curve.sizes):
+                raise MapError(f"{where} holds times of a virtual GPU, which has none")
             on_axis = supported & set(axis.sizes)
             if len(on_axis) < len(curve.sizes) or not dims <= {axis.dim, *axis.fixed}:
                 raise MapError(
@@ -310,7 +311,4 @@ def load_map(name_or_path: str | Path) -> CliffMap:
         )
     cliff_map = read_record(path, CliffMap, "gacprof map build RUN")
     cliff_map.check(path)
-    verdicts = chain.from_iterable(curve.sizes for curve in cliff_map.curves)
-    if cliff_map.environment.kind == "virtual" and any(v.latency_us for v in verdicts):
-        raise MapError(f"{path} holds times of a virtual GPU, which has none: build it anew")
     return cliff_map

@@ -17,8 +17,7 @@ from gacprof.gpus.architectures import Architecture, architecture_named
 
 SHEET = Path(__file__).with_name("gpus.toml")
 NO_GPUS = ("any", "cpu", "cpu-amx")  # stand in place of a GPU: an open one, and CPUs
-GPU_TABLES = shipped_table(SHEET, dict[str, Any])
-"""Its words are explained there; ``no_sheet`` are GPUs of which only the architecture is known."""
+GPU_TABLES = shipped_table(SHEET, dict[str, Any])  # of ``no_sheet`` only the architecture is known
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,7 @@ from __future__ import annotations
 import re
 from importlib.util import find_spec
 
-MAX_MANGLED = 4_000
-"""Characters of a mangled name that is demangled: substitutions can double the text, and the
-longest kernel of PyTorch's wheels has 2,900."""
-
+MAX_MANGLED = 4_000  # characters: substitutions can double them; PyTorch's longest has 2,900
 _MANGLED = re.compile(r"(?:_Z|NK?\d|(?:[4-9]|[1-9]\d+)[A-Za-z_])[\w.$]+")
 """Symbols and names of types; ``3x3_conv`` is neither."""
 _CAST = re.compile(r"\((?:unsigned )?(?:int|long|short|char|bool)(?: long)?\)(-?\d+)")

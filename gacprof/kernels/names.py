@@ -20,9 +20,7 @@ NAMES = Path(__file__).with_name("names.toml")
 NAME_TABLES = shipped_table(NAMES, dict[str, Any])
 TYPES = row_of_word({name: words.split() for name, words in NAME_TABLES["types"].items()})
 MAX_NAME = 20_000  # characters of a name that is read; the longest of CUTLASS 3 have some 10,000
-TMA_BYTES = 16
-"""Rows that TMA or a 128-bit ``cp.async`` can load are multiples of it (CUDA driver API,
-cuTensorMapEncodeTiled)."""
+TMA_BYTES = 16  # rows for TMA and a 128-bit cp.async are multiples of it (cuTensorMapEncodeTiled)
 PAD_ROLES = ("fill", "copy", "pad")  # constant_pad_nd fills, then copies (ATen PadNd.cpp)
 
 

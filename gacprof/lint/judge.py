@@ -25,8 +25,7 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 """From the best to the worst; *wrong* loads and answers wrongly. A server that refuses to start
 serves nothing wrong."""
 Facts = dict[str, Any]
-FIELDS = {"N": "N", "K": "K", "global": "whole"}
-"""Fields of a product by the axis that rows of requirements judge."""
+FIELDS = {"N": "N", "K": "K", "global": "whole"}  # of a product, by the axis that rows judge
 
 
 def worst_of(outcomes: Iterable[Any], default: Outcome = "ok") -> Outcome:

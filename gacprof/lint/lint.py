@@ -22,8 +22,7 @@ from gacprof.workload.sharing import Sharing
 LIBRARY_DTYPES = {"fp8_tensor": "float8_e4m3", "fp8_channel": "float8_e4m3", "int8_w8a8": "int8"}
 """Formats whose products are the libraries', besides plain weights: blocks, packed words and
 experts have kernels of the engine's own, of which no rule says anything."""
-PREFILL_ROWS = 1024
-"""Rows of a prefill, at which sizes are judged: with few of them nothing is safe for sure."""
+PREFILL_ROWS = 1024  # at which sizes are judged: with few of them nothing is safe for sure
 BADNESS = ("", "safe", "undecided", "unknown", "misaligned")
 
 

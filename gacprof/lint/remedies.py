@@ -12,8 +12,7 @@ from gacprof.lint.deployment import ConfigDeployment
 from gacprof.lint.judge import OUTCOMES, Judgement, Outcome, overall
 
 TP_DEGREES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-SERVED = ("ok", "pads", "falls back")
-"""Outcomes that may be offered: nothing else serves right answers for sure."""
+SERVED = ("ok", "pads", "falls back")  # nothing else serves right answers for sure
 MAX_WIDTH_MULTIPLE = 1 << 16
 
 
