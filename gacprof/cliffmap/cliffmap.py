@@ -51,10 +51,6 @@ class Curve:
     cliffs: tuple[Cliff, ...] = ()
     multiple: int | None = None  # to round sizes up to; None: too few were measured to tell
 
-    @cached_property
-    def by_size(self) -> Mapping[int, SizeVerdict]:
-        return {verdict.size: verdict for verdict in self.sizes}
-
     def with_verdict(self, verdict: str) -> list[int]:
         """The sizes that have this verdict."""
         return [v.size for v in self.sizes if v.verdict == verdict]
@@ -150,8 +146,9 @@ class CliffMap:
         """The verdict on an attention's head_dim, on the curve that calls as a model does."""
         shape = {"heads": heads, "kv_heads": kv_heads}
         for curve in self.curves_of("attention", "head_dim", dtype, shape):
-            if head_dim in curve.by_size:
-                return curve.by_size[head_dim]
+            for verdict in curve.sizes:
+                if verdict.size == head_dim:
+                    return verdict
         reason = f"no curve of attention with {heads} heads holds head_dim {head_dim}"
         return SizeVerdict(head_dim, "unknown", reason=reason, cause="not_measured")
 

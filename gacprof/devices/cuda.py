@@ -23,13 +23,7 @@ import torch
 from gacprof import operators
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import KernelRun, Point
-from gacprof.devices.cuda_graph import (
-    LEAD_IN_US,
-    WARM_UP_CALLS,
-    TimedGraph,
-    refusing_waits,
-    rough_us,
-)
+from gacprof.devices.cuda_graph import LEAD_IN_US, WARM_UP_CALLS, TimedGraph, rough_us
 from gacprof.devices.device import UNKNOWN, BlockTimes, first_line
 from gacprof.devices.environment import read_environment
 from gacprof.devices.memory import Arenas, BoundCall, is_cold, weight_bytes
@@ -82,7 +76,7 @@ class CudaDevice:
         self.graph_pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(index)
         self.cold_bytes = L2_FACTOR * int(self.environment.facts["l2_bytes"])
-        self._other_memory = torch.ones(self.cold_bytes // 4, device=self.torch_device)
+        self.other_memory = torch.ones(self.cold_bytes // 4, device=self.torch_device)
         if not self.virtual:
             x = torch.randn(4096, 4096, device=self.torch_device).half()
             until = time.monotonic() + BURN_IN_S
@@ -153,13 +147,7 @@ class CudaDevice:
 
     def flush(self) -> None:
         """Fill the L2 cache with other memory."""
-        self._other_memory.sum()  # a read: lines that were written go back while the next call runs
-
-    def check(self) -> None:
-        """Raise where an illegal access or a failed assertion has spoilt the CUDA context."""
-        torch.cuda.synchronize(self.index)
-        self._other_memory[:1].add_(0)
-        torch.cuda.synchronize(self.index)
+        self.other_memory.sum()  # a read: lines that were written go back while the next call runs
 
     def close(self) -> None:
         """Give back graphs and operands; no session may be used afterwards."""
@@ -197,7 +185,10 @@ class CudaSession:
             torch.cuda.empty_cache()
         except Exception as error:  # an operator may raise anything
             self.failures[index] = first_line(error)
-            self._device.check()
+            # Raises where an illegal access or a failed assertion has spoilt the CUDA context.
+            torch.cuda.synchronize()
+            self._device.other_memory[:1].add_(0)
+            torch.cuda.synchronize()
 
     def bytes_moved(self, index: int) -> int:
         point = self.points[index]
@@ -216,8 +207,6 @@ class CudaSession:
             bound()
             enqueue_us = (time.perf_counter() - begin) * 1e6
             torch.cuda.synchronize()
-        with refusing_waits():  # only now: first calls may wait, to load modules
-            bound()
         self._rough_us[index] = rough_us(bound, enqueue_us)
 
     def choose_run_length(self) -> None:

@@ -75,7 +75,10 @@ class TimedGraph:
 
 
 def rough_us(call: Callable[[], Any], enqueue_us: float) -> float:
-    """About how long a call takes that the host enqueues, in so long, while the device sleeps."""
+    """About how long a call takes that the host enqueues, in so long, while the device sleeps. It
+    was called before. Raises where it waits for the device, which no graph can hold."""
+    with refusing_waits():  # only now: first calls may wait, to load modules
+        call()
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     sleep(min(MAX_SLEEP_US, 20.0 + 2 * ROUGH_CALLS * enqueue_us))
     start.record()

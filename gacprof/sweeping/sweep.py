@@ -135,10 +135,9 @@ def open_run(folder: Path, suite: Suite, environment: Environment, resume: bool)
     run = RunWriter(folder)
     if run.axes != suite.axes:
         raise MeasurementError(f"{folder} is a run of other axes: name another folder")
-    facts = environment.facts
-    conditions = {name: facts.get(name) for name in CONDITIONS}
-    recorded = {name: run.environment.facts.get(name) for name in CONDITIONS}
-    if replace(run.environment, facts=facts) != environment or recorded != conditions:
+    facts, recorded = environment.facts, run.environment.facts
+    is_other = any(facts.get(name) != recorded.get(name) for name in CONDITIONS)
+    if is_other or replace(run.environment, facts=facts) != environment:
         raise MeasurementError(
             f"{folder} was measured on {run.environment.name} with another stack, threads or power "
             "limit: name another folder"
