@@ -108,11 +108,9 @@ def refusing_waits() -> Iterator[None]:
 def captured(
     step: Callable[[], object], rewind: Callable[[], object], device: torch.device
 ) -> Callable[[], None]:
-    """Capture a step in a CUDA graph and return what replays it on the current stream.
-
-    ``rewind`` leaves the state that a step starts from, in the memory that it was in. What is
-    returned holds the graph: keep it as long as any that was captured beside it.
-    """
+    """Capture a step in a CUDA graph and return what replays it on the current stream. ``rewind``
+    leaves the state that a step starts from, in the memory that it was in. What is returned holds
+    the graph: keep it as long as any that was captured beside it."""
     with torch.cuda.device(device):
         stream = torch.cuda.Stream()  # of a pool: another capture's workspaces may be this stream's
         stream.wait_stream(torch.cuda.current_stream())

@@ -19,11 +19,9 @@ ARCHITECTURE_TABLES = shipped_table(ARCHITECTURES, dict[str, Any])
 
 @dataclass(frozen=True)
 class Architecture:
-    """What kernels are compiled for.
-
-    ``vendor`` is nvidia, amd, cpu or any (an open GPU), ``name`` as that vendor writes it.
-    ``capability`` is NVIDIA's compute capability times ten; None for all others.
-    """
+    """What kernels are compiled for. ``vendor`` is nvidia, amd, cpu or any (an open GPU), ``name``
+    as that vendor writes it. ``capability`` is NVIDIA's compute capability times ten; None for all
+    others."""
 
     vendor: str
     name: str

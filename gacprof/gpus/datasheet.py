@@ -62,10 +62,8 @@ GPUS: Mapping[str, GpuFacts] = {key: _facts(key) for key in GPU_TABLES["gpus"]}
 
 
 def gpu_facts(name: str) -> GpuFacts:
-    """The GPU of that name: ``h100-pcie``, ``H100 PCIe``, or the driver's name of the chip.
-
-    Raises :class:`ConfigError` for a GPU that the data sheet lacks, with those it has.
-    """
+    """The GPU of that name: ``h100-pcie``, ``H100 PCIe``, or the driver's name of the chip. Raises
+    :class:`ConfigError` for a GPU that the data sheet lacks, with those it has."""
     for facts in GPUS.values():
         if _plain(name) in map(_plain, (facts.key, facts.name, *facts.drivers)):
             return facts
@@ -81,10 +79,8 @@ def _plain(name: str) -> str:
 
 def find_gpu(text: str) -> GpuFacts:
     """The GPU that a text means, also one without a data sheet: ``h100``, ``RTX PRO 6000``,
-    ``NVIDIA A100-SXM4-80GB``, ``sm90``, or ``any`` for an open one.
-
-    Of several names in it the one of most words counts. Raises :class:`ConfigError` for none.
-    """
+    ``NVIDIA A100-SXM4-80GB``, ``sm90``, or ``any`` for an open one. Of several names in it the one
+    of most words counts. Raises :class:`ConfigError` for none."""
     words = re.findall(r"[a-z0-9]+", text.lower())
     plain = "".join(words)
     for name in NO_GPUS:

@@ -135,10 +135,8 @@ def read_config(config: str | Path | Mapping[str, Any]) -> tuple[str, Mapping[st
 
 
 def alignment_of(judgement: Judgement, rules: Rules, plain: str) -> str:
-    """Return the worse verdict of a GPU's rules on N and K as the engine pads them.
-
-    Empty where there is none. ``plain`` is the type of weights that are not quantised.
-    """
+    """Return the worse verdict of a GPU's rules on N and K as the engine pads them. Empty where
+    there is none. ``plain`` is the type of weights that are not quantised."""
     product, pads_to = judgement.product, judgement.pads_to
     dtype = {"none": plain, **LIBRARY_DTYPES}.get(product.storage.form, "")
     n, k = pads_to.get("N", product.N), pads_to.get("K", product.K)

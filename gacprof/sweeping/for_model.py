@@ -63,11 +63,9 @@ def suite_for_ranks(
     *,
     dtype: str | None = None,
 ) -> Suite:
-    """The factor pairs that a dense checkpoint's linear layers would be cut into.
-
-    ``ranks`` are the first and the last. Raises :class:`MeasurementError` for a range that is none,
-    or a checkpoint without a dense layer.
-    """
+    """The factor pairs that a dense checkpoint's linear layers would be cut into. ``ranks`` are the
+    first and the last. Raises :class:`MeasurementError` for a range that is none, or a checkpoint
+    without a dense layer."""
     first, last = ranks
     dense = [m for m in inventory.modules if m.kind == "dense" and m.gemms and m.role != "head"]
     if not 0 < first <= last or not dense:
