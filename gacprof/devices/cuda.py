@@ -48,12 +48,6 @@ EMPTY_LAUNCHES = 21
 DITHER_US = 1.0  # lead-ins differ by up to this, else an event's tick rounds all times alike
 
 
-def set_precision(point: Point) -> None:
-    """Let float32 products of this process use TF32 if the point's dtype is ``tf32``."""
-    # The older of torch's switches: code that reads it raises where only the newer ones were set.
-    torch.backends.cuda.matmul.allow_tf32 = point.dtype == "tf32"
-
-
 class CudaDevice:
     """One GPU and one stream that all work is on."""
 
@@ -178,7 +172,6 @@ class CudaSession:
             return
         self._device.current.value = self._first_place + index
         try:
-            set_precision(self.points[index])
             step(index)
         except torch.cuda.OutOfMemoryError:
             self.failures[index] = "out of GPU memory"
@@ -226,12 +219,13 @@ class CudaSession:
             self.attempt(index, partial(self.reserve, reuse_bytes=reuse_bytes))
 
     def call_once(self, index: int) -> None:
-        set_precision(self.points[index])
         self._bound(index, replicate=False)()
 
     def _bound(self, index: int, replicate: bool) -> BoundCall:
-        arenas = self._device.arenas
-        return arenas.bind(self.points[index], self._calls[index], replicate=replicate)
+        arenas, point = self._device.arenas, self.points[index]
+        # The older of torch's switches: code that reads it raises where only newer ones were set.
+        torch.backends.cuda.matmul.allow_tf32 = point.dtype == "tf32"
+        return arenas.bind(point, self._calls[index], replicate=replicate)
 
     def capture(self, index: int, occurrence: int) -> None:
         """Capture the graph of the point's n-th call in a block."""

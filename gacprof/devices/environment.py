@@ -38,7 +38,7 @@ def _cpu_environment() -> Environment:
     facts = {
         "threads": torch.get_num_threads(),
         "cores": os.cpu_count() or 1,
-        "memory_bytes": memory_bytes(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
     }
     build = torch.__config__.show()
     stack = {
@@ -80,10 +80,6 @@ def cpu_name() -> str:
     # A name alone may say little.
     numbers = re.findall(r"(?m)^(?:cpu family|model)\s*:\s*(\d+)", text)
     return f"{name} (family {numbers[0]} model {numbers[1]})" if len(numbers) > 1 else name
-
-
-def memory_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _first_match(pattern: str, text: str) -> str:

@@ -124,9 +124,7 @@ def read_config(config: str | Path | Mapping[str, Any]) -> tuple[str, Mapping[st
                 stated = {"quant_method": "modelopt", **read_object(modelopt)}
                 values = {"quantization_config": stated, **values}
         except FileNotFoundError:
-            raise ConfigError(
-                f"{path}: no such file: lint reads a config.json: download it first"
-            ) from None
+            raise ConfigError(f"{path} is not there: download the config.json first") from None
         except ValueError as error:
             raise ConfigError(f"{path} is no JSON of a config: {error}") from None
     if not values:
