@@ -77,7 +77,6 @@ class CliffMap:
     virtual GPU holds kernels and no latency."""
 
     schema: ClassVar[str] = "gacprof.cliffmap/4"
-
     name: str
     provenance: str
     environment: Environment

@@ -23,12 +23,10 @@ DIGITS = 4  # of microseconds: a tenth of a nanosecond, finer than any tick over
 
 
 class TimedGraph:
-    """A graph that measures its calls whenever it is launched.
-
-    ``before`` leaves the cache as the calls are to find it. The calls must have run on the current
-    stream: what they do once (load modules, ask heuristics) cannot be captured. The CUDA graph
-    joins ``graphs`` and is to stay there.
-    """
+    """A graph that measures its calls whenever it is launched. ``before`` leaves the cache as the
+    calls are to find it. The calls must have run on the current stream: what they do once (load
+    modules, ask heuristics) cannot be captured. The CUDA graph joins ``graphs`` and is to stay
+    there."""
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gacprof.core.dtypes import ITEMSIZE
-from gacprof.core.errors import ConfigError
+from gacprof.core.errors import require_one_of
 from gacprof.core.files import shipped_table
 
 ARCHITECTURES = Path(__file__).with_name("architectures.toml")
@@ -52,12 +52,10 @@ class Tier:
 
 @dataclass(frozen=True, eq=False)
 class ArchitectureTiers:
-    """The tiers of one architecture by dtype, the best first.
-
-    ``sure`` is the multiple, in elements, from which a size of the best tier was published to be
-    safe. In 16 bits a product of K from ``unsplit_k`` on with M·N·K below ``unsplit_work`` is
-    several times slower, since K is not split; 0 where that isn't so.
-    """
+    """The tiers of one architecture by dtype, the best first. ``sure`` is the multiple, in
+    elements, from which a size of the best tier was published to be safe. In 16 bits a product of K
+    from ``unsplit_k`` on with M·N·K below ``unsplit_work`` is several times slower, since K is not
+    split; 0 where that isn't so."""
 
     tiers: Mapping[str, tuple[Tier, ...]]
     sure: Mapping[str, int]
@@ -71,8 +69,7 @@ def tiers_of(arch: str) -> ArchitectureTiers:
     without any."""
     rows = ARCHITECTURE_TABLES["architectures"]
     name = architecture_named(arch).name
-    if name not in rows:
-        raise ConfigError(f"no tiers are known of '{arch}', of {', '.join(rows)} they are")
+    require_one_of("architecture", name, rows)
     row = rows[name]
     like = rows.get(row.get("like"), {})
     tiers: dict[str, tuple[Tier, ...]] = {}

@@ -93,7 +93,6 @@ class DispatchTable:
     """What one release of PyTorch dispatches on one GPU."""
 
     schema: ClassVar[str] = SCHEMA
-
     gpu: str
     device: str
     release: str

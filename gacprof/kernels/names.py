@@ -188,12 +188,10 @@ def _alignment(words: Mapping[str, str], dtype: str | None) -> int | None:
 
 
 def attach(names: Iterable[str]) -> list[Kernel]:
-    """The main kernels of one call, in launch order.
-
-    A split-K reduction joins the GEMM before it, which is then marked ``split_k``; likewise
-    combining kernels of attention. Fills and copies right before an attention kernel, which is
-    marked ``padded``, are its padding if a fill or pad is among them (a copy may be anything).
-    """
+    """The main kernels of one call, in launch order. A split-K reduction joins the GEMM before it,
+    which is then marked ``split_k``; likewise combining kernels of attention. Fills and copies
+    right before an attention kernel, which is marked ``padded``, are its padding if a fill or pad
+    is among them (a copy may be anything)."""
     kernels: list[Kernel] = []
     for kernel in map(parse, names):
         last = kernels[-1] if kernels else None

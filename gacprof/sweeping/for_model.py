@@ -66,14 +66,13 @@ def suite_for_ranks(
     """The factor pairs that a dense checkpoint's linear layers would be cut into. ``ranks`` are the
     first and the last. Raises :class:`MeasurementError` for a range that is none, or a checkpoint
     without a dense layer."""
-    first, last = ranks
     dense = [m for m in inventory.modules if m.kind == "dense" and m.gemms and m.role != "head"]
-    if not 0 < first <= last or not dense:
+    if len(ranks) != 2 or not 0 < ranks[0] <= ranks[1] or not dense:
         raise MeasurementError(
-            f"ranks {first} to {last} of {len(dense)} dense layers: give the first and the last "
-            "rank of a checkpoint that has some"
+            f"ranks {ranks} of {len(dense)} dense layers: give the first and the last rank, such "
+            "as 64 128, of a checkpoint that has some"
         )
-    sizes = list(range(first, last + BEYOND + 1))
+    sizes = list(range(ranks[0], ranks[1] + BEYOND + 1))
     axes = []
     for module in dense:
         computed = dtype or plain_dtype(inventory)

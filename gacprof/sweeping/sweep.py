@@ -29,7 +29,6 @@ class SweepSummary:
     """A sweep's result; ``seconds`` counts this call only."""
 
     schema: ClassVar[str] = "gacprof.SweepSummary/1"
-
     folder: Path | None  # None: a dry run, which says what a GPU would have to prepare
     curves: int
     points: int
@@ -93,8 +92,6 @@ def sweep(
     """
     started = time.monotonic()
     require_budget(budget_s)
-    if ranks is not None and len(ranks) != 2:
-        raise MeasurementError("ranks: give the first and the last, such as 64 128")
     name = device or "auto"
     devices = [open_device(name, isolated=True)]
     environment = devices[0].environment
