@@ -56,11 +56,9 @@ def find_remedies(deployment: ConfigDeployment, judgements: Sequence[Judgement])
             degrees[changed.tp] = remedy
         else:
             remedies.append(remedy)
-    outcomes = [remedy.outcome for remedy in degrees.values()]
-    best = min(outcomes, key=OUTCOMES.index, default="ok")
-    best_degrees = [tp for tp, remedy in degrees.items() if remedy.outcome == best]
-    below = [degrees[tp] for tp in best_degrees if tp < deployment.tp]
-    above = [degrees[tp] for tp in best_degrees if tp > deployment.tp]
+    best = min((r.outcome for r in degrees.values()), key=OUTCOMES.index, default="ok")
+    below = [r for tp, r in degrees.items() if r.outcome == best and tp < deployment.tp]
+    above = [r for tp, r in degrees.items() if r.outcome == best and tp > deployment.tp]
     remedies += below[-1:] + above[:1]
     return sorted(remedies, key=lambda remedy: OUTCOMES.index(remedy.outcome))
 

@@ -38,7 +38,8 @@ def measure(
     progress: Callable[[int, int, float], None] = lambda done, curves, spent: None,
 ) -> None:
     """Measure the run's axes until each is decided, or the budget is spent. It counts from
-    ``started`` on (default: now), preparing included, which nothing cuts short."""
+    ``started`` on (default: now), preparing included, which nothing cuts short. ``progress`` is
+    told the number of decided curves, of all, and the share of the budget that is spent."""
     started = started or time.monotonic()
     budget_s = budget_s or math.inf
     curves = [CurveSchedule(axis, run.blocks(axis)) for axis in run.axes]
@@ -80,7 +81,8 @@ def prepare(run: RunWriter, device: Device, curves: Sequence[CurveSchedule]) -> 
     """Prepare a session of each curve on a device, and record what is known of its points."""
     sessions = device.prepare([[c.axis.point(s) for s in c.axis.sizes] for c in curves])
     for curve, session in zip(curves, sessions, strict=True):
-        curve.session, sizes = session, curve.axis.sizes
+        curve.session = session
+        sizes = curve.axis.sizes
         kernels = {sizes[index]: runs for index, runs in session.kernels.items() if runs}
         run.record_points(curve.axis, kernels, curve.failures())
     run.save_points()
