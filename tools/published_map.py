@@ -18,9 +18,11 @@ from dataclasses import dataclass
 from math import inf, log
 from pathlib import Path
 
-from gacprof.cliffmap.build import best_multiple, failed, find_cliffs
+import numpy as np
+
+from gacprof.cliffmap.build import judged_axis
 from gacprof.cliffmap.cliffmap import CliffMap, Curve, MapWarning
-from gacprof.cliffmap.judge import judge_sizes
+from gacprof.cliffmap.fit import Fit
 from gacprof.core.points import Axis, Environment, Flag
 from gacprof.core.sizes import TOLERANCE
 
@@ -158,14 +160,12 @@ def published_curve(
 ) -> Curve:
     """A curve of latencies as they stand."""
     sizes = sorted(latencies)
-    log_us, exact = [log(latencies[size]) for size in sizes], [0.0] * len(sizes)
-    verdicts = judge_sizes(sizes, log_us, exact, TOLERANCE)
-    verdicts += [failed(size, why) for size, why in (failures or {}).items()]
-    verdicts.sort(key=lambda verdict: verdict.size)
-    multiple = best_multiple(verdicts)
-    axis = Axis(operator, dim, tuple(v.size for v in verdicts), fixed, "float16", flags)
-    cliffs = find_cliffs(sizes, log_us, exact, inf, multiple, {})
-    return Curve(axis, tuple(verdicts), tuple(cliffs), multiple)
+    log_us = np.array([log(latencies[size]) for size in sizes])
+    exact, blocks = np.zeros(len(sizes)), np.zeros((0, len(sizes)))
+    fit = Fit(tuple(sizes), log_us, exact, inf, log_us, np.zeros(0), blocks, np.zeros(0, int))
+    all_sizes = tuple(sorted({*sizes, *(failures or {})}))
+    axis = Axis(operator, dim, all_sizes, fixed, "float16", flags)
+    return judged_axis(axis, fit, TOLERANCE, {}, failures or {})
 
 
 def forced_backends(settings: Path) -> list[Curve]:

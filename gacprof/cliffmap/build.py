@@ -8,7 +8,6 @@ from dataclasses import replace
 from itertools import chain, pairwise
 from math import expm1, hypot, log, log1p
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from gacprof.cliffmap.run_folder import RunFolder
 from gacprof.core.errors import MapError
 from gacprof.core.files import read_json
 from gacprof.core.formatting import counted
-from gacprof.core.points import Axis, Block, Environment
+from gacprof.core.points import Axis
 from gacprof.core.sizes import TOLERANCE, Interval, SizeVerdict
 from gacprof.kernels.names import attach
 
@@ -33,26 +32,8 @@ FAMILY_LEVEL = 0.003  # chance that noise makes any cliff of a curve, all its ed
 ASSUMED_FLOOR = 0.05
 
 
-class Run(Protocol):
-    """The blocks of a sweep: a :class:`RunFolder`, or yours."""
-
-    name: str
-    environment: Environment
-    axes: tuple[Axis, ...]
-    ended: bool  # false where the sweep was stopped before it was done
-
-    def blocks(self, axis: Axis) -> list[Block]:
-        """The blocks of an axis, in the order measured."""
-
-    def kernels(self, axis: Axis) -> Mapping[int, tuple[str, ...]]:
-        """By size: names of the kernels of one call."""
-
-    def failures(self, axis: Axis) -> Mapping[int, str]:
-        """By size: why it could not be measured."""
-
-
 def build_map(
-    run: Run | str | Path,
+    run: RunFolder | str | Path,
     *,
     tolerance: float = TOLERANCE,
     name: str | None = None,
@@ -122,25 +103,20 @@ def build_map(
     return cliff_map
 
 
-def shows_spread(run: Run, fit: Fit) -> bool:
+def shows_spread(run: RunFolder, fit: Fit) -> bool:
     """Whether a curve's errors are known: the sweep ended, and several processes took part."""
     # By planted differences between processes a single one called a quarter of slow sizes safe.
     return run.ended and len(np.unique(fit.processes)) >= MIN_PROCESSES
 
 
 def judged_axis(
-    axis: Axis,
-    fit: Fit,
-    tolerance: float,
-    kernels: Mapping[int, str],
-    failures: Mapping[int, str],
+    axis: Axis, fit: Fit, tolerance: float, kernels: Mapping[int, str], failures: Mapping[int, str]
 ) -> Curve:
     """A fitted axis with its verdicts."""
-    columns = fit.sizes, fit.log_us.tolist(), fit.error.tolist()
-    timed = judge_sizes(*columns, tolerance, fit.degrees)
+    timed = judge_sizes(fit.sizes, fit.log_us.tolist(), fit.error.tolist(), tolerance, fit.degrees)
     verdicts = completed(timed, kernels, failures)
     multiple = best_multiple(verdicts)
-    cliffs = find_cliffs(*columns, fit.degrees, multiple, kernels)
+    cliffs = find_cliffs(fit, multiple, kernels)
     return Curve(axis, verdicts, tuple(cliffs), multiple)
 
 
@@ -148,7 +124,9 @@ def completed(
     verdicts: Sequence[SizeVerdict], kernels: Mapping[int, str], failures: Mapping[int, str]
 ) -> tuple[SizeVerdict, ...]:
     """Verdicts whose reasons begin with the kernel that serves the size, and those that failed."""
-    whole = {size: failed(size, why) for size, why in failures.items()}
+    whole = {}
+    for size, why in failures.items():
+        whole[size] = SizeVerdict(size, "unknown", reason=why, cause="failed")
     for verdict in verdicts:
         kernel = kernels.get(verdict.size, "")
         reason = "; ".join(filter(None, [kernel, verdict.reason]))
@@ -156,12 +134,7 @@ def completed(
     return tuple(whole[size] for size in sorted(whole))
 
 
-def failed(size: int, why: str) -> SizeVerdict:
-    """Nothing is known of a size whose measurement failed."""
-    return SizeVerdict(size, "unknown", reason=why, cause="failed")
-
-
-def run_warnings(run: Run, fits: Sequence[Fit]) -> list[MapWarning]:
+def run_warnings(run: RunFolder, fits: Sequence[Fit]) -> list[MapWarning]:
     """Warnings of points that failed, and of curves undecided for want of an end or a process."""
     warnings = []
     failures = [*chain.from_iterable(run.failures(axis).values() for axis in run.axes)]
@@ -183,10 +156,10 @@ def run_warnings(run: Run, fits: Sequence[Fit]) -> list[MapWarning]:
 def kernel_summary(names: Sequence[str]) -> str:
     """The kernels of one call as a map names them, without tile and schedule."""
     parts = []
-    for group in attach(names):
-        padded = "padded " if any(kernel.role != "copy" for kernel in group.before) else ""
-        split = " split-k" if group.main.split_k else ""
-        parts.append(padded + group.main.mechanism + split)
+    for kernel in attach(names):
+        padded = "padded " if kernel.padded else ""
+        split = " split-k" if kernel.split_k else ""
+        parts.append(padded + kernel.mechanism + split)
     return " + ".join(dict.fromkeys(parts))
 
 
@@ -206,20 +179,14 @@ def best_multiple(verdicts: Sequence[SizeVerdict]) -> int | None:
     return min(multiple for multiple, penalty in left.items() if penalty <= enough)
 
 
-def find_cliffs(
-    sizes: Sequence[int],
-    log_us: Sequence[float],
-    error: Sequence[float],
-    degrees: float,
-    multiple: int | None,
-    kernels: Mapping[int, str],
-) -> list[Cliff]:
+def find_cliffs(fit: Fit, multiple: int | None, kernels: Mapping[int, str]) -> list[Cliff]:
     """The jumps between neighbouring multiples of ``multiple``: what lies between is worse."""
+    sizes, log_us, error = fit.sizes, fit.log_us.tolist(), fit.error.tolist()
     is_multiple = np.array(sizes) % (multiple or 1) == 0
     places = np.flatnonzero(is_multiple & np.isfinite(error)).tolist()
     # Bonferroni over the edges of the curve.
-    edge = quantile(FAMILY_LEVEL / 2 / max(1, len(places) - 1), degrees)
-    half_width = quantile(INTERVAL_LEVEL, degrees)
+    edge = quantile(FAMILY_LEVEL / 2 / max(1, len(places) - 1), fit.degrees)
+    half_width = quantile(INTERVAL_LEVEL, fit.degrees)
     cliffs = []
     for i, j in pairwise(places):
         jump, spread = log_us[j] - log_us[i], hypot(error[i], error[j])

@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
 from math import hypot, inf, log
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -52,10 +51,6 @@ class Curve:
     cliffs: tuple[Cliff, ...] = ()
     multiple: int | None = None  # to round sizes up to; None: too few were measured to tell
 
-    @cached_property
-    def by_size(self) -> Mapping[int, SizeVerdict]:
-        return {verdict.size: verdict for verdict in self.sizes}
-
     def with_verdict(self, verdict: str) -> list[int]:
         """The sizes that have this verdict."""
         return [v.size for v in self.sizes if v.verdict == verdict]
@@ -82,7 +77,6 @@ class CliffMap:
     virtual GPU holds kernels and no latency."""
 
     schema: ClassVar[str] = "gacprof.cliffmap/4"
-
     name: str
     provenance: str
     environment: Environment
@@ -101,6 +95,8 @@ class CliffMap:
             axis = curve.axis
             dims = {"M", "N", "K"} if axis.operator == "linear" else {axis.dim}
             supported = {v.size for v in curve.sizes if is_supported(v, self.tolerance)}
+            if self.environment.kind == "virtual" and any(v.latency_us for v in curve.sizes):
+                raise MapError(f"{where} holds times of a virtual GPU, which has none")
             on_axis = supported & set(axis.sizes)
             if len(on_axis) < len(curve.sizes) or not dims <= {axis.dim, *axis.fixed}:
                 raise MapError(
@@ -149,8 +145,9 @@ class CliffMap:
         """The verdict on an attention's head_dim, on the curve that calls as a model does."""
         shape = {"heads": heads, "kv_heads": kv_heads}
         for curve in self.curves_of("attention", "head_dim", dtype, shape):
-            if head_dim in curve.by_size:
-                return curve.by_size[head_dim]
+            for verdict in curve.sizes:
+                if verdict.size == head_dim:
+                    return verdict
         reason = f"no curve of attention with {heads} heads holds head_dim {head_dim}"
         return SizeVerdict(head_dim, "unknown", reason=reason, cause="not_measured")
 
@@ -310,7 +307,4 @@ def load_map(name_or_path: str | Path) -> CliffMap:
         )
     cliff_map = read_record(path, CliffMap, "gacprof map build RUN")
     cliff_map.check(path)
-    verdicts = chain.from_iterable(curve.sizes for curve in cliff_map.curves)
-    if cliff_map.environment.kind == "virtual" and any(v.latency_us for v in verdicts):
-        raise MapError(f"{path} holds times of a virtual GPU, which has none: build it anew")
     return cliff_map

@@ -3,9 +3,7 @@
 The logarithm of a call's time is taken as *size effect + block effect + disturbance*. What slows
 the machine for the length of a block goes into the block effect; what disturbs single calls only
 adds time. So both effects are lower quartiles of the residuals, found by polishing rows and columns
-in turn (Tukey, *Exploratory Data Analysis*, 1977, ch. 11; ``reports/noise.md`` compares
-estimators). The error is that of a quartile of as many calls, or of processes' differences where
-these are larger.
+in turn (Tukey, *Exploratory Data Analysis*, 1977, ch. 11; ``reports/noise.md`` compares others).
 """
 
 from __future__ import annotations
@@ -147,7 +145,7 @@ def lower_spread(values: Floats) -> Floats:
 
 def quantile_of_columns(values: Floats, q: float) -> Floats:
     """The quantile of each column, gaps left out; 0 for an empty one."""
-    # Many times faster than numpy.nanquantile, which goes by single columns.
+    # numpy.nanquantile goes by single columns, in Python.
     ordered = np.sort(values, axis=0)
     counts = np.sum(~np.isnan(ordered), axis=0)
     place = q * np.maximum(counts - 1, 0)

@@ -37,7 +37,6 @@ class RunHeader:
     """The axes that a run is to measure, and the device that does."""
 
     schema: ClassVar[str] = "gacprof.run/3"
-
     name: str
     environment: Environment
     axes: tuple[Axis, ...]
@@ -48,7 +47,6 @@ class PointRecords:
     """By axis key and size: a call's kernels, their time, and why a point cannot be called."""
 
     schema: ClassVar[str] = "gacprof.points/1"
-
     kernels: dict[str, dict[int, tuple[str, ...]]] = field(default_factory=dict)
     # Together, as a tracer saw them once, with warm weights.
     kernel_us: dict[str, dict[int, float]] = field(default_factory=dict)
@@ -106,9 +104,11 @@ class RunFolder:
         return list(self._blocks.get(axis.key, ()))
 
     def kernels(self, axis: Axis) -> Mapping[int, tuple[str, ...]]:
+        """By size: names of the kernels of one call."""
         return self.points.kernels.get(axis.key, {})
 
     def failures(self, axis: Axis) -> Mapping[int, str]:
+        """By size: why it could not be measured."""
         return self.points.failures.get(axis.key, {})
 
 

@@ -84,16 +84,13 @@ def dims_of_words(words: Sequence[str]) -> dict[str, int]:
 
 def only_curve(cliff_map: CliffMap, size: int, curves: Sequence[Curve]) -> Curve:
     """The curve that covers the size. Raises :class:`MapError` where none does, or several."""
-    which = f"the map '{cliff_map.name}' has"
     covering = [c for c in curves if c.sizes[0].size <= size <= c.sizes[-1].size]
-    if not covering:
-        shapes = {shape_of(curve) for curve in curves or cliff_map.curves}
-        listed = "; ".join(sorted(shapes))
-        raise MapError(f"{which} no such curve around {size}: it has {listed}")
-    shapes = {shape_of(curve).rpartition(",")[0] for curve in covering}
-    if len(shapes) > 1:
-        listed = "; ".join(sorted(shapes))
-        raise MapError(f"{which} several such curves, name dtype and other dims: {listed}")
+    shapes = {shape_of(curve) for curve in covering or curves or cliff_map.curves}
+    if not covering or len({shape.rpartition(",")[0] for shape in shapes}) > 1:
+        raise MapError(
+            f"the map '{cliff_map.name}' has {len(covering)} such curves around {size}, where one "
+            f"is needed: name dtype and other dims of {'; '.join(sorted(shapes))}"
+        )
     return covering[0]  # several differ in flags alone: the one that calls as a model does
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from gacprof.gpus.architectures import architecture_of
 from gacprof.gpus.datasheet import GPUS, GpuFacts
 
 
@@ -27,7 +26,7 @@ def gpus() -> list[GpuFacts]:
         facts = GpuFacts(
             key=f"cuda:{index}",
             name=properties.name,
-            arch=architecture_of(properties).name,
+            arch=f"sm{properties.major}{properties.minor}",
             memory_gib=round(properties.total_memory / 2**30, 1),
             sms=properties.multi_processor_count,
             l2_mib=properties.L2_cache_size / 2**20,

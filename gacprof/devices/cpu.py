@@ -6,7 +6,6 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from ctypes import c_longlong
 from typing import Any
 
@@ -16,9 +15,9 @@ from gacprof import operators
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import KernelRun, Point
 from gacprof.devices.device import UNKNOWN, BlockTimes, first_line
-from gacprof.devices.environment import memory_bytes, read_environment
+from gacprof.devices.environment import read_environment
 from gacprof.devices.memory import Arenas
-from gacprof.devices.threads import bound_threads, lost_core, no_collection
+from gacprof.devices.threads import ComputeThreads, lost_core, no_collection
 
 AWAKE_S, WAKE_S = 0.001, 0.004  # after a longer pause ten calls run 6 % slower: unrecorded
 # Between two uses of a cold weight: more than the cores' share of a last-level cache. A virtual
@@ -32,9 +31,8 @@ class CpuDevice:
     def __init__(self) -> None:
         self.environment = read_environment("cpu")
         self.current = c_longlong(UNKNOWN)  # place of the point under way, for a worker's parent
-        self.arenas = Arenas(torch.device("cpu"), memory_bytes())
-        self._stack = ExitStack()
-        self.threads = self._stack.enter_context(bound_threads())
+        self.arenas = Arenas(torch.device("cpu"), int(self.environment.facts["memory_bytes"]))
+        self.threads = ComputeThreads()
         self.last_call_s = -math.inf
         self.prepared_points = 0
 
@@ -42,7 +40,7 @@ class CpuDevice:
         return [CpuSession(self, points) for points in axes]
 
     def close(self) -> None:
-        self._stack.close()
+        self.threads.close()
 
 
 class CpuSession:

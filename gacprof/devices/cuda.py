@@ -23,13 +23,7 @@ import torch
 from gacprof import operators
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import KernelRun, Point
-from gacprof.devices.cuda_graph import (
-    LEAD_IN_US,
-    WARM_UP_CALLS,
-    TimedGraph,
-    refusing_waits,
-    rough_us,
-)
+from gacprof.devices.cuda_graph import LEAD_IN_US, WARM_UP_CALLS, TimedGraph, rough_us
 from gacprof.devices.device import UNKNOWN, BlockTimes, first_line
 from gacprof.devices.environment import read_environment
 from gacprof.devices.memory import Arenas, BoundCall, is_cold, weight_bytes
@@ -54,12 +48,6 @@ EMPTY_LAUNCHES = 21
 DITHER_US = 1.0  # lead-ins differ by up to this, else an event's tick rounds all times alike
 
 
-def set_precision(point: Point) -> None:
-    """Let float32 products of this process use TF32 if the point's dtype is ``tf32``."""
-    # The older of torch's switches: code that reads it raises where only the newer ones were set.
-    torch.backends.cuda.matmul.allow_tf32 = point.dtype == "tf32"
-
-
 class CudaDevice:
     """One GPU and one stream that all work is on."""
 
@@ -82,7 +70,7 @@ class CudaDevice:
         self.graph_pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(index)
         self.cold_bytes = L2_FACTOR * int(self.environment.facts["l2_bytes"])
-        self._other_memory = torch.ones(self.cold_bytes // 4, device=self.torch_device)
+        self.other_memory = torch.ones(self.cold_bytes // 4, device=self.torch_device)
         if not self.virtual:
             x = torch.randn(4096, 4096, device=self.torch_device).half()
             until = time.monotonic() + BURN_IN_S
@@ -153,13 +141,7 @@ class CudaDevice:
 
     def flush(self) -> None:
         """Fill the L2 cache with other memory."""
-        self._other_memory.sum()  # a read: lines that were written go back while the next call runs
-
-    def check(self) -> None:
-        """Raise where an illegal access or a failed assertion has spoilt the CUDA context."""
-        torch.cuda.synchronize(self.index)
-        self._other_memory[:1].add_(0)
-        torch.cuda.synchronize(self.index)
+        self.other_memory.sum()  # a read: lines that were written go back while the next call runs
 
     def close(self) -> None:
         """Give back graphs and operands; no session may be used afterwards."""
@@ -190,14 +172,16 @@ class CudaSession:
             return
         self._device.current.value = self._first_place + index
         try:
-            set_precision(self.points[index])
             step(index)
         except torch.cuda.OutOfMemoryError:
             self.failures[index] = "out of GPU memory"
             torch.cuda.empty_cache()
         except Exception as error:  # an operator may raise anything
             self.failures[index] = first_line(error)
-            self._device.check()
+            # Raises where an illegal access or a failed assertion has spoilt the CUDA context.
+            torch.cuda.synchronize()
+            self._device.other_memory[:1].add_(0)
+            torch.cuda.synchronize()
 
     def bytes_moved(self, index: int) -> int:
         point = self.points[index]
@@ -216,8 +200,6 @@ class CudaSession:
             bound()
             enqueue_us = (time.perf_counter() - begin) * 1e6
             torch.cuda.synchronize()
-        with refusing_waits():  # only now: first calls may wait, to load modules
-            bound()
         self._rough_us[index] = rough_us(bound, enqueue_us)
 
     def choose_run_length(self) -> None:
@@ -237,12 +219,13 @@ class CudaSession:
             self.attempt(index, partial(self.reserve, reuse_bytes=reuse_bytes))
 
     def call_once(self, index: int) -> None:
-        set_precision(self.points[index])
         self._bound(index, replicate=False)()
 
     def _bound(self, index: int, replicate: bool) -> BoundCall:
-        arenas = self._device.arenas
-        return arenas.bind(self.points[index], self._calls[index], replicate=replicate)
+        arenas, point = self._device.arenas, self.points[index]
+        # The older of torch's switches: code that reads it raises where only newer ones were set.
+        torch.backends.cuda.matmul.allow_tf32 = point.dtype == "tf32"
+        return arenas.bind(point, self._calls[index], replicate=replicate)
 
     def capture(self, index: int, occurrence: int) -> None:
         """Capture the graph of the point's n-th call in a block."""

@@ -23,12 +23,10 @@ DIGITS = 4  # of microseconds: a tenth of a nanosecond, finer than any tick over
 
 
 class TimedGraph:
-    """A graph that measures its calls whenever it is launched.
-
-    ``before`` leaves the cache as the calls are to find it. The calls must have run on the current
-    stream: what they do once (load modules, ask heuristics) cannot be captured. The CUDA graph
-    joins ``graphs`` and is to stay there.
-    """
+    """A graph that measures its calls whenever it is launched. ``before`` leaves the cache as the
+    calls are to find it. The calls must have run on the current stream: what they do once (load
+    modules, ask heuristics) cannot be captured. The CUDA graph joins ``graphs`` and is to stay
+    there."""
 
     def __init__(
         self,
@@ -75,7 +73,10 @@ class TimedGraph:
 
 
 def rough_us(call: Callable[[], Any], enqueue_us: float) -> float:
-    """About how long a call takes that the host enqueues, in so long, while the device sleeps."""
+    """About how long a call takes that the host enqueues, in so long, while the device sleeps. It
+    was called before. Raises where it waits for the device, which no graph can hold."""
+    with refusing_waits():  # only now: first calls may wait, to load modules
+        call()
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     sleep(min(MAX_SLEEP_US, 20.0 + 2 * ROUGH_CALLS * enqueue_us))
     start.record()
@@ -105,11 +106,9 @@ def refusing_waits() -> Iterator[None]:
 def captured(
     step: Callable[[], object], rewind: Callable[[], object], device: torch.device
 ) -> Callable[[], None]:
-    """Capture a step in a CUDA graph and return what replays it on the current stream.
-
-    ``rewind`` leaves the state that a step starts from, in the memory that it was in. What is
-    returned holds the graph: keep it as long as any that was captured beside it.
-    """
+    """Capture a step in a CUDA graph and return what replays it on the current stream. ``rewind``
+    leaves the state that a step starts from, in the memory that it was in. What is returned holds
+    the graph: keep it as long as any that was captured beside it."""
     with torch.cuda.device(device):
         stream = torch.cuda.Stream()  # of a pool: another capture's workspaces may be this stream's
         stream.wait_stream(torch.cuda.current_stream())

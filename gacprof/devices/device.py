@@ -25,13 +25,8 @@ class BlockTimes:
 class Session(Protocol):
     """Points ready to be called in any order, by their index in the sequence that was prepared."""
 
-    @property
-    def failures(self) -> Mapping[int, str]:
-        """One line for each point that cannot be called, by index; it may grow with each block."""
-
-    @property
-    def kernels(self) -> Mapping[int, tuple[KernelRun, ...]]:
-        """Kernels that one call launches, in order, by index; none where not known."""
+    failures: dict[int, str]  # one line for each point that cannot be called; may grow in a block
+    kernels: dict[int, tuple[KernelRun, ...]]  # that one call launches, in order, where known
 
     def time_block(self, order: Sequence[int]) -> BlockTimes:
         """Time a call of each of these points, in this order. An index that stands twice is an A/A
@@ -41,9 +36,7 @@ class Session(Protocol):
 class Device(Protocol):
     """A device to measure on. Sessions may be open side by side; blocks run one after another."""
 
-    @property
-    def environment(self) -> Environment:
-        """The device and the software that drives it."""
+    environment: Environment  # the device and the software that drives it
 
     def prepare(self, axes: Sequence[Sequence[Point]]) -> Sequence[Session]:
         """Prepare the points of each axis, a session for each."""

@@ -16,7 +16,6 @@ import torch
 import gacprof
 from gacprof.core.points import Environment
 from gacprof.devices.nvml import driver_version, handle_of, nvml, nvml_facts
-from gacprof.gpus.architectures import architecture_of
 
 VIRTUAL = "GACPROF_VIRTUAL"  # environment variable: the virtual GPU whose libraries are loaded
 
@@ -39,7 +38,7 @@ def _cpu_environment() -> Environment:
     facts = {
         "threads": torch.get_num_threads(),
         "cores": os.cpu_count() or 1,
-        "memory_bytes": memory_bytes(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
     }
     build = torch.__config__.show()
     stack = {
@@ -69,7 +68,7 @@ def _cuda_environment(index: int) -> Environment:
     with suppress(metadata.PackageNotFoundError):
         stack["triton"] = metadata.version("triton")
     kind = "virtual" if os.environ.get(VIRTUAL) else "cuda"
-    arch = architecture_of(properties).name
+    arch = f"sm{properties.major}{properties.minor}"
     return Environment(kind, properties.name, arch, facts, stack)
 
 
@@ -81,10 +80,6 @@ def cpu_name() -> str:
     # A name alone may say little.
     numbers = re.findall(r"(?m)^(?:cpu family|model)\s*:\s*(\d+)", text)
     return f"{name} (family {numbers[0]} model {numbers[1]})" if len(numbers) > 1 else name
-
-
-def memory_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _first_match(pattern: str, text: str) -> str:

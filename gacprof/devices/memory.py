@@ -44,47 +44,18 @@ def pattern(dtype: torch.dtype, device: torch.device, seed: int) -> torch.Tensor
     return numbers.to(device)
 
 
-class Arena:
-    """Random numbers of one dtype on one device, lent as contiguous views."""
-
-    def __init__(self, dtype: torch.dtype, device: torch.device, seed: int) -> None:
-        self._dtype, self._device, self._seed = dtype, device, seed
-        self._memory = torch.empty(0, dtype=dtype, device=device)
-        self._next = 0
-
-    def reserve(self, nbytes: int) -> None:
-        """Hold at least ``nbytes`` and a replicate's offset. Earlier views stay valid."""
-        elements = (nbytes + REPLICATE_OFFSET) // self._dtype.itemsize + 1
-        current = self._memory.numel()
-        if current < elements:
-            # Repeated, since drawing would take longer than timing.
-            repeats = -(-max(elements, GROWTH * current) // PATTERN_ELEMENTS)
-            self._memory = pattern(self._dtype, self._device, self._seed).repeat(repeats)
-            self._next = 0
-
-    def view(self, operand: Operand, *, moves: bool, replicate: bool) -> torch.Tensor:
-        """The view at the start, at the replicates' offset, or behind the last that moved."""
-        start = REPLICATE_OFFSET if replicate else 0
-        if moves:
-            nbytes = -(-operand.nbytes // PAGE) * PAGE
-            if self._next + nbytes > self._memory.nbytes:  # from the start again
-                self._next = 0
-            start = self._next
-            self._next += nbytes
-        first = start // self._dtype.itemsize + operand.offset
-        return self._memory[first : first + prod(operand.shape)].view(operand.shape)
-
-
 class Arenas:
-    """Memory for operands on a device: an arena for each place in a call and each dtype."""
+    """Random numbers on a device, for each place in a call and each dtype, lent as views."""
 
     def __init__(self, device: torch.device, memory_bytes: int) -> None:
         self._device, self._memory_bytes = device, memory_bytes
-        self._arenas: dict[tuple[int, torch.dtype], Arena] = {}
+        self._memory: dict[tuple[int, torch.dtype], torch.Tensor] = {}
+        self._next: dict[tuple[int, torch.dtype], int] = {}  # where the next cold weight begins
 
     def reserve(self, point: Point, reuse_bytes: int) -> None:
         """Memory for the point's operands; cold weights with ``reuse_bytes`` between two uses.
-        Raises :class:`MeasurementError` for a point of over a quarter of the device's memory."""
+        Earlier views stay valid. Raises :class:`MeasurementError` for a point of over a quarter of
+        the device's memory."""
         operator = operators.get(point.operator)
         nbytes, limit = operator.bytes_moved(point), MAX_SHARE * self._memory_bytes
         if nbytes > limit:
@@ -92,22 +63,32 @@ class Arenas:
                 f"{nbytes / 2**30:.1f} GiB are over the limit of {limit / 2**30:.0f}"
             )
         for place, operand in enumerate(operator.operands(point)):
+            key = place, getattr(torch, STORED_AS[operand.dtype])
             reuse = PAGE + reuse_bytes if moves(point, operand) else 0
-            self._arena(place, operand).reserve(operand.nbytes + reuse)
+            elements = (operand.nbytes + reuse + REPLICATE_OFFSET) // key[1].itemsize + 1
+            current = self._memory[key].numel() if key in self._memory else 0
+            if current < elements:
+                # Repeated, since drawing would take longer than timing.
+                repeats = -(-max(elements, GROWTH * current) // PATTERN_ELEMENTS)
+                self._memory[key] = pattern(key[1], self._device, place + 1).repeat(repeats)
+                self._next[key] = 0
 
     def bind(self, point: Point, call: Callable[..., Any], *, replicate: bool) -> BoundCall:
-        """The point's call on views of this memory, which is reserved; cold weights' move on."""
+        """The point's call on views of this memory, which is reserved: at the start, at the
+        replicates' offset, or, of cold weights, behind the last view."""
         tensors = []
         for place, operand in enumerate(operators.get(point.operator).operands(point)):
-            arena = self._arena(place, operand)
-            tensors.append(arena.view(operand, moves=moves(point, operand), replicate=replicate))
+            key = place, getattr(torch, STORED_AS[operand.dtype])
+            memory, start = self._memory[key], REPLICATE_OFFSET if replicate else 0
+            if moves(point, operand):
+                nbytes = -(-operand.nbytes // PAGE) * PAGE
+                start = self._next[key]
+                if start + nbytes > memory.nbytes:  # from the start again
+                    start = 0
+                self._next[key] = start + nbytes
+            first = start // key[1].itemsize + operand.offset
+            tensors.append(memory[first : first + prod(operand.shape)].view(operand.shape))
         return partial(call, *tensors)
-
-    def _arena(self, place: int, operand: Operand) -> Arena:
-        key = place, getattr(torch, STORED_AS[operand.dtype])
-        if key not in self._arenas:
-            self._arenas[key] = Arena(key[1], self._device, seed=place + 1)
-        return self._arenas[key]
 
 
 def is_cold(point: Point) -> bool:

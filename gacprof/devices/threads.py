@@ -26,13 +26,21 @@ MAX_WATCHED = 8  # threads whose waits are read, at 2 µs each, before and after
 
 
 class ComputeThreads:
-    """The scheduler's accounts of torch's compute threads."""
+    """Torch's compute threads, until closed each bound to a core of its own, if there are enough
+    cores, with the scheduler's accounts of them."""
 
-    def __init__(self, threads: Sequence[int]) -> None:
+    def __init__(self) -> None:
+        threads = compute_threads()
+        self._cores: list[int] = []
+        with suppress(AttributeError):  # not Linux
+            self._cores = sorted(os.sched_getaffinity(0))
         self._accounts: list[int] = []
-        for thread in threads[:MAX_WATCHED]:
+        for thread in (threads or [threading.get_native_id()])[:MAX_WATCHED]:
             with suppress(OSError):  # not Linux, or a kernel that keeps no such account
                 self._accounts.append(os.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY))
+        self._bound = threads if len(threads) <= len(self._cores) else []
+        for thread, core in zip(self._bound, self._cores, strict=False):
+            _place(thread, {core}, niceness=PRIORITY, instead_of=0)
 
     def waits_ns(self) -> list[int]:
         """Time for which each thread was ready but had no core."""
@@ -47,8 +55,10 @@ class ComputeThreads:
         return max(now - then for then, now in zip(since_ns, self.waits_ns(), strict=False)) / 1e3
 
     def close(self) -> None:
-        for account in self._accounts:
-            os.close(account)
+        while self._accounts:
+            os.close(self._accounts.pop())
+        for thread in self._bound:
+            _place(thread, set(self._cores), niceness=0, instead_of=PRIORITY)
 
 
 def lost_core(times_us: Sequence[float], waits_us: Sequence[float]) -> list[bool]:
@@ -56,25 +66,6 @@ def lost_core(times_us: Sequence[float], waits_us: Sequence[float]) -> list[bool
     # One limit for all, the median call's: which calls count must not depend on their own times.
     limit_us = NEGLIGIBLE_WAIT * median(times_us)
     return [wait_us > limit_us for wait_us in waits_us]
-
-
-@contextmanager
-def bound_threads() -> Iterator[ComputeThreads]:
-    """Bind each of torch's compute threads to a core of its own, if there are enough cores."""
-    cores: list[int] = []
-    with suppress(AttributeError):  # not Linux
-        cores = sorted(os.sched_getaffinity(0))
-    threads = compute_threads()
-    watched = ComputeThreads(threads or [threading.get_native_id()])
-    pairs = list(zip(threads, cores, strict=False)) if len(threads) <= len(cores) else []
-    try:
-        for thread, core in pairs:
-            _place(thread, {core}, niceness=PRIORITY, instead_of=0)
-        yield watched
-    finally:
-        watched.close()
-        for thread, _ in pairs:
-            _place(thread, set(cores), niceness=0, instead_of=PRIORITY)
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """Kernels of calls by torch.profiler, joined to the calls by correlation ids.
 
-A launch lies within the label of its call by the host's clock, and its kernel carries the same
-correlation id.
+A launch lies within the label of its call by the host's clock, and its kernel carries the same id.
 The device's clock is not asked: CUPTI 13.0 gives the first kernels of a process's n-th session,
 about n of them, times of another clock (pytorch/pytorch#192021).
 """

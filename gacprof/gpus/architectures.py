@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gacprof.core.dtypes import ITEMSIZE
-from gacprof.core.errors import ConfigError
+from gacprof.core.errors import require_one_of
 from gacprof.core.files import shipped_table
 
 ARCHITECTURES = Path(__file__).with_name("architectures.toml")
@@ -19,11 +19,9 @@ ARCHITECTURE_TABLES = shipped_table(ARCHITECTURES, dict[str, Any])
 
 @dataclass(frozen=True)
 class Architecture:
-    """What kernels are compiled for.
-
-    ``vendor`` is nvidia, amd, cpu or any (an open GPU), ``name`` as that vendor writes it.
-    ``capability`` is NVIDIA's compute capability times ten; None for all others.
-    """
+    """What kernels are compiled for. ``vendor`` is nvidia, amd, cpu or any (an open GPU), ``name``
+    as that vendor writes it. ``capability`` is NVIDIA's compute capability times ten; None for all
+    others."""
 
     vendor: str
     name: str
@@ -40,12 +38,6 @@ def architecture_named(name: str) -> Architecture:
     return Architecture(name.partition("-")[0], name)
 
 
-def architecture_of(chip: Any) -> Architecture:
-    """The architecture of torch's properties of a device, or of anything with NVIDIA's ``major``
-    and ``minor``."""
-    return architecture_named(f"sm{chip.major}{chip.minor}")
-
-
 @dataclass(frozen=True)
 class Tier:
     """Kernels of one alignment: N and K must be a multiple of ``multiple``, in elements."""
@@ -60,12 +52,10 @@ class Tier:
 
 @dataclass(frozen=True, eq=False)
 class ArchitectureTiers:
-    """The tiers of one architecture by dtype, the best first.
-
-    ``sure`` is the multiple, in elements, from which a size of the best tier was published to be
-    safe. In 16 bits a product of K from ``unsplit_k`` on with M·N·K below ``unsplit_work`` is
-    several times slower, since K is not split; 0 where that isn't so.
-    """
+    """The tiers of one architecture by dtype, the best first. ``sure`` is the multiple, in
+    elements, from which a size of the best tier was published to be safe. In 16 bits a product of K
+    from ``unsplit_k`` on with M·N·K below ``unsplit_work`` is several times slower, since K is not
+    split; 0 where that isn't so."""
 
     tiers: Mapping[str, tuple[Tier, ...]]
     sure: Mapping[str, int]
@@ -79,20 +69,17 @@ def tiers_of(arch: str) -> ArchitectureTiers:
     without any."""
     rows = ARCHITECTURE_TABLES["architectures"]
     name = architecture_named(arch).name
-    if name not in rows:
-        raise ConfigError(f"no tiers are known of '{arch}', of {', '.join(rows)} they are")
+    require_one_of("architecture", name, rows)
     row = rows[name]
     like = rows.get(row.get("like"), {})
-    tiers = {}
+    tiers: dict[str, tuple[Tier, ...]] = {}
     for dtype, names in (like.get("tiers", {}) | row.get("tiers", {})).items():
-        kernels = [ARCHITECTURE_TABLES["tiers"][name] for name in names]
         required = ARCHITECTURE_TABLES["required"].get(dtype, 1)
-        tiers[dtype] = tuple(
-            Tier(
-                max(kernel["bytes"] // ITEMSIZE[dtype], required), kernel["load"], kernel["kernels"]
-            )
-            for kernel in kernels
-        )
+        for name in names:
+            kernel = ARCHITECTURE_TABLES["tiers"][name]
+            multiple = max(kernel["bytes"] // ITEMSIZE[dtype], required)
+            tier = Tier(multiple, kernel["load"], kernel["kernels"])
+            tiers[dtype] = (*tiers.get(dtype, ()), tier)
     sure = {dtype: ARCHITECTURE_TABLES["sure_bytes"] // ITEMSIZE[dtype] for dtype in tiers}
     unsplit = row.get("unsplit", {})
     return ArchitectureTiers(tiers, sure, unsplit.get("k", 0), unsplit.get("work", 0))

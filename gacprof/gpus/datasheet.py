@@ -16,11 +16,8 @@ from gacprof.core.files import shipped_table
 from gacprof.gpus.architectures import Architecture, architecture_named
 
 SHEET = Path(__file__).with_name("gpus.toml")
-NO_GPUS = ("any", "cpu", "cpu-amx")
-"""What can stand in place of a GPU: an open one, and CPUs."""
-
-GPU_TABLES = shipped_table(SHEET, dict[str, Any])
-"""Its words are explained there; ``no_sheet`` are GPUs of which only the architecture is known."""
+NO_GPUS = ("any", "cpu", "cpu-amx")  # stand in place of a GPU: an open one, and CPUs
+GPU_TABLES = shipped_table(SHEET, dict[str, Any])  # of ``no_sheet`` only the architecture is known
 
 
 @dataclass(frozen=True)
@@ -65,13 +62,10 @@ GPUS: Mapping[str, GpuFacts] = {key: _facts(key) for key in GPU_TABLES["gpus"]}
 
 
 def gpu_facts(name: str) -> GpuFacts:
-    """The GPU of that name: ``h100-pcie``, ``H100 PCIe``, or the driver's name of the chip.
-
-    Raises :class:`ConfigError` for a GPU that the data sheet lacks, with those it has.
-    """
-    plain_name = _plain(name)
+    """The GPU of that name: ``h100-pcie``, ``H100 PCIe``, or the driver's name of the chip. Raises
+    :class:`ConfigError` for a GPU that the data sheet lacks, with those it has."""
     for facts in GPUS.values():
-        if plain_name in map(_plain, (facts.key, facts.name, *facts.drivers)):
+        if _plain(name) in map(_plain, (facts.key, facts.name, *facts.drivers)):
             return facts
     raise ConfigError(
         f"'{name}' is no map and no GPU of the data sheet: name a map's file, a shipped map, "
@@ -85,10 +79,8 @@ def _plain(name: str) -> str:
 
 def find_gpu(text: str) -> GpuFacts:
     """The GPU that a text means, also one without a data sheet: ``h100``, ``RTX PRO 6000``,
-    ``NVIDIA A100-SXM4-80GB``, ``sm90``, or ``any`` for an open one.
-
-    Of several names in it the one of most words counts. Raises :class:`ConfigError` for none.
-    """
+    ``NVIDIA A100-SXM4-80GB``, ``sm90``, or ``any`` for an open one. Of several names in it the one
+    of most words counts. Raises :class:`ConfigError` for none."""
     words = re.findall(r"[a-z0-9]+", text.lower())
     plain = "".join(words)
     for name in NO_GPUS:

@@ -21,8 +21,7 @@ from gacprof.kernels.requirements import matches_all
 
 ATTENTION = Path(__file__).with_name("attention.toml")
 MAX_SWEPT = 256
-REACH = 64
-"""How far above a head_dim a better one is looked for: templates are as far apart."""
+REACH = 64  # how far above a head_dim a better one is looked for: templates are as far apart
 QUALITY = ("cudnn", "filled", "unfilled", "padded", "efficient", "efficient-unfilled", "math")
 """Ways to serve a head_dim, the best first; cuDNN's and a filled template are equals."""
 ATTENTION_TABLES = shipped_table(ATTENTION, dict[str, Any])
@@ -73,15 +72,9 @@ def answer_of(call: AttentionCall) -> SdpaAnswer | None:
     table = load_table(call.gpu, call.torch)
     if table is None:
         return None
-    return table.sdpa(
-        call.head_dim,
-        call.dtype,
-        call.q_len,
-        call.kv_len,
-        causal=call.causal,
-        mask="float" if call.mask else "none",
-        gqa=call.heads != call.kv_heads,
-    )
+    shape = call.head_dim, call.dtype, call.q_len, call.kv_len
+    mask = "float" if call.mask else "none"
+    return table.sdpa(*shape, causal=call.causal, mask=mask, gqa=call.heads != call.kv_heads)
 
 
 def backend(call: AttentionCall) -> str:

@@ -10,14 +10,10 @@ from __future__ import annotations
 import re
 from importlib.util import find_spec
 
-MAX_MANGLED = 4_000
-"""Characters of a mangled name that is demangled: substitutions can double the text, and the
-longest kernel of PyTorch's wheels has 2,900."""
-
+MAX_MANGLED = 4_000  # characters: substitutions can double them; PyTorch's longest has 2,900
 _MANGLED = re.compile(r"(?:_Z|NK?\d|(?:[4-9]|[1-9]\d+)[A-Za-z_])[\w.$]+")
 """Symbols and names of types; ``3x3_conv`` is neither."""
 _CAST = re.compile(r"\((?:unsigned )?(?:int|long|short|char|bool)(?: long)?\)(-?\d+)")
-_BOOL_CAST = re.compile(r"\(bool\)([01])")
 _CARRIER = re.compile(
     r"^cutlass::(?:Kernel2?|device_kernel)<|^(?:\w+::)*enable_\w*sm\w+<"
     r"|\b(?:Gemm|Conv)UniversalAdapter<"
@@ -30,7 +26,7 @@ def readable(name: str) -> str:
     text = " ".join(name.split())
     if _MANGLED.fullmatch(text):
         text = demangle(text) or "::".join(identifiers(text)) or text
-    text = _BOOL_CAST.sub(lambda match: "true" if match[1] == "1" else "false", text)
+    text = text.replace("(bool)1", "true").replace("(bool)0", "false")
     text = _CAST.sub(r"\1", text)
     return re.sub(r"(?<=\d)u?l?l?(?=[,>])", "", text)
 

@@ -20,8 +20,7 @@ from gacprof.core.errors import GacprofError
 
 SCHEMA = "gacprof.dispatch/1"
 FOLDER = Path(__file__).parent.parent / "dispatch"
-FLASH_MULTIPLE = 8
-"""scaled_dot_product_attention pads head_dim to a multiple of it for flash (attention.cpp)."""
+FLASH_MULTIPLE = 8  # SDPA pads head_dim to a multiple of it for flash (attention.cpp)
 SDPA_SHAPES = {
     "q = kv = 1": (1, 1),
     "q = 1 < kv": (1, 1024),
@@ -94,7 +93,6 @@ class DispatchTable:
     """What one release of PyTorch dispatches on one GPU."""
 
     schema: ClassVar[str] = SCHEMA
-
     gpu: str
     device: str
     release: str
@@ -183,10 +181,8 @@ def parse_table(text: str) -> DispatchTable:
 
 def shipped_tables() -> list[tuple[str, str]]:
     """Return the (gpu, release) pairs that ship with the package, newest releases last."""
-    pairs = []
-    for path in FOLDER.glob("*-torch*.json"):
-        gpu, release = path.stem.split("-torch")
-        pairs.append((gpu, release))
+    stems = [path.stem.partition("-torch") for path in FOLDER.glob("*-torch*.json")]
+    pairs = [(gpu, release) for gpu, _, release in stems]
     return sorted(pairs, key=lambda pair: (pair[0], Version(pair[1])))
 
 

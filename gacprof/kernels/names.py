@@ -13,18 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from gacprof.core.dtypes import ITEMSIZE
-from gacprof.core.files import shipped_table
+from gacprof.core.files import row_of_word, shipped_table
 from gacprof.kernels.demangle import head_of, readable, without_arguments
 
 NAMES = Path(__file__).with_name("names.toml")
 NAME_TABLES = shipped_table(NAMES, dict[str, Any])
-MAX_NAME = 20_000
-"""Characters of a name that is read; the longest of CUTLASS 3 have some 10,000."""
-TMA_BYTES = 16
-"""Rows that TMA or a 128-bit ``cp.async`` can load are multiples of it (CUDA driver API,
-cuTensorMapEncodeTiled)."""
-PAD_ROLES = ("fill", "copy", "pad")
-"""Roles that ``constant_pad_nd`` is made of: it fills, then copies (ATen PadNd.cpp)."""
+TYPES = row_of_word({name: words.split() for name, words in NAME_TABLES["types"].items()})
+MAX_NAME = 20_000  # characters of a name that is read; the longest of CUTLASS 3 have some 10,000
+TMA_BYTES = 16  # rows for TMA and a 128-bit cp.async are multiples of it (cuTensorMapEncodeTiled)
+PAD_ROLES = ("fill", "copy", "pad")  # constant_pad_nd fills, then copies (ATen PadNd.cpp)
 
 
 @dataclass(frozen=True)
@@ -35,7 +32,8 @@ class Kernel:
     follows, ``role`` what it does (``gemm``, ``pad`` …); ``names.toml`` has them all. ``dtype`` is
     the operands' type, ``math`` what the multipliers see (``tf32``). ``mma`` is one tensor-core
     instruction's (M, N, K). Operands' rows are a multiple of ``alignment`` elements. ``template``
-    is the head_dim of an attention kernel, ``even_k`` whether it needs one that fills it.
+    is the head_dim of an attention kernel, ``even_k`` whether it needs one that fills it. Operands
+    are ``padded`` by kernels before it.
     """
 
     name: str
@@ -50,6 +48,7 @@ class Kernel:
     template: int | None = None
     even_k: bool | None = None
     split_k: bool = False
+    padded: bool = False
 
     @property
     def mechanism(self) -> str:
@@ -90,15 +89,6 @@ def rows() -> list[tuple[str, re.Pattern[str], Sequence[str]]]:
     return compiled
 
 
-@cache
-def types() -> dict[str, str]:
-    """Our names of types by the words of kernels' names."""
-    names: dict[str, str] = {}
-    for name, words in NAME_TABLES["types"].items():
-        names.update(dict.fromkeys(words.split(), name))
-    return names
-
-
 @lru_cache(maxsize=16384)
 def parse(name: str) -> Kernel:
     """The identity that a kernel's name states; provider ``unknown`` for one of no known form."""
@@ -137,13 +127,20 @@ def _fields(words: Mapping[str, str], function: str) -> dict[str, Any]:
         arch = words["arch"].lower()
         arch = NAME_TABLES["generations"].get(arch, arch)
         fields["arch"] = f"sm{arch}" if arch[0].isdigit() else arch
-    if "switches" in words:
-        fields |= _switches(function, words["switches"].replace(" ", "").split(","))
+    if "switches" in words:  # boolean template arguments of a flash kernel
+        values = words["switches"].replace(" ", "").split(",")
+        names = list(NAME_TABLES["switches"].get(function, ()))
+        for lacking in ("softcap", "alibi", "local"):
+            if len(names) > len(values) and lacking in names:
+                names.remove(lacking)
+        switches = dict(zip(names, (value == "true" for value in values), strict=False))
+        fields["even_k"] = switches.get("even_k")
+        fields["split_k"] = switches.get("split", False)
     return fields
 
 
 def _type(word: str) -> str | None:
-    return types().get(word.strip().rsplit("::", 1)[-1].replace(" ", "_"))
+    return TYPES.get(word.strip().rsplit("::", 1)[-1].replace(" ", "_"))
 
 
 def _first_type(words: str) -> str | None:
@@ -190,46 +187,24 @@ def _alignment(words: Mapping[str, str], dtype: str | None) -> int | None:
     return int(words["alignment"]) if "alignment" in words else None
 
 
-def _switches(function: str, values: list[str]) -> dict[str, Any]:
-    """``even_k`` and ``split_k`` of a flash kernel's boolean template arguments."""
-    names = list(NAME_TABLES["switches"].get(function, ()))
-    for lacking in ("softcap", "alibi", "local"):
-        if len(names) > len(values) and lacking in names:
-            names.remove(lacking)
-    switches = dict(zip(names, (value == "true" for value in values), strict=False))
-    return {"even_k": switches.get("even_k"), "split_k": switches.get("split", False)}
-
-
-@dataclass(frozen=True)
-class KernelGroup:
-    """One piece of work: its main kernel, and those before it that pad its operands."""
-
-    main: Kernel
-    before: tuple[Kernel, ...] = ()
-
-
-def attach(names: Iterable[str]) -> list[KernelGroup]:
-    """The kernels of one call, in launch order, as groups.
-
-    A split-K reduction joins the GEMM before it, which is then marked ``split_k``; likewise
-    combining kernels of attention. Fills and copies right before an attention kernel are its
-    padding if there is a fill or pad among them (a copy alone may be anything).
-    """
-    groups: list[KernelGroup] = []
+def attach(names: Iterable[str]) -> list[Kernel]:
+    """The main kernels of one call, in launch order. A split-K reduction joins the GEMM before it,
+    which is then marked ``split_k``; likewise combining kernels of attention. Fills and copies
+    right before an attention kernel, which is marked ``padded``, are its padding if a fill or pad
+    is among them (a copy may be anything)."""
+    kernels: list[Kernel] = []
     for kernel in map(parse, names):
-        last = groups[-1].main if groups else None
+        last = kernels[-1] if kernels else None
         if last and last.role in NAME_TABLES["completes"].get(kernel.role, ()):
             if kernel.role in ("split_k_reduce", "attention_combine"):
-                groups[-1] = replace(groups[-1], main=replace(last, split_k=True))
+                kernels[-1] = replace(last, split_k=True)
             continue
-        padding: tuple[Kernel, ...] = ()
         if kernel.role.startswith("attention"):
-            start = len(groups)
-            while start and groups[start - 1].main.role in PAD_ROLES:
+            start = len(kernels)
+            while start and kernels[start - 1].role in PAD_ROLES:
                 start -= 1
-            before = tuple(group.main for group in groups[start:])
-            if any(other.role != "copy" for other in before):
-                padding = before
-                del groups[start:]
-        groups.append(KernelGroup(kernel, padding))
-    return groups
+            if any(other.role != "copy" for other in kernels[start:]):
+                del kernels[start:]
+                kernel = replace(kernel, padded=True)
+        kernels.append(kernel)
+    return kernels

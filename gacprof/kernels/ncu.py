@@ -34,7 +34,7 @@ METRICS = {
 }
 """Columns of :func:`read_ncu`, by the counter that ``ncu --metrics`` collects for them; which chip
 has which is in ``libnvperf_host`` of ncu-report 2025.3 to 2026.3."""
-ARCH = ("device__attribute_compute_capability_major", "device__attribute_compute_capability_minor")
+CAPABILITY = "device__attribute_compute_capability_"
 
 
 def read_ncu(path: str | Path) -> pd.DataFrame:
@@ -76,7 +76,7 @@ def read_ncu(path: str | Path) -> pd.DataFrame:
 
 def _launch(action: Any) -> dict[str, Any]:
     kernel = parse(str(action.name(action.NameBase_DEMANGLED) or action.name()))
-    major, minor = (_number(action, name) for name in ARCH)
+    major, minor = (_number(action, CAPABILITY + part) for part in ("major", "minor"))
     row: dict[str, Any] = {"kernel": kernel.name, "mechanism": kernel.mechanism}
     for field in ("provider", "family", "role", "alignment"):
         row[field] = getattr(kernel, field)

@@ -25,8 +25,7 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 """From the best to the worst; *wrong* loads and answers wrongly. A server that refuses to start
 serves nothing wrong."""
 Facts = dict[str, Any]
-FIELDS = {"N": "N", "K": "K", "global": "whole"}
-"""Fields of a product by the axis that rows of requirements judge."""
+FIELDS = {"N": "N", "K": "K", "global": "whole"}  # of a product, by the axis that rows judge
 
 
 def worst_of(outcomes: Iterable[Any], default: Outcome = "ok") -> Outcome:
@@ -105,9 +104,8 @@ def judge_on(product: RankProduct, deployment: ConfigDeployment, sm: int | None)
         broken = list(broken_sizes(row, bounds, padded, facts))
         pads_to |= {finding.axis: finding.to for finding in broken if finding.to}
         # An engine pads before it picks a kernel: later rows see the padded sizes.
-        whole = pads_to.get("global", product.whole)
-        n, k = pads_to.get("N", product.N), pads_to.get("K", product.K)
-        padded = replace(product, N=n, K=k, whole=whole)
+        sizes: Facts = {FIELDS[axis]: size for axis, size in pads_to.items()}
+        padded = replace(product, **sizes)
         if row.outcome != "ok":  # an ok says nothing of sizes beyond its bounds
             findings += broken
         if is_witness(row, product) and not (broken and row.outcome == "ok"):
@@ -180,8 +178,6 @@ def bounds_by_axis(bounds: Bounds, product: RankProduct, facts: Facts) -> dict[s
 
 def bounds_of(row: Requirement, product: RankProduct, facts: Facts) -> dict[str, int]:
     """What a row requires; of alternatives the cheapest to pad to, for nothing if one is met."""
-    if not row.alternatives:
-        return bounds_by_axis(row.bounds, product, facts)
 
     def growth(bounds: Mapping[str, int]) -> float:
         grown = 1.0
@@ -190,9 +186,9 @@ def bounds_of(row: Requirement, product: RankProduct, facts: Facts) -> dict[str,
             grown *= ceil(size / bound) * bound / size
         return grown
 
-    options = [bounds_by_axis(bounds, product, facts) for bounds in row.alternatives]
-    cheapest = min(options, key=growth)
-    if row.to and growth(cheapest) > 1:
+    alternatives = row.alternatives or [row.bounds]
+    cheapest = min((bounds_by_axis(b, product, facts) for b in alternatives), key=growth)
+    if row.alternatives and row.to and growth(cheapest) > 1:
         return bounds_by_axis(row.to, product, facts)
     return cheapest
 

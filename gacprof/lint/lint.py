@@ -22,8 +22,7 @@ from gacprof.workload.sharing import Sharing
 LIBRARY_DTYPES = {"fp8_tensor": "float8_e4m3", "fp8_channel": "float8_e4m3", "int8_w8a8": "int8"}
 """Formats whose products are the libraries', besides plain weights: blocks, packed words and
 experts have kernels of the engine's own, of which no rule says anything."""
-PREFILL_ROWS = 1024
-"""Rows of a prefill, at which sizes are judged: with few of them nothing is safe for sure."""
+PREFILL_ROWS = 1024  # at which sizes are judged: with few of them nothing is safe for sure
 BADNESS = ("", "safe", "undecided", "unknown", "misaligned")
 
 
@@ -125,9 +124,7 @@ def read_config(config: str | Path | Mapping[str, Any]) -> tuple[str, Mapping[st
                 stated = {"quant_method": "modelopt", **read_object(modelopt)}
                 values = {"quantization_config": stated, **values}
         except FileNotFoundError:
-            raise ConfigError(
-                f"{path}: no such file: lint reads a config.json: download it first"
-            ) from None
+            raise ConfigError(f"{path} is not there: download the config.json first") from None
         except ValueError as error:
             raise ConfigError(f"{path} is no JSON of a config: {error}") from None
     if not values:
@@ -136,10 +133,8 @@ def read_config(config: str | Path | Mapping[str, Any]) -> tuple[str, Mapping[st
 
 
 def alignment_of(judgement: Judgement, rules: Rules, plain: str) -> str:
-    """Return the worse verdict of a GPU's rules on N and K as the engine pads them.
-
-    Empty where there is none. ``plain`` is the type of weights that are not quantised.
-    """
+    """Return the worse verdict of a GPU's rules on N and K as the engine pads them. Empty where
+    there is none. ``plain`` is the type of weights that are not quantised."""
     product, pads_to = judgement.product, judgement.pads_to
     dtype = {"none": plain, **LIBRARY_DTYPES}.get(product.storage.form, "")
     n, k = pads_to.get("N", product.N), pads_to.get("K", product.K)

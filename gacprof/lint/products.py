@@ -22,10 +22,8 @@ ROTATED = re.compile(r"(llama|mistral|mixtral|qwen[23](_moe)?|gemma2?)(_text)?")
 PARTLY_ROTATED = ("partial_rotary_factor", "rotary_pct", "rotary_dim")
 HEAD_DIMS = ("rotated_head_dim", "attention_head_dim", "mixed_head_dim")
 """Roles of head_dims: of a model that rotates them whole, of others, of one that has several."""
-MIXER_PREFIXES = {"mla": "mla.", "v4": "attention."}
-"""Parts of the names of attention's products, where it is not grouped."""
-WIDTHS = {"moe": "expert_width", "shared": "shared_width", "": "vocab_size"}
-"""What a block's width is called, where it is not the dense MLP's."""
+MIXER_PREFIXES = {"mla": "mla.", "v4": "attention."}  # of products of attention not grouped
+WIDTHS = {"moe": "expert_width", "shared": "shared_width", "": "vocab_size"}  # beside mlp_width
 
 
 @dataclass(frozen=True)

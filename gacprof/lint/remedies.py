@@ -12,8 +12,7 @@ from gacprof.lint.deployment import ConfigDeployment
 from gacprof.lint.judge import OUTCOMES, Judgement, Outcome, overall
 
 TP_DEGREES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-SERVED = ("ok", "pads", "falls back")
-"""Outcomes that may be offered: nothing else serves right answers for sure."""
+SERVED = ("ok", "pads", "falls back")  # nothing else serves right answers for sure
 MAX_WIDTH_MULTIPLE = 1 << 16
 
 
@@ -57,11 +56,9 @@ def find_remedies(deployment: ConfigDeployment, judgements: Sequence[Judgement])
             degrees[changed.tp] = remedy
         else:
             remedies.append(remedy)
-    outcomes = [remedy.outcome for remedy in degrees.values()]
-    best = min(outcomes, key=OUTCOMES.index, default="ok")
-    best_degrees = [tp for tp, remedy in degrees.items() if remedy.outcome == best]
-    below = [degrees[tp] for tp in best_degrees if tp < deployment.tp]
-    above = [degrees[tp] for tp in best_degrees if tp > deployment.tp]
+    best = min((r.outcome for r in degrees.values()), key=OUTCOMES.index, default="ok")
+    below = [r for tp, r in degrees.items() if r.outcome == best and tp < deployment.tp]
+    above = [r for tp, r in degrees.items() if r.outcome == best and tp > deployment.tp]
     remedies += below[-1:] + above[:1]
     return sorted(remedies, key=lambda remedy: OUTCOMES.index(remedy.outcome))
 

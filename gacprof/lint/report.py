@@ -77,7 +77,6 @@ class LintReport:
     """
 
     schema: ClassVar[str] = "gacprof.LintReport/1"
-
     model: str
     model_type: str
     engine: str

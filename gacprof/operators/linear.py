@@ -37,12 +37,12 @@ class Linear(Operator):
 
     def operands(self, point: Point) -> tuple[Operand, ...]:
         M, N, K = (point.dims[name] for name in self.dims)
-        offset = int(point.flags["offset"])
-        stored = (N, K) if point.flags["layout"] == "tn" else (K, N)
+        offset = int(point.flags.get("offset", 0))
+        stored = (K, N) if point.flags.get("layout") == "nn" else (N, K)
         x = Operand("input", (M, K), point.dtype, offset)
         weight = Operand("weight", stored, point.dtype, offset)
         bias = Operand("input", (N,), point.dtype)
-        return (x, weight, bias) if point.flags["bias"] else (x, weight)
+        return (x, weight, bias) if point.flags.get("bias") else (x, weight)
 
     def call(self, point: Point, device: torch.device) -> Callable[..., Any]:
         import torch
@@ -70,10 +70,6 @@ class Quantised(Linear):
         if point.flags["fast_accum"] and point.dtype == "int8":
             return "int8 products are exact: fast_accum is for float8"
         return ""
-
-    def operands(self, point: Point) -> tuple[Operand, ...]:
-        M, N, K = (point.dims[name] for name in self.dims)
-        return Operand("input", (M, K), point.dtype), Operand("weight", (N, K), point.dtype)
 
     def call(self, point: Point, device: torch.device) -> Callable[..., Any]:
         import torch

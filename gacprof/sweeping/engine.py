@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from itertools import chain
 from statistics import median
@@ -28,8 +28,6 @@ MIN_REPLICATES = 4
 BLOCK_US = 50_000  # as long as the machine's state holds; longer ones take turns through sizes
 MIN_CALLS = 12  # of a block, however long they take
 
-Progress = Callable[[int, int, float], None]  # decided curves, all, share of the budget spent
-
 
 def measure(
     run: RunWriter,
@@ -37,10 +35,11 @@ def measure(
     *,
     budget_s: float | None = None,
     started: float | None = None,
-    progress: Progress = lambda done, curves, spent: None,
+    progress: Callable[[int, int, float], None] = lambda done, curves, spent: None,
 ) -> None:
     """Measure the run's axes until each is decided, or the budget is spent. It counts from
-    ``started`` on (default: now), preparing included, which nothing cuts short."""
+    ``started`` on (default: now), preparing included, which nothing cuts short. ``progress`` is
+    told the number of decided curves, of all, and the share of the budget that is spent."""
     started = started or time.monotonic()
     budget_s = budget_s or math.inf
     curves = [CurveSchedule(axis, run.blocks(axis)) for axis in run.axes]
@@ -49,7 +48,7 @@ def measure(
     part, parts, spent = 1, PROCESSES, 0.0
     while part <= parts and spent < 1:
         with closing(open_device()) as device:
-            turns = ProcessTurns(run, device, curves, process)
+            prepare(run, device, curves)
             if device.environment.kind == "virtual":
                 break
             if part == 1:
@@ -57,7 +56,13 @@ def measure(
                 # A second one, without which nothing is decided, begins where there is time to
                 # prepare it; a third where half of the budget is left for measuring.
                 parts = int(max(1, min(MIN_PROCESSES, fitting), min(PROCESSES, fitting / 2)))
-            while turns.take(part, parts):
+            draw = random.Random(process)
+            while True:
+                turns = [curve for curve in curves if curve.needs_block(process, part, parts)]
+                if not turns:
+                    break
+                for curve in draw.sample(turns, len(turns)):
+                    curve.take_block(run, process)
                 spent = (time.monotonic() - started) / budget_s
                 progress(sum(curve.decided for curve in curves), len(curves), spent)
                 if spent >= part / parts:
@@ -72,49 +77,21 @@ def require_budget(budget_s: float | None) -> None:
         raise MeasurementError(f"a budget of {budget_s} seconds: give a positive number")
 
 
-class ProcessTurns:
-    """The turns of one process: sessions of all axes on one device."""
-
-    def __init__(
-        self, run: RunWriter, device: Device, curves: list[CurveSchedule], process: int
-    ) -> None:
-        self._run, self._process = run, process
-        self._draw = random.Random(process)
-        sessions = device.prepare([[c.axis.point(s) for s in c.axis.sizes] for c in curves])
-        self._turns = list(zip(curves, sessions, strict=True))
-        for curve, session in self._turns:
-            sizes = curve.axis.sizes
-            kernels = {sizes[index]: runs for index, runs in session.kernels.items() if runs}
-            run.record_points(curve.axis, kernels, failures_of(curve.axis, session))
-        run.save_points()
-
-    def take(self, part: int, parts: int) -> bool:
-        """Measure a block of each curve that needs one, in random order; False where none does."""
-        turns = []
-        for curve, session in self._turns:
-            can_run = len(session.failures) < len(curve.axis.sizes)
-            if can_run and curve.needs_block(self._process, part, parts):
-                turns.append((curve, session))
-        for curve, session in self._draw.sample(turns, len(turns)):
-            axis = curve.axis
-            order = tuple(curve.next_order(failures_of(axis, session)))
-            timed = session.time_block([axis.sizes.index(size) for size in order])
-            times_us = tuple(timed.times_us)
-            block = Block(axis.key, self._process, order, times_us, timed.conditions)
-            self._run.append(block)
-            curve.blocks.append(block)
-            curve.slot_us = timed.slot_us
-            self._run.record_points(axis, {}, failures_of(axis, session))
-        return bool(turns)
-
-
-def failures_of(axis: Axis, session: Session) -> Mapping[int, str]:
-    """By size: why it cannot be called."""
-    return {axis.sizes[index]: why for index, why in session.failures.items()}
+def prepare(run: RunWriter, device: Device, curves: Sequence[CurveSchedule]) -> None:
+    """Prepare a session of each curve on a device, and record what is known of its points."""
+    sessions = device.prepare([[c.axis.point(s) for s in c.axis.sizes] for c in curves])
+    for curve, session in zip(curves, sessions, strict=True):
+        curve.session = session
+        sizes = curve.axis.sizes
+        kernels = {sizes[index]: runs for index, runs in session.kernels.items() if runs}
+        run.record_points(curve.axis, kernels, curve.failures())
+    run.save_points()
 
 
 class CurveSchedule:
     """An axis under measurement."""
+
+    session: Session  # in the process under way
 
     def __init__(self, axis: Axis, blocks: Sequence[Block] = ()) -> None:
         self.axis = axis
@@ -128,6 +105,21 @@ class CurveSchedule:
         number = min(len(sizes), max(MIN_REPLICATES, round(REPLICATES * len(sizes))))
         # Drawn by the axis alone: every process and a resumed sweep have the same replicates.
         self.slots = [*sizes, *random.Random(axis.key).sample(sizes, number)]
+
+    def failures(self) -> dict[int, str]:
+        """By size: why it cannot be called."""
+        return {self.axis.sizes[index]: why for index, why in self.session.failures.items()}
+
+    def take_block(self, run: RunWriter, process: int) -> None:
+        """Measure a block."""
+        axis = self.axis
+        order = tuple(self.next_order(self.failures()))
+        timed = self.session.time_block([axis.sizes.index(size) for size in order])
+        block = Block(axis.key, process, order, tuple(timed.times_us), timed.conditions)
+        run.append(block)
+        self.blocks.append(block)
+        self.slot_us = timed.slot_us
+        run.record_points(axis, {}, self.failures())
 
     def next_order(self, failed: Collection[int]) -> list[int]:
         """The sizes of the next block in a fresh random order, replicates twice."""
@@ -144,6 +136,8 @@ class CurveSchedule:
 
     def needs_block(self, process: int, part: int, parts: int) -> bool:
         """Tell whether to measure another block in this process, the ``part``-th of ``parts``."""
+        if len(self.session.failures) == len(self.axis.sizes):
+            return False
         # Even of a decided curve: what shifts a process may have shifted the earlier ones alike.
         if self.count(process) < MIN_BLOCKS / parts:
             return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import tempfile
 from dataclasses import replace
@@ -21,8 +22,7 @@ from gacprof.devices.device import open_device
 from gacprof.sweeping.engine import measure, require_budget
 from gacprof.sweeping.suite import load_suite
 
-TRIES = 3
-"""Times that a share is measured anew when its node is lost."""
+TRIES = 3  # times that a share is measured anew when its node is lost
 
 
 def sweep_fleet(
@@ -125,7 +125,9 @@ def measure_share(
 
 
 def kind_of(environment: Environment) -> str:
-    """A folder's name for equal devices: ``nvidia-h100-80gb-hbm3-sm90-torch-2.13.0``."""
-    stack = [f"{name}-{version}" for name, version in environment.stack.items()]
-    text = "-".join([environment.name, environment.arch, *stack[:1]])
+    """A folder's name for devices of equal name, architecture and stack, which ends in a digest of
+    the stack: ``nvidia-h100-80gb-hbm3-sm90-torch-2.13.0-1f0c9a77``."""
+    stack = sorted(environment.stack.items())
+    digest = hashlib.sha256(repr(stack).encode()).hexdigest()[:8]
+    text = f"{environment.name} {environment.arch} torch {environment.stack['torch']} {digest}"
     return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")

@@ -6,7 +6,7 @@ are and as they may become; everything else once as it is, so that the whole mod
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 
 from gacprof.checkpoint.inventory import ALIGNED, Dim, Inventory
@@ -39,7 +39,10 @@ def suite_for_model(
     products = Products(inventory, counts, tp, dtype)
     axes = []
     for dim in inventory.dims:
-        for use in uses_beside_neighbours(products, dim):
+        uses = list(products.uses_of(dim))
+        for multiple in PADDED_TO if dim.size % ALIGNED else ():  # beside padded neighbours too
+            uses += products.uses_of(dim, padded_neighbours(inventory, dim, multiple))
+        for use in uses:
             axes += axes_of_use(use, sizes_around(dim, window, max(use.N.tp, use.K.tp)))
     ranks = chain.from_iterable(map(inventory.ranks_of, inventory.modules))
     merged = dict.fromkeys((rank.name for rank in ranks), None)
@@ -60,19 +63,16 @@ def suite_for_ranks(
     *,
     dtype: str | None = None,
 ) -> Suite:
-    """The factor pairs that a dense checkpoint's linear layers would be cut into.
-
-    ``ranks`` are the first and the last. Raises :class:`MeasurementError` for a range that is none,
-    or a checkpoint without a dense layer.
-    """
-    first, last = ranks
+    """The factor pairs that a dense checkpoint's linear layers would be cut into. ``ranks`` are the
+    first and the last. Raises :class:`MeasurementError` for a range that is none, or a checkpoint
+    without a dense layer."""
     dense = [m for m in inventory.modules if m.kind == "dense" and m.gemms and m.role != "head"]
-    if not 0 < first <= last or not dense:
+    if len(ranks) != 2 or not 0 < ranks[0] <= ranks[1] or not dense:
         raise MeasurementError(
-            f"ranks {first} to {last} of {len(dense)} dense layers: give the first and the last "
-            "rank of a checkpoint that has some"
+            f"ranks {ranks} of {len(dense)} dense layers: give the first and the last rank, such "
+            "as 64 128, of a checkpoint that has some"
         )
-    sizes = list(range(first, last + BEYOND + 1))
+    sizes = list(range(ranks[0], ranks[1] + BEYOND + 1))
     axes = []
     for module in dense:
         computed = dtype or plain_dtype(inventory)
@@ -82,14 +82,6 @@ def suite_for_ranks(
             for dim, swept in (("N", sizes), ("K", sizes), ("M", [m])):
                 axes.append(linear_axis(dim, swept, {"M": m, **shape}, computed, False))
     return Suite("for-ranks", merged_axes(axes))
-
-
-def uses_beside_neighbours(products: Products, dim: Dim) -> Iterator[Use]:
-    """Yield the dim's uses beside coupled dims as stored; of an unaligned dim, as padded too."""
-    yield from products.uses_of(dim)
-    if dim.size % ALIGNED:
-        for multiple in PADDED_TO:
-            yield from products.uses_of(dim, padded_neighbours(products.inventory, dim, multiple))
 
 
 def sizes_around(dim: Dim, window: float, tp: int = 1) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from gacprof import operators
 from gacprof.core.errors import ConfigError
@@ -26,9 +27,7 @@ class Preparation:
 
 def preparation(axes: Sequence[Axis], gpu: Environment) -> Preparation:
     """Count what a CUDA GPU prepares for axes."""
-    points: list[Point] = []
-    for axis in axes:
-        points += map(axis.point, axis.sizes)
+    points = [*chain.from_iterable(map(axis.point, axis.sizes) for axis in axes)]
     plans = sum(planned_by_cudnn(point, gpu) for point in points)
     captures = sum(len(CurveSchedule(axis).slots) for axis in axes)
     return Preparation(captures, plans, operand_bytes(points, gpu))

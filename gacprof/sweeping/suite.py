@@ -1,18 +1,4 @@
-"""Suites: axes to sweep, written as TOML. Each ``[[sweep]]`` table is one axis of one operator;
-lists of dims, dtypes and flags multiply out::
-
-    name = "mine"
-    budget_s = 55                          # optional: ends the sweep, whatever is undecided
-
-    [[sweep]]
-    operator = "linear"
-    axis = "K"
-    values = [107, { from = 96, to = 128, step = 8 }]
-    dims = { M = [1, 1024], N = 1024 }
-    dtype = "auto"                         # float16 on a GPU, float32 on a CPU
-    flags = { bias = false }
-    device = "cuda"                        # optional: only there
-"""
+"""Suites: axes to sweep, written as TOML; ``sweeps/quick.toml`` begins with the format."""
 
 from __future__ import annotations
 

@@ -29,7 +29,6 @@ class SweepSummary:
     """A sweep's result; ``seconds`` counts this call only."""
 
     schema: ClassVar[str] = "gacprof.SweepSummary/1"
-
     folder: Path | None  # None: a dry run, which says what a GPU would have to prepare
     curves: int
     points: int
@@ -93,8 +92,6 @@ def sweep(
     """
     started = time.monotonic()
     require_budget(budget_s)
-    if ranks is not None and len(ranks) != 2:
-        raise MeasurementError("ranks: give the first and the last, such as 64 128")
     name = device or "auto"
     devices = [open_device(name, isolated=True)]
     environment = devices[0].environment
@@ -135,10 +132,9 @@ def open_run(folder: Path, suite: Suite, environment: Environment, resume: bool)
     run = RunWriter(folder)
     if run.axes != suite.axes:
         raise MeasurementError(f"{folder} is a run of other axes: name another folder")
-    facts = environment.facts
-    conditions = {name: facts.get(name) for name in CONDITIONS}
-    recorded = {name: run.environment.facts.get(name) for name in CONDITIONS}
-    if replace(run.environment, facts=facts) != environment or recorded != conditions:
+    facts, recorded = environment.facts, run.environment.facts
+    is_other = any(facts.get(name) != recorded.get(name) for name in CONDITIONS)
+    if is_other or replace(run.environment, facts=facts) != environment:
         raise MeasurementError(
             f"{folder} was measured on {run.environment.name} with another stack, threads or power "
             "limit: name another folder"

@@ -6,6 +6,7 @@ import math
 import os
 import random
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from statistics import median
 
 import pytest
@@ -17,7 +18,7 @@ from gacprof.core.points import Axis, Point
 from gacprof.devices.cpu import REUSE_BYTES, CpuDevice
 from gacprof.devices.device import Device, device_name, open_device
 from gacprof.devices.environment import read_environment
-from gacprof.devices.threads import bound_threads, lost_core
+from gacprof.devices.threads import ComputeThreads, lost_core
 from gacprof.operators import canonical
 
 
@@ -105,7 +106,7 @@ def test_calls_that_waited_for_a_core_are_lost_whatever_they_took() -> None:
 
 def test_bound_threads_are_set_free_again() -> None:
     before = os.sched_getaffinity(0)
-    with bound_threads():
+    with closing(ComputeThreads()):
         assert len(os.sched_getaffinity(0)) in (1, len(before))
     assert os.sched_getaffinity(0) == before
 

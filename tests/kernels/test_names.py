@@ -46,19 +46,21 @@ def test_launchers_and_adapters_nest() -> None:
 def test_a_split_k_reduction_joins_its_product() -> None:
     gemm = "nvjet_sm90_hss_64x8_64x16_1x1_h_bz_NNT"
     reduction = "void cublasLt::splitKreduce_kernel<32, 16, int, float>"
-    group, other = attach([gemm, reduction, COPY])
-    assert group.main == replace(parse(gemm), split_k=True)
-    assert other.main.name == COPY
+    product, other = attach([gemm, reduction, COPY])
+    assert product == replace(parse(gemm), split_k=True)
+    assert other.name == COPY
 
 
 @pytest.mark.parametrize(
-    "names, padding",
-    [([FILL, COPY, FLASH], 2), ([COPY, FLASH], 0), ([FLASH], 0)],
+    "names, padded, number",
+    [([FILL, COPY, FLASH], True, 1), ([COPY, FLASH], False, 2), ([FLASH], False, 1)],
 )
-def test_fills_and_copies_before_attention_are_its_padding(names: list[str], padding: int) -> None:
-    groups = attach(names)
-    assert groups[-1].main.name == FLASH
-    assert len(groups[-1].before) == padding
+def test_fills_and_copies_before_attention_are_its_padding(
+    names: list[str], padded: bool, number: int
+) -> None:
+    kernels = attach(names)
+    assert len(kernels) == number
+    assert kernels[-1] == replace(parse(FLASH), padded=padded)
 
 
 @given(st.text(max_size=300))

@@ -146,7 +146,7 @@ def test_failed_points_are_recorded_and_the_rest_goes_on(tmp_path: Path) -> None
     measure(run, lambda: RecordedDevice(planted, refused=refused))
     assert RunFolder(run.path).failures(AXES[0]) == {100: "out of memory"}
     assert RunFolder(run.path).failures(AXES[1]) == {}
-    verdict = build_map(run.path).curves[0].by_size[100]
+    verdict = build_map(run.path).curves[0].sizes[SIZES.index(100)]
     assert (verdict.verdict, verdict.reason) == ("unknown", "out of memory")
 
 
