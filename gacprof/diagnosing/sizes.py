@@ -86,8 +86,8 @@ class SizeTable:
             verdict = answer.verdicts.of(size)
             if verdict is not None:
                 return verdict
-        near = {size, *self._stored(*window_of(size))}
-        judged_of_uses.append(self._judge(uses, size, size, (), near))
+        sizes_around = {size, *self._stored(*window_of(size))}
+        judged_of_uses.append(self._judge(uses, size, size, (), sizes_around))
         verdict = judged_of_uses[-1].verdicts.of(size)
         assert verdict is not None
         return verdict

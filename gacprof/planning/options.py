@@ -38,12 +38,9 @@ from gacprof.workload.products import (
 if TYPE_CHECKING:
     from gacprof.workload.products import Lengths, ManySizes
 
-MAX_JOINT = 32
-"""A hub of up to so many joint sizes is compared whole."""
-LEVELS = 8
-"""Steps from the smallest to the largest sizes of a larger hub that are compared."""
-MAX_LENGTH = 1 << 31
-"""More than a side of a product has: N and K make one number."""
+MAX_JOINT = 32  # a hub of up to so many joint sizes is compared whole
+LEVELS = 8  # of a larger one: steps from the smallest to the largest sizes
+MAX_LENGTH = 1 << 31  # more than a side of a product has: N and K make one number
 
 
 @dataclass(frozen=True)

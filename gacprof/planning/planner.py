@@ -140,20 +140,19 @@ def plan(
 MAX_WINDOW = 0.1
 """How far from a dim's size Eq. 4 is followed: about an alignment step, as in the paper's example
 (107.3 → 96, 104, 112, 128). Wider windows lost more energy than no plan at all."""
-MAX_TP, MAX_MULTIPLE = 1024, 65_536
-"""More ranks, and larger multiples, no engine has."""
+MAX_TP, MAX_MULTIPLE = 1024, 65_536  # more no engine has
+# A window of 1 reaches to twice a dim's size, a budget of 2 to twice the dense parameters: what
+# asks for more means percent.
 MAX_SEARCH, MAX_BUDGET = 1.0, 2.0
-"""A window of 1 reaches to twice a dim's size, a budget of 2 to twice the dense parameters: what
-asks for more means percent."""
 
 
 def _require_within_limits(limits: Limits, takes: Sequence[float], what: str) -> None:
     """Raise :class:`PlanError` for a limit below what this takes of it."""
-    for (name, most), taken in zip(limits.items(), takes, strict=True):
-        if taken > most * (1 + ROUNDING):
+    for (name, most), amount in zip(limits.items(), takes, strict=True):
+        if amount > most * (1 + ROUNDING):
             raise PlanError(
                 f"the limit of {most:,.0f} {UNITS[name]} cannot be kept: {what} takes "
-                f"{taken:,.0f} {UNITS[name]}: raise it, widen the window, or pin fewer sizes"
+                f"{amount:,.0f} {UNITS[name]}: raise it, widen the window, or pin fewer sizes"
             )
 
 

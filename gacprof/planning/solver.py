@@ -23,19 +23,15 @@ from gacprof.core.verdicts import Floats, Ints
 
 Rows = Sequence[Sequence[float]]
 
+# Of few options HiGHS is asked for the last digit; of more Lagrange's gap of some 1e-4 is left.
 FEW_OPTIONS = 2_000
-"""Up to so many options HiGHS is asked for the last digit; beyond, Lagrange's gap of some 1e-4 is
-left as it is."""
-FEW_GAP, GAP = 1e-9, 1e-3
-"""Relative gaps between value and bound from which HiGHS is asked, of few options and of many."""
+FEW_GAP, GAP = 1e-9, 1e-3  # from which gap on, relative to the bound: of few options, of many
 HIGHS_GAP, NODES, SECONDS = 1e-7, 2_000, 30.0
 """HiGHS stops at this relative gap, or with the best choice after so many nodes of its search (some
 seconds; a plan is then the same each time), or where these take too long."""
-HIGHS_TOLERANCE = 2e-6
-"""HiGHS takes a sum for within its limit that is above it by a millionth."""
+HIGHS_TOLERANCE = 2e-6  # HiGHS takes a sum for within its limit that is a millionth above it
 BISECTIONS, MAX_CHANGES = 80, 1000
-ROUNDING = 1e-9
-"""Sums of doubles in another order differ by less than this share of a limit."""
+ROUNDING = 1e-9  # sums of doubles in another order differ by less than this share
 TINY = 1e-300
 OUTPUT = Lock()
 """Held while the standard output is turned away: of threads one at a time."""

@@ -17,10 +17,7 @@ from gacprof.kernels.requirements import Engine
 Tokens = Mapping[int, float] | Sequence[int]
 DEFAULT_TOKENS: Mapping[int, float] = MappingProxyType({1: 1.0, 1024: 1.0})
 """One decode step and one prefill of 1024 tokens (the papers' sequence length), equally."""
-
-
-MAX_RANKS = 65_536
-"""More devices no engine spreads a model over."""
+MAX_RANKS = 65_536  # more devices no engine spreads a model over
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,8 +30,7 @@ if TYPE_CHECKING:  # what diagnosing needs does without numpy
     Lengths = int | NDArray[np.int64]
     ManySizes = Mapping[str, int | NDArray[np.int64] | None]
     """Sizes by dim name, as :data:`NewSizes`, or columns of them, all equally long."""
-MERGED = 0
-"""Stands in a column for None: the rank is merged."""
+MERGED = 0  # stands in a column for None: the rank is merged
 PADDED_TO = (64, 8)
 """Multiples that coupled dims are taken to be padded to where a dim is judged beside them, and
 measured: one of 64 hides nothing of a smaller period."""
