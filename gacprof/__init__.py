@@ -61,8 +61,7 @@ _MODULES = {
 }
 """Public names by the module that has them."""
 
-MODULE_OF: dict[str, str] = {}
-"""The module of each public name."""
+MODULE_OF: dict[str, str] = {}  # the module of each public name
 for _module, _names in _MODULES.items():
     MODULE_OF |= dict.fromkeys(_names, _module)
 

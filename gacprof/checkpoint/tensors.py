@@ -16,8 +16,7 @@ from gacprof.checkpoint.inventory import Inventory, TensorInfo
 from gacprof.core.dtypes import BY_NAME
 from gacprof.core.errors import CheckpointError
 
-BLOCK = 1 << 18
-"""Numbers of a block: it stays in a processor's cache."""
+BLOCK = 1 << 18  # numbers of a block: it stays in a processor's cache
 
 
 def read_tensor(inventory: Inventory, name: str, rows: slice = slice(None)) -> torch.Tensor:

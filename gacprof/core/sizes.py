@@ -38,8 +38,7 @@ worse ``other_side`` of a product, a tier that is ``unproven`` to be enough, ``f
 sizes that were not measured (``not_comparable``). *Unknown*: no kernel serves it (``unserved``), or
 there are ``no_rules``, it was ``not_measured``, or it ``failed``. Empty: safe, or not told."""
 
-TOLERANCE = 0.02
-"""The penalty up to which a size is safe, where a source has no other."""
+TOLERANCE = 0.02  # the penalty up to which a size is safe, where a source has no other
 
 
 @dataclass(frozen=True)

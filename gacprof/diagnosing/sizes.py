@@ -20,8 +20,7 @@ from gacprof.workload.products import AS_STORED, PADDED_TO, Products, padded_nei
 if TYPE_CHECKING:
     from gacprof.core.verdicts import Bools, Verdicts
 
-WINDOW = 0.25
-"""How far from a dim's size other sizes are looked for, as a fraction of it."""
+WINDOW = 0.25  # how far from a dim's size other sizes are looked for, as a fraction of it
 LEAST_REACH = 32
 """The same in sizes, at least: a small dim has another tile beside it too (AMX's K of 32, say)."""
 

@@ -19,8 +19,7 @@ from gacprof.core.files import read_json
 from gacprof.core.verdicts import Bools, Floats, Ints
 
 ObjectiveName = Literal["quality", "pad", "gac"]
-LossCurves = Mapping[str, Mapping[int, float]]
-"""What sizes lose, by dim name and size."""
+LossCurves = Mapping[str, Mapping[int, float]]  # what sizes lose, by dim name and size
 Losses = Mapping[str, Mapping[int, float] | Sequence[float]]
 """Loss curves as a user gives them: by size, or those of the sizes 0, 1, 2 …"""
 Scores = Mapping[str, float]

@@ -33,8 +33,7 @@ HIGHS_TOLERANCE = 2e-6  # HiGHS takes a sum for within its limit that is a milli
 BISECTIONS, MAX_CHANGES = 80, 1000
 ROUNDING = 1e-9  # sums of doubles in another order differ by less than this share
 TINY = 1e-300
-OUTPUT = Lock()
-"""Held while the standard output is turned away: of threads one at a time."""
+OUTPUT = Lock()  # held while the standard output is turned away: of threads one at a time
 
 
 @contextmanager
