@@ -36,8 +36,8 @@ from gacprof.check.models import (
     vocabulary,
 )
 from gacprof.core.dtypes import dtype_name
-from gacprof.core.errors import MeasurementError
-from gacprof.core.points import Environment
+from gacprof.core.errors import MeasurementError, require_within
+from gacprof.core.points import MAX_DIM, Environment
 from gacprof.core.sizes import Interval
 from gacprof.devices.device import first_line
 from gacprof.devices.environment import read_environment
@@ -129,6 +129,10 @@ def bench(
     """
     if not checkpoints:
         raise MeasurementError("bench needs a checkpoint, better two")
+    require_within("prefill", prefill, MAX_DIM)
+    require_within("batch", batch, MAX_DIM)
+    if decode:
+        require_within("decode", decode, MAX_DIM)
     where = torch_device(device)
     environment = read_environment(str(where))
     if environment.kind == "virtual":

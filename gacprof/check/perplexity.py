@@ -29,7 +29,8 @@ from gacprof.check.models import (
 )
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.core.dtypes import dtype_name
-from gacprof.core.errors import CheckpointError, ConfigError
+from gacprof.core.errors import CheckpointError, ConfigError, require_within
+from gacprof.core.points import MAX_DIM
 from gacprof.core.sizes import Interval
 
 
@@ -103,6 +104,7 @@ def perplexity(
     ConfigError
         Windows that leave tokens out.
     """
+    require_within("window", window, MAX_DIM)
     where = torch_device(device)
     numbers = dtype or common_dtype(checkpoints)
     folder = tokenizer or tokenizer_folder(checkpoints)

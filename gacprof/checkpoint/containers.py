@@ -166,9 +166,9 @@ def read_safetensors(path: Path) -> Contents:
             length = int.from_bytes(file.read(8), "little")
             entries = json.loads(file.read(length))
     except (OSError, SafetensorError) as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = " ".join(str(error).partition(", expected")[0].split())[:200]
         raise CheckpointError(
-            f"{path} is no whole safetensors file: {reason}: fetch it again"
+            f"{path} is no whole safetensors file of known types: {reason}: fetch or save it again"
         ) from None
     metadata = entries.pop("__metadata__", None) or {}
     unread = {entry["dtype"] for entry in entries.values()} - BY_CODE.keys()

@@ -51,6 +51,11 @@ class Curve:
     cliffs: tuple[Cliff, ...] = ()
     multiple: int | None = None  # to round sizes up to; None: too few were measured to tell
 
+    @cached_property
+    def by_size(self) -> Mapping[int, SizeVerdict]:
+        """The verdict on each size."""
+        return {verdict.size: verdict for verdict in self.sizes}
+
     def with_verdict(self, verdict: str) -> list[int]:
         """The sizes that have this verdict."""
         return [v.size for v in self.sizes if v.verdict == verdict]

@@ -86,11 +86,11 @@ def only_curve(cliff_map: CliffMap, size: int, curves: Sequence[Curve]) -> Curve
     """The curve that covers the size. Raises :class:`MapError` where none does, or several."""
     covering = [c for c in curves if c.sizes[0].size <= size <= c.sizes[-1].size]
     shapes = {shape_of(curve) for curve in covering or curves or cliff_map.curves}
-    if not covering or len({shape.rpartition(",")[0] for shape in shapes}) > 1:
-        raise MapError(
-            f"the map '{cliff_map.name}' has {len(covering)} such curves around {size}, where one "
-            f"is needed: name dtype and other dims of {'; '.join(sorted(shapes))}"
-        )
+    listed = "; ".join(sorted(shapes))
+    if not covering:
+        raise MapError(f"'{cliff_map.name}' has no such curve around {size}: it has {listed}")
+    if len({shape.rpartition(",")[0] for shape in shapes}) > 1:
+        raise MapError(f"'{cliff_map.name}' has several, name dtype and other dims of {listed}")
     return covering[0]  # several differ in flags alone: the one that calls as a model does
 
 

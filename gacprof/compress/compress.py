@@ -1,5 +1,7 @@
 """``compress``: from a dense model to one whose sizes are served well."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 import shutil

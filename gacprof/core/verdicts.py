@@ -64,8 +64,7 @@ class Verdicts:
         )
 
     def next_choice(self, size: int, limit: int) -> SizeVerdict | None:
-        """Return the verdict on the smallest size above this one, up to a limit, that may be
-        chosen."""
+        """Return the verdict on the next larger size, up to a limit, that may be chosen."""
         is_larger = (self.sizes > size) & (self.sizes <= limit)
         indices = np.flatnonzero(is_larger & self.may_be_chosen)
         return self.at(int(indices[0])) if indices.size else None

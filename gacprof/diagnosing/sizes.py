@@ -56,8 +56,7 @@ class SizeTable:
 
     products: Products
     source: SizeSource
-    times: dict[object, dict[int, float]] = field(default_factory=dict)
-    """Times of products that planning asked for, by what they are and then by shape."""
+    times: dict[object, dict[int, float]] = field(default_factory=dict)  # by product, then shape
     _judged: dict[object, list[Judged]] = field(default_factory=dict)
 
     def verdicts(self, dim: Dim, low: int, high: int, sizes: NewSizes = AS_STORED) -> Verdicts:
@@ -106,12 +105,7 @@ class SizeTable:
         return uses, self._judged.setdefault(shapes, [])
 
     def _judge(
-        self,
-        uses: Sequence[Use],
-        first: int,
-        last: int,
-        listed: Sequence[int],
-        others: Iterable[int],
+        self, uses: list[Use], first: int, last: int, listed: Sequence[int], others: Iterable[int]
     ) -> Judged:
         """The verdicts on sizes that the source lists, and on others."""
         import numpy as np

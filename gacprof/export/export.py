@@ -1,5 +1,7 @@
 """One folder for transformers and vLLM: renamed weights, config, model code, tokenizer; checked."""
 
+from __future__ import annotations
+
 import os
 import shutil
 import subprocess

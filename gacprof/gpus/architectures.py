@@ -65,8 +65,7 @@ class ArchitectureTiers:
 
 @cache
 def tiers_of(arch: str) -> ArchitectureTiers:
-    """The tiers of ``sm80``, ``sm90a`` and so on. Raises :class:`ConfigError` for an architecture
-    without any."""
+    """The tiers of ``sm80``, ``sm90a`` …; raises :class:`ConfigError` where none are known."""
     rows = ARCHITECTURE_TABLES["architectures"]
     name = architecture_named(arch).name
     require_one_of("architecture", name, rows)

@@ -29,8 +29,7 @@ ATTENTION_TABLES = shipped_table(ATTENTION, dict[str, Any])
 
 @dataclass(frozen=True)
 class AttentionCall:
-    """One call of ``scaled_dot_product_attention`` on a GPU of the data sheet; ``mask`` is whether
-    one is passed."""
+    """One call of ``scaled_dot_product_attention`` on a GPU; ``mask``: one is passed."""
 
     gpu: str
     arch: str

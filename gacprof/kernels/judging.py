@@ -85,22 +85,16 @@ def tiers_of_side(
 
 def is_unsplit(table: ArchitectureTiers, use: Use, first: int, count: int) -> Bools | bool:
     """Return whether cuBLAS leaves a long K of little work unsplit, on this table."""
+
+    def k_and_work(sizes: Any) -> tuple[Any, Any]:
+        n, k = ((side.others + side.times * sizes) // side.tp for side in (use.N, use.K))
+        return k, use.tokens * n * k
+
     last = first + count - 1
-    if table.unsplit_k > length_of_k(use, last) or table.unsplit_work <= work_of(use, first):
+    if table.unsplit_k > k_and_work(last)[0] or table.unsplit_work <= k_and_work(first)[1]:
         return False  # sides grow with the dim: it is so at no size between
-    sizes = np.arange(first, last + 1)
-    return (length_of_k(use, sizes) >= table.unsplit_k) & (work_of(use, sizes) < table.unsplit_work)
-
-
-def length_of_k(use: Use, sizes: Any) -> Any:
-    """Return K on one rank at a size of the dim, or at an array of them."""
-    return (use.K.others + use.K.times * sizes) // use.K.tp
-
-
-def work_of(use: Use, sizes: Any) -> Any:
-    """Return M · N · K on one rank at a size of the dim, or at an array of them."""
-    n = (use.N.others + use.N.times * sizes) // use.N.tp
-    return use.tokens * n * length_of_k(use, sizes)
+    k, work = k_and_work(np.arange(first, last + 1))
+    return (k >= table.unsplit_k) & (work < table.unsplit_work)
 
 
 def next_better(tiers: Tiers, reach: int) -> Ints:

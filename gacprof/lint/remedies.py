@@ -31,8 +31,7 @@ class Remedy:
 
 
 def find_remedies(deployment: ConfigDeployment, judgements: Sequence[Judgement]) -> list[Remedy]:
-    """The changes that leave a better outcome, the best first; of TP degrees the next below and
-    above that are best."""
+    """The changes that leave a better outcome, the best first; of TP degrees the nearest two."""
     broken = [judgement for judgement in judgements if judgement.findings]
     if not broken:
         return []

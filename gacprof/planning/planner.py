@@ -22,6 +22,14 @@ from gacprof.planning.quality import Losses, Objective, ObjectiveName, Scores, l
 from gacprof.planning.solver import ROUNDING, solve_options
 from gacprof.workload.deployment import Tokens
 
+MAX_WINDOW = 0.1
+"""How far from a dim's size Eq. 4 is followed: about an alignment step, as in the paper's example
+(107.3 → 96, 104, 112, 128). Wider windows lost more energy than no plan at all."""
+MAX_MULTIPLE = 65_536  # more no engine has
+# A window of 1 reaches to twice a dim's size, a budget of 2 to twice the dense parameters: what
+# asks for more means percent.
+MAX_SEARCH, MAX_BUDGET = 1.0, 2.0
+
 
 def plan(
     checkpoint: str | Path | Inventory,
@@ -89,7 +97,6 @@ def plan(
     ------
     PlanError, CheckpointError, MapError, ConfigError
     """
-    require_within("tp", tp, MAX_TP)
     require_within("multiple", multiple, MAX_MULTIPLE)
     require_within("window", window, MAX_SEARCH)
     if budget is not None:
@@ -135,15 +142,6 @@ def plan(
     if out is not None:
         chosen.save(out)
     return chosen
-
-
-MAX_WINDOW = 0.1
-"""How far from a dim's size Eq. 4 is followed: about an alignment step, as in the paper's example
-(107.3 → 96, 104, 112, 128). Wider windows lost more energy than no plan at all."""
-MAX_TP, MAX_MULTIPLE = 1024, 65_536  # more no engine has
-# A window of 1 reaches to twice a dim's size, a budget of 2 to twice the dense parameters: what
-# asks for more means percent.
-MAX_SEARCH, MAX_BUDGET = 1.0, 2.0
 
 
 def _require_within_limits(limits: Limits, takes: Sequence[float], what: str) -> None:
@@ -206,8 +204,7 @@ def _rest(
 def _plan_of(
     table: SizeTable, goal: Objective, sizes: NewSizes, limits: Limits, gap: float, left_out: int
 ) -> Plan:
-    """The chosen sizes as a plan of the whole checkpoint, each with the verdict on it beside the
-    others' new ones."""
+    """The chosen sizes as a plan, each with the verdict on it beside the others' new ones."""
     inventory, products = table.products.inventory, table.products
     tensors = list(inventory.tensors.values())
     parameters, nbytes = footprint(inventory, tensors)

@@ -68,7 +68,7 @@ class Objective:
     def value(self, dims: Sequence[Dim], sizes: NewSizes, parameters: float) -> float:
         """The value of sizes of these dims, whose weights then have so many parameters."""
         if self.name == "pad":
-            return -parameters
+            return -float(parameters)
         if self.name == "gac":
             gain = 0.0
             for dim in dims:

@@ -38,8 +38,7 @@ OUTPUT = Lock()  # held while the standard output is turned away: of threads one
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """HiGHS writes notes on itself to the process's standard output, amid a result's JSON: they go
-    nowhere."""
+    """Turn away the notes that HiGHS writes to standard output, amid a result's JSON."""
     with OUTPUT:
         libc, output, nowhere = ctypes.CDLL(None), os.dup(1), os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
@@ -78,8 +77,7 @@ class Options:
     class_of: Ints
 
     def best(self, score: Floats, tie: Floats) -> Ints:
-        """Return the options of the highest scores: the best of each row of the best scenario of
-        each class."""
+        """Return the best options of each row of the best scenario of each class."""
         picks = best_of(self.row_of, score, tie)
         starts = np.flatnonzero(np.diff(self.scenario_of, prepend=-1))
         scores = np.add.reduceat(score[picks], starts)

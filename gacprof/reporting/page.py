@@ -14,7 +14,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 import gacprof
-from gacprof.cliffmap.cliffmap import CliffMap, Curve, load_map
+from gacprof.cliffmap.cliffmap import CliffMap, Curve, load_map, shipped_maps
 from gacprof.core.errors import GacprofError
 from gacprof.core.files import read_json, read_record, replacing, write_text
 from gacprof.reporting.sections import RESULTS, axis_text, kind_of, section_of
@@ -77,7 +77,7 @@ def report(artefacts: Sequence[str | Path], out: str | Path = "report") -> Path:
 
 def read_artefact(path: Path) -> Any:
     """A map, a plan, or what another verb printed with ``--json``."""
-    if path.is_dir():
+    if path.is_dir() or str(path) in shipped_maps():
         return load_map(path)
     try:
         data = read_json(path)
