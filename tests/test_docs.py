@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -118,6 +119,26 @@ def test_python_in_a_page_is_python(page: Path) -> None:
     for language, code in code_blocks(page.read_text(encoding="utf-8")):
         if language == "python":
             ast.parse(code)
+
+
+@pytest.mark.parametrize("page", ["cliff-map.md", "write-a-compressor.md"])
+def test_python_in_a_page_that_needs_no_other_file_runs(
+    page: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    names: dict[str, object] = {}
+    for language, code in code_blocks((ROOT / "docs" / page).read_text(encoding="utf-8")):
+        if language == "python":
+            exec(code, names)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda p: p.stem)
+def test_what_a_notebook_imports_is_there(path: Path) -> None:
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    lines = "".join("".join(cell["source"]) + "\n" for cell in cells if cell["cell_type"] == "code")
+    imports = [line for line in lines.splitlines() if re.match(r"(from|import) gacprof", line)]
+    assert imports
+    exec("\n".join(imports), {})
 
 
 @pytest.mark.slow
