@@ -101,7 +101,9 @@ class CliffMap:
             dims = {"M", "N", "K"} if axis.operator == "linear" else {axis.dim}
             supported = {v.size for v in curve.sizes if is_supported(v, self.tolerance)}
             if self.environment.kind == "virtual" and any(v.latency_us for v in curve.sizes):
-                raise MapError(f"{where} holds times of a virtual GPU, which has none")
+                raise MapError(
+                    f"{where} holds times of a virtual GPU, which has none: build it anew"
+                )
             on_axis = supported & set(axis.sizes)
             if len(on_axis) < len(curve.sizes) or not dims <= {axis.dim, *axis.fixed}:
                 raise MapError(
@@ -150,9 +152,8 @@ class CliffMap:
         """The verdict on an attention's head_dim, on the curve that calls as a model does."""
         shape = {"heads": heads, "kv_heads": kv_heads}
         for curve in self.curves_of("attention", "head_dim", dtype, shape):
-            for verdict in curve.sizes:
-                if verdict.size == head_dim:
-                    return verdict
+            if head_dim in curve.by_size:
+                return curve.by_size[head_dim]
         reason = f"no curve of attention with {heads} heads holds head_dim {head_dim}"
         return SizeVerdict(head_dim, "unknown", reason=reason, cause="not_measured")
 
