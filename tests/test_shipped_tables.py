@@ -10,6 +10,7 @@ from gpu_tables import ArchitectureTables, GpuTables, LibraryRow
 from kernel_tables import AttentionTables, EngineTable, FormatTables, NameTables
 
 import gacprof
+from gacprof.checkpoint.coverage import NEUTRAL_FILE
 from gacprof.checkpoint.from_config import FAMILIES
 from gacprof.checkpoint.layouts.factors import TABLE as FACTORS_FILE
 from gacprof.checkpoint.layouts.factors import Factors
@@ -38,6 +39,7 @@ MODELS: dict[Path, type] = {
     FAMILIES: FamilyTables,
     LIBRARIES_FILE: dict[str, LibraryRow],
     NAMES: NameTables,
+    NEUTRAL_FILE: dict[str, list[str]],
     SHEET: GpuTables,
     TABLE: dict[str, dict[str, list[str]]],
     ROLES_FILE: Rows,

@@ -33,22 +33,39 @@ TABLES = shipped_table(FAMILIES, dict[str, Any])
 FAMILY_OF = row_of_word({name: row["types"] for name, row in TABLES["families"].items()})
 
 
+class ReadKeys(dict[str, Any]):
+    """A config's values, and the keys that were asked for."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        super().__init__(values)
+        self.read: set[str] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.read.add(key)
+        return super().get(key, default)
+
+    def __getitem__(self, key: str) -> Any:
+        self.read.add(key)
+        return super().__getitem__(key)
+
+
 class ConfigSizes:
     """The sizes that a config names, by plain names whatever its family calls them.
 
-    ``values`` are those of the text part, ``whole`` the config as it is; ``sizes`` has every size,
-    0 where nothing says one; ``missing`` collects the config's names of those that a product needs.
+    ``values`` are those of the text part, and the keys that were read of them, ``whole`` the config
+    as it is; ``sizes`` has every size, 0 where nothing says one; ``missing`` collects the config's
+    names of those that a product needs.
     Raises :class:`ConfigError` for what is no size, and for a config of a compressed model.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.whole: Mapping[str, Any] = config.get("thinker_config", config)
         _, text = part_of(self.whole)
-        self.values: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for name in ("ffn_config", "attn_config"):  # DBRX, MPT
             if isinstance(self.whole.get(name), Mapping):
-                self.values |= self.whole[name]
-        self.values |= {**self.whole, **text}
+                values |= self.whole[name]
+        self.values = ReadKeys({**values, **self.whole, **text})
         self.missing: list[str] = []
         self.model_type = str(self.values.get("model_type") or self.whole.get("model_type", ""))
         named = re.findall(rf"'({COMPRESSED})'", str(list(self.values)))
