@@ -7,20 +7,25 @@ bear no size; a matrix where it belongs to a product, or to what is known to be 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from gacprof.checkpoint.from_config import ConfigSizes
+from gacprof.checkpoint.from_config import TABLES, ConfigSizes
+from gacprof.checkpoint.inventory import Inventory, Module
+from gacprof.checkpoint.layouts.names import SHARED, parent_of, role_of, template_of
 from gacprof.core.files import shipped_table
 
 NEUTRAL_FILE = Path(__file__).with_name("neutral.toml")
 NEUTRAL = shipped_table(NEUTRAL_FILE, dict[str, list[str]])
 NEUTRAL_PATTERN = re.compile("|".join(NEUTRAL["patterns"]))
+NO_PRODUCT = re.compile("|".join(NEUTRAL["no_products"]))
 NOT_READ = frozenset(NEUTRAL["keys"] + NEUTRAL["tables"] + NEUTRAL["towers"])
 ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act")
 LAYER_KINDS = ("layer_types", "layers_block_type")
+FUSED: Mapping[str, list[str]] = TABLES["fused"]
+Shape = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -69,3 +74,98 @@ def size_in(value: Any, layers: int) -> str:
         by_layer = ", one a layer" if len(value) == layers else ""
         return f"a list of {len(value)}{by_layer}"
     return ""
+
+
+@dataclass
+class Fit:
+    """How the matrices of a checkpoint fit the products that its config describes.
+
+    ``foreign`` has the shapes of matrices that belong to no product, by the template of their
+    names, ``differing`` of those whose role the config describes with other sizes, by role.
+    ``missing`` are the products that no tensor has.
+    """
+
+    foreign: dict[str, list[Shape]] = field(default_factory=dict)
+    differing: dict[str, list[Shape]] = field(default_factory=dict)
+    missing: list[Module] = field(default_factory=list)
+
+
+def tensor_gaps(described: Inventory, stored: Inventory) -> Iterator[Gap]:
+    """What of a checkpoint's matrices and of its config's products has no counterpart."""
+    found = fit(described, stored)
+    for template, shapes in found.foreign.items():
+        yield Gap("tensor", template, f"{_listed(shapes)}: of no product that the config describes")
+    sizes: dict[str, list[Shape]] = {}
+    for module in described.modules:
+        sizes.setdefault(module.role, []).append(_size(module))
+    for role, shapes in found.differing.items():
+        stated = [f"{part} {_listed(sizes[part])}" for part in FUSED.get(role, [role])]
+        yield Gap("tensor", role, f"{_listed(shapes)}: the config describes {', '.join(stated)}")
+    for module in found.missing:
+        n, k = _size(module)
+        yield Gap("product", module.role, f"no tensor is {module.role} {n} × {k}")
+
+
+def fit(described: Inventory, stored: Inventory) -> Fit:
+    """Compare the products that a config describes with the matrices of a checkpoint.
+
+    A matrix is compared with the products of its own role where the config describes that role,
+    so that equal shapes of others hide nothing; else, in either orientation, with all of them.
+    """
+    modules = [m for m in described.modules if m.kind != "embedding" and all(_size(m))]
+    found = Fit()
+    covered: set[int] = set()
+    for name, role, shape in _matrices(stored):
+        parts = [module for module in modules if module.role in FUSED.get(role, [role])]
+        shapes = _shapes(parts or modules)
+        products = shapes.get(shape, [])
+        if not parts:
+            products = products or shapes.get(shape[::-1], [])
+        covered.update(map(id, products))
+        if not products:
+            kind, key = (found.differing, role) if parts else (found.foreign, template_of(name))
+            kind.setdefault(key, []).append(shape)
+    judged = {part for role in found.differing for part in FUSED.get(role, [role])}
+    if any(module.kind == "embedding" for module in stored.modules):
+        judged.add("head")  # it may be tied
+    found.missing = [m for m in modules if id(m) not in covered and m.role not in judged]
+    return found
+
+
+def _matrices(stored: Inventory) -> Iterator[tuple[str, str, Shape]]:
+    """The name, role and shape of each matrix that may be a product's; of factors the dense one."""
+    known: set[str] = set()
+    for module in stored.modules:
+        known.update(module.weights)
+        if module.kind != "embedding" and not NO_PRODUCT.search(module.name):
+            role = module.role
+            if SHARED.search(module.name):
+                role = f"shared_{role}"
+            yield module.name, role, _size(module)
+    for name, info in stored.tensors.items():
+        if name not in known and len(info.shape) in (2, 3) and not NO_PRODUCT.search(name):
+            yield name, role_of(name.removesuffix(".weight")), info.shape[-2:]
+
+
+def _shapes(modules: Sequence[Module]) -> dict[Shape, list[Module]]:
+    """The products by their shapes, alone and fused with those that follow in the same block."""
+    shapes: dict[Shape, list[Module]] = {}
+    for start, first in enumerate(modules):
+        n, k = 0, first.in_features
+        block = parent_of(first.name)
+        for stop, last in enumerate(modules[start:], start + 1):
+            if last.in_features != k or parent_of(last.name) != block:
+                break
+            n += last.out_features
+            shapes.setdefault((n, k), []).extend(modules[start:stop])
+    return shapes
+
+
+def _size(module: Module) -> Shape:
+    return module.out_features, module.in_features
+
+
+def _listed(shapes: Sequence[Shape]) -> str:
+    """The first of some shapes, and how many more there are."""
+    others = f" and {len(shapes) - 1} more" if len(shapes) > 1 else ""
+    return f"{list(shapes[0])}{others}"
