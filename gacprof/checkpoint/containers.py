@@ -28,12 +28,17 @@ MAX_NAME_LENGTH = 4096  # published: 150; the time to match patterns grows with 
 MAX_VIEWS = 4  # how often tensors may show a file's bytes: a fused weight and its parts are 2
 
 
-def find_weights(folder: Path) -> Path:
-    """Return the file, or the index of shards, that holds a folder's weights."""
+def weights_in(folder: Path) -> list[str]:
+    """Return the names of the file, the index of shards, or the files that may hold the weights."""
     names = sorted(path.name for path in folder.iterdir() if path.is_file())
     weights = [n for n in names if n.endswith(_ENDINGS) and not n.startswith(_NOT_MODELS)]
     conventional = [name for name in _CONVENTIONAL if name in names]
-    candidates = conventional[:1] or [n for n in weights if n.endswith(_INDEX)] or weights
+    return conventional[:1] or [n for n in weights if n.endswith(_INDEX)] or weights
+
+
+def find_weights(folder: Path) -> Path:
+    """Return the file, or the index of shards, that holds a folder's weights."""
+    candidates = weights_in(folder)
     if not candidates:
         raise CheckpointError(
             f"{folder}: no weights (no *.safetensors, *.bin, *.pt, *.pth or index): for a config "

@@ -31,7 +31,7 @@ _SIDE_FILES = re.compile(
     r"|.*processor_config\.json|(configuration|modeling|tokenization)_.*\.py|LICENSE.*|NOTICE.*"
 )
 """Files that belong to a checkpoint besides its weights."""
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}(@[\w./-]{1,100})?")
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}(@[\w./-]{1,100})?")
 
 
 @contextlib.contextmanager
@@ -73,7 +73,7 @@ def scan(path: str | Path, *, factors: tuple[str, str] | None = None) -> Invento
     if weights.is_dir():
         weights = find_weights(weights)
     elif not weights.is_file():
-        if _HUB_NAME.fullmatch(str(path)):
+        if HUB_NAME.fullmatch(str(path)):
             return describe(replace(read_hub(str(path)), factors=factors), str(path))
         raise CheckpointError(f"{path}: no such folder or file: give a checkpoint's folder")
     contents = read_weights(weights)

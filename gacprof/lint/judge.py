@@ -24,6 +24,8 @@ Outcome = Literal["ok", "unknown", "pads", "falls back", "wrong", "refused"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 """From the best to the worst; *wrong* loads and answers wrongly. A server that refuses to start
 serves nothing wrong."""
+SERVED: tuple[Outcome, ...] = ("ok", "pads", "falls back")
+"""Nothing else serves right answers for sure."""
 Facts = dict[str, Any]
 FIELDS = {"N": "N", "K": "K", "global": "whole"}  # of a product, by the axis that rows judge
 

@@ -1,19 +1,23 @@
-"""``gacprof lint``: what an engine does with a model's sizes, from its config alone."""
+"""``gacprof lint``: what an engine does with a model's sizes, from its config or its headers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gacprof.checkpoint.containers import weights_in
+from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.scan import HUB_NAME, scan
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import read_object, write_json
 from gacprof.diagnosing.source import kernel_lines
 from gacprof.gpus.datasheet import GPUS
 from gacprof.kernels.rules import Rules
+from gacprof.lint.accounting import gaps_of, with_gaps
 from gacprof.lint.deployment import deploy
 from gacprof.lint.judge import Judgement, overall
-from gacprof.lint.remedies import find_remedies
+from gacprof.lint.remedies import Remedy, find_remedies
 from gacprof.lint.report import LintReport, verdicts_of
 from gacprof.lint.report import sarif as sarif_log
 from gacprof.workload.products import plain_dtype, side_uses
@@ -23,6 +27,12 @@ LIBRARY_DTYPES = {"fp8_tensor": "float8_e4m3", "fp8_channel": "float8_e4m3", "in
 """Formats whose products are the libraries', besides plain weights: blocks, packed words and
 experts have kernels of the engine's own, of which no rule says anything."""
 PREFILL_ROWS = 1024  # at which sizes are judged: with few of them nothing is safe for sure
+FORMAT_FILES = {
+    "hf_quant_config.json": "modelopt",
+    "quantize_config.json": "gptq",
+    "quant_config.json": "awq",
+}
+"""Files beside config.json that state a format, and whose it is: ModelOpt's, GPTQ's, AutoAWQ's."""
 BADNESS = ("", "safe", "undecided", "unknown", "misaligned")
 
 
@@ -36,16 +46,18 @@ def lint(
     ep: int = 1,
     dp: int = 1,
     quantisation: str | None = None,
+    accept: Sequence[str] = (),
     sarif: Path | None = None,
 ) -> LintReport:
     """Say what an engine does with a config's sizes.
 
     Every product of the model is judged as one tensor-parallel rank holds it; no weights are read.
+    What may bear a size and was not accounted for is named, and ends an ok.
 
     Parameters
     ----------
     config
-        A config.json, a folder with one, or its values.
+        A config.json, or its values; a folder or a model on the hub, whose headers are read too.
     engine
         vllm, sglang, tensorrt-llm, transformers or llama.cpp; vllm==0.8.5 names its version too.
     version
@@ -60,6 +72,8 @@ def lint(
         Data-parallel ranks.
     quantisation
         bf16, fp8, fp8-block, nvfp4, awq-g128, gguf-q4_k …; by default the config's own.
+    accept
+        Names of what was not accounted for (a key, a class), and is fine all the same.
     sarif
         Write the findings there too, as SARIF 2.1.0.
 
@@ -73,15 +87,25 @@ def lint(
     ConfigError
         For a config that is of a compressed model or holds what is no size, and for an engine, a
         GPU or a quantisation that isn't known.
+    CheckpointError
+        For a broken file of weights, or a model that the hub does not have.
     """
-    name, values = read_config(config)
+    name, values, stored = read_model(config)
     ranks = {"tp": tp, "ep": ep, "dp": dp}
     deployment = deploy(
         values, engine=engine, version=version, gpu=gpu, **ranks, quantisation=quantisation
     )
     sizes, inventory, key = deployment.sizes, deployment.inventory, deployment.gpu.key
     judgements = deployment.judgements()
-    engine_says, launches = deployment.engine_answer(judgements)
+    gaps = gaps_of(deployment, stored, accept)
+    outcome = with_gaps(overall(judgements), gaps)
+    engine_says: str = ""
+    launches: Mapping[str, str] = {}
+    remedies: list[Remedy] = []
+    if not any(gap.grade in ("unknown", "refused", "wrong") for gap in gaps):
+        engine_says, launches = deployment.engine_answer(judgements)
+    if not any(gap.grade in ("refused", "wrong") for gap in gaps):
+        remedies = find_remedies(deployment, judgements)
     rules = Rules(key) if key in GPUS else None
     plain = plain_dtype(inventory)
     products = []
@@ -89,7 +113,6 @@ def lint(
         if judgement.is_judged:
             alignment = alignment_of(judgement, rules, plain) if rules else ""
             products += verdicts_of(judgement, alignment, launches.get(judgement.product.name, ""))
-    warning = f"the model type '{sizes.model_type}' isn't known: sizes are read by field names"
     report = LintReport(
         model=name,
         model_type=sizes.model_type,
@@ -98,11 +121,13 @@ def lint(
         gpu=key,
         quantisation=deployment.storage.form,
         **ranks,
-        outcome=overall(judgements),
+        outcome=outcome,
         products=tuple(products),
-        remedies=tuple(find_remedies(deployment, judgements)),
+        remedies=tuple(remedies),
         missing=tuple(sorted(set(sizes.missing))),
-        warnings=() if sizes.is_known_type else (warning,),
+        gaps=tuple(gaps),
+        accepted=tuple(accept),
+        tensors=len(stored.tensors) if stored else 0,
         kernels=kernel_lines(Sharing(inventory, deployment), rules, plain) if rules else (),
         engine_says=engine_says,
     )
@@ -111,25 +136,42 @@ def lint(
     return report
 
 
-def read_config(config: str | Path | Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """A config's name and values; a folder's hf_quant_config.json is part of it."""
-    name, values = "config", config
-    if not isinstance(values, Mapping):
-        name, path = str(config), Path(values)
-        path = path / "config.json" if path.is_dir() else path
-        modelopt = path.with_name("hf_quant_config.json")
-        try:
-            values = read_object(path)
-            if modelopt.is_file() and "quantization_config" not in values:
-                stated = {"quant_method": "modelopt", **read_object(modelopt)}
-                values = {"quantization_config": stated, **values}
-        except FileNotFoundError:
-            raise ConfigError(f"{path} is not there: download the config.json first") from None
-        except ValueError as error:
-            raise ConfigError(f"{path} is no JSON of a config: {error}") from None
+def read_model(
+    config: str | Path | Mapping[str, Any],
+) -> tuple[str, Mapping[str, Any], Inventory | None]:
+    """A model's name and config; with a format's file beside it, and the headers of a folder."""
+    if isinstance(config, Mapping):
+        return "config", checked_config("config", config), None
+    name, path = str(config), Path(config)
+    if not path.exists() and HUB_NAME.fullmatch(name):
+        stored = scan(name)
+        return name, checked_config(name, stored.config), stored
+    folder, path = (path, path / "config.json") if path.is_dir() else (path.parent, path)
+    try:
+        values = read_object(path)
+        if "quantization_config" not in values:
+            values = {**format_beside(folder), **values}
+    except FileNotFoundError:
+        raise ConfigError(f"{path} is not there: download the config.json first") from None
+    except ValueError as error:
+        raise ConfigError(f"{path} is no JSON of a config: {error}") from None
+    has_weights = folder == Path(config) and weights_in(folder)
+    return name, checked_config(name, values), scan(folder) if has_weights else None
+
+
+def checked_config(name: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a config. Raises :class:`ConfigError` for an empty one."""
     if not values:
         raise ConfigError(f"{name} holds no config: give a config.json or a folder with one")
-    return name, values
+    return values
+
+
+def format_beside(folder: Path) -> Mapping[str, Any]:
+    """The quantisation that stands in a file of its own beside a config.json."""
+    for file, method in FORMAT_FILES.items():
+        if (folder / file).is_file():
+            return {"quantization_config": {"quant_method": method, **read_object(folder / file)}}
+    return {}
 
 
 def alignment_of(judgement: Judgement, rules: Rules, plain: str) -> str:

@@ -9,10 +9,9 @@ from typing import Any
 
 from gacprof.core.errors import ConfigError
 from gacprof.lint.deployment import ConfigDeployment
-from gacprof.lint.judge import OUTCOMES, Judgement, Outcome, overall
+from gacprof.lint.judge import OUTCOMES, SERVED, Judgement, Outcome, overall
 
 TP_DEGREES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-SERVED = ("ok", "pads", "falls back")  # nothing else serves right answers for sure
 MAX_WIDTH_MULTIPLE = 1 << 16
 
 

@@ -9,6 +9,7 @@ from math import prod
 from typing import Any, ClassVar
 
 from gacprof import __version__
+from gacprof.checkpoint.coverage import Gap
 from gacprof.core.formatting import one_line, percent
 from gacprof.kernels.requirements import Requirement
 from gacprof.lint.judge import Judgement, Outcome, worst_of
@@ -70,8 +71,10 @@ class LintReport:
     """What an engine does with a model's sizes on each of its ranks.
 
     ``outcome`` is the worst of all products; unknown where nobody read what the engine needs of one
-    that would otherwise leave it ok. ``missing`` are sizes that the config doesn't say: what
-    depends on them is not judged. ``kernels`` are lines on what PyTorch itself, not the engine,
+    that would otherwise leave it ok, or where ``gaps`` are left: what may bear a size, or decides
+    whether the model is served, and was not accounted for, but for what was ``accepted`` by name.
+    ``tensors`` is how many headers were read. ``missing`` are sizes that the config doesn't say:
+    what depends on them is not judged. ``kernels`` are lines on what PyTorch itself, not the engine,
     takes for attention and norms on a named GPU. ``engine_says`` is what the engine itself
     answered, and where it was asked; empty where it was not asked exactly this.
     """
@@ -90,7 +93,9 @@ class LintReport:
     products: tuple[ProductVerdict, ...]
     remedies: tuple[Remedy, ...]
     missing: tuple[str, ...]
-    warnings: tuple[str, ...]
+    gaps: tuple[Gap, ...] = ()
+    accepted: tuple[str, ...] = ()
+    tensors: int = 0
     kernels: tuple[str, ...] = ()
     engine_says: str = ""
     summary: str = field(init=False)
@@ -102,6 +107,15 @@ class LintReport:
         elif self.outcome == "ok" and self.missing:
             summary = "ok as far as the config says"
         object.__setattr__(self, "summary", summary)
+
+    @property
+    def account(self) -> str:
+        """A sentence: what the verdict covers, or what was not accounted for."""
+        serious = [gap for gap in self.gaps if gap.grade != "note"]
+        if serious:
+            return "; ".join(f"{gap.name} {gap.why}" for gap in serious)
+        tensors = f" and {self.tensors} tensors of these shapes" if self.tensors else ""
+        return f"accounted for: {len(self.products)} products{tensors}, the class, every key"
 
     @property
     def ok(self) -> bool:
@@ -194,6 +208,12 @@ def sarif(report: LintReport) -> dict[str, Any]:
         said = one_line(f"{row.product}: {row.verdict} ({where}): {row.reason}")
         result = {"ruleId": rule, "level": SARIF_LEVELS.get(kind, "note")}
         results.append({**result, "message": {"text": said}, "locations": [place]})
+    for gap in report.gaps:
+        rule = f"{report.engine}/unaccounted-{gap.kind}"
+        rules[rule] = {"id": rule, "shortDescription": {"text": f"{gap.grade}: {gap.kind}"}}
+        result = {"ruleId": rule, "level": SARIF_LEVELS.get(gap.grade, "note")}
+        text = one_line(f"{gap.name}: {gap.why}")
+        results.append({**result, "message": {"text": text}, "locations": [place]})
     driver = {"name": "gacprof", "version": __version__, "rules": list(rules.values())}
     return {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",

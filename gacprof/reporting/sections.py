@@ -338,6 +338,10 @@ def lint_section(report: LintReport) -> Section:
             sure = "" if row.sure == "high" else f" ({row.sure} confidence)"
             sources.add(f"Source of {row.requirement}: {row.source}{since}{sure}.")
     remarks = [report.engine_says] if report.engine_says else []
+    for gap in report.gaps:
+        remarks.append(f"{gap.grade.capitalize()}: {gap.name} {gap.why}.")
+    if report.accepted:
+        remarks.append(f"Accepted: {', '.join(report.accepted)}.")
     for remedy in report.remedies:
         mended = f" ({', '.join(remedy.mended)})" if remedy.mended else ""
         kernels = "".join(f"; {name} by {kernel}" for name, kernel in remedy.launches.items())
@@ -347,8 +351,7 @@ def lint_section(report: LintReport) -> Section:
         missing = ", ".join(report.missing)
         remarks.append(f"The config doesn't say {missing}: what needs it isn't judged.")
     columns = ("product", "N", "K", "verdict", "kernel", "why")
-    headline = f"{report.model}: {report.summary} ({where})."
-    remarks += report.warnings
+    headline = f"{report.model}: {report.summary} ({where}): {report.account}."
     return Section("What an engine does", headline, columns, rows, remarks)
 
 

@@ -1,0 +1,66 @@
+"""Whatever of a model decides how it is served and is no product: keys, class, towers, tensors.
+
+An *ok* needs all of them accounted for; what is not is a :class:`~gacprof.checkpoint.coverage.Gap`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from gacprof.checkpoint.coverage import NEUTRAL, Gap, key_gaps, tensor_gaps
+from gacprof.checkpoint.inventory import Inventory
+from gacprof.lint.classes import class_gaps
+from gacprof.lint.deployment import ConfigDeployment
+from gacprof.lint.judge import SERVED, Outcome, worst_of
+
+TOWERS = re.compile(r"vision|visual|image|audio|speech|\bvit\b|projector|connector|merger")
+"""Words of an ignore list that name a tower, or what stands between it and the text."""
+
+
+def gaps_of(
+    deployment: ConfigDeployment, stored: Inventory | None, accept: Sequence[str] = ()
+) -> list[Gap]:
+    """What of a deployment nobody accounted for, once its products were judged.
+
+    With the headers of a checkpoint (``stored``) its tensors decide in place of unread keys. Gaps
+    of a name to ``accept`` are left out.
+    """
+    sizes = deployment.sizes
+    gaps = [*class_gaps(sizes, deployment.engine), *tower_gaps(deployment)]
+    keys = list(key_gaps(sizes))
+    if stored is not None:
+        gaps += storage_gaps(deployment, stored)
+        gaps += tensor_gaps(deployment.inventory, stored)
+        keys = [gap for gap in keys if gap.kind != "key"]  # the tensors settled these
+    return [gap for gap in [*gaps, *keys] if gap.name not in accept]
+
+
+def tower_gaps(deployment: ConfigDeployment) -> Iterator[Gap]:
+    """Towers, which nobody judges: a note where they are plain, unknown where they are not."""
+    whole, storage = deployment.sizes.whole, deployment.storage
+    is_ignored = any(TOWERS.search(entry) for entry in storage.ignored)
+    for name in NEUTRAL["towers"]:
+        if not isinstance(whole.get(name), Mapping) or not whole[name]:
+            continue
+        if storage.form in ("none", "mxfp4") or is_ignored:
+            yield Gap("tower", name, "stays 16 bit, and is not judged", "note")
+        else:
+            why = f"is in {storage.form} as the text is (no ignore list names it), and not judged"
+            yield Gap("tower", name, why)
+
+
+def storage_gaps(deployment: ConfigDeployment, stored: Inventory) -> Iterator[Gap]:
+    """Scales beside weights of which the config names no format."""
+    if stored.layout == "quantised" and deployment.storage.form == "none":
+        packed = [module.name for module in stored.modules if module.dtype.startswith("int")]
+        why = f"{len(packed)} weights are quantised, and the config names no format"
+        yield Gap("storage", min(packed, default="weights"), why)
+
+
+def with_gaps(outcome: Outcome, gaps: Iterable[Gap]) -> Outcome:
+    """A verdict on products, lowered by what was not accounted for."""
+    grades = {gap.grade for gap in gaps}
+    if "unknown" in grades and outcome in SERVED:
+        outcome = "unknown"
+    return worst_of([outcome, *(grades & {"wrong", "refused"})])
