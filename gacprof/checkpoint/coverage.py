@@ -6,15 +6,17 @@ bear no size; a matrix where it belongs to a product, or to what is known to be 
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from gacprof.checkpoint.from_config import TABLES, ConfigSizes
+from gacprof.checkpoint.from_config import TABLES, ConfigSizes, inventory_of_sizes
 from gacprof.checkpoint.inventory import Inventory, Module
 from gacprof.checkpoint.layouts.names import SHARED, parent_of, role_of, template_of
+from gacprof.core.errors import ConfigError
 from gacprof.core.files import shipped_table
 
 NEUTRAL_FILE = Path(__file__).with_name("neutral.toml")
@@ -32,13 +34,14 @@ Shape = tuple[int, int]
 class Gap:
     """Something that may bear a size, by its ``name``, and ``why`` no answer rests on it.
 
-    A gap is *refused* where an engine surely does, *unknown* where it ends an ok, and else a note.
+    A gap is *refused* (or *wrong*) where an engine surely does so, *unknown* where it ends an ok,
+    and else a note.
     """
 
-    kind: Literal["key", "class", "tower", "tensor", "product", "storage"]
+    kind: Literal["key", "activation", "class", "tower", "tensor", "size", "product", "storage"]
     name: str
     why: str
-    grade: Literal["refused", "unknown", "note"] = "unknown"
+    grade: Literal["refused", "wrong", "unknown", "note"] = "unknown"
 
 
 def key_gaps(sizes: ConfigSizes) -> Iterator[Gap]:
@@ -57,7 +60,7 @@ def key_gaps(sizes: ConfigSizes) -> Iterator[Gap]:
     for key in ACTIVATIONS:
         activation = sizes.values.get(key)
         if activation and activation not in NEUTRAL["activations"]:
-            yield Gap("key", key, f"the activation {activation!r} was not looked at")
+            yield Gap("activation", key, f"{activation!r} was not looked at")
     for key in LAYER_KINDS:
         kinds = {str(kind) for kind in sizes.values.get(key) or ()}
         for kind in sorted(kinds - set(NEUTRAL["layer_kinds"])):
@@ -90,6 +93,32 @@ class Fit:
     missing: list[Module] = field(default_factory=list)
 
 
+def in_words(gaps: Sequence[Gap]) -> str:
+    """Name the first of each kind of gap, and say how many more there are; notes are left out."""
+    by_kind: dict[str, list[Gap]] = {}
+    for gap in gaps:
+        if gap.grade != "note":
+            by_kind.setdefault(gap.kind, []).append(gap)
+    parts = []
+    for same in by_kind.values():
+        more = f" (and {len(same) - 1} more of this kind)" if len(same) > 1 else ""
+        parts.append(f"{same[0].name} {same[0].why}{more}")
+    return "; ".join(parts)
+
+
+def unrecognised(inventory: Inventory) -> list[Gap]:
+    """The matrices of a checkpoint that no product is known of, and the products of its config that
+    no tensor has: factors under names of their own, say. Sizes may differ from the config's."""
+    described = inventory
+    with contextlib.suppress(ConfigError):
+        described = inventory_of_sizes(ConfigSizes(inventory.config))
+    if not described.modules:
+        described = inventory  # no config says what there should be
+    resized = {template_of(module.name) for module in inventory.modules if module.dims}
+    gaps = list(tensor_gaps(described, inventory))
+    return [gap for gap in gaps if gap.kind != "size" and gap.name not in resized]
+
+
 def tensor_gaps(described: Inventory, stored: Inventory) -> Iterator[Gap]:
     """What of a checkpoint's matrices and of its config's products has no counterpart."""
     found = fit(described, stored)
@@ -100,10 +129,10 @@ def tensor_gaps(described: Inventory, stored: Inventory) -> Iterator[Gap]:
         sizes.setdefault(module.role, []).append(_size(module))
     for role, shapes in found.differing.items():
         stated = [f"{part} {_listed(sizes[part])}" for part in FUSED.get(role, [role])]
-        yield Gap("tensor", role, f"{_listed(shapes)}: the config describes {', '.join(stated)}")
+        yield Gap("size", role, f"{_listed(shapes)}: the config describes {', '.join(stated)}")
     for module in found.missing:
         n, k = _size(module)
-        yield Gap("product", module.role, f"no tensor is {module.role} {n} × {k}")
+        yield Gap("product", module.role, f"{n} × {k} is the size of no tensor")
 
 
 def fit(described: Inventory, stored: Inventory) -> Fit:
@@ -144,7 +173,7 @@ def _matrices(stored: Inventory) -> Iterator[tuple[str, str, Shape]]:
             yield module.name, role, _size(module)
     for name, info in stored.tensors.items():
         if name not in known and len(info.shape) in (2, 3) and not NO_PRODUCT.search(name):
-            yield name, role_of(name.removesuffix(".weight")), info.shape[-2:]
+            yield name, role_of(name.removesuffix(".weight")), (info.shape[-2], info.shape[-1])
 
 
 def _shapes(modules: Sequence[Module]) -> dict[Shape, list[Module]]:

@@ -41,6 +41,19 @@ VERBS = {
 
 # options whose name is not their parameter's: a source of sizes is a map or a GPU's name
 OPTION_NAMES = {"source": ("--map", "--gpu")}
+FACTORS = inspect.Parameter(
+    "factors",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=None,
+    annotation=Annotated[
+        tuple[str, str] | None,
+        Parameter(
+            help="Tensor name patterns of factor pairs of an unknown layout, the outer one first: "
+            "'{module}.up.weight' '{module}.down.weight'"
+        ),
+    ],
+)
+"""What every verb that reads a checkpoint takes besides, as ``gacprof.scan`` does."""
 # types that a word on a command line can stand for
 WRITABLE = (str, int, float, bool, Path, type(None))
 
@@ -75,20 +88,62 @@ def command(verb: str) -> Callable[..., Any]:
     function: Callable[..., Any] = getattr(gacprof, VERBS[verb])
     hints = typing.get_type_hints(function)
     parameters = []
+    checkpoints = []
     for name, parameter in inspect.signature(function).parameters.items():
         annotation = writable(hints[name])
+        if "Inventory" in str(hints[name]):
+            checkpoints.append(name)
         if annotation is not None:
             annotation = Annotated[annotation, Parameter(name=OPTION_NAMES.get(name))]
             parameters.append(parameter.replace(annotation=annotation))
+    signature = inspect.Signature(parameters)
+    if checkpoints:
+        signature = signature.replace(parameters=[*parameters, FACTORS])
 
     # a function of its own, whose annotations cyclopts reads: the public one keeps its own
     @functools.wraps(function)
     def run(*values: Any, **options: Any) -> Any:
-        return function(*values, **options)
+        bound = signature.bind(*values, **options)
+        factors = bound.arguments.pop("factors", None)
+        if factors is not None:
+            named = [name for name in checkpoints if bound.arguments.get(name)]
+            scan_with_factors(bound.arguments, named, factors)
+        return function(*bound.args, **bound.kwargs)
 
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    run.__signature__ = signature  # type: ignore[attr-defined]
+    run.__annotations__ = {
+        parameter.name: parameter.annotation for parameter in signature.parameters.values()
+    }
     return run
+
+
+def scan_with_factors(
+    arguments: dict[str, Any], names: Sequence[str], factors: tuple[str, str]
+) -> None:
+    """Scan the checkpoints among a verb's arguments by the user's patterns of factor pairs.
+
+    A model beside them, as the original one, may have none: it is read as it is.
+    """
+    from gacprof.checkpoint.scan import scan
+    from gacprof.core.errors import CheckpointError
+
+    errors: list[CheckpointError] = []
+
+    def scanned(path: Any) -> Any:
+        try:
+            return scan(path, factors=factors)
+        except CheckpointError as error:
+            errors.append(error)
+            return path
+
+    paths = 0
+    for name in names:
+        value = arguments[name]
+        several = isinstance(value, tuple)
+        paths += len(value) if several else 1
+        arguments[name] = tuple(map(scanned, value)) if several else scanned(value)
+    if len(errors) == paths:
+        raise errors[0]
 
 
 def int_of_word(_: Any, tokens: Sequence[Any]) -> int:

@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from gacprof.checkpoint.coverage import Gap, unrecognised
 from gacprof.checkpoint.inventory import Dim, Feed, Inventory, NewSizes
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.core.sizes import Interval, SizeSource, SizeVerdict, Use, Verdict
@@ -82,6 +83,7 @@ def diagnose(
         better_us=products.time_us(size_source, inventory.modules, targets),
         kernels=kernel_lines(products.sharing, size_source, attention_dtype(products)),
         warnings=(*inventory.warnings, *products.warnings),
+        gaps=tuple(unrecognised(inventory)),
     )
 
 
@@ -198,7 +200,8 @@ class Diagnosis:
     are, ``better_us`` after every finding's action; None where a product's time is not known.
 
     ``source`` and ``provenance`` say whose verdicts these are. Plain products are computed in
-    ``dtype``. ``kernels`` are lines on attention and norms, of a GPU that isn't at hand.
+    ``dtype``. ``kernels`` are lines on attention and norms, of a GPU that isn't at hand. ``gaps``
+    are matrices that were not recognised, and products of the config that no tensor has.
     """
 
     schema: ClassVar[str] = "gacprof.Diagnosis/1"
@@ -217,6 +220,7 @@ class Diagnosis:
     better_us: Interval | None
     kernels: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    gaps: tuple[Gap, ...] = ()
 
     @property
     def counts(self) -> Mapping[Verdict, int]:
@@ -225,5 +229,5 @@ class Diagnosis:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is to be padded or merged."""
-        return all(finding.action in ("keep", "measure") for finding in self.dims)
+        """Whether everything was recognised, and nothing is to be padded or merged."""
+        return not self.gaps and all(finding.action in ("keep", "measure") for finding in self.dims)

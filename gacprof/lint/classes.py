@@ -1,6 +1,7 @@
 """placeholder"""
 
 from collections.abc import Iterator
+
 from gacprof.checkpoint.coverage import Gap
 
 

@@ -9,7 +9,7 @@ from math import prod
 from typing import Any, ClassVar
 
 from gacprof import __version__
-from gacprof.checkpoint.coverage import Gap
+from gacprof.checkpoint.coverage import Gap, in_words
 from gacprof.core.formatting import one_line, percent
 from gacprof.kernels.requirements import Requirement
 from gacprof.lint.judge import Judgement, Outcome, worst_of
@@ -74,9 +74,9 @@ class LintReport:
     that would otherwise leave it ok, or where ``gaps`` are left: what may bear a size, or decides
     whether the model is served, and was not accounted for, but for what was ``accepted`` by name.
     ``tensors`` is how many headers were read. ``missing`` are sizes that the config doesn't say:
-    what depends on them is not judged. ``kernels`` are lines on what PyTorch itself, not the engine,
-    takes for attention and norms on a named GPU. ``engine_says`` is what the engine itself
-    answered, and where it was asked; empty where it was not asked exactly this.
+    what depends on them is not judged. ``kernels`` are lines on what PyTorch, not the engine, takes
+    for attention and norms on a named GPU. ``engine_says`` is what the engine itself answered, and
+    where it was asked; empty where it was not asked exactly this.
     """
 
     schema: ClassVar[str] = "gacprof.LintReport/1"
@@ -111,9 +111,9 @@ class LintReport:
     @property
     def account(self) -> str:
         """A sentence: what the verdict covers, or what was not accounted for."""
-        serious = [gap for gap in self.gaps if gap.grade != "note"]
-        if serious:
-            return "; ".join(f"{gap.name} {gap.why}" for gap in serious)
+        gaps = in_words(self.gaps)
+        if gaps:
+            return gaps
         tensors = f" and {self.tensors} tensors of these shapes" if self.tensors else ""
         return f"accounted for: {len(self.products)} products{tensors}, the class, every key"
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
+from gacprof.checkpoint.coverage import in_words
 from gacprof.core.files import plain
 from gacprof.core.formatting import (
     counted,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 # values of flags that are left out where an axis is named: a model's own way of calling
 USUAL_FLAGS = (False, 0, "cold", "tn", "auto", "none")
 CLIFFS_SHOWN = 4
+MAX_GAPS = 8  # more of what was not accounted for is told by --json
 # calls of attention that are shown, of 1024 keys
 SDPA_CALLS: Mapping[str, Mapping[str, Any]] = {
     "head_dim, causal prefill": {"causal": True},
@@ -88,6 +90,11 @@ def diagnosis_section(diagnosis: Diagnosis) -> Section:
         f"misaligned, {counts['undecided']} undecided, {counts['unknown']} unknown; "
         f"products in {diagnosis.dtype} at tp {diagnosis.tp}, {diagnosis.provenance}."
     )
+    if diagnosis.gaps:
+        headline = (
+            f"Not recognised: {in_words(diagnosis.gaps)}. Name factor pairs by --factors, such as "
+            f"'{{module}}.up.weight' '{{module}}.down.weight'. Of the rest {headline}"
+        )
     order = ("misaligned", "undecided", "unknown", "safe")
     rows: list[Row] = []
     for finding in sorted(diagnosis.dims, key=lambda finding: order.index(finding.now.verdict)):
@@ -338,7 +345,7 @@ def lint_section(report: LintReport) -> Section:
             sure = "" if row.sure == "high" else f" ({row.sure} confidence)"
             sources.add(f"Source of {row.requirement}: {row.source}{since}{sure}.")
     remarks = [report.engine_says] if report.engine_says else []
-    for gap in report.gaps:
+    for gap in report.gaps[:MAX_GAPS]:
         remarks.append(f"{gap.grade.capitalize()}: {gap.name} {gap.why}.")
     if report.accepted:
         remarks.append(f"Accepted: {', '.join(report.accepted)}.")
