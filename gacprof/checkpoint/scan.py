@@ -31,6 +31,7 @@ _SIDE_FILES = re.compile(
     r"|.*processor_config\.json|(configuration|modeling|tokenization)_.*\.py|LICENSE.*|NOTICE.*"
 )
 """Files that belong to a checkpoint besides its weights."""
+MAX_BASE_NAME = 200  # characters of a stranger's text that a message shows
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}(@[\w./-]{1,100})?")
 
 
@@ -67,7 +68,7 @@ def scan(path: str | Path, *, factors: tuple[str, str] | None = None) -> Invento
     Raises
     ------
     CheckpointError
-        Where there is no checkpoint, a file is broken, or factors do not fit each other.
+        Where there is no checkpoint but an adapter, a file is broken, or factors do not fit.
     """
     weights = Path(path)
     if weights.is_dir():
@@ -85,6 +86,13 @@ def scan(path: str | Path, *, factors: tuple[str, str] | None = None) -> Invento
     if weights.suffix == ".pt" and slicing.is_file():  # SliceGPT's, beside its weights
         side[slicing.name] = read_json_object(slicing)
     contents = replace(contents, side=side, factors=factors)
+    adapter = folder / "adapter_config.json"
+    if adapter.is_file() and not (folder / "config.json").exists():
+        base = str(read_json_object(adapter).get("base_model_name_or_path"))[:MAX_BASE_NAME]
+        raise CheckpointError(
+            f"{path} is an adapter of {base}, beside whose weights it runs: give that model, or "
+            "merge the adapter into it first"
+        )
     if (folder / "config.json").exists():
         contents = replace(contents, config=read_json_object(folder / "config.json"))
     return describe(contents, str(path), tuple(sorted({*side_files(folder), *side})))

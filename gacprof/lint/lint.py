@@ -146,17 +146,19 @@ def read_model(
     if not path.exists() and HUB_NAME.fullmatch(name):
         stored = scan(name)
         return name, checked_config(name, stored.config), stored
-    folder, path = (path, path / "config.json") if path.is_dir() else (path.parent, path)
+    stored = None
+    if path.is_dir():
+        stored = scan(path) if weights_in(path) else None
+        path = path / "config.json"
     try:
         values = read_object(path)
         if "quantization_config" not in values:
-            values = {**format_beside(folder), **values}
+            values = {**format_beside(path.parent), **values}
     except FileNotFoundError:
         raise ConfigError(f"{path} is not there: download the config.json first") from None
     except ValueError as error:
         raise ConfigError(f"{path} is no JSON of a config: {error}") from None
-    has_weights = folder == Path(config) and weights_in(folder)
-    return name, checked_config(name, values), scan(folder) if has_weights else None
+    return name, checked_config(name, values), stored
 
 
 def checked_config(name: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
