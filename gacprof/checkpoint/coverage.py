@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from gacprof.checkpoint.from_config import TABLES, ConfigSizes, inventory_of_sizes
 from gacprof.checkpoint.inventory import Inventory, Module
+from gacprof.checkpoint.layouts.configs import leaves
 from gacprof.checkpoint.layouts.names import SHARED, parent_of, role_of, template_of
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import shipped_table
@@ -25,6 +26,7 @@ NEUTRAL_PATTERN = re.compile("|".join(NEUTRAL["patterns"]))
 NO_PRODUCT = re.compile("|".join(NEUTRAL["no_products"]))
 NOT_READ = frozenset(NEUTRAL["keys"] + NEUTRAL["tables"] + NEUTRAL["towers"])
 ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act")
+ROPE_TABLES = ("rope_scaling", "rope_parameters")
 LAYER_KINDS = ("layer_types", "layers_block_type")
 FUSED: Mapping[str, list[str]] = TABLES["fused"]
 Shape = tuple[int, int]
@@ -61,6 +63,13 @@ def key_gaps(sizes: ConfigSizes) -> Iterator[Gap]:
         activation = sizes.values.get(key)
         if activation and activation not in NEUTRAL["activations"]:
             yield Gap("activation", key, f"{activation!r} was not looked at")
+    for key in ROPE_TABLES:
+        words = leaves(sizes.values.get(key) or {})
+        kinds = {
+            str(word) for path, word in words.items() if path[-1:] in (("rope_type",), ("type",))
+        }
+        for kind in sorted(kinds - set(NEUTRAL["rope_types"])):
+            yield Gap("activation", key, f"of the type {kind!r} was not looked at")
     for key in LAYER_KINDS:
         kinds = {str(kind) for kind in sizes.values.get(key) or ()}
         for kind in sorted(kinds - set(NEUTRAL["layer_kinds"])):

@@ -6,7 +6,7 @@ An *ok* needs all of them accounted for; what is not is a :class:`~gacprof.check
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 from gacprof.checkpoint.coverage import NEUTRAL, Gap, key_gaps, tensor_gaps
 from gacprof.checkpoint.inventory import Inventory
@@ -18,13 +18,10 @@ TOWERS = re.compile(r"vision|visual|image|audio|speech|\bvit\b|projector|connect
 """Words of an ignore list that name a tower, or what stands between it and the text."""
 
 
-def gaps_of(
-    deployment: ConfigDeployment, stored: Inventory | None, accept: Sequence[str] = ()
-) -> list[Gap]:
+def gaps_of(deployment: ConfigDeployment, stored: Inventory | None) -> list[Gap]:
     """What of a deployment nobody accounted for, once its products were judged.
 
-    With the headers of a checkpoint (``stored``) its tensors decide in place of unread keys. Gaps
-    of a name to ``accept`` are left out.
+    With the headers of a checkpoint (``stored``) its tensors decide in place of unread keys.
     """
     sizes = deployment.sizes
     gaps = [*class_gaps(sizes, deployment.engine), *tower_gaps(deployment)]
@@ -33,7 +30,7 @@ def gaps_of(
         gaps += storage_gaps(deployment, stored)
         gaps += tensor_gaps(deployment.inventory, stored)
         keys = [gap for gap in keys if gap.kind != "key"]  # the tensors settled these
-    return [gap for gap in [*gaps, *keys] if gap.name not in accept]
+    return [*gaps, *keys]
 
 
 def tower_gaps(deployment: ConfigDeployment) -> Iterator[Gap]:

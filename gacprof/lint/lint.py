@@ -97,14 +97,15 @@ def lint(
     )
     sizes, inventory, key = deployment.sizes, deployment.inventory, deployment.gpu.key
     judgements = deployment.judgements()
-    gaps = gaps_of(deployment, stored, accept)
-    outcome = with_gaps(overall(judgements), gaps)
+    every_gap = gaps_of(deployment, stored)
+    gaps = [gap for gap in every_gap if gap.name not in accept]
+    grades = {gap.grade for gap in gaps}
     engine_says: str = ""
     launches: Mapping[str, str] = {}
     remedies: list[Remedy] = []
-    if not any(gap.grade in ("unknown", "refused", "wrong") for gap in gaps):
+    if all(gap.grade == "note" for gap in every_gap):  # the engine was asked of nothing else
         engine_says, launches = deployment.engine_answer(judgements)
-    if not any(gap.grade in ("refused", "wrong") for gap in gaps):
+    if grades.isdisjoint(("refused", "wrong")):
         remedies = find_remedies(deployment, judgements)
     rules = Rules(key) if key in GPUS else None
     plain = plain_dtype(inventory)
@@ -121,12 +122,12 @@ def lint(
         gpu=key,
         quantisation=deployment.storage.form,
         **ranks,
-        outcome=outcome,
+        outcome=with_gaps(overall(judgements), gaps),
         products=tuple(products),
         remedies=tuple(remedies),
         missing=tuple(sorted(set(sizes.missing))),
         gaps=tuple(gaps),
-        accepted=tuple(accept),
+        accepted=tuple(gap.name for gap in every_gap if gap.name in accept),
         tensors=len(stored.tensors) if stored else 0,
         kernels=kernel_lines(Sharing(inventory, deployment), rules, plain) if rules else (),
         engine_says=engine_says,
