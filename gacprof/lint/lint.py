@@ -147,7 +147,7 @@ def read_model(
     if not path.exists() and HUB_NAME.fullmatch(name):
         stored = scan(name)
         return name, checked_config(name, stored.config), stored
-    stored = None
+    stored: Inventory | None = None
     if path.is_dir():
         stored = scan(path) if weights_in(path) else None
         path = path / "config.json"
