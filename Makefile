@@ -48,7 +48,8 @@ VLLM := $(CURDIR)/.venv-vllm
 test-engine: $(READY)
 	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check 'vllm==0.33.0' \
-		'nvidia-cuda-nvcc==13.0.*' 'nvidia-cuda-nvrtc==13.0.*' 'nvidia-cuda-profiler-api==13.0.*'
+		'nvidia-cuda-nvcc==13.0.*' 'nvidia-cuda-nvrtc==13.0.*' 'nvidia-cuda-profiler-api==13.0.*' \
+		'nvidia-nvvm==13.0.*' 'nvidia-cuda-crt==13.0.*'
 	CUDA_HOME=$$(echo $(VLLM)/lib/python3*/site-packages/nvidia/cu13); export CUDA_HOME; \
 	PATH=$(VLLM)/bin:$$PATH LD_LIBRARY_PATH=$$CUDA_HOME/lib OMP_NUM_THREADS=1 \
 	GACPROF_VLLM_PYTHON=$(VLLM)/bin/python $(BIN)/python -m pytest -q tests/engine

@@ -144,10 +144,10 @@ def read_model(
     if isinstance(config, Mapping):
         return "config", checked_config("config", config), None
     name, path = str(config), Path(config)
+    stored: Inventory | None = None
     if not path.exists() and HUB_NAME.fullmatch(name):
         stored = scan(name)
         return name, checked_config(name, stored.config), stored
-    stored: Inventory | None = None
     if path.is_dir():
         stored = scan(path) if weights_in(path) else None
         path = path / "config.json"
