@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from gacprof.checkpoint.coverage import Gap, unrecognised
+from gacprof.checkpoint.coverage import Gap, in_words, unrecognised
 from gacprof.checkpoint.inventory import Dim, Feed, Inventory, NewSizes
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.core.sizes import Interval, SizeSource, SizeVerdict, Use, Verdict
@@ -226,6 +226,11 @@ class Diagnosis:
     def counts(self) -> Mapping[Verdict, int]:
         """The number of dims by verdict."""
         return Counter(finding.now.verdict for finding in self.dims)
+
+    @property
+    def not_recognised(self) -> str:
+        """The ``gaps`` in words, the first of each kind."""
+        return in_words(self.gaps)
 
     @property
     def ok(self) -> bool:

@@ -48,7 +48,11 @@ def tower_gaps(deployment: ConfigDeployment) -> Iterator[Gap]:
 
 
 def storage_gaps(deployment: ConfigDeployment, stored: Inventory) -> Iterator[Gap]:
-    """Scales beside weights of which the config names no format."""
+    """Weights in another form than the config says: factor pairs, or scales of no named format."""
+    factored = [module.name for module in stored.modules if module.kind in ("factored", "grouped")]
+    if factored:
+        why = f"and {len(factored) - 1} more are factor pairs, which {deployment.engine.name} lacks"
+        yield Gap("storage", factored[0], why, "refused")
     if stored.layout == "quantised" and deployment.storage.form == "none":
         packed = [module.name for module in stored.modules if module.dtype.startswith("int")]
         why = f"{len(packed)} weights are quantised, and the config names no format"

@@ -145,7 +145,7 @@ def read_model(
         return "config", checked_config("config", config), None
     name, path = str(config), Path(config)
     stored: Inventory | None = None
-    if not path.exists() and HUB_NAME.fullmatch(name):
+    if not path.exists() and path.suffix != ".json" and HUB_NAME.fullmatch(name):
         stored = scan(name)
         return name, checked_config(name, stored.config), stored
     if path.is_dir():

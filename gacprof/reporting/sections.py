@@ -7,7 +7,6 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
-from gacprof.checkpoint.coverage import in_words
 from gacprof.core.files import plain
 from gacprof.core.formatting import (
     counted,
@@ -92,7 +91,7 @@ def diagnosis_section(diagnosis: Diagnosis) -> Section:
     )
     if diagnosis.gaps:
         headline = (
-            f"Not recognised: {in_words(diagnosis.gaps)}. Name factor pairs by --factors, such as "
+            f"Not recognised: {diagnosis.not_recognised}. Name factor pairs by --factors, such as "
             f"'{{module}}.up.weight' '{{module}}.down.weight'. Of the rest {headline}"
         )
     order = ("misaligned", "undecided", "unknown", "safe")

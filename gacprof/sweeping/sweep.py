@@ -11,6 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import ClassVar
 
+from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.cliffmap.run_folder import RunHeader, RunWriter
 from gacprof.core.errors import MeasurementError
@@ -42,7 +43,7 @@ class SweepSummary:
 def sweep(
     suite: str | Path = "quick",
     *,
-    model: str | Path | None = None,
+    model: str | Path | Inventory | None = None,
     tokens: Sequence[int] | Mapping[int, float] | None = None,
     dtype: str | None = None,
     window: float = 0.25,
