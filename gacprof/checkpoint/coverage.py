@@ -10,21 +10,24 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
 from gacprof.checkpoint.from_config import TABLES, ConfigSizes, inventory_of_sizes
 from gacprof.checkpoint.inventory import Inventory, Module
 from gacprof.checkpoint.layouts.configs import leaves
-from gacprof.checkpoint.layouts.names import SHARED, parent_of, role_of, template_of
+from gacprof.checkpoint.layouts.names import SHARED, WORDS, parent_of, role_of, template_of
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import shipped_table
 
+TEXT_PARTS = ("thinker_config", *WORDS["parts"]["text"])  # whose values are read, one by one
 NEUTRAL_FILE = Path(__file__).with_name("neutral.toml")
 NEUTRAL = shipped_table(NEUTRAL_FILE, dict[str, list[str]])
 NEUTRAL_PATTERN = re.compile("|".join(NEUTRAL["patterns"]))
 NO_PRODUCT = re.compile("|".join(NEUTRAL["no_products"]))
-NOT_READ = frozenset(NEUTRAL["keys"] + NEUTRAL["tables"] + NEUTRAL["towers"])
+NOT_READ = frozenset(chain(NEUTRAL["keys"], NEUTRAL["tables"], NEUTRAL["towers"], TEXT_PARTS))
+QUANTISED = re.compile("fp?4|fp?8|f8|int[48]|nf4|mx")  # DeepSeek-V4's expert_dtype
 ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act")
 ROPE_TABLES = ("rope_scaling", "rope_parameters")
 LAYER_KINDS = ("layer_types", "layers_block_type")
@@ -57,6 +60,8 @@ def key_gaps(sizes: ConfigSizes) -> Iterator[Gap]:
         if was_read or key in NOT_READ or NEUTRAL_PATTERN.search(key):
             continue
         what = size_in(value, layers)
+        if key.endswith("dtype") and QUANTISED.search(str(value)):
+            what = f"the type {value}"
         if what:
             yield Gap("key", key, f"{what} may change sizes, and nobody reads it")
     for key in ACTIVATIONS:
