@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from gacprof.checkpoint.coverage import NEUTRAL, Gap, key_gaps, tensor_gaps
 from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.layouts.configs import part_of
 from gacprof.lint.classes import class_gaps
 from gacprof.lint.deployment import ConfigDeployment
 from gacprof.lint.judge import SERVED, Outcome, worst_of
@@ -37,10 +38,12 @@ def tower_gaps(deployment: ConfigDeployment) -> Iterator[Gap]:
     """Towers, which nobody judges: a note where they are plain, unknown where they are not."""
     whole, storage = deployment.sizes.whole, deployment.storage
     is_ignored = any(TOWERS.search(entry) for entry in storage.ignored)
+    text = part_of(whole)[1]
+    is_of_text = text is not whole and "quantization_config" in text
     for name in NEUTRAL["towers"]:
         if not isinstance(whole.get(name), Mapping) or not whole[name]:
             continue
-        if storage.form in ("none", "mxfp4") or is_ignored:
+        if storage.form in ("none", "mxfp4") or is_ignored or is_of_text:
             yield Gap("tower", name, "stays 16 bit, and is not judged", "note")
         else:
             why = f"is in {storage.form} as the text is (no ignore list names it), and not judged"
