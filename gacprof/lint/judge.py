@@ -15,7 +15,7 @@ from gacprof.checkpoint.storage import TABLES
 from gacprof.gpus.architectures import ARCHITECTURE_TABLES
 from gacprof.kernels.requirements import Bounds, Requirement
 from gacprof.lint.products import HEAD_DIMS, RankProduct
-from gacprof.lint.scales import Part, load_scales
+from gacprof.lint.scales import Part, SliceError, misplaced_weights
 from gacprof.workload.products import plain_dtype
 
 if TYPE_CHECKING:
@@ -227,18 +227,21 @@ def misplaced_scales(
 ) -> Iterator[Finding]:
     """The sides whose scales a loader refuses, or puts beside weights that they aren't of."""
     for axis, block in bounds.items():
-        sides = [(part.name, Part(part.N, part.ranks)) for part in product.parts or (product,)]
+        sides = {part.name: Part(part.N, part.ranks) for part in product.parts or (product,)}
         if axis == "K":
-            sides = [("", Part(product.K, product.ranks if product.split == "row" else 1))]
+            sides = {"": Part(product.K, product.ranks if product.split == "row" else 1)}
+        parts = list(sides.values())
         is_sliced = axis == "N" or product.split == "row"
-        parts = [part for _, part in sides]
-        loaded = load_scales(parts, block, entries=row.entries, is_sliced=is_sliced)
-        if loaded.refusal:
-            row = replace(row, outcome="refused", says=loaded.refusal)
-        if loaded.refusal or loaded.misplaced:
-            name, uneven = next(side for side in sides if side[1].size % block)
-            words = facts | {"misplaced": loaded.misplaced, "weights": loaded.weights}
-            yield in_words(Finding(row, axis, uneven.size, block, part=name), words)
+        misplaced = 0
+        try:
+            misplaced = misplaced_weights(parts, block, entries=row.entries, is_sliced=is_sliced)
+        except SliceError as error:
+            row = replace(row, outcome="refused", says=str(error))
+        if misplaced or row.outcome == "refused":
+            name = next(name for name, part in sides.items() if part.size % block)
+            weights = sum(part.size * product.ranks for part in parts)
+            words = facts | {"misplaced": misplaced, "weights": weights}
+            yield in_words(Finding(row, axis, sides[name].size, block, part=name), words)
 
 
 def in_words(finding: Finding, facts: Facts) -> Finding:

@@ -9,7 +9,7 @@ import pytest
 
 from gacprof.lint.deployment import deploy
 from gacprof.lint.judge import Judgement
-from gacprof.lint.scales import Entries, Loaded, Part, load_scales
+from gacprof.lint.scales import Entries, Part, SliceError, misplaced_weights
 
 LLAMA = {
     "model_type": "llama",
@@ -43,9 +43,7 @@ MOE = {**LLAMA, "model_type": "qwen3_moe", "num_experts": 16, "num_experts_per_t
     ],
 )
 def test_groups_that_straddle_ranks(inputs: int, group: int, ranks: int, misplaced: int) -> None:
-    loaded = load_scales([Part(inputs // ranks, ranks)], group, entries="floor")
-    assert loaded.misplaced == misplaced and not loaded.refusal
-    assert loaded.weights == (inputs if misplaced else 0)
+    assert misplaced_weights([Part(inputs // ranks, ranks)], group, entries="floor") == misplaced
 
 
 @pytest.mark.parametrize(
@@ -64,21 +62,23 @@ def test_groups_that_straddle_ranks(inputs: int, group: int, ranks: int, misplac
             "start (6) + length (2) exceeds dimension size (6)",
         ),
         ([Part(14784, 2)], "start (116) + length (116) exceeds dimension size (231)"),
-        ([Part(4096), Part(1024), Part(1000)], ""),  # the last one may end within a block
     ],
 )
-def test_blocks_of_fused_products(parts: list[Part], refusal: str) -> None:
-    assert load_scales(parts, 128, entries="ceil") == Loaded(0, weights(parts, refusal), refusal)
+def test_blocks_that_do_not_fit(parts: list[Part], refusal: str) -> None:
+    with pytest.raises(SliceError) as raised:
+        misplaced_weights(parts, 128, entries="ceil")
+    assert str(raised.value) == refusal
 
 
-def weights(parts: list[Part], refusal: str) -> int:
-    return 0 if refusal else sum(part.size * part.ranks for part in parts)
+def test_the_last_part_may_end_within_a_block() -> None:
+    assert misplaced_weights([Part(320)], 128, entries="ceil") == 0
+    assert misplaced_weights([Part(4096), Part(1024), Part(1000)], 128, entries="ceil") == 0
 
 
 def test_a_side_that_ranks_do_not_share_holds_all_scales() -> None:
-    loaded = load_scales([Part(2112)], 128, entries="floor", is_sliced=False)
-    assert "room for 16 scales, and 17 are stored" in loaded.refusal
-    assert load_scales([Part(2048)], 128, entries="floor", is_sliced=False) == Loaded()
+    with pytest.raises(SliceError, match="17 scales are stored, and 16 fit"):
+        misplaced_weights([Part(2112)], 128, entries="floor", is_sliced=False)
+    assert misplaced_weights([Part(2048)], 128, entries="floor", is_sliced=False) == 0
 
 
 @pytest.mark.parametrize("entries", ["floor", "ceil"])
@@ -88,17 +88,21 @@ def test_tensors_sliced_in_full_say_the_same(entries: Entries) -> None:
     for _ in range(500):
         ranks = draw.choice([1, 2, 3, 4, 8])
         fused = 1 if entries == "floor" else draw.choice([1, 2, 3])
-        parts = [Part(draw.randrange(1, 40), ranks) for _ in range(fused)]
+        shared_by = [ranks, draw.choice([1, ranks]), draw.choice([1, ranks])]  # or repeated
+        parts = [Part(draw.randrange(1, 40), by) for by in shared_by[:fused]]
         block = draw.choice([2, 4, 8])
         expected = sliced_in_full(parts, ranks, block, entries)
-        loaded = load_scales(parts, block, entries=entries)
-        assert (-1 if loaded.refusal else loaded.misplaced) == expected
-        misplaced += max(expected, 0)
+        if expected is None:
+            with pytest.raises(SliceError):
+                misplaced_weights(parts, block, entries=entries)
+        else:
+            assert misplaced_weights(parts, block, entries=entries) == expected
+            misplaced += expected
     assert misplaced
 
 
-def sliced_in_full(parts: list[Part], ranks: int, block: int, entries: Entries) -> int:
-    """The weights that get another scale, -1 where a slice is too short: every scale in a list."""
+def sliced_in_full(parts: list[Part], ranks: int, block: int, entries: Entries) -> int | None:
+    """The weights that get another scale, None where a slice is too short: all scales in a list."""
 
     def number(size: int) -> int:
         return size // block if entries == "floor" else ceil(size / block)
@@ -109,13 +113,14 @@ def sliced_in_full(parts: list[Part], ranks: int, block: int, entries: Entries) 
         tensor: list[object] = [None] * number(size)
         owners: list[object] = []
         for index, part in enumerate(parts):
-            stored = [(index, place // block) for place in range(part.size * ranks)][::block]
+            share = rank * part.ranks // ranks
+            stored = [(index, place // block) for place in range(part.size * part.ranks)][::block]
             count, place = number(part.size), number(len(owners))
-            scales = stored[rank * count : rank * count + count]
+            scales = stored[share * count : share * count + count]
             if len(scales) < count or place + count > len(tensor):
-                return -1
+                return None
             tensor[place : place + count] = scales
-            mine = range(rank * part.size, (rank + 1) * part.size)
+            mine = range(share * part.size, (share + 1) * part.size)
             owners += [(index, weight // block) for weight in mine]
         tensor += [None] * len(owners)
         misplaced += sum(tensor[place // block] != owner for place, owner in enumerate(owners))
@@ -132,6 +137,22 @@ def test_the_verdict_says_how_much_is_wrong() -> None:
     down = judged("down", config, gpu="a100", tp=2, quantisation="gptq-g128")
     assert down.outcome == "wrong" and down.multiples["K"] % 128 == 0
     assert any("3,520 of 13,696 inputs" in finding.says for finding in down.findings)
+
+
+@pytest.mark.parametrize(
+    "quantisation, width, tp, says",
+    [
+        ("awq-g128", 29568, 8, "The input size is not aligned"),
+        ("int4-g32", 352, 2, "176 is not divisible by group_size 32"),
+        ("fp8-block", 384, 2, "input_size_per_partition = 192 is not divisible"),
+        ("fp8-block", 29568, 2, "input_size_per_partition = 14784 is not divisible"),
+    ],
+)
+def test_what_is_checked_is_refused(quantisation: str, width: int, tp: int, says: str) -> None:
+    config = {**LLAMA, "intermediate_size": width}
+    down = judged("down", config, gpu="a100", tp=tp, quantisation=quantisation)
+    assert down.outcome == "refused"
+    assert any(says in finding.says for finding in down.findings)
 
 
 @pytest.mark.parametrize(
