@@ -63,8 +63,8 @@ def load_rank(
             raise SliceError(f"AssertionError: {stored} scales are stored, and {count} fit")
         for start, length in ((share * count, stored), (place, room)):
             if start + count > length:
-                wanted = f"start ({start}) + length ({count})"
-                raise SliceError(f"{wanted} exceeds dimension size ({length})")
+                piece = f"start ({start}) + length ({count})"
+                raise SliceError(f"{piece} exceeds dimension size ({length})")
         for number in range(count):
             start = (share * count + number) * block - share * part.size
             end = min(start + block, part.size)
