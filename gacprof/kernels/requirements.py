@@ -42,7 +42,8 @@ class Requirement:
     exceptions: Mapping[str, Any] = field(default_factory=dict)
     alternatives: list[Bounds] = field(default_factory=list)
     to: Bounds = field(default_factory=dict)
-    relation: Literal["multiple", "at_least", "at_most", "one_of", "never"] = "multiple"
+    relation: Literal["multiple", "at_least", "at_most", "one_of", "never", "scales"] = "multiple"
+    entries: Literal["floor", "ceil"] = "floor"
     shards: Literal["sum", "each", "all_but_last"] = "sum"
     values: list[int] = field(default_factory=list)
     kernel: str = ""

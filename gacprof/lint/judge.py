@@ -15,6 +15,7 @@ from gacprof.checkpoint.storage import TABLES
 from gacprof.gpus.architectures import ARCHITECTURE_TABLES
 from gacprof.kernels.requirements import Bounds, Requirement
 from gacprof.lint.products import HEAD_DIMS, RankProduct
+from gacprof.lint.scales import Part, SliceError, misplaced_weights
 from gacprof.workload.products import plain_dtype
 
 if TYPE_CHECKING:
@@ -101,9 +102,12 @@ def judge_on(product: RankProduct, deployment: ConfigDeployment, sm: int | None)
         if not row.is_about(facts):
             continue
         bounds = bounds_of(row, padded, facts)
-        if row.relation == "multiple":
+        if row.relation in ("multiple", "scales"):
             multiples |= {axis: lcm(multiples.get(axis, 1), bounds[axis]) for axis in bounds}
-        broken = list(broken_sizes(row, bounds, padded, facts))
+        if row.relation == "scales":
+            broken = list(misplaced_scales(row, bounds, padded, facts))
+        else:
+            broken = list(broken_sizes(row, bounds, padded, facts))
         pads_to |= {finding.axis: finding.to for finding in broken if finding.to}
         # An engine pads before it picks a kernel: later rows see the padded sizes.
         sizes: Facts = {FIELDS[axis]: size for axis, size in pads_to.items()}
@@ -148,7 +152,6 @@ def facts_of(product: RankProduct, deployment: ConfigDeployment, sm: int | None)
         "parts": product.ranks,
         "sharded": bool(product.parts),
         "partly": bool(product.parts) and deployment.storage.differs_within(product.modules),
-        "blocks_fit": blocks_fit(product, storage.block),
         "number": product.N,
         "number_below_tp": ranks["tp"] > product.N,
         "repeats": product.ranks % max(product.N, 1) == 0,
@@ -221,12 +224,35 @@ def broken_sizes(
                 break
 
 
+def misplaced_scales(
+    row: Requirement, bounds: Mapping[str, int], product: RankProduct, facts: Facts
+) -> Iterator[Finding]:
+    """The sides whose scales a loader refuses, or puts beside weights that they aren't of."""
+    for axis, block in bounds.items():
+        sides = {part.name: Part(part.N, part.ranks) for part in product.parts or (product,)}
+        if axis == "K":
+            sides = {"": Part(product.K, product.ranks if product.split == "row" else 1)}
+        parts = list(sides.values())
+        is_sliced = axis == "N" or product.split == "row"
+        misplaced = 0
+        try:
+            misplaced = misplaced_weights(parts, block, entries=row.entries, is_sliced=is_sliced)
+        except SliceError as error:
+            row = replace(row, outcome="refused", says=str(error))
+        if misplaced or row.outcome == "refused":
+            name = next(name for name, part in sides.items() if part.size % block)
+            weights = sum(part.size * product.ranks for part in parts)
+            words = facts | {"misplaced": misplaced, "weights": weights}
+            yield in_words(Finding(row, axis, sides[name].size, block, part=name), words)
+
+
 def in_words(finding: Finding, facts: Facts) -> Finding:
     """A finding with what its row says of the size, and the kernel that serves it then."""
     row, axis, size, bound = finding.row, finding.axis, finding.size, finding.bound
     side = "output_size of gate's and up's" if axis == "N" else "input_size of down's"
     words = {**facts, "size": size, "multiple": bound, "axis": axis, "letter": axis.lower()}
-    words |= {"side": side, "gcd": gcd(size, facts["block"])}
+    partition = "output_partition_size" if axis == "N" else "input_size_per_partition"
+    words |= {"side": side, "partition": partition, "gcd": gcd(size, facts["block"])}
     kernel = row.kernel.format_map(words)
     plain = f"{size} is no multiple of {bound}"
     if row.outcome == "pads":
@@ -237,17 +263,6 @@ def in_words(finding: Finding, facts: Facts) -> Finding:
         plain, bound = kernel, 0
     says = row.says.format_map(words) or plain
     return replace(finding, says=says, kernel=kernel, bound=bound)
-
-
-def blocks_fit(product: RankProduct, block: int) -> bool:
-    """Whether the parts of a fused product in whole blocks of scales take no more blocks than
-    together, on this rank and on the last one."""
-    if not product.parts or not product.N:
-        return True
-    apart = sum(-(-part.N // block) for part in product.parts)
-    parts = [part for part in product.parts if part.N % block]
-    reads_beyond = any(p.ranks * -(-p.N // block) > -(-p.whole // block) for p in parts)
-    return apart == -(-product.N // block) and not reads_beyond
 
 
 def overall(judgements: Iterable[Judgement]) -> Outcome:

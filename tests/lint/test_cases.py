@@ -34,6 +34,9 @@ CHANGED = {
 }
 """Facts whose outcome is another since 0.2.0."""
 
+NOT_LOADED = {"mimo-v2-flash-fp8-tp4-qkv-vllm"}
+"""Wrong or a loader's error, its author says: 6 entries of k are none for the last of 4 ranks."""
+
 VERSIONS = {"vllm": "0.32.0"}
 """Versions that the facts are of, where a newer one was read since."""
 
@@ -65,7 +68,7 @@ def judge_fact(case: dict[str, Any]) -> LintReport:
 
 def expected(case: dict[str, Any]) -> str:
     """The outcome seen: a model that loads and answers wrongly was not refused."""
-    wrong = "silently wrong" in case.get("actual", "")
+    wrong = "silently wrong" in case.get("actual", "") and case["name"] not in NOT_LOADED
     return "wrong" if wrong else case["expected"].replace("_", " ")
 
 
@@ -86,7 +89,7 @@ def test_cases_are_judged_as_reported() -> None:
 def test_nothing_bad_is_called_ok_and_refusals_are_as_before(case: dict[str, Any]) -> None:
     report = judge_case(case)
     assert not report.ok or expected(case) == "ok"
-    if case["name"] not in LEFT_OUT:
+    if case["name"] not in LEFT_OUT | NOT_LOADED:
         assert refused(report) == refused_before(GOLDENS["cases"][case["name"]])
 
 
@@ -123,6 +126,7 @@ MODELS = tomllib.loads((TESTS.parent / "tools" / "lint_models.toml").read_text(e
 READ_SINCE = {
     ("vllm", "int8"): "Blackwell refuses it at the first forward",
     ("sglang", "int8"): "the same",
+    ("vllm", "gptq-g128"): "a side that ranks don't share has to hold all scales that are stored",
     ("sglang", "awq-g128"): "experts on sm100 are not Marlin's",
     ("sglang", "gptq-g128"): "the same",
     ("sglang", "fp8-block"): "inputs off 128 are refused at the first forward",

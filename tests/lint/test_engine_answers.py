@@ -30,6 +30,11 @@ DIFFER = {
     "dense with intermediate_size 8192 num_key_value_heads 8 head_dim 64 fp8-block, h100, tp 8, "
     "ep 1": "merged scales do not fit when a checkpoint is loaded; weights of zeros are not",
     "dense with head_dim 72 num_key_value_heads 2 fp8-block, h100, tp 1, ep 1": "the same",
+    "moe with moe_intermediate_size 832 fp8-block, h100, tp 1, ep 1": "the same: 7 blocks are "
+    "stored, halved 14, and 13 fit",
+    "moe with moe_intermediate_size 832 fp8-block, b200, tp 1, ep 1": "the same",
+    "moe with moe_intermediate_size 832 awq-g128, a100, tp 1, ep 1": "the same, of groups",
+    "moe with moe_intermediate_size 832 gptq-g128, a100, tp 1, ep 1": "the same",
     "linear with linear_value_head_dim 64 bf16, h100, tp 1, ep 1": "128 beside 64 is not compiled, "
     "64 beside 64 may be: the row says unknown of any but 128",
     "base moe fp8, b200, tp 1, ep 1": "SGLang serves static scales and refuses dynamic ones: lint "

@@ -99,7 +99,6 @@ class Conditions(TypedDict, total=False):
     is_gated: bool
     sharded: bool
     partly: bool
-    blocks_fit: bool
     desc_act: bool
     symmetric: bool
     stored: bool
@@ -121,7 +120,8 @@ class RequirementRow(TypedDict):
     exceptions: NotRequired[Conditions]
     alternatives: NotRequired[list[Bounds]]
     to: NotRequired[Bounds]
-    relation: NotRequired[Literal["multiple", "at_least", "at_most", "one_of", "never"]]
+    relation: NotRequired[Literal["multiple", "at_least", "at_most", "one_of", "never", "scales"]]
+    entries: NotRequired[Literal["floor", "ceil"]]
     shards: NotRequired[Literal["sum", "each", "all_but_last"]]
     values: NotRequired[list[int]]
     kernel: NotRequired[str]
