@@ -1,0 +1,198 @@
+"""Read which classes an engine has, and which sizes they never name, out of its code.
+
+    python tools/engine_facts vllm vllm-0.33.0-….whl
+    python tools/engine_facts sglang sglang-0.5.23-….whl
+    python tools/engine_facts transformers                       (the installed one)
+    python tools/engine_facts tensorrt-llm _arch_index.py 065ff9e9    (of its repository, and commit)
+    python tools/engine_facts llama.cpp conversion/__init__.py 00bdaa10
+    python tools/engine_facts neutral                            (keys that bear no size: two minutes)
+
+Writes gacprof/kernels/demands/classes-ENGINE.toml and prints what changed. Everything is parsed, and
+nothing of an engine imported or run; ``neutral`` alone builds transformers' models, without data.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterable, Mapping
+from importlib.metadata import distribution
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from sources import entry_classes, first_strings, names_in, pairs
+
+DEMANDS = Path(__file__).parents[2] / "gacprof" / "kernels" / "demands"
+GENERATES = re.compile(r"^class (\w+(?:ForCausalLM|LMHeadModel|ForConditionalGeneration))\(", re.M)
+OWN_ATTENTION = re.compile(r"^class \w*Attention\w*\(nn\.Module\):", re.M)
+INTERFACES = ("_supports_attention_backend = True", "ALL_ATTENTION_FUNCTIONS.get_interface(")
+"""What a file of transformers has where its attention can be replaced: both engines ask for it."""
+SHARES_HEADS = "num_attention_heads"
+OTHER_SIZES = {"kv_lora_rank", "vision_config"}
+"""A class that names one has other heads (latent attention), or builds its text by another class."""
+SIZES = {
+    "head_dim": {"head_dim", "attention_head_dim", "kv_channels", "head_size", "get_head_size"},
+    "v_head_dim": {"v_head_dim"},
+    "num_key_value_heads": {
+        *("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num"),
+        *("num_attention_groups", "get_total_num_kv_heads", "get_num_kv_heads"),
+    },
+}
+"""Keys that a class which shares heads may never name, and the names that stand for them."""
+FALLBACKS = {
+    "vllm": "q, k, v and gate, up fused where it recognises them",
+    "sglang": "split by the model's own plan, nothing fused: rows for fused products don't apply",
+    "transformers": "split by the model's own plan",
+}
+"""How an engine runs a class of transformers that it has not (vllm .../models/transformers/fuser.py,
+sglang srt/models/transformers.py)."""
+MAPS = {
+    "llama.cpp": ("TEXT_MODEL_MAP", "MMPROJ_MODEL_MAP"),
+    "tensorrt-llm": ("MODEL_ARCH_TO_MODULE",),
+}
+VLLM = "vllm/model_executor/models/"
+SGLANG = "sglang/srt/models/"
+Facts = dict[str, str | dict[str, str]]
+
+
+def main() -> None:
+    """Write an engine's table anew, and print what changed."""
+    engine, *given = sys.argv[1:]
+    if engine == "neutral":
+        from neutral import report
+
+        return report()
+    if engine in MAPS:
+        source = Path(given[0]).read_text(encoding="utf-8")
+        names = set()
+        for map_name in MAPS[engine]:
+            names |= first_strings(source, map_name).keys()
+        facts: Facts = {"read": f"commit {given[1]}", "native": lines_of(names)}
+    elif engine == "transformers":
+        facts = facts_of_transformers()
+    else:
+        sources, version = wheel_sources(given[0])
+        facts = {"read": version, "fallback": FALLBACKS[engine]}
+        facts |= facts_of_vllm(sources) if engine == "vllm" else facts_of_sglang(sources)
+    write(DEMANDS / f"classes-{engine}.toml", facts)
+
+
+def wheel_sources(wheel: str) -> tuple[dict[str, str], str]:
+    """The Python files of a wheel's models by path, and its version."""
+    with zipfile.ZipFile(wheel) as archive:
+        paths = [path for path in archive.namelist() if "/models/" in path and path.endswith(".py")]
+        sources = {path: archive.read(path).decode() for path in paths}
+    return sources, Path(wheel).name.split("-")[1]
+
+
+def facts_of_vllm(sources: Mapping[str, str]) -> Facts:
+    """vLLM's registry: classes of its own, those it runs by transformers' code, those it dropped."""
+    registry = sources[f"{VLLM}registry.py"]
+    places: dict[str, str] = {}
+    for kind in "TEXT_GENERATION EMBEDDING LATE_INTERACTION REWARD MULTIMODAL".split():
+        places = first_strings(registry, f"_{kind}_MODELS") | places
+    for kind in "TOKEN_CLASSIFICATION SEQUENCE_CLASSIFICATION SPECULATIVE_DECODING".split():
+        places = first_strings(registry, f"_{kind}_MODELS") | places
+    dropped = first_strings(registry, "_PREVIOUSLY_SUPPORTED_MODELS")
+    files = {name: module_path(module) for name, module in places.items()}
+    return {
+        "native": lines_of(places),
+        "by_transformers": lines_of(first_strings(registry, "_TRANSFORMERS_SUPPORTED_MODELS")),
+        "dropped": lines_of(f"{name} {version}" for name, version in dropped.items()),
+        "ignored": ignored_keys(sources, files),
+    }
+
+
+def module_path(module: str) -> str:
+    """The file or folder of a module as vLLM's registry names it."""
+    return module.replace(".", "/") if module.startswith("vllm.") else f"{VLLM}{module}"
+
+
+def facts_of_sglang(sources: Mapping[str, str]) -> Facts:
+    """SGLang's classes: each file's ``EntryClass``."""
+    files: dict[str, str] = {}
+    for path, source in sources.items():
+        if path.startswith(SGLANG) and "/" not in path.removeprefix(SGLANG):
+            files |= dict.fromkeys(entry_classes(source), path.removesuffix(".py"))
+    own = {name: path for name, path in files.items() if not name.startswith("Transformers")}
+    return {"native": lines_of(own), "ignored": ignored_keys(sources, own)}
+
+
+def ignored_keys(sources: Mapping[str, str], files: Mapping[str, str]) -> dict[str, str]:
+    """By key: the classes of text models that share heads and name the key in no file of theirs."""
+    ignored: dict[str, list[str]] = {key: [] for key in SIZES}
+    for name, path in files.items():
+        named = names_in(sources, path)
+        is_text = name.endswith("ForCausalLM") and not named & OTHER_SIZES
+        if is_text and SHARES_HEADS in named:
+            for key, aliases in SIZES.items():
+                if not named & aliases:
+                    ignored[key].append(name)
+    return {key: lines_of(names) for key, names in ignored.items()}
+
+
+def facts_of_transformers() -> Facts:
+    """transformers' classes that generate text, with their model types; and those whose attention
+    no engine can replace."""
+    package = distribution("transformers")
+    folder = Path(str(package.locate_file("transformers"))) / "models"
+    auto = (folder / "auto" / "modeling_auto.py").read_text(encoding="utf-8")
+    types: dict[str, set[str]] = {}
+    closed: set[str] = set()
+    for path in sorted(folder.glob("*/modeling_*.py")):
+        source = path.read_text(encoding="utf-8")
+        names = GENERATES.findall(source)
+        types |= {name: set() for name in names}
+        if OWN_ATTENTION.search(source) and not any(word in source for word in INTERFACES):
+            closed |= set(names)
+    for task in ("CAUSAL_LM", "IMAGE_TEXT_TO_TEXT"):
+        for model_type, names in pairs(auto, f"MODEL_FOR_{task}_MAPPING_NAMES"):
+            for name in names:
+                types.setdefault(name, set()).add(model_type)
+    lines = (" ".join([name, *sorted(types[name])]) for name in types)
+    facts: Facts = {"read": package.version, "fallback": FALLBACKS["transformers"]}
+    return facts | {"types": lines_of(lines), "closed": lines_of(closed)}
+
+
+def lines_of(entries: Iterable[str]) -> str:
+    """Entries, sorted, one a line."""
+    return "\n" + "".join(f"{entry}\n" for entry in sorted(entries))
+
+
+def write(path: Path, facts: Facts) -> None:
+    """Write a table, and print what is new in each list and what is gone."""
+    before = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    text = "# Made by tools/engine_facts. demands/README.md explains the words.\n\n"
+    tables = {key: value for key, value in facts.items() if isinstance(value, dict)}
+    texts = {key: value for key, value in facts.items() if isinstance(value, str)}
+    text += "".join(f"{key} = {quoted(value)}\n" for key, value in texts.items())
+    for table, rows in tables.items():
+        text += f"\n[{table}]\n" + "".join(f"{key} = {quoted(rows[key])}\n" for key in rows)
+    path.write_text(text, encoding="utf-8")
+    for key, value in flat(facts).items():
+        old = set(flat(before).get(key, "").split("\n")) - {""}
+        new = set(value.split("\n")) - {""}
+        for word, names in (("new", new - old), ("gone", old - new)):
+            if names:
+                print(f"{key}: {len(names)} {word}: {', '.join(sorted(names))}")
+
+
+def quoted(text: str) -> str:
+    """A literal string of TOML: the quickest to read."""
+    return f"'''{text}'''" if "\n" in text else f'"{text}"'
+
+
+def flat(facts: Mapping[str, object]) -> dict[str, str]:
+    """All texts by key, those of tables too."""
+    texts: dict[str, str] = {}
+    for key, value in facts.items():
+        rows = value if isinstance(value, dict) else {"": value}
+        texts |= {f"{key} {row}".strip(): str(text) for row, text in rows.items()}
+    return texts
+
+
+if __name__ == "__main__":
+    main()
