@@ -35,7 +35,7 @@ class EngineClasses:
         self.read: str = table["read"]
         self.fallback: str = table.get("fallback", "")
         self.types = _first_words(table.get("types", ""))
-        self.native = frozenset(table.get("native", "").split()) or self.types.keys()
+        self.native = frozenset(table.get("native", "").split()) | self.types.keys()
         self.by_transformers = frozenset(table.get("by_transformers", "").split())
         self.dropped = _first_words(table.get("dropped", ""))
         self.closed = frozenset(table.get("closed", "").split())
@@ -86,7 +86,9 @@ def class_gaps(sizes: ConfigSizes, engine: Engine) -> Iterator[Gap]:
         other = shown(config.get("model_type"))
         if any(types.intersection(its) for its in library.types.values()):
             of = ", ".join(library.types[name])
-            yield Gap("class", shown(name), f"is the class of {of}, and the config's type is {other}")
+            yield Gap(
+                "class", shown(name), f"is the class of {of}, and the config's type is {other}"
+            )
     yield from _runs(name, engine, has_code="auto_map" in config)
     yield from _ignored(name, sizes, engine)
 

@@ -2,13 +2,13 @@
 
     python tools/engine_facts vllm vllm-0.33.0-….whl
     python tools/engine_facts sglang sglang-0.5.23-….whl
-    python tools/engine_facts transformers                       (the installed one)
-    python tools/engine_facts tensorrt-llm _arch_index.py 065ff9e9    (of its repository, and commit)
-    python tools/engine_facts llama.cpp conversion/__init__.py 00bdaa10
-    python tools/engine_facts neutral                            (keys that bear no size: two minutes)
+    python tools/engine_facts transformers                     (the installed one)
+    python tools/engine_facts tensorrt-llm tensorrt_llm/_torch/models/_arch_index.py COMMIT
+    python tools/engine_facts llama.cpp conversion/__init__.py COMMIT
+    python tools/engine_facts neutral                          (keys that bear no size; a minute)
 
-Writes gacprof/kernels/demands/classes-ENGINE.toml and prints what changed. Everything is parsed, and
-nothing of an engine imported or run; ``neutral`` alone builds transformers' models, without data.
+Writes gacprof/kernels/demands/classes-ENGINE.toml and prints what changed. Code is parsed and never
+run; ``neutral`` alone builds transformers' models, without data, and prints what it found.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ INTERFACES = ("_supports_attention_backend = True", "ALL_ATTENTION_FUNCTIONS.get
 """What a file of transformers has where its attention can be replaced: both engines ask for it."""
 SHARES_HEADS = "num_attention_heads"
 OTHER_SIZES = {"kv_lora_rank", "vision_config"}
-"""A class that names one has other heads (latent attention), or builds its text by another class."""
+"""A class that names one has latent attention, or builds its text by another class."""
 SIZES = {
     "head_dim": {"head_dim", "attention_head_dim", "kv_channels", "head_size", "get_head_size"},
     "v_head_dim": {"v_head_dim"},
@@ -47,12 +47,17 @@ FALLBACKS = {
     "sglang": "split by the model's own plan, nothing fused: rows for fused products don't apply",
     "transformers": "split by the model's own plan",
 }
-"""How an engine runs a class of transformers that it has not (vllm .../models/transformers/fuser.py,
-sglang srt/models/transformers.py)."""
+"""How an engine runs a class of transformers that it has not: read in transformers/fuser.py of
+vLLM's models, and in SGLang's models/transformers.py."""
 MAPS = {
     "llama.cpp": ("TEXT_MODEL_MAP", "MMPROJ_MODEL_MAP"),
     "tensorrt-llm": ("MODEL_ARCH_TO_MODULE",),
 }
+KINDS = (
+    *("TEXT_GENERATION", "EMBEDDING", "LATE_INTERACTION", "REWARD", "MULTIMODAL"),
+    *("TOKEN_CLASSIFICATION", "SEQUENCE_CLASSIFICATION", "SPECULATIVE_DECODING"),
+)
+"""Tables of vLLM's registry: classes of its own."""
 VLLM = "vllm/model_executor/models/"
 SGLANG = "sglang/srt/models/"
 Facts = dict[str, str | dict[str, str]]
@@ -89,12 +94,10 @@ def wheel_sources(wheel: str) -> tuple[dict[str, str], str]:
 
 
 def facts_of_vllm(sources: Mapping[str, str]) -> Facts:
-    """vLLM's registry: classes of its own, those it runs by transformers' code, those it dropped."""
+    """The classes of vLLM's registry: its own, those run by transformers' code, dropped ones."""
     registry = sources[f"{VLLM}registry.py"]
     places: dict[str, str] = {}
-    for kind in "TEXT_GENERATION EMBEDDING LATE_INTERACTION REWARD MULTIMODAL".split():
-        places = first_strings(registry, f"_{kind}_MODELS") | places
-    for kind in "TOKEN_CLASSIFICATION SEQUENCE_CLASSIFICATION SPECULATIVE_DECODING".split():
+    for kind in KINDS:
         places = first_strings(registry, f"_{kind}_MODELS") | places
     dropped = first_strings(registry, "_PREVIOUSLY_SUPPORTED_MODELS")
     files = {name: module_path(module) for name, module in places.items()}

@@ -7,27 +7,19 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from gacprof.checkpoint.coverage import NEUTRAL
 from gacprof.checkpoint.from_config import TABLES
 
-TYPES = """
-llama qwen2 qwen3 qwen3_5 qwen3_5_text qwen3_5_moe qwen2_moe qwen3_moe qwen3_next mistral mistral3 ministral
-ministral3 mixtral gemma gemma2 gemma3 gemma3_text gemma4 phi3 phimoe deepseek_v2 deepseek_v3 deepseek_v32
-deepseek_v4 glm4 glm glm4_moe glm4_moe_lite glm_moe_dsa gpt_oss nemotron nemotron_h olmo olmo2 olmo3 olmoe
-cohere cohere2 minimax minimax_m2 kimi_k25 kimi_linear ernie4_5 ernie4_5_moe exaone4 exaone_moe
-hunyuan_v1_dense hunyuan_v1_moe granite granitemoe granitemoehybrid llama4 llava llava_next qwen2_vl
-qwen2_5_vl qwen3_vl qwen3_vl_moe smollm3 starcoder2 gpt2 gpt_neox falcon opt bloom falcon_h1 bamba mamba
-mamba2 lfm2 seed_oss apertus dots1 longcat_flash mimo_v2_flash internvl idefics3 jamba zamba2
-""".split()
-"""The mainstream model types."""
+TYPES = Path(__file__).with_name("mainstream.txt").read_text(encoding="utf-8").split()
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 FEW = 4
 NO_PRODUCT = re.compile(
-    r"conv|position|wpe|tid2eid|decay|router|mlp\.gate\.weight|classifier|vision|visual|image_newline"
+    r"conv|position|wpe|tid2eid|decay|router|mlp\.gate\.weight|classifier|vision|visual|newline"
 )
-"""Weights of two axes and more that no product reads: convolutions, tables, routers, other towers."""
+"""Weights of two axes that no product reads: convolutions, tables, routers, other towers."""
 Shapes = set[tuple[int, ...]]
 
 
@@ -39,15 +31,25 @@ def report() -> None:
         print(model_type, end=" ", flush=True, file=sys.stderr)
         for key, words in answers(model_type):
             (changing if words else same).setdefault(key, []).append(f"{model_type}: {words}")
-    read = {key for table in ("fields", "fields_of_mamba") for keys in TABLES[table].values() for key in keys}
+    read = {
+        key
+        for table in ("fields", "fields_of_mamba")
+        for keys in TABLES[table].values()
+        for key in keys
+    }
     listed = set(NEUTRAL["keys"])
     pattern = re.compile("|".join(NEUTRAL["patterns"]))
     print("\n\nneutral:", *sorted(same.keys() - changing.keys() - read))
     print("\nlisted, in no mainstream type:", *sorted(listed - same.keys() - changing.keys()))
-    print("\nnot listed:", *sorted(k for k in same.keys() - changing.keys() - read - listed if not pattern.search(k)))
+    print(
+        "\nnot listed:",
+        *sorted(k for k in same.keys() - changing.keys() - read - listed if not pattern.search(k)),
+    )
     for key in sorted(changing.keys() - read):
         where = "listed" if key in listed else "by a pattern" if pattern.search(key) else "a hole"
-        print(f"\n{key} ({where}), same in {len(same.get(key, []))}", *changing[key][:4], sep="\n  ")
+        print(
+            f"\n{key} ({where}), same in {len(same.get(key, []))}", *changing[key][:4], sep="\n  "
+        )
 
 
 def answers(model_type: str) -> Iterator[tuple[str, str]]:
@@ -62,7 +64,12 @@ def answers(model_type: str) -> Iterator[tuple[str, str]]:
     few = {key: FEW for key in LAYERS if key in values}
     base: dict[str, int] = {}
     shapes: Shapes = set()
-    for base in (few, {}, few | {"head_dim": 64}, few | {"num_key_value_heads": 8, "head_dim": 128}):
+    for base in (
+        few,
+        {},
+        few | {"head_dim": 64},
+        few | {"num_key_value_heads": 8, "head_dim": 128},
+    ):
         try:
             shapes = weight_shapes(model_type, base)
             break
