@@ -35,13 +35,13 @@ class ClassTable(TypedDict):
     """``classes-ENGINE.toml``: names, one a line; ``demands/README.md`` explains the words."""
 
     read: str
-    fallback: NotRequired[str]
-    native: NotRequired[str]
+    fallback: str
+    native: str
     by_transformers: NotRequired[str]
+    unplanned: NotRequired[str]
     dropped: NotRequired[str]
-    types: NotRequired[str]
     closed: NotRequired[str]
-    ignored: NotRequired[dict[str, str]]
+    ignored: NotRequired[str]
 
 
 PACKAGE = Path(gacprof.__file__).parent

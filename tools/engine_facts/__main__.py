@@ -28,10 +28,12 @@ from sources import entry_classes, first_strings, names_in, pairs
 DEMANDS = Path(__file__).parents[2] / "gacprof" / "kernels" / "demands"
 GENERATES = re.compile(r"^class (\w+(?:ForCausalLM|LMHeadModel|ForConditionalGeneration))\(", re.M)
 OWN_ATTENTION = re.compile(r"^class \w*Attention\w*\(nn\.Module\):", re.M)
+PLAN = re.compile(r"base_model_tp_plan = \{[^}]*att(?:n|ention)\.", re.S)
+"""A plan of transformers' tensor parallelism that says how attention is split."""
 INTERFACES = ("_supports_attention_backend = True", "ALL_ATTENTION_FUNCTIONS.get_interface(")
 """What a file of transformers has where its attention can be replaced: both engines ask for it."""
 SHARES_HEADS = "num_attention_heads"
-OTHER_SIZES = {"kv_lora_rank", "vision_config"}
+OTHER_SIZES = {"kv_lora_rank", "q_lora_rank", "vision_config"}
 """A class that names one has latent attention, or builds its text by another class."""
 SIZES = {
     "head_dim": {"head_dim", "attention_head_dim", "kv_channels", "head_size", "get_head_size"},
@@ -60,7 +62,7 @@ KINDS = (
 """Tables of vLLM's registry: classes of its own."""
 VLLM = "vllm/model_executor/models/"
 SGLANG = "sglang/srt/models/"
-Facts = dict[str, str | dict[str, str]]
+Facts = dict[str, str]
 
 
 def main() -> None:
@@ -75,7 +77,7 @@ def main() -> None:
         names = set()
         for map_name in MAPS[engine]:
             names |= first_strings(source, map_name).keys()
-        facts: Facts = {"read": f"commit {given[1]}", "native": lines_of(names)}
+        facts = {"read": f"commit {given[1]}", "fallback": "", "native": lines_of(names)}
     elif engine == "transformers":
         facts = facts_of_transformers()
     else:
@@ -100,10 +102,12 @@ def facts_of_vllm(sources: Mapping[str, str]) -> Facts:
     for kind in KINDS:
         places = first_strings(registry, f"_{kind}_MODELS") | places
     dropped = first_strings(registry, "_PREVIOUSLY_SUPPORTED_MODELS")
+    listed = first_strings(registry, "_TRANSFORMERS_SUPPORTED_MODELS")
     files = {name: module_path(module) for name, module in places.items()}
     return {
         "native": lines_of(places),
-        "by_transformers": lines_of(first_strings(registry, "_TRANSFORMERS_SUPPORTED_MODELS")),
+        "by_transformers": lines_of(listed),
+        "unplanned": lines_of(listed.keys() - planned_classes()),
         "dropped": lines_of(f"{name} {version}" for name, version in dropped.items()),
         "ignored": ignored_keys(sources, files),
     }
@@ -124,24 +128,37 @@ def facts_of_sglang(sources: Mapping[str, str]) -> Facts:
     return {"native": lines_of(own), "ignored": ignored_keys(sources, own)}
 
 
-def ignored_keys(sources: Mapping[str, str], files: Mapping[str, str]) -> dict[str, str]:
-    """By key: the classes of text models that share heads and name the key in no file of theirs."""
-    ignored: dict[str, list[str]] = {key: [] for key in SIZES}
+def ignored_keys(sources: Mapping[str, str], files: Mapping[str, str]) -> str:
+    """The classes of text models that share heads, with the sizes that no file of theirs names."""
+    lines = []
     for name, path in files.items():
         named = names_in(sources, path)
+        ignored = [key for key, aliases in SIZES.items() if not named & aliases]
         is_text = name.endswith("ForCausalLM") and not named & OTHER_SIZES
-        if is_text and SHARES_HEADS in named:
-            for key, aliases in SIZES.items():
-                if not named & aliases:
-                    ignored[key].append(name)
-    return {key: lines_of(names) for key, names in ignored.items()}
+        if is_text and SHARES_HEADS in named and ignored:
+            lines.append(" ".join([name, *ignored]))
+    return lines_of(lines)
+
+
+def planned_classes() -> set[str]:
+    """The installed transformers' classes whose configs say how tensor parallelism splits them."""
+    names: set[str] = set()
+    for config in models_of_transformers().glob("*/configuration_*.py"):
+        if PLAN.search(config.read_text(encoding="utf-8")):
+            for path in config.parent.glob("modeling_*.py"):
+                names.update(GENERATES.findall(path.read_text(encoding="utf-8")))
+    return names
+
+
+def models_of_transformers() -> Path:
+    """The folder of the models of the installed transformers."""
+    return Path(str(distribution("transformers").locate_file("transformers"))) / "models"
 
 
 def facts_of_transformers() -> Facts:
     """transformers' classes that generate text, with their model types; and those whose attention
     no engine can replace."""
-    package = distribution("transformers")
-    folder = Path(str(package.locate_file("transformers"))) / "models"
+    folder = models_of_transformers()
     auto = (folder / "auto" / "modeling_auto.py").read_text(encoding="utf-8")
     types: dict[str, set[str]] = {}
     closed: set[str] = set()
@@ -156,8 +173,11 @@ def facts_of_transformers() -> Facts:
             for name in names:
                 types.setdefault(name, set()).add(model_type)
     lines = (" ".join([name, *sorted(types[name])]) for name in types)
-    facts: Facts = {"read": package.version, "fallback": FALLBACKS["transformers"]}
-    return facts | {"types": lines_of(lines), "closed": lines_of(closed)}
+    facts: Facts = {
+        "read": distribution("transformers").version,
+        "fallback": FALLBACKS["transformers"],
+    }
+    return facts | {"native": lines_of(lines), "closed": lines_of(closed)}
 
 
 def lines_of(entries: Iterable[str]) -> str:
@@ -168,33 +188,15 @@ def lines_of(entries: Iterable[str]) -> str:
 def write(path: Path, facts: Facts) -> None:
     """Write a table, and print what is new in each list and what is gone."""
     before = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    text = "# Made by tools/engine_facts. demands/README.md explains the words.\n\n"
-    tables = {key: value for key, value in facts.items() if isinstance(value, dict)}
-    texts = {key: value for key, value in facts.items() if isinstance(value, str)}
-    text += "".join(f"{key} = {quoted(value)}\n" for key, value in texts.items())
-    for table, rows in tables.items():
-        text += f"\n[{table}]\n" + "".join(f"{key} = {quoted(rows[key])}\n" for key in rows)
-    path.write_text(text, encoding="utf-8")
-    for key, value in flat(facts).items():
-        old = set(flat(before).get(key, "").split("\n")) - {""}
-        new = set(value.split("\n")) - {""}
-        for word, names in (("new", new - old), ("gone", old - new)):
-            if names:
-                print(f"{key}: {len(names)} {word}: {', '.join(sorted(names))}")
-
-
-def quoted(text: str) -> str:
-    """A literal string of TOML: the quickest to read."""
-    return f"'''{text}'''" if "\n" in text else f'"{text}"'
-
-
-def flat(facts: Mapping[str, object]) -> dict[str, str]:
-    """All texts by key, those of tables too."""
-    texts: dict[str, str] = {}
+    text = "# Made by tools/engine_facts; README.md explains the words.\n\n"
     for key, value in facts.items():
-        rows = value if isinstance(value, dict) else {"": value}
-        texts |= {f"{key} {row}".strip(): str(text) for row, text in rows.items()}
-    return texts
+        # a literal string is the quickest to read
+        text += f"{key} = '''{value}'''\n" if "\n" in value else f'{key} = "{value}"\n'
+        old, new = set(before.get(key, "").splitlines()), set(value.splitlines())
+        for word, lines in (("new", new - old - {""}), ("gone", old - new - {""})):
+            if lines:
+                print(f"{key}: {len(lines)} {word}: {', '.join(sorted(lines))}")
+    path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
