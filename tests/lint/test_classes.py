@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from engine_facts.sources import names_in
 
 from gacprof.checkpoint.coverage import NEUTRAL, Gap
 from gacprof.checkpoint.from_config import TABLES, ConfigSizes
@@ -165,3 +166,13 @@ def test_mainstream_types_have_a_class_that_vllm_runs(model_type: str) -> None:
 def test_no_size_of_families_is_called_neutral() -> None:
     sizes = {key for keys in TABLES["fields"].values() for key in keys}
     assert not sizes & set(NEUTRAL["keys"])
+
+
+def test_a_class_reads_what_the_files_read_that_it_takes_layers_from() -> None:
+    sources = {
+        "models/a.py": "from .b import BAttention, helper\nfrom . import c\nwidth = config.width",
+        "models/b.py": "from engine.models.d import tool\nhead_dim = getattr(config, 'head_dim')",
+        "models/c.py": "experts = text_config.get('num_experts', other.field)",
+        "engine/models/d.py": "unread = config.unread",
+    }
+    assert names_in(sources, "models/a") == {"width", "head_dim", "get", "num_experts"}
