@@ -104,11 +104,12 @@ def taken_from(source: str, file: str) -> frozenset[str]:
     """The modules, as paths, that a file imports layers of a model from."""
     modules: set[str] = set()
     for node in ast.walk(parsed(source)):
-        if not isinstance(node, ast.ImportFrom) or not node.module:
+        if not isinstance(node, ast.ImportFrom):
             continue
-        path = node.module.replace(".", "/")
+        parts = (node.module or "").split(".")
         if node.level:
-            path = "/".join([*file.split("/")[: -node.level], path])
+            parts = [*file.split("/")[: -node.level], *parts]
+        path = "/".join(filter(None, parts))
         names = [alias.name for alias in node.names]
         modules.update(f"{path}/{name}" for name in names)  # where a name is a module's
         if any(name.endswith(PARTS) or "Decoder" in name for name in names):
