@@ -64,8 +64,9 @@ def class_gaps(sizes: ConfigSizes, engine: Engine) -> Iterator[Gap]:
         native = rows(engine.name, "native")
         name = min(of_type, key=lambda candidate: candidate not in native, default="")
     elif of_type and types_of.get(name) and name not in of_type:
-        own, other = ", ".join(types_of[name]), shown(config.get("model_type"))
-        yield Gap("class", shown(name), f"is the class of {own}, and the config's type is {other}")
+        usual, stated = ", ".join(types_of[name]), shown(config.get("model_type"))
+        why = f"is the class of {usual}, and the config's type is {stated}"
+        yield Gap("class", shown(name), why)
     if name:
         yield from _ways_to_run(name, engine, has_code="auto_map" in config)
         yield from _ignored_sizes(name, sizes, engine)
@@ -113,11 +114,10 @@ def _ways_to_run(name: str, engine: Engine, *, has_code: bool) -> Iterator[Gap]:
 
 def _ignored_sizes(name: str, sizes: ConfigSizes, engine: Engine) -> Iterator[Gap]:
     """Sizes that a config states and its class never reads, where it builds another one."""
-    heads, hidden = sizes.get("heads"), sizes.get("hidden_size")
+    heads_share = sizes.get("hidden_size") // max(sizes.get("heads"), 1)
     builds = {
-        "head_dim": ("hidden_size / heads", hidden // max(heads, 1)),
+        "head_dim": ("hidden_size / heads", heads_share),
         "v_head_dim": ("head_dim", sizes.get("head_dim")),
-        "num_key_value_heads": ("heads", heads),
     }
     for key in rows(engine.name, "ignored").get(name, []):
         words, size = builds[key]

@@ -33,15 +33,11 @@ PLAN = re.compile(r"base_model_tp_plan = \{[^}]*att(?:n|ention)\.", re.S)
 INTERFACES = ("_supports_attention_backend = True", "ALL_ATTENTION_FUNCTIONS.get_interface(")
 """What a file of transformers has where its attention can be replaced: both engines ask for it."""
 SHARES_HEADS = "num_attention_heads"
-OTHER_SIZES = {"kv_lora_rank", "q_lora_rank", "vision_config"}
+OTHER_SIZES = {"kv_lora_rank", "q_lora_rank", "vision_config", "llm_config"}
 """A class that names one has latent attention, or builds its text by another class."""
 SIZES = {
     "head_dim": {"head_dim", "attention_head_dim", "kv_channels", "head_size", "get_head_size"},
     "v_head_dim": {"v_head_dim"},
-    "num_key_value_heads": {
-        *("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num"),
-        *("num_attention_groups", "get_total_num_kv_heads", "get_num_kv_heads"),
-    },
 }
 """Keys that a class which shares heads may never name, and the names that stand for them."""
 FALLBACKS = {
@@ -103,7 +99,8 @@ def facts_of_vllm(sources: Mapping[str, str]) -> Facts:
         places = first_strings(registry, f"_{kind}_MODELS") | places
     dropped = first_strings(registry, "_PREVIOUSLY_SUPPORTED_MODELS")
     listed = first_strings(registry, "_TRANSFORMERS_SUPPORTED_MODELS")
-    files = {name: module_path(module) for name, module in places.items()}
+    towers = first_strings(registry, "_MULTIMODAL_MODELS")
+    files = {name: module_path(places[name]) for name in places.keys() - towers.keys()}
     return {
         "native": lines_of(places),
         "by_transformers": lines_of(listed),
