@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NotRequired
 
 import pytest
 from family_tables import FamilyTables
 from gpu_tables import ArchitectureTables, GpuTables, LibraryRow
 from kernel_tables import AttentionTables, EngineTable, FormatTables, NameTables
+from typing_extensions import TypedDict
 
 import gacprof
 from gacprof.checkpoint.coverage import NEUTRAL_FILE
@@ -28,6 +30,20 @@ from gacprof.lint.products import COUNTS_FILE
 from gacprof.virtual.build import LIBRARIES_FILE
 from gacprof.workload.roles import ROLES_FILE, Rows
 
+
+class ClassTable(TypedDict):
+    """``classes-ENGINE.toml``: names, one a line; ``demands/README.md`` explains the words."""
+
+    read: str
+    fallback: str
+    native: str
+    by_transformers: NotRequired[str]
+    unplanned: NotRequired[str]
+    dropped: NotRequired[str]
+    closed: NotRequired[str]
+    ignored: NotRequired[str]
+
+
 PACKAGE = Path(gacprof.__file__).parent
 MODELS: dict[Path, type] = {
     ARCHITECTURES: ArchitectureTables,
@@ -47,6 +63,7 @@ MODELS: dict[Path, type] = {
 }
 for engine in shipped_table(DEMANDS / "engines.toml", dict[str, list[str]]):
     MODELS[DEMANDS / f"{engine}.toml"] = EngineTable
+    MODELS[DEMANDS / f"classes-{engine}.toml"] = ClassTable
 
 
 @pytest.mark.parametrize("path", MODELS, ids=lambda path: path.name)

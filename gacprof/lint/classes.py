@@ -1,9 +1,137 @@
-"""placeholder"""
+"""Whether an engine has the class that a config names, and reads the sizes that it states.
 
-from collections.abc import Iterator
+``classes-ENGINE.toml`` holds the names; ``tools/engine_facts`` reads them out of an engine's code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, Literal
 
 from gacprof.checkpoint.coverage import Gap
+from gacprof.checkpoint.from_config import ConfigSizes, stated_size
+from gacprof.core.files import shipped_table
+from gacprof.core.formatting import one_line
+from gacprof.kernels.requirements import DEMANDS, Engine, plain_version
+
+MAX_LETTERS = 60
+"""What is shown of a name out of a config."""
+TEXT_CLASSES = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+"""Ends of the names of transformers' classes that its table holds, all of them."""
+
+Grade = Literal["refused", "unknown", "note"]
 
 
-def class_gaps(sizes: object, engine: object) -> Iterator[Gap]:
-    return iter(())
+@cache
+def class_table(engine: str) -> Mapping[str, str]:
+    """The names that were read out of an engine's code; ``demands/README.md`` explains the keys."""
+    return shipped_table(DEMANDS / f"classes-{engine}.toml", dict[str, str])
+
+
+@cache
+def rows(engine: str, key: str) -> Mapping[str, list[str]]:
+    """A list of an engine's table: the first word of each line, with the others."""
+    lines = class_table(engine).get(key, "").strip().splitlines()
+    return {line.split()[0]: line.split()[1:] for line in lines}
+
+
+def class_gaps(sizes: ConfigSizes, engine: Engine) -> Iterator[Gap]:
+    """What an engine is known to do with a config's class, but to run it as it is judged.
+
+    Parameters
+    ----------
+    sizes
+        The config's sizes. Its first class counts; without one, that of its model type does.
+    engine
+        An engine at a version. A table is of one version: at another, a missing class is unknown.
+
+    Returns
+    -------
+    Iterator of Gap
+        Refusals, what is unknown, and notes; nothing where the engine has the class.
+    """
+    config = sizes.whole
+    if "peft_type" in config:
+        kind, base = shown(config["peft_type"]), shown(config.get("base_model_name_or_path"))
+        yield Gap("class", "peft_type", f"a {kind} adapter: name the base model, {base}", "refused")
+        return
+    types_of = rows("transformers", "native")
+    types = {str(config.get("model_type")), sizes.model_type}
+    of_type = [name for name in types_of if types.intersection(types_of[name])]
+    name = stated_class(config)
+    if not name:
+        native = rows(engine.name, "native")
+        name = min(of_type, key=lambda candidate: candidate not in native, default="")
+    elif of_type and types_of.get(name) and name not in of_type:
+        usual, stated = ", ".join(types_of[name]), shown(config.get("model_type"))
+        why = f"is the class of {usual}, and the config's type is {stated}"
+        yield Gap("class", shown(name), why)
+    if name:
+        yield from _ways_to_run(name, engine, has_code="auto_map" in config)
+        yield from _ignored_sizes(name, sizes, engine)
+    elif not sizes.is_known_type:
+        why = "no class is stated, and nobody read this model type"
+        yield Gap("class", shown(sizes.model_type or "model_type"), why)
+
+
+def stated_class(config: Mapping[str, Any]) -> str:
+    """The first class that a config names; empty where it names none."""
+    names = config.get("architectures")
+    return str(names[0] or "") if isinstance(names, list) and names else ""
+
+
+def shown(name: Any) -> str:
+    """A name out of a config, in one line that isn't long."""
+    return one_line(str(name)[:MAX_LETTERS])
+
+
+def _ways_to_run(name: str, engine: Engine, *, has_code: bool) -> Iterator[Gap]:
+    """How an engine runs a class that it has not: by transformers' code, or not at all."""
+    table, until = class_table(engine.name), rows(engine.name, "dropped").get(name, ["0"])[0]
+    had_it = plain_version(engine.version) <= plain_version(until)
+    if had_it or name in rows(engine.name, "native"):
+        return
+    read, plain = f"{engine.name} {table['read']}", shown(name)
+    grade: Grade = _grade(name, engine)
+    listed = rows(engine.name, "by_transformers")
+    in_transformers = name in rows("transformers", "native")
+    is_open = in_transformers and name not in rows("transformers", "closed")
+    if name in listed or (is_open and table["fallback"]):
+        is_split = name in listed and name not in rows(engine.name, "unplanned")
+        grade = "note" if is_split else "unknown"
+        why = f"{engine.name} runs {plain} by transformers' code: {table['fallback']}"
+    elif name in rows(engine.name, "dropped"):
+        grade, why = "refused", f"{read} dropped {plain} after {until}"
+    elif table["fallback"] and has_code:
+        grade, why = "unknown", f"{read} has no {plain}: nobody read the checkpoint's own code"
+    else:
+        why = f"{read} has no {plain}"
+        if not in_transformers:
+            why += f", nor has transformers {class_table('transformers')['read']}"
+    yield Gap("class", plain, why, grade)
+
+
+def _ignored_sizes(name: str, sizes: ConfigSizes, engine: Engine) -> Iterator[Gap]:
+    """Sizes that a config states and its class never reads, where it builds another one."""
+    heads_share = sizes.get("hidden_size") // max(sizes.get("heads"), 1)
+    builds = {
+        "head_dim": ("hidden_size / heads", heads_share),
+        "v_head_dim": ("head_dim", sizes.get("head_dim")),
+    }
+    for key in rows(engine.name, "ignored").get(name, []):
+        words, size = builds[key]
+        stated = stated_size(sizes.values, [key])
+        if stated and size and stated != size:
+            why = f"{engine.name}'s {name} never reads {key} {stated}: it builds {words} = {size}"
+            # transformers' classes ignore v_head_dim too: the key may be dead
+            grade = "unknown" if key == "v_head_dim" else _grade(name, engine)
+            yield Gap("key", key, f"{why}, so that such weights don't fit", grade)
+
+
+def _grade(name: str, engine: Engine) -> Grade:
+    """The grade of what an engine cannot do: of versions and classes that were read it is sure."""
+    was_read = class_table(engine.name)["read"] == engine.read
+    is_newest = plain_version(engine.version) == plain_version(engine.read)
+    is_sure = was_read and is_newest and name.endswith(TEXT_CLASSES)
+    return "refused" if is_sure else "unknown"

@@ -1,0 +1,200 @@
+"""Read which classes an engine has, and which sizes they never name, out of its code.
+
+    python tools/engine_facts vllm vllm-0.33.0-….whl
+    python tools/engine_facts sglang sglang-0.5.23-….whl
+    python tools/engine_facts transformers                     (the installed one)
+    python tools/engine_facts tensorrt-llm tensorrt_llm/_torch/models/_arch_index.py COMMIT
+    python tools/engine_facts llama.cpp conversion/__init__.py COMMIT
+    python tools/engine_facts neutral                          (keys that bear no size; a minute)
+
+Writes gacprof/kernels/demands/classes-ENGINE.toml and prints what changed. Code is parsed and never
+run; ``neutral`` alone builds transformers' models, without data, and prints what it found.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterable, Mapping
+from importlib.metadata import distribution
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from sources import entry_classes, first_strings, names_in, pairs
+
+DEMANDS = Path(__file__).parents[2] / "gacprof" / "kernels" / "demands"
+GENERATES = re.compile(r"^class (\w+(?:ForCausalLM|LMHeadModel|ForConditionalGeneration))\(", re.M)
+OWN_ATTENTION = re.compile(r"^class \w*Attention\w*\(nn\.Module\):", re.M)
+PLAN = re.compile(r"base_model_tp_plan = \{[^}]*att(?:n|ention)\.", re.S)
+"""A plan of transformers' tensor parallelism that says how attention is split."""
+INTERFACES = ("_supports_attention_backend = True", "ALL_ATTENTION_FUNCTIONS.get_interface(")
+"""What a file of transformers has where its attention can be replaced: both engines ask for it."""
+SHARES_HEADS = "num_attention_heads"
+OTHER_SIZES = {"kv_lora_rank", "q_lora_rank", "vision_config", "llm_config"}
+"""A class that names one has latent attention, or builds its text by another class."""
+SIZES = {
+    "head_dim": {"head_dim", "attention_head_dim", "kv_channels", "head_size", "get_head_size"},
+    "v_head_dim": {"v_head_dim"},
+}
+"""Keys that a class which shares heads may never name, and the names that stand for them."""
+FALLBACKS = {
+    "vllm": "q, k, v and gate, up fused where it recognises them",
+    "sglang": "split by the model's own plan, nothing fused: rows for fused products don't apply",
+    "transformers": "split by the model's own plan",
+}
+"""How an engine runs a class of transformers that it has not: read in transformers/fuser.py of
+vLLM's models, and in SGLang's models/transformers.py."""
+MAPS = {
+    "llama.cpp": ("TEXT_MODEL_MAP", "MMPROJ_MODEL_MAP"),
+    "tensorrt-llm": ("MODEL_ARCH_TO_MODULE",),
+}
+KINDS = (
+    *("TEXT_GENERATION", "EMBEDDING", "LATE_INTERACTION", "REWARD", "MULTIMODAL"),
+    *("TOKEN_CLASSIFICATION", "SEQUENCE_CLASSIFICATION", "SPECULATIVE_DECODING"),
+)
+"""Tables of vLLM's registry: classes of its own."""
+VLLM = "vllm/model_executor/models/"
+SGLANG = "sglang/srt/models/"
+Facts = dict[str, str]
+
+
+def main() -> None:
+    """Write an engine's table anew, and print what changed."""
+    engine, *given = sys.argv[1:]
+    if engine == "neutral":
+        from neutral import report
+
+        return report()
+    if engine in MAPS:
+        source = Path(given[0]).read_text(encoding="utf-8")
+        names = set()
+        for map_name in MAPS[engine]:
+            names |= first_strings(source, map_name).keys()
+        facts = {"read": f"commit {given[1]}", "fallback": "", "native": lines_of(names)}
+    elif engine == "transformers":
+        facts = facts_of_transformers()
+    else:
+        sources, version = wheel_sources(given[0])
+        facts = {"read": version, "fallback": FALLBACKS[engine]}
+        facts |= facts_of_vllm(sources) if engine == "vllm" else facts_of_sglang(sources)
+    write(DEMANDS / f"classes-{engine}.toml", facts)
+
+
+def wheel_sources(wheel: str) -> tuple[dict[str, str], str]:
+    """The Python files of a wheel's models by path, and its version."""
+    with zipfile.ZipFile(wheel) as archive:
+        paths = [path for path in archive.namelist() if "/models/" in path and path.endswith(".py")]
+        sources = {path: archive.read(path).decode() for path in paths}
+    return sources, Path(wheel).name.split("-")[1]
+
+
+def facts_of_vllm(sources: Mapping[str, str]) -> Facts:
+    """The classes of vLLM's registry: its own, those run by transformers' code, dropped ones."""
+    registry = sources[f"{VLLM}registry.py"]
+    places: dict[str, str] = {}
+    for kind in KINDS:
+        places = first_strings(registry, f"_{kind}_MODELS") | places
+    dropped = first_strings(registry, "_PREVIOUSLY_SUPPORTED_MODELS")
+    listed = first_strings(registry, "_TRANSFORMERS_SUPPORTED_MODELS")
+    towers = first_strings(registry, "_MULTIMODAL_MODELS")
+    files = {name: module_path(places[name]) for name in places.keys() - towers.keys()}
+    return {
+        "native": lines_of(places),
+        "by_transformers": lines_of(listed),
+        "unplanned": lines_of(listed.keys() - planned_classes()),
+        "dropped": lines_of(f"{name} {version}" for name, version in dropped.items()),
+        "ignored": ignored_keys(sources, files),
+    }
+
+
+def module_path(module: str) -> str:
+    """The file or folder of a module as vLLM's registry names it."""
+    return module.replace(".", "/") if module.startswith("vllm.") else f"{VLLM}{module}"
+
+
+def facts_of_sglang(sources: Mapping[str, str]) -> Facts:
+    """SGLang's classes: each file's ``EntryClass``."""
+    files: dict[str, str] = {}
+    for path, source in sources.items():
+        if path.startswith(SGLANG) and "/" not in path.removeprefix(SGLANG):
+            files |= dict.fromkeys(entry_classes(source), path.removesuffix(".py"))
+    own = {name: path for name, path in files.items() if not name.startswith("Transformers")}
+    return {"native": lines_of(own), "ignored": ignored_keys(sources, own)}
+
+
+def ignored_keys(sources: Mapping[str, str], files: Mapping[str, str]) -> str:
+    """The classes of text models that share heads, with the sizes that no file of theirs names."""
+    lines = []
+    for name, path in files.items():
+        named = names_in(sources, path)
+        ignored = [key for key, aliases in SIZES.items() if not named & aliases]
+        is_text = name.endswith("ForCausalLM") and not named & OTHER_SIZES
+        if is_text and SHARES_HEADS in named and ignored:
+            lines.append(" ".join([name, *ignored]))
+    return lines_of(lines)
+
+
+def planned_classes() -> set[str]:
+    """The installed transformers' classes whose configs say how tensor parallelism splits them."""
+    names: set[str] = set()
+    for config in models_of_transformers().glob("*/configuration_*.py"):
+        if PLAN.search(config.read_text(encoding="utf-8")):
+            for path in config.parent.glob("modeling_*.py"):
+                names.update(GENERATES.findall(path.read_text(encoding="utf-8")))
+    return names
+
+
+def models_of_transformers() -> Path:
+    """The folder of the models of the installed transformers."""
+    return Path(str(distribution("transformers").locate_file("transformers"))) / "models"
+
+
+def facts_of_transformers() -> Facts:
+    """transformers' classes that generate text, with their model types; and those whose attention
+    no engine can replace."""
+    folder = models_of_transformers()
+    auto = (folder / "auto" / "modeling_auto.py").read_text(encoding="utf-8")
+    types: dict[str, set[str]] = {}
+    closed: set[str] = set()
+    for path in sorted(folder.glob("*/modeling_*.py")):
+        source = path.read_text(encoding="utf-8")
+        names = GENERATES.findall(source)
+        types |= {name: set() for name in names}
+        if OWN_ATTENTION.search(source) and not any(word in source for word in INTERFACES):
+            closed |= set(names)
+    for task in ("CAUSAL_LM", "IMAGE_TEXT_TO_TEXT"):
+        for model_type, names in pairs(auto, f"MODEL_FOR_{task}_MAPPING_NAMES"):
+            for name in names:
+                types.setdefault(name, set()).add(model_type)
+    lines = (" ".join([name, *sorted(types[name])]) for name in types)
+    facts: Facts = {
+        "read": distribution("transformers").version,
+        "fallback": FALLBACKS["transformers"],
+    }
+    return facts | {"native": lines_of(lines), "closed": lines_of(closed)}
+
+
+def lines_of(entries: Iterable[str]) -> str:
+    """Entries, sorted, one a line."""
+    return "\n" + "".join(f"{entry}\n" for entry in sorted(entries))
+
+
+def write(path: Path, facts: Facts) -> None:
+    """Write a table, and print what is new in each list and what is gone."""
+    before = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    text = "# Made by tools/engine_facts; README.md explains the words.\n\n"
+    for key, value in facts.items():
+        # a literal string is the quickest to read
+        text += f"{key} = '''{value}'''\n" if "\n" in value else f'{key} = "{value}"\n'
+        old, new = set(before.get(key, "").splitlines()), set(value.splitlines())
+        for word, lines in (("new", new - old - {""}), ("gone", old - new - {""})):
+            if lines:
+                print(f"{key}: {len(lines)} {word}: {', '.join(sorted(lines))}")
+    path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
