@@ -99,7 +99,8 @@ def tensor_gaps(described: Inventory, stored: Inventory) -> Iterator[Gap]:
     for module in described.modules:
         sizes.setdefault(module.role, []).append(_size(module))
     for role, shapes in found.differing.items():
-        stated = [f"{part} {_listed(sizes[part])}" for part in FUSED.get(role, [role])]
+        parts = [part for part in FUSED.get(role, [role]) if part in sizes]
+        stated = [f"{part} {_listed(sizes[part])}" for part in parts]
         yield Gap("tensor", role, f"{_listed(shapes)}: the config describes {', '.join(stated)}")
     for module in found.missing:
         n, k = _size(module)
@@ -142,9 +143,10 @@ def _matrices(stored: Inventory) -> Iterator[tuple[str, str, Shape]]:
             if SHARED.search(module.name):
                 role = f"shared_{role}"
             yield module.name, role, _size(module)
-    for name, info in stored.tensors.items():
-        if name not in known and len(info.shape) in (2, 3) and not NO_PRODUCT.search(name):
-            yield name, role_of(name.removesuffix(".weight")), info.shape[-2:]
+    for tensor, info in stored.tensors.items():
+        name = tensor.removesuffix(".weight")
+        if tensor not in known and len(info.shape) in (2, 3) and not NO_PRODUCT.search(name):
+            yield name, role_of(name), info.shape[-2:]
 
 
 def _shapes(modules: Sequence[Module]) -> dict[Shape, list[Module]]:

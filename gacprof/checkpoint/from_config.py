@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gacprof.checkpoint.inventory import AttentionHeads, Inventory, Module
-from gacprof.checkpoint.layouts.configs import part_of
+from gacprof.checkpoint.layouts.configs import auto_adjusted, part_of
 from gacprof.core.dtypes import dtype_name
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import row_of_word, shipped_table
@@ -22,6 +22,7 @@ from gacprof.core.sizes import Gemm
 
 FAMILIES = Path(__file__).with_name("families.toml")
 MAX_SIZE = 1 << 31
+MAMBA_CHANNELS_PER_STEP = 16  # the rank of the time step where none is stated (Mamba-1, Jamba)
 VISION_PARTS = ("vision_config", "visual", "vision_tower_config", "vit_config")
 COMPRESSED = (  # fields of single layers' sizes (configs of ASVD, PaLU and others, Nemotron-NAS)
     r"truncation_ranks|head_wise_ranks|slicing_config|lowrank_config|rank_map|block_configs"
@@ -79,10 +80,9 @@ class ConfigSizes:
         name = FAMILY_OF.get(self.model_type) or FAMILY_OF.get(plain_type, "")
         family: Family | None = TABLES["families"].get(name)
         self.is_known_type = family is not None
-        self.fields = TABLES["fields"]
-        if (family or {}).get("mixer", "").startswith("mamba"):
-            self.fields = self.fields | TABLES["fields_of_mamba"]
+        self.fields = TABLES["fields"] | (family or {}).get("fields", {})
         stated = {name: stated_size(self.values, fields) for name, fields in self.fields.items()}
+        stated |= self._of_global_layers()
         vision = [self.whole[name] for name in VISION_PARTS if name in self.whole]
         part = vision[0] if vision and isinstance(vision[0], Mapping) else {}
         stated["vision_heads"] = stated_size(part, self.fields["vision_heads"])
@@ -96,15 +96,24 @@ class ConfigSizes:
         if values.get("multi_query") is True and not values.get("new_decoder_architecture"):
             sizes["kv_heads"] = 1  # Falcon
         means = family.get("kv_heads", 0)
-        sizes["kv_heads"] = sizes["kv_heads"] or (heads if means == "heads" else means)
+        sizes["kv_heads"] = sizes["kv_heads"] or sizes.get(means, means)
         sizes["head_dim"] = sizes["head_dim"] or family.get("head_dim", _quotient(hidden, heads))
-        sizes["global_kv"] = sizes["global_kv_heads"] or sizes["kv_heads"]
         sizes["value_dim"] = sizes["v_head_dim"] or sizes["head_dim"]
+        global_kv = sizes["kv_heads"] * family.get("global_kv_times", 1)
+        sizes["global_kv"] = sizes["global_kv_heads"] or global_kv
+        sizes["global_heads"] = sizes.get("global_heads") or heads
+        sizes["global_value_dim"] = sizes.get("global_value_dim") or sizes["global_head_dim"]
+        sizes["attention_width"] = sizes.get("attention_hidden_size") or hidden
+        sizes["o_a_columns"] = _quotient(heads * sizes["head_dim"], sizes["o_groups"])
+        sizes["mamba_inner"] = sizes.get("mamba_inner") or sizes["mamba_expand"] * hidden
+        sizes["mamba_dt_rank"] = sizes["mamba_dt_rank"] or -(-hidden // MAMBA_CHANNELS_PER_STEP)
         has_gate = family.get("q_gate") and values.get("attn_output_gate") is not False
         sizes["q_rows"] = heads * sizes["head_dim"] * (2 if has_gate else 1)
         if not sizes["intermediate_size"]:  # vision towers with one say broken ratios beside it
             ratio = stated_size(values, ["mlp_ratio"]) or family.get("mlp_ratio", 0)
             sizes["intermediate_size"] = ratio * hidden
+        width = auto_adjusted(values, sizes["intermediate_size"])
+        sizes["intermediate_size"] = width // 2 if family.get("halved") else width
         for width in (sizes["mamba_d_ssm"], sizes["mamba_expand"] * hidden):
             sizes["mamba_head_dim"] = sizes["mamba_head_dim"] or _quotient(width, mamba_heads)
         for name in ("expert_width", "shared_width", "mlp_width"):
@@ -113,9 +122,22 @@ class ConfigSizes:
         sizes["mlp_width"] = sizes["mlp_width"] or sizes["intermediate_size"]
         return sizes
 
+    def _of_global_layers(self) -> dict[str, int]:
+        """The heads that per_layer_config states for one kind of layers (Gemma 4).
+
+        It stays among the values, unread, where it states anything else."""
+        by_layer = dict.get(self.values, "per_layer_config") or {}
+        kinds = {str(fields): fields for fields in by_layer.values()}
+        names = {"head_dim": "global_head_dim", "num_key_value_heads": "global_kv_heads"}
+        fields = kinds.popitem()[1] if kinds else {}
+        if kinds or not fields.keys() <= names.keys():
+            return {}
+        self.values.pop("per_layer_config", None)
+        return {names[field]: whole_number(value, field) for field, value in fields.items()}
+
     def get(self, name: str) -> int:
         """A size by its plain name; 0 where neither the config nor its family says it."""
-        return self.sizes[name]
+        return self.sizes.get(name, 0)
 
     def field(self, name: str) -> str:
         """The config's own name of a size."""
@@ -128,14 +150,25 @@ class ConfigSizes:
     def side(self, name: str) -> int:
         """The length of a product's side; 0 where a size of it is missing, which is noted."""
         terms = TABLES["sides"].get(name, [[name]])
-        unknown = [size for size in chain.from_iterable(terms) if not self.sizes[size]]
+        unknown = [size for size in chain.from_iterable(terms) if not self.get(size)]
         self.missing += map(self.field, unknown)
         return 0 if unknown else sum(prod(map(self.get, term)) for term in terms)
+
+    def has_block(self, block: str) -> bool:
+        """Whether the config lists layers with a kind of block, or lists no kinds of layers."""
+        kinds = self.values.get("layer_types") or self.values.get("layers_block_type")
+        wanted = TABLES["layer_kinds"].get(block)
+        return not kinds or not wanted or not set(wanted).isdisjoint(kinds)
 
     @property
     def mixer(self) -> str:
         """The kind of attention: grouped, mla, v4, mamba or mamba1."""
         return self.family.get("mixer") or ("mla" if self.sizes["kv_lora_rank"] else "grouped")
+
+    @property
+    def other_attention(self) -> str:
+        """What the second kind of attention layers is called."""
+        return str(self.family.get("global_attention", "global"))
 
     @property
     def has_experts(self) -> bool:
@@ -188,11 +221,13 @@ def inventory_of_sizes(sizes: ConfigSizes) -> Inventory:
     dtype = dtype_name(sizes.values.get("dtype") or sizes.values.get("torch_dtype") or "bfloat16")
     attentions = []
     if sizes.get("heads") and sizes.mixer == "grouped":
-        names = (("head_dim", "kv_heads"), ("global_head_dim", "global_kv"))
-        for layer, (head_dim, kv_heads) in enumerate(names):
-            if sizes.get(head_dim):
-                heads = sizes.get("heads"), sizes.get(kv_heads), sizes.get(head_dim)
-                attentions.append(AttentionHeads(layer, *heads))
+        names = (
+            ("heads", "kv_heads", "head_dim"),
+            ("global_heads", "global_kv", "global_head_dim"),
+        )
+        for layer, counts in enumerate(names):
+            if sizes.get(counts[-1]):
+                attentions.append(AttentionHeads(layer, *map(sizes.get, counts)))
     is_gated = sizes.family.get("is_gated", True)
     modules = [m for m in _modules(sizes, dtype) if is_gated or not m.role.endswith("gate")]
     return Inventory(
@@ -209,7 +244,7 @@ def inventory_of_sizes(sizes: ConfigSizes) -> Inventory:
 
 def _modules(sizes: ConfigSizes, dtype: str) -> Iterator[Module]:
     """The linear layers of each kind of block, MLPs with a gate whether they have one or not."""
-    for block in _blocks(sizes):
+    for block in filter(sizes.has_block, _blocks(sizes)):
         layer = 1 if block == "global" else 0
         for row in TABLES["modules"][block]:
             is_there = all(map(sizes.get, row.get("needs", ())))
@@ -238,10 +273,10 @@ def _blocks(sizes: ConfigSizes) -> Iterator[str]:
     """The kinds of blocks that a model has, by their names in ``families.toml``."""
     has_heads = any(map(sizes.get, ("heads", "head_dim", "kv_heads")))
     if sizes.mixer in ("mla", "v4"):
-        yield sizes.mixer
+        yield from (sizes.mixer, "indexer")
     elif sizes.mixer == "grouped" and (has_heads or not sizes.get("mamba_heads")):
         yield from ("grouped", "global")
-    yield from ("delta_net", "mamba")
+    yield from ("delta_net", "mamba", "per_layer_input", *sizes.family.get("blocks", ()))
     names_mamba = any(field.startswith(("mamba_d_", "ssm_")) for field in sizes.values)
     if names_mamba or sizes.mixer == "mamba1":
         yield "mamba1"
@@ -266,5 +301,6 @@ def mlp_widths(sizes: ConfigSizes) -> list[int]:
         is_there = values.get("mlp_only_layers") or sizes.get("decoder_sparse_step") > 1
     else:
         has_dense = "-" in (values.get("hybrid_override_pattern") or "-")
-        is_there = not is_sparse or (has_dense and values.get("first_k_dense_replace") != 0)
+        has_dense &= values.get("first_k_dense_replace") != 0
+        is_there = not is_sparse or (has_dense and values.get("interleave_moe_layer_step") != 1)
     return [width] if is_there else []

@@ -67,7 +67,7 @@ def rank_products(deployment: ConfigDeployment) -> list[RankProduct]:
         if block == "mlp" and has_widths:
             suffix = f" ({(product.parts or (product,))[0].whole})"
         elif product.layer and block == "attention":
-            suffix = " (global)"
+            suffix = f" ({deployment.sizes.other_attention})"
         subjects.append(_subject(product, deployment, suffix))
     return subjects
 
@@ -131,11 +131,12 @@ def _counts(deployment: ConfigDeployment) -> Iterator[RankProduct]:
         return
     is_partly = any(sizes.values.get(field) not in (None, 1, 1.0) for field in PARTLY_ROTATED)
     role = "attention_head_dim"
-    if sizes.get("global_head_dim"):  # Gemma 4: layers of full attention have their own
+    if sizes.get("global_head_dim") not in (0, sizes.get("head_dim")):  # Gemma 4
         role = "mixed_head_dim"
     elif ROTATED.fullmatch(sizes.model_type) and not is_partly:
         role = "rotated_head_dim"
-    for suffix, size in ((" (global)", "global_head_dim"), ("", "head_dim")):
+    other = f" ({sizes.other_attention})"
+    for suffix, size in ((other, "global_head_dim"), ("", "head_dim")):
         if sizes.get(size):
             yield _count(f"attention head_dim{suffix}", role, sizes.get(size), 1, sizes.field(size))
 
