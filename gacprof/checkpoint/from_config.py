@@ -66,7 +66,10 @@ class ConfigSizes:
         for name in ("ffn_config", "attn_config"):  # DBRX, MPT
             if isinstance(self.whole.get(name), Mapping):
                 values |= self.whole[name]
-        self.values = ReadKeys({**values, **self.whole, **text})
+        values |= {**self.whole, **text}
+        linear = values.pop("linear_attn_config", None) or {}  # Kimi Linear
+        values |= {f"linear_{key}": value for key, value in linear.items()}
+        self.values = ReadKeys(values)
         self.missing: list[str] = []
         self.model_type = str(self.values.get("model_type") or self.whole.get("model_type", ""))
         named = re.findall(rf"'({COMPRESSED})'", str(list(self.values)))

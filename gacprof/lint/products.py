@@ -23,6 +23,7 @@ PARTLY_ROTATED = ("partial_rotary_factor", "rotary_pct", "rotary_dim")
 HEAD_DIMS = ("rotated_head_dim", "attention_head_dim", "mixed_head_dim")
 """Roles of head_dims: of a model that rotates them whole, of others, of one that has several."""
 MIXER_PREFIXES = {"mla": "mla.", "v4": "attention."}  # of products of attention not grouped
+NAMED_BLOCKS = ("gdn", "kda", "lightning", "conv", "mamba", "shared", "moe")
 WIDTHS = {"moe": "expert_width", "shared": "shared_width", "": "vocab_size"}  # beside mlp_width
 
 
@@ -89,7 +90,7 @@ def _subject(product: Product, deployment: ConfigDeployment, suffix: str) -> Ran
             key = f"shared_{key}"
         whole = uneven[0].whole if uneven else 0
         is_by_heads = bool(uneven) and uneven[0].is_by_heads
-    prefix = f"{role.block}." if role.block in ("gdn", "mamba", "shared", "moe") else ""
+    prefix = f"{role.block}." if role.block in NAMED_BLOCKS else ""
     if role.block == "attention":
         prefix = MIXER_PREFIXES.get(sizes.mixer, "")
     elif role.block == "mlp" and "expert_width" in sizes.family:
