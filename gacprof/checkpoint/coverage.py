@@ -100,8 +100,8 @@ def tensor_gaps(described: Inventory, stored: Inventory) -> Iterator[Gap]:
         sizes.setdefault(module.role, []).append(_size(module))
     for role, shapes in found.differing.items():
         parts = [part for part in FUSED.get(role, [role]) if part in sizes]
-        stated = [f"{part} {_listed(sizes[part])}" for part in parts]
-        yield Gap("tensor", role, f"{_listed(shapes)}: the config describes {', '.join(stated)}")
+        stated = ", ".join(f"{part} {n} × {k}" for part in parts for n, k in set(sizes[part]))
+        yield Gap("tensor", role, f"{_listed(shapes)}: the config describes {stated}")
     for module in found.missing:
         n, k = _size(module)
         yield Gap("product", module.role, f"no tensor is {module.role} {n} × {k}")
@@ -146,7 +146,8 @@ def _matrices(stored: Inventory) -> Iterator[tuple[str, str, Shape]]:
     for tensor, info in stored.tensors.items():
         name = tensor.removesuffix(".weight")
         if tensor not in known and len(info.shape) in (2, 3) and not NO_PRODUCT.search(name):
-            yield name, role_of(name), info.shape[-2:]
+            n, k = info.shape[-2:]
+            yield name, role_of(name), (n, k)
 
 
 def _shapes(modules: Sequence[Module]) -> dict[Shape, list[Module]]:

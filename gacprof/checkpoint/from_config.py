@@ -99,7 +99,7 @@ class ConfigSizes:
         if values.get("multi_query") is True and not values.get("new_decoder_architecture"):
             sizes["kv_heads"] = 1  # Falcon
         means = family.get("kv_heads", 0)
-        sizes["kv_heads"] = sizes["kv_heads"] or sizes.get(means, means)
+        sizes["kv_heads"] = sizes["kv_heads"] or (heads if means == "heads" else means)
         sizes["head_dim"] = sizes["head_dim"] or family.get("head_dim", _quotient(hidden, heads))
         sizes["value_dim"] = sizes["v_head_dim"] or sizes["head_dim"]
         global_kv = sizes["kv_heads"] * family.get("global_kv_times", 1)

@@ -24,7 +24,12 @@ HEAD_DIMS = ("rotated_head_dim", "attention_head_dim", "mixed_head_dim")
 """Roles of head_dims: of a model that rotates them whole, of others, of one that has several."""
 MIXER_PREFIXES = {"mla": "mla.", "v4": "attention."}  # of products of attention not grouped
 NAMED_BLOCKS = ("gdn", "kda", "lightning", "conv", "mamba", "shared", "moe")
-WIDTHS = {"moe": "expert_width", "shared": "shared_width", "": "vocab_size"}  # beside mlp_width
+WIDTHS = {
+    "conv": "hidden_size",
+    "moe": "expert_width",
+    "shared": "shared_width",
+    "": "vocab_size",
+}  # beside mlp_width
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,9 @@ class Role:
 
     key: str
     name: str
-    block: Literal["attention", "gdn", "kda", "lightning", "conv", "mamba", "mlp", "shared", "moe", ""] = ""
+    block: Literal[
+        "attention", "gdn", "kda", "lightning", "conv", "mamba", "mlp", "shared", "moe", ""
+    ] = ""
     fused: str = ""
     split: Literal["column", "row", "replicated"] = "replicated"
     kind: Literal["dense", "expert", "vocab", "Mamba-1"] = "dense"
