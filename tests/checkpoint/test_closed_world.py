@@ -12,9 +12,10 @@ from model_types import default_config, tiny_config, without_weights
 from tool_checkpoints import checkpoint
 from transformers.models.auto import modeling_auto
 
-from gacprof.checkpoint.coverage import Gap, fit, tensor_gaps
+from gacprof.checkpoint.coverage import Gap, fit, key_gaps, tensor_gaps
 from gacprof.checkpoint.from_config import TABLES, ConfigSizes, inventory_of_sizes
 from gacprof.checkpoint.scan import inventory_of, scan
+from gacprof.core.errors import ConfigError
 
 KNOWN_HOLES = {"jetmoe": "attention whose q and o are routed to experts"}
 """Types some of whose products no row of families.toml describes. The list may only shrink."""
@@ -171,7 +172,7 @@ WIDTHS = {
     "LFM2-1.2B": (8192, {"model_type": "lfm2", "block_auto_adjust_ff_dim": True}, 12288),
     "LFM2-1.2B of fixed width": (12288, {"model_type": "lfm2"}, 12288),
     "Qwen-7B": (11008, {"model_type": "qwen"}, 22016),
-    "Molmo-72B": (29568, {"model_type": "molmo"}, 59136),
+    "Molmo-7B-D": (18944, {"model_type": "molmo"}, 37888),
 }
 """Widths of gate that engines build, by models, with what the config says."""
 
@@ -209,3 +210,53 @@ def test_kimi_linears_published_config_has_a_table_of_its_delta_attention() -> N
         **{"head_dim": 72, "kv_lora_rank": 512, "linear_attn_config": linear},
     }
     assert shapes_of(config, "kda_out") == [(2304, 4096)]
+
+
+def block(group: int | None, width: int | None = None, **ffn: Any) -> dict[str, Any]:
+    """A block of a Puzzle model: so many heads share keys and values; None leaves a part out."""
+    attention = {"no_op": group is None, "n_heads_in_group": group}
+    if width:
+        ffn["intermediate_size"] = width
+    return {"attention": attention, "ffn": {"no_op": not ffn, **ffn}}
+
+
+PUZZLE = LLAMA | {"model_type": "nemotron-nas", "num_key_value_heads": None}
+
+
+def test_a_puzzle_models_blocks_are_read() -> None:
+    """Widths and groups of each layer; a multiplier makes 2/3 of it a multiple of 256."""
+    blocks = [block(4, 1024), block(4, ffn_mult=2.0), block(2, 1024), block(None, 640), block(8)]
+    config = PUZZLE | {"block_configs": blocks}
+    assert shapes_of(config, "gate") == [(640, 512), (768, 512), (1024, 512)]
+    assert shapes_of(config, "k") == [(128, 512), (256, 512), (64, 512)]
+    heads = inventory_of_sizes(ConfigSizes(config)).attentions
+    assert [(a.layer, a.heads, a.kv_heads) for a in heads] == [(0, 8, 2), (1, 8, 4), (2, 8, 1)]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"attention": {"replace_with_linear": True}, "ffn": {"no_op": True}},
+        {"attention": {"no_op": True}, "ffn": {"moe": {"num_local_experts": 8}}},
+        {"mamba": {"state_dim": 128}},
+    ],
+)
+def test_a_block_that_is_not_understood_whole_is_refused(odd: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="block_configs"):
+        ConfigSizes(PUZZLE | {"block_configs": [block(4, 1024), odd]})
+
+
+PER_LAYER = {"per_layer_config": {"0": {"intermediate_size": 1001}}}
+
+
+def test_a_table_of_layers_that_no_engine_reads_is_judged_and_named() -> None:
+    sizes = ConfigSizes(LLAMA | PER_LAYER)
+    assert shapes_of(LLAMA | PER_LAYER, "gate") == [(1001, 512), (1376, 512)]
+    assert [gap.name for gap in key_gaps(sizes)] == ["per_layer_config"]
+
+
+def test_gemma_4s_table_of_layers_is_read() -> None:
+    table = {"per_layer_config": {"01": {"head_dim": 128}}}
+    config = LLAMA | {"model_type": "gemma4", "head_dim": 64} | table
+    assert shapes_of(config, "q") == [(512, 512), (1024, 512)]
+    assert not list(key_gaps(ConfigSizes(config)))

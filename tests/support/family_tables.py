@@ -20,6 +20,7 @@ class Family(TypedDict, total=False):
     is_gated: bool
     q_gate: bool
     halved: bool
+    by_layer: bool
     global_attention: str
     global_kv_times: int
     fields: dict[str, list[str]]
