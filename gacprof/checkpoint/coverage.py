@@ -142,8 +142,9 @@ def tensor_gaps(described: Inventory, stored: Inventory) -> Iterator[Gap]:
     for module in described.modules:
         sizes.setdefault(module.role, []).append(_size(module))
     for role, shapes in found.differing.items():
-        stated = [f"{part} {_listed(sizes[part])}" for part in FUSED.get(role, [role])]
-        yield Gap("size", role, f"{_listed(shapes)}: the config describes {', '.join(stated)}")
+        parts = [part for part in FUSED.get(role, [role]) if part in sizes]
+        stated = ", ".join(f"{part} {n} × {k}" for part in parts for n, k in set(sizes[part]))
+        yield Gap("size", role, f"{_listed(shapes)}: the config describes {stated}")
     for module in found.missing:
         n, k = _size(module)
         yield Gap("product", module.role, f"{n} × {k} is the size of no tensor")
@@ -185,9 +186,11 @@ def _matrices(stored: Inventory) -> Iterator[tuple[str, str, Shape]]:
             if SHARED.search(module.name):
                 role = f"shared_{role}"
             yield module.name, role, _size(module)
-    for name, info in stored.tensors.items():
-        if name not in known and len(info.shape) in (2, 3) and not NO_PRODUCT.search(name):
-            yield name, role_of(name.removesuffix(".weight")), (info.shape[-2], info.shape[-1])
+    for tensor, info in stored.tensors.items():
+        name = tensor.removesuffix(".weight")
+        if tensor not in known and len(info.shape) in (2, 3) and not NO_PRODUCT.search(name):
+            n, k = info.shape[-2:]
+            yield name, role_of(name), (n, k)
 
 
 def _shapes(modules: Sequence[Module]) -> dict[Shape, list[Module]]:

@@ -8,20 +8,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from itertools import chain
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from gacprof.checkpoint.inventory import AttentionHeads, Inventory, Module
-from gacprof.checkpoint.layouts.configs import part_of
+from gacprof.checkpoint.layouts.configs import auto_adjusted, part_of, two_thirds
 from gacprof.core.dtypes import dtype_name
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import row_of_word, shipped_table
 from gacprof.core.sizes import Gemm
 
 FAMILIES = Path(__file__).with_name("families.toml")
+PARTS = {"ffn_config": "", "attn_config": "", "linear_attn_config": "linear_"}
+"""Tables of the text part's sizes (DBRX and MPT, Kimi Linear), with what stands before their names
+where a config has them outside of the table."""
 MAX_SIZE = 1 << 31
+LAYER_FIELDS = ("num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size")
+"""What a config may state layer by layer, in its table or list of layers; the width last."""
+MAMBA_CHANNELS_PER_STEP = 16  # the rank of the time step where none is stated (Mamba-1, Jamba)
 VISION_PARTS = ("vision_config", "visual", "vision_tower_config", "vit_config")
 COMPRESSED = (  # fields of single layers' sizes (configs of ASVD, PaLU and others, Nemotron-NAS)
     r"truncation_ranks|head_wise_ranks|slicing_config|lowrank_config|rank_map|block_configs"
@@ -62,12 +69,18 @@ class ConfigSizes:
         self.whole: Mapping[str, Any] = config.get("thinker_config", config)
         _, text = part_of(self.whole)
         values: dict[str, Any] = {}
-        for name in ("ffn_config", "attn_config"):  # DBRX, MPT
+        for name, prefix in PARTS.items():
             if isinstance(self.whole.get(name), Mapping):
-                values |= self.whole[name]
-        self.values = ReadKeys({**values, **self.whole, **text})
+                values |= {f"{prefix}{key}": value for key, value in self.whole[name].items()}
+        values |= {**self.whole, **text}
+        self.model_type = str(values.get("model_type") or self.whole.get("model_type", ""))
+        plain_type = self.model_type.removesuffix("_text").replace("-", "_")
+        name = FAMILY_OF.get(self.model_type) or FAMILY_OF.get(plain_type, "")
+        family: Family | None = TABLES["families"].get(name)
+        self.is_known_type = family is not None
+        kinds = read_layers(values, bool((family or {}).get("by_layer")))
+        self.values = ReadKeys(values)
         self.missing: list[str] = []
-        self.model_type = str(self.values.get("model_type") or self.whole.get("model_type", ""))
         named = re.findall(rf"'({COMPRESSED})'", str(list(self.values)))
         named += re.findall(COMPRESSORS, str(self.values.get("architectures")).lower())
         if named:
@@ -75,19 +88,27 @@ class ConfigSizes:
                 f"the config is of a compressed model ({', '.join(named)}): 'gacprof diagnose "
                 "FOLDER' judges the sizes of its weights"
             )
-        plain_type = self.model_type.removesuffix("_text").replace("-", "_")
-        name = FAMILY_OF.get(self.model_type) or FAMILY_OF.get(plain_type, "")
-        family: Family | None = TABLES["families"].get(name)
-        self.is_known_type = family is not None
-        self.fields = TABLES["fields"]
-        if (family or {}).get("mixer", "").startswith("mamba"):
-            self.fields = self.fields | TABLES["fields_of_mamba"]
+        self.fields = TABLES["fields"] | (family or {}).get("fields", {})
         stated = {name: stated_size(self.values, fields) for name, fields in self.fields.items()}
         vision = [self.whole[name] for name in VISION_PARTS if name in self.whole]
         part = vision[0] if vision and isinstance(vision[0], Mapping) else {}
         stated["vision_heads"] = stated_size(part, self.fields["vision_heads"])
         self.family = family or _family_by_sizes(stated)
         self.sizes = self._completed(stated)
+        self.other_attentions = [self._heads_of(kind) for kind in kinds]
+        if self.other_attentions:
+            self.sizes |= self.other_attentions[0]
+        elif self.sizes["global_head_dim"]:
+            self.other_attentions = [{}]
+
+    def _heads_of(self, kind: Mapping[str, Any]) -> dict[str, int]:
+        """The heads of a further kind of attention layers, by the names of the second kind's."""
+        sizes = self.sizes
+        names = {"global_heads": "heads", "global_kv": "kv_heads", "global_head_dim": "head_dim"}
+        heads = {other: stated_size(kind, self.fields[name]) for other, name in names.items()}
+        found = {other: heads[other] or sizes[name] for other, name in names.items()}
+        found["global_value_dim"] = sizes["v_head_dim"] or found["global_head_dim"]
+        return found
 
     def _completed(self, stated: Mapping[str, int]) -> dict[str, int]:
         """All sizes: as stated, else as the family means them, else as they follow from those."""
@@ -98,13 +119,22 @@ class ConfigSizes:
         means = family.get("kv_heads", 0)
         sizes["kv_heads"] = sizes["kv_heads"] or (heads if means == "heads" else means)
         sizes["head_dim"] = sizes["head_dim"] or family.get("head_dim", _quotient(hidden, heads))
-        sizes["global_kv"] = sizes["global_kv_heads"] or sizes["kv_heads"]
         sizes["value_dim"] = sizes["v_head_dim"] or sizes["head_dim"]
+        global_kv = sizes["kv_heads"] * family.get("global_kv_times", 1)
+        sizes["global_kv"] = sizes["global_kv_heads"] or global_kv
+        sizes["global_heads"] = sizes.get("global_heads") or heads
+        sizes["global_value_dim"] = sizes.get("global_value_dim") or sizes["global_head_dim"]
+        sizes["attention_width"] = sizes.get("attention_hidden_size") or hidden
+        sizes["o_a_columns"] = _quotient(heads * sizes["head_dim"], sizes["o_groups"])
+        sizes["mamba_inner"] = sizes.get("mamba_inner") or sizes["mamba_expand"] * hidden
+        sizes["mamba_dt_rank"] = sizes["mamba_dt_rank"] or -(-hidden // MAMBA_CHANNELS_PER_STEP)
         has_gate = family.get("q_gate") and values.get("attn_output_gate") is not False
         sizes["q_rows"] = heads * sizes["head_dim"] * (2 if has_gate else 1)
         if not sizes["intermediate_size"]:  # vision towers with one say broken ratios beside it
             ratio = stated_size(values, ["mlp_ratio"]) or family.get("mlp_ratio", 0)
             sizes["intermediate_size"] = ratio * hidden
+        width = auto_adjusted(values, sizes["intermediate_size"])
+        sizes["intermediate_size"] = width // 2 if family.get("halved") else width
         for width in (sizes["mamba_d_ssm"], sizes["mamba_expand"] * hidden):
             sizes["mamba_head_dim"] = sizes["mamba_head_dim"] or _quotient(width, mamba_heads)
         for name in ("expert_width", "shared_width", "mlp_width"):
@@ -113,9 +143,15 @@ class ConfigSizes:
         sizes["mlp_width"] = sizes["mlp_width"] or sizes["intermediate_size"]
         return sizes
 
+    def of_attention(self, sizes: Mapping[str, int]) -> ConfigSizes:
+        """The same model with other heads in the place of the second kind of attention's."""
+        other = copy(self)
+        other.sizes = {**self.sizes, **sizes}
+        return other
+
     def get(self, name: str) -> int:
         """A size by its plain name; 0 where neither the config nor its family says it."""
-        return self.sizes[name]
+        return self.sizes.get(name, 0)
 
     def field(self, name: str) -> str:
         """The config's own name of a size."""
@@ -128,14 +164,25 @@ class ConfigSizes:
     def side(self, name: str) -> int:
         """The length of a product's side; 0 where a size of it is missing, which is noted."""
         terms = TABLES["sides"].get(name, [[name]])
-        unknown = [size for size in chain.from_iterable(terms) if not self.sizes[size]]
+        unknown = [size for size in chain.from_iterable(terms) if not self.get(size)]
         self.missing += map(self.field, unknown)
         return 0 if unknown else sum(prod(map(self.get, term)) for term in terms)
+
+    def has_block(self, block: str) -> bool:
+        """Whether the config lists layers with a kind of block, or lists no kinds of layers."""
+        kinds = self.values.get("layer_types") or self.values.get("layers_block_type")
+        wanted = TABLES["layer_kinds"].get(block)
+        return not kinds or not wanted or not set(wanted).isdisjoint(kinds)
 
     @property
     def mixer(self) -> str:
         """The kind of attention: grouped, mla, v4, mamba or mamba1."""
         return self.family.get("mixer") or ("mla" if self.sizes["kv_lora_rank"] else "grouped")
+
+    @property
+    def other_attention(self) -> str:
+        """What the second kind of attention layers is called."""
+        return str(self.family.get("global_attention", "global"))
 
     @property
     def has_experts(self) -> bool:
@@ -182,17 +229,91 @@ def whole_number(value: Any, field: str) -> int:
     return value
 
 
+def read_layers(values: dict[str, Any], is_native: bool) -> list[dict[str, Any]]:
+    """Read what a config states of single layers: its widths become a list under their own name.
+
+    Returns the fields of each kind of attention but the first, which are written into ``values``.
+    The table of layers stays among the values, to be refused or named, where it states anything
+    else of a layer, and where no engine's class reads it (not ``is_native``).
+    """
+    layers = _single_layers(values)
+    if not layers or any(layer.keys() - set(LAYER_FIELDS) for layer in layers):
+        return []
+    if is_native:
+        values.pop("per_layer_config", None)
+        values.pop("block_configs", None)
+    widths = [layer["intermediate_size"] for layer in layers if "intermediate_size" in layer]
+    if len(set(map(str, widths))) > 1:
+        values["intermediate_size"] = widths
+    kinds = {str(heads): heads for heads in map(_attention_of, layers) if heads}
+    first, *others = kinds.values() or ({},)
+    values |= first
+    return others
+
+
+def _attention_of(layer: Mapping[str, Any]) -> dict[str, Any]:
+    return {field: layer[field] for field in LAYER_FIELDS[:-1] if field in layer}
+
+
+def _single_layers(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The fields of each layer, where a config states some layer by layer."""
+    base = {field: values.get(field) for field in LAYER_FIELDS}
+    blocks, by_layer = values.get("block_configs"), values.get("per_layer_config")
+    if isinstance(blocks, list) and all(map(_is_dense, blocks)):
+        return [_puzzle_layer(block, values) for block in blocks]
+    if isinstance(by_layer, Mapping) and all(map(_is_table, by_layer.values())):
+        layers = [{**base, **fields} for fields in by_layer.values()]
+        are_all = len(layers) == stated_size(values, TABLES["fields"]["layers"])
+        return layers if are_all else [base, *layers]
+    return []
+
+
+def _is_dense(block: Any) -> bool:
+    """Whether a block of a Puzzle model (Nemotron-NAS) has plain attention and a dense MLP."""
+    if not _is_table(block) or block.keys() != {"attention", "ffn"}:
+        return False
+    attention, ffn = block["attention"], block["ffn"]
+    if not _is_table(attention) or not _is_table(ffn):
+        return False
+    fields = {**attention, **ffn}
+    known = {"no_op", "n_heads_in_group", "intermediate_size", "ffn_mult", "hidden_act"}
+    has_odd = any(fields[field] for field in fields.keys() - known)
+    return not has_odd and isinstance(ffn.get("ffn_mult") or 0, int | float)
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _puzzle_layer(block: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a layer that a Puzzle model's block describes; none of a part that is left
+    out."""
+    attention, ffn = block["attention"], block["ffn"]
+    layer: dict[str, Any] = {}
+    if not attention.get("no_op"):
+        group = whole_number(attention.get("n_heads_in_group"), "n_heads_in_group")
+        kv_heads = _quotient(whole_number(values.get("num_attention_heads"), "heads"), group)
+        layer["num_key_value_heads"] = kv_heads
+    if not ffn.get("no_op"):
+        hidden = whole_number(values.get("hidden_size"), "hidden_size")
+        width = two_thirds((ffn.get("ffn_mult") or 0) * hidden)
+        layer["intermediate_size"] = ffn.get("intermediate_size") or width
+    return layer
+
+
 def inventory_of_sizes(sizes: ConfigSizes) -> Inventory:
     """Return the inventory of a config's model: one layer of each kind, without tensors and dims.
     What a product needs and the config doesn't say is added to ``sizes.missing``."""
     dtype = dtype_name(sizes.values.get("dtype") or sizes.values.get("torch_dtype") or "bfloat16")
     attentions = []
     if sizes.get("heads") and sizes.mixer == "grouped":
-        names = (("head_dim", "kv_heads"), ("global_head_dim", "global_kv"))
-        for layer, (head_dim, kv_heads) in enumerate(names):
-            if sizes.get(head_dim):
-                heads = sizes.get("heads"), sizes.get(kv_heads), sizes.get(head_dim)
-                attentions.append(AttentionHeads(layer, *heads))
+        counts = map(sizes.get, ("heads", "kv_heads", "head_dim"))
+        attentions.append(AttentionHeads(0, *counts))
+        for layer, heads in enumerate(sizes.other_attentions, 1):
+            other = sizes.of_attention(heads)
+            counts = map(other.get, ("global_heads", "global_kv", "global_head_dim"))
+            attentions.append(AttentionHeads(layer, *counts))
+        attentions = [attention for attention in attentions if attention.head_dim]
     is_gated = sizes.family.get("is_gated", True)
     modules = [m for m in _modules(sizes, dtype) if is_gated or not m.role.endswith("gate")]
     return Inventory(
@@ -209,14 +330,11 @@ def inventory_of_sizes(sizes: ConfigSizes) -> Inventory:
 
 def _modules(sizes: ConfigSizes, dtype: str) -> Iterator[Module]:
     """The linear layers of each kind of block, MLPs with a gate whether they have one or not."""
-    for block in _blocks(sizes):
-        layer = 1 if block == "global" else 0
-        for row in TABLES["modules"][block]:
-            is_there = all(map(sizes.get, row.get("needs", ())))
-            if is_there and not any(map(sizes.get, row.get("lacks", ()))):
-                name = f"model.layers.{layer}.{row['name']}"
-                shape = sizes.side(row["N"]), sizes.side(row["K"])
-                yield _module(name, row["role"], layer, shape, dtype)
+    for block in filter(sizes.has_block, _blocks(sizes)):
+        yield from _of_block(sizes, block, 0, dtype)
+        if block == "grouped":
+            for layer, heads in enumerate(sizes.other_attentions, 1):
+                yield from _of_block(sizes.of_attention(heads), "global", layer, dtype)
     hidden = sizes.side("hidden_size")
     for layer, width in enumerate(mlp_widths(sizes)):
         sides = {"gate": (width, hidden), "up": (width, hidden), "down": (hidden, width)}
@@ -225,6 +343,16 @@ def _modules(sizes: ConfigSizes, dtype: str) -> Iterator[Module]:
     if sizes.get("vocab_size"):
         for name, role in (("model.embed_tokens", "embedding"), ("lm_head", "head")):
             yield _module(name, role, None, (sizes.get("vocab_size"), hidden), dtype)
+
+
+def _of_block(sizes: ConfigSizes, block: str, layer: int, dtype: str) -> Iterator[Module]:
+    """The linear layers of a kind of block that a model of these sizes has."""
+    for row in TABLES["modules"][block]:
+        is_there = all(map(sizes.get, row.get("needs", ())))
+        if is_there and not any(map(sizes.get, row.get("lacks", ()))):
+            name = f"model.layers.{layer}.{row['name']}"
+            shape = sizes.side(row["N"]), sizes.side(row["K"])
+            yield _module(name, row["role"], layer, shape, dtype)
 
 
 def _module(name: str, role: str, layer: int | None, shape: tuple[int, int], dtype: str) -> Module:
@@ -238,10 +366,10 @@ def _blocks(sizes: ConfigSizes) -> Iterator[str]:
     """The kinds of blocks that a model has, by their names in ``families.toml``."""
     has_heads = any(map(sizes.get, ("heads", "head_dim", "kv_heads")))
     if sizes.mixer in ("mla", "v4"):
-        yield sizes.mixer
+        yield from (sizes.mixer, "indexer")
     elif sizes.mixer == "grouped" and (has_heads or not sizes.get("mamba_heads")):
-        yield from ("grouped", "global")
-    yield from ("delta_net", "mamba")
+        yield "grouped"
+    yield from ("delta_net", "mamba", "per_layer_input", *sizes.family.get("blocks", ()))
     names_mamba = any(field.startswith(("mamba_d_", "ssm_")) for field in sizes.values)
     if names_mamba or sizes.mixer == "mamba1":
         yield "mamba1"
@@ -266,5 +394,6 @@ def mlp_widths(sizes: ConfigSizes) -> list[int]:
         is_there = values.get("mlp_only_layers") or sizes.get("decoder_sparse_step") > 1
     else:
         has_dense = "-" in (values.get("hybrid_override_pattern") or "-")
-        is_there = not is_sparse or (has_dense and values.get("first_k_dense_replace") != 0)
+        has_dense &= values.get("first_k_dense_replace") != 0
+        is_there = not is_sparse or (has_dense and values.get("interleave_moe_layer_step") != 1)
     return [width] if is_there else []

@@ -23,7 +23,13 @@ PARTLY_ROTATED = ("partial_rotary_factor", "rotary_pct", "rotary_dim")
 HEAD_DIMS = ("rotated_head_dim", "attention_head_dim", "mixed_head_dim")
 """Roles of head_dims: of a model that rotates them whole, of others, of one that has several."""
 MIXER_PREFIXES = {"mla": "mla.", "v4": "attention."}  # of products of attention not grouped
-WIDTHS = {"moe": "expert_width", "shared": "shared_width", "": "vocab_size"}  # beside mlp_width
+NAMED_BLOCKS = ("gdn", "kda", "lightning", "conv", "mamba", "shared", "moe")
+WIDTHS = {
+    "conv": "hidden_size",
+    "moe": "expert_width",
+    "shared": "shared_width",
+    "": "vocab_size",
+}  # beside mlp_width
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,7 @@ def rank_products(deployment: ConfigDeployment) -> list[RankProduct]:
         if block == "mlp" and has_widths:
             suffix = f" ({(product.parts or (product,))[0].whole})"
         elif product.layer and block == "attention":
-            suffix = " (global)"
+            suffix = f" ({deployment.sizes.other_attention})"
         subjects.append(_subject(product, deployment, suffix))
     return subjects
 
@@ -89,7 +95,7 @@ def _subject(product: Product, deployment: ConfigDeployment, suffix: str) -> Ran
             key = f"shared_{key}"
         whole = uneven[0].whole if uneven else 0
         is_by_heads = bool(uneven) and uneven[0].is_by_heads
-    prefix = f"{role.block}." if role.block in ("gdn", "mamba", "shared", "moe") else ""
+    prefix = f"{role.block}." if role.block in NAMED_BLOCKS else ""
     if role.block == "attention":
         prefix = MIXER_PREFIXES.get(sizes.mixer, "")
     elif role.block == "mlp" and "expert_width" in sizes.family:
@@ -131,11 +137,12 @@ def _counts(deployment: ConfigDeployment) -> Iterator[RankProduct]:
         return
     is_partly = any(sizes.values.get(field) not in (None, 1, 1.0) for field in PARTLY_ROTATED)
     role = "attention_head_dim"
-    if sizes.get("global_head_dim"):  # Gemma 4: layers of full attention have their own
+    if sizes.get("global_head_dim") not in (0, sizes.get("head_dim")):  # Gemma 4
         role = "mixed_head_dim"
     elif ROTATED.fullmatch(sizes.model_type) and not is_partly:
         role = "rotated_head_dim"
-    for suffix, size in ((" (global)", "global_head_dim"), ("", "head_dim")):
+    other = f" ({sizes.other_attention})"
+    for suffix, size in ((other, "global_head_dim"), ("", "head_dim")):
         if sizes.get(size):
             yield _count(f"attention head_dim{suffix}", role, sizes.get(size), 1, sizes.field(size))
 

@@ -34,7 +34,7 @@ MERGED = 0  # stands in a column for None: the rank is merged
 PADDED_TO = (64, 8)
 """Multiples that coupled dims are taken to be padded to where a dim is judged beside them, and
 measured: one of 64 hides nothing of a smaller period."""
-ALWAYS_FUSED = frozenset({"in_proj", "in_proj_qkvz", "w1/w3"})
+ALWAYS_FUSED = frozenset({"in_proj", "in_proj_qkvz", "in_proj_ba", "w1/w3"})
 """Products that are stored as one, or that every kernel of experts multiplies as one."""
 
 
@@ -72,10 +72,10 @@ class Product:
     @property
     def storage(self) -> Storage:
         """How its weights are stored: embedding and head stay 16 bit but in GGUF files, MXFP4 is a
-        format of experts, and what the config's ignore list names stays as it is."""
+        format of experts; some small roles, and what the config's ignore list names, stay plain."""
         form = self.model_storage.form
         is_plain = {"vocab": form != "gguf", "dense": form == "mxfp4"}
-        if is_plain.get(self.role.kind, False):
+        if self.role.is_plain or is_plain.get(self.role.kind, False):
             return PLAIN
         return self.model_storage.of_modules(self.modules)
 

@@ -18,13 +18,16 @@ class Role:
 
     key: str
     name: str
-    block: Literal["attention", "gdn", "mamba", "mlp", "shared", "moe", ""] = ""
+    block: Literal[
+        "attention", "gdn", "kda", "lightning", "conv", "mamba", "mlp", "shared", "moe", ""
+    ] = ""
     fused: str = ""
     split: Literal["column", "row", "replicated"] = "replicated"
     kind: Literal["dense", "expert", "vocab", "Mamba-1"] = "dense"
     counted: str = ""
     repeated: str = ""
     stretches: int = 1
+    is_plain: bool = False
 
     @cached_property
     def part(self) -> Literal["dense", "expert", "shared"]:

@@ -19,6 +19,12 @@ class Family(TypedDict, total=False):
     mlp_width: list[str]
     is_gated: bool
     q_gate: bool
+    halved: bool
+    by_layer: bool
+    global_attention: str
+    global_kv_times: int
+    fields: dict[str, list[str]]
+    blocks: list[str]
     experts_only: bool
     dense_if_listed: bool
     dense_too: bool
@@ -38,12 +44,13 @@ class LinearRow(TypedDict, total=False):
 
 
 class FamilyTables(TypedDict):
-    """The config's names of sizes, families, sides (sums of products of sizes), and the linear
-    layers of each kind of block."""
+    """The config's names of sizes, families, sides (sums of products of sizes), roles that a
+    module may hold, the layer_types of kinds of block, and the linear layers of each."""
 
     shared_widths: list[str]
     fields: dict[str, list[str]]
-    fields_of_mamba: dict[str, list[str]]
     families: dict[str, Family]
     sides: dict[str, list[list[str]]]
+    fused: dict[str, list[str]]
+    layer_kinds: dict[str, list[str]]
     modules: dict[str, list[LinearRow]]

@@ -5,6 +5,7 @@ Widths are odd, and those of different parts of a model differ, so that nothing 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 WIDTH, EXPERT, SHARED, TOWER = 83, 43, 51, 45
@@ -104,13 +105,50 @@ _OWN: dict[str, dict[str, Any]] = {
 """What types need beside the common sizes."""
 
 
+def tiny_config(kind: str, **own: Any) -> Any:
+    """A config of the type with odd sizes, and ``own`` ones."""
+    import transformers
+
+    kind_of_config = transformers.CONFIG_MAPPING[kind]
+    return kind_of_config(**_merged(_sizes(kind_of_config) | _OWN.get(kind, {}), own))
+
+
+FEW_LAYERS = dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 8)
+
+
+def default_config(kind: str, **own: Any) -> Any:
+    """A config of the type with the sizes that its class has by default, and few layers."""
+    import transformers
+
+    kind_of_config = transformers.CONFIG_MAPPING[kind]
+    return kind_of_config(**_merged(_sizes(kind_of_config, FEW_LAYERS), own))
+
+
+def _merged(sizes: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Some sizes with own ones, in their parts too."""
+    parts = {key: sizes[key] | own[key] for key in sizes.keys() & own if key.endswith("_config")}
+    return {**sizes, **own, **parts}
+
+
+def without_weights(config: Any) -> Any:
+    """A model of a config on torch's meta device: shapes, and no memory."""
+    import torch
+    from transformers.models.auto import modeling_auto
+
+    mapping = modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    auto = modeling_auto.AutoModelForCausalLM
+    if type(config) in mapping:
+        auto = modeling_auto.AutoModelForImageTextToText
+    with torch.device("meta"):
+        return auto.from_config(config)
+
+
 def tiny_of(kind: str) -> Any:
     """A model of the type, of random weights none of which is zero or one."""
     import torch
     import transformers
 
-    kind_of_config = transformers.CONFIG_MAPPING[kind]
-    config = kind_of_config(**(_sizes(kind_of_config) | _OWN.get(kind, {})))
+    config = tiny_config(kind)
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(config, **EAGER).float().eval()
     with torch.no_grad():
@@ -123,17 +161,17 @@ EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 """Grouped products want strides of 16 bytes, which odd widths have not."""
 
 
-def _sizes(config: Any) -> dict[str, Any]:
+def _sizes(config: Any, wanted: Mapping[str, Any] = _SIZES) -> dict[str, Any]:
     """The common sizes that a config class has, those of its parts too."""
     try:
         default = config().to_dict()
     except Exception:  # whatever a class that needs arguments raises
         default = {}
     fields = {name for c in config.__mro__ for name in getattr(c, "__annotations__", {})}
-    sizes: dict[str, Any] = {k: v for k, v in _SIZES.items() if k in fields | default.keys()}
+    sizes: dict[str, Any] = {k: v for k, v in wanted.items() if k in fields | default.keys()}
     for name, part in (getattr(config, "sub_configs", None) or {}).items():
         if isinstance(default.get(name), dict) and hasattr(part, "model_type"):
-            sizes[name] = _sizes(part)
+            sizes[name] = _sizes(part, wanted)
             if name in ("vision_config", "audio_config") and "intermediate_size" in sizes[name]:
                 sizes[name]["intermediate_size"] = TOWER
     return sizes

@@ -33,6 +33,7 @@ DIFFERENT = {
     ("llama4_text", "experts.down_proj"): "stored as (in, out): its columns are the outputs",
     ("llama4", "linear_1"): "of the projector beside the decoder, which engines don't share",
     ("mimo_v2_flash", "self_attn.sinks"): "no matrix",
+    ("granite_swa", "self_attn.sinks"): "no matrix",
 }
 
 

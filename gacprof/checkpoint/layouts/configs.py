@@ -18,8 +18,9 @@ from gacprof.checkpoint.layouts.names import WORDS, tower_of
 _WIDTHS = WORDS["widths"]
 _OTHERWISE = {"shared_expert": "expert", "decoder": "mlp", "encoder": "mlp"}
 """Whose names say a width as well, after those of its own."""
-_ADJUSTED = "block_auto_adjust_ff_dim"  # LFM2's switch: the width is the config's, rounded
+_ADJUSTED = "block_auto_adjust_ff_dim"  # LFM2's switch: the width follows from the config's
 _DOUBLED = "use_double_wide_mlp"  # Gemma 4's: twice as wide where layers share others' keys
+WIDTH_MULTIPLE = 256  # what two thirds of a width are rounded to where a config is silent
 Path = tuple[str, ...]
 
 
@@ -27,6 +28,20 @@ def count(config: Mapping[str, Any], *keys: str) -> int:
     """Return the first of ``keys`` that the config has as a positive whole number, else 0."""
     values = (config.get(key) for key in keys)
     return next((value for value in values if type(value) is int and value > 0), 0)
+
+
+def auto_adjusted(config: Mapping[str, Any], width: int) -> int:
+    """Return the width that LFM2 builds from the config's: two thirds of it, rounded up."""
+    if not config.get(_ADJUSTED):
+        return width
+    times = config.get("block_ffn_dim_multiplier") or 1
+    return two_thirds(width, times, config.get("block_multiple_of") or WIDTH_MULTIPLE)
+
+
+def two_thirds(width: float, times: float = 1, multiple: int = WIDTH_MULTIPLE) -> int:
+    """Return two thirds of a width, as many times, rounded up to a multiple (LFM2, Nemotron-NAS):
+    three matrices then have the parameters of two of the whole width."""
+    return -(-int(int(2 * width / 3) * times) // multiple) * multiple
 
 
 def leaves(value: Any, path: Path = ()) -> dict[Path, Any]:

@@ -24,7 +24,7 @@ CONV1D = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
 the same names for nn.Linear."""
 _LAYER = re.compile(r"(?:^|\.)(?:layers|layer|h|blocks|block)\.(\d{1,6})(?=\.|$)")
 EXPERT = re.compile(  # templates of one of many experts, or of a tensor that holds them all
-    r"\.experts\.(#|mlp)\.|\.experts\.(gate_up_proj|down_proj|fc[12])$"
+    r"\.experts\.(#|mlp)\.|\.experts\.(gate_up_proj|up_proj|down_proj|fc[12])$"
     r"|\.block_sparse_moe\.(input|output)_linear$"
 )
 SHARED = re.compile(r"\.shared_(expert|experts|mlp)\.")  # an expert that all tokens reach
