@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ import pytest
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import plain
 from gacprof.kernels.requirements import load_engine, required_multiple
+from gacprof.lint.deployment import deploy
 from gacprof.lint.judge import OUTCOMES
 from gacprof.lint.lint import lint
+from gacprof.lint.memory import weight_bytes
 from gacprof.lint.remedies import with_field
 from gacprof.lint.report import sarif
 from gacprof.reporting.sections import section_of
@@ -47,6 +50,8 @@ GEMMA = {
     "num_key_value_heads": 16,
     "num_global_key_value_heads": 4,
 }
+TOOLS = Path(__file__).parents[2] / "tools"
+MODELS = tomllib.loads((TOOLS / "lint_models.toml").read_text(encoding="utf-8"))
 FP8_BLOCK = {"quant_method": "fp8", "weight_block_size": [128, 128]}
 
 
@@ -109,6 +114,62 @@ def test_a_global_head_dim_of_512_is_judged(engine: str, gpu: str, outcome: str)
     assert outcomes(report)["attention head_dim (global)"] == outcome
     keys = next(row for row in report.products if row.product in ("qkv (global).k", "k (global)"))
     assert keys.N == 4 * 512
+
+
+@pytest.mark.parametrize(
+    "engine, ranks, outcome",
+    [
+        ("vllm", {"tp": 4, "ep": 8}, "refused"),
+        ("vllm", {"tp": 8, "ep": 2}, "refused"),
+        ("vllm", {"tp": 1, "ep": 3}, "refused"),
+        ("vllm", {"tp": 8, "ep": 8}, "ok"),
+        ("vllm", {"tp": 2, "dp": 4, "ep": 8}, "ok"),
+        ("vllm", {"tp": 2, "dp": 4, "ep": 4}, "refused"),
+        ("sglang", {"tp": 8, "ep": 2}, "ok"),
+        ("sglang", {"tp": 4, "ep": 8}, "refused"),
+        ("tensorrt-llm", {"tp": 8, "ep": 2}, "ok"),
+        ("tensorrt-llm", {"tp": 4, "ep": 8}, "refused"),
+        ("transformers", {"tp": 4, "ep": 4}, "ok"),
+        ("transformers", {"tp": 4, "ep": 2}, "refused"),
+    ],
+)
+def test_expert_parallel_ranks_fit_the_others(
+    engine: str, ranks: dict[str, int], outcome: str
+) -> None:
+    assert lint(QWEN, engine=engine, gpu="h100", **ranks).outcome == outcome
+
+
+PUBLISHED = {  # GB of the safetensors files, without layers that guess ahead
+    ("Llama-3_1-8B", "bf16"): 16.06,
+    ("Mixtral-8x7B", "bf16"): 93.4,
+    ("Qwen2_5-72B", "gptq-g128"): 41.6,
+    ("Qwen3-235B-A22B", "fp8-block"): 236.4,
+    ("Qwen3-Next-80B-A3B", "bf16"): 162.7 - 3.2,
+    ("DeepSeek-V3", "fp8-block"): 671.0,
+    ("gpt-oss-120b", "mxfp4"): 65.2,
+    ("Nemotron-3-Nano-30B-A3B", "bf16"): 63.2,
+}
+
+
+@pytest.mark.parametrize("model, quantisation", PUBLISHED)
+def test_weights_have_the_published_size(model: str, quantisation: str) -> None:
+    config = {**MODELS[model], "tie_word_embeddings": False}
+    published = PUBLISHED[model, quantisation]
+    counted = weight_bytes(deploy(config, quantisation=quantisation))
+    assert counted is not None
+    assert counted / 1e9 == pytest.approx(published, rel=0.01)
+    on_two = weight_bytes(deploy(config, quantisation=quantisation, tp=2))
+    assert on_two is not None
+    assert on_two == pytest.approx(counted / 2, rel=0.02)
+
+
+def test_weights_that_a_gpu_does_not_hold_are_refused() -> None:
+    config = {**MODELS["DeepSeek-V3"], "tie_word_embeddings": False}
+    for tp, outcome in ((4, "refused"), (16, "ok")):
+        report = lint(config, gpu="h100", tp=tp, quantisation="fp8-block")
+        assert outcomes(report)["GiB of weights"] == outcome
+    unlayered = {name: value for name, value in config.items() if name != "num_hidden_layers"}
+    assert weight_bytes(deploy(unlayered)) is None
 
 
 def test_a_head_dim_of_256_with_fp8_keys_and_values_is_unfused_on_sm120() -> None:
