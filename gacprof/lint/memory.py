@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from math import ceil
 from typing import TYPE_CHECKING
 
-from gacprof.checkpoint.from_config import ConfigSizes, stated_size
+from gacprof.checkpoint.from_config import ConfigSizes, mlp_widths, stated_size
 from gacprof.checkpoint.storage import TABLES, Storage
 from gacprof.core.dtypes import ITEMSIZE
 from gacprof.core.files import row_of_word
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from gacprof.lint.deployment import ConfigDeployment
 
 GIB = 1 << 30
-MAX_LAYERS = 10_000  # no model has more
 START_ROLES = ("expert_ranks", "weights")
 """Roles of counts that say whether a deployment starts: no engine is asked of them."""
 LAYERS = COUNTS["layers"]
@@ -48,28 +47,17 @@ def weight_bytes(deployment: ConfigDeployment) -> int | None:
 
     The text part's products alone: no norms, biases, routers, and no layer that guesses ahead.
     """
-    sizes = deployment.sizes
-    layers = layer_counts(sizes)
-    if layers is None:
+    counts = layer_counts(deployment.sizes)
+    if not counts:
         return None
-    is_tied = sizes.values.get("tie_word_embeddings", True)  # configs are silent where it is
-    widths = sizes.values.get("intermediate_size")
-    experts = ceil(sizes.get("experts") / deployment.ranks["expert_parallel"])
+    counts["moe"] *= ceil(deployment.sizes.get("experts") / deployment.ranks["expert_parallel"])
     itemsize = ITEMSIZE[plain_dtype(deployment.inventory)]
     total = 0.0
     for product in products(deployment.inventory, deployment):
         role = product.role
-        block: str = role.block
-        if block == "attention" and sizes.get("global_head_dim") and not product.layer:
-            block = "sliding"
-        count = layers.get(block, 0)
-        if role.kind == "vocab":
-            count = 0 if role.key == "head" and is_tied else 1
-        elif block == "mlp" and isinstance(widths, list):
-            count = widths.count((product.parts or (product,))[0].whole)
+        of_block = counts.get(role.key, counts[role.block])
+        count = counts.get(f"{role.block} {product.layer}", of_block)
         size = (product.N or 0) * (product.K or 0) * weight_bits(product.storage, itemsize) / 8
-        if role.kind == "expert":
-            size *= experts
         if count and not size:
             return None
         total += count * size
@@ -85,37 +73,38 @@ def weight_bits(storage: Storage, itemsize: int) -> float:
     return bits + scale / max(storage.group or group, 1)
 
 
-def layer_counts(sizes: ConfigSizes) -> dict[str, int] | None:
-    """How many layers have a block of each kind; None where the config doesn't say it."""
+def layer_counts(sizes: ConfigSizes) -> Counter[str]:
+    """How many layers have a block of each kind (``mlp``), where those differ the first, second …
+    of them (``mlp 0``); nothing where the config doesn't say it."""
     values, layers = sizes.values, sizes.get("layers")
-    has_global = bool(sizes.get("global_head_dim"))
     listed = [values.get(key) for key in LAYERS["kinds"] if isinstance(values.get(key), list | str)]
-    kinds = Counter(BLOCK_OF.get(str(kind), "other") for kind in (listed or [""])[0])
+    counts = Counter(BLOCK_OF.get(str(kind), "other") for kind in [*listed, ""][0])
     interval = stated_size(values, ["full_attention_interval"])
-    if not 0 < layers < MAX_LAYERS:
-        return None
-    if kinds["moe"] or kinds["mlp"]:  # a layer is one block, as in Nemotron-H
-        return {**kinds, "shared": kinds["moe"]}
-    if not kinds and interval:
-        kinds = Counter(attention=layers // interval, gdn=layers - layers // interval)
-    elif not kinds and (has_global or any(map(sizes.get, LAYERS["several_mixers"]))):
-        return None
-    if not kinds:
-        kinds["attention"] = layers
-    elif not has_global:
-        kinds["attention"] += kinds.pop("sliding", 0)
-    sparse = sum(is_sparse(sizes, layer) for layer in range(layers))
-    dense = layers if sizes.family.get("dense_too") else layers - sparse
-    return {**kinds, "mlp": dense, "moe": sparse, "shared": sparse}
+    if interval and not counts:
+        counts = Counter({"attention": layers // interval, "gdn": layers - layers // interval})
+    if not counts and any(map(sizes.get, LAYERS["several_mixers"])):
+        return counts
+    if not sizes.get("global_head_dim"):
+        counts["attention"] = counts["attention"] + counts.pop("attention 0", 0) or layers
+    if not counts["moe"] + counts["mlp"]:  # else a layer is one block, as in Nemotron-H
+        counts["moe"] = sparse_layers(sizes)
+        counts["mlp"] = layers - counts["moe"] * (not sizes.family.get("dense_too"))
+    widths = values.get("intermediate_size")
+    if isinstance(widths, list):
+        counts.update({f"mlp {i}": widths.count(w) for i, w in enumerate(mlp_widths(sizes))})
+    # a config is silent where the head is the embedding, as transformers is
+    head = int(values.get("tie_word_embeddings") is False)
+    counts.update({"shared": counts["moe"], "": 1, "head": head})
+    return counts if layers else Counter()
 
 
-def is_sparse(sizes: ConfigSizes, layer: int) -> bool:
-    """Whether a layer routes tokens to experts."""
-    values = sizes.values
+def sparse_layers(sizes: ConfigSizes) -> int:
+    """How many layers route tokens to experts, where each has an MLP or experts."""
+    values, layers = sizes.values, sizes.get("layers") * sizes.has_experts
     for key in LAYERS["sparse_lists"]:
         if isinstance(values.get(key), list):
-            return values[key][layer : layer + 1] in ([1], ["sparse"])
-    step, only = stated_size(values, LAYERS["sparse_step"]) or 1, values.get("mlp_only_layers")
-    is_listed = isinstance(only, list) and layer in only
-    is_dense = layer < stated_size(values, LAYERS["dense_first"]) or (layer + 1) % step
-    return sizes.has_experts and not is_dense and not is_listed
+            return sum(kind in (1, "sparse") for kind in values[key])
+    dense, step = (stated_size(values, LAYERS[name]) for name in ("dense_first", "sparse_step"))
+    only = values.get("mlp_only_layers")
+    listed = len(only) if isinstance(only, list) else 0
+    return max(0, layers // max(step, 1) - dense // max(step, 1) - listed)
