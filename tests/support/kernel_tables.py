@@ -76,6 +76,7 @@ class FormatTables(TypedDict):
     gguf: dict[str, int]
     gguf_names: dict[str, str]
     compressed_tensors: dict[str, str]
+    bits: dict[str, tuple[int, int, int]]
 
 
 class Conditions(TypedDict, total=False):
@@ -101,6 +102,7 @@ class Conditions(TypedDict, total=False):
     partly: bool
     blocks_fit: bool
     desc_act: bool
+    dynamic: bool
     symmetric: bool
     stored: bool
     number: list[int]
