@@ -23,11 +23,11 @@ SUFFIXED = r"^(ct_|compressed_tensors_)?(.*?)(?:_g\D*([1-9]\d*)|(_block)\D*([1-9
 EXAMPLES = "bf16, fp8, fp8-channel, fp8-block, nvfp4, mxfp4, int8, awq-g128, gptq-g64, gguf-q4_k"
 IGNORED = r"ignore|ignored_layers|exclude_modules|modules_to_not_\w+|llm_int8_skip_modules"
 """Fields of a quantization_config that list modules which stay as they are."""
-STATED = ("quantization_config", "compression_config")
 UNNAMED = {"w_bit": "awq", "bits": "gptq"}
 """The method by a field of AutoAWQ's quant_config.json and AutoGPTQ's quantize_config.json, which
 do not name it."""
 PLAIN_BITS = 16  # with so many a rule leaves a module as it is
+FP8_CACHE = r"fp8|^(?!.*'int').*'num_bits': 8"
 KV_TYPES = {"none": "16 bit", "auto": "16 bit"}
 MAX_LAYERS = 128  # looked up where the config doesn't say how many there are
 TABLES = shipped_table(DEMANDS / "formats.toml", dict[str, Any])
@@ -96,9 +96,9 @@ def storage_of_config(config: Mapping[str, Any], layers: int = 0) -> Storage:
     """The storage that a config states, unknown where it differs from module to module. Raises
     :class:`ConfigError` for values of odd types."""
     text = config.get("text_config")
-    parts = [config, text] if isinstance(text, Mapping) else [config]
-    named = [part.get(key) for key in STATED for part in parts]
-    stated = next(filter(None, named), None)
+    if isinstance(text, Mapping):
+        config = {**text, **config}
+    stated = config.get("quantization_config") or config.get("compression_config")
     if not stated:
         return PLAIN
     ignored: list[str] = []
@@ -107,24 +107,32 @@ def storage_of_config(config: Mapping[str, Any], layers: int = 0) -> Storage:
         for name in stated:
             if re.fullmatch(IGNORED, name):
                 ignored += map(str, stated[name] or ())
-        storage = _by_method(stated)
+        # GPTQModel's and AutoRound's rules for single modules
         rules = {**(stated.get("dynamic") or {}), **(stated.get("extra_config") or {})}
-        for name, rule in rules.items():  # GPTQModel's, AutoRound's
-            ignored.append(f"re:.*{name[2:]}" if name.startswith("-:") else name)
-            if not name.startswith("-:") and rule.get("bits", 0) < PLAIN_BITS:
-                storage = replace(storage, form="unknown")
+        plain = [n for n in rules if n.startswith("-:") or rules[n].get("bits", 0) >= PLAIN_BITS]
+        ignored += [re.sub("^-:", "re:.*", name) for name in plain]
+        storage = _by_method(stated)
+        if len(plain) < len(rules) or changes_more(stated):
+            storage = replace(storage, form="unknown")
     except (AttributeError, TypeError, ValueError) as error:
         raise ConfigError(f"the config's quantization_config cannot be read: {error}") from None
     kv = str(stated.get("kv_cache_quant_algo") or stated.get("kv_cache_scheme")).lower()
-    is_fp8 = "fp8" in kv or ("'num_bits': 8" in kv and "'int'" not in kv)
-    kv = "fp8" if is_fp8 else KV_TYPES.get(kv, "other")
+    kv = "fp8" if re.search(FP8_CACHE, kv) else KV_TYPES.get(kv, "other")
     return replace(storage, ignored=tuple(ignored), kv=kv, layers=layers or MAX_LAYERS)
 
 
+def changes_more(stated: Mapping[str, Any]) -> bool:
+    """Whether a field has a value by which weights are stored in a way that nobody read."""
+    return any(
+        key in stated and not re.match(pattern, str(stated[key]))
+        for key, pattern in TABLES["plain_values"].items()
+    )
+
+
 def _by_method(stated: Mapping[str, Any]) -> Storage:
-    beside = [method for key, method in UNNAMED.items() if key in stated]
-    named = stated.get("quant_method") or stated.get("quant_algo") or [*beside, "unknown"][0]
-    method = str(named).lower().replace("-", "_")
+    unnamed = [method for key, method in UNNAMED.items() if key in stated]
+    named = stated.get("quant_method", stated.get("quant_algo", [*unnamed, "unknown"][0]))
+    method = str(named or "unknown").lower().replace("-", "_")
     if method == "compressed_tensors":
         return _compressed_tensors(stated)
     if method.startswith("modelopt"):
@@ -136,12 +144,8 @@ def _by_method(stated: Mapping[str, Any]) -> Storage:
     if "awq" in str(stated.get("packing_format")):
         form = "awq"
     if form in ("awq", "gptq"):
-        is_plain = stated.get("act_bits", PLAIN_BITS) == PLAIN_BITS
-        is_integer = is_plain and str(stated.get("data_type", "int")).startswith("int")
-        form = {4: form, 8: "int8_w8a16"}.get(bits, "unknown") if is_integer else "unknown"
+        form = {4: form, 8: "int8_w8a16"}.get(bits, "unknown")
         group = group or DEFAULT_GROUPS["gptq"]
-    elif form == "bnb" and not stated.get("load_in_4bit", True):
-        form = "unknown"
     elif form.startswith("fp8") and stated.get("weight_block_size"):
         form = "fp8_block"
     return Storage(
@@ -164,14 +168,11 @@ def _block(sides: Any) -> int:
 
 
 def _compressed_tensors(stated: Mapping[str, Any]) -> Storage:
-    """The storage of all linear layers; unknown where groups of them differ, or another transform
-    is beside it."""
+    """The storage of all linear layers; unknown where groups of them differ."""
     groups = list(dict(stated.get("config_groups") or {}).values())
     storages = {str(storage): storage for storage in map(_of_group, groups)}
     targets = chain.from_iterable(group.get("targets") or ["Linear"] for group in groups)
-    sparsity = (stated.get("sparsity_config") or {}).get("format", "dense")
-    is_alone = sparsity == "dense" and not stated.get("transform_config")
-    if len(storages) == 1 and is_alone and "Linear" in targets:
+    if len(storages) == 1 and "Linear" in targets:
         return next(iter(storages.values()))
     return Storage("unknown", f"compressed-tensors with {len(groups)} groups", tool="ct")
 

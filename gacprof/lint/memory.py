@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from math import ceil
 from typing import TYPE_CHECKING
 
+from gacprof.checkpoint.coverage import key_gaps
 from gacprof.checkpoint.from_config import ConfigSizes, mlp_widths, stated_size
 from gacprof.checkpoint.storage import TABLES, Storage
 from gacprof.core.dtypes import ITEMSIZE
@@ -28,14 +29,12 @@ BLOCK_OF = row_of_word(COUNTS["blocks"])
 def start_counts(deployment: ConfigDeployment) -> Iterator[RankProduct]:
     """The expert-parallel ranks beside those that they are made of, and the GiB of weights beside
     a GPU's, as counts that requirements are about."""
-    tp, ep = deployment.tp, deployment.ep
+    ep, whole = deployment.ep, deployment.ranks["expert_total"]
     if ep > 1:
-        is_whole = deployment.engine.experts == "whole under EP"
-        ranks = tp * deployment.dp if is_whole else tp
         name = "expert-parallel ranks"
-        yield RankProduct(name, "expert_ranks", "count", "none", ep, whole=ranks, ranks=ep)
+        yield RankProduct(name, "expert_ranks", "count", "none", ep, whole=whole, ranks=ep)
     weights, memory = weight_bytes(deployment), deployment.gpu.memory_gib
-    if weights is not None and memory is not None:
+    if weights and memory:
         gib = ceil(weights / GIB)
         yield RankProduct(
             "GiB of weights", "weights", "count", "none", gib, whole=gib, ranks=int(memory)
@@ -47,30 +46,28 @@ def weight_bytes(deployment: ConfigDeployment) -> int | None:
 
     The text part's products alone: no norms, biases, routers, and no layer that guesses ahead.
     """
+    itemsize = ITEMSIZE[plain_dtype(deployment.inventory)]
     counts = layer_counts(deployment.sizes)
-    if not counts:
+    if not counts or any(key_gaps(deployment.sizes)):
         return None
     counts["moe"] *= ceil(deployment.sizes.get("experts") / deployment.ranks["expert_parallel"])
-    itemsize = ITEMSIZE[plain_dtype(deployment.inventory)]
     total = 0.0
     for product in products(deployment.inventory, deployment):
-        role = product.role
+        role, bits = product.role, weight_bits(product.storage, itemsize)
+        if not (product.N and product.K and bits):
+            return None
         of_block = counts.get(role.key, counts[role.block])
         count = counts.get(f"{role.block} {product.layer}", of_block)
-        size = (product.N or 0) * (product.K or 0) * weight_bits(product.storage, itemsize) / 8
-        if count and not size:
-            return None
-        total += count * size
-    pipeline = deployment.tp if deployment.engine.splits == "layers" else 1
-    return int(total / pipeline)
+        total += count * product.N * product.K * bits / 8
+    # an engine that gives whole layers to GPUs has one rank for tensors
+    return int(total / (deployment.tp // deployment.ranks["tp"]))
 
 
 def weight_bits(storage: Storage, itemsize: int) -> float:
     """The bits of a weight with its part of a scale; 0 where they aren't known."""
-    if storage.form == "none":
-        return 8 * itemsize
-    bits, scale, group = TABLES["bits"].get(storage.form, (0, 0, 1))
-    return bits + scale / max(storage.group or group, 1)
+    plain = {"none": (8 * itemsize, 0, 1)}
+    bits, scale, group = {**TABLES["bits"], **plain}.get(storage.form, (0, 0, 1))
+    return bits + max(0.0, scale / (storage.group or group))  # -1: a scale for a whole row
 
 
 def layer_counts(sizes: ConfigSizes) -> Counter[str]:
@@ -104,7 +101,8 @@ def sparse_layers(sizes: ConfigSizes) -> int:
     for key in LAYERS["sparse_lists"]:
         if isinstance(values.get(key), list):
             return sum(kind in (1, "sparse") for kind in values[key])
-    dense, step = (stated_size(values, LAYERS[name]) for name in ("dense_first", "sparse_step"))
     only = values.get("mlp_only_layers")
     listed = len(only) if isinstance(only, list) else 0
-    return max(0, layers // max(step, 1) - dense // max(step, 1) - listed)
+    step = max(1, stated_size(values, LAYERS["sparse_step"]))
+    dense = stated_size(values, LAYERS["dense_first"])
+    return max(0, layers // step - dense // step - listed)
