@@ -47,8 +47,8 @@ class ConfigDeployment(Deployment):
 
     def judgements(self) -> list[Judgement]:
         """Every product of a rank, judged, and whether its ranks can start at all."""
-        subjects = [*start_counts(self), *rank_products(self)]
-        return [judge_product(product, self) for product in subjects]
+        subjects = rank_products(self)  # first: what they don't read may hide weights
+        return [judge_product(product, self) for product in (*start_counts(self), *subjects)]
 
     def question(self, judgements: Sequence[Judgement]) -> str:
         """A digest of what an engine would be asked: two configs whose ranks hold equal products,

@@ -44,7 +44,8 @@ def start_counts(deployment: ConfigDeployment) -> Iterator[RankProduct]:
 def weight_bytes(deployment: ConfigDeployment) -> int | None:
     """The bytes of the weights that one rank holds; None where the config doesn't say them.
 
-    The text part's products alone: no norms, biases, routers, and no layer that guesses ahead.
+    The text part's products alone: no norms, biases, routers, and no layer that guesses ahead. Keys
+    that may bear a size and that nobody read, up to now, leave it unknown.
     """
     itemsize = ITEMSIZE[plain_dtype(deployment.inventory)]
     counts = layer_counts(deployment.sizes)
@@ -81,8 +82,9 @@ def layer_counts(sizes: ConfigSizes) -> Counter[str]:
         counts = Counter({"attention": layers // interval, "gdn": layers - layers // interval})
     if not counts and any(map(sizes.get, LAYERS["several_mixers"])):
         return counts
+    counts = counts or Counter(attention=layers)
     if not sizes.get("global_head_dim"):
-        counts["attention"] = counts["attention"] + counts.pop("attention 0", 0) or layers
+        counts["attention"] += counts.pop("attention 0", 0)
     if not counts["moe"] + counts["mlp"]:  # else a layer is one block, as in Nemotron-H
         counts["moe"] = sparse_layers(sizes)
         counts["mlp"] = layers - counts["moe"] * (not sizes.family.get("dense_too"))
