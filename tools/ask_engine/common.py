@@ -40,8 +40,8 @@ def known_on_host(repeat: Callable[..., torch.Tensor]) -> Callable[..., torch.Te
     values are none, and what follows (*repeats can not be negative*) is no word of the engine."""
 
     def repeat_interleave(*inputs: Any, **options: Any) -> torch.Tensor:
-        repeats = options.get("repeats", inputs[1] if len(inputs) > 1 else inputs[0])
-        if isinstance(repeats, torch.Tensor) and repeats.is_cuda:
+        repeats = [options["repeats"]] if "repeats" in options else inputs[:2][-1:]
+        if any(isinstance(number, torch.Tensor) and number.is_cuda for number in repeats):
             raise NotBuiltError(
                 "how often to repeat is computed on the device, so that nothing ran"
             )
