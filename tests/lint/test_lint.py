@@ -180,7 +180,7 @@ def test_weights_have_the_published_size(model: str, quantisation: str) -> None:
 
 def test_weights_that_a_gpu_does_not_hold_are_refused() -> None:
     config = {**MODELS["DeepSeek-V3"], "tie_word_embeddings": False}
-    for tp, outcome in ((4, "refused"), (16, "ok")):
+    for tp, outcome in ((4, "refused"), (8, "refused"), (16, "ok")):
         report = lint(config, gpu="h100", tp=tp, quantisation="fp8-block")
         assert outcomes(report)["GiB of weights"] == outcome
     unlayered = {name: value for name, value in config.items() if name != "num_hidden_layers"}

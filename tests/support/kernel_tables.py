@@ -141,4 +141,5 @@ class EngineTable(TypedDict):
     experts: str
     fused: list[str]
     uneven: NotRequired[list[str]]
+    memory: NotRequired[float]
     requirement: list[RequirementRow]
