@@ -113,7 +113,7 @@ def storage_of_config(config: Mapping[str, Any], layers: int = 0) -> Storage:
         ignored += [re.sub("^-:", "re:.*", name) for name in plain]
         storage = _by_method(stated)
         if len(plain) < len(rules) or changes_more(stated):
-            storage = replace(storage, form="unknown")
+            storage = replace(storage, form="unknown", name=f"{storage.name} with rules of its own")
     except (AttributeError, TypeError, ValueError) as error:
         raise ConfigError(f"the config's quantization_config cannot be read: {error}") from None
     kv = str(stated.get("kv_cache_quant_algo") or stated.get("kv_cache_scheme")).lower()

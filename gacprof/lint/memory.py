@@ -35,8 +35,10 @@ def start_counts(deployment: ConfigDeployment) -> Iterator[RankProduct]:
         yield RankProduct(name, "expert_ranks", "count", "none", ep, whole=whole, ranks=ep)
     weights, memory = weight_bytes(deployment), deployment.gpu.memory_gib
     if weights and memory:
-        gib, taken = ceil(weights / GIB), int(memory * deployment.engine.memory)
-        yield RankProduct("GiB of weights", "weights", "count", "none", gib, whole=gib, ranks=taken)
+        gib, budget = ceil(weights / GIB), int(memory * deployment.engine.memory)
+        yield RankProduct(
+            "GiB of weights", "weights", "count", "none", gib, whole=gib, ranks=budget
+        )
 
 
 def weight_bytes(deployment: ConfigDeployment) -> int | None:

@@ -255,6 +255,8 @@ def test_ignored_modules_stay_16_bit() -> None:
         ({"quant_method": "auto-round", "bits": 4, "extra_config": {"x": {"bits": 16}}}, "gptq"),
         ({"quant_method": "auto-round", "bits": 4, "extra_config": {"x": {"bits": 8}}}, "unknown"),
         ({"quant_method": "auto-round", "bits": 4, "data_type": "nv_fp"}, "unknown"),
+        ({"quant_method": "fp8", "weight_block_size": [1, 128]}, "unknown"),
+        ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "bitblas"}, "unknown"),
         (compressed(INT4), "int4"),
         (compressed(INT4, INT4), "int4"),
         (compressed(INT4, {**INT4, "group_size": 32}), "unknown"),
