@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 from gacprof.checkpoint.coverage import key_gaps
 from gacprof.checkpoint.from_config import ConfigSizes, mlp_widths, stated_size
 from gacprof.checkpoint.storage import TABLES, Storage
-from gacprof.core.dtypes import ITEMSIZE
 from gacprof.core.files import row_of_word
 from gacprof.lint.products import COUNTS, RankProduct
-from gacprof.workload.products import plain_dtype, products
+from gacprof.workload.products import products
 
 if TYPE_CHECKING:
     from gacprof.lint.deployment import ConfigDeployment
@@ -47,14 +46,13 @@ def weight_bytes(deployment: ConfigDeployment) -> int | None:
     The text part's products alone: no norms, biases, routers, and no layer that guesses ahead. Keys
     that may bear a size and that nobody read, up to now, leave it unknown.
     """
-    itemsize = ITEMSIZE[plain_dtype(deployment.inventory)]
     counts = layer_counts(deployment.sizes)
     if not counts or any(key_gaps(deployment.sizes)):
         return None
     counts["moe"] *= ceil(deployment.sizes.get("experts") / deployment.ranks["expert_parallel"])
     total = 0.0
     for product in products(deployment.inventory, deployment):
-        role, bits = product.role, weight_bits(product.storage, itemsize)
+        role, bits = product.role, weight_bits(product.storage)
         if not (product.N and product.K and bits):
             return None
         of_block = counts.get(role.key, counts[role.block])
@@ -64,10 +62,9 @@ def weight_bytes(deployment: ConfigDeployment) -> int | None:
     return int(total / (deployment.tp // deployment.ranks["tp"]))
 
 
-def weight_bits(storage: Storage, itemsize: int) -> float:
+def weight_bits(storage: Storage) -> float:
     """The bits of a weight with its part of a scale; 0 where they aren't known."""
-    plain = {"none": (8 * itemsize, 0, 1)}
-    bits, scale, group = {**TABLES["bits"], **plain}.get(storage.form, (0, 0, 1))
+    bits, scale, group = TABLES["bits"].get(storage.form, (0, 0, 1))
     return bits + max(0.0, scale / (storage.group or group))  # -1: a scale for a whole row
 
 
