@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import translate
 from functools import cache, lru_cache
-from itertools import combinations, product
+from itertools import chain, combinations, product
 from typing import Any
 
 from gacprof.core.errors import ConfigError
@@ -23,6 +23,12 @@ SUFFIXED = r"^(ct_|compressed_tensors_)?(.*?)(?:_g\D*([1-9]\d*)|(_block)\D*([1-9
 EXAMPLES = "bf16, fp8, fp8-channel, fp8-block, nvfp4, mxfp4, int8, awq-g128, gptq-g64, gguf-q4_k"
 IGNORED = r"ignore|ignored_layers|exclude_modules|modules_to_not_\w+|llm_int8_skip_modules"
 """Fields of a quantization_config that list modules which stay as they are."""
+UNNAMED = {"w_bit": "awq", "bits": "gptq"}
+"""The method by a field of AutoAWQ's quant_config.json and AutoGPTQ's quantize_config.json, which
+do not name it."""
+PLAIN_BITS = 16  # with so many a rule leaves a module as it is
+FP8_CACHE = r"fp8|^(?!.*'int').*'num_bits': 8"
+KV_TYPES = {"none": "16 bit", "auto": "16 bit"}
 MAX_LAYERS = 128  # looked up where the config doesn't say how many there are
 TABLES = shipped_table(DEMANDS / "formats.toml", dict[str, Any])
 FORMATS = row_of_word(TABLES["formats"])
@@ -35,6 +41,7 @@ class Storage:
     ``group`` weights along K share a scale (-1: a whole row; 0: no such word), ``block`` weights
     both ways. ``tool`` is ``ct`` for compressed-tensors. The checkpoint may hold quantised weights
     (``stored``), else they are quantised while loading. ``ignored`` modules stay as they are.
+    ``dynamic`` inputs are scaled as they come; ``kv`` is the cache's type: 16 bit, fp8 or other.
     """
 
     form: str
@@ -45,6 +52,7 @@ class Storage:
     gguf: str = ""
     desc_act: bool = False
     symmetric: bool = True
+    dynamic: bool = False
     stored: bool = True
     ignored: tuple[str, ...] = ()
     kv: str = "16 bit"
@@ -79,11 +87,17 @@ def storage_named(text: str) -> Storage:
         raise ConfigError(f"no quantisation '{text}' is known: use one such as {EXAMPLES}")
     tool, default = "ct" if tool else "", DEFAULT_GROUPS.get(form, 0)
     stored = name not in ("bitsandbytes", "fp8")
-    return Storage(form, text, int(group or default), int(side or 128), tool, stored=stored)
+    return Storage(
+        form, text, int(group or default), int(side or 128), tool, stored=stored, dynamic=not stored
+    )
 
 
 def storage_of_config(config: Mapping[str, Any], layers: int = 0) -> Storage:
-    """The storage that a config states. Raises :class:`ConfigError` for values of odd types."""
+    """The storage that a config states, unknown where it differs from module to module. Raises
+    :class:`ConfigError` for values of odd types."""
+    text = config.get("text_config")
+    if isinstance(text, Mapping):
+        config = {**text, **config}
     stated = config.get("quantization_config") or config.get("compression_config")
     if not stated:
         return PLAIN
@@ -93,18 +107,32 @@ def storage_of_config(config: Mapping[str, Any], layers: int = 0) -> Storage:
         for name in stated:
             if re.fullmatch(IGNORED, name):
                 ignored += map(str, stated[name] or ())
-        dynamic = map(str, stated.get("dynamic") or ())  # GPTQModel's
-        ignored += [f"re:.*{rule[2:]}" for rule in dynamic if rule.startswith("-:")]
+        # GPTQModel's and AutoRound's rules for single modules
+        rules = {**(stated.get("dynamic") or {}), **(stated.get("extra_config") or {})}
+        plain = [n for n in rules if n.startswith("-:") or rules[n].get("bits", 0) >= PLAIN_BITS]
+        ignored += [re.sub("^-:", "re:.*", name) for name in plain]
         storage = _by_method(stated)
+        if len(plain) < len(rules) or changes_more(stated):
+            storage = replace(storage, form="unknown", name=f"{storage.name} with rules of its own")
     except (AttributeError, TypeError, ValueError) as error:
         raise ConfigError(f"the config's quantization_config cannot be read: {error}") from None
     kv = str(stated.get("kv_cache_quant_algo") or stated.get("kv_cache_scheme")).lower()
-    kv = "fp8" if re.search(r"fp8|'num_bits': 8", kv) else "16 bit"
+    kv = "fp8" if re.search(FP8_CACHE, kv) else KV_TYPES.get(kv, "other")
     return replace(storage, ignored=tuple(ignored), kv=kv, layers=layers or MAX_LAYERS)
 
 
+def changes_more(stated: Mapping[str, Any]) -> bool:
+    """Whether a field has a value by which weights are stored in a way that nobody read."""
+    return any(
+        key in stated and not re.match(pattern, str(stated[key]))
+        for key, pattern in TABLES["plain_values"].items()
+    )
+
+
 def _by_method(stated: Mapping[str, Any]) -> Storage:
-    method = str(stated.get("quant_method", stated.get("quant_algo"))).lower().replace("-", "_")
+    unnamed = [method for key, method in UNNAMED.items() if key in stated]
+    named = stated.get("quant_method", stated.get("quant_algo", [*unnamed, "unknown"][0]))
+    method = str(named or "unknown").lower().replace("-", "_")
     if method == "compressed_tensors":
         return _compressed_tensors(stated)
     if method.startswith("modelopt"):
@@ -118,8 +146,6 @@ def _by_method(stated: Mapping[str, Any]) -> Storage:
     if form in ("awq", "gptq"):
         form = {4: form, 8: "int8_w8a16"}.get(bits, "unknown")
         group = group or DEFAULT_GROUPS["gptq"]
-    elif form == "bnb" and not stated.get("load_in_4bit", True):
-        form = "unknown"
     elif form.startswith("fp8") and stated.get("weight_block_size"):
         form = "fp8_block"
     return Storage(
@@ -129,6 +155,7 @@ def _by_method(stated: Mapping[str, Any]) -> Storage:
         _block(stated.get("weight_block_size")),
         desc_act=stated.get("desc_act") is True,
         symmetric=stated.get("sym") is not False,
+        dynamic=stated.get("activation_scheme") == "dynamic",
     )
 
 
@@ -141,14 +168,22 @@ def _block(sides: Any) -> int:
 
 
 def _compressed_tensors(stated: Mapping[str, Any]) -> Storage:
-    """The storage of a single group of modules; unknown where there are several."""
+    """The storage of all linear layers; unknown where groups of them differ."""
     groups = list(dict(stated.get("config_groups") or {}).values())
-    if len(groups) != 1:
-        return Storage("unknown", f"compressed-tensors with {len(groups)} groups", tool="ct")
-    weights, inputs = groups[0].get("weights") or {}, groups[0].get("input_activations")
+    storages = {str(storage): storage for storage in map(_of_group, groups)}
+    targets = chain.from_iterable(group.get("targets") or ["Linear"] for group in groups)
+    if len(storages) == 1 and "Linear" in targets:
+        return next(iter(storages.values()))
+    return Storage("unknown", f"compressed-tensors with {len(groups)} groups", tool="ct")
+
+
+def _of_group(group: Mapping[str, Any]) -> Storage:
+    """The storage of one group of modules."""
+    weights, inputs = group.get("weights") or {}, group.get("input_activations") or {}
     strategy, size = weights.get("strategy"), weights.get("group_size")
     width = f"{weights.get('type')}{weights.get('num_bits')}"
-    scheme = f"{width} {strategy} {'inputs' if inputs else 'alone'} {size}"
+    of_inputs = f"inputs_{inputs.get('type')}{inputs.get('num_bits')}" if inputs else "alone"
+    scheme = f"{width} {strategy} {of_inputs} {size}"
     patterns = TABLES["compressed_tensors"]
     forms = [form for form, pattern in patterns.items() if re.match(pattern, scheme)]
     return Storage(
@@ -157,7 +192,8 @@ def _compressed_tensors(stated: Mapping[str, Any]) -> Storage:
         int(size) if strategy == "group" and size else -1,
         _block(weights.get("block_structure")),
         tool="ct",
-        symmetric=False not in (weights.get("symmetric"), (inputs or {}).get("symmetric")),
+        symmetric=False not in (weights.get("symmetric"), inputs.get("symmetric")),
+        dynamic=inputs.get("dynamic") is True,
     )
 
 

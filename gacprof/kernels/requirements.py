@@ -65,7 +65,7 @@ def matches_all(facts: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool
 class Engine:
     """An engine at a version; the newest that was ``read``. ``splits`` is tensors or layers;
     ``experts`` how TP ranks share them; ``fused`` the products that it fuses; ``uneven`` what it
-    deals out although it doesn't divide."""
+    deals out although it doesn't divide; ``memory`` the share of a GPU's that it takes unasked."""
 
     name: str
     version: str
@@ -75,6 +75,7 @@ class Engine:
     fused: frozenset[str]
     requirements: Sequence[Requirement]
     uneven: Sequence[str] = ()
+    memory: float = 1.0
 
     @property
     def vocab_multiple(self) -> int:

@@ -15,6 +15,7 @@ from gacprof.core.errors import ConfigError
 from gacprof.gpus.datasheet import GpuFacts, find_gpu
 from gacprof.kernels.requirements import Engine, load_answers, load_engine
 from gacprof.lint.judge import Judgement, judge_product
+from gacprof.lint.memory import START_ROLES, start_counts
 from gacprof.lint.products import rank_products
 from gacprof.workload.deployment import Deployment
 from gacprof.workload.products import plain_dtype
@@ -45,8 +46,9 @@ class ConfigDeployment(Deployment):
         return self.sizes.model_type.removesuffix("_text")
 
     def judgements(self) -> list[Judgement]:
-        """Every product of a rank, judged."""
-        return [judge_product(product, self) for product in rank_products(self)]
+        """Every product of a rank, judged, and whether its ranks can start at all."""
+        subjects = rank_products(self)  # first: what they don't read may hide weights
+        return [judge_product(product, self) for product in (*start_counts(self), *subjects)]
 
     def question(self, judgements: Sequence[Judgement]) -> str:
         """A digest of what an engine would be asked: two configs whose ranks hold equal products,
@@ -55,6 +57,8 @@ class ConfigDeployment(Deployment):
         words.append(plain_dtype(self.inventory))
         for judgement in judgements:
             product, storage = judgement.product, judgement.product.storage
+            if product.role in START_ROLES:
+                continue
             words += [product.name, product.N, product.K, product.whole, storage.form]
             words += [storage.desc_act, storage.symmetric]
             if storage.form in GROUPED:

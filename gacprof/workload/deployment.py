@@ -43,14 +43,17 @@ class Deployment:
     @property
     def ranks(self) -> Mapping[str, int]:
         """How many ranks share what: tensors (``tp``), each of the ``experts``, each ``shared``
-        expert, and the number of experts (``expert_parallel``); ``alone``: nothing."""
+        expert, and the number of experts (``expert_parallel``); ``alone``: nothing. Those that
+        an engine deals experts to are parts of ``expert_total``."""
         tp, ep, dp = self.tp, self.ep, self.dp
         ranks = {"tp": tp, "experts": max(1, tp // ep), "shared": tp, "expert_parallel": ep}
+        ranks["expert_total"] = tp
         if self.engine is not None and self.engine.experts == "whole under EP":
             if ep == 1:  # data-parallel ranks cut the experts, too, which they otherwise repeat
                 ranks["experts"] = tp * dp
             else:
                 ranks |= {"experts": 1, "shared": 1 if dp > 1 else tp, "expert_parallel": tp * dp}
+                ranks["expert_total"] = tp * dp
         if self.engine is not None and self.engine.splits == "layers":
             ranks = dict.fromkeys(ranks, 1)
         return {**ranks, "alone": 1}

@@ -61,7 +61,9 @@ def test_rows_refuse_what_the_engine_refuses(engine: str) -> None:
     for question in questions():
         ranks = {"tp": question["tp"], "ep": question["ep"]}
         deployment = deploy(question["config"], engine=engine, gpu=question["gpu"], **ranks)
-        judgements = deployment.judgements()
+        every = deployment.judgements()
+        # the engine was asked of two layers, which fit any memory
+        judgements = [one for one in every if one.product.role != "weights"]
         answer = answers.get(deployment.question(judgements))
         if answer is None or answer["verdict"] == "not run":
             continue

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gacprof.checkpoint.storage import storage_of_config
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import plain
 from gacprof.kernels.requirements import load_engine, required_multiple
+from gacprof.lint.deployment import deploy
 from gacprof.lint.judge import OUTCOMES
 from gacprof.lint.lint import lint
+from gacprof.lint.memory import weight_bytes
 from gacprof.lint.remedies import with_field
 from gacprof.lint.report import sarif
 from gacprof.reporting.sections import section_of
@@ -47,7 +51,23 @@ GEMMA = {
     "num_key_value_heads": 16,
     "num_global_key_value_heads": 4,
 }
+TOOLS = Path(__file__).parents[2] / "tools"
+MODELS = tomllib.loads((TOOLS / "lint_models.toml").read_text(encoding="utf-8"))
 FP8_BLOCK = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+
+
+INT4 = {"type": "int", "num_bits": 4, "strategy": "group", "group_size": 128}
+
+
+def compressed(
+    *weights: dict[str, Any], targets: list[str] | None = None, **of_group: Any
+) -> dict[str, Any]:
+    """A quantization_config of compressed-tensors with a group for each of these weights."""
+    groups = {
+        f"group_{i}": {"targets": targets or ["Linear"], "weights": each, **of_group}
+        for i, each in enumerate(weights)
+    }
+    return {"quant_method": "compressed-tensors", "config_groups": groups}
 
 
 def outcomes(report: Any) -> dict[str, str]:
@@ -111,6 +131,62 @@ def test_a_global_head_dim_of_512_is_judged(engine: str, gpu: str, outcome: str)
     assert keys.N == 4 * 512
 
 
+@pytest.mark.parametrize(
+    "engine, ranks, outcome",
+    [
+        ("vllm", {"tp": 4, "ep": 8}, "refused"),
+        ("vllm", {"tp": 8, "ep": 2}, "refused"),
+        ("vllm", {"tp": 1, "ep": 3}, "refused"),
+        ("vllm", {"tp": 8, "ep": 8}, "ok"),
+        ("vllm", {"tp": 2, "dp": 4, "ep": 8}, "ok"),
+        ("vllm", {"tp": 2, "dp": 4, "ep": 4}, "refused"),
+        ("sglang", {"tp": 8, "ep": 2}, "ok"),
+        ("sglang", {"tp": 4, "ep": 8}, "refused"),
+        ("tensorrt-llm", {"tp": 8, "ep": 2}, "ok"),
+        ("tensorrt-llm", {"tp": 4, "ep": 8}, "refused"),
+        ("transformers", {"tp": 4, "ep": 4}, "ok"),
+        ("transformers", {"tp": 4, "ep": 2}, "refused"),
+    ],
+)
+def test_expert_parallel_ranks_fit_the_others(
+    engine: str, ranks: dict[str, int], outcome: str
+) -> None:
+    assert lint(QWEN, engine=engine, gpu="h100", **ranks).outcome == outcome
+
+
+PUBLISHED = {  # GB of the safetensors files, without layers that guess ahead
+    ("Llama-3_1-8B", "bf16"): 16.06,
+    ("Mixtral-8x7B", "bf16"): 93.4,
+    ("Qwen2_5-72B", "gptq-g128"): 41.6,
+    ("Qwen3-235B-A22B", "fp8-block"): 236.4,
+    ("Qwen3-Next-80B-A3B", "bf16"): 162.7 - 3.2,
+    ("DeepSeek-V3", "fp8-block"): 671.0,
+    ("gpt-oss-120b", "mxfp4"): 65.2,
+    ("Nemotron-3-Nano-30B-A3B", "bf16"): 63.2,
+}
+
+
+@pytest.mark.parametrize("model, quantisation", PUBLISHED)
+def test_weights_have_the_published_size(model: str, quantisation: str) -> None:
+    config = {**MODELS[model], "tie_word_embeddings": False}
+    published = PUBLISHED[model, quantisation]
+    counted = weight_bytes(deploy(config, quantisation=quantisation))
+    assert counted is not None
+    assert counted / 1e9 == pytest.approx(published, rel=0.01)
+    on_two = weight_bytes(deploy(config, quantisation=quantisation, tp=2))
+    assert on_two is not None
+    assert on_two == pytest.approx(counted / 2, rel=0.02)
+
+
+def test_weights_that_a_gpu_does_not_hold_are_refused() -> None:
+    config = {**MODELS["DeepSeek-V3"], "tie_word_embeddings": False}
+    for tp, outcome in ((4, "refused"), (8, "refused"), (16, "ok")):
+        report = lint(config, gpu="h100", tp=tp, quantisation="fp8-block")
+        assert outcomes(report)["GiB of weights"] == outcome
+    unlayered = {name: value for name, value in config.items() if name != "num_hidden_layers"}
+    assert weight_bytes(deploy(unlayered)) is None
+
+
 def test_a_head_dim_of_256_with_fp8_keys_and_values_is_unfused_on_sm120() -> None:
     config = {**LLAMA, "head_dim": 256}
     fp8 = {"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"}
@@ -171,29 +247,94 @@ def test_ignored_modules_stay_16_bit() -> None:
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4"),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bnb"),
         ({"quant_method": "nobody_knows"}, "unknown"),
-        (
-            {
-                "quant_method": "compressed-tensors",
-                "config_groups": {
-                    "group_0": {
-                        "targets": ["Linear"],
-                        "weights": {
-                            "type": "int",
-                            "num_bits": 4,
-                            "strategy": "group",
-                            "group_size": 128,
-                        },
-                    }
-                },
-            },
-            "int4",
-        ),
+        ({"group_size": 128}, "unknown"),
+        ({"w_bit": 4, "q_group_size": 128, "version": "GEMM"}, "awq"),
+        ({"bits": 4, "group_size": 128, "damp_percent": 0.01, "sym": True}, "gptq"),
+        ({"quant_method": "gptq", "bits": 4, "dynamic": {"-:.*lm_head": {}}}, "gptq"),
+        ({"quant_method": "gptq", "bits": 4, "dynamic": {"+:.*gate": {"bits": 8}}}, "unknown"),
+        ({"quant_method": "auto-round", "bits": 4, "extra_config": {"x": {"bits": 16}}}, "gptq"),
+        ({"quant_method": "auto-round", "bits": 4, "extra_config": {"x": {"bits": 8}}}, "unknown"),
+        ({"quant_method": "auto-round", "bits": 4, "data_type": "nv_fp"}, "unknown"),
+        ({"quant_method": "fp8", "weight_block_size": [1, 128]}, "unknown"),
+        ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "bitblas"}, "unknown"),
+        (compressed(INT4), "int4"),
+        (compressed(INT4, INT4), "int4"),
+        (compressed(INT4, {**INT4, "group_size": 32}), "unknown"),
+        (compressed(INT4) | {"sparsity_config": {"format": "sparse-24-bitmask"}}, "unknown"),
+        (compressed(INT4) | {"transform_config": {"config_groups": {"u": {}}}}, "unknown"),
+        (compressed(INT4, targets=["re:.*mtp.*"]), "unknown"),
     ],
 )
 def test_a_config_says_how_weights_are_stored(stated: dict[str, Any], form: str) -> None:
     report = lint({**LLAMA, "quantization_config": stated}, gpu="a100")
     assert {row.storage for row in report.products} == {form, "none"}
     assert report.quantisation == form
+
+
+def test_a_quantisation_in_the_text_part_is_read() -> None:
+    text = {**LLAMA, "quantization_config": FP8_BLOCK}
+    whole = {"model_type": "llava", "text_config": text}
+    assert lint(whole, gpu="h100").quantisation == "fp8_block"
+    assert storage_of_config(whole).form == "fp8_block"
+
+
+@pytest.mark.parametrize("form, since", [("bnb", "0.28"), ("gguf-q4_k", "0.24")])
+def test_vllm_needs_plug_ins_for_formats_that_left_its_core(form: str, since: str) -> None:
+    report = lint(LLAMA, gpu="l40s", quantisation=form)
+    assert report.outcome == "refused"
+    assert "plug-in vllm-" in report.findings[0].reason
+    assert lint(LLAMA, engine="vllm==0.23", gpu="l40s", quantisation=form).outcome == "ok"
+
+
+@pytest.mark.parametrize("gpu", ["a100", "l40s"])
+def test_vllm_pads_fp8_blocks_on_marlin(gpu: str) -> None:
+    """As vLLM 0.33.0 itself does: 3024 rows become 3072."""
+    config = {**LLAMA, "hidden_size": 3024, "head_dim": 128, "intermediate_size": 9216}
+    row = {r.product: r for r in lint(config, gpu=gpu, quantisation="fp8-block").products}["o"]
+    assert row.outcome == "falls back"
+    assert row.pads_to["N"] == 3072
+
+
+W4AFP8 = {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True}
+MIXED = {**LLAMA, "head_dim": 96}
+FP8_CACHE = {"kv_cache_scheme": {"num_bits": 8, "type": "float"}}
+
+
+@pytest.mark.parametrize(
+    "engine, gpu, config, stated, outcome",
+    [
+        ("sglang", "h100", QWEN, {"quant_method": "gptq", "bits": 4}, "refused"),
+        (
+            *("sglang", "h100", {**QWEN, "dtype": "float16"}),
+            *({"quant_method": "gptq", "bits": 4}, "ok"),
+        ),
+        ("sglang", "h100", QWEN, compressed(INT4, input_activations=W4AFP8), "unknown"),
+        (
+            *("sglang", "h100", QWEN),
+            *(compressed({**INT4, "group_size": 64}, input_activations=W4AFP8), "wrong"),
+        ),
+        ("vllm", "a100", MIXED, compressed(INT4) | FP8_CACHE, "falls back"),
+        ("vllm", "h100", MIXED, compressed(INT4) | FP8_CACHE, "ok"),
+        ("vllm", "a100", MIXED, compressed(INT4) | {"kv_cache_scheme": {"num_bits": 4}}, "unknown"),
+    ],
+)
+def test_what_threads_told_of_formats(
+    engine: str, gpu: str, config: dict[str, Any], stated: dict[str, Any], outcome: str
+) -> None:
+    config = {**config, "quantization_config": stated}
+    assert lint(config, engine=engine, gpu=gpu).outcome == outcome
+
+
+@pytest.mark.parametrize("is_dynamic, outcome", [(True, "falls back"), (False, "ok")])
+def test_triton_alone_takes_experts_without_a_gate_and_dynamic_inputs(
+    is_dynamic: bool, outcome: str
+) -> None:
+    """vllm-project/vllm#34356: 0.2 tokens a second."""
+    inputs = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": is_dynamic}
+    weights = {"num_bits": 8, "type": "float", "strategy": "tensor"}
+    stated = compressed(weights, input_activations=inputs)
+    config = {**MODELS["Nemotron-3-Nano-30B-A3B"], "quantization_config": stated}
+    assert outcomes(lint(config, gpu="h200"))["moe.w2"] == outcome
 
 
 @pytest.mark.parametrize("quantisation, tp", [("fp8-block", 3), ("fp8-block", 8), ("nvfp4", 3)])

@@ -76,6 +76,8 @@ class FormatTables(TypedDict):
     gguf: dict[str, int]
     gguf_names: dict[str, str]
     compressed_tensors: dict[str, str]
+    bits: dict[str, tuple[int, int, int]]
+    plain_values: dict[str, str]
 
 
 class Conditions(TypedDict, total=False):
@@ -100,6 +102,7 @@ class Conditions(TypedDict, total=False):
     sharded: bool
     partly: bool
     desc_act: bool
+    dynamic: bool
     symmetric: bool
     stored: bool
     number: list[int]
@@ -138,4 +141,5 @@ class EngineTable(TypedDict):
     experts: str
     fused: list[str]
     uneven: NotRequired[list[str]]
+    memory: NotRequired[float]
     requirement: list[RequirementRow]

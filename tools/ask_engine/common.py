@@ -32,7 +32,26 @@ torch.Tensor.__bool__ = lambda self: not self.is_cuda and compute_bool(self)
 
 
 class NotBuiltError(Exception):
-    """A module was needed that is not compiled here."""
+    """Something was needed that is not here: a compiled module, a number that a device computes."""
+
+
+def known_on_host(repeat: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """``repeat_interleave`` that ends the question where a device holds how often to repeat: its
+    values are none, and what follows (*repeats can not be negative*) is no word of the engine."""
+
+    def repeat_interleave(*inputs: Any, **options: Any) -> torch.Tensor:
+        repeats = [options["repeats"]] if "repeats" in options else inputs[:2][-1:]
+        if any(isinstance(number, torch.Tensor) and number.is_cuda for number in repeats):
+            raise NotBuiltError(
+                "how often to repeat is computed on the device, so that nothing ran"
+            )
+        return repeat(*inputs, **options)
+
+    return repeat_interleave
+
+
+torch.repeat_interleave = known_on_host(torch.repeat_interleave)
+torch.Tensor.repeat_interleave = known_on_host(torch.Tensor.repeat_interleave)
 
 
 class NoNccl:
@@ -119,7 +138,8 @@ def answer(serve: Serve, question: dict[str, Any], folder: Path, result: Path) -
         refuse_long_builds()
         serve(question, folder, said, write)
     except BaseException as error:
-        said["verdict"] = "not run" if isinstance(error, NotBuiltError) else "refused"
+        is_ours = isinstance(error, NotBuiltError) or "can not be negative" in str(error)
+        said["verdict"] = "not run" if is_ours else "refused"
         said["says"] = f"{type(error).__name__}: {error}"[:1500]
         frames = traceback.extract_tb(error.__traceback__)[-5:]
         said["where"] = [f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in frames]

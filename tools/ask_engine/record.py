@@ -103,7 +103,8 @@ def main() -> None:
             if "modules" not in answer:
                 continue
         versions = answer["versions"]
-        outcome = overall(judgements)
+        # the engine was asked of a few layers, whose weights fit
+        outcome = overall(j for j in judgements if j.product.role != "weights")
         is_same = (answer["verdict"] == "refused") == (outcome == "refused")
         if answer["verdict"] != "not run" and not is_same:
             print(f"{answer['name']}: lint {outcome}")
