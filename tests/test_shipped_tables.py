@@ -41,7 +41,8 @@ class ClassTable(TypedDict):
     unplanned: NotRequired[str]
     dropped: NotRequired[str]
     closed: NotRequired[str]
-    ignored: NotRequired[str]
+    without_head_dim: NotRequired[str]
+    silu: NotRequired[str]
 
 
 PACKAGE = Path(gacprof.__file__).parent

@@ -20,8 +20,10 @@ from gacprof.checkpoint.layouts.configs import leaves
 from gacprof.checkpoint.layouts.names import SHARED, WORDS, parent_of, role_of, template_of
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import shipped_table
+from gacprof.core.formatting import one_line
 
 TEXT_PARTS = ("thinker_config", *WORDS["parts"]["text"])  # whose values are read, one by one
+MAX_LETTERS = 80  # of a name out of a config or a checkpoint
 NEUTRAL_FILE = Path(__file__).with_name("neutral.toml")
 NEUTRAL = shipped_table(NEUTRAL_FILE, dict[str, list[str]])
 NEUTRAL_PATTERN = re.compile("|".join(NEUTRAL["patterns"]))
@@ -37,7 +39,7 @@ Shape = tuple[int, int]
 
 @dataclass(frozen=True)
 class Gap:
-    """Something that may bear a size, by its ``name``, and ``why`` no answer rests on it.
+    """Something that may bear a size, by its ``name``, and in a sentence ``why`` it ends an ok.
 
     A gap is *refused* (or *wrong*) where an engine surely does so, *unknown* where it ends an ok,
     and else a note.
@@ -61,24 +63,29 @@ def key_gaps(sizes: ConfigSizes) -> Iterator[Gap]:
             continue
         what = size_in(value, layers)
         if key.endswith("dtype") and QUANTISED.search(str(value)):
-            what = f"the type {value}"
+            what = f"the type {shown(value)}"
         if what:
-            yield Gap("key", key, f"{what} may change sizes, and nobody reads it")
+            yield Gap("key", key, f"{shown(key)}, {what}, may change sizes, and nobody reads it")
     for key in ACTIVATIONS:
         activation = sizes.values.get(key)
         if activation and activation not in NEUTRAL["activations"]:
-            yield Gap("activation", key, f"{activation!r} was not looked at")
+            yield Gap("activation", key, f"the {key} {shown(activation)} was not looked at")
     for key in ROPE_TABLES:
         words = leaves(sizes.values.get(key) or {})
         kinds = {
             str(word) for path, word in words.items() if path[-1:] in (("rope_type",), ("type",))
         }
         for kind in sorted(kinds - set(NEUTRAL["rope_types"])):
-            yield Gap("activation", key, f"of the type {kind!r} was not looked at")
+            yield Gap("activation", key, f"{key} of the type {shown(kind)} was not looked at")
     for key in LAYER_KINDS:
         kinds = {str(kind) for kind in sizes.values.get(key) or ()}
         for kind in sorted(kinds - set(NEUTRAL["layer_kinds"])):
-            yield Gap("key", key, f"no products are known of layers of the kind {kind!r}")
+            yield Gap("key", key, f"no products are known of layers of the kind {shown(kind)}")
+
+
+def shown(name: Any) -> str:
+    """A stranger's name in one line that isn't long."""
+    return one_line(str(name)[:MAX_LETTERS])
 
 
 def size_in(value: Any, layers: int) -> str:
@@ -116,7 +123,7 @@ def in_words(gaps: Sequence[Gap]) -> str:
     parts = []
     for same in by_kind.values():
         more = f" (and {len(same) - 1} more of this kind)" if len(same) > 1 else ""
-        parts.append(f"{same[0].name} {same[0].why}{more}")
+        parts.append(same[0].why + more)
     return "; ".join(parts)
 
 
@@ -137,17 +144,19 @@ def tensor_gaps(described: Inventory, stored: Inventory) -> Iterator[Gap]:
     """What of a checkpoint's matrices and of its config's products has no counterpart."""
     found = fit(described, stored)
     for template, shapes in found.foreign.items():
-        yield Gap("tensor", template, f"{_listed(shapes)}: of no product that the config describes")
+        yield Gap(
+            "tensor", template, f"no product of its config is {shown(template)} {_listed(shapes)}"
+        )
     sizes: dict[str, list[Shape]] = {}
     for module in described.modules:
         sizes.setdefault(module.role, []).append(_size(module))
     for role, shapes in found.differing.items():
         parts = [part for part in FUSED.get(role, [role]) if part in sizes]
         stated = ", ".join(f"{part} {n} × {k}" for part in parts for n, k in set(sizes[part]))
-        yield Gap("size", role, f"{_listed(shapes)}: the config describes {stated}")
+        yield Gap("size", role, f"{role} is {_listed(shapes)}, and by the config {stated}")
     for module in found.missing:
         n, k = _size(module)
-        yield Gap("product", module.role, f"{n} × {k} is the size of no tensor")
+        yield Gap("product", module.role, f"no tensor is {module.role} {n} × {k}")
 
 
 def fit(described: Inventory, stored: Inventory) -> Fit:

@@ -44,9 +44,9 @@ def tower_gaps(deployment: ConfigDeployment) -> Iterator[Gap]:
         if not isinstance(whole.get(name), Mapping) or not whole[name]:
             continue
         if storage.form in ("none", "mxfp4") or is_ignored or is_of_text:
-            yield Gap("tower", name, "stays 16 bit, and is not judged", "note")
+            yield Gap("tower", name, f"{name} stays 16 bit, and is not judged", "note")
         else:
-            why = f"is in {storage.form} as the text is (no ignore list names it), and not judged"
+            why = f"{name} is not judged, and no ignore list keeps it out of {storage.form}"
             yield Gap("tower", name, why)
 
 
@@ -54,7 +54,9 @@ def storage_gaps(deployment: ConfigDeployment, stored: Inventory) -> Iterator[Ga
     """Weights in another form than the config says: factor pairs, or scales of no named format."""
     factored = [module.name for module in stored.modules if module.kind in ("factored", "grouped")]
     if factored:
-        why = f"and {len(factored) - 1} more are factor pairs, which {deployment.engine.name} lacks"
+        why = (
+            f"{len(factored)} layers are factor pairs, which {deployment.engine.name} doesn't load"
+        )
         yield Gap("storage", factored[0], why, "refused")
     if stored.layout == "quantised" and deployment.storage.form == "none":
         packed = [module.name for module in stored.modules if module.dtype.startswith("int")]

@@ -9,18 +9,15 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, Literal
 
-from gacprof.checkpoint.coverage import Gap
+from gacprof.checkpoint.coverage import ACTIVATIONS, Gap, shown
 from gacprof.checkpoint.from_config import ConfigSizes, stated_size
 from gacprof.core.files import shipped_table
-from gacprof.core.formatting import one_line
 from gacprof.kernels.requirements import DEMANDS, Engine, plain_version
 
-MAX_LETTERS = 60
-"""What is shown of a name out of a config."""
 TEXT_CLASSES = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 """Ends of the names of transformers' classes that its table holds, all of them."""
 
-Grade = Literal["refused", "unknown", "note"]
+Grade = Literal["refused", "wrong", "unknown", "note"]
 
 
 @cache
@@ -65,11 +62,11 @@ def class_gaps(sizes: ConfigSizes, engine: Engine) -> Iterator[Gap]:
         name = min(of_type, key=lambda candidate: candidate not in native, default="")
     elif of_type and types_of.get(name) and name not in of_type:
         usual, stated = ", ".join(types_of[name]), shown(config.get("model_type"))
-        why = f"is the class of {usual}, and the config's type is {stated}"
+        why = f"{shown(name)} is the class of {usual}, and the config's type is {stated}"
         yield Gap("class", shown(name), why)
     if name:
         yield from _ways_to_run(name, engine, has_code="auto_map" in config)
-        yield from _ignored_sizes(name, sizes, engine)
+        yield from _unmet_sizes(name, sizes, engine)
     elif not sizes.is_known_type:
         why = "no class is stated, and nobody read this model type"
         yield Gap("class", shown(sizes.model_type or "model_type"), why)
@@ -79,11 +76,6 @@ def stated_class(config: Mapping[str, Any]) -> str:
     """The first class that a config names; empty where it names none."""
     names = config.get("architectures")
     return str(names[0] or "") if isinstance(names, list) and names else ""
-
-
-def shown(name: Any) -> str:
-    """A name out of a config, in one line that isn't long."""
-    return one_line(str(name)[:MAX_LETTERS])
 
 
 def _ways_to_run(name: str, engine: Engine, *, has_code: bool) -> Iterator[Gap]:
@@ -112,21 +104,24 @@ def _ways_to_run(name: str, engine: Engine, *, has_code: bool) -> Iterator[Gap]:
     yield Gap("class", plain, why, grade)
 
 
-def _ignored_sizes(name: str, sizes: ConfigSizes, engine: Engine) -> Iterator[Gap]:
-    """Sizes that a config states and its class never reads, where it builds another one."""
-    heads_share = sizes.get("hidden_size") // max(sizes.get("heads"), 1)
-    builds = {
-        "head_dim": ("hidden_size / heads", heads_share),
-        "v_head_dim": ("head_dim", sizes.get("head_dim")),
-    }
-    for key in rows(engine.name, "ignored").get(name, []):
-        words, size = builds[key]
-        stated = stated_size(sizes.values, [key])
-        if stated and size and stated != size:
-            why = f"{engine.name}'s {name} never reads {key} {stated}: it builds {words} = {size}"
-            # transformers' classes ignore v_head_dim too: the key may be dead
-            grade = "unknown" if key == "v_head_dim" else _grade(name, engine)
-            yield Gap("key", key, f"{why}, so that such weights don't fit", grade)
+def _unmet_sizes(name: str, sizes: ConfigSizes, engine: Engine) -> Iterator[Gap]:
+    """A head_dim that is stated and the class never reads, an activation that it refuses."""
+    hidden, heads = sizes.get("hidden_size"), sizes.get("heads")
+    stated = stated_size(sizes.values, ["head_dim"])
+    grade = _grade(name, engine)
+    if stated and heads and name in rows(engine.name, "without_head_dim"):
+        built = hidden // heads
+        why = f"{engine.name}'s {name} never reads head_dim {stated}: it builds {built}"
+        if stated < built:
+            yield Gap("key", "head_dim", f"{why}, and finds too few weights", grade)
+        elif stated > built:
+            loads: Grade = "wrong" if grade == "refused" else "unknown"
+            yield Gap("key", "head_dim", f"{why}, and takes a part of the weights", loads)
+    for key in ACTIVATIONS:
+        activation = sizes.values.get(key)
+        if activation not in (None, "silu", "swish") and name in rows(engine.name, "silu"):
+            why = f"{engine.name}'s {name} takes silu alone, and {key} is {shown(activation)}"
+            yield Gap("activation", key, why, grade)
 
 
 def _grade(name: str, engine: Engine) -> Grade:

@@ -212,7 +212,7 @@ def sarif(report: LintReport) -> dict[str, Any]:
         rule = f"{report.engine}/unaccounted-{gap.kind}"
         rules[rule] = {"id": rule, "shortDescription": {"text": f"{gap.grade}: {gap.kind}"}}
         result = {"ruleId": rule, "level": SARIF_LEVELS.get(gap.grade, "note")}
-        text = one_line(f"{gap.name}: {gap.why}")
+        text = one_line(gap.why)
         results.append({**result, "message": {"text": text}, "locations": [place]})
     driver = {"name": "gacprof", "version": __version__, "rules": list(rules.values())}
     return {

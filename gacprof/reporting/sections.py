@@ -345,7 +345,7 @@ def lint_section(report: LintReport) -> Section:
             sources.add(f"Source of {row.requirement}: {row.source}{since}{sure}.")
     remarks = [report.engine_says] if report.engine_says else []
     for gap in report.gaps[:MAX_GAPS]:
-        remarks.append(f"{gap.grade.capitalize()}: {gap.name} {gap.why}.")
+        remarks.append(f"{gap.grade.capitalize()}: {gap.why}.")
     if report.accepted:
         remarks.append(f"Accepted: {', '.join(report.accepted)}.")
     for remedy in report.remedies:

@@ -116,8 +116,8 @@ def test_a_stale_width_is_a_role_of_another_size(tmp_path: Path) -> None:
     """A tool cut 8 hidden units and left the config as it was."""
     cut = llama(gate=(1368, 512), up=(1368, 512), down=(512, 1368))
     gaps = gaps_in(tmp_path, cut)
-    assert gaps.keys() == {("tensor", role) for role in MLP}
-    assert gaps["tensor", "gate"] == "[1368, 512] and 1 more: the config describes gate 1376 × 512"
+    assert gaps.keys() == {("size", role) for role in MLP}
+    assert gaps["size", "gate"] == "gate is [1368, 512] and 1 more, and by the config gate 1376 × 512"
 
 
 def test_factors_under_unknown_names_are_foreign_and_leave_a_product_without_tensor(
@@ -155,7 +155,7 @@ def test_fused_and_stacked_weights_are_sums_of_products(tmp_path: Path) -> None:
 
 def test_a_config_of_more_heads_than_the_tensors_have_names_each_role(tmp_path: Path) -> None:
     gaps = gaps_in(tmp_path, llama(), num_key_value_heads=8)
-    assert gaps.keys() == {("tensor", "k"), ("tensor", "v")}
+    assert gaps.keys() == {("size", "k"), ("size", "v")}
 
 
 def test_the_three_cases_are_told_apart(tmp_path: Path) -> None:

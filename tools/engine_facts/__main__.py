@@ -23,7 +23,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from sources import entry_classes, first_strings, names_in, pairs
+from sources import config_names, entry_classes, files_of, first_strings, names_in, pairs
 
 DEMANDS = Path(__file__).parents[2] / "gacprof" / "kernels" / "demands"
 GENERATES = re.compile(r"^class (\w+(?:ForCausalLM|LMHeadModel|ForConditionalGeneration))\(", re.M)
@@ -32,14 +32,12 @@ PLAN = re.compile(r"base_model_tp_plan = \{[^}]*att(?:n|ention)\.", re.S)
 """A plan of transformers' tensor parallelism that says how attention is split."""
 INTERFACES = ("_supports_attention_backend = True", "ALL_ATTENTION_FUNCTIONS.get_interface(")
 """What a file of transformers has where its attention can be replaced: both engines ask for it."""
+SILU_ALONE = "Only silu is supported"
 SHARES_HEADS = "num_attention_heads"
 OTHER_SIZES = {"kv_lora_rank", "q_lora_rank", "vision_config", "llm_config"}
 """A class that names one has latent attention, or builds its text by another class."""
-SIZES = {
-    "head_dim": {"head_dim", "attention_head_dim", "kv_channels", "head_size", "get_head_size"},
-    "v_head_dim": {"v_head_dim"},
-}
-"""Keys that a class which shares heads may never name, and the names that stand for them."""
+HEAD_DIM = {"head_dim", "attention_head_dim", "kv_channels", "head_size", "get_head_size"}
+"""What a class that shares heads may never name: then it builds hidden_size / heads."""
 FALLBACKS = {
     "vllm": "q, k, v and gate, up fused where it recognises them",
     "sglang": "split by the model's own plan, nothing fused: rows for fused products don't apply",
@@ -106,7 +104,8 @@ def facts_of_vllm(sources: Mapping[str, str]) -> Facts:
         "by_transformers": lines_of(listed),
         "unplanned": lines_of(listed.keys() - planned_classes()),
         "dropped": lines_of(f"{name} {version}" for name, version in dropped.items()),
-        "ignored": ignored_keys(sources, files),
+        "without_head_dim": without_head_dim(sources, files),
+        "silu": silu_alone(sources, files),
     }
 
 
@@ -122,19 +121,32 @@ def facts_of_sglang(sources: Mapping[str, str]) -> Facts:
         if path.startswith(SGLANG) and "/" not in path.removeprefix(SGLANG):
             files |= dict.fromkeys(entry_classes(source), path.removesuffix(".py"))
     own = {name: path for name, path in files.items() if not name.startswith("Transformers")}
-    return {"native": lines_of(own), "ignored": ignored_keys(sources, own)}
+    return {
+        "native": lines_of(own),
+        "without_head_dim": without_head_dim(sources, own),
+        "silu": silu_alone(sources, own),
+    }
 
 
-def ignored_keys(sources: Mapping[str, str], files: Mapping[str, str]) -> str:
-    """The classes of text models that share heads, with the sizes that no file of theirs names."""
-    lines = []
+def without_head_dim(sources: Mapping[str, str], files: Mapping[str, str]) -> str:
+    """The classes of text models that share heads, of which no file names their head_dim. Those
+    whose class in transformers doesn't either are left out: there the key changes nothing."""
+    names = []
+    read_by_transformers = names_by_class_of_transformers()
     for name, path in files.items():
         named = names_in(sources, path)
-        ignored = [key for key, aliases in SIZES.items() if not named & aliases]
         is_text = name.endswith("ForCausalLM") and not named & OTHER_SIZES
-        if is_text and SHARES_HEADS in named and ignored:
-            lines.append(" ".join([name, *ignored]))
-    return lines_of(lines)
+        is_of_size = "head_dim" in read_by_transformers.get(name, HEAD_DIM)
+        if is_text and is_of_size and SHARES_HEADS in named and not named & HEAD_DIM:
+            names.append(name)
+    return lines_of(names)
+
+
+def silu_alone(sources: Mapping[str, str], files: Mapping[str, str]) -> str:
+    """The classes of text models that refuse every activation but silu, or take layers of such."""
+    names = [name for name in files if name.endswith("ForCausalLM")]
+    refusing = {file for file, source in sources.items() if SILU_ALONE in source}
+    return lines_of(name for name in names if files_of(sources, files[name]) & refusing)
 
 
 def planned_classes() -> set[str]:
@@ -145,6 +157,15 @@ def planned_classes() -> set[str]:
             for path in config.parent.glob("modeling_*.py"):
                 names.update(GENERATES.findall(path.read_text(encoding="utf-8")))
     return names
+
+
+def names_by_class_of_transformers() -> dict[str, frozenset[str]]:
+    """The names that the file of each of transformers' classes reads of a config."""
+    named: dict[str, frozenset[str]] = {}
+    for path in models_of_transformers().glob("*/modeling_*.py"):
+        source = path.read_text(encoding="utf-8")
+        named |= dict.fromkeys(GENERATES.findall(source), config_names(source))
+    return named
 
 
 def models_of_transformers() -> Path:

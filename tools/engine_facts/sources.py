@@ -64,16 +64,22 @@ def entry_classes(source: str) -> list[str]:
 def names_in(sources: Mapping[str, str], path: str) -> set[str]:
     """The names that a module reads of a config, and those of the modules it takes layers from."""
     named: set[str] = set()
+    for file in files_of(sources, path):
+        named |= config_names(sources[file])
+    return named
+
+
+def files_of(sources: Mapping[str, str], path: str) -> set[str]:
+    """The files of a module, and of the modules that it takes layers from."""
     seen: set[str] = set()
     waiting = files_at(sources, path)
     while waiting:
         file = waiting.pop()
         if file not in seen:
             seen.add(file)
-            named |= config_names(sources[file])
             for module in taken_from(sources[file], file):
                 waiting += files_at(sources, module)
-    return named
+    return seen
 
 
 def files_at(sources: Mapping[str, str], path: str) -> list[str]:
