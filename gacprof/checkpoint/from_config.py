@@ -179,10 +179,12 @@ class ConfigSizes:
         """The kind of attention: grouped, mla, v4, mamba or mamba1."""
         return self.family.get("mixer") or ("mla" if self.sizes["kv_lora_rank"] else "grouped")
 
-    @property
-    def other_attention(self) -> str:
-        """What the second kind of attention layers is called."""
-        return str(self.family.get("global_attention", "global"))
+    def attention_suffix(self, layer: int) -> str:
+        """What tells a kind of attention layers from the first, behind the names of its products."""
+        if not layer:
+            return ""
+        name = self.family.get("global_attention", "global") if layer == 1 else f"kind {layer + 1}"
+        return f" ({name})"
 
     @property
     def has_experts(self) -> bool:
@@ -243,8 +245,8 @@ def read_layers(values: dict[str, Any], is_native: bool) -> list[dict[str, Any]]
         values.pop("per_layer_config", None)
         values.pop("block_configs", None)
     widths = [layer["intermediate_size"] for layer in layers if "intermediate_size" in layer]
-    if len(set(map(str, widths))) > 1:
-        values["intermediate_size"] = widths
+    if widths:
+        values["intermediate_size"] = widths if len(set(map(str, widths))) > 1 else widths[0]
     kinds = {str(heads): heads for heads in map(_attention_of, layers) if heads}
     first, *others = kinds.values() or ({},)
     values |= first
