@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
@@ -144,19 +145,13 @@ def tensor_gaps(described: Inventory, stored: Inventory) -> Iterator[Gap]:
     """What of a checkpoint's matrices and of its config's products has no counterpart."""
     found = fit(described, stored)
     for template, shapes in found.foreign.items():
-        yield Gap(
-            "tensor", template, f"no product of its config is {shown(template)} {_listed(shapes)}"
-        )
-    sizes: dict[str, list[Shape]] = {}
-    for module in described.modules:
-        sizes.setdefault(module.role, []).append(_size(module))
+        why = f"no product of its config is {shown(template)} {_listed(shapes)}"
+        yield Gap("tensor", template, why)
     for role, shapes in found.differing.items():
-        parts = [part for part in FUSED.get(role, [role]) if part in sizes]
-        stated = ", ".join(f"{part} {n} × {k}" for part in parts for n, k in set(sizes[part]))
+        stated = ", ".join(dict.fromkeys(map(_in_words, _parts(described.modules, role))))
         yield Gap("size", role, f"{role} is {_listed(shapes)}, and by the config {stated}")
     for module in found.missing:
-        n, k = _size(module)
-        yield Gap("product", module.role, f"no tensor is {module.role} {n} × {k}")
+        yield Gap("product", module.role, f"no tensor is {_in_words(module)}")
 
 
 def fit(described: Inventory, stored: Inventory) -> Fit:
@@ -166,23 +161,28 @@ def fit(described: Inventory, stored: Inventory) -> Fit:
     so that equal shapes of others hide nothing; else, in either orientation, with all of them.
     """
     modules = [m for m in described.modules if m.kind != "embedding" and all(_size(m))]
+    all_shapes = _shapes(modules)
+    all_shapes = {(k, n): products for (n, k), products in all_shapes.items()} | all_shapes
     found = Fit()
     covered: set[int] = set()
     for name, role, shape in _matrices(stored):
-        parts = [module for module in modules if module.role in FUSED.get(role, [role])]
-        shapes = _shapes(parts or modules)
+        parts = _parts(modules, role)
+        shapes = _shapes(parts) if parts else all_shapes
         products = shapes.get(shape, [])
-        if not parts:
-            products = products or shapes.get(shape[::-1], [])
-        covered.update(map(id, products))
-        if not products:
-            kind, key = (found.differing, role) if parts else (found.foreign, template_of(name))
-            kind.setdefault(key, []).append(shape)
-    judged = {part for role in found.differing for part in FUSED.get(role, [role])}
-    if any(module.kind == "embedding" for module in stored.modules):
-        judged.add("head")  # it may be tied
-    found.missing = [m for m in modules if id(m) not in covered and m.role not in judged]
+        # of a role that differs no product is named as missing as well
+        covered.update(map(id, products or parts))
+        if parts and not products:
+            found.differing.setdefault(role, []).append(shape)
+        elif not products:
+            found.foreign.setdefault(template_of(name), []).append(shape)
+    # the head may be the embedding
+    found.missing = [m for m in modules if id(m) not in covered and m.role != "head"]
     return found
+
+
+def _parts(modules: Iterable[Module], role: str) -> list[Module]:
+    """The products that a matrix of this role may hold."""
+    return [module for module in modules if module.role in FUSED.get(role, [role])]
 
 
 def _matrices(stored: Inventory) -> Iterator[tuple[str, str, Shape]]:
@@ -196,14 +196,21 @@ def _matrices(stored: Inventory) -> Iterator[tuple[str, str, Shape]]:
                 role = f"shared_{role}"
             yield module.name, role, _size(module)
     for tensor, info in stored.tensors.items():
-        name = tensor.removesuffix(".weight")
-        if tensor not in known and len(info.shape) in (2, 3) and not NO_PRODUCT.search(name):
+        name = tensor.removesuffix(".weight").removesuffix("_blocks")
+        if tensor in known or NO_PRODUCT.search(name):
+            continue
+        if info.dtype == "uint8" and len(info.shape) > 1:  # two values of 4 bits each (bnb, MXFP4)
+            yield name, role_of(name), (2 * prod(info.shape[-3:]), 1)
+        elif len(info.shape) in (2, 3):
             n, k = info.shape[-2:]
             yield name, role_of(name), (n, k)
 
 
 def _shapes(modules: Sequence[Module]) -> dict[Shape, list[Module]]:
-    """The products by their shapes, alone and fused with those that follow in the same block."""
+    """The products by their shapes, alone and fused with those that follow in the same block.
+
+    Of a packed weight only the number of its elements may be known: it stands for N, with K 1.
+    """
     shapes: dict[Shape, list[Module]] = {}
     for start, first in enumerate(modules):
         n, k = 0, first.in_features
@@ -212,12 +219,17 @@ def _shapes(modules: Sequence[Module]) -> dict[Shape, list[Module]]:
             if last.in_features != k or parent_of(last.name) != block:
                 break
             n += last.out_features
-            shapes.setdefault((n, k), []).extend(modules[start:stop])
+            for shape in ((n, k), (n * k, 1)):
+                shapes.setdefault(shape, []).extend(modules[start:stop])
     return shapes
 
 
 def _size(module: Module) -> Shape:
     return module.out_features, module.in_features
+
+
+def _in_words(module: Module) -> str:
+    return f"{module.role} {module.out_features} × {module.in_features}"
 
 
 def _listed(shapes: Sequence[Shape]) -> str:

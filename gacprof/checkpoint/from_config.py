@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gacprof.checkpoint.inventory import AttentionHeads, Inventory, Module
-from gacprof.checkpoint.layouts.configs import auto_adjusted, part_of, two_thirds
+from gacprof.checkpoint.layouts.configs import auto_adjusted, leaves, part_of, two_thirds
 from gacprof.core.dtypes import dtype_name
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import row_of_word, shipped_table
@@ -26,6 +26,15 @@ PARTS = {"ffn_config": "", "attn_config": "", "linear_attn_config": "linear_"}
 """Tables of the text part's sizes (DBRX and MPT, Kimi Linear), with what stands before their names
 where a config has them outside of the table."""
 MAX_SIZE = 1 << 31
+PUZZLE: dict[tuple[str, ...], Any] = {
+    ("attention", "no_op"): bool,
+    ("attention", "n_heads_in_group"): int,
+    ("ffn", "no_op"): bool,
+    ("ffn", "intermediate_size"): int,
+    ("ffn", "ffn_mult"): int | float,
+    ("ffn", "hidden_act"): str,
+}
+"""What is known of a layer of a Puzzle model (Nemotron-NAS): plain attention, a dense MLP."""
 LAYER_FIELDS = ("num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size")
 """What a config may state layer by layer, in its table or list of layers; the width last."""
 MAMBA_CHANNELS_PER_STEP = 16  # the rank of the time step where none is stated (Mamba-1, Jamba)
@@ -76,9 +85,9 @@ class ConfigSizes:
         self.model_type = str(values.get("model_type") or self.whole.get("model_type", ""))
         plain_type = self.model_type.removesuffix("_text").replace("-", "_")
         name = FAMILY_OF.get(self.model_type) or FAMILY_OF.get(plain_type, "")
-        family: Family | None = TABLES["families"].get(name)
-        self.is_known_type = family is not None
-        kinds = read_layers(values, bool((family or {}).get("by_layer")))
+        self.is_known_type = bool(name)
+        family: Family = TABLES["families"].get(name, {})
+        kinds = read_layers(values, "by_layer" in family)
         self.values = ReadKeys(values)
         self.missing: list[str] = []
         named = re.findall(rf"'({COMPRESSED})'", str(list(self.values)))
@@ -88,7 +97,7 @@ class ConfigSizes:
                 f"the config is of a compressed model ({', '.join(named)}): 'gacprof diagnose "
                 "FOLDER' judges the sizes of its weights"
             )
-        self.fields = TABLES["fields"] | (family or {}).get("fields", {})
+        self.fields = TABLES["fields"] | family.get("fields", {})
         stated = {name: stated_size(self.values, fields) for name, fields in self.fields.items()}
         vision = [self.whole[name] for name in VISION_PARTS if name in self.whole]
         part = vision[0] if vision and isinstance(vision[0], Mapping) else {}
@@ -103,12 +112,11 @@ class ConfigSizes:
 
     def _heads_of(self, kind: Mapping[str, Any]) -> dict[str, int]:
         """The heads of a further kind of attention layers, by the names of the second kind's."""
-        sizes = self.sizes
         names = {"global_heads": "heads", "global_kv": "kv_heads", "global_head_dim": "head_dim"}
-        heads = {other: stated_size(kind, self.fields[name]) for other, name in names.items()}
-        found = {other: heads[other] or sizes[name] for other, name in names.items()}
-        found["global_value_dim"] = sizes["v_head_dim"] or found["global_head_dim"]
-        return found
+        heads = {}
+        for other, name in names.items():
+            heads[other] = stated_size(kind, self.fields[name]) or self.sizes[name]
+        return {"global_value_dim": self.sizes["v_head_dim"] or heads["global_head_dim"], **heads}
 
     def _completed(self, stated: Mapping[str, int]) -> dict[str, int]:
         """All sizes: as stated, else as the family means them, else as they follow from those."""
@@ -119,15 +127,12 @@ class ConfigSizes:
         means = family.get("kv_heads", 0)
         sizes["kv_heads"] = sizes["kv_heads"] or (heads if means == "heads" else means)
         sizes["head_dim"] = sizes["head_dim"] or family.get("head_dim", _quotient(hidden, heads))
-        sizes["value_dim"] = sizes["v_head_dim"] or sizes["head_dim"]
-        global_kv = sizes["kv_heads"] * family.get("global_kv_times", 1)
-        sizes["global_kv"] = sizes["global_kv_heads"] or global_kv
-        sizes["global_heads"] = sizes.get("global_heads") or heads
-        sizes["global_value_dim"] = sizes.get("global_value_dim") or sizes["global_head_dim"]
-        sizes["attention_width"] = sizes.get("attention_hidden_size") or hidden
+        sizes["times_kv"] = sizes["kv_heads"] * family.get("global_kv_times", 1)
+        sizes["mamba_expanded"] = sizes["mamba_expand"] * hidden
+        sizes["mamba_steps"] = -(-hidden // MAMBA_CHANNELS_PER_STEP)
+        for name, others in TABLES["silent"].items():
+            sizes[name] = next(filter(None, map(sizes.get, others)), 0)
         sizes["o_a_columns"] = _quotient(heads * sizes["head_dim"], sizes["o_groups"])
-        sizes["mamba_inner"] = sizes.get("mamba_inner") or sizes["mamba_expand"] * hidden
-        sizes["mamba_dt_rank"] = sizes["mamba_dt_rank"] or -(-hidden // MAMBA_CHANNELS_PER_STEP)
         has_gate = family.get("q_gate") and values.get("attn_output_gate") is not False
         sizes["q_rows"] = heads * sizes["head_dim"] * (2 if has_gate else 1)
         if not sizes["intermediate_size"]:  # vision towers with one say broken ratios beside it
@@ -135,7 +140,7 @@ class ConfigSizes:
             sizes["intermediate_size"] = ratio * hidden
         width = auto_adjusted(values, sizes["intermediate_size"])
         sizes["intermediate_size"] = width // 2 if family.get("halved") else width
-        for width in (sizes["mamba_d_ssm"], sizes["mamba_expand"] * hidden):
+        for width in (sizes["mamba_d_ssm"], sizes["mamba_expanded"]):
             sizes["mamba_head_dim"] = sizes["mamba_head_dim"] or _quotient(width, mamba_heads)
         for name in ("expert_width", "shared_width", "mlp_width"):
             factors = self.family.get(name, [])
@@ -179,10 +184,12 @@ class ConfigSizes:
         """The kind of attention: grouped, mla, v4, mamba or mamba1."""
         return self.family.get("mixer") or ("mla" if self.sizes["kv_lora_rank"] else "grouped")
 
-    @property
-    def other_attention(self) -> str:
-        """What the second kind of attention layers is called."""
-        return str(self.family.get("global_attention", "global"))
+    def attention_suffix(self, layer: int) -> str:
+        """What stands behind the names of products of a further kind of attention layers."""
+        if not layer:
+            return ""
+        name = self.family.get("global_attention", "global") if layer == 1 else f"kind {layer + 1}"
+        return f" ({name})"
 
     @property
     def has_experts(self) -> bool:
@@ -243,8 +250,8 @@ def read_layers(values: dict[str, Any], is_native: bool) -> list[dict[str, Any]]
         values.pop("per_layer_config", None)
         values.pop("block_configs", None)
     widths = [layer["intermediate_size"] for layer in layers if "intermediate_size" in layer]
-    if len(set(map(str, widths))) > 1:
-        values["intermediate_size"] = widths
+    if widths:
+        values["intermediate_size"] = widths if len(set(map(str, widths))) > 1 else widths[0]
     kinds = {str(heads): heads for heads in map(_attention_of, layers) if heads}
     first, *others = kinds.values() or ({},)
     values |= first
@@ -257,47 +264,35 @@ def _attention_of(layer: Mapping[str, Any]) -> dict[str, Any]:
 
 def _single_layers(values: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The fields of each layer, where a config states some layer by layer."""
-    base = {field: values.get(field) for field in LAYER_FIELDS}
     blocks, by_layer = values.get("block_configs"), values.get("per_layer_config")
     if isinstance(blocks, list) and all(map(_is_dense, blocks)):
-        return [_puzzle_layer(block, values) for block in blocks]
-    if isinstance(by_layer, Mapping) and all(map(_is_table, by_layer.values())):
-        layers = [{**base, **fields} for fields in by_layer.values()]
-        are_all = len(layers) == stated_size(values, TABLES["fields"]["layers"])
-        return layers if are_all else [base, *layers]
-    return []
+        return [_puzzle_layer(leaves(block), values) for block in blocks]
+    if not isinstance(by_layer, Mapping):
+        return []
+    base = {field: values.get(field) for field in LAYER_FIELDS}
+    layers = [{**base, **dict(fields)} for fields in by_layer.values()]
+    are_all = len(layers) == stated_size(values, TABLES["fields"]["layers"])
+    return layers if are_all else [base, *layers]
 
 
 def _is_dense(block: Any) -> bool:
-    """Whether a block of a Puzzle model (Nemotron-NAS) has plain attention and a dense MLP."""
-    if not _is_table(block) or block.keys() != {"attention", "ffn"}:
-        return False
-    attention, ffn = block["attention"], block["ffn"]
-    if not _is_table(attention) or not _is_table(ffn):
-        return False
-    fields = {**attention, **ffn}
-    known = {"no_op", "n_heads_in_group", "intermediate_size", "ffn_mult", "hidden_act"}
-    has_odd = any(fields[field] for field in fields.keys() - known)
-    return not has_odd and isinstance(ffn.get("ffn_mult") or 0, int | float)
+    """Whether all that a block of a Puzzle model states is known."""
+    stated = {path: value for path, value in leaves(block).items() if value}
+    return all(isinstance(value, PUZZLE.get(path, ())) for path, value in stated.items())
 
 
-def _is_table(value: Any) -> bool:
-    return isinstance(value, Mapping)
-
-
-def _puzzle_layer(block: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a layer that a Puzzle model's block describes; none of a part that is left
-    out."""
-    attention, ffn = block["attention"], block["ffn"]
+def _puzzle_layer(stated: Mapping[Any, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a layer that a Puzzle model's block describes, but of parts left out."""
+    heads, hidden = (
+        whole_number(values.get(field), field) for field in ("num_attention_heads", "hidden_size")
+    )
     layer: dict[str, Any] = {}
-    if not attention.get("no_op"):
-        group = whole_number(attention.get("n_heads_in_group"), "n_heads_in_group")
-        kv_heads = _quotient(whole_number(values.get("num_attention_heads"), "heads"), group)
-        layer["num_key_value_heads"] = kv_heads
-    if not ffn.get("no_op"):
-        hidden = whole_number(values.get("hidden_size"), "hidden_size")
-        width = two_thirds((ffn.get("ffn_mult") or 0) * hidden)
-        layer["intermediate_size"] = ffn.get("intermediate_size") or width
+    group, times = stated.get(("attention", "n_heads_in_group")), stated.get(("ffn", "ffn_mult"))
+    if not stated.get(("attention", "no_op")):
+        layer["num_key_value_heads"] = _quotient(heads, group or 1)
+    if not stated.get(("ffn", "no_op")):
+        width = stated.get(("ffn", "intermediate_size"))
+        layer["intermediate_size"] = width or two_thirds((times or 0) * hidden)
     return layer
 
 

@@ -73,7 +73,7 @@ def rank_products(deployment: ConfigDeployment) -> list[RankProduct]:
         if block == "mlp" and has_widths:
             suffix = f" ({(product.parts or (product,))[0].whole})"
         elif product.layer and block == "attention":
-            suffix = f" ({deployment.sizes.other_attention})"
+            suffix = deployment.sizes.attention_suffix(product.layer)
         subjects.append(_subject(product, deployment, suffix))
     return subjects
 
@@ -141,10 +141,16 @@ def _counts(deployment: ConfigDeployment) -> Iterator[RankProduct]:
         role = "mixed_head_dim"
     elif ROTATED.fullmatch(sizes.model_type) and not is_partly:
         role = "rotated_head_dim"
-    other = f" ({sizes.other_attention})"
-    for suffix, size in ((other, "global_head_dim"), ("", "head_dim")):
-        if sizes.get(size):
-            yield _count(f"attention head_dim{suffix}", role, sizes.get(size), 1, sizes.field(size))
+    for attention in reversed(deployment.inventory.attentions):
+        suffix = sizes.attention_suffix(attention.layer)
+        for name, key in (("attention heads", "heads"), ("kv heads", "kv_heads")):
+            number = getattr(attention, key)
+            if suffix and number != sizes.get(key):
+                field = sizes.field(f"global_{key}")
+                yield _count(f"{name}{suffix}", key, number, ranks["tp"], field)
+        if not suffix or attention.head_dim != sizes.get("head_dim"):
+            field = sizes.field("global_head_dim" if suffix else "head_dim")
+            yield _count(f"attention head_dim{suffix}", role, attention.head_dim, 1, field)
 
 
 def _count(name: str, role: str, number: int, ranks: int = 1, field: str = "") -> RankProduct:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 from model_types import default_config, tiny_config, without_weights
-from tool_checkpoints import checkpoint
+from tool_checkpoints import checkpoint, write_safetensors
 from transformers.models.auto import modeling_auto
 
 from gacprof.checkpoint.coverage import Gap, fit, key_gaps, tensor_gaps
@@ -117,7 +118,9 @@ def test_a_stale_width_is_a_role_of_another_size(tmp_path: Path) -> None:
     cut = llama(gate=(1368, 512), up=(1368, 512), down=(512, 1368))
     gaps = gaps_in(tmp_path, cut)
     assert gaps.keys() == {("size", role) for role in MLP}
-    assert gaps["size", "gate"] == "gate is [1368, 512] and 1 more, and by the config gate 1376 × 512"
+    assert (
+        gaps["size", "gate"] == "gate is [1368, 512] and 1 more, and by the config gate 1376 × 512"
+    )
 
 
 def test_factors_under_unknown_names_are_foreign_and_leave_a_product_without_tensor(
@@ -151,6 +154,27 @@ def test_fused_and_stacked_weights_are_sums_of_products(tmp_path: Path) -> None:
         del fused[f"{block}.q_proj.weight"], fused[f"{block}.v_proj.weight"]
         fused[f"{block}.qkv_proj.weight"] = (512 + 2 * 128, 512)
     assert not gaps_in(tmp_path, fused)
+
+
+def test_packed_weights_count_as_what_they_hold(tmp_path: Path) -> None:
+    """GPTQ's words of eight values of 4 bits, and bytes of two in MXFP4's blocks."""
+    shapes = llama()
+    for name in [name for name in shapes if name.endswith("up_proj.weight")]:
+        n, k = shapes.pop(name)
+        up = name.removesuffix(".weight")
+        shapes |= {f"{up}.qweight": (k // 8, n), f"{up}.scales": (k // 32, n)}
+        shapes |= {f"{up}.qzeros": (k // 32, n // 8)}
+    for layer in range(2):
+        mlp = f"model.layers.{layer}.mlp"
+        shapes[f"{mlp}.experts.gate_up_proj_blocks"] = (4, 2 * 96, 512 // 32, 16)
+        shapes[f"{mlp}.experts.gate_up_proj_scales"] = (4, 2 * 96, 512 // 32)
+        shapes[f"{mlp}.experts.down_proj_blocks"] = (4, 512, 96 // 32, 16)
+    config = LLAMA | {"model_type": "unlisted", "num_experts": 4, "moe_intermediate_size": 96}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    packed = dict.fromkeys(("gate_up_proj_blocks", "gate_up_proj_scales"), "uint8")
+    packed |= {"down_proj_blocks": "uint8", "qweight": "int32", "qzeros": "int32"}
+    write_safetensors(tmp_path / "model.safetensors", shapes, **packed)
+    assert not list(tensor_gaps(inventory_of_sizes(ConfigSizes(config)), scan(tmp_path)))
 
 
 def test_a_config_of_more_heads_than_the_tensors_have_names_each_role(tmp_path: Path) -> None:

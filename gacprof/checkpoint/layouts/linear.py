@@ -163,6 +163,8 @@ def _packed_size(contents: Contents, name: str, ending: str) -> tuple[int, int, 
     rows, columns = info.shape
     if ending == ".weight_packed":
         return rows, columns * 2 * info.nbytes // max(1, info.numel), 4
+    if f"{name}_scale_2" in contents.tensors and info.dtype == "uint8":  # NVFP4 of ModelOpt
+        return rows, 2 * columns, 4
     if ending != ".qweight":
         is_packed = info.dtype in ("int8", "uint8") and f"{name}.absmax" not in contents.tensors
         return rows, columns, 8 if is_packed else 0
