@@ -136,7 +136,7 @@ class ConfigSizes:
         has_gate = family.get("q_gate") and values.get("attn_output_gate") is not False
         sizes["q_rows"] = heads * sizes["head_dim"] * (2 if has_gate else 1)
         if not sizes["intermediate_size"]:  # vision towers with one say broken ratios beside it
-            ratio = stated_size(values, ["mlp_ratio"]) or family.get("mlp_ratio", 0)
+            ratio = stated_size(values, ["mlp_ratio", "expansion_ratio"]) or family.get("mlp_ratio", 0)
             sizes["intermediate_size"] = ratio * hidden
         width = auto_adjusted(values, sizes["intermediate_size"])
         sizes["intermediate_size"] = width // 2 if family.get("halved") else width
@@ -175,9 +175,10 @@ class ConfigSizes:
 
     def has_block(self, block: str) -> bool:
         """Whether the config lists layers with a kind of block, or lists no kinds of layers."""
-        kinds = self.values.get("layer_types") or self.values.get("layers_block_type")
-        wanted = TABLES["layer_kinds"].get(block)
-        return not kinds or not wanted or not set(wanted).isdisjoint(kinds)
+        listed = self.values.get("layer_types") or self.values.get("layers_block_type")
+        kinds = set(map(str, listed)) if isinstance(listed, list) else set()
+        wanted = TABLES["layer_kinds"].get(block, kinds)
+        return not kinds or bool(kinds.intersection(wanted) - set(TABLES["lacks"].get(block, ())))
 
     @property
     def mixer(self) -> str:
@@ -266,11 +267,15 @@ def _single_layers(values: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The fields of each layer, where a config states some layer by layer."""
     blocks, by_layer = values.get("block_configs"), values.get("per_layer_config")
     if isinstance(blocks, list) and all(map(_is_dense, blocks)):
-        return [_puzzle_layer(leaves(block), values) for block in blocks]
+        layers = [_puzzle_layer(leaves(block), values) for block in blocks]
+        return layers if all(all(layer.values()) for layer in layers) else []
     if not isinstance(by_layer, Mapping):
         return []
     base = {field: values.get(field) for field in LAYER_FIELDS}
-    layers = [{**base, **dict(fields)} for fields in by_layer.values()]
+    layers = []
+    for layer, fields in by_layer.items():
+        stated = fields if isinstance(fields, Mapping) else {layer: fields}
+        layers.append({**base, **stated})
     are_all = len(layers) == stated_size(values, TABLES["fields"]["layers"])
     return layers if are_all else [base, *layers]
 
@@ -282,17 +287,22 @@ def _is_dense(block: Any) -> bool:
 
 
 def _puzzle_layer(stated: Mapping[Any, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a layer that a Puzzle model's block describes, but of parts left out."""
+    """The fields of a layer that a Puzzle model's block describes, but of parts left out; 0 where
+    it doesn't say one."""
     heads, hidden = (
         whole_number(values.get(field), field) for field in ("num_attention_heads", "hidden_size")
     )
     layer: dict[str, Any] = {}
-    group, times = stated.get(("attention", "n_heads_in_group")), stated.get(("ffn", "ffn_mult"))
     if not stated.get(("attention", "no_op")):
-        layer["num_key_value_heads"] = _quotient(heads, group or 1)
+        group = whole_number(stated.get(("attention", "n_heads_in_group")), "n_heads_in_group")
+        layer["num_key_value_heads"] = group and _quotient(heads, group)
     if not stated.get(("ffn", "no_op")):
-        width = stated.get(("ffn", "intermediate_size"))
-        layer["intermediate_size"] = width or two_thirds((times or 0) * hidden)
+        width, times = (
+            stated.get(("ffn", name)) or 0 for name in ("intermediate_size", "ffn_mult")
+        )
+        if 0 < times < MAX_SIZE:
+            width = two_thirds(times * hidden)
+        layer["intermediate_size"] = width
     return layer
 
 

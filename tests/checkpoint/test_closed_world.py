@@ -263,6 +263,9 @@ def test_a_puzzle_models_blocks_are_read() -> None:
         {"attention": {"replace_with_linear": True}, "ffn": {"no_op": True}},
         {"attention": {"no_op": True}, "ffn": {"moe": {"num_local_experts": 8}}},
         {"mamba": {"state_dim": 128}},
+        {"attention": {"no_op": True}, "ffn": {"no_op": False}},
+        {"attention": {"no_op": True}, "ffn": {"ffn_mult": float("inf")}},
+        {"attention": {}, "ffn": {"intermediate_size": 1024}},
     ],
 )
 def test_a_block_that_is_not_understood_whole_is_refused(odd: dict[str, Any]) -> None:

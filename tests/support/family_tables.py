@@ -45,7 +45,8 @@ class LinearRow(TypedDict, total=False):
 
 class FamilyTables(TypedDict):
     """The config's names of sizes, families, sides (sums of products of sizes), sizes that follow
-    from others, roles that a module may hold, the layer_types of kinds of block, and the linear
+    from others, roles that a module may hold, the layer_types of kinds of block, those that
+    lack one, and the linear
     layers of each."""
 
     shared_widths: list[str]
@@ -55,4 +56,5 @@ class FamilyTables(TypedDict):
     silent: dict[str, list[str]]
     fused: dict[str, list[str]]
     layer_kinds: dict[str, list[str]]
+    lacks: dict[str, list[str]]
     modules: dict[str, list[LinearRow]]
