@@ -30,6 +30,7 @@ NEUTRAL = shipped_table(NEUTRAL_FILE, dict[str, list[str]])
 NEUTRAL_PATTERN = re.compile("|".join(NEUTRAL["patterns"]))
 NO_PRODUCT = re.compile("|".join(NEUTRAL["no_products"]))
 NOT_READ = frozenset(chain(NEUTRAL["keys"], NEUTRAL["tables"], NEUTRAL["towers"], TEXT_PARTS))
+REPEATS = dict(row.split(" = ") for row in NEUTRAL["repeats"])
 QUANTISED = re.compile("fp?4|fp?8|f8|int[48]|nf4|mx")  # DeepSeek-V4's expert_dtype
 ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act")
 ROPE_TABLES = ("rope_scaling", "rope_parameters")
@@ -60,13 +61,22 @@ def key_gaps(sizes: ConfigSizes) -> Iterator[Gap]:
     layers = sizes.get("layers")
     for key, value in sizes.values.items():
         was_read = key in sizes.values.read and not isinstance(value, Mapping)
-        if was_read or key in NOT_READ or NEUTRAL_PATTERN.search(key):
+        repeats = key in REPEATS and sizes.get(REPEATS[key]) == value
+        if was_read or repeats or key in NOT_READ or NEUTRAL_PATTERN.search(key):
             continue
         what = size_in(value, layers)
         if key.endswith("dtype") and QUANTISED.search(str(value)):
             what = f"the type {shown(value)}"
         if what:
             yield Gap("key", key, f"{shown(key)}, {what}, may change sizes, and nobody reads it")
+    heads_width = sizes.get("mamba_heads") * sizes.get("mamba_head_dim")
+    for width in (sizes.get("mamba_d_ssm"), sizes.get("mamba_expand") * sizes.get("hidden_size")):
+        if width and heads_width not in (0, width):  # their configs refuse to be built
+            why = f"Mamba's heads are {heads_width} wide, and by the config's other keys {width}"
+            yield Gap("key", "mamba_head_dim", why, "refused")
+            break
+        if width:
+            break
     for key in ACTIVATIONS:
         activation = sizes.values.get(key)
         if activation and activation not in NEUTRAL["activations"]:

@@ -25,7 +25,7 @@ def gaps_of(deployment: ConfigDeployment, stored: Inventory | None) -> list[Gap]
     With the headers of a checkpoint (``stored``) its tensors decide in place of unread keys.
     """
     sizes = deployment.sizes
-    gaps = [*class_gaps(sizes, deployment.engine), *tower_gaps(deployment)]
+    gaps = [*class_gaps(sizes, deployment.engine, deployment.tp), *tower_gaps(deployment)]
     keys = list(key_gaps(sizes))
     if stored is not None:
         gaps += storage_gaps(deployment, stored)

@@ -33,7 +33,7 @@ def rows(engine: str, key: str) -> Mapping[str, list[str]]:
     return {line.split()[0]: line.split()[1:] for line in lines}
 
 
-def class_gaps(sizes: ConfigSizes, engine: Engine) -> Iterator[Gap]:
+def class_gaps(sizes: ConfigSizes, engine: Engine, tp: int = 1) -> Iterator[Gap]:
     """What an engine is known to do with a config's class, but to run it as it is judged.
 
     Parameters
@@ -42,6 +42,8 @@ def class_gaps(sizes: ConfigSizes, engine: Engine) -> Iterator[Gap]:
         The config's sizes. Its first class counts; without one, that of its model type does.
     engine
         An engine at a version. A table is of one version: at another, a missing class is unknown.
+    tp
+        Tensor-parallel ranks.
 
     Returns
     -------
@@ -65,7 +67,8 @@ def class_gaps(sizes: ConfigSizes, engine: Engine) -> Iterator[Gap]:
         why = f"{shown(name)} is the class of {usual}, and the config's type is {stated}"
         yield Gap("class", shown(name), why)
     if name:
-        yield from _ways_to_run(name, engine, has_code="auto_map" in config)
+        repeats_heads = sizes.get("kv_heads") % tp > 0
+        yield from _ways_to_run(name, engine, "auto_map" in config, repeats_heads)
         yield from _unmet_sizes(name, sizes, engine)
     elif not sizes.is_known_type:
         why = "no class is stated, and nobody read this model type"
@@ -78,8 +81,9 @@ def stated_class(config: Mapping[str, Any]) -> str:
     return str(names[0] or "") if isinstance(names, list) and names else ""
 
 
-def _ways_to_run(name: str, engine: Engine, *, has_code: bool) -> Iterator[Gap]:
-    """How an engine runs a class that it has not: by transformers' code, or not at all."""
+def _ways_to_run(name: str, engine: Engine, has_code: bool, repeats_heads: bool) -> Iterator[Gap]:
+    """How an engine runs a class that it has not: by transformers' code, or not at all. Whether
+    that code can repeat heads of keys and values on several ranks depends on the class."""
     table, until = class_table(engine.name), rows(engine.name, "dropped").get(name, ["0"])[0]
     had_it = plain_version(engine.version) <= plain_version(until)
     if had_it or name in rows(engine.name, "native"):
@@ -91,7 +95,7 @@ def _ways_to_run(name: str, engine: Engine, *, has_code: bool) -> Iterator[Gap]:
     is_open = in_transformers and name not in rows("transformers", "closed")
     if name in listed or (is_open and table["fallback"]):
         is_split = name in listed and name not in rows(engine.name, "unplanned")
-        grade = "note" if is_split else "unknown"
+        grade = "note" if is_split and not repeats_heads else "unknown"
         why = f"{engine.name} runs {plain} by transformers' code: {table['fallback']}"
     elif name in rows(engine.name, "dropped"):
         grade, why = "refused", f"{read} dropped {plain} after {until}"
