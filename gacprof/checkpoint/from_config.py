@@ -136,10 +136,8 @@ class ConfigSizes:
         has_gate = family.get("q_gate") and values.get("attn_output_gate") is not False
         sizes["q_rows"] = heads * sizes["head_dim"] * (2 if has_gate else 1)
         if not sizes["intermediate_size"]:  # vision towers with one say broken ratios beside it
-            ratio = stated_size(values, ["mlp_ratio", "expansion_ratio"]) or family.get(
-                "mlp_ratio", 0
-            )
-            sizes["intermediate_size"] = ratio * hidden
+            ratio = stated_size(values, ["mlp_ratio", "expansion_ratio"])
+            sizes["intermediate_size"] = (ratio or family.get("mlp_ratio", 0)) * hidden
         width = auto_adjusted(values, sizes["intermediate_size"])
         sizes["intermediate_size"] = width // 2 if family.get("halved") else width
         for width in (sizes["mamba_d_ssm"], sizes["mamba_expanded"]):
