@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from gacprof.checkpoint.coverage import ACTIVATIONS
 from gacprof.checkpoint.from_config import ConfigSizes, inventory_of_sizes
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.storage import GROUPED, Storage, storage_named, storage_of_config
@@ -55,6 +56,9 @@ class ConfigDeployment(Deployment):
         stored the same way, on the same GPU are one question."""
         words = [self.family, self.gpu.key, self.tp, self.ep, self.dp, self.storage.kv]
         words.append(plain_dtype(self.inventory))
+        # configs that were asked about say nothing of it, or silu; another class ends in a gap
+        stated = map(self.sizes.values.get, ACTIVATIONS)
+        words += [name for name in stated if name not in (None, "silu", "swish")]
         for judgement in judgements:
             product, storage = judgement.product, judgement.product.storage
             if product.role in START_ROLES:
