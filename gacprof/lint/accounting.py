@@ -31,7 +31,8 @@ def gaps_of(deployment: ConfigDeployment, stored: Inventory | None) -> list[Gap]
         gaps += storage_gaps(deployment, stored)
         gaps += tensor_gaps(deployment.inventory, stored)
         keys = [gap for gap in keys if gap.kind != "key"]  # the tensors settled these
-    return [*gaps, *keys]
+    named = {gap.name for gap in gaps}
+    return [*gaps, *(gap for gap in keys if gap.name not in named)]
 
 
 def tower_gaps(deployment: ConfigDeployment) -> Iterator[Gap]:

@@ -110,11 +110,15 @@ class LintReport:
 
     @property
     def account(self) -> str:
-        """A sentence: what the verdict covers, or what was not accounted for."""
-        gaps = in_words(self.gaps)
-        if gaps:
-            return gaps
-        tensors = f" and {self.tensors} tensors of these shapes" if self.tensors else ""
+        """A sentence: the worst product, what was not accounted for, or what the verdict covers."""
+        reasons = []
+        if self.outcome in ("refused", "wrong"):
+            rows = [row for row in self.products if row.outcome == self.outcome and row.reason]
+            reasons += [f"{row.product}: {row.reason}" for row in rows[:1]]
+        reasons += filter(None, [in_words(self.gaps)])
+        if reasons:
+            return "; ".join(reasons)
+        tensors = f", {self.tensors} tensors" if self.tensors else ""
         return f"accounted for: {len(self.products)} products{tensors}, the class, every key"
 
     @property

@@ -30,6 +30,7 @@ TINY: dict[str, dict[str, Any]] = {
     "gemma4": {"text_config": {"enable_moe_block": True}},
     "gemma3n_text": {"num_kv_shared_layers": 0},
     "lfm2_moe": {"num_dense_layers": 1},
+    "nemotron_h": {"moe_latent_size": 24},
 }
 DEFAULTS: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1]},

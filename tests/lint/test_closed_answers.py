@@ -1,0 +1,137 @@
+"""No ok over anything that nobody looked at: public threads, published models, headers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tool_checkpoints import checkpoint
+
+from gacprof.core.errors import CheckpointError
+from gacprof.lint.lint import lint
+from gacprof.lint.report import LintReport, sarif
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+THREADS = {
+    "head-dim-ignored": [("vllm a100", "wrong"), ("sglang a100", "ok")],
+    "kv-fp8": [("vllm rtxpro6000", "falls back")],
+    "moe-untuned": [("vllm h200 8", "refused")],  # 274 GiB of weights on each rank
+    "per-layer-config": [("vllm h100", "unknown"), ("vllm h100 2", "refused")],
+    "puzzle-block-configs": [("vllm h100 2", "refused")],  # 8191 over two ranks
+    "quant-config-beside/1": [("vllm a100 2", "refused")],
+    "quant-config-beside/2": [("vllm a100 2", "wrong")],  # GPTQ's loader checks nothing
+    "sglang-gptq-moe-bf16/1": [("sglang h100 4", "refused")],
+    "unknown-architecture": [("vllm h100", "refused"), ("llama.cpp any", "unknown")],
+    "unlisted-products/1": [("vllm h100", "refused")],  # 628 GiB
+    "vision-4304": [("vllm a100 2", "unknown"), ("sglang a100 2", "unknown")],
+    "w4afp8-group": [("sglang h100", "wrong")],
+}
+UNKNOWN = {
+    "deepseek-v4-flash": "its experts are in another format (expert_dtype)",
+    "qwen3.6-35b-a3b-nvfp4": "mixed precision by layer",
+}
+"""Published models of which vLLM's answer is not known, and why. The list may only shrink."""
+REFUSED = {"openelm-270m": "heads by layer", "qwen-vl-chat-int4": "vLLM dropped its class"}
+CONFIGS = sorted((FIXTURES / "configs").glob("*.json"))
+LLAMA = {
+    **{"model_type": "llama", "hidden_size": 128, "intermediate_size": 384, "vocab_size": 256},
+    **{"num_attention_heads": 4, "num_key_value_heads": 4, "num_hidden_layers": 2},
+}
+
+
+def llama(**changed: tuple[int, int]) -> dict[str, tuple[int, ...]]:
+    """The shapes of a model of LLAMA's sizes, but for those ``changed`` by role."""
+    roles = {**dict.fromkeys("qkvo", (128, 128)), "gate": (384, 128), "up": (384, 128)}
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (256, 128)}
+    shapes["lm_head.weight"] = (256, 128)
+    for layer in range(2):
+        for role, shape in {**roles, "down": (128, 384), **changed}.items():
+            block = "self_attn" if role in "qkvo" else "mlp"
+            shapes[f"model.layers.{layer}.{block}.{role}_proj.weight"] = shape
+    return shapes
+
+
+def linted(folder: Path, shapes: Mapping[str, tuple[int, ...]], **fields: Any) -> LintReport:
+    return lint(checkpoint(folder, shapes, {**LLAMA, **fields}), gpu="h100")
+
+
+@pytest.mark.parametrize(
+    "case, where, outcome", [(case, *answer) for case in THREADS for answer in THREADS[case]]
+)
+def test_threads_are_answered_as_the_engines_did(case: str, where: str, outcome: str) -> None:
+    engine, gpu, *tp = where.split()
+    ranks = int(tp[0]) if tp else 1
+    assert lint(FIXTURES / "threads" / case, engine=engine, gpu=gpu, tp=ranks).outcome == outcome
+
+
+@pytest.mark.parametrize(
+    "path", sorted((FIXTURES / "configs").glob("*.json")), ids=lambda p: p.stem
+)
+def test_a_published_model_is_unknown_for_a_reason(path: Path) -> None:
+    if path.stem in REFUSED:
+        return
+    report = lint(path, gpu="h100", tp=2)
+    is_open = [gap.why for gap in report.gaps if gap.grade == "unknown"]
+    assert bool(is_open) == (path.stem in UNKNOWN), is_open
+
+
+def test_an_unread_key_ends_an_ok_and_headers_lift_the_doubt(tmp_path: Path) -> None:
+    fields = {"layer_widths": [384, 384]}
+    config = lint({**LLAMA, **fields}, gpu="h100")
+    assert config.outcome == "unknown" and "layer_widths, a list of 2" in config.account
+    assert linted(tmp_path, llama(), **fields).outcome == "ok"
+
+
+def test_what_is_accepted_is_named_and_no_answer_of_the_engine_is_shown() -> None:
+    config = {**LLAMA, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8}
+    config |= {"intermediate_size": 14336, "vocab_size": 128256}
+    assert lint(config, gpu="h100").engine_says
+    report = lint({**config, "my_ranks": {"q": 119}}, gpu="h100", accept=["my_ranks", "absent"])
+    assert (report.outcome, report.accepted, report.engine_says) == ("ok", ("my_ranks",), "")
+
+
+def test_tensors_of_other_sizes_or_names_end_an_ok(tmp_path: Path) -> None:
+    assert linted(tmp_path / "whole", llama()).tensors == 16
+    stale = linted(tmp_path / "stale", llama(gate=(376, 128), up=(376, 128), down=(128, 376)))
+    assert stale.outcome == "unknown" and "gate is [376, 128]" in stale.account
+    odd = {**llama(), "model.layers.0.self_attn.my_ranks": (7, 128)}
+    assert linted(tmp_path / "odd", odd).outcome == "unknown"
+
+
+def test_factor_pairs_are_refused(tmp_path: Path) -> None:
+    shapes = llama()
+    for layer in range(2):
+        q = f"model.layers.{layer}.self_attn.q_proj"
+        del shapes[f"{q}.weight"]
+        shapes |= {f"{q}.BLinear.weight": (33, 128), f"{q}.ALinear.weight": (128, 33)}
+    report = linted(tmp_path, shapes)
+    assert report.outcome == "refused" and "factor pairs" in report.account
+
+
+def test_an_adapter_names_its_base(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path, {"base_model.q_proj.lora_A.weight": (8, 128)}, {})
+    (folder / "config.json").unlink()
+    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "a/base"}))
+    with pytest.raises(CheckpointError, match="adapter of a/base"):
+        lint(folder)
+
+
+def test_a_tower_is_a_note_where_it_stays_plain() -> None:
+    tower = {"vision_config": {"hidden_size": 64, "intermediate_size": 100}}
+    plain = lint({**LLAMA, **tower}, gpu="h100")
+    assert plain.outcome == "ok" and [gap.grade for gap in plain.gaps] == ["note"]
+    awq: dict[str, Any] = {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}
+    quantised = {**LLAMA, **tower, "quantization_config": awq}
+    assert lint(quantised, gpu="h100").outcome == "unknown"
+    ignored = {**awq, "modules_to_not_convert": ["visual"]}
+    assert lint({**quantised, "quantization_config": ignored}, gpu="h100").outcome == "pads"
+
+
+def test_gaps_stand_in_sarif() -> None:
+    log = sarif(lint({**LLAMA, "layer_widths": [384, 7], "hidden_act": "relu6"}, gpu="h100"))
+    levels = {row["ruleId"]: row["level"] for row in log["runs"][0]["results"]}
+    assert levels["vllm/unaccounted-key"] == "note"
+    assert levels["vllm/unaccounted-activation"] == "error"
