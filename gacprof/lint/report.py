@@ -119,7 +119,7 @@ class LintReport:
         if reasons:
             return "; ".join(reasons)
         tensors = f", {self.tensors} tensors" if self.tensors else ""
-        return f"accounted for: {len(self.products)} products{tensors}, the class, every key"
+        return f"accounted for: {len(self.products)} products and counts{tensors}, the class, every key"
 
     @property
     def ok(self) -> bool:

@@ -190,3 +190,16 @@ def test_a_result_takes_no_pipes_place(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert run("plan", str(ASVD), "h100", "--out", str(tmp_path / "pipe")) == 2
     assert (tmp_path / "pipe").is_fifo()
+
+
+def test_factors_are_named_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of several checkpoints the original one may have none; of no checkpoint is an error."""
+    folder = tmp_path / "odd"
+    shutil.copytree(ASVD, folder)
+    patterns = ("--factors", "{module}.ALinear.weight", "{module}.BLinear.weight")
+    words = ("diagnose", str(folder), "--gpu", "h100")
+    assert run(*words, *patterns) == 1
+    assert run(*words, "--factors", "{module}.left", "{module}.right") == 2
+    assert "select no pair" in capsys.readouterr().err

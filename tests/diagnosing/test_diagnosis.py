@@ -12,6 +12,7 @@ import torch
 from formula_source import FormulaSource, stairs_of, teeth_of, write_checkpoint
 from planted import TOKENS, planted_map_of
 from safetensors.torch import save_file
+from tool_checkpoints import checkpoint
 from tool_folders import FIXTURES, restored
 
 from gacprof.checkpoint.inventory import Inventory
@@ -206,3 +207,20 @@ def test_a_source_is_opened_by_name(tmp_path: Path) -> None:
 def test_a_workload_is_of_positive_counts(tokens: Any) -> None:
     with pytest.raises(ConfigError):
         workload(tokens, FormulaSource(teeth_of(8)))
+
+
+def test_what_is_not_recognised_is_said_first_and_is_not_ok(tmp_path: Path) -> None:
+    """Factor pairs under names of their own: no size was looked at, so that none is fine."""
+    shapes = {"model.embed_tokens.weight": (96, 64), "lm_head.weight": (96, 64)}
+    for role in ("q", "k", "v", "o"):
+        name = f"model.layers.0.self_attn.{role}_proj"
+        shapes |= {f"{name}.w_out": (64, 24), f"{name}.w_in": (24, 64)}
+    config = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4}
+    config |= {"num_key_value_heads": 4, "vocab_size": 96, "num_hidden_layers": 1}
+    folder = checkpoint(tmp_path / "odd", shapes, config)
+    diagnosis = diagnose(folder, "h100")
+    assert not diagnosis.ok and not diagnosis.dims
+    assert {gap.kind for gap in diagnosis.gaps} == {"tensor", "product"}
+    assert "q_proj.w_out [64, 24]" in diagnosis.not_recognised
+    named = diagnose(scan(folder, factors=("{module}.w_out", "{module}.w_in")), "h100")
+    assert len(named.dims) == 4 and not named.gaps
