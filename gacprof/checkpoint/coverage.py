@@ -58,40 +58,43 @@ def key_gaps(sizes: ConfigSizes) -> Iterator[Gap]:
 
     A key is accounted for where ``sizes`` read it or ``neutral.toml`` lists it.
     """
-    layers = sizes.get("layers")
     for key, value in sizes.values.items():
         was_read = key in sizes.values.read and not isinstance(value, Mapping)
         repeats = key in REPEATS and sizes.get(REPEATS[key]) == value
         if was_read or repeats or key in NOT_READ or NEUTRAL_PATTERN.search(key):
             continue
-        what = size_in(value, layers)
+        what = size_in(value, sizes.get("layers"))
         if key.endswith("dtype") and QUANTISED.search(str(value)):
             what = f"the type {shown(value)}"
         if what:
             yield Gap("key", key, f"{shown(key)}, {what}, may change sizes, and nobody reads it")
-    heads_width = sizes.get("mamba_heads") * sizes.get("mamba_head_dim")
-    for width in (sizes.get("mamba_d_ssm"), sizes.get("mamba_expand") * sizes.get("hidden_size")):
-        if width and heads_width not in (0, width):  # their configs refuse to be built
-            why = f"Mamba's heads are {heads_width} wide, and by the config's other keys {width}"
-            yield Gap("key", "mamba_head_dim", why, "refused")
-            break
-        if width:
-            break
+    heads = sizes.get("mamba_heads") * sizes.get("mamba_head_dim")
+    width = sizes.get("mamba_d_ssm") or sizes.get("mamba_expand") * sizes.get("hidden_size")
+    if heads and width and heads != width:  # the models' own configs refuse it
+        why = f"Mamba's heads are {heads} wide, and by the config's other keys {width}"
+        yield Gap("key", "mamba_head_dim", why, "refused")
+    yield from word_gaps(sizes.values)
+
+
+def word_gaps(values: Mapping[str, Any]) -> Iterator[Gap]:
+    """Activations, kinds of rotary embedding and kinds of layers that nobody looked at."""
     for key in ACTIVATIONS:
-        activation = sizes.values.get(key)
-        if activation and activation not in NEUTRAL["activations"]:
-            yield Gap("activation", key, f"the {key} {shown(activation)} was not looked at")
+        for word in unlisted(values.get(key), "activations"):
+            yield Gap("activation", key, f"the {key} {word} was not looked at")
     for key in ROPE_TABLES:
-        words = leaves(sizes.values.get(key) or {})
-        kinds = {
-            str(word) for path, word in words.items() if path[-1:] in (("rope_type",), ("type",))
-        }
-        for kind in sorted(kinds - set(NEUTRAL["rope_types"])):
-            yield Gap("activation", key, f"{key} of the type {shown(kind)} was not looked at")
+        words = leaves({key: values.get(key)})  # Gemma 3 has a table for each kind of layer
+        kinds = [word for path, word in words.items() if path[-1] in ("rope_type", "type")]
+        for word in unlisted(kinds, "rope_types"):
+            yield Gap("activation", key, f"{key} of the type {word} was not looked at")
     for key in LAYER_KINDS:
-        kinds = {str(kind) for kind in sizes.values.get(key) or ()}
-        for kind in sorted(kinds - set(NEUTRAL["layer_kinds"])):
-            yield Gap("key", key, f"no products are known of layers of the kind {shown(kind)}")
+        for word in unlisted(values.get(key), "layer_kinds"):
+            yield Gap("key", key, f"no products are known of layers of the kind {word}")
+
+
+def unlisted(value: Any, row: str) -> list[str]:
+    """The words of a value that a row of ``neutral.toml`` does not list."""
+    words = value if isinstance(value, list) else [value]
+    return sorted({shown(word) for word in words if word} - set(NEUTRAL[row]))
 
 
 def shown(name: Any) -> str:

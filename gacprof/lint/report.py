@@ -118,8 +118,10 @@ class LintReport:
         reasons += filter(None, [in_words(self.gaps)])
         if reasons:
             return "; ".join(reasons)
-        tensors = f", {self.tensors} tensors" if self.tensors else ""
-        return f"accounted for: {len(self.products)} products and counts{tensors}, the class, every key"
+        judged = f"{len(self.products)} products and counts"
+        if self.tensors:
+            judged += f", {self.tensors} tensors"
+        return f"accounted for: {judged}, the class, every key"
 
     @property
     def ok(self) -> bool:
