@@ -31,6 +31,8 @@ def gaps_of(deployment: ConfigDeployment, stored: Inventory | None) -> list[Gap]
         gaps += storage_gaps(deployment, stored)
         gaps += tensor_gaps(deployment.inventory, stored)
         keys = [gap for gap in keys if gap.kind != "key"]  # the tensors settled these
+    for name in sorted(set(sizes.missing)):
+        gaps.append(Gap("key", name, f"the config doesn't say {name}: what needs it isn't judged"))
     named = {gap.name for gap in gaps}
     return [*gaps, *(gap for gap in keys if gap.name not in named)]
 

@@ -353,9 +353,6 @@ def lint_section(report: LintReport) -> Section:
         kernels = "".join(f"; {name} by {kernel}" for name, kernel in remedy.launches.items())
         remarks.append(f"Tried, and better: {remedy.change}: {remedy.outcome}{mended}{kernels}.")
     remarks += [*report.kernels, *sorted(sources)]
-    if report.missing:
-        missing = ", ".join(report.missing)
-        remarks.append(f"The config doesn't say {missing}: what needs it isn't judged.")
     columns = ("product", "N", "K", "verdict", "kernel", "why")
     headline = f"{report.model}: {report.summary} ({where}): {report.account}."
     return Section("What an engine does", headline, columns, rows, remarks)

