@@ -178,9 +178,12 @@ def fit(described: Inventory, stored: Inventory) -> Fit:
     all_shapes = {(k, n): products for (n, k), products in all_shapes.items()} | all_shapes
     found = Fit()
     covered: set[int] = set()
+    by_role: dict[str, tuple[list[Module], dict[Shape, list[Module]]]] = {}
     for name, role, shape in _matrices(stored):
-        parts = _parts(modules, role)
-        shapes = _shapes(parts) if parts else all_shapes
+        if role not in by_role:
+            parts = _parts(modules, role)
+            by_role[role] = parts, _shapes(parts) if parts else all_shapes
+        parts, shapes = by_role[role]
         products = shapes.get(shape, [])
         # of a role that differs no product is named as missing as well
         covered.update(map(id, products or parts))
