@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from gacprof.checkpoint.inventory import AttentionHeads, Inventory, Module
-from gacprof.checkpoint.layouts.configs import auto_adjusted, leaves, part_of, two_thirds
+from gacprof.checkpoint.layouts.configs import (
+    auto_adjusted,
+    part_of,
+    quotient,
+    stated_size,
+    whole_number,
+)
+from gacprof.checkpoint.single_layers import read_layers
 from gacprof.core.dtypes import dtype_name
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import row_of_word, shipped_table
@@ -25,18 +32,6 @@ FAMILIES = Path(__file__).with_name("families.toml")
 PARTS = {"ffn_config": "", "attn_config": "", "linear_attn_config": "linear_"}
 """Tables of the text part's sizes (DBRX and MPT, Kimi Linear), with what stands before their names
 where a config has them outside of the table."""
-MAX_SIZE = 1 << 31
-PUZZLE: dict[tuple[str, ...], Any] = {
-    ("attention", "no_op"): bool,
-    ("attention", "n_heads_in_group"): int,
-    ("ffn", "no_op"): bool,
-    ("ffn", "intermediate_size"): int,
-    ("ffn", "ffn_mult"): int | float,
-    ("ffn", "hidden_act"): str,
-}
-"""What is known of a layer of a Puzzle model (Nemotron-NAS): plain attention, a dense MLP."""
-LAYER_FIELDS = ("num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size")
-"""What a config may state layer by layer, in its table or list of layers; the width last."""
 MAMBA_CHANNELS_PER_STEP = 16  # the rank of the time step where none is stated (Mamba-1, Jamba)
 VISION_PARTS = ("vision_config", "visual", "vision_tower_config", "vit_config")
 COMPRESSED = (  # fields of single layers' sizes (configs of ASVD, PaLU and others, Nemotron-NAS)
@@ -126,13 +121,13 @@ class ConfigSizes:
             sizes["kv_heads"] = 1  # Falcon
         means = family.get("kv_heads", 0)
         sizes["kv_heads"] = sizes["kv_heads"] or (heads if means == "heads" else means)
-        sizes["head_dim"] = sizes["head_dim"] or family.get("head_dim", _quotient(hidden, heads))
+        sizes["head_dim"] = sizes["head_dim"] or family.get("head_dim", quotient(hidden, heads))
         sizes["times_kv"] = sizes["kv_heads"] * family.get("global_kv_times", 1)
         sizes["mamba_expanded"] = sizes["mamba_expand"] * hidden
         sizes["mamba_steps"] = -(-hidden // MAMBA_CHANNELS_PER_STEP)
         for name, others in TABLES["silent"].items():
             sizes[name] = next(filter(None, map(sizes.get, others)), 0)
-        sizes["o_a_columns"] = _quotient(heads * sizes["head_dim"], sizes["o_groups"])
+        sizes["o_a_columns"] = quotient(heads * sizes["head_dim"], sizes["o_groups"])
         has_gate = family.get("q_gate") and values.get("attn_output_gate") is not False
         sizes["q_rows"] = heads * sizes["head_dim"] * (2 if has_gate else 1)
         if not sizes["intermediate_size"]:  # vision towers with one say broken ratios beside it
@@ -141,7 +136,7 @@ class ConfigSizes:
         width = auto_adjusted(values, sizes["intermediate_size"])
         sizes["intermediate_size"] = width // 2 if family.get("halved") else width
         for width in (sizes["mamba_d_ssm"], sizes["mamba_expanded"]):
-            sizes["mamba_head_dim"] = sizes["mamba_head_dim"] or _quotient(width, mamba_heads)
+            sizes["mamba_head_dim"] = sizes["mamba_head_dim"] or quotient(width, mamba_heads)
         for name in ("expert_width", "shared_width", "mlp_width"):
             factors = self.family.get(name, [])
             sizes[name] = prod(sizes[factor] for factor in factors) if factors else 0
@@ -211,99 +206,6 @@ def _family_by_sizes(stated: Mapping[str, int]) -> Family:
         if stated[name]:
             family["shared_width"] = [name]
     return family
-
-
-def _quotient(whole: int, parts: int) -> int:
-    """The size of equal parts (of one, where their number is not known); 0 for unequal ones."""
-    return 0 if whole % max(parts, 1) else whole // max(parts, 1)
-
-
-def stated_size(values: Mapping[str, Any], fields: Sequence[str]) -> int:
-    """The size under the first of these fields that has one; 0 where none has."""
-    numbers = [whole_number(values.get(field), field) for field in fields]
-    return next(filter(None, numbers), 0)
-
-
-def whole_number(value: Any, field: str) -> int:
-    """Return a field's value as a size, 0 where it has none; a list of equal ones counts as one."""
-    if isinstance(value, list) and value and field != "intermediate_size":
-        if len(set(map(str, value))) > 1:
-            raise ConfigError(f"the config's {field} differs from layer to layer: diagnose weights")
-        value = value[0]
-    if value is None or isinstance(value, list) or value == "auto":
-        return 0
-    if type(value) is not int or not 0 <= value <= MAX_SIZE:
-        raise ConfigError(f"the config's {field} is {str(value)[:40]!r}: it must be a size")
-    return value
-
-
-def read_layers(values: dict[str, Any], is_native: bool) -> list[dict[str, Any]]:
-    """Read what a config states of single layers: its widths become a list under their own name.
-
-    Returns the fields of each kind of attention but the first, which are written into ``values``.
-    The table of layers stays among the values, to be refused or named, where it states anything
-    else of a layer, and where no engine's class reads it (not ``is_native``).
-    """
-    layers = _single_layers(values)
-    if not layers or any(layer.keys() - set(LAYER_FIELDS) for layer in layers):
-        return []
-    if is_native:
-        values.pop("per_layer_config", None)
-        values.pop("block_configs", None)
-    widths = [layer["intermediate_size"] for layer in layers if "intermediate_size" in layer]
-    if widths:
-        values["intermediate_size"] = widths if len(set(map(str, widths))) > 1 else widths[0]
-    kinds = {str(heads): heads for heads in map(_attention_of, layers) if heads}
-    first, *others = kinds.values() or ({},)
-    values |= first
-    return others
-
-
-def _attention_of(layer: Mapping[str, Any]) -> dict[str, Any]:
-    return {field: layer[field] for field in LAYER_FIELDS[:-1] if field in layer}
-
-
-def _single_layers(values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The fields of each layer, where a config states some layer by layer."""
-    blocks, by_layer = values.get("block_configs"), values.get("per_layer_config")
-    if isinstance(blocks, list) and all(map(_is_dense, blocks)):
-        layers = [_puzzle_layer(leaves(block), values) for block in blocks]
-        return layers if all(all(layer.values()) for layer in layers) else []
-    if not isinstance(by_layer, Mapping):
-        return []
-    base = {field: values.get(field) for field in LAYER_FIELDS}
-    layers = []
-    for layer, fields in by_layer.items():
-        stated = fields if isinstance(fields, Mapping) else {layer: fields}
-        layers.append({**base, **stated})
-    are_all = len(layers) == stated_size(values, TABLES["fields"]["layers"])
-    return layers if are_all else [base, *layers]
-
-
-def _is_dense(block: Any) -> bool:
-    """Whether all that a block of a Puzzle model states is known."""
-    stated = {path: value for path, value in leaves(block).items() if value}
-    return all(isinstance(value, PUZZLE.get(path, ())) for path, value in stated.items())
-
-
-def _puzzle_layer(stated: Mapping[Any, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a layer that a Puzzle model's block describes, but of parts left out; 0 where
-    it doesn't say one."""
-    heads, hidden = (
-        whole_number(values.get(field), field) for field in ("num_attention_heads", "hidden_size")
-    )
-    layer: dict[str, Any] = {}
-    if not stated.get(("attention", "no_op")):
-        group = whole_number(stated.get(("attention", "n_heads_in_group")), "n_heads_in_group")
-        layer["num_key_value_heads"] = group and _quotient(heads, group)
-    if not stated.get(("ffn", "no_op")):
-        width, times = (
-            stated.get(("ffn", name)) or 0 for name in ("intermediate_size", "ffn_mult")
-        )
-        if 0 < times < MAX_SIZE:
-            width = two_thirds(times * hidden)
-        layer["intermediate_size"] = width
-    return layer
 
 
 def inventory_of_sizes(sizes: ConfigSizes) -> Inventory:

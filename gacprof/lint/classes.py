@@ -10,7 +10,8 @@ from functools import cache
 from typing import Any, Literal
 
 from gacprof.checkpoint.coverage import ACTIVATIONS, Gap, shown
-from gacprof.checkpoint.from_config import ConfigSizes, stated_size
+from gacprof.checkpoint.from_config import ConfigSizes
+from gacprof.checkpoint.layouts.configs import stated_size
 from gacprof.core.files import shipped_table
 from gacprof.kernels.requirements import DEMANDS, Engine, plain_version
 

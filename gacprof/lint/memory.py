@@ -9,7 +9,8 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from gacprof.checkpoint.coverage import key_gaps
-from gacprof.checkpoint.from_config import ConfigSizes, mlp_widths, stated_size
+from gacprof.checkpoint.from_config import ConfigSizes, mlp_widths
+from gacprof.checkpoint.layouts.configs import stated_size
 from gacprof.checkpoint.storage import TABLES, Storage
 from gacprof.core.files import row_of_word
 from gacprof.lint.products import COUNTS, RankProduct
