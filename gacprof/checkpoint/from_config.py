@@ -55,10 +55,6 @@ class ReadKeys(dict[str, Any]):
         self.read.add(key)
         return super().get(key, default)
 
-    def __getitem__(self, key: str) -> Any:
-        self.read.add(key)
-        return super().__getitem__(key)
-
 
 class ConfigSizes:
     """The sizes that a config names, by plain names whatever its family calls them.
@@ -94,24 +90,23 @@ class ConfigSizes:
             )
         self.fields = TABLES["fields"] | family.get("fields", {})
         stated = {name: stated_size(self.values, fields) for name, fields in self.fields.items()}
-        vision = [self.whole[name] for name in VISION_PARTS if name in self.whole]
-        part = vision[0] if vision and isinstance(vision[0], Mapping) else {}
+        tower = next((self.whole[name] for name in VISION_PARTS if name in self.whole), None)
+        part = tower if isinstance(tower, Mapping) else {}
         stated["vision_heads"] = stated_size(part, self.fields["vision_heads"])
         self.family = family or _family_by_sizes(stated)
         self.sizes = self._completed(stated)
         self.other_attentions = [self._heads_of(kind) for kind in kinds]
-        if self.other_attentions:
-            self.sizes |= self.other_attentions[0]
+        if kinds:
+            self.sizes["global_head_dim"] = self.other_attentions[0]["head_dim"]
         elif self.sizes["global_head_dim"]:
-            self.other_attentions = [{}]
+            second = {name: self.sizes[size] for name, size in TABLES["second"].items()}
+            self.other_attentions = [second]
 
     def _heads_of(self, kind: Mapping[str, Any]) -> dict[str, int]:
-        """The heads of a further kind of attention layers, by the names of the second kind's."""
-        names = {"global_heads": "heads", "global_kv": "kv_heads", "global_head_dim": "head_dim"}
-        heads = {}
-        for other, name in names.items():
-            heads[other] = stated_size(kind, self.fields[name]) or self.sizes[name]
-        return {"global_value_dim": self.sizes["v_head_dim"] or heads["global_head_dim"], **heads}
+        """The heads of a further kind of attention layers: as it states them, or as the first's."""
+        names = ("heads", "kv_heads", "head_dim")
+        heads = {name: stated_size(kind, self.fields[name]) or self.sizes[name] for name in names}
+        return {"value_dim": self.sizes["v_head_dim"] or heads["head_dim"], **heads}
 
     def _completed(self, stated: Mapping[str, int]) -> dict[str, int]:
         """All sizes: as stated, else as the family means them, else as they follow from those."""
@@ -129,22 +124,22 @@ class ConfigSizes:
             sizes[name] = next(filter(None, map(sizes.get, others)), 0)
         sizes["o_a_columns"] = quotient(heads * sizes["head_dim"], sizes["o_groups"])
         has_gate = family.get("q_gate") and values.get("attn_output_gate") is not False
-        sizes["q_rows"] = heads * sizes["head_dim"] * (2 if has_gate else 1)
+        sizes["q_parts"] = 2 if has_gate else 1
         if not sizes["intermediate_size"]:  # vision towers with one say broken ratios beside it
             ratio = stated_size(values, ["mlp_ratio", "expansion_ratio"])
             sizes["intermediate_size"] = (ratio or family.get("mlp_ratio", 0)) * hidden
         width = auto_adjusted(values, sizes["intermediate_size"])
         sizes["intermediate_size"] = width // 2 if family.get("halved") else width
-        for width in (sizes["mamba_d_ssm"], sizes["mamba_expanded"]):
-            sizes["mamba_head_dim"] = sizes["mamba_head_dim"] or quotient(width, mamba_heads)
+        mamba_width = sizes["mamba_d_ssm"] or sizes["mamba_expanded"]
+        sizes["mamba_head_dim"] = sizes["mamba_head_dim"] or quotient(mamba_width, mamba_heads)
         for name in ("expert_width", "shared_width", "mlp_width"):
-            factors = self.family.get(name, [])
-            sizes[name] = prod(sizes[factor] for factor in factors) if factors else 0
+            factors = family.get(name, ())
+            sizes[name] = prod(map(sizes.get, factors)) if factors else 0
         sizes["mlp_width"] = sizes["mlp_width"] or sizes["intermediate_size"]
         return sizes
 
-    def of_attention(self, sizes: Mapping[str, int]) -> ConfigSizes:
-        """The same model with other heads in the place of the second kind of attention's."""
+    def with_sizes(self, sizes: Mapping[str, int]) -> ConfigSizes:
+        """The same model with other sizes: the heads of another kind of attention, say."""
         other = copy(self)
         other.sizes = {**self.sizes, **sizes}
         return other
@@ -214,13 +209,11 @@ def inventory_of_sizes(sizes: ConfigSizes) -> Inventory:
     dtype = dtype_name(sizes.values.get("dtype") or sizes.values.get("torch_dtype") or "bfloat16")
     attentions = []
     if sizes.get("heads") and sizes.mixer == "grouped":
-        counts = map(sizes.get, ("heads", "kv_heads", "head_dim"))
-        attentions.append(AttentionHeads(0, *counts))
-        for layer, heads in enumerate(sizes.other_attentions, 1):
-            other = sizes.of_attention(heads)
-            counts = map(other.get, ("global_heads", "global_kv", "global_head_dim"))
-            attentions.append(AttentionHeads(layer, *counts))
-        attentions = [attention for attention in attentions if attention.head_dim]
+        for layer, heads in enumerate([{}, *sizes.other_attentions]):
+            kind = sizes.with_sizes(heads)
+            if kind.get("head_dim"):
+                counts = map(kind.get, ("heads", "kv_heads", "head_dim"))
+                attentions.append(AttentionHeads(layer, *counts))
     is_gated = sizes.family.get("is_gated", True)
     modules = [m for m in _modules(sizes, dtype) if is_gated or not m.role.endswith("gate")]
     return Inventory(
@@ -238,15 +231,12 @@ def inventory_of_sizes(sizes: ConfigSizes) -> Inventory:
 def _modules(sizes: ConfigSizes, dtype: str) -> Iterator[Module]:
     """The linear layers of each kind of block, MLPs with a gate whether they have one or not."""
     for block in filter(sizes.has_block, _blocks(sizes)):
-        yield from _of_block(sizes, block, 0, dtype)
-        if block == "grouped":
-            for layer, heads in enumerate(sizes.other_attentions, 1):
-                yield from _of_block(sizes.of_attention(heads), "global", layer, dtype)
-    hidden = sizes.side("hidden_size")
+        kinds = sizes.other_attentions if block == "grouped" else []
+        for layer, heads in enumerate([{}, *kinds]):
+            yield from _of_block(sizes.with_sizes(heads), block, layer, dtype)
     for layer, width in enumerate(mlp_widths(sizes)):
-        sides = {"gate": (width, hidden), "up": (width, hidden), "down": (hidden, width)}
-        for role, shape in sides.items():
-            yield _module(f"model.layers.{layer}.mlp.{role}_proj", role, layer, shape, dtype)
+        yield from _of_block(sizes.with_sizes({"mlp_width": width}), "mlp", layer, dtype)
+    hidden = sizes.side("hidden_size")
     if sizes.get("vocab_size"):
         for name, role in (("model.embed_tokens", "embedding"), ("lm_head", "head")):
             yield _module(name, role, None, (sizes.get("vocab_size"), hidden), dtype)
@@ -296,7 +286,7 @@ def mlp_widths(sizes: ConfigSizes) -> list[int]:
         return []
     if not width:
         has_other_layers = "expert_width" in family or sizes.get("mamba_heads")
-        return [] if has_other_layers else [sizes.side("mlp_width")]
+        return [] if has_other_layers else [0]
     if is_sparse and family.get("dense_if_listed"):
         is_there = values.get("mlp_only_layers") or sizes.get("decoder_sparse_step") > 1
     else:

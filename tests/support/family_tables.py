@@ -45,15 +45,15 @@ class LinearRow(TypedDict, total=False):
 
 class FamilyTables(TypedDict):
     """The config's names of sizes, families, sides (sums of products of sizes), sizes that follow
-    from others, roles that a module may hold, the layer_types of kinds of block, those that
-    lack one, and the linear
-    layers of each."""
+    from others, those of a second kind of attention, roles that a module may hold, the layer_types
+    of kinds of block, those that lack one, and the linear layers of each."""
 
     shared_widths: list[str]
     fields: dict[str, list[str]]
     families: dict[str, Family]
     sides: dict[str, list[list[str]]]
     silent: dict[str, list[str]]
+    second: dict[str, str]
     fused: dict[str, list[str]]
     layer_kinds: dict[str, list[str]]
     lacks: dict[str, list[str]]
