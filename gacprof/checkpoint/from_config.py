@@ -22,6 +22,7 @@ from gacprof.checkpoint.layouts.configs import (
     stated_size,
     whole_number,
 )
+from gacprof.checkpoint.layouts.names import layer_of
 from gacprof.checkpoint.single_layers import read_layers
 from gacprof.core.dtypes import dtype_name
 from gacprof.core.errors import ConfigError
@@ -34,9 +35,11 @@ PARTS = {"ffn_config": "", "attn_config": "", "linear_attn_config": "linear_"}
 where a config has them outside of the table."""
 MAMBA_CHANNELS_PER_STEP = 16  # the rank of the time step where none is stated (Mamba-1, Jamba)
 VISION_PARTS = ("vision_config", "visual", "vision_tower_config", "vit_config")
-COMPRESSED = (  # fields of single layers' sizes (configs of ASVD, PaLU and others, Nemotron-NAS)
-    r"truncation_ranks|head_wise_ranks|slicing_config|lowrank_config|rank_map|block_configs"
-)
+COMPRESSED = {
+    *("truncation_ranks", "head_wise_ranks", "slicing_config", "lowrank_config", "rank_map"),
+    "block_configs",
+}
+"""Fields of single layers' sizes (configs of ASVD, PaLU and others, Nemotron-NAS)."""
 COMPRESSORS = r"asvd|palu|svdllm|slicegpt|basel|dobi"
 """Words in the class names that compressors give their models (``ASVDLlamaForCausalLM``)."""
 Family = Mapping[str, Any]  # a row of families.toml: what configs of some model types mean
@@ -74,14 +77,13 @@ class ConfigSizes:
                 values |= {f"{prefix}{key}": value for key, value in self.whole[name].items()}
         values |= {**self.whole, **text}
         self.model_type = str(values.get("model_type") or self.whole.get("model_type", ""))
-        plain_type = self.model_type.removesuffix("_text").replace("-", "_")
-        name = FAMILY_OF.get(self.model_type) or FAMILY_OF.get(plain_type, "")
+        name = FAMILY_OF.get(self.model_type.removesuffix("_text").replace("-", "_"), "")
         self.is_known_type = bool(name)
         family: Family = TABLES["families"].get(name, {})
         kinds = read_layers(values, "by_layer" in family)
         self.values = ReadKeys(values)
         self.missing: list[str] = []
-        named = re.findall(rf"'({COMPRESSED})'", str(list(self.values)))
+        named = [key for key in values if key in COMPRESSED]
         named += re.findall(COMPRESSORS, str(self.values.get("architectures")).lower())
         if named:
             raise ConfigError(
@@ -163,6 +165,11 @@ class ConfigSizes:
         self.missing += map(self.field, unknown)
         return 0 if unknown else sum(prod(map(self.get, term)) for term in terms)
 
+    @property
+    def dtype(self) -> str:
+        """The type of its weights, 16 bit where it says none."""
+        return dtype_name(self.values.get("dtype") or self.values.get("torch_dtype") or "bfloat16")
+
     def has_block(self, block: str) -> bool:
         """Whether the config lists layers with a kind of block, or lists no kinds of layers."""
         listed = self.values.get("layer_types") or self.values.get("layers_block_type")
@@ -177,10 +184,8 @@ class ConfigSizes:
 
     def attention_suffix(self, layer: int) -> str:
         """What stands behind the names of products of a further kind of attention layers."""
-        if not layer:
-            return ""
-        name = self.family.get("global_attention", "global") if layer == 1 else f"kind {layer + 1}"
-        return f" ({name})"
+        second = self.family.get("global_attention", "global")
+        return ("", f" ({second})")[layer] if layer < 2 else f" (kind {layer + 1})"
 
     @property
     def has_experts(self) -> bool:
@@ -206,7 +211,6 @@ def _family_by_sizes(stated: Mapping[str, int]) -> Family:
 def inventory_of_sizes(sizes: ConfigSizes) -> Inventory:
     """Return the inventory of a config's model: one layer of each kind, without tensors and dims.
     What a product needs and the config doesn't say is added to ``sizes.missing``."""
-    dtype = dtype_name(sizes.values.get("dtype") or sizes.values.get("torch_dtype") or "bfloat16")
     attentions = []
     if sizes.get("heads") and sizes.mixer == "grouped":
         for layer, heads in enumerate([{}, *sizes.other_attentions]):
@@ -214,49 +218,43 @@ def inventory_of_sizes(sizes: ConfigSizes) -> Inventory:
             if kind.get("head_dim"):
                 counts = map(kind.get, ("heads", "kv_heads", "head_dim"))
                 attentions.append(AttentionHeads(layer, *counts))
-    is_gated = sizes.family.get("is_gated", True)
-    modules = [m for m in _modules(sizes, dtype) if is_gated or not m.role.endswith("gate")]
     return Inventory(
         tensors={},
         config=sizes.whole,
         container="config",
         path="config.json",
         layout="config",
-        modules=tuple(modules),
+        modules=tuple(_modules(sizes)),
         dims=(),
         attentions=tuple(attentions),
     )
 
 
-def _modules(sizes: ConfigSizes, dtype: str) -> Iterator[Module]:
-    """The linear layers of each kind of block, MLPs with a gate whether they have one or not."""
+def _modules(sizes: ConfigSizes) -> Iterator[Module]:
+    """The linear layers of each kind of block."""
     for block in filter(sizes.has_block, _blocks(sizes)):
         kinds = sizes.other_attentions if block == "grouped" else []
         for layer, heads in enumerate([{}, *kinds]):
-            yield from _of_block(sizes.with_sizes(heads), block, layer, dtype)
+            yield from _of_block(sizes.with_sizes(heads), block, f"model.layers.{layer}.")
     for layer, width in enumerate(mlp_widths(sizes)):
-        yield from _of_block(sizes.with_sizes({"mlp_width": width}), "mlp", layer, dtype)
-    hidden = sizes.side("hidden_size")
-    if sizes.get("vocab_size"):
-        for name, role in (("model.embed_tokens", "embedding"), ("lm_head", "head")):
-            yield _module(name, role, None, (sizes.get("vocab_size"), hidden), dtype)
+        yield from _of_block(
+            sizes.with_sizes({"mlp_width": width}), "mlp", f"model.layers.{layer}."
+        )
+    yield from _of_block(sizes, "vocab")
 
 
-def _of_block(sizes: ConfigSizes, block: str, layer: int, dtype: str) -> Iterator[Module]:
+def _of_block(sizes: ConfigSizes, block: str, prefix: str = "") -> Iterator[Module]:
     """The linear layers of a kind of block that a model of these sizes has."""
     for row in TABLES["modules"][block]:
         is_there = all(map(sizes.get, row.get("needs", ())))
+        if row["role"].endswith("gate"):
+            is_there &= sizes.family.get("is_gated", True)
         if is_there and not any(map(sizes.get, row.get("lacks", ()))):
-            name = f"model.layers.{layer}.{row['name']}"
-            shape = sizes.side(row["N"]), sizes.side(row["K"])
-            yield _module(name, row["role"], layer, shape, dtype)
-
-
-def _module(name: str, role: str, layer: int | None, shape: tuple[int, int], dtype: str) -> Module:
-    n, k = shape
-    kind = "embedding" if role == "embedding" else "dense"
-    gemms = (Gemm(f"{name}.weight", n, k),)
-    return Module(name, role, layer, kind, k, n, dtype, gemms)  # type: ignore[arg-type]
+            name, role = prefix + row["name"], row["role"]
+            n, k = sizes.side(row["N"]), sizes.side(row["K"])
+            kind: Any = "embedding" if role == "embedding" else "dense"
+            gemms = (Gemm(f"{name}.weight", n, k),)
+            yield Module(name, role, layer_of(name), kind, k, n, sizes.dtype, gemms)
 
 
 def _blocks(sizes: ConfigSizes) -> Iterator[str]:
@@ -281,16 +279,18 @@ def mlp_widths(sizes: ConfigSizes) -> list[int]:
     listed = values.get("intermediate_size")
     if isinstance(listed, list):
         return sorted({whole_number(width, "intermediate_size") for width in listed})
-    is_sparse = sizes.has_experts and not family.get("dense_too")
     if family.get("experts_only") or sizes.mixer.startswith("mamba"):
         return []
-    if not width:
-        has_other_layers = "expert_width" in family or sizes.get("mamba_heads")
-        return [] if has_other_layers else [0]
-    if is_sparse and family.get("dense_if_listed"):
+    if not width and "expert_width" not in family and not sizes.get("mamba_heads"):
+        return [0]
+    if not sizes.has_experts or family.get("dense_too"):
+        is_there = True
+    elif family.get("dense_if_listed"):
         is_there = values.get("mlp_only_layers") or sizes.get("decoder_sparse_step") > 1
     else:
-        has_dense = "-" in (values.get("hybrid_override_pattern") or "-")
-        has_dense &= values.get("first_k_dense_replace") != 0
-        is_there = not is_sparse or (has_dense and values.get("interleave_moe_layer_step") != 1)
-    return [width] if is_there else []
+        in_pattern = "-" in (values.get("hybrid_override_pattern") or "-")
+        are_all_sparse = values.get("first_k_dense_replace") == 0
+        is_there = (
+            in_pattern and not are_all_sparse and values.get("interleave_moe_layer_step") != 1
+        )
+    return [width] if width and is_there else []
