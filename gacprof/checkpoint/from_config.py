@@ -7,7 +7,7 @@ layers a kind of layer has. A size that the config doesn't say is 0; it is never
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from copy import copy
 from itertools import chain
 from math import prod
@@ -136,7 +136,7 @@ class ConfigSizes:
         sizes["mamba_head_dim"] = sizes["mamba_head_dim"] or quotient(mamba_width, mamba_heads)
         for name in ("expert_width", "shared_width", "mlp_width"):
             factors = family.get(name, ())
-            sizes[name] = prod(map(sizes.get, factors)) if factors else 0
+            sizes[name] = prod(sizes[factor] for factor in factors) if factors else 0
         sizes["mlp_width"] = sizes["mlp_width"] or sizes["intermediate_size"]
         return sizes
 
