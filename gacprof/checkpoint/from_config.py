@@ -34,7 +34,7 @@ PARTS = {"ffn_config": "", "attn_config": "", "linear_attn_config": "linear_"}
 """Tables of the text part's sizes (DBRX and MPT, Kimi Linear), with what stands before their names
 where a config has them outside of the table."""
 MAMBA_CHANNELS_PER_STEP = 16  # the rank of the time step where none is stated (Mamba-1, Jamba)
-VISION_PARTS = ("vision_config", "visual", "vision_tower_config", "vit_config")
+TOWERS = ("vision_config", "visual", "vision_tower_config", "vit_config")
 COMPRESSED = {
     *("truncation_ranks", "head_wise_ranks", "slicing_config", "lowrank_config", "rank_map"),
     "block_configs",
@@ -92,17 +92,18 @@ class ConfigSizes:
             )
         self.fields = TABLES["fields"] | family.get("fields", {})
         stated = {name: stated_size(self.values, fields) for name, fields in self.fields.items()}
-        tower = next((self.whole[name] for name in VISION_PARTS if name in self.whole), None)
-        part = tower if isinstance(tower, Mapping) else {}
-        stated["vision_heads"] = stated_size(part, self.fields["vision_heads"])
-        self.family = family or _family_by_sizes(stated)
+        towers = [self.whole[name] for name in TOWERS if isinstance(self.whole.get(name), Mapping)]
+        stated["vision_heads"] = stated_size([*towers, {}][0], self.fields["vision_heads"])
+        if not family:
+            for size, row in TABLES["by_sizes"].items():
+                family = {**family, **row} if stated[size] else family
+        self.family = family
         self.sizes = self._completed(stated)
         self.other_attentions = [self._heads_of(kind) for kind in kinds]
         if kinds:
             self.sizes["global_head_dim"] = self.other_attentions[0]["head_dim"]
         elif self.sizes["global_head_dim"]:
-            second = {name: self.sizes[size] for name, size in TABLES["second"].items()}
-            self.other_attentions = [second]
+            self.other_attentions = [{n: self.sizes[size] for n, size in TABLES["second"].items()}]
 
     def _heads_of(self, kind: Mapping[str, Any]) -> dict[str, int]:
         """The heads of a further kind of attention layers: as it states them, or as the first's."""
@@ -113,7 +114,7 @@ class ConfigSizes:
     def _completed(self, stated: Mapping[str, int]) -> dict[str, int]:
         """All sizes: as stated, else as the family means them, else as they follow from those."""
         sizes, family, values = dict(stated), self.family, self.values
-        hidden, heads, mamba_heads = (sizes[n] for n in ("hidden_size", "heads", "mamba_heads"))
+        hidden, heads = sizes["hidden_size"], sizes["heads"]
         if values.get("multi_query") is True and not values.get("new_decoder_architecture"):
             sizes["kv_heads"] = 1  # Falcon
         means = family.get("kv_heads", 0)
@@ -132,8 +133,8 @@ class ConfigSizes:
             sizes["intermediate_size"] = (ratio or family.get("mlp_ratio", 0)) * hidden
         width = auto_adjusted(values, sizes["intermediate_size"])
         sizes["intermediate_size"] = width // 2 if family.get("halved") else width
-        mamba_width = sizes["mamba_d_ssm"] or sizes["mamba_expanded"]
-        sizes["mamba_head_dim"] = sizes["mamba_head_dim"] or quotient(mamba_width, mamba_heads)
+        of_heads = quotient(sizes["mamba_d_ssm"] or sizes["mamba_expanded"], sizes["mamba_heads"])
+        sizes["mamba_head_dim"] = sizes["mamba_head_dim"] or of_heads
         for name in ("expert_width", "shared_width", "mlp_width"):
             factors = family.get(name, ())
             sizes[name] = prod(sizes[factor] for factor in factors) if factors else 0
@@ -191,21 +192,6 @@ class ConfigSizes:
     def has_experts(self) -> bool:
         """Whether a layer routes tokens to experts, as far as the config says."""
         return bool(self.sizes["expert_width"] or self.family.get("experts_only"))
-
-
-def _family_by_sizes(stated: Mapping[str, int]) -> Family:
-    """What a type that no row lists means, by the sizes that its config states."""
-    family: dict[str, Any] = {}
-    if stated["moe_intermediate_size"]:
-        family["expert_width"] = ["moe_intermediate_size"]
-    elif stated["experts"] > 1:
-        family = {"expert_width": ["intermediate_size"], "experts_only": True}
-    if stated["shared_count"]:
-        family["shared_width"] = ["shared_count", "expert_width"]
-    for name in TABLES["shared_widths"]:
-        if stated[name]:
-            family["shared_width"] = [name]
-    return family
 
 
 def inventory_of_sizes(sizes: ConfigSizes) -> Inventory:
