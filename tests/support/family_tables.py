@@ -44,9 +44,9 @@ class LinearRow(TypedDict, total=False):
 
 
 class FamilyTables(TypedDict):
-    """The config's names of sizes, what they mean, families, sides (sums of products of sizes), sizes that follow
-    from others, those of a second kind of attention, roles that a module may hold, the layer_types
-    of kinds of block, those that lack one, and the linear layers of each."""
+    """The config's names of sizes, what they mean, families, sides (sums of products of sizes),
+    sizes that follow from others, those of a second kind of attention, roles that a module may
+    hold, the layer_types of kinds of block, those that lack one, and the linear layers of each."""
 
     fields: dict[str, list[str]]
     by_sizes: dict[str, Family]
