@@ -15,8 +15,8 @@ from gacprof.checkpoint.storage import TABLES
 from gacprof.gpus.architectures import ARCHITECTURE_TABLES
 from gacprof.kernels.requirements import Bounds, Requirement
 from gacprof.lint.products import HEAD_DIMS, RankProduct
-from gacprof.lint.scales import Part, SliceError, misplaced_weights
 from gacprof.workload.products import plain_dtype
+from gacprof.workload.scales import Part, SliceError, misplaced_weights
 
 if TYPE_CHECKING:
     from gacprof.lint.deployment import ConfigDeployment
