@@ -78,8 +78,8 @@ class ConfigSizes:
         values |= {**self.whole, **text}
         self.model_type = str(values.get("model_type") or self.whole.get("model_type", ""))
         name = FAMILY_OF.get(self.model_type.removesuffix("_text").replace("-", "_"), "")
-        self.is_known_type = bool(name)
         family: Family = TABLES["families"].get(name, {})
+        self.is_known_type = bool(family)
         kinds = read_layers(values, "by_layer" in family)
         self.values = ReadKeys(values)
         self.missing: list[str] = []
@@ -117,8 +117,8 @@ class ConfigSizes:
         hidden, heads = sizes["hidden_size"], sizes["heads"]
         if values.get("multi_query") is True and not values.get("new_decoder_architecture"):
             sizes["kv_heads"] = 1  # Falcon
-        means = family.get("kv_heads", 0)
-        sizes["kv_heads"] = sizes["kv_heads"] or (heads if means == "heads" else means)
+        means: Any = family.get("kv_heads", 0)  # a number, or the name of a size
+        sizes["kv_heads"] = sizes["kv_heads"] or sizes.get(means, means)
         sizes["head_dim"] = sizes["head_dim"] or family.get("head_dim", quotient(hidden, heads))
         sizes["times_kv"] = sizes["kv_heads"] * family.get("global_kv_times", 1)
         sizes["mamba_expanded"] = sizes["mamba_expand"] * hidden
@@ -126,18 +126,17 @@ class ConfigSizes:
         for name, others in TABLES["silent"].items():
             sizes[name] = next(filter(None, map(sizes.get, others)), 0)
         sizes["o_a_columns"] = quotient(heads * sizes["head_dim"], sizes["o_groups"])
-        has_gate = family.get("q_gate") and values.get("attn_output_gate") is not False
-        sizes["q_parts"] = 2 if has_gate else 1
+        lacks_gate = values.get("attn_output_gate") is False
+        sizes["q_parts"] = 1 if lacks_gate else family.get("q_parts", 1)
         if not sizes["intermediate_size"]:  # vision towers with one say broken ratios beside it
             ratio = stated_size(values, ["mlp_ratio", "expansion_ratio"])
             sizes["intermediate_size"] = (ratio or family.get("mlp_ratio", 0)) * hidden
         width = auto_adjusted(values, sizes["intermediate_size"])
-        sizes["intermediate_size"] = width // 2 if family.get("halved") else width
+        sizes["intermediate_size"] = width // family.get("width_parts", 1)
         of_heads = quotient(sizes["mamba_d_ssm"] or sizes["mamba_expanded"], sizes["mamba_heads"])
         sizes["mamba_head_dim"] = sizes["mamba_head_dim"] or of_heads
         for name in ("expert_width", "shared_width", "mlp_width"):
-            factors = family.get(name, ())
-            sizes[name] = prod(sizes[factor] for factor in factors) if factors else 0
+            sizes[name] = prod(sizes.get(factor, 0) for factor in family.get(name, ["nothing"]))
         sizes["mlp_width"] = sizes["mlp_width"] or sizes["intermediate_size"]
         return sizes
 

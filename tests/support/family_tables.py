@@ -18,8 +18,8 @@ class Family(TypedDict, total=False):
     shared_width: list[str]
     mlp_width: list[str]
     is_gated: bool
-    q_gate: bool
-    halved: bool
+    q_parts: int
+    width_parts: int
     by_layer: bool
     global_attention: str
     global_kv_times: int
