@@ -30,18 +30,17 @@ def read_layers(values: dict[str, Any], is_native: bool) -> list[dict[str, Any]]
     else of a layer, and where no engine's class reads it (not ``is_native``).
     """
     layers = _single_layers(values)
-    if not set().union(*layers) <= set(FIELDS):
+    if not layers or not set().union(*layers) <= set(FIELDS):
         return []
+    if is_native:
+        for table in TABLES_OF_LAYERS:
+            values.pop(table, None)
     widths = [layer.pop("intermediate_size") for layer in layers if "intermediate_size" in layer]
     if widths:
         values["intermediate_size"] = widths if len(set(map(str, widths))) > 1 else widths[0]
-    kinds = [layer for layer in {str(layer): layer for layer in layers}.values() if layer]
-    for kind in kinds[:1]:
-        values |= kind
-    if layers and is_native:
-        for table in TABLES_OF_LAYERS:
-            values.pop(table, None)
-    return kinds[1:]
+    first, *others = {str(layer): layer for layer in layers if layer}.values() or ({},)
+    values |= first
+    return others
 
 
 def _single_layers(values: Mapping[str, Any]) -> list[dict[str, Any]]:

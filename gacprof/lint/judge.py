@@ -223,8 +223,8 @@ def broken_sizes(
             if not holds[row.relation]:
                 to = bounds_by_axis(row.to, product, facts).get(axis, bound)
                 to = ceil(size / to) * to if row.outcome == "pads" else 0
-                finding = Finding(row, axis, size, bound, to=to, part=part)
-                yield in_words(finding, facts | {"n": product.N, "k": product.K})
+                words = facts | {"n": product.N, "k": product.K, "axis": axis}
+                yield finding_of(row, size, bound, words, to=to, part=part)
                 break
 
 
@@ -246,21 +246,23 @@ def misplaced_scales(
         if misplaced or row.outcome == "refused":
             name = next(name for name, part in sides.items() if part.size % block)
             weights = sum(part.size * product.ranks for part in parts)
-            words = facts | {"misplaced": misplaced, "weights": weights}
-            yield in_words(Finding(row, axis, sides[name].size, block, part=name), words)
+            words = facts | {"misplaced": misplaced, "weights": weights, "axis": axis}
+            yield finding_of(row, sides[name].size, block, words, part=name)
 
 
-def in_words(finding: Finding, facts: Facts) -> Finding:
+def finding_of(
+    row: Requirement, size: int, bound: int, facts: Facts, *, to: int = 0, part: str = ""
+) -> Finding:
     """A finding with what its row says of the size, and the kernel that serves it then."""
-    row, axis, size, bound = finding.row, finding.axis, finding.size, finding.bound
-    words = {**facts, "size": size, "multiple": bound, "axis": axis, "letter": axis.lower()}
+    axis = facts["axis"]
+    words = {**facts, "size": size, "multiple": bound, "letter": axis.lower()}
     words |= SIDE_WORDS["N" if axis == "N" else "K"] | {"gcd": gcd(size, facts["block"])}
     kernel = row.kernel.format_map(words)
-    instead = {"pads": f": padded to {finding.to}", "falls back": f": {kernel}"}
+    instead = {"pads": f": padded to {to}", "falls back": f": {kernel}"}
     plain = f"{size} is no multiple of {bound}{instead.get(row.outcome, '')}"
     if row.relation == "never":
         plain, bound = kernel, 0
-    return replace(finding, says=row.says.format_map(words) or plain, kernel=kernel, bound=bound)
+    return Finding(row, axis, size, bound, row.says.format_map(words) or plain, kernel, to, part)
 
 
 def overall(judgements: Iterable[Judgement]) -> Outcome:

@@ -47,7 +47,7 @@ def find_remedies(deployment: ConfigDeployment, judgements: Sequence[Judgement])
             continue
         fine = {judgement.product.name for judgement in after if judgement.outcome == "ok"}
         mended = tuple(j.product.name for j in broken if j.product.name in fine)
-        _, kernels = changed.engine_answer(after)
+        kernels = changed.engine_answer(after)[1]
         launches = {name: kernels[name] for name in mended if name in kernels}
         remedy = Remedy(kind, change, outcome, mended, config, launches)
         if kind == "tp":
