@@ -103,9 +103,8 @@ def storage_of_config(config: Mapping[str, Any], layers: int = 0) -> Storage:
     ignored: list[str] = []
     try:
         stated = {**stated, **stated.get("quantization", {})}  # ModelOpt's hf_quant_config.json
-        for name in stated:
-            if re.fullmatch(IGNORED, name):
-                ignored += map(str, stated[name] or ())
+        for name in filter(re.compile(IGNORED).fullmatch, stated):
+            ignored += map(str, stated[name] or ())
         # GPTQModel's and AutoRound's rules for single modules
         rules = {**(stated.get("dynamic") or {}), **(stated.get("extra_config") or {})}
         plain = [n for n in rules if n.startswith("-:") or rules[n].get("bits", 0) >= PLAIN_BITS]

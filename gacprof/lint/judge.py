@@ -91,9 +91,7 @@ def judge_product(product: RankProduct, deployment: ConfigDeployment) -> Judgeme
         return mildest
     where = [f"{outcome} on {', '.join(names)}" for outcome, names in gpus_of.items()]
     note = "; ".join(["depends on the GPU", *where])
-    if mildest.findings:
-        return replace(mildest, note=note)
-    return Judgement(product, "unknown", note=note)
+    return replace(mildest if mildest.findings else Judgement(product, "unknown"), note=note)
 
 
 def judge_on(product: RankProduct, deployment: ConfigDeployment, sm: int | None) -> Judgement:
@@ -221,8 +219,8 @@ def broken_sizes(
                 "never": bound > 1 and size % bound == 0 and len(sizes) > 1,
             }
             if not holds[row.relation]:
-                to = bounds_by_axis(row.to, product, facts).get(axis, bound)
-                to = ceil(size / to) * to if row.outcome == "pads" else 0
+                multiple = bounds_by_axis(row.to, product, facts).get(axis, bound)
+                to = ceil(size / multiple) * multiple if row.outcome == "pads" else 0
                 words = facts | {"n": product.N, "k": product.K, "axis": axis}
                 yield finding_of(row, size, bound, words, to=to, part=part)
                 break

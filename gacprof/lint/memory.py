@@ -4,10 +4,11 @@ that fit the memory of a GPU."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import ceil
 from typing import TYPE_CHECKING
 
-from gacprof.lint.products import RankProduct
+from gacprof.lint.products import RankProduct, count_of
 from gacprof.workload.memory import weight_bytes
 
 if TYPE_CHECKING:
@@ -23,11 +24,8 @@ def start_counts(deployment: ConfigDeployment) -> Iterator[RankProduct]:
     a GPU's, as counts that requirements are about."""
     ep, whole = deployment.ep, deployment.ranks["expert_total"]
     if ep > 1:
-        name = "expert-parallel ranks"
-        yield RankProduct(name, "expert_ranks", "count", "none", ep, whole=whole, ranks=ep)
+        yield replace(count_of("expert-parallel ranks", "expert_ranks", ep, ep), whole=whole)
     weights = weight_bytes(deployment.sizes, deployment.inventory, deployment)
     if weights and deployment.gpu.memory_gib:
-        gib, budget = ceil(weights / GIB), int(deployment.gpu.memory_gib * deployment.engine.memory)
-        yield RankProduct(
-            "GiB of weights", "weights", "count", "none", gib, whole=gib, ranks=budget
-        )
+        budget = int(deployment.gpu.memory_gib * deployment.engine.memory)
+        yield count_of("GiB of weights", "weights", ceil(weights / GIB), budget)

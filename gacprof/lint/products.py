@@ -118,14 +118,14 @@ def _counts(deployment: ConfigDeployment) -> Iterator[RankProduct]:
     """What ranks share whole, how heads group, and attention's head_dims."""
     sizes, ranks = deployment.sizes, deployment.ranks
     if deployment.storage.form in ("bnb", "mxfp4"):
-        count = _count("every quantised linear", "model", ranks["tp"])
+        count = count_of("every quantised linear", "model", ranks["tp"])
         yield replace(count, storage=deployment.storage)
     known = {**sizes.sizes, **ranks, "": 1, "routed experts": sizes.has_experts}
     known["no head_dim"] = not sizes.get("head_dim")
     for name, (role, size, shared_by, needs) in COUNTS["counts"].items():
         number, by = sizes.get(size), known[shared_by]
         if number and by and known[needs] and name not in COUNTS["not-in"][sizes.mixer]:
-            yield _count(name, role, number, by, sizes.field(size))
+            yield count_of(name, role, number, by, sizes.field(size))
     if sizes.mixer != "grouped" or not sizes.get("heads"):
         return
     is_partly = any(sizes.values.get(field) not in (None, 1, 1.0) for field in PARTLY_ROTATED)
@@ -141,11 +141,12 @@ def _counts(deployment: ConfigDeployment) -> Iterator[RankProduct]:
             number = getattr(attention, key)
             if number != sizes.get(key):
                 field = sizes.field(f"{other}{key}")
-                yield _count(f"{name}{suffix}", key, number, ranks["tp"], field)
+                yield count_of(f"{name}{suffix}", key, number, ranks["tp"], field)
         if not suffix or attention.head_dim != sizes.get("head_dim"):
             field = sizes.field(f"{other}head_dim")
-            yield _count(f"attention head_dim{suffix}", role, attention.head_dim, 1, field)
+            yield count_of(f"attention head_dim{suffix}", role, attention.head_dim, 1, field)
 
 
-def _count(name: str, role: str, number: int, ranks: int = 1, field: str = "") -> RankProduct:
+def count_of(name: str, role: str, number: int, ranks: int = 1, field: str = "") -> RankProduct:
+    """A count that ranks share, as requirements are about it."""
     return RankProduct(name, role, "count", "none", number, 0, number, ranks, field=field)
