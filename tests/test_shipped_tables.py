@@ -28,6 +28,7 @@ from gacprof.kernels.names import NAMES
 from gacprof.kernels.requirements import DEMANDS
 from gacprof.lint.products import COUNTS_FILE
 from gacprof.virtual.build import LIBRARIES_FILE
+from gacprof.workload.memory import LAYERS_FILE
 from gacprof.workload.roles import ROLES_FILE, Rows
 
 
@@ -61,6 +62,7 @@ MODELS: dict[Path, type] = {
     TABLE: dict[str, dict[str, list[str]]],
     ROLES_FILE: Rows,
     COUNTS_FILE: dict[str, dict[str, list[str]]],
+    LAYERS_FILE: dict[str, dict[str, list[str]]],
 }
 for engine in shipped_table(DEMANDS / "engines.toml", dict[str, list[str]]):
     MODELS[DEMANDS / f"{engine}.toml"] = EngineTable

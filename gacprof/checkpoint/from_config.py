@@ -7,7 +7,7 @@ layers a kind of layer has. A size that the config doesn't say is 0; it is never
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from copy import copy
 from itertools import chain
 from math import prod
@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from gacprof.checkpoint.inventory import AttentionHeads, Inventory, Module
-from gacprof.checkpoint.layouts.configs import auto_adjusted, leaves, part_of, two_thirds
+from gacprof.checkpoint.layouts.configs import (
+    auto_adjusted,
+    part_of,
+    quotient,
+    stated_size,
+    whole_number,
+)
+from gacprof.checkpoint.layouts.names import layer_of
+from gacprof.checkpoint.single_layers import read_layers
 from gacprof.core.dtypes import dtype_name
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import row_of_word, shipped_table
@@ -25,23 +33,13 @@ FAMILIES = Path(__file__).with_name("families.toml")
 PARTS = {"ffn_config": "", "attn_config": "", "linear_attn_config": "linear_"}
 """Tables of the text part's sizes (DBRX and MPT, Kimi Linear), with what stands before their names
 where a config has them outside of the table."""
-MAX_SIZE = 1 << 31
-PUZZLE: dict[tuple[str, ...], Any] = {
-    ("attention", "no_op"): bool,
-    ("attention", "n_heads_in_group"): int,
-    ("ffn", "no_op"): bool,
-    ("ffn", "intermediate_size"): int,
-    ("ffn", "ffn_mult"): int | float,
-    ("ffn", "hidden_act"): str,
-}
-"""What is known of a layer of a Puzzle model (Nemotron-NAS): plain attention, a dense MLP."""
-LAYER_FIELDS = ("num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size")
-"""What a config may state layer by layer, in its table or list of layers; the width last."""
 MAMBA_CHANNELS_PER_STEP = 16  # the rank of the time step where none is stated (Mamba-1, Jamba)
-VISION_PARTS = ("vision_config", "visual", "vision_tower_config", "vit_config")
-COMPRESSED = (  # fields of single layers' sizes (configs of ASVD, PaLU and others, Nemotron-NAS)
-    r"truncation_ranks|head_wise_ranks|slicing_config|lowrank_config|rank_map|block_configs"
-)
+TOWERS = ("vision_config", "visual", "vision_tower_config", "vit_config")
+COMPRESSED = {
+    *("truncation_ranks", "head_wise_ranks", "slicing_config", "lowrank_config", "rank_map"),
+    "block_configs",
+}
+"""Fields of single layers' sizes (configs of ASVD, PaLU and others, Nemotron-NAS)."""
 COMPRESSORS = r"asvd|palu|svdllm|slicegpt|basel|dobi"
 """Words in the class names that compressors give their models (``ASVDLlamaForCausalLM``)."""
 Family = Mapping[str, Any]  # a row of families.toml: what configs of some model types mean
@@ -59,10 +57,6 @@ class ReadKeys(dict[str, Any]):
     def get(self, key: str, default: Any = None) -> Any:
         self.read.add(key)
         return super().get(key, default)
-
-    def __getitem__(self, key: str) -> Any:
-        self.read.add(key)
-        return super().__getitem__(key)
 
 
 class ConfigSizes:
@@ -83,14 +77,13 @@ class ConfigSizes:
                 values |= {f"{prefix}{key}": value for key, value in self.whole[name].items()}
         values |= {**self.whole, **text}
         self.model_type = str(values.get("model_type") or self.whole.get("model_type", ""))
-        plain_type = self.model_type.removesuffix("_text").replace("-", "_")
-        name = FAMILY_OF.get(self.model_type) or FAMILY_OF.get(plain_type, "")
-        self.is_known_type = bool(name)
+        name = FAMILY_OF.get(self.model_type.removesuffix("_text").replace("-", "_"), "")
         family: Family = TABLES["families"].get(name, {})
+        self.is_known_type = bool(family)
         kinds = read_layers(values, "by_layer" in family)
         self.values = ReadKeys(values)
         self.missing: list[str] = []
-        named = re.findall(rf"'({COMPRESSED})'", str(list(self.values)))
+        named = [key for key in values if key in COMPRESSED]
         named += re.findall(COMPRESSORS, str(self.values.get("architectures")).lower())
         if named:
             raise ConfigError(
@@ -99,57 +92,56 @@ class ConfigSizes:
             )
         self.fields = TABLES["fields"] | family.get("fields", {})
         stated = {name: stated_size(self.values, fields) for name, fields in self.fields.items()}
-        vision = [self.whole[name] for name in VISION_PARTS if name in self.whole]
-        part = vision[0] if vision and isinstance(vision[0], Mapping) else {}
-        stated["vision_heads"] = stated_size(part, self.fields["vision_heads"])
-        self.family = family or _family_by_sizes(stated)
+        towers = [self.whole[name] for name in TOWERS if isinstance(self.whole.get(name), Mapping)]
+        stated["vision_heads"] = stated_size([*towers, {}][0], self.fields["vision_heads"])
+        if not family:
+            for size, row in TABLES["by_sizes"].items():
+                family = {**family, **row} if stated[size] else family
+        self.family = family
         self.sizes = self._completed(stated)
         self.other_attentions = [self._heads_of(kind) for kind in kinds]
-        if self.other_attentions:
-            self.sizes |= self.other_attentions[0]
+        if kinds:
+            self.sizes["global_head_dim"] = self.other_attentions[0]["head_dim"]
         elif self.sizes["global_head_dim"]:
-            self.other_attentions = [{}]
+            self.other_attentions = [{n: self.sizes[size] for n, size in TABLES["second"].items()}]
 
     def _heads_of(self, kind: Mapping[str, Any]) -> dict[str, int]:
-        """The heads of a further kind of attention layers, by the names of the second kind's."""
-        names = {"global_heads": "heads", "global_kv": "kv_heads", "global_head_dim": "head_dim"}
-        heads = {}
-        for other, name in names.items():
-            heads[other] = stated_size(kind, self.fields[name]) or self.sizes[name]
-        return {"global_value_dim": self.sizes["v_head_dim"] or heads["global_head_dim"], **heads}
+        """The heads of a further kind of attention layers: as it states them, or as the first's."""
+        names = ("heads", "kv_heads", "head_dim")
+        heads = {name: stated_size(kind, self.fields[name]) or self.sizes[name] for name in names}
+        return {"value_dim": self.sizes["v_head_dim"] or heads["head_dim"], **heads}
 
     def _completed(self, stated: Mapping[str, int]) -> dict[str, int]:
         """All sizes: as stated, else as the family means them, else as they follow from those."""
         sizes, family, values = dict(stated), self.family, self.values
-        hidden, heads, mamba_heads = (sizes[n] for n in ("hidden_size", "heads", "mamba_heads"))
+        hidden, heads = sizes["hidden_size"], sizes["heads"]
         if values.get("multi_query") is True and not values.get("new_decoder_architecture"):
             sizes["kv_heads"] = 1  # Falcon
-        means = family.get("kv_heads", 0)
-        sizes["kv_heads"] = sizes["kv_heads"] or (heads if means == "heads" else means)
-        sizes["head_dim"] = sizes["head_dim"] or family.get("head_dim", _quotient(hidden, heads))
+        means: Any = family.get("kv_heads", 0)  # a number, or the name of a size
+        sizes["kv_heads"] = sizes["kv_heads"] or sizes.get(means, means)
+        sizes["head_dim"] = sizes["head_dim"] or family.get("head_dim", quotient(hidden, heads))
         sizes["times_kv"] = sizes["kv_heads"] * family.get("global_kv_times", 1)
         sizes["mamba_expanded"] = sizes["mamba_expand"] * hidden
         sizes["mamba_steps"] = -(-hidden // MAMBA_CHANNELS_PER_STEP)
         for name, others in TABLES["silent"].items():
             sizes[name] = next(filter(None, map(sizes.get, others)), 0)
-        sizes["o_a_columns"] = _quotient(heads * sizes["head_dim"], sizes["o_groups"])
-        has_gate = family.get("q_gate") and values.get("attn_output_gate") is not False
-        sizes["q_rows"] = heads * sizes["head_dim"] * (2 if has_gate else 1)
+        sizes["o_a_columns"] = quotient(heads * sizes["head_dim"], sizes["o_groups"])
+        lacks_gate = values.get("attn_output_gate") is False
+        sizes["q_parts"] = 1 if lacks_gate else family.get("q_parts", 1)
         if not sizes["intermediate_size"]:  # vision towers with one say broken ratios beside it
             ratio = stated_size(values, ["mlp_ratio", "expansion_ratio"])
             sizes["intermediate_size"] = (ratio or family.get("mlp_ratio", 0)) * hidden
         width = auto_adjusted(values, sizes["intermediate_size"])
-        sizes["intermediate_size"] = width // 2 if family.get("halved") else width
-        for width in (sizes["mamba_d_ssm"], sizes["mamba_expanded"]):
-            sizes["mamba_head_dim"] = sizes["mamba_head_dim"] or _quotient(width, mamba_heads)
+        sizes["intermediate_size"] = width // family.get("width_parts", 1)
+        of_heads = quotient(sizes["mamba_d_ssm"] or sizes["mamba_expanded"], sizes["mamba_heads"])
+        sizes["mamba_head_dim"] = sizes["mamba_head_dim"] or of_heads
         for name in ("expert_width", "shared_width", "mlp_width"):
-            factors = self.family.get(name, [])
-            sizes[name] = prod(sizes[factor] for factor in factors) if factors else 0
+            sizes[name] = prod(sizes.get(factor, 0) for factor in family.get(name, ["nothing"]))
         sizes["mlp_width"] = sizes["mlp_width"] or sizes["intermediate_size"]
         return sizes
 
-    def of_attention(self, sizes: Mapping[str, int]) -> ConfigSizes:
-        """The same model with other heads in the place of the second kind of attention's."""
+    def with_sizes(self, sizes: Mapping[str, int]) -> ConfigSizes:
+        """The same model with other sizes: the heads of another kind of attention, say."""
         other = copy(self)
         other.sizes = {**self.sizes, **sizes}
         return other
@@ -173,6 +165,11 @@ class ConfigSizes:
         self.missing += map(self.field, unknown)
         return 0 if unknown else sum(prod(map(self.get, term)) for term in terms)
 
+    @property
+    def dtype(self) -> str:
+        """The type of its weights, 16 bit where it says none."""
+        return dtype_name(self.values.get("dtype") or self.values.get("torch_dtype") or "bfloat16")
+
     def has_block(self, block: str) -> bool:
         """Whether the config lists layers with a kind of block, or lists no kinds of layers."""
         listed = self.values.get("layer_types") or self.values.get("layers_block_type")
@@ -187,10 +184,8 @@ class ConfigSizes:
 
     def attention_suffix(self, layer: int) -> str:
         """What stands behind the names of products of a further kind of attention layers."""
-        if not layer:
-            return ""
-        name = self.family.get("global_attention", "global") if layer == 1 else f"kind {layer + 1}"
-        return f" ({name})"
+        second = self.family.get("global_attention", "global")
+        return ("", f" ({second})")[layer] if layer < 2 else f" (kind {layer + 1})"
 
     @property
     def has_experts(self) -> bool:
@@ -198,173 +193,53 @@ class ConfigSizes:
         return bool(self.sizes["expert_width"] or self.family.get("experts_only"))
 
 
-def _family_by_sizes(stated: Mapping[str, int]) -> Family:
-    """What a type that no row lists means, by the sizes that its config states."""
-    family: dict[str, Any] = {}
-    if stated["moe_intermediate_size"]:
-        family["expert_width"] = ["moe_intermediate_size"]
-    elif stated["experts"] > 1:
-        family = {"expert_width": ["intermediate_size"], "experts_only": True}
-    if stated["shared_count"]:
-        family["shared_width"] = ["shared_count", "expert_width"]
-    for name in TABLES["shared_widths"]:
-        if stated[name]:
-            family["shared_width"] = [name]
-    return family
-
-
-def _quotient(whole: int, parts: int) -> int:
-    """The size of equal parts (of one, where their number is not known); 0 for unequal ones."""
-    return 0 if whole % max(parts, 1) else whole // max(parts, 1)
-
-
-def stated_size(values: Mapping[str, Any], fields: Sequence[str]) -> int:
-    """The size under the first of these fields that has one; 0 where none has."""
-    numbers = [whole_number(values.get(field), field) for field in fields]
-    return next(filter(None, numbers), 0)
-
-
-def whole_number(value: Any, field: str) -> int:
-    """Return a field's value as a size, 0 where it has none; a list of equal ones counts as one."""
-    if isinstance(value, list) and value and field != "intermediate_size":
-        if len(set(map(str, value))) > 1:
-            raise ConfigError(f"the config's {field} differs from layer to layer: diagnose weights")
-        value = value[0]
-    if value is None or isinstance(value, list) or value == "auto":
-        return 0
-    if type(value) is not int or not 0 <= value <= MAX_SIZE:
-        raise ConfigError(f"the config's {field} is {str(value)[:40]!r}: it must be a size")
-    return value
-
-
-def read_layers(values: dict[str, Any], is_native: bool) -> list[dict[str, Any]]:
-    """Read what a config states of single layers: its widths become a list under their own name.
-
-    Returns the fields of each kind of attention but the first, which are written into ``values``.
-    The table of layers stays among the values, to be refused or named, where it states anything
-    else of a layer, and where no engine's class reads it (not ``is_native``).
-    """
-    layers = _single_layers(values)
-    if not layers or any(layer.keys() - set(LAYER_FIELDS) for layer in layers):
-        return []
-    if is_native:
-        values.pop("per_layer_config", None)
-        values.pop("block_configs", None)
-    widths = [layer["intermediate_size"] for layer in layers if "intermediate_size" in layer]
-    if widths:
-        values["intermediate_size"] = widths if len(set(map(str, widths))) > 1 else widths[0]
-    kinds = {str(heads): heads for heads in map(_attention_of, layers) if heads}
-    first, *others = kinds.values() or ({},)
-    values |= first
-    return others
-
-
-def _attention_of(layer: Mapping[str, Any]) -> dict[str, Any]:
-    return {field: layer[field] for field in LAYER_FIELDS[:-1] if field in layer}
-
-
-def _single_layers(values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The fields of each layer, where a config states some layer by layer."""
-    blocks, by_layer = values.get("block_configs"), values.get("per_layer_config")
-    if isinstance(blocks, list) and all(map(_is_dense, blocks)):
-        layers = [_puzzle_layer(leaves(block), values) for block in blocks]
-        return layers if all(all(layer.values()) for layer in layers) else []
-    if not isinstance(by_layer, Mapping):
-        return []
-    base = {field: values.get(field) for field in LAYER_FIELDS}
-    layers = []
-    for layer, fields in by_layer.items():
-        stated = fields if isinstance(fields, Mapping) else {layer: fields}
-        layers.append({**base, **stated})
-    are_all = len(layers) == stated_size(values, TABLES["fields"]["layers"])
-    return layers if are_all else [base, *layers]
-
-
-def _is_dense(block: Any) -> bool:
-    """Whether all that a block of a Puzzle model states is known."""
-    stated = {path: value for path, value in leaves(block).items() if value}
-    return all(isinstance(value, PUZZLE.get(path, ())) for path, value in stated.items())
-
-
-def _puzzle_layer(stated: Mapping[Any, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a layer that a Puzzle model's block describes, but of parts left out; 0 where
-    it doesn't say one."""
-    heads, hidden = (
-        whole_number(values.get(field), field) for field in ("num_attention_heads", "hidden_size")
-    )
-    layer: dict[str, Any] = {}
-    if not stated.get(("attention", "no_op")):
-        group = whole_number(stated.get(("attention", "n_heads_in_group")), "n_heads_in_group")
-        layer["num_key_value_heads"] = group and _quotient(heads, group)
-    if not stated.get(("ffn", "no_op")):
-        width, times = (
-            stated.get(("ffn", name)) or 0 for name in ("intermediate_size", "ffn_mult")
-        )
-        if 0 < times < MAX_SIZE:
-            width = two_thirds(times * hidden)
-        layer["intermediate_size"] = width
-    return layer
-
-
 def inventory_of_sizes(sizes: ConfigSizes) -> Inventory:
     """Return the inventory of a config's model: one layer of each kind, without tensors and dims.
     What a product needs and the config doesn't say is added to ``sizes.missing``."""
-    dtype = dtype_name(sizes.values.get("dtype") or sizes.values.get("torch_dtype") or "bfloat16")
     attentions = []
     if sizes.get("heads") and sizes.mixer == "grouped":
-        counts = map(sizes.get, ("heads", "kv_heads", "head_dim"))
-        attentions.append(AttentionHeads(0, *counts))
-        for layer, heads in enumerate(sizes.other_attentions, 1):
-            other = sizes.of_attention(heads)
-            counts = map(other.get, ("global_heads", "global_kv", "global_head_dim"))
-            attentions.append(AttentionHeads(layer, *counts))
-        attentions = [attention for attention in attentions if attention.head_dim]
-    is_gated = sizes.family.get("is_gated", True)
-    modules = [m for m in _modules(sizes, dtype) if is_gated or not m.role.endswith("gate")]
+        for layer, heads in enumerate([{}, *sizes.other_attentions]):
+            kind = sizes.with_sizes(heads)
+            if kind.get("head_dim"):
+                counts = map(kind.get, ("heads", "kv_heads", "head_dim"))
+                attentions.append(AttentionHeads(layer, *counts))
     return Inventory(
         tensors={},
         config=sizes.whole,
         container="config",
         path="config.json",
         layout="config",
-        modules=tuple(modules),
+        modules=tuple(_modules(sizes)),
         dims=(),
         attentions=tuple(attentions),
     )
 
 
-def _modules(sizes: ConfigSizes, dtype: str) -> Iterator[Module]:
-    """The linear layers of each kind of block, MLPs with a gate whether they have one or not."""
+def _modules(sizes: ConfigSizes) -> Iterator[Module]:
+    """The linear layers of each kind of block."""
     for block in filter(sizes.has_block, _blocks(sizes)):
-        yield from _of_block(sizes, block, 0, dtype)
-        if block == "grouped":
-            for layer, heads in enumerate(sizes.other_attentions, 1):
-                yield from _of_block(sizes.of_attention(heads), "global", layer, dtype)
-    hidden = sizes.side("hidden_size")
+        kinds = sizes.other_attentions if block == "grouped" else []
+        for layer, heads in enumerate([{}, *kinds]):
+            yield from _of_block(sizes.with_sizes(heads), block, f"model.layers.{layer}.")
     for layer, width in enumerate(mlp_widths(sizes)):
-        sides = {"gate": (width, hidden), "up": (width, hidden), "down": (hidden, width)}
-        for role, shape in sides.items():
-            yield _module(f"model.layers.{layer}.mlp.{role}_proj", role, layer, shape, dtype)
-    if sizes.get("vocab_size"):
-        for name, role in (("model.embed_tokens", "embedding"), ("lm_head", "head")):
-            yield _module(name, role, None, (sizes.get("vocab_size"), hidden), dtype)
+        yield from _of_block(
+            sizes.with_sizes({"mlp_width": width}), "mlp", f"model.layers.{layer}."
+        )
+    yield from _of_block(sizes, "vocab")
 
 
-def _of_block(sizes: ConfigSizes, block: str, layer: int, dtype: str) -> Iterator[Module]:
+def _of_block(sizes: ConfigSizes, block: str, prefix: str = "") -> Iterator[Module]:
     """The linear layers of a kind of block that a model of these sizes has."""
     for row in TABLES["modules"][block]:
         is_there = all(map(sizes.get, row.get("needs", ())))
+        if row["role"].endswith("gate"):
+            is_there &= sizes.family.get("is_gated", True)
         if is_there and not any(map(sizes.get, row.get("lacks", ()))):
-            name = f"model.layers.{layer}.{row['name']}"
-            shape = sizes.side(row["N"]), sizes.side(row["K"])
-            yield _module(name, row["role"], layer, shape, dtype)
-
-
-def _module(name: str, role: str, layer: int | None, shape: tuple[int, int], dtype: str) -> Module:
-    n, k = shape
-    kind = "embedding" if role == "embedding" else "dense"
-    gemms = (Gemm(f"{name}.weight", n, k),)
-    return Module(name, role, layer, kind, k, n, dtype, gemms)  # type: ignore[arg-type]
+            name, role = prefix + row["name"], row["role"]
+            n, k = sizes.side(row["N"]), sizes.side(row["K"])
+            kind: Any = "embedding" if role == "embedding" else "dense"
+            gemms = (Gemm(f"{name}.weight", n, k),)
+            yield Module(name, role, layer_of(name), kind, k, n, sizes.dtype, gemms)
 
 
 def _blocks(sizes: ConfigSizes) -> Iterator[str]:
@@ -389,16 +264,18 @@ def mlp_widths(sizes: ConfigSizes) -> list[int]:
     listed = values.get("intermediate_size")
     if isinstance(listed, list):
         return sorted({whole_number(width, "intermediate_size") for width in listed})
-    is_sparse = sizes.has_experts and not family.get("dense_too")
     if family.get("experts_only") or sizes.mixer.startswith("mamba"):
         return []
-    if not width:
-        has_other_layers = "expert_width" in family or sizes.get("mamba_heads")
-        return [] if has_other_layers else [sizes.side("mlp_width")]
-    if is_sparse and family.get("dense_if_listed"):
+    if not width and "expert_width" not in family and not sizes.get("mamba_heads"):
+        return [0]
+    if not sizes.has_experts or family.get("dense_too"):
+        is_there = True
+    elif family.get("dense_if_listed"):
         is_there = values.get("mlp_only_layers") or sizes.get("decoder_sparse_step") > 1
     else:
-        has_dense = "-" in (values.get("hybrid_override_pattern") or "-")
-        has_dense &= values.get("first_k_dense_replace") != 0
-        is_there = not is_sparse or (has_dense and values.get("interleave_moe_layer_step") != 1)
-    return [width] if is_there else []
+        in_pattern = "-" in (values.get("hybrid_override_pattern") or "-")
+        are_all_sparse = values.get("first_k_dense_replace") == 0
+        is_there = (
+            in_pattern and not are_all_sparse and values.get("interleave_moe_layer_step") != 1
+        )
+    return [width] if width and is_there else []

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import translate
 from functools import cache, lru_cache
-from itertools import chain, combinations, product
+from itertools import chain, product
 from typing import Any
 
+from gacprof.checkpoint.layouts.configs import part_of
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import row_of_word, shipped_table
 from gacprof.kernels.requirements import DEMANDS
@@ -95,38 +96,31 @@ def storage_named(text: str) -> Storage:
 def storage_of_config(config: Mapping[str, Any], layers: int = 0) -> Storage:
     """The storage that a config states, unknown where it differs from module to module. Raises
     :class:`ConfigError` for values of odd types."""
-    text = config.get("text_config")
-    if isinstance(text, Mapping):
-        config = {**text, **config}
+    config = {**part_of(config)[1], **config}
     stated = config.get("quantization_config") or config.get("compression_config")
     if not stated:
         return PLAIN
     ignored: list[str] = []
     try:
         stated = {**stated, **stated.get("quantization", {})}  # ModelOpt's hf_quant_config.json
-        for name in stated:
-            if re.fullmatch(IGNORED, name):
-                ignored += map(str, stated[name] or ())
+        for name in filter(re.compile(IGNORED).fullmatch, stated):
+            ignored += map(str, stated[name] or ())
         # GPTQModel's and AutoRound's rules for single modules
         rules = {**(stated.get("dynamic") or {}), **(stated.get("extra_config") or {})}
         plain = [n for n in rules if n.startswith("-:") or rules[n].get("bits", 0) >= PLAIN_BITS]
         ignored += [re.sub("^-:", "re:.*", name) for name in plain]
         storage = _by_method(stated)
-        if len(plain) < len(rules) or changes_more(stated):
+        is_plain = len(plain) == len(rules)
+        for key in stated.keys() & TABLES["plain_values"].keys():
+            # else weights are stored in a way that nobody read
+            is_plain &= bool(re.match(TABLES["plain_values"][key], str(stated[key])))
+        if not is_plain:
             storage = replace(storage, form="unknown", name=f"{storage.name} with rules of its own")
     except (AttributeError, TypeError, ValueError) as error:
         raise ConfigError(f"the config's quantization_config cannot be read: {error}") from None
     kv = str(stated.get("kv_cache_quant_algo") or stated.get("kv_cache_scheme")).lower()
     kv = "fp8" if re.search(FP8_CACHE, kv) else KV_TYPES.get(kv, "other")
     return replace(storage, ignored=tuple(ignored), kv=kv, layers=layers or MAX_LAYERS)
-
-
-def changes_more(stated: Mapping[str, Any]) -> bool:
-    """Whether a field has a value by which weights are stored in a way that nobody read."""
-    return any(
-        key in stated and not re.match(pattern, str(stated[key]))
-        for key, pattern in TABLES["plain_values"].items()
-    )
 
 
 def _by_method(stated: Mapping[str, Any]) -> Storage:
@@ -221,10 +215,8 @@ def layers_named(entries: tuple[str, ...], layers: int, module: str) -> frozense
     for name in dict.fromkeys(spellings):
         for layer in range(layers):
             numbered = name.replace("{}", str(layer))
-            words = numbered.split(".")
-            stretches = combinations(range(len(words) + 1), 2)
-            parts = {".".join(words[start:end]) for start, end in stretches}
-            if plain & parts or any(pattern.search(numbered) for pattern in patterns):
+            is_part = any(f".{entry}." in f".{numbered}." for entry in plain)
+            if is_part or any(pattern.search(numbered) for pattern in patterns):
                 named.add(layer)
     return frozenset(named)
 

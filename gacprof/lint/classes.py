@@ -10,7 +10,8 @@ from functools import cache
 from typing import Any, Literal
 
 from gacprof.checkpoint.coverage import ACTIVATIONS, Gap, shown
-from gacprof.checkpoint.from_config import ConfigSizes, stated_size
+from gacprof.checkpoint.from_config import ConfigSizes
+from gacprof.checkpoint.layouts.configs import stated_size
 from gacprof.core.files import shipped_table
 from gacprof.kernels.requirements import DEMANDS, Engine, plain_version
 
@@ -58,15 +59,14 @@ def class_gaps(sizes: ConfigSizes, engine: Engine, tp: int = 1) -> Iterator[Gap]
     types_of = rows("transformers", "native")
     types = {str(config.get("model_type")), sizes.model_type}
     of_type = [name for name in types_of if types.intersection(types_of[name])]
-    name = stated_class(config)
-    if not name:
-        native = rows(engine.name, "native")
-        name = min(of_type, key=lambda candidate: candidate not in native, default="")
-    elif of_type and types_of.get(name) and name not in of_type:
-        usual, stated = ", ".join(types_of[name]), shown(config.get("model_type"))
-        why = f"{shown(name)} is the class of {usual}, and the config's type is {stated}"
-        yield Gap("class", shown(name), why)
+    native = rows(engine.name, "native")
+    of_model = min(of_type, key=lambda candidate: candidate not in native, default="")
+    name = stated_class(config) or of_model
     if name:
+        if of_type and types_of.get(name) and name not in of_type:
+            usual, stated = ", ".join(types_of[name]), shown(config.get("model_type"))
+            why = f"{shown(name)} is the class of {usual}, and the config's type is {stated}"
+            yield Gap("class", shown(name), why)
         repeats_heads = sizes.get("kv_heads") % tp > 0
         yield from _ways_to_run(name, engine, "auto_map" in config, repeats_heads)
         yield from _unmet_sizes(name, sizes, engine)
@@ -84,37 +84,33 @@ def stated_class(config: Mapping[str, Any]) -> str:
 def _ways_to_run(name: str, engine: Engine, has_code: bool, repeats_heads: bool) -> Iterator[Gap]:
     """How an engine runs a class that it has not: by transformers' code, or not at all. Whether
     that code can repeat heads of keys and values on several ranks depends on the class."""
-    table, until = class_table(engine.name), rows(engine.name, "dropped").get(name, ["0"])[0]
-    had_it = plain_version(engine.version) <= plain_version(until)
-    if had_it or name in rows(engine.name, "native"):
+    table, dropped = class_table(engine.name), rows(engine.name, "dropped")
+    until = dropped.get(name, ["0"])[0]
+    if name in rows(engine.name, "native") or plain_version(engine.version) <= plain_version(until):
         return
     read, plain = f"{engine.name} {table['read']}", shown(name)
-    grade: Grade = _grade(name, engine)
-    listed = rows(engine.name, "by_transformers")
+    grade, why = _grade(name, engine), f"{read} has no {plain}"
     in_transformers = name in rows("transformers", "native")
     is_open = in_transformers and name not in rows("transformers", "closed")
-    if name in listed or (is_open and table["fallback"]):
-        is_split = name in listed and name not in rows(engine.name, "unplanned")
+    is_listed = name in rows(engine.name, "by_transformers")
+    if is_listed or (is_open and table["fallback"]):
+        is_split = is_listed and name not in rows(engine.name, "unplanned")
         grade = "note" if is_split and not repeats_heads else "unknown"
         why = f"{engine.name} runs {plain} by transformers' code: {table['fallback']}"
-    elif name in rows(engine.name, "dropped"):
+    elif name in dropped:
         grade, why = "refused", f"{read} dropped {plain} after {until}"
     elif table["fallback"] and has_code:
-        grade, why = "unknown", f"{read} has no {plain}: nobody read the checkpoint's own code"
-    else:
-        why = f"{read} has no {plain}"
-        if not in_transformers:
-            why += f", nor has transformers {class_table('transformers')['read']}"
+        grade, why = "unknown", f"{why}: nobody read the checkpoint's own code"
+    elif not in_transformers:
+        why += f", nor has transformers {class_table('transformers')['read']}"
     yield Gap("class", plain, why, grade)
 
 
 def _unmet_sizes(name: str, sizes: ConfigSizes, engine: Engine) -> Iterator[Gap]:
     """A head_dim that is stated and the class never reads, an activation that it refuses."""
-    hidden, heads = sizes.get("hidden_size"), sizes.get("heads")
-    stated = stated_size(sizes.values, ["head_dim"])
-    grade = _grade(name, engine)
-    if stated and heads and name in rows(engine.name, "without_head_dim"):
-        built = hidden // heads
+    stated, grade = stated_size(sizes.values, ["head_dim"]), _grade(name, engine)
+    if stated and sizes.get("heads") and name in rows(engine.name, "without_head_dim"):
+        built = sizes.get("hidden_size") // sizes.get("heads")
         why = f"{engine.name}'s {name} never reads head_dim {stated}: it builds {built}"
         if stated < built:
             yield Gap("key", "head_dim", f"{why}, and finds too few weights", grade)

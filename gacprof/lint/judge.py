@@ -15,8 +15,8 @@ from gacprof.checkpoint.storage import TABLES
 from gacprof.gpus.architectures import ARCHITECTURE_TABLES
 from gacprof.kernels.requirements import Bounds, Requirement
 from gacprof.lint.products import HEAD_DIMS, RankProduct
-from gacprof.lint.scales import Part, SliceError, misplaced_weights
 from gacprof.workload.products import plain_dtype
+from gacprof.workload.scales import Part, SliceError, misplaced_weights
 
 if TYPE_CHECKING:
     from gacprof.lint.deployment import ConfigDeployment
@@ -27,6 +27,11 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 serves nothing wrong."""
 SERVED: tuple[Outcome, ...] = ("ok", "pads", "falls back")
 """Nothing else serves right answers for sure."""
+SIDE_WORDS = {
+    "N": {"side": "output_size of gate's and up's", "partition": "output_partition_size"},
+    "K": {"side": "input_size of down's", "partition": "input_size_per_partition"},
+}
+"""What engines' messages call a side."""
 Facts = dict[str, Any]
 FIELDS = {"N": "N", "K": "K", "global": "whole"}  # of a product, by the axis that rows judge
 
@@ -75,19 +80,18 @@ def judge_product(product: RankProduct, deployment: ConfigDeployment) -> Judgeme
     gpu = deployment.gpu.architecture
     if gpu.vendor != "any":
         return judge_on(product, deployment, gpu.capability)
-    capabilities = ARCHITECTURE_TABLES["open_capabilities"]
-    answers = {f"sm{sm}": judge_on(product, deployment, sm) for sm in capabilities}
-    mildest = min(answers.values(), key=lambda answer: OUTCOMES.index(answer.outcome))
     gpus_of: dict[Outcome, list[str]] = {}
-    for sm, answer in answers.items():
-        gpus_of.setdefault(answer.outcome, []).append(sm)
-    if len(gpus_of) == 1:
+    answers: dict[Outcome, Judgement] = {}
+    for sm in ARCHITECTURE_TABLES["open_capabilities"]:
+        answer = judge_on(product, deployment, sm)
+        gpus_of.setdefault(answer.outcome, []).append(f"sm{sm}")
+        answers.setdefault(answer.outcome, answer)
+    mildest = answers[min(answers, key=OUTCOMES.index)]
+    if len(answers) == 1:
         return mildest
     where = [f"{outcome} on {', '.join(names)}" for outcome, names in gpus_of.items()]
     note = "; ".join(["depends on the GPU", *where])
-    if mildest.findings:
-        return replace(mildest, note=note)
-    return Judgement(product, "unknown", note=note)
+    return replace(mildest if mildest.findings else Judgement(product, "unknown"), note=note)
 
 
 def judge_on(product: RankProduct, deployment: ConfigDeployment, sm: int | None) -> Judgement:
@@ -104,10 +108,8 @@ def judge_on(product: RankProduct, deployment: ConfigDeployment, sm: int | None)
         bounds = bounds_of(row, padded, facts)
         if row.relation in ("multiple", "scales"):
             multiples |= {axis: lcm(multiples.get(axis, 1), bounds[axis]) for axis in bounds}
-        if row.relation == "scales":
-            broken = list(misplaced_scales(row, bounds, padded, facts))
-        else:
-            broken = list(broken_sizes(row, bounds, padded, facts))
+        find = misplaced_scales if row.relation == "scales" else broken_sizes
+        broken = list(find(row, bounds, padded, facts))
         pads_to |= {finding.axis: finding.to for finding in broken if finding.to}
         # An engine pads before it picks a kernel: later rows see the padded sizes.
         sizes: Facts = {FIELDS[axis]: size for axis, size in pads_to.items()}
@@ -124,9 +126,9 @@ def judge_on(product: RankProduct, deployment: ConfigDeployment, sm: int | None)
     if witness is None and needs_witness and outcome in ("ok", "pads"):
         engine, storage = deployment.engine, product.storage
         form = storage.name if storage.form == "unknown" else storage.form
-        where = f"sm{sm}" if sm else deployment.gpu.key
+        where = f"in {form} on {f'sm{sm}' if sm else deployment.gpu.key}"
         needs = f"{engine.name} {engine.version} needs of {product.name}"
-        outcome, note = "unknown", f"nobody read what {needs} in {form} on {where}"
+        outcome, note = "unknown", f"nobody read what {needs} {where}"
     elif outcome == "ok" and not product.is_sized:
         outcome, note = "unknown", "the config doesn't say its size"
     return Judgement(product, outcome, tuple(findings), multiples, pads_to, witness, note)
@@ -219,8 +221,8 @@ def broken_sizes(
             if not holds[row.relation]:
                 multiple = bounds_by_axis(row.to, product, facts).get(axis, bound)
                 to = ceil(size / multiple) * multiple if row.outcome == "pads" else 0
-                finding = Finding(row, axis, size, bound, to=to, part=part)
-                yield in_words(finding, facts | {"n": product.N, "k": product.K})
+                words = facts | {"n": product.N, "k": product.K, "axis": axis}
+                yield finding_of(row, size, bound, words, to=to, part=part)
                 break
 
 
@@ -230,10 +232,10 @@ def misplaced_scales(
     """The sides whose scales a loader refuses, or puts beside weights that they aren't of."""
     for axis, block in bounds.items():
         sides = {part.name: Part(part.N, part.ranks) for part in product.parts or (product,)}
-        if axis == "K":
-            sides = {"": Part(product.K, product.ranks if product.split == "row" else 1)}
-        parts = list(sides.values())
         is_sliced = axis == "N" or product.split == "row"
+        if axis == "K":
+            sides = {"": Part(product.K, product.ranks if is_sliced else 1)}
+        parts = list(sides.values())
         misplaced = 0
         try:
             misplaced = misplaced_weights(parts, block, entries=row.entries, is_sliced=is_sliced)
@@ -242,35 +244,31 @@ def misplaced_scales(
         if misplaced or row.outcome == "refused":
             name = next(name for name, part in sides.items() if part.size % block)
             weights = sum(part.size * product.ranks for part in parts)
-            words = facts | {"misplaced": misplaced, "weights": weights}
-            yield in_words(Finding(row, axis, sides[name].size, block, part=name), words)
+            words = facts | {"misplaced": misplaced, "weights": weights, "axis": axis}
+            yield finding_of(row, sides[name].size, block, words, part=name)
 
 
-def in_words(finding: Finding, facts: Facts) -> Finding:
+def finding_of(
+    row: Requirement, size: int, bound: int, facts: Facts, *, to: int = 0, part: str = ""
+) -> Finding:
     """A finding with what its row says of the size, and the kernel that serves it then."""
-    row, axis, size, bound = finding.row, finding.axis, finding.size, finding.bound
-    side = "output_size of gate's and up's" if axis == "N" else "input_size of down's"
-    words = {**facts, "size": size, "multiple": bound, "axis": axis, "letter": axis.lower()}
-    partition = "output_partition_size" if axis == "N" else "input_size_per_partition"
-    words |= {"side": side, "partition": partition, "gcd": gcd(size, facts["block"])}
+    axis = facts["axis"]
+    words = {**facts, "size": size, "multiple": bound, "letter": axis.lower()}
+    words |= SIDE_WORDS["N" if axis == "N" else "K"] | {"gcd": gcd(size, facts["block"])}
     kernel = row.kernel.format_map(words)
-    plain = f"{size} is no multiple of {bound}"
-    if row.outcome == "pads":
-        plain += f": padded to {finding.to}"
-    elif row.outcome == "falls back":
-        plain += f": {kernel}"
+    instead = {"pads": f": padded to {to}", "falls back": f": {kernel}"}
+    plain = f"{size} is no multiple of {bound}{instead.get(row.outcome, '')}"
     if row.relation == "never":
         plain, bound = kernel, 0
-    says = row.says.format_map(words) or plain
-    return replace(finding, says=says, kernel=kernel, bound=bound)
+    return Finding(row, axis, size, bound, row.says.format_map(words) or plain, kernel, to, part)
 
 
 def overall(judgements: Iterable[Judgement]) -> Outcome:
     """The worst outcome; unknown where what is known is served and the rest may be refused."""
     sized = [judgement for judgement in judgements if judgement.is_judged]
-    unknown = [judgement for judgement in sized if judgement.outcome == "unknown"]
     worst = worst_of({judgement.outcome for judgement in sized} - {"unknown"}, "unknown")
-    may_be_refused = any(judgement.findings for judgement in unknown)
-    if (worst == "ok" and unknown) or (worst in ("pads", "falls back") and may_be_refused):
-        return "unknown"
+    for judgement in sized:
+        may_be_worse = worst == "ok" or (worst in SERVED and judgement.findings)
+        if judgement.outcome == "unknown" and may_be_worse:
+            return "unknown"
     return worst

@@ -22,14 +22,11 @@ ROTATED = re.compile(r"(llama|mistral|mixtral|qwen[23](_moe)?|gemma2?)(_text)?")
 PARTLY_ROTATED = ("partial_rotary_factor", "rotary_pct", "rotary_dim")
 HEAD_DIMS = ("rotated_head_dim", "attention_head_dim", "mixed_head_dim")
 """Roles of head_dims: of a model that rotates them whole, of others, of one that has several."""
-MIXER_PREFIXES = {"mla": "mla.", "v4": "attention."}  # of products of attention not grouped
 NAMED_BLOCKS = ("gdn", "kda", "lightning", "conv", "mamba", "shared", "moe")
-WIDTHS = {
-    "conv": "hidden_size",
-    "moe": "expert_width",
-    "shared": "shared_width",
-    "": "vocab_size",
-}  # beside mlp_width
+PREFIXES = {"v4": "attention."} | {name: f"{name}." for name in (*NAMED_BLOCKS, "mla")}
+"""What stands before the names of products, by their block, those of attention by its mixer."""
+WIDTHS = {"conv": "hidden_size", "moe": "expert_width", "shared": "shared_width", "": "vocab_size"}
+"""The size that ranks share of a block's products; of others it is mlp_width."""
 
 
 @dataclass(frozen=True)
@@ -95,9 +92,9 @@ def _subject(product: Product, deployment: ConfigDeployment, suffix: str) -> Ran
             key = f"shared_{key}"
         whole = uneven[0].whole if uneven else 0
         is_by_heads = bool(uneven) and uneven[0].is_by_heads
-    prefix = f"{role.block}." if role.block in NAMED_BLOCKS else ""
+    prefix = PREFIXES.get(role.block, "")
     if role.block == "attention":
-        prefix = MIXER_PREFIXES.get(sizes.mixer, "")
+        prefix = PREFIXES.get(sizes.mixer, "")
     elif role.block == "mlp" and "expert_width" in sizes.family:
         prefix = "dense."
     return RankProduct(
@@ -120,19 +117,15 @@ def _subject(product: Product, deployment: ConfigDeployment, suffix: str) -> Ran
 def _counts(deployment: ConfigDeployment) -> Iterator[RankProduct]:
     """What ranks share whole, how heads group, and attention's head_dims."""
     sizes, ranks = deployment.sizes, deployment.ranks
-    left_out = set(COUNTS["not-in"][sizes.mixer])
-    if sizes.get("head_dim"):
-        left_out.add("head_dim")
-    if not sizes.has_experts:
-        left_out.add("experts")
     if deployment.storage.form in ("bnb", "mxfp4"):
-        count = _count("every quantised linear", "model", ranks["tp"])
+        count = count_of("every quantised linear", "model", ranks["tp"])
         yield replace(count, storage=deployment.storage)
+    known = {**sizes.sizes, **ranks, "": 1, "routed experts": sizes.has_experts}
+    known["no head_dim"] = not sizes.get("head_dim")
     for name, (role, size, shared_by, needs) in COUNTS["counts"].items():
-        number = sizes.get(size)
-        by = ranks.get(shared_by) or sizes.get(shared_by)
-        if name not in left_out and number and by and (not needs or sizes.get(needs)):
-            yield _count(name, role, number, by, sizes.field(size))
+        number, by = sizes.get(size), known[shared_by]
+        if number and by and known[needs] and name not in COUNTS["not-in"][sizes.mixer]:
+            yield count_of(name, role, number, by, sizes.field(size))
     if sizes.mixer != "grouped" or not sizes.get("heads"):
         return
     is_partly = any(sizes.values.get(field) not in (None, 1, 1.0) for field in PARTLY_ROTATED)
@@ -143,15 +136,17 @@ def _counts(deployment: ConfigDeployment) -> Iterator[RankProduct]:
         role = "rotated_head_dim"
     for attention in reversed(deployment.inventory.attentions):
         suffix = sizes.attention_suffix(attention.layer)
+        other = "global_" if suffix else ""
         for name, key in (("attention heads", "heads"), ("kv heads", "kv_heads")):
             number = getattr(attention, key)
-            if suffix and number != sizes.get(key):
-                field = sizes.field(f"global_{key}")
-                yield _count(f"{name}{suffix}", key, number, ranks["tp"], field)
+            if number != sizes.get(key):
+                field = sizes.field(f"{other}{key}")
+                yield count_of(f"{name}{suffix}", key, number, ranks["tp"], field)
         if not suffix or attention.head_dim != sizes.get("head_dim"):
-            field = sizes.field("global_head_dim" if suffix else "head_dim")
-            yield _count(f"attention head_dim{suffix}", role, attention.head_dim, 1, field)
+            field = sizes.field(f"{other}head_dim")
+            yield count_of(f"attention head_dim{suffix}", role, attention.head_dim, 1, field)
 
 
-def _count(name: str, role: str, number: int, ranks: int = 1, field: str = "") -> RankProduct:
+def count_of(name: str, role: str, number: int, ranks: int = 1, field: str = "") -> RankProduct:
+    """A count that ranks share, as requirements are about it."""
     return RankProduct(name, role, "count", "none", number, 0, number, ranks, field=field)

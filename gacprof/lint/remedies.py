@@ -47,7 +47,7 @@ def find_remedies(deployment: ConfigDeployment, judgements: Sequence[Judgement])
             continue
         fine = {judgement.product.name for judgement in after if judgement.outcome == "ok"}
         mended = tuple(j.product.name for j in broken if j.product.name in fine)
-        _, kernels = changed.engine_answer(after)
+        kernels = changed.engine_answer(after)[1]
         launches = {name: kernels[name] for name in mended if name in kernels}
         remedy = Remedy(kind, change, outcome, mended, config, launches)
         if kind == "tp":
@@ -55,8 +55,9 @@ def find_remedies(deployment: ConfigDeployment, judgements: Sequence[Judgement])
         else:
             remedies.append(remedy)
     best = min((r.outcome for r in degrees.values()), key=OUTCOMES.index, default="ok")
-    below = [r for tp, r in degrees.items() if r.outcome == best and tp < deployment.tp]
-    above = [r for tp, r in degrees.items() if r.outcome == best and tp > deployment.tp]
+    equal = [tp for tp, remedy in degrees.items() if remedy.outcome == best]
+    below = [degrees[tp] for tp in equal if tp < deployment.tp]
+    above = [degrees[tp] for tp in equal if tp > deployment.tp]
     remedies += below[-1:] + above[:1]
     return sorted(remedies, key=lambda remedy: OUTCOMES.index(remedy.outcome))
 
@@ -76,8 +77,9 @@ def _changes(
                 yield "tp", f"--tp {degree}", {}, replace(deployment, tp=degree, ep=ep)
     for name, multiple in _needed_multiples(deployment, broken).items():
         size = deployment.sizes.values[name]
-        for new in (size // multiple * multiple, -(-size // multiple) * multiple):
-            if new != size and new:
+        below = size // multiple * multiple
+        for new in (below, below + multiple):
+            if new and size != below:
                 config = with_field(deployment.config, name, new)
                 yield "size", f"{name} {new}", {name: new}, replace(deployment, config=config)
 
@@ -87,11 +89,10 @@ def _needed_multiples(deployment: ConfigDeployment, broken: Sequence[Judgement])
     needed: dict[str, int] = {}
     for judgement in broken:
         product = judgement.product
+        axis = {"row": "K", "column": "N"}.get(product.split, "")
+        multiple = judgement.multiples.get(axis, 1) * product.ranks
         if product.kind == "vocab":
             multiple = judgement.multiples.get("global", 1)
-        else:
-            axis = {"row": "K", "column": "N"}.get(product.split, "")
-            multiple = judgement.multiples.get(axis, 1) * product.ranks
         is_width = isinstance(deployment.sizes.values.get(product.field), int)
         if is_width and not product.is_by_heads and multiple > 1:
             needed[product.field] = lcm(needed.get(product.field, 1), multiple)

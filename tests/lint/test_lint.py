@@ -18,10 +18,10 @@ from gacprof.kernels.requirements import load_engine, required_multiple
 from gacprof.lint.deployment import deploy
 from gacprof.lint.judge import OUTCOMES
 from gacprof.lint.lint import lint
-from gacprof.lint.memory import weight_bytes
 from gacprof.lint.remedies import with_field
 from gacprof.lint.report import sarif
 from gacprof.reporting.sections import section_of
+from gacprof.workload.memory import weight_bytes
 
 ENGINES = ("vllm", "sglang", "tensorrt-llm", "transformers", "llama.cpp")
 LLAMA = {
@@ -166,14 +166,20 @@ PUBLISHED = {  # GB of the safetensors files, without layers that guess ahead
 }
 
 
+def weights_of(config: dict[str, Any], **served: Any) -> int | None:
+    """The bytes of weights that a rank holds."""
+    deployment = deploy(config, **served)
+    return weight_bytes(deployment.sizes, deployment.inventory, deployment)
+
+
 @pytest.mark.parametrize("model, quantisation", PUBLISHED)
 def test_weights_have_the_published_size(model: str, quantisation: str) -> None:
     config = {**MODELS[model], "tie_word_embeddings": False}
     published = PUBLISHED[model, quantisation]
-    counted = weight_bytes(deploy(config, quantisation=quantisation))
+    counted = weights_of(config, quantisation=quantisation)
     assert counted is not None
     assert counted / 1e9 == pytest.approx(published, rel=0.01)
-    on_two = weight_bytes(deploy(config, quantisation=quantisation, tp=2))
+    on_two = weights_of(config, quantisation=quantisation, tp=2)
     assert on_two is not None
     assert on_two == pytest.approx(counted / 2, rel=0.02)
 
@@ -184,7 +190,7 @@ def test_weights_that_a_gpu_does_not_hold_are_refused() -> None:
         report = lint(config, gpu="h100", tp=tp, quantisation="fp8-block")
         assert outcomes(report)["GiB of weights"] == outcome
     unlayered = {name: value for name, value in config.items() if name != "num_hidden_layers"}
-    assert weight_bytes(deploy(unlayered)) is None
+    assert weights_of(unlayered) is None
 
 
 def test_a_head_dim_of_256_with_fp8_keys_and_values_is_unfused_on_sm120() -> None:

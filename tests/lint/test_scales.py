@@ -9,7 +9,7 @@ import pytest
 
 from gacprof.lint.deployment import deploy
 from gacprof.lint.judge import Judgement
-from gacprof.lint.scales import Entries, Part, SliceError, misplaced_weights
+from gacprof.workload.scales import Entries, Part, SliceError, misplaced_weights
 
 LLAMA = {
     "model_type": "llama",

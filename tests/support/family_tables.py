@@ -18,8 +18,8 @@ class Family(TypedDict, total=False):
     shared_width: list[str]
     mlp_width: list[str]
     is_gated: bool
-    q_gate: bool
-    halved: bool
+    q_parts: int
+    width_parts: int
     by_layer: bool
     global_attention: str
     global_kv_times: int
@@ -44,16 +44,16 @@ class LinearRow(TypedDict, total=False):
 
 
 class FamilyTables(TypedDict):
-    """The config's names of sizes, families, sides (sums of products of sizes), sizes that follow
-    from others, roles that a module may hold, the layer_types of kinds of block, those that
-    lack one, and the linear
-    layers of each."""
+    """The config's names of sizes, what they mean, families, sides (sums of products of sizes),
+    sizes that follow from others, those of a second kind of attention, roles that a module may
+    hold, the layer_types of kinds of block, those that lack one, and the linear layers of each."""
 
-    shared_widths: list[str]
     fields: dict[str, list[str]]
+    by_sizes: dict[str, Family]
     families: dict[str, Family]
     sides: dict[str, list[list[str]]]
     silent: dict[str, list[str]]
+    second: dict[str, str]
     fused: dict[str, list[str]]
     layer_kinds: dict[str, list[str]]
     lacks: dict[str, list[str]]

@@ -14,6 +14,7 @@ from typing import Any
 
 from gacprof.checkpoint.inventory import AttentionHeads, Dim, NewSizes
 from gacprof.checkpoint.layouts.names import WORDS, tower_of
+from gacprof.core.errors import ConfigError
 
 _WIDTHS = WORDS["widths"]
 _OTHERWISE = {"shared_expert": "expert", "decoder": "mlp", "encoder": "mlp"}
@@ -21,6 +22,7 @@ _OTHERWISE = {"shared_expert": "expert", "decoder": "mlp", "encoder": "mlp"}
 _ADJUSTED = "block_auto_adjust_ff_dim"  # LFM2's switch: the width follows from the config's
 _DOUBLED = "use_double_wide_mlp"  # Gemma 4's: twice as wide where layers share others' keys
 WIDTH_MULTIPLE = 256  # what two thirds of a width are rounded to where a config is silent
+MAX_SIZE = 1 << 31
 Path = tuple[str, ...]
 
 
@@ -28,6 +30,30 @@ def count(config: Mapping[str, Any], *keys: str) -> int:
     """Return the first of ``keys`` that the config has as a positive whole number, else 0."""
     values = (config.get(key) for key in keys)
     return next((value for value in values if type(value) is int and value > 0), 0)
+
+
+def quotient(whole: int, parts: int) -> int:
+    """The size of equal parts (of one, where their number is not known); 0 for unequal ones."""
+    return 0 if whole % max(parts, 1) else whole // max(parts, 1)
+
+
+def stated_size(values: Mapping[str, Any], fields: Sequence[str]) -> int:
+    """The size under the first of these fields that has one; 0 where none has."""
+    numbers = [whole_number(values.get(field), field) for field in fields]
+    return next(filter(None, numbers), 0)
+
+
+def whole_number(value: Any, field: str) -> int:
+    """Return a field's value as a size, 0 where it has none; a list of equal ones counts as one."""
+    if isinstance(value, list) and value and field != "intermediate_size":
+        if len(set(map(str, value))) > 1:
+            raise ConfigError(f"the config's {field} differs from layer to layer: diagnose weights")
+        value = value[0]
+    if value is None or isinstance(value, list) or value == "auto":
+        return 0
+    if type(value) is not int or not 0 <= value <= MAX_SIZE:
+        raise ConfigError(f"the config's {field} is {str(value)[:40]!r}: it must be a size")
+    return value
 
 
 def auto_adjusted(config: Mapping[str, Any], width: int) -> int:

@@ -242,7 +242,7 @@ def find_attentions(contents: Contents, linears: Sequence[Linear]) -> list[Atten
 def _attention(layer: int, config: Mapping[str, Any], sizes: Mapping[str, int]) -> AttentionHeads:
     """Heads of q and k of these ``sizes``, or of one weight for q, k and v; 0 where unknown."""
     stated_heads = count(config, "num_attention_heads", "n_head")
-    heads = count(config, "num_heads") or stated_heads
+    heads = count(config, "num_heads", "num_attention_heads", "n_head")
     kv_heads = count(config, "num_key_value_heads", "num_kv_heads") or heads
     if not heads:
         return AttentionHeads(layer, 0, 0, 0)

@@ -49,14 +49,10 @@ def find_widths(contents: Contents, linears: Sequence[Linear]) -> list[Dim]:
         else:
             incomplete |= sizes
     model_type = contents.config.get("model_type")
-    if not model_type:
-        return dims
-    stated: set[str] = set()
-    for key in width_keys(contents.config, dims):
-        stated |= key.times.keys()
+    stated = set().union(*(key.times for key in width_keys(contents.config, dims)))
     for i, dim in enumerate(dims):
         # LongCat's zero experts have gate and up only, and the experts' number says theirs too
-        if dim.name not in stated or dim.size in incomplete:
+        if model_type and (dim.name not in stated or dim.size in incomplete):
             why = f"the config of a {model_type} has no number for this width alone"
             dims[i] = replace(dim, padding="refused", why=dim.why or why)
     return dims
