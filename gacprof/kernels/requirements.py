@@ -65,7 +65,8 @@ def matches_all(facts: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool
 class Engine:
     """An engine at a version; the newest that was ``read``. ``splits`` is tensors or layers;
     ``experts`` how TP ranks share them; ``fused`` the products that it fuses; ``uneven`` what it
-    deals out although it doesn't divide; ``memory`` the share of a GPU's that it takes unasked."""
+    deals out although it doesn't divide; ``memory`` the share of a GPU's that it takes unasked;
+    ``required`` the keys that its classes read of every config, by class."""
 
     name: str
     version: str
@@ -76,6 +77,7 @@ class Engine:
     requirements: Sequence[Requirement]
     uneven: Sequence[str] = ()
     memory: float = 1.0
+    required: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def vocab_multiple(self) -> int:

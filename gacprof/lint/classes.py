@@ -107,7 +107,12 @@ def _ways_to_run(name: str, engine: Engine, has_code: bool, repeats_heads: bool)
 
 
 def _unmet_sizes(name: str, sizes: ConfigSizes, engine: Engine) -> Iterator[Gap]:
-    """A head_dim that is stated and the class never reads, an activation that it refuses."""
+    """A key that the class needs and the config lacks, a head_dim that is stated and it never
+    reads, an activation that it refuses."""
+    for key in engine.required.get(name, ()):
+        if sizes.values.get(key) is None:
+            why = f"{engine.name}'s {name} reads {key}, which the config doesn't say"
+            yield Gap("class", key, why, _grade(name, engine))
     stated, grade = stated_size(sizes.values, ["head_dim"]), _grade(name, engine)
     if stated and sizes.get("heads") and name in rows(engine.name, "without_head_dim"):
         built = sizes.get("hidden_size") // sizes.get("heads")

@@ -36,7 +36,9 @@ def gaps(config: dict[str, Any], engine: str = "vllm", version: str | None = Non
 
 def grade(name: str, model_type: str, engine: str = "vllm", version: str | None = None) -> str:
     """The grade of the only gap that a class has; empty where it has none."""
-    found = gaps({"architectures": [name], "model_type": model_type}, engine, version)
+    keys = load_engine(engine, version).required.get(name, ())
+    config = {"architectures": [name], "model_type": model_type, **dict.fromkeys(keys, 1)}
+    found = gaps(config, engine, version)
     assert len(found) < 2
     return found[0].grade if found else ""
 
@@ -128,6 +130,14 @@ def test_a_class_that_never_reads_a_stated_head_dim_builds_another_one() -> None
     as_qwen3 = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}
     assert gaps(QWEN2_CUT | as_qwen3) == []
     assert gaps(QWEN2_CUT, "transformers") == []
+
+
+def test_a_key_that_the_class_reads_of_every_config_is_required() -> None:
+    """vLLM 0.33.0 ends with an AttributeError where transformers saved a config without it."""
+    lfm2 = {"architectures": ["Lfm2ForCausalLM"], "model_type": "lfm2"}
+    (gap,) = gaps(lfm2)
+    assert (gap.name, gap.grade) == ("conv_dim", "refused")
+    assert gaps(lfm2 | {"conv_dim": 2048}) == gaps(lfm2, "sglang") == []
 
 
 def test_a_class_that_takes_silu_alone_refuses_another_activation() -> None:

@@ -142,4 +142,5 @@ class EngineTable(TypedDict):
     fused: list[str]
     uneven: NotRequired[list[str]]
     memory: NotRequired[float]
+    required: NotRequired[dict[str, list[str]]]
     requirement: list[RequirementRow]
