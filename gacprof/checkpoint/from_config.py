@@ -96,7 +96,8 @@ class ConfigSizes:
         stated["vision_heads"] = stated_size([*towers, {}][0], self.fields["vision_heads"])
         if not family:
             for size, row in TABLES["by_sizes"].items():
-                family = {**family, **row} if stated[size] else family
+                if stated[size]:
+                    family = {**family, **row}
         self.family = family
         self.sizes = self._completed(stated)
         self.other_attentions = [self._heads_of(kind) for kind in kinds]
