@@ -7,7 +7,7 @@ layers a kind of layer has. A size that the config doesn't say is 0; it is never
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from itertools import chain
 from math import prod
@@ -96,7 +96,8 @@ class ConfigSizes:
         stated["vision_heads"] = stated_size([*towers, {}][0], self.fields["vision_heads"])
         if not family:
             for size, row in TABLES["by_sizes"].items():
-                family = {**family, **row} if stated[size] else family
+                if stated[size]:
+                    family = {**family, **row}
         self.family = family
         self.sizes = self._completed(stated)
         self.other_attentions = [self._heads_of(kind) for kind in kinds]
@@ -242,20 +243,15 @@ def _of_block(sizes: ConfigSizes, block: str, prefix: str = "") -> Iterator[Modu
             yield Module(name, role, layer_of(name), kind, k, n, sizes.dtype, gemms)
 
 
-def _blocks(sizes: ConfigSizes) -> Iterator[str]:
-    """The kinds of blocks that a model has, by their names in ``families.toml``."""
-    has_heads = any(map(sizes.get, ("heads", "head_dim", "kv_heads")))
-    if sizes.mixer in ("mla", "v4"):
-        yield from (sizes.mixer, "indexer")
-    elif sizes.mixer == "grouped" and (has_heads or not sizes.get("mamba_heads")):
-        yield "grouped"
-    yield from ("delta_net", "mamba", "per_layer_input", *sizes.family.get("blocks", ()))
-    names_mamba = any(field.startswith(("mamba_d_", "ssm_")) for field in sizes.values)
-    if names_mamba or sizes.mixer == "mamba1":
-        yield "mamba1"
+def _blocks(sizes: ConfigSizes) -> Iterable[str]:
+    """The kinds of blocks that a model may have, by their names in ``families.toml``."""
+    blocks = [sizes.mixer, "indexer", "delta_net", "mamba", "per_layer_input"]
+    blocks += sizes.family.get("blocks", ())
+    if any(field.startswith(("mamba_d_", "ssm_")) for field in sizes.values):
+        blocks.append("mamba1")
     if sizes.has_experts and (sizes.get("expert_width") or sizes.get("experts")):
-        yield "experts"
-    yield "shared"
+        blocks.append("experts")
+    return dict.fromkeys([*blocks, "shared"])
 
 
 def mlp_widths(sizes: ConfigSizes) -> list[int]:

@@ -120,11 +120,11 @@ def _counts(deployment: ConfigDeployment) -> Iterator[RankProduct]:
     if deployment.storage.form in ("bnb", "mxfp4"):
         count = count_of("every quantised linear", "model", ranks["tp"])
         yield replace(count, storage=deployment.storage)
-    known = {**sizes.sizes, **ranks, "": 1, "routed experts": sizes.has_experts}
-    known["no head_dim"] = not sizes.get("head_dim")
+    facts = {**sizes.sizes, **ranks, "": 1, "routed experts": sizes.has_experts}
+    facts["no head_dim"] = not sizes.get("head_dim")
     for name, (role, size, shared_by, needs) in COUNTS["counts"].items():
-        number, by = sizes.get(size), known[shared_by]
-        if number and by and known[needs] and name not in COUNTS["not-in"][sizes.mixer]:
+        number, by = sizes.get(size), facts[shared_by]
+        if number and by and facts[needs] and name not in COUNTS["not-in"][sizes.mixer]:
             yield count_of(name, role, number, by, sizes.field(size))
     if sizes.mixer != "grouped" or not sizes.get("heads"):
         return

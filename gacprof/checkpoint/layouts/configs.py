@@ -167,12 +167,10 @@ def width_keys(config: Mapping[str, Any], dims: Iterable[Dim]) -> list[WidthKey]
             continue
         # Of equals max takes the first, which is the more special name
         key = max(candidates, key=WidthKey.trust)
-        key = replace(key, twins=tuple(c.path for c in candidates if key.value == c.value))
-        if key.path in keys:
-            former = keys[key.path]
-            times = {**former.times, **key.times}
-            key = replace(former, dims=(*former.dims, *key.dims), times=times)
-        keys[key.path] = key
+        twins = tuple(c.path for c in candidates if key.value == c.value)
+        former = keys.get(key.path, replace(key, dims=(), twins=twins))
+        times = {**former.times, **key.times}
+        keys[key.path] = replace(former, dims=(*former.dims, *key.dims), times=times)
     return list(keys.values())
 
 
