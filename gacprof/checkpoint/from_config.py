@@ -72,10 +72,11 @@ class ConfigSizes:
         self.whole: Mapping[str, Any] = config.get("thinker_config", config)
         _, text = part_of(self.whole)
         values: dict[str, Any] = {}
+        stated = {**self.whole, **text}
         for name, prefix in PARTS.items():
-            if isinstance(self.whole.get(name), Mapping):
-                values |= {f"{prefix}{key}": value for key, value in self.whole[name].items()}
-        values |= {**self.whole, **text}
+            if isinstance(stated.get(name), Mapping):
+                values |= {f"{prefix}{key}": value for key, value in stated[name].items()}
+        values |= stated
         self.model_type = str(values.get("model_type") or self.whole.get("model_type", ""))
         name = FAMILY_OF.get(self.model_type.removesuffix("_text").replace("-", "_"), "")
         family: Family = TABLES["families"].get(name, {})
@@ -269,7 +270,7 @@ def mlp_widths(sizes: ConfigSizes) -> list[int]:
     elif family.get("dense_if_listed"):
         is_there = values.get("mlp_only_layers") or sizes.get("decoder_sparse_step") > 1
     else:
-        in_pattern = "-" in (values.get("hybrid_override_pattern") or "-")
+        in_pattern = "-" in str(values.get("hybrid_override_pattern") or "-")
         are_all_sparse = values.get("first_k_dense_replace") == 0
         is_there = (
             in_pattern and not are_all_sparse and values.get("interleave_moe_layer_step") != 1

@@ -31,12 +31,8 @@ def report() -> None:
         print(model_type, end=" ", flush=True, file=sys.stderr)
         for key, words in answers(model_type):
             (changing if words else same).setdefault(key, []).append(f"{model_type}: {words}")
-    read = {
-        key
-        for table in ("fields", "fields_of_mamba")
-        for keys in TABLES[table].values()
-        for key in keys
-    }
+    tables = [TABLES["fields"], *(row.get("fields", {}) for row in TABLES["families"].values())]
+    read = {key for table in tables for keys in table.values() for key in keys}
     listed = set(NEUTRAL["keys"])
     pattern = re.compile("|".join(NEUTRAL["patterns"]))
     print("\n\nneutral:", *sorted(same.keys() - changing.keys() - read))
