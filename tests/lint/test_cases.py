@@ -39,7 +39,9 @@ CHANGED = {
 NOT_LOADED = {"mimo-v2-flash-fp8-tp4-qkv-vllm"}
 """Wrong or a loader's error, its author says: 6 entries of k are none for the last of 4 ranks."""
 
-LEFT_OUT_KEYS = ("model_type", "head_dim", "rotary_dim", "first_k_dense_replace")
+LEFT_OUT_KEYS = (
+    *("model_type", "head_dim", "rotary_dim", "first_k_dense_replace", "n_group", "topk_group"),
+)
 """What published configs say besides, and those of the cases leave out."""
 
 VERSIONS = {"vllm": "0.32.0"}
