@@ -24,7 +24,8 @@ HEAD = """# 20 models, by `gacprof lint`
 What vLLM 0.33 does with the products of published models on 1, 2, 4 and 8 tensor-parallel ranks, a
 letter each, without expert parallelism: `·` all ok, `p` pads, `f` falls back to another kernel than
 the format is made for, `w` loads but wrong, `R` refused (or the weights are beyond the memory), `?`
-unknown. All linear layers but the embedding and head are taken as quantised; published checkpoints often leave some out.
+unknown. All linear layers but the embedding and head are taken as quantised; published checkpoints
+often leave some out.
 
 Made by `python tools/lint_table.py` from the configs' published values (`tools/lint_models.toml`).
 Nothing was run.
