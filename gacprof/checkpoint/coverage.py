@@ -17,11 +17,18 @@ from typing import Any, Literal
 
 from gacprof.checkpoint.from_config import TABLES, ConfigSizes, inventory_of_sizes
 from gacprof.checkpoint.inventory import Inventory, Module
-from gacprof.checkpoint.layouts.configs import leaves
-from gacprof.checkpoint.layouts.names import SHARED, WORDS, parent_of, role_of, template_of
+from gacprof.checkpoint.layouts.configs import leaves, part_of, stated_size
+from gacprof.checkpoint.layouts.names import (
+    SHARED,
+    WORDS,
+    parent_of,
+    role_of,
+    template_of,
+    tower_of,
+)
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import shipped_table
-from gacprof.core.formatting import one_line
+from gacprof.core.formatting import counted, one_line
 
 TEXT_PARTS = ("thinker_config", *WORDS["parts"]["text"])  # whose values are read, one by one
 MAX_LETTERS = 80  # of a name out of a config or a checkpoint
@@ -34,9 +41,22 @@ REPEATS = dict(row.split(" = ") for row in NEUTRAL["repeats"])
 QUANTISED = re.compile("fp?4|fp?8|f8|int[48]|nf4|mx")  # DeepSeek-V4's expert_dtype
 ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act")
 ROPE_TABLES = ("rope_scaling", "rope_parameters")
+MTP_LAYERS = ["num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules"]
 LAYER_KINDS = ("layer_types", "layers_block_type")
 FUSED: Mapping[str, list[str]] = TABLES["fused"]
 Shape = tuple[int, int]
+Grade = Literal["refused", "wrong", "unknown", "note"]
+Kind = Literal[
+    "key",
+    "contradiction",
+    "activation",
+    "class",
+    "tower",
+    "tensor",
+    "size",
+    "product",
+    "storage",
+]
 
 
 @dataclass(frozen=True)
@@ -47,10 +67,20 @@ class Gap:
     and else a note.
     """
 
-    kind: Literal["key", "activation", "class", "tower", "tensor", "size", "product", "storage"]
+    kind: Literal[
+        "key",
+        "contradiction",
+        "activation",
+        "class",
+        "tower",
+        "tensor",
+        "size",
+        "product",
+        "storage",
+    ]
     name: str
     why: str
-    grade: Literal["refused", "wrong", "unknown", "note"] = "unknown"
+    grade: Grade = "unknown"
 
 
 def key_gaps(sizes: ConfigSizes) -> Iterator[Gap]:
@@ -68,12 +98,40 @@ def key_gaps(sizes: ConfigSizes) -> Iterator[Gap]:
             what = f"the type {shown(value)}"
         if what:
             yield Gap("key", key, f"{shown(key)}, {what}, may change sizes, and nobody reads it")
+    if not sizes.is_known_type:
+        kind = shown(sizes.model_type or "none")
+        why = f"nobody read what the model type {kind} means by its keys"
+        yield Gap("key", "model_type", why)
+    yield from contradictions(sizes)
+    yield from word_gaps(sizes.values)
+
+
+def contradictions(sizes: ConfigSizes) -> Iterator[Gap]:
+    """Numbers of a config that contradict each other, as tools leave them that change one alone."""
     heads = sizes.get("mamba_heads") * sizes.get("mamba_head_dim")
     width = sizes.get("mamba_d_ssm") or sizes.get("mamba_expand") * sizes.get("hidden_size")
     if heads and width and heads != width:  # the models' own configs refuse it
         why = f"Mamba's heads are {heads} wide, and by the config's other keys {width}"
-        yield Gap("key", "mamba_head_dim", why, "refused")
-    yield from word_gaps(sizes.values)
+        yield Gap("contradiction", "mamba_head_dim", why, "refused")
+    experts, chosen = sizes.get("experts"), sizes.get("experts_per_token")
+    groups = stated_size(sizes.values, ["n_group", "num_expert_group"])
+    if experts and chosen > experts:
+        why = f"a token goes to {chosen} of {experts} experts"
+        yield Gap("contradiction", "num_experts_per_tok", why, "refused")
+    if groups and experts % groups:  # vLLM then routes without groups, SGLang asserts
+        why = f"{experts} experts are no multiple of {groups} groups (n_group)"
+        yield Gap("contradiction", "n_group", why)
+    layers = sizes.get("layers")
+    for key in (*LAYER_KINDS, "mlp_layer_types", "moe_layer_freq"):
+        listed = sizes.values.get(key)
+        if isinstance(listed, list) and layers and len(listed) != layers:
+            why = f"{key} lists {len(listed)} layers, and num_hidden_layers is {layers}"
+            grade: Grade = "refused" if key == "layer_types" else "unknown"
+            yield Gap("contradiction", key, why, grade)
+    widths = part_of(sizes.whole)[1].get("intermediate_size")
+    if isinstance(widths, list) and "by_layer" not in sizes.family:
+        why = f"intermediate_size is a list of {len(widths)}, which few classes take"
+        yield Gap("contradiction", "intermediate_size", why)
 
 
 def word_gaps(values: Mapping[str, Any]) -> Iterator[Gap]:
@@ -86,6 +144,10 @@ def word_gaps(values: Mapping[str, Any]) -> Iterator[Gap]:
         kinds = [word for path, word in words.items() if path[-1] in ("rope_type", "type")]
         for word in unlisted(kinds, "rope_types"):
             yield Gap("activation", key, f"{key} of the type {word} was not looked at")
+    letters = list(str(values.get("hybrid_override_pattern") or ""))
+    for word in unlisted(letters, "layer_letters"):
+        why = f"hybrid_override_pattern has layers {word}, which nobody looked at"
+        yield Gap("key", "hybrid_override_pattern", why)
     for key in LAYER_KINDS:
         for word in unlisted(values.get(key), "layer_kinds"):
             yield Gap("key", key, f"no products are known of layers of the kind {word}")
@@ -106,6 +168,8 @@ def size_in(value: Any, layers: int) -> str:
     """Say what a value holds that may be a size; empty where it can hold none."""
     if type(value) is int and value > 1:
         return f"the number {value}"
+    if isinstance(value, str) and re.search(r"\d\s*,\s*\d", value):
+        return "a text of numbers"
     if isinstance(value, Mapping) and any(size_in(inner, layers) for inner in value.values()):
         return f"a table of {len(value)}"
     if isinstance(value, list) and any(size_in(inner, layers) for inner in value):
@@ -165,6 +229,32 @@ def tensor_gaps(described: Inventory, stored: Inventory) -> Iterator[Gap]:
         yield Gap("size", role, f"{role} is {_listed(shapes)}, and by the config {stated}")
     for module in found.missing:
         yield Gap("product", module.role, f"no tensor is {_in_words(module)}")
+
+
+def layer_gaps(sizes: ConfigSizes, stored: Inventory) -> Iterator[Gap]:
+    """Layers that a config counts and no tensor has, or the reverse; names that no class of text
+    models has, as merged adapters and cut towers leave them."""
+    layers = range(sizes.get("layers"))
+    guessing = stated_size(sizes.values, MTP_LAYERS)  # DeepSeek's stand behind the others
+    found: dict[int, str] = {}
+    for module in stored.modules:
+        if module.layer is not None and not tower_of(module.name):
+            found.setdefault(module.layer, module.name)
+    absent = sorted(set(layers) - found.keys())
+    beyond = sorted(found.keys() - set(range(len(layers) + guessing)))
+    if found and layers and (absent or beyond):
+        words = f"no tensor of {counted(len(absent), 'layer')}" if absent else "more layers"
+        why = f"num_hidden_layers is {len(layers)}, and there is {words}: {(absent or beyond)[0]}"
+        yield Gap("tensor", "num_hidden_layers", why)
+    tops = {name.partition(".")[0] for name in found.values()}
+    if not any(name in sizes.whole for name in NEUTRAL["towers"]):
+        for top in sorted(tops - set(NEUTRAL["prefixes"])):
+            yield Gap(
+                "tensor", top, f"the tensors' names begin with {shown(top)}, in no text model"
+            )
+    has_head = any(module.role == "head" for module in stored.modules)
+    if sizes.values.get("tie_word_embeddings") is False and not has_head:
+        yield Gap("product", "lm_head", "no tensor is the head, which is not tied to the embedding")
 
 
 def fit(described: Inventory, stored: Inventory) -> Fit:

@@ -8,13 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from gacprof.checkpoint.coverage import NEUTRAL, Gap, key_gaps, tensor_gaps
+from gacprof.checkpoint.coverage import NEUTRAL, Gap, key_gaps, layer_gaps, tensor_gaps
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.layouts.configs import part_of
+from gacprof.checkpoint.storage import GROUPED
 from gacprof.lint.classes import class_gaps
 from gacprof.lint.deployment import ConfigDeployment
 from gacprof.lint.judge import SERVED, Outcome, worst_of
 
+SCALES = re.compile(r"scale|qzeros|absmax|_blocks$|SCB$")
 TOWERS = re.compile(r"vision|visual|image|audio|speech|\bvit\b|projector|connector|merger")
 """Words of an ignore list that name a tower, or what stands between it and the text."""
 
@@ -30,6 +32,7 @@ def gaps_of(deployment: ConfigDeployment, stored: Inventory | None) -> list[Gap]
     if stored is not None:
         gaps += storage_gaps(deployment, stored)
         gaps += tensor_gaps(deployment.inventory, stored)
+        gaps += layer_gaps(sizes, stored)
         keys = [gap for gap in keys if gap.kind != "key"]  # the tensors settled these
     for name in sorted(set(sizes.missing)):
         gaps.append(Gap("key", name, f"the config doesn't say {name}: what needs it isn't judged"))
@@ -61,10 +64,24 @@ def storage_gaps(deployment: ConfigDeployment, stored: Inventory) -> Iterator[Ga
             f"{len(factored)} layers are factor pairs, which {deployment.engine.name} doesn't load"
         )
         yield Gap("storage", factored[0], why, "refused")
-    if stored.layout == "quantised" and deployment.storage.form == "none":
-        packed = [module.name for module in stored.modules if module.dtype.startswith("int")]
-        why = f"{len(packed)} weights are quantised, and the config names no format"
-        yield Gap("storage", min(packed, default="weights"), why)
+    storage = deployment.storage
+    has_scales = any(map(SCALES.search, stored.tensors))
+    if storage.form == "none" and has_scales:
+        yield Gap("storage", "scales", "weights have scales, and the config names no format")
+    if storage.form != "none" and storage.stored and not has_scales:
+        yield Gap(
+            "storage", storage.form, f"no tensor has a scale, and the config says {storage.form}"
+        )
+    for module in stored.modules:
+        weight, scales = (stored.tensors.get(f"{module.name}.{e}") for e in ("qweight", "scales"))
+        if weight is None or scales is None or storage.form not in GROUPED:
+            continue
+        form = "awq" if weight.shape[0] == module.in_features else "gptq"
+        group = storage.group if storage.group > 0 else module.in_features
+        if (form, -(-module.in_features // group)) != (storage.form, scales.shape[0]):
+            why = f"{module.name} is packed for {form} with {scales.shape[0]} groups"
+            yield Gap("storage", module.name, f"{why}, and the config says {storage.form} {group}")
+            break
 
 
 def with_gaps(outcome: Outcome, gaps: Iterable[Gap]) -> Outcome:

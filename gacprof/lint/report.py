@@ -110,15 +110,15 @@ class LintReport:
     def account(self) -> str:
         """A sentence: the worst product, what was not accounted for, or what the verdict covers."""
         reasons = []
-        if self.outcome in ("refused", "wrong"):
+        if self.outcome in ("refused", "wrong", "unknown"):
             rows = [row for row in self.products if row.outcome == self.outcome and row.reason]
-            reasons += [f"{row.product}: {row.reason}" for row in rows[:1]]
+            reasons += [f"{row.product}: {row.reason.rstrip('.:')}" for row in rows[:1]]
         reasons += filter(None, [in_words(self.gaps)])
         if reasons:
             return "; ".join(reasons)
         judged = f"{len(self.products)} products and counts"
         if self.tensors:
-            judged += f", {self.tensors} tensors"
+            judged += f", the matrices among {self.tensors} tensors"
         return f"accounted for: {judged}, the class, every key"
 
     @property

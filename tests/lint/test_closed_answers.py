@@ -131,6 +131,59 @@ def test_a_tower_is_a_note_where_it_stays_plain() -> None:
     assert lint({**quantised, "quantization_config": ignored}, gpu="h100").outcome == "pads"
 
 
+def test_layers_and_names_of_a_folder_are_those_of_its_config(tmp_path: Path) -> None:
+    fewer = linted(tmp_path / "fewer", llama(), num_hidden_layers=3)
+    assert fewer.outcome == "unknown" and "no tensor of 1 layer" in fewer.account
+    more = linted(tmp_path / "more", llama(), num_hidden_layers=1)
+    assert more.outcome == "unknown" and "more layers" in more.account
+    merged = {f"base_model.{name}": shape for name, shape in llama().items()}
+    assert "begin with base_model" in linted(tmp_path / "merged", merged).account
+    tied = {name: shape for name, shape in llama().items() if name != "lm_head.weight"}
+    assert linted(tmp_path / "tied", tied).outcome == "ok"
+    untied = linted(tmp_path / "untied", tied, tie_word_embeddings=False)
+    assert "no tensor is the head" in untied.account
+
+
+def test_a_format_is_that_of_the_tensors(tmp_path: Path) -> None:
+    awq = {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}
+    awq["zero_point"] = True
+    plain = linted(tmp_path / "plain", llama(), quantization_config=awq)
+    assert "no tensor has a scale" in plain.account
+    packed = {name: shape for name, shape in llama().items() if "proj" not in name}
+    for layer in range(2):
+        for role, (rows, columns) in {"q": (128, 128), "down": (128, 384)}.items():
+            block = "self_attn" if role == "q" else "mlp"
+            name = f"model.layers.{layer}.{block}.{role}_proj"
+            packed |= {
+                f"{name}.qweight": (columns // 8, rows),
+                f"{name}.scales": (columns // 64, rows),
+            }
+            packed[f"{name}.qzeros"] = (columns // 64, rows // 8)
+    other = linted(tmp_path / "packed", packed, quantization_config=awq)
+    assert "is packed for gptq with" in other.account
+
+
+@pytest.mark.parametrize(
+    "fields, why",
+    [
+        ({"layer_types": ["full_attention"] * 3}, "lists 3 layers"),
+        ({"num_experts": 4, "num_experts_per_tok": 8}, "8 of 4 experts"),
+        (
+            {"n_routed_experts": 9, "n_group": 2, "num_experts_per_tok": 2},
+            "no multiple of 2 groups",
+        ),
+        ({"hybrid_override_pattern": "MX"}, "layers X"),
+        ({"intermediate_size": [384, 256]}, "a list of 2"),
+        ({"layer_widths": "384, 256"}, "a text of numbers"),
+        ({"model_type": "llamma"}, "the model type llamma"),
+    ],
+)
+def test_a_config_that_contradicts_itself_is_no_ok(fields: dict[str, Any], why: str) -> None:
+    report = lint({**LLAMA, **fields}, gpu="h100")
+    assert report.outcome in ("refused", "unknown")
+    assert any(why in gap.why for gap in report.gaps)
+
+
 def test_gaps_stand_in_sarif() -> None:
     log = sarif(lint({**LLAMA, "layer_widths": [384, 7], "hidden_act": "relu6"}, gpu="h100"))
     levels = {row["ruleId"]: row["level"] for row in log["runs"][0]["results"]}
