@@ -27,7 +27,7 @@ from gacprof.checkpoint.layouts.names import (
     tower_of,
 )
 from gacprof.core.errors import ConfigError
-from gacprof.core.files import shipped_table
+from gacprof.core.files import row_of_word, shipped_table
 from gacprof.core.formatting import counted, one_line
 
 TEXT_PARTS = ("thinker_config", *WORDS["parts"]["text"])  # whose values are read, one by one
@@ -41,9 +41,12 @@ REPEATS = dict(row.split(" = ") for row in NEUTRAL["repeats"])
 QUANTISED = re.compile("fp?4|fp?8|f8|int[48]|nf4|mx")  # DeepSeek-V4's expert_dtype
 ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act")
 ROPE_TABLES = ("rope_scaling", "rope_parameters")
+LAYERS_WORD = re.compile(r"(?:\.layers|\.blocks|\.h)?\.\d")
 MTP_LAYERS = ["num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules"]
 LAYER_KINDS = ("layer_types", "layers_block_type")
 FUSED: Mapping[str, list[str]] = TABLES["fused"]
+BIASED = row_of_word(TABLES["biases"])
+MAIN_ROLES = {"q", "k", "v", "o", "gate", "up", "down"}
 Shape = tuple[int, int]
 Grade = Literal["refused", "wrong", "unknown", "note"]
 Kind = Literal[
@@ -121,6 +124,10 @@ def contradictions(sizes: ConfigSizes) -> Iterator[Gap]:
     if groups and experts % groups:  # vLLM then routes without groups, SGLang asserts
         why = f"{experts} experts are no multiple of {groups} groups (n_group)"
         yield Gap("contradiction", "n_group", why)
+    taken = stated_size(sizes.values, ["topk_group"])
+    if taken > groups > 0 or (groups and chosen > taken * (experts // groups)):
+        why = f"{chosen} experts are chosen of {taken} groups (topk_group), and there are {groups}"
+        yield Gap("contradiction", "topk_group", why)
     layers = sizes.get("layers")
     for key in (*LAYER_KINDS, "mlp_layer_types", "moe_layer_freq"):
         listed = sizes.values.get(key)
@@ -128,10 +135,11 @@ def contradictions(sizes: ConfigSizes) -> Iterator[Gap]:
             why = f"{key} lists {len(listed)} layers, and num_hidden_layers is {layers}"
             grade: Grade = "refused" if key == "layer_types" else "unknown"
             yield Gap("contradiction", key, why, grade)
-    widths = part_of(sizes.whole)[1].get("intermediate_size")
-    if isinstance(widths, list) and "by_layer" not in sizes.family:
-        why = f"intermediate_size is a list of {len(widths)}, which few classes take"
-        yield Gap("contradiction", "intermediate_size", why)
+    for key in ("intermediate_size", "moe_intermediate_size"):
+        widths = part_of(sizes.whole)[1].get(key)
+        if isinstance(widths, list) and "by_layer" not in sizes.family:
+            why = f"{key} is a list of {len(widths)}, which few classes take"
+            yield Gap("contradiction", key, why)
 
 
 def word_gaps(values: Mapping[str, Any]) -> Iterator[Gap]:
@@ -246,15 +254,37 @@ def layer_gaps(sizes: ConfigSizes, stored: Inventory) -> Iterator[Gap]:
         words = f"no tensor of {counted(len(absent), 'layer')}" if absent else "more layers"
         why = f"num_hidden_layers is {len(layers)}, and there is {words}: {(absent or beyond)[0]}"
         yield Gap("tensor", "num_hidden_layers", why)
-    tops = {name.partition(".")[0] for name in found.values()}
+    starts = {LAYERS_WORD.split(name)[0] for name in found.values()}
     if not any(name in sizes.whole for name in NEUTRAL["towers"]):
-        for top in sorted(tops - set(NEUTRAL["prefixes"])):
-            yield Gap(
-                "tensor", top, f"the tensors' names begin with {shown(top)}, in no text model"
-            )
+        for start in sorted(starts - set(NEUTRAL["prefixes"])):
+            why = f"names of layers begin with '{shown(start)}', as in no model of text alone"
+            yield Gap("tensor", "prefix", why)
     has_head = any(module.role == "head" for module in stored.modules)
     if sizes.values.get("tie_word_embeddings") is False and not has_head:
         yield Gap("product", "lm_head", "no tensor is the head, which is not tied to the embedding")
+
+
+def bias_gaps(sizes: ConfigSizes, stored: Inventory) -> Iterator[Gap]:
+    """Roles with biases that the model's class lacks, as FLAP adds some, or without its own.
+
+    Of a class that switches them (a key with *bias*) nothing is known, nor of packed weights, to
+    which tools add zeros.
+    """
+    switches = [value for key, value in sizes.values.items() if "bias" in key]
+    if True in switches or not sizes.is_known_type or stored.layout == "quantised":
+        return
+    biased: set[str] = set()
+    roles: set[str] = set()
+    for module in stored.modules:
+        if module.layer is not None and not tower_of(module.name):
+            parts = FUSED.get(module.role, [module.role])
+            roles.update(parts)
+            biased.update(parts if module.biases else ())
+    expected = set(BIASED.get(sizes.model_type.removesuffix("_text"), "").split())
+    for role in sorted((roles & MAIN_ROLES) & (biased ^ expected)):
+        has, lacks = ("has", "hasn't") if role in biased else ("has no", "has")
+        why = f"{role} {has} biases, and {shown(sizes.model_type)} {lacks} them"
+        yield Gap("tensor", f"{role} bias", why)
 
 
 def fit(described: Inventory, stored: Inventory) -> Fit:

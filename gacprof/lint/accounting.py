@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from gacprof.checkpoint.coverage import NEUTRAL, Gap, key_gaps, layer_gaps, tensor_gaps
+from gacprof.checkpoint.coverage import NEUTRAL, Gap, bias_gaps, key_gaps, layer_gaps, tensor_gaps
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.layouts.configs import part_of
 from gacprof.checkpoint.storage import GROUPED
@@ -33,6 +33,7 @@ def gaps_of(deployment: ConfigDeployment, stored: Inventory | None) -> list[Gap]
         gaps += storage_gaps(deployment, stored)
         gaps += tensor_gaps(deployment.inventory, stored)
         gaps += layer_gaps(sizes, stored)
+        gaps += bias_gaps(sizes, stored)
         keys = [gap for gap in keys if gap.kind != "key"]  # the tensors settled these
     for name in sorted(set(sizes.missing)):
         gaps.append(Gap("key", name, f"the config doesn't say {name}: what needs it isn't judged"))

@@ -13,7 +13,7 @@ from model_types import default_config, tiny_config, without_weights
 from tool_checkpoints import checkpoint, write_safetensors
 from transformers.models.auto import modeling_auto
 
-from gacprof.checkpoint.coverage import Gap, fit, key_gaps, tensor_gaps
+from gacprof.checkpoint.coverage import Gap, bias_gaps, fit, key_gaps, tensor_gaps
 from gacprof.checkpoint.from_config import TABLES, ConfigSizes, inventory_of_sizes
 from gacprof.checkpoint.scan import inventory_of, scan
 from gacprof.core.errors import ConfigError
@@ -61,8 +61,9 @@ def types() -> list[str]:
 
 
 def gaps_of(config: Any) -> list[Gap]:
-    described = inventory_of_sizes(ConfigSizes(config.to_dict()))
-    return list(tensor_gaps(described, inventory_of(without_weights(config))))
+    sizes = ConfigSizes(config.to_dict())
+    stored = inventory_of(without_weights(config))
+    return [*tensor_gaps(inventory_of_sizes(sizes), stored), *bias_gaps(sizes, stored)]
 
 
 @pytest.mark.parametrize("kind", types())

@@ -137,7 +137,9 @@ def test_layers_and_names_of_a_folder_are_those_of_its_config(tmp_path: Path) ->
     more = linted(tmp_path / "more", llama(), num_hidden_layers=1)
     assert more.outcome == "unknown" and "more layers" in more.account
     merged = {f"base_model.{name}": shape for name, shape in llama().items()}
-    assert "begin with base_model" in linted(tmp_path / "merged", merged).account
+    assert "begin with 'base_model.model'" in linted(tmp_path / "merged", merged).account
+    added = {**llama(), "model.layers.0.mlp.down_proj.bias": (128,)}
+    assert "down has biases" in linted(tmp_path / "flap", added).account
     tied = {name: shape for name, shape in llama().items() if name != "lm_head.weight"}
     assert linted(tmp_path / "tied", tied).outcome == "ok"
     untied = linted(tmp_path / "untied", tied, tie_word_embeddings=False)
