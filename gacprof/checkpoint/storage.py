@@ -29,9 +29,9 @@ UNNAMED = {"w_bit": "awq", "bits": "gptq", "quant_algo": "modelopt"}
 ModelOpt's hf_quant_config.json, which do not name it."""
 AUTOAWQ_NAMES = {"w_bit": "bits", "q_group_size": "group_size"}
 PLAIN_BITS = 16  # with so many a rule leaves a module as it is
-FP8_CACHE = r"fp8|^(?!.*'int').*'num_bits': 8"
-CT_CACHE = r"(?=.*'strategy': 'tensor')(?=.*'symmetric': true)(?!.*'dynamic': true)"
-"""What compressed-tensors' scheme of an FP8 cache says besides, so that engines take it."""
+FP8_CACHE = r".*fp8|(?!.*'int').*'num_bits': 8"
+CT_CACHE = r"(?!.*('int'|'dynamic': true))(?=.*_bits': 8)(?=.*'tensor').*'symmetric': true"
+"""The scheme of an FP8 cache that engines take from compressed-tensors: a scale a tensor."""
 KV_TYPES = {"none": "16 bit", "auto": "16 bit"}
 MAX_LAYERS = 128  # looked up where the config doesn't say how many there are
 TABLES = shipped_table(DEMANDS / "formats.toml", dict[str, Any])
@@ -128,8 +128,8 @@ def storage_of_config(config: Mapping[str, Any], layers: int = 0) -> Storage:
     except (AttributeError, TypeError, ValueError) as error:
         raise ConfigError(f"the config's quantization_config cannot be read: {error}") from None
     kv = str(stated.get("kv_cache_quant_algo") or stated.get("kv_cache_scheme")).lower()
-    is_fp8 = re.search(FP8_CACHE, kv) and (storage.tool != "ct" or re.match(CT_CACHE, kv))
-    kv = "fp8" if is_fp8 else KV_TYPES.get(kv, "other")
+    fp8 = CT_CACHE if storage.tool else FP8_CACHE
+    kv = "fp8" if re.match(fp8, kv) else KV_TYPES.get(kv, "other")
     return replace(storage, ignored=tuple(ignored), kv=kv, layers=layers or MAX_LAYERS)
 
 
@@ -192,8 +192,9 @@ def _of_group(group: Mapping[str, Any], packed: Any) -> Storage:
     strategy, size = weights.get("strategy"), weights.get("group_size")
     width = f"{weights.get('type')}{weights.get('num_bits')}"
     of_inputs = f"inputs_{inputs.get('type')}{inputs.get('num_bits')}" if inputs else "alone"
-    packed, outputs = group.get("format") or packed, group.get("output_activations")
-    scheme = f"{width} {strategy} {of_inputs} {size} {packed} {outputs}"
+    packed = group.get("format") or packed
+    outputs = group.get("output_activations")
+    scheme = f"{width} {strategy} {of_inputs} {size} {packed} {outputs} {weights}"
     patterns = TABLES["compressed_tensors"]
     forms = [form for form, pattern in patterns.items() if re.match(pattern, scheme)]
     return Storage(
@@ -202,6 +203,7 @@ def _of_group(group: Mapping[str, Any], packed: Any) -> Storage:
         int(size) if strategy == "group" and size else -1,
         _block(weights.get("block_structure")),
         tool="ct",
+        desc_act=weights.get("actorder") in ("group", "dynamic"),
         symmetric=False not in (weights.get("symmetric"), inputs.get("symmetric")),
         dynamic=inputs.get("dynamic") is True,
     )

@@ -302,6 +302,10 @@ def test_ignored_modules_stay_16_bit() -> None:
         (compressed(INT4, targets=["re:.*mtp.*"]), "unknown"),
         (compressed(INT4, format="marlin-24"), "unknown"),
         (without(compressed(INT4), "format"), "unknown"),
+        (compressed({**INT4, "group_size": None}), "unknown"),
+        (compressed({**INT4, "symmetric": False}), "int4"),
+        (compressed({**INT4, "dynamic": True}), "unknown"),
+        (compressed({**FP8, "symmetric": False}, **FP8_GROUP), "unknown"),
         (compressed(FP8, **FP8_GROUP), "fp8_channel"),
         (compressed(FP8, **FP8_GROUP, output_activations=FP8_INPUTS), "unknown"),
         (compressed({**FP8, "strategy": "group", "group_size": 96}, **FP8_GROUP), "unknown"),
@@ -381,6 +385,12 @@ def test_a_cache_in_fp8_has_one_scale_a_tensor(
 ) -> None:
     stated = compressed(INT4) | {"kv_cache_scheme": scheme}
     assert lint({**MIXED, "quantization_config": stated}, gpu=gpu).outcome == outcome
+
+
+@pytest.mark.parametrize("order, outcome", [("static", "ok"), ("group", "refused")])
+def test_vllm_dropped_the_order_of_activations(order: str, outcome: str) -> None:
+    stated = compressed({**INT4, "actorder": order})
+    assert lint({**LLAMA, "quantization_config": stated}, gpu="h100").outcome == outcome
 
 
 def test_experts_beside_the_mlp_are_not_ignored_with_it() -> None:
