@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import translate
 from functools import cache, lru_cache
-from itertools import chain, product
+from itertools import chain, product, repeat
 from typing import Any
 
 from gacprof.checkpoint.layouts.configs import part_of
@@ -24,11 +24,14 @@ SUFFIXED = r"^(ct_|compressed_tensors_)?(.*?)(?:_g\D*([1-9]\d*)|(_block)\D*([1-9
 EXAMPLES = "bf16, fp8, fp8-channel, fp8-block, nvfp4, mxfp4, int8, awq-g128, gptq-g64, gguf-q4_k"
 IGNORED = r"ignore|ignored_layers|exclude_modules|modules_to_not_\w+|llm_int8_skip_modules"
 """Fields of a quantization_config that list modules which stay as they are."""
-UNNAMED = {"w_bit": "awq", "bits": "gptq"}
-"""The method by a field of AutoAWQ's quant_config.json and AutoGPTQ's quantize_config.json, which
-do not name it."""
+UNNAMED = {"w_bit": "awq", "bits": "gptq", "quant_algo": "modelopt"}
+"""The method by a field of AutoAWQ's quant_config.json, AutoGPTQ's quantize_config.json and
+ModelOpt's hf_quant_config.json, which do not name it."""
+AUTOAWQ_NAMES = {"w_bit": "bits", "q_group_size": "group_size"}
 PLAIN_BITS = 16  # with so many a rule leaves a module as it is
-FP8_CACHE = r"fp8|^(?!.*'int').*'num_bits': 8"
+FP8_CACHE = r".*fp8|(?!.*'int').*'num_bits': 8"
+CT_CACHE = r"(?!.*('int'|'dynamic': true))(?=.*_bits': 8)(?=.*'tensor').*'symmetric': true"
+"""The scheme of an FP8 cache that engines take from compressed-tensors: a scale a tensor."""
 KV_TYPES = {"none": "16 bit", "auto": "16 bit"}
 MAX_LAYERS = 128  # looked up where the config doesn't say how many there are
 TABLES = shipped_table(DEMANDS / "formats.toml", dict[str, Any])
@@ -103,37 +106,47 @@ def storage_of_config(config: Mapping[str, Any], layers: int = 0) -> Storage:
     ignored: list[str] = []
     try:
         stated = {**stated, **stated.get("quantization", {})}  # ModelOpt's hf_quant_config.json
+        for name in AUTOAWQ_NAMES.keys() & stated.keys():
+            stated[AUTOAWQ_NAMES[name]] = stated[name]
         for name in filter(re.compile(IGNORED).fullmatch, stated):
             ignored += map(str, stated[name] or ())
         # GPTQModel's and AutoRound's rules for single modules
         rules = {**(stated.get("dynamic") or {}), **(stated.get("extra_config") or {})}
         plain = [n for n in rules if n.startswith("-:") or rules[n].get("bits", 0) >= PLAIN_BITS]
         ignored += [re.sub("^-:", "re:.*", name) for name in plain]
-        storage = _by_method(stated)
-        is_plain = len(plain) == len(rules)
-        for key in stated.keys() & TABLES["plain_values"].keys():
-            # else weights are stored in a way that nobody read
-            is_plain &= bool(re.match(TABLES["plain_values"][key], str(stated[key])))
-        if not is_plain:
-            storage = replace(storage, form="unknown", name=f"{storage.name} with rules of its own")
+        method = _method_of(stated)
+        storage = _by_method(method, stated)
+        # weights are stored in a way that nobody read, if any of these is there
+        odd = [] if len(plain) == len(rules) else ["rules of its own"]
+        known = TABLES["known_values"]
+        for key, pattern in {**known["any"], **known.get(method, {})}.items():
+            value = str(stated.get(key, "no")).lower()
+            if not re.match(pattern, value):
+                odd.append(f"{value[:40]} {key}")
+        if odd:
+            storage = replace(storage, form="unknown", name=f"{storage.name} with {', '.join(odd)}")
     except (AttributeError, TypeError, ValueError) as error:
         raise ConfigError(f"the config's quantization_config cannot be read: {error}") from None
     kv = str(stated.get("kv_cache_quant_algo") or stated.get("kv_cache_scheme")).lower()
-    kv = "fp8" if re.search(FP8_CACHE, kv) else KV_TYPES.get(kv, "other")
+    fp8 = CT_CACHE if storage.tool else FP8_CACHE
+    kv = "fp8" if re.match(fp8, kv) else KV_TYPES.get(kv, "other")
     return replace(storage, ignored=tuple(ignored), kv=kv, layers=layers or MAX_LAYERS)
 
 
-def _by_method(stated: Mapping[str, Any]) -> Storage:
+def _method_of(stated: Mapping[str, Any]) -> str:
     unnamed = [method for key, method in UNNAMED.items() if key in stated]
-    named = stated.get("quant_method", stated.get("quant_algo", [*unnamed, "unknown"][0]))
-    method = str(named or "unknown").lower().replace("-", "_")
+    named = stated.get("quant_method", [*unnamed, "unknown"][0])
+    return str(named or "unknown").lower().replace("-", "_").removesuffix("_marlin")
+
+
+def _by_method(method: str, stated: Mapping[str, Any]) -> Storage:
     if method == "compressed_tensors":
         return _compressed_tensors(stated)
     if method.startswith("modelopt"):
         # ModelOpt names itself, and what it did in another field
         method = str(stated.get("quant_algo", method)).lower()
-    group = int(stated.get("group_size") or stated.get("q_group_size") or 0)
-    bits = stated.get("bits") or stated.get("w_bit") or 4
+    group, bits = int(stated.get("group_size") or 0), stated.get("bits") or 4
+    scheme = str(stated.get("activation_scheme"))
     form = FORMATS.get(method, "unknown")
     if "awq" in str(stated.get("packing_format")):
         form = "awq"
@@ -141,7 +154,8 @@ def _by_method(stated: Mapping[str, Any]) -> Storage:
         form = {4: form, 8: "int8_w8a16"}.get(bits, "unknown")
         group = group or DEFAULT_GROUPS["gptq"]
     elif form.startswith("fp8") and stated.get("weight_block_size"):
-        form = "fp8_block"
+        # engines scale the inputs of blocks as they come
+        form = {"static": "unknown"}.get(scheme, "fp8_block")
     return Storage(
         form,
         method[:40],
@@ -149,7 +163,7 @@ def _by_method(stated: Mapping[str, Any]) -> Storage:
         _block(stated.get("weight_block_size")),
         desc_act=stated.get("desc_act") is True,
         symmetric=stated.get("sym") is not False,
-        dynamic=stated.get("activation_scheme") == "dynamic",
+        dynamic=scheme == "dynamic",
     )
 
 
@@ -164,20 +178,23 @@ def _block(sides: Any) -> int:
 def _compressed_tensors(stated: Mapping[str, Any]) -> Storage:
     """The storage of all linear layers; unknown where groups of them differ."""
     groups = list(dict(stated.get("config_groups") or {}).values())
-    storages = {str(storage): storage for storage in map(_of_group, groups)}
+    formats = repeat(stated.get("format"))
+    storages = {str(storage): storage for storage in map(_of_group, groups, formats)}
     targets = chain.from_iterable(group.get("targets") or ["Linear"] for group in groups)
     if len(storages) == 1 and "Linear" in targets:
         return next(iter(storages.values()))
     return Storage("unknown", f"compressed-tensors with {len(groups)} groups", tool="ct")
 
 
-def _of_group(group: Mapping[str, Any]) -> Storage:
-    """The storage of one group of modules."""
+def _of_group(group: Mapping[str, Any], packed: Any) -> Storage:
+    """The storage of one group of modules, ``packed`` unless it says otherwise."""
     weights, inputs = group.get("weights") or {}, group.get("input_activations") or {}
     strategy, size = weights.get("strategy"), weights.get("group_size")
     width = f"{weights.get('type')}{weights.get('num_bits')}"
     of_inputs = f"inputs_{inputs.get('type')}{inputs.get('num_bits')}" if inputs else "alone"
-    scheme = f"{width} {strategy} {of_inputs} {size}"
+    packed = group.get("format") or packed
+    outputs = group.get("output_activations")
+    scheme = f"{width} {strategy} {of_inputs} {size} {packed} {outputs} {weights}"
     patterns = TABLES["compressed_tensors"]
     forms = [form for form, pattern in patterns.items() if re.match(pattern, scheme)]
     return Storage(
@@ -186,6 +203,7 @@ def _of_group(group: Mapping[str, Any]) -> Storage:
         int(size) if strategy == "group" and size else -1,
         _block(weights.get("block_structure")),
         tool="ct",
+        desc_act=weights.get("actorder") in ("group", "dynamic"),
         symmetric=False not in (weights.get("symmetric"), inputs.get("symmetric")),
         dynamic=inputs.get("dynamic") is True,
     )

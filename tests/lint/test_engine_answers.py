@@ -95,7 +95,9 @@ def test_the_engine_says_which_kernel_serves_a_product(ep: int, experts: str) ->
     assert again.engine_says == report.engine_says
 
 
-BLOCK = '{"quant_method": "fp8", "weight_block_size": [128, 128]}'
+BLOCK = """
+{"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+"""
 
 
 def test_a_remedy_says_its_kernels() -> None:

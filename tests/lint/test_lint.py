@@ -52,22 +52,41 @@ GEMMA = {
     "num_global_key_value_heads": 4,
 }
 TOOLS = Path(__file__).parents[2] / "tools"
+CONFIGS = Path(__file__).parents[1] / "fixtures" / "configs"
 MODELS = tomllib.loads((TOOLS / "lint_models.toml").read_text(encoding="utf-8"))
-FP8_BLOCK = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+FP8_BLOCK = {
+    "quant_method": "fp8",
+    "activation_scheme": "dynamic",
+    "weight_block_size": [128, 128],
+}
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True}
+AUTO_ROUND = {"quant_method": "auto-round", "bits": 4, "group_size": 128}
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}
 
-
+FP8 = {"type": "float", "num_bits": 8, "strategy": "channel"}
+FP8_INPUTS = {"type": "float", "num_bits": 8, "strategy": "token", "dynamic": True}
+FP8_GROUP: dict[str, Any] = {"format": "float-quantized", "input_activations": FP8_INPUTS}
+MXFP4 = {"type": "float", "num_bits": 4, "strategy": "group", "group_size": 32}
+FP4 = {"type": "float", "num_bits": 4, "strategy": "tensor_group", "group_size": 16}
 INT4 = {"type": "int", "num_bits": 4, "strategy": "group", "group_size": 128}
 
 
 def compressed(
-    *weights: dict[str, Any], targets: list[str] | None = None, **of_group: Any
+    *weights: dict[str, Any],
+    targets: list[str] | None = None,
+    format: str = "pack-quantized",
+    **of_group: Any,
 ) -> dict[str, Any]:
     """A quantization_config of compressed-tensors with a group for each of these weights."""
     groups = {
         f"group_{i}": {"targets": targets or ["Linear"], "weights": each, **of_group}
         for i, each in enumerate(weights)
     }
-    return {"quant_method": "compressed-tensors", "config_groups": groups}
+    return {"quant_method": "compressed-tensors", "format": format, "config_groups": groups}
+
+
+def without(stated: dict[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in stated.items() if name != key}
 
 
 def outcomes(report: Any) -> dict[str, str]:
@@ -246,29 +265,54 @@ def test_ignored_modules_stay_16_bit() -> None:
 @pytest.mark.parametrize(
     "stated, form",
     [
-        ({"quant_method": "fp8"}, "fp8_tensor"),
+        ({"quant_method": "fp8", "activation_scheme": "static"}, "fp8_tensor"),
+        (without(FP8_BLOCK, "activation_scheme"), "unknown"),
+        (FP8_BLOCK | {"activation_scheme": "static"}, "unknown"),
+        (FP8_BLOCK | {"activation_scheme": "dynamicc"}, "unknown"),
+        (FP8_BLOCK | {"fmt": "e5m2"}, "unknown"),
         (FP8_BLOCK, "fp8_block"),
-        ({"quant_method": "gptq", "bits": 4, "group_size": 64}, "gptq"),
-        ({"quant_method": "gptq", "bits": 8}, "int8_w8a16"),
+        (GPTQ | {"group_size": 64}, "gptq"),
+        (GPTQ | {"bits": 8}, "int8_w8a16"),
+        *[(without(GPTQ, key), "unknown") for key in ("bits", "group_size", "desc_act", "sym")],
+        (GPTQ | {"group_size": 0}, "unknown"),
+        (AWQ, "awq"),
+        (AWQ | {"version": "GEMM"}, "awq"),
+        (AWQ | {"version": "gemv"}, "unknown"),
+        (without(AWQ, "zero_point"), "unknown"),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4"),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bnb"),
         ({"quant_method": "nobody_knows"}, "unknown"),
         ({"group_size": 128}, "unknown"),
-        ({"w_bit": 4, "q_group_size": 128, "version": "GEMM"}, "awq"),
-        ({"bits": 4, "group_size": 128, "damp_percent": 0.01, "sym": True}, "gptq"),
-        ({"quant_method": "gptq", "bits": 4, "dynamic": {"-:.*lm_head": {}}}, "gptq"),
-        ({"quant_method": "gptq", "bits": 4, "dynamic": {"+:.*gate": {"bits": 8}}}, "unknown"),
-        ({"quant_method": "auto-round", "bits": 4, "extra_config": {"x": {"bits": 16}}}, "gptq"),
-        ({"quant_method": "auto-round", "bits": 4, "extra_config": {"x": {"bits": 8}}}, "unknown"),
-        ({"quant_method": "auto-round", "bits": 4, "data_type": "nv_fp"}, "unknown"),
-        ({"quant_method": "fp8", "weight_block_size": [1, 128]}, "unknown"),
-        ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "bitblas"}, "unknown"),
+        ({"w_bit": 4, "q_group_size": 128, "version": "GEMM", "zero_point": True}, "awq"),
+        (without(GPTQ, "quant_method") | {"damp_percent": 0.01}, "gptq"),
+        ({"quantization": {"quant_algo": "FP8"}}, "fp8_tensor"),
+        (GPTQ | {"dynamic": {"-:.*lm_head": {}}}, "gptq"),
+        (GPTQ | {"dynamic": {"+:.*gate": {"bits": 8}}}, "unknown"),
+        (AUTO_ROUND | {"extra_config": {"x": {"bits": 16}}}, "gptq"),
+        (AUTO_ROUND | {"extra_config": {"x": {"bits": 8}}}, "unknown"),
+        (AUTO_ROUND | {"data_type": "nv_fp"}, "unknown"),
+        (without(AUTO_ROUND, "group_size"), "unknown"),
+        (FP8_BLOCK | {"weight_block_size": [1, 128]}, "unknown"),
+        (GPTQ | {"checkpoint_format": "bitblas"}, "unknown"),
         (compressed(INT4), "int4"),
         (compressed(INT4, INT4), "int4"),
         (compressed(INT4, {**INT4, "group_size": 32}), "unknown"),
         (compressed(INT4) | {"sparsity_config": {"format": "sparse-24-bitmask"}}, "unknown"),
         (compressed(INT4) | {"transform_config": {"config_groups": {"u": {}}}}, "unknown"),
         (compressed(INT4, targets=["re:.*mtp.*"]), "unknown"),
+        (compressed(INT4, format="marlin-24"), "unknown"),
+        (without(compressed(INT4), "format"), "unknown"),
+        (compressed({**INT4, "group_size": None}), "unknown"),
+        (compressed({**INT4, "symmetric": False}), "int4"),
+        (compressed({**INT4, "dynamic": True}), "unknown"),
+        (compressed({**FP8, "symmetric": False}, **FP8_GROUP), "unknown"),
+        (compressed(FP8, **FP8_GROUP), "fp8_channel"),
+        (compressed(FP8, **FP8_GROUP, output_activations=FP8_INPUTS), "unknown"),
+        (compressed({**FP8, "strategy": "group", "group_size": 96}, **FP8_GROUP), "unknown"),
+        (compressed(FP4, format="nvfp4-pack-quantized"), "nvfp4"),
+        (compressed(FP4, format="mixed-precision"), "unknown"),
+        (compressed({**FP4, "group_size": 32}, format="nvfp4-pack-quantized"), "unknown"),
+        (compressed(MXFP4, format="mxfp4-pack-quantized"), "mxfp4"),
     ],
 )
 def test_a_config_says_how_weights_are_stored(stated: dict[str, Any], form: str) -> None:
@@ -301,27 +345,20 @@ def test_vllm_pads_fp8_blocks_on_marlin(gpu: str) -> None:
     assert row.pads_to["N"] == 3072
 
 
-W4AFP8 = {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True}
 MIXED = {**LLAMA, "head_dim": 96}
-FP8_CACHE = {"kv_cache_scheme": {"num_bits": 8, "type": "float"}}
+FP8_CACHE = {"num_bits": 8, "type": "float", "strategy": "tensor", "symmetric": True}
 
 
 @pytest.mark.parametrize(
     "engine, gpu, config, stated, outcome",
     [
-        ("sglang", "h100", QWEN, {"quant_method": "gptq", "bits": 4}, "refused"),
-        (
-            *("sglang", "h100", {**QWEN, "dtype": "float16"}),
-            *({"quant_method": "gptq", "bits": 4}, "ok"),
-        ),
-        ("sglang", "h100", QWEN, compressed(INT4, input_activations=W4AFP8), "unknown"),
+        ("sglang", "h100", QWEN, GPTQ, "refused"),
+        ("sglang", "h100", {**QWEN, "dtype": "float16"}, GPTQ, "ok"),
+        ("sglang", "h100", QWEN, compressed(INT4, input_activations=FP8_INPUTS), "unknown"),
         (
             *("sglang", "h100", QWEN),
-            *(compressed({**INT4, "group_size": 64}, input_activations=W4AFP8), "wrong"),
+            *(compressed({**INT4, "group_size": 64}, input_activations=FP8_INPUTS), "wrong"),
         ),
-        ("vllm", "a100", MIXED, compressed(INT4) | FP8_CACHE, "falls back"),
-        ("vllm", "h100", MIXED, compressed(INT4) | FP8_CACHE, "ok"),
-        ("vllm", "a100", MIXED, compressed(INT4) | {"kv_cache_scheme": {"num_bits": 4}}, "unknown"),
     ],
 )
 def test_what_threads_told_of_formats(
@@ -331,6 +368,39 @@ def test_what_threads_told_of_formats(
     assert lint(config, engine=engine, gpu=gpu).outcome == outcome
 
 
+@pytest.mark.parametrize(
+    "gpu, scheme, outcome",
+    [
+        ("a100", FP8_CACHE, "falls back"),
+        ("h100", FP8_CACHE, "ok"),
+        ("a100", {"num_bits": 4}, "unknown"),
+        ("h100", FP8_CACHE | {"strategy": "channel"}, "unknown"),
+        ("h100", FP8_CACHE | {"strategy": "attn_head"}, "unknown"),
+        ("h100", FP8_CACHE | {"symmetric": False}, "unknown"),
+        ("h100", without(FP8_CACHE, "symmetric"), "unknown"),
+    ],
+)
+def test_a_cache_in_fp8_has_one_scale_a_tensor(
+    gpu: str, scheme: dict[str, Any], outcome: str
+) -> None:
+    stated = compressed(INT4) | {"kv_cache_scheme": scheme}
+    assert lint({**MIXED, "quantization_config": stated}, gpu=gpu).outcome == outcome
+
+
+@pytest.mark.parametrize("order, outcome", [("static", "ok"), ("group", "refused")])
+def test_vllm_dropped_the_order_of_activations(order: str, outcome: str) -> None:
+    stated = compressed({**INT4, "actorder": order})
+    assert lint({**LLAMA, "quantization_config": stated}, gpu="h100").outcome == outcome
+
+
+def test_experts_beside_the_mlp_are_not_ignored_with_it() -> None:
+    """Gemma 4's: layers.0.experts is no part of layers.0.mlp."""
+    published = json.loads((CONFIGS / "gemma-4-26b-a4b-nvfp4.json").read_text(encoding="utf-8"))
+    rows = {row.product: row for row in lint(published, gpu="h100").products}
+    assert (rows["moe.w2"].storage, rows["moe.w2"].outcome) == ("nvfp4", "falls back")
+    assert rows["dense.down"].storage == "none"
+
+
 @pytest.mark.parametrize("is_dynamic, outcome", [(True, "falls back"), (False, "ok")])
 def test_triton_alone_takes_experts_without_a_gate_and_dynamic_inputs(
     is_dynamic: bool, outcome: str
@@ -338,7 +408,7 @@ def test_triton_alone_takes_experts_without_a_gate_and_dynamic_inputs(
     """vllm-project/vllm#34356: 0.2 tokens a second."""
     inputs = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": is_dynamic}
     weights = {"num_bits": 8, "type": "float", "strategy": "tensor"}
-    stated = compressed(weights, input_activations=inputs)
+    stated = compressed(weights, format="float-quantized", input_activations=inputs)
     config = {**MODELS["Nemotron-3-Nano-30B-A3B"], "quantization_config": stated}
     assert outcomes(lint(config, gpu="h200"))["moe.w2"] == outcome
 
@@ -388,11 +458,11 @@ ODD_VALUES = [[[]], 1.5, "x", True, {"a": 1}]
 @pytest.mark.parametrize(
     "stated",
     [
-        {"quant_method": "gptq", "bits": 4, "group_size": 128, "dynamic": {}},
-        {"quant_method": "fp8", "weight_block_size": [128, 128], "ignored_layers": []},
+        GPTQ | {"dynamic": {}},
+        FP8_BLOCK | {"ignored_layers": []},
         {"quant_method": "modelopt", "quantization": {"quant_algo": "FP8"}},
-        {"quant_method": "compressed-tensors", "config_groups": {}},
-        {"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": {}}}},
+        compressed(),
+        compressed({}),
     ],
     ids=["gptq", "fp8", "modelopt", "no groups", "groups"],
 )

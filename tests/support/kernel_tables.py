@@ -77,7 +77,7 @@ class FormatTables(TypedDict):
     gguf_names: dict[str, str]
     compressed_tensors: dict[str, str]
     bits: dict[str, tuple[int, int, int]]
-    plain_values: dict[str, str]
+    known_values: dict[str, dict[str, str]]
 
 
 class Conditions(TypedDict, total=False):
