@@ -264,11 +264,7 @@ def finding_of(
 
 
 def overall(judgements: Iterable[Judgement]) -> Outcome:
-    """The worst outcome; unknown where what is known is served and the rest may be refused."""
-    sized = [judgement for judgement in judgements if judgement.is_judged]
-    worst = worst_of({judgement.outcome for judgement in sized} - {"unknown"}, "unknown")
-    for judgement in sized:
-        may_be_worse = worst == "ok" or (worst in SERVED and judgement.findings)
-        if judgement.outcome == "unknown" and may_be_worse:
-            return "unknown"
-    return worst
+    """The worst outcome; unknown where what is known is served and of something nothing is."""
+    sized = {judgement.outcome for judgement in judgements if judgement.is_judged}
+    worst = worst_of(sized - {"unknown"}, "unknown")
+    return "unknown" if "unknown" in sized and worst in SERVED else worst

@@ -74,7 +74,8 @@ class Product:
         """How its weights are stored: embedding and head stay 16 bit but in GGUF files, MXFP4 is a
         format of experts; some small roles, and what the config's ignore list names, stay plain."""
         form = self.model_storage.form
-        is_plain = {"vocab": form != "gguf", "dense": form == "mxfp4"}
+        of_experts = form == "mxfp4" and self.model_storage.tool != "ct"
+        is_plain = {"vocab": form != "gguf", "dense": of_experts}
         if self.role.is_plain or is_plain.get(self.role.kind, False):
             return PLAIN
         return self.model_storage.of_modules(self.modules)
