@@ -9,9 +9,10 @@ from itertools import chain
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from gacprof.checkpoint.coverage import Gap, in_words, unrecognised
+from gacprof.checkpoint.coverage import Gap, in_words
 from gacprof.checkpoint.inventory import Dim, Feed, Inventory, NewSizes
 from gacprof.checkpoint.scan import inventory_of
+from gacprof.checkpoint.tensor_fit import unrecognised
 from gacprof.core.sizes import Interval, SizeSource, SizeVerdict, Use, Verdict
 from gacprof.diagnosing.sizes import SizeTable, better_size, window_of
 from gacprof.diagnosing.source import attention_dtype, kernel_lines, open_source, products_for

@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from gacprof.checkpoint.coverage import NEUTRAL, Gap, bias_gaps, key_gaps, layer_gaps, tensor_gaps
+from gacprof.checkpoint.coverage import NEUTRAL, Gap, key_gaps
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.layouts.configs import part_of
 from gacprof.checkpoint.storage import GROUPED
+from gacprof.checkpoint.tensor_fit import bias_gaps, layer_gaps, tensor_gaps
 from gacprof.lint.classes import class_gaps
 from gacprof.lint.deployment import ConfigDeployment
 from gacprof.lint.judge import SERVED, Outcome, worst_of

@@ -13,9 +13,10 @@ from model_types import default_config, tiny_config, without_weights
 from tool_checkpoints import checkpoint, write_safetensors
 from transformers.models.auto import modeling_auto
 
-from gacprof.checkpoint.coverage import Gap, bias_gaps, fit, key_gaps, tensor_gaps
+from gacprof.checkpoint.coverage import Gap, key_gaps
 from gacprof.checkpoint.from_config import TABLES, ConfigSizes, inventory_of_sizes
 from gacprof.checkpoint.scan import inventory_of, scan
+from gacprof.checkpoint.tensor_fit import bias_gaps, fit, tensor_gaps
 from gacprof.core.errors import ConfigError
 
 KNOWN_HOLES = {"jetmoe": "attention whose q and o are routed to experts"}

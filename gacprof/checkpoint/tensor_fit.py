@@ -1,0 +1,204 @@
+"""The matrices of a checkpoint against the products that its config describes.
+
+Every matrix belongs to a product or to what is known to be none, and every product has a tensor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from gacprof.checkpoint.coverage import NEUTRAL, Gap, shown
+from gacprof.checkpoint.from_config import TABLES, ConfigSizes, inventory_of_sizes
+from gacprof.checkpoint.inventory import Inventory, Module
+from gacprof.checkpoint.layouts.configs import stated_size
+from gacprof.checkpoint.layouts.names import SHARED, parent_of, role_of, template_of, tower_of
+from gacprof.core.errors import ConfigError
+from gacprof.core.files import row_of_word
+from gacprof.core.formatting import counted
+
+NO_PRODUCT = re.compile("|".join(NEUTRAL["no_products"]))
+LAYERS_WORD = re.compile(r"(?:\.layers|\.blocks|\.h)?\.\d")
+MTP_LAYERS = ["num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules"]
+FUSED: Mapping[str, list[str]] = TABLES["fused"]
+BIASED = row_of_word(TABLES["biases"])
+MAIN_ROLES = {"q", "k", "v", "o", "gate", "up", "down"}
+Shape = tuple[int, int]
+
+
+@dataclass
+class Fit:
+    """How the matrices of a checkpoint fit the products that its config describes.
+
+    ``foreign`` has the shapes of matrices that belong to no product, by the template of their
+    names, ``differing`` of those whose role the config describes with other sizes, by role.
+    ``missing`` are the products that no tensor has.
+    """
+
+    foreign: dict[str, list[Shape]] = field(default_factory=dict)
+    differing: dict[str, list[Shape]] = field(default_factory=dict)
+    missing: list[Module] = field(default_factory=list)
+
+
+def unrecognised(inventory: Inventory) -> list[Gap]:
+    """The matrices of a checkpoint that no product is known of, and the products of its config that
+    no tensor has: factors under names of their own, say. Sizes may differ from the config's."""
+    described = inventory
+    with contextlib.suppress(ConfigError):
+        described = inventory_of_sizes(ConfigSizes(inventory.config))
+    if not described.modules:
+        described = inventory  # no config says what there should be
+    resized = {template_of(module.name) for module in inventory.modules if module.dims}
+    gaps = list(tensor_gaps(described, inventory))
+    return [gap for gap in gaps if gap.kind != "size" and gap.name not in resized]
+
+
+def tensor_gaps(described: Inventory, stored: Inventory) -> Iterator[Gap]:
+    """What of a checkpoint's matrices and of its config's products has no counterpart."""
+    fitting = fit(described, stored)
+    for template, shapes in fitting.foreign.items():
+        why = f"no product of its config is {shown(template)} {_listed(shapes)}"
+        yield Gap("tensor", template, why)
+    for role, shapes in fitting.differing.items():
+        stated = ", ".join(dict.fromkeys(map(_in_words, _parts(described.modules, role))))
+        yield Gap("size", role, f"{role} is {_listed(shapes)}, and by the config {stated}")
+    for module in fitting.missing:
+        yield Gap("product", module.role, f"no tensor is {_in_words(module)}")
+
+
+def layer_gaps(sizes: ConfigSizes, stored: Inventory) -> Iterator[Gap]:
+    """Layers that a config counts and no tensor has, or the reverse; names that no class of text
+    models has, as merged adapters and cut towers leave them."""
+    layers = range(sizes.get("layers"))
+    guessing = stated_size(sizes.values, MTP_LAYERS)  # DeepSeek's stand behind the others
+    first_names: dict[int, str] = {}
+    for module in stored.modules:
+        if module.layer is not None and not tower_of(module.name):
+            first_names.setdefault(module.layer, module.name)
+    absent = sorted(set(layers) - first_names.keys())
+    beyond = sorted(first_names.keys() - set(range(len(layers) + guessing)))
+    if first_names and layers and (absent or beyond):
+        words = f"no tensor of {counted(len(absent), 'layer')}" if absent else "more layers"
+        why = f"num_hidden_layers is {len(layers)}, and there is {words}: {(absent or beyond)[0]}"
+        yield Gap("tensor", "num_hidden_layers", why)
+    starts = {LAYERS_WORD.split(name)[0] for name in first_names.values()}
+    if not any(name in sizes.whole for name in NEUTRAL["towers"]):
+        for start in sorted(starts - set(NEUTRAL["prefixes"])):
+            why = f"names of layers begin with '{shown(start)}', as in no model of text alone"
+            yield Gap("tensor", "prefix", why)
+    has_head = any(module.role == "head" for module in stored.modules)
+    if sizes.values.get("tie_word_embeddings") is False and not has_head:
+        yield Gap("product", "lm_head", "no tensor is the head, which is not tied to the embedding")
+
+
+def bias_gaps(sizes: ConfigSizes, stored: Inventory) -> Iterator[Gap]:
+    """Roles with biases that the model's class lacks, as FLAP adds some, or without its own.
+
+    Of a class that switches them (a key with *bias*) nothing is known, nor of packed weights, to
+    which tools add zeros.
+    """
+    switches = [value for key, value in sizes.values.items() if "bias" in key]
+    if True in switches or not sizes.is_known_type or stored.layout == "quantised":
+        return
+    biased: set[str] = set()
+    roles: set[str] = set()
+    for module in stored.modules:
+        if module.layer is not None and not tower_of(module.name):
+            parts = FUSED.get(module.role, [module.role])
+            roles.update(parts)
+            biased.update(parts if module.biases else ())
+    expected = set(BIASED.get(sizes.model_type.removesuffix("_text"), "").split())
+    for role in sorted((roles & MAIN_ROLES) & (biased ^ expected)):
+        has, lacks = ("has", "hasn't") if role in biased else ("has no", "has")
+        why = f"{role} {has} biases, and {shown(sizes.model_type)} {lacks} them"
+        yield Gap("tensor", f"{role} bias", why)
+
+
+def fit(described: Inventory, stored: Inventory) -> Fit:
+    """Compare the products that a config describes with the matrices of a checkpoint.
+
+    A matrix is compared with the products of its own role where the config describes that role,
+    so that equal shapes of others hide nothing; else, in either orientation, with all of them.
+    """
+    modules = [m for m in described.modules if m.kind != "embedding" and all(_size(m))]
+    all_shapes = _shapes(modules)
+    all_shapes = {(k, n): products for (n, k), products in all_shapes.items()} | all_shapes
+    fitting = Fit()
+    covered: set[int] = set()
+    by_role: dict[str, tuple[list[Module], dict[Shape, list[Module]]]] = {}
+    for name, role, shape in _matrices(stored):
+        if role not in by_role:
+            parts = _parts(modules, role)
+            by_role[role] = parts, _shapes(parts) if parts else all_shapes
+        parts, shapes = by_role[role]
+        products = shapes.get(shape, [])
+        # of a role that differs no product is named as missing as well
+        covered.update(map(id, products or parts))
+        if parts and not products:
+            fitting.differing.setdefault(role, []).append(shape)
+        elif not products:
+            fitting.foreign.setdefault(template_of(name), []).append(shape)
+    # the head may be the embedding
+    fitting.missing = [m for m in modules if id(m) not in covered and m.role != "head"]
+    return fitting
+
+
+def _parts(modules: Iterable[Module], role: str) -> list[Module]:
+    """The products that a matrix of this role may hold."""
+    return [module for module in modules if module.role in FUSED.get(role, [role])]
+
+
+def _matrices(stored: Inventory) -> Iterator[tuple[str, str, Shape]]:
+    """The name, role and shape of each matrix that may be a product's; of factors the dense one."""
+    of_modules: set[str] = set()
+    for module in stored.modules:
+        of_modules.update(module.weights)
+        if module.kind != "embedding" and not NO_PRODUCT.search(module.name):
+            role = module.role
+            if SHARED.search(module.name):
+                role = f"shared_{role}"
+            yield module.name, role, _size(module)
+    for tensor, info in stored.tensors.items():
+        name = tensor.removesuffix(".weight").removesuffix("_blocks")
+        if tensor in of_modules or NO_PRODUCT.search(name):
+            continue
+        if info.dtype == "uint8" and len(info.shape) > 1:  # two values of 4 bits each (bnb, MXFP4)
+            yield name, role_of(name), (2 * prod(info.shape[-3:]), 1)
+        elif len(info.shape) in (2, 3):
+            n, k = info.shape[-2:]
+            yield name, role_of(name), (n, k)
+
+
+def _shapes(modules: Sequence[Module]) -> dict[Shape, list[Module]]:
+    """The products by their shapes, alone and fused with those that follow in the same block.
+
+    Of a packed weight only the number of its elements may be known: it stands for N, with K 1.
+    """
+    shapes: dict[Shape, list[Module]] = {}
+    for start, first in enumerate(modules):
+        n, k = 0, first.in_features
+        block = parent_of(first.name)
+        for stop, last in enumerate(modules[start:], start + 1):
+            if last.in_features != k or parent_of(last.name) != block:
+                break
+            n += last.out_features
+            for shape in ((n, k), (n * k, 1)):
+                shapes.setdefault(shape, []).extend(modules[start:stop])
+    return shapes
+
+
+def _size(module: Module) -> Shape:
+    return module.out_features, module.in_features
+
+
+def _in_words(module: Module) -> str:
+    return f"{module.role} {module.out_features} × {module.in_features}"
+
+
+def _listed(shapes: Sequence[Shape]) -> str:
+    """The first of some shapes, and how many more there are."""
+    others = f" and {len(shapes) - 1} more" if len(shapes) > 1 else ""
+    return f"{list(shapes[0])}{others}"
