@@ -176,8 +176,8 @@ class ConfigSizes:
         """Whether the config lists layers with a kind of block, or lists no kinds of layers."""
         listed = self.values.get("layer_types") or self.values.get("layers_block_type")
         kinds = set(map(str, listed)) if isinstance(listed, list) else set()
-        wanted = TABLES["layer_kinds"].get(block, kinds)
-        return not kinds or bool(kinds.intersection(wanted) - set(TABLES["lacks"].get(block, ())))
+        of_block = TABLES["layer_kinds"].get(block, kinds)
+        return not kinds or bool(kinds.intersection(of_block) - set(TABLES["lacks"].get(block, ())))
 
     @property
     def mixer(self) -> str:

@@ -118,8 +118,8 @@ def storage_of_config(config: Mapping[str, Any], layers: int = 0) -> Storage:
         storage = _by_method(method, stated)
         # weights are stored in a way that nobody read, if any of these is there
         odd = [] if len(plain) == len(rules) else ["rules of its own"]
-        known = TABLES["known_values"]
-        for key, pattern in {**known["any"], **known.get(method, {})}.items():
+        patterns = TABLES["known_values"]
+        for key, pattern in {**patterns["any"], **patterns.get(method, {})}.items():
             value = str(stated.get(key, "no")).lower()
             if not re.match(pattern, value):
                 odd.append(f"{value[:40]} {key}")

@@ -6,11 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gacprof.checkpoint.containers import weights_in
-from gacprof.checkpoint.inventory import Inventory
-from gacprof.checkpoint.scan import HUB_NAME, scan
-from gacprof.core.errors import ConfigError
-from gacprof.core.files import read_object, write_json
+from gacprof.checkpoint.model import read_model
+from gacprof.core.files import write_json
 from gacprof.diagnosing.source import kernel_lines
 from gacprof.gpus.datasheet import GPUS
 from gacprof.kernels.rules import Rules
@@ -27,12 +24,6 @@ LIBRARY_DTYPES = {"fp8_tensor": "float8_e4m3", "fp8_channel": "float8_e4m3", "in
 """Formats whose products are the libraries', besides plain weights: blocks, packed words and
 experts have kernels of the engine's own, of which no rule says anything."""
 PREFILL_ROWS = 1024  # at which sizes are judged: with few of them nothing is safe for sure
-FORMAT_FILES = {
-    "hf_quant_config.json": "modelopt",
-    "quantize_config.json": "gptq",
-    "quant_config.json": "awq",
-}
-"""Files beside config.json that state a format, and whose it is: ModelOpt's, GPTQ's, AutoAWQ's."""
 BADNESS = ("", "safe", "undecided", "unknown", "misaligned")
 
 
@@ -135,46 +126,6 @@ def lint(
     if sarif is not None:
         write_json(Path(sarif), sarif_log(report))
     return report
-
-
-def read_model(
-    config: str | Path | Mapping[str, Any],
-) -> tuple[str, Mapping[str, Any], Inventory | None]:
-    """A model's name and config; with a format's file beside it, and the headers of a folder."""
-    if isinstance(config, Mapping):
-        return "config", checked_config("config", config), None
-    name, path = str(config), Path(config)
-    stored: Inventory | None = None
-    if not path.exists() and path.suffix != ".json" and HUB_NAME.fullmatch(name):
-        stored = scan(name)
-        return name, checked_config(name, stored.config), stored
-    if path.is_dir():
-        stored = scan(path) if weights_in(path) else None
-        path = path / "config.json"
-    try:
-        values = read_object(path)
-        if "quantization_config" not in values:
-            values = {**format_beside(path.parent), **values}
-    except FileNotFoundError:
-        raise ConfigError(f"{path} is not there: download the config.json first") from None
-    except ValueError as error:
-        raise ConfigError(f"{path} is no JSON of a config: {error}") from None
-    return name, checked_config(name, values), stored
-
-
-def checked_config(name: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a config. Raises :class:`ConfigError` for an empty one."""
-    if not values:
-        raise ConfigError(f"{name} holds no config: give a config.json or a folder with one")
-    return values
-
-
-def format_beside(folder: Path) -> Mapping[str, Any]:
-    """The quantisation that stands in a file of its own beside a config.json."""
-    for file, method in FORMAT_FILES.items():
-        if (folder / file).is_file():
-            return {"quantization_config": {"quant_method": method, **read_object(folder / file)}}
-    return {}
 
 
 def alignment_of(judgement: Judgement, rules: Rules, plain: str) -> str:

@@ -116,10 +116,10 @@ class LintReport:
         reasons += filter(None, [in_words(self.gaps)])
         if reasons:
             return "; ".join(reasons)
-        judged = f"{len(self.products)} products and counts"
+        covered = f"{len(self.products)} products and counts"
         if self.tensors:
-            judged += f", the matrices among {self.tensors} tensors"
-        return f"accounted for: {judged}, the class, every key"
+            covered += f", the matrices among {self.tensors} tensors"
+        return f"accounted for: {covered}, the class, every key"
 
     @property
     def ok(self) -> bool:
