@@ -10,8 +10,8 @@ from engine_facts.sources import names_in
 
 from gacprof.checkpoint.coverage import NEUTRAL, Gap
 from gacprof.checkpoint.from_config import TABLES, ConfigSizes
-from gacprof.kernels.requirements import load_engine
-from gacprof.lint.classes import class_gaps, rows
+from gacprof.kernels.requirements import load_engine, plain_version
+from gacprof.lint.classes import class_gaps, class_table, rows
 
 QWEN2_CUT = {  # a thread's: heads of 128 left after pruning the hidden size to 1792
     "architectures": ["Qwen2ForCausalLM"],
@@ -125,6 +125,21 @@ def test_a_version_without_a_class_may_run_transformers_code(
 def test_a_class_that_vllm_lists_since_a_version_is_noted_since_then() -> None:
     assert grade("SmolLM3ForCausalLM", "smollm3", version="0.10.1") == "note"
     assert grade("SmolLM3ForCausalLM", "smollm3", version="0.10.0") == "unknown"
+
+
+def test_between_the_first_and_the_last_time_that_a_class_was_away_it_is_unknown() -> None:
+    """vLLM 0.27.0 to 0.31.0 call it ExaoneMoeForCausalLM alone."""
+    grades = {
+        at: grade("ExaoneMoEForCausalLM", "exaone_moe", version=at) for at in ("0.29", "0.32")
+    }
+    assert grades == {"0.29": "unknown", "0.32": ""}
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_class_is_there_after_the_version_that_lacked_it(engine: str) -> None:
+    read, oldest = (plain_version(class_table(engine)[key]) for key in ("read", "oldest"))
+    for since, lacking in rows(engine, "since").values():
+        assert oldest <= plain_version(lacking) < plain_version(since) <= read
 
 
 def test_of_a_base_class_only_the_engine_is_named() -> None:

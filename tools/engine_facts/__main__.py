@@ -140,9 +140,8 @@ def files_of_sglang(sources: Mapping[str, str]) -> dict[str, str]:
 
 
 def facts_of_older(facts: Facts, wheels: Sequence[str]) -> Facts:
-    """Of each class the oldest of some older wheels that has it, and the newest before that has
-    not; nothing of those that the oldest has. Of a version and its post-releases all have to agree.
-    """
+    """Since when each class is there, of the older wheels that were given. The oldest version
+    needs one wheel; of others post-releases may be given as well, and then all have to agree."""
     if not wheels:
         return {}
     listed = set(facts.get("by_transformers", "").split())
@@ -153,17 +152,24 @@ def facts_of_older(facts: Facts, wheels: Sequence[str]) -> Facts:
         names = own_classes(sources) | listed_classes(sources) & listed
         had.setdefault(Version(Version(version).base_version), []).append(names)
     dropped = {line.split()[0] for line in facts.get("dropped", "").splitlines() if line}
-    lines = []
-    for name in native | listed | dropped:
-        having = [at for at in had if all(name in names for names in had[at])]
-        since = min(having, default=None)
-        if since is None:
-            print(f"no wheel read has {name}")
-            continue
-        lacking = [at for at in had if at < since and not any(name in names for names in had[at])]
-        if since > min(had):
-            lines.append(f"{name} {since} {max(lacking)}")
-    return {"oldest": str(min(had)), "since": lines_of(lines)}
+    lines = (since_when(name, had) for name in native | listed | dropped)
+    return {"oldest": str(min(had)), "since": lines_of(filter(None, lines))}
+
+
+def since_when(name: str, had: Mapping[Version, list[set[str]]]) -> str:
+    """A class with the first version from which on it is there, and the newest that lacks it before
+    any has it; empty for a class that the oldest has."""
+    having = [at for at in had if all(name in names for names in had[at])]
+    if not having:
+        print(f"no wheel read has {name}")
+        return ""
+    first, last = min(having), max(having)
+    absent = [at for at in had if at < last and at not in having]  # some are away for a while
+    if not absent:
+        return ""
+    since = min(at for at in having if at > max(absent))
+    lacking = [at for at in had if at < first and not any(name in names for names in had[at])]
+    return f"{name} {since} {max(lacking, default=0)}"
 
 
 def own_classes(sources: Mapping[str, str]) -> set[str]:
