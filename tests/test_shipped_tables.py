@@ -44,6 +44,8 @@ class ClassTable(TypedDict):
     closed: NotRequired[str]
     without_head_dim: NotRequired[str]
     silu: NotRequired[str]
+    oldest: NotRequired[str]
+    since: NotRequired[str]
 
 
 PACKAGE = Path(gacprof.__file__).parent

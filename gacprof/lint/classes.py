@@ -42,7 +42,7 @@ def class_gaps(sizes: ConfigSizes, engine: Engine, tp: int = 1) -> Iterator[Gap]
     sizes
         The config's sizes. Its first class counts; without one, that of its model type does.
     engine
-        An engine at a version. A table is of one version: at another, a missing class is unknown.
+        An engine at a version. What a version between two that were read has is unknown.
     tp
         Tensor-parallel ranks.
 
@@ -52,23 +52,27 @@ def class_gaps(sizes: ConfigSizes, engine: Engine, tp: int = 1) -> Iterator[Gap]
         Refusals, what is unknown, and notes; nothing where the engine has the class.
     """
     config = sizes.whole
+    at, oldest = plain_version(engine.version), class_table(engine.name).get("oldest", "0")
+    if not plain_version(oldest) <= at <= plain_version(engine.read):
+        newest = f"the newest that was read is {engine.read}"
+        yield Gap("class", engine.name, f"nobody read {engine.name} {at}'s classes: {newest}")
     if "peft_type" in config:
         kind, base = shown(config["peft_type"]), shown(config.get("base_model_name_or_path"))
         yield Gap("class", "peft_type", f"a {kind} adapter: name the base model, {base}", "refused")
         return
     types_of = rows("transformers", "native")
-    types = {str(config.get("model_type")), sizes.model_type}
+    stated = str(config.get("model_type"))
+    types = {stated, sizes.model_type}
     of_type = [name for name in types_of if types.intersection(types_of[name])]
     native = rows(engine.name, "native")
     of_model = min(of_type, key=lambda candidate: candidate not in native, default="")
     name = stated_class(config) or of_model
     if name:
         if of_type and types_of.get(name) and name not in of_type:
-            usual, stated = ", ".join(types_of[name]), shown(config.get("model_type"))
-            why = f"{shown(name)} is the class of {usual}, and the config's type is {stated}"
+            usual = ", ".join(types_of[name])
+            why = f"{shown(name)} is the class of {usual}, and the config's is {shown(stated)}"
             yield Gap("class", shown(name), why)
-        repeats_heads = sizes.get("kv_heads") % tp > 0
-        yield from _ways_to_run(name, engine, "auto_map" in config, repeats_heads)
+        yield from _ways_to_run(name, sizes, engine, tp)
         yield from _unmet_sizes(name, sizes, engine)
     elif not sizes.is_known_type:
         why = "no class is stated, and nobody read this model type"
@@ -81,39 +85,54 @@ def stated_class(config: Mapping[str, Any]) -> str:
     return str(names[0] or "") if isinstance(names, list) and names else ""
 
 
-def _ways_to_run(name: str, engine: Engine, has_code: bool, repeats_heads: bool) -> Iterator[Gap]:
+def _ways_to_run(name: str, sizes: ConfigSizes, engine: Engine, tp: int) -> Iterator[Gap]:
     """How an engine runs a class that it has not: by transformers' code, or not at all. Whether
     that code can repeat heads of keys and values on several ranks depends on the class."""
-    table, dropped = class_table(engine.name), rows(engine.name, "dropped")
-    until = dropped.get(name, ["0"])[0]
-    if name in rows(engine.name, "native") or plain_version(engine.version) <= plain_version(until):
+    why, grade = _lack(name, engine)
+    if not why:
         return
-    read, plain = f"{engine.name} {table['read']}", shown(name)
-    grade, why = _grade(name, engine), f"{read} has no {plain}"
+    fallback = class_table(engine.name)["fallback"]
     in_transformers = name in rows("transformers", "native")
     is_open = in_transformers and name not in rows("transformers", "closed")
-    is_listed = name in rows(engine.name, "by_transformers")
-    if is_listed or (is_open and table["fallback"]):
-        is_split = is_listed and name not in rows(engine.name, "unplanned")
-        grade = "note" if is_split and not repeats_heads else "unknown"
-        why = f"{engine.name} runs {plain} by transformers' code: {table['fallback']}"
-    elif name in dropped:
-        grade, why = "refused", f"{read} dropped {plain} after {until}"
-    elif table["fallback"] and has_code:
+    if grade == "note" or (is_open and fallback):
+        grade = "note" if grade == "note" and sizes.get("kv_heads") % tp == 0 else "unknown"
+        why += f", and takes transformers' code: {fallback}"
+    elif fallback and "auto_map" in sizes.whole and name not in rows(engine.name, "dropped"):
         grade, why = "unknown", f"{why}: nobody read the checkpoint's own code"
-    elif not in_transformers:
-        why += f", nor has transformers {class_table('transformers')['read']}"
-    yield Gap("class", plain, why, grade)
+    elif not in_transformers and name.endswith(TEXT_CLASSES):
+        why += f", and transformers {class_table('transformers')['read']} has none"
+    yield Gap("class", shown(name), why, grade)
+
+
+def _lack(name: str, engine: Engine) -> tuple[str, Grade]:
+    """Say why a version of an engine hasn't a class, and how sure that is: a note where it lists
+    the class as one that it runs by transformers' code. Empty where it has the class."""
+    at = plain_version(engine.version)
+    since, lacking = rows(engine.name, "since").get(name, ["0", "0"])
+    if at < plain_version(since):
+        why = f"{engine.name} has {name} since {since} at the latest, {lacking} has not"
+        return why, "refused" if at <= plain_version(lacking) else "unknown"
+    until = rows(engine.name, "dropped").get(name, ["0"])[0]
+    if name in rows(engine.name, "native") or at <= plain_version(until):
+        return "", "note"
+    read = f"{engine.name} {class_table(engine.name)['read']}"
+    if until != "0":
+        return f"{read} dropped {name} after {until}", "refused"
+    why = f"{read} doesn't list {shown(name)} as its own"
+    if name in rows(engine.name, "by_transformers"):
+        return why, "unknown" if name in rows(engine.name, "unplanned") else "note"
+    return why, _grade(name, engine)
 
 
 def _unmet_sizes(name: str, sizes: ConfigSizes, engine: Engine) -> Iterator[Gap]:
     """A key that the class needs and the config lacks, a head_dim that is stated and it never
     reads, an activation that it refuses."""
+    grade = _grade(name, engine)
     for key in engine.required.get(name, ()):
         if sizes.values.get(key) is None:
             why = f"{engine.name}'s {name} reads {key}, which the config doesn't say"
-            yield Gap("class", key, why, _grade(name, engine))
-    stated, grade = stated_size(sizes.values, ["head_dim"]), _grade(name, engine)
+            yield Gap("class", key, why, grade)
+    stated = stated_size(sizes.values, ["head_dim"])
     if stated and sizes.get("heads") and name in rows(engine.name, "without_head_dim"):
         built = sizes.get("hidden_size") // sizes.get("heads")
         why = f"{engine.name}'s {name} never reads head_dim {stated}: it builds {built}"
@@ -124,14 +143,14 @@ def _unmet_sizes(name: str, sizes: ConfigSizes, engine: Engine) -> Iterator[Gap]
             yield Gap("key", "head_dim", f"{why}, and takes a part of the weights", loads)
     for key in ACTIVATIONS:
         activation = sizes.values.get(key)
-        if activation not in (None, "silu", "swish") and name in rows(engine.name, "silu"):
+        if activation not in (None, "silu") and name in rows(engine.name, "silu"):
             why = f"{engine.name}'s {name} takes silu alone, and {key} is {shown(activation)}"
             yield Gap("activation", key, why, grade)
 
 
 def _grade(name: str, engine: Engine) -> Grade:
     """The grade of what an engine cannot do: of versions and classes that were read it is sure."""
-    was_read = class_table(engine.name)["read"] == engine.read
-    is_newest = plain_version(engine.version) == plain_version(engine.read)
-    is_sure = was_read and is_newest and name.endswith(TEXT_CLASSES)
+    read = class_table(engine.name)["read"]
+    is_newest = read == engine.read and plain_version(engine.version) == plain_version(read)
+    is_sure = is_newest and name.endswith(TEXT_CLASSES)
     return "refused" if is_sure else "unknown"

@@ -10,8 +10,8 @@ from engine_facts.sources import names_in
 
 from gacprof.checkpoint.coverage import NEUTRAL, Gap
 from gacprof.checkpoint.from_config import TABLES, ConfigSizes
-from gacprof.kernels.requirements import load_engine
-from gacprof.lint.classes import class_gaps, rows
+from gacprof.kernels.requirements import load_engine, plain_version
+from gacprof.lint.classes import class_gaps, class_table, rows
 
 QWEN2_CUT = {  # a thread's: heads of 128 left after pruning the hidden size to 1792
     "architectures": ["Qwen2ForCausalLM"],
@@ -86,6 +86,67 @@ def test_at_a_version_that_nobody_read_a_missing_class_is_unknown() -> None:
     assert grade("LlamaPrunedForCausalLM", "llama", version="0.30.0") == "unknown"
 
 
+@pytest.mark.parametrize("version", ["0.8.4", "0.33.1", "0.40"])
+def test_outside_of_the_versions_that_were_read_any_class_is_unknown(version: str) -> None:
+    (gap,) = gaps({"architectures": ["LlamaForCausalLM"], "model_type": "llama"}, "vllm", version)
+    assert (gap.kind, gap.name, gap.grade) == ("class", "vllm", "unknown")
+    assert version in gap.why and "0.33.0" in gap.why
+
+
+@pytest.mark.parametrize("version", ["0.8.5", "0.8.5.post1", "0.33.0rc1", "0.33.0"])
+def test_the_oldest_and_the_newest_version_were_read(version: str) -> None:
+    assert grade("LlamaForCausalLM", "llama", version=version) == ""
+
+
+def test_a_version_that_is_older_than_a_class_has_it_not() -> None:
+    """vLLM 0.13.0 lacked Grok-1 and 0.14.0 had it; between them nobody looked."""
+    assert grade("Grok1ForCausalLM", "grok-1", version="0.14") == ""
+    assert grade("Grok1ForCausalLM", "grok-1", version="0.13.1") == "unknown"
+    assert grade("Grok1ForCausalLM", "grok-1", version="0.13.0") == "refused"
+    assert grade("Grok1ForCausalLM", "grok-1", version="0.10") == "refused"
+
+
+@pytest.mark.parametrize(
+    "name, model_type, engine, lacking, having",
+    [
+        ("Qwen3_5ForCausalLM", "qwen3_5_text", "vllm", "0.26.0", "0.27.0"),
+        ("Qwen3VLForConditionalGeneration", "qwen3_vl", "vllm", "0.10.2", "0.11.0"),
+        ("Exaone4ForCausalLM", "exaone4", "vllm", "0.8.5", "0.10.0"),
+        ("Glm4MoeForCausalLM", "glm4_moe", "sglang", "0.4.9.post2", "0.4.10"),  # post-releases vary
+    ],
+)
+def test_a_version_without_a_class_may_run_transformers_code(
+    name: str, model_type: str, engine: str, lacking: str, having: str
+) -> None:
+    assert grade(name, model_type, engine, lacking) == "unknown"
+    assert grade(name, model_type, engine, having) == ""
+
+
+def test_a_class_that_vllm_lists_since_a_version_is_noted_since_then() -> None:
+    assert grade("SmolLM3ForCausalLM", "smollm3", version="0.10.1") == "note"
+    assert grade("SmolLM3ForCausalLM", "smollm3", version="0.10.0") == "unknown"
+
+
+def test_between_the_first_and_the_last_time_that_a_class_was_away_it_is_unknown() -> None:
+    """vLLM 0.27.0 to 0.31.0 call it ExaoneMoeForCausalLM alone."""
+    grades = {
+        at: grade("ExaoneMoEForCausalLM", "exaone_moe", version=at) for at in ("0.29", "0.32")
+    }
+    assert grades == {"0.29": "unknown", "0.32": ""}
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_class_is_there_after_the_version_that_lacked_it(engine: str) -> None:
+    read, oldest = (plain_version(class_table(engine)[key]) for key in ("read", "oldest"))
+    for since, lacking in rows(engine, "since").values():
+        assert oldest <= plain_version(lacking) < plain_version(since) <= read
+
+
+def test_of_a_base_class_only_the_engine_is_named() -> None:
+    (gap,) = gaps({"architectures": ["Qwen3Model"], "model_type": "qwen3"})
+    assert gap.grade == "unknown" and "transformers" not in gap.why
+
+
 def test_engines_have_other_classes() -> None:
     assert grade("QWenLMHeadModel", "qwen", "llama.cpp") == ""
     assert grade("MptForCausalLM", "mpt", "transformers") == ""
@@ -143,6 +204,7 @@ def test_a_key_that_the_class_reads_of_every_config_is_required() -> None:
 def test_a_class_that_takes_silu_alone_refuses_another_activation() -> None:
     llama = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "relu6"}
     assert [gap.grade for gap in gaps(llama)] == ["refused"]
+    assert [gap.grade for gap in gaps(llama | {"hidden_act": "swish"})] == ["refused"]
     assert gaps(llama | {"hidden_act": "silu"}) == []
 
 

@@ -1,7 +1,7 @@
 """Read which classes an engine has, and which sizes they never name, out of its code.
 
-    python tools/engine_facts vllm vllm-0.33.0-….whl
-    python tools/engine_facts sglang sglang-0.5.23-….whl
+    python tools/engine_facts vllm vllm-0.33.0-….whl [OLDER WHEELS …]
+    python tools/engine_facts sglang sglang-0.5.23-….whl [OLDER WHEELS …]
     python tools/engine_facts transformers                     (the installed one)
     python tools/engine_facts tensorrt-llm tensorrt_llm/_torch/models/_arch_index.py COMMIT
     python tools/engine_facts llama.cpp conversion/__init__.py COMMIT
@@ -17,12 +17,13 @@ import re
 import sys
 import tomllib
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import distribution
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from packaging.version import Version
 from sources import config_names, entry_classes, files_of, first_strings, names_in, pairs
 
 DEMANDS = Path(__file__).parents[2] / "gacprof" / "kernels" / "demands"
@@ -49,6 +50,10 @@ MAPS = {
     "llama.cpp": ("TEXT_MODEL_MAP", "MMPROJ_MODEL_MAP"),
     "tensorrt-llm": ("MODEL_ARCH_TO_MODULE",),
 }
+REGISTRY = re.compile(r"^(_\w+_MODELS)\b.* = \{", re.M)
+NOT_OWN = re.compile("PREVIOUSLY|TRANSFORMERS|OOT|VLLM")
+"""Tables of any vLLM's registry, and the names of those that hold no classes of its own."""
+LISTED = "_TRANSFORMERS_SUPPORTED_MODELS"
 KINDS = (
     *("TEXT_GENERATION", "EMBEDDING", "LATE_INTERACTION", "REWARD", "MULTIMODAL"),
     *("TOKEN_CLASSIFICATION", "SEQUENCE_CLASSIFICATION", "SPECULATIVE_DECODING"),
@@ -78,6 +83,7 @@ def main() -> None:
         sources, version = wheel_sources(given[0])
         facts = {"read": version, "fallback": FALLBACKS[engine]}
         facts |= facts_of_vllm(sources) if engine == "vllm" else facts_of_sglang(sources)
+        facts |= facts_of_older(facts, given[1:])
     write(DEMANDS / f"classes-{engine}.toml", facts)
 
 
@@ -85,7 +91,7 @@ def wheel_sources(wheel: str) -> tuple[dict[str, str], str]:
     """The Python files of a wheel's models by path, and its version."""
     with zipfile.ZipFile(wheel) as archive:
         paths = [path for path in archive.namelist() if "/models/" in path and path.endswith(".py")]
-        sources = {path: archive.read(path).decode() for path in paths}
+        sources = {path: archive.read(path).decode("utf-8-sig") for path in paths}
     return sources, Path(wheel).name.split("-")[1]
 
 
@@ -96,7 +102,7 @@ def facts_of_vllm(sources: Mapping[str, str]) -> Facts:
     for kind in KINDS:
         places = first_strings(registry, f"_{kind}_MODELS") | places
     dropped = first_strings(registry, "_PREVIOUSLY_SUPPORTED_MODELS")
-    listed = first_strings(registry, "_TRANSFORMERS_SUPPORTED_MODELS")
+    listed = first_strings(registry, LISTED)
     towers = first_strings(registry, "_MULTIMODAL_MODELS")
     files = {name: module_path(places[name]) for name in places.keys() - towers.keys()}
     return {
@@ -116,16 +122,69 @@ def module_path(module: str) -> str:
 
 def facts_of_sglang(sources: Mapping[str, str]) -> Facts:
     """SGLang's classes: each file's ``EntryClass``."""
-    files: dict[str, str] = {}
-    for path, source in sources.items():
-        if path.startswith(SGLANG) and "/" not in path.removeprefix(SGLANG):
-            files |= dict.fromkeys(entry_classes(source), path.removesuffix(".py"))
-    own = {name: path for name, path in files.items() if not name.startswith("Transformers")}
+    own = files_of_sglang(sources)
     return {
         "native": lines_of(own),
         "without_head_dim": without_head_dim(sources, own),
         "silu": silu_alone(sources, own),
     }
+
+
+def files_of_sglang(sources: Mapping[str, str]) -> dict[str, str]:
+    """The file of each of SGLang's own classes."""
+    files: dict[str, str] = {}
+    for path, source in sources.items():
+        if path.startswith(SGLANG) and "/" not in path.removeprefix(SGLANG):
+            files |= dict.fromkeys(entry_classes(source), path.removesuffix(".py"))
+    return {name: path for name, path in files.items() if not name.startswith("Transformers")}
+
+
+def facts_of_older(facts: Facts, wheels: Sequence[str]) -> Facts:
+    """Since when each class is there, of the older wheels that were given. The oldest version
+    needs one wheel; of others post-releases may be given as well, and then all have to agree."""
+    if not wheels:
+        return {}
+    listed = set(facts.get("by_transformers", "").split())
+    native = set(facts["native"].split())
+    had = {Version(facts["read"]): [native | listed]}
+    for wheel in wheels:
+        sources, version = wheel_sources(wheel)
+        names = own_classes(sources) | listed_classes(sources) & listed
+        had.setdefault(Version(Version(version).base_version), []).append(names)
+    dropped = {line.split()[0] for line in facts.get("dropped", "").splitlines() if line}
+    lines = (since_when(name, had) for name in native | listed | dropped)
+    return {"oldest": str(min(had)), "since": lines_of(filter(None, lines))}
+
+
+def since_when(name: str, had: Mapping[Version, list[set[str]]]) -> str:
+    """A class with the first version from which on it is there, and the newest that lacks it before
+    any has it; empty for a class that the oldest has."""
+    having = [at for at in had if all(name in names for names in had[at])]
+    if not having:
+        print(f"no wheel read has {name}")
+        return ""
+    first, last = min(having), max(having)
+    absent = [at for at in had if at < last and at not in having]  # some are away for a while
+    if not absent:
+        return ""
+    since = min(at for at in having if at > max(absent))
+    lacking = [at for at in had if at < first and not any(name in names for names in had[at])]
+    return f"{name} {since} {max(lacking, default=0)}"
+
+
+def own_classes(sources: Mapping[str, str]) -> set[str]:
+    """The classes that a version of either engine has, whatever its tables were called."""
+    registry = sources.get(f"{VLLM}registry.py")
+    if registry is None:
+        return set(files_of_sglang(sources))
+    tables = [name for name in REGISTRY.findall(registry) if not NOT_OWN.search(name)]
+    return {name for table in tables for name in first_strings(registry, table)}
+
+
+def listed_classes(sources: Mapping[str, str]) -> set[str]:
+    """The classes of transformers that a version of vLLM lists."""
+    registry = sources.get(f"{VLLM}registry.py", "")
+    return set(first_strings(registry, LISTED)) if LISTED in registry else set()
 
 
 def without_head_dim(sources: Mapping[str, str], files: Mapping[str, str]) -> str:
