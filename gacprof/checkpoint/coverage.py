@@ -28,6 +28,7 @@ NOT_READ = frozenset(chain(NEUTRAL["keys"], NEUTRAL["tables"], NEUTRAL["towers"]
 REPEATS = dict(row.split(" = ") for row in NEUTRAL["repeats"])
 QUANTISED = re.compile("fp?4|fp?8|f8|int[48]|nf4|mx")  # DeepSeek-V4's expert_dtype
 ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act")
+ROPE_FACTORS = ("long_factor", "short_factor")
 ROPE_TABLES = ("rope_scaling", "rope_parameters")
 LAYER_KINDS = ("layer_types", "layers_block_type")
 Grade = Literal["refused", "wrong", "unknown", "note"]
@@ -78,6 +79,7 @@ def key_gaps(sizes: ConfigSizes) -> Iterator[Gap]:
         why = f"nobody read what the model type {kind} means by its keys"
         yield Gap("key", "model_type", why)
     yield from contradictions(sizes)
+    yield from rotation_gaps(sizes)
     yield from word_gaps(sizes.values)
 
 
@@ -112,6 +114,29 @@ def contradictions(sizes: ConfigSizes) -> Iterator[Gap]:
         if isinstance(widths, list) and "by_layer" not in sizes.family:
             why = f"{key} is a list of {len(widths)}, which few classes take"
             yield Gap("contradiction", key, why)
+
+
+def rotation_gaps(sizes: ConfigSizes) -> Iterator[Gap]:
+    """Lists of a rotary embedding that have another length than half of what is rotated."""
+    for key in ROPE_TABLES:
+        table = sizes.values.get(key)
+        if not isinstance(table, Mapping):
+            continue
+        share = table.get("partial_rotary_factor", sizes.values.get("partial_rotary_factor", 1))
+        whole = sizes.get("qk_rope_head_dim") or sizes.get("head_dim")
+        if not whole or not isinstance(share, int | float):
+            continue
+        lengths = {
+            name: len(table[name]) for name in ROPE_FACTORS if isinstance(table.get(name), list)
+        }
+        if table.get("rope_type", table.get("type")) in ("longrope", "su"):
+            lengths = dict.fromkeys(ROPE_FACTORS, 0) | lengths
+        if isinstance(table.get("mrope_section"), list):
+            lengths["mrope_section"] = sum(n for n in table["mrope_section"] if isinstance(n, int))
+        for name, length in lengths.items():
+            if 2 * length != int(whole * share):
+                why = f"{name} is for {length}, and half of {int(whole * share)} is rotated"
+                yield Gap("contradiction", name, why)
 
 
 def word_gaps(values: Mapping[str, Any]) -> Iterator[Gap]:

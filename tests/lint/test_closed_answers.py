@@ -177,6 +177,14 @@ def test_a_format_is_that_of_the_tensors(tmp_path: Path) -> None:
         ({"hybrid_override_pattern": "MX"}, "layers X"),
         ({"intermediate_size": [384, 256]}, "a list of 2"),
         ({"layer_widths": "384, 256"}, "a text of numbers"),
+        (
+            {"rope_scaling": {"type": "longrope", "long_factor": [1.0] * 15}},
+            "long_factor is for 15",
+        ),
+        (
+            {"rope_scaling": {"type": "mrope", "mrope_section": [4, 6, 5]}},
+            "mrope_section is for 15",
+        ),
         ({"model_type": "llamma"}, "the model type llamma"),
     ],
 )
