@@ -61,7 +61,10 @@ def auto_adjusted(config: Mapping[str, Any], width: int) -> int:
     if not config.get(_ADJUSTED):
         return width
     times = config.get("block_ffn_dim_multiplier") or 1
-    return two_thirds(width, times, config.get("block_multiple_of") or WIDTH_MULTIPLE)
+    multiple = config.get("block_multiple_of") or WIDTH_MULTIPLE
+    if not isinstance(times, int | float) or not isinstance(multiple, int) or multiple < 1:
+        raise ConfigError(f"block_multiple_of {multiple!r} and {times!r} are no numbers")
+    return two_thirds(width, times, multiple)
 
 
 def two_thirds(width: float, times: float = 1, multiple: int = WIDTH_MULTIPLE) -> int:
