@@ -99,7 +99,8 @@ def contradictions(sizes: ConfigSizes) -> Iterator[Gap]:
         why = f"{experts} experts are no multiple of {groups} groups (n_group)"
         yield Gap("contradiction", "n_group", why)
     open_groups = stated_size(sizes.values, ["topk_group"])
-    if open_groups > groups > 0 or (groups and chosen > open_groups * (experts // groups)):
+    of_open = open_groups * (experts // groups) if groups else 0
+    if open_groups and experts and groups and (open_groups > groups or chosen > of_open):
         why = f"{chosen} experts are chosen of {open_groups} of {groups} groups (topk_group)"
         yield Gap("contradiction", "topk_group", why)
     layers = sizes.get("layers")

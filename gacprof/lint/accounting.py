@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from gacprof.checkpoint.coverage import NEUTRAL, Gap, key_gaps
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.layouts.configs import part_of
-from gacprof.checkpoint.storage import GROUPED
+from gacprof.checkpoint.storage import GROUPED, storage_of_config
 from gacprof.checkpoint.tensor_fit import bias_gaps, layer_gaps, tensor_gaps
 from gacprof.lint.classes import class_gaps
 from gacprof.lint.deployment import ConfigDeployment
@@ -54,7 +54,7 @@ def tower_gaps(deployment: ConfigDeployment) -> Iterator[Gap]:
         if storage.form in ("none", "mxfp4") or is_ignored or is_of_text:
             yield Gap("tower", name, f"{name} stays 16 bit, and is not judged", "note")
         else:
-            why = f"{name} is not judged, and no ignore list keeps it out of {storage.form}"
+            why = f"{name} is not judged, and no ignore list keeps it out of {storage.name}"
             yield Gap("tower", name, why)
 
 
@@ -67,6 +67,8 @@ def storage_gaps(deployment: ConfigDeployment, stored: Inventory) -> Iterator[Ga
         )
         yield Gap("storage", factored[0], why, "refused")
     storage = deployment.storage
+    if storage.form != storage_of_config(deployment.sizes.values).form:
+        return  # another format was asked for
     has_scales = any(map(SCALES.search, stored.tensors))
     if storage.form == "none" and has_scales:
         yield Gap("storage", "scales", "weights have scales, and the config names no format")

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any, Literal
+from typing import Any
 
-from gacprof.checkpoint.coverage import ACTIVATIONS, Gap, shown
+from gacprof.checkpoint.coverage import ACTIVATIONS, Gap, Grade, shown
 from gacprof.checkpoint.from_config import ConfigSizes
 from gacprof.checkpoint.layouts.configs import stated_size
 from gacprof.core.files import shipped_table
@@ -17,8 +17,6 @@ from gacprof.kernels.requirements import DEMANDS, Engine, plain_version
 
 TEXT_CLASSES = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 """Ends of the names of transformers' classes that its table holds, all of them."""
-
-Grade = Literal["refused", "wrong", "unknown", "note"]
 
 
 @cache
