@@ -21,6 +21,7 @@ from gacprof.core.formatting import one_line
 
 TEXT_PARTS = ("thinker_config", *WORDS["parts"]["text"])  # whose values are read, one by one
 MAX_LETTERS = 80  # of a name out of a config or a checkpoint
+MAX_DEPTH = 20  # of tables in tables
 NEUTRAL_FILE = Path(__file__).with_name("neutral.toml")
 NEUTRAL = shipped_table(NEUTRAL_FILE, dict[str, list[str]])
 NEUTRAL_PATTERN = re.compile("|".join(NEUTRAL["patterns"]))
@@ -170,15 +171,17 @@ def shown(name: Any) -> str:
     return one_line(str(name)[:MAX_LETTERS])
 
 
-def size_in(value: Any, layers: int) -> str:
+def size_in(value: Any, layers: int, depth: int = 0) -> str:
     """Say what a value holds that may be a size; empty where it can hold none."""
+    if depth > MAX_DEPTH:
+        return "a deep table"
     if type(value) is int and value > 1:
         return f"the number {value}"
     if isinstance(value, str) and re.search(r"\d\s*,\s*\d", value):
         return "a text of numbers"
-    if isinstance(value, Mapping) and any(size_in(inner, layers) for inner in value.values()):
+    if isinstance(value, Mapping) and any(size_in(v, layers, depth + 1) for v in value.values()):
         return f"a table of {len(value)}"
-    if isinstance(value, list) and any(size_in(inner, layers) for inner in value):
+    if isinstance(value, list) and any(size_in(v, layers, depth + 1) for v in value):
         by_layer = ", one a layer" if len(value) == layers else ""
         return f"a list of {len(value)}{by_layer}"
     return ""

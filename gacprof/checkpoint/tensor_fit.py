@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -26,6 +27,10 @@ MTP_LAYERS = ["num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modu
 FUSED: Mapping[str, list[str]] = TABLES["fused"]
 BIASED = row_of_word(TABLES["biases"])
 MAIN_ROLES = {"q", "k", "v", "o", "gate", "up", "down"}
+EMBEDDINGS = re.compile(r"emb|wte")
+BLOCKS = (("q", "k", "v", "o"), ("gate", "up", "down"))
+PLAIN_DTYPES = {"float16", "bfloat16", "float32"}
+NOT_SIDE = {"bias", "k_scale", "v_scale", "q_scale"}  # of one projection alone
 Shape = tuple[int, int]
 
 
@@ -92,6 +97,61 @@ def layer_gaps(sizes: ConfigSizes, stored: Inventory) -> Iterator[Gap]:
     has_head = any(module.role == "head" for module in stored.modules)
     if sizes.values.get("tie_word_embeddings") is False and not has_head:
         yield Gap("product", "lm_head", "no tensor is the head, which is not tied to the embedding")
+
+
+def part_gaps(sizes: ConfigSizes, described: Inventory, stored: Inventory) -> Iterator[Gap]:
+    """Products that a layer lacks beside the others of its block, or that no tensor is named as;
+    and experts of another number than the config's."""
+    layers_of: dict[str, set[int]] = {}
+    experts: Counter[tuple[int, str]] = Counter()
+    for module in stored.modules:
+        if module.layer is None or tower_of(module.name):
+            continue
+        for role in FUSED.get(module.role, [module.role]):
+            layers_of.setdefault(role, set()).add(module.layer)
+        if module.role.startswith("expert_") and module.role != "expert_router":
+            weight = stored.tensors[module.weights[0]]
+            stacked = weight.numel // (module.out_features * module.in_features)
+            experts[module.layer, module.role] += max(1, stacked)
+    # layers that take others' keys (Gemma 3n and 4), or another attention's (Kimi Linear)
+    mixes = stated_size(sizes.values, ["num_kv_shared_layers"]) or sizes.get("linear_num_heads")
+    for block in BLOCKS:
+        roles = [role for role in block if role in layers_of]
+        layers = set().union(*(layers_of[role] for role in roles))
+        for role in roles:
+            lacking = sorted(layers - layers_of[role])
+            if lacking and not (mixes and role in ("q", "k", "v")):
+                yield Gap("product", role, f"no tensor is {role} of layer {lacking[0]}")
+    names = {module.role for module in described.modules} & MAIN_ROLES
+    if layers_of:
+        for role in sorted(names - layers_of.keys()):
+            yield Gap("product", role, f"no tensor has a name of {role}")
+    if not any(EMBEDDINGS.search(name) for name in stored.tensors):
+        yield Gap("product", "embedding", "no tensor is the embedding")
+    expected = sizes.get("experts")
+    for (layer, role), number in experts.items():
+        if number - stated_size(sizes.values, ["zero_expert_num"]) != expected != number:
+            why = f"layer {layer} has {role} of {number} experts, and the config says {expected}"
+            yield Gap("product", role, why)
+            break
+
+
+def side_gaps(stored: Inventory) -> Iterator[Gap]:
+    """Quantised weights that lack a tensor (a scale) which others of their kind have."""
+    kinds: dict[tuple[str, str], dict[frozenset[str], str]] = {}
+    for module in stored.modules:
+        if module.dtype in PLAIN_DTYPES or not module.weights:
+            continue
+        names = {name.removeprefix(f"{module.name}.") for name in stored.below(module.name)}
+        kind = module.weights[0].removeprefix(module.name), module.dtype
+        kinds.setdefault(kind, {}).setdefault(frozenset(names - NOT_SIDE), module.name)
+    for sides in kinds.values():
+        if len(sides) > 1:
+            first, second, *_ = sides
+            why = (
+                f"{sides[first]} and {sides[second]} differ by {', '.join(sorted(first ^ second))}"
+            )
+            yield Gap("storage", sides[second], why)
 
 
 def bias_gaps(sizes: ConfigSizes, stored: Inventory) -> Iterator[Gap]:

@@ -12,7 +12,7 @@ from gacprof.checkpoint.coverage import NEUTRAL, Gap, key_gaps
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.layouts.configs import part_of
 from gacprof.checkpoint.storage import GROUPED, storage_of_config
-from gacprof.checkpoint.tensor_fit import bias_gaps, layer_gaps, tensor_gaps
+from gacprof.checkpoint.tensor_fit import bias_gaps, layer_gaps, part_gaps, side_gaps, tensor_gaps
 from gacprof.lint.classes import class_gaps
 from gacprof.lint.deployment import ConfigDeployment
 from gacprof.lint.judge import SERVED, Outcome, worst_of
@@ -34,9 +34,15 @@ def gaps_of(deployment: ConfigDeployment, stored: Inventory | None) -> list[Gap]
         gaps += storage_gaps(deployment, stored)
         gaps += tensor_gaps(deployment.inventory, stored)
         gaps += layer_gaps(sizes, stored)
+        gaps += part_gaps(sizes, deployment.inventory, stored)
         gaps += bias_gaps(sizes, stored)
+        gaps += side_gaps(stored)
         keys = [gap for gap in keys if gap.kind != "key"]  # the tensors settled these
-    for name in sorted(set(sizes.missing)):
+    empty: set[str] = set()
+    for name in ("layers", "vocab_size", "hidden_size", "heads"):
+        if not sizes.get(name):  # stated, and null or 0
+            empty.update(sizes.values.keys() & sizes.fields[name])
+    for name in sorted({*sizes.missing, *empty}):
         gaps.append(Gap("key", name, f"the config doesn't say {name}: what needs it isn't judged"))
     named = {gap.name for gap in gaps}
     return [*gaps, *(gap for gap in keys if gap.name not in named)]
@@ -60,12 +66,14 @@ def tower_gaps(deployment: ConfigDeployment) -> Iterator[Gap]:
 
 def storage_gaps(deployment: ConfigDeployment, stored: Inventory) -> Iterator[Gap]:
     """Weights in another form than the config says: factor pairs, or scales of no named format."""
+    code = deployment.sizes.whole
     factored = [module.name for module in stored.modules if module.kind in ("factored", "grouped")]
     if factored:
         why = (
             f"{len(factored)} layers are factor pairs, which {deployment.engine.name} doesn't load"
         )
-        yield Gap("storage", factored[0], why, "refused")
+        # the checkpoint's own code may multiply them
+        yield Gap("storage", factored[0], why, "unknown" if "auto_map" in code else "refused")
     storage = deployment.storage
     if storage.form != storage_of_config(deployment.sizes.values).form:
         return  # another format was asked for

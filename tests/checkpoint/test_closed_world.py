@@ -16,7 +16,7 @@ from transformers.models.auto import modeling_auto
 from gacprof.checkpoint.coverage import Gap, key_gaps
 from gacprof.checkpoint.from_config import TABLES, ConfigSizes, inventory_of_sizes
 from gacprof.checkpoint.scan import inventory_of, scan
-from gacprof.checkpoint.tensor_fit import bias_gaps, fit, tensor_gaps
+from gacprof.checkpoint.tensor_fit import bias_gaps, fit, part_gaps, tensor_gaps
 from gacprof.core.errors import ConfigError
 
 KNOWN_HOLES = {"jetmoe": "attention whose q and o are routed to experts"}
@@ -64,7 +64,9 @@ def types() -> list[str]:
 def gaps_of(config: Any) -> list[Gap]:
     sizes = ConfigSizes(config.to_dict())
     stored = inventory_of(without_weights(config))
-    return [*tensor_gaps(inventory_of_sizes(sizes), stored), *bias_gaps(sizes, stored)]
+    described = inventory_of_sizes(sizes)
+    gaps = [*tensor_gaps(described, stored), *part_gaps(sizes, described, stored)]
+    return [*gaps, *bias_gaps(sizes, stored)]
 
 
 @pytest.mark.parametrize("kind", types())
