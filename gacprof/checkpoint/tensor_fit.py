@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from gacprof.checkpoint.coverage import NEUTRAL, Gap, shown
+from gacprof.checkpoint.coverage import NEUTRAL, Gap, in_words, shown
 from gacprof.checkpoint.from_config import TABLES, ConfigSizes, inventory_of_sizes
 from gacprof.checkpoint.inventory import Inventory, Module
 from gacprof.checkpoint.layouts.configs import stated_size
@@ -59,6 +59,12 @@ def unrecognised(inventory: Inventory) -> list[Gap]:
     resized = {template_of(module.name) for module in inventory.modules if module.dims}
     gaps = list(tensor_gaps(described, inventory))
     return [gap for gap in gaps if gap.kind != "size" and gap.name not in resized]
+
+
+def factors_hint(inventory: Inventory) -> str:
+    """What was not recognised and how to name it, to end a message with; else nothing."""
+    gaps = in_words(unrecognised(inventory))
+    return f". Not recognised: {gaps}: name factor pairs by --factors" if gaps else ""
 
 
 def tensor_gaps(described: Inventory, stored: Inventory) -> Iterator[Gap]:

@@ -65,6 +65,8 @@ def class_gaps(sizes: ConfigSizes, engine: Engine, tp: int = 1) -> Iterator[Gap]
     native = rows(engine.name, "native")
     of_model = min(of_type, key=lambda candidate: candidate not in native, default="")
     name = stated_class(config) or of_model
+    if of_model and not stated_class(config):
+        yield Gap("class", "architectures", f"no class is stated: judged as {of_model}", "note")
     if name:
         if of_type and types_of.get(name) and name not in of_type:
             usual = ", ".join(types_of[name])

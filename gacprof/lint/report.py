@@ -213,6 +213,8 @@ def sarif(report: LintReport) -> dict[str, Any]:
         result = {"ruleId": rule, "level": SARIF_LEVELS.get(kind, "note")}
         results.append({**result, "message": {"text": said}, "locations": [place]})
     for gap in report.gaps:
+        if gap.grade == "note":
+            continue
         rule = f"{report.engine}/unaccounted-{gap.kind}"
         rules[rule] = {"id": rule, "shortDescription": {"text": f"{gap.grade}: {gap.kind}"}}
         result = {"ruleId": rule, "level": SARIF_LEVELS.get(gap.grade, "note")}

@@ -11,6 +11,7 @@ from typing import get_args
 from gacprof.checkpoint.config import sizes_refusal
 from gacprof.checkpoint.inventory import Inventory, NewSizes
 from gacprof.checkpoint.scan import inventory_of
+from gacprof.checkpoint.tensor_fit import factors_hint
 from gacprof.core.errors import ConfigError, PlanError, require_one_of, require_within
 from gacprof.core.sizes import SizeSource
 from gacprof.diagnosing.sizes import WINDOW, SizeTable
@@ -110,7 +111,10 @@ def plan(
     products = products_for(inventory, size_source, tokens=tokens, tp=tp, dtype=dtype)
     dims = [dim for dim in inventory.dims if dim.adjustable]
     if not dims:
-        raise PlanError(f"{inventory.path} has no dim whose size can change: nothing to plan")
+        raise PlanError(
+            f"{inventory.path} has no dim whose size can change: nothing to plan"
+            f"{factors_hint(inventory)}"
+        )
     limits = limits_of(inventory, dims, budget, memory, latency)
     curves = loss_curves(inventory, dims, losses) if objective == "quality" else {}
     goal = Objective(objective, curves, scores or {})

@@ -13,6 +13,7 @@ from gacprof.checkpoint.config import mirrored_files
 from gacprof.checkpoint.inventory import Inventory, NewSizes
 from gacprof.checkpoint.layouts.configs import untrue_keys, width_keys
 from gacprof.checkpoint.scan import inventory_of, scan
+from gacprof.checkpoint.tensor_fit import factors_hint
 from gacprof.checkpoint.tensors import read_tensor
 from gacprof.checkpoint.writer import RECORD, OutputTensor, check_output, write_weights
 from gacprof.core.errors import CheckpointError, PlanError
@@ -112,6 +113,7 @@ def padded_sizes(inventory: Inventory, multiple: int) -> NewSizes:
         raise CheckpointError(
             f"{inventory.path}: 0 of {len(inventory.dims)} dims can be padded to a multiple of "
             f"{multiple}: {next(reasons, 'every dim that is known is one')}"
+            f"{factors_hint(inventory)}"
         )
     return sizes
 

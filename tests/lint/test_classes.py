@@ -31,7 +31,9 @@ UNKNOWN_TO_VLLM = {
 
 
 def gaps(config: dict[str, Any], engine: str = "vllm", version: str | None = None) -> list[Gap]:
-    return list(class_gaps(ConfigSizes(config), load_engine(engine, version)))
+    """What is said of a class; where none is stated a note tells which one is taken."""
+    found = class_gaps(ConfigSizes(config), load_engine(engine, version))
+    return [gap for gap in found if gap.name != "architectures"]
 
 
 def grade(name: str, model_type: str, engine: str = "vllm", version: str | None = None) -> str:

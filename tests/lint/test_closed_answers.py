@@ -123,7 +123,7 @@ def test_an_adapter_names_its_base(tmp_path: Path) -> None:
 def test_a_tower_is_a_note_where_it_stays_plain() -> None:
     tower = {"vision_config": {"hidden_size": 64, "intermediate_size": 100}}
     plain = lint({**LLAMA, **tower}, gpu="h100")
-    assert plain.outcome == "ok" and [gap.grade for gap in plain.gaps] == ["note"]
+    assert plain.outcome == "ok" and {gap.grade for gap in plain.gaps} == {"note"}
     awq: dict[str, Any] = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True}
     quantised = {**LLAMA, **tower, "quantization_config": awq}
     assert lint(quantised, gpu="h100").outcome == "unknown"
