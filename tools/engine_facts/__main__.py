@@ -13,10 +13,12 @@ run; ``neutral`` alone builds transformers' models, without data, and prints wha
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 import tomllib
 import zipfile
+from argparse import RawDescriptionHelpFormatter
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import distribution
 from pathlib import Path
@@ -66,7 +68,18 @@ Facts = dict[str, str]
 
 def main() -> None:
     """Write an engine's table anew, and print what changed."""
-    engine, *given = sys.argv[1:]
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=RawDescriptionHelpFormatter
+    )
+    parser.add_argument("engine", choices=["vllm", "sglang", "transformers", *MAPS, "neutral"])
+    parser.add_argument("files", nargs="*", help="wheels; of others a file and its commit")
+    options = parser.parse_args()
+    engine, given = options.engine, options.files
+    needed = {"vllm": 1, "sglang": 1, **dict.fromkeys(MAPS, 2)}.get(engine, 0)
+    if len(given) < needed or (needed and not Path(given[0]).is_file()):
+        parser.error(f"{engine} needs {'a wheel' if needed == 1 else 'a file and its commit'}")
+    if needed == 1 and any(not Path(wheel).name.startswith(f"{engine}-") for wheel in given):
+        parser.error(f"these are no wheels of {engine}: {', '.join(given)}")
     if engine == "neutral":
         from neutral import report
 
@@ -83,8 +96,8 @@ def main() -> None:
         sources, version = wheel_sources(given[0])
         facts = {"read": version, "fallback": FALLBACKS[engine]}
         facts |= facts_of_vllm(sources) if engine == "vllm" else facts_of_sglang(sources)
-        facts |= facts_of_older(facts, given[1:])
-    write(DEMANDS / f"classes-{engine}.toml", facts)
+        facts |= facts_of_older(engine, facts, given[1:])
+    write(engine, facts)
 
 
 def wheel_sources(wheel: str) -> tuple[dict[str, str], str]:
@@ -139,13 +152,21 @@ def files_of_sglang(sources: Mapping[str, str]) -> dict[str, str]:
     return {name: path for name, path in files.items() if not name.startswith("Transformers")}
 
 
-def facts_of_older(facts: Facts, wheels: Sequence[str]) -> Facts:
-    """Since when each class is there, of the older wheels that were given. The oldest version
-    needs one wheel; of others post-releases may be given as well, and then all have to agree."""
-    if not wheels:
-        return {}
+def facts_of_older(engine: str, facts: Facts, wheels: Sequence[str]) -> Facts:
+    """Since when each class is there, by the older wheels that were given, else by the table as it
+    is. The oldest version needs one wheel; of others post-releases may be given as well, and then
+    all have to agree."""
     listed = set(facts.get("by_transformers", "").split())
     native = set(facts["native"].split())
+    if not wheels:  # the table before is of an older release, which lacks what is new
+        before = table_before(engine)
+        since = before.get("since", "").splitlines()
+        names = {*before.get("native", "").split(), *before.get("by_transformers", "").split()}
+        if before.get("read", facts["read"]) != facts["read"]:
+            new = (native | listed) - names
+            since += [f"{name} {facts['read']} {before['read']}" for name in new]
+        oldest = before.get("oldest", facts["read"])
+        return {"oldest": oldest, "since": lines_of(filter(None, since))}
     had = {Version(facts["read"]): [native | listed]}
     for wheel in wheels:
         sources, version = wheel_sources(wheel)
@@ -262,9 +283,15 @@ def lines_of(entries: Iterable[str]) -> str:
     return "\n" + "".join(f"{entry}\n" for entry in sorted(entries))
 
 
-def write(path: Path, facts: Facts) -> None:
+def table_before(engine: str) -> Facts:
+    """An engine's table as it is; nothing where there is none."""
+    path = DEMANDS / f"classes-{engine}.toml"
+    return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def write(engine: str, facts: Facts) -> None:
     """Write a table, and print what is new in each list and what is gone."""
-    before = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    before = table_before(engine)
     text = "# Made by tools/engine_facts; README.md explains the words.\n\n"
     for key, value in facts.items():
         # a literal string is the quickest to read
@@ -273,7 +300,9 @@ def write(path: Path, facts: Facts) -> None:
         for word, lines in (("new", new - old - {""}), ("gone", old - new - {""})):
             if lines:
                 print(f"{key}: {len(lines)} {word}: {', '.join(sorted(lines))}")
-    path.write_text(text, encoding="utf-8")
+    (DEMANDS / f"classes-{engine}.toml").write_text(text, encoding="utf-8")
+    if all(before.get(key, "").strip() == value.strip() for key, value in facts.items()):
+        print("nothing changed")
 
 
 if __name__ == "__main__":
