@@ -27,6 +27,7 @@ MTP_LAYERS = ["num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modu
 FUSED: Mapping[str, list[str]] = TABLES["fused"]
 BIASED = row_of_word(TABLES["biases"])
 MAIN_ROLES = {"q", "k", "v", "o", "gate", "up", "down"}
+KINDS_OF_LAYERS = ("hybrid_override_pattern", "layers_block_type", "block_configs")
 EMBEDDINGS = re.compile(r"emb|wte")
 BLOCKS = (("q", "k", "v", "o"), ("gate", "up", "down"))
 PLAIN_DTYPES = {"float16", "bfloat16", "float32"}
@@ -109,12 +110,16 @@ def part_gaps(sizes: ConfigSizes, described: Inventory, stored: Inventory) -> It
     """Products that a layer lacks beside the others of its block, or that no tensor is named as;
     and experts of another number than the config's."""
     layers_of: dict[str, set[int]] = {}
+    templates: dict[tuple[str, str], set[str]] = {}
     experts: Counter[tuple[int, str]] = Counter()
     for module in stored.modules:
         if module.layer is None or tower_of(module.name):
             continue
         for role in FUSED.get(module.role, [module.role]):
             layers_of.setdefault(role, set()).add(module.layer)
+        if module.role in MAIN_ROLES and not SHARED.search(module.name):
+            template = template_of(module.name)
+            templates.setdefault((module.role, parent_of(template)), set()).add(template)
         if module.role.startswith("expert_") and module.role != "expert_router":
             weight = stored.tensors[module.weights[0]]
             stacked = weight.numel // (module.out_features * module.in_features)
@@ -128,6 +133,16 @@ def part_gaps(sizes: ConfigSizes, described: Inventory, stored: Inventory) -> It
             lacking = sorted(layers - layers_of[role])
             if lacking and not (mixes and role in ("q", "k", "v")):
                 yield Gap("product", role, f"no tensor is {role} of layer {lacking[0]}")
+    for (role, _), several in templates.items():
+        # kinds of layers may have names of their own (MiniMax)
+        if len(several) > 1 and not sizes.values.get("layer_types"):
+            first, second, *_ = sorted(several)
+            yield Gap("tensor", second, f"{role} is called {shown(first)} and {shown(second)}")
+    has_kinds = any(sizes.values.get(key) for key in KINDS_OF_LAYERS)
+    with_mlp = [layers_of[role] for role in layers_of if role.endswith(("up", "down"))]
+    lacking = sorted(set(range(sizes.get("layers"))).difference(*with_mlp))
+    if with_mlp and lacking and not has_kinds:
+        yield Gap("product", "mlp", f"layer {lacking[0]} has neither an MLP nor experts")
     names = {module.role for module in described.modules} & MAIN_ROLES
     if layers_of:
         for role in sorted(names - layers_of.keys()):

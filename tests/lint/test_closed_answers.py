@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,40 @@ def test_layers_and_names_of_a_folder_are_those_of_its_config(tmp_path: Path) ->
     assert linted(tmp_path / "tied", tied).outcome == "ok"
     untied = linted(tmp_path / "untied", tied, tie_word_embeddings=False)
     assert "no tensor is the head" in untied.account
+
+
+def without(shapes: Mapping[str, tuple[int, ...]], layer: str, word: str) -> dict[str, Any]:
+    return {name: shape for name, shape in shapes.items() if layer not in name or word not in name}
+
+
+@pytest.mark.parametrize(
+    "change, why",
+    [
+        (lambda name: name.replace("up_proj", "upp_proj"), "no tensor has a name of up"),
+        (lambda name: name.replace("0.self_attn.q_proj", "0.self_attn.query"), "q is called"),
+        (lambda name: name.replace("model.layers", "layers"), "names of layers begin"),
+    ],
+)
+def test_a_renamed_tensor_is_no_ok(change: Any, why: str, tmp_path: Path) -> None:
+    shapes = {change(name): shape for name, shape in llama().items()}
+    assert why in linted(tmp_path, shapes).account
+
+
+@pytest.mark.parametrize("word", ["o_proj", "gate_proj", "mlp"])
+def test_a_product_that_one_layer_lacks_is_no_ok(word: str, tmp_path: Path) -> None:
+    assert linted(tmp_path, without(llama(), "layers.1", word)).outcome == "unknown"
+
+
+def test_every_expert_is_there(tmp_path: Path) -> None:
+    mixtral = {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
+    shapes = without(llama(), "layers", "mlp")
+    for layer, expert in product(range(2), range(4)):
+        name = f"model.layers.{layer}.block_sparse_moe.experts.{expert}"
+        shapes |= {f"{name}.w1.weight": (384, 128), f"{name}.w3.weight": (384, 128)}
+        shapes[f"{name}.w2.weight"] = (128, 384)
+    assert linted(tmp_path / "whole", shapes, **mixtral).outcome == "ok"
+    less = without(shapes, "layers.1", "experts.3.w2")
+    assert "of 3 experts" in linted(tmp_path / "less", less, **mixtral).account
 
 
 def test_a_format_is_that_of_the_tensors(tmp_path: Path) -> None:
