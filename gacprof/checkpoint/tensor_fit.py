@@ -17,6 +17,7 @@ from gacprof.checkpoint.from_config import TABLES, ConfigSizes, inventory_of_siz
 from gacprof.checkpoint.inventory import Inventory, Module
 from gacprof.checkpoint.layouts.configs import stated_size
 from gacprof.checkpoint.layouts.names import SHARED, parent_of, role_of, template_of, tower_of
+from gacprof.checkpoint.storage import GROUPED, Storage, storage_of_config
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import row_of_word
 from gacprof.core.formatting import counted
@@ -28,6 +29,7 @@ FUSED: Mapping[str, list[str]] = TABLES["fused"]
 BIASED = row_of_word(TABLES["biases"])
 MAIN_ROLES = {"q", "k", "v", "o", "gate", "up", "down"}
 KINDS_OF_LAYERS = ("hybrid_override_pattern", "layers_block_type", "block_configs")
+SCALES = re.compile(r"scale|qzeros|absmax|_blocks$|SCB$")
 EMBEDDINGS = re.compile(r"emb|wte")
 BLOCKS = (("q", "k", "v", "o"), ("gate", "up", "down"))
 PLAIN_DTYPES = {"float16", "bfloat16", "float32"}
@@ -154,6 +156,36 @@ def part_gaps(sizes: ConfigSizes, described: Inventory, stored: Inventory) -> It
         if number - stated_size(sizes.values, ["zero_expert_num"]) != expected != number:
             why = f"layer {layer} has {role} of {number} experts, and the config says {expected}"
             yield Gap("product", role, why)
+            break
+
+
+def storage_gaps(sizes: ConfigSizes, storage: Storage, stored: Inventory) -> Iterator[Gap]:
+    """Weights in another form than the config says: factor pairs, or scales of no named format."""
+    factored = [module.name for module in stored.modules if module.kind in ("factored", "grouped")]
+    if factored:
+        why = f"{len(factored)} layers are factor pairs, which engines don't load"
+        # the checkpoint's own code may multiply them
+        yield Gap(
+            "storage", factored[0], why, "unknown" if "auto_map" in sizes.whole else "refused"
+        )
+    if storage.form != storage_of_config(sizes.values).form:
+        return  # another format was asked for
+    has_scales = any(map(SCALES.search, stored.tensors))
+    if storage.form == "none" and has_scales:
+        yield Gap("storage", "scales", "weights have scales, and the config names no format")
+    if storage.form != "none" and storage.stored and not has_scales:
+        why = f"no tensor has a scale, and the config says {storage.form}"
+        yield Gap("storage", storage.form, why)
+    for module in stored.modules:
+        weight = stored.tensors.get(f"{module.name}.qweight")
+        scales = stored.tensors.get(f"{module.name}.scales")
+        if weight is None or scales is None or storage.form not in GROUPED:
+            continue
+        form = "awq" if weight.shape[0] == module.in_features else "gptq"
+        group = storage.group if storage.group > 0 else module.in_features
+        if (form, -(-module.in_features // group)) != (storage.form, scales.shape[0]):
+            why = f"{module.name} is packed for {form} with {scales.shape[0]} groups"
+            yield Gap("storage", module.name, f"{why}, and the config says {storage.form} {group}")
             break
 
 

@@ -11,13 +11,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from gacprof.checkpoint.coverage import NEUTRAL, Gap, key_gaps
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.layouts.configs import part_of
-from gacprof.checkpoint.storage import GROUPED, storage_of_config
-from gacprof.checkpoint.tensor_fit import bias_gaps, layer_gaps, part_gaps, side_gaps, tensor_gaps
+from gacprof.checkpoint.tensor_fit import (
+    bias_gaps,
+    layer_gaps,
+    part_gaps,
+    side_gaps,
+    storage_gaps,
+    tensor_gaps,
+)
 from gacprof.lint.classes import class_gaps
 from gacprof.lint.deployment import ConfigDeployment
 from gacprof.lint.judge import SERVED, Outcome, worst_of
 
-SCALES = re.compile(r"scale|qzeros|absmax|_blocks$|SCB$")
 TOWERS = re.compile(r"vision|visual|image|audio|speech|\bvit\b|projector|connector|merger")
 """Words of an ignore list that name a tower, or what stands between it and the text."""
 
@@ -31,7 +36,7 @@ def gaps_of(deployment: ConfigDeployment, stored: Inventory | None) -> list[Gap]
     gaps = [*class_gaps(sizes, deployment.engine, deployment.tp), *tower_gaps(deployment)]
     keys = list(key_gaps(sizes))
     if stored is not None:
-        gaps += storage_gaps(deployment, stored)
+        gaps += storage_gaps(sizes, deployment.storage, stored)
         gaps += tensor_gaps(deployment.inventory, stored)
         gaps += layer_gaps(sizes, stored)
         gaps += part_gaps(sizes, deployment.inventory, stored)
@@ -62,38 +67,6 @@ def tower_gaps(deployment: ConfigDeployment) -> Iterator[Gap]:
         else:
             why = f"{name} is not judged, and no ignore list keeps it out of {storage.name}"
             yield Gap("tower", name, why)
-
-
-def storage_gaps(deployment: ConfigDeployment, stored: Inventory) -> Iterator[Gap]:
-    """Weights in another form than the config says: factor pairs, or scales of no named format."""
-    code = deployment.sizes.whole
-    factored = [module.name for module in stored.modules if module.kind in ("factored", "grouped")]
-    if factored:
-        why = (
-            f"{len(factored)} layers are factor pairs, which {deployment.engine.name} doesn't load"
-        )
-        # the checkpoint's own code may multiply them
-        yield Gap("storage", factored[0], why, "unknown" if "auto_map" in code else "refused")
-    storage = deployment.storage
-    if storage.form != storage_of_config(deployment.sizes.values).form:
-        return  # another format was asked for
-    has_scales = any(map(SCALES.search, stored.tensors))
-    if storage.form == "none" and has_scales:
-        yield Gap("storage", "scales", "weights have scales, and the config names no format")
-    if storage.form != "none" and storage.stored and not has_scales:
-        yield Gap(
-            "storage", storage.form, f"no tensor has a scale, and the config says {storage.form}"
-        )
-    for module in stored.modules:
-        weight, scales = (stored.tensors.get(f"{module.name}.{e}") for e in ("qweight", "scales"))
-        if weight is None or scales is None or storage.form not in GROUPED:
-            continue
-        form = "awq" if weight.shape[0] == module.in_features else "gptq"
-        group = storage.group if storage.group > 0 else module.in_features
-        if (form, -(-module.in_features // group)) != (storage.form, scales.shape[0]):
-            why = f"{module.name} is packed for {form} with {scales.shape[0]} groups"
-            yield Gap("storage", module.name, f"{why}, and the config says {storage.form} {group}")
-            break
 
 
 def with_gaps(outcome: Outcome, gaps: Iterable[Gap]) -> Outcome:
