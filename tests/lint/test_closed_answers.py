@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tool_checkpoints import checkpoint
+from tool_checkpoints import checkpoint, write_safetensors
 
 from gacprof.core.errors import CheckpointError
 from gacprof.lint.lint import lint
@@ -234,3 +235,49 @@ def test_gaps_stand_in_sarif() -> None:
     levels = {row["ruleId"]: row["level"] for row in log["runs"][0]["results"]}
     assert levels["vllm/unaccounted-key"] == "note"
     assert levels["vllm/unaccounted-activation"] == "error"
+
+
+def published(
+    folder: Path, name: str, shapes: dict[str, tuple[int, ...]], **dtypes: str
+) -> LintReport:
+    """A report on a folder with a published config, and tensors as its files name them."""
+    folder.mkdir()
+    shutil.copy(FIXTURES / "configs" / f"{name}.json", folder / "config.json")
+    write_safetensors(folder / "model.safetensors", shapes, "bfloat16", **dtypes)
+    return lint(folder, gpu="h200")
+
+
+def test_files_of_gpt_oss_hold_experts_in_blocks(tmp_path: Path) -> None:
+    """openai/gpt-oss-20b: q, k, v and o have biases, 32 experts lie in one tensor."""
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (201088, 2880)}
+    shapes["lm_head.weight"] = (201088, 2880)
+    widths = {"q": (4096, 2880), "k": (512, 2880), "v": (512, 2880), "o": (2880, 4096)}
+    for layer in range(24):
+        start = f"model.layers.{layer}"
+        for role, shape in widths.items():
+            shapes[f"{start}.self_attn.{role}_proj.weight"] = shape
+            shapes[f"{start}.self_attn.{role}_proj.bias"] = shape[:1]
+        shapes[f"{start}.mlp.router.weight"] = (32, 2880)
+        for part, rows in (("gate_up", 5760), ("down", 2880)):
+            shapes[f"{start}.mlp.experts.{part}_proj_blocks"] = (32, rows, 90, 16)
+            shapes[f"{start}.mlp.experts.{part}_proj_scales"] = (32, rows, 90)
+    packed = {f"{part}_proj_blocks": "uint8" for part in ("gate_up", "down")}
+    assert published(tmp_path / "oss", "gpt-oss-20b", shapes, **packed).outcome == "ok"
+
+
+def test_files_of_internvl_name_the_text_and_its_tower(tmp_path: Path) -> None:
+    """OpenGVLab/InternVL2-2B: InternLM2's names behind language_model, a tower, a projector."""
+    shapes: dict[str, tuple[int, ...]] = {
+        "language_model.model.tok_embeddings.weight": (92553, 2048),
+        "language_model.output.weight": (92553, 2048),
+        "vision_model.encoder.layers.0.attn.qkv.weight": (3072, 1024),
+        "mlp1.1.weight": (2048, 4096),
+    }
+    for layer in range(24):
+        start = f"language_model.model.layers.{layer}"
+        shapes[f"{start}.attention.wqkv.weight"] = (4096, 2048)
+        shapes[f"{start}.attention.wo.weight"] = (2048, 2048)
+        for part, shape in {"w1": (8192, 2048), "w3": (8192, 2048), "w2": (2048, 8192)}.items():
+            shapes[f"{start}.feed_forward.{part}.weight"] = shape
+    report = published(tmp_path / "internvl", "internvl2-2b", shapes)
+    assert report.outcome == "pads" and [gap.grade for gap in report.gaps] == ["note"]
