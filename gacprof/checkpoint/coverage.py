@@ -29,7 +29,7 @@ NOT_READ = frozenset(chain(NEUTRAL["keys"], NEUTRAL["tables"], NEUTRAL["towers"]
 REPEATS = dict(row.split(" = ") for row in NEUTRAL["repeats"])
 QUANTISED = re.compile("fp?4|fp?8|f8|int[48]|nf4|mx")  # DeepSeek-V4's expert_dtype
 ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act")
-ROPE_FACTORS = ("long_factor", "short_factor")
+ROPE_LISTS = ("long_factor", "short_factor", "mrope_section")
 ROPE_TABLES = ("rope_scaling", "rope_parameters")
 LAYER_KINDS = ("layer_types", "layers_block_type")
 Grade = Literal["refused", "wrong", "unknown", "note"]
@@ -100,9 +100,8 @@ def contradictions(sizes: ConfigSizes) -> Iterator[Gap]:
         why = f"{experts} experts are no multiple of {groups} groups (n_group)"
         yield Gap("contradiction", "n_group", why)
     open_groups = stated_size(sizes.values, ["topk_group"])
-    of_open = open_groups * (experts // groups) if groups else 0
-    if open_groups and experts and groups and (open_groups > groups or chosen > of_open):
-        why = f"{chosen} experts are chosen of {open_groups} of {groups} groups (topk_group)"
+    if open_groups > groups > 0:
+        why = f"experts are chosen of {open_groups} of {groups} groups (topk_group)"
         yield Gap("contradiction", "topk_group", why)
     layers = sizes.get("layers")
     for key in (*LAYER_KINDS, "mlp_layer_types", "moe_layer_freq"):
@@ -120,24 +119,20 @@ def contradictions(sizes: ConfigSizes) -> Iterator[Gap]:
 
 def rotation_gaps(sizes: ConfigSizes) -> Iterator[Gap]:
     """Lists of a rotary embedding that have another length than half of what is rotated."""
+    whole = sizes.get("qk_rope_head_dim") or sizes.get("head_dim")
     for key in ROPE_TABLES:
         table = sizes.values.get(key)
         if not isinstance(table, Mapping):
             continue
-        share = table.get("partial_rotary_factor", sizes.values.get("partial_rotary_factor", 1))
-        whole = sizes.get("qk_rope_head_dim") or sizes.get("head_dim")
-        if not whole or not isinstance(share, int | float):
-            continue
-        lengths = {
-            name: len(table[name]) for name in ROPE_FACTORS if isinstance(table.get(name), list)
-        }
-        if table.get("rope_type", table.get("type")) in ("longrope", "su"):
-            lengths = dict.fromkeys(ROPE_FACTORS, 0) | lengths
-        if isinstance(table.get("mrope_section"), list):
-            lengths["mrope_section"] = sum(n for n in table["mrope_section"] if isinstance(n, int))
-        for name, length in lengths.items():
-            if 2 * length != int(whole * share):
-                why = f"{name} is for {length}, and half of {int(whole * share)} is rotated"
+        share = table.get("partial_rotary_factor", sizes.values.get("partial_rotary_factor"))
+        rotated = whole * share if isinstance(share, int | float) else whole
+        lists = {name: table[name] for name in ROPE_LISTS if isinstance(table.get(name), list)}
+        for name, listed in lists.items():
+            length = len(listed)
+            if name == "mrope_section":
+                length = sum(number for number in listed if isinstance(number, int))
+            if whole and 2 * length != int(rotated):
+                why = f"{name} is for {length}, and half of {int(rotated)} is rotated"
                 yield Gap("contradiction", name, why)
 
 

@@ -10,13 +10,21 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from math import prod
 
 from gacprof.checkpoint.coverage import NEUTRAL, Gap, in_words, shown
 from gacprof.checkpoint.from_config import TABLES, ConfigSizes, inventory_of_sizes
 from gacprof.checkpoint.inventory import Inventory, Module
 from gacprof.checkpoint.layouts.configs import stated_size
-from gacprof.checkpoint.layouts.names import SHARED, parent_of, role_of, template_of, tower_of
+from gacprof.checkpoint.layouts.names import (
+    SHARED,
+    layer_of,
+    parent_of,
+    role_of,
+    template_of,
+    tower_of,
+)
 from gacprof.checkpoint.storage import GROUPED, Storage, storage_of_config
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import row_of_word
@@ -28,12 +36,10 @@ MTP_LAYERS = ["num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modu
 FUSED: Mapping[str, list[str]] = TABLES["fused"]
 BIASED = row_of_word(TABLES["biases"])
 MAIN_ROLES = {"q", "k", "v", "o", "gate", "up", "down"}
-KINDS_OF_LAYERS = ("hybrid_override_pattern", "layers_block_type", "block_configs")
 SCALES = re.compile(r"scale|qzeros|absmax|_blocks$|SCB$")
+PACKED = re.compile(r"\.(qweight|weight_packed)$")
+OF_ONE_LAYER = re.compile(r"\.\d|^re:.*[\d\[]")  # an entry of an ignore list
 EMBEDDINGS = re.compile(r"emb|wte")
-BLOCKS = (("q", "k", "v", "o"), ("gate", "up", "down"))
-PLAIN_DTYPES = {"float16", "bfloat16", "float32"}
-NOT_SIDE = {"bias", "k_scale", "v_scale", "q_scale"}  # of one projection alone
 Shape = tuple[int, int]
 
 
@@ -83,80 +89,80 @@ def tensor_gaps(described: Inventory, stored: Inventory) -> Iterator[Gap]:
         yield Gap("product", module.role, f"no tensor is {_in_words(module)}")
 
 
-def layer_gaps(sizes: ConfigSizes, stored: Inventory) -> Iterator[Gap]:
+def layer_gaps(sizes: ConfigSizes, storage: Storage, stored: Inventory) -> Iterator[Gap]:
     """Layers that a config counts and no tensor has, or the reverse; names that no class of text
-    models has, as merged adapters and cut towers leave them."""
-    layers = range(sizes.get("layers"))
+    models has, as merged adapters and cut towers leave them; a layer that is almost another one."""
+    layers = sizes.get("layers")
     guessing = stated_size(sizes.values, MTP_LAYERS)  # DeepSeek's stand behind the others
     first_names: dict[int, str] = {}
     for module in stored.modules:
         if module.layer is not None and not tower_of(module.name):
             first_names.setdefault(module.layer, module.name)
-    absent = sorted(set(layers) - first_names.keys())
-    beyond = sorted(first_names.keys() - set(range(len(layers) + guessing)))
+    absent = sorted(set(range(layers)) - first_names.keys())
+    beyond = sorted(first_names.keys() - set(range(layers + guessing)))
     if first_names and layers and (absent or beyond):
         words = f"no tensor of {counted(len(absent), 'layer')}" if absent else "more layers"
-        why = f"num_hidden_layers is {len(layers)}, and there is {words}: {(absent or beyond)[0]}"
+        why = f"num_hidden_layers is {layers}, and there is {words}: {(absent or beyond)[0]}"
         yield Gap("tensor", "num_hidden_layers", why)
     starts = {LAYERS_WORD.split(name)[0] for name in first_names.values()}
     if not any(name in sizes.whole for name in NEUTRAL["towers"]):
         for start in sorted(starts - set(NEUTRAL["prefixes"])):
             why = f"names of layers begin with '{shown(start)}', as in no model of text alone"
             yield Gap("tensor", "prefix", why)
-    has_head = any(module.role == "head" for module in stored.modules)
-    if sizes.values.get("tie_word_embeddings") is False and not has_head:
-        yield Gap("product", "lm_head", "no tensor is the head, which is not tied to the embedding")
+    if not stated_size(sizes.values, ["num_kv_shared_layers"]):  # Gemma 3n and 4
+        yield from odd_layers(sizes, storage, stored)
+
+
+def odd_layers(sizes: ConfigSizes, storage: Storage, stored: Inventory) -> Iterator[Gap]:
+    """Layers that lack what another one has, or call one tensor by another name.
+
+    Layers of two kinds are stated to be so, or differ by more than one name each way, experts of
+    all numbers being one name; a damaged layer differs from a whole one of its kind by less.
+    Where an ignore list names single layers, their scales may differ.
+    """
+    has_plain_layers = any(OF_ONE_LAYER.search(entry) for entry in storage.ignored)
+    layers, stated = sizes.get("layers"), sizes.values.get("layer_types")
+    names_of: dict[int, set[str]] = {}
+    for name, info in stored.tensors.items():
+        layer = layer_of(name)
+        is_side = name.endswith(".bias") or (SCALES.search(name) and not has_plain_layers)
+        bears_size = is_side or (len(info.shape) > 1 and not NO_PRODUCT.search(name))
+        if layer is not None and layer < layers and bears_size and not tower_of(name):
+            names_of.setdefault(layer, set()).add(PACKED.sub(".weight", template_of(name)))
+    kinds = {frozenset(names): layer for layer, names in names_of.items()}
+    is_stated = isinstance(stated, list) and len(stated) == layers
+    for first, second in combinations(kinds, 2):
+        if is_stated and stated[kinds[first]] != stated[kinds[second]]:
+            continue
+        if min(len(first - second), len(second - first)) <= 1:
+            differing = ", ".join(sorted(map(shown, first ^ second))[:2])
+            why = f"layers {kinds[first]} and {kinds[second]} are alike but for {differing}"
+            yield Gap("tensor", f"layer {kinds[second]}", why)
+            return
 
 
 def part_gaps(sizes: ConfigSizes, described: Inventory, stored: Inventory) -> Iterator[Gap]:
-    """Products that a layer lacks beside the others of its block, or that no tensor is named as;
-    and experts of another number than the config's."""
-    layers_of: dict[str, set[int]] = {}
-    templates: dict[tuple[str, str], set[str]] = {}
-    experts: Counter[tuple[int, str]] = Counter()
+    """Products that no tensor is named as, and experts of another number than the config's."""
+    expected = {module.role for module in described.modules} & MAIN_ROLES
+    experts: Counter[tuple[int | None, str]] = Counter()
     for module in stored.modules:
-        if module.layer is None or tower_of(module.name):
-            continue
-        for role in FUSED.get(module.role, [module.role]):
-            layers_of.setdefault(role, set()).add(module.layer)
-        if module.role in MAIN_ROLES and not SHARED.search(module.name):
-            template = template_of(module.name)
-            templates.setdefault((module.role, parent_of(template)), set()).add(template)
+        expected -= set(FUSED.get(module.role, [module.role]))
         if module.role.startswith("expert_") and module.role != "expert_router":
             weight = stored.tensors[module.weights[0]]
             stacked = weight.numel // (module.out_features * module.in_features)
             experts[module.layer, module.role] += max(1, stacked)
-    # layers that take others' keys (Gemma 3n and 4), or another attention's (Kimi Linear)
-    mixes = stated_size(sizes.values, ["num_kv_shared_layers"]) or sizes.get("linear_num_heads")
-    for block in BLOCKS:
-        roles = [role for role in block if role in layers_of]
-        layers = set().union(*(layers_of[role] for role in roles))
-        for role in roles:
-            lacking = sorted(layers - layers_of[role])
-            if lacking and not (mixes and role in ("q", "k", "v")):
-                yield Gap("product", role, f"no tensor is {role} of layer {lacking[0]}")
-    for (role, _), several in templates.items():
-        # kinds of layers may have names of their own (MiniMax)
-        if len(several) > 1 and not sizes.values.get("layer_types"):
-            first, second, *_ = sorted(several)
-            yield Gap("tensor", second, f"{role} is called {shown(first)} and {shown(second)}")
-    has_kinds = any(sizes.values.get(key) for key in KINDS_OF_LAYERS)
-    with_mlp = [layers_of[role] for role in layers_of if role.endswith(("up", "down"))]
-    lacking = sorted(set(range(sizes.get("layers"))).difference(*with_mlp))
-    if with_mlp and lacking and not has_kinds:
-        yield Gap("product", "mlp", f"layer {lacking[0]} has neither an MLP nor experts")
-    names = {module.role for module in described.modules} & MAIN_ROLES
-    if layers_of:
-        for role in sorted(names - layers_of.keys()):
-            yield Gap("product", role, f"no tensor has a name of {role}")
+    for role in sorted(expected):
+        yield Gap("product", role, f"no tensor has a name of {role}")
     if not any(EMBEDDINGS.search(name) for name in stored.tensors):
         yield Gap("product", "embedding", "no tensor is the embedding")
-    expected = sizes.get("experts")
-    for (layer, role), number in experts.items():
-        if number - stated_size(sizes.values, ["zero_expert_num"]) != expected != number:
-            why = f"layer {layer} has {role} of {number} experts, and the config says {expected}"
-            yield Gap("product", role, why)
-            break
+    has_head = any(module.role == "head" for module in stored.modules)
+    if sizes.values.get("tie_word_embeddings") is False and not has_head:
+        yield Gap("product", "lm_head", "no tensor is the head, which is not tied to the embedding")
+    stated = sizes.get("experts")
+    allowed = {stated, stated + stated_size(sizes.values, ["zero_expert_num"])}
+    for number in sorted(set(experts.values()) - allowed):
+        why = f"a layer has {number} experts, and the config says {stated}"
+        yield Gap("product", "experts", why)
 
 
 def storage_gaps(sizes: ConfigSizes, storage: Storage, stored: Inventory) -> Iterator[Gap]:
@@ -187,24 +193,6 @@ def storage_gaps(sizes: ConfigSizes, storage: Storage, stored: Inventory) -> Ite
             why = f"{module.name} is packed for {form} with {scales.shape[0]} groups"
             yield Gap("storage", module.name, f"{why}, and the config says {storage.form} {group}")
             break
-
-
-def side_gaps(stored: Inventory) -> Iterator[Gap]:
-    """Quantised weights that lack a tensor (a scale) which others of their kind have."""
-    kinds: dict[tuple[str, str], dict[frozenset[str], str]] = {}
-    for module in stored.modules:
-        if module.dtype in PLAIN_DTYPES or not module.weights:
-            continue
-        names = {name.removeprefix(f"{module.name}.") for name in stored.below(module.name)}
-        kind = module.weights[0].removeprefix(module.name), module.dtype
-        kinds.setdefault(kind, {}).setdefault(frozenset(names - NOT_SIDE), module.name)
-    for sides in kinds.values():
-        if len(sides) > 1:
-            first, second, *_ = sides
-            why = (
-                f"{sides[first]} and {sides[second]} differ by {', '.join(sorted(first ^ second))}"
-            )
-            yield Gap("storage", sides[second], why)
 
 
 def bias_gaps(sizes: ConfigSizes, stored: Inventory) -> Iterator[Gap]:

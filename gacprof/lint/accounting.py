@@ -15,7 +15,6 @@ from gacprof.checkpoint.tensor_fit import (
     bias_gaps,
     layer_gaps,
     part_gaps,
-    side_gaps,
     storage_gaps,
     tensor_gaps,
 )
@@ -38,10 +37,9 @@ def gaps_of(deployment: ConfigDeployment, stored: Inventory | None) -> list[Gap]
     if stored is not None:
         gaps += storage_gaps(sizes, deployment.storage, stored)
         gaps += tensor_gaps(deployment.inventory, stored)
-        gaps += layer_gaps(sizes, stored)
+        gaps += layer_gaps(sizes, deployment.storage, stored)
         gaps += part_gaps(sizes, deployment.inventory, stored)
         gaps += bias_gaps(sizes, stored)
-        gaps += side_gaps(stored)
         keys = [gap for gap in keys if gap.kind != "key"]  # the tensors settled these
     empty: set[str] = set()
     for name in ("layers", "vocab_size", "hidden_size", "heads"):
