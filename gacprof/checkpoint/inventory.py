@@ -257,12 +257,29 @@ class Module:
         return self.weights + self.biases
 
 
+@dataclass(frozen=True)
+class ScaleGroups:
+    """The ``size`` inputs of every quantised weight that share a scale, and the places whose
+    entries are such groups, or number them. ``why``: there can be no finer ones."""
+
+    size: int
+    places: tuple[Place, ...]
+    why: str = ""
+
+    def refusal(self, size: int) -> str:
+        """Return why there can be no groups of this size; empty where there can."""
+        if size < 1 or self.size % size:
+            return f"groups of {self.size} inputs can be split into equal parts only"
+        return self.why
+
+
 @dataclass(frozen=True, kw_only=True)
 class Inventory(Contents):
     """A checkpoint as its headers describe it. No tensor data was read to make one.
 
     ``path`` is what was scanned: a folder, a weights file in it, or a hub id. ``side_files`` belong
     to the checkpoint besides its weights (config, tokenizer, remote code), to be copied along.
+    ``groups`` are those of quantised weights that share a scale.
     """
 
     path: str
@@ -271,6 +288,7 @@ class Inventory(Contents):
     dims: tuple[Dim, ...]
     attentions: tuple[AttentionHeads, ...]
     side_files: tuple[str, ...] = ()
+    groups: ScaleGroups | None = None
 
     @property
     def folder(self) -> str:
