@@ -211,9 +211,15 @@ class Dim:
         return ""
 
     @property
-    def rank_step(self) -> int:
-        """What a rank's share has to be a multiple of, so that it holds whole words and scales."""
+    def scale_step(self) -> int:
+        """The units that share words and scales of quantised weights; 1 where none do."""
         return math.lcm(*(place.unit.denominator for place in self.places))
+
+    def step_on(self, ranks: int) -> int:
+        """Return what sizes have to be multiples of, so that each rank has whole words, and scales
+        of its own."""
+        is_shared = ranks > 1 and self.scale_step > 1
+        return math.lcm(self.step, self.scale_step * ranks) if is_shared else self.step
 
     @property
     def max_size(self) -> int:
