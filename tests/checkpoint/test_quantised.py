@@ -276,7 +276,7 @@ def test_groups_in_another_order_than_the_inputs_are_not_split(tmp_path: Path) -
 
 
 def test_a_format_may_stand_in_a_file_beside_the_config(tmp_path: Path) -> None:
-    _, tensors, types = FORMATS["gptq"]
+    tensors = FORMATS["gptq"][1]
     write_safetensors(tmp_path / "model.safetensors", mlp_shapes(tensors, 320), **DTYPES)
     config = {"model_type": "llama", "hidden_size": HIDDEN, "intermediate_size": 320}
     write_json(tmp_path / "config.json", config)
