@@ -235,6 +235,18 @@ def test_gate_and_up_in_one_tensor_grow_where_each_has_entries_of_its_own(
     assert (dim.refusal(448) == "") == may_grow
 
 
+def test_each_layer_has_the_format_of_its_group(tmp_path: Path) -> None:
+    int4, tensors, types = FORMATS["int4"]
+    int8 = FORMATS["int8"][0]["config_groups"]["group_0"] | {"format": "int-quantized"}
+    packed = int4["config_groups"]["group_0"] | {"format": "pack-quantized"}
+    groups = {"group_0": int8 | {"targets": ["re:.*attn.*"]}, "group_1": packed}
+    mixed = int4 | {"format": "mixed-precision", "config_groups": groups}
+    inventory = scanned(tmp_path, mlp_shapes(tensors, 320), mixed, types, 320)
+    (dim,) = inventory.dims
+    assert (dim.why, dim.step) == ("", GROUP)
+    assert inventory.groups is None or inventory.groups.refusal(32)
+
+
 def test_experts_of_gpt_oss_grow_in_blocks_of_32(tmp_path: Path) -> None:
     def shapes(width: int) -> Shapes:
         experts = f"{MLP}.experts"
