@@ -16,9 +16,12 @@ from gacprof.core.errors import ConfigError
 from gacprof.core.files import shipped_table
 
 Side = Literal["N", "K"]
-Row = tuple[int, str, int | str]  # axis, what one entry is for, what a new entry holds
+Per = Literal["1", "byte", "word", "group", "block"]
+Row = tuple[int, Per, int | Literal["zero", "point", "last", "group", "size"]]
+"""The axis, what one entry is for, and what a new entry holds."""
+Rows = Mapping[str, Mapping[Side, Row]]
 TABLE = Path(__file__).parents[1] / "quantised.toml"
-ROWS = shipped_table(TABLE, dict[str, dict[str, dict[Side, Row]]])
+ROWS = shipped_table(TABLE, dict[str, Rows])
 LIKE = {
     "fp8_tensor": "fp8_channel",
     "int8_w8a8": "fp8_channel",
@@ -59,7 +62,7 @@ class StoredFormat:
     the format is not known.
     """
 
-    rows: Mapping[str, Mapping[Side, Row]]
+    rows: Rows
     bits: int = 4
     group: int = -1
     block: int = 1
@@ -127,7 +130,7 @@ class StoredFormat:
             return Place(name, axis, fill="group", group=group)
         return Place(name, axis, unit=self._unit(per), fill=self._fill(fill))
 
-    def _unit(self, per: str) -> Fraction:
+    def _unit(self, per: Per) -> Fraction:
         """How many entries a unit of a side has."""
         if per == "word":
             return Fraction(self.bits, WORD)
