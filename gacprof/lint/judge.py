@@ -59,7 +59,8 @@ class Finding:
 @dataclass(frozen=True)
 class Judgement:
     """A product with what becomes of it. ``multiples`` by axis are what its sizes have to be
-    multiples of, ``pads_to`` what they become; ``witness`` is the row that an ok rests on."""
+    multiples of, ``pads_to`` what they become; ``witness`` is the row that an ok rests on. By the
+    row's id, ``width_multiples`` are those of the whole width that ranks share."""
 
     product: RankProduct
     outcome: Outcome
@@ -68,6 +69,7 @@ class Judgement:
     pads_to: Mapping[str, int] = field(default_factory=dict)
     witness: Requirement | None = None
     note: str = ""
+    width_multiples: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_judged(self) -> bool:
@@ -82,16 +84,19 @@ def judge_product(product: RankProduct, deployment: ConfigDeployment) -> Judgeme
         return judge_on(product, deployment, gpu.capability)
     gpus_of: dict[Outcome, list[str]] = {}
     answers: dict[Outcome, Judgement] = {}
+    width_multiples: dict[str, int] = {}
     for sm in ARCHITECTURE_TABLES["open_capabilities"]:
         answer = judge_on(product, deployment, sm)
         gpus_of.setdefault(answer.outcome, []).append(f"sm{sm}")
         answers.setdefault(answer.outcome, answer)
-    mildest = answers[min(answers, key=OUTCOMES.index)]
+        width_multiples |= answer.width_multiples
+    mildest = replace(answers[min(answers, key=OUTCOMES.index)], width_multiples=width_multiples)
     if len(answers) == 1:
         return mildest
     where = [f"{outcome} on {', '.join(names)}" for outcome, names in gpus_of.items()]
     note = "; ".join(["depends on the GPU", *where])
-    return replace(mildest if mildest.findings else Judgement(product, "unknown"), note=note)
+    unknown = Judgement(product, "unknown", width_multiples=width_multiples)
+    return replace(mildest if mildest.findings else unknown, note=note)
 
 
 def judge_on(product: RankProduct, deployment: ConfigDeployment, sm: int | None) -> Judgement:
@@ -100,6 +105,7 @@ def judge_on(product: RankProduct, deployment: ConfigDeployment, sm: int | None)
     padded = product
     findings: list[Finding] = []
     multiples: dict[str, int] = {}
+    width_multiples: dict[str, int] = {}
     pads_to: dict[str, int] = {}
     witness = None
     for row in deployment.engine.requirements:
@@ -108,6 +114,7 @@ def judge_on(product: RankProduct, deployment: ConfigDeployment, sm: int | None)
         bounds = bounds_of(row, padded, facts)
         if row.relation in ("multiple", "scales"):
             multiples |= {axis: lcm(multiples.get(axis, 1), bounds[axis]) for axis in bounds}
+            width_multiples[row.id] = width_multiple(row, bounds, product)
         find = misplaced_scales if row.relation == "scales" else broken_sizes
         broken = list(find(row, bounds, padded, facts))
         pads_to |= {finding.axis: finding.to for finding in broken if finding.to}
@@ -131,7 +138,23 @@ def judge_on(product: RankProduct, deployment: ConfigDeployment, sm: int | None)
         outcome, note = "unknown", f"nobody read what {needs} {where}"
     elif outcome == "ok" and not product.is_sized:
         outcome, note = "unknown", "the config doesn't say its size"
-    return Judgement(product, outcome, tuple(findings), multiples, pads_to, witness, note)
+    return Judgement(
+        product, outcome, tuple(findings), multiples, pads_to, witness, note, width_multiples
+    )
+
+
+def width_multiple(row: Requirement, bounds: Mapping[str, int], product: RankProduct) -> int:
+    """What a row requires the whole width to be a multiple of, all ranks together."""
+    axis = {"row": "K", "column": "N"}.get(product.split, "")
+    whole = bounds.get("global", 1)
+    if axis not in bounds:
+        return whole
+    bound = bounds[axis]
+    is_of_sum = axis == "N" and row.relation == "multiple" and row.shards == "sum"
+    if is_of_sum and len({part.N for part in product.parts}) == 1:
+        # gate and up side by side are twice as long as the width
+        bound //= gcd(bound, len(product.parts))
+    return lcm(bound * product.ranks, whole)
 
 
 def facts_of(product: RankProduct, deployment: ConfigDeployment, sm: int | None) -> Facts:
@@ -260,7 +283,10 @@ def finding_of(
     plain = f"{size} is no multiple of {bound}{instead.get(row.outcome, '')}"
     if row.relation == "never":
         plain, bound = kernel, 0
-    return Finding(row, axis, size, bound, row.says.format_map(words) or plain, kernel, to, part)
+    says = row.says.format_map(words) or plain
+    if axis == "K" and bound == facts["group"] and size % bound:
+        says += f" ({size} = {size / bound:g} groups of {bound})"
+    return Finding(row, axis, size, bound, says, kernel, to, part)
 
 
 def overall(judgements: Iterable[Judgement]) -> Outcome:
