@@ -15,6 +15,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
 from numbers import Integral
 from pathlib import Path
@@ -114,16 +115,37 @@ class AttentionHeads:
     head_dim: int
 
 
+Fill = int | Literal["last", "group", "size"]
+"""What a new entry holds: these bits; the last entry once more (a scale); the number of its group.
+``size``: the entry is the dim's size itself, ``unit`` times."""
+
+
 @dataclass(frozen=True)
 class Place:
-    """A place where a dim is written: ``size`` entries of ``tensor`` along ``axis`` from ``start``;
-    where gate and up alternate, ``per`` entries for each unit. Several dims may share an axis (PaLU
-    groups in VT); where one grows, the starts of the later ones move along."""
+    """A place where a dim is written: entries of ``tensor`` along ``axis``, from ``start`` on.
+
+    A unit of the dim has ``unit`` entries: 2 where gate and up alternate, 1/8 where a word holds
+    eight weights, 1/128 where a group of 128 shares a scale; the last entry may be of fewer.
+    ``group`` is the length of the groups that ``fill`` numbers. Several dims may share an axis
+    (PaLU's groups in VT); where one grows, the starts of the later ones move along.
+    """
 
     tensor: str
     axis: int
     start: int = 0
-    per: int = 1
+    unit: Fraction = Fraction(1)
+    fill: Fill = 0
+    group: int = 0
+
+    def entries(self, size: Any) -> Any:
+        """Return how many entries a dim of this size has here; takes columns of sizes, too."""
+        if self.fill == "size":
+            return 1
+        return -(-size * self.unit.numerator // self.unit.denominator)
+
+    def growth(self, size: Any, new: Any) -> Any:
+        """Return how many entries a dim gains here that grows from one size to another."""
+        return self.entries(new) - self.entries(size)
 
 
 @dataclass(frozen=True)
@@ -148,8 +170,9 @@ class Dim:
 
     ``params_per_unit`` is how many parameters one more unit costs. ``padding`` says whether zeros
     keep the function in real arithmetic, ``why`` why they do not. ``ordered`` is true where the
-    trailing entries are the least important, so that cutting them is the best cut. ``dense_size``
-    of a rank is that of the dense weight where it is larger, else None.
+    trailing entries are the least important, so that cutting them is the best cut, ``never_cut``
+    why it can only be padded. ``dense_size`` of a rank is that of the dense weight where it is
+    larger, else None. New sizes are multiples of ``step``: a packed word, a group of scales.
     """
 
     name: str
@@ -164,6 +187,8 @@ class Dim:
     padding: Literal["exact", "refused"] = "exact"
     why: str = ""
     ordered: bool = False
+    never_cut: str = ""
+    step: int = 1
 
     @property
     def adjustable(self) -> bool:
@@ -179,9 +204,16 @@ class Dim:
             return f"sizes are whole numbers from 1 to {MAX_SIZE}"
         if self.padding == "refused":
             return self.why
-        if size < self.size and not self.ordered and self.role in ("hidden", "experts"):
-            return "many weights share its entries, which have no order: it can only be padded"
+        if size < self.size and self.never_cut:
+            return f"it can only be padded: {self.never_cut}"
+        if size % self.step:
+            return f"its weights are stored in units of {self.step}"
         return ""
+
+    @property
+    def rank_step(self) -> int:
+        """What a rank's share has to be a multiple of, so that it holds whole words and scales."""
+        return math.lcm(*(place.unit.denominator for place in self.places))
 
     @property
     def max_size(self) -> int:

@@ -117,7 +117,7 @@ def footprints(
         dim = inventory.dim(name)
         for place in dim.places:
             key = place.tensor, place.axis
-            longer[key] = longer.get(key, 0) + growth(dim, sizes) * place.per
+            longer[key] = longer.get(key, 0) + place.growth(dim.size, dim.size + growth(dim, sizes))
     numels: dict[str, Lengths] = {}
     for info in {info.stored_at: info for info in tensors}.values():
         lengths = [n + longer.get((info.name, axis), 0) for axis, n in enumerate(info.shape)]

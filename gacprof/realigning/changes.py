@@ -77,7 +77,7 @@ class NewCheckpoint:
     def _resized(self, name: str) -> tuple[int, ...]:
         shape = list(self.inventory.shape(name))
         for change, place in self.edits.get(name, ()):
-            shape[place.axis] += (change.size - change.dim.size) * place.per
+            shape[place.axis] += place.growth(change.dim.size, change.size)
         return tuple(shape)
 
 

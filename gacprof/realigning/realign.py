@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from functools import partial
+from math import lcm
 from pathlib import Path
 
 import torch
@@ -23,8 +25,9 @@ from gacprof.realigning.changes import NewCheckpoint, new_checkpoint
 from gacprof.realigning.values import NewValues
 
 Sizes = Plan | Path | str | NewSizes
-"""A text is ``pad8`` or ``pad16`` (the repairs of "When Smaller Is Slower"), ``uniform``, ``fuse``,
-or the path of a plan."""
+"""A text is ``pad8`` or another multiple (8 and 16 are the repairs of "When Smaller Is Slower"),
+``uniform``, ``fuse``, or the path of a plan."""
+PADDED = re.compile(r"pad([1-9]\d{0,5})")
 SCHEMA = "gacprof.realigned/2"
 
 
@@ -40,7 +43,7 @@ def realign(checkpoint: str | Path | Inventory, sizes: Sizes, out: str | Path) -
     checkpoint
         A folder or weights file of any layout, or its inventory.
     sizes
-        A plan or its file; sizes by dim name (None merges factors); or a word: "pad8" and "pad16"
+        A plan or its file; sizes by dim name (None merges factors); or a word: "pad8", "pad16" …
         pad every dim to a multiple, "uniform" gives all layers the largest width, "fuse" merges.
     out
         The new checkpoint's folder, which must not exist.
@@ -77,8 +80,9 @@ def new_sizes(inventory: Inventory, sizes: Sizes) -> NewSizes:
     """Sizes by dim name; None: merged. Raises :class:`PlanError` or :class:`CheckpointError`."""
     if isinstance(sizes, Mapping):
         return sizes
-    if sizes in ("pad8", "pad16"):
-        return padded_sizes(inventory, int(str(sizes).removeprefix("pad")))
+    multiple = PADDED.fullmatch(str(sizes))
+    if multiple:
+        return padded_sizes(inventory, int(multiple[1]))
     if sizes == "uniform":
         return uniform_sizes(inventory)
     if sizes == "fuse":
@@ -87,7 +91,9 @@ def new_sizes(inventory: Inventory, sizes: Sizes) -> NewSizes:
             raise CheckpointError(f"{inventory.path} has no factors to merge")
         return dict.fromkeys(ranks)
     if isinstance(sizes, str) and not Path(sizes).exists():
-        raise PlanError(f"{sizes} is no plan's file, and none of pad8, pad16, uniform, fuse")
+        raise PlanError(
+            f"{sizes} is no plan's file, and none of pad8 (or another multiple), uniform, fuse"
+        )
     plan = sizes if isinstance(sizes, Plan) else load_plan(Path(sizes))
     # In memory a model may have another dtype than its files, and so another fingerprint
     if inventory.container != "memory" and plan.fingerprint != inventory.fingerprint:
@@ -98,13 +104,17 @@ def new_sizes(inventory: Inventory, sizes: Sizes) -> NewSizes:
     return plan.sizes
 
 
+def next_multiple(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
+
+
 def padded_sizes(inventory: Inventory, multiple: int) -> NewSizes:
     """Every dim that may be padded at the next multiple, those of one number all or none."""
     dims = [dim for dim in inventory.dims if dim.adjustable]
-    sizes = {dim.name: -(-dim.size // multiple) * multiple for dim in dims}
+    sizes = {dim.name: next_multiple(dim.size, lcm(multiple, dim.step)) for dim in dims}
     for key in width_keys(inventory.config, inventory.dims):
         if key.is_true:  # else layers differ, and no number says their widths
-            padded = key.padded(multiple)
+            padded = key.padded(lcm(multiple, *(dim.step for dim in key.dims)))
             if not padded.keys() <= sizes.keys():
                 padded = {dim.name: dim.size for dim in key.dims}
             sizes |= padded
@@ -130,9 +140,10 @@ def uniform_sizes(inventory: Inventory) -> NewSizes:
     largest: dict[str, int] = {}
     for dim in widths:
         largest[dim.role] = max(largest.get(dim.role, 0), dim.size)
-    sizes = {dim.name: -(-largest[dim.role] // 8) * 8 for dim in widths}
+    multiple = lcm(8, *(dim.step for dim in widths))
+    sizes = {dim.name: next_multiple(largest[dim.role], multiple) for dim in widths}
     for key in width_keys(inventory.config, widths):
-        sizes |= key.padded(8)
+        sizes |= key.padded(multiple)
     return sizes
 
 

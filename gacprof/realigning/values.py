@@ -67,7 +67,8 @@ class NewValues:
         for axis in {place.axis for _, place in edits}:
             along = [edit for edit in edits if edit[1].axis == axis]
             kept = partial(section, tensor, axis)
-            tensor = torch.cat(list(self._pieces(tensor, axis, along, kept)), axis)
+            pieces = list(self._pieces(tensor, axis, along, kept))
+            tensor = torch.cat([as_bytes(piece) for piece in pieces], axis).view(tensor.dtype)
         return tensor
 
     def _pieces(
@@ -80,13 +81,15 @@ class NewValues:
         """Yield a tensor with these changes of one axis, in pieces; ``kept`` gives what stays."""
         end = 0
         for change, place in edits:
-            size = change.dim.size * place.per
+            size = place.entries(change.dim.size)
             # What only grows is never mapped as a whole: its pages would all stay in memory.
-            if change.method == "zeros":
+            if place.fill == "size":
+                yield from kept(range(end, place.start))
+                grown = int(place.unit * (change.size - change.dim.size))
+                yield tensor.narrow(axis, place.start, 1) + grown
+            elif change.method == "zeros":
                 yield from kept(range(end, place.start + size))
-                shape = list(tensor.shape)
-                shape[axis] = (change.size - change.dim.size) * place.per
-                yield tensor.new_zeros(shape)
+                yield new_entries(tensor, change, place)
             else:
                 yield from kept(range(end, place.start))
                 yield self._cut_stretch(tensor.narrow(axis, place.start, size), change, axis)
@@ -124,6 +127,25 @@ class NewValues:
         norms = torch.stack([matrix.norm(dim=1 - axis) for axis, matrix in matrices])
         entries = most_important(norms.prod(0), change.size)
         return entries, entries
+
+
+def new_entries(tensor: torch.Tensor, change: Change, place: Place) -> torch.Tensor:
+    """The entries that a place gains, of which the function doesn't depend (see ``Fill``)."""
+    old, size = place.entries(change.dim.size), change.dim.size
+    shape = list(tensor.shape)
+    shape[place.axis] = place.growth(size, change.size)
+    if place.fill == "last":
+        return tensor.narrow(place.axis, place.start + old - 1, 1).expand(shape)
+    if place.fill == "group":
+        numbers = torch.arange(size, change.size) // place.group
+        return numbers.to(tensor.dtype)
+    bits = int(place.fill)
+    return torch.full(shape, bits, dtype=tensor.dtype) if bits else tensor.new_zeros(shape)
+
+
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, of one byte an element as plain bytes: not all such types can be joined."""
+    return tensor.view(torch.uint8) if tensor.itemsize == 1 else tensor
 
 
 def section(tensor: torch.Tensor, axis: int, rows: range) -> list[torch.Tensor]:

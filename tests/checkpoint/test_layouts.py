@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -237,7 +238,7 @@ def test_experts_in_one_tensor_share_a_width(scanned: Any, kind: str) -> None:
     if kind == "llama4_text":
         assert places == [Place(fused, 2, 0), Place(fused, 2, 12)]
     if kind == "gpt_oss":
-        assert places == [Place(fused, 2, per=2)]
+        assert places == [Place(fused, 2, unit=Fraction(2))]
     assert (dim.padding == "refused") == (kind == "of nobody")
 
 

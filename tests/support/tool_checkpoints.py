@@ -83,7 +83,7 @@ def plain_inventory(inventory: Inventory) -> dict[str, Any]:
                 "name": dim.name,
                 "kind": dim.kind,
                 "size": dim.size,
-                "places": [[p.tensor, p.axis, p.start, p.per] for p in dim.places],
+                "places": [[p.tensor, p.axis, p.start, int(p.unit)] for p in dim.places],
                 "feeds": [[feed.weight, feed.axis] for feed in dim.feeds],
                 "params_per_unit": dim.params_per_unit,
                 "layer": dim.layer,

@@ -7,26 +7,27 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from gacprof.checkpoint.inventory import Contents, TensorInfo
+from gacprof.checkpoint.inventory import Contents, Place, TensorInfo
 from gacprof.checkpoint.layouts.names import CONV1D, EMBEDDING, layer_of, role_of
+from gacprof.checkpoint.layouts.quantised import StoredSides, format_of, stored_sides
 from gacprof.core.dtypes import FLOATING
 
 _SCALES = (".weight_scale", ".weight_scale_inv", ".scales")
-_QUANTISED = "its weight is quantised with scales, which are not resized"
 
 
 @dataclass(frozen=True)
 class Linear:
     """``name`` is the module's; ``weights``, in the order of execution, and ``biases`` are tensors.
 
-    ``axes`` are the out and in axis of its weights. ``per_output`` and ``per_input`` count stored
-    parameters for an entry of output and input. ``joined`` experts lie one after the other along
-    axis 0, and the features are those of one. Entries of gate and up may be ``alternating``; the
-    last ones of an ``ordered`` rank are the least important. ``why``: no dim may change.
+    ``axes`` are the out and in axis of its weights, ``sides`` the places of outputs and inputs in
+    all of its tensors. ``per_output`` and ``per_input`` count stored parameters for an entry of
+    output and input. ``joined`` experts lie one after the other along axis 0, and the features are
+    those of one. Entries of gate and up may be ``alternating``; the last ones of an ``ordered``
+    rank are the least important. ``why``: no dim may change.
     """
 
     name: str
@@ -38,12 +39,20 @@ class Linear:
     dtype: str
     per_output: int
     per_input: int
+    sides: StoredSides
     biases: tuple[str, ...] = ()
     axes: tuple[int, int] = (0, 1)
     joined: int = 1
     alternating: bool = False
     ordered: bool = False
     why: str = ""
+    is_quantised: bool = False
+
+    @property
+    def tensors(self) -> set[str]:
+        """The names of all of its tensors that are known to be part of it."""
+        places = chain(self.sides.N, self.sides.K)
+        return {*self.weights, *self.biases, *(place.tensor for place in places)}
 
 
 def bias_of(weight: str) -> str:
@@ -59,6 +68,7 @@ def stored_linear(
     *weights: str,
     axes: tuple[int, int] = (0, 1),
     joined: int = 1,
+    sides: StoredSides | None = None,
     **facts: Any,
 ) -> Linear:
     """Describe the layer of these weights by their shapes and ``facts``, fields of ``Linear``."""
@@ -73,6 +83,10 @@ def stored_linear(
         n_out //= joined
     else:
         n_in //= joined
+    if sides is None:
+        outputs = [Place(weights[-1], axes[0])]
+        outputs += [Place(bias, len(tensors[bias].shape) - 1) for bias in biases]
+        sides = StoredSides(tuple(outputs), (Place(weights[0], axes[1]),))
     return Linear(
         name,
         role_of(name),
@@ -83,6 +97,7 @@ def stored_linear(
         tensors[outer[0]].dtype,
         per_output=sum(tensors[part].numel for part in (outer[0], *biases)) // max(1, n_out),
         per_input=tensors[weights[0]].numel // max(1, n_in),
+        sides=sides,
         biases=biases,
         axes=axes,
         joined=joined,
@@ -114,6 +129,7 @@ def dense_linears(contents: Contents, others: Iterable[Linear]) -> Iterator[Line
         used.update(linear.weights, linear.biases)
     templates = contents.by_template
     conv1d = chain(*(templates[template] for template in templates if template.endswith(CONV1D)))
+    form = format_of(contents)
     # A square weight does not tell; one of another shape tells it for the whole model
     is_in_out = any(_is_in_out(contents, name) for name in conv1d)
     for template, infos in matrices(contents):
@@ -123,9 +139,13 @@ def dense_linears(contents: Contents, others: Iterable[Linear]) -> Iterator[Line
             if is_table or info.name in used or info.dtype not in FLOATING:
                 continue
             module = info.name.removesuffix(".weight")
-            has_scales = any(module + suffix in contents.tensors for suffix in _SCALES)
-            why = _QUANTISED if has_scales else ""
-            yield stored_linear(contents, module, info.name, axes=axes, why=why)
+            if any(module + suffix in contents.tensors for suffix in _SCALES):
+                n_out, n_in = info.shape
+                sides = stored_sides(contents, form, module, {"N": n_out, "K": n_in})
+                linear = stored_linear(contents, module, info.name, sides=sides)
+                yield replace(linear, why=sides.why, is_quantised=True)
+            else:
+                yield stored_linear(contents, module, info.name, axes=axes)
 
 
 def _is_in_out(contents: Contents, weight: str) -> bool:
@@ -135,34 +155,42 @@ def _is_in_out(contents: Contents, weight: str) -> bool:
     return bias is not None and bias.shape == shape[1:] != shape[:1]
 
 
-_PACKED = "its weight is quantised; resize before quantising, then quantise again"
-_ENDINGS = (".qweight", ".weight_packed", ".weight._data", ".weight")
+_ENDINGS = (".qweight", ".weight_packed", ".weight._data", "_blocks", ".weight")
 
 
 def packed_linears(contents: Contents) -> list[Linear]:
     """The layers whose weights are packed, or whole numbers."""
     linears = []
+    form = format_of(contents)
     for template, names in contents.by_template.items():
         ending = next((ending for ending in _ENDINGS if template.endswith(ending)), "")
         if not ending or EMBEDDING.fullmatch(template.removesuffix(ending)):
             continue
         for name in names:
             module = name.removesuffix(ending)
-            n_out, n_in, bits = _packed_size(contents, name, ending)
+            n_out, n_in, bits = _packed_size(contents, name, ending, form.bits)
             if min(bits, n_out, n_in) > 0:
+                sign = "_" if ending == "_blocks" else "."
+                sides = stored_sides(contents, form, module, {"N": n_out, "K": n_in}, sign)
                 place = (module, role_of(module), layer_of(module), (name,))
-                linears.append(Linear(*place, n_out, n_in, f"int{bits}", n_in, n_out, why=_PACKED))
+                linear = Linear(*place, n_out, n_in, f"int{bits}", n_in, n_out, sides)
+                if ending == "_blocks":  # gpt-oss's, of which gate and up alternate
+                    linear = replace(linear, alternating=True)
+                linears.append(replace(linear, why=sides.why, is_quantised=True))
     return linears
 
 
-def _packed_size(contents: Contents, name: str, ending: str) -> tuple[int, int, int]:
-    """Out and in features of a tensor with this ending, and bits; 0 where it is not packed."""
+def _packed_size(contents: Contents, name: str, ending: str, bits: int) -> tuple[int, int, int]:
+    """Out and in features of a tensor with this ending, and its bits, by the config unless shapes
+    tell them; 0 where it is not packed."""
     info = contents.tensors[name]
+    if ending == "_blocks" and len(info.shape) == 4:  # MXFP4 of all experts, 2 weights a byte
+        return info.shape[1], info.shape[2] * info.shape[3] * 2, 4
     if len(info.shape) != 2:
         return 0, 0, 0
     rows, columns = info.shape
     if ending == ".weight_packed":
-        return rows, columns * 2 * info.nbytes // max(1, info.numel), 4
+        return rows, columns * 8 * info.nbytes // max(1, info.numel) // bits, bits
     if f"{name}_scale_2" in contents.tensors and info.dtype == "uint8":  # NVFP4 of ModelOpt
         return rows, 2 * columns, 4
     if ending != ".qweight":

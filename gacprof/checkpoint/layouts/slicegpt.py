@@ -61,6 +61,7 @@ class Stretch:
             params_per_unit=sum(contents.tensors[p.tensor].numel // size for p in self.places),
             layer=self.layer,
             role="hidden",
+            never_cut="many weights share its entries, which have no order",
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
+from math import lcm
 from typing import Any
 
 from gacprof.checkpoint.inventory import Contents, Dim, Feed, Place
@@ -23,6 +24,8 @@ _OF_THE_STREAM = re.compile(  # norms of the residual stream: OPT's stand beside
 )
 _COPIES = {"gate": 1, "up": 1, "gate_up": 2, "down": 1}
 """Number of times that a width stands in a weight of an MLP, by the weight's role."""
+_SHARED = "many weights share its entries, which have no order"
+_QUANTISED = "its weights are quantised, so cut before that"
 
 
 def find_widths(contents: Contents, linears: Sequence[Linear]) -> list[Dim]:
@@ -64,22 +67,30 @@ def _width(contents: Contents, mlp: str, parts: Mapping[str, Linear], others: Se
     size, cost = down.in_features, down.per_input
     places: list[Place] = []
     feeds: list[Feed] = []
+    steps = [1]
+    why = _refusal(contents, parts, others)
     for part, linear in parts.items():
         copies = _COPIES[part]
+        stored = linear.sides.K
         if part == "down":
-            axes = {down.weights[0]: down.axes[1]}
             feeds.append(Feed(down.weights[0], "K"))
         else:
-            axes = {linear.weights[-1]: linear.axes[0]}
-            axes |= {bias: len(contents.tensors[bias].shape) - 1 for bias in linear.biases}
+            stored = linear.sides.N
             feeds += [Feed(linear.weights[-1], "N")] * copies
             cost += copies * linear.per_output
-        for tensor, axis in axes.items():
-            if linear.alternating:
-                places.append(Place(tensor, axis, per=copies))
-            else:
-                starts = range(0, max(copies, linear.joined) * size, size)
-                places += [Place(tensor, axis, start) for start in starts]
+        steps.append(linear.sides.step)
+        for place in stored:
+            is_split = linear.alternating and copies > 1
+            if is_split or place.fill == "size":
+                places.append(replace(place, unit=place.unit * copies))
+                continue
+            repeats = max(copies, linear.joined)
+            if repeats > 1:  # each begins with an entry of its own
+                steps.append(place.unit.denominator)
+                if size % place.unit.denominator:
+                    why = f"gate and up share an entry of {place.tensor}"
+            starts = range(0, repeats * place.entries(size), place.entries(size))
+            places += [replace(place, start=start) for start in starts]
     role = "expert" if down.role.startswith("expert_") else "mlp"
     if tower_of(mlp):
         role = "tower"
@@ -87,7 +98,9 @@ def _width(contents: Contents, mlp: str, parts: Mapping[str, Linear], others: Se
         role = "shared_expert"
     elif down.joined > 1 or len(contents.tensors[down.weights[0]].shape) > 2:
         role = "experts"  # one tensor holds them all, and they share the width
-    why = _refusal(contents, parts, others)
+    never_cut = _SHARED if role == "experts" else ""
+    if any(linear.is_quantised for linear in parts.values()):
+        never_cut = _QUANTISED
     return Dim(
         name=f"{mlp}:width",
         kind="width",
@@ -99,6 +112,8 @@ def _width(contents: Contents, mlp: str, parts: Mapping[str, Linear], others: Se
         role=role,
         padding="refused" if why else "exact",
         why=why,
+        never_cut=never_cut,
+        step=lcm(*steps),
     )
 
 
@@ -108,7 +123,7 @@ def _refusal(contents: Contents, parts: Mapping[str, Linear], others: Set[str]) 
     for linear in parts.values():
         if linear.why:
             return linear.why
-        tensors.update(linear.weights, linear.biases)
+        tensors |= linear.tensors
     size, hidden = parts["down"].in_features, parts["down"].out_features
     sizes = {size, *(x.out_features for role, x in parts.items() if role != "down")}
     # A norm of the stream then has a width's size without belonging to it
