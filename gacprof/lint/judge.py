@@ -114,7 +114,7 @@ def judge_on(product: RankProduct, deployment: ConfigDeployment, sm: int | None)
         bounds = bounds_of(row, padded, facts)
         if row.relation in ("multiple", "scales"):
             multiples |= {axis: lcm(multiples.get(axis, 1), bounds[axis]) for axis in bounds}
-            width_multiples[row.id] = width_multiple(row, bounds, product)
+            width_multiples[row.id] = width_multiple(row, product, facts)
         find = misplaced_scales if row.relation == "scales" else broken_sizes
         broken = list(find(row, bounds, padded, facts))
         pads_to |= {finding.axis: finding.to for finding in broken if finding.to}
@@ -143,18 +143,23 @@ def judge_on(product: RankProduct, deployment: ConfigDeployment, sm: int | None)
     )
 
 
-def width_multiple(row: Requirement, bounds: Mapping[str, int], product: RankProduct) -> int:
-    """What a row requires the whole width to be a multiple of, all ranks together."""
+def width_multiple(row: Requirement, product: RankProduct, facts: Facts) -> int:
+    """What a row requires the whole width to be a multiple of, all ranks together; of alternatives
+    the least, of those that the other side of the product allows."""
     axis = {"row": "K", "column": "N"}.get(product.split, "")
-    whole = bounds.get("global", 1)
-    if axis not in bounds:
-        return whole
-    bound = bounds[axis]
     is_of_sum = axis == "N" and row.relation == "multiple" and row.shards == "sum"
-    if is_of_sum and len({part.N for part in product.parts}) == 1:
-        # gate and up side by side are twice as long as the width
-        bound //= gcd(bound, len(product.parts))
-    return lcm(bound * product.ranks, whole)
+    has_equal_parts = len({part.N for part in product.parts}) == 1
+    # gate and up side by side are twice as long as the width
+    parts = len(product.parts) if is_of_sum and has_equal_parts else 1
+    multiples: dict[bool, list[int]] = {True: [], False: []}
+    for alternative in row.alternatives or [row.bounds]:
+        bounds = bounds_by_axis(alternative, product, facts)
+        bound = bounds.pop(axis, 0)
+        whole = bounds.pop("global", 1)
+        is_allowed = not any(getattr(product, FIELDS[other]) % bounds[other] for other in bounds)
+        of_width = bound // gcd(bound, parts) * product.ranks if bound else 1
+        multiples[is_allowed].append(lcm(of_width, whole))
+    return min(multiples[True] or multiples[False])
 
 
 def facts_of(product: RankProduct, deployment: ConfigDeployment, sm: int | None) -> Facts:

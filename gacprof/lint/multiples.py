@@ -24,6 +24,9 @@ class EngineMultiple:
     row: str = ""
 
 
+ANY_SIZE = EngineMultiple(1)
+
+
 def is_of_mlp(judgement: Judgement, *roles: str) -> bool:
     """Whether a product is of MLPs whose widths have one of these roles in an inventory, or any."""
     prefixes = {PREFIXES.get(role, role) for role in roles or PREFIXES}

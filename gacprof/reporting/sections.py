@@ -143,6 +143,13 @@ def plan_section(plan: Plan) -> Section:
     unknown = sum(choice.loss is None for choice in plan.choices)
     if unknown:
         remarks.append(f"What {counted(unknown, 'pinned cut')} loses is not known, nor counted.")
+    required = {choice.required for choice in plan.choices if choice.required.row}
+    for need in sorted(required, key=lambda need: need.row):
+        remarks.append(f"Multiples of {need.multiple}: {need.row}.")
+    if plan.engine:
+        remarks.append(f"{plan.engine}, with the planned sizes: {plan.outcome}.")
+    remarks += [f"Not mended: {line}." for line in plan.unmended]
+    remarks += [f"Tried: {remedy_text(remedy)}." for remedy in plan.alternatives]
     columns = ("dim", "now", "planned", "verdict")
     title = f"Plan for {plan.checkpoint}, objective {plan.objective}"
     return Section(title, headline, columns, grouped(rows), remarks)
