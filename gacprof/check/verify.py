@@ -15,6 +15,7 @@ import torch
 
 from gacprof.check.models import Checkpoint, random_ids, torch_device, vocabulary
 from gacprof.check.weights import compare_weights
+from gacprof.checkpoint.config import quantisation_beside_groups
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.layouts.configs import width_keys, with_widths
 from gacprof.checkpoint.layouts.factors import FACTORS
@@ -61,8 +62,8 @@ class Verification(LogitErrors):
 
     They are ``different`` where logits differ by more than rounding; ``undecided`` where they do
     not, but ``differing`` names tensors, or keys of the config that do not follow from sizes.
-    ``equal`` tensors have the same values, ``padded`` ones but for zeros where dims are larger;
-    ``merged`` layers' factors are multiplied out in one of them.
+    ``equal`` tensors have the same values, ``padded`` ones but for what padding adds; ``merged``
+    layers' factors are multiplied out in one of them. ``not_run`` says why there are no logits.
     """
 
     schema: ClassVar[str] = "gacprof.Verification/2"
@@ -76,6 +77,7 @@ class Verification(LogitErrors):
     padded: int
     merged: int
     differing: tuple[str, ...]
+    not_run: str = ""
 
     @property
     def ok(self) -> bool:
@@ -94,7 +96,8 @@ def verify(
     """Say whether two models are the same function.
 
     Weights are compared entry by entry, then logits on the same random tokens. These may differ by
-    what rounding moves them by, which is measured.
+    what rounding moves them by, which is measured. Quantised weights are run where the library of
+    their tool is installed; else the comparison of all entries stands alone.
 
     Parameters
     ----------
@@ -125,9 +128,15 @@ def verify(
     inventories = inventory_of(checkpoint), inventory_of(other)
     equal, padded, merged, other_tensors = compare_weights(*inventories)
     differing = (*sorted(other_tensors), *differing_settings(*inventories))
-    logits = compare_logits(
-        *inventories, merged=merged, tokens=tokens, dtype=computed, device=where
-    )
+    logits, not_run = LogitErrors(), ""
+    try:
+        logits = compare_logits(
+            *inventories, merged=merged, tokens=tokens, dtype=computed, device=where
+        )
+    except CheckpointError as error:
+        if not any(inventory.is_quantised for inventory in inventories):
+            raise
+        not_run = str(error)
     verdict: VerifyVerdict = "same"
     if not logits.agree:
         verdict = "different"
@@ -143,6 +152,7 @@ def verify(
         padded=padded,
         merged=len(merged),
         differing=differing,
+        not_run=not_run,
         **vars(logits),
     )
 
@@ -160,6 +170,9 @@ def differing_settings(inventory: Inventory, other: Inventory) -> list[str]:
     keys = sorted((first.keys() | second.keys()) - NO_FUNCTION)
     # None, false and no key at all mean the same: another version leaves such keys out
     differing = [key for key in keys if (first.get(key) or None) != (second.get(key) or None)]
+    formats = [quantisation_beside_groups(side.config) for side in (inventory, other)]
+    if formats[0] != formats[1]:
+        differing.append("quantization_config")
     return [f"config.json: {key}" for key in differing]
 
 

@@ -1,8 +1,9 @@
 """Same weights? The tensors of two checkpoints, compared entry by entry.
 
 Three things leave a model's function as it is, whatever the model reads: equal values; zeros where
-a dim has grown in all of its places; and factors multiplied out, rounded once. Files are mapped: no
-more than one layer is in memory at a time.
+a dim has grown in all of its places (in quantised weights the codes of zero, and scales again, as
+``Place.fill`` has it; or scales repeated for finer groups); and factors multiplied out, rounded
+once. Files are mapped: no more than one layer is in memory at a time.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from gacprof.checkpoint.layers import parameter_names
 from gacprof.checkpoint.load import weights_of
 from gacprof.checkpoint.tensors import read_tensor
 from gacprof.realigning.changes import Change, NewCheckpoint
-from gacprof.realigning.values import NewValues
+from gacprof.realigning.values import NewValues, as_bytes
 
 
 def compare_weights(inventory: Inventory, other: Inventory) -> tuple[int, int, list[str], set[str]]:
@@ -45,7 +46,9 @@ def compare_weights(inventory: Inventory, other: Inventory) -> tuple[int, int, l
     for name in in_both:
         first, second = stored[0][name], stored[1][name]
         value, other_value = sides[0].changed(first), sides[1].changed(second)
-        if value.dtype != other_value.dtype:
+        if value.dtype == other_value.dtype:
+            value, other_value = as_bytes(value), as_bytes(other_value)
+        else:
             # float64 holds the values of every narrower type exactly
             value, other_value = value.double(), other_value.double()
         if not torch.equal(value, other_value):
@@ -62,11 +65,16 @@ def own_names(inventory: Inventory) -> dict[str, str]:
 
 
 def padded(inventory: Inventory, other: Inventory) -> NewValues:
-    """Return the tensors of a checkpoint, with zeros where dims of another one are larger."""
+    """Return the tensors of a checkpoint, padded where dims of another one are larger, and with
+    its groups of scales where those are finer."""
     sizes = {dim.name: dim.size for dim in other.dims if dim.adjustable}
     changes = [Change(dim, sizes.get(dim.name, 0)) for dim in inventory.dims]
     larger = tuple(change for change in changes if change.size > change.dim.size)
-    new = NewCheckpoint(inventory, {}, larger, (), ())
+    first, second = inventory.groups, other.groups
+    group = None
+    if first and second and second.size < first.size and not first.refusal(second.size):
+        group = second.size
+    new = NewCheckpoint(inventory, {}, larger, (), (), group)
     return NewValues(new, partial(read_tensor, inventory))
 
 

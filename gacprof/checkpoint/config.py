@@ -12,6 +12,7 @@ from gacprof.checkpoint.layouts.configs import leaves, odd_heads, width_keys, wi
 from gacprof.checkpoint.layouts.factors import FACTORS, Factors
 from gacprof.checkpoint.layouts.names import layer_of
 from gacprof.checkpoint.layouts.slicegpt import with_stretches
+from gacprof.checkpoint.storage import quantisation_key
 from gacprof.core.errors import CheckpointError
 
 CODE_KEYS = ("auto_map", "custom_generate", "tokenizer_file")
@@ -41,6 +42,30 @@ def mirrored_files(inventory: Inventory, sizes: NewSizes) -> dict[str, dict[str,
         for name, side in inventory.side.items():
             files[name] = with_stretches(side, inventory.dims, sizes)
     return files
+
+
+def files_with_groups(inventory: Inventory, size: int) -> dict[str, dict[str, Any]]:
+    """Return the JSON files that say the length of groups that share a scale, with this one."""
+    files = {name: _with_groups(inventory.side[name], size) for name in inventory.side}
+    key = quantisation_key(inventory.config)
+    stated = {key: _with_groups(inventory.config[key], size)}
+    return {**files, "config.json": {**inventory.config, **stated}}
+
+
+def quantisation_beside_groups(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how a config says weights are quantised, whatever the length of their groups."""
+    return _with_groups(config.get(quantisation_key(config)) or {}, 1)
+
+
+def _with_groups(stated: Mapping[str, Any], size: int) -> dict[str, Any]:
+    """A quantization_config with groups of a size; of compressed-tensors' those of weights."""
+    if "config_groups" not in stated:
+        key = "q_group_size" if "q_group_size" in stated else "group_size"
+        return {**stated, key: size}
+    groups = {}
+    for name, group in stated["config_groups"].items():
+        groups[name] = {**group, "weights": {**group["weights"], "group_size": size}}
+    return {**stated, "config_groups": groups}
 
 
 def sizes_refusal(inventory: Inventory, sizes: NewSizes) -> str:

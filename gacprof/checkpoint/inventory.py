@@ -211,9 +211,15 @@ class Dim:
         return ""
 
     @property
-    def rank_step(self) -> int:
-        """What a rank's share has to be a multiple of, so that it holds whole words and scales."""
+    def scale_step(self) -> int:
+        """The units that share words and scales of quantised weights; 1 where none do."""
         return math.lcm(*(place.unit.denominator for place in self.places))
+
+    def step_on(self, ranks: int) -> int:
+        """Return what sizes have to be multiples of, so that each rank has whole words, and scales
+        of its own."""
+        is_shared = ranks > 1 and self.scale_step > 1
+        return math.lcm(self.step, self.scale_step * ranks) if is_shared else self.step
 
     @property
     def max_size(self) -> int:
@@ -257,12 +263,29 @@ class Module:
         return self.weights + self.biases
 
 
+@dataclass(frozen=True)
+class ScaleGroups:
+    """The ``size`` inputs of every quantised weight that share a scale, and the places whose
+    entries are such groups, or number them. ``why``: there can be no finer ones."""
+
+    size: int
+    places: tuple[Place, ...]
+    why: str = ""
+
+    def refusal(self, size: int) -> str:
+        """Return why there can be no groups of this size; empty where there can."""
+        if size < 1 or self.size % size:
+            return f"groups of {self.size} inputs can be split into equal parts only"
+        return self.why
+
+
 @dataclass(frozen=True, kw_only=True)
 class Inventory(Contents):
     """A checkpoint as its headers describe it. No tensor data was read to make one.
 
     ``path`` is what was scanned: a folder, a weights file in it, or a hub id. ``side_files`` belong
     to the checkpoint besides its weights (config, tokenizer, remote code), to be copied along.
+    ``groups`` are those of quantised weights that share a scale.
     """
 
     path: str
@@ -271,6 +294,7 @@ class Inventory(Contents):
     dims: tuple[Dim, ...]
     attentions: tuple[AttentionHeads, ...]
     side_files: tuple[str, ...] = ()
+    groups: ScaleGroups | None = None
 
     @property
     def folder(self) -> str:

@@ -36,6 +36,9 @@ def load_model(
 ) -> nn.Module:
     """Build a checkpoint's model, in eval mode: factors as modules, per-layer widths right.
 
+    Quantised weights need their own tool's library (compressed-tensors, GPTQModel …), by which
+    transformers loads them.
+
     Parameters
     ----------
     checkpoint
@@ -51,12 +54,15 @@ def load_model(
     Raises
     ------
     CheckpointError
-        Where a parameter would stay without its weights, or a tensor unused.
+        Where a parameter would stay without its weights, or a tensor unused; where the library of
+        quantised weights is not installed.
     ConfigError
         Models are not computed in this dtype.
     """
     inventory = inventory_of(checkpoint)
     target = torch_dtype(dtype or widest_dtype(inventory))
+    if inventory.is_quantised:
+        return quantised_model(inventory, target, device)
     model = build_skeleton(inventory, target)
     expected = sum(parameter.numel() for parameter in model.parameters())
     if expected > 2 * inventory.parameters:  # a tied head is at most as large as all that is stored
@@ -78,6 +84,29 @@ def load_model(
         # torch's grouped product takes no float64, and only rows that are multiples of 16 bytes
         model.set_experts_implementation("eager")
     return model.to(device).eval().requires_grad_(False)
+
+
+def quantised_model(
+    inventory: Inventory, dtype: torch.dtype, device: torch.device | str
+) -> nn.Module:
+    """Load quantised weights by transformers and the library of the tool that made them."""
+    transformers.utils.logging.disable_progress_bar()
+    with one_line_errors(inventory):
+        model, report = transformers.AutoModelForCausalLM.from_pretrained(
+            inventory.folder,
+            dtype="auto",
+            device_map=str(device),
+            local_files_only=True,
+            output_loading_info=True,
+        )
+        model = model.to(dtype)
+    odd = {*report["missing_keys"], *report["mismatched_keys"], *report["unexpected_keys"]}
+    if odd:
+        raise CheckpointError(
+            f"{inventory.path}: {min(map(str, odd))} is not loaded by transformers "
+            f"{transformers.__version__}"
+        )
+    return model.eval().requires_grad_(False)
 
 
 def weights_of(inventory: Inventory) -> set[str]:
@@ -117,7 +146,7 @@ def one_line_errors(inventory: Inventory) -> Iterator[None]:
 def build_skeleton(inventory: Inventory, dtype: torch.dtype) -> Any:
     """Build the model without weights, every parameter on the meta device and of its shape."""
     if inventory.is_quantised:
-        raise CheckpointError(f"{inventory.path} is quantised: it runs in its own library only")
+        raise CheckpointError(f"{inventory.path} is quantised: only its own library builds it")
     with parameters_on_meta():
         model = model_of_config(inventory, dtype)
         put_own_layers(model, inventory)

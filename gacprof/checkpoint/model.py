@@ -8,16 +8,9 @@ from typing import Any
 
 from gacprof.checkpoint.containers import weights_in
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.checkpoint.scan import HUB_NAME, scan
+from gacprof.checkpoint.scan import HUB_NAME, format_beside, scan
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import read_object
-
-FORMAT_FILES = {
-    "hf_quant_config.json": "modelopt",
-    "quantize_config.json": "gptq",
-    "quant_config.json": "awq",
-}
-"""Files beside config.json that state a format, and whose it is: ModelOpt's, GPTQ's, AutoAWQ's."""
 
 
 def read_model(
@@ -50,11 +43,3 @@ def checked_config(name: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
     if not values:
         raise ConfigError(f"{name} holds no config: give a config.json or a folder with one")
     return values
-
-
-def format_beside(folder: Path) -> Mapping[str, Any]:
-    """The quantisation that stands in a file of its own beside a config.json."""
-    for file, method in FORMAT_FILES.items():
-        if (folder / file).is_file():
-            return {"quantization_config": {"quant_method": method, **read_object(folder / file)}}
-    return {}

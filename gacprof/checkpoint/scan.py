@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,12 @@ _SIDE_FILES = re.compile(
     r"|.*processor_config\.json|(configuration|modeling|tokenization)_.*\.py|LICENSE.*|NOTICE.*"
 )
 """Files that belong to a checkpoint besides its weights."""
+FORMAT_FILES = {
+    "hf_quant_config.json": "modelopt",
+    "quantize_config.json": "gptq",
+    "quant_config.json": "awq",
+}
+"""Files beside config.json that state a format, and whose it is: ModelOpt's, GPTQ's, AutoAWQ's."""
 MAX_BASE_NAME = 200  # characters of a stranger's text that a message shows
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}(@[\w./-]{1,100})?")
 
@@ -94,7 +100,11 @@ def scan(path: str | Path, *, factors: tuple[str, str] | None = None) -> Invento
             "merge the adapter into it first"
         )
     if (folder / "config.json").exists():
-        contents = replace(contents, config=read_json_object(folder / "config.json"))
+        config = read_json_object(folder / "config.json")
+        side |= {name: read_json_object(folder / name) for name in format_files(folder)}
+        if "quantization_config" not in config:
+            config = {**format_beside(folder), **config}
+        contents = replace(contents, config=config, side=side)
     return describe(contents, str(path), tuple(sorted({*side_files(folder), *side})))
 
 
@@ -106,6 +116,19 @@ def side_files(folder: Path) -> list[str]:
             check_link(file)
             side.append(file.name)
     return side
+
+
+def format_files(folder: Path) -> list[str]:
+    """Return the names of a folder's files that state a format of weights."""
+    return [name for name in FORMAT_FILES if (folder / name).is_file()]
+
+
+def format_beside(folder: Path) -> Mapping[str, Any]:
+    """The quantisation that stands in a file of its own beside a config.json."""
+    for name in format_files(folder):
+        stated = read_json_object(folder / name)
+        return {"quantization_config": {"quant_method": FORMAT_FILES[name], **stated}}
+    return {}
 
 
 def inventory_of(checkpoint: str | Path | Inventory | nn.Module) -> Inventory:

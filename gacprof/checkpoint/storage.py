@@ -96,11 +96,17 @@ def storage_named(text: str) -> Storage:
     )
 
 
+def quantisation_key(config: Mapping[str, Any]) -> str:
+    """Return the key under which a config says how its weights are quantised."""
+    older = not config.get("quantization_config") and config.get("compression_config")
+    return "compression_config" if older else "quantization_config"
+
+
 def storage_of_config(config: Mapping[str, Any], layers: int = 0) -> Storage:
     """The storage that a config states, unknown where it differs from module to module. Raises
     :class:`ConfigError` for values of odd types."""
     config = {**part_of(config)[1], **config}
-    stated = config.get("quantization_config") or config.get("compression_config")
+    stated = config.get(quantisation_key(config))
     if not stated:
         return PLAIN
     ignored: list[str] = []

@@ -27,13 +27,15 @@ Cause = Literal[
     "unproven",
     "few_rows",
     "unserved",
+    "split_scales",
     "no_rules",
     "not_measured",
     "not_comparable",
     "failed",
 ]
 """Why a size is not safe. *Misaligned*: a larger one is of a better tier (``alignment``), has a
-kernel template of its own (``template``), or takes less (``slower``). *Undecided*: by ``noise``, a
+kernel template of its own (``template``), or takes less (``slower``), or ranks would share words
+or scales of quantised weights (``split_scales``). *Undecided*: by ``noise``, a
 worse ``other_side`` of a product, a tier that is ``unproven`` to be enough, ``few_rows``, or larger
 sizes that were not measured (``not_comparable``). *Unknown*: no kernel serves it (``unserved``), or
 there are ``no_rules``, it was ``not_measured``, or it ``failed``. Empty: safe, or not told."""

@@ -63,9 +63,10 @@ class Verdicts:
             lambda index: self.at(int(indices[index])),
         )
 
-    def next_choice(self, size: int, limit: int) -> SizeVerdict | None:
-        """Return the verdict on the next larger size, up to a limit, that may be chosen."""
-        is_larger = (self.sizes > size) & (self.sizes <= limit)
+    def next_choice(self, size: int, limit: int, step: int = 1) -> SizeVerdict | None:
+        """Return the verdict on the next larger multiple of a step, up to a limit, that may be
+        chosen."""
+        is_larger = (self.sizes > size) & (self.sizes <= limit) & (self.sizes % step == 0)
         indices = np.flatnonzero(is_larger & self.may_be_chosen)
         return self.at(int(indices[0])) if indices.size else None
 

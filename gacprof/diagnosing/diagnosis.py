@@ -102,9 +102,21 @@ def dim_finding(table: SizeTable, dim: Dim) -> DimFinding:
     elif now.verdict == "safe" and stored.verdict == "misaligned":
         reason = "whether another size is faster depends on the dims of its products"
         now = replace(now, verdict="undecided", reason=reason, cause="other_side")
+    tp = table.products.tp
+    step = dim.step_on(tp)
+    next_whole = -(-dim.size // step) * step
+    if next_whole > dim.size:
+        share, unit = dim.size / tp, dim.scale_step
+        reason = (
+            f"{share:g} on each of {tp} ranks is {share / unit:g} groups of {unit} weights: "
+            "engines refuse it, or load it and answer wrong"
+        )
+        now = replace(now, verdict="misaligned", reason=reason, cause="split_scales")
     better = None
     if now.verdict == "misaligned":
-        better = padded.next_choice(dim.size, dim.max_size)
+        better = padded.next_choice(dim.size, dim.max_size, step)
+    if better is None and next_whole > dim.size:
+        better = table.verdict(dim, next_whole)
     action: Action = "measure" if now.verdict == "unknown" else "keep"
     size: int | None = dim.size
     if better is not None and dim.padding == "exact":

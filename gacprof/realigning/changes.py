@@ -48,13 +48,15 @@ class NewTensor:
 
 @dataclass(frozen=True)
 class NewCheckpoint:
-    """What ``sizes`` make of a checkpoint: changes of dims, merged modules, new tensors."""
+    """What ``sizes`` make of a checkpoint: changes of dims, merged modules, new tensors; or the
+    same with quantised weights in groups of ``group_size`` inputs."""
 
     inventory: Inventory
     sizes: NewSizes
     changes: tuple[Change, ...]
     merged: tuple[Module, ...]
     tensors: tuple[NewTensor, ...]
+    group_size: int | None = None
 
     @cached_property
     def edits(self) -> dict[str, list[tuple[Change, Place]]]:
@@ -67,6 +69,18 @@ class NewCheckpoint:
             of_tensor.sort(key=lambda edit: edit[1].start)
         return edits
 
+    @cached_property
+    def split_groups(self) -> dict[str, Place]:
+        """The place of groups that are split in each stored tensor that has one."""
+        groups = self.inventory.groups if self.group_size else None
+        return {place.tensor: place for place in groups.places} if groups else {}
+
+    @property
+    def parts_of_group(self) -> int:
+        """How many new groups a stored one becomes."""
+        groups = self.inventory.groups
+        return groups.size // self.group_size if groups and self.group_size else 1
+
     def shape(self, new: NewTensor) -> tuple[int, ...]:
         """The shape of a new tensor, as headers and changes say it."""
         if len(new.parts) == 1 and not new.inner:
@@ -78,6 +92,9 @@ class NewCheckpoint:
         shape = list(self.inventory.shape(name))
         for change, place in self.edits.get(name, ()):
             shape[place.axis] += place.growth(change.dim.size, change.size)
+        split = self.split_groups.get(name)
+        if split is not None and split.fill != "group":
+            shape[split.axis] *= self.parts_of_group
         return tuple(shape)
 
 
@@ -94,6 +111,17 @@ def new_checkpoint(inventory: Inventory, sizes: NewSizes) -> NewCheckpoint:
             changes.append(Change(dim, size))
     merged = merged_modules(inventory, {name for name, size in sizes.items() if size is None})
     return NewCheckpoint(inventory, sizes, tuple(changes), merged, new_tensors(inventory, merged))
+
+
+def split_groups(inventory: Inventory, size: int) -> NewCheckpoint:
+    """The checkpoint with groups of ``size`` inputs, each with the scale and zero point of the
+    larger group that it is part of. Raises :class:`CheckpointError` where it can have none."""
+    refusal = "no quantised weights share scales in groups of a length that its config says"
+    if inventory.groups is not None:
+        refusal = inventory.groups.refusal(size)
+    if refusal:
+        raise CheckpointError(f"{inventory.path} cannot have groups of {size}: {refusal}")
+    return NewCheckpoint(inventory, {}, (), (), new_tensors(inventory, ()), size)
 
 
 def merged_modules(inventory: Inventory, ranks: set[str]) -> tuple[Module, ...]:

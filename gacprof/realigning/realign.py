@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from math import lcm
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from gacprof.checkpoint.config import mirrored_files
+from gacprof.checkpoint.config import files_with_groups, mirrored_files
 from gacprof.checkpoint.inventory import Inventory, NewSizes
 from gacprof.checkpoint.layouts.configs import untrue_keys, width_keys
 from gacprof.checkpoint.scan import inventory_of, scan
@@ -21,20 +22,22 @@ from gacprof.checkpoint.writer import RECORD, OutputTensor, check_output, write_
 from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.core.files import new_folder, write_json
 from gacprof.planning.plan import Plan, load_plan
-from gacprof.realigning.changes import NewCheckpoint, new_checkpoint
+from gacprof.realigning.changes import NewCheckpoint, new_checkpoint, split_groups
 from gacprof.realigning.values import NewValues
 
 Sizes = Plan | Path | str | NewSizes
 """A text is ``pad8`` or another multiple (8 and 16 are the repairs of "When Smaller Is Slower"),
-``uniform``, ``fuse``, or the path of a plan."""
+``uniform``, ``fuse``, ``groups64`` or the path of a plan."""
 PADDED = re.compile(r"pad([1-9]\d{0,5})")
+GROUPS = re.compile(r"groups([1-9]\d{0,5})")
 SCHEMA = "gacprof.realigned/2"
 
 
 def realign(checkpoint: str | Path | Inventory, sizes: Sizes, out: str | Path) -> Path:
     """Write a checkpoint anew with other sizes.
 
-    Padding with zeros keeps the function in real arithmetic; merging rounds products of factors
+    Padding with zeros keeps the function in real arithmetic, also that of quantised weights, which
+    are padded as they are stored; merging rounds products of factors
     once to the stored type; cuts change the function. The checkpoint is never modified, the output
     appears whole or not at all.
 
@@ -44,7 +47,8 @@ def realign(checkpoint: str | Path | Inventory, sizes: Sizes, out: str | Path) -
         A folder or weights file of any layout, or its inventory.
     sizes
         A plan or its file; sizes by dim name (None merges factors); or a word: "pad8", "pad16" …
-        pad every dim to a multiple, "uniform" gives all layers the largest width, "fuse" merges.
+        pad every dim to a multiple, "uniform" gives all layers the largest width, "fuse" merges;
+        "groups64" splits the groups of quantised weights that share a scale.
     out
         The new checkpoint's folder, which must not exist.
 
@@ -70,7 +74,11 @@ def realign(checkpoint: str | Path | Inventory, sizes: Sizes, out: str | Path) -
             f"{inventory.path}: its index leaves out {inventory.left_out[0]!r}, which its shards "
             "hold: mend the index or fetch the checkpoint again"
         )
-    new = new_checkpoint(inventory, new_sizes(inventory, sizes))
+    groups = GROUPS.fullmatch(str(sizes))
+    if groups:
+        new = split_groups(inventory, int(groups[1]))
+    else:
+        new = new_checkpoint(inventory, new_sizes(inventory, sizes))
     with new_folder(target) as folder:
         write_checkpoint(new, folder)
     return target
@@ -156,14 +164,18 @@ def write_checkpoint(new: NewCheckpoint, folder: Path) -> None:
     """
     inventory = new.inventory
     write_weights(folder, inventory, output_tensors(new))
-    record = {
+    record: dict[str, Any] = {
         "schema": SCHEMA,
         "source": inventory.path,
         "fingerprint": inventory.fingerprint,
         "resized": {c.dim.name: (c.dim.size, c.size, c.method) for c in new.changes},
         "merged": [module.name for module in new.merged],
     }
-    files = {**mirrored_files(inventory, new.sizes), RECORD: record}
+    files = mirrored_files(inventory, new.sizes)
+    if new.group_size:
+        record["group_size"] = new.group_size
+        files |= files_with_groups(inventory, new.group_size)
+    files[RECORD] = record
     for name, content in files.items():
         write_json(folder / name, content)
     # Last, and without those just mirrored: copies would undo their new sizes
@@ -174,6 +186,8 @@ def write_checkpoint(new: NewCheckpoint, folder: Path) -> None:
     wrong = untrue_keys(written.config, written.dims)
     # What the config said wrongly before is left as it was
     wrong -= untrue_keys(inventory.config, inventory.dims)
+    may_change = {dim.name for dim in inventory.dims if not dim.why}
+    wrong |= {dim.name for dim in written.dims if dim.why and dim.name in may_change}
     shapes = {name: info.shape for name, info in written.tensors.items()}
     expected = {tensor.name: new.shape(tensor) for tensor in new.tensors}
     wrong |= {name for name, _ in shapes.items() ^ expected.items()}

@@ -55,12 +55,31 @@ class NewValues:
         across = [edit for edit in edits if edit[1].axis > 0]
         along = [edit for edit in edits if edit[1].axis == 0]
         stored = partial(read_blocks, self.new.inventory, name)
+        if name in self.new.split_groups:
+            yield self._split_groups(self.read(name), self.new.split_groups[name])
+            return
         for block in self._pieces(self.read(name), 0, along, stored) if along else stored():
             yield self._resized(block, across)
 
     def changed(self, name: str) -> torch.Tensor:
         """Return a stored tensor with all of its changes."""
+        if name in self.new.split_groups:
+            return self._split_groups(self.read(name), self.new.split_groups[name])
         return self._resized(self.read(name), self.new.edits.get(name, ()))
+
+    def _split_groups(self, tensor: torch.Tensor, place: Place) -> torch.Tensor:
+        """Scales, or zero points, once for each part of their group; or the parts' numbers."""
+        parts = self.new.parts_of_group
+        if place.fill != "group":
+            repeated = as_bytes(tensor).repeat_interleave(parts, place.axis)
+            return repeated.view(tensor.dtype)
+        inputs = torch.arange(len(tensor))
+        if not torch.equal(tensor, (inputs // place.group).to(tensor.dtype)):
+            raise CheckpointError(
+                f"{place.tensor}: its groups are not in the order of the inputs (act order), and "
+                "such groups are not split"
+            )
+        return (inputs // (place.group // parts)).to(tensor.dtype)
 
     def _resized(self, tensor: torch.Tensor, edits: Sequence[Edit]) -> torch.Tensor:
         """The tensor, or rows of it, with these changes, whose places are ascending."""

@@ -252,14 +252,15 @@ def verification_section(result: Verification) -> Section:
     }
     headline = (
         f"{result.checkpoint} and {result.other} {answers[result.verdict]}: {result.equal} tensors "
-        f"are equal, {result.padded} but for added zeros; {result.merged} layers' factors are "
+        f"are equal, {result.padded} but for padding; {result.merged} layers' factors are "
         f"multiplied out; {len(result.differing)} other tensors and settings are left to the "
         f"logits of {result.positions} tokens"
     )
     if result.verdict == "undecided":
         headline += f", which do not vouch for {first_of(result.differing)}"
     if not result.positions:
-        headline += " (nothing was run: these models do not read and write text)"
+        reason = result.not_run or "these models do not read and write text"
+        headline += f" (nothing was run: {reason})"
     numbers = {
         "largest error of a logit, over the largest logit": result.max_error,
         "tolerance: both models' own rounding errors": result.tolerance,

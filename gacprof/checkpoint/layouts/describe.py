@@ -20,6 +20,7 @@ from gacprof.checkpoint.inventory import (
     Inventory,
     Module,
     Place,
+    ScaleGroups,
 )
 from gacprof.checkpoint.layouts.configs import count, odd_heads, part_of, width_keys
 from gacprof.checkpoint.layouts.factors import FACTORS, Factors
@@ -31,6 +32,7 @@ from gacprof.checkpoint.layouts.linear import (
     unknown_tensor,
 )
 from gacprof.checkpoint.layouts.names import EMBEDDING, EXPERT, layer_of, parent_of, tower_of
+from gacprof.checkpoint.layouts.quantised import stored_format
 from gacprof.checkpoint.layouts.slicegpt import shortcut_linears, stretches
 from gacprof.checkpoint.layouts.widths import find_widths, stacked_experts
 from gacprof.core.dtypes import MULTIPLIED
@@ -63,6 +65,7 @@ def describe(contents: Contents, path: str, side_files: tuple[str, ...] = ()) ->
         dims=tuple(dims),
         attentions=tuple(attentions),
         side_files=side_files,
+        groups=scale_groups(contents, linears),
     )
     modules += [_module(inventory, linear) for linear in linears]
     if contents.config.get("tie_word_embeddings"):
@@ -99,6 +102,19 @@ def recognise(contents: Contents) -> tuple[str, list[Linear]]:
     templates = contents.by_template
     has_experts = any(EXPERT.search(template.removesuffix(".weight")) for template in templates)
     return ("moe" if has_experts else "plain"), []
+
+
+def scale_groups(contents: Contents, linears: Iterable[Linear]) -> ScaleGroups | None:
+    """Return the groups of inputs that share a scale, where their length is the config's to say."""
+    form = stored_format(contents)
+    quantised = [linear for linear in linears if linear.is_quantised]
+    places = tuple(chain.from_iterable(linear.sides.groups for linear in quantised))
+    if form.group < 1 or not form.any_group or not places:
+        return None
+    why = next((linear.why for linear in quantised if linear.why), "")
+    if form.desc_act:
+        why = "its groups are not in the order of the inputs (desc_act)"
+    return ScaleGroups(form.group, places, why)
 
 
 def _embeddings(contents: Contents) -> list[Module]:

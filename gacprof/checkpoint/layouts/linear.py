@@ -13,7 +13,7 @@ from typing import Any
 
 from gacprof.checkpoint.inventory import Contents, Place, TensorInfo
 from gacprof.checkpoint.layouts.names import CONV1D, EMBEDDING, layer_of, role_of
-from gacprof.checkpoint.layouts.quantised import StoredSides, format_of, stored_sides
+from gacprof.checkpoint.layouts.quantised import StoredSides, stored_format
 from gacprof.core.dtypes import FLOATING
 
 _SCALES = (".weight_scale", ".weight_scale_inv", ".scales")
@@ -129,7 +129,7 @@ def dense_linears(contents: Contents, others: Iterable[Linear]) -> Iterator[Line
         used.update(linear.weights, linear.biases)
     templates = contents.by_template
     conv1d = chain(*(templates[template] for template in templates if template.endswith(CONV1D)))
-    form = format_of(contents)
+    form = stored_format(contents)
     # A square weight does not tell; one of another shape tells it for the whole model
     is_in_out = any(_is_in_out(contents, name) for name in conv1d)
     for template, infos in matrices(contents):
@@ -141,7 +141,7 @@ def dense_linears(contents: Contents, others: Iterable[Linear]) -> Iterator[Line
             module = info.name.removesuffix(".weight")
             if any(module + suffix in contents.tensors for suffix in _SCALES):
                 n_out, n_in = info.shape
-                sides = stored_sides(contents, form, module, {"N": n_out, "K": n_in})
+                sides = form.sides(contents, module, {"N": n_out, "K": n_in})
                 linear = stored_linear(contents, module, info.name, sides=sides)
                 yield replace(linear, why=sides.why, is_quantised=True)
             else:
@@ -161,7 +161,7 @@ _ENDINGS = (".qweight", ".weight_packed", ".weight._data", "_blocks", ".weight")
 def packed_linears(contents: Contents) -> list[Linear]:
     """The layers whose weights are packed, or whole numbers."""
     linears = []
-    form = format_of(contents)
+    form = stored_format(contents)
     for template, names in contents.by_template.items():
         ending = next((ending for ending in _ENDINGS if template.endswith(ending)), "")
         if not ending or EMBEDDING.fullmatch(template.removesuffix(ending)):
@@ -171,7 +171,7 @@ def packed_linears(contents: Contents) -> list[Linear]:
             n_out, n_in, bits = _packed_size(contents, name, ending, form.bits)
             if min(bits, n_out, n_in) > 0:
                 sign = "_" if ending == "_blocks" else "."
-                sides = stored_sides(contents, form, module, {"N": n_out, "K": n_in}, sign)
+                sides = form.sides(contents, module, {"N": n_out, "K": n_in}, sign)
                 place = (module, role_of(module), layer_of(module), (name,))
                 linear = Linear(*place, n_out, n_in, f"int{bits}", n_in, n_out, sides)
                 if ending == "_blocks":  # gpt-oss's, of which gate and up alternate
