@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from gacprof.checkpoint.inventory import MAX_SIZE, Contents, Fill, Place
 from gacprof.checkpoint.storage import TABLES, quantisation_key, storage_of_config
@@ -154,10 +154,27 @@ def packed_word(code: int, bits: int) -> int:
     return word - (1 << WORD) if word >> WORD - 1 else word
 
 
-def stored_format(contents: Contents) -> StoredFormat:
-    """Return how a checkpoint's quantised weights are stored, by its config."""
+def stored_formats(contents: Contents) -> list[StoredFormat]:
+    """Return the formats that a config states; of compressed-tensors one for each of its groups of
+    modules, of which the one that fits a module's tensors is its own."""
+    key = quantisation_key(contents.config)
+    stated = contents.config.get(key)
+    if not isinstance(stated, Mapping):
+        return [_stored_format(contents.config)]
+    groups = dict(stated.get("config_groups") or {})
+    if len(groups) < 2:
+        return [_stored_format(contents.config)]
+    formats = []
+    for name, group in groups.items():
+        alone = {name: {**group, "targets": ["Linear"]}}
+        formats.append(_stored_format({key: {**stated, "config_groups": alone}}))
+    return formats
+
+
+def _stored_format(config: Mapping[str, Any]) -> StoredFormat:
+    """How a config says that weights are stored."""
     try:
-        storage = storage_of_config(contents.config)
+        storage = storage_of_config(config)
     except ConfigError as error:
         return StoredFormat({}, why=str(error))
     form = storage.form
@@ -166,7 +183,7 @@ def stored_format(contents: Contents) -> StoredFormat:
         name = "mxfp4_stacked"
     if form == "none":
         return StoredFormat({}, why="its weights are quantised, and no config names the format")
-    stated = contents.config.get(quantisation_key(contents.config)) or {}
+    stated = config.get(quantisation_key(config)) or {}
     packing = str(stated.get("packing_format", "auto_gptq"))
     version = stated.get("checkpoint_format", "gptq")
     is_packed_so = packing.endswith(("auto_gptq", "awq")) and version in VERSIONS
