@@ -78,7 +78,8 @@ class Judgement:
 
 
 def judge_product(product: RankProduct, deployment: ConfigDeployment) -> Judgement:
-    """What becomes of a product; on an open GPU the mildest outcome, unknown where some are ok."""
+    """What becomes of a product; on an open GPU the mildest outcome, unknown where some are ok, and
+    the multiples of all GPUs."""
     gpu = deployment.gpu.architecture
     if gpu.vendor != "any":
         return judge_on(product, deployment, gpu.capability)

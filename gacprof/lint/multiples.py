@@ -30,7 +30,8 @@ ANY_SIZE = EngineMultiple(1)
 def is_of_mlp(judgement: Judgement, *roles: str) -> bool:
     """Whether a product is of MLPs whose widths have one of these roles in an inventory, or any."""
     prefixes = {PREFIXES.get(role, role) for role in roles or PREFIXES}
-    return judgement.product.role in {prefix + part for prefix in prefixes for part in MLP_ROLES}
+    role = judgement.product.role
+    return any(role.removeprefix(p) in MLP_ROLES and role.startswith(p) for p in prefixes)
 
 
 def joint_multiple(judgements: Iterable[Judgement]) -> EngineMultiple:

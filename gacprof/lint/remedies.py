@@ -156,23 +156,33 @@ def _changes(deployment: ConfigDeployment, judgements: Sequence[Judgement]) -> I
     yield from _size_changes(deployment, judgements)
 
 
-def _size_changes(
+def _broken_fields(
     deployment: ConfigDeployment, judgements: Sequence[Judgement]
-) -> Iterator[Change]:
-    """Sizes at the multiples that are needed: each alone, then all widths of MLPs together."""
-    widths: dict[str, int] = {}
-    changes: list[dict[str, int]] = []
+) -> dict[str, list[Judgement]]:
+    """The config's sizes that break a requirement, with all judgements on products of theirs."""
     by_field: dict[str, list[Judgement]] = {}
     for judgement in judgements:
         product = judgement.product
         is_size = isinstance(deployment.sizes.values.get(product.field), int)
         if is_size and not product.is_by_heads:
             by_field.setdefault(product.field, []).append(judgement)
-    for name, of_field in by_field.items():
+    return {
+        name: of_field
+        for name, of_field in by_field.items()
+        if any(judgement.findings for judgement in of_field)
+    }
+
+
+def _size_changes(
+    deployment: ConfigDeployment, judgements: Sequence[Judgement]
+) -> Iterator[Change]:
+    """Sizes at the multiples that are needed: each alone, then all widths of MLPs together."""
+    widths: dict[str, int] = {}
+    changes: list[dict[str, int]] = []
+    for name, of_field in _broken_fields(deployment, judgements).items():
         size, multiple = deployment.sizes.values[name], joint_multiple(of_field).multiple
         below = size // multiple * multiple
-        is_broken = any(judgement.findings for judgement in of_field)
-        if not is_broken or size == below or multiple >= MAX_WIDTH_MULTIPLE:
+        if size == below or multiple >= MAX_WIDTH_MULTIPLE:
             continue
         if below and not _is_packed(deployment):
             changes.append({name: below})
