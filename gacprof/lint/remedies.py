@@ -17,7 +17,7 @@ TP_DEGREES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 USUAL_TP = (2, 4, 8)
 """Degrees of which a remedy of stored weights says whether it serves them, too."""
 MAX_WIDTH_MULTIPLE = 1 << 16
-REALIGN = "gacprof realign CHECKPOINT OUT"
+REALIGN = "gacprof realign CHECKPOINT {} OUT"
 LEAST_GROUP = 32
 """The smallest group that every kernel of grouped formats takes."""
 MAY_REFINE = (*GROUPED, "int8_w8a16")
@@ -150,7 +150,7 @@ def _changes(deployment: ConfigDeployment, judgements: Sequence[Judgement]) -> I
     group = storage.group // 2
     while may_refine and group >= LEAST_GROUP:
         changed = replace(deployment, storage=replace(storage, group=group))
-        command = f"{REALIGN} groups{group}"
+        command = REALIGN.format(f"groups{group}")
         yield Change("groups", f"groups of {group}", changed, {"group_size": group}, command)
         group //= 2
     yield from _size_changes(deployment, judgements)
@@ -171,6 +171,16 @@ def _broken_fields(
         for name, of_field in by_field.items()
         if any(judgement.findings for judgement in of_field)
     }
+
+
+def words_for(deployment: ConfigDeployment) -> str:
+    """What realign calls the widths that an engine serves on these ranks: ``for:vllm:tp8``."""
+    words = [f"for:{deployment.engine.name}", f"tp{deployment.tp}"]
+    if deployment.ep > 1:
+        words.append(f"ep{deployment.ep}")
+    if deployment.gpu.key != "any":
+        words.append(deployment.gpu.key)
+    return ":".join(words)
 
 
 def _size_changes(
@@ -198,7 +208,7 @@ def _size_changes(
         words = ", ".join(f"{name} {size}" for name, size in config.items())
         command = ""
         if config == widths and _is_packed(deployment) and deployment.storage.form != "gguf":
-            command = f"{REALIGN} for:{deployment.engine.name}:tp{deployment.tp}"
+            command = REALIGN.format(words_for(deployment))
         yield Change("size", words, replace(deployment, config=values), config, command)
 
 

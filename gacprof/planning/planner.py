@@ -12,7 +12,6 @@ from typing import get_args
 from gacprof.checkpoint.config import sizes_refusal
 from gacprof.checkpoint.inventory import Inventory, NewSizes
 from gacprof.checkpoint.layouts.configs import with_widths
-from gacprof.checkpoint.model import format_beside
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.checkpoint.tensor_fit import factors_hint
 from gacprof.core.errors import ConfigError, PlanError, require_one_of, require_within
@@ -138,7 +137,9 @@ def plan(
         window = min(window, MAX_WINDOW)
     table = SizeTable(products, size_source)
     deployment = engine and deployment_of(inventory, size_source, engine, tp, ep)
-    required = engine_multiples(inventory, deployment) if deployment else {}
+    required = {dim.name: EngineMultiple(products.step_of(dim)) for dim in dims}
+    if deployment:
+        required |= engine_multiples(inventory, deployment)
     rules = SizeRules(read_pins(pin, dims), window, multiple, uniform, required)
     groups = size_groups(table, goal, rules)
     settled: dict[str, int | None] = {}
@@ -171,9 +172,8 @@ def deployment_of(
     inventory: Inventory, source: SizeSource, engine: str, tp: int, ep: int
 ) -> ConfigDeployment:
     """A checkpoint as an engine serves it: on the GPU whose rules the source is, else on any."""
-    config = {**format_beside(Path(inventory.folder)), **inventory.config}
     gpu = source.name if isinstance(source, Rules) else "any"
-    return deploy(config, engine=engine, gpu=gpu, tp=tp, ep=ep)
+    return deploy(inventory.config, engine=engine, gpu=gpu, tp=tp, ep=ep)
 
 
 def _for_engine(

@@ -193,6 +193,12 @@ class Products:
                     uses += [Use(gemm, n, k, m, dtype, weight) for m, weight in rows.items()]
         return uses
 
+    def step_of(self, dim: Dim) -> int:
+        """What a dim's sizes have to be multiples of, so that each of the ranks that share it has
+        whole words and scales of quantised weights."""
+        roles = [role_of_module(module) for module in self.inventory.modules_of[dim.name]]
+        return dim.step_on(max((self.sharing.ranks[role.shared_by] for role in roles), default=1))
+
     def shares(self, module: Module, index: int, count: int) -> tuple[int, int]:
         """The number of ranks that share N, and K, of one of a module's products."""
         side = self._shared_side(module, index, count)
