@@ -81,6 +81,7 @@ RECIPES = WITH_GROUPS | {
     "ct int8": Recipe("ct_int8", bits=8, group=-1),
     "ct fp8": Recipe("ct_fp8"),
     "ct fp8, one scale": Recipe("ct_fp8", group=0),
+    "modelopt fp8": Recipe("modelopt_fp8"),
     "fp8, a part of a block": Recipe("fp8_block"),
     "ct fp8, a part of a block": Recipe("ct_fp8_block"),
 }
@@ -114,6 +115,11 @@ def assert_same_function(source: Path, out: Path) -> None:
         assert torch.equal(corner, weight), f"{name}: old weights changed"
         corner.zero_()
         assert not longer.any(), f"{name}: new weights are not zero"
+    for name, tensor in state.items():
+        if "scale" in name:  # none that is 0 or no number, no larger range for who requantises
+            assert set(new_state[name].float().unique().tolist()) == set(
+                tensor.float().unique().tolist()
+            )
     before, after = logits(old, config, PROMPTS), logits(new, new_config, PROMPTS)
     assert (after - before).abs().max() <= EXACT * before.abs().max()
 
@@ -220,6 +226,53 @@ def test_experts_of_gpt_oss_whose_gate_and_up_alternate(tmp_path: Path) -> None:
 def test_biases_grow_along(name: str, tmp_path: Path) -> None:
     source = packed(tmp_path / "old", RECIPES[name], mlp_bias=True)
     assert_same_function(source, padded(source, tmp_path / "new", 128))
+
+
+@pytest.mark.parametrize("plain", ["down", "up"])
+@pytest.mark.parametrize("name", ["gptq asym", "awq", "ct int4", "ct nvfp4", "fp8 block"])
+def test_a_layer_that_was_left_out_of_quantising(name: str, plain: str, tmp_path: Path) -> None:
+    dense, config = tiny_decoder()
+    state, config = quantise(dense, config, RECIPES[name])
+    module = f"model.layers.0.mlp.{plain}_proj."
+    state = {name: tensor for name, tensor in state.items() if not name.startswith(module)}
+    state[f"{module}weight"] = dense[f"{module}weight"]
+    source = write_checkpoint(tmp_path / "old", state, config)
+    assert_same_function(source, padded(source, tmp_path / "new", 128))
+
+
+@pytest.mark.parametrize("name", ["gptq", "gptq act order"])
+def test_new_inputs_are_groups_of_their_own(name: str, tmp_path: Path) -> None:
+    source = packed(tmp_path / "old", RECIPES[name])
+    (old, _), (new, _) = read_folder(source), read_folder(padded(source, tmp_path / "new", 160))
+    g_idx = "model.layers.0.mlp.down_proj.g_idx"
+    assert torch.equal(new[g_idx][:96], old[g_idx])
+    assert new[g_idx][96:].tolist() == [3] * 32 + [4] * 32
+
+
+def test_scales_that_are_stored_as_exponents(tmp_path: Path) -> None:
+    state, config = quantise(*tiny_decoder(), Recipe("fp8_block"))
+    for name, scale in state.items():
+        if name.endswith("weight_scale_inv"):
+            state[name] = (2.0 ** scale.log2().round()).to(torch.float8_e8m0fnu)
+    source = write_checkpoint(tmp_path / "old", state, config)
+    assert_same_function(source, padded(source, tmp_path / "new", 224))
+
+
+def test_a_format_that_stands_in_a_file_of_its_own(tmp_path: Path) -> None:
+    state, config = quantise(*tiny_decoder(), Recipe("gptq_v2", symmetric=False))
+    stated = config.pop("quantization_config")
+    source = write_checkpoint(tmp_path / "old", state, config)
+    (source / "quantize_config.json").write_text(json.dumps(stated))
+    assert_same_function(source, padded(source, tmp_path / "new", 128))
+
+
+def test_a_word_pads_experts_and_what_the_config_says_of_them(tmp_path: Path) -> None:
+    source = packed(tmp_path / "old", Recipe("awq", symmetric=False), "qwen2_moe")
+    gacprof.realign(source, "pad128", tmp_path / "new")
+    assert_same_function(source, tmp_path / "new")
+    config = json.loads((tmp_path / "new" / "config.json").read_text())
+    assert config["moe_intermediate_size"] == 128
+    assert config["shared_expert_intermediate_size"] == 256
 
 
 @given(

@@ -30,13 +30,19 @@ ENDINGS = re.compile(
 
 
 def read_folder(folder: Path) -> tuple[State, dict[str, Any]]:
-    """Return a checkpoint's tensors and config as they are stored."""
+    """Return a checkpoint's tensors and config as they are stored; the config says the format,
+    also where it stands in a file of its own."""
     from safetensors.torch import load_file
 
     state: State = {}
     for file in sorted(folder.glob("*.safetensors")):
         state |= load_file(file)
-    return state, json.loads((folder / "config.json").read_text())
+    config = json.loads((folder / "config.json").read_text())
+    for name, method in (("quantize_config.json", "gptq"), ("quant_config.json", "awq")):
+        if "quantization_config" not in config and (folder / name).exists():
+            stated = json.loads((folder / name).read_text())
+            config["quantization_config"] = {"quant_method": method} | stated
+    return state, config
 
 
 def quantised_modules(state: Mapping[str, Tensor]) -> dict[str, State]:
@@ -81,6 +87,8 @@ def weight_of(module: str, tensors: State, quant: Mapping[str, Any]) -> Tensor:
         block = quant.get("weight_block_size") or tensors["weight"].shape
         scale = tensors.get("weight_scale_inv", tensors.get("weight_scale"))
         return tensors["weight"].float() * spread(scale, tensors["weight"].shape, block)
+    if method == "modelopt" and quant["quant_algo"] == "FP8":
+        return tensors["weight"].float() * tensors["weight_scale"].float()
     if method == "modelopt":
         values = nibbles_to_values(tensors["weight"])
         scale = spread(tensors["weight_scale"], values.shape, (1, 16))

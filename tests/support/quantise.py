@@ -306,6 +306,12 @@ def _fp8(weight: Tensor, recipe: Recipe) -> State:
     return packed
 
 
+def _modelopt_fp8(weight: Tensor, recipe: Recipe) -> State:
+    scale = weight.abs().max() / MAX_FP8
+    packed = {"weight": (weight / scale).to(FP8), "weight_scale": scale}
+    return packed | {"input_scale": torch.tensor(0.01)}
+
+
 def fp4(values: Tensor) -> Tensor:
     """Return the nearest e2m1 numbers, two a byte, the first of a pair in the low bits."""
     codes = torch.bucketize(values.abs().contiguous(), FP4_MIDPOINTS) + 8 * (values < 0)
@@ -397,9 +403,11 @@ def _gpt_oss_settings(recipe: Recipe) -> dict[str, Any]:
 
 def _modelopt_settings(recipe: Recipe) -> dict[str, Any]:
     numbers = {"dynamic": False, "num_bits": 4, "type": "float", "group_size": 16}
+    if recipe.form == "modelopt_fp8":
+        numbers = {"dynamic": False, "num_bits": 8, "type": "float"}
     return {
         "quant_method": "modelopt",
-        "quant_algo": "NVFP4",
+        "quant_algo": "FP8" if recipe.form == "modelopt_fp8" else "NVFP4",
         "producer": {"name": "modelopt", "version": "0.37.0"},
         "config_groups": {
             "group_0": {"input_activations": numbers, "weights": numbers, "targets": ["Linear"]}
@@ -462,6 +470,7 @@ FORMS: dict[str, tuple[Any, Any]] = {
     "awq": (_awq, _awq_settings),
     "fp8_block": (_fp8_blocks, _fp8_settings),
     "gpt_oss_mxfp4": (_gpt_oss_mxfp4, _gpt_oss_settings),
+    "modelopt_fp8": (_modelopt_fp8, _modelopt_settings),
     "modelopt_nvfp4": (_nvfp4, _modelopt_settings),
     "ct_int": (_pack_quantized, _compressed_tensors_settings),
     "ct_int8": (_int_quantized, _compressed_tensors_settings),
