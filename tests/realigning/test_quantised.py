@@ -64,9 +64,11 @@ INTEGERS = {
     "awq": Recipe("awq", symmetric=False),
     "ct int4": Recipe("ct_int"),
     "ct int4 asym": Recipe("ct_int", symmetric=False),
+    "ct int4 act order": Recipe("ct_int", act_order=True, symmetric=False),
     "ct int8 packed": Recipe("ct_int", bits=8),
 }
-WITH_GROUPS = INTEGERS | {
+IN_ORDER = [name for name in INTEGERS if "act order" not in name]
+WITH_GROUPS = {name: INTEGERS[name] for name in IN_ORDER} | {
     "ct mxfp4": Recipe("ct_mxfp4"),
     "ct mxfp8": Recipe("ct_mxfp8", bits=8),
     "ct nvfp4": Recipe("ct_nvfp4", group=16),
@@ -74,17 +76,21 @@ WITH_GROUPS = INTEGERS | {
     "fp8 block": Recipe("fp8_block", block=(32, 32)),
     "ct fp8 block": Recipe("ct_fp8_block", block=(32, 32)),
 }
-RECIPES = WITH_GROUPS | {
-    "gptq, a scale a row": Recipe("gptq", group=-1),
-    "gptq, a short group": Recipe("gptq", group=64),
-    "ct int4, a short group": Recipe("ct_int", group=64),
-    "ct int8": Recipe("ct_int8", bits=8, group=-1),
-    "ct fp8": Recipe("ct_fp8"),
-    "ct fp8, one scale": Recipe("ct_fp8", group=0),
-    "modelopt fp8": Recipe("modelopt_fp8"),
-    "fp8, a part of a block": Recipe("fp8_block"),
-    "ct fp8, a part of a block": Recipe("ct_fp8_block"),
-}
+RECIPES = (
+    INTEGERS
+    | WITH_GROUPS
+    | {
+        "gptq, a scale a row": Recipe("gptq", group=-1),
+        "gptq, a short group": Recipe("gptq", group=64),
+        "ct int4, a short group": Recipe("ct_int", group=64),
+        "ct int8": Recipe("ct_int8", bits=8, group=-1),
+        "ct fp8": Recipe("ct_fp8"),
+        "ct fp8, one scale": Recipe("ct_fp8", group=0),
+        "modelopt fp8": Recipe("modelopt_fp8"),
+        "fp8, a part of a block": Recipe("fp8_block"),
+        "ct fp8, a part of a block": Recipe("ct_fp8_block"),
+    }
+)
 EXPERTS = ("qwen2_moe", "qwen3_moe", "mixtral")
 
 
@@ -222,7 +228,10 @@ def test_experts_of_gpt_oss_whose_gate_and_up_alternate(tmp_path: Path) -> None:
     assert_same_function(source, padded(source, tmp_path / "new", 128))
 
 
-@pytest.mark.parametrize("name", ["gptq", "ct int4", "fp8 block"])
+@pytest.mark.parametrize(
+    "name",
+    ["gptq", "awq", "ct int4", "ct fp8", "ct mxfp4", "ct mxfp8", "ct nvfp4", "fp8 block"],
+)
 def test_biases_grow_along(name: str, tmp_path: Path) -> None:
     source = packed(tmp_path / "old", RECIPES[name], mlp_bias=True)
     assert_same_function(source, padded(source, tmp_path / "new", 128))
@@ -240,13 +249,14 @@ def test_a_layer_that_was_left_out_of_quantising(name: str, plain: str, tmp_path
     assert_same_function(source, padded(source, tmp_path / "new", 128))
 
 
-@pytest.mark.parametrize("name", ["gptq", "gptq act order"])
+@pytest.mark.parametrize("name", ["gptq", "gptq act order", "ct int4 act order"])
 def test_new_inputs_are_groups_of_their_own(name: str, tmp_path: Path) -> None:
     source = packed(tmp_path / "old", RECIPES[name])
     (old, _), (new, _) = read_folder(source), read_folder(padded(source, tmp_path / "new", 160))
-    g_idx = "model.layers.0.mlp.down_proj.g_idx"
-    assert torch.equal(new[g_idx][:96], old[g_idx])
-    assert new[g_idx][96:].tolist() == [3] * 32 + [4] * 32
+    g_idx = "g_idx" if name.startswith("gptq") else "weight_g_idx"
+    name = f"model.layers.0.mlp.down_proj.{g_idx}"
+    assert torch.equal(new[name][:96], old[name])
+    assert new[name][96:].tolist() == [3] * 32 + [4] * 32
 
 
 def test_scales_that_are_stored_as_exponents(tmp_path: Path) -> None:
@@ -370,7 +380,7 @@ def assert_ranks_have_whole_groups(folder: Path, tp: int) -> None:
 
 
 @pytest.mark.parametrize("tp", [2, 4])
-@pytest.mark.parametrize("name", [n for n in WITH_GROUPS if n != "gptq act order"])
+@pytest.mark.parametrize("name", WITH_GROUPS)
 def test_ranks_have_whole_groups_after_padding(name: str, tp: int, tmp_path: Path) -> None:
     group = RECIPES[name].group
     source = packed(tmp_path / "old", RECIPES[name], width=5 * group)
@@ -383,7 +393,7 @@ def test_ranks_have_whole_groups_after_padding(name: str, tp: int, tmp_path: Pat
 
 
 @pytest.mark.parametrize("parts", [2, 4])
-@pytest.mark.parametrize("name", [n for n in INTEGERS if n != "gptq act order"])
+@pytest.mark.parametrize("name", IN_ORDER)
 def test_finer_groups_keep_every_bit(name: str, parts: int, tmp_path: Path) -> None:
     recipe = Recipe(**vars(INTEGERS[name]) | {"group": 64})
     source = packed(tmp_path / "old", recipe, width=192)
@@ -450,6 +460,7 @@ def test_fused_up_that_begins_inside_a_block_stays(tmp_path: Path) -> None:
     ("recipe", "groups"),
     [
         (Recipe("gptq", group=64, act_order=True), 32),
+        (Recipe("ct_int", group=64, act_order=True), 32),
         (Recipe("gptq", group=-1), 32),
         (Recipe("gptq", group=64), 48),
         (Recipe("ct_int", group=32), 64),

@@ -22,7 +22,7 @@ State = dict[str, Tensor]
 E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])  # the values of the lower three bits
 AWQ_NIBBLES = [0, 4, 1, 5, 2, 6, 3, 7]  # where the outputs 0 … 7 lie in a word
 ENDINGS = re.compile(
-    r"(.+)[._](qweight|qzeros|scales|g_idx|blocks|input_scale|weight_packed|weight_scale_inv"
+    r"(.+?)[._](qweight|qzeros|scales|g_idx|blocks|input_scale|weight_packed|weight_scale_inv"
     r"|weight_scale_2|weight_scale|weight_zero_point|weight_shape|weight_g_idx|weight_global_scale"
     r"|input_global_scale)"
 )
@@ -148,10 +148,14 @@ def _compressed_tensors(module: str, tensors: State, quant: Mapping[str, Any]) -
             zeros = unpack(zeros, bits, 0)[:rows] - (1 << bits - 1)
     else:
         codes = tensors["weight"].float()
+    if "weight_g_idx" in tensors:  # inputs belong to groups in another order than theirs
+        order = tensors["weight_g_idx"].long()
+        assert order.shape == codes.shape[1:], "a group for each input"
+        assert scale.shape[1] == -(-len(order) // weights["group_size"]), "scales of all groups"
+        scale, block = scale[:, order], (1, 1)
+        zeros = zeros[:, order] if zeros is not None else None
     if zeros is not None:
         codes = codes - spread(zeros, codes.shape, block)
-    if "weight_g_idx" in tensors:
-        return codes * scale.float()[:, tensors["weight_g_idx"].long()]
     return codes * spread(scale, codes.shape, block)
 
 

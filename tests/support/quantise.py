@@ -233,20 +233,27 @@ def words(codes: Tensor, bits: int, axis: int) -> Tensor:
     return (stream << torch.arange(32)).sum(-1).int().movedim(-1, axis)
 
 
-def _gptq(weight: Tensor, recipe: Recipe) -> State:
+def ordered_integers(weight: Tensor, recipe: Recipe) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return codes, scales, zero points, and the number of each input's group, which with
+    ``act_order`` are in no order."""
     order = torch.arange(weight.shape[1])
     if recipe.act_order:
         order = torch.randperm(len(order), generator=torch.Generator().manual_seed(len(order)))
     codes, scales, zeros = integers(weight[:, order], recipe)
     group = recipe.group if recipe.group > 0 else len(order)
     back = order.argsort()
+    return codes[:, back], scales, zeros, (back // group).int()
+
+
+def _gptq(weight: Tensor, recipe: Recipe) -> State:
+    codes, scales, zeros, groups = ordered_integers(weight, recipe)
     if recipe.form == "gptq":
         zeros = zeros - 1
     return {
-        "qweight": words(codes[:, back].T, recipe.bits, 0),
+        "qweight": words(codes.T, recipe.bits, 0),
         "qzeros": words(zeros.T, recipe.bits, 1),
         "scales": scales.T,
-        "g_idx": (back // group).int(),
+        "g_idx": groups,
     }
 
 
@@ -260,7 +267,7 @@ def _awq(weight: Tensor, recipe: Recipe) -> State:
 
 
 def _pack_quantized(weight: Tensor, recipe: Recipe) -> State:
-    codes, scales, zeros = integers(weight, recipe)
+    codes, scales, zeros, groups = ordered_integers(weight, recipe)
     packed = {
         "weight_packed": words(codes, recipe.bits, 1),
         "weight_scale": scales,
@@ -268,6 +275,8 @@ def _pack_quantized(weight: Tensor, recipe: Recipe) -> State:
     }
     if not recipe.symmetric:
         packed["weight_zero_point"] = words(zeros, recipe.bits, 0)
+    if recipe.act_order:
+        packed["weight_g_idx"] = groups
     return packed
 
 
@@ -431,7 +440,7 @@ def _compressed_tensors_settings(recipe: Recipe) -> dict[str, Any]:
         "group_size": group,
         "block_structure": list(recipe.block) if strategy == "block" else None,
         "dynamic": False,
-        "actorder": None,
+        "actorder": "group" if recipe.act_order else None,
     }
     # Another group size than the weights', as the tool writes it
     of_inputs = {"num_bits": 8, "type": kind, "strategy": "group", "group_size": 128}
