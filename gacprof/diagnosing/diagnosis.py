@@ -108,8 +108,8 @@ def dim_finding(table: SizeTable, dim: Dim) -> DimFinding:
     if next_whole > dim.size:
         share, unit = dim.size / tp, dim.scale_step
         reason = (
-            f"{share:g} on each of {tp} ranks is {share / unit:g} groups of {unit} weights: "
-            "engines refuse it, or load it and answer wrong"
+            f"{share:g} on each of {tp} ranks is {share / unit:g} groups of {unit} weights: an "
+            "engine refuses that, pads it, or answers wrong (gacprof lint says which)"
         )
         now = replace(now, verdict="misaligned", reason=reason, cause="split_scales")
     better = None
