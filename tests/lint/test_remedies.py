@@ -66,7 +66,7 @@ def test_a_tile_of_gate_and_up_together_asks_half_of_it_of_the_width(stated: Any
     assert padding.config == {"intermediate_size": 29696}
     assert padding.outcome == "ok" and padding.tps == (2, 4, 8)
     assert padding.bytes == pytest.approx(0.003, abs=0.0005)
-    assert padding.command.endswith("for:vllm:tp8")
+    assert "for:vllm:tp8" in padding.command
 
 
 def test_stored_quantised_weights_are_not_cut_and_others_may_be() -> None:

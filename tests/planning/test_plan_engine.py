@@ -95,10 +95,10 @@ def test_stored_quantised_widths_are_only_padded(awq: Inventory, objective: Any)
     assert chosen.sizes == {WIDTH: 384}
 
 
-def test_without_an_engine_nothing_is_required(awq: Inventory) -> None:
+def test_without_an_engine_ranks_hold_whole_groups(awq: Inventory) -> None:
     chosen = plan(awq, "h100", tp=2)
-    assert chosen.sizes == {} and not chosen.engine and not chosen.alternatives
-    assert choice_of(chosen).required == EngineMultiple(1)
+    assert chosen.sizes == {WIDTH: 384} and not chosen.engine and not chosen.alternatives
+    assert plan(awq, "h100").sizes == {}
 
 
 def test_an_engine_suffices_where_the_source_knows_nothing(awq: Inventory) -> None:

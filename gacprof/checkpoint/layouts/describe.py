@@ -114,6 +114,8 @@ def scale_groups(contents: Contents, linears: Iterable[Linear]) -> ScaleGroups |
     why = next((linear.why for linear in quantised if linear.why), "")
     if len(stored_formats(contents)) > 1:
         why = "its layers have several formats"
+    if any(linear.in_features % form.group for linear in quantised):
+        why = "the last group of a layer is shorter"
     if form.desc_act:
         why = "its groups are not in the order of the inputs (desc_act)"
     return ScaleGroups(form.group, places, why)

@@ -188,7 +188,7 @@ def _stored_format(config: Mapping[str, Any]) -> StoredFormat:
         return StoredFormat({}, why="its weights are quantised, and no config names the format")
     stated = config.get(quantisation_key(config)) or {}
     packing = str(stated.get("packing_format", "auto_gptq"))
-    version = stated.get("checkpoint_format", "gptq")
+    version = stated.get("checkpoint_format") or "gptq"
     is_packed_so = packing.endswith(("auto_gptq", "awq")) and version in VERSIONS
     if name not in ROWS or not is_packed_so:
         return StoredFormat({}, why=f"how {storage.name} stores its weights is not known")
