@@ -187,6 +187,8 @@ def facts_of(product: RankProduct, deployment: ConfigDeployment, sm: int | None)
         "number_below_tp": ranks["tp"] > product.N,
         "repeats": product.ranks % max(product.N, 1) == 0,
         "64*tp": 64 * ranks["tp"],
+        "K_mod_64": product.K % 64,
+        "N_mod_128": product.N % 128,
         "max(64,group)": max(64, storage.group),
     }
 

@@ -108,6 +108,8 @@ class Conditions(TypedDict, total=False):
     number: list[int]
     number_below_tp: bool
     repeats: bool
+    K_mod_64: str
+    N_mod_128: str
     version: str
 
 
