@@ -51,7 +51,7 @@ HEAD = """# Quantised models on ranks, and what mends them
 What vLLM 0.33 does on an H100 with published models as they are stored, on 2, 4 and 8
 tensor-parallel ranks, by `gacprof lint`; then what makes all of it *ok*, the fewest bytes first:
 a width that `gacprof realign` pads to without dequantising, smaller groups of scales (`groups64`),
-or expert parallelism, with the growth of all weights. *pads*, *falls back*: served, with other sizes
+or expert parallelism, with the growth of all weights. *pads*, *falls back*: served at other sizes
 or by another kernel than the format is made for. "heads": no width mends what heads or attention
 break.
 
