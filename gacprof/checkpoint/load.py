@@ -94,7 +94,7 @@ def quantised_model(
     with one_line_errors(inventory):
         model, report = transformers.AutoModelForCausalLM.from_pretrained(
             inventory.folder,
-            dtype="auto",
+            dtype=dtype,
             device_map=str(device),
             local_files_only=True,
             output_loading_info=True,
