@@ -96,9 +96,9 @@ def new_sizes(inventory: Inventory, sizes: Sizes) -> NewSizes:
     multiple = PADDED.fullmatch(str(sizes))
     if multiple:
         return padded_sizes(inventory, int(multiple[1]))
-    served = SERVED.fullmatch(str(sizes))
-    if served:
-        engine, tp, ep, gpu = served.groups()
+    for_engine = SERVED.fullmatch(str(sizes))
+    if for_engine:
+        engine, tp, ep, gpu = for_engine.groups()
         return served_sizes(inventory, engine, int(tp or 1), int(ep or 1), gpu or "any")
     if sizes == "uniform":
         return uniform_sizes(inventory)
