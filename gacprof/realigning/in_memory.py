@@ -9,6 +9,7 @@ from torch import nn
 from gacprof.checkpoint.config import mirrored_files
 from gacprof.checkpoint.layers import put, set_parameter
 from gacprof.checkpoint.scan import inventory_of
+from gacprof.core.errors import CheckpointError
 from gacprof.realigning.changes import new_checkpoint
 from gacprof.realigning.realign import Sizes, new_sizes
 from gacprof.realigning.values import NewValues
@@ -22,6 +23,8 @@ def realign_model(model: nn.Module, sizes: Sizes) -> nn.Module:
     width for all layers, changes as far as it can say the new sizes.
     """
     inventory = inventory_of(model)
+    if inventory.is_quantised:  # its layers keep sizes of their own, which nobody read
+        raise CheckpointError("quantised weights are resized in files: realign their folder")
     state = model.state_dict()
     new = new_checkpoint(inventory, new_sizes(inventory, sizes))
     values = NewValues(new, lambda name: state[name].detach())

@@ -84,3 +84,10 @@ def test_a_refusal_changes_nothing(sizes: object) -> None:
     with pytest.raises(GacprofError):
         realign_model(model, sizes)  # type: ignore[arg-type]
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_quantised_weights_in_memory_stay(tmp_path: Path) -> None:
+    model = load_model(ASVD)
+    model.config.quantization_config = {"quant_method": "gptq", "bits": 4, "group_size": 128}
+    with pytest.raises(GacprofError):
+        realign_model(model, "pad8")
