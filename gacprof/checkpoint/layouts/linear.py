@@ -14,7 +14,7 @@ from typing import Any
 from gacprof.checkpoint.inventory import Contents, Place, TensorInfo
 from gacprof.checkpoint.layouts.names import CONV1D, EMBEDDING, layer_of, role_of
 from gacprof.checkpoint.layouts.quantised import StoredFormat, StoredSides, stored_formats
-from gacprof.core.dtypes import FLOATING
+from gacprof.core.dtypes import FLOATING, MULTIPLIED
 
 _SCALES = (".weight_scale", ".weight_scale_inv", ".scales")
 
@@ -139,7 +139,8 @@ def dense_linears(contents: Contents, others: Iterable[Linear]) -> Iterator[Line
             if is_table or info.name in used or info.dtype not in FLOATING:
                 continue
             module = info.name.removesuffix(".weight")
-            if any(module + suffix in contents.tensors for suffix in _SCALES):
+            has_scales = any(module + suffix in contents.tensors for suffix in _SCALES)
+            if has_scales or info.dtype not in MULTIPLIED:
                 n_out, n_in = info.shape
                 fitting = [
                     form.sides(contents, module, {"N": n_out, "K": n_in}) for form in formats

@@ -10,7 +10,7 @@ from math import lcm
 from pathlib import Path
 from typing import Any, Literal
 
-from gacprof.checkpoint.inventory import MAX_SIZE, Contents, Fill, Place
+from gacprof.checkpoint.inventory import MAX_SIZE, Contents, Fill, Place, TensorInfo
 from gacprof.checkpoint.storage import TABLES, quantisation_key, storage_of_config
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import shipped_table
@@ -87,33 +87,28 @@ class StoredFormat:
         places: dict[Side, list[Place]] = {"N": [], "K": []}
         groups: list[Place] = []
         steps = [1]
-        why = self.why
+        reasons = [self.why]
         for name in names:
             row = self.rows.get(name.removeprefix(f"{module}{sign}"))
             if row is None:
-                why = why or f"{name} is no tensor of its format"
+                reasons.append(f"{name} is no tensor of its format")
                 continue
             for side, (axis, per, fill) in row.items():
                 place = self._place(contents, name, side, (axis, per, fill))
                 if place is None:
                     continue
-                info = contents.tensors[name]
-                is_long = info.shape[axis : axis + 1] == (place.entries(lengths[side]),)
-                is_odd = place.fill != "size" and not is_long
-                if is_odd or (per == "word" and info.dtype != "int32"):
-                    why = why or f"{name} is {info.dtype} {list(info.shape)}, unlike its format"
-                if per in ("word", "byte") and lengths[side] % place.unit.denominator:
-                    why = why or f"the last {per} of {name} is not whole"
+                reasons.append(misfit(contents.tensors[name], place, per, lengths[side]))
+                places[side].append(place)
                 if per != "block":  # zeros within the last block need no scale of their own
                     steps.append(place.unit.denominator)
-                places[side].append(place)
                 if "group" in (per, fill):
                     groups.append(place)
+        reasons.append(self._short_group(names, lengths["K"]))
         return StoredSides(
             tuple(places["N"]),
             tuple(places["K"]),
             lcm(*steps),
-            why or self._short_group(names, lengths["K"]),
+            next(filter(None, reasons), ""),
             tuple(groups),
         )
 
@@ -149,6 +144,18 @@ class StoredFormat:
         if has_points and not self.symmetric and (self.group < 0 or inputs % self.group):
             return "its last group of inputs is not whole, and has a zero point of its own"
         return ""
+
+
+def misfit(info: TensorInfo, place: Place, per: Per, length: int) -> str:
+    """Return why a tensor is not as its format has it, for a side of this length."""
+    if place.fill == "size":
+        return ""
+    is_long = info.shape[place.axis : place.axis + 1] == (place.entries(length),)
+    if not is_long or (per == "word" and info.dtype != "int32"):
+        return f"{info.name} is {info.dtype} {list(info.shape)}, unlike its format"
+    if per in ("word", "byte") and length % place.unit.denominator:
+        return f"the last {per} of {info.name} is not whole"
+    return ""
 
 
 def packed_word(code: int, bits: int) -> int:
