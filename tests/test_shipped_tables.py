@@ -17,6 +17,8 @@ from gacprof.checkpoint.from_config import FAMILIES
 from gacprof.checkpoint.layouts.factors import TABLE as FACTORS_FILE
 from gacprof.checkpoint.layouts.factors import Factors
 from gacprof.checkpoint.layouts.names import TABLE
+from gacprof.checkpoint.layouts.quantised import TABLE as QUANTISED_FILE
+from gacprof.checkpoint.layouts.quantised import Rows as QuantisedRows
 from gacprof.core.dtypes import TABLE as DTYPES_FILE
 from gacprof.core.dtypes import ElementType
 from gacprof.core.errors import ConfigError
@@ -60,6 +62,7 @@ MODELS: dict[Path, type] = {
     LIBRARIES_FILE: dict[str, LibraryRow],
     NAMES: NameTables,
     NEUTRAL_FILE: dict[str, list[str]],
+    QUANTISED_FILE: dict[str, QuantisedRows],
     SHEET: GpuTables,
     TABLE: dict[str, dict[str, list[str]]],
     ROLES_FILE: Rows,

@@ -150,6 +150,8 @@ def part_gaps(sizes: ConfigSizes, described: Inventory, stored: Inventory) -> It
         if module.role.startswith("expert_") and module.role != "expert_router":
             weight = stored.tensors[module.weights[0]]
             stacked = weight.numel // (module.out_features * module.in_features)
+            if len(weight.shape) > 2:  # of packed weights there are fewer elements
+                stacked = weight.shape[0]
             experts[module.layer, module.role] += max(1, stacked)
     for role in sorted(expected):
         yield Gap("product", role, f"no tensor has a name of {role}")

@@ -102,14 +102,14 @@ def dim_finding(table: SizeTable, dim: Dim) -> DimFinding:
     elif now.verdict == "safe" and stored.verdict == "misaligned":
         reason = "whether another size is faster depends on the dims of its products"
         now = replace(now, verdict="undecided", reason=reason, cause="other_side")
-    tp = table.products.tp
-    step = dim.step_on(tp)
+    step = table.products.step_of(dim)
     next_whole = -(-dim.size // step) * step
     if next_whole > dim.size:
-        share, unit = dim.size / tp, dim.scale_step
+        ranks, unit = step // dim.scale_step, dim.scale_step
         reason = (
-            f"{share:g} on each of {tp} ranks is {share / unit:g} groups of {unit} weights: "
-            "engines refuse it, or load it and answer wrong"
+            f"{dim.size / ranks:g} on each of {ranks} ranks is {dim.size / ranks / unit:g} groups "
+            f"of {unit} weights: an engine refuses that, pads it, or answers wrongly (gacprof lint "
+            "says which)"
         )
         now = replace(now, verdict="misaligned", reason=reason, cause="split_scales")
     better = None

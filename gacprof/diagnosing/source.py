@@ -39,13 +39,14 @@ def products_for(
     *,
     tokens: Tokens | None = None,
     tp: int = 1,
+    ep: int = 1,
     dtype: str | None = None,
 ) -> Products:
     """The products of a checkpoint at a workload, computed in types that the source holds."""
     usual = plain_dtype(inventory)
     chosen = choose_dtype(source, dtype, usual)
     tokens_of = workload(tokens, source)
-    return Products(inventory, tokens_of, tp, dtype if chosen == usual else chosen)
+    return Products(inventory, tokens_of, tp, dtype if chosen == usual else chosen, ep=ep)
 
 
 def choose_dtype(source: SizeSource, dtype: object, usual: object) -> str:

@@ -59,7 +59,8 @@ class Finding:
 @dataclass(frozen=True)
 class Judgement:
     """A product with what becomes of it. ``multiples`` by axis are what its sizes have to be
-    multiples of, ``pads_to`` what they become; ``witness`` is the row that an ok rests on."""
+    multiples of, ``pads_to`` what they become; ``witness`` is the row that an ok rests on. By the
+    row's id, ``width_multiples`` are those of the whole width that ranks share."""
 
     product: RankProduct
     outcome: Outcome
@@ -68,6 +69,7 @@ class Judgement:
     pads_to: Mapping[str, int] = field(default_factory=dict)
     witness: Requirement | None = None
     note: str = ""
+    width_multiples: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_judged(self) -> bool:
@@ -76,22 +78,26 @@ class Judgement:
 
 
 def judge_product(product: RankProduct, deployment: ConfigDeployment) -> Judgement:
-    """What becomes of a product; on an open GPU the mildest outcome, unknown where some are ok."""
+    """What becomes of a product; on an open GPU the mildest outcome, unknown where some are ok, and
+    the multiples of all GPUs."""
     gpu = deployment.gpu.architecture
     if gpu.vendor != "any":
         return judge_on(product, deployment, gpu.capability)
     gpus_of: dict[Outcome, list[str]] = {}
     answers: dict[Outcome, Judgement] = {}
+    width_multiples: dict[str, int] = {}
     for sm in ARCHITECTURE_TABLES["open_capabilities"]:
         answer = judge_on(product, deployment, sm)
         gpus_of.setdefault(answer.outcome, []).append(f"sm{sm}")
         answers.setdefault(answer.outcome, answer)
-    mildest = answers[min(answers, key=OUTCOMES.index)]
+        width_multiples |= answer.width_multiples
+    mildest = replace(answers[min(answers, key=OUTCOMES.index)], width_multiples=width_multiples)
     if len(answers) == 1:
         return mildest
     where = [f"{outcome} on {', '.join(names)}" for outcome, names in gpus_of.items()]
     note = "; ".join(["depends on the GPU", *where])
-    return replace(mildest if mildest.findings else Judgement(product, "unknown"), note=note)
+    unknown = Judgement(product, "unknown", width_multiples=width_multiples)
+    return replace(mildest if mildest.findings else unknown, note=note)
 
 
 def judge_on(product: RankProduct, deployment: ConfigDeployment, sm: int | None) -> Judgement:
@@ -100,6 +106,7 @@ def judge_on(product: RankProduct, deployment: ConfigDeployment, sm: int | None)
     padded = product
     findings: list[Finding] = []
     multiples: dict[str, int] = {}
+    width_multiples: dict[str, int] = {}
     pads_to: dict[str, int] = {}
     witness = None
     for row in deployment.engine.requirements:
@@ -108,6 +115,7 @@ def judge_on(product: RankProduct, deployment: ConfigDeployment, sm: int | None)
         bounds = bounds_of(row, padded, facts)
         if row.relation in ("multiple", "scales"):
             multiples |= {axis: lcm(multiples.get(axis, 1), bounds[axis]) for axis in bounds}
+            width_multiples[row.id] = width_multiple(row, product, facts)
         find = misplaced_scales if row.relation == "scales" else broken_sizes
         broken = list(find(row, bounds, padded, facts))
         pads_to |= {finding.axis: finding.to for finding in broken if finding.to}
@@ -131,7 +139,28 @@ def judge_on(product: RankProduct, deployment: ConfigDeployment, sm: int | None)
         outcome, note = "unknown", f"nobody read what {needs} {where}"
     elif outcome == "ok" and not product.is_sized:
         outcome, note = "unknown", "the config doesn't say its size"
-    return Judgement(product, outcome, tuple(findings), multiples, pads_to, witness, note)
+    return Judgement(
+        product, outcome, tuple(findings), multiples, pads_to, witness, note, width_multiples
+    )
+
+
+def width_multiple(row: Requirement, product: RankProduct, facts: Facts) -> int:
+    """What a row requires the whole width to be a multiple of, all ranks together; of alternatives
+    the least, of those that the other side of the product allows."""
+    axis = {"row": "K", "column": "N"}.get(product.split, "")
+    is_of_sum = axis == "N" and row.relation == "multiple" and row.shards == "sum"
+    has_equal_parts = len({part.N for part in product.parts}) == 1
+    # gate and up side by side are twice as long as the width
+    parts = len(product.parts) if is_of_sum and has_equal_parts else 1
+    multiples: dict[bool, list[int]] = {True: [], False: []}
+    for alternative in row.alternatives or [row.bounds]:
+        bounds = bounds_by_axis(alternative, product, facts)
+        bound = bounds.pop(axis, 0)
+        whole = bounds.pop("global", 1)
+        is_allowed = not any(getattr(product, FIELDS[other]) % bounds[other] for other in bounds)
+        of_width = bound // gcd(bound, parts) * product.ranks if bound else 1
+        multiples[is_allowed].append(lcm(of_width, whole))
+    return min(multiples[True] or multiples[False])
 
 
 def facts_of(product: RankProduct, deployment: ConfigDeployment, sm: int | None) -> Facts:
@@ -260,7 +289,10 @@ def finding_of(
     plain = f"{size} is no multiple of {bound}{instead.get(row.outcome, '')}"
     if row.relation == "never":
         plain, bound = kernel, 0
-    return Finding(row, axis, size, bound, row.says.format_map(words) or plain, kernel, to, part)
+    says = row.says.format_map(words) or plain
+    if axis == "K" and bound == facts["group"] and size % bound:
+        says += f" ({size} = {size / bound:g} groups of {bound})"
+    return Finding(row, axis, size, bound, says, kernel, to, part)
 
 
 def overall(judgements: Iterable[Judgement]) -> Outcome:

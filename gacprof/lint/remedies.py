@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import lcm
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gacprof.checkpoint.storage import GROUPED
 from gacprof.core.errors import ConfigError
 from gacprof.lint.deployment import ConfigDeployment
 from gacprof.lint.judge import OUTCOMES, SERVED, Judgement, Outcome, overall
+from gacprof.lint.multiples import is_of_mlp, joint_multiple
+from gacprof.workload.memory import weight_bytes
 
 TP_DEGREES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+USUAL_TP = (2, 4, 8)
+"""Degrees of which a remedy of stored weights says whether it serves them, too."""
 MAX_WIDTH_MULTIPLE = 1 << 16
+REALIGN = "gacprof realign CHECKPOINT {} OUT"
+LEAST_GROUP = 32
+"""The smallest group that every kernel of grouped formats takes."""
+MAY_REFINE = (*GROUPED, "int8_w8a16")
 
 
 @dataclass(frozen=True)
 class Remedy:
     """A change (``--tp 4``, ``moe_intermediate_size 2048``) with the outcome that it was judged to
-    have; ``mended`` are the products that become ok, ``config`` the changed fields, ``launches``
-    the kernels that the engine took for them, where it was asked."""
+    have.
+
+    ``kind`` is ep, tp, size or groups. ``mended`` are the products that become ok, ``config`` the
+    changed fields, ``launches`` the kernels that the engine took for them, where it was asked.
+    ``bytes`` is the share by which the weights grow; None where the config doesn't say theirs. Of
+    weights that are stored quantised ``tps`` are the usual TP degrees at which all is ok then, and
+    ``command`` makes the change without dequantising; empty for others.
+    """
 
     kind: str
     change: str
@@ -27,76 +41,175 @@ class Remedy:
     mended: tuple[str, ...]
     config: Mapping[str, int]
     launches: Mapping[str, str]
+    bytes: float | None = 0.0
+    tps: tuple[int, ...] = ()
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change to try, and the deployment that is then judged."""
+
+    kind: str
+    words: str
+    deployment: ConfigDeployment
+    config: Mapping[str, int] = field(default_factory=dict)
+    command: str = ""
 
 
 def find_remedies(deployment: ConfigDeployment, judgements: Sequence[Judgement]) -> list[Remedy]:
-    """The changes that leave a better outcome, the best first; of TP degrees the nearest two."""
-    broken = [judgement for judgement in judgements if judgement.findings]
-    if not broken:
+    """The changes that leave a better outcome: the best first, of equal ones those that add the
+    fewest bytes. Of TP degrees the nearest two, of finer groups the largest."""
+    if not any(judgement.findings for judgement in judgements):
         return []
-    before = OUTCOMES.index(overall(judgements))
     remedies: list[Remedy] = []
     degrees: dict[int, Remedy] = {}
-    for kind, change, config, changed in _changes(deployment, broken):
-        try:
-            after = changed.judgements()
-        except ConfigError:
-            continue  # such a config is none
-        outcome = overall(after)
-        if outcome not in SERVED or OUTCOMES.index(outcome) >= before:
+    for change in _changes(deployment, judgements):
+        if change.kind == "groups" and any(remedy.kind == "groups" for remedy in remedies):
             continue
-        fine = {judgement.product.name for judgement in after if judgement.outcome == "ok"}
-        mended = tuple(j.product.name for j in broken if j.product.name in fine)
-        kernels = changed.engine_answer(after)[1]
-        launches = {name: kernels[name] for name in mended if name in kernels}
-        remedy = Remedy(kind, change, outcome, mended, config, launches)
-        if kind == "tp":
-            degrees[changed.tp] = remedy
+        remedy = _tried(deployment, judgements, change)
+        if remedy is None:
+            continue
+        if change.kind == "tp":
+            degrees[change.deployment.tp] = remedy
         else:
             remedies.append(remedy)
     best = min((r.outcome for r in degrees.values()), key=OUTCOMES.index, default="ok")
     equal = [tp for tp, remedy in degrees.items() if remedy.outcome == best]
     below = [degrees[tp] for tp in equal if tp < deployment.tp]
     above = [degrees[tp] for tp in equal if tp > deployment.tp]
+    remedies.sort(key=lambda remedy: max(remedy.bytes or 0.0, 0.0))
     remedies += below[-1:] + above[:1]
     return sorted(remedies, key=lambda remedy: OUTCOMES.index(remedy.outcome))
 
 
-def _changes(
-    deployment: ConfigDeployment, broken: Sequence[Judgement]
-) -> Iterator[tuple[str, str, dict[str, int], ConfigDeployment]]:
-    """Changes to try: kind, words, changed fields, and the deployment that is then judged."""
+def _tried(
+    deployment: ConfigDeployment, judgements: Sequence[Judgement], change: Change
+) -> Remedy | None:
+    """A change with what it was judged to do; None where that is no better."""
+    changed = change.deployment
+    try:
+        after = changed.judgements()
+    except ConfigError:
+        return None  # such a config is none
+    outcome = overall(after)
+    is_better = OUTCOMES.index(outcome) < OUTCOMES.index(overall(judgements))
+    if outcome not in SERVED or not is_better:
+        return None
+    fine = {judgement.product.name for judgement in after if judgement.outcome == "ok"}
+    broken = [judgement.product.name for judgement in judgements if judgement.findings]
+    mended = tuple(name for name in broken if name in fine)
+    kernels = changed.engine_answer(after)[1]
+    launches = {name: kernels[name] for name in mended if name in kernels}
+    remedy = Remedy(change.kind, change.words, outcome, mended, change.config, launches)
+    if not change.config:
+        return remedy
+    growth, tps = _growth(deployment, changed), _degrees_that_serve(changed)
+    return replace(remedy, bytes=growth, tps=tps, command=change.command)
+
+
+def _growth(before: ConfigDeployment, after: ConfigDeployment) -> float | None:
+    """The share by which all weights together grow; None where a config doesn't say theirs."""
+    nbytes = []
+    for deployment in (before, after):
+        alone = replace(deployment, tp=1, ep=1, dp=1)
+        nbytes.append(weight_bytes(alone.sizes, alone.inventory, alone))
+    stored, changed = nbytes
+    return changed / stored - 1 if stored and changed else None
+
+
+def _is_packed(deployment: ConfigDeployment) -> bool:
+    """Whether the checkpoint's own weights are quantised: then nobody knows what a cut loses."""
+    return deployment.storage.stored and deployment.storage.form != "none"
+
+
+def _at_degree(deployment: ConfigDeployment, tp: int) -> ConfigDeployment:
+    return replace(deployment, tp=tp, ep=tp if deployment.ep > 1 else 1)
+
+
+def _degrees_that_serve(deployment: ConfigDeployment) -> tuple[int, ...]:
+    """The usual TP degrees at which stored weights are served as they are."""
+    if not _is_packed(deployment):
+        return ()
+    at_degrees = {tp: _at_degree(deployment, tp).judgements() for tp in USUAL_TP}
+    return tuple(tp for tp, judgements in at_degrees.items() if overall(judgements) == "ok")
+
+
+def _changes(deployment: ConfigDeployment, judgements: Sequence[Judgement]) -> Iterator[Change]:
+    """The changes to try, those of sizes last."""
     tp = deployment.tp
     if deployment.sizes.has_experts and max(deployment.ep, tp) > 1:
         ep = 1 if deployment.ep > 1 else tp
-        yield "ep", f"--ep {ep}", {}, replace(deployment, ep=ep)
+        yield Change("ep", f"--ep {ep}", replace(deployment, ep=ep))
     if deployment.engine.splits == "tensors":
         for degree in TP_DEGREES:
             if degree != tp:
-                ep = degree if deployment.ep > 1 else 1
-                yield "tp", f"--tp {degree}", {}, replace(deployment, tp=degree, ep=ep)
-    for name, multiple in _needed_multiples(deployment, broken).items():
-        size = deployment.sizes.values[name]
-        below = size // multiple * multiple
-        for new in (below, below + multiple):
-            if new and size != below:
-                config = with_field(deployment.config, name, new)
-                yield "size", f"{name} {new}", {name: new}, replace(deployment, config=config)
+                yield Change("tp", f"--tp {degree}", _at_degree(deployment, degree))
+    storage = deployment.storage
+    may_refine = _is_packed(deployment) and storage.form in MAY_REFINE and not storage.desc_act
+    group = storage.group // 2
+    while may_refine and group >= LEAST_GROUP:
+        changed = replace(deployment, storage=replace(storage, group=group))
+        command = REALIGN.format(f"groups{group}")
+        yield Change("groups", f"groups of {group}", changed, {"group_size": group}, command)
+        group //= 2
+    yield from _size_changes(deployment, judgements)
 
 
-def _needed_multiples(deployment: ConfigDeployment, broken: Sequence[Judgement]) -> dict[str, int]:
-    """What the config's widths that break a requirement have to be multiples of."""
-    needed: dict[str, int] = {}
-    for judgement in broken:
+def _broken_fields(
+    deployment: ConfigDeployment, judgements: Sequence[Judgement]
+) -> dict[str, list[Judgement]]:
+    """The config's sizes that break a requirement, with all judgements on products of theirs."""
+    by_field: dict[str, list[Judgement]] = {}
+    for judgement in judgements:
         product = judgement.product
-        axis = {"row": "K", "column": "N"}.get(product.split, "")
-        multiple = judgement.multiples.get(axis, 1) * product.ranks
-        if product.kind == "vocab":
-            multiple = judgement.multiples.get("global", 1)
-        is_width = isinstance(deployment.sizes.values.get(product.field), int)
-        if is_width and not product.is_by_heads and multiple > 1:
-            needed[product.field] = lcm(needed.get(product.field, 1), multiple)
-    return {name: multiple for name, multiple in needed.items() if multiple < MAX_WIDTH_MULTIPLE}
+        is_size = isinstance(deployment.sizes.values.get(product.field), int)
+        if is_size and not product.is_by_heads:
+            by_field.setdefault(product.field, []).append(judgement)
+    return {
+        name: of_field
+        for name, of_field in by_field.items()
+        if any(judgement.findings for judgement in of_field)
+    }
+
+
+def words_for(deployment: ConfigDeployment) -> str:
+    """What realign calls the widths that an engine serves on these ranks: ``for:vllm:tp8``."""
+    words = [f"for:{deployment.engine.name}", f"tp{deployment.tp}"]
+    if deployment.ep > 1:
+        words.append(f"ep{deployment.ep}")
+    if deployment.gpu.key != "any":
+        words.append(deployment.gpu.key)
+    return ":".join(words)
+
+
+def _size_changes(
+    deployment: ConfigDeployment, judgements: Sequence[Judgement]
+) -> Iterator[Change]:
+    """Sizes at the multiples that are needed: each alone, then all widths of MLPs together."""
+    widths: dict[str, int] = {}
+    changes: list[dict[str, int]] = []
+    for name, of_field in _broken_fields(deployment, judgements).items():
+        size, multiple = deployment.sizes.values[name], joint_multiple(of_field).multiple
+        below = size // multiple * multiple
+        if size == below or multiple >= MAX_WIDTH_MULTIPLE:
+            continue
+        if below and not _is_packed(deployment):
+            changes.append({name: below})
+        changes.append({name: below + multiple})
+        if any(map(is_of_mlp, of_field)):
+            widths[name] = below + multiple
+    if widths and widths not in changes:
+        changes.append(widths)
+    for config in changes:
+        values = deployment.config
+        for name, size in config.items():
+            values = with_field(values, name, size)
+        words = ", ".join(f"{name} {size}" for name, size in config.items())
+        command = ""
+        if config == widths and _is_packed(deployment) and deployment.storage.form != "gguf":
+            command = REALIGN.format(words_for(deployment))
+        yield Change("size", words, replace(deployment, config=values), config, command)
 
 
 def with_field(config: Mapping[str, Any], name: str, value: int) -> dict[str, Any]:

@@ -5,8 +5,9 @@ allow. Dims that share one size are a group.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from math import gcd, lcm
 from typing import Literal
 
 import numpy as np
@@ -16,6 +17,7 @@ from gacprof.checkpoint.layouts.configs import WidthKey, width_keys
 from gacprof.core.errors import PlanError
 from gacprof.core.verdicts import Ints
 from gacprof.diagnosing.sizes import SizeTable, window_of
+from gacprof.lint.multiples import ANY_SIZE, EngineMultiple
 from gacprof.planning.quality import Objective
 from gacprof.workload.products import PADDED_TO, coupled_dims, padded_neighbours
 
@@ -58,12 +60,23 @@ class SizeGroup:
 @dataclass(frozen=True)
 class SizeRules:
     """What the user and an engine leave to a plan: the options of that name. ``pins`` are sizes by
-    dim name, ``window`` is a fraction of the present size."""
+    dim name, ``window`` is a fraction of the present size, ``required`` an engine's multiples by
+    dim name."""
 
     pins: Mapping[str, int]
     window: float
     multiple: int
     uniform: Uniform
+    required: Mapping[str, EngineMultiple] = field(default_factory=dict)
+
+    def multiple_of(self, group: SizeGroup) -> int:
+        """What a group's size has to be a multiple of, so that each dim's suits the user, the
+        units that its weights are stored in, and the engine."""
+        multiple = self.multiple
+        for dim, times in zip(group.dims, group.times, strict=True):
+            of_dim = lcm(dim.step, self.required.get(dim.name, ANY_SIZE).multiple)
+            multiple = lcm(multiple, of_dim // gcd(of_dim, times))
+        return multiple
 
 
 def read_pins(pins: Sequence[str], dims: Sequence[Dim]) -> dict[str, int]:
@@ -121,7 +134,7 @@ def _sizes(
     """Sizes that a group may take: the pinned one; else the safe ones, the present one where noise
     or coupled dims may be all that keeps it from being safe, and None (merged). If the source knows
     none, the next multiple that an engine allows."""
-    dim, largest = group.dims[0], group.largest
+    dim, largest, multiple = group.dims[0], group.largest, rules.multiple_of(group)
     pins = {
         rules.pins[dim.name] / times
         for dim, times in zip(group.dims, group.times, strict=True)
@@ -136,10 +149,10 @@ def _sizes(
     beside_padded = table.beside_padded(dim, dim.size, dim.size).of(dim.size) or now
     is_coupled = bool(coupled_dims(table.products.inventory, dim))
     may_stay = largest in sizes or now.verdict == "undecided" or is_coupled
-    if may_stay and largest % rules.multiple == 0 and group.is_equal:
+    if may_stay and largest % multiple == 0 and group.is_equal:
         sizes = list(dict.fromkeys([*sizes[:1], largest, *sizes]))
     if not sizes:
-        sizes.append(-(-largest // rules.multiple) * rules.multiple)
+        sizes.append(-(-largest // multiple) * multiple)
     is_known = {now.verdict, beside_padded.verdict} != {"unknown"}
     is_pair = len(group.dims) == 1 and table.products.inventory.is_mergeable(dim)
     if is_known and is_pair and objective.name != "gac":
@@ -151,10 +164,10 @@ def _offered(
     table: SizeTable, objective: Objective, rules: SizeRules, group: SizeGroup
 ) -> dict[int, None]:
     """The sizes that are safe for all of the dims and suit them, in the order of a group's."""
-    largest = group.largest
+    largest, required = group.largest, rules.multiple_of(group)
     pairs = list(zip(group.dims, group.times, strict=True))
     low = window_of(min(dim.size // times for dim, times in pairs), rules.window)[0]
-    next_multiple = -(-largest // rules.multiple) * rules.multiple
+    next_multiple = -(-largest // required) * required
     high = max(window_of(largest, rules.window)[1], next_multiple)
     sizes: dict[int, None] = {}
     for multiple in (*PADDED_TO, 1):
@@ -166,7 +179,7 @@ def _offered(
             for of_dim, of_group in ((verdicts.offered, offered), (verdicts.refused, refused)):
                 of_group.append(of_dim[of_dim % times == 0] // times)
         safe = np.setdiff1d(np.concatenate(offered), np.concatenate(refused))
-        safe = safe[safe % rules.multiple == 0]
+        safe = safe[safe % required == 0]
         for dim, times in pairs:
             safe = safe[objective.suits(dim, safe * times)]
         nearest = np.argsort(abs(safe - largest), kind="stable")

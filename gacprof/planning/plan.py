@@ -16,6 +16,8 @@ from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes, Tenso
 from gacprof.core.errors import PlanError
 from gacprof.core.files import read_record, write_record
 from gacprof.core.sizes import Interval, Verdict
+from gacprof.lint.multiples import ANY_SIZE, EngineMultiple
+from gacprof.lint.remedies import Remedy
 from gacprof.workload.products import AS_STORED, growth, is_merged
 
 if TYPE_CHECKING:
@@ -29,7 +31,8 @@ UNITS: Mapping[LimitName, str] = {"parameters": "parameters", "bytes": "bytes", 
 class Choice:
     """The size of one dim, before and after; ``after`` is None where its factors are merged.
     ``verdict`` is on it beside the others' new sizes. ``loss`` is the share of its energy, or the
-    loss, that a cut gives up; None where that isn't known (of a pin)."""
+    loss, that a cut gives up; None where that isn't known (of a pin). ``required`` is what the
+    engine requires of it."""
 
     dim: str
     kind: str
@@ -37,6 +40,7 @@ class Choice:
     after: int | None
     verdict: Verdict
     loss: float | None = 0.0
+    required: EngineMultiple = ANY_SIZE
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,10 @@ class Plan:
     the products that dims feed, None where one isn't known. ``limits`` are those that the user set,
     on all weights and products. The certificate: of all options that were compared no choice within
     the limits has a value above ``bound``. Both are of all choices, and of the whole checkpoint's
-    parameters. ``not_compared`` joint sizes of dims that meet several others were left out.
+    parameters. ``not_compared`` joint sizes of dims that meet several others were left out. Of an
+    ``engine`` that was named, with its version and ranks, ``outcome`` is what it does with the
+    planned sizes, ``unmended`` are products that it does not serve as they are even then, and
+    ``alternatives`` all changes of the config and its ranks that it would serve better.
     """
 
     schema: ClassVar[str] = "gacprof.plan/2"
@@ -67,6 +74,10 @@ class Plan:
     bound: float
     limits: Mapping[LimitName, float]
     not_compared: int = 0
+    engine: str = ""
+    outcome: str = ""
+    unmended: tuple[str, ...] = ()
+    alternatives: tuple[Remedy, ...] = ()
 
     @property
     def sizes(self) -> dict[str, int | None]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from math import inf
 from pathlib import Path
@@ -10,12 +11,18 @@ from typing import get_args
 
 from gacprof.checkpoint.config import sizes_refusal
 from gacprof.checkpoint.inventory import Inventory, NewSizes
+from gacprof.checkpoint.layouts.configs import with_widths
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.checkpoint.tensor_fit import factors_hint
 from gacprof.core.errors import ConfigError, PlanError, require_one_of, require_within
 from gacprof.core.sizes import SizeSource
 from gacprof.diagnosing.sizes import WINDOW, SizeTable
 from gacprof.diagnosing.source import open_source, products_for
+from gacprof.kernels.rules import Rules
+from gacprof.lint.deployment import ConfigDeployment, deploy
+from gacprof.lint.judge import overall
+from gacprof.lint.multiples import ANY_SIZE, EngineMultiple, engine_multiples
+from gacprof.lint.remedies import find_remedies
 from gacprof.planning.candidates import SizeRules, Uniform, read_pins, size_groups
 from gacprof.planning.options import DimClass, Problem, classes_of, flat, scenarios_of
 from gacprof.planning.plan import UNITS, Choice, LimitName, Limits, Plan, footprint, limits_of
@@ -42,6 +49,8 @@ def plan(
     latency: str | float | None = None,
     tokens: Tokens | None = None,
     tp: int = 1,
+    ep: int = 1,
+    engine: str | None = None,
     dtype: str | None = None,
     pin: Sequence[str] = (),
     window: float = WINDOW,
@@ -71,6 +80,11 @@ def plan(
         Token counts of the workload, such as 1 1024; by default those of the map.
     tp
         Tensor-parallel ranks that share the products.
+    ep
+        Expert-parallel ranks, which share out whole experts.
+    engine
+        The engine that is to serve the checkpoint, which makes widths multiples: vllm, sglang …;
+        vllm==0.33.0 names its version too.
     dtype
         The type that products are computed in; by default the weights' own.
     pin
@@ -102,13 +116,13 @@ def plan(
     require_within("window", window, MAX_SEARCH)
     if budget is not None:
         require_within("budget", budget, MAX_BUDGET)
-    if tp % 1 or multiple % 1:
-        raise ConfigError(f"tp is {tp} and multiple {multiple}: give whole numbers")
+    if tp % 1 or ep % 1 or multiple % 1:
+        raise ConfigError(f"tp is {tp}, ep {ep} and multiple {multiple}: give whole numbers")
     require_one_of("objective", objective, get_args(ObjectiveName))
     require_one_of("uniform", uniform, get_args(Uniform))
     inventory = inventory_of(checkpoint)
     size_source = open_source(source)
-    products = products_for(inventory, size_source, tokens=tokens, tp=tp, dtype=dtype)
+    products = products_for(inventory, size_source, tokens=tokens, tp=tp, ep=ep, dtype=dtype)
     dims = [dim for dim in inventory.dims if dim.adjustable]
     if not dims:
         raise PlanError(
@@ -122,7 +136,11 @@ def plan(
         limits = limits or {"parameters": inventory.parameters}
         window = min(window, MAX_WINDOW)
     table = SizeTable(products, size_source)
-    rules = SizeRules(read_pins(pin, dims), window, multiple, uniform)
+    deployment = engine and deployment_of(inventory, size_source, engine, tp, ep)
+    required = {dim.name: EngineMultiple(products.step_of(dim)) for dim in dims}
+    if deployment:
+        required |= engine_multiples(inventory, deployment)
+    rules = SizeRules(read_pins(pin, dims), window, multiple, uniform, required)
     groups = size_groups(table, goal, rules)
     settled: dict[str, int | None] = {}
     for group in groups:
@@ -142,10 +160,42 @@ def plan(
             sizes |= sizes_of[i]
     left_out = sum(c.joint_count - len(c.joint_sizes) for c in classes)
     chosen = _plan_of(table, goal, sizes, limits, gap, left_out)
+    if deployment:
+        chosen = _for_engine(chosen, inventory, deployment, required)
     _check(table, chosen)
     if out is not None:
         chosen.save(out)
     return chosen
+
+
+def deployment_of(
+    inventory: Inventory, source: SizeSource, engine: str, tp: int, ep: int
+) -> ConfigDeployment:
+    """A checkpoint as an engine serves it: on the GPU whose rules the source is, else on any."""
+    gpu = source.name if isinstance(source, Rules) else "any"
+    return deploy(inventory.config, engine=engine, gpu=gpu, tp=tp, ep=ep)
+
+
+def _for_engine(
+    chosen: Plan,
+    inventory: Inventory,
+    deployment: ConfigDeployment,
+    required: Mapping[str, EngineMultiple],
+) -> Plan:
+    """A plan with what the engine requires of its sizes, what it makes of them, and what else it
+    would serve."""
+    ranks = f"tp {deployment.tp}" + (f", ep {deployment.ep}" if deployment.ep > 1 else "")
+    config = with_widths(deployment.config, inventory.dims, chosen.sizes)
+    judgements = replace(deployment, config=config).judgements()
+    broken = [judgement for judgement in judgements if judgement.findings]
+    return replace(
+        chosen,
+        choices=tuple(replace(c, required=required.get(c.dim, ANY_SIZE)) for c in chosen.choices),
+        engine=f"{deployment.engine.name} {deployment.engine.version}, {ranks}",
+        outcome=overall(judgements),
+        unmended=tuple(f"{j.product.name}: {j.outcome}: {j.findings[0].says}" for j in broken),
+        alternatives=tuple(find_remedies(deployment, deployment.judgements())),
+    )
 
 
 def _require_within_limits(limits: Limits, takes: Sequence[float], what: str) -> None:
@@ -160,14 +210,14 @@ def _require_within_limits(limits: Limits, takes: Sequence[float], what: str) ->
 
 def _check(table: SizeTable, chosen: Plan) -> None:
     """Raise :class:`PlanError` where a plan doesn't hold what it says, whatever path led to it: its
-    limits, that realigning takes every size, and that the source knows of something."""
+    limits, that realigning takes every size, and that the source (or an engine) knows of some."""
     inventory, products = table.products.inventory, table.products
     sizes = {choice.dim: choice.after for choice in chosen.choices}
     refusal = sizes_refusal(inventory, sizes)
     if refusal:
         raise PlanError(f"{inventory.path} cannot have the planned sizes: {refusal}")
     is_known = any(choice.verdict != "unknown" for choice in chosen.choices)
-    if not is_known and chosen.latency_us is None:
+    if not is_known and chosen.latency_us is None and not chosen.engine:
         raise PlanError(
             f"{chosen.source} knows nothing of the {len(sizes)} sizes of {chosen.checkpoint}: "
             "'gacprof sweep --model CHECKPOINT' measures them, or name a GPU"

@@ -49,7 +49,7 @@ class Objective:
     def suits(self, dim: Dim, sizes: Ints) -> Bools:
         """Which of these sizes the dim may have; what a cut loses must be known."""
         is_cut = sizes < dim.size
-        may_grow = not dim.refusal(dim.size + 1)
+        may_grow = not dim.refusal((dim.size // dim.step + 1) * dim.step)
         may_be_cut = np.full(len(sizes), self.name != "pad" and not dim.refusal(dim.size - 1))
         if self.name == "quality":
             may_be_cut &= np.isin(sizes, list(self.losses.get(dim.name, ())))

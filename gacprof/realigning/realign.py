@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from math import lcm
 from pathlib import Path
@@ -14,21 +15,24 @@ import torch
 
 from gacprof.checkpoint.config import files_with_groups, mirrored_files
 from gacprof.checkpoint.inventory import Inventory, NewSizes
-from gacprof.checkpoint.layouts.configs import untrue_keys, width_keys
+from gacprof.checkpoint.layouts.configs import untrue_keys, width_keys, with_widths
 from gacprof.checkpoint.scan import inventory_of, scan
 from gacprof.checkpoint.tensor_fit import factors_hint
 from gacprof.checkpoint.tensors import read_tensor
 from gacprof.checkpoint.writer import RECORD, OutputTensor, check_output, write_weights
 from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.core.files import new_folder, write_json
+from gacprof.lint.deployment import deploy
+from gacprof.lint.multiples import engine_multiples
 from gacprof.planning.plan import Plan, load_plan
 from gacprof.realigning.changes import NewCheckpoint, new_checkpoint, split_groups
 from gacprof.realigning.values import NewValues
 
 Sizes = Plan | Path | str | NewSizes
 """A text is ``pad8`` or another multiple (8 and 16 are the repairs of "When Smaller Is Slower"),
-``uniform``, ``fuse``, ``groups64`` or the path of a plan."""
+``for:vllm:tp8``, ``uniform``, ``fuse``, ``groups64`` or the path of a plan."""
 PADDED = re.compile(r"pad([1-9]\d{0,5})")
+SERVED = re.compile(r"for:([^:]+)(?::tp(\d{1,5}))?(?::ep(\d{1,5}))?(?::(\w+))?")
 GROUPS = re.compile(r"groups([1-9]\d{0,5})")
 SCHEMA = "gacprof.realigned/2"
 
@@ -47,8 +51,9 @@ def realign(checkpoint: str | Path | Inventory, sizes: Sizes, out: str | Path) -
         A folder or weights file of any layout, or its inventory.
     sizes
         A plan or its file; sizes by dim name (None merges factors); or a word: "pad8", "pad16" …
-        pad every dim to a multiple, "uniform" gives all layers the largest width, "fuse" merges;
-        "groups64" splits the groups of quantised weights that share a scale.
+        pad every dim to a multiple, "for:vllm:tp8" (or "for:vllm:tp8:ep8:h100") to what an engine
+        serves, "uniform" gives all layers the largest width, "fuse" merges, "groups64" splits the
+        groups of quantised weights that share a scale.
     out
         The new checkpoint's folder, which must not exist.
 
@@ -91,6 +96,10 @@ def new_sizes(inventory: Inventory, sizes: Sizes) -> NewSizes:
     multiple = PADDED.fullmatch(str(sizes))
     if multiple:
         return padded_sizes(inventory, int(multiple[1]))
+    served = SERVED.fullmatch(str(sizes))
+    if served:
+        engine, tp, ep, gpu = served.groups()
+        return served_sizes(inventory, engine, int(tp or 1), int(ep or 1), gpu or "any")
     if sizes == "uniform":
         return uniform_sizes(inventory)
     if sizes == "fuse":
@@ -118,14 +127,8 @@ def next_multiple(size: int, multiple: int) -> int:
 
 def padded_sizes(inventory: Inventory, multiple: int) -> NewSizes:
     """Every dim that may be padded at the next multiple, those of one number all or none."""
-    dims = [dim for dim in inventory.dims if dim.adjustable]
-    sizes = {dim.name: next_multiple(dim.size, lcm(multiple, dim.step)) for dim in dims}
-    for key in width_keys(inventory.config, inventory.dims):
-        if key.is_true:  # else layers differ, and no number says their widths
-            padded = key.padded(lcm(multiple, *(dim.step for dim in key.dims)))
-            if not padded.keys() <= sizes.keys():
-                padded = {dim.name: dim.size for dim in key.dims}
-            sizes |= padded
+    multiples = dict.fromkeys((dim.name for dim in inventory.dims), multiple)
+    sizes = at_multiples(inventory, multiples)
     if all(dim.size == sizes.get(dim.name, dim.size) for dim in inventory.dims):
         reasons = filter(None, (dim.why for dim in inventory.dims))
         raise CheckpointError(
@@ -133,6 +136,43 @@ def padded_sizes(inventory: Inventory, multiple: int) -> NewSizes:
             f"{multiple}: {next(reasons, 'every dim that is known is one')}"
             f"{factors_hint(inventory)}"
         )
+    return sizes
+
+
+def at_multiples(inventory: Inventory, multiples: Mapping[str, int]) -> dict[str, int]:
+    """The dims that may be padded at the next of their multiples, those of one number together."""
+    sizes = {}
+    for dim in inventory.dims:
+        if dim.adjustable:
+            multiple = lcm(multiples.get(dim.name, 1), dim.step)
+            sizes[dim.name] = next_multiple(dim.size, multiple)
+    for key in width_keys(inventory.config, inventory.dims):
+        if key.is_true:  # else layers differ, and no number says their widths
+            steps = [lcm(multiples.get(dim.name, 1), dim.step) for dim in key.dims]
+            padded = key.padded(lcm(*steps))
+            if not padded.keys() <= sizes.keys():
+                padded = {dim.name: dim.size for dim in key.dims}
+            sizes |= padded
+    return sizes
+
+
+def served_sizes(inventory: Inventory, engine: str, tp: int, ep: int, gpu: str) -> NewSizes:
+    """The smallest widths that an engine serves as they are on ``tp`` ranks. Raises
+    :class:`PlanError` where it serves the present ones, or doesn't serve padded ones either."""
+    deployment = deploy(inventory.config, engine=engine, gpu=gpu, tp=tp, ep=ep)
+    required = engine_multiples(inventory, deployment)
+    sizes = at_multiples(inventory, {name: need.multiple for name, need in required.items()})
+    changed = {name for name, size in sizes.items() if size != inventory.dim(name).size}
+    config = with_widths(inventory.config, inventory.dims, sizes)
+    for judgement in replace(deployment, config=config).judgements():
+        if judgement.outcome in ("refused", "wrong"):
+            finding = judgement.findings[0]
+            raise PlanError(
+                f"{inventory.path}: padded widths are not enough for {engine}: "
+                f"{judgement.product.name}: {finding.says}"
+            )
+    if not changed:
+        raise PlanError(f"{inventory.path}: {engine} needs no other widths on these ranks")
     return sizes
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gacprof.diagnosing.diagnosis import Diagnosis
     from gacprof.diagnosing.explain import Explanation
     from gacprof.kernels.dispatch import DispatchTable
+    from gacprof.lint.remedies import Remedy
     from gacprof.lint.report import LintReport
     from gacprof.planning.plan import Plan
     from gacprof.sweeping.sweep import SweepSummary
@@ -142,6 +143,13 @@ def plan_section(plan: Plan) -> Section:
     unknown = sum(choice.loss is None for choice in plan.choices)
     if unknown:
         remarks.append(f"What {counted(unknown, 'pinned cut')} loses is not known, nor counted.")
+    required = {choice.required for choice in plan.choices if choice.required.row}
+    for need in sorted(required, key=lambda need: need.row):
+        remarks.append(f"Multiples of {need.multiple}: {need.row}.")
+    if plan.engine:
+        remarks.append(f"{plan.engine}, with the planned sizes: {plan.outcome}.")
+    remarks += [f"Not mended: {line}." for line in plan.unmended]
+    remarks += [f"Tried: {remedy_text(remedy)}." for remedy in plan.alternatives]
     columns = ("dim", "now", "planned", "verdict")
     title = f"Plan for {plan.checkpoint}, objective {plan.objective}"
     return Section(title, headline, columns, grouped(rows), remarks)
@@ -349,14 +357,25 @@ def lint_section(report: LintReport) -> Section:
         remarks.append(f"{gap.grade.capitalize()}: {gap.why}.")
     if report.accepted:
         remarks.append(f"Accepted: {', '.join(report.accepted)}.")
-    for remedy in report.remedies:
-        mended = f" ({', '.join(remedy.mended)})" if remedy.mended else ""
-        kernels = "".join(f"; {name} by {kernel}" for name, kernel in remedy.launches.items())
-        remarks.append(f"Tried, and better: {remedy.change}: {remedy.outcome}{mended}{kernels}.")
+    remarks += [f"Tried, and better: {remedy_text(remedy)}." for remedy in report.remedies]
     remarks += [*report.kernels, *sorted(sources)]
     columns = ("product", "N", "K", "verdict", "kernel", "why")
     headline = f"{report.model}: {report.summary} ({where}): {report.account}."
     return Section("What an engine does", headline, columns, rows, remarks)
+
+
+def remedy_text(remedy: Remedy) -> str:
+    """A change, its outcome, what it costs, where it serves and who makes it."""
+    mended = f" ({', '.join(remedy.mended)})" if remedy.mended else ""
+    parts = [f"{remedy.change}: {remedy.outcome}{mended}"]
+    parts += [f"{name} by {kernel}" for name, kernel in remedy.launches.items()]
+    if remedy.bytes:
+        parts.append(f"{100 * remedy.bytes:+.1f} % bytes")
+    if remedy.tps:
+        parts.append(f"ok at tp {', '.join(map(str, remedy.tps))}")
+    if remedy.command:
+        parts.append(f"exact by {remedy.command}")
+    return "; ".join(parts)
 
 
 def fields_section(result: Any) -> Section:

@@ -84,9 +84,10 @@ class Product:
 class Products:
     """The products of a checkpoint, run for a workload.
 
-    ``tokens`` are rows of x and how often each count runs; ``tp`` ranks share the products, which
-    are computed in ``dtype``, by default each module's own. Raises :class:`ConfigError` where ranks
-    cannot share the heads of a layer; for a ``deployment`` the side is None there.
+    ``tokens`` are rows of x and how often each count runs; ``tp`` ranks share the products, ``ep``
+    of them deal out whole experts; they are computed in ``dtype``, by default each module's own.
+    Raises :class:`ConfigError` where ranks cannot share the heads of a layer; for a ``deployment``
+    the side is None there.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class Products:
         tp: int = 1,
         dtype: str | None = None,
         *,
+        ep: int = 1,
         deployment: Deployment | None = None,
     ) -> None:
         self.inventory = inventory
@@ -103,7 +105,7 @@ class Products:
         self.tp = tp
         self.dtype = dtype and compute_dtype(dtype)
         self.plain_dtype = self.dtype or plain_dtype(inventory)
-        self.sharing = Sharing(inventory, deployment or Deployment(tp=tp, tokens=tokens))
+        self.sharing = Sharing(inventory, deployment or Deployment(tp=tp, ep=ep, tokens=tokens))
         self.rows_of = self.sharing.rows_of
         self.fused = ALWAYS_FUSED
         if deployment is None:
@@ -190,6 +192,12 @@ class Products:
                 if gemm != longer:
                     uses += [Use(gemm, n, k, m, dtype, weight) for m, weight in rows.items()]
         return uses
+
+    def step_of(self, dim: Dim) -> int:
+        """What a dim's sizes have to be multiples of, so that each of the ranks that share it has
+        whole words and scales of quantised weights."""
+        roles = [role_of_module(module) for module in self.inventory.modules_of[dim.name]]
+        return dim.step_on(max((self.sharing.ranks[role.shared_by] for role in roles), default=1))
 
     def shares(self, module: Module, index: int, count: int) -> tuple[int, int]:
         """The number of ranks that share N, and K, of one of a module's products."""

@@ -90,7 +90,7 @@ def test_a_map_and_a_gpu_are_one_parameter(capsys: pytest.CaptureFixture[str]) -
         ["map", "show", "no-such-map"],
         ["map", "show", str(ASVD.parent / "no-such-map.json")],
         ["map", "shwo"],
-        ["realign", str(ASVD), "pad12", "out"],
+        ["realign", str(ASVD), "pad1.5", "out"],
         ["lint", "Qwen/Qwen3-8B"],
         ["no-such-verb"],
         ["realign", str(ASVD), "pad8", str(ASVD)],

@@ -32,7 +32,7 @@ from gacprof.checkpoint.layouts.linear import (
     unknown_tensor,
 )
 from gacprof.checkpoint.layouts.names import EMBEDDING, EXPERT, layer_of, parent_of, tower_of
-from gacprof.checkpoint.layouts.quantised import stored_format
+from gacprof.checkpoint.layouts.quantised import stored_formats
 from gacprof.checkpoint.layouts.slicegpt import shortcut_linears, stretches
 from gacprof.checkpoint.layouts.widths import find_widths, stacked_experts
 from gacprof.core.dtypes import MULTIPLIED
@@ -106,12 +106,14 @@ def recognise(contents: Contents) -> tuple[str, list[Linear]]:
 
 def scale_groups(contents: Contents, linears: Iterable[Linear]) -> ScaleGroups | None:
     """Return the groups of inputs that share a scale, where their length is the config's to say."""
-    form = stored_format(contents)
+    form = stored_formats(contents)[0]
     quantised = [linear for linear in linears if linear.is_quantised]
     places = tuple(chain.from_iterable(linear.sides.groups for linear in quantised))
     if form.group < 1 or not form.any_group or not places:
         return None
     why = next((linear.why for linear in quantised if linear.why), "")
+    if len(stored_formats(contents)) > 1:
+        why = "its layers have several formats"
     if form.desc_act:
         why = "its groups are not in the order of the inputs (desc_act)"
     return ScaleGroups(form.group, places, why)

@@ -13,7 +13,7 @@ from typing import Any
 
 from gacprof.checkpoint.inventory import Contents, Place, TensorInfo
 from gacprof.checkpoint.layouts.names import CONV1D, EMBEDDING, layer_of, role_of
-from gacprof.checkpoint.layouts.quantised import StoredSides, stored_format
+from gacprof.checkpoint.layouts.quantised import StoredFormat, StoredSides, stored_formats
 from gacprof.core.dtypes import FLOATING
 
 _SCALES = (".weight_scale", ".weight_scale_inv", ".scales")
@@ -129,7 +129,7 @@ def dense_linears(contents: Contents, others: Iterable[Linear]) -> Iterator[Line
         used.update(linear.weights, linear.biases)
     templates = contents.by_template
     conv1d = chain(*(templates[template] for template in templates if template.endswith(CONV1D)))
-    form = stored_format(contents)
+    formats = stored_formats(contents)
     # A square weight does not tell; one of another shape tells it for the whole model
     is_in_out = any(_is_in_out(contents, name) for name in conv1d)
     for template, infos in matrices(contents):
@@ -141,7 +141,10 @@ def dense_linears(contents: Contents, others: Iterable[Linear]) -> Iterator[Line
             module = info.name.removesuffix(".weight")
             if any(module + suffix in contents.tensors for suffix in _SCALES):
                 n_out, n_in = info.shape
-                sides = form.sides(contents, module, {"N": n_out, "K": n_in})
+                fitting = [
+                    form.sides(contents, module, {"N": n_out, "K": n_in}) for form in formats
+                ]
+                sides = min(fitting, key=lambda sides: bool(sides.why))
                 linear = stored_linear(contents, module, info.name, sides=sides)
                 yield replace(linear, why=sides.why, is_quantised=True)
             else:
@@ -161,23 +164,43 @@ _ENDINGS = (".qweight", ".weight_packed", ".weight._data", "_blocks", ".weight")
 def packed_linears(contents: Contents) -> list[Linear]:
     """The layers whose weights are packed, or whole numbers."""
     linears = []
-    form = stored_format(contents)
+    formats = stored_formats(contents)
     for template, names in contents.by_template.items():
         ending = next((ending for ending in _ENDINGS if template.endswith(ending)), "")
         if not ending or EMBEDDING.fullmatch(template.removesuffix(ending)):
             continue
         for name in names:
-            module = name.removesuffix(ending)
-            n_out, n_in, bits = _packed_size(contents, name, ending, form.bits)
-            if min(bits, n_out, n_in) > 0:
-                sign = "_" if ending == "_blocks" else "."
-                sides = form.sides(contents, module, {"N": n_out, "K": n_in}, sign)
-                place = (module, role_of(module), layer_of(module), (name,))
-                linear = Linear(*place, n_out, n_in, f"int{bits}", n_in, n_out, sides)
-                if ending == "_blocks":  # gpt-oss's, of which gate and up alternate
-                    linear = replace(linear, alternating=True)
-                linears.append(replace(linear, why=sides.why, is_quantised=True))
+            readings = [_packed_linear(contents, form, name, ending) for form in formats]
+            fitting = [linear for linear in readings if linear is not None]
+            if fitting:
+                linears.append(min(fitting, key=lambda linear: bool(linear.why)))
     return linears
+
+
+def _packed_linear(contents: Contents, form: StoredFormat, name: str, ending: str) -> Linear | None:
+    """The layer of a weight in this format; None where it is not packed."""
+    module = name.removesuffix(ending)
+    n_out, n_in, bits = _packed_size(contents, name, ending, form.bits)
+    if min(bits, n_out, n_in) < 1:
+        return None
+    sides = form.sides(
+        contents, module, {"N": n_out, "K": n_in}, "_" if ending == "_blocks" else "."
+    )
+    return Linear(
+        module,
+        role_of(module),
+        layer_of(module),
+        (name,),
+        n_out,
+        n_in,
+        f"int{bits}",
+        per_output=n_in,
+        per_input=n_out,
+        sides=sides,
+        alternating=ending == "_blocks",  # gpt-oss's gate and up
+        why=sides.why,
+        is_quantised=True,
+    )
 
 
 def _packed_size(contents: Contents, name: str, ending: str, bits: int) -> tuple[int, int, int]:

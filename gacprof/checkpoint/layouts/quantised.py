@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from gacprof.checkpoint.inventory import MAX_SIZE, Contents, Fill, Place
 from gacprof.checkpoint.storage import TABLES, quantisation_key, storage_of_config
@@ -16,9 +16,12 @@ from gacprof.core.errors import ConfigError
 from gacprof.core.files import shipped_table
 
 Side = Literal["N", "K"]
-Row = tuple[int, str, int | str]  # axis, what one entry is for, what a new entry holds
+Per = Literal["1", "byte", "word", "group", "block"]
+Row = tuple[int, Per, int | Literal["zero", "point", "last", "group", "size"]]
+"""The axis, what one entry is for, and what a new entry holds."""
+Rows = Mapping[str, Mapping[Side, Row]]
 TABLE = Path(__file__).parents[1] / "quantised.toml"
-ROWS = shipped_table(TABLE, dict[str, dict[str, dict[Side, Row]]])
+ROWS = shipped_table(TABLE, dict[str, Rows])
 LIKE = {
     "fp8_tensor": "fp8_channel",
     "int8_w8a8": "fp8_channel",
@@ -59,7 +62,7 @@ class StoredFormat:
     the format is not known.
     """
 
-    rows: Mapping[str, Mapping[Side, Row]]
+    rows: Rows
     bits: int = 4
     group: int = -1
     block: int = 1
@@ -127,7 +130,7 @@ class StoredFormat:
             return Place(name, axis, fill="group", group=group)
         return Place(name, axis, unit=self._unit(per), fill=self._fill(fill))
 
-    def _unit(self, per: str) -> Fraction:
+    def _unit(self, per: Per) -> Fraction:
         """How many entries a unit of a side has."""
         if per == "word":
             return Fraction(self.bits, WORD)
@@ -154,10 +157,27 @@ def packed_word(code: int, bits: int) -> int:
     return word - (1 << WORD) if word >> WORD - 1 else word
 
 
-def stored_format(contents: Contents) -> StoredFormat:
-    """Return how a checkpoint's quantised weights are stored, by its config."""
+def stored_formats(contents: Contents) -> list[StoredFormat]:
+    """Return the formats that a config states; of compressed-tensors one for each of its groups of
+    modules, of which the one that fits a module's tensors is its own."""
+    key = quantisation_key(contents.config)
+    stated = contents.config.get(key)
+    if not isinstance(stated, Mapping):
+        return [_stored_format(contents.config)]
+    groups = dict(stated.get("config_groups") or {})
+    if len(groups) < 2:
+        return [_stored_format(contents.config)]
+    formats = []
+    for name, group in groups.items():
+        alone = {name: {**group, "targets": ["Linear"]}}
+        formats.append(_stored_format({key: {**stated, "config_groups": alone}}))
+    return formats
+
+
+def _stored_format(config: Mapping[str, Any]) -> StoredFormat:
+    """How a config says that weights are stored."""
     try:
-        storage = storage_of_config(contents.config)
+        storage = storage_of_config(config)
     except ConfigError as error:
         return StoredFormat({}, why=str(error))
     form = storage.form
@@ -166,7 +186,7 @@ def stored_format(contents: Contents) -> StoredFormat:
         name = "mxfp4_stacked"
     if form == "none":
         return StoredFormat({}, why="its weights are quantised, and no config names the format")
-    stated = contents.config.get(quantisation_key(contents.config)) or {}
+    stated = config.get(quantisation_key(config)) or {}
     packing = str(stated.get("packing_format", "auto_gptq"))
     version = stated.get("checkpoint_format", "gptq")
     is_packed_so = packing.endswith(("auto_gptq", "awq")) and version in VERSIONS

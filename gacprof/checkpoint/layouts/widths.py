@@ -16,7 +16,7 @@ from gacprof.checkpoint.inventory import Contents, Dim, Feed, Place
 from gacprof.checkpoint.layouts.configs import count, part_of, width_keys
 from gacprof.checkpoint.layouts.linear import Linear, stored_linear, unknown_tensor
 from gacprof.checkpoint.layouts.names import WORDS, parent_of, role_of, tower_of
-from gacprof.core.dtypes import FLOATING
+from gacprof.core.dtypes import FLOATING, MULTIPLIED
 
 _OF_THE_STREAM = re.compile(  # norms of the residual stream: OPT's stand beside fc1 and fc2
     r"(.*\.)?((input|post_attention|(pre|post)_feedforward)_layernorm|ln_[12]|LayerNorm|norm[12]"
@@ -170,6 +170,8 @@ def _in_three(contents: Contents, block: str, fused: str, down: str) -> list[Lin
     kind = str(config.get("model_type") or contents.config.get("model_type"))
     in_halves = contents.attributes.get(block, {}).get(IN_HALVES, _IN_HALVES_BY_TYPE.get(kind))
     why = _UNKNOWN if in_halves is None else ""
+    if contents.tensors[down].dtype not in MULTIPLIED:
+        why = "how the scales of all experts in one tensor lie is not known"
     facts: dict[str, Any] = {"axes": axes, "alternating": in_halves is False, "why": why}
     names = (fused, down)
     return [stored_linear(contents, name.removesuffix(".weight"), name, **facts) for name in names]
