@@ -20,7 +20,6 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +44,6 @@ FUSED = {"gate_proj": ("gate_up_proj", 0), "up_proj": ("gate_up_proj", 1)}  # la
 TOKENS = 16
 
 
-def stored_tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of the first layer's MLP, by names without the prefix."""
-    for path in folder.glob("*.safetensors"):
-        for name, tensor in load_file(path).items():
-            if name.startswith(PREFIX):
-                yield name.removeprefix(PREFIX), tensor
-
-
 def load_rank(folder: Path, settings: Any) -> LlamaMLP:
     """Build and fill the MLP of the current rank."""
     config, quantisation = settings.model_config.hf_config, settings.quant_config
@@ -60,13 +51,14 @@ def load_rank(folder: Path, settings: Any) -> LlamaMLP:
     with torch.device("cuda" if IS_VIRTUAL else "cpu"):
         mlp = LlamaMLP(*sizes, quantisation, prefix=PREFIX[:-1], reduce_results=False)
     parameters = dict(mlp.named_parameters())
-    for name, tensor in stored_tensors(folder):
-        module, _, kind = name.partition(".")
-        if kind == "g_idx":
-            continue  # numbers the groups: vLLM takes them in their order only, and doesn't read it
-        layer, *part = FUSED.get(module, (module,))
-        parameter = parameters[f"{layer}.{kind}"]
-        parameter.weight_loader(parameter, tensor, *part)
+    for path in folder.glob("*.safetensors"):
+        for name, tensor in load_file(path).items():
+            module, _, kind = name.removeprefix(PREFIX).partition(".")
+            if not name.startswith(PREFIX) or kind == "g_idx":
+                continue  # g_idx numbers the groups: vLLM doesn't read it, it takes them in order
+            layer, *part = FUSED.get(module, (module,))
+            parameter = parameters[f"{layer}.{kind}"]
+            parameter.weight_loader(parameter, tensor, *part)
     return mlp
 
 
@@ -91,6 +83,7 @@ def add_up_ranks(folder: Path, tp: int, said: dict[str, Any]) -> torch.Tensor:
     settings.quant_config.packed_modules_mapping = LlamaForCausalLM.packed_modules_mapping
     has_blocks = bool(getattr(settings.quant_config, "weight_block_size", None))
     torch.cpu._is_amx_tile_supported = lambda: has_blocks
+    said["width"] = settings.model_config.hf_config.intermediate_size
     torch.manual_seed(0)
     x = torch.randn(TOKENS, settings.model_config.hf_config.hidden_size)
     total = torch.zeros_like(x)
