@@ -15,12 +15,13 @@ import torch
 
 from gacprof.check.models import Checkpoint, random_ids, torch_device, vocabulary
 from gacprof.check.weights import compare_weights
-from gacprof.checkpoint.config import quantisation_beside_groups
+from gacprof.checkpoint.config import config_with_groups
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.layouts.configs import width_keys, with_widths
 from gacprof.checkpoint.layouts.factors import FACTORS
 from gacprof.checkpoint.load import config_of, load_model, one_line_errors, torch_dtype
 from gacprof.checkpoint.scan import inventory_of
+from gacprof.checkpoint.storage import stated_quantisation
 from gacprof.core.dtypes import dtype_name
 from gacprof.core.errors import CheckpointError, ConfigError, require_one_of
 
@@ -170,8 +171,11 @@ def differing_settings(inventory: Inventory, other: Inventory) -> list[str]:
     keys = sorted((first.keys() | second.keys()) - NO_FUNCTION)
     # None, false and no key at all mean the same: another version leaves such keys out
     differing = [key for key in keys if (first.get(key) or None) != (second.get(key) or None)]
-    formats = [quantisation_beside_groups(side.config) for side in (inventory, other)]
-    if formats[0] != formats[1]:
+    sides = [inventory, other]
+    configs = [side.config for side in sides]
+    if all(side.groups and not side.groups.why for side in sides):  # tensors tell their length
+        configs = [config_with_groups(config, 1) for config in configs]
+    if stated_quantisation(configs[0]) != stated_quantisation(configs[1]):
         differing.append("quantization_config")
     return [f"config.json: {key}" for key in differing]
 

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from gacprof.checkpoint.inventory import Inventory, NewSizes
-from gacprof.checkpoint.layouts.configs import leaves, odd_heads, width_keys, with_widths
+from gacprof.checkpoint.layouts.configs import leaves, odd_heads, part_of, width_keys, with_widths
 from gacprof.checkpoint.layouts.factors import FACTORS, Factors
 from gacprof.checkpoint.layouts.names import layer_of
 from gacprof.checkpoint.layouts.slicegpt import with_stretches
-from gacprof.checkpoint.storage import quantisation_key
+from gacprof.checkpoint.storage import QUANTISATION_KEYS
 from gacprof.core.errors import CheckpointError
 
 CODE_KEYS = ("auto_map", "custom_generate", "tokenizer_file")
@@ -47,14 +47,19 @@ def mirrored_files(inventory: Inventory, sizes: NewSizes) -> dict[str, dict[str,
 def files_with_groups(inventory: Inventory, size: int) -> dict[str, dict[str, Any]]:
     """Return the JSON files that say the length of groups that share a scale, with this one."""
     files = {name: _with_groups(inventory.side[name], size) for name in inventory.side}
-    key = quantisation_key(inventory.config)
-    stated = {key: _with_groups(inventory.config[key], size)}
-    return {**files, "config.json": {**inventory.config, **stated}}
+    return {**files, "config.json": config_with_groups(inventory.config, size)}
 
 
-def quantisation_beside_groups(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how a config says weights are quantised, whatever the length of their groups."""
-    return _with_groups(config.get(quantisation_key(config)) or {}, 1)
+def config_with_groups(config: Mapping[str, Any], size: int) -> dict[str, Any]:
+    """Return a config with groups of a size, wherever it says how weights are quantised."""
+    new = dict(config)
+    above, part = part_of(config)
+    for key in QUANTISATION_KEYS:
+        if config.get(key):
+            new[key] = _with_groups(config[key], size)
+        if above and part.get(key):
+            new[above[0]] = {**part, key: _with_groups(part[key], size)}
+    return new
 
 
 def _with_groups(stated: Mapping[str, Any], size: int) -> dict[str, Any]:

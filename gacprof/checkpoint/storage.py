@@ -28,6 +28,7 @@ UNNAMED = {"w_bit": "awq", "bits": "gptq", "quant_algo": "modelopt"}
 """The method by a field of AutoAWQ's quant_config.json, AutoGPTQ's quantize_config.json and
 ModelOpt's hf_quant_config.json, which do not name it."""
 AUTOAWQ_NAMES = {"w_bit": "bits", "q_group_size": "group_size"}
+QUANTISATION_KEYS = ("quantization_config", "compression_config")
 PLAIN_BITS = 16  # with so many a rule leaves a module as it is
 FP8_CACHE = r".*fp8|(?!.*'int').*'num_bits': 8"
 CT_CACHE = r"(?!.*('int'|'dynamic': true))(?=.*_bits': 8)(?=.*'tensor').*'symmetric': true"
@@ -96,17 +97,20 @@ def storage_named(text: str) -> Storage:
     )
 
 
-def quantisation_key(config: Mapping[str, Any]) -> str:
-    """Return the key under which a config says how its weights are quantised."""
-    older = not config.get("quantization_config") and config.get("compression_config")
-    return "compression_config" if older else "quantization_config"
+def stated_quantisation(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return how a config says its weights are quantised, at the top or in its text part; nothing
+    where it doesn't. Raises :class:`ConfigError` for what is no table."""
+    config = {**part_of(config)[1], **config}
+    stated: Any = next((config[key] for key in QUANTISATION_KEYS if config.get(key)), {})
+    if not isinstance(stated, Mapping):
+        raise ConfigError("the config's quantization_config cannot be read: it is no table")
+    return stated
 
 
 def storage_of_config(config: Mapping[str, Any], layers: int = 0) -> Storage:
     """The storage that a config states, unknown where it differs from module to module. Raises
     :class:`ConfigError` for values of odd types."""
-    config = {**part_of(config)[1], **config}
-    stated = config.get(quantisation_key(config))
+    stated = stated_quantisation(config)
     if not stated:
         return PLAIN
     ignored: list[str] = []

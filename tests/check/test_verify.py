@@ -320,3 +320,12 @@ def test_an_export_holds_the_same_weights_under_other_names(tmp_path: Path) -> N
     result = verify(ASVD, tmp_path / "exported")
     assert (result.verdict, result.differing) == ("same", ())
     assert result.equal == len(scan(ASVD).tensors)
+
+
+def test_another_length_of_groups_than_the_tensors_have_is_seen(tmp_path: Path) -> None:
+    source = FIXTURES.parent / "quantised" / "gptq_g64"
+    other = Path(shutil.copytree(source, tmp_path / "other"))
+    for name in ("config.json", "quantize_config.json"):
+        text = (source / name).read_text(encoding="utf-8")
+        (other / name).write_text(text.replace('"group_size": 64', '"group_size": 128'), "utf-8")
+    assert verify(source, other).verdict == "undecided"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tool_checkpoints import Shapes, write_safetensors
 
+from gacprof.checkpoint.config import files_with_groups
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.scan import scan
 from gacprof.core.errors import CheckpointError
@@ -285,6 +286,24 @@ def test_groups_in_another_order_than_the_inputs_are_not_split(tmp_path: Path) -
     inventory = scanned(tmp_path, shapes, GPTQ | {"desc_act": True}, types, 320)
     with pytest.raises(CheckpointError):
         split_groups(inventory, 32)
+
+
+def test_a_format_may_stand_in_the_text_part_of_a_config(tmp_path: Path) -> None:
+    """Version 2 of GPTQ stores zero points as they are, wherever the config says so."""
+    tensors = FORMATS["gptq"][1]
+    fills = []
+    for version in ("gptq", "gptq_v2"):
+        folder = tmp_path / version
+        write_safetensors(folder / "model.safetensors", mlp_shapes(tensors, 320), **DTYPES)
+        text = {"model_type": "qwen2", "hidden_size": HIDDEN, "intermediate_size": 320}
+        text["quantization_config"] = GPTQ | {"checkpoint_format": version}
+        write_json(folder / "config.json", {"model_type": "qwen2_vl", "text_config": text})
+        inventory = scan(folder)
+        places = inventory.dims[0].places
+        fills.append({place.fill for place in places if place.tensor.endswith("qzeros")})
+        written = files_with_groups(inventory, 32)["config.json"]["text_config"]
+        assert written["quantization_config"]["group_size"] == 32
+    assert fills == [{0x77777777}, {0x88888888 - (1 << 32)}]
 
 
 def test_a_format_may_stand_in_a_file_beside_the_config(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gacprof.checkpoint.inventory import MAX_SIZE, Contents, Fill, Place, TensorInfo
-from gacprof.checkpoint.storage import TABLES, quantisation_key, storage_of_config
+from gacprof.checkpoint.storage import TABLES, stated_quantisation, storage_of_config
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import shipped_table
 
@@ -167,33 +167,29 @@ def packed_word(code: int, bits: int) -> int:
 def stored_formats(contents: Contents) -> list[StoredFormat]:
     """Return the formats that a config states; of compressed-tensors one for each of its groups of
     modules, of which the one that fits a module's tensors is its own."""
-    key = quantisation_key(contents.config)
-    stated = contents.config.get(key)
-    if not isinstance(stated, Mapping):
-        return [_stored_format(contents.config)]
-    groups = dict(stated.get("config_groups") or {})
-    if len(groups) < 2:
-        return [_stored_format(contents.config)]
-    formats = []
-    for name, group in groups.items():
-        alone = {name: {**group, "targets": ["Linear"]}}
-        formats.append(_stored_format({key: {**stated, "config_groups": alone}}))
-    return formats
-
-
-def _stored_format(config: Mapping[str, Any]) -> StoredFormat:
-    """How a config says that weights are stored."""
     try:
-        storage = storage_of_config(config)
-    except ConfigError as error:
-        return StoredFormat({}, why=str(error))
+        stated = stated_quantisation(contents.config)
+        groups = dict(stated.get("config_groups") or {})
+        if len(groups) < 2:
+            return [_stored_format(stated)]
+        formats = []
+        for name, group in groups.items():
+            alone = {name: {**group, "targets": ["Linear"]}}
+            formats.append(_stored_format({**stated, "config_groups": alone}))
+        return formats
+    except (ConfigError, TypeError, ValueError) as error:
+        return [StoredFormat({}, why=str(error))]
+
+
+def _stored_format(stated: Mapping[str, Any]) -> StoredFormat:
+    """How a quantization_config says that weights are stored."""
+    storage = storage_of_config({"quantization_config": stated})
     form = storage.form
     name = LIKE.get(f"{storage.tool} {form}".strip(), LIKE.get(form, form))
     if form == "mxfp4" and storage.tool != "ct":
         name = "mxfp4_stacked"
     if form == "none":
         return StoredFormat({}, why="its weights are quantised, and no config names the format")
-    stated = config.get(quantisation_key(config)) or {}
     packing = str(stated.get("packing_format", "auto_gptq"))
     version = stated.get("checkpoint_format") or "gptq"
     is_packed_so = packing.endswith(("auto_gptq", "awq")) and version in VERSIONS
@@ -207,6 +203,6 @@ def _stored_format(config: Mapping[str, Any]) -> StoredFormat:
         storage.block,
         (1 << bits - 1) - VERSIONS[version],
         storage.symmetric and form != "awq",
-        form in ANY_GROUP and bool(stated),
+        form in ANY_GROUP,
         storage.desc_act,
     )
