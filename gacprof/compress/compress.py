@@ -157,7 +157,7 @@ def compress(
         compressor = Factoring(inventory, method, objective, results, device)
     # before the hours of a run: a source that knows no such products is refused here
     candidates, room = compressor.candidates(ratio, size_source, tokens, multiple)
-    missing = [layer for layer in compressor.layers if not results.has(layer, compressor.curve)]
+    missing = [layer for layer in compressor.layers if not results.path(layer).exists()]
     if missing:
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             for statistics in compressor.statistics(ids, Path(scratch)):

@@ -18,7 +18,7 @@ from gacprof.checkpoint.writer import OutputTensor, read_blocks
 from gacprof.compress.layered import LayeredModel, LayerResults
 from gacprof.compress.low_rank import LowRank, energy_by_rank, factor_weight, loss_by_rank
 from gacprof.compress.options import Candidates, Objective, parameters_left
-from gacprof.compress.statistics import LayerStatistics, backward_statistics, forward_statistics
+from gacprof.compress.statistics import LayerStatistics, backward_statistics
 from gacprof.core.errors import CheckpointError
 from gacprof.core.sizes import SizeSource
 from gacprof.diagnosing.safe_ranks import break_even_rank, safe_ranks
@@ -95,7 +95,7 @@ def targets_of(inventory: Inventory) -> list[Target]:
 @dataclass
 class Factoring:
     """The targets of a model, factored by one method. A target's results are ``name/u`` and
-    ``name/v`` and, by rank, ``name/energy`` and, where gradients were gathered, ``name/loss``."""
+    ``name/v`` and, by rank, ``name/energy`` and, of a text, ``name/loss``."""
 
     inventory: Inventory
     method: LowRank
@@ -115,11 +115,8 @@ class Factoring:
         """Yield what factors are made from, by layer; ``ids`` is None where none are needed."""
         if ids is None:
             return [LayerStatistics(layer, "", nn.Module()) for layer in self.layers]
-        model = LayeredModel(self.inventory, self.device)
         names = {layer: [target.name for target in row] for layer, row in self.layers.items()}
-        if self.objective == "loss" or self.method == "kfac-svd":
-            return backward_statistics(model, ids, names, folder)
-        return forward_statistics(model, ids, names)
+        return backward_statistics(LayeredModel(self.inventory, self.device), ids, names, folder)
 
     def layer_results(self, statistics: LayerStatistics) -> dict[str, torch.Tensor]:
         """Factor a layer's targets."""

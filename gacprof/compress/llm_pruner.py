@@ -7,7 +7,6 @@ of |w · ∂loss/∂w|, a first-order estimate of what removing it adds to the l
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import torch
 
@@ -60,7 +59,6 @@ class Pruning:
     objective: Objective
     results: LayerResults
     device: str
-    curve: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         self.widths = prunable_widths(self.inventory)
