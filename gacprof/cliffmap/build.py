@@ -173,7 +173,7 @@ def best_multiple(verdicts: Sequence[SizeVerdict]) -> int | None:
         if len(penalties) >= FEWEST_MULTIPLES:
             left[multiple] = sum(penalties) / len(penalties)
     decided = sum(v.verdict in ("safe", "misaligned") for v in verdicts)
-    if decided < FEWEST_MULTIPLES or not left:
+    if decided < FEWEST_MULTIPLES:
         return None
     enough = min(left.values()) + MIN_SAVING
     return min(multiple for multiple, penalty in left.items() if penalty <= enough)

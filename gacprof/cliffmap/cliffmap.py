@@ -162,14 +162,14 @@ class CliffMap:
         operator: str,
         dim: str,
         dtype: str | None = None,
-        fixed: Mapping[str, int] | None = None,
+        fixed: Mapping[str, int] = {},
     ) -> list[Curve]:
         """The curves of an operator over a dim, those that call as a model does first."""
         curves = []
         for curve in sorted(self.curves, key=lambda curve: curve.strangeness):
             axis = curve.axis
             is_named = (axis.operator, axis.dim) == (operator, dim) and dtype in (None, axis.dtype)
-            if is_named and (fixed or {}).items() <= axis.fixed.items():
+            if is_named and fixed.items() <= axis.fixed.items():
                 curves.append(curve)
         return curves
 
@@ -241,7 +241,7 @@ class CliffMap:
             verdicts = [column[size] for column in columns]
             times = [v.latency_us for v in verdicts if v.latency_us is not None]
             if len(times) < len(verdicts):
-                summed[size] = next(v for v in verdicts if v.latency_us is None)
+                summed[size] = min(verdicts, key=lambda v: v.latency_us is not None)
                 continue
             totals[size] = sum(time.value for time in times)
             # Errors are independent between curves.

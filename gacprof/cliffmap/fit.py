@@ -14,6 +14,7 @@ from itertools import chain
 from math import sqrt
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from gacprof.cliffmap.cliffmap import MapWarning
@@ -59,23 +60,19 @@ class Fit:
 
 def fit_blocks(blocks: Sequence[Block]) -> Fit:
     """Fit the blocks of one axis, one at least."""
-    columns: dict[tuple[int, int], int] = {}
-    rows = []
-    for block in blocks:
-        row: dict[int, float] = {}
-        calls: dict[int, int] = {}
-        for size, time_us in zip(block.order, block.times_us, strict=True):
-            replicate = calls[size] = calls.get(size, -1) + 1
-            column = columns.setdefault((size, replicate), len(columns))
-            row[column] = time_us
-        rows.append(row)
-    log_times = np.full((len(rows), len(columns)), np.nan)
-    for i, row in enumerate(rows):
-        log_times[i, list(row)] = np.log(list(row.values()))
+    numbers = np.repeat(np.arange(len(blocks)), [len(block.order) for block in blocks])
+    sizes = chain.from_iterable(block.order for block in blocks)
+    times_us = chain.from_iterable(block.times_us for block in blocks)
+    calls = pd.DataFrame({"block": numbers, "size": [*sizes], "us": [*times_us]})
+    calls["replicate"] = calls.groupby(["block", "size"]).cumcount()
+    table = calls.pivot(index="block", columns=["size", "replicate"], values="us")
+    table = table.sort_index(axis="columns")
     processes = np.array([block.process for block in blocks])
-    fit = fit_matrix(log_times, [size for size, _ in columns], processes)
-    pairs = [(columns[size, 0], columns[size, 1]) for size, number in columns if number == 1]
-    disturbed = float(np.isnan(np.concatenate([block.times_us for block in blocks])).mean())
+    columns = table.columns.to_frame(index=False)
+    fit = fit_matrix(np.log(table.to_numpy()), columns["size"].tolist(), processes)
+    # A size's replicate stands behind it.
+    pairs = [(place - 1, place) for place in np.flatnonzero(columns["replicate"]).tolist()]
+    disturbed = float(calls["us"].isna().mean())
     # The clock's step is the smallest between distinct times of a block, from 0 to its first time
     # included: where all times are equal, they are one step.
     steps = np.concatenate([np.diff(np.unique([0.0, *block.times_us])) for block in blocks])

@@ -56,7 +56,7 @@ class PointRecords:
 class BlockRow(BaseModel, strict=True):
     """A block as it stands in a file."""
 
-    block: float = math.inf  # older journals do not count them
+    block: int = 0  # its number among all; a fold counts anew
     axis: str
     process: int
     order: tuple[int, ...]

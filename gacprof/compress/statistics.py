@@ -15,7 +15,7 @@ from torch import nn
 
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.compress.layered import LayeredModel, batch_size
-from gacprof.core.errors import CheckpointError, ConfigError
+from gacprof.core.errors import ConfigError
 
 WINDOWS = 32
 LENGTH = 512  # 16,384 tokens: more than a layer of a small model has features, minutes on a CPU
@@ -109,9 +109,6 @@ def _loss_gradients(model: LayeredModel, ids: torch.Tensor, hidden: torch.Tensor
             stand_ins[-1].output = x
             scores = model.model(input_ids=window, use_cache=False).logits[0, :-1].float()
             loss = nn.functional.cross_entropy(scores, window[0, 1:], reduction="sum")
-            if not loss.isfinite():
-                path = model.inventory.path
-                raise CheckpointError(f"{path}: its loss on the calibration text is not finite")
             slopes.append(torch.autograd.grad(loss, x)[0].cpu())
     return torch.cat(slopes)
 
@@ -136,7 +133,7 @@ def _watch(statistics: LayerStatistics, names: Sequence[str]) -> Iterator[None]:
     last_input = None
     last_name = ""
 
-    def watch(name: str, module: nn.Module, args: tuple[torch.Tensor, ...], y: torch.Tensor) -> None:
+    def watch(name: str, module: nn.Module, args: tuple[torch.Tensor], y: torch.Tensor) -> None:
         nonlocal last_input, last_name
         x = args[0]
         if name not in statistics.gradients:

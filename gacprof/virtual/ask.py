@@ -114,7 +114,7 @@ def asked_table(gpu: str, python: Path) -> str:
     with tempfile.TemporaryDirectory() as folder:
         answers = Path(folder) / "answers.json"
         status = virtual(gpu, [str(python), "-c", CHILD, str(root), str(answers)])
-        if status or not answers.exists():
+        if status:
             raise GacprofError(f"PyTorch of {python} stopped on a virtual {gpu} (status {status})")
         sections = json.loads(answers.read_text(encoding="utf-8"))
     if sections["sdpa"]["checked"]["differ"]:

@@ -172,7 +172,7 @@ def build(torch: CudaTorch, folders: Sequence[Path], folder: Path) -> None:
 
 def libraries(torch: CudaTorch) -> list[Path]:
     """Return the stand-ins for a PyTorch, in the order to preload; build them if needed."""
-    if shutil.which("gcc") is None or shutil.which("nm") is None:
+    if shutil.which("gcc") is None:
         raise GacprofError("a virtual GPU is built with gcc: install gcc and binutils")
     folders = header_folders(torch)
     folder = cache_folder(folders)
