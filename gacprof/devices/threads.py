@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from statistics import median
 
 import torch
 
@@ -61,8 +60,9 @@ class ComputeThreads:
 def lost_core(times_us: Sequence[float], waits_us: Sequence[float]) -> list[bool]:
     """Tell which calls of a block waited for a core for too long."""
     # One limit for all, the median call's: which calls count must not depend on their own times.
-    limit_us = NEGLIGIBLE_WAIT * median(times_us)
-    return [wait_us > limit_us for wait_us in waits_us]
+    limit_us = NEGLIGIBLE_WAIT * torch.tensor(times_us, dtype=torch.float64).nanquantile(0.5)
+    lost: list[bool] = (torch.tensor(waits_us) > limit_us).tolist()
+    return lost
 
 
 @contextmanager

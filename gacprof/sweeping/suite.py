@@ -97,12 +97,11 @@ def load_suite(name_or_path: str | Path, kind: str = "cuda") -> Suite:
         Names the file and the key at fault.
     """
     path = Path(name_or_path)
-    shipped = shipped_suites()
-    if str(name_or_path) in shipped:
-        path = SUITES / f"{name_or_path}.toml"
+    if str(path) in shipped_suites():
+        path = SUITES / f"{path}.toml"
     if not path.is_file():
-        names = ", ".join(shipped)
-        raise MeasurementError(f"there is no suite {name_or_path}: name a TOML file or {names}")
+        names = ", ".join(shipped_suites())
+        raise MeasurementError(f"there is no suite {path}: name a TOML file or {names}")
     device = "cpu" if kind == "cpu" else "cuda"
     try:
         table = read_table(path, SuiteTable)

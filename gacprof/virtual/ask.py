@@ -39,7 +39,7 @@ def short_name(kernel: str) -> str:
         loop = " ".join(word[0] for word in words if word)
         return f"cutlass {loop} tile {tile} cluster {cluster}"
     name = without_arguments(head).split("::")[-1].replace("{anonymous}", "")
-    inside = head[head.find("<") + 1 : head.rfind(">")] if "<" in head else ""
+    inside = head.partition("<")[2].rpartition(">")[0]
     arguments = [re.sub(r"\b\w+::(?=\w)", "", text) for text in split_arguments(inside)]
     plain = [text if re.fullmatch(r"-?[\w ]+(<[\w, ]*>)?", text) else "…" for text in arguments]
     return f"{name}<{', '.join(plain)}>" if plain else name
@@ -78,8 +78,8 @@ def to_runs(first: int, answers: Sequence[int]) -> list[list]:
                 ends[period] = end
         period = max(ends, key=ends.__getitem__)  # the furthest; of equals the shortest
         pattern = [0] * period
-        for index in range(at, min(at + period, ends[period])):
-            pattern[(first + index) % period] = answers[index]
+        for index, answer in enumerate(answers[at : ends[period]][:period], first + at):
+            pattern[index % period] = answer
         runs.append([first + at, first + ends[period] - 1, pattern])
         at = ends[period]
     return runs
