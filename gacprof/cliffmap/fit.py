@@ -18,6 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from gacprof.cliffmap.cliffmap import MapWarning
+from gacprof.cliffmap.judge import significant
 from gacprof.core.points import Block
 
 Floats = NDArray[np.float64]
@@ -158,7 +159,7 @@ def noise_floor(fits: Sequence[Fit]) -> float | None:
     differences = [*chain.from_iterable(map(half_differences, fits))]
     if not differences:
         return None
-    return float(np.expm1(np.quantile(np.abs(differences), FLOOR_QUANTILE)))
+    return significant(np.expm1(np.quantile(np.abs(differences), FLOOR_QUANTILE)))
 
 
 def half_differences(fit: Fit) -> list[float]:

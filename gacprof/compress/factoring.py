@@ -31,9 +31,7 @@ PROJECTIONS = frozenset(
     ("q", "k", "v", "o", "qkv", "gate", "up", "gate_up", "down", "gdn_out", "mamba_out")
 )
 # modules whose factors SVD-LLM's layout can name
-_NAMED = re.compile(
-    r"(?P<stem>.+\.(q|k|v|o|out|gate|up|down))_proj|(?P<short>.+\.(fc1|fc2|w1|w2|w3))", re.DOTALL
-)
+_NAMED = re.compile(r".+\.((q|k|v|o|out|gate|up|down)_proj|fc1|fc2|w1|w2|w3)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -73,14 +71,15 @@ def targets_of(inventory: Inventory) -> list[Target]:
     """Return the layers to factor, in the order of the model."""
     targets = []
     for module in inventory.modules:
-        match = _NAMED.fullmatch(module.name)
-        is_projection = module.role.removeprefix("expert_") in PROJECTIONS
-        if match is None or not is_projection or module.kind != "dense" or tower_of(module.name):
+        is_projection = (
+            module.role.removeprefix("expert_") in PROJECTIONS and module.kind == "dense"
+        )
+        if not _NAMED.fullmatch(module.name) or not is_projection or tower_of(module.name):
             continue
         gemm = module.gemms[0]
         is_plain = inventory.shape(gemm.weight) == (module.out_features, module.in_features)
         if is_plain and module.layer is not None:
-            stem = match["stem"] or match["short"]
+            stem = module.name.removesuffix("_proj")
             bias = f"{module.name}.bias" if gemm.bias else ""
             inner, outer = f"{stem}_v_proj.weight", f"{stem}_u_proj.weight"
             names = (module.name, module.layer, gemm.weight, bias, inner, outer)
