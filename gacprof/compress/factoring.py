@@ -71,10 +71,9 @@ def targets_of(inventory: Inventory) -> list[Target]:
     """Return the layers to factor, in the order of the model."""
     targets = []
     for module in inventory.modules:
-        is_projection = (
-            module.role.removeprefix("expert_") in PROJECTIONS and module.kind == "dense"
-        )
-        if not _NAMED.fullmatch(module.name) or not is_projection or tower_of(module.name):
+        is_named = _NAMED.fullmatch(module.name) and not tower_of(module.name)
+        is_projection = module.role.removeprefix("expert_") in PROJECTIONS
+        if not is_named or not is_projection or module.kind != "dense":
             continue
         gemm = module.gemms[0]
         is_plain = inventory.shape(gemm.weight) == (module.out_features, module.in_features)

@@ -91,10 +91,10 @@ def canonical(point: Point) -> Point:
     operator = get(point.operator)
     names = {"dtype": [point.dtype], "dim": point.dims, "flag": point.flags}
     allowed_names = {"dtype": operator.dtypes, "dim": operator.dims, "flag": operator.flags}
-    for kind, allowed in allowed_names.items():
-        for name in {*names[kind]}.difference(allowed):
+    for kind, choices in allowed_names.items():
+        for name in {*names[kind]}.difference(choices):
             raise MeasurementError(
-                f"operator '{operator.name}' has no {kind} '{name}' (it has {', '.join(allowed)})"
+                f"operator '{operator.name}' has no {kind} '{name}' (it has {', '.join(choices)})"
             )
     dims: dict[str, int] = {}
     for name in operator.dims:
@@ -113,8 +113,8 @@ def canonical(point: Point) -> Point:
         allowed = operator.flags[name]
         # As text, since True == 1: a bias of 1 would have another key than one of True.
         if repr(value) not in map(repr, allowed):
-            choices = ", ".join(map(repr, allowed))
-            raise MeasurementError(f"{complete}: flag '{name}' is {value!r}, not one of {choices}")
+            words = ", ".join(map(repr, allowed))
+            raise MeasurementError(f"{complete}: flag '{name}' is {value!r}, not one of {words}")
     problem = operator.problem(complete)
     if problem:
         raise MeasurementError(f"{complete}: {problem}")
