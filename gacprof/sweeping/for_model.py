@@ -102,8 +102,8 @@ def sizes_near(size: int, window: float) -> set[int]:
     for step, count in steps.items():
         first = size // step * step
         reach = max(window * size, min(step, SMALLEST_REACH))
-        multiples = range(first - count * step, first + (count + 2) * step, step)
-        sizes |= {m for m in multiples if m > 0 and abs(m - size) <= reach}
+        multiples = range(max(step, first - count * step), first + (count + 2) * step, step)
+        sizes |= {multiple for multiple in multiples if abs(multiple - size) <= reach}
     return sizes
 
 
