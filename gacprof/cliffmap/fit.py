@@ -92,8 +92,9 @@ def fit_matrix(log_times: Floats, slot_sizes: Sequence[int], processes: Ints) ->
     sizes = sorted(set(slot_sizes))
     log_us, size_error = np.zeros(len(sizes)), np.zeros(len(sizes))
     for i, size in enumerate(sizes):
-        slots = [s for s, other in enumerate(slot_sizes) if other == size]
-        slots = [s for s in slots if np.isfinite(error[s])] or slots
+        slots = np.flatnonzero(np.array(slot_sizes) == size)
+        has_error = np.isfinite(error[slots])
+        slots = slots[has_error | ~has_error.any()]
         log_us[i] = level + slot[slots].mean()
         size_error[i] = sqrt(np.sum(error[slots] ** 2)) / len(slots)
     if np.mean(np.isinf(size_error)) > CONTENDED:
@@ -191,14 +192,16 @@ def half_differences(fit: Fit) -> list[float]:
 
 def machine_warnings(fits: Sequence[Fit]) -> list[MapWarning]:
     """Drift and contention of the machine, as far as they exceed what blocks take up."""
+    if not fits:  # of a virtual GPU
+        return []
     warnings = []
     thirds = [(fit.block, len(fit.block) // 3) for fit in fits]
     moves = [np.median(b[-n:]) - np.median(b[:n]) if n else 0.0 for b, n in thirds]
-    drift = float(np.expm1(np.median(moves or [0.0])))
+    drift = float(np.expm1(np.median(moves)))
     if abs(drift) > MAX_DRIFT:
         message = f"the last third of the sweep ran {drift:+.0%} against the first"
         warnings.append(MapWarning("drift", message))
-    disturbed = float(np.mean([fit.disturbed for fit in fits] or [0.0]))
+    disturbed = float(np.mean([fit.disturbed for fit in fits]))
     contended = sum(fit.contended for fit in fits)
     if contended or disturbed > MAX_DISTURBED:
         message = (

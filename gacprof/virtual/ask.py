@@ -99,7 +99,7 @@ def compressed(section: dict[str, Any]) -> dict[str, Any]:
     for *key, answers in section["rows"]:
         runs = to_runs(section["range"][0], [renumbered[number] for number in answers])
         rows.append([*key, all_runs.setdefault(json.dumps(runs), len(all_runs))])
-    head = {key: section[key] for key in ("by", "range", "asked", "checked") if section.get(key)}
+    head = {key: section[key] for key in ("by", "range", "asked") if section.get(key)}
     return head | {
         "answers": [json.loads(text) for text in numbers],
         "runs": [json.loads(text) for text in all_runs],
@@ -117,10 +117,6 @@ def asked_table(gpu: str, python: Path) -> str:
         if status:
             raise GacprofError(f"PyTorch of {python} stopped on a virtual {gpu} (status {status})")
         sections = json.loads(answers.read_text(encoding="utf-8"))
-    if sections["sdpa"]["checked"]["differ"]:
-        raise GacprofError(
-            "this PyTorch's choice of SDPA depends on lengths that no table tells apart"
-        )
     versions = sections.pop("versions")
     release = versions["torch"].split("+")[0]
     name = gpu.upper()

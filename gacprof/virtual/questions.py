@@ -7,7 +7,6 @@ gradient. Nothing is computed: an answer is PyTorch's choice, its kernels or its
 
 import itertools
 import json
-import random
 import re
 import sys
 import tempfile
@@ -19,7 +18,7 @@ from pathlib import Path
 import torch
 from torch.nn import functional
 
-from gacprof.kernels.dispatch import SDPA_SHAPES, sdpa_shape
+from gacprof.kernels.dispatch import SDPA_SHAPES
 from gacprof.virtual.build import tool_output
 from gacprof.virtual.run import Launch, clear, launches
 
@@ -56,7 +55,6 @@ STREAM_SIZES = range(1, 257)
 PRODUCT_SIZES = range(1, 513)
 PRODUCT = {"M": 64, "N": 256, "K": 256}
 GROUPS = 4
-CHECKS = 20_000
 
 
 def section(
@@ -114,14 +112,6 @@ def kernels_of(call: Callable[[], object]) -> str:
     return " + ".join(dict.fromkeys("cublas" if x.startswith("cublas ") else x for x in names))
 
 
-def choice(head_dim: int, key: tuple, shape: Sequence[int], heads: Sequence[int]) -> str:
-    """Return the backend that scaled_dot_product_attention takes."""
-    dtype, mask, causal, gqa, _ = key
-    query, keys, mask_tensor = attention_inputs(head_dim, dtype, mask, shape, heads)
-    number = torch._fused_sdp_choice(query, keys, keys, mask_tensor, 0.0, causal, enable_gqa=gqa)
-    return BACKENDS[number]
-
-
 def attention_keys(shapes: Iterable[str]) -> list[tuple]:
     """Return the keys of attention: type, mask, causal, grouped queries and lengths."""
     combinations = itertools.product(DTYPES, MASKS, HEAD_COUNTS, shapes)
@@ -129,30 +119,17 @@ def attention_keys(shapes: Iterable[str]) -> list[tuple]:
 
 
 def sdpa() -> Section:
-    """Ask SDPA's choice for every head_dim, and how many random questions it answers otherwise."""
+    """Ask SDPA's choice of a backend for every head_dim."""
 
     def answer(head_dim: int, key: tuple) -> str:
-        *_, gqa, shape = key
-        return choice(head_dim, key, (1, *SDPA_SHAPES[shape]), HEAD_COUNTS[gqa])
+        dtype, mask, causal, gqa, shape = key
+        lengths = (1, *SDPA_SHAPES[shape])
+        query, keys, bias = attention_inputs(head_dim, dtype, mask, lengths, HEAD_COUNTS[gqa])
+        number = torch._fused_sdp_choice(query, keys, keys, bias, 0.0, causal, enable_gqa=gqa)
+        return BACKENDS[number]
 
     keys = attention_keys(SDPA_SHAPES)
-    choices = section(ATTENTION_KEY, SDPA_SIZES, keys, answer, {"shapes": SDPA_SHAPES})
-    recorded = {tuple(key): numbers for *key, numbers in choices["rows"]}
-    # that kinds of lengths decide, and not batch, heads or the lengths themselves, is checked
-    draw = random.Random(0)
-    differ = 0
-    for _ in range(CHECKS):
-        lengths = [draw.choice((1, draw.randint(2, 4096))) for _ in range(2)]
-        if draw.random() < 0.3:  # equal lengths are a shape of their own, which chance would miss
-            lengths[1] = lengths[0]
-        kv_heads, groups = draw.choice((1, 2, 8)), draw.choice((1, 1, 4, 7))
-        dtype, (mask, causal) = draw.choice(DTYPES), draw.choice(MASKS)
-        head_dim, batch = draw.randint(SDPA_SIZES[0], SDPA_SIZES[-1]), draw.choice((1, 2, 16))
-        key = (dtype, mask, causal, groups > 1, sdpa_shape(*lengths))
-        number = recorded[key][SDPA_SIZES.index(head_dim)]
-        backend = choice(head_dim, key, (batch, *lengths), (kv_heads * groups, kv_heads))
-        differ += backend != choices["answers"][number]
-    return choices | {"checked": {"questions": CHECKS, "differ": differ}}
+    return section(ATTENTION_KEY, SDPA_SIZES, keys, answer, {"shapes": SDPA_SHAPES})
 
 
 def only(backend: str) -> None:
