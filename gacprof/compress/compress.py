@@ -171,10 +171,10 @@ def compress(
     with new_folder(target) as new:
         write_weights(new, inventory, compressor.new_tensors(sizes))
         config = with_widths(inventory.config, inventory.dims, sizes)
-        write_json(new / "config.json", without_code(config))
         for name in inventory.side_files:
-            if name != "config.json" and not name.endswith(".py"):
+            if not name.endswith(".py"):
                 shutil.copy(Path(inventory.folder) / name, new / name)
+        write_json(new / "config.json", without_code(config))
         compression = Compression(
             out=str(target),
             checkpoint=inventory.path,

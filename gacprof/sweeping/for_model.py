@@ -67,15 +67,15 @@ def suite_for_ranks(
     first and the last. Raises :class:`MeasurementError` for a range that is none, or a checkpoint
     without a dense layer."""
     dense = [m for m in inventory.modules if m.kind == "dense" and m.gemms and m.role != "head"]
-    if len(ranks) != 2 or not 0 < ranks[0] <= ranks[1] or not dense:
+    if not 0 < ranks[0] <= ranks[1] or not dense:
         raise MeasurementError(
             f"ranks {ranks} of {len(dense)} dense layers: give the first and the last rank, such "
             "as 64 128, of a checkpoint that has some"
         )
     sizes = list(range(ranks[0], ranks[1] + BEYOND + 1))
     axes = []
+    computed = dtype or plain_dtype(inventory)
     for module in dense:
-        computed = dtype or plain_dtype(inventory)
         shape = {"N": module.out_features, "K": module.in_features}
         for m in tokens or DEFAULT_TOKENS:
             # A rank is N of the first factor's product and K of the second's; M is the dense layer.

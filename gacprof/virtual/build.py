@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,13 +50,13 @@ def find_torch(python: Path) -> CudaTorch:
         packages = Path(tool_output(command).strip())
     except (OSError, GacprofError) as error:
         raise GacprofError(f"{python} does not run as a python") from error
-    version_file = packages / "torch" / "version.py"
-    text = version_file.read_text(encoding="utf-8") if version_file.exists() else ""
-    release = re.search(r"__version__ = '([^'+]+)", text)
-    cuda = re.search(r"^cuda[^=]*= '(\d+)\.", text, re.MULTILINE)
-    if release is None or cuda is None:
+    text = ""
+    with suppress(FileNotFoundError):
+        text = (packages / "torch" / "version.py").read_text(encoding="utf-8")
+    versions = re.search(r"__version__ = '([^'+]+).*^cuda[^=]*= '(\d+)\.", text, re.M | re.S)
+    if versions is None:
         raise GacprofError(f"{python} has no PyTorch built for CUDA: pip install 'torch===2.14.1'")
-    return CudaTorch(packages, release[1], int(cuda[1]))
+    return CudaTorch(packages, versions[1], int(versions[2]))
 
 
 def header_folders(torch: CudaTorch) -> list[Path]:
