@@ -86,8 +86,9 @@ class Pruning:
         losses = {}
         for name, importance in self.importance().items():
             lost = tails(importance.sort(descending=True).values)
-            total = 1.0 if self.objective == "loss" else float(lost[0]) or 1.0
-            losses[name] = (lost / total).tolist()
+            if self.objective != "loss":
+                lost /= lost[0].clamp(min=1e-300).clone()  # no importance at all is none to share
+            losses[name] = lost.tolist()
         return losses
 
     def candidates(

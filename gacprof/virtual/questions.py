@@ -45,8 +45,10 @@ SHAPES = {
     "decode batch 64": (64, 1, 1024),
 }
 """(batch, queries, keys) of the questions that launch attention, with 32 heads."""
-FLASH_TRAITS = re.compile(r"Flash_fwd_kernel_traitsILi(\d+)ELi(\d+)ELi(\d+)ELi(\d+)E")
-"""Head_dim, tile and warps in the symbol of a FlashAttention-2 kernel."""
+FLASH_KERNEL = re.compile(
+    r"(flash_fwd_(?:splitkv_)?kernel)\w*?Flash_fwd_kernel_traitsILi(\d+)ELi(\d+)ELi(\d+)ELi(\d+)E"
+)
+"""Name, head_dim, tile and warps in the symbol of a FlashAttention-2 kernel."""
 ROW_SIZES = range(1, 8193)
 ROW_TOKENS = (1, 16, 4096)
 SORT_TOKENS = 16  # sorting copies its rows, which a virtual GPU does: more of them take minutes
@@ -153,17 +155,18 @@ def attention_answer(noted: list[Launch]) -> Answer:
     for launch in noted:
         if "fmha" in launch.kernel:
             return launch.kernel
-        traits = FLASH_TRAITS.search(launch.kernel)
-        if traits is None or "flash_fwd" not in launch.kernel:
+        match = FLASH_KERNEL.search(launch.kernel)
+        if match is None:
             continue
-        template, *tile, warps = map(int, traits.groups())
-        split = "splitkv" in launch.kernel
+        name, *numbers = match.groups()
+        template, *tile, warps = map(int, numbers)
         return {
-            "kernel": "flash_fwd_splitkv_kernel" if split else "flash_fwd_kernel",
+            "kernel": name,
             "template": template,
             "tile": tile,
             "warps": warps,
-            "splits": launch.grid[1] if split else 1,  # parts of the keys, summed up afterwards
+            # parts of the keys, summed up afterwards
+            "splits": launch.grid[1] if "splitkv" in name else 1,
             "grid": list(launch.grid),
             "shared_bytes": launch.shared_bytes,
         }
