@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 MAP_FILE = "cliffmap.json"
 MAPS = Path(__file__).parents[1] / "maps"
 
+REQUIRED_DIMS = {"linear": frozenset("MNK")}
 PREFERRED_FLAGS: Mapping[str, tuple[Flag, ...]] = {  # a model's own way of calling
     "cache": ("cold",),
     "layout": ("tn", "bhsd"),  # y = x · Wᵀ; heads stand before the tokens
@@ -98,7 +99,7 @@ class CliffMap:
             raise MapError(f"{where}: a tolerance of {self.tolerance}: give a positive fraction")
         for curve in self.curves:
             axis = curve.axis
-            dims = {"M", "N", "K"} if axis.operator == "linear" else {axis.dim}
+            dims = REQUIRED_DIMS.get(axis.operator, frozenset())
             supported = {v.size for v in curve.sizes if is_supported(v, self.tolerance)}
             if self.environment.kind == "virtual" and any(v.latency_us for v in curve.sizes):
                 raise MapError(

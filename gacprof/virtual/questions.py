@@ -120,15 +120,20 @@ def attention_keys(shapes: Iterable[str]) -> list[tuple]:
     return [(dtype, *mask, gqa, shape) for dtype, mask, gqa, shape in combinations]
 
 
+def choice(head_dim: int, key: tuple, shape: Sequence[int], heads: Sequence[int]) -> str:
+    """Return the backend that scaled_dot_product_attention takes."""
+    dtype, mask, causal, gqa, _ = key
+    query, keys, bias = attention_inputs(head_dim, dtype, mask, shape, heads)
+    number = torch._fused_sdp_choice(query, keys, keys, bias, 0.0, causal, enable_gqa=gqa)
+    return BACKENDS[number]
+
+
 def sdpa() -> Section:
     """Ask SDPA's choice of a backend for every head_dim."""
 
     def answer(head_dim: int, key: tuple) -> str:
-        dtype, mask, causal, gqa, shape = key
-        lengths = (1, *SDPA_SHAPES[shape])
-        query, keys, bias = attention_inputs(head_dim, dtype, mask, lengths, HEAD_COUNTS[gqa])
-        number = torch._fused_sdp_choice(query, keys, keys, bias, 0.0, causal, enable_gqa=gqa)
-        return BACKENDS[number]
+        *_, gqa, shape = key
+        return choice(head_dim, key, (1, *SDPA_SHAPES[shape]), HEAD_COUNTS[gqa])
 
     keys = attention_keys(SDPA_SHAPES)
     return section(ATTENTION_KEY, SDPA_SIZES, keys, answer, {"shapes": SDPA_SHAPES})
