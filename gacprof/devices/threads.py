@@ -41,8 +41,9 @@ class ComputeThreads:
 
     def waits_ns(self) -> list[int]:
         """Time for which each thread was ready but had no core."""
-        if self._accounts:
-            return [int(os.pread(account, 80, 0).split()[1]) for account in self._accounts]
+        with suppress(OSError, ValueError, IndexError):  # of a thread that has ended
+            if self._accounts:
+                return [int(os.pread(account, 80, 0).split()[1]) for account in self._accounts]
         # Without accounts: a time slice for each core that the system took from the process.
         return [resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw * SLICE_NS]
 
