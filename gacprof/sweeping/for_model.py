@@ -67,7 +67,7 @@ def suite_for_ranks(
     first and the last. Raises :class:`MeasurementError` for a range that is none, or a checkpoint
     without a dense layer."""
     dense = [m for m in inventory.modules if m.kind == "dense" and m.gemms and m.role != "head"]
-    if not 0 < ranks[0] <= ranks[1] or not dense:
+    if len(ranks) != 2 or not 0 < ranks[0] <= ranks[1] or not dense:
         raise MeasurementError(
             f"ranks {ranks} of {len(dense)} dense layers: give the first and the last rank, such "
             "as 64 128, of a checkpoint that has some"
