@@ -115,9 +115,9 @@ def live_text(section: str, kernels: Sequence[KernelRun]) -> str:
 
 def numbers_of(name: str) -> list[int]:
     """Template, tile and warps in a kernel's name, as a symbol or as C++ writes it."""
-    symbol = questions.FLASH_TRAITS.search(name)
+    symbol = questions.FLASH_KERNEL.search(name)
     if symbol:
-        return [int(number) for number in symbol.groups()]
+        return [int(number) for number in symbol.groups()[1:]]
     arguments = name.partition("Flash_fwd_kernel_traits<")[2].split(",")[:4]
     return [int(argument.strip(" ()int")) for argument in arguments if argument.strip()]
 

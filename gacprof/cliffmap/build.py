@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain, pairwise
+from itertools import chain, compress, pairwise
 from math import expm1, hypot, log, log1p
 from pathlib import Path
 
@@ -78,7 +78,6 @@ def build_map(
                 fit = replace(fit, error=np.full(len(fit.sizes), np.inf))
             curves.append(judged_axis(axis, fit, tolerance, kernels, run.failures(axis)))
     all_fits = list(fits.values())
-    floor = noise_floor(all_fits)
     verb = "kernels dispatched on a virtual" if virtual else "measured on"
     stack = " ".join(f"{name} {version}" for name, version in run.environment.stack.items())
     cliff_map = CliffMap(
@@ -87,7 +86,7 @@ def build_map(
         run.environment,
         tuple(curves),
         tolerance,
-        None if floor is None else significant(floor),
+        noise_floor(all_fits),
         (*machine_warnings(all_fits), *run_warnings(run, all_fits)),
     )
     cliff_map.check(run.name)
@@ -157,9 +156,8 @@ def kernel_summary(names: Sequence[str]) -> str:
     """The kernels of one call as a map names them, without tile and schedule."""
     parts = []
     for kernel in attach(names):
-        padded = "padded " if kernel.padded else ""
-        split = " split-k" if kernel.split_k else ""
-        parts.append(padded + kernel.mechanism + split)
+        words = {"padded": kernel.padded, kernel.mechanism: True, "split-k": kernel.split_k}
+        parts.append(" ".join(compress(words, words.values())))
     return " + ".join(dict.fromkeys(parts))
 
 
@@ -173,7 +171,7 @@ def best_multiple(verdicts: Sequence[SizeVerdict]) -> int | None:
         if len(penalties) >= FEWEST_MULTIPLES:
             left[multiple] = sum(penalties) / len(penalties)
     decided = sum(v.verdict in ("safe", "misaligned") for v in verdicts)
-    if decided < FEWEST_MULTIPLES or not left:
+    if decided < FEWEST_MULTIPLES:
         return None
     enough = min(left.values()) + MIN_SAVING
     return min(multiple for multiple, penalty in left.items() if penalty <= enough)

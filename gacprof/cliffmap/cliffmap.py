@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 MAP_FILE = "cliffmap.json"
 MAPS = Path(__file__).parents[1] / "maps"
 
+REQUIRED_DIMS = {"linear": frozenset("MNK")}
 PREFERRED_FLAGS: Mapping[str, tuple[Flag, ...]] = {  # a model's own way of calling
     "cache": ("cold",),
     "layout": ("tn", "bhsd"),  # y = x · Wᵀ; heads stand before the tokens
@@ -98,7 +99,7 @@ class CliffMap:
             raise MapError(f"{where}: a tolerance of {self.tolerance}: give a positive fraction")
         for curve in self.curves:
             axis = curve.axis
-            dims = {"M", "N", "K"} if axis.operator == "linear" else {axis.dim}
+            dims = REQUIRED_DIMS.get(axis.operator, frozenset())
             supported = {v.size for v in curve.sizes if is_supported(v, self.tolerance)}
             if self.environment.kind == "virtual" and any(v.latency_us for v in curve.sizes):
                 raise MapError(
@@ -162,14 +163,14 @@ class CliffMap:
         operator: str,
         dim: str,
         dtype: str | None = None,
-        fixed: Mapping[str, int] | None = None,
+        fixed: Mapping[str, int] = {},
     ) -> list[Curve]:
         """The curves of an operator over a dim, those that call as a model does first."""
         curves = []
         for curve in sorted(self.curves, key=lambda curve: curve.strangeness):
             axis = curve.axis
             is_named = (axis.operator, axis.dim) == (operator, dim) and dtype in (None, axis.dtype)
-            if is_named and (fixed or {}).items() <= axis.fixed.items():
+            if is_named and fixed.items() <= axis.fixed.items():
                 curves.append(curve)
         return curves
 
@@ -241,7 +242,7 @@ class CliffMap:
             verdicts = [column[size] for column in columns]
             times = [v.latency_us for v in verdicts if v.latency_us is not None]
             if len(times) < len(verdicts):
-                summed[size] = next(v for v in verdicts if v.latency_us is None)
+                summed[size] = min(verdicts, key=lambda v: v.latency_us is not None)
                 continue
             totals[size] = sum(time.value for time in times)
             # Errors are independent between curves.

@@ -14,9 +14,11 @@ from itertools import chain
 from math import sqrt
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from gacprof.cliffmap.cliffmap import MapWarning
+from gacprof.cliffmap.judge import significant
 from gacprof.core.points import Block
 
 Floats = NDArray[np.float64]
@@ -59,23 +61,19 @@ class Fit:
 
 def fit_blocks(blocks: Sequence[Block]) -> Fit:
     """Fit the blocks of one axis, one at least."""
-    columns: dict[tuple[int, int], int] = {}
-    rows = []
-    for block in blocks:
-        row: dict[int, float] = {}
-        calls: dict[int, int] = {}
-        for size, time_us in zip(block.order, block.times_us, strict=True):
-            replicate = calls[size] = calls.get(size, -1) + 1
-            column = columns.setdefault((size, replicate), len(columns))
-            row[column] = time_us
-        rows.append(row)
-    log_times = np.full((len(rows), len(columns)), np.nan)
-    for i, row in enumerate(rows):
-        log_times[i, list(row)] = np.log(list(row.values()))
+    numbers = np.repeat(np.arange(len(blocks)), [len(block.order) for block in blocks])
+    sizes = chain.from_iterable(block.order for block in blocks)
+    times_us = chain.from_iterable(block.times_us for block in blocks)
+    calls = pd.DataFrame({"block": numbers, "size": [*sizes], "us": [*times_us]})
+    calls["replicate"] = calls.groupby(["block", "size"]).cumcount()
+    table = calls.pivot(index="block", columns=["size", "replicate"], values="us")
+    table = table.sort_index(axis="columns")
     processes = np.array([block.process for block in blocks])
-    fit = fit_matrix(log_times, [size for size, _ in columns], processes)
-    pairs = [(columns[size, 0], columns[size, 1]) for size, number in columns if number == 1]
-    disturbed = float(np.isnan(np.concatenate([block.times_us for block in blocks])).mean())
+    columns = table.columns.to_frame(index=False)
+    fit = fit_matrix(np.log(table.to_numpy()), columns["size"].tolist(), processes)
+    # A size's replicate stands behind it.
+    pairs = [(place - 1, place) for place in np.flatnonzero(columns["replicate"]).tolist()]
+    disturbed = float(calls["us"].isna().mean())
     # The clock's step is the smallest between distinct times of a block, from 0 to its first time
     # included: where all times are equal, they are one step.
     steps = np.concatenate([np.diff(np.unique([0.0, *block.times_us])) for block in blocks])
@@ -94,8 +92,9 @@ def fit_matrix(log_times: Floats, slot_sizes: Sequence[int], processes: Ints) ->
     sizes = sorted(set(slot_sizes))
     log_us, size_error = np.zeros(len(sizes)), np.zeros(len(sizes))
     for i, size in enumerate(sizes):
-        slots = [s for s, other in enumerate(slot_sizes) if other == size]
-        slots = [s for s in slots if np.isfinite(error[s])] or slots
+        slots = np.flatnonzero(np.array(slot_sizes) == size)
+        has_error = np.isfinite(error[slots])
+        slots = slots[has_error | ~has_error.any()]
         log_us[i] = level + slot[slots].mean()
         size_error[i] = sqrt(np.sum(error[slots] ** 2)) / len(slots)
     if np.mean(np.isinf(size_error)) > CONTENDED:
@@ -161,7 +160,7 @@ def noise_floor(fits: Sequence[Fit]) -> float | None:
     differences = [*chain.from_iterable(map(half_differences, fits))]
     if not differences:
         return None
-    return float(np.expm1(np.quantile(np.abs(differences), FLOOR_QUANTILE)))
+    return significant(np.expm1(np.quantile(np.abs(differences), FLOOR_QUANTILE)))
 
 
 def half_differences(fit: Fit) -> list[float]:
@@ -193,14 +192,16 @@ def half_differences(fit: Fit) -> list[float]:
 
 def machine_warnings(fits: Sequence[Fit]) -> list[MapWarning]:
     """Drift and contention of the machine, as far as they exceed what blocks take up."""
+    if not fits:  # of a virtual GPU
+        return []
     warnings = []
     thirds = [(fit.block, len(fit.block) // 3) for fit in fits]
     moves = [np.median(b[-n:]) - np.median(b[:n]) if n else 0.0 for b, n in thirds]
-    drift = float(np.expm1(np.median(moves or [0.0])))
+    drift = float(np.expm1(np.median(moves)))
     if abs(drift) > MAX_DRIFT:
         message = f"the last third of the sweep ran {drift:+.0%} against the first"
         warnings.append(MapWarning("drift", message))
-    disturbed = float(np.mean([fit.disturbed for fit in fits] or [0.0]))
+    disturbed = float(np.mean([fit.disturbed for fit in fits]))
     contended = sum(fit.contended for fit in fits)
     if contended or disturbed > MAX_DISTURBED:
         message = (

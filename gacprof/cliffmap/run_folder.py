@@ -56,7 +56,7 @@ class PointRecords:
 class BlockRow(BaseModel, strict=True):
     """A block as it stands in a file."""
 
-    block: float = math.inf  # older journals do not count them
+    block: int = 0  # its number among all; a fold counts anew
     axis: str
     process: int
     order: tuple[int, ...]
@@ -163,8 +163,7 @@ class RunWriter(RunFolder):
             total_us = sum(run.us for run in runs)
             if not math.isnan(total_us):
                 self.points.kernel_us.setdefault(axis.key, {})[size] = round(total_us, 3)
-        if failures:
-            self.points.failures.setdefault(axis.key, {}).update(failures)
+        self.points.failures.setdefault(axis.key, {}).update(failures)
 
     def save_points(self) -> None:
         write_record(self.path / POINTS, self.points)

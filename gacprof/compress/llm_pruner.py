@@ -7,7 +7,6 @@ of |w · ∂loss/∂w|, a first-order estimate of what removing it adds to the l
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import torch
 
@@ -60,7 +59,6 @@ class Pruning:
     objective: Objective
     results: LayerResults
     device: str
-    curve: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         self.widths = prunable_widths(self.inventory)
@@ -88,8 +86,9 @@ class Pruning:
         losses = {}
         for name, importance in self.importance().items():
             lost = tails(importance.sort(descending=True).values)
-            total = 1.0 if self.objective == "loss" else float(lost[0]) or 1.0
-            losses[name] = (lost / total).tolist()
+            if self.objective != "loss":
+                lost /= lost[0].clamp(min=1e-300).clone()  # no importance at all is none to share
+            losses[name] = lost.tolist()
         return losses
 
     def candidates(

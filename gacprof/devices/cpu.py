@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
 from ctypes import c_longlong
+from itertools import compress, cycle
 from typing import Any
 
 import torch
@@ -79,10 +79,9 @@ class CpuSession:
                     times_us[place], waits_us[place] = self._time(index, replicate)
         self._device.last_call_s = time.perf_counter()
         slot_us = (self._device.last_call_s - begin) * 1e6 / len(order)
-        timed_us = [us for us in times_us if not math.isnan(us)]
-        lost = lost_core(timed_us or [0.0], waits_us)
-        kept_us = [math.nan if gone else us for us, gone in zip(times_us, lost, strict=True)]
-        return BlockTimes(kept_us, slot_us)
+        for place in compress(range(len(order)), lost_core(times_us, waits_us)):
+            times_us[place] = math.nan
+        return BlockTimes(times_us, slot_us)
 
     def _wake(self, order: Sequence[int]) -> None:
         """Make unrecorded calls, at least one: what ran before may have filled the cache."""
@@ -91,7 +90,7 @@ class CpuSession:
         begin = time.perf_counter()
         paused = begin - self._device.last_call_s > AWAKE_S
         until = begin + WAKE_S if paused else begin
-        for index in itertools.cycle(callable_order):
+        for index in cycle(callable_order):
             self._time(index, replicate=False)
             if time.perf_counter() >= until:
                 return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -55,12 +56,9 @@ def device_name(name: str = "auto") -> str:
     """``cpu`` or ``cuda:0`` and so on; ``auto`` is the first GPU, else the CPU."""
     import torch
 
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    kind, _, index = name.partition(":")
-    if kind == "cuda" and (index or "0").isdigit():
-        return f"cuda:{int(index or 0)}"
-    if name != "cpu":
+    first = "cuda:0" if torch.cuda.is_available() else "cpu"
+    name = {"auto": first, "cuda": "cuda:0"}.get(name, name)
+    if not re.fullmatch(r"cpu|cuda:\d+", name):
         raise MeasurementError(f"unknown device '{name}': use 'cpu', 'cuda' or 'cuda:1'")
     return name
 

@@ -73,9 +73,7 @@ def _cuda_environment(index: int) -> Environment:
 
 
 def cpu_name() -> str:
-    text = ""
-    with suppress(OSError):  # not Linux
-        text = Path("/proc/cpuinfo").read_text()
+    text = Path("/proc/cpuinfo").read_text()
     name = _first_match(r"model name\s*:\s*(.+)", text) or platform.machine()
     # A name alone may say little.
     numbers = re.findall(r"(?m)^(?:cpu family|model)\s*:\s*(\d+)", text)

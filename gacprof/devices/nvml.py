@@ -53,21 +53,22 @@ def counter_fields(driver: str) -> list[int]:
 def nvml_facts(library: Any, handle: Any) -> dict[str, int]:
     """Limits and modes that decide how fast a GPU runs, and the other processes that compute on it;
     what NVML does not say is missing."""
-    facts = {}
-    with suppress(library.NVMLError):
-        facts["power_limit_w"] = int(library.nvmlDeviceGetEnforcedPowerLimit(handle) // 1000)
-    with suppress(library.NVMLError):
-        facts["max_sm_mhz"] = int(library.nvmlDeviceGetMaxClockInfo(handle, library.NVML_CLOCK_SM))
-    with suppress(library.NVMLError):
-        facts["ecc"] = int(library.nvmlDeviceGetEccMode(handle)[0])
-    with suppress(library.NVMLError):
-        facts["mig"] = int(library.nvmlDeviceGetMigMode(handle)[0])
-    with suppress(library.NVMLError):
-        facts["persistence"] = int(library.nvmlDeviceGetPersistenceMode(handle))
-    with suppress(library.NVMLError):
-        running = library.nvmlDeviceGetComputeRunningProcesses(handle)
+    questions = {
+        "power_limit_w": lambda: library.nvmlDeviceGetEnforcedPowerLimit(handle) // 1000,
+        "max_sm_mhz": lambda: library.nvmlDeviceGetMaxClockInfo(handle, library.NVML_CLOCK_SM),
+        "ecc": lambda: library.nvmlDeviceGetEccMode(handle)[0],
+        "mig": lambda: library.nvmlDeviceGetMigMode(handle)[0],
+        "persistence": lambda: library.nvmlDeviceGetPersistenceMode(handle),
         # In a container this process has another id there, and is counted among the others.
-        facts["other_processes"] = sum(process.pid != os.getpid() for process in running)
+        "other_processes": lambda: sum(
+            process.pid != os.getpid()
+            for process in library.nvmlDeviceGetComputeRunningProcesses(handle)
+        ),
+    }
+    facts = {}
+    for name, answer in questions.items():
+        with suppress(library.NVMLError):
+            facts[name] = int(answer())
     return facts
 
 

@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from statistics import median
 
 import torch
 
@@ -31,12 +30,10 @@ class ComputeThreads:
 
     def __init__(self) -> None:
         threads = compute_threads()
-        self._cores: list[int] = []
-        with suppress(AttributeError):  # not Linux
-            self._cores = sorted(os.sched_getaffinity(0))
+        self._cores = sorted(os.sched_getaffinity(0))
         self._accounts: list[int] = []
         for thread in (threads or [threading.get_native_id()])[:MAX_WATCHED]:
-            with suppress(OSError):  # not Linux, or a kernel that keeps no such account
+            with suppress(OSError):  # a kernel that keeps no such account
                 self._accounts.append(os.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY))
         self._bound = threads if len(threads) <= len(self._cores) else []
         for thread, core in zip(self._bound, self._cores, strict=False):
@@ -44,7 +41,7 @@ class ComputeThreads:
 
     def waits_ns(self) -> list[int]:
         """Time for which each thread was ready but had no core."""
-        with suppress(OSError, ValueError, IndexError):
+        with suppress(OSError, ValueError, IndexError):  # of a thread that has ended
             if self._accounts:
                 return [int(os.pread(account, 80, 0).split()[1]) for account in self._accounts]
         # Without accounts: a time slice for each core that the system took from the process.
@@ -64,8 +61,9 @@ class ComputeThreads:
 def lost_core(times_us: Sequence[float], waits_us: Sequence[float]) -> list[bool]:
     """Tell which calls of a block waited for a core for too long."""
     # One limit for all, the median call's: which calls count must not depend on their own times.
-    limit_us = NEGLIGIBLE_WAIT * median(times_us)
-    return [wait_us > limit_us for wait_us in waits_us]
+    limit_us = NEGLIGIBLE_WAIT * torch.tensor(times_us, dtype=torch.float64).nanquantile(0.5)
+    lost: list[bool] = (torch.tensor(waits_us) > limit_us).tolist()
+    return lost
 
 
 @contextmanager
@@ -105,9 +103,8 @@ def compute_threads() -> list[int]:
 def _ticks() -> dict[int, int]:
     """Clock ticks that each thread of this process has run for (proc(5): utime + stime)."""
     ticks = {}
-    with suppress(OSError):  # not Linux
-        for thread in Path("/proc/self/task").iterdir():
-            with suppress(OSError, ValueError, IndexError):
-                fields = (thread / "stat").read_text().rpartition(")")[2].split()
-                ticks[int(thread.name)] = int(fields[11]) + int(fields[12])
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # it has just ended
+            fields = (thread / "stat").read_text().rpartition(")")[2].split()
+            ticks[int(thread.name)] = int(fields[11]) + int(fields[12])
     return ticks

@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import signal
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -46,8 +46,8 @@ class IsolatedDevice:
         self._name, self._call_limit_s = name, call_limit_s
         self._process: BaseProcess | None = None
         self._sessions: list[RemoteSession] = []
+        self._sent: list[tuple[RemoteSession, int]] = []  # by place in the worker
         self._traced = True
-        self.generation = 0  # workers that have ended
         self._start()
 
     def prepare(self, axes: Sequence[Sequence[Point]]) -> list[RemoteSession]:
@@ -58,40 +58,44 @@ class IsolatedDevice:
 
     def prepare_sessions(self) -> None:
         """Prepare what the worker lacks; without a point that it dies on the others anew."""
-        while True:
-            stale = [s for s in self._sessions if s.generation != self.generation and s.waiting()]
-            if not stale:
-                return
+        while stale := [s for s in self._sessions if not s.sent and s.waiting()]:
             try:
                 self._request_sessions(stale)
             except WorkerLost as lost:
-                if any(session.blame(lost) for session in stale):
+                if self.blame(lost):
                     continue
                 if not self._traced:  # nothing is left to blame
                     for session in stale:
-                        session.failures |= dict.fromkeys(session.sent, str(lost))
+                        session.fail(str(lost))
                 # What is no point's fault is the tracer's: names are done without.
                 self._traced = False
 
     def _request_sessions(self, sessions: Sequence[RemoteSession]) -> None:
         if self._process is None:
             self._start()
+        before = len(self._sent)
         content = []
         for session in sessions:
             session.sent = session.waiting()
-            session.first_place = self._places
-            self._places += len(session.sent)
+            self._sent += [(session, index) for index in session.sent]
             content.append((session.number, [session.points[index] for index in session.sent]))
-        answers = self.request("prepare", content, sum(len(points) for _, points in content))
+        answers = self.request("prepare", content, len(self._sent) - before)
         for session, (failures, kernels) in zip(sessions, answers, strict=True):
-            session.add(failures)
+            session.failures |= {session.sent[place]: why for place, why in failures.items()}
             session.kernels = {session.sent[place]: runs for place, runs in kernels.items()}
-            session.generation = self.generation
+
+    def blame(self, lost: WorkerLost) -> bool:
+        """Make the point that the worker was at a failure; tell whether it was at one."""
+        if lost.place == UNKNOWN:
+            return False
+        session, index = self._sent[lost.place]
+        session.failures[index] = str(lost)
+        return True
 
     def request(self, action: str, content: Any, calls: int) -> Any:
         """Return the worker's answer. Raises :class:`WorkerLost`."""
         self._current.value = UNKNOWN
-        with suppress(BrokenPipeError, ConnectionResetError):  # then there is no answer either
+        with suppress(ConnectionError):  # then there is no answer either
             self._pipe.send((action, content))
         return self._answer(self._call_limit_s * max(1.0, calls / POINTS_IN_LIMIT))
 
@@ -107,7 +111,7 @@ class IsolatedDevice:
         arguments = (pipe, self._current, self._name, modules, self._traced)
         self._process = context.Process(target=serve, args=arguments, daemon=True)
         self._process.start()
-        self._places = 0
+        self._sent = []
         pipe.close()
         try:
             self.environment: Environment = self._answer(START_LIMIT_S)
@@ -123,7 +127,7 @@ class IsolatedDevice:
                 if not isinstance(answer, MeasurementError):
                     return answer
                 reason = str(answer)
-        except (EOFError, ConnectionResetError):
+        except (EOFError, ConnectionError):
             self._process.join(DYING_S)
             reason = f"killed its process, which ended with code {self._process.exitcode}"
         except KeyboardInterrupt:  # a late answer would be taken for the next one's
@@ -139,7 +143,8 @@ class IsolatedDevice:
             self._process.join()
             self._process = None
             self._pipe.close()
-            self.generation += 1
+            for session in self._sessions:
+                session.sent = []
 
 
 class RemoteSession:
@@ -150,40 +155,28 @@ class RemoteSession:
         self.failures: dict[int, str] = {}
         self.kernels: dict[int, tuple[KernelRun, ...]] = {}
         self.sent: list[int] = []  # indices of the points that the worker has
-        self.first_place = 0  # of these among all that it prepared
-        self.generation = -1
 
     def waiting(self) -> list[int]:
         return [index for index in range(len(self.points)) if index not in self.failures]
 
-    def add(self, failures: Mapping[int, str]) -> None:
-        """Add failures by the worker's index."""
-        self.failures |= {self.sent[place]: reason for place, reason in failures.items()}
-
-    def blame(self, lost: WorkerLost) -> bool:
-        """Make the point that the worker was at a failure; tell whether it is one of these."""
-        place = lost.place - self.first_place
-        is_mine = lost.place != UNKNOWN and 0 <= place < len(self.sent)
-        if is_mine:
-            self.add({place: str(lost)})
-        return is_mine
+    def fail(self, reason: str) -> None:
+        self.failures |= dict.fromkeys(self.waiting(), reason)
 
     def time_block(self, order: Sequence[int]) -> BlockTimes:
         """As :meth:`.Session.time_block`; all nan where the worker is lost."""
         self._device.prepare_sessions()
-        nothing = BlockTimes([math.nan] * len(order), math.nan)
+        times_us = [math.nan] * len(order)
         places = [place for place, index in enumerate(order) if index not in self.failures]
         if not places:
-            return nothing
+            return BlockTimes(times_us, math.nan)
         content = (self.number, [self.sent.index(order[place]) for place in places])
         try:
             block, failures = self._device.request("time", content, len(places))
         except WorkerLost as lost:
-            if not self.blame(lost):
-                self.failures |= dict.fromkeys(self.sent, str(lost))
-            return nothing
-        self.add(failures)
-        times_us = [math.nan] * len(order)
+            if not self._device.blame(lost):
+                self.fail(str(lost))
+            return BlockTimes(times_us, math.nan)
+        self.failures |= {self.sent[place]: why for place, why in failures.items()}
         for place, us in zip(places, block.times_us, strict=True):
             times_us[place] = us
         return BlockTimes(times_us, block.slot_us, block.conditions)
@@ -212,7 +205,7 @@ def serve(pipe: Connection, current: Any, name: str, modules: Sequence[str], tra
                 number, order = content
                 block = sessions[number].time_block(order)
                 pipe.send((block, dict(sessions[number].failures)))
-    except (EOFError, BrokenPipeError, ConnectionResetError):
+    except (EOFError, ConnectionError):
         return  # the parent has ended
     except Exception as error:  # torch and operators may raise anything
         pipe.send(MeasurementError(first_line(error)))

@@ -29,8 +29,7 @@ SDPA_SHAPES = {
     "1 < q < kv": (17, 1024),
     "q > kv > 1": (1024, 17),
 }
-"""Kinds of (queries, keys) that SDPA tells apart, by the pair that was asked for each. Beside them
-a table's ``checked`` counts random other pairs, and how many of those answered otherwise."""
+"""Kinds of (queries, keys) that SDPA tells apart, by the pair that was asked for each."""
 
 
 def sdpa_shape(q_len: int, kv_len: int) -> str:
@@ -61,8 +60,7 @@ class Section:
 
     A run ``[first, last, [a, b, …]]`` says that size s has answer number ``[a, b, …][s mod n]``,
     n the length of the list. ``by`` names the parts of a key; a row is a key and the number of its
-    runs. ``common`` are the facts of all its questions, ``asked`` in the file; ``checked`` counts
-    further random questions, and those that a row answers otherwise.
+    runs. ``common`` are the facts of all its questions, ``asked`` in the file.
     """
 
     by: Sequence[str]
@@ -71,7 +69,6 @@ class Section:
     runs: Sequence[Sequence[Sequence[Any]]]
     rows: Sequence[Sequence[Any]]
     common: Mapping[str, Any] = field(default_factory=dict)
-    checked: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def keys(self) -> Mapping[tuple, int]:

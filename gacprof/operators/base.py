@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal
@@ -89,9 +89,13 @@ def canonical(point: Point) -> Point:
     """The point with every dim and flag of its operator spelt out, so that equal work is equal.
     Raises :class:`MeasurementError` for what the operator does not take."""
     operator = get(point.operator)
-    _check_names(operator, "dtype", [point.dtype], operator.dtypes)
-    _check_names(operator, "dim", point.dims, operator.dims)
-    _check_names(operator, "flag", point.flags, operator.flags)
+    names = {"dtype": [point.dtype], "dim": point.dims, "flag": point.flags}
+    allowed_names = {"dtype": operator.dtypes, "dim": operator.dims, "flag": operator.flags}
+    for kind, choices in allowed_names.items():
+        for name in {*names[kind]}.difference(choices):
+            raise MeasurementError(
+                f"operator '{operator.name}' has no {kind} '{name}' (it has {', '.join(choices)})"
+            )
     dims: dict[str, int] = {}
     for name in operator.dims:
         size = point.dims.get(name, operator.default_dims.get(name))
@@ -107,21 +111,11 @@ def canonical(point: Point) -> Point:
     complete = Point(point.operator, dims, point.dtype, flags)
     for name, value in flags.items():
         allowed = operator.flags[name]
-        # By type too, since True == 1: a bias of 1 would have another key than one of True.
-        if (type(value), value) not in [(type(a), a) for a in allowed]:
-            choices = ", ".join(map(repr, allowed))
-            raise MeasurementError(f"{complete}: flag '{name}' is {value!r}, not one of {choices}")
+        # As text, since True == 1: a bias of 1 would have another key than one of True.
+        if repr(value) not in map(repr, allowed):
+            words = ", ".join(map(repr, allowed))
+            raise MeasurementError(f"{complete}: flag '{name}' is {value!r}, not one of {words}")
     problem = operator.problem(complete)
     if problem:
         raise MeasurementError(f"{complete}: {problem}")
     return complete
-
-
-def _check_names(
-    operator: Operator, kind: str, names: Iterable[str], allowed: Collection[str]
-) -> None:
-    for name in names:
-        if name not in allowed:
-            raise MeasurementError(
-                f"operator '{operator.name}' has no {kind} '{name}' (it has {', '.join(allowed)})"
-            )

@@ -6,15 +6,15 @@ Put the function at the top level of a module or of a script whose work stands u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import update_wrapper
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from gacprof.core.errors import MeasurementError
-from gacprof.core.points import Axis, Flag, Point
-from gacprof.operators.base import OPERATORS, Operand, Operator, Role, canonical, register
+from gacprof.core.points import Point
+from gacprof.operators.base import OPERATORS, Operand, Operator, Role, register
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +24,7 @@ Shape = tuple[str | int, ...]  # names of dims, and numbers where a size never c
 
 @dataclass(eq=False, kw_only=True)
 class OwnOperator(Operator):
-    """A user's function. Calling it calls the function; :meth:`over` is an axis to sweep."""
+    """A user's function. Calling it calls the function."""
 
     function: Callable[..., Any]
     shapes: Mapping[str, Shape]
@@ -54,18 +54,6 @@ class OwnOperator(Operator):
 
     def call(self, point: Point, device: torch.device) -> Callable[..., Any]:
         return self.function
-
-    def over(
-        self, dim: str, sizes: Iterable[int], *, dtype: str = "", cache: str = "warm", **fixed: int
-    ) -> Axis:
-        """The axis on which ``dim`` takes ``sizes`` and the other dims stay as ``fixed``. ``dtype``
-        is the operator's first by default; ``cache="cold"`` has weights read from memory."""
-        ascending = tuple(sorted(set(sizes)))
-        flags: dict[str, Flag] = {"cache": cache}
-        axis = Axis(self.name, dim, ascending, fixed, dtype or self.dtypes[0], flags)
-        for size in ascending:
-            canonical(axis.point(size))
-        return axis
 
 
 def operator(

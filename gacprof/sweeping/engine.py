@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
-from itertools import chain
+from itertools import chain, compress
 from statistics import median
 
 from gacprof.cliffmap.build import MIN_PROCESSES
@@ -16,7 +16,7 @@ from gacprof.cliffmap.judge import CHECKS, comparable, judge_sizes
 from gacprof.cliffmap.run_folder import RunWriter
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Axis, Block
-from gacprof.core.sizes import TOLERANCE
+from gacprof.core.sizes import TOLERANCE, Interval
 from gacprof.devices.device import Device, Session
 
 PROCESSES = 3  # addresses, caches and clocks differ between processes
@@ -154,10 +154,11 @@ class CurveSchedule:
         fit = fit_blocks(self.blocks)
         columns = fit.sizes, fit.log_us.tolist(), fit.error.tolist()
         verdicts = judge_sizes(*columns, TOLERANCE, fit.degrees)
-        undecided, widths = False, []
-        for verdict, compared in zip(verdicts, comparable(fit.sizes), strict=True):
-            if compared:  # no number of blocks decides the others
-                undecided |= verdict.verdict == "undecided"
-                penalty = verdict.penalty
-                widths.append(math.inf if penalty is None else penalty.high - penalty.low)
+        undecided = False
+        widths = []
+        unknown = Interval(0.0, 0.0, math.inf)
+        for verdict in compress(verdicts, comparable(fit.sizes)):  # no block decides the others
+            undecided |= verdict.verdict == "undecided"
+            penalty = verdict.penalty or unknown
+            widths.append(penalty.high - penalty.low)
         self.decided = not undecided or median(widths) / 2 <= FINEST

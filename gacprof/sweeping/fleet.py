@@ -88,13 +88,13 @@ def find_devices() -> list[dict[str, Any]]:
     """What Ray is to give a task of each device: a GPU of a node, or all CPUs of a node without
     one. Raises :class:`MeasurementError` for a cluster that has none."""
     devices = []
-    for node in ray.nodes():
+    for node in [node for node in ray.nodes() if node["Alive"]]:
         resources: dict[str, float] = node["Resources"]
         gpus, cpus = int(resources.get("GPU", 0)), resources.get("CPU", 0)
         strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        if node["Alive"] and gpus:
+        if gpus:
             devices += [{"scheduling_strategy": strategy, "num_cpus": 1, "num_gpus": 1}] * gpus
-        elif node["Alive"] and cpus >= 1:
+        elif cpus >= 1:
             devices.append({"scheduling_strategy": strategy, "num_cpus": cpus, "num_gpus": 0})
     if not devices:
         raise MeasurementError("the Ray cluster has no device: start its nodes first")

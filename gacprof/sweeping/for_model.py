@@ -74,8 +74,8 @@ def suite_for_ranks(
         )
     sizes = list(range(ranks[0], ranks[1] + BEYOND + 1))
     axes = []
+    computed = dtype or plain_dtype(inventory)
     for module in dense:
-        computed = dtype or plain_dtype(inventory)
         shape = {"N": module.out_features, "K": module.in_features}
         for m in tokens or DEFAULT_TOKENS:
             # A rank is N of the first factor's product and K of the second's; M is the dense layer.
@@ -102,8 +102,8 @@ def sizes_near(size: int, window: float) -> set[int]:
     for step, count in steps.items():
         first = size // step * step
         reach = max(window * size, min(step, SMALLEST_REACH))
-        multiples = range(first - count * step, first + (count + 2) * step, step)
-        sizes |= {m for m in multiples if m > 0 and abs(m - size) <= reach}
+        multiples = range(max(step, first - count * step), first + (count + 2) * step, step)
+        sizes |= {multiple for multiple in multiples if abs(multiple - size) <= reach}
     return sizes
 
 

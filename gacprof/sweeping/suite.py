@@ -18,6 +18,7 @@ from gacprof.core.points import MAX_DIM, Axis, Flag
 from gacprof.operators import canonical
 
 SUITES = Path(__file__).parents[1] / "suites"
+AUTO_DTYPES = {"cpu": "float32", "cuda": "float16", "virtual": "float16"}
 MAX_POINTS = 1_000_000  # at a hundred points a second three hours
 
 Size = Annotated[int, Field(gt=0, le=MAX_DIM)]
@@ -52,10 +53,9 @@ class SweepTable(BaseModel, extra="forbid"):
     def axes(self, kind: str) -> Iterator[Axis]:
         """Yield one axis for each combination of the other settings."""
         sizes = sorted(set(chain.from_iterable(map(choices, self.values))))
-        usual = "float32" if kind == "cpu" else "float16"
         settings = choices(self.dtype), combinations(self.dims), combinations(self.flags)
         for name, dims, flags in product(*settings):
-            dtype = compute_dtype(usual if name == "auto" else name)
+            dtype = compute_dtype({"auto": AUTO_DTYPES[kind]}.get(name, name))
             yield complete_axis(Axis(self.operator, self.axis, tuple(sizes), dims, dtype, flags))
 
 
@@ -97,13 +97,12 @@ def load_suite(name_or_path: str | Path, kind: str = "cuda") -> Suite:
         Names the file and the key at fault.
     """
     path = Path(name_or_path)
-    shipped = shipped_suites()
-    if str(name_or_path) in shipped:
-        path = SUITES / f"{name_or_path}.toml"
+    if str(path) in shipped_suites():
+        path = SUITES / f"{path}.toml"
     if not path.is_file():
-        names = ", ".join(shipped)
-        raise MeasurementError(f"there is no suite {name_or_path}: name a TOML file or {names}")
-    device = "cpu" if kind == "cpu" else "cuda"
+        names = ", ".join(shipped_suites())
+        raise MeasurementError(f"there is no suite {path}: name a TOML file or {names}")
+    device = kind.replace("virtual", "cuda")
     try:
         table = read_table(path, SuiteTable)
         sweeps = [sweep for sweep in table.sweep if sweep.device in (None, device)]

@@ -39,7 +39,7 @@ def short_name(kernel: str) -> str:
         loop = " ".join(word[0] for word in words if word)
         return f"cutlass {loop} tile {tile} cluster {cluster}"
     name = without_arguments(head).split("::")[-1].replace("{anonymous}", "")
-    inside = head[head.find("<") + 1 : head.rfind(">")] if "<" in head else ""
+    inside = head.partition("<")[2].rpartition(">")[0]
     arguments = [re.sub(r"\b\w+::(?=\w)", "", text) for text in split_arguments(inside)]
     plain = [text if re.fullmatch(r"-?[\w ]+(<[\w, ]*>)?", text) else "…" for text in arguments]
     return f"{name}<{', '.join(plain)}>" if plain else name
@@ -78,8 +78,8 @@ def to_runs(first: int, answers: Sequence[int]) -> list[list]:
                 ends[period] = end
         period = max(ends, key=ends.__getitem__)  # the furthest; of equals the shortest
         pattern = [0] * period
-        for index in range(at, min(at + period, ends[period])):
-            pattern[(first + index) % period] = answers[index]
+        for index, answer in enumerate(answers[at : ends[period]][:period], first + at):
+            pattern[index % period] = answer
         runs.append([first + at, first + ends[period] - 1, pattern])
         at = ends[period]
     return runs
@@ -99,7 +99,7 @@ def compressed(section: dict[str, Any]) -> dict[str, Any]:
     for *key, answers in section["rows"]:
         runs = to_runs(section["range"][0], [renumbered[number] for number in answers])
         rows.append([*key, all_runs.setdefault(json.dumps(runs), len(all_runs))])
-    head = {key: section[key] for key in ("by", "range", "asked", "checked") if section.get(key)}
+    head = {key: section[key] for key in ("by", "range", "asked") if section.get(key)}
     return head | {
         "answers": [json.loads(text) for text in numbers],
         "runs": [json.loads(text) for text in all_runs],
@@ -114,13 +114,9 @@ def asked_table(gpu: str, python: Path) -> str:
     with tempfile.TemporaryDirectory() as folder:
         answers = Path(folder) / "answers.json"
         status = virtual(gpu, [str(python), "-c", CHILD, str(root), str(answers)])
-        if status or not answers.exists():
+        if status:
             raise GacprofError(f"PyTorch of {python} stopped on a virtual {gpu} (status {status})")
         sections = json.loads(answers.read_text(encoding="utf-8"))
-    if sections["sdpa"]["checked"]["differ"]:
-        raise GacprofError(
-            "this PyTorch's choice of SDPA depends on lengths that no table tells apart"
-        )
     versions = sections.pop("versions")
     release = versions["torch"].split("+")[0]
     name = gpu.upper()

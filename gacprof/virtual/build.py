@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,13 +50,13 @@ def find_torch(python: Path) -> CudaTorch:
         packages = Path(tool_output(command).strip())
     except (OSError, GacprofError) as error:
         raise GacprofError(f"{python} does not run as a python") from error
-    version_file = packages / "torch" / "version.py"
-    text = version_file.read_text(encoding="utf-8") if version_file.exists() else ""
-    release = re.search(r"__version__ = '([^'+]+)", text)
-    cuda = re.search(r"^cuda[^=]*= '(\d+)\.", text, re.MULTILINE)
-    if release is None or cuda is None:
+    text = ""
+    with suppress(FileNotFoundError):
+        text = (packages / "torch" / "version.py").read_text(encoding="utf-8")
+    versions = re.search(r"__version__ = '([^'+]+).*^cuda[^=]*= '(\d+)\.", text, re.M | re.S)
+    if versions is None:
         raise GacprofError(f"{python} has no PyTorch built for CUDA: pip install 'torch===2.14.1'")
-    return CudaTorch(packages, release[1], int(cuda[1]))
+    return CudaTorch(packages, versions[1], int(versions[2]))
 
 
 def header_folders(torch: CudaTorch) -> list[Path]:
@@ -89,42 +90,33 @@ def cache_folder(folders: Sequence[Path]) -> Path:
     return cache / "gacprof" / "virtual" / digest.hexdigest()[:16]
 
 
-def compile_object(source: Path, folders: Sequence[Path], folder: Path) -> Path:
-    output = folder / f"{source.stem}.o"
-    # The other libraries call functions of these three.
-    visibility = "default" if source.stem in ("device", "launches", "entries") else "hidden"
-    command = ["gcc", "-O2", "-fPIC", "-w", "-Werror=implicit-function-declaration"]
-    command.append(f"-fvisibility={visibility}")
+def compile_library(
+    library: str, sources: Sequence[Path], folders: Sequence[Path], folder: Path
+) -> None:
+    """Compile a shared library whose symbols carry its name as their version, as CUDA's do."""
+    command = ["gcc", "-shared", "-O2", "-fPIC", "-w", "-Werror=implicit-function-declaration"]
     command += [f"-I{include}" for include in (SOURCES, *folders)]
-    tool_output([*command, "-c", str(source), "-o", str(output)])
-    return output
-
-
-def link(library: str, objects: Sequence[Path], folder: Path) -> None:
-    """Link a shared library whose symbols carry its name as their version, as CUDA's do."""
-    command = ["gcc", "-shared", f"-Wl,-soname,{library}", *map(str, objects)]
-    command += ["-o", str(folder / library), "-lpthread"]
-    if not library.startswith("libcuda."):
-        command += ["-Wl,--default-symver", str(folder / "libcuda.so.1"), "-Wl,-rpath,$ORIGIN"]
-    tool_output(command)
+    command += [*map(str, sources), "-o", str(folder / library), "-lpthread"]
+    if not library.startswith("libcuda."):  # the driver, whose functions the others call
+        command += ["-fvisibility=hidden", str(folder / "libcuda.so.1")]
+        command += ["-Wl,--default-symver", "-Wl,-rpath,$ORIGIN"]
+    tool_output([*command, f"-Wl,-soname,{library}"])
     (folder / library.rpartition(".")[0]).symlink_to(library)  # for a program that links with it
 
 
-def stub_source(library: str, names: set[str], objects: Iterable[Path]) -> str:
-    """Return the C source of a library's functions that are declared and that no object defines."""
-    symbols = tool_output(["nm", "--defined-only", "--extern-only", *map(str, objects)])
-    written = {line.split()[2] for line in symbols.splitlines() if " T " in line}
+def stub_source(library: str, names: set[str]) -> str:
+    """Return the C source of a library's functions that are declared: its other sources' own take
+    the places of these, which are weak."""
     row = LIBRARIES[library]
-    forwards, not_supported = row.get("forwards", {}), row["not_supported"]
-    lines = [f"#define {library.upper()}", f"#define NOT_SUPPORTED {not_supported}"]
+    forwards = row.get("forwards", {})
+    lines = [f"#define {library.upper()}", f"#define NOT_SUPPORTED {row['not_supported']}"]
     lines.append('#include "stubs.h"')
-    for name in sorted((names - written) | forwards.keys()):
+    for name in sorted(names | forwards.keys()):
         if name in forwards:
             lines.append(f"FORWARD({name}, {forwards[name]})")
-        elif name in row.get("succeed", ()) or not not_supported:
-            lines.append(f"SUCCEED({name})")
         else:
-            lines.append(f"REFUSE({name})")
+            macro = "SUCCEED" if name in row.get("succeed", ()) else "REFUSE"
+            lines.append(f"{macro}({name})")
     return "\n".join(lines) + "\n"
 
 
@@ -156,23 +148,23 @@ def entry_source(names: set[str], folders: Iterable[Path]) -> str:
 def build(torch: CudaTorch, folders: Sequence[Path], folder: Path) -> None:
     preprocess = ["gcc", "-E", "-D__CUDA_API_VERSION_INTERNAL", *(f"-I{f}" for f in folders), "-"]
     for part, row in LIBRARIES.items():
-        objects = [compile_object(SOURCES / source, folders, folder) for source in row["sources"]]
         includes = "".join(f"#include <{header}>\n" for header in row["headers"])
         headers = tool_output(preprocess, includes)
         names = {name for name in re.findall(row["names"], headers) if not name.endswith("_t")}
-        written = {f"{part}_stubs.c": stub_source(part, names, objects)}
+        written = {f"{part}_stubs.c": stub_source(part, names)}
         if part == "driver":
             written["entries.c"] = entry_source(names, folders)
+        sources = [SOURCES / source for source in row["sources"]]
         for name, text in written.items():
             (folder / name).write_text(text, encoding="utf-8")
-            objects.append(compile_object(folder / name, folders, folder))
+            sources.append(folder / name)
         for library in row["libraries"]:
-            link(library.format(torch.cuda_major), objects, folder)
+            compile_library(library.format(torch.cuda_major), sources, folders, folder)
 
 
 def libraries(torch: CudaTorch) -> list[Path]:
     """Return the stand-ins for a PyTorch, in the order to preload; build them if needed."""
-    if shutil.which("gcc") is None or shutil.which("nm") is None:
+    if shutil.which("gcc") is None:
         raise GacprofError("a virtual GPU is built with gcc: install gcc and binutils")
     folders = header_folders(torch)
     folder = cache_folder(folders)

@@ -7,7 +7,6 @@ gradient. Nothing is computed: an answer is PyTorch's choice, its kernels or its
 
 import itertools
 import json
-import random
 import re
 import sys
 import tempfile
@@ -19,7 +18,7 @@ from pathlib import Path
 import torch
 from torch.nn import functional
 
-from gacprof.kernels.dispatch import SDPA_SHAPES, sdpa_shape
+from gacprof.kernels.dispatch import SDPA_SHAPES
 from gacprof.virtual.build import tool_output
 from gacprof.virtual.run import Launch, clear, launches
 
@@ -46,8 +45,10 @@ SHAPES = {
     "decode batch 64": (64, 1, 1024),
 }
 """(batch, queries, keys) of the questions that launch attention, with 32 heads."""
-FLASH_TRAITS = re.compile(r"Flash_fwd_kernel_traitsILi(\d+)ELi(\d+)ELi(\d+)ELi(\d+)E")
-"""Head_dim, tile and warps in the symbol of a FlashAttention-2 kernel."""
+FLASH_KERNEL = re.compile(
+    r"(flash_fwd_(?:splitkv_)?kernel)\w*?Flash_fwd_kernel_traitsILi(\d+)ELi(\d+)ELi(\d+)ELi(\d+)E"
+)
+"""Name, head_dim, tile and warps in the symbol of a FlashAttention-2 kernel."""
 ROW_SIZES = range(1, 8193)
 ROW_TOKENS = (1, 16, 4096)
 SORT_TOKENS = 16  # sorting copies its rows, which a virtual GPU does: more of them take minutes
@@ -56,7 +57,6 @@ STREAM_SIZES = range(1, 257)
 PRODUCT_SIZES = range(1, 513)
 PRODUCT = {"M": 64, "N": 256, "K": 256}
 GROUPS = 4
-CHECKS = 20_000
 
 
 def section(
@@ -114,45 +114,29 @@ def kernels_of(call: Callable[[], object]) -> str:
     return " + ".join(dict.fromkeys("cublas" if x.startswith("cublas ") else x for x in names))
 
 
-def choice(head_dim: int, key: tuple, shape: Sequence[int], heads: Sequence[int]) -> str:
-    """Return the backend that scaled_dot_product_attention takes."""
-    dtype, mask, causal, gqa, _ = key
-    query, keys, mask_tensor = attention_inputs(head_dim, dtype, mask, shape, heads)
-    number = torch._fused_sdp_choice(query, keys, keys, mask_tensor, 0.0, causal, enable_gqa=gqa)
-    return BACKENDS[number]
-
-
 def attention_keys(shapes: Iterable[str]) -> list[tuple]:
     """Return the keys of attention: type, mask, causal, grouped queries and lengths."""
     combinations = itertools.product(DTYPES, MASKS, HEAD_COUNTS, shapes)
     return [(dtype, *mask, gqa, shape) for dtype, mask, gqa, shape in combinations]
 
 
+def choice(head_dim: int, key: tuple, shape: Sequence[int], heads: Sequence[int]) -> str:
+    """Return the backend that scaled_dot_product_attention takes."""
+    dtype, mask, causal, gqa, _ = key
+    query, keys, bias = attention_inputs(head_dim, dtype, mask, shape, heads)
+    number = torch._fused_sdp_choice(query, keys, keys, bias, 0.0, causal, enable_gqa=gqa)
+    return BACKENDS[number]
+
+
 def sdpa() -> Section:
-    """Ask SDPA's choice for every head_dim, and how many random questions it answers otherwise."""
+    """Ask SDPA's choice of a backend for every head_dim."""
 
     def answer(head_dim: int, key: tuple) -> str:
         *_, gqa, shape = key
         return choice(head_dim, key, (1, *SDPA_SHAPES[shape]), HEAD_COUNTS[gqa])
 
     keys = attention_keys(SDPA_SHAPES)
-    choices = section(ATTENTION_KEY, SDPA_SIZES, keys, answer, {"shapes": SDPA_SHAPES})
-    recorded = {tuple(key): numbers for *key, numbers in choices["rows"]}
-    # that kinds of lengths decide, and not batch, heads or the lengths themselves, is checked
-    draw = random.Random(0)
-    differ = 0
-    for _ in range(CHECKS):
-        lengths = [draw.choice((1, draw.randint(2, 4096))) for _ in range(2)]
-        if draw.random() < 0.3:  # equal lengths are a shape of their own, which chance would miss
-            lengths[1] = lengths[0]
-        kv_heads, groups = draw.choice((1, 2, 8)), draw.choice((1, 1, 4, 7))
-        dtype, (mask, causal) = draw.choice(DTYPES), draw.choice(MASKS)
-        head_dim, batch = draw.randint(SDPA_SIZES[0], SDPA_SIZES[-1]), draw.choice((1, 2, 16))
-        key = (dtype, mask, causal, groups > 1, sdpa_shape(*lengths))
-        number = recorded[key][SDPA_SIZES.index(head_dim)]
-        backend = choice(head_dim, key, (batch, *lengths), (kv_heads * groups, kv_heads))
-        differ += backend != choices["answers"][number]
-    return choices | {"checked": {"questions": CHECKS, "differ": differ}}
+    return section(ATTENTION_KEY, SDPA_SIZES, keys, answer, {"shapes": SDPA_SHAPES})
 
 
 def only(backend: str) -> None:
@@ -176,17 +160,18 @@ def attention_answer(noted: list[Launch]) -> Answer:
     for launch in noted:
         if "fmha" in launch.kernel:
             return launch.kernel
-        traits = FLASH_TRAITS.search(launch.kernel)
-        if traits is None or "flash_fwd" not in launch.kernel:
+        match = FLASH_KERNEL.search(launch.kernel)
+        if match is None:
             continue
-        template, *tile, warps = map(int, traits.groups())
-        split = "splitkv" in launch.kernel
+        name, *numbers = match.groups()
+        template, *tile, warps = map(int, numbers)
         return {
-            "kernel": "flash_fwd_splitkv_kernel" if split else "flash_fwd_kernel",
+            "kernel": name,
             "template": template,
             "tile": tile,
             "warps": warps,
-            "splits": launch.grid[1] if split else 1,  # parts of the keys, summed up afterwards
+            # parts of the keys, summed up afterwards
+            "splits": launch.grid[1] if "splitkv" in name else 1,
             "grid": list(launch.grid),
             "shared_bytes": launch.shared_bytes,
         }

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 from gacprof.core.errors import GacprofError
@@ -21,10 +22,7 @@ DRIVER_SIGNS = ("dev/nvidia*", "proc/driver/nvidia", "dev/dxg")
 
 def real_driver(root: Path = Path("/")) -> list[Path]:
     """Return the signs of a real NVIDIA driver on this machine."""
-    signs: list[Path] = []
-    for sign in DRIVER_SIGNS:
-        signs += sorted(root.glob(sign))
-    return signs
+    return [*chain.from_iterable(sorted(root.glob(sign)) for sign in DRIVER_SIGNS)]
 
 
 def environment(gpu: str, python: Path) -> dict[str, str]:

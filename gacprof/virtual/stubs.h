@@ -2,7 +2,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define VISIBLE __attribute__((visibility("default")))
+/* Weak: a function that is written elsewhere takes the place. */
+#define VISIBLE __attribute__((visibility("default"), weak))
 
 /* Enough for every function: integers and pointers pass through unchanged, those not given too. */
 #define PARAMETERS \
@@ -26,5 +27,5 @@ static int refuse(const char *name) {
 #define FORWARD(name, other) \
     int other(); \
     VISIBLE int name(PARAMETERS) { return RESULT(other(ARGUMENTS)); }
-#define SUCCEED(name) VISIBLE int name(void) { return 0; }
-#define REFUSE(name) VISIBLE int name(void) { return refuse(#name); }
+#define SUCCEED(name) VISIBLE int name() { return 0; }
+#define REFUSE(name) VISIBLE int name() { return refuse(#name); }

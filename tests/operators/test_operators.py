@@ -114,20 +114,19 @@ def test_a_point_that_no_operator_takes_is_refused(point: Point) -> None:
         canonical(point)
 
 
-def test_a_function_becomes_an_operator_and_an_axis() -> None:
+def test_a_function_becomes_an_operator() -> None:
     @operators.operator(
         x=("M", "K"), w=("N", "K"), weights=("w",), flops=lambda M, N, K: 2 * M * N * K
     )
     def gelu_linear(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.gelu(x @ w.T)
 
-    axis = gelu_linear.over("K", range(8, 4, -1), M=2, N=3, cache="cold")
-    point = canonical(axis.point(5))
-    assert axis.sizes == (5, 6, 7, 8) and gelu_linear.flops(point) == 60
+    point = canonical(Point("gelu_linear", {"M": 2, "N": 3, "K": 5}, "float32", {"cache": "cold"}))
+    assert gelu_linear.flops(point) == 60
     work = prepared(point)
     torch.testing.assert_close(work(), gelu_linear(*work.args))
     with pytest.raises(MeasurementError):
-        gelu_linear.over("K", [4], M=2)
+        canonical(Point("gelu_linear", {"M": 2, "K": 4}, "float32"))
     with pytest.raises(MeasurementError):
         operators.operator(name="linear", x=("M",))(lambda x: x)
 

@@ -59,14 +59,20 @@ import json, sys
 import torch
 names = {0: "math", 1: "flash", 2: "efficient", 3: "cudnn"}
 answers = []
-for head_dim, dtype, q_len, kv_len, causal, gqa in json.load(open(sys.argv[1])):
+for head_dim, dtype, lengths, batch, kv_heads, groups, mask, causal in json.load(open(sys.argv[1])):
     dtype = getattr(torch, dtype)
-    query = torch.empty(1, 16, q_len, head_dim, dtype=dtype, device="cuda")
-    key = torch.empty(1, 4 if gqa else 16, kv_len, head_dim, dtype=dtype, device="cuda")
-    choice = torch._fused_sdp_choice(query, key, key, is_causal=causal, enable_gqa=gqa)
+    q_len, kv_len = lengths
+    query = torch.empty(batch, kv_heads * groups, q_len, head_dim, dtype=dtype, device="cuda")
+    key = torch.empty(batch, kv_heads, kv_len, head_dim, dtype=dtype, device="cuda")
+    mask_dtype = {"none": None, "float": dtype, "bool": torch.bool}[mask]
+    bias = mask_dtype and torch.empty(batch, 1, *lengths, dtype=mask_dtype, device="cuda")
+    gqa = groups > 1
+    choice = torch._fused_sdp_choice(query, key, key, bias, 0.0, causal, enable_gqa=gqa)
     answers.append(names[choice])
 json.dump(answers, open(sys.argv[2], "w"))
 """
+
+MASKS = (("none", False), ("none", True), ("float", False), ("bool", False))
 
 
 @pytest.mark.parametrize("sign", ["dev/nvidia0", "dev/nvidiactl", "proc/driver/nvidia", "dev/dxg"])
@@ -158,18 +164,22 @@ def test_a_shipped_table_agrees_with_pytorch_at_random_questions(
         pytest.skip(f"no table of torch {release} ships")
     draw = random.Random(gpu)
     questions = []
-    for _ in range(3000):
+    for _ in range(20_000):
         dtype = draw.choice(("bfloat16", "float16", "float32"))
-        lengths = [draw.choice((1, draw.randint(2, 3000))) for _ in range(2)]
-        causal, gqa = draw.random() < 0.5, draw.random() < 0.5
-        questions.append([draw.randint(1, 512), dtype, *lengths, causal, gqa])
+        lengths = [draw.choice((1, draw.randint(2, 4096))) for _ in range(2)]
+        if draw.random() < 0.3:  # equal lengths are a kind of their own, which chance would miss
+            lengths[1] = lengths[0]
+        heads = draw.choice((1, 2, 16)), draw.choice((1, 2, 8)), draw.choice((1, 1, 4, 7))
+        mask, causal = draw.choice(MASKS)
+        questions.append([draw.randint(1, 512), dtype, lengths, *heads, mask, causal])
     asked, answered = tmp_path / "questions.json", tmp_path / "answers.json"
     asked.write_text(json.dumps(questions), encoding="utf-8")
     assert run.virtual(gpu, [str(cuda_python), "-c", ASKED, str(asked), str(answered)]) == 0
     table = load_table(gpu, release)
     for question, backend in zip(questions, json.loads(answered.read_text()), strict=True):
-        *where, causal, gqa = question
-        assert table.sdpa(*where, causal=causal, gqa=gqa).backend == backend, question
+        head_dim, dtype, lengths, _, _, groups, mask, causal = question
+        answer = table.sdpa(head_dim, dtype, *lengths, causal=causal, mask=mask, gqa=groups > 1)
+        assert answer.backend == backend, question
 
 
 def test_a_table_is_made_to_the_bytes_that_ship(cuda_python: Path, tmp_path: Path) -> None:
