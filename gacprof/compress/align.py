@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -117,5 +118,6 @@ def _check_arrays(
     if uses is None and any(np.ndim(cost) == 0 for cost in costs):
         raise PlanError("costs are numbers: give uses too, or the weights' shapes (out, in)")
     for i, score in enumerate(score for score in scores if isinstance(score, list)):
-        if not (np.diff(score, prepend=0.0, append=1 + SHARE_ERROR) >= 0).all():
+        rises = all(a <= b for a, b in pairwise(score))
+        if not rises or score[0] < 0 or score[-1] > 1 + SHARE_ERROR:
             raise PlanError(f"scores[{i}] is no share of quality by size, rising from 0 to 1")

@@ -157,7 +157,7 @@ def compress(
         compressor = Factoring(inventory, method, objective, results, device)
     # before the hours of a run: a source that knows no such products is refused here
     candidates, room = compressor.candidates(ratio, size_source, tokens, multiple)
-    missing = [layer for layer in compressor.layers if not results.path(layer).exists()]
+    missing = [layer for layer in compressor.layers if not results.has(layer, compressor.curve)]
     if missing:
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             for statistics in compressor.statistics(ids, Path(scratch)):
@@ -171,10 +171,10 @@ def compress(
     with new_folder(target) as new:
         write_weights(new, inventory, compressor.new_tensors(sizes))
         config = with_widths(inventory.config, inventory.dims, sizes)
-        for name in inventory.side_files:
-            if not name.endswith(".py"):
-                shutil.copy(Path(inventory.folder) / name, new / name)
         write_json(new / "config.json", without_code(config))
+        for name in inventory.side_files:
+            if name != "config.json" and not name.endswith(".py"):
+                shutil.copy(Path(inventory.folder) / name, new / name)
         compression = Compression(
             out=str(target),
             checkpoint=inventory.path,

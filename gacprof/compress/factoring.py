@@ -18,7 +18,7 @@ from gacprof.checkpoint.writer import OutputTensor, read_blocks
 from gacprof.compress.layered import LayeredModel, LayerResults
 from gacprof.compress.low_rank import LowRank, energy_by_rank, factor_weight, loss_by_rank
 from gacprof.compress.options import Candidates, Objective, parameters_left
-from gacprof.compress.statistics import LayerStatistics, backward_statistics
+from gacprof.compress.statistics import LayerStatistics, backward_statistics, forward_statistics
 from gacprof.core.errors import CheckpointError
 from gacprof.core.sizes import SizeSource
 from gacprof.diagnosing.safe_ranks import break_even_rank, safe_ranks
@@ -31,7 +31,9 @@ PROJECTIONS = frozenset(
     ("q", "k", "v", "o", "qkv", "gate", "up", "gate_up", "down", "gdn_out", "mamba_out")
 )
 # modules whose factors SVD-LLM's layout can name
-_NAMED = re.compile(r".+\.((q|k|v|o|out|gate|up|down)_proj|fc1|fc2|w1|w2|w3)", re.DOTALL)
+_NAMED = re.compile(
+    r"(?P<stem>.+\.(q|k|v|o|out|gate|up|down))_proj|(?P<short>.+\.(fc1|fc2|w1|w2|w3))", re.DOTALL
+)
 
 
 @dataclass(frozen=True)
@@ -71,14 +73,14 @@ def targets_of(inventory: Inventory) -> list[Target]:
     """Return the layers to factor, in the order of the model."""
     targets = []
     for module in inventory.modules:
-        is_named = _NAMED.fullmatch(module.name) and not tower_of(module.name)
+        match = _NAMED.fullmatch(module.name)
         is_projection = module.role.removeprefix("expert_") in PROJECTIONS
-        if not is_named or not is_projection or module.kind != "dense":
+        if match is None or not is_projection or module.kind != "dense" or tower_of(module.name):
             continue
         gemm = module.gemms[0]
         is_plain = inventory.shape(gemm.weight) == (module.out_features, module.in_features)
         if is_plain and module.layer is not None:
-            stem = module.name.removesuffix("_proj")
+            stem = match["stem"] or match["short"]
             bias = f"{module.name}.bias" if gemm.bias else ""
             inner, outer = f"{stem}_v_proj.weight", f"{stem}_u_proj.weight"
             names = (module.name, module.layer, gemm.weight, bias, inner, outer)
@@ -93,7 +95,7 @@ def targets_of(inventory: Inventory) -> list[Target]:
 @dataclass
 class Factoring:
     """The targets of a model, factored by one method. A target's results are ``name/u`` and
-    ``name/v`` and, by rank, ``name/energy`` and, of a text, ``name/loss``."""
+    ``name/v`` and, by rank, ``name/energy`` and, where gradients were gathered, ``name/loss``."""
 
     inventory: Inventory
     method: LowRank
@@ -113,8 +115,11 @@ class Factoring:
         """Yield what factors are made from, by layer; ``ids`` is None where none are needed."""
         if ids is None:
             return [LayerStatistics(layer, "", nn.Module()) for layer in self.layers]
+        model = LayeredModel(self.inventory, self.device)
         names = {layer: [target.name for target in row] for layer, row in self.layers.items()}
-        return backward_statistics(LayeredModel(self.inventory, self.device), ids, names, folder)
+        if self.objective == "loss" or self.method == "kfac-svd":
+            return backward_statistics(model, ids, names, folder)
+        return forward_statistics(model, ids, names)
 
     def layer_results(self, statistics: LayerStatistics) -> dict[str, torch.Tensor]:
         """Factor a layer's targets."""

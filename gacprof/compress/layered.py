@@ -173,6 +173,15 @@ class LayerResults:
     def path(self, layer: int) -> Path:
         return self.folder / f"layer-{layer:05d}.safetensors"
 
+    def has(self, layer: int, suffix: str) -> bool:
+        """Tell whether a layer is finished, with results whose name has this ending."""
+        if not self.path(layer).exists():
+            return False
+        with safe_open(self.path(layer), "pt") as file:
+            names = list(file.keys())
+        # no results at all: no token reached the layer, and none ever will
+        return not names or any(name.endswith(suffix) for name in names)
+
     def save(self, layer: int, tensors: Mapping[str, torch.Tensor]) -> None:
         with replacing(self.path(layer)) as temporary:
             save_file({n: value.cpu().contiguous() for n, value in tensors.items()}, temporary)

@@ -7,6 +7,7 @@ of |w · ∂loss/∂w|, a first-order estimate of what removing it adds to the l
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 
@@ -59,6 +60,7 @@ class Pruning:
     objective: Objective
     results: LayerResults
     device: str
+    curve: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         self.widths = prunable_widths(self.inventory)
@@ -86,9 +88,8 @@ class Pruning:
         losses = {}
         for name, importance in self.importance().items():
             lost = tails(importance.sort(descending=True).values)
-            if self.objective != "loss":
-                lost /= lost[0].clamp(min=1e-300).clone()  # no importance at all is none to share
-            losses[name] = lost.tolist()
+            total = 1.0 if self.objective == "loss" else float(lost[0]) or 1.0
+            losses[name] = (lost / total).tolist()
         return losses
 
     def candidates(

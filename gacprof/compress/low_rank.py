@@ -92,17 +92,17 @@ def decompose(
 
 
 def cholesky(covariance: torch.Tensor, ridge: float = 0.0) -> torch.Tensor:
-    """Return the lower factor L of a covariance L·Lᵀ, with a share of :data:`RIDGES` added that is
-    ``ridge`` at least."""
+    """Return the lower factor L of a covariance L·Lᵀ, with a share of :data:`RIDGES` added."""
     scale = covariance.diagonal().mean()
     if scale == 0:  # only zeros were seen: all directions count the same
         return torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
-    for share in RIDGES[RIDGES.index(ridge) :]:
-        shifted = covariance.clone()
-        shifted.diagonal().add_(share * scale)
-        factor, failed = torch.linalg.cholesky_ex(shifted)
-        if not failed:
-            return factor
+    for share in RIDGES:
+        if share >= ridge:
+            shifted = covariance.clone()
+            shifted.diagonal().add_(share * scale)
+            factor, failed = torch.linalg.cholesky_ex(shifted)
+            if not failed:
+                return factor
     raise CheckpointError("activations on the calibration text are not finite: the model overflows")
 
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.compress.layered import LayeredModel, batch_size
-from gacprof.core.errors import ConfigError
+from gacprof.core.errors import CheckpointError, ConfigError
 
 WINDOWS = 32
 LENGTH = 512  # 16,384 tokens: more than a layer of a small model has features, minutes on a CPU
@@ -58,6 +58,20 @@ class LayerStatistics:
     gradients: dict[str, Covariance] = field(default_factory=dict)
 
 
+def forward_statistics(
+    model: LayeredModel, ids: torch.Tensor, modules: Mapping[int, Sequence[str]]
+) -> Iterator[LayerStatistics]:
+    """Yield the inputs' statistics of each layer, from the first to the last; ``modules`` are the
+    full names of the linear layers to watch."""
+    hidden = model.embed(ids)
+    for index, name in enumerate(model.layers):
+        with model.layer(index) as layer:
+            statistics = LayerStatistics(index, f"{name}.", layer)
+            with _watch(statistics, modules.get(index, ())):
+                hidden = _forward(model, index, layer, hidden)
+            yield statistics
+
+
 def backward_statistics(
     model: LayeredModel,
     ids: torch.Tensor,
@@ -66,8 +80,7 @@ def backward_statistics(
     weights: bool = False,
 ) -> Iterator[LayerStatistics]:
     """Yield the statistics of each layer, from the last to the first; ``folder`` takes the hidden
-    states, ``modules`` are the full names of the linear layers to watch, and with ``weights`` the
-    layer's parameters have gradients too."""
+    states, and with ``weights`` these have gradients too."""
     inputs = _hidden_states(model, ids, folder)
     slopes = _loss_gradients(model, ids, inputs.pop())
     for index in reversed(range(len(model.layers))):
@@ -75,12 +88,11 @@ def backward_statistics(
         with model.layer(index) as layer:
             layer.requires_grad_(weights)
             statistics = LayerStatistics(index, f"{model.layers[index]}.", layer)
-            with _watch(statistics, modules.get(index, ())):
+            with _watch(statistics, modules.get(index, ()), gradients=True):
                 slopes = _backward(model, index, layer, hidden, slopes)
             yield statistics
 
 
-@torch.no_grad()
 def _hidden_states(model: LayeredModel, ids: torch.Tensor, folder: Path) -> list[torch.Tensor]:
     """The inputs of all layers, and of the head."""
     hidden = model.embed(ids)
@@ -92,11 +104,17 @@ def _hidden_states(model: LayeredModel, ids: torch.Tensor, folder: Path) -> list
         states.append(state.view(hidden.shape).copy_(hidden))
         if index < len(model.layers):
             with model.layer(index) as layer:
-                outputs = []
-                for x in hidden.split(batch_size(hidden)):
-                    outputs.append(model.run(index, layer, x.to(model.device)).cpu())
-                hidden = torch.cat(outputs)
+                hidden = _forward(model, index, layer, hidden)
     return states
+
+
+@torch.no_grad()
+def _forward(
+    model: LayeredModel, index: int, layer: nn.Module, hidden: torch.Tensor
+) -> torch.Tensor:
+    """A layer's outputs for all windows, on the CPU."""
+    batches = hidden.split(batch_size(hidden))
+    return torch.cat([model.run(index, layer, x.to(model.device)).cpu() for x in batches])
 
 
 def _loss_gradients(model: LayeredModel, ids: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
@@ -109,6 +127,9 @@ def _loss_gradients(model: LayeredModel, ids: torch.Tensor, hidden: torch.Tensor
             stand_ins[-1].output = x
             scores = model.model(input_ids=window, use_cache=False).logits[0, :-1].float()
             loss = nn.functional.cross_entropy(scores, window[0, 1:], reduction="sum")
+            if not loss.isfinite():
+                path = model.inventory.path
+                raise CheckpointError(f"{path}: its loss on the calibration text is not finite")
             slopes.append(torch.autograd.grad(loss, x)[0].cpu())
     return torch.cat(slopes)
 
@@ -128,17 +149,16 @@ def _backward(
 
 
 @contextlib.contextmanager
-def _watch(statistics: LayerStatistics, names: Sequence[str]) -> Iterator[None]:
+def _watch(
+    statistics: LayerStatistics, names: Sequence[str], gradients: bool = False
+) -> Iterator[None]:
     """Fill statistics within the block."""
     last_input = None
     last_name = ""
 
-    def watch(name: str, module: nn.Module, args: tuple[torch.Tensor], y: torch.Tensor) -> None:
+    def watch_input(name: str, module: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
         nonlocal last_input, last_name
         x = args[0]
-        if name not in statistics.gradients:
-            statistics.gradients[name] = Covariance(y.shape[-1], y.device)
-        y.register_hook(statistics.gradients[name].add)  # runs in the backward pass
         if x is last_input:  # q, k and v read one tensor: they share its covariance
             statistics.inputs.setdefault(name, statistics.inputs[last_name])
             return
@@ -148,10 +168,17 @@ def _watch(statistics: LayerStatistics, names: Sequence[str]) -> Iterator[None]:
             statistics.inputs[name] = Covariance(x.shape[-1], x.device)
         statistics.inputs[name].add(x)
 
+    def watch_output(name: str, module: nn.Module, args: object, y: torch.Tensor) -> None:
+        if name not in statistics.gradients:
+            statistics.gradients[name] = Covariance(y.shape[-1], y.device)
+        y.register_hook(statistics.gradients[name].add)  # runs in the backward pass
+
     handles = []
     for name in names:
         module = statistics.layer.get_submodule(name.removeprefix(statistics.prefix))
-        handles.append(module.register_forward_hook(partial(watch, name)))
+        handles.append(module.register_forward_pre_hook(partial(watch_input, name)))
+        if gradients:
+            handles.append(module.register_forward_hook(partial(watch_output, name)))
     try:
         yield
     finally:

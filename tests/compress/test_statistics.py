@@ -8,7 +8,7 @@ from torch import nn
 from gacprof.checkpoint.load import load_model
 from gacprof.checkpoint.scan import scan
 from gacprof.compress.layered import LayeredModel, layer_names
-from gacprof.compress.statistics import backward_statistics
+from gacprof.compress.statistics import backward_statistics, forward_statistics
 
 MODELS = {
     "llama": {},
@@ -73,6 +73,14 @@ def test_covariances_and_gradients_are_those_of_the_whole_model(folder, ids, tmp
         for name, parameter in statistics.layer.named_parameters():
             close(parameter.grad, by_weight[f"model.layers.{statistics.index}.{name}"])
     assert order == [1, 0]
+
+
+def test_a_forward_pass_gives_the_inputs_alone(folder, ids):
+    inputs, _, _ = whole_model(folder, ids)
+    for statistics in forward_statistics(LayeredModel(scan(folder)), ids, MODULES):
+        assert not statistics.gradients
+        for name in MODULES[statistics.index]:
+            close(statistics.inputs[name].mean, inputs[name])
 
 
 def test_no_weights_are_in_memory_outside_of_a_layers_turn(dense):
