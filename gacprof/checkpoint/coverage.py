@@ -33,28 +33,18 @@ ROPE_LISTS = ("long_factor", "short_factor", "mrope_section")
 ROPE_TABLES = ("rope_scaling", "rope_parameters")
 LAYER_KINDS = ("layer_types", "layers_block_type")
 Grade = Literal["refused", "wrong", "unknown", "note"]
-Kind = Literal[
-    "key",
-    "contradiction",
-    "activation",
-    "class",
-    "tower",
-    "tensor",
-    "size",
-    "product",
-    "storage",
-]
 
 
 @dataclass(frozen=True)
 class Gap:
     """Something that may bear a size, by its ``name``, and in a sentence ``why`` it ends an ok.
 
+    Its ``kind`` is key, contradiction, activation, class, tower, tensor, size, product or storage.
     A gap is *refused* (or *wrong*) where an engine surely does so, *unknown* where it ends an ok,
     and else a note.
     """
 
-    kind: Kind
+    kind: str
     name: str
     why: str
     grade: Grade = "unknown"

@@ -76,6 +76,17 @@ def factors_hint(inventory: Inventory) -> str:
     return f". Not recognised: {gaps}: name factor pairs by --factors" if gaps else ""
 
 
+def stored_gaps(
+    sizes: ConfigSizes, storage: Storage, described: Inventory, stored: Inventory
+) -> Iterator[Gap]:
+    """What of a checkpoint's tensors its config describes otherwise."""
+    yield from storage_gaps(sizes, storage, stored)
+    yield from tensor_gaps(described, stored)
+    yield from layer_gaps(sizes, storage, stored)
+    yield from part_gaps(sizes, described, stored)
+    yield from bias_gaps(sizes, stored)
+
+
 def tensor_gaps(described: Inventory, stored: Inventory) -> Iterator[Gap]:
     """What of a checkpoint's matrices and of its config's products has no counterpart."""
     fitting = fit(described, stored)

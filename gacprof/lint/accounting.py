@@ -11,13 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from gacprof.checkpoint.coverage import NEUTRAL, Gap, key_gaps
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.layouts.configs import part_of
-from gacprof.checkpoint.tensor_fit import (
-    bias_gaps,
-    layer_gaps,
-    part_gaps,
-    storage_gaps,
-    tensor_gaps,
-)
+from gacprof.checkpoint.tensor_fit import stored_gaps
 from gacprof.lint.classes import class_gaps
 from gacprof.lint.deployment import ConfigDeployment
 from gacprof.lint.judge import SERVED, Outcome, worst_of
@@ -35,11 +29,7 @@ def gaps_of(deployment: ConfigDeployment, stored: Inventory | None) -> list[Gap]
     gaps = [*class_gaps(sizes, deployment.engine, deployment.tp), *tower_gaps(deployment)]
     keys = list(key_gaps(sizes))
     if stored is not None:
-        gaps += storage_gaps(sizes, deployment.storage, stored)
-        gaps += tensor_gaps(deployment.inventory, stored)
-        gaps += layer_gaps(sizes, deployment.storage, stored)
-        gaps += part_gaps(sizes, deployment.inventory, stored)
-        gaps += bias_gaps(sizes, stored)
+        gaps += stored_gaps(sizes, deployment.storage, deployment.inventory, stored)
         keys = [gap for gap in keys if gap.kind != "key"]  # the tensors settled these
     empty: set[str] = set()
     for name in ("layers", "vocab_size", "hidden_size", "heads"):

@@ -63,15 +63,15 @@ def class_gaps(sizes: ConfigSizes, engine: Engine, tp: int = 1) -> Iterator[Gap]
     types = {stated, sizes.model_type}
     of_type = [name for name in types_of if types.intersection(types_of[name])]
     native = rows(engine.name, "native")
-    of_model = min(of_type, key=lambda candidate: candidate not in native, default="")
-    name = stated_class(config) or of_model
-    if of_model and not stated_class(config):
-        yield Gap("class", "architectures", f"no class is stated: judged as {of_model}", "note")
+    name = stated_class(config)
+    if not name and of_type:
+        name = min(of_type, key=lambda candidate: candidate not in native)
+        yield Gap("class", "architectures", f"no class is stated: judged as {name}", "note")
+    usual = types_of.get(name, [])
+    if of_type and usual and name not in of_type:
+        why = f"{shown(name)} is the class of {', '.join(usual)}, and the config's is {shown(stated)}"
+        yield Gap("class", shown(name), why)
     if name:
-        if of_type and types_of.get(name) and name not in of_type:
-            usual = ", ".join(types_of[name])
-            why = f"{shown(name)} is the class of {usual}, and the config's is {shown(stated)}"
-            yield Gap("class", shown(name), why)
         yield from _ways_to_run(name, sizes, engine, tp)
         yield from _unmet_sizes(name, sizes, engine)
     elif not sizes.is_known_type:

@@ -160,17 +160,14 @@ def _broken_fields(
     deployment: ConfigDeployment, judgements: Sequence[Judgement]
 ) -> dict[str, list[Judgement]]:
     """The config's sizes that break a requirement, with all judgements on products of theirs."""
+    sharing = [judgement for judgement in judgements if not judgement.product.is_by_heads]
+    broken = {judgement.product.field for judgement in sharing if judgement.findings}
     by_field: dict[str, list[Judgement]] = {}
-    for judgement in judgements:
-        product = judgement.product
-        is_size = isinstance(deployment.sizes.values.get(product.field), int)
-        if is_size and not product.is_by_heads:
-            by_field.setdefault(product.field, []).append(judgement)
-    return {
-        name: of_field
-        for name, of_field in by_field.items()
-        if any(judgement.findings for judgement in of_field)
-    }
+    for judgement in sharing:
+        name = judgement.product.field
+        if name in broken and isinstance(deployment.sizes.values.get(name), int):
+            by_field.setdefault(name, []).append(judgement)
+    return by_field
 
 
 def words_for(deployment: ConfigDeployment) -> str:

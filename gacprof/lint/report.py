@@ -199,27 +199,24 @@ def sarif(report: LintReport) -> dict[str, Any]:
     """A report as a SARIF log: a rule a requirement, a result a finding."""
     place = {"physicalLocation": {"artifactLocation": {"uri": one_line(report.model)}}}
     where = f"{report.engine} {report.version}, tp {report.tp}"
-    rules: dict[str, dict[str, Any]] = {}
-    results = []
+    findings = []
     for row in report.products:
         kind = "misaligned" if row.alignment == "misaligned" else row.outcome
-        if kind == "ok":
-            continue
-        rule = f"{report.engine}/{row.requirement or 'unread'}"
-        rules[rule] = {"id": rule, "shortDescription": {"text": f"{kind}: {row.product}"}}
-        if row.source:
-            rules[rule]["help"] = {"text": f"source: {row.source}"}
-        said = one_line(f"{row.product}: {row.verdict} ({where}): {row.reason}")
-        result = {"ruleId": rule, "level": SARIF_LEVELS.get(kind, "note")}
-        results.append({**result, "message": {"text": said}, "locations": [place]})
+        text = f"{row.product}: {row.verdict} ({where}): {row.reason}"
+        findings.append((kind, row.requirement or "unread", row.product, row.source, text))
     for gap in report.gaps:
-        if gap.grade == "note":
+        findings.append((gap.grade, f"unaccounted-{gap.kind}", gap.kind, "", gap.why))
+    rules: dict[str, dict[str, Any]] = {}
+    results = []
+    for kind, name, subject, source, text in findings:
+        if kind in ("ok", "note"):
             continue
-        rule = f"{report.engine}/unaccounted-{gap.kind}"
-        rules[rule] = {"id": rule, "shortDescription": {"text": f"{gap.grade}: {gap.kind}"}}
-        result = {"ruleId": rule, "level": SARIF_LEVELS.get(gap.grade, "note")}
-        text = one_line(gap.why)
-        results.append({**result, "message": {"text": text}, "locations": [place]})
+        rule = f"{report.engine}/{name}"
+        rules[rule] = {"id": rule, "shortDescription": {"text": f"{kind}: {subject}"}}
+        if source:
+            rules[rule]["help"] = {"text": f"source: {source}"}
+        result = {"ruleId": rule, "level": SARIF_LEVELS.get(kind, "note")}
+        results.append({**result, "message": {"text": one_line(text)}, "locations": [place]})
     driver = {"name": "gacprof", "version": __version__, "rules": list(rules.values())}
     return {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
