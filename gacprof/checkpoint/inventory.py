@@ -263,6 +263,9 @@ class Module:
         return self.weights + self.biases
 
 
+MIN_GROUP = 16  # inputs that share a scale: no kernel takes fewer
+
+
 @dataclass(frozen=True)
 class ScaleGroups:
     """The ``size`` inputs of every quantised weight that share a scale, and the places whose
@@ -274,8 +277,8 @@ class ScaleGroups:
 
     def refusal(self, size: int) -> str:
         """Return why there can be no groups of this size; empty where there can."""
-        if size < 1 or self.size % size:
-            return f"groups of {self.size} inputs can be split into equal parts only"
+        if size < MIN_GROUP or self.size % size:
+            return f"groups of {self.size} inputs are split into equal parts of {MIN_GROUP} or more"
         return self.why
 
 

@@ -47,6 +47,7 @@ class Storage:
     both ways. ``tool`` is ``ct`` for compressed-tensors. The checkpoint may hold quantised weights
     (``stored``), else they are quantised while loading. ``ignored`` modules stay as they are.
     ``dynamic`` inputs are scaled as they come; ``kv`` is the cache's type: 16 bit, fp8 or other.
+    ``method`` is the config's own word for it, and ModelOpt's algorithm.
     """
 
     form: str
@@ -62,6 +63,7 @@ class Storage:
     ignored: tuple[str, ...] = ()
     kv: str = "16 bit"
     layers: int = MAX_LAYERS
+    method: str = ""
 
     def of_modules(self, modules: Sequence[str]) -> Storage:
         """How these modules are stored: plain where all of them are ignored in all layers."""
@@ -140,7 +142,9 @@ def storage_of_config(config: Mapping[str, Any], layers: int = 0) -> Storage:
     kv = str(stated.get("kv_cache_quant_algo") or stated.get("kv_cache_scheme")).lower()
     fp8 = CT_CACHE if storage.tool else FP8_CACHE
     kv = "fp8" if re.match(fp8, kv) else KV_TYPES.get(kv, "other")
-    return replace(storage, ignored=tuple(ignored), kv=kv, layers=layers or MAX_LAYERS)
+    words = f"{method} {stated.get('quant_algo') or ''}".lower().strip()
+    number = layers or MAX_LAYERS
+    return replace(storage, ignored=tuple(ignored), kv=kv, layers=number, method=words)
 
 
 def _method_of(stated: Mapping[str, Any]) -> str:

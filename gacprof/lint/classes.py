@@ -69,7 +69,9 @@ def class_gaps(sizes: ConfigSizes, engine: Engine, tp: int = 1) -> Iterator[Gap]
         yield Gap("class", "architectures", f"no class is stated: judged as {name}", "note")
     usual = types_of.get(name, [])
     if of_type and usual and name not in of_type:
-        why = f"{shown(name)} is the class of {', '.join(usual)}, and the config's is {shown(stated)}"
+        why = (
+            f"{shown(name)} is the class of {', '.join(usual)}, and the config's is {shown(stated)}"
+        )
         yield Gap("class", shown(name), why)
     if name:
         yield from _ways_to_run(name, sizes, engine, tp)

@@ -199,9 +199,9 @@ def sarif(report: LintReport) -> dict[str, Any]:
     """A report as a SARIF log: a rule a requirement, a result a finding."""
     place = {"physicalLocation": {"artifactLocation": {"uri": one_line(report.model)}}}
     where = f"{report.engine} {report.version}, tp {report.tp}"
-    findings = []
+    findings: list[tuple[str, str, str, str, str]] = []
     for row in report.products:
-        kind = "misaligned" if row.alignment == "misaligned" else row.outcome
+        kind: str = "misaligned" if row.alignment == "misaligned" else row.outcome
         text = f"{row.product}: {row.verdict} ({where}): {row.reason}"
         findings.append((kind, row.requirement or "unread", row.product, row.source, text))
     for gap in report.gaps:

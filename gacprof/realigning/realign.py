@@ -23,6 +23,7 @@ from gacprof.checkpoint.writer import RECORD, OutputTensor, check_output, write_
 from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.core.files import new_folder, write_json
 from gacprof.lint.deployment import deploy
+from gacprof.lint.judge import OUTCOMES, overall
 from gacprof.lint.multiples import engine_multiples
 from gacprof.planning.plan import Plan, load_plan
 from gacprof.realigning.changes import NewCheckpoint, new_checkpoint, split_groups
@@ -107,9 +108,9 @@ def new_sizes(inventory: Inventory, sizes: Sizes) -> NewSizes:
         if not ranks:
             raise CheckpointError(f"{inventory.path} has no factors to merge")
         return dict.fromkeys(ranks)
-    if isinstance(sizes, str) and not Path(sizes).exists():
+    if isinstance(sizes, str) and not Path(sizes).is_file():
         raise PlanError(
-            f"{sizes} is no plan's file, and none of pad8 (or another multiple), uniform, fuse"
+            f"'{sizes}' is no plan's file, and none of pad8, for:vllm:tp8, groups64, uniform, fuse"
         )
     plan = sizes if isinstance(sizes, Plan) else load_plan(Path(sizes))
     # In memory a model may have another dtype than its files, and so another fingerprint
@@ -130,11 +131,13 @@ def padded_sizes(inventory: Inventory, multiple: int) -> NewSizes:
     multiples = dict.fromkeys((dim.name for dim in inventory.dims), multiple)
     sizes = at_multiples(inventory, multiples)
     if all(dim.size == sizes.get(dim.name, dim.size) for dim in inventory.dims):
-        reasons = filter(None, (dim.why for dim in inventory.dims))
+        reasons = [dim.why for dim in inventory.dims if dim.why]
+        if not inventory.dims and inventory.is_quantised:
+            reasons = ["how its quantised weights are stored is not known"]
         raise CheckpointError(
             f"{inventory.path}: 0 of {len(inventory.dims)} dims can be padded to a multiple of "
-            f"{multiple}: {next(reasons, 'every dim that is known is one')}"
-            f"{factors_hint(inventory)}"
+            f"{multiple}: {[*reasons, 'every dim that is known is one'][0]}"
+            f"{'' if inventory.is_quantised else factors_hint(inventory)}"
         )
     return sizes
 
@@ -164,13 +167,15 @@ def served_sizes(inventory: Inventory, engine: str, tp: int, ep: int, gpu: str) 
     sizes = at_multiples(inventory, {name: need.multiple for name, need in required.items()})
     changed = {name for name, size in sizes.items() if size != inventory.dim(name).size}
     config = with_widths(inventory.config, inventory.dims, sizes)
-    for judgement in replace(deployment, config=config).judgements():
-        if judgement.outcome in ("refused", "wrong"):
-            finding = judgement.findings[0]
-            raise PlanError(
-                f"{inventory.path}: padded widths are not enough for {engine}: "
-                f"{judgement.product.name}: {finding.says}"
-            )
+    judgements = replace(deployment, config=config).judgements()
+    worst = max(judgements, key=lambda judgement: OUTCOMES.index(judgement.outcome))
+    outcome = overall(judgements)
+    if outcome in ("refused", "wrong") or (outcome == "unknown" and not changed):
+        says = [finding.says for finding in worst.findings]
+        raise PlanError(
+            f"{inventory.path}: padded widths are not enough for {engine}: {outcome}: "
+            f"{worst.product.name}: {[*says, worst.note][0]}"
+        )
     if not changed:
         raise PlanError(f"{inventory.path}: {engine} needs no other widths on these ranks")
     return sizes

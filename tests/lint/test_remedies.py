@@ -186,3 +186,17 @@ def test_a_finding_says_how_many_groups_a_rank_has() -> None:
     report = lint({**QWEN_72B, "quantization_config": AWQ}, gpu="h100", tp=8)
     (down,) = [row for row in report.products if row.product == "down"]
     assert str(3696 / 128) in down.reason
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        {"quant_method": "nvfp4"},
+        {"quant_method": "modelopt", "quant_algo": "NVFP4_AWQ"},
+        {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0, "modules_to_not_convert": []},
+        {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": False},
+    ],
+)
+def test_a_method_that_the_engine_does_not_load_is_refused(stated: dict[str, Any]) -> None:
+    """Asked of vLLM 0.32 itself; SGLang has some of them."""
+    assert lint(QWEN_72B | {"quantization_config": stated}, gpu="h100", tp=4).outcome == "refused"

@@ -472,3 +472,8 @@ def test_fused_up_that_begins_inside_a_block_stays(tmp_path: Path) -> None:
 )
 def test_groups_that_it_cannot_have(recipe: Recipe, groups: int, tmp_path: Path) -> None:
     refused(packed(tmp_path / "old", recipe, width=128), tmp_path / "new", f"groups{groups}")
+
+
+@pytest.mark.parametrize("word", ["for:vllm:tp2", "pad256"])
+def test_a_format_that_nobody_read_is_never_said_to_be_served(word: str, tmp_path: Path) -> None:
+    refused(FIXTURES / "gptq_3bit_g32", tmp_path / "new", word)

@@ -109,6 +109,7 @@ class Conditions(TypedDict, total=False):
     number_below_tp: bool
     repeats: bool
     K_mod_64: str
+    method: list[str]
     N_mod_128: str
     version: str
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import ceil
+from math import ceil, lcm
 from typing import Any
 
 from gacprof.checkpoint.inventory import AttentionHeads, Dim, NewSizes
@@ -146,9 +146,8 @@ class WidthKey:
     def padded(self, multiple: int) -> dict[str, int]:
         """The smallest sizes of all widths that are multiples and follow from one number."""
         value = max(ceil(dim.size / self.times[dim.name]) for dim in self.dims)
-        # Ends: a multiple of all denominators and of ``multiple`` is among the values
-        while any((value * times) % multiple for times in self.times.values()):
-            value += 1
+        steps = [(multiple / times).numerator for times in self.times.values()]
+        value = ceil(value / lcm(*steps)) * lcm(*steps)
         return {name: int(value * times) for name, times in self.times.items()}
 
 
