@@ -10,14 +10,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from math import lcm
 from pathlib import Path
 from typing import Any, Literal
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from gacprof.core.errors import ConfigError, require_one_of
+from gacprof.core.errors import ConfigError
 from gacprof.core.files import shipped_table
 
 DEMANDS = Path(__file__).with_name("demands")
@@ -134,20 +133,6 @@ def load_engine(name: str, version: str | None = None) -> Engine:
     applying = [row for row in rows if matches(number, row.version)]
     table["fused"] = frozenset(table["fused"])
     return Engine(**table, version=at, requirements=applying)
-
-
-def required_multiple(engine: str, storage: str = "none", sm: int = 90) -> int:
-    """The multiple that makes any dense size one that an engine serves as it is: of N and K, in a
-    storage format, on a GPU of a compute capability (90: H100). Raises :class:`ConfigError` for a
-    format that formats.toml does not list."""
-    formats = shipped_table(DEMANDS / "formats.toml", dict[str, Any])["formats"]
-    require_one_of("storage format", storage, formats)
-    facts = {"form": storage, "kind": "dense", "sm": sm, "split": "column", "symmetric": True}
-    bounds = [1]
-    for row in load_engine(engine).requirements:
-        if row.relation == "multiple" and "form" in row.conditions and row.is_about(facts):
-            bounds += [bound for bound in row.bounds.values() if isinstance(bound, int)]
-    return lcm(*bounds)
 
 
 @cache

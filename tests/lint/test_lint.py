@@ -14,7 +14,7 @@ import pytest
 from gacprof.checkpoint.storage import storage_of_config
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import plain
-from gacprof.kernels.requirements import load_engine, required_multiple
+from gacprof.kernels.requirements import load_engine
 from gacprof.lint.deployment import deploy
 from gacprof.lint.judge import OUTCOMES
 from gacprof.lint.lint import lint
@@ -510,13 +510,6 @@ def test_every_row_has_a_source_and_a_known_relation(engine: str) -> None:
         assert row.outcome in OUTCOMES
         assert row.relation in ("multiple", "at_least", "at_most", "one_of", "never", "scales")
         assert row.bounds or row.alternatives
-
-
-def test_the_multiple_that_an_engine_needs() -> None:
-    assert required_multiple("vllm") == 1
-    with pytest.raises(ConfigError):
-        required_multiple("vllm", "fp8-block")
-    assert required_multiple("vllm", "fp8_block", sm=120) % 128 == 0
 
 
 def test_lint_imports_nothing_heavy() -> None:
