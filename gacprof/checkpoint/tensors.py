@@ -46,23 +46,29 @@ def file_of(inventory: Inventory, info: TensorInfo) -> Path:
     return path
 
 
-def blocks_of(inventory: Inventory, name: str) -> Iterator[tuple[slice, torch.Tensor]]:
-    """Yield the rows of a matrix in blocks, each with its place, and valid until the next one."""
+def blocks_of(
+    inventory: Inventory, name: str, rows: range | None = None, numbers: int = BLOCK
+) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Yield rows of a tensor in blocks of some ``numbers``, each with its place, and valid until
+    the next one."""
     info = inventory.tensors[name]
-    count, columns = info.shape
-    step = max(1, BLOCK // max(1, columns))
-    places = [slice(first, min(first + step, count)) for first in range(0, count, step)]
+    rows = range(info.shape[0]) if rows is None else rows
+    row_numel = max(1, info.numel // max(1, info.shape[0]))
+    step = max(1, numbers // row_numel)
+    firsts = range(rows.start, rows.stop, step)
+    places = [slice(first, min(first + step, rows.stop)) for first in firsts]
     if info.stride or not info.numel:
-        yield from ((rows, read_tensor(inventory, name, rows)) for rows in places)
+        yield from ((place, read_tensor(inventory, name, place)) for place in places)
         return
     # Read into one buffer: a mapping costs a page fault every 4 KB, several times the sums.
-    buffer = torch.empty(step, columns, dtype=getattr(torch, info.dtype))
-    with file_of(inventory, info).open("rb") as file:
-        file.seek(info.offset or 0)
-        for rows in places:
-            block = buffer[: rows.stop - rows.start]
-            file.readinto(block.view(torch.uint8).numpy().data)
-            yield rows, block
+    buffer = torch.empty(step, *info.shape[1:], dtype=getattr(torch, info.dtype))
+    with file_of(inventory, info).open("rb", buffering=0) as file:
+        file.seek((info.offset or 0) + rows.start * row_numel * buffer.itemsize)
+        for place in places:
+            block = buffer[: place.stop - place.start]
+            if file.readinto(block.view(-1).view(torch.uint8).numpy().data) < block.nbytes:
+                raise CheckpointError(f"{info.file} ends within {name}: fetch it again")
+            yield place, block
 
 
 def energies(inventory: Inventory, name: str, axis: int) -> NDArray[np.float64]:

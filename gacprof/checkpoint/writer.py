@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.checkpoint.tensors import read_tensor
+from gacprof.checkpoint.tensors import blocks_of, read_tensor
 from gacprof.core.dtypes import BY_NAME
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import write_json
@@ -44,7 +44,7 @@ def write_weights(folder: Path, inventory: Inventory, tensors: Iterable[OutputTe
         if file.endswith(".pt"):
             state = {}
             for tensor in part:
-                flat = torch.cat([block.flatten() for block in tensor.blocks()])
+                flat = torch.cat([block.flatten().clone() for block in tensor.blocks()])
                 state[tensor.name] = flat.view(tensor.shape)
             total_size += sum(value.nbytes for value in state.values())
             torch.save(state, folder / file)
@@ -98,16 +98,14 @@ def write_safetensors(
 def read_blocks(
     inventory: Inventory, name: str, rows: range | None = None
 ) -> Iterator[torch.Tensor]:
-    """Yield rows of a stored tensor in blocks; to map it whole for each takes 4 times as long."""
+    """Yield rows of a stored tensor in blocks, each valid until the next one."""
     info = inventory.tensors[name]
     if not info.shape:
         yield read_tensor(inventory, name)
         return
-    if rows is None:
-        rows = range(info.shape[0])
-    step = max(1, BLOCK_BYTES * info.shape[0] // max(1, info.nbytes))
-    for start in range(rows.start, rows.stop, step):
-        yield read_tensor(inventory, name, slice(start, min(start + step, rows.stop)))
+    itemsize = BY_NAME[info.dtype].itemsize
+    for _, block in blocks_of(inventory, name, rows, BLOCK_BYTES // itemsize):
+        yield block
 
 
 def shard_name(inventory: Inventory, stored: str) -> str:
